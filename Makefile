@@ -1,0 +1,35 @@
+# Everything a person or CI runs. `make test` and `make demo` also make the environment.
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo test check types style tests bench clean
+
+demo: $(VENV)/ready
+	$(RUN)/python examples/stefan.py
+
+test: check tests
+
+check: style types
+
+style: $(VENV)/ready
+	$(RUN)/ruff check .
+	$(RUN)/ruff format --check .
+
+types: $(VENV)/ready
+	$(RUN)/mypy
+
+tests: $(VENV)/ready
+	$(RUN)/pytest -n 2
+
+bench: $(VENV)/ready
+	OMP_NUM_THREADS=2 $(RUN)/python benchmarks/step2.py
+
+$(VENV)/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(RUN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) out

@@ -1,0 +1,29 @@
+"""Predictions that obey conservation laws, with honest uncertainty.
+
+A Gaussian field goes in, a law is stated, a Gaussian field comes out, and the law holds.
+"""
+
+from ._builders import balance as balance
+from ._builders import boundary as boundary
+from ._builders import cells as cells
+from ._builders import initial as initial
+from ._builders import integral as integral
+from ._builders import linear as linear
+from ._builders import periodic as periodic
+from ._builders import smoothness as smoothness
+from ._condition import Conditioned as Conditioned
+from ._condition import condition as condition
+from ._condition import project as project
+from ._constraints import Constraint as Constraint
+from ._convert import as_field as as_field
+from ._errors import DegenerateError as DegenerateError
+from ._errors import InfeasibleError as InfeasibleError
+from ._errors import InputError as InputError
+from ._errors import ProbConservError as ProbConservError
+from ._fields import Dense as Dense
+from ._fields import Diagonal as Diagonal
+from ._fields import Field as Field
+from ._fields import LowRank as LowRank
+from ._mixture import Mixture as Mixture
+
+__version__ = "0.1.0"

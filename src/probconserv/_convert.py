@@ -1,0 +1,77 @@
+"""Other libraries' predictions as fields."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ._errors import InputError
+from ._fields import Dense, Diagonal, Field, LowRank, blocks, unblocks
+
+
+def as_field(prediction: Any) -> Field:
+    """A field from a field, a distribution, or a pair (mean, variance).
+
+    Takes `torch.distributions` Normal, Independent of a Normal, MultivariateNormal and
+    LowRankMultivariateNormal, a GPyTorch MultivariateNormal, and a pair of arrays.
+
+    >>> as_field(torch.distributions.Normal(torch.zeros(2, 3), 2.0)).variance[0, 0]
+    tensor(4.)
+    """
+    if isinstance(prediction, Field):
+        return prediction
+    if isinstance(prediction, tuple | list) and len(prediction) == 2:
+        return Diagonal(*prediction)
+    if hasattr(prediction, "lazy_covariance_matrix"):  # GPyTorch, without importing it
+        return _from_gpytorch(prediction)
+    kinds = torch.distributions
+    if isinstance(prediction, kinds.Independent):
+        return as_field(prediction.base_dist)
+    if isinstance(prediction, kinds.Normal):
+        return Diagonal(prediction.mean, prediction.variance)
+    if isinstance(prediction, kinds.LowRankMultivariateNormal):
+        factor = prediction.cov_factor.expand(*prediction.loc.shape, -1).movedim(-1, 0)
+        return LowRank(prediction.loc, factor, prediction.cov_diag)
+    if isinstance(prediction, kinds.MultivariateNormal):
+        return Dense(prediction.loc, prediction.covariance_matrix)
+    raise InputError(
+        f"`prediction` of type {type(prediction).__name__} is not a field. Give a pair (mean, "
+        "variance), a Normal, Independent, MultivariateNormal or LowRankMultivariateNormal of "
+        "torch.distributions, a GPyTorch MultivariateNormal, or build Diagonal, LowRank or Dense."
+    )
+
+
+def _from_gpytorch(prediction: Any) -> "Lazy":
+    if prediction.loc.shape != prediction.mean.shape:
+        raise InputError(
+            "a GPyTorch multitask prediction is not supported: give one task at a time."
+        )
+    return Lazy(prediction.mean, prediction.lazy_covariance_matrix)
+
+
+class Lazy(Dense):
+    """A Dense field whose covariance is a lazy operator: products through it, dense on request."""
+
+    def __init__(self, mean: Tensor, operator: Any) -> None:
+        self.mean, self._operator, self.event_dims = mean, operator, 1
+
+    @property
+    def _matrix(self) -> Tensor:  # type: ignore[override]
+        return self._operator.to_dense()
+
+    @property
+    def variance(self) -> Tensor:  # type: ignore[override]
+        return self._operator.diagonal(dim1=-2, dim2=-1)
+
+    def covariance_times(self, v: Tensor) -> Tensor:
+        v = v.expand(torch.broadcast_shapes(v.shape, self.shape))
+        rows = self._operator @ blocks(v, self.shape, 1).mT
+        return unblocks(rows.mT, v.shape)
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> "Lazy":
+        parts = [change(part) for part in self._operator.representation()]
+        return Lazy(change(self.mean), self._operator.representation_tree()(*parts))
+
+    def _with_mean(self, mean: Tensor) -> "Lazy":
+        return Lazy(mean, self._operator)

@@ -1,0 +1,172 @@
+"""One field given one constraint: the equations of Step 2, line by line.
+
+The field before may itself be such a field; a chain of them ends in the field that Step 1 gave, its
+root.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import _checks as check
+from ._errors import DegenerateError, InfeasibleError
+from ._fields import Field, LowRank
+from ._once import once
+from ._operators import Rows, Stencil, Weights
+from ._systems import DEPENDENT, Block, Latent, OneRow, SecondDifferences, System
+
+UNMET = 1e-8  # a decided row may miss its value by this much, relative to its terms
+
+
+class Given:
+    """One field given one constraint's rows; `prior` may itself be such a field."""
+
+    def __init__(self, prior: "Field | Given", rows: Rows, system: System) -> None:
+        self.prior, self.rows, self.system = prior, rows, system
+        self.event_dims: int = max(prior.event_dims, system.event_dims)
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.prior.shape
+
+    @once
+    def mean(self) -> Tensor:
+        return self._settle(self._correct(_root(self).mean, lambda rows: 0.0))
+
+    @once
+    def variance(self) -> Tensor:
+        return self.system.remaining(self.prior.variance)
+
+    def covariance_times(self, v: Tensor) -> Tensor:
+        product = self.prior.covariance_times(v)
+        return self.system.shift(product, self.rows.operator.apply(product))
+
+    def sample(self, n: int, generator: torch.Generator | None) -> Tensor:
+        def noise(rows: Rows) -> Tensor | float:
+            sigma = rows.noise_variance.sqrt()
+            if not bool((sigma > 0).any()):
+                return 0.0
+            shape = rows.operator.apply(draw[:1]).shape[1:]
+            eps = torch.randn(
+                (n, *shape), generator=generator, dtype=sigma.dtype, device=sigma.device
+            )
+            return sigma * eps
+
+        draw = _root(self).sample(n, generator)
+        return self._settle(self._correct(draw, noise))
+
+    def _correct(self, u: Tensor, noise: Callable[[Rows], Tensor | float]) -> Tensor:
+        """A mean or a draw of the root field, moved to one of this field."""
+        if isinstance(self.prior, Given):
+            u = self.prior._correct(u, noise)
+        return self.system.shift(u, self.rows.residual(u) + noise(self.rows))
+
+    def _settle(self, u: Tensor) -> Tensor:
+        """The exact rows once more: takes off the rounding that the first pass left in them."""
+        if isinstance(self.prior, Given):
+            u = self.prior._settle(u)
+        exact = self.rows.noise_variance == 0
+        return self.system.shift(u, self.rows.residual(u) * exact)
+
+    @once
+    def log_evidence(self) -> Tensor:  # (*lead), over the last event_dims axes
+        """log N(b; G mu, S) of all constraints so far."""
+        own = self.system.log_density(self.rows.residual(self.prior.mean))
+        own = sum_last(own, self.event_dims - self.system.event_dims)
+        if not isinstance(self.prior, Given):
+            return own
+        return own + sum_last(self.prior.log_evidence, self.event_dims - self.prior.event_dims)
+
+    def log_likelihood(self, u: Tensor) -> Tensor:
+        """log N(b; G u, sigma^2) of all constraints so far, over the last event_dims axes."""
+        rows = self.rows
+        if bool((rows.noise_variance == 0).any()):
+            raise DegenerateError(
+                f"`{rows.label}` holds exactly (noise 0), so the field lies on a plane and has no "
+                "joint density. Use `marginal_log_prob`, or give the constraint noise > 0."
+            )
+        terms = rows.residual(u) ** 2 / rows.noise_variance
+        terms = terms + (2 * math.pi * rows.noise_variance).log()
+        own = -0.5 * sum_last(terms, self.event_dims - rows.operator.dims + rows.operator.row_axes)
+        if not isinstance(self.prior, Given):
+            return own
+        before = self.prior.log_likelihood(u)
+        return own + sum_last(before, self.event_dims - self.prior.event_dims)
+
+    def check(self) -> None:
+        """Rows that the field cannot move must hold already."""
+        if not check.concrete(self.system.dropped) or not bool(self.system.dropped.any()):
+            return
+        with torch.no_grad():
+            miss = self.rows.residual(self.mean).abs()
+            size = self.rows.operator.magnitude(self.mean) + self.rows.value.abs()
+            worst = (miss / torch.where(size > 0, size, 1.0)) * self.system.dropped
+            if bool((worst > UNMET).any()):
+                raise InfeasibleError(_infeasible(self.rows, miss, worst))
+
+
+class GivenLowRank(Given):
+    """A low-rank field given a constraint: again a few shared directions and a rest."""
+
+    system: Latent
+
+    def __init__(self, prior: "LowRank | GivenLowRank", rows: Rows, rest: Given) -> None:
+        super().__init__(prior, rows, Latent(prior.factor, prior.event_dims, rest.system, rows))
+        self.residual = rest
+
+    @property
+    def factor(self) -> Tensor:
+        return self.system.new_factor
+
+    @once
+    def variance(self) -> Tensor:
+        return self.system.remaining(self.residual.prior.variance)
+
+
+def given(prior: "Field | Given", rows: Rows) -> Given:
+    """The one place where the structure of field and rows picks the system."""
+    operator = rows.operator
+    if isinstance(prior, LowRank | GivenLowRank) and operator.dims <= prior.event_dims:
+        low = GivenLowRank(prior, rows, given(prior.residual, rows))
+        by_latent_alone = low.system.seen.square().sum(0) > DEPENDENT * low.system.before
+        if not bool((low.system.dropped & by_latent_alone).any()):
+            return low
+    if isinstance(operator, Weights) and operator.dims >= prior.event_dims:
+        return Given(prior, rows, OneRow(prior, rows, _root(prior)))
+    if isinstance(operator, Stencil) and prior.event_dims == 0:
+        return Given(prior, rows, SecondDifferences(prior, rows))
+    return Given(prior, rows, Block(prior, rows, _root(prior)))
+
+
+def _root(field: "Field | Given") -> Any:
+    """The field before any constraint."""
+    while isinstance(field, Given):
+        field = field.prior
+    return field
+
+
+def sum_last(x: Tensor, axes: int) -> Tensor:
+    return x.flatten(-axes).sum(-1) if axes else x
+
+
+def _infeasible(rows: Rows, miss: Tensor, worst: Tensor) -> str:
+    bad = worst > UNMET
+    count = int(bad.sum())
+    names = []
+    for flat in worst.flatten().argsort(descending=True)[: min(3, count)]:
+        index = tuple(int(i) for i in torch.unravel_index(flat, worst.shape))
+        names.append(
+            f"{rows.name(index)} is off by {miss[index]:.3g} ({worst[index]:.1e} of its terms)"
+        )
+    more = f"; and {count - len(names)} more" if count > len(names) else ""
+    return (
+        f"the field cannot satisfy {count} exact row(s): {'; '.join(names)}{more}. "
+        "Nothing is left to move there: the variance is zero, the field's directions are too few, "
+        "or other constraints already decide the row and contradict it. (At the first time "
+        "`initial` and `integral` disagree by the error of the quadrature rule where the field "
+        "jumps.) Ways out: more variance; `noise` > 0 on the row; event_dims=1 for a low-rank "
+        "field; leave out t = 0 with times=slice(1, None)."
+    )

@@ -1,0 +1,26 @@
+"""A property that is computed once.
+
+`functools.cached_property` takes a lock in Python 3.11, and `torch.compile` stops at locks.
+"""
+
+from collections.abc import Callable
+from typing import Any, Generic, Self, TypeVar, overload
+
+Value = TypeVar("Value")
+
+
+class once(Generic[Value]):
+    def __init__(self, compute: Callable[[Any], Value]) -> None:
+        self.compute, self.__doc__ = compute, compute.__doc__
+        self.name = compute.__name__
+
+    @overload
+    def __get__(self, owner: None, kind: type) -> Self: ...
+    @overload
+    def __get__(self, owner: object, kind: type) -> Value: ...
+    def __get__(self, owner: Any, kind: type) -> Any:
+        if owner is None:
+            return self
+        value = self.compute(owner)
+        setattr(owner, self.name, value)  # the instance attribute now hides this one
+        return value

@@ -1,0 +1,287 @@
+"""Step 2 on every kind of field and constraint, against dense matrices by another route."""
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from oracle import (
+    KINDS,
+    LAWS,
+    covariance,
+    exact_residual,
+    field_of,
+    laws_of,
+    normal,
+    posterior,
+    stacked,
+    uniform,
+)
+
+import probconserv as pc
+
+SHAPE = (4, 7)
+MIXED = [pytest.param(kind, law, id=f"{kind}, {law}") for kind in KINDS for law in LAWS]
+
+
+@pytest.mark.parametrize(("kind", "law"), MIXED)
+def test_mean_variance_and_covariance_are_the_textbook_ones(kind, law, rng):
+    field, laws = field_of(kind, SHAPE, rng), laws_of(law, SHAPE, rng)
+    post = pc.condition(field, *laws)
+    mean, sigma = posterior(field.mean.numpy().ravel(), covariance(field), laws, SHAPE)
+    np.testing.assert_allclose(post.mean.numpy().ravel(), mean, atol=1e-8)
+    np.testing.assert_allclose(post.variance.numpy().ravel(), np.diag(sigma), atol=1e-8)
+    np.testing.assert_allclose(covariance(post), sigma, atol=1e-8)
+
+
+@pytest.mark.parametrize(("kind", "law"), MIXED)
+def test_exact_rows_hold_for_the_mean_and_every_sample(kind, law, rng):
+    field, laws = field_of(kind, SHAPE, rng), laws_of(law, SHAPE, rng)
+    post = pc.condition(field, *laws)
+    for one in laws:
+        assert exact_residual(one, post.mean) < 1e-12
+        assert exact_residual(one, post.sample(9, rng)) < 1e-12
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_steps_equal_one_in_either_order(kind, rng):
+    field = field_of(kind, SHAPE, rng)
+    laws = laws_of("all of the paper", SHAPE, rng)
+    once = pc.condition(field, *laws)
+    for order in ([0, 1, 2], [2, 0, 1], [1, 2, 0]):
+        steps = field
+        for i in order:
+            steps = pc.condition(steps, laws[i])
+        torch.testing.assert_close(steps.mean, once.mean, rtol=0, atol=1e-10)
+        torch.testing.assert_close(steps.variance, once.variance, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("law", ["noisy integral", "all of the paper", "sparse rows and integral"])
+def test_sample_moments_converge(kind, law, rng):
+    post = pc.condition(field_of(kind, SHAPE, rng), *laws_of(law, SHAPE, rng))
+    draws = post.sample(20_000, rng).flatten(1)
+    spread = torch.from_numpy(covariance(post))
+    size = spread.diagonal().clamp_min(1e-12).sqrt()
+    assert ((draws.mean(0) - post.mean.flatten()).abs() <= 5 * size / 20_000**0.5 + 1e-9).all()
+    error = (draws.T.cov() - spread).abs() / (size[:, None] * size + 1e-6)
+    assert error.max() < 0.05
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("event_dims", [0, 1, 2])
+def test_batched_equals_looped(event_dims, law, rng):
+    shape = (3, *SHAPE)
+    mean, variance = normal(*shape, rng=rng), uniform(*shape, rng=rng)
+    factor = normal(5, *shape, rng=rng)
+
+    def build(i):
+        if event_dims == 0:
+            return pc.Diagonal(mean[i], variance[i])
+        return pc.LowRank(mean[i], factor[:, i], variance[i], event_dims)
+
+    laws = laws_of(law, SHAPE, rng)
+    batched = pc.condition(build(slice(None)), *laws)
+    for i in range(3):
+        one = pc.condition(build(i), *laws)
+        torch.testing.assert_close(batched.mean[i], one.mean, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(batched.variance[i], one.variance, rtol=1e-9, atol=1e-11)
+
+
+def test_each_function_of_a_batch_can_have_its_own_total(rng):
+    mean, variance = normal(3, *SHAPE, rng=rng), uniform(3, *SHAPE, rng=rng)
+    x, b = uniform(7, rng=rng).cumsum(0), normal(3, 4, rng=rng)
+    law = pc.integral(x, b)
+    post = pc.condition(pc.Diagonal(mean, variance), law)
+    assert law.residual(post).abs().max() < 1e-13
+    alone = pc.condition(pc.Diagonal(mean[1], variance[1]), pc.integral(x, b[1]))
+    torch.testing.assert_close(post.mean[1], alone.mean)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_float32_fields_are_solved_in_float64(kind, rng):
+    field = field_of(kind, SHAPE, rng)._map(lambda t: t.float())
+    (law,) = laws_of("integral", SHAPE, rng)
+    post = pc.condition(field, law)
+    assert post.mean.dtype == post.variance.dtype == post.sample(2, rng).dtype == torch.float32
+    assert exact_residual(law, post.mean) < 1e-6
+    assert exact_residual(law, post.sample(5, rng)) < 1e-6
+    full = pc.condition(field._map(lambda t: t.double()), law)
+    torch.testing.assert_close(post.variance.double(), full.variance, rtol=1e-6, atol=1e-7)
+
+
+def test_a_prior_far_off_still_conserves_to_rounding_of_the_posterior():
+    prior = pc.Diagonal(torch.full((3, 50), 1e9, dtype=torch.float64), 1.0)
+    law = pc.integral(torch.linspace(0, 1, 50, dtype=torch.float64), 1e-3)
+    assert exact_residual(law, pc.condition(prior, law).mean) < 1e-12
+
+
+def test_variances_of_very_different_size_conserve(rng):
+    variance = 10 ** torch.linspace(-14, 3, 50, dtype=torch.float64).expand(3, 50)
+    law = pc.integral(torch.linspace(0, 1, 50, dtype=torch.float64), 2.0)
+    post = pc.condition(pc.Diagonal(normal(3, 50, rng=rng), variance), law)
+    assert exact_residual(law, post.mean) < 1e-12
+    assert (post.variance >= 0).all()
+
+
+def test_no_variance_is_negative_where_one_point_holds_all_of_it():
+    variance = torch.zeros(1, 1, 6, dtype=torch.float64)
+    variance[..., 2] = 0.1
+    law = pc.integral(torch.linspace(0, 1, 6, dtype=torch.float64) ** 2, 0.7)
+    post = pc.condition(pc.Diagonal(torch.ones_like(variance), variance), law)
+    assert (post.variance >= 0).all()
+    assert post.variance.max() < 1e-15
+    assert exact_residual(law, post.mean) < 1e-12
+
+
+def test_redundant_but_consistent_rows_change_nothing(rng):
+    for kind in KINDS:
+        field = field_of(kind, SHAPE, rng)
+        (law,) = laws_of("integral", SHAPE, rng)
+        rows = pc.linear(
+            law.weights.repeat(3, 1) * torch.tensor([[1.0], [2.0], [-1.0]]),
+            law.value[:, None] * torch.tensor([1.0, 2.0, -1.0]),
+        )
+        once, twice = pc.condition(field, law), pc.condition(field, law, rows, law)
+        torch.testing.assert_close(twice.mean, once.mean, rtol=0, atol=1e-9)
+        torch.testing.assert_close(twice.variance, once.variance, rtol=0, atol=1e-9)
+
+
+def test_rows_over_times_that_separate_work_on_independent_times(rng):
+    """A (K, T, M) matrix, each row within one time, in any order, is the per-time constraint."""
+    field = field_of("low rank few 1", SHAPE, rng)
+    rows = torch.zeros(5, *SHAPE, dtype=torch.float64)
+    for k, time in enumerate([2, 0, 2, 3, 0]):
+        rows[k, time] = normal(7, rng=rng)
+    law = pc.linear(rows, normal(5, rng=rng))
+    post = pc.condition(field, law)
+    mean, sigma = posterior(field.mean.numpy().ravel(), covariance(field), [law], SHAPE)
+    np.testing.assert_allclose(post.mean.numpy().ravel(), mean, atol=1e-9)
+    np.testing.assert_allclose(covariance(post), sigma, atol=1e-9)
+    assert post.event_dims == 1
+
+
+def test_a_constraint_that_couples_times_makes_a_diagonal_field_joint(rng):
+    field = field_of("diagonal", SHAPE, rng)
+    law = pc.linear(normal(2, *SHAPE, rng=rng), normal(2, rng=rng))
+    post = pc.condition(field, law)
+    mean, sigma = posterior(field.mean.numpy().ravel(), covariance(field), [law], SHAPE)
+    np.testing.assert_allclose(covariance(post), sigma, atol=1e-10)
+    np.testing.assert_allclose(post.mean.numpy().ravel(), mean, atol=1e-10)
+    assert post.event_dims == 2
+
+
+def test_integrals_over_two_axes_of_space(rng):
+    x, y = uniform(4, rng=rng).cumsum(0), uniform(5, rng=rng).cumsum(0)
+    law = pc.integral((x, y), normal(3, rng=rng))
+    field = pc.Diagonal(normal(3, 4, 5, rng=rng), uniform(3, 4, 5, rng=rng))
+    post = pc.condition(field, law)
+    by_hand = torch.trapezoid(torch.trapezoid(post.mean, y, dim=-1), x, dim=-1)
+    torch.testing.assert_close(by_hand, law.value)
+    draws = post.sample(4, rng)
+    assert law.residual(draws).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("kind", ["diagonal", "low rank few 1", "low rank many 2", "dense 2"])
+@pytest.mark.parametrize("law", ["noisy integral", "all of the paper", "rows"])
+def test_gradients_are_right(kind, law, rng):
+    shape = (2, 4)
+    if law == "rows":
+        laws = [pc.linear(normal(2, 4, rng=rng), normal(2, rng=rng), noise=0.3)]
+    else:
+        laws = laws_of(law, (3, 4), rng) if law != "noisy integral" else laws_of(law, shape, rng)
+        shape = (3, 4) if law != "noisy integral" else shape
+    field = field_of(kind, shape, rng)
+    inputs = [field.mean.clone().requires_grad_(), laws[0].value.clone().requires_grad_()]
+    inputs.append(uniform(1, rng=rng)[0].requires_grad_())  # a factor on variance and noise
+
+    def outputs(mean, value, size):
+        moved = field._map(lambda t: t * size)._with_mean(mean)
+        first = laws[0]._map(lambda t: t)
+        first.value, first.noise_variance = value, laws[0].noise_variance * size**2
+        post = pc.condition(moved, first, *laws[1:])
+        return post.mean, post.variance
+
+    assert torch.autograd.gradcheck(outputs, inputs)
+
+
+def test_gradients_reach_mean_variance_value_and_noise(rng):
+    x = uniform(5, rng=rng).cumsum(0)
+
+    def outputs(mean, variance, value, noise):
+        post = pc.condition(pc.Diagonal(mean, variance), pc.integral(x, value, noise=noise))
+        return post.mean, post.variance
+
+    inputs = [normal(2, 3, 5, rng=rng), uniform(2, 3, 5, rng=rng), normal(3, rng=rng)]
+    inputs = [t.requires_grad_() for t in (*inputs, uniform(3, rng=rng))]
+    assert torch.autograd.gradcheck(outputs, inputs)
+    assert torch.autograd.gradcheck(lambda *a: outputs(*a, 0.0), inputs[:3])
+
+
+def _step2(mean, variance, value):
+    x = torch.linspace(0, 2, 7, dtype=torch.float64)
+    post = pc.condition(pc.Diagonal(mean, variance), pc.integral(x, value))
+    return post.mean, post.variance
+
+
+def test_the_fast_path_compiles_without_graph_breaks(rng):
+    inputs = normal(3, 4, 7, rng=rng), uniform(3, 4, 7, rng=rng), normal(4, rng=rng)
+    backend = "inductor" if shutil.which("g++") else "aot_eager"
+    compiled = torch.compile(_step2, fullgraph=True, backend=backend)
+    for got, wanted in zip(compiled(*inputs), _step2(*inputs), strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-13)
+
+
+def test_the_fast_path_works_under_vmap(rng):
+    inputs = normal(3, 4, 7, rng=rng), uniform(3, 4, 7, rng=rng), normal(3, 4, rng=rng)
+    for got, wanted in zip(torch.func.vmap(_step2)(*inputs), _step2(*inputs), strict=True):
+        torch.testing.assert_close(got, wanted)
+
+
+def test_inputs_stay_as_they_were(rng):
+    mean, variance, b = normal(4, 7, rng=rng), uniform(4, 7, rng=rng), normal(4, rng=rng)
+    kept = [t.clone() for t in (mean, variance, b)]
+    post = pc.condition(pc.Diagonal(mean, variance), pc.integral(torch.arange(7.0).double(), b))
+    post.sample(3), post.variance, post.mean
+    for now, before in zip((mean, variance, b), kept, strict=True):
+        assert torch.equal(now, before)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_log_prob_is_that_of_the_dense_posterior(kind, rng):
+    if "bare" in kind:
+        pytest.skip("a low-rank field without own variance has no density")
+    field = field_of(kind, SHAPE, rng)
+    x = uniform(7, rng=rng).cumsum(0)
+    laws = [pc.integral(x, normal(4, rng=rng), noise=0.3), pc.boundary(left=0.0, noise=0.2)]
+    post = pc.condition(field, *laws)
+    u = normal(*SHAPE, rng=rng)
+    mean, sigma = posterior(field.mean.numpy().ravel(), covariance(field), laws, SHAPE)
+    wanted = torch.distributions.MultivariateNormal(torch.from_numpy(mean), torch.from_numpy(sigma))
+    torch.testing.assert_close(post.log_prob(u).sum(), wanted.log_prob(u.flatten()))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_log_evidence_is_the_density_of_b_under_the_prior(kind, rng):
+    field = field_of(kind, SHAPE, rng)
+    x = uniform(7, rng=rng).cumsum(0)
+    smooth = pc.smoothness(x, uniform(*SHAPE, rng=rng), 0.7)
+    laws = [pc.integral(x, normal(4, rng=rng)), smooth, pc.boundary(left=0.1, noise=0.2)]
+    G, b, r = (torch.from_numpy(part) for part in stacked(laws, SHAPE))
+    total = G @ torch.from_numpy(covariance(field)) @ G.T + r.diag()
+    seen = torch.distributions.MultivariateNormal(G @ field.mean.flatten(), total)
+    post = pc.condition(field, *laws)
+    torch.testing.assert_close(post.log_evidence.sum(), seen.log_prob(b), rtol=1e-8, atol=1e-8)
+
+
+def test_project_is_the_nearest_mean_and_leaves_the_covariance(rng):
+    (law,) = laws_of("integral", SHAPE, rng)
+    ends = pc.boundary(left=1.0, right=0.0)
+    for kind in KINDS:
+        field = field_of(kind, SHAPE, rng)
+        hard = pc.project(field, law, ends)
+        unit, mean = np.eye(28), field.mean.numpy().ravel()
+        wanted, _ = posterior(mean, unit, [law, ends], SHAPE)
+        np.testing.assert_allclose(hard.mean.numpy().ravel(), wanted, atol=1e-11)
+        np.testing.assert_allclose(covariance(hard), covariance(field))
+        assert type(hard) is type(field)
