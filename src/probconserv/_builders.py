@@ -1,5 +1,6 @@
 """Statements about a field, as constraints: integrals, cells, smoothness, ends, start, matrices."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -165,25 +166,34 @@ def linear(
     """matrix u = value, at each time or over times and space together.
 
     matrix: (R, M) reads the last axis; (R, T, M) the last two jointly, and so on. A sparse matrix
-    has two axes; `space` names the axes it flattens, for example (T, M). value: (..., R).
+    (torch or SciPy) has two axes; `space` names the axes it flattens, for example (T, M). value:
+    (..., R).
     """
-    m = matrix if isinstance(matrix, Tensor) else check.as_tensor("matrix", matrix)
-    if m.layout == torch.strided:
-        check.tensor("matrix", m)
-    else:
-        check.tensor(
-            "matrix", (m if m.layout == torch.sparse_coo else m.to_sparse_coo()).coalesce().values()
-        )
-    if m.ndim < 2 or (m.layout != torch.strided and m.ndim != 2):
+    m = _sparse(matrix)
+    entries = m.values() if m is not None else check.as_tensor("matrix", matrix)
+    check.tensor("matrix", entries)
+    m = entries if m is None else m
+    if m.ndim < 2:
         raise InputError(f"`matrix` must have rows first and space after, got {tuple(m.shape)}.")
     sizes = tuple(space) if space is not None else tuple(m.shape[1:])
-    if int(np.prod(sizes)) != int(np.prod(m.shape[1:])):
-        raise InputError(
-            f"`space` {sizes} does not match the columns of a {tuple(m.shape)} matrix."
-        )
-    flat = m if m.layout != torch.strided else m.reshape(m.shape[0], -1)
-    b = check.tensor("value", value, like=flat)
+    if math.prod(sizes) != math.prod(m.shape[1:]):
+        raise InputError(f"`space` {sizes} does not fit the columns of a {tuple(m.shape)} matrix.")
+    flat = m if m.is_sparse else m.flatten(1)
+    b = check.tensor("value", value, like=entries)
     return Linear(flat, sizes, b, _noise(noise, b), times)
+
+
+def _sparse(matrix: ArrayLike) -> Tensor | None:
+    """Any sparse matrix, of torch or SciPy, as a torch COO tensor; None for a dense one."""
+    if hasattr(matrix, "tocoo"):
+        coo = matrix.tocoo()
+        index = torch.from_numpy(np.stack([coo.row, coo.col]).astype(np.int64))
+        matrix = torch.sparse_coo_tensor(index, torch.from_numpy(coo.data.copy()), coo.shape)
+    if not isinstance(matrix, Tensor) or matrix.layout == torch.strided:
+        return None
+    if matrix.ndim != 2:
+        raise InputError(f"a sparse `matrix` must have two axes, got {tuple(matrix.shape)}.")
+    return (matrix if matrix.is_sparse else matrix.to_sparse_coo()).coalesce()
 
 
 def balance(

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ._banded import Pentadiagonal
+from ._checks import concrete
 from ._fields import blocks, combine, eye_like
 from ._once import once
 from ._operators import Rows, Stencil, Weights
@@ -55,6 +56,10 @@ class System(ABC):
         """u - gain(r)."""
         return u - self.gain(r)
 
+    def shift_own(self, u: Tensor, r: Tensor) -> Tensor:
+        """u - gain(r), for a `u` that nobody else holds: its memory may be used."""
+        return self.shift(u, r)
+
     def log_density(self, r: Tensor) -> Tensor:  # like apply(u) -> (*lead)
         terms = self.whiten(r) ** 2 + LOG_2PI * (~self.dropped).double()
         return -0.5 * (_sum_rows(terms, self.log_det) + self.log_det)
@@ -67,8 +72,8 @@ class OneRow(System):
         operator = rows.operator
         assert isinstance(operator, Weights)
         self.event_dims = operator.dims
-        self.cross = prior.covariance_times(operator.row())  # Sigma G^T
-        variance = operator.apply(self.cross) + rows.noise_variance
+        cross = prior.covariance_times(operator.row())  # Sigma G^T
+        variance = operator.apply(cross) + rows.noise_variance
         if prior is root:
             self.before, self.dropped = variance, variance <= TINY
         else:
@@ -76,21 +81,27 @@ class OneRow(System):
             self.before = at_root + rows.noise_variance
             self.dropped = variance <= DEPENDENT * self.before + TINY
         safe = torch.where(self.dropped, 1.0, variance)
-        self.inverse = torch.where(self.dropped, 0.0, 1 / safe)
+        self.inverse_root = torch.where(self.dropped, 0.0, safe.rsqrt())
+        multiply = cross.mul_ if _free(cross, self.inverse_root) else cross.mul
+        self.cross_root = multiply(self._wide(self.inverse_root))  # Sigma G^T S^-1/2
         self.log_det = safe.log()
 
     def gain(self, r: Tensor) -> Tensor:
-        return self.cross * self._wide(r * self.inverse)
+        return self.cross_root * self._wide(r * self.inverse_root)
 
     def shift(self, u: Tensor, r: Tensor) -> Tensor:
-        return torch.addcmul(u, self.cross, self._wide(r * self.inverse), value=-1)
+        return torch.addcmul(u, self.cross_root, self._wide(r * self.inverse_root), value=-1)
+
+    def shift_own(self, u: Tensor, r: Tensor) -> Tensor:
+        if not _free(u, r, self.cross_root):
+            return self.shift(u, r)
+        return u.addcmul_(self.cross_root, self._wide(r * self.inverse_root), value=-1)
 
     def remaining(self, variance: Tensor) -> Tensor:
-        root = self.cross * self._wide(self.inverse.sqrt())
-        return _no_less_than_0(torch.addcmul(variance, root, root, value=-1))
+        return _no_less_than_0(torch.addcmul(variance, self.cross_root, self.cross_root, value=-1))
 
     def whiten(self, r: Tensor) -> Tensor:
-        return r * self.inverse.sqrt()
+        return r * self.inverse_root
 
     def _wide(self, r: Tensor) -> Tensor:
         return r[(..., *[None] * self.event_dims)]
@@ -113,7 +124,7 @@ class SecondDifferences(System):
         if operator.present is not None:
             main, first, second = (x * operator.present for x in (main, first, second))
         self.before = main + rows.noise_variance
-        self.matrix = Pentadiagonal(self.before, first, second, DEPENDENT, TINY)
+        self.matrix = Pentadiagonal(self.before, first, second, DEPENDENT * self.before + TINY)
         self.dropped, self.log_det = self.matrix.dropped, self.matrix.log_det
 
     def gain(self, r: Tensor) -> Tensor:
@@ -261,6 +272,11 @@ class Latent(System):
 
     def _flat(self, r: Tensor) -> Tensor:
         return blocks(r, self.row_shape, len(self.row_shape) - len(self.lead))
+
+
+def _free(*tensors: Tensor) -> bool:
+    """Whether the first can be overwritten with a product of the others: no gradients, no vmap."""
+    return concrete(*tensors) and not any(t.requires_grad for t in tensors)
 
 
 def _no_less_than_0(variance: Tensor) -> Tensor:
