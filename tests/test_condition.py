@@ -138,10 +138,8 @@ def test_redundant_but_consistent_rows_change_nothing(rng):
     for kind in KINDS:
         field = field_of(kind, SHAPE, rng)
         (law,) = laws_of("integral", SHAPE, rng)
-        rows = pc.linear(
-            law.weights.repeat(3, 1) * torch.tensor([[1.0], [2.0], [-1.0]]),
-            law.value[:, None] * torch.tensor([1.0, 2.0, -1.0]),
-        )
+        scale = torch.tensor([1.0, 2.0, -1.0], dtype=torch.float64)
+        rows = pc.linear(scale[:, None] * law.weights, law.value[:, None] * scale)
         once, twice = pc.condition(field, law), pc.condition(field, law, rows, law)
         torch.testing.assert_close(twice.mean, once.mean, rtol=0, atol=1e-9)
         torch.testing.assert_close(twice.variance, once.variance, rtol=0, atol=1e-9)
@@ -247,10 +245,8 @@ def test_inputs_stay_as_they_were(rng):
         assert torch.equal(now, before)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if "bare" not in kind])
 def test_log_prob_is_that_of_the_dense_posterior(kind, rng):
-    if "bare" in kind:
-        pytest.skip("a low-rank field without own variance has no density")
     field = field_of(kind, SHAPE, rng)
     x = uniform(7, rng=rng).cumsum(0)
     laws = [pc.integral(x, normal(4, rng=rng), noise=0.3), pc.boundary(left=0.0, noise=0.2)]

@@ -188,7 +188,8 @@ def _sparse(matrix: ArrayLike) -> Tensor | None:
     if hasattr(matrix, "tocoo"):
         coo = matrix.tocoo()
         index = torch.from_numpy(np.stack([coo.row, coo.col]).astype(np.int64))
-        matrix = torch.sparse_coo_tensor(index, torch.from_numpy(coo.data.copy()), coo.shape)
+        entries = torch.from_numpy(coo.data.copy())
+        matrix = torch.sparse_coo_tensor(index, entries, coo.shape, check_invariants=True)
     if not isinstance(matrix, Tensor) or matrix.layout == torch.strided:
         return None
     if matrix.ndim != 2:

@@ -1,0 +1,116 @@
+import numpy as np
+import pytest
+import torch
+from oracle import KINDS, covariance, field_of, normal, uniform
+
+import probconserv as pc
+
+SHAPE = (4, 7)
+DENSITY = [kind for kind in KINDS if "bare" not in kind]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_variance_is_the_diagonal_of_the_covariance(kind, rng):
+    field = field_of(kind, SHAPE, rng)
+    sigma = covariance(field)
+    np.testing.assert_allclose(np.diag(sigma), field.variance.flatten(), rtol=1e-12)
+    np.testing.assert_allclose(sigma, sigma.T, atol=1e-12)
+    torch.testing.assert_close(field.std**2, field.variance)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_dense_covariance_is_over_the_event_axes(kind, rng):
+    field = field_of(kind, SHAPE, rng)
+    full = covariance(field).reshape(*SHAPE, *SHAPE)
+    if field.event_dims == 2:
+        np.testing.assert_allclose(field.covariance(), full)
+    else:
+        per_time = np.stack([full[t, :, t] for t in range(4)])
+        np.testing.assert_allclose(field.covariance(), per_time, atol=1e-13)
+        assert np.abs(full[0, :, 1]).max() == 0
+
+
+@pytest.mark.parametrize("kind", DENSITY)
+def test_log_prob_is_the_multivariate_normal(kind, rng):
+    field, u = field_of(kind, SHAPE, rng), normal(*SHAPE, rng=rng)
+    wanted = torch.distributions.MultivariateNormal(
+        field.mean.flatten(), torch.from_numpy(covariance(field))
+    ).log_prob(u.flatten())
+    torch.testing.assert_close(field.log_prob(u).sum(), wanted)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_marginal_log_prob_is_the_normal_of_each_point(kind, rng):
+    field, u = field_of(kind, SHAPE, rng), normal(*SHAPE, rng=rng)
+    wanted = torch.distributions.Normal(field.mean, field.variance.sqrt()).log_prob(u)
+    torch.testing.assert_close(field.marginal_log_prob(u), wanted)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_samples_have_the_moments_of_the_field(kind, rng):
+    """The published front sampler took a standard deviation for a variance."""
+    field = field_of(kind, SHAPE, rng)
+    draws = field.sample(20_000, rng).flatten(1)
+    spread = torch.from_numpy(covariance(field))
+    size = spread.diagonal().sqrt()
+    assert ((draws.mean(0) - field.mean.flatten()).abs() < 5 * size / 20_000**0.5).all()
+    assert ((draws.T.cov() - spread).abs() / (size[:, None] * size)).max() < 0.05
+
+
+def test_interval_holds_its_share_of_samples(rng):
+    field = pc.Diagonal(normal(*SHAPE, rng=rng), uniform(*SHAPE, rng=rng))
+    low, high = field.interval(0.9)
+    draws = field.sample(20_000, rng)
+    inside = ((draws > low) & (draws < high)).double().mean(0)
+    assert (inside - 0.9).abs().max() < 0.01
+
+
+def test_from_samples_has_the_sample_mean_and_covariance(rng):
+    samples = normal(6, 2, *SHAPE, rng=rng)
+    for event_dims in (1, 2):
+        field = pc.LowRank.from_samples(samples, 0.5, event_dims)
+        torch.testing.assert_close(field.mean, samples.mean(0))
+        torch.testing.assert_close(field.variance, samples.var(0) + 0.5)
+    joint = field.covariance()[1].reshape(28, 28)
+    wanted = samples[:, 1].flatten(1).T.cov() + 0.5 * torch.eye(28)
+    torch.testing.assert_close(joint, wanted)
+
+
+def test_a_singular_dense_covariance_can_be_sampled(rng):
+    root = normal(3, 7, 2, rng=rng)
+    field = pc.Dense(normal(3, 7, rng=rng), root @ root.mT)
+    draws = field.sample(4000, rng) - field.mean
+    null = torch.linalg.svd(root.mT).Vh[:, 2:]
+    assert (null @ draws.movedim(0, -1)).abs().max() < 1e-6
+    torch.testing.assert_close(draws.var(0), field.variance, rtol=0.2, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_numpy_goes_in_and_comes_out(kind, rng):
+    mean, variance = normal(*SHAPE, rng=rng).numpy(), uniform(*SHAPE, rng=rng).numpy()
+    law = pc.integral(np.linspace(0, 1, 7), np.ones(4))
+    post = pc.condition((mean, variance), law)
+    assert np.asarray(post.mean).dtype == np.float64
+    np.testing.assert_allclose(np.trapezoid(np.asarray(post.mean), dx=1 / 6), 1)
+
+
+def test_a_read_only_or_reversed_array_is_copied(rng):
+    mean = normal(*SHAPE, rng=rng).numpy()
+    mean.flags.writeable = False
+    assert pc.Diagonal(mean, 1.0).mean.shape == SHAPE
+    np.testing.assert_array_equal(pc.Diagonal(mean[:, ::-1], 1.0).mean, mean[:, ::-1])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_to_moves_a_field(kind, rng):
+    field = field_of(kind, SHAPE, rng)
+    assert field.to("meta").mean.device.type == "meta"
+    assert "shape=(4, 7)" in repr(field)
+
+
+def test_a_conditioned_field_moves_with_its_constraints(rng):
+    law = pc.integral(torch.arange(7.0).double(), 1.0)
+    post = pc.condition(field_of("diagonal", SHAPE, rng), law)
+    assert torch.equal(post.to("cpu").mean, post.mean)
+    assert post.shape == SHAPE
+    assert post.device.type == "cpu"

@@ -1,0 +1,157 @@
+import math
+
+import pytest
+import torch
+from oracle import covariance, exact_residual, grid, normal, uniform
+
+import probconserv as pc
+
+SHAPE = (4, 7)
+
+
+@pytest.fixture
+def components(rng):
+    return pc.Diagonal(normal(5, *SHAPE, rng=rng), uniform(5, *SHAPE, rng=rng))
+
+
+@pytest.fixture
+def law(rng):
+    return pc.integral(grid(7, rng), normal(4, rng=rng), noise=0.3)
+
+
+def log_normal(r, variance):
+    return -0.5 * (r**2 / variance + (2 * math.pi * variance).log())
+
+
+def test_moments_are_the_total_ones(components, rng):
+    weights = uniform(5, rng=rng)
+    mixture = pc.Mixture(components, weights)
+    w = (weights / weights.sum())[:, None, None]
+    mean = (w * components.mean).sum(0)
+    second = (w * (components.variance + components.mean**2)).sum(0)
+    torch.testing.assert_close(mixture.mean, mean)
+    torch.testing.assert_close(mixture.variance, second - mean**2)
+
+
+def test_the_spread_between_components_is_in_the_covariance_too(components, rng):
+    """The published code had it in the variance only."""
+    mixture = pc.Mixture(components)
+    sigma = torch.from_numpy(covariance(mixture))
+    torch.testing.assert_close(sigma.diagonal(), mixture.variance.flatten())
+    means = components.mean.flatten(1)
+    between = (means - means.mean(0)).T @ (means - means.mean(0)) / 5
+    off = ~torch.eye(28, dtype=torch.bool)
+    torch.testing.assert_close(sigma[off], between[off])
+    torch.testing.assert_close(mixture.covariance().reshape(28, 28), sigma)
+
+
+@pytest.mark.parametrize("event_dims", [1, 2])
+def test_conditioning_multiplies_each_weight_by_its_evidence(components, law, event_dims):
+    post = pc.condition(pc.Mixture(components, event_dims=event_dims), law)
+    seen = (law.weights**2 * components.variance).sum(-1) + law.noise_variance
+    evidence = log_normal(law.residual(components.mean), seen)  # (S, T)
+    if event_dims == 2:
+        evidence = evidence.sum(-1)
+    torch.testing.assert_close(post.weights, evidence.softmax(0))
+    torch.testing.assert_close(post.effective_sample_size, 1 / evidence.softmax(0).square().sum(0))
+    torch.testing.assert_close(post.components.mean, pc.condition(components, law).mean)
+
+
+def test_the_papers_variant_keeps_equal_weights(components, law):
+    paper = pc.Mixture(pc.condition(components, law))
+    means, variances = paper.components.mean, paper.components.variance
+    torch.testing.assert_close(paper.mean, means.mean(0))
+    torch.testing.assert_close(paper.variance, variances.mean(0) + means.var(0, correction=0))
+    score = torch.distributions.Normal(paper.mean, paper.std).log_prob(torch.zeros(SHAPE))
+    torch.testing.assert_close(
+        paper.gaussian().marginal_log_prob(torch.zeros(SHAPE).double()), score
+    )
+
+
+@pytest.mark.parametrize("event_dims", [1, 2])
+@pytest.mark.parametrize("noise", [0.0, 0.2])
+def test_two_steps_equal_one(components, event_dims, noise, rng):
+    x = grid(7, rng)
+    first, second = pc.integral(x, 0.5, noise=noise), pc.boundary(left=0.1, noise=noise)
+    mixture = pc.Mixture(components, event_dims=event_dims)
+    once = pc.condition(mixture, first, second)
+    for a, b in ((first, second), (second, first)):
+        twice = pc.condition(pc.condition(mixture, a), b)
+        torch.testing.assert_close(twice.weights, once.weights)
+        torch.testing.assert_close(twice.mean, once.mean)
+        torch.testing.assert_close(twice.variance, once.variance)
+
+
+def test_evidence_of_a_joint_constraint_after_a_per_time_one(components, law, rng):
+    joint = pc.linear(normal(2, *SHAPE, rng=rng), normal(2, rng=rng), noise=0.5)
+    mixture = pc.Mixture(components)
+    once = pc.condition(mixture, law, joint)
+    for a, b in ((law, joint), (joint, law)):
+        twice = pc.condition(pc.condition(mixture, a), b)
+        torch.testing.assert_close(twice.weights, once.weights)
+
+
+def test_low_rank_components(rng, law):
+    components = pc.LowRank(
+        normal(5, *SHAPE, rng=rng), normal(3, 5, *SHAPE, rng=rng), uniform(5, *SHAPE, rng=rng), 2
+    )
+    post = pc.condition(pc.Mixture(components), law)
+    means, own = components.mean, components.residual.variance
+    fields = [pc.LowRank(means[i], components.factor[:, i], own[i], 2) for i in range(5)]
+    alone = [pc.condition(field, law).log_evidence for field in fields]
+    torch.testing.assert_close(post.weights, torch.stack(alone).softmax(0))
+
+
+@pytest.mark.parametrize("event_dims", [1, 2])
+def test_every_sample_conserves_and_the_moments_converge(event_dims, rng):
+    components = pc.Diagonal(normal(3, 2, *SHAPE, rng=rng), uniform(3, 2, *SHAPE, rng=rng))
+    exact = pc.integral(grid(7, rng), normal(2, 4, rng=rng))
+    weights = uniform(3, 2, rng=rng) if event_dims == 2 else uniform(3, 2, 4, rng=rng)
+    post = pc.Mixture(pc.condition(components, exact), weights, event_dims)
+    draws = post.sample(20_000, rng)
+    assert draws.shape == (20_000, 2, *SHAPE)
+    assert exact.residual(draws).abs().max() < 1e-12
+    size = post.std / 20_000**0.5
+    assert ((draws.mean(0) - post.mean).abs() < 5 * size).all()
+    torch.testing.assert_close(draws.var(0), post.variance, rtol=0.08, atol=1e-6)
+
+
+def test_samples_follow_per_component_totals_and_noise(rng):
+    """Value, noise and volumes with a component axis go with their component."""
+    means = torch.tensor([0.0, 100.0]).double()[:, None, None].expand(2, 3, 4).contiguous()
+    totals = torch.tensor([[0.0], [400.0]]).double().expand(2, 3)
+    law = pc.cells(torch.ones(2, 3, 4).double(), totals, space_dims=1)
+    draws = pc.Mixture(pc.condition(pc.Diagonal(means, 1.0), law)).sample(50, rng)
+    sums = draws.sum(-1)
+    near = torch.minimum(sums.abs(), (sums - 400).abs())
+    assert near.max() < 1e-10
+    assert 0 < (sums > 200).double().mean() < 1
+
+
+def test_densities_are_those_of_the_mixture(components, rng):
+    weights = uniform(5, rng=rng)
+    mixture, u = pc.Mixture(components, weights), normal(*SHAPE, rng=rng)
+    each = torch.distributions.Normal(components.mean, components.std).log_prob(u)
+    log_w = (weights / weights.sum()).log()
+    torch.testing.assert_close(
+        mixture.marginal_log_prob(u), (each + log_w[:, None, None]).logsumexp(0)
+    )
+    torch.testing.assert_close(mixture.log_prob(u), (each.sum((1, 2)) + log_w).logsumexp(0))
+
+
+def test_intervals_are_those_of_the_mixture(rng):
+    """Two far apart components: a Gaussian interval would be wrong."""
+    mixture = pc.Mixture(pc.Diagonal([[[-5.0]], [[5.0]]], 0.01), weights=[0.3, 0.7])
+    low, high = mixture.interval(0.9)
+    draws = mixture.sample(50_000, rng)
+    inside = ((draws > low) & (draws < high)).double().mean()
+    assert float(inside) == pytest.approx(0.9, abs=0.01)
+    below = (draws < low).double().mean()
+    assert float(below) == pytest.approx(0.05, abs=0.005)
+
+
+def test_project_moves_every_component(components, rng):
+    exact = pc.integral(grid(7, rng), 0.5)
+    hard = pc.project(pc.Mixture(components), exact)
+    assert exact_residual(exact, hard.mean) < 1e-12
+    assert torch.equal(hard.components.variance, components.variance)

@@ -1,0 +1,105 @@
+"""The ways to solve with S at sizes where batched solvers have gone wrong, with two threads."""
+
+import numpy as np
+import pytest
+import scipy.linalg
+import torch
+from oracle import normal, uniform
+
+import probconserv as pc
+from probconserv._banded import Pentadiagonal
+from probconserv._systems import _independent
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 7, 16, 33])
+def test_pentadiagonal_matrices_against_dense_ones(rows, rng):
+    diagonals = [normal(5, rows - k, rng=rng) for k in range(3) if rows > k]
+    diagonals += [normal(5, 0, rng=rng)] * (3 - len(diagonals))
+    diagonals[0] = diagonals[0].abs() + 8
+    dense = torch.diag_embed(diagonals[0])
+    for k in (1, 2):
+        if rows > k:
+            dense = dense + torch.diag_embed(diagonals[k], k) + torch.diag_embed(diagonals[k], -k)
+    matrix = Pentadiagonal(*diagonals, floor=torch.zeros(5, rows, dtype=torch.float64))
+    r, inverse = normal(4, 5, rows, rng=rng), torch.linalg.inv(dense)
+    wanted = (inverse @ r[..., None])[..., 0]
+    torch.testing.assert_close(matrix.solve(r), wanted)
+    torch.testing.assert_close(matrix.whiten(r).square().sum(-1), (wanted * r).sum(-1))
+    torch.testing.assert_close(matrix.log_det, torch.logdet(dense))
+    for k, got in enumerate(matrix.inverse_diagonals()):
+        wanted = inverse.diagonal(k, -2, -1) if rows > k else torch.zeros(5, 0).double()
+        torch.testing.assert_close(got, wanted)
+    assert not matrix.dropped.any()
+
+
+def test_smoothness_on_a_long_fine_grid_against_scipy(rng):
+    """Five diagonals of 1000 rows, ill-conditioned, one function at one time."""
+    x = torch.linspace(0, 1, 1002, dtype=torch.float64)
+    prior = pc.Diagonal(normal(1, 1002, rng=rng), uniform(1, 1002, rng=rng))
+    smooth = pc.smoothness(x, prior.variance, rho=0.99)
+    G = smooth.apply(torch.eye(1002, dtype=torch.float64)).T.numpy()
+    mean, v = prior.mean[0].numpy(), prior.variance[0].numpy()
+    r = smooth.noise_variance[0].numpy()
+    S = (G * v) @ G.T + np.diag(r)
+    solved = scipy.linalg.solve(S, G @ mean, assume_a="pos")
+    post = pc.condition(prior, smooth)
+    np.testing.assert_allclose(post.mean[0], mean - v * (G.T @ solved), atol=1e-8)
+    explained = v**2 * np.einsum("ki,ki->i", G, scipy.linalg.solve(S, G, assume_a="pos"))
+    np.testing.assert_allclose(post.variance[0], v - explained, atol=1e-8)
+
+
+def test_large_batched_systems_with_two_threads(rng, two_threads):
+    """160 rows at each of 6 times: batched LU on the CPU has been wrong at this size."""
+    prior = pc.Diagonal(normal(6, 200, rng=rng), uniform(6, 200, rng=rng))
+    rows, b = normal(160, 200, rng=rng), normal(6, 160, rng=rng)
+    post = pc.condition(prior, pc.linear(rows, b))
+    for t in range(6):
+        mean, v, G = prior.mean[t].numpy(), prior.variance[t].numpy(), rows.numpy()
+        weights = scipy.linalg.solve((G * v) @ G.T, G @ mean - b[t].numpy())
+        np.testing.assert_allclose(post.mean[t], mean - v * (G.T @ weights), atol=1e-8)
+
+
+def test_joint_low_rank_at_201_times_with_two_threads(rng, two_threads):
+    prior = pc.LowRank(normal(201, 21, rng=rng), normal(30, 201, 21, rng=rng), 0.1, event_dims=2)
+    law = pc.integral(torch.linspace(0, 1, 21, dtype=torch.float64), normal(201, rng=rng))
+    post = pc.condition(prior, law)
+    F, G = prior.factor.flatten(1).numpy(), np.kron(np.eye(201), law.weights.numpy())
+    sigma = F.T @ F + 0.1 * np.eye(201 * 21)
+    cross = sigma @ G.T
+    solve = scipy.linalg.cho_factor(G @ cross)
+    mean = prior.mean.flatten().numpy()
+    moved = cross @ scipy.linalg.cho_solve(solve, G @ mean - law.value.numpy())
+    np.testing.assert_allclose(post.mean.flatten(), mean - moved, atol=1e-9)
+    left = np.diag(sigma) - np.einsum("ij,ji->i", cross, scipy.linalg.cho_solve(solve, cross.T))
+    np.testing.assert_allclose(post.variance.flatten(), left, atol=1e-9)
+
+
+def test_many_rows_on_a_joint_low_rank_field_need_no_square_matrix(rng):
+    """24,000 rows of smoothness: the system has the size of the rank."""
+    x = torch.linspace(0, 1, 122, dtype=torch.float64)
+    prior = pc.LowRank(normal(200, 122, rng=rng), normal(5, 200, 122, rng=rng), 0.1, event_dims=2)
+    law = pc.integral(x, normal(200, rng=rng))
+    post = pc.condition(prior, law, pc.smoothness(x, prior.variance, 0.9))
+    assert law.residual(post).abs().max() < 1e-12
+    assert (post.variance > 0).all()
+
+
+def test_independent_rows_are_found_in_each_matrix_of_a_batch(rng):
+    roots = normal(3, 6, 4, rng=rng)
+    roots[1, 2] = roots[1, 0]
+    roots[2, :, 2:] = 0
+    matrix = roots @ roots.mT
+    scale = matrix.diagonal(dim1=-2, dim2=-1).rsqrt()
+    keep = _independent(matrix * scale[:, None] * scale[..., None])
+    assert keep.sum(-1).tolist() == [4, 4, 2]
+    for one, chosen in zip(matrix, keep, strict=True):
+        part = one[chosen][:, chosen]
+        assert torch.linalg.matrix_rank(part) == len(part)
