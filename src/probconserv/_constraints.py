@@ -104,8 +104,7 @@ class Constraint(ABC):
 
     def _check_rows(self, shape: Sequence[int]) -> None:
         """Value and noise have one entry per row, or broadcast."""
-        apart = torch.empty(shape, device="meta", dtype=torch.float64)
-        wanted = self._row_shape(apart.shape)
+        wanted = self._row_shape(torch.Size(shape))
         for name, t in (("value", self.value), ("noise", self.noise_variance)):
             times = -1 - len(self.row_names)
             if t.ndim >= -times and t.shape[times] not in (1, wanted[times]):
