@@ -25,17 +25,20 @@ def main() -> None:
     rng = torch.Generator("cuda").manual_seed(0)
     for dtype in (torch.float32, torch.float64):
         mean, variance = torch.rand(2, 200, 201, 201, generator=rng, device="cuda", dtype=dtype)
-        x = torch.linspace(0, 1, 201, device="cuda", dtype=torch.float64)
-        law = pc.integral(x, torch.linspace(0, 1, 201, device="cuda", dtype=torch.float64))
+        print(row(mean, variance))
 
-        def step2(mean=mean, variance=variance, law=law):
-            post = pc.condition(pc.Diagonal(mean, variance), law)
-            return post.mean, post.variance
 
-        compiled = torch.compile(step2, fullgraph=True)
-        copy = milliseconds(lambda: (mean.clone(), variance.clone()))
-        eager, fast = milliseconds(step2) / copy, milliseconds(compiled) / copy
-        print(f"| {dtype} | {copy:.3f} | {eager:.1f} | {fast:.1f} |")
+def row(mean: torch.Tensor, variance: torch.Tensor) -> str:
+    x = torch.linspace(0, 1, 201, device="cuda", dtype=torch.float64)
+    law = pc.integral(x, x)
+
+    def step2() -> tuple[torch.Tensor, torch.Tensor]:
+        post = pc.condition(pc.Diagonal(mean, variance), law)
+        return post.mean, post.variance
+
+    copy = milliseconds(lambda: (mean.clone(), variance.clone()))
+    eager, compiled = milliseconds(step2), milliseconds(torch.compile(step2, fullgraph=True))
+    return f"| {mean.dtype} | {copy:.3f} | {eager / copy:.1f} | {compiled / copy:.1f} |"
 
 
 if __name__ == "__main__":

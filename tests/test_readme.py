@@ -1,0 +1,28 @@
+"""Every Python block of the README runs, in order, in one namespace."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+README = Path(__file__).parents[1] / "README.md"
+
+
+def test_the_code_in_the_readme_runs_and_conserves(capsys):
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    names: dict = {}
+    for block in blocks:
+        exec(compile(block, str(README), "exec"), names)
+    law, post = names["law"], names["post"]
+    assert len(blocks) == 2
+    assert np.abs(law.residual(names["mean"])).max() > 1e-3
+    for field in (post, names["hard"], names["joint"], names["paper"], names["exact"]):
+        assert np.abs(law.residual(field)).max() < 1e-12
+    assert names["draws"].shape == (500, 10, 101)
+    assert "dtype=torch.float64" in capsys.readouterr().out
+
+
+def test_links_lead_somewhere():
+    for page in (README, *README.parent.glob("docs/*.md")):
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
