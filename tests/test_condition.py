@@ -2,6 +2,7 @@
 
 import shutil
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -134,6 +135,32 @@ def test_no_variance_is_negative_where_one_point_holds_all_of_it():
     assert exact_residual(law, post.mean) < 1e-12
 
 
+@pytest.mark.parametrize("own", [1e-4, 1e-10, 1e-14])
+@pytest.mark.parametrize("event_dims", [1, 2])
+def test_low_rank_fields_with_hardly_any_variance_of_their_own(own, event_dims, rng):
+    """Squared condition numbers would spoil the directions that the constraint does not see."""
+    members = normal(6, *SHAPE, rng=rng)
+    field = pc.LowRank.from_samples(members, own, event_dims)
+    law = pc.integral(uniform(7, rng=rng).cumsum(0), normal(4, rng=rng), noise=1e-5)
+    post = pc.condition(field, law)
+    with mpmath.workdps(60):
+        wanted = _variance_with_60_digits(field, law)
+    np.testing.assert_allclose(post.variance.flatten(), wanted, rtol=1e-5, atol=1e-12)
+
+
+def _variance_with_60_digits(field, law):
+    factor = mpmath.matrix(field.factor.flatten(1).numpy())
+    sigma = factor.T * factor + mpmath.diag(field.residual.variance.flatten().tolist())
+    for i in range(28):
+        for j in range(28):
+            if field.event_dims == 1 and i // 7 != j // 7:
+                sigma[i, j] = 0
+    G, _, r = stacked([law], SHAPE)
+    cross = mpmath.matrix(G) * sigma
+    left = sigma - cross.T * (cross * mpmath.matrix(G).T + mpmath.diag(r.tolist())) ** -1 * cross
+    return [float(left[i, i]) for i in range(28)]
+
+
 def test_redundant_but_consistent_rows_change_nothing(rng):
     for kind in KINDS:
         field = field_of(kind, SHAPE, rng)
@@ -201,6 +228,17 @@ def test_gradients_are_right(kind, law, rng):
         return post.mean, post.variance
 
     assert torch.autograd.gradcheck(outputs, inputs)
+
+
+def test_gradients_survive_a_row_that_is_decided_already(rng):
+    """The check of such rows must not cache a mean without its graph."""
+    mean = normal(2, 5, rng=rng).requires_grad_()
+    variance = torch.tensor([[1.0], [0.0]], dtype=torch.float64)
+    value = torch.stack([torch.tensor(2.0).double(), torch.trapezoid(mean[1].detach())])
+    post = pc.condition(pc.Diagonal(mean, variance), pc.integral(torch.arange(5.0).double(), value))
+    assert post.mean.requires_grad
+    (slope,) = torch.autograd.grad(post.mean[0, 0], mean)
+    assert slope.abs().sum() > 0
 
 
 def test_gradients_reach_mean_variance_value_and_noise(rng):

@@ -49,6 +49,16 @@ def test_times_choose_the_rows(times, rng):
     assert law.residual(post).abs().max() < 1e-14
 
 
+@pytest.mark.parametrize("value", [0.5, "per row", "per time and row"])
+def test_times_of_rows_and_their_values(value, rng):
+    rows, field = normal(2, 7, rng=rng), field_of("diagonal", SHAPE, rng)
+    b = {"per row": normal(2, rng=rng), "per time and row": normal(3, 2, rng=rng)}.get(value, value)
+    law = pc.linear(rows, b, times=[3, 0, 2])
+    post = pc.condition(field, law)
+    assert law.residual(post).abs().max() < 1e-12
+    assert torch.equal(post.mean[1], field.mean[1])
+
+
 def test_smoothness_noise_is_the_variance_of_each_row_under_neighbour_correlation(rng):
     x, variance, rho = grid(7, rng), uniform(*SHAPE, rng=rng), 0.6
     law = pc.smoothness(x, variance, rho)

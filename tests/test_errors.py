@@ -145,7 +145,7 @@ def test_times_that_do_not_fit():
     field = pc.Diagonal(MEAN, 1.0)
     with raises("`times` of `integral` does not fit 4 times"):
         pc.condition(field, pc.integral(X, 0.0, times=[7]))
-    with raises("must name each time at most once"):
+    with raises("a mask that name each time at most once"):
         pc.condition(field, pc.integral(X, 0.0, times=[1, 1]))
 
 

@@ -116,6 +116,29 @@ def test_every_sample_conserves_and_the_moments_converge(event_dims, rng):
     torch.testing.assert_close(draws.var(0), post.variance, rtol=0.08, atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["low rank", "dense"])
+def test_components_of_every_kind_can_be_sampled_with_a_batch(kind, rng):
+    mean = 10 * normal(3, 2, *SHAPE, rng=rng)
+    if kind == "low rank":
+        components = pc.LowRank(mean, normal(5, 3, 2, *SHAPE, rng=rng), 0.1)
+    else:
+        root = normal(3, 2, *SHAPE, 9, rng=rng)
+        components = pc.Dense(mean, root @ root.mT)
+    mixture = pc.Mixture(components, uniform(3, 2, rng=rng))
+    draws = mixture.sample(20_000, rng)
+    assert ((draws.mean(0) - mixture.mean).abs() < 5 * mixture.std / 20_000**0.5).all()
+    torch.testing.assert_close(draws.var(0), mixture.variance, rtol=0.08, atol=0)
+
+
+def test_samples_follow_per_component_initial_values(rng):
+    """`initial` has no time axis; its component axis is found all the same."""
+    starts = torch.tensor([[0.0, 1.0], [5.0, 7.0]], dtype=torch.float64)
+    components = pc.Diagonal(torch.zeros(2, 3, 2, dtype=torch.float64), 1.0)
+    mixture = pc.Mixture(pc.condition(components, pc.initial(starts)))
+    first = mixture.sample(40, rng)[:, 0]
+    assert {tuple(row) for row in first.tolist()} == {(0.0, 1.0), (5.0, 7.0)}
+
+
 def test_samples_follow_per_component_totals_and_noise(rng):
     """Value, noise and volumes with a component axis go with their component."""
     means = torch.tensor([0.0, 100.0]).double()[:, None, None].expand(2, 3, 4).contiguous()

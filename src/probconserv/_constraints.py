@@ -82,7 +82,7 @@ class Constraint(ABC):
 
     def _take(self, index: Tensor, shape: Sequence[int]) -> Self:
         """Entries `index` of the component axis 0 of a field of `shape`, where a tensor has it."""
-        rows = len(shape) - self.space_dims + len(self.row_names)
+        rows = len(self._row_shape(torch.Size(shape)))
         full = {"value": rows, "noise_variance": rows, "weights": len(shape)}
 
         def pick(name: str, t: Tensor) -> Tensor:
@@ -155,9 +155,8 @@ class AtTimes(Constraint):
         if self.times is None:
             return v
         index = self._index(shape, v.device)
-        tail = v.shape[max(v.ndim - len(self.row_names), 0) :]
-        v = v.expand(torch.broadcast_shapes(v.shape, (len(index), *tail)))
-        axis = -1 - len(tail)
+        axis = -1 - len(self.row_names)
+        v = v.expand(torch.broadcast_shapes(v.shape, (len(index), *[1] * len(self.row_names))))
         size = list(v.shape)
         size[axis] = shape[-1 - self.space_dims]
         return v.new_full(size, fill).index_copy(axis, index, v)
@@ -173,7 +172,10 @@ class AtTimes(Constraint):
                 f"`times` of `{self.label}` does not fit {count} times: {error}"
             ) from None
         if index.ndim != 1 or len(index.unique()) != len(index):
-            raise InputError(f"`times` of `{self.label}` must name each time at most once.")
+            raise InputError(
+                f"`times` of `{self.label}` must be indices, a slice or a mask that name each time "
+                "at most once."
+            )
         return index.to(device) if device is not None else index
 
     def _row_shape(self, shape: torch.Size) -> tuple[int, ...]:

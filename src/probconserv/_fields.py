@@ -229,9 +229,9 @@ class LowRank(Field):
         whiten = self.residual.std
         factor = blocks(self.factor / whiten, self.shape, self.event_dims)
         rest = blocks(((self._values(u) - self.mean) / whiten)[None], self.shape, self.event_dims)
-        root = torch.linalg.cholesky(eye_like(factor) + factor @ factor.mT)
-        latent = torch.linalg.solve_triangular(root, factor @ rest.mT, upper=False)
-        square = (rest**2).sum((-1, -2)) - (latent**2).sum((-1, -2))
+        root = root_of_1_plus(factor)
+        z = torch.cholesky_solve(factor @ rest.mT, root).mT
+        square = (rest - z @ factor).square().sum((-1, -2)) + z.square().sum((-1, -2))
         log_det = 2 * root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         log_det = log_det + (2 * math.pi * self.residual.variance).log().flatten(
             -self.event_dims
@@ -246,7 +246,7 @@ class LowRank(Field):
         return self._unchecked(self.residual._with_mean(mean), self.factor, self.event_dims)
 
     def _take(self, index: Tensor) -> "LowRank":
-        factor = take(self.factor.transpose(0, 1), index).transpose(0, 1)
+        factor = take(self.factor.movedim(0, -1), index).movedim(-1, 0)
         return self._unchecked(self.residual._take(index), factor, self.event_dims)
 
     @classmethod
@@ -337,7 +337,7 @@ class Dense(Field):
         return self._unchecked(mean, self._matrix, self.event_dims)
 
     def _take(self, index: Tensor) -> "Dense":
-        return self._unchecked(take(self.mean, index), take(self._matrix, index), self.event_dims)
+        return Dense._unchecked(take(self.mean, index), take(self._matrix, index), self.event_dims)
 
     @classmethod
     def _unchecked(cls, mean: Tensor, matrix: Tensor, event_dims: int) -> "Dense":
@@ -386,6 +386,13 @@ def combine(weights: Tensor, basis: Tensor, shape: Sequence[int]) -> Tensor:
 
 def eye_like(rows: Tensor) -> Tensor:  # (..., K, E) -> (K, K)
     return torch.eye(rows.shape[-2], dtype=rows.dtype, device=rows.device)
+
+
+def root_of_1_plus(rows: Tensor) -> Tensor:  # (..., K, E) -> (..., K, K)
+    """Lower triangular L with L L^T = I + A A^T, by QR: squaring A would lose half the digits."""
+    eye = eye_like(rows).expand(*rows.shape[:-2], -1, -1)
+    upper = torch.linalg.qr(torch.cat([eye, rows.mT], -2)).R
+    return (upper * upper.diagonal(dim1=-2, dim2=-1).sign()[..., :, None]).mT
 
 
 def take(x: Tensor, index: Tensor) -> Tensor:

@@ -102,12 +102,12 @@ class Given:
         """Rows that the field cannot move must hold already."""
         if not check.concrete(self.system.dropped) or not bool(self.system.dropped.any()):
             return
-        with torch.no_grad():
-            miss = self.rows.residual(self.mean).abs()
-            size = self.rows.operator.magnitude(self.mean) + self.rows.value.abs()
-            worst = (miss / torch.where(size > 0, size, 1.0)) * self.system.dropped
-            if bool((worst > UNMET).any()):
-                raise InfeasibleError(_infeasible(self.rows, miss, worst))
+        mean = self.mean.detach()
+        miss = self.rows.residual(mean).abs()
+        size = self.rows.operator.magnitude(mean) + self.rows.value.abs()
+        worst = (miss / torch.where(size > 0, size, 1.0)) * self.system.dropped
+        if bool((worst > UNMET).any()):
+            raise InfeasibleError(_infeasible(self.rows, miss, worst))
 
 
 class GivenLowRank(Given):

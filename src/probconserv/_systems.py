@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 
 from ._banded import Pentadiagonal
 from ._checks import concrete
-from ._fields import blocks, combine, eye_like
+from ._fields import blocks, combine, eye_like, root_of_1_plus
 from ._once import once
 from ._operators import Rows, Stencil, Weights
 
@@ -223,8 +223,7 @@ class Latent(System):
         self.white = self._flat(rest.whiten(self.seen))  # (*lead, rank, K)
         rank, count = self.white.shape[-2:]
         self.by_rows = count <= rank
-        small = self.white.mT if self.by_rows else self.white
-        self.root = torch.linalg.cholesky(eye_like(small) + small @ small.mT)
+        self.root = root_of_1_plus(self.white.mT if self.by_rows else self.white)
         self.before = rest.before + self.seen.square().sum(0)
         self.dropped = rest.dropped
         own = 2 * self.root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
@@ -266,7 +265,7 @@ class Latent(System):
     def log_density(self, r: Tensor) -> Tensor:
         white = self._flat(self.rest.whiten(r))
         z = self._latent(white)
-        square = (white.square().sum(-1) - (z * (white @ self.white.mT)).sum(-1))[..., 0]
+        square = ((white - z @ self.white).square().sum(-1) + z.square().sum(-1))[..., 0]
         count = _sum_rows(LOG_2PI * (~self.dropped).double(), self.log_det)
         return -0.5 * (square + self.log_det + count)
 
