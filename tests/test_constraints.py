@@ -131,6 +131,16 @@ def test_balance_adds_up_the_fluxes():
     torch.testing.assert_close(batched[1] - batched[0], torch.ones_like(t))
 
 
+def test_constraints_made_of_bare_numbers_go_where_the_field_is(rng):
+    u = torch.empty(4, 7, dtype=torch.float64, device="meta")
+    for law in (pc.boundary(left=1.0, right=0), pc.periodic()):
+        assert law.residual(u).device.type == "meta"
+        assert law.adjoint(law.apply(u), (4, 7)).device.type == "meta"
+    fixed = pc.boundary(left=normal(4, rng=rng))
+    assert fixed.to("meta").value.device.type == "meta"
+    assert not fixed.anywhere
+
+
 def test_to_moves_every_tensor(rng):
     laws = [
         pc.integral(grid(7, rng), normal(4, rng=rng), times=slice(0, 4)),

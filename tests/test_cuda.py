@@ -7,7 +7,8 @@ from oracle import KINDS, LAWS, exact_residual, field_of, laws_of
 import probconserv as pc
 
 SHAPE = (4, 7)
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+if not torch.cuda.is_available():
+    pytest.skip("needs a GPU", allow_module_level=True)
 
 
 @pytest.mark.parametrize("law", LAWS)
@@ -24,6 +25,12 @@ def test_cuda_equals_cpu(kind, law, rng):
     for one in moved:
         assert exact_residual(one, there.mean) < 1e-12
         assert exact_residual(one, draws) < 1e-12
+
+
+def test_constraints_of_bare_numbers_follow_the_field(rng):
+    field = field_of("diagonal", SHAPE, rng).to("cuda")
+    post = pc.condition(field, pc.boundary(left=1.0, right=0.0), pc.periodic(noise=0.1))
+    assert (post.mean[:, 0] == 1).all()
 
 
 def test_mixtures_on_cuda(rng):

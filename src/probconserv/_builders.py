@@ -135,13 +135,14 @@ def boundary(
     value = torch.stack(tensors, -1)
     ends = [0 if name == "left" else -1 for name in values]
     sigma = _noise(noise, value)
-    return Boundary(ends, value, sigma[..., None] if sigma.ndim else sigma)
+    sigma = sigma[..., None] if sigma.ndim else sigma
+    return Boundary(ends, value, sigma, _numbers(left, right, noise))
 
 
 def periodic(noise: ArrayLike = 0.0) -> Constraint:
     """The first and the last point of the last axis are equal at each time."""
     sigma = _noise(noise, None)
-    return Periodic(sigma.new_zeros(()), sigma)
+    return Periodic(sigma.new_zeros(()), sigma, _numbers(noise))
 
 
 def initial(values: ArrayLike, noise: ArrayLike = 0.0, space_dims: int = 1) -> Constraint:
@@ -248,6 +249,10 @@ def _noise(noise: ArrayLike, like: Tensor | None) -> Tensor:
     sigma = check.as_tensor("noise", noise, like)
     check.finite("noise", sigma, 0, NOISE_HINT)
     return sigma
+
+
+def _numbers(*given: ArrayLike | None) -> bool:
+    return all(isinstance(x, int | float | None) for x in given)
 
 
 def _outer(name: str, weights: Tensor, one: Tensor) -> Tensor:

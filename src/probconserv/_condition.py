@@ -48,7 +48,7 @@ def condition(field: Any, *constraints: Constraint) -> Any:
     tensor([0.], dtype=torch.float64)
     """
     field = as_field(field)
-    _check_constraints(field, constraints)
+    constraints = _checked(field, constraints)
     if isinstance(field, Mixture):
         return _condition_mixture(field, constraints)
     if isinstance(field, Conditioned):  # from the start again, so that two steps equal one
@@ -159,7 +159,7 @@ def _condition_mixture(field: Mixture, constraints: tuple[Constraint, ...]) -> M
     return field._reweighted(components, sum_last(gained, missing))
 
 
-def _check_constraints(field: Field, constraints: tuple[Constraint, ...]) -> None:
+def _checked(field: Field, constraints: tuple[Constraint, ...]) -> tuple[Constraint, ...]:
     if not constraints:
         raise InputError("`condition` and `project` need at least one constraint.")
     for constraint in constraints:
@@ -168,6 +168,8 @@ def _check_constraints(field: Field, constraints: tuple[Constraint, ...]) -> Non
                 f"constraints are made by integral, cells, linear and their like; got "
                 f"{type(constraint).__name__}."
             )
+    constraints = tuple(constraint._beside(field.device) for constraint in constraints)
+    for constraint in constraints:
         for name in constraint._tensors:
             t = getattr(constraint, name)
             check.same_device(f"{name} of {constraint.label}", t.device, "the field", field.device)
@@ -177,6 +179,7 @@ def _check_constraints(field: Field, constraints: tuple[Constraint, ...]) -> Non
                     "field: exact conservation would be exact only to its rounding. Build it in "
                     f"{field.dtype} or better."
                 )
+    return constraints
 
 
 def _cost(rows: Rows) -> tuple[int, bool]:

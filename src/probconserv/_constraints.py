@@ -32,6 +32,7 @@ class Constraint(ABC):
     row_names: tuple[str, ...] = ()  # of the axes that number the rows of one time
     value: Tensor  # broadcasts against apply(u)
     noise_variance: Tensor  # the same
+    anywhere: bool = False  # made of bare numbers, so that it goes to the device of the field
     _tensors: tuple[str, ...] = ("value", "noise_variance")
 
     @property
@@ -55,11 +56,12 @@ class Constraint(ABC):
         """G^T v in float64, for a field of `shape`; v as `apply` returns it."""
         self._check_space(shape)
         v = check.as_tensor("v", v).double()
-        return self._operator(shape).adjoint(self._spread(v, shape, 0.0))
+        return self._beside(v.device)._operator(shape).adjoint(self._spread(v, shape, 0.0))
 
     def residual(self, u: Field | ArrayLike) -> Tensor:
         """G u - b of a tensor, or of the mean of a field; 0 where the law holds."""
-        return self.apply(u.mean if isinstance(u, Field) else u) - self.value.double()
+        rows = self.apply(u.mean if isinstance(u, Field) else u)
+        return rows - self._beside(rows.device).value.double()
 
     def rows(self, shape: Sequence[int]) -> Rows:
         """Operator, value and noise laid on a field of `shape`."""
@@ -73,6 +75,9 @@ class Constraint(ABC):
     def to(self, device: torch.device | str) -> Self:
         """The same constraint on another device."""
         return self._map(lambda t: t.to(device))
+
+    def _beside(self, device: torch.device) -> Self:
+        return self.to(device) if self.anywhere else self
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> Self:
         other = copy.copy(self)
@@ -135,7 +140,7 @@ class AtTimes(Constraint):
     def apply(self, u: ArrayLike) -> Tensor:
         u = check.as_tensor("u", u).double()
         self._check_space(u.shape)
-        operator = self._everywhere(u.shape)
+        operator = self._beside(u.device)._everywhere(u.shape)
         rows = operator.apply(u)
         if self.times is None:
             return rows
@@ -225,8 +230,8 @@ class Periodic(AtTimes):
 
     label, space_dims = "periodic", 1
 
-    def __init__(self, value: Tensor, noise: Tensor) -> None:
-        self.value, self.noise_variance = value, noise**2
+    def __init__(self, value: Tensor, noise: Tensor, anywhere: bool) -> None:
+        self.value, self.noise_variance, self.anywhere = value, noise**2, anywhere
 
     def _everywhere(self, shape: Sequence[int]) -> Operator:
         weights = torch.zeros(shape[-1], dtype=torch.float64, device=self.value.device)
@@ -292,8 +297,8 @@ class Boundary(Constraint):
 
     label, space_dims, row_names = "boundary", 1, ("point",)
 
-    def __init__(self, ends: list[int], value: Tensor, noise: Tensor) -> None:
-        self.ends = ends  # 0 for left, -1 for right
+    def __init__(self, ends: list[int], value: Tensor, noise: Tensor, anywhere: bool) -> None:
+        self.ends, self.anywhere = ends, anywhere  # ends: 0 for left, -1 for right
         self.value, self.noise_variance = value, noise**2  # (..., T, len(ends))
 
     def apply(self, u: ArrayLike) -> Tensor:
