@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from . import _checks as check
+from ._blocks import take
 from ._checks import ArrayLike
 from ._errors import InputError
-from ._fields import Field, take
+from ._fields import Field
 from ._operators import ABSENT, Matrix, Operator, Rows, Stencil, Weights
 
 Times = Sequence[int] | slice | Any  # indices, a slice, or a boolean mask over the times

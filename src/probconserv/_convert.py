@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ._blocks import blocks, unblocks
 from ._errors import InputError
-from ._fields import Dense, Diagonal, Field, LowRank, blocks, unblocks
+from ._fields import Dense, Diagonal, Field, LowRank
 
 
 def as_field(prediction: Any) -> Field:

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ._banded import Pentadiagonal
+from ._blocks import blocks, combine, eye_like, root_of_1_plus
 from ._checks import concrete
-from ._fields import blocks, combine, eye_like, root_of_1_plus
 from ._once import once
 from ._operators import Rows, Stencil, Weights
 

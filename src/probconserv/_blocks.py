@@ -1,0 +1,43 @@
+"""Stacks of fields as batches of matrices.
+
+An array is (*more, *lead, *event), a stack of fields of `shape` = (*lead, *event). Its blocks are
+(*lead, N, E): one matrix per independent part, ready for batched products.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def blocks(x: Tensor, shape: Sequence[int], event_dims: int) -> Tensor:
+    lead, event = shape[: len(shape) - event_dims], shape[len(shape) - event_dims :]
+    return x.reshape(-1, *lead, math.prod(event)).movedim(0, -2)
+
+
+def unblocks(rows: Tensor, shape: Sequence[int]) -> Tensor:
+    """The inverse of `blocks`; shape includes the axes (*more)."""
+    return rows.movedim(-2, 0).reshape(shape)
+
+
+def combine(weights: Tensor, basis: Tensor, shape: Sequence[int]) -> Tensor:
+    """Sums of basis blocks (*lead, K, E) with weights (*lead, N, K), as an array of `shape`."""
+    return unblocks(weights @ basis, shape)
+
+
+def eye_like(rows: Tensor) -> Tensor:  # (..., K, E) -> (K, K)
+    return torch.eye(rows.shape[-2], dtype=rows.dtype, device=rows.device)
+
+
+def root_of_1_plus(rows: Tensor) -> Tensor:  # (..., K, E) -> (..., K, K)
+    """Lower triangular L with L L^T = I + A A^T, by QR: squaring A would lose half the digits."""
+    eye = eye_like(rows).expand(*rows.shape[:-2], -1, -1)
+    upper = torch.linalg.qr(torch.cat([eye, rows.mT], -2)).R
+    return (upper * upper.diagonal(dim1=-2, dim2=-1).sign()[..., :, None]).mT
+
+
+def take(x: Tensor, index: Tensor) -> Tensor:
+    """x[index[n, b], b] for every batch position b: (S, *batch, *rest) -> (n, *batch, *rest)."""
+    index = index.reshape(*index.shape, *[1] * (x.ndim - index.ndim))
+    return torch.take_along_dim(x, index, dim=0)
