@@ -98,7 +98,8 @@ def test_independent_rows_are_found_in_each_matrix_of_a_batch(rng):
     roots[2, :, 2:] = 0
     matrix = roots @ roots.mT
     scale = matrix.diagonal(dim1=-2, dim2=-1).rsqrt()
-    keep = _independent(matrix * scale[:, None] * scale[..., None])
+    least = torch.full((3, 6), 1e-13, dtype=torch.float64)
+    keep = _independent(matrix * scale[:, None] * scale[..., None], least)
     assert keep.sum(-1).tolist() == [4, 4, 2]
     for one, chosen in zip(matrix, keep, strict=True):
         part = one[chosen][:, chosen]

@@ -30,11 +30,18 @@ def eye_like(rows: Tensor) -> Tensor:  # (..., K, E) -> (K, K)
     return torch.eye(rows.shape[-2], dtype=rows.dtype, device=rows.device)
 
 
-def root_of_1_plus(rows: Tensor) -> Tensor:  # (..., K, E) -> (..., K, K)
-    """Lower triangular L with L L^T = I + A A^T, by QR: squaring A would lose half the digits."""
-    eye = eye_like(rows).expand(*rows.shape[:-2], -1, -1)
-    upper = torch.linalg.qr(torch.cat([eye, rows.mT], -2)).R
-    return (upper * upper.diagonal(dim1=-2, dim2=-1).sign()[..., :, None]).mT
+def qr_of_1_over(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """L with L L^T = I + A^T A, and A L^-T, for A (..., K, E), by QR of [I; A]: A is not squared."""
+    eye = eye_like(rows.mT).expand(*rows.shape[:-2], -1, -1)
+    q, upper = torch.linalg.qr(torch.cat([eye, rows], -2))
+    sign = upper.diagonal(dim1=-2, dim2=-1).sign()
+    return (upper * sign[..., :, None]).mT, q[..., rows.shape[-1] :, :] * sign[..., None, :]
+
+
+def root_of(x: Tensor) -> Tensor:
+    """The square root, with gradient 0 instead of infinity at 0."""
+    positive = x > 0
+    return torch.where(positive, torch.where(positive, x, 1.0).sqrt(), 0.0)
 
 
 def take(x: Tensor, index: Tensor) -> Tensor:

@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Sequence
+from numbers import Integral, Real
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from . import _checks as check
+from ._blocks import root_of
 from ._checks import ArrayLike
 from ._constraints import (
     Boundary,
@@ -78,7 +80,7 @@ def cells(
     """
     weights = check.tensor("volumes", volumes)
     dims = weights.ndim if space_dims is None else space_dims
-    if not 1 <= dims <= weights.ndim:
+    if not isinstance(dims, Integral) or not 1 <= dims <= weights.ndim:
         raise InputError(
             f"`volumes` of shape {tuple(weights.shape)} cannot have {dims} space axes."
         )
@@ -104,10 +106,10 @@ def smoothness(x: ArrayLike, variance: ArrayLike, rho: float) -> Constraint:
             f"`variance` of shape {tuple(variance.shape)} must have {len(x)} points on its last "
             "axis, as many as `x`."
         )
-    if not 0 <= rho <= 1:
+    if not isinstance(rho, Real) or not 0 <= rho <= 1:
         raise InputError(f"`rho` must lie between 0 and 1, got {rho!r}.")
     a, c = 1 / x.diff()[:-1], 1 / x.diff()[1:]
-    std = variance.sqrt()
+    std = root_of(variance)
     s0, s1, s2 = std[..., :-2], std[..., 1:-1], std[..., 2:]
     noise_variance = (
         (a * s0) ** 2
@@ -131,8 +133,12 @@ def boundary(
     values = {name: check.tensor(name, v) for name, v in given.items() if v is not None}
     if not values:
         raise InputError("`boundary` needs `left`, `right` or both.")
-    tensors = torch.broadcast_tensors(*_alike(values))
-    value = torch.stack(tensors, -1)
+    tensors = _alike(values)
+    try:
+        value = torch.stack(torch.broadcast_tensors(*tensors), -1)
+    except RuntimeError:
+        shapes = " and ".join(str(tuple(t.shape)) for t in tensors)
+        raise InputError(f"`left` and `right` of shapes {shapes} do not broadcast.") from None
     ends = [0 if name == "left" else -1 for name in values]
     sigma = _noise(noise, value)
     sigma = sigma[..., None] if sigma.ndim else sigma
@@ -152,7 +158,7 @@ def initial(values: ArrayLike, noise: ArrayLike = 0.0, space_dims: int = 1) -> C
     its quadrature rule: leave that time out with `times=slice(1, None)`, or give it noise.
     """
     value = check.tensor("values", values)
-    if value.ndim < space_dims:
+    if not isinstance(space_dims, Integral) or not 1 <= space_dims <= value.ndim:
         raise InputError(f"`values` of shape {tuple(value.shape)} needs {space_dims} space axes.")
     return Initial(value, _noise(noise, value), space_dims)
 
@@ -174,7 +180,7 @@ def linear(
     entries = m.values() if m is not None else check.as_tensor("matrix", matrix)
     check.tensor("matrix", entries)
     m = entries if m is None else m
-    if m.ndim < 2:
+    if m.ndim < 2 or not m.shape[0]:
         raise InputError(f"`matrix` must have rows first and space after, got {tuple(m.shape)}.")
     sizes = tuple(space) if space is not None else tuple(m.shape[1:])
     if math.prod(sizes) != math.prod(m.shape[1:]):
@@ -232,9 +238,10 @@ def _weighted(
     times: Times | None,
 ) -> Constraint:
     if mask is not None:
-        out = torch.as_tensor(np.asarray(mask) if not isinstance(mask, Tensor) else mask)
-        if out.dtype != torch.bool:
+        out = mask if isinstance(mask, Tensor) else np.asarray(mask)
+        if out.dtype not in (torch.bool, bool):
             raise InputError(f"`mask` must be boolean, True where left out; got {out.dtype}.")
+        out = torch.as_tensor(out)
         if out.shape[-dims:] != weights.shape[-dims:]:
             raise InputError(
                 f"`mask` of shape {tuple(out.shape)} does not fit the last axes of the field, "
@@ -266,4 +273,4 @@ def _alike(values: dict[str, Tensor]) -> list[Tensor]:
         if t.ndim and first.ndim:
             check.same_kind(name, t, f"`{first_name}`", first)
     kind = max(values.values(), key=lambda t: t.ndim)
-    return [t.to(kind.dtype) if not t.ndim else t for t in values.values()]
+    return [t.to(kind) if not t.ndim else t for t in values.values()]

@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterable, Sequence
+from numbers import Integral
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -47,10 +48,7 @@ def as_tensor(name: str, x: ArrayLike, like: Tensor | None = None) -> Tensor:
 
 def _from_numpy(name: str, x: ArrayLike) -> Tensor:
     try:
-        array = np.asarray(x)
-        if not array.flags.writeable or any(step < 0 for step in array.strides):
-            array = array.copy()
-        return torch.from_numpy(array)
+        return torch.from_numpy(np.array(x))  # a copy: buffers of prediction loops get reused
     except (TypeError, ValueError) as error:
         raise InputError(
             f"`{name}` must be a tensor, an array or numbers, got {type(x).__name__}: {error}"
@@ -111,7 +109,7 @@ def broadcasts(name: str, x: Tensor, shape: Sequence[int], what: str) -> None:
     """`x` broadcasts to `shape` and does not enlarge it."""
     for axis in range(1, x.ndim + 1):
         size = shape[-axis] if axis <= len(shape) else 0
-        if x.shape[-axis] not in (1, size):
+        if axis > len(shape) or x.shape[-axis] not in (1, size):
             raise InputError(
                 f"`{name}` of shape {tuple(x.shape)} does not fit {what} of shape {tuple(shape)}: "
                 f"axis {-axis} has {x.shape[-axis]} entries and should have "
@@ -130,15 +128,15 @@ def choice(name: str, given: str, choices: Iterable[str]) -> None:
 
 
 def event_dims(given: int, ndim: int, least: int = 1) -> int:
-    if not isinstance(given, int) or not least <= given <= ndim:
+    if not isinstance(given, Integral) or not least <= given <= ndim:
         raise InputError(
             f"`event_dims` must be a whole number from {least} to {ndim}, the number of axes of "
             f"the field; got {given!r}. 1 = each time by itself, 2 = time and space jointly."
         )
-    return given
+    return int(given)
 
 
 def samples(n: int) -> int:
-    if not isinstance(n, int) or n < 1:
+    if not isinstance(n, Integral) or n < 1:
         raise InputError(f"`n` must be a positive whole number of samples, got {n!r}.")
-    return n
+    return int(n)

@@ -21,9 +21,9 @@ from . import _checks as check
 from ._checks import ArrayLike
 from ._constraints import Constraint
 from ._convert import as_field
-from ._errors import InputError
+from ._errors import DegenerateError, InputError
 from ._fields import Diagonal, Field
-from ._given import Given, given, sum_last
+from ._given import Given, sum_last, update
 from ._mixture import Mixture
 from ._operators import Rows, Stencil, separate
 
@@ -58,7 +58,7 @@ def condition(field: Any, *constraints: Constraint) -> Any:
         rows = [separate(one, field.event_dims) for one in rows]
     state: Any = field._map(lambda t: t.double())
     for one in sorted(rows, key=_cost):
-        state = given(state, one)
+        state = update(state, one)
         state.check()
     return Conditioned(field, constraints, state)
 
@@ -70,10 +70,10 @@ def project(field: Any, *constraints: Constraint) -> Any:
     stays as it is, so samples do not conserve. Takes constraints without noise.
     """
     field = as_field(field)
+    constraints = _checked(field, constraints)
     for constraint in constraints:
-        if check.concrete(constraint.noise_variance) and bool(
-            (constraint.noise_variance > 0).any()
-        ):
+        noise = constraint.noise_variance
+        if check.concrete(noise) and bool((noise > 0).any()):
             raise InputError(
                 f"`project` takes exact constraints, but `{constraint.label}` has noise. "
                 "Use `condition`, which weighs noise against variance."
@@ -91,9 +91,9 @@ class Conditioned(Field):
     Solved in float64 throughout; mean, variance and samples come back in the dtype of the prior.
     """
 
-    def __init__(self, prior: Field, constraints: tuple[Constraint, ...], given: Given) -> None:
-        self.prior, self.constraints, self._given = prior, constraints, given
-        self.event_dims = given.event_dims
+    def __init__(self, prior: Field, constraints: tuple[Constraint, ...], solved: Given) -> None:
+        self.prior, self.constraints, self._solved = prior, constraints, solved
+        self.event_dims = solved.event_dims
 
     @property
     def shape(self) -> torch.Size:
@@ -109,29 +109,30 @@ class Conditioned(Field):
 
     @property
     def mean(self) -> Tensor:  # type: ignore[override]
-        return self._given.mean.to(self.dtype)
+        return self._solved.mean.to(self.dtype)
 
     @property
     def variance(self) -> Tensor:  # type: ignore[override]
-        return self._given.variance.to(self.dtype)
+        return self._solved.variance.to(self.dtype)
 
     @property
     def log_evidence(self) -> Tensor:
         """log N(b; G mu, G Sigma G^T + sigma^2), one value per independent part (*batch)."""
-        return self._given.log_evidence.to(self.dtype)
+        return self._solved.log_evidence.to(self.dtype)
 
     def covariance_times(self, v: Tensor) -> Tensor:
-        return self._given.covariance_times(v.double()).to(self.dtype)
+        return self._solved.covariance_times(v.double()).to(self.dtype)
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        return self._given.sample(check.samples(n), generator).to(self.dtype)
+        return self._solved.sample(check.samples(n), generator).to(self.dtype)
 
     def log_prob(self, u: ArrayLike) -> Tensor:
         """By Bayes: log p(u) + log p(b | u) - log p(b)."""
         u = self._values(u)
-        likelihood = self._given.log_likelihood(u.double())
-        before = sum_last(self.prior.log_prob(u), self.event_dims - self.prior.event_dims)
-        return before + (likelihood - self._given.log_evidence).to(self.dtype)
+        likelihood = self._solved.log_likelihood(u.double())
+        before = self._solved.root.log_prob(u.double())
+        before = sum_last(before, self.event_dims - self.prior.event_dims)
+        return (before + likelihood - self._solved.log_evidence).to(self.dtype)
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> "Conditioned":
         laws = [constraint._map(change) for constraint in self.constraints]
@@ -145,9 +146,10 @@ class Conditioned(Field):
 def _condition_mixture(field: Mixture, constraints: tuple[Constraint, ...]) -> Mixture:
     """p(z | b) is proportional to p(z) p(b | z), with what was known before taken off."""
     components = condition(field.components, *constraints)
-    gained = components._given.log_evidence
+    _check_comparable(components._solved)
+    gained = components._solved.log_evidence
     if isinstance(field.components, Conditioned):
-        before = field.components._given.log_evidence
+        before = field.components._solved.log_evidence
         gained = gained - sum_last(before, before.ndim - gained.ndim)
     missing = field.event_dims - components.event_dims
     if missing < 0:
@@ -157,6 +159,19 @@ def _condition_mixture(field: Mixture, constraints: tuple[Constraint, ...]) -> M
             f"Use Mixture(..., event_dims={components.event_dims})."
         )
     return field._reweighted(components, sum_last(gained, missing))
+
+
+def _check_comparable(solved: Given) -> None:
+    """Evidences of components can be compared when they are densities of the same rows."""
+    rows = solved.system.dropped
+    if rows.ndim and bool((rows != rows[:1]).any()):
+        raise DegenerateError(
+            f"some components of the mixture have no variance left for `{solved.rows.label}` and "
+            "others have, so their evidences cannot be compared. Give the components variance, or "
+            "the constraint `noise` > 0."
+        )
+    if isinstance(solved.prior, Given):
+        _check_comparable(solved.prior)
 
 
 def _checked(field: Field, constraints: tuple[Constraint, ...]) -> tuple[Constraint, ...]:
@@ -182,6 +197,8 @@ def _checked(field: Field, constraints: tuple[Constraint, ...]) -> tuple[Constra
     return constraints
 
 
-def _cost(rows: Rows) -> tuple[int, bool]:
-    """Rows over fewer axes first, second differences first among equals: they keep S banded."""
-    return rows.operator.dims, not isinstance(rows.operator, Stencil)
+def _cost(rows: Rows) -> tuple[int, bool, bool]:
+    """Rows over fewer axes first; among equals second differences (S stays banded), then exact."""
+    noise = rows.noise_variance
+    noisy = check.concrete(noise) and bool((noise > 0).any())
+    return rows.operator.dims, not isinstance(rows.operator, Stencil), noisy

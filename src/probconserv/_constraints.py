@@ -8,11 +8,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from . import _checks as check
-from ._blocks import take
+from ._blocks import root_of, take
 from ._checks import ArrayLike
 from ._errors import InputError
 from ._fields import Field
@@ -31,6 +32,7 @@ class Constraint(ABC):
     label: str
     space_dims: int
     row_names: tuple[str, ...] = ()  # of the axes that number the rows of one time
+    timeless: bool = False  # rows at a single time, so that value has no time axis
     value: Tensor  # broadcasts against apply(u)
     noise_variance: Tensor  # the same
     anywhere: bool = False  # made of bare numbers, so that it goes to the device of the field
@@ -39,7 +41,7 @@ class Constraint(ABC):
     @property
     def noise(self) -> Tensor:
         """Standard deviation of each row; 0 is exact."""
-        return self.noise_variance.sqrt()
+        return root_of(self.noise_variance)
 
     @abstractmethod
     def apply(self, u: ArrayLike) -> Tensor:
@@ -57,12 +59,17 @@ class Constraint(ABC):
         """G^T v in float64, for a field of `shape`; v as `apply` returns it."""
         self._check_space(shape)
         v = check.as_tensor("v", v).double()
+        wanted = self._row_shape(torch.Size(shape))
+        if v.shape[max(v.ndim - len(wanted), 0) :] != wanted:
+            raise InputError(f"`v` must end in the rows, {wanted}, but has shape {tuple(v.shape)}.")
         return self._beside(v.device)._operator(shape).adjoint(self._spread(v, shape, 0.0))
 
     def residual(self, u: Field | ArrayLike) -> Tensor:
         """G u - b of a tensor, or of the mean of a field; 0 where the law holds."""
-        rows = self.apply(u.mean if isinstance(u, Field) else u)
-        return rows - self._beside(rows.device).value.double()
+        u = check.as_tensor("u", u.mean if isinstance(u, Field) else u)
+        self._check_space(u.shape)
+        self._check_rows(u.shape)
+        return self.apply(u) - self._beside(u.device).value.double()
 
     def rows(self, shape: Sequence[int]) -> Rows:
         """Operator, value and noise laid on a field of `shape`."""
@@ -94,12 +101,17 @@ class Constraint(ABC):
         def pick(name: str, t: Tensor) -> Tensor:
             if t.ndim < full.get(name, t.ndim + 1):
                 return t
-            return take(t.expand(shape[0], *t.shape[1:]), index)
+            of_rows = index if name == "weights" else self._index_of_rows(index, shape)
+            return take(t.expand(shape[0], *t.shape[1:]), of_rows)
 
         other = copy.copy(self)
         for name in self._tensors:
             setattr(other, name, pick(name, getattr(self, name)))
         return other
+
+    def _index_of_rows(self, index: Tensor, shape: Sequence[int]) -> Tensor:
+        """An index (n, *batch) or (n, *batch, T), with the times that the rows have."""
+        return index
 
     def _check_space(self, shape: Sequence[int]) -> None:
         if len(shape) < self.space_dims:
@@ -113,7 +125,8 @@ class Constraint(ABC):
         wanted = self._row_shape(torch.Size(shape))
         for name, t in (("value", self.value), ("noise", self.noise_variance)):
             times = -1 - len(self.row_names)
-            if t.ndim >= -times and t.shape[times] not in (1, wanted[times]):
+            timed = not self.timeless and min(t.ndim, len(wanted)) >= -times
+            if timed and t.shape[times] not in (1, wanted[times]):
                 raise InputError(
                     f"`{name}` of `{self.label}` has {t.shape[times]} times (axis {times} of shape "
                     f"{tuple(t.shape)}), but the constraint has {wanted[times]} on a field of "
@@ -167,13 +180,18 @@ class AtTimes(Constraint):
         size[axis] = shape[-1 - self.space_dims]
         return v.new_full(size, fill).index_copy(axis, index, v)
 
+    def _index_of_rows(self, index: Tensor, shape: Sequence[int]) -> Tensor:
+        if self.times is None or index.ndim < len(shape) - self.space_dims:
+            return index
+        return index.index_select(-1, self._index(shape, index.device))
+
     def _index(self, shape: Sequence[int], device: torch.device | None = None) -> Tensor:
         if len(shape) <= self.space_dims:
             raise InputError(f"`times` of `{self.label}` needs a time axis; the field has none.")
         count = shape[-1 - self.space_dims]
         try:
-            index = torch.arange(count)[self.times]
-        except (IndexError, TypeError) as error:
+            index = torch.from_numpy(np.arange(count)[_numpy_index(self.times)])
+        except (IndexError, TypeError, ValueError) as error:
             raise InputError(
                 f"`times` of `{self.label}` does not fit {count} times: {error}"
             ) from None
@@ -192,6 +210,14 @@ class AtTimes(Constraint):
 
     def _rows_per_time(self, shape: torch.Size) -> tuple[int, ...]:
         return ()
+
+
+def _numpy_index(times: Times) -> Any:
+    if isinstance(times, Tensor):
+        return times.cpu().numpy()
+    if isinstance(times, slice):
+        return times
+    return np.asarray(times, dtype=None if len(times) else int)
 
 
 class Weighted(AtTimes):
@@ -316,6 +342,11 @@ class Boundary(Constraint):
         index = torch.tensor([end % shape[-1] for end in self.ends], device=v.device)
         return v.new_full((*v.shape[:-1], shape[-1]), fill).index_copy(-1, index, v)
 
+    def _check_space(self, shape: Sequence[int]) -> None:
+        super()._check_space(shape)
+        if shape[-1] < len(self.ends):
+            raise InputError("`boundary` with `left` and `right` needs two points on its axis.")
+
     def _row_shape(self, shape: torch.Size) -> tuple[int, ...]:
         return (*shape[:-1], len(self.ends))
 
@@ -323,7 +354,7 @@ class Boundary(Constraint):
 class Initial(Constraint):
     """The whole field at the first time is known."""
 
-    label = "initial"
+    label, timeless = "initial", True
 
     def __init__(self, values: Tensor, noise: Tensor, space_dims: int) -> None:
         self.value, self.noise_variance, self.space_dims = values, noise**2, space_dims
@@ -350,6 +381,9 @@ class Initial(Constraint):
         super()._check_space(shape)
         if len(shape) <= self.space_dims:
             raise InputError("`initial` needs a field with a time axis, (..., T, *space).")
+
+    def _index_of_rows(self, index: Tensor, shape: Sequence[int]) -> Tensor:
+        return index if index.ndim < len(shape) - self.space_dims else index[..., 0]
 
     def _row_shape(self, shape: torch.Size) -> tuple[int, ...]:
         return (*shape[: -1 - self.space_dims], *shape[-self.space_dims :])

@@ -6,9 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from . import _checks as check
 from ._blocks import blocks, unblocks
 from ._errors import InputError
-from ._fields import Dense, Diagonal, Field, LowRank
+from ._fields import Dense, Diagonal, Field, LowRank, _rounding
 
 
 def as_field(prediction: Any) -> Field:
@@ -55,7 +56,8 @@ class Lazy(Dense):
     """A Dense field whose covariance is a lazy operator: products through it, dense on request."""
 
     def __init__(self, mean: Tensor, operator: Any) -> None:
-        self.mean, self._operator, self.event_dims = mean, operator, 1
+        self.mean, self._operator, self.event_dims = check.tensor("mean", mean), operator, 1
+        self._rounding = _rounding(self.dtype)
 
     @property
     def _matrix(self) -> Tensor:  # type: ignore[override]

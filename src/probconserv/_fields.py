@@ -8,6 +8,7 @@ space are joint.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from numbers import Real
 from statistics import NormalDist
 from typing import Self
 
@@ -15,16 +16,20 @@ import torch
 from torch import Tensor
 
 from . import _checks as check
-from ._blocks import blocks, combine, root_of_1_plus, take, unblocks
+from ._blocks import blocks, combine, qr_of_1_over, take, unblocks
 from ._checks import ArrayLike
 from ._errors import DegenerateError, InputError
 from ._once import once
 
+MAKE_IT = "Compute it in float64, or add a small variance to its diagonal."
 SQUARE_IT = "Standard deviations must be squared first: variances are stored here."
 
 
 class Field(ABC):
-    """A Gaussian field: what Step 1 gives and what `condition` returns."""
+    """A Gaussian field: what Step 1 gives and what `condition` returns.
+
+    Tensors are not copied, NumPy arrays are; results are computed when they are first read.
+    """
 
     event_dims: int
     mean: Tensor  # (*batch, T, M)
@@ -110,7 +115,7 @@ class Field(ABC):
     def _values(self, u: ArrayLike) -> Tensor:
         u = check.tensor("u", u, like=self.mean)
         check.broadcasts("u", u, self.shape, "the field")
-        return u
+        return u.expand(self.shape)
 
     def __repr__(self) -> str:
         kind = type(self).__name__
@@ -230,8 +235,8 @@ class LowRank(Field):
         whiten = self.residual.std
         factor = blocks(self.factor / whiten, self.shape, self.event_dims)
         rest = blocks(((self._values(u) - self.mean) / whiten)[None], self.shape, self.event_dims)
-        root = root_of_1_plus(factor)
-        z = torch.cholesky_solve(factor @ rest.mT, root).mT
+        root, basis = qr_of_1_over(factor.mT)
+        z = torch.linalg.solve_triangular(root.mT, (rest @ basis).mT, upper=True).mT
         square = (rest - z @ factor).square().sum((-1, -2)) + z.square().sum((-1, -2))
         log_det = 2 * root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         log_det = log_det + (2 * math.pi * self.residual.variance).log().flatten(
@@ -277,6 +282,7 @@ class Dense(Field):
             )
         size = math.prod(self.shape[-event_dims:])
         self._matrix = matrix.reshape(*self.shape[:-event_dims], size, size)
+        self._rounding = _rounding(self.dtype)
         if check.concrete(matrix):
             flat = self._matrix.detach()
             if not torch.allclose(flat, flat.mT, rtol=1e-5, atol=1e-6 * float(flat.abs().max())):
@@ -317,6 +323,14 @@ class Dense(Field):
         size = rest.shape[-1]
         return -0.5 * ((white**2).sum((-1, -2)) + log_det + size * math.log(2 * math.pi))
 
+    def check_variance(self, variance: Tensor) -> None:
+        """Variances left by a constraint are negative by rounding at most."""
+        if check.concrete(variance) and bool((variance < -self._rounding * self.variance).any()):
+            raise InputError(
+                "`covariance` is not positive semidefinite: a constraint leaves the variance "
+                f"{variance.min():.3g}. {MAKE_IT}"
+            )
+
     @once
     def _root(self) -> Tensor:
         """A with A A^T = covariance, made once; also for a covariance that is only semidefinite."""
@@ -324,31 +338,40 @@ class Dense(Field):
         if not bool(info.any()):
             return root
         values, vectors = torch.linalg.eigh(self._matrix)
-        if bool((values[..., :1] < -1e-10 * values[..., -1:].clamp_min(0)).any()):
+        if bool((values[..., :1] < -self._rounding * values[..., -1:].clamp_min(0)).any()):
             raise InputError(
                 "`covariance` is not positive semidefinite: its smallest eigenvalue is "
-                f"{values.min():.3g}, its largest {values.max():.3g}."
+                f"{values.min():.3g}, its largest {values.max():.3g}. {MAKE_IT}"
             )
         return vectors * values.clamp_min(0).sqrt()[..., None, :]
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> "Dense":
-        return self._unchecked(change(self.mean), change(self._matrix), self.event_dims)
+        return self._like(change(self.mean), change(self._matrix))
 
     def _with_mean(self, mean: Tensor) -> "Dense":
-        return self._unchecked(mean, self._matrix, self.event_dims)
+        return self._like(mean, self._matrix)
 
     def _take(self, index: Tensor) -> "Dense":
-        return Dense._unchecked(take(self.mean, index), take(self._matrix, index), self.event_dims)
+        return self._like(take(self.mean, index), take(self._matrix, index))
 
-    @classmethod
-    def _unchecked(cls, mean: Tensor, matrix: Tensor, event_dims: int) -> "Dense":
-        field = cls.__new__(cls)
-        field.mean, field._matrix, field.event_dims = mean, matrix, event_dims
+    def _like(self, mean: Tensor, matrix: Tensor) -> "Dense":
+        field = Dense.__new__(Dense)
+        field.mean, field._matrix, field.event_dims = mean, matrix, self.event_dims
+        field._rounding = self._rounding
         return field
+
+    @property
+    def differentiable(self) -> bool:
+        return self._matrix.requires_grad
+
+
+def _rounding(dtype: torch.dtype) -> float:
+    """How far below 0, relative to the largest, an eigenvalue may be: the input was rounded."""
+    return max(1e-10, 100 * torch.finfo(dtype).eps)
 
 
 def check_level(level: float) -> float:
-    if not 0 < level < 1:
+    if not isinstance(level, Real) or not 0 < level < 1:
         raise InputError(f"`level` must lie between 0 and 1, for example 0.9; got {level!r}.")
     return level
 

@@ -6,39 +6,50 @@ root.
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from . import _checks as check
+from ._blocks import root_of
 from ._errors import DegenerateError, InfeasibleError
-from ._fields import Field, LowRank
+from ._fields import Dense, Field, LowRank
 from ._once import once
 from ._operators import Rows, Stencil, Weights
-from ._systems import DEPENDENT, Block, Latent, OneRow, SecondDifferences, System
+from ._systems import Block, Latent, OneRow, SecondDifferences, System, Whitening
 
-UNMET = 1e-8  # a decided row may miss its value by this much, relative to its terms
+UNMET = 1e-8  # an exact row may miss its value by this much, relative to its terms
+THIN = 1e-12  # rows with a smaller share of their variance in a low-rank field's rest
 
 
 class Given:
-    """One field given one constraint's rows; `prior` may itself be such a field."""
+    """One field given the rows of one constraint; `prior` may itself be such a field."""
 
     def __init__(self, prior: "Field | Given", rows: Rows, system: System) -> None:
         self.prior, self.rows, self.system = prior, rows, system
+        self.root: Field = prior.root if isinstance(prior, Given) else prior
         self.event_dims: int = max(prior.event_dims, system.event_dims)
 
     @property
     def shape(self) -> torch.Size:
         return self.prior.shape
 
+    @property
+    def differentiable(self) -> bool:
+        if isinstance(self.prior, Given) and self.prior.differentiable:
+            return True
+        return any(t.requires_grad for t in (self.root.mean, self.rows.value, self.system.variance))
+
     @once
     def mean(self) -> Tensor:
-        return self._settle(self._correct(_root(self).mean, lambda rows: 0.0))
+        return self._settle(self._correct(self.root.mean, lambda rows: 0.0))
 
     @once
     def variance(self) -> Tensor:
-        return self.system.remaining(self.prior.variance)
+        left = self.system.remaining(self.prior.variance)
+        if isinstance(self.root, Dense):
+            self.root.check_variance(left)
+        return left.clamp_min_(0)  # takes off rounding where a constraint leaves nothing
 
     def covariance_times(self, v: Tensor) -> Tensor:
         product = self.prior.covariance_times(v)
@@ -46,16 +57,13 @@ class Given:
 
     def sample(self, n: int, generator: torch.Generator | None) -> Tensor:
         def noise(rows: Rows) -> Tensor | float:
-            sigma = rows.noise_variance.sqrt()
-            if not bool((sigma > 0).any()):
+            if not bool((rows.noise_variance > 0).any()):
                 return 0.0
-            shape = rows.operator.apply(draw[:1]).shape[1:]
-            eps = torch.randn(
-                (n, *shape), generator=generator, dtype=sigma.dtype, device=sigma.device
-            )
-            return sigma * eps
+            size = (n, *rows.operator.row_shape(self.shape))
+            eps = torch.randn(size, generator=generator, dtype=draw.dtype, device=draw.device)
+            return root_of(rows.noise_variance) * eps
 
-        draw = _root(self).sample(n, generator)
+        draw = self.root.sample(n, generator)
         return self._settle(self._correct(draw, noise))
 
     def _correct(self, u: Tensor, noise: Callable[[Rows], Tensor | float]) -> Tensor:
@@ -99,13 +107,16 @@ class Given:
         return own + sum_last(before, self.event_dims - self.prior.event_dims)
 
     def check(self) -> None:
-        """Rows that the field cannot move must hold already."""
-        if not check.concrete(self.system.dropped) or not bool(self.system.dropped.any()):
+        """Exact rows hold: those that nothing can move, and those where rounding may have won."""
+        if not check.concrete(self.system.dropped):
+            return
+        alone = self.prior is self.root and isinstance(self.system, OneRow)
+        if alone and not bool(self.system.dropped.any()):
             return
         mean = self.mean.detach()
-        miss = self.rows.residual(mean).abs()
+        miss = self.rows.residual(mean).abs() * (self.rows.noise_variance == 0)
         size = self.rows.operator.magnitude(mean) + self.rows.value.abs()
-        worst = (miss / torch.where(size > 0, size, 1.0)) * self.system.dropped
+        worst = miss / torch.where(size > 0, size, 1.0)
         if bool((worst > UNMET).any()):
             raise InfeasibleError(_infeasible(self.rows, miss, worst))
 
@@ -116,6 +127,7 @@ class GivenLowRank(Given):
     system: Latent
 
     def __init__(self, prior: "LowRank | GivenLowRank", rows: Rows, rest: Given) -> None:
+        assert isinstance(rest.system, Whitening)
         super().__init__(prior, rows, Latent(prior.factor, prior.event_dims, rest.system, rows))
         self.residual = rest
 
@@ -125,29 +137,27 @@ class GivenLowRank(Given):
 
     @once
     def variance(self) -> Tensor:
-        return self.system.remaining(self.residual.prior.variance)
+        return self.system.remaining(self.residual.prior.variance).clamp_min_(0)
+
+    def is_thin(self) -> bool:
+        """Whether some row has next to no variance in the rest: then z alone must satisfy it."""
+        latent = self.system.seen.square().sum(0)
+        thin = (latent > 0) & (self.system.rest.variance <= THIN * latent)
+        return bool(thin.any())
 
 
-def given(prior: "Field | Given", rows: Rows) -> Given:
+def update(prior: "Field | Given", rows: Rows) -> Given:
     """The one place where the structure of field and rows picks the system."""
-    operator = rows.operator
+    operator, root = rows.operator, prior.root if isinstance(prior, Given) else prior
     if isinstance(prior, LowRank | GivenLowRank) and operator.dims <= prior.event_dims:
-        low = GivenLowRank(prior, rows, given(prior.residual, rows))
-        by_latent_alone = low.system.seen.square().sum(0) > DEPENDENT * low.system.before
-        if not bool((low.system.dropped & by_latent_alone).any()):
+        low = GivenLowRank(prior, rows, update(prior.residual, rows))
+        if not low.is_thin():
             return low
     if isinstance(operator, Weights) and operator.dims >= prior.event_dims:
-        return Given(prior, rows, OneRow(prior, rows, _root(prior)))
+        return Given(prior, rows, OneRow(prior, rows, root))
     if isinstance(operator, Stencil) and prior.event_dims == 0:
-        return Given(prior, rows, SecondDifferences(prior, rows))
-    return Given(prior, rows, Block(prior, rows, _root(prior)))
-
-
-def _root(field: "Field | Given") -> Any:
-    """The field before any constraint."""
-    while isinstance(field, Given):
-        field = field.prior
-    return field
+        return Given(prior, rows, SecondDifferences(prior, rows, root))
+    return Given(prior, rows, Block(prior, rows, root))
 
 
 def sum_last(x: Tensor, axes: int) -> Tensor:

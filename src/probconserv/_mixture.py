@@ -20,8 +20,8 @@ class Mixture(Field):
     weights, `Mixture(condition(components, law))`.
 
     components: any field of shape (S, *batch, T, M). weights: (S, *batch), or (S, *batch, T) with
-    `event_dims` = 1, positive, normalised here; equal by default. event_dims: the last axes that
-    share one weight: 2 = per whole field, 1 = per time.
+    `event_dims` = 1; normalised here, equal by default. event_dims: how many last axes share one
+    weight: 2 = per whole field, 1 = per time; with two axes of space 3 and 2.
 
     >>> Mixture(Diagonal([[[0.0]], [[2.0]]], 1.0)).variance
     tensor([[2.]], dtype=torch.float64)
@@ -44,9 +44,12 @@ class Mixture(Field):
         self.components = components
         lead = components.shape[: len(components.shape) - event_dims]
         if weights is None:
-            self.log_weights = components.mean.new_full(lead, -math.log(lead[0]))
+            self.log_weights = torch.full(
+                lead, -math.log(lead[0]), dtype=torch.float64, device=components.device
+            )
             return
-        w = check.as_tensor("weights", weights, like=components.mean)
+        w = check.as_tensor("weights", weights).double()
+        check.same_device("weights", w.device, "the components", components.device)
         check.finite("weights", w, 0, "Weights are not logarithms.")
         if w.ndim < 1 or w.shape[0] != lead[0]:
             raise InputError(
@@ -61,7 +64,7 @@ class Mixture(Field):
     @property
     def weights(self) -> Tensor:
         """(S, *batch), adding up to 1 over axis 0."""
-        return self.log_weights.exp()
+        return self.log_weights.exp().to(self.dtype)
 
     @property
     def effective_sample_size(self) -> Tensor:
@@ -95,17 +98,14 @@ class Mixture(Field):
 
     def covariance_times(self, v: Tensor) -> Tensor:
         v = v.expand(torch.broadcast_shapes(v.shape, self.shape))
-        wide, apart = self._wide, self.components.mean - self.mean  # (S, *shape)
-        total = torch.zeros_like(v)
-        for part, weight in zip(
-            v.reshape(-1, *self.shape), total.view(-1, *self.shape), strict=True
-        ):
-            along = (
-                (apart * part).flatten(-self.event_dims).sum(-1)[(..., *[None] * self.event_dims)]
-            )
-            within = self.components.covariance_times(part)
-            weight += (wide * (within + apart * along)).sum(0)
-        return total
+        apart = self.components.mean - self.mean  # (S, *shape)
+
+        def times(one: Tensor) -> Tensor:
+            along = (apart * one).flatten(-self.event_dims).sum(-1)
+            between = apart * along[(..., *[None] * self.event_dims)]
+            return (self._wide * (self.components.covariance_times(one) + between)).sum(0)
+
+        return torch.stack([times(one) for one in v.reshape(-1, *self.shape)]).reshape(v.shape)
 
     def gaussian(self) -> Diagonal:
         """The Gaussian with this mean and variance at each point: what the paper's LL scores."""
@@ -114,19 +114,21 @@ class Mixture(Field):
     def marginal_log_prob(self, u: ArrayLike) -> Tensor:
         """Log density of the mixture at each point; for the paper's LL use `.gaussian()`."""
         each = self.components.marginal_log_prob(self._values(u))
-        return (each + self.log_weights[(..., *[None] * self.event_dims)]).logsumexp(0)
+        log_weights = self.log_weights[(..., *[None] * self.event_dims)].to(each)
+        return (each + log_weights).logsumexp(0)
 
     def log_prob(self, u: ArrayLike) -> Tensor:
         each = self.components.log_prob(self._values(u))
         missing = self.event_dims - self.components.event_dims
         each = each.flatten(-missing).sum(-1) if missing else each
-        return (each + self.log_weights).logsumexp(0)
+        return (each + self.log_weights.to(each)).logsumexp(0)
 
     def interval(self, level: float) -> tuple[Tensor, Tensor]:
-        """Ends of the central interval of the mixture itself, by bisection to rounding."""
+        """Ends of the central interval of the mixture itself, by bisection; no gradients."""
         tail = (1 - check_level(level)) / 2
         return self._quantile(tail), self._quantile(1 - tail)
 
+    @torch.no_grad()
     def _quantile(self, p: float) -> Tensor:
         mean, std, wide = self.components.mean, self.components.std, self._wide
         low, high = (mean - 10 * std).amin(0), (mean + 10 * std).amax(0)
@@ -148,7 +150,7 @@ class Mixture(Field):
         return self.components._take(index).sample(1, generator)[0]
 
     def _reweighted(self, components: Field, log_factor: Tensor) -> "Mixture":
-        log_weights = self.log_weights + log_factor.to(self.log_weights)
+        log_weights = self.log_weights + log_factor
         log_weights = log_weights - log_weights.logsumexp(0)
         return self._unchecked(components, log_weights, self.event_dims)
 

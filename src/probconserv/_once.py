@@ -1,10 +1,14 @@
 """A property that is computed once.
 
-`functools.cached_property` takes a lock in Python 3.11, and `torch.compile` stops at locks.
+`functools.cached_property` takes a lock in Python 3.11, and `torch.compile` stops at locks. It
+would also keep, for later callers who want gradients, a value that was first read under `no_grad`;
+the owner says with `differentiable` whether that could happen.
 """
 
 from collections.abc import Callable
 from typing import Any, Generic, Self, TypeVar, overload
+
+import torch
 
 Value = TypeVar("Value")
 
@@ -22,5 +26,6 @@ class once(Generic[Value]):
         if owner is None:
             return self
         value = self.compute(owner)
-        setattr(owner, self.name, value)  # the instance attribute now hides this one
+        if torch.is_grad_enabled() or not owner.differentiable:
+            setattr(owner, self.name, value)  # the instance attribute now hides this one
         return value

@@ -7,6 +7,7 @@ and to (..., *lead, R) for the others. With `dims` = 0 a row reads a single poin
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -30,6 +31,16 @@ class Operator(ABC):
     @abstractmethod
     def magnitude(self, u: Tensor) -> Tensor:
         """|G| |u|: the size of the terms that each row adds up."""
+
+    def row_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Shape of apply(u) for a field of `shape`."""
+        places = tuple(shape[: len(shape) - self.dims])
+        return (*places, self.row_count) if self.row_axes else places
+
+    def there(self, u: Tensor) -> Tensor:
+        """False for rows that are absent, like apply(u)."""
+        rows = torch.ones(self.row_shape(u.shape), dtype=torch.bool, device=u.device)
+        return rows if self.present is None else rows & (self.present != 0)
 
     def apply(self, u: Tensor) -> Tensor:
         return self._apply(u) if self.present is None else self._apply(u) * self.present
@@ -55,6 +66,10 @@ class Weights(Operator):
 
     def _adjoint(self, v: Tensor) -> Tensor:
         return v[(..., *[None] * self.dims)] * self.weights
+
+    def there(self, u: Tensor) -> Tensor:
+        rows = super().there(u)
+        return rows & (self.weights != 0) if self.dims == 0 else rows
 
     def row(self) -> Tensor:
         """The rows themselves, broadcast against the field."""
@@ -127,12 +142,15 @@ class Rows:
     noise_variance: Tensor  # the same; ABSENT where G is 0 because no row is there
     label: str
     axis_names: tuple[str, ...]  # of the last axes of apply(u)
+    numbers: Tensor | None = None  # of the rows as the user counts them, like apply(u)
 
     def residual(self, u: Tensor) -> Tensor:
         return self.operator.apply(u) - self.value
 
     def name(self, index: tuple[int, ...]) -> str:
         """A row in words, `index` into apply(u)."""
+        if self.numbers is not None:
+            return f"`{self.label}` at row {int(self.numbers[index[-self.numbers.ndim :]])}"
         named = min(len(self.axis_names), len(index))
         words = [f"batch {i}" for i in index[: len(index) - named]]
         pairs = zip(self.axis_names[-named:], index[len(index) - named :], strict=True)
@@ -181,10 +199,7 @@ def _regroup(
         full = x.new_full((*x.shape[:-1], places * most), fill).index_copy(-1, slot, x)
         return full.unflatten(-1, (*lead, most))
 
-    return Rows(
-        Matrix(matrix.reshape(*lead, most, -1), space),
-        spread(rows.value, 0.0),
-        spread(rows.noise_variance, ABSENT),
-        rows.label,
-        (*("axis",) * (len(lead) - 1), "time", "row"),
-    )
+    operator = Matrix(matrix.reshape(*lead, most, -1), space)
+    numbers = spread(torch.arange(len(place), device=place.device), -1)
+    value, noise = spread(rows.value, 0.0), spread(rows.noise_variance, ABSENT)
+    return Rows(operator, value, noise, rows.label, (), numbers)
