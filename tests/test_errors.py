@@ -351,3 +351,55 @@ def test_boundary_and_initial_that_disagree():
     start = uniform(7, rng=torch.Generator().manual_seed(0))
     with raises("at time 0, point 0 is off by", pc.InfeasibleError):
         pc.condition(pc.Diagonal(MEAN, 1.0), pc.initial(start), pc.boundary(left=5.0))
+
+
+def test_more_bad_input_gets_no_raw_error():
+    field, law = pc.Diagonal(MEAN, 1.0), pc.integral(X, 0.0)
+    with raises("`variance` of shape .* expand the mean first"):
+        pc.Diagonal(MEAN, MEAN[None])
+    with raises("expand the rows of `integral` first"):
+        pc.condition(field, pc.integral(X, torch.ones(1, 4, dtype=torch.float64)))
+    with raises("expand the rows of `initial` first"):
+        pc.condition(field, pc.initial(MEAN[:2]))
+    with raises("`value` of shape .* does not fit the rows of `integral`"):
+        pc.condition(pc.Diagonal(MEAN[0], 1.0), pc.integral(X, MEAN[:, 0]))
+    with raises("`value` of `integral` has 4 times"):
+        pc.integral(X, MEAN[:, 0]).residual(MEAN[:3])
+    with raises(r"`v` must end in the rows, \(4,\), but has shape \(3,\)"):
+        law.adjoint(MEAN[:3, 0], SHAPE)
+    with raises("`boundary` with `left` and `right` needs two points"):
+        pc.condition(pc.Diagonal(MEAN[:, :1], 1.0), pc.boundary(1.0, 2.0))
+    with raises(r"`left` and `right` of shapes \(4,\) and \(3,\) do not broadcast"):
+        pc.boundary(MEAN[:, 0], MEAN[:3, 0])
+    with raises("`times` of `integral` does not fit 4 times"):
+        pc.condition(field, pc.integral(X, 0.0, times=[0.0, 1.0]))
+    with raises("`mask` must be boolean"):
+        pc.integral(X, 0.0, mask=["a"] * 7)
+    with raises("constraints are made by integral"):
+        pc.project(field, 1.0)
+    with raises("`rho` must lie between 0 and 1, got None"):
+        pc.smoothness(X, MEAN, None)
+    with raises("`level` must lie between 0 and 1"):
+        field.interval("a")
+    with raises("`matrix` must have rows first"):
+        pc.linear(MEAN[:0], 0.0)
+    backwards = pc.condition(
+        field, pc.integral(X, [4.0, 3.0, 2.0, 1.0], times=slice(None, None, -1))
+    )
+    torch.testing.assert_close(torch.trapezoid(backwards.mean, X)[0], torch.tensor(1.0).double())
+    assert pc.Diagonal(MEAN, 1.0).sample(np.int64(2)).shape == (2, *SHAPE)
+
+
+def test_a_covariance_that_is_indefinite_is_found_by_condition():
+    bad = torch.tensor([[[1.0, 2.0], [2.0, 1.0]]], dtype=torch.float64)
+    post = pc.condition(pc.Dense(MEAN[:1, :2], bad), pc.cells([1.0, 1.0], 1.0))
+    with raises("`covariance` is not positive semidefinite: a constraint leaves the variance -0.5"):
+        _ = post.variance
+
+
+def test_rows_of_regrouped_constraints_keep_their_numbers(rng):
+    rows = torch.zeros(4, *SHAPE, dtype=torch.float64)
+    rows[0, 1], rows[3, 1], rows[1, 0], rows[2, 2] = X, X, X, X
+    law = pc.linear(rows, [1.0, 1.0, 1.0, 2.0])
+    with raises("`linear` at row [03] is off by", pc.InfeasibleError):
+        pc.condition(field_of("low rank few 1", SHAPE, rng), law)

@@ -31,7 +31,7 @@ def eye_like(rows: Tensor) -> Tensor:  # (..., K, E) -> (K, K)
 
 
 def qr_of_1_over(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """L with L L^T = I + A^T A, and A L^-T, for A (..., K, E), by QR of [I; A]: A is not squared."""
+    """L with L L^T = I + A^T A, and A L^-T, for A (..., K, E): QR of [I; A] does not square A."""
     eye = eye_like(rows.mT).expand(*rows.shape[:-2], -1, -1)
     q, upper = torch.linalg.qr(torch.cat([eye, rows], -2))
     sign = upper.diagonal(dim1=-2, dim2=-1).sign()

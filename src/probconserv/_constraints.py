@@ -190,7 +190,7 @@ class AtTimes(Constraint):
             raise InputError(f"`times` of `{self.label}` needs a time axis; the field has none.")
         count = shape[-1 - self.space_dims]
         try:
-            index = torch.from_numpy(np.arange(count)[_numpy_index(self.times)])
+            index = torch.from_numpy(np.arange(count)[_numpy_index(self.times)].copy())
         except (IndexError, TypeError, ValueError) as error:
             raise InputError(
                 f"`times` of `{self.label}` does not fit {count} times: {error}"

@@ -2,7 +2,7 @@
 
 Axes are `(*batch, T, M)`: the last `event_dims` axes are correlated, all before them independent.
 `event_dims` is 0 for a `Diagonal` field, 1 where each time stands by itself, 2 where time and
-space are joint.
+space are joint; with two axes of space (..., T, X, Y) it is 2 and 3.
 """
 
 import math

@@ -110,11 +110,12 @@ class Given:
         """Exact rows hold: those that nothing can move, and those where rounding may have won."""
         if not check.concrete(self.system.dropped):
             return
-        alone = self.prior is self.root and isinstance(self.system, OneRow)
-        if alone and not bool(self.system.dropped.any()):
+        exact = self.rows.noise_variance == 0
+        simple = self.prior is self.root and isinstance(self.system, OneRow)
+        if not bool((self.system.dropped if simple else exact).any()):
             return
         mean = self.mean.detach()
-        miss = self.rows.residual(mean).abs() * (self.rows.noise_variance == 0)
+        miss = self.rows.residual(mean).abs() * exact
         size = self.rows.operator.magnitude(mean) + self.rows.value.abs()
         worst = miss / torch.where(size > 0, size, 1.0)
         if bool((worst > UNMET).any()):
@@ -126,9 +127,11 @@ class GivenLowRank(Given):
 
     system: Latent
 
-    def __init__(self, prior: "LowRank | GivenLowRank", rows: Rows, rest: Given) -> None:
+    def __init__(
+        self, prior: "LowRank | GivenLowRank", rows: Rows, seen: Tensor, rest: Given
+    ) -> None:
         assert isinstance(rest.system, Whitening)
-        super().__init__(prior, rows, Latent(prior.factor, prior.event_dims, rest.system, rows))
+        super().__init__(prior, rows, Latent(prior.factor, seen, prior.event_dims, rest.system))
         self.residual = rest
 
     @property
@@ -139,20 +142,16 @@ class GivenLowRank(Given):
     def variance(self) -> Tensor:
         return self.system.remaining(self.residual.prior.variance).clamp_min_(0)
 
-    def is_thin(self) -> bool:
-        """Whether some row has next to no variance in the rest: then z alone must satisfy it."""
-        latent = self.system.seen.square().sum(0)
-        thin = (latent > 0) & (self.system.rest.variance <= THIN * latent)
-        return bool(thin.any())
-
 
 def update(prior: "Field | Given", rows: Rows) -> Given:
     """The one place where the structure of field and rows picks the system."""
     operator, root = rows.operator, prior.root if isinstance(prior, Given) else prior
     if isinstance(prior, LowRank | GivenLowRank) and operator.dims <= prior.event_dims:
-        low = GivenLowRank(prior, rows, update(prior.residual, rows))
-        if not low.is_thin():
-            return low
+        seen, rest = operator.apply(prior.factor), update(prior.residual, rows)
+        shared = seen.square().sum(0)
+        thin = (shared > 0) & (rest.system.variance <= THIN * shared)
+        if not bool(thin.any()):
+            return GivenLowRank(prior, rows, seen, rest)
     if isinstance(operator, Weights) and operator.dims >= prior.event_dims:
         return Given(prior, rows, OneRow(prior, rows, root))
     if isinstance(operator, Stencil) and prior.event_dims == 0:

@@ -177,7 +177,8 @@ class Block(Whitening):
         self.rows_of_all = math.prod(self.row_shape[len(self.lead) :])
         there = operator.there(prior.variance).reshape(-1, self.rows_of_all)
         self.index = there.any(0).nonzero()[:, 0]  # of the rows that are there
-        unit = torch.eye(self.rows_of_all, dtype=torch.float64, device=there.device)[self.index]
+        unit = torch.eye(len(self.index), dtype=torch.float64, device=there.device)
+        unit = unit.new_zeros(len(unit), self.rows_of_all).index_copy(1, self.index, unit)
         unit = unit.reshape(-1, *[1] * len(self.lead), *self.row_shape[len(self.lead) :])
         unit = operator.adjoint(unit.expand(-1, *self.row_shape))
         cross = prior.covariance_times(unit)  # Sigma G^T, rows on axis 0
@@ -233,11 +234,10 @@ class Latent(System):
     [I; W] = Q R (or [I; W^T], the smaller), I + W^T W is R^T R without squaring W.
     """
 
-    def __init__(self, factor: Tensor, event_dims: int, rest: Whitening, rows: Rows) -> None:
+    def __init__(self, factor: Tensor, seen: Tensor, event_dims: int, rest: Whitening) -> None:
         self.event_dims, self.rest, self.shape = event_dims, rest, factor.shape[1:]
         self.factor = blocks(factor, self.shape, event_dims)  # (*lead, rank, E)
-        self.seen = rows.operator.apply(factor)  # H, (rank, *row_shape)
-        self.row_shape = self.seen.shape[1:]
+        self.seen, self.row_shape = seen, seen.shape[1:]  # H, (rank, *row_shape)
         self.lead = self.shape[: len(self.shape) - event_dims]
         self.white = self._flat(rest.whiten(self.seen))  # W, (*lead, rank, K)
         rank, count = self.white.shape[-2:]
