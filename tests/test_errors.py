@@ -163,11 +163,11 @@ def test_integers_and_things_that_are_no_numbers():
 
 
 def test_mixed_dtypes_and_devices():
-    with raises("`variance` is torch.float32 but the first argument is torch.float64. Convert one"):
+    with raises("`variance` is torch.float32 but `mean` is torch.float64. Convert one"):
         pc.Diagonal(MEAN, MEAN.float())
-    with raises("`value` is torch.float32 but"):
+    with raises("`value` is torch.float32 but `coords` is torch.float64"):
         pc.integral(X, torch.ones(4))
-    with raises("`variance` is on meta but the first argument is on cpu. Move one"):
+    with raises("`variance` is on meta but `mean` is on cpu. Move one"):
         pc.Diagonal(MEAN, MEAN.to("meta"))
     with raises("`integral` is torch.float32 .* coarser than the torch.float64 field"):
         pc.condition(pc.Diagonal(MEAN, 1.0), pc.integral(X.float(), torch.ones(4)))

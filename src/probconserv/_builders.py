@@ -99,7 +99,7 @@ def smoothness(x: ArrayLike, variance: ArrayLike, rho: float) -> Constraint:
     """
     x = check.tensor("x", x)
     check.increasing("x", x, least=3)
-    variance = check.as_tensor("variance", variance, like=x)
+    variance = check.as_tensor("variance", variance, like=x, of="x")
     check.finite("variance", variance, 0, "It is Step 1's variance, not a standard deviation.")
     if not variance.ndim or variance.shape[-1] != len(x):
         raise InputError(
@@ -186,7 +186,7 @@ def linear(
     if math.prod(sizes) != math.prod(m.shape[1:]):
         raise InputError(f"`space` {sizes} does not fit the columns of a {tuple(m.shape)} matrix.")
     flat = m if m.is_sparse else m.flatten(1)
-    b = check.tensor("value", value, like=entries)
+    b = check.tensor("value", value, like=entries, of="matrix")
     return Linear(flat, sizes, b, _noise(noise, b), times)
 
 
@@ -217,9 +217,9 @@ def balance(
     """
     t = check.tensor("t", t)
     check.increasing("t", t)
-    start = check.tensor("initial", initial, like=t)
+    start = check.tensor("initial", initial, like=t, of="t")
     fluxes = {"inflow": inflow, "outflow": outflow}
-    gain, loss = (check.tensor(name, flux, like=t) for name, flux in fluxes.items())
+    gain, loss = (check.tensor(name, flux, like=t, of="t") for name, flux in fluxes.items())
     for name, flux in (("inflow", gain), ("outflow", loss)):
         if flux.ndim and flux.shape[-1] not in (1, len(t)):
             raise InputError(f"`{name}` has {flux.shape[-1]} times, but `t` has {len(t)}.")
@@ -248,12 +248,14 @@ def _weighted(
                 f"{tuple(weights.shape[-dims:])}."
             )
         weights = weights * ~out.to(weights.device)
-    b = check.tensor("value", value, like=weights)
+    b = check.tensor(
+        "value", value, like=weights, of="coords" if label == "integral" else "volumes"
+    )
     return Weighted(label, weights, dims, b, _noise(noise, b), times)
 
 
 def _noise(noise: ArrayLike, like: Tensor | None) -> Tensor:
-    sigma = check.as_tensor("noise", noise, like)
+    sigma = check.as_tensor("noise", noise, like, of="value")
     check.finite("noise", sigma, 0, NOISE_HINT)
     return sigma
 

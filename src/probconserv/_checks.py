@@ -23,14 +23,17 @@ def concrete(*tensors: Tensor) -> bool:
     return not any(torch._C._functorch.is_functorch_wrapped_tensor(t) for t in tensors)
 
 
-def tensor(name: str, x: ArrayLike, like: Tensor | None = None) -> Tensor:
-    """`x` as a finite floating-point tensor; a bare number takes dtype and device of `like`."""
-    t = as_tensor(name, x, like)
+def tensor(name: str, x: ArrayLike, like: Tensor | None = None, of: str = "") -> Tensor:
+    """`x` as a finite floating-point tensor with the dtype and device of `like`, named `of`.
+
+    A bare number takes them over; anything else must have them.
+    """
+    t = as_tensor(name, x, like, of)
     finite(name, t)
     return t
 
 
-def as_tensor(name: str, x: ArrayLike, like: Tensor | None = None) -> Tensor:
+def as_tensor(name: str, x: ArrayLike, like: Tensor | None = None, of: str = "") -> Tensor:
     if isinstance(x, bool | int | float):
         number = torch.tensor(float(x), dtype=torch.float64)
         return number if like is None else number.to(like)
@@ -42,7 +45,7 @@ def as_tensor(name: str, x: ArrayLike, like: Tensor | None = None) -> Tensor:
             "for example with .double() or .astype(float)."
         )
     if like is not None:
-        same_kind(name, x, "the first argument", like)
+        same_kind(name, x, f"`{of}`", like)
     return x
 
 

@@ -113,7 +113,7 @@ class Field(ABC):
         return self._map(lambda t: t.to(device))
 
     def _values(self, u: ArrayLike) -> Tensor:
-        u = check.tensor("u", u, like=self.mean)
+        u = check.tensor("u", u, like=self.mean, of="mean")
         check.broadcasts("u", u, self.shape, "the field")
         return u.expand(self.shape)
 
@@ -181,7 +181,7 @@ class LowRank(Field):
     ) -> None:
         self.mean = check.tensor("mean", mean)
         self.event_dims = check.event_dims(event_dims, self.mean.ndim)
-        self.factor = check.tensor("factor", factor, like=self.mean)
+        self.factor = check.tensor("factor", factor, like=self.mean, of="mean")
         if self.factor.shape[1:] != self.mean.shape:
             raise InputError(
                 f"`factor` must have shape (rank, *mean.shape), that is (rank, "
@@ -273,7 +273,7 @@ class Dense(Field):
     def __init__(self, mean: ArrayLike, covariance: ArrayLike, event_dims: int = 1) -> None:
         self.mean = check.tensor("mean", mean)
         self.event_dims = check.event_dims(event_dims, self.mean.ndim)
-        matrix = check.tensor("covariance", covariance, like=self.mean)
+        matrix = check.tensor("covariance", covariance, like=self.mean, of="mean")
         wanted = (*self.shape, *self.shape[-event_dims:])
         if matrix.shape != wanted:
             raise InputError(
@@ -383,7 +383,7 @@ def normals(n: int, like: Tensor, generator: torch.Generator | None) -> Tensor:
 
 
 def _variance(name: str, variance: ArrayLike, mean: Tensor) -> Tensor:
-    t = check.as_tensor(name, variance, like=mean)
+    t = check.as_tensor(name, variance, like=mean, of="mean")
     check.finite(name, t, 0, SQUARE_IT)
     check.broadcasts(name, t, mean.shape, "the mean")
     return t.expand(mean.shape)
