@@ -67,6 +67,22 @@ def test_large_batched_systems_with_two_threads(rng, two_threads):
         np.testing.assert_allclose(post.mean[t], mean - v * (G.T @ weights), atol=1e-8)
 
 
+@pytest.mark.parametrize("rank", [150, 170])
+def test_large_batched_latent_systems_with_two_threads(rank, rng, two_threads):
+    """160 rows at each of 6 times, on a low-rank field: batched QR of 150 and more columns."""
+    prior = pc.LowRank(normal(6, 200, rng=rng), normal(rank, 6, 200, rng=rng), 0.3)
+    rows, b = normal(160, 200, rng=rng), normal(6, 160, rng=rng)
+    post = pc.condition(prior, pc.linear(rows, b, noise=0.2))
+    for t in range(6):
+        mean, G, F = prior.mean[t].numpy(), rows.numpy(), prior.factor[:, t].numpy()
+        sigma = F.T @ F + 0.3 * np.eye(200)
+        S = G @ sigma @ G.T + 0.04 * np.eye(160)
+        gain = scipy.linalg.solve(S, G @ sigma, assume_a="pos").T
+        np.testing.assert_allclose(post.mean[t], mean - gain @ (G @ mean - b[t].numpy()), atol=1e-8)
+        left = np.diag(sigma) - np.einsum("ik,ki->i", gain, G @ sigma)
+        np.testing.assert_allclose(post.variance[t], left, atol=1e-8)
+
+
 def test_joint_low_rank_at_201_times_with_two_threads(rng, two_threads):
     prior = pc.LowRank(normal(201, 21, rng=rng), normal(30, 201, 21, rng=rng), 0.1, event_dims=2)
     law = pc.integral(torch.linspace(0, 1, 21, dtype=torch.float64), normal(201, rng=rng))
