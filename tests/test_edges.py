@@ -101,7 +101,7 @@ def test_contradictions_count_from_1e_8_of_the_terms(kind, rng):
     field = field_of(kind, SHAPE, rng)
     ones = torch.ones(7, dtype=torch.float64)
     first = pc.cells(ones, 1.0)
-    size = pc.condition(field, first).mean.abs().sum(-1).max() + 1
+    size = (field.mean.abs() + field.std).sum(-1).max() + 1
     pc.condition(field, first, pc.cells(ones, 1.0 + 1e-9))
     with pytest.raises(pc.InfeasibleError, match="is off by"):
         pc.condition(field, first, pc.cells(ones, 1.0 + float(5e-8 * size)))
@@ -124,6 +124,77 @@ def test_exact_rows_win_over_nearly_exact_ones_in_any_order(rng):
     exact, near = pc.integral(X, 1.0), pc.integral(X, 1.0 + 1e-4, noise=1e-7)
     for laws in ((exact, near), (near, exact)):
         assert exact_residual(exact, pc.condition(field, *laws).mean) < 1e-12
+
+
+def test_nearly_exact_points_do_not_decide_exact_rows():
+    prior = pc.Diagonal(torch.zeros(1, 4, dtype=torch.float64), 1.0)
+    near = pc.boundary(left=1.0, noise=3e-7)
+    for value in (1.001, 1 + 1e-9):
+        exact = pc.linear([[1.0, 0.0, 0.0, 0.0]], [value])
+        assert exact_residual(exact, pc.condition(prior, near, exact).mean) < 1e-12
+
+
+def test_contradictions_within_noise_too_small_to_weigh(rng):
+    """Half-way between the two is right, but float64 has lost it: an error, not one of the two."""
+    field, ones = field_of("diagonal", SHAPE, rng), torch.ones(7, dtype=torch.float64)
+    with pytest.raises(pc.InfeasibleError, match="contradict"):
+        pc.condition(field, pc.cells(ones, 1.0, noise=1e-9), pc.cells(ones, 2.0, noise=1e-9))
+    post = pc.condition(field, pc.cells(ones, 1.0, noise=1e-3), pc.cells(ones, 2.0, noise=1e-3))
+    halfway = torch.full((4,), 1.5, dtype=torch.float64)
+    torch.testing.assert_close(post.mean.sum(-1), halfway, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("own", [0.0, 0.1])
+@pytest.mark.parametrize("event_dims", [1, 2])
+def test_zeros_at_the_ends_and_at_the_start_are_feasible(own, event_dims, rng):
+    """Terms that are all 0 must not make rounding look like a contradiction."""
+    low = pc.LowRank(normal(*SHAPE, rng=rng), normal(30, *SHAPE, rng=rng), own, event_dims)
+    others = field_of(f"dense {event_dims}", SHAPE, rng), field_of("diagonal", SHAPE, rng)
+    ends, start = pc.boundary(0.0, 0.0), pc.initial(torch.zeros(7, dtype=torch.float64))
+    for law in (ends, start, pc.linear(torch.eye(7, dtype=torch.float64)[[0, 5]], 0.0)):
+        for field in (low, *others):
+            assert law.residual(pc.condition(field, law)).abs().max() < 1e-12
+
+
+def test_rows_that_only_the_latent_part_can_tell_apart():
+    field = pc.LowRank([0.0, 0.0, 0.0], [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]], [1.0, 0.0, 0.0])
+    rows = [[1.0, 1.0, 0.0], [1.0, 0.0, 1.0]]
+    wanted = torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64)
+    post = pc.condition(field, pc.linear(rows, [1.0, 2.0]))
+    torch.testing.assert_close(post.mean, wanted)
+    torch.testing.assert_close(post.variance, torch.full_like(wanted, 1 / 3))
+    near = pc.condition(field, pc.linear(rows, [1.0, 2.0], noise=[0.0, 1e-8]))
+    torch.testing.assert_close(near.mean, wanted)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_members_that_all_conserve_cannot_be_moved_by_their_rounding(dtype, rng):
+    x = torch.linspace(0, 1, 51, dtype=torch.float64)
+    members = (-(((x - 0.5 + 0.1 * normal(10, 4, 1, rng=rng)) / 0.1) ** 2)).exp()
+    members = (members / torch.trapezoid(members, x)[..., None]).to(dtype)
+    field = pc.LowRank.from_samples(members)
+    with pytest.raises(pc.InfeasibleError, match="directions are too few"):
+        pc.condition(field, pc.integral(x, 1.01))
+    post = pc.condition(field, pc.integral(x, 1.0))
+    torch.testing.assert_close(post.mean, field.mean)
+    torch.testing.assert_close(post.variance, field.variance)
+
+
+def test_samples_of_a_singular_covariance_obey_rows_that_it_decides(rng):
+    factor = normal(3, 8, rng=rng)
+    field = pc.Dense(torch.zeros(1, 8, dtype=torch.float64), (factor.T @ factor)[None])
+    rows, truth = normal(5, 8, rng=rng), normal(1, 3, rng=rng) @ factor
+    law = pc.linear(rows, truth @ rows.T)
+    assert exact_residual(law, pc.condition(field, law).sample(50, rng)) < 1e-12
+
+
+def test_float32_totals_of_a_known_start_are_no_contradiction(rng):
+    x = torch.linspace(0, 1, 40)
+    variance = torch.tensor([[0.0], [1.0], [1.0]])
+    for _ in range(20):
+        mean = torch.rand(3, 40, generator=rng)
+        law = pc.integral(x, torch.trapezoid(mean, x))
+        assert exact_residual(law, pc.condition(pc.Diagonal(mean, variance), law).mean) < 1e-6
 
 
 def test_points_on_a_bare_joint_field_need_no_square_of_the_field(rng):

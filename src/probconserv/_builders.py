@@ -182,8 +182,9 @@ def linear(
     m = entries if m is None else m
     if m.ndim < 2 or not m.shape[0]:
         raise InputError(f"`matrix` must have rows first and space after, got {tuple(m.shape)}.")
-    sizes = tuple(space) if space is not None else tuple(m.shape[1:])
-    if math.prod(sizes) != math.prod(m.shape[1:]):
+    sizes = tuple(space) if isinstance(space, Sequence) else tuple(m.shape[1:])
+    whole = all(isinstance(size, Integral) and size > 0 for size in sizes)
+    if not whole or math.prod(sizes) != math.prod(m.shape[1:]):
         raise InputError(f"`space` {sizes} does not fit the columns of a {tuple(m.shape)} matrix.")
     flat = m if m.is_sparse else m.flatten(1)
     b = check.tensor("value", value, like=entries, of="matrix")

@@ -27,6 +27,8 @@ from ._given import Given, sum_last, update
 from ._mixture import Mixture
 from ._operators import Rows, Stencil, separate
 
+NEARLY = 1e-8  # noise variance below this share of a row's terms, squared, is nearly none
+
 
 @overload
 def condition(field: Mixture, *constraints: Constraint) -> Mixture: ...
@@ -57,7 +59,8 @@ def condition(field: Any, *constraints: Constraint) -> Any:
     if field.event_dims:
         rows = [separate(one, field.event_dims) for one in rows]
     state: Any = field._map(lambda t: t.double())
-    for one in sorted(rows, key=_cost):
+    state.eps = torch.finfo(field.dtype).eps
+    for one in sorted(rows, key=lambda one: _cost(one, state)) if len(rows) > 1 else rows:
         state = update(state, one)
         state.check()
     return Conditioned(field, constraints, state)
@@ -197,8 +200,13 @@ def _checked(field: Field, constraints: tuple[Constraint, ...]) -> tuple[Constra
     return constraints
 
 
-def _cost(rows: Rows) -> tuple[int, bool, bool]:
-    """Rows over fewer axes first; among equals second differences (S stays banded), then exact."""
-    noise = rows.noise_variance
-    noisy = check.concrete(noise) and bool((noise > 0).any())
-    return rows.operator.dims, not isinstance(rows.operator, Stencil), noisy
+def _cost(rows: Rows, root: Field) -> tuple[bool, int, bool, bool]:
+    """Rows over fewer axes first; among equals second differences (S stays banded), then exact.
+
+    Rows with so little noise that they are all but exact come last, lest they decide exact ones.
+    """
+    noise, operator = rows.noise_variance, rows.operator
+    small = NEARLY * operator.magnitude(root.std).square()
+    nearly = bool(((noise > 0) & (noise < small)).any())
+    stencil = isinstance(operator, Stencil)
+    return nearly, operator.dims, not stencil, bool((noise > 0).any())

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from . import _checks as check
-from ._blocks import blocks, combine, qr_of_1_over, take, unblocks
+from ._blocks import blocks, combine, qr_of_1_over, root_of, take, unblocks
 from ._checks import ArrayLike
 from ._errors import DegenerateError, InputError
 from ._once import once
@@ -32,6 +32,7 @@ class Field(ABC):
     """
 
     event_dims: int
+    eps: float = torch.finfo(torch.float64).eps  # relative rounding of the numbers it was made of
     mean: Tensor  # (*batch, T, M)
     variance: Tensor  # (*batch, T, M), of each point by itself
 
@@ -325,7 +326,8 @@ class Dense(Field):
 
     def check_variance(self, variance: Tensor) -> None:
         """Variances left by a constraint are negative by rounding at most."""
-        if check.concrete(variance) and bool((variance < -self._rounding * self.variance).any()):
+        least = -self._rounding * float(self.variance.detach().max())
+        if check.concrete(variance) and bool((variance < least).any()):
             raise InputError(
                 "`covariance` is not positive semidefinite: a constraint leaves the variance "
                 f"{variance.min():.3g}. {MAKE_IT}"
@@ -335,15 +337,20 @@ class Dense(Field):
     def _root(self) -> Tensor:
         """A with A A^T = covariance, made once; also for a covariance that is only semidefinite."""
         root, info = torch.linalg.cholesky_ex(self._matrix)
-        if not bool(info.any()):
+        lost = self._matrix.shape[-1] * torch.finfo(self.dtype).eps  # no more than rounding
+        largest = self._matrix.diagonal(dim1=-2, dim2=-1).amax(-1, keepdim=True)
+        pivots = root.diagonal(dim1=-2, dim2=-1).square()
+        if not bool(info.any()) and bool((pivots > lost * largest).all()):
             return root
         values, vectors = torch.linalg.eigh(self._matrix)
-        if bool((values[..., :1] < -self._rounding * values[..., -1:].clamp_min(0)).any()):
+        largest = values[..., -1:].clamp_min(0)
+        if bool((values[..., :1] < -self._rounding * largest).any()):
             raise InputError(
                 "`covariance` is not positive semidefinite: its smallest eigenvalue is "
                 f"{values.min():.3g}, its largest {values.max():.3g}. {MAKE_IT}"
             )
-        return vectors * values.clamp_min(0).sqrt()[..., None, :]
+        values = torch.where(values > lost * largest, values, 0.0)
+        return vectors * root_of(values)[..., None, :]
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> "Dense":
         return self._like(change(self.mean), change(self._matrix))

@@ -35,6 +35,10 @@ class Given:
         return self.prior.shape
 
     @property
+    def eps(self) -> float:
+        return self.root.eps
+
+    @property
     def differentiable(self) -> bool:
         if isinstance(self.prior, Given) and self.prior.differentiable:
             return True
@@ -42,7 +46,7 @@ class Given:
 
     @once
     def mean(self) -> Tensor:
-        return self._settle(self._correct(self.root.mean, lambda rows: 0.0))
+        return self._settled(self._correct(self.root.mean, lambda rows: 0.0))
 
     @once
     def variance(self) -> Tensor:
@@ -64,7 +68,7 @@ class Given:
             return root_of(rows.noise_variance) * eps
 
         draw = self.root.sample(n, generator)
-        return self._settle(self._correct(draw, noise))
+        return self._settled(self._correct(draw, noise))
 
     def _correct(self, u: Tensor, noise: Callable[[Rows], Tensor | float]) -> Tensor:
         """A mean or a draw of the root field, moved to one of this field."""
@@ -72,8 +76,20 @@ class Given:
             u = self.prior._correct(u, noise)
         return self.system.shift(u, self.rows.residual(u) + noise(self.rows))
 
+    def _settled(self, u: Tensor) -> Tensor:
+        """`u` with the rounding taken off its exact rows; more passes for ill-conditioned S."""
+        for _ in range(1 if self._is_simple else 3):
+            u = self._settle(u)
+        return u
+
+    @property
+    def _is_simple(self) -> bool:
+        if isinstance(self.system, Block):
+            return False
+        return not isinstance(self.prior, Given) or self.prior._is_simple
+
     def _settle(self, u: Tensor) -> Tensor:
-        """The exact rows once more: takes off the rounding that the first pass left in them."""
+        """The exact rows once more."""
         if isinstance(self.prior, Given):
             u = self.prior._settle(u)
         exact = self.rows.noise_variance == 0
@@ -110,16 +126,19 @@ class Given:
         """Exact rows hold: those that nothing can move, and those where rounding may have won."""
         if not check.concrete(self.system.dropped):
             return
-        exact = self.rows.noise_variance == 0
-        simple = self.prior is self.root and isinstance(self.system, OneRow)
-        if not bool((self.system.dropped if simple else exact).any()):
+        rows, system = self.rows, self.system
+        exact = rows.noise_variance == 0
+        alone = self.prior is self.root and isinstance(system, OneRow)
+        certain = alone and self.root.event_dims == 0  # no cancellation anywhere
+        if not bool((system.decided if certain else exact | system.decided).any()):
             return
-        mean = self.mean.detach()
-        miss = self.rows.residual(mean).abs() * exact
-        size = self.rows.operator.magnitude(mean) + self.rows.value.abs()
+        miss = rows.residual(self.mean.detach()).abs() * (exact | system.decided)
+        terms = (self.root.mean.abs() + self.root.std).detach()
+        size = rows.operator.magnitude(terms) + rows.value.abs()
         worst = miss / torch.where(size > 0, size, 1.0)
-        if bool((worst > UNMET).any()):
-            raise InfeasibleError(_infeasible(self.rows, miss, worst))
+        limit = max(UNMET, 100 * self.root.eps)
+        if bool((worst > limit).any()):
+            raise InfeasibleError(_infeasible(rows, miss, worst, limit))
 
 
 class GivenLowRank(Given):
@@ -149,7 +168,7 @@ def update(prior: "Field | Given", rows: Rows) -> Given:
     if isinstance(prior, LowRank | GivenLowRank) and operator.dims <= prior.event_dims:
         seen, rest = operator.apply(prior.factor), update(prior.residual, rows)
         shared = seen.square().sum(0)
-        thin = (shared > 0) & (rest.system.variance <= THIN * shared)
+        thin = (shared > 0) & ((rest.system.variance <= THIN * shared) | rest.system.dropped)
         if not bool(thin.any()):
             return GivenLowRank(prior, rows, seen, rest)
     if isinstance(operator, Weights) and operator.dims >= prior.event_dims:
@@ -163,9 +182,8 @@ def sum_last(x: Tensor, axes: int) -> Tensor:
     return x.flatten(-axes).sum(-1) if axes else x
 
 
-def _infeasible(rows: Rows, miss: Tensor, worst: Tensor) -> str:
-    bad = worst > UNMET
-    count = int(bad.sum())
+def _infeasible(rows: Rows, miss: Tensor, worst: Tensor, limit: float) -> str:
+    count = int((worst > limit).sum())
     names = []
     for flat in worst.flatten().argsort(descending=True)[: min(3, count)]:
         index = tuple(int(i) for i in torch.unravel_index(flat, worst.shape))
@@ -174,10 +192,10 @@ def _infeasible(rows: Rows, miss: Tensor, worst: Tensor) -> str:
         )
     more = f"; and {count - len(names)} more" if count > len(names) else ""
     return (
-        f"the field cannot satisfy {count} exact row(s): {'; '.join(names)}{more}. "
+        f"the field cannot satisfy {count} row(s): {'; '.join(names)}{more}. "
         "Nothing is left to move there: the variance is zero, the field's directions are too few, "
         "or other constraints already decide the row and contradict it. (At the first time "
         "`initial` and `integral` disagree by the error of the quadrature rule where the field "
-        "jumps.) Ways out: more variance; `noise` > 0 on the row; event_dims=1 for a low-rank "
+        "jumps.) Ways out: more variance; `noise` on the row, or more; event_dims=1 for a low-rank "
         "field; leave out t = 0 with times=slice(1, None)."
     )

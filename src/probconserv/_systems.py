@@ -21,7 +21,7 @@ from ._checks import concrete
 from ._once import once
 from ._operators import Rows, Stencil, Weights
 
-DEPENDENT = 1e-13  # an exact row that keeps less than this share of its variance is decided
+DEPENDENT = 1e-14  # a row that keeps less than this share of its variance is decided already
 TINY = 1e-290  # below this a variance has no usable inverse
 LOG_2PI = math.log(2 * math.pi)
 
@@ -34,19 +34,31 @@ class Prior(Protocol):
     @property
     def shape(self) -> torch.Size: ...
     @property
+    def mean(self) -> Tensor: ...
+    @property
     def variance(self) -> Tensor: ...
+    @property
+    def eps(self) -> float: ...
     def covariance_times(self, v: Tensor) -> Tensor: ...
 
 
-def decided(variance: Tensor, before: Tensor, noise_variance: Tensor) -> Tensor:
-    """Exact rows of which next to nothing is left, and rows with no usable variance at all."""
-    return ((noise_variance == 0) & (variance <= DEPENDENT * before)) | (variance <= TINY)
+def row_variance(root: Prior, rows: Rows, at_root: Tensor) -> Tensor:
+    """The variance of each row without constraints, for comparison with what is left of it.
+
+    Where rows cancel in a correlated field (members that all conserve, say) what is left may be the
+    rounding of the input, so no less counts than what its rounding could leave.
+    """
+    if not root.event_dims:
+        return at_root + rows.noise_variance
+    terms = rows.operator.magnitude(root.mean.abs() + root.variance.sqrt())
+    return at_root + rows.noise_variance + (16 * root.eps * terms).square() / DEPENDENT
 
 
 class System(ABC):
     event_dims: int  # the last axes of the field that one small system spans
     variance: Tensor  # like apply(u): the diagonal of S
-    dropped: Tensor  # like apply(u): rows that are decided already
+    decided: Tensor  # like apply(u): rows of which next to nothing is left
+    dropped: Tensor  # like apply(u): rows that take no part, the decided ones without noise
     log_det: Tensor  # (*lead), over the rows that are kept
 
     @abstractmethod
@@ -86,11 +98,13 @@ class OneRow(Whitening):
         assert isinstance(operator, Weights)
         self.event_dims = operator.dims
         cross = prior.covariance_times(operator.row())  # Sigma G^T
-        self.variance = before = operator.apply(cross) + rows.noise_variance
+        seen = operator.apply(cross)
+        self.variance = seen + rows.noise_variance
         if prior is not root:
-            at_root = operator.apply(root.covariance_times(operator.row()))
-            before = at_root + rows.noise_variance
-        self.dropped = decided(self.variance, before, rows.noise_variance)
+            seen = operator.apply(root.covariance_times(operator.row()))
+        before = row_variance(root, rows, seen)
+        self.decided = (self.variance <= DEPENDENT * before) | (self.variance <= TINY)
+        self.dropped = self.decided & (rows.noise_variance == 0)
         safe = torch.where(self.dropped, 1.0, self.variance)
         self.inverse_root = torch.where(self.dropped, 0.0, safe.rsqrt())
         self.cross_root = cross * self._wide(self.inverse_root)  # Sigma G^T S^-1/2
@@ -135,16 +149,17 @@ class SecondDifferences(Whitening):
 
         def diagonal(variance: Tensor) -> Tensor:
             v0, v1, v2 = (at(step, variance) for step in range(3))
-            return a**2 * v0 + b**2 * v1 + c**2 * v2 + rows.noise_variance
+            return a**2 * v0 + b**2 * v1 + c**2 * v2 + rows.noise_variance  # of S
 
         v1, v2 = at(1, prior.variance), at(2, prior.variance)
         first = b[:-1] * a[1:] * v1[..., :-1] + c[:-1] * b[1:] * v2[..., :-1]
         second = c[:-2] * a[2:] * v2[..., :-2]
         self.variance = diagonal(prior.variance)
-        exact = rows.noise_variance == 0
-        floor = torch.where(exact, DEPENDENT * diagonal(root.variance), 0.0) + TINY
+        least = DEPENDENT * diagonal(root.variance)
+        floor = torch.where(rows.noise_variance == 0, least, 0.0) + TINY
         self.matrix = Pentadiagonal(self.variance, first, second, floor)
         self.dropped, self.log_det = self.matrix.dropped, self.matrix.log_det
+        self.decided = self.dropped | (self.variance <= least)
 
     def gain(self, r: Tensor) -> Tensor:
         return self.field_variance * self.operator.adjoint(self.matrix.solve(r))
@@ -184,19 +199,23 @@ class Block(Whitening):
         cross = prior.covariance_times(unit)  # Sigma G^T, rows on axis 0
         noise = self._flat(rows.noise_variance.expand(self.row_shape))[..., 0, :]
         matrix = self._flat(operator.apply(cross)) + noise.diag_embed()
-        variance = before = matrix.diagonal(dim1=-2, dim2=-1)
+        self.cross = blocks(cross, self.shape, self.event_dims)  # (*lead, K, E)
+        self.variance = self._diagonal(matrix)
+        at_root = matrix - noise.diag_embed()
         if prior is not root:
             at_root = self._flat(operator.apply(root.covariance_times(unit)))
-            before = at_root.diagonal(dim1=-2, dim2=-1) + noise
-        self.cross = blocks(cross, self.shape, self.event_dims)  # (*lead, K, E)
-        self.variance = self._unflat(variance[..., None, :], self.row_shape)
-        self._factor(matrix, before, noise == 0)
+        before = row_variance(root, rows, self._diagonal(at_root))
+        self.decided = self.variance <= DEPENDENT * before
+        self._factor(matrix, self._flat(before)[..., 0, :], noise == 0)
+
+    def _diagonal(self, matrix: Tensor) -> Tensor:  # (*lead, K, K) -> row_shape
+        return self._unflat(matrix.diagonal(dim1=-2, dim2=-1)[..., None, :], self.row_shape)
 
     def _factor(self, matrix: Tensor, before: Tensor, exact: Tensor) -> None:
         empty = before <= TINY
         scale = torch.where(empty, 0.0, torch.where(empty, 1.0, before).rsqrt())
         matrix = matrix * scale[..., None, :] * scale[..., :, None]
-        keep, self.root = _factor_independent(matrix, torch.where(exact, DEPENDENT, 1e-15))
+        keep, self.root = _factor_independent(matrix, torch.where(exact, DEPENDENT, 1e-16))
         self.scale = scale * keep
         pivots, kept_scale = self.root.diagonal(dim1=-2, dim2=-1), torch.where(keep, scale, 1.0)
         self.log_det = 2 * (pivots.log() - kept_scale.log()).sum(-1)
@@ -243,7 +262,8 @@ class Latent(System):
         rank, count = self.white.shape[-2:]
         self.by_rows = count <= rank
         self.root, self.basis = qr_of_1_over(self.white if self.by_rows else self.white.mT)
-        self.variance, self.dropped = rest.variance + self.seen.square().sum(0), rest.dropped
+        self.variance = rest.variance + self.seen.square().sum(0)
+        self.dropped, self.decided = rest.dropped, rest.decided
         own = 2 * self.root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         self.log_det = own + _sum_rows(rest.log_det, own)
 
