@@ -88,6 +88,12 @@ class Given:
             return False
         return not isinstance(self.prior, Given) or self.prior._is_simple
 
+    @property
+    def _is_certain(self) -> bool:
+        """Whether exact rows hold by construction: one number, no cancellation anywhere."""
+        alone = self.prior is self.root and self.root.event_dims == 0
+        return alone and isinstance(self.system, OneRow)
+
     def _settle(self, u: Tensor) -> Tensor:
         """The exact rows once more."""
         if isinstance(self.prior, Given):
@@ -128,9 +134,7 @@ class Given:
             return
         rows, system = self.rows, self.system
         exact = rows.noise_variance == 0
-        alone = self.prior is self.root and isinstance(system, OneRow)
-        certain = alone and self.root.event_dims == 0  # no cancellation anywhere
-        if not bool((system.decided if certain else exact | system.decided).any()):
+        if not bool((system.decided if self._is_certain else exact | system.decided).any()):
             return
         miss = rows.residual(self.mean.detach()).abs() * (exact | system.decided)
         terms = (self.root.mean.abs() + self.root.std).detach()
@@ -156,6 +160,10 @@ class GivenLowRank(Given):
     @property
     def factor(self) -> Tensor:
         return self.system.new_factor
+
+    @property
+    def _is_certain(self) -> bool:
+        return self.prior is self.root and self.residual._is_certain
 
     @once
     def variance(self) -> Tensor:
