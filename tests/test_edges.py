@@ -46,6 +46,17 @@ def test_gradients_of_noise_and_variance_are_finite_at_zero():
     assert variance.grad.isfinite().all()
 
 
+def test_gradients_are_finite_where_a_low_rank_field_does_not_move(rng):
+    factor = normal(9, *SHAPE, rng=rng)
+    factor[:, :, 3] = 0
+    factor.requires_grad_()
+    for event_dims in (1, 2):
+        field = pc.LowRank(normal(*SHAPE, rng=rng), factor, 0.0, event_dims)
+        post = pc.condition(field, pc.integral(X, 0.5), pc.boundary(left=0.1))
+        (slope,) = torch.autograd.grad(post.mean.sum() + post.variance.sum(), factor)
+        assert slope.isfinite().all()
+
+
 def test_numpy_buffers_can_be_reused_after_condition(rng):
     mean, variance = normal(*SHAPE, rng=rng).numpy(), uniform(*SHAPE, rng=rng).numpy()
     law = pc.integral(X, 0.5)

@@ -19,7 +19,7 @@ from ._operators import Rows, Stencil, Weights
 from ._systems import Block, Latent, OneRow, SecondDifferences, System, Whitening
 
 UNMET = 1e-8  # an exact row may miss its value by this much, relative to its terms
-THIN = 1e-12  # rows with a smaller share of their variance in a low-rank field's rest
+THIN = 1e-12  # share of a row's variance in the rest below which a low-rank field is solved whole
 
 
 class Given:

@@ -1,9 +1,9 @@
 """The small system S = G Sigma G^T + sigma^2 of a field and a constraint, by its structure.
 
 Every system answers the same questions: `gain` (Sigma G^T S^-1 r), `remaining` (the variance less
-the diagonal of Sigma G^T S^-1 G Sigma), `whiten` (L^-1 r with S = L L^T) and `log_density` of
-r ~ N(0, S). Rows that other rows, or a lack of variance, decide already are `dropped`: they move
-nothing, and `condition` checks that they hold all the same.
+the diagonal of Sigma G^T S^-1 G Sigma) and `log_density` of r ~ N(0, S); most can also `whiten`
+(L^-1 r with S = L L^T). Rows that other rows, or a lack of variance, decide already are `dropped`:
+they move nothing, and `Given.check` sees to it that they hold all the same.
 """
 
 import math
@@ -43,15 +43,16 @@ class Prior(Protocol):
 
 
 def row_variance(root: Prior, rows: Rows, at_root: Tensor) -> Tensor:
-    """The variance of each row without constraints, for comparison with what is left of it.
+    """The variance of each row without constraints, to compare what is left with; no gradient.
 
     Where rows cancel in a correlated field (members that all conserve, say) what is left may be the
     rounding of the input, so no less counts than what its rounding could leave.
     """
+    before = (at_root + rows.noise_variance).detach()
     if not root.event_dims:
-        return at_root + rows.noise_variance
-    terms = rows.operator.magnitude(root.mean.abs() + root.variance.sqrt())
-    return at_root + rows.noise_variance + (16 * root.eps * terms).square() / DEPENDENT
+        return before
+    terms = rows.operator.magnitude((root.mean.abs() + root.variance.sqrt()).detach())
+    return before + (16 * root.eps * terms).square() / DEPENDENT
 
 
 class System(ABC):
