@@ -7,6 +7,7 @@ from oracle import exact_residual, field_of, grid, matrix, normal, uniform
 import probconserv as pc
 
 SHAPE = (4, 7)
+X = torch.linspace(0, 1, 7, dtype=torch.float64)
 
 
 def test_residual_takes_a_field_a_tensor_or_an_array(rng):
@@ -15,6 +16,14 @@ def test_residual_takes_a_field_a_tensor_or_an_array(rng):
     wanted = law.apply(mean) - law.value
     for u in (mean, mean.numpy(), pc.Diagonal(mean, 1.0)):
         assert torch.equal(law.residual(u), wanted)
+
+
+def test_noise_is_a_standard_deviation(rng):
+    sigma = uniform(4, rng=rng)
+    law = pc.integral(X, 0.0, noise=sigma)
+    torch.testing.assert_close(law.noise, sigma)
+    torch.testing.assert_close(law.noise_variance, sigma**2)
+    assert float(pc.boundary(left=1.0).noise) == 0
 
 
 def test_masked_points_are_left_out(rng):

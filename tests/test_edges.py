@@ -28,6 +28,17 @@ def test_reading_the_mean_under_no_grad_does_not_lose_its_gradient(rng):
         assert post.mean.requires_grad
 
 
+@pytest.mark.parametrize("kind", ["diagonal", "low rank few 1", "low rank few 2", "dense 1"])
+def test_everything_works_under_no_grad(kind, rng):
+    field, law = field_of(kind, SHAPE, rng), pc.integral(X, 0.5)
+    wanted = pc.condition(field, law)
+    with torch.no_grad():
+        post = pc.condition(field, law, law)
+        torch.testing.assert_close(post.mean, wanted.mean)
+        torch.testing.assert_close(post.variance, wanted.variance)
+        assert exact_residual(law, post.sample(3, rng)) < 1e-12
+
+
 def test_results_are_kept_where_no_gradient_can_be_lost(rng):
     post = pc.condition(field_of("diagonal", SHAPE, rng), pc.integral(X, 0.5))
     with torch.no_grad():

@@ -173,6 +173,13 @@ def test_intervals_are_those_of_the_mixture(rng):
     assert float(below) == pytest.approx(0.05, abs=0.005)
 
 
+def test_to_moves_components_and_weights(components):
+    mixture = pc.Mixture(components, torch.arange(1.0, 6.0))
+    moved = mixture.to("cpu")
+    assert torch.equal(moved.mean, mixture.mean)
+    assert mixture.to("meta").log_weights.device.type == "meta"
+
+
 def test_project_moves_every_component(components, rng):
     exact = pc.integral(grid(7, rng), 0.5)
     hard = pc.project(pc.Mixture(components), exact)

@@ -224,9 +224,15 @@ def balance(
     for name, flux in (("inflow", gain), ("outflow", loss)):
         if flux.ndim and flux.shape[-1] not in (1, len(t)):
             raise InputError(f"`{name}` has {flux.shape[-1]} times, but `t` has {len(t)}.")
-    net = (gain - loss).expand(torch.broadcast_shapes(gain.shape, loss.shape, t.shape))
-    grown = torch.cumulative_trapezoid(net, t, dim=-1)
-    return start[..., None] + torch.nn.functional.pad(grown, (1, 0))
+    try:
+        net = (gain - loss).expand(torch.broadcast_shapes(gain.shape, loss.shape, t.shape))
+        grown = torch.cumulative_trapezoid(net, t, dim=-1)
+        return start[..., None] + torch.nn.functional.pad(grown, (1, 0))
+    except RuntimeError:
+        shapes = ", ".join(str(tuple(x.shape)) for x in (start, gain, loss))
+        raise InputError(
+            f"`initial`, `inflow` and `outflow` of shapes {shapes} do not broadcast."
+        ) from None
 
 
 def _weighted(

@@ -58,9 +58,9 @@ class Field(ABC):
             f"`project` takes a field before `condition`, not a {type(self).__name__}."
         )
 
-    @abstractmethod
-    def _take(self, index: Tensor) -> Self:
+    def _take(self, index: Tensor) -> "Field":
         """The same field with axis 0 replaced by the entries that `index` (n, *batch) picks."""
+        raise NotImplementedError  # a mixture: it is never a component
 
     @property
     def shape(self) -> torch.Size:

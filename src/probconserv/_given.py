@@ -35,10 +35,6 @@ class Given:
         return self.prior.shape
 
     @property
-    def eps(self) -> float:
-        return self.root.eps
-
-    @property
     def differentiable(self) -> bool:
         if isinstance(self.prior, Given) and self.prior.differentiable:
             return True

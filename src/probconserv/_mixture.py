@@ -159,9 +159,6 @@ class Mixture(Field):
             self.components._map(change), change(self.log_weights), self.event_dims
         )
 
-    def _take(self, index: Tensor) -> "Mixture":
-        raise InputError("a mixture cannot be a component of a mixture.")
-
     @classmethod
     def _unchecked(cls, components: Field, log_weights: Tensor, event_dims: int) -> "Mixture":
         field = cls.__new__(cls)

@@ -18,6 +18,7 @@ from torch.nn.functional import pad
 from ._banded import Pentadiagonal
 from ._blocks import blocks, combine, eye_like, qr_of_1_over
 from ._checks import concrete
+from ._fields import Field
 from ._once import once
 from ._operators import Rows, Stencil, Weights
 
@@ -34,15 +35,11 @@ class Prior(Protocol):
     @property
     def shape(self) -> torch.Size: ...
     @property
-    def mean(self) -> Tensor: ...
-    @property
     def variance(self) -> Tensor: ...
-    @property
-    def eps(self) -> float: ...
     def covariance_times(self, v: Tensor) -> Tensor: ...
 
 
-def row_variance(root: Prior, rows: Rows, at_root: Tensor) -> Tensor:
+def row_variance(root: Field, rows: Rows, at_root: Tensor) -> Tensor:
     """The variance of each row without constraints, to compare what is left with; no gradient.
 
     Where rows cancel in a correlated field (members that all conserve, say) what is left may be the
@@ -51,7 +48,7 @@ def row_variance(root: Prior, rows: Rows, at_root: Tensor) -> Tensor:
     before = (at_root + rows.noise_variance).detach()
     if not root.event_dims:
         return before
-    terms = rows.operator.magnitude((root.mean.abs() + root.variance.sqrt()).detach())
+    terms = rows.operator.magnitude((root.mean.abs() + root.std).detach())
     return before + (16 * root.eps * terms).square() / DEPENDENT
 
 
@@ -94,7 +91,7 @@ class Whitening(System):
 class OneRow(Whitening):
     """One row for each independent part of the field: S is a number; linear time, elementwise."""
 
-    def __init__(self, prior: Prior, rows: Rows, root: Prior) -> None:
+    def __init__(self, prior: Prior, rows: Rows, root: Field) -> None:
         operator = rows.operator
         assert isinstance(operator, Weights)
         self.event_dims = operator.dims
@@ -139,7 +136,7 @@ class SecondDifferences(Whitening):
 
     event_dims = 1
 
-    def __init__(self, prior: Prior, rows: Rows, root: Prior) -> None:
+    def __init__(self, prior: Prior, rows: Rows, root: Field) -> None:
         operator = rows.operator
         assert isinstance(operator, Stencil)
         self.operator, self.field_variance = operator, prior.variance
@@ -185,7 +182,7 @@ class SecondDifferences(Whitening):
 class Block(Whitening):
     """Any rows on any field: S is a dense (K, K) matrix for each independent part."""
 
-    def __init__(self, prior: Prior, rows: Rows, root: Prior) -> None:
+    def __init__(self, prior: Prior, rows: Rows, root: Field) -> None:
         operator, self.shape = rows.operator, prior.shape
         self.event_dims = max(prior.event_dims, operator.dims)
         self.lead = self.shape[: len(self.shape) - self.event_dims]
