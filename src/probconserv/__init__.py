@@ -3,6 +3,8 @@
 A Gaussian field goes in, a law is stated, a Gaussian field comes out, and the law holds.
 """
 
+from . import data as data
+from . import problems as problems
 from ._builders import balance as balance
 from ._builders import boundary as boundary
 from ._builders import cells as cells

@@ -93,6 +93,27 @@ def finite(name: str, x: Tensor, least: float = -np.inf, hint: str = "") -> None
         raise InputError(f"`{name}` must be >= {least:g}; its smallest value is {low:.6g}. {hint}")
 
 
+def strictly_between(name: str, x: Tensor, low: float, high: float) -> None:
+    if not concrete(x):
+        return
+    outside = ~((x > low) & (x < high))
+    if outside.any():
+        rule = f"> {low:g}" if high == np.inf else f"strictly between {low:g} and {high:g}"
+        raise InputError(f"`{name}` must be {rule}; got {float(x[outside][0]):.6g}.")
+
+
+def inside(name: str, x: Tensor, low: float, high: float, what: str) -> None:
+    """low <= x <= high, up to the rounding of a computed grid."""
+    if not (x.numel() and concrete(x)):
+        return
+    slack = 8 * torch.finfo(x.dtype).eps * max(abs(low), abs(high))
+    for end in x.detach().aminmax():
+        if not low - slack <= end <= high + slack:
+            raise InputError(
+                f"`{name}` must lie inside {what}, from {low:g} to {high:g}; got {end:.6g}."
+            )
+
+
 def increasing(name: str, x: Tensor, least: int = 2) -> None:
     if x.ndim != 1 or x.shape[0] < least:
         raise InputError(
@@ -142,4 +163,10 @@ def event_dims(given: int, ndim: int, least: int = 1) -> int:
 def samples(n: int) -> int:
     if not isinstance(n, Integral) or n < 1:
         raise InputError(f"`n` must be a positive whole number of samples, got {n!r}.")
+    return int(n)
+
+
+def whole(name: str, n: int) -> int:
+    if not isinstance(n, Integral):
+        raise InputError(f"`{name}` must be a whole number, got {n!r}.")
     return int(n)

@@ -27,5 +27,5 @@ class once(Generic[Value]):
             return self
         value = self.compute(owner)
         if torch.is_grad_enabled() or not owner.differentiable:
-            setattr(owner, self.name, value)  # the instance attribute now hides this one
+            object.__setattr__(owner, self.name, value)  # it now hides this one; also when frozen
         return value

@@ -1,0 +1,192 @@
+"""Functions to learn from: exact solutions at random points, fixed sets and endless streams."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from numbers import Integral
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from . import _checks as check
+from ._errors import InputError
+from ._random import uniform
+from .problems import ClosedForm
+
+SEEDS = {"train": 1, "validation": 2, "test": 3}
+STREAM = 4  # the seed of streams, which therefore never meet a fixed set
+
+Source: TypeAlias = type[ClosedForm] | ClosedForm
+Layout: TypeAlias = int | tuple[int, int]
+Product: TypeAlias = Callable[[Tensor, tuple[int, int]], tuple[Tensor, Tensor]]
+
+
+class Points(NamedTuple):
+    """Where functions were looked at, and what was seen; each (n, N)."""
+
+    t: Tensor
+    x: Tensor
+    u: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Functions:
+    """n solutions, known at context points and asked for at target points."""
+
+    problem: ClosedForm  # with n parameters
+    context: Points  # (n, N_D)
+    target: Points  # (n, N)
+
+    def __len__(self) -> int:
+        return len(self.context.t)
+
+    def __getitem__(self, index: slice | Tensor) -> "Functions":
+        context, target = (Points(*(a[index] for a in p)) for p in (self.context, self.target))
+        return Functions(self.problem[index], context, target)
+
+    def to(self, *args: Any, **kwargs: Any) -> "Functions":
+        """Moved or converted, as `torch.Tensor.to` does it."""
+        context, target = (
+            Points(*(a.to(*args, **kwargs) for a in points))
+            for points in (self.context, self.target)
+        )
+        return Functions(self.problem.to(*args, **kwargs), context, target)
+
+
+def draw(
+    problem: Source,
+    split: str,
+    n: int = 10_000,
+    context: Layout = 100,
+    target: Layout = 100,
+    seed: int = 0,
+) -> Functions:
+    """A fixed set of n functions, float64, on the CPU; `.to(device)` moves it.
+
+    problem: a class draws parameters from its training range, an instance keeps its own. split:
+    train, validation or test, which share no random number. context, target: how many points; a
+    number scatters them uniformly over space and time, a pair (times, places) takes the product of
+    random times and places. seed: another set. Function i does not depend on n.
+
+    >>> from probconserv.problems import Stefan
+    >>> draw(Stefan, "train", n=1000).context.u.shape
+    torch.Size([1000, 100])
+    >>> draw(Stefan(u_star=0.6), "test", n=50, context=(10, 10)).problem.u_star.unique()
+    tensor([0.6000], dtype=torch.float64)
+    """
+    check.choice("split", split, SEEDS)
+    sampler = _Sampler(problem, n, context, target, "cpu")
+    return sampler((SEEDS[split], check.whole("seed", seed)))
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """Fresh functions for every training step: `stream(step)` is a batch of n `Functions`.
+
+    A batch is a function of (seed, step), so that a resumed run continues the stream. It is
+    computed on the device in float64, from nothing but these two numbers, and then converted.
+    `step` may be an int64 tensor on the device, for compiled loops and CUDA graphs.
+
+    >>> from probconserv.problems import Stefan
+    >>> Stream(Stefan, n=250)(step=7).target.u.dtype
+    torch.float32
+    """
+
+    problem: Source
+    n: int = 250
+    context: Layout = 100
+    target: Layout = 100
+    seed: int = 0
+    device: torch.device | str = "cpu"
+    dtype: torch.dtype = torch.float32
+    _sampler: "_Sampler" = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check.whole("seed", self.seed)
+        sampler = _Sampler(self.problem, self.n, self.context, self.target, self.device)
+        object.__setattr__(self, "_sampler", sampler)
+
+    def __call__(self, step: int | Tensor) -> Functions:
+        return self._sampler((STREAM, self.seed, step)).to(self.dtype)
+
+    def since(self, step: int = 0) -> Iterator[Functions]:
+        """The batches from `step` on, without end."""
+        while True:
+            yield self(step)
+            step += 1
+
+
+class _Sampler:
+    """Functions of an address, on one device."""
+
+    def __init__(
+        self, problem: Source, n: int, context: Layout, target: Layout, device: torch.device | str
+    ) -> None:
+        self.n, self.context, self.target, self.device = check.samples(n), context, target, device
+        self.sizes = [1, _size("context", context), _size("target", target)]
+        self.family: type[ClosedForm] = problem if isinstance(problem, type) else type(problem)
+        if not issubclass(self.family, ClosedForm):
+            raise InputError(
+                "`problem` must be a problem with a closed form, as a class or an instance; got "
+                f"{problem!r}. `probconserv.problems.find` gives the class of a name."
+            )
+        self.constants = self.family._constants()
+        self.given = None if isinstance(problem, type) else self._given(problem)
+
+    def _given(self, problem: ClosedForm) -> ClosedForm:
+        for name, parameter in problem._parameters().items():
+            check.broadcasts(name, parameter, (self.n,), "a set")
+        problem = problem.to(torch.float64).to(self.device)
+        return problem._with({k: p.expand(self.n) for k, p in problem._parameters().items()})
+
+    def __call__(self, address: tuple[int | Tensor, ...]) -> Functions:
+        numbers = uniform(address, (self.n, sum(self.sizes)), self.device)
+        first, known, asked = numbers.split(self.sizes, dim=1)
+        problem = self.given or self._drawn(first[:, 0])
+        context = self._points(problem, self.context, known, _strata)
+        return Functions(problem, context, self._points(problem, self.target, asked, _sorted))
+
+    def _drawn(self, numbers: Tensor) -> ClosedForm:
+        parameter = _scaled(numbers, self.family.train_range)
+        others = {k: torch.full_like(parameter, c) for k, c in self.constants.items()}
+        return self.family._with({self.family.parameter: parameter, **others})
+
+    def _points(
+        self, problem: ClosedForm, layout: Layout, numbers: Tensor, product: Product
+    ) -> Points:
+        t, x = product(numbers, layout) if isinstance(layout, tuple) else numbers.chunk(2, dim=1)
+        t, x = _scaled(t, problem.time_range), _scaled(x, problem.domain)
+        return Points(t, x, problem[:, None]._solution(t, x))
+
+
+def _size(name: str, layout: Layout) -> int:
+    """How many random numbers it takes."""
+    counts = layout if isinstance(layout, tuple) else (layout, layout)
+    if len(counts) != 2 or not all(isinstance(c, Integral) and c > 0 for c in counts):
+        raise InputError(
+            f"`{name}` must be a positive number of scattered points or a pair (times, places), "
+            f"got {layout!r}."
+        )
+    return sum(counts)
+
+
+def _scaled(numbers: Tensor, ends: tuple[float, float]) -> Tensor:
+    return ends[0] + (ends[1] - ends[0]) * numbers
+
+
+def _sorted(numbers: Tensor, layout: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Uniform times and places, each sorted, and their product."""
+    t, x = numbers.split(layout, dim=1)
+    return _product(t.sort(dim=1).values, x.sort(dim=1).values)
+
+
+def _strata(numbers: Tensor, layout: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """One time in each of equal parts of the time range, uniform sorted places, their product."""
+    t, x = numbers.split(layout, dim=1)
+    t = (torch.arange(layout[0], device=t.device) + t) / layout[0]
+    return _product(t, x.sort(dim=1).values)
+
+
+def _product(t: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    t, x = torch.broadcast_tensors(t[:, :, None], x[:, None, :])
+    return t.flatten(1), x.flatten(1)

@@ -1,0 +1,46 @@
+"""The equations: exact solutions, conserved totals and fronts, one equation per file.
+
+A new file is found by itself: `PROBLEMS` holds every problem of this folder by its name.
+"""
+
+import pkgutil
+from importlib import import_module
+
+from .. import _checks as check
+from ._diffusive import Diffusive as Diffusive
+from ._problem import ClosedForm as ClosedForm
+from ._problem import Grid as Grid
+from ._problem import Problem as Problem
+from ._simulate import Simulation as Simulation
+from ._simulate import simulate as simulate
+from .advection import Advection as Advection
+from .burgers import Burgers as Burgers
+from .diffusion import Diffusion as Diffusion
+from .general_stefan import GeneralStefan as GeneralStefan
+from .pme import PorousMedium as PorousMedium
+from .stefan import Stefan as Stefan
+from .super_slow import SuperSlow as SuperSlow
+from .variable import VariableCoefficient as VariableCoefficient
+
+
+def _found() -> dict[str, type[Problem]]:
+    modules = [import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__)]
+    return {
+        cls.name: cls
+        for module in modules
+        for cls in vars(module).values()
+        if isinstance(cls, type) and issubclass(cls, Problem) and "name" in vars(cls)
+    }
+
+
+PROBLEMS: dict[str, type[Problem]] = _found()
+
+
+def find(name: str) -> type[Problem]:
+    """The problem of that name, as in the command line and in files.
+
+    >>> find("pme").__name__
+    'PorousMedium'
+    """
+    check.choice("name", name, PROBLEMS)
+    return PROBLEMS[name]

@@ -1,0 +1,216 @@
+"""What an equation knows: its parameter, domain, solution, total, front and fluxes."""
+
+import dataclasses
+import math
+from typing import Any, ClassVar, NamedTuple, Self, cast
+
+import torch
+from torch import Tensor
+
+from .. import _checks as check
+from .._checks import ArrayLike
+from .._errors import InputError
+
+
+class Grid(NamedTuple):
+    """The exact solution on a grid, and the total that its integral over x must have."""
+
+    t: Tensor  # (T,)
+    x: Tensor  # (M,)
+    u: Tensor  # (..., T, M)
+    total: Tensor  # (..., T)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Problem:
+    """An equation with its domain, initial and boundary conditions, for one or many parameters.
+
+    The fields of a subclass are its parameters, numbers or tensors of any shape. They, t and x
+    broadcast elementwise; `problem[index]` indexes the parameters, so that n of them and T times
+    make `problem[:, None].total(t)`.
+    """
+
+    name: ClassVar[str]  # in the command line and in files
+    title: ClassVar[str]
+    equation: ClassVar[str]
+    parameter: ClassVar[str]  # the field that varies
+    train_range: ClassVar[tuple[float, float]]
+    allowed: ClassVar[tuple[float, float]] = (0.0, math.inf)  # the formulas hold strictly between
+    domain: ClassVar[tuple[float, float]]
+    time_range: ClassVar[tuple[float, float]]
+    difficulty: ClassVar[str]  # easy, medium or hard
+    periodic: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        for name, value in self._parameters().items():
+            object.__setattr__(self, name, check.tensor(name, value))
+        check.strictly_between(self.parameter, getattr(self, self.parameter), *self.allowed)
+
+    def __getitem__(self, index: Any) -> Self:
+        """The problem with indexed parameters; numbers stay as they are."""
+        return self._with(
+            {name: p[index] if p.ndim else p for name, p in self._parameters().items()}
+        )
+
+    def to(self, *args: Any, **kwargs: Any) -> Self:
+        """The problem with its parameters moved or converted, as `torch.Tensor.to` does it."""
+        return self._with({name: p.to(*args, **kwargs) for name, p in self._parameters().items()})
+
+    @property
+    def differentiable(self) -> bool:
+        return any(p.requires_grad for p in self._parameters().values())
+
+    def initial(self, x: ArrayLike) -> Tensor:
+        """u(0, x)."""
+        problem, x = self._ready(x=x)
+        return problem._initial(x)
+
+    def boundary(self, t: ArrayLike) -> tuple[Tensor, Tensor]:
+        """u at the left and at the right end of the domain."""
+        problem, t = self._ready(t=t)
+        return problem._boundary(t)
+
+    def _parameters(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    @classmethod
+    def _constants(cls) -> dict[str, float]:
+        """The other parameters and their defaults."""
+        fields = {f.name: f for f in dataclasses.fields(cls) if f.name != cls.parameter}
+        return {name: cast(float, field.default) for name, field in fields.items()}
+
+    @classmethod
+    def _with(cls, parameters: dict[str, Tensor]) -> Self:
+        """The problem with these parameters, which are known to be right."""
+        problem = object.__new__(cls)
+        for name, value in parameters.items():
+            object.__setattr__(problem, name, value)
+        return problem
+
+    def _ready(self, **given: ArrayLike) -> tuple[Any, ...]:
+        """The problem, and t >= 0 and x inside the domain as tensors, all of one kind.
+
+        Numbers take the dtype and device of what is not a number.
+        """
+        like, of = next(((p, name) for name, p in self._parameters().items() if p.ndim), (None, ""))
+        for name, value in given.items():
+            if not isinstance(value, bool | int | float):
+                given[name] = check.tensor(name, value, like, of)
+                like, of = (given[name], name) if like is None else (like, of)
+        tensors = [check.tensor(name, value, like) for name, value in given.items()]
+        for name, value in zip(given, tensors, strict=True):
+            if name == "t":
+                check.finite("t", value, 0.0, "The equation starts at t = 0.")
+            else:
+                check.inside("x", value, *self.domain, f"the domain of {self.name}")
+        return self._like(tensors[0]), *tensors
+
+    def _like(self, tensor: Tensor) -> Self:
+        """The problem with parameters that are numbers of the kind of `tensor`."""
+        return self._with(
+            {name: p if p.ndim else p.to(tensor) for name, p in self._parameters().items()}
+        )
+
+    def _initial(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def _boundary(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        raise NotImplementedError
+
+
+class ClosedForm(Problem):
+    """A problem whose solution is a formula.
+
+    A subclass writes `_solution`, `_total`, `_initial`, `_boundary`, `_inflow`, `_outflow`,
+    `_flux`, `_residual` and, where there is a front, `_front`; arguments are checked before those
+    are called. The formulas hold for every t >= 0, also after the front has left the domain and
+    past `time_range`, which is where the paper trains and tests.
+    """
+
+    def solution(self, t: ArrayLike, x: ArrayLike) -> Tensor:
+        """u(t, x), elementwise.
+
+        At a jump the left state holds (x <= front), at t = 0 the initial condition.
+        """
+        problem, t, x = self._ready(t=t, x=x)
+        return problem._solution(t, x)
+
+    def on_grid(self, t: ArrayLike, x: ArrayLike) -> Tensor:
+        """u (..., T, M) at times t (..., T) and points x (..., M), for parameters (...)."""
+        problem, t, x = self._ready(t=t, x=x)
+        if not (t.ndim and x.ndim):
+            raise InputError(
+                f"`t` and `x` must be axes of a grid, got shapes {tuple(t.shape)} and "
+                f"{tuple(x.shape)}. Use `solution` for single points."
+            )
+        return problem[..., None, None]._solution(t[..., :, None], x[..., None, :])
+
+    def total(self, t: ArrayLike) -> Tensor:
+        """The integral of u(t, .) over the domain: the b(t) of the conservation law."""
+        problem, t = self._ready(t=t)
+        return problem._total(t)
+
+    def inflow(self, t: ArrayLike) -> Tensor:
+        """The flux through the left end, counted to the right."""
+        problem, t = self._ready(t=t)
+        return problem._inflow(t)
+
+    def outflow(self, t: ArrayLike) -> Tensor:
+        """The flux through the right end, counted to the right."""
+        problem, t = self._ready(t=t)
+        return problem._outflow(t)
+
+    def front(self, t: ArrayLike) -> Tensor:
+        """Where the front is; NaN where there is none, or none yet, or it has left the domain."""
+        problem, t = self._ready(t=t)
+        front = problem._front(t)
+        inside = (front >= self.domain[0]) & (front <= self.domain[1]) & (t > 0)
+        return torch.where(inside, front, torch.nan)
+
+    def flux(self, u: Tensor, u_x: Tensor) -> Tensor:
+        """F(u, u_x), so that u_t + F_x = 0."""
+        return self._like(u)._flux(u, u_x)
+
+    def residual(self, u: Tensor, u_t: Tensor, u_x: Tensor, u_xx: Tensor) -> Tensor:
+        """u_t + F_x from given derivatives: 0 where u is smooth and solves the equation."""
+        return self._like(u)._residual(u, u_t, u_x, u_xx)
+
+    @classmethod
+    def grid(
+        cls,
+        times: int = 201,
+        points: int = 201,
+        dtype: torch.dtype = torch.float64,
+        device: torch.device | str | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Evenly spaced times and points with both ends: the paper's test grid."""
+        t = torch.linspace(*cls.time_range, times, dtype=dtype, device=device)
+        x = torch.linspace(*cls.domain, points, dtype=dtype, device=device)
+        return t, x
+
+    def test_grid(self, times: int = 201, points: int = 201) -> Grid:
+        """The solution and the total on `grid(times, points)`."""
+        parameter = getattr(self, self.parameter)
+        t, x = self.grid(times, points, parameter.dtype, parameter.device)
+        return Grid(t, x, self.on_grid(t, x), self[..., None].total(t))
+
+    def _front(self, t: Tensor) -> Tensor:
+        return torch.full_like(t * getattr(self, self.parameter), torch.nan)
+
+    def _solution(self, t: Tensor, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def _total(self, t: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def _inflow(self, t: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def _outflow(self, t: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def _flux(self, u: Tensor, u_x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def _residual(self, u: Tensor, u_t: Tensor, u_x: Tensor, u_xx: Tensor) -> Tensor:
+        raise NotImplementedError

@@ -1,0 +1,154 @@
+"""A conservative finite-volume solver for u_t = (k(u, x) u_x)_x."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .. import _checks as check
+from .._checks import ArrayLike
+from .._errors import InputError
+from ._diffusive import Diffusive
+
+SAFETY = 0.9
+
+
+@dataclass(frozen=True, eq=False)
+class Simulation:
+    """Cell averages at given times, and what went through the ends until then."""
+
+    t: Tensor  # (T,)
+    edges: Tensor  # (M + 1,)
+    u: Tensor  # (..., T, M)
+    inflow: Tensor  # through the left end since t = 0, (..., T)
+    outflow: Tensor  # through the right end since t = 0, (..., T)
+    initial_total: Tensor  # (...)
+
+    @property
+    def x(self) -> Tensor:
+        """The centres of the cells, (M,)."""
+        return (self.edges[1:] + self.edges[:-1]) / 2
+
+    @property
+    def total(self) -> Tensor:
+        """What the integral of u must be by the law: initial total + inflow - outflow, (..., T)."""
+        return self.initial_total[..., None] + self.inflow - self.outflow
+
+
+def simulate(problem: Diffusive, t: ArrayLike, cells: int = 200) -> Simulation:
+    """The solution of u_t = (k(u, x) u_x)_x at times t, by conservative finite volumes.
+
+    Between neighbouring cells the flux is -k (u_right - u_left) / dx. In u, k is its mean between
+    the two values, so that a front is fed from behind even where k = 0 ahead of it; in x it is the
+    harmonic mean of both cells, as for resistances in series. What leaves a cell enters the next,
+    so the total changes only by what passes the ends, to rounding. Time goes by second-order
+    Runge-Kutta-Legendre steps: explicit, with steps far longer than explicit Euler's.
+
+    problem: with parameters of shape (...). t: (T,), increasing, >= 0. cells: M, of equal width.
+    The accuracy is second order in the width where u is smooth, about first where it has a front.
+
+    >>> from probconserv.problems import PorousMedium
+    >>> melt = simulate(PorousMedium(m=2.0), t=[0.25, 0.5], cells=50)
+    >>> (melt.u.sum(-1) / 50 - melt.total).abs().max() < 1e-12
+    tensor(True)
+    """
+    if not isinstance(problem, Diffusive):
+        raise InputError(
+            f"`problem` must be diffusive, u_t = (k(u, x) u_x)_x; got {type(problem).__name__}."
+        )
+    t = check.tensor("t", t)
+    check.finite("t", t, 0.0, "The equation starts at t = 0.")
+    check.increasing("t", t, least=1)
+    if check.whole("cells", cells) < 3:
+        raise InputError(f"`cells` must be at least 3, got {cells}.")
+    mesh = _Mesh(problem._like(t)[..., None], cells, t)
+    state, now, states = mesh.start, 0.0, []
+    for then in t.tolist():
+        steps = math.ceil(cells * (then - now) / float(t[-1])) if then > now else 0
+        for i in range(steps):  # steps in proportion to the width of a cell
+            start, end = now + (then - now) * i / steps, now + (then - now) * (i + 1) / steps
+            stages = _stages((end - start) / mesh.euler_step(state, start, end))
+            state = _advance(mesh.rate, state, start, end - start, stages)
+        now = then
+        states.append(state)
+    history = torch.stack(states, dim=-2)
+    initial = mesh.start[..., :-2].sum(-1) * mesh.width
+    u, inflow, outflow = history.split([cells, 1, 1], dim=-1)
+    return Simulation(t, mesh.edges, u, inflow[..., 0], outflow[..., 0], initial)
+
+
+class _Mesh:
+    """Cells of equal width. A state is u in the cells, then what came in and went out."""
+
+    def __init__(self, problem: Diffusive, cells: int, like: Tensor) -> None:
+        self.problem = problem  # with parameters (..., 1)
+        self.edges = torch.linspace(*problem.domain, cells + 1, dtype=like.dtype).to(like)
+        self.centres = (self.edges[1:] + self.edges[:-1]) / 2
+        self.width = (problem.domain[1] - problem.domain[0]) / cells
+        ends = self.centres.flip(0) if problem.periodic else self.edges
+        self.places = torch.cat([ends[:1], self.centres, ends[-1:]])
+        u = problem._initial(self.centres)
+        self.start = torch.cat([u, torch.zeros_like(u[..., :2])], dim=-1)
+        sides = torch.stack([self.places[:-1], self.places[1:]])
+        self.sides = sides.reshape(2, *[1] * (u.ndim - 1), -1)  # x left and right of each face
+        self.spacing = torch.full_like(self.edges, self.width)
+        if not problem.periodic:
+            self.spacing[[0, -1]] /= 2
+
+    def rate(self, state: Tensor, t: float) -> Tensor:
+        u = self._with_ends(state, t)
+        left, right = u[..., :-1], u[..., 1:]
+        k = self.problem._mean_conductivity(left, right, self.sides)
+        k_left, k_right = k.expand(2, *left.shape)
+        both = k_left + k_right
+        k = 2 * k_left * k_right / torch.where(both > 0, both, 1)
+        flux = k * (left - right) / self.spacing
+        return torch.cat([-flux.diff() / self.width, flux[..., :1], flux[..., -1:]], dim=-1)
+
+    def euler_step(self, state: Tensor, start: float, end: float) -> float:
+        """A step that is stable with explicit Euler, also with the boundary values at `end`."""
+        ends = [self._conductivities(state, t).aminmax() for t in (start, end)]
+        most = max(float(high) for _, high in ends)
+        if not (math.isfinite(most) and min(float(low) for low, _ in ends) >= 0):
+            raise InputError("`problem` must have a finite conductivity k(u, x) >= 0 everywhere.")
+        faces = 2 if self.problem.periodic else 3  # to the end of the domain it is half as far
+        return self.width**2 / (faces * most) if most else math.inf
+
+    def _conductivities(self, state: Tensor, t: float) -> Tensor:
+        return self.problem._conductivity(self._with_ends(state, t), self.places)
+
+    def _with_ends(self, state: Tensor, t: float) -> Tensor:
+        u = state[..., :-2]
+        if self.problem.periodic:
+            return torch.cat([u[..., -1:], u, u[..., :1]], dim=-1)
+        left, right = self.problem._boundary(torch.full_like(self.edges[:1], t))
+        shape = (*u.shape[:-1], 1)
+        return torch.cat([left.expand(shape), u, right.expand(shape)], dim=-1)
+
+
+def _stages(ratio: float) -> int:
+    """The fewest stages of a step `ratio` times as long as explicit Euler's, an odd number."""
+    stages = math.ceil((math.sqrt(9 + 16 * ratio / SAFETY) - 1) / 2)
+    return max(3, stages + 1 - stages % 2)
+
+
+def _advance(
+    rate: Callable[[Tensor, float], Tensor], y: Tensor, t: float, step: float, stages: int
+) -> Tensor:
+    """One step of RKL2, the second-order Runge-Kutta-Legendre method.
+
+    Its stages follow the recursion of the Legendre polynomials, which stay below 1 in size on all
+    of [-1, 1]: the step is stable up to (stages^2 + stages - 2) / 4 times explicit Euler's.
+    """
+    b = [1 / 3] * 3 + [(j * j + j - 2) / (2 * j * (j + 1)) for j in range(3, stages + 1)]
+    scale = 4 / (stages**2 + stages - 2)
+    first = step * rate(y, t)
+    before, now = y, y + b[1] * scale * first
+    for j in range(2, stages + 1):
+        mu, nu = (2 * j - 1) / j * b[j] / b[j - 1], -(j - 1) / j * b[j] / b[j - 2]
+        at = t + step * scale / 4 * (((j - 1) ** 2 + j - 3) if j > 2 else 4 / 3)
+        change = step * rate(now, at) - (1 - b[j - 1]) * first
+        now, before = mu * now + nu * before + (1 - mu - nu) * y + mu * scale * change, now
+    return now

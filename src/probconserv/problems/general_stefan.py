@@ -1,0 +1,51 @@
+"""The general Stefan problem, u_t = (k(u) u_x)_x: both phases conduct, in a finite rod. Hard."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .. import _checks as check
+from .._checks import ArrayLike
+from ._diffusive import Diffusive, mean_of_step
+
+
+@dataclass(frozen=True, eq=False)
+class GeneralStefan(Diffusive):
+    """k = k_max where u >= u_star, else k_min; u = 0 at first, held at 1 and 0 at the ends.
+
+    No closed form; use `simulate`. `Stefan` with k_min > 0 is the same on a half-line.
+    """
+
+    u_star: ArrayLike
+    k_min: ArrayLike = 0.1
+    k_max: ArrayLike = 1.0
+
+    name = "general_stefan"
+    title = "General Stefan"
+    equation = "u_t = (k(u) u_x)_x, k = 1 if u >= u* else 0.1"
+    parameter = "u_star"
+    train_range = (0.3, 0.7)
+    allowed = (0.0, 1.0)
+    domain = (0.0, 1.0)
+    time_range = (0.0, 1.0)
+    difficulty = "hard"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check.strictly_between("k_max", self.k_max, 0.0, math.inf)
+        check.finite("k_min", self.k_min, 0.0, "It is a conductivity.")
+
+    def _initial(self, x: Tensor) -> Tensor:
+        return torch.zeros_like(self.u_star * x)
+
+    def _boundary(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        right = torch.zeros_like(self.u_star * t)
+        return right + 1, right
+
+    def _conductivity(self, u: Tensor, x: Tensor) -> Tensor:
+        return torch.where(u >= self.u_star, self.k_max, self.k_min)
+
+    def _mean_conductivity(self, left: Tensor, right: Tensor, x: Tensor) -> Tensor:
+        return mean_of_step(left, right, self.u_star, self.k_min, self.k_max)

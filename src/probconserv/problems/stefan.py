@@ -1,0 +1,156 @@
+"""The Stefan problem, u_t = (k(u) u_x)_x with a step in k: a melting front. Hard."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.special import erfcx
+
+from .. import _checks as check
+from .._checks import ArrayLike
+from .._once import once
+from ._diffusive import Diffusive, mean_of_step
+from ._problem import ClosedForm
+
+ROOT_PI = math.sqrt(math.pi)
+NEWTON_STEPS = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Stefan(ClosedForm, Diffusive):
+    """Cold [0, 1] heated to 1 from the left; k = k_max where u >= u_star, else k_min.
+
+    Behind the front u = 1 - c erf(x / sqrt(4 k_max t)). Ahead of it u is 0 if k_min = 0, so that u
+    jumps there from u_star; else it is u_star erfc(x / sqrt(4 k_min t)) over its value at the
+    front, and u is continuous. Both are solutions on the half-line x > 0, cut at x = 1: what
+    crosses x = 1 is the outflow.
+
+    >>> Stefan(u_star=0.6).front(0.05)
+    tensor(0.2351, dtype=torch.float64)
+    """
+
+    u_star: ArrayLike
+    k_min: ArrayLike = 0.0
+    k_max: ArrayLike = 1.0
+
+    name = "stefan"
+    title = "Stefan"
+    equation = "u_t = (k(u) u_x)_x, k = 1 if u >= u* else 0"
+    parameter = "u_star"
+    train_range = (0.55, 0.7)
+    allowed = (0.0, 1.0)
+    domain = (0.0, 1.0)
+    time_range = (0.0, 0.1)
+    difficulty = "hard"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check.strictly_between("k_max", self.k_max, 0.0, math.inf)
+        check.finite("k_min", self.k_min, 0.0, "It is a conductivity.")
+
+    def _solution(self, t: Tensor, x: Tensor) -> Tensor:
+        started = t > 0
+        width = self._width(torch.where(started, t, 1))
+        y = x / width
+        behind = 1 - self._slope(self._alpha) * y.erf()
+        u = torch.where(x <= self._alpha * width, behind, self._ahead(y))
+        return torch.where(started, u, 0)
+
+    def _initial(self, x: Tensor) -> Tensor:
+        return torch.zeros_like(self.u_star * x)
+
+    def _total(self, t: Tensor) -> Tensor:
+        started = t > 0
+        width, y, z = self._right_end(torch.where(started, t, 1))
+        slope = self._slope(self._alpha)
+        fed = slope * width / ROOT_PI
+        passed = slope * width * (y * y.erf() + (-(y**2)).exp() / ROOT_PI) - 1
+        seeped = self._ahead(y) / z * (1 / (ROOT_PI * erfcx(z)) - z)
+        lost = torch.where(self._alpha * width >= 1, passed, seeped)
+        return torch.where(started, fed - lost, 0)
+
+    def _boundary(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.ones_like(self.u_star * t), self._solution(t, torch.ones_like(t))
+
+    def _inflow(self, t: Tensor) -> Tensor:
+        """Infinite at t = 0."""
+        return 2 / ROOT_PI * self.k_max * self._slope(self._alpha) / self._width(t)
+
+    def _outflow(self, t: Tensor) -> Tensor:
+        started = t > 0
+        width, y, z = self._right_end(torch.where(started, t, 1))
+        passed = self._slope(self._alpha) * (-(y**2)).exp()
+        seeped = self._ratio * self._ahead(y) / erfcx(z)
+        steepness = torch.where(self._alpha * width >= 1, passed, seeped)
+        return torch.where(started, 2 / ROOT_PI * self.k_max / width * steepness, 0)
+
+    def _front(self, t: Tensor) -> Tensor:
+        return self._alpha * self._width(t)
+
+    def _flux(self, u: Tensor, u_x: Tensor) -> Tensor:
+        return -self._conductivity(u) * u_x
+
+    def _residual(self, u: Tensor, u_t: Tensor, u_x: Tensor, u_xx: Tensor) -> Tensor:
+        """0 almost everywhere: not at the front."""
+        return u_t - self._conductivity(u) * u_xx
+
+    def _conductivity(self, u: Tensor, x: Tensor | None = None) -> Tensor:
+        return torch.where(u >= self.u_star, self.k_max, self.k_min)
+
+    def _mean_conductivity(self, left: Tensor, right: Tensor, x: Tensor) -> Tensor:
+        return mean_of_step(left, right, self.u_star, self.k_min, self.k_max)
+
+    def _width(self, t: Tensor) -> Tensor:
+        """Lengths grow with it: u is a function of y = x / width."""
+        return 2 * (self.k_max * t).sqrt()
+
+    def _slope(self, front: Tensor) -> Tensor:
+        return (1 - self.u_star) / front.erf()
+
+    def _right_end(self, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The width, and x = 1 in units of it, behind and ahead of the front."""
+        width = self._width(t)
+        return width, 1 / width, 1 / (width * self._ratio)
+
+    @property
+    def _ratio(self) -> Tensor:
+        """sqrt(k_min / k_max), or 1 where k_min = 0 and nothing is ahead of the front."""
+        return torch.where(self.k_min > 0, self.k_min / self.k_max, 1).sqrt()
+
+    def _ahead(self, y: Tensor) -> Tensor:
+        """u ahead of the front: u_star erfc(y / ratio) / erfc(front / ratio)."""
+        ratio, front = self._ratio, self._alpha
+        y = torch.maximum(y, front)
+        fall = ((front - y) * (front + y) / ratio**2).exp()  # erfc underflows, this does not
+        u = self.u_star * fall * erfcx(y / ratio) / erfcx(front / ratio)
+        return torch.where(self.k_min > 0, u, 0)
+
+    @once
+    def _alpha(self) -> Tensor:
+        """The front in units of width, where the flux behind it feeds the jump or the flux ahead.
+
+        slope exp(-y^2) = u_star * ahead(y), with ahead = sqrt(pi) y for k_min = 0 and
+        ratio / erfcx(y / ratio) else. Newton's method in log y on the logarithm of both sides,
+        which is concave: from the second step on it comes from the right.
+        """
+        u_star, ratio = self.u_star, self._ratio
+        with torch.no_grad():
+            guess = torch.minimum((1 - u_star) / (2 * u_star), 1 - u_star.log()).sqrt()
+            log_y = (guess + 0 * ratio).log()
+            for _ in range(NEWTON_STEPS):
+                log_y = log_y - self._imbalance(log_y.exp()) / self._imbalance_slope(log_y.exp())
+        y = log_y.exp()  # one more step, through which derivatives pass
+        return y * (1 - self._imbalance(y) / self._imbalance_slope(y))
+
+    def _imbalance(self, y: Tensor) -> Tensor:
+        ratio = self._ratio
+        ahead = torch.where(self.k_min > 0, ratio / erfcx(y / ratio), ROOT_PI * y)
+        return self._slope(y).log() - y**2 - (self.u_star * ahead).log()
+
+    def _imbalance_slope(self, y: Tensor) -> Tensor:
+        """The derivative of the imbalance in log y."""
+        z = y / self._ratio
+        ahead = (2 / ROOT_PI * z / erfcx(z) - 2 * z**2).clamp(0, 1)  # rounding, for large z
+        behind = 2 / ROOT_PI * y * (-(y**2)).exp() / y.erf() + 2 * y**2
+        return -behind - torch.where(self.k_min > 0, ahead, 1)

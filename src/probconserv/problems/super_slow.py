@@ -1,0 +1,39 @@
+"""Super-slow diffusion, u_t = (exp(-1/u) u_x)_x: k falls faster than any power of u. Medium."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .._checks import ArrayLike
+from ._diffusive import Diffusive
+
+
+@dataclass(frozen=True, eq=False)
+class SuperSlow(Diffusive):
+    """k = exp(-1/u); u = 0 at first, held at u_left and 0 at the ends.
+
+    No closed form; use `simulate`.
+    """
+
+    u_left: ArrayLike
+
+    name = "super_slow"
+    title = "Super-slow diffusion"
+    equation = "u_t = (exp(-1/u) u_x)_x"
+    parameter = "u_left"
+    train_range = (0.5, 1.5)
+    domain = (0.0, 1.0)
+    time_range = (0.0, 1.0)
+    difficulty = "medium"
+
+    def _initial(self, x: Tensor) -> Tensor:
+        return torch.zeros_like(self.u_left * x)
+
+    def _boundary(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        right = torch.zeros_like(self.u_left * t)
+        return right + self.u_left, right
+
+    def _conductivity(self, u: Tensor, x: Tensor) -> Tensor:
+        inside = u > 0
+        return torch.where(inside, (-1 / torch.where(inside, u, 1)).exp(), 0)

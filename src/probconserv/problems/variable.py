@@ -1,0 +1,38 @@
+"""Variable coefficient, u_t = (k(x) u_x)_x: a rod of two materials heated from the left. Easy."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .._checks import ArrayLike
+from ._diffusive import Diffusive
+
+
+@dataclass(frozen=True, eq=False)
+class VariableCoefficient(Diffusive):
+    """k = 1 for x < 1/2, k_right from there on; u = 0 at first, held at 1 and 0 at the ends.
+
+    No closed form; use `simulate`. In the end the same flux, 2 / (1 + 1 / k_right), passes every x.
+    """
+
+    k_right: ArrayLike
+
+    name = "variable_coefficient"
+    title = "Variable coefficient"
+    equation = "u_t = (k(x) u_x)_x"
+    parameter = "k_right"
+    train_range = (0.1, 1.0)
+    domain = (0.0, 1.0)
+    time_range = (0.0, 1.0)
+    difficulty = "easy"
+
+    def _initial(self, x: Tensor) -> Tensor:
+        return torch.zeros_like(self.k_right * x)
+
+    def _boundary(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        right = torch.zeros_like(self.k_right * t)
+        return right + 1, right
+
+    def _conductivity(self, u: Tensor, x: Tensor) -> Tensor:
+        return torch.where(x < 0.5, 1, self.k_right) + 0 * u

@@ -1,0 +1,214 @@
+"""The finite-volume solver against closed forms, steady states, and another solver, py-pde."""
+
+import math
+
+import numpy as np
+import pde
+import pytest
+import torch
+
+from probconserv.problems import (
+    Advection,
+    Diffusion,
+    Diffusive,
+    GeneralStefan,
+    PorousMedium,
+    Stefan,
+    SuperSlow,
+    VariableCoefficient,
+    simulate,
+)
+
+TIMES = torch.tensor([0.02, 0.05, 0.2], dtype=torch.float64)
+DIFFUSIVE = [
+    Diffusion(2.0),
+    PorousMedium(0.99),
+    PorousMedium(6.0),
+    Stefan(0.6),
+    Stefan(0.6, k_min=0.2),
+    VariableCoefficient(0.2),
+    SuperSlow(1.0),
+    GeneralStefan(0.5),
+]
+
+
+def label(problem):
+    return f"{problem.name} {float(getattr(problem, problem.parameter)):g}"
+
+
+def cell_averages(problem, t, edges):
+    """From 400 points in each cell, counted from the middle of their parts."""
+    parts = torch.linspace(0, 1, 401, dtype=torch.float64)[:-1] + 1 / 800
+    points = edges[:-1, None] + edges.diff()[:, None] * parts
+    return problem.solution(t, points).mean(-1)
+
+
+def error(problem, t, cells):
+    run = simulate(problem, [t], cells)
+    return float((run.u[0] - cell_averages(problem, t, run.edges)).abs().mean())
+
+
+@pytest.mark.parametrize("problem", DIFFUSIVE, ids=label)
+def test_the_mass_balance_closes(problem):
+    run = simulate(problem, TIMES, cells=40)
+    mass = (run.u * run.edges.diff()).sum(-1)
+    assert (mass - run.total).abs().max() < 1e-12
+    assert run.inflow.diff().abs().min() > 0
+
+
+@pytest.mark.parametrize(
+    ("problem", "t", "order"),
+    [
+        (Diffusion(1.0), 0.5, 1.9),
+        (PorousMedium(1.0), 0.5, 1.9),
+        (PorousMedium(3.0), 0.5, 1.3),
+        (PorousMedium(6.0), 0.5, 1.05),
+    ],
+    ids=lambda value: label(value) if isinstance(value, Diffusive) else None,
+)
+def test_the_error_falls_with_the_width_of_a_cell(problem, t, order):
+    """PME: (t - x)^(1/m) has 1 + 1/m derivatives in L1, which is the best order there is."""
+    coarse, fine = error(problem, t, 30), error(problem, t, 120)
+    assert math.log(coarse / fine, 4) > order
+
+
+@pytest.mark.parametrize("k_min", [0.0, 0.3])
+def test_the_error_falls_on_average_where_a_front_crosses_cells(k_min):
+    """A jump is spread over the cell it is in, so single errors go up and down with its place."""
+    cells = np.arange(20, 121, 10)
+    errors = [error(Stefan(0.6, k_min=k_min), 0.05, int(m)) for m in cells]
+    order = -np.polyfit(np.log(cells), np.log(errors), 1)[0]
+    assert order > 0.9
+
+
+@pytest.mark.parametrize("m", [1.0, 3.0, 6.0])
+def test_a_degenerate_conductivity_does_not_lock_the_front(m):
+    run = simulate(PorousMedium(m), [0.2, 0.8], cells=60)
+    for u, front in zip(run.u, (0.2, 0.8), strict=True):
+        reached = float(run.x[u > 1e-3].max())
+        assert reached == pytest.approx(front, abs=2.5 / 60)
+        assert u[run.x > front + 3 / 60].abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("problem", DIFFUSIVE, ids=label)
+def test_no_value_leaves_the_range_of_the_data(problem):
+    run = simulate(problem, TIMES, cells=40)
+    ends = [end.max() for end in problem.boundary(TIMES)]
+    highest = max(*ends, problem.initial(run.x).max())
+    lowest = min(0.0, float(problem.initial(run.x).min()))
+    assert run.u.max() <= highest + 1e-9
+    assert run.u.min() >= lowest - 1e-9
+
+
+def test_two_materials_settle_where_the_same_flux_passes_both():
+    k = torch.tensor([0.1, 0.5, 1.0], dtype=torch.float64)
+    run = simulate(VariableCoefficient(k), torch.arange(1, 201).double() / 8, cells=20)
+    flux = 2 / (1 + 1 / k)
+    middle = 1 - flux / 2
+    left = 1 - (1 - middle)[:, None] * run.x / 0.5
+    right = middle[:, None] * (1 - run.x) / 0.5
+    steady = torch.where(run.x < 0.5, left, right)
+    torch.testing.assert_close(run.u[:, -1], steady, rtol=0, atol=1e-9)
+    torch.testing.assert_close(run.inflow.diff()[:, -1], flux / 8, rtol=1e-9, atol=0)
+
+
+def test_the_general_stefan_problem_is_the_half_line_one_until_it_meets_the_end():
+    early = 0.02
+    run = simulate(GeneralStefan(0.5), [early], cells=160)
+    half_line = cell_averages(Stefan(0.5, k_min=0.1), early, run.edges)
+    assert (run.u[0] - half_line).abs().mean() < 1e-4
+    late = simulate(GeneralStefan(0.5), [5.0], cells=40)  # the potential, not u, ends up linear
+    potential = 0.1 * late.u[0] + 0.9 * (late.u[0] - 0.5).clamp(min=0)
+    torch.testing.assert_close(potential, 0.55 * (1 - late.x), rtol=0, atol=1e-6)
+
+
+def test_many_parameters_are_each_by_itself():
+    """All take the stages that the fastest needs, so results differ by the error of a step."""
+    u_left = torch.tensor([[0.6, 0.8, 1.0], [1.1, 1.2, 1.4]], dtype=torch.float64)
+    together = simulate(SuperSlow(u_left), [0.1, 0.3], cells=24)
+    alone = simulate(SuperSlow(0.8), [0.1, 0.3], cells=24)
+    assert together.u.shape == (2, 3, 2, 24)
+    assert together.total.shape == (2, 3, 2)
+    torch.testing.assert_close(together.u[0, 1], alone.u, rtol=0, atol=1e-3)
+
+
+def test_the_start_can_be_among_the_times():
+    run = simulate(Diffusion(1.0), [0.0, 0.1], cells=10)
+    torch.testing.assert_close(run.u[0], Diffusion(1.0).initial(run.x))
+    assert (simulate(Diffusion(1.0), [0.0], cells=10).u[0] == run.u[0]).all()
+
+
+class Ring(SuperSlow):
+    periodic = True
+
+    def _initial(self, x):
+        return self.u_left + 0.3 * (2 * math.pi * x).sin()
+
+
+class SmoothRing(Ring):
+    def _conductivity(self, u, x):
+        return 1 + 0.5 * (2 * math.pi * x).cos() + 0 * u
+
+
+@pytest.mark.parametrize(
+    ("problem", "formula", "ends", "start"),
+    [
+        (
+            Ring(0.7),
+            "exp(-1/u) * laplace(u) + exp(-1/u) / u**2 * gradient_squared(u)",
+            "periodic",
+            "0.7 + 0.3 * sin(2 * pi * x)",
+        ),
+        (
+            SmoothRing(0.7),
+            "(1 + 0.5 * cos(2 * pi * x)) * laplace(u) - pi * sin(2 * pi * x) * d_dx(u)",
+            "periodic",
+            "0.7 + 0.3 * sin(2 * pi * x)",
+        ),
+        (
+            GeneralStefan(0.5),
+            "laplace(0.1 * u + 0.9 * (u - 0.5) * heaviside(u - 0.5, 0.5))",
+            {"x-": {"value": 0.55}, "x+": {"value": 0}},
+            "0",
+        ),
+    ],
+    ids=["super_slow", "variable_coefficient", "general_stefan"],
+)
+def test_py_pde_agrees(problem, formula, ends, start):
+    """It steps other forms of the equation: not conservative, or with the potential of k."""
+    grid = pde.CartesianGrid([problem.domain], 64, periodic=problem.periodic)
+    other = pde.PDE({"u": formula}, bc=ends).solve(
+        pde.ScalarField.from_expression(grid, start),
+        t_range=0.05,
+        tracker=None,
+        solver="scipy",
+        method="BDF",
+        rtol=1e-6,
+        atol=1e-8,
+        backend="numpy",
+    )
+    run = simulate(problem, [0.05], cells=64)
+    assert np.abs(other.data - run.u[0].numpy()).mean() < 3e-4
+    assert (run.u[0] - problem.initial(run.x)).abs().mean() > 3e-3  # something has happened
+
+
+def test_bad_input_is_refused():
+    with pytest.raises(ValueError, match=r"`problem` must be diffusive.*got Advection"):
+        simulate(Advection(1.0), [0.1])
+    with pytest.raises(ValueError, match="`t` must be >= 0"):
+        simulate(Diffusion(1.0), [-0.1, 0.1])
+    with pytest.raises(ValueError, match="`t` must increase strictly"):
+        simulate(Diffusion(1.0), [0.2, 0.1])
+    with pytest.raises(ValueError, match=r"`cells` must be at least 3, got 2"):
+        simulate(Diffusion(1.0), [0.1], cells=2)
+    with pytest.raises(ValueError, match=r"`cells` must be a whole number, got 2.5"):
+        simulate(Diffusion(1.0), [0.1], cells=2.5)
+
+
+def test_a_negative_conductivity_is_refused():
+    class Runaway(Diffusion):
+        def _conductivity(self, u, x):
+            return -1 + 0 * u
+
+    with pytest.raises(ValueError, match=r"finite conductivity k\(u, x\) >= 0"):
+        simulate(Runaway(1.0), [5.0], cells=60)
