@@ -5,6 +5,8 @@ import torch
 from oracle import KINDS, LAWS, exact_residual, field_of, laws_of
 
 import probconserv as pc
+from probconserv.data import Stream, draw
+from probconserv.problems import PROBLEMS, ClosedForm
 
 SHAPE = (4, 7)
 if not torch.cuda.is_available():
@@ -55,3 +57,55 @@ def test_the_fast_path_compiles_on_cuda(rng):
     got = torch.compile(step2, fullgraph=True)(field.mean, field.variance)
     for a, b in zip(got, step2(field.mean, field.variance), strict=True):
         torch.testing.assert_close(a, b)
+
+
+FAMILIES = [cls for cls in PROBLEMS.values() if issubclass(cls, ClosedForm)]
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda cls: cls.name)
+def test_problems_are_the_same_on_cuda(family):
+    functions = draw(family, "test", n=5)
+    there = functions.to("cuda")
+    u = there.problem[:, None].solution(there.context.t, there.context.x)
+    torch.testing.assert_close(u.cpu(), functions.context.u, rtol=1e-12, atol=1e-12)
+    t, x = family.grid(times=7, points=11)
+    for problem in (functions.problem, family(family.example[0])):
+        moved = problem.to("cuda")
+        grid = moved.on_grid(t.cuda(), x.cuda())
+        torch.testing.assert_close(grid.cpu(), problem.on_grid(t, x), rtol=1e-12, atol=1e-12)
+        total = moved[..., None].total(t.cuda())
+        torch.testing.assert_close(total.cpu(), problem[..., None].total(t), rtol=1e-12, atol=1e-12)
+    alone = family(family.example[0])  # a number follows t and x to the device
+    assert alone.solution(t.cuda(), 0.5).device.type == "cuda"
+    assert alone.residual(u, u, u, u).device.type == "cuda"
+
+
+@pytest.mark.parametrize("layout", [30, (5, 6)], ids=str)
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda cls: cls.name)
+def test_a_stream_needs_nothing_from_the_host(family, layout):
+    stream = Stream(family, n=8, context=layout, target=layout, device="cuda")
+    stream(0)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        batch = stream(3)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    here = Stream(family, n=8, context=layout, target=layout)(3)
+    for a, b in zip((*batch.context, *batch.target), (*here.context, *here.target), strict=True):
+        torch.testing.assert_close(a.cpu(), b, rtol=1e-6, atol=1e-6)
+
+
+def test_a_stream_can_be_captured_in_a_graph():
+    stream = Stream(PROBLEMS["stefan"], n=8, device="cuda")
+    step = torch.zeros((), dtype=torch.int64, device="cuda")
+    stream(step)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        batch = stream(step)
+        step += 1
+    for expected in (0, 1, 2):
+        graph.replay()
+        fresh = stream(expected)
+        assert torch.equal(batch.target.x, fresh.target.x)
+        torch.testing.assert_close(batch.target.u, fresh.target.u)

@@ -1,6 +1,8 @@
 """What must hold for every problem with a closed form. A new file in `problems/` is tested too."""
 
+import re
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +15,12 @@ FAMILIES = [cls for cls in PROBLEMS.values() if issubclass(cls, ClosedForm)]
 MAKERS = {cls.name: cls for cls in FAMILIES}
 MAKERS["stefan, both phases"] = lambda u_star: Stefan(u_star, k_min=0.3)
 MAKERS["stefan, slow melt"] = lambda u_star: Stefan(u_star, k_min=0.001, k_max=2.0)
+(EXAMPLE,) = re.findall(
+    r"```python\n(.*?)```", (Path(__file__).parents[1] / "docs/equations.md").read_text(), re.DOTALL
+)
+names: dict = {"__name__": "carried"}
+exec(EXAMPLE, names)
+MAKERS["the example of the docs"] = names["Carried"]
 
 every_problem = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 
@@ -52,7 +60,9 @@ def test_it_says_what_it_is(make):
     assert problem.time_range[0] == 0 < problem.time_range[1]
     assert problem.title
     assert problem.equation
-    assert PROBLEMS[problem.name] is type(problem)
+    low, high = problem.train_range
+    assert low <= problem.example[0] <= high
+    assert 0 <= problem.example[1] <= problem.time_range[1]
     assert getattr(problem, problem.parameter) == 0.6
 
 

@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 README = Path(__file__).parents[1] / "README.md"
 
 
@@ -12,11 +14,13 @@ def test_the_code_in_the_readme_runs_and_conserves(capsys):
     for block in blocks:
         exec(compile(block, str(README), "exec"), names)
     law, post = names["law"], names["post"]
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     assert law.residual(names["mean"]).abs().max() > 1e-3
     for field in (post, names["hard"], names["joint"], names["paper"], names["exact"]):
         assert law.residual(field).abs().max() < 1e-12
     assert names["draws"].shape == (500, 10, 101)
+    assert names["its_law"].residual(names["run"].u).abs().max() < 1e-12
+    assert float(names["front"]) == pytest.approx(0.2351, abs=5e-5)
     assert "dtype=torch.float64" in capsys.readouterr().out
 
 

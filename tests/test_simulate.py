@@ -172,7 +172,7 @@ class SmoothRing(Ring):
             "0",
         ),
     ],
-    ids=["super_slow", "variable_coefficient", "general_stefan"],
+    ids=["super_slow", "variable", "general_stefan"],
 )
 def test_py_pde_agrees(problem, formula, ends, start):
     """It steps other forms of the equation: not conservative, or with the potential of k."""

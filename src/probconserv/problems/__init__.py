@@ -24,13 +24,19 @@ from .variable import VariableCoefficient as VariableCoefficient
 
 
 def _found() -> dict[str, type[Problem]]:
+    """Closed forms first, from easy to hard."""
     modules = [import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__)]
-    return {
-        cls.name: cls
+    found = {
+        cls
         for module in modules
         for cls in vars(module).values()
         if isinstance(cls, type) and issubclass(cls, Problem) and "name" in vars(cls)
     }
+    levels = ("easy", "medium", "hard")
+    order = sorted(
+        found, key=lambda p: (not issubclass(p, ClosedForm), levels.index(p.difficulty), p.name)
+    )
+    return {problem.name: problem for problem in order}
 
 
 PROBLEMS: dict[str, type[Problem]] = _found()

@@ -39,6 +39,7 @@ class Problem:
     domain: ClassVar[tuple[float, float]]
     time_range: ClassVar[tuple[float, float]]
     difficulty: ClassVar[str]  # easy, medium or hard
+    example: ClassVar[tuple[float, float]]  # a parameter and a time that show it, for pictures
     periodic: ClassVar[bool] = False
 
     def __post_init__(self) -> None:

@@ -27,6 +27,7 @@ class Advection(ClosedForm):
     domain = (0.0, 1.0)
     time_range = (0.0, 1.0)
     difficulty = "medium"
+    example = (1.0, 0.1)
 
     def _solution(self, t: Tensor, x: Tensor) -> Tensor:
         step = self._step(t)

@@ -24,12 +24,13 @@ class Burgers(ClosedForm):
 
     name = "burgers"
     title = "Burgers"
-    equation = "u_t + (u^2 / 2)_x = 0"
+    equation = "u_t + (u^2/2)_x = 0"
     parameter = "a"
     train_range = (1.0, 4.0)
     domain = (-1.0, 1.0)
     time_range = (0.0, 1.0)
     difficulty = "hard"
+    example = (3.0, 0.5)
 
     def _solution(self, t: Tensor, x: Tensor) -> Tensor:
         left = 1 - self.a * t  # until it breaks, in units of 1/a

@@ -29,6 +29,7 @@ class Diffusion(ClosedForm, Diffusive):
     domain = (0.0, 2 * math.pi)
     time_range = (0.0, 1.0)
     difficulty = "easy"
+    example = (1.0, 0.5)
     periodic = True
 
     def _solution(self, t: Tensor, x: Tensor) -> Tensor:

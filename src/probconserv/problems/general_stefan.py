@@ -24,13 +24,14 @@ class GeneralStefan(Diffusive):
 
     name = "general_stefan"
     title = "General Stefan"
-    equation = "u_t = (k(u) u_x)_x, k = 1 if u >= u* else 0.1"
+    equation = "u_t = (k(u) u_x)_x"
     parameter = "u_star"
     train_range = (0.3, 0.7)
     allowed = (0.0, 1.0)
     domain = (0.0, 1.0)
     time_range = (0.0, 1.0)
     difficulty = "hard"
+    example = (0.5, 0.25)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -30,6 +30,7 @@ class PorousMedium(ClosedForm, Diffusive):
     domain = (0.0, 1.0)
     time_range = (0.0, 1.0)
     difficulty = "medium"
+    example = (3.0, 0.5)
 
     def _solution(self, t: Tensor, x: Tensor) -> Tensor:
         return self._power(t - x, 1 / self.m)

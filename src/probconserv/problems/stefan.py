@@ -36,13 +36,14 @@ class Stefan(ClosedForm, Diffusive):
 
     name = "stefan"
     title = "Stefan"
-    equation = "u_t = (k(u) u_x)_x, k = 1 if u >= u* else 0"
+    equation = "u_t = (k(u) u_x)_x"
     parameter = "u_star"
     train_range = (0.55, 0.7)
     allowed = (0.0, 1.0)
     domain = (0.0, 1.0)
     time_range = (0.0, 0.1)
     difficulty = "hard"
+    example = (0.6, 0.05)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -26,6 +26,7 @@ class SuperSlow(Diffusive):
     domain = (0.0, 1.0)
     time_range = (0.0, 1.0)
     difficulty = "medium"
+    example = (1.0, 0.5)
 
     def _initial(self, x: Tensor) -> Tensor:
         return torch.zeros_like(self.u_left * x)

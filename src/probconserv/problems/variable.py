@@ -18,7 +18,7 @@ class VariableCoefficient(Diffusive):
 
     k_right: ArrayLike
 
-    name = "variable_coefficient"
+    name = "variable"
     title = "Variable coefficient"
     equation = "u_t = (k(x) u_x)_x"
     parameter = "k_right"
@@ -26,6 +26,7 @@ class VariableCoefficient(Diffusive):
     domain = (0.0, 1.0)
     time_range = (0.0, 1.0)
     difficulty = "easy"
+    example = (0.2, 0.1)
 
     def _initial(self, x: Tensor) -> Tensor:
         return torch.zeros_like(self.k_right * x)

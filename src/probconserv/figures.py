@@ -1,0 +1,130 @@
+"""Pictures. Needs matplotlib: `pip install 'probconserv[plots]'`."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import matplotlib
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from .problems import ClosedForm, Diffusive, Problem, simulate
+
+SYMBOLS = {"u_star": "u*", "beta": "β", "k_right": "k right", "u_left": "u left"}
+STYLES = ("-", "--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)))
+
+
+class Curves(NamedTuple):
+    """Solutions for P parameters at T times."""
+
+    x: Tensor  # (M,)
+    u: Tensor  # (P, T, M)
+    total: Tensor  # (P, T)
+
+
+def problem_figure(problem: type[Problem]) -> Figure:
+    """One problem: its solution in time, the effect of its parameter, its mass over time."""
+    figure = Figure(figsize=(12, 3.6), layout="constrained")
+    left, middle, right = figure.subplots(1, 3)
+    figure.suptitle(f"{problem.title} ({problem.difficulty}):  {_formula(problem)}")
+    values = _spread(problem.train_range, 4)
+    draw_profiles(left, problem, problem.example[0])
+    draw_effect(middle, problem, values, problem.example[1])
+    draw_mass(right, problem, values)
+    return figure
+
+
+def overview_figure(problems: Iterable[type[Problem]]) -> Figure:
+    """Problems side by side: solutions at several times, and mass over time below."""
+    problems = list(problems)
+    figure = Figure(figsize=(3.2 * len(problems), 5.6), layout="constrained")
+    axes = figure.subplots(2, len(problems), squeeze=False)
+    for problem, (upper, lower) in zip(problems, axes.T, strict=True):
+        draw_profiles(upper, problem, problem.example[0])
+        draw_mass(lower, problem, _spread(problem.train_range, 3))
+        value = _named(problem, problem.example[0])
+        upper.set_title(f"{problem.title} ({problem.difficulty})\n{_formula(problem)}, {value}")
+        upper.set_ylabel("u" if problem is problems[0] else "")
+        lower.set_title("")
+        lower.set_ylabel("total of u" if problem is problems[0] else "")
+    return figure
+
+
+def draw_profiles(axes: Axes, problem: type[Problem], parameter: float) -> None:
+    """u(t, x) over x, darker as time goes on."""
+    times = _spread(problem.time_range, 5)
+    curves = _curves(problem, [parameter], times)
+    for u, t, colour in zip(curves.u[0], times, _shades(len(times)), strict=True):
+        axes.plot(curves.x, u, color=colour, label=f"t = {t:g}")
+    axes.set(xlabel="x", ylabel="u", title=f"in time, {_named(problem, parameter)}")
+    axes.legend(fontsize="small", framealpha=0.6, handlelength=1.6)
+
+
+def draw_effect(axes: Axes, problem: type[Problem], parameters: list[float], t: float) -> None:
+    """u(t, x) over x for several parameters."""
+    curves = _curves(problem, parameters, [t])
+    for u, value, style in zip(curves.u[:, 0], parameters, _styles(len(parameters)), strict=True):
+        axes.plot(curves.x, u, label=_named(problem, value), **style)
+    axes.set(xlabel="x", ylabel="u", title=f"its parameter, t = {t:g}")
+    axes.legend(fontsize="small", framealpha=0.6, handlelength=1.6)
+
+
+def draw_mass(axes: Axes, problem: type[Problem], parameters: list[float]) -> None:
+    """The total of u over time for several parameters."""
+    times = _spread(problem.time_range, 101)
+    totals = _curves(problem, parameters, times).total
+    for total, value, style in zip(totals, parameters, _styles(len(parameters)), strict=True):
+        axes.plot(times, total, label=_named(problem, value), **style)
+    axes.set(xlabel="t", ylabel="total of u", title="its mass")
+    axes.legend(fontsize="small", framealpha=0.6, handlelength=1.6)
+
+
+def save(figure: Figure, path: Path) -> Path:
+    """Writes the figure under its name only when it is complete."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.stem}.part{path.suffix}")
+    try:
+        figure.savefig(part, dpi=150)
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+    return path
+
+
+def _curves(problem: type[Problem], parameters: list[float], times: list[float]) -> Curves:
+    case = problem(torch.tensor(parameters, dtype=torch.float64))  # type: ignore[call-arg]
+    t = torch.tensor(times, dtype=torch.float64)
+    if isinstance(case, ClosedForm):
+        x = torch.linspace(*problem.domain, 1001, dtype=torch.float64)
+        return Curves(x, case.on_grid(t, x), case[:, None].total(t))
+    assert isinstance(case, Diffusive)
+    run = simulate(case, t)
+    return Curves(run.x, run.u, run.total)
+
+
+def _spread(ends: tuple[float, float], n: int) -> list[float]:
+    return np.linspace(*ends, n).tolist()
+
+
+def _shades(n: int) -> list[object]:
+    """Light to dark, in colour as in grey."""
+    return list(matplotlib.colormaps["viridis_r"](np.linspace(0.1, 1, n)))
+
+
+def _styles(n: int) -> list[dict[str, Any]]:
+    return [{"color": c, "linestyle": s} for c, s in zip(_shades(n), STYLES, strict=False)]
+
+
+def _named(problem: type[Problem], value: float) -> str:
+    return f"{SYMBOLS.get(problem.parameter, problem.parameter)} = {value:.3g}"
+
+
+def _formula(problem: type[Problem]) -> str:
+    formula = problem.equation
+    for plain, tex in (("u_xx", "u_{xx}"), ("beta", r"\beta"), ("exp(-1/u)", "e^{-1/u}")):
+        formula = formula.replace(plain, tex)
+    return f"${formula}$"

@@ -1,0 +1,95 @@
+import os
+import subprocess
+import sys
+
+import pytest
+from matplotlib.figure import Figure
+
+from probconserv.figures import problem_figure, save
+from probconserv.problems import PROBLEMS
+
+
+def run(*arguments, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "probconserv", *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "COLUMNS": "80", **environment},
+    )
+
+
+def test_problems_are_listed_whole_in_80_columns():
+    listed = run("problems")
+    assert listed.returncode == 0, listed.stderr
+    for name, problem in PROBLEMS.items():
+        (line,) = (
+            line for line in listed.stdout.splitlines() if line.strip().startswith(f"{name} ")
+        )
+        assert problem.equation in line
+        assert problem.difficulty in line
+    assert "…" not in listed.stdout
+    assert max(map(len, listed.stdout.splitlines())) <= 80
+
+
+def test_problems_are_drawn(tmp_path):
+    drawn = run("problems", "--plot", str(tmp_path / "new" / "pictures"))
+    assert drawn.returncode == 0, drawn.stderr
+    pictures = {path.stem: path for path in (tmp_path / "new" / "pictures").iterdir()}
+    assert set(pictures) == {*PROBLEMS, "overview"}
+    assert all(path.stat().st_size > 10_000 for path in pictures.values())
+
+
+@pytest.mark.parametrize("problem", PROBLEMS.values(), ids=lambda problem: problem.name)
+def test_a_picture_shows_times_parameters_and_mass(problem):
+    left, middle, right = problem_figure(problem).axes
+    assert [axes.get_xlabel() for axes in (left, middle, right)] == ["x", "x", "t"]
+    assert [len(axes.lines) for axes in (left, middle, right)] == [5, 4, 4]
+    low, high = problem.train_range
+    labels = [line.get_label() for line in right.lines]
+    assert labels[0].endswith(f"= {low:.3g}")
+    assert labels[-1].endswith(f"= {high:.3g}")
+    assert right.lines[0].get_xydata()[-1][0] == problem.time_range[1]
+
+
+def test_an_interrupted_picture_leaves_nothing(tmp_path):
+    class Broken(Figure):
+        def savefig(self, path, **options):
+            path.write_bytes(b"half a picture")
+            raise KeyboardInterrupt
+
+    (tmp_path / "a.png").write_bytes(b"the old one")
+    with pytest.raises(KeyboardInterrupt):
+        save(Broken(), tmp_path / "a.png")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
+    assert (tmp_path / "a.png").read_bytes() == b"the old one"
+
+
+def test_errors_are_one_line_and_a_status(tmp_path):
+    (tmp_path / "file").write_text("")
+    failed = run("problems", "--plot", str(tmp_path / "file" / "folder"))
+    assert failed.returncode == 1
+    assert failed.stderr.startswith("probconserv: ")
+    assert "Traceback" not in failed.stderr
+    unknown = run("problem")
+    assert unknown.returncode != 0
+    assert 'Did you mean "problems"' in unknown.stdout + unknown.stderr
+
+
+@pytest.mark.parametrize("missing", ["cyclopts", "matplotlib"])
+def test_a_missing_extra_is_named(tmp_path, missing):
+    (tmp_path / "sitecustomize.py").write_text(f"import sys; sys.modules[{missing!r}] = None")
+    failed = run("problems", "--plot", str(tmp_path / "out"), PYTHONPATH=str(tmp_path))
+    assert failed.returncode == 1
+    assert f"no {missing}" in failed.stderr
+    assert "pip install 'probconserv[" in failed.stderr
+
+
+def test_training_code_needs_torch_and_numpy_alone(tmp_path):
+    """GPU machines are often bare: the problems and their data import nothing else."""
+    code = (
+        "import sys, probconserv.data\\n"
+        "others = {'scipy', 'matplotlib', 'rich', 'cyclopts', 'gpytorch', 'pde'}\\n"
+        "assert not others & set(sys.modules), others & set(sys.modules)"
+    ).replace("\\n", "\n")
+    bare = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert bare.returncode == 0, bare.stderr
