@@ -80,6 +80,7 @@ def test_problems_are_the_same_on_cuda(family):
     assert alone.residual(u, u, u, u).device.type == "cuda"
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("layout", [30, (5, 6)], ids=str)
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda cls: cls.name)
 def test_a_stream_needs_nothing_from_the_host(family, layout):
