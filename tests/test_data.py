@@ -4,7 +4,7 @@ import torch
 from scipy.stats import kstest
 
 from probconserv import _random
-from probconserv.data import Functions, Stream, draw
+from probconserv.data import Functions, Shuffled, Stream, draw
 from probconserv.problems import PROBLEMS, Advection, ClosedForm, Stefan, SuperSlow
 
 FAMILIES = [cls for cls in PROBLEMS.values() if issubclass(cls, ClosedForm)]
@@ -129,6 +129,7 @@ def test_functions_can_be_picked_moved_and_converted():
     assert len(picked) == 2
     assert torch.equal(picked.target.u[1], functions.target.u[1])
     assert picked.problem.u_star[0] == functions.problem.u_star[4]
+    assert len(functions[2]) == 1
     single = functions.to(torch.float32)
     assert {a.dtype for a in numbers(single)} == {torch.float32}
 
@@ -144,6 +145,20 @@ def test_a_stream_depends_on_seed_and_step_alone(family):
     assert same(next(resumed), batches[2])
     assert same(next(resumed), batches[3])
     assert {a.dtype for a in numbers(batches[0])} == {torch.float32}
+    step = torch.tensor(2)
+    assert same(next(stream.since(step)), batches[2])
+    assert step == 2
+
+
+def test_an_epoch_has_every_function_once_and_the_next_another_order():
+    functions = draw(Stefan, "train", n=12)
+    shuffled = Shuffled(functions, n=4, seed=5)
+    epochs = [[shuffled(3 * e + i).problem.u_star for i in range(3)] for e in range(2)]
+    orders = [torch.cat(batches) for batches in epochs]
+    for order in orders:
+        assert torch.equal(order.sort().values, functions.problem.u_star.sort().values)
+    assert not torch.equal(*orders)
+    assert same(shuffled(4), Shuffled(functions, n=4, seed=5)(torch.tensor(4)))
 
 
 @pytest.mark.parametrize(
@@ -182,6 +197,16 @@ def test_bad_input_is_refused():
             Stream(Stefan, target=layout)
     with pytest.raises(ValueError, match=r"`seed` must be a whole number, got 0.5"):
         Stream(Stefan, seed=0.5)
+    for seed in (2**63, -(2**63) - 1):
+        with pytest.raises(ValueError, match="`seed` must fit into 64 bits"):
+            draw(Stefan, "train", n=2, seed=seed)
+    for step in (1.5, torch.tensor(1.5), torch.arange(3)):
+        with pytest.raises(ValueError, match=r"`step` must be (a|one) whole number"):
+            Stream(Stefan, n=2)(step)
+    with pytest.raises(ValueError, match=r"`dtype` must be a floating-point type, got torch.int32"):
+        Stream(Stefan, dtype=torch.int32)
+    with pytest.raises(ValueError, match="`n` must be from 1 to the 3 functions there are, got 4"):
+        Shuffled(draw(Stefan, "train", n=3), n=4)
     for problem in ("stefan", SuperSlow, SuperSlow(1.0)):
         with pytest.raises(ValueError, match=r"with a closed form.*`probconserv.problems.find`"):
             draw(problem, "train")

@@ -1,5 +1,6 @@
 """What must hold for every problem with a closed form. A new file in `problems/` is tested too."""
 
+import math
 import re
 from functools import partial
 from pathlib import Path
@@ -9,18 +10,29 @@ import torch
 from scipy.integrate import quad
 from torch.func import jvp
 
-from probconserv.problems import PROBLEMS, ClosedForm, Stefan
+from probconserv.problems import PROBLEMS, ClosedForm, Diffusive, Stefan
 
 FAMILIES = [cls for cls in PROBLEMS.values() if issubclass(cls, ClosedForm)]
-MAKERS = {cls.name: cls for cls in FAMILIES}
-MAKERS["stefan, both phases"] = lambda u_star: Stefan(u_star, k_min=0.3)
-MAKERS["stefan, slow melt"] = lambda u_star: Stefan(u_star, k_min=0.001, k_max=2.0)
+
+
+def maker(cls, **constants):
+    """The problem for values of its parameter, or for the value of its example."""
+
+    def make(value=cls.example[0]):
+        return cls(**{cls.parameter: value}, **constants)
+
+    return make
+
+
+MAKERS = {cls.name: maker(cls) for cls in FAMILIES}
+MAKERS["stefan, both phases"] = maker(Stefan, k_min=0.3)
+MAKERS["stefan, slow melt"] = maker(Stefan, k_min=0.001, k_max=2.0)
 (EXAMPLE,) = re.findall(
     r"```python\n(.*?)```", (Path(__file__).parents[1] / "docs/equations.md").read_text(), re.DOTALL
 )
 names: dict = {"__name__": "carried"}
 exec(EXAMPLE, names)
-MAKERS["the example of the docs"] = names["Carried"]
+MAKERS["the example of the docs"] = maker(names["Carried"])
 
 every_problem = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 
@@ -31,7 +43,7 @@ def scaled(numbers, ends):
 
 def random_case(make, rng, n=400, beyond=1.5):
     """n parameters and times, the latter `beyond` the time range; the corners are among them."""
-    cls = type(make(0.6))
+    cls = type(make())
     numbers = torch.rand(3, n, generator=rng, dtype=torch.float64)
     numbers[0, :4] = torch.tensor([0.0, 1.0, 0.0, 1.0])
     numbers[1, :4] = torch.tensor([0.0, 0.0, 1.0, 1.0])
@@ -51,9 +63,13 @@ def slopes(problem, t, x):
     return problem.solution(t, x), u_t, u_x(x), derivative(u_x, x)
 
 
+def waves(problem, u):
+    return derivative(lambda u: problem.flux(u, torch.zeros_like(u)), u)
+
+
 @every_problem
 def test_it_says_what_it_is(make):
-    problem = make(0.6)
+    problem = make()
     assert problem.difficulty in ("easy", "medium", "hard")
     assert problem.train_range[0] < problem.train_range[1]
     assert problem.domain[0] < problem.domain[1]
@@ -63,22 +79,23 @@ def test_it_says_what_it_is(make):
     low, high = problem.train_range
     assert low <= problem.example[0] <= high
     assert 0 <= problem.example[1] <= problem.time_range[1]
-    assert getattr(problem, problem.parameter) == 0.6
+    assert getattr(problem, problem.parameter) == problem.example[0]
 
 
 @every_problem
 def test_the_total_is_the_integral_of_the_solution(make, rng):
-    problems, times, _ = random_case(make, rng, n=12)
+    problems, times, _ = random_case(make, rng, n=8)
     totals = problems.total(times)
     low, high = problems.domain
     for i, t in enumerate(times):
         problem = problems[i]
         near = [0.0, 1e-4, 1e-3, 1e-2, 1e-1]  # a layer ahead of the front can be this thin
         points = [float(problem.front(t)) + sign * d for d in near for sign in (-1, 1)]
-        points = sorted({x for x in points if low < x < high}) or None
+        points += torch.linspace(low, high, 14)[1:-1].tolist()  # kinks and feet elsewhere
+        points = sorted({x for x in points if low < x < high})
         u_of = partial(problem.solution, t)
         area, _ = quad(lambda x, u_of=u_of: float(u_of(x)), low, high, points=points, limit=400)
-        assert float(totals[i]) == pytest.approx(area, rel=1e-8, abs=1e-8)
+        assert float(totals[i]) == pytest.approx(area, rel=1e-7, abs=1e-7)
 
 
 @every_problem
@@ -139,6 +156,9 @@ def test_the_front_moves_as_rankine_and_hugoniot_say(make, rng):
     behind, flux_behind = u, problem.flux(u, u_x)
     u, _, u_x, _ = slopes(problem, t, front + near)
     jump_of_flux = flux_behind - problem.flux(u, u_x)
+    if not isinstance(problem, Diffusive):  # Lax: information runs into a shock, never out of it
+        for speed_of_waves, sign in ((waves(problem, behind), 1), (waves(problem, u), -1)):
+            assert (sign * (speed_of_waves - speed) >= -1e-6).all()
     torch.testing.assert_close(speed * (behind - u), jump_of_flux, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(problem.solution(t, front), behind, rtol=1e-6, atol=5e-2)
 
@@ -149,13 +169,14 @@ def test_the_front_is_in_the_domain_or_not_a_number(make, rng):
     front = problem.front(t)
     low, high = problem.domain
     assert (front.isnan() | ((front >= low) & (front <= high))).all()
-    assert problem.front(torch.zeros_like(t))[t > 0].nan_to_num(-9).ne(0).all()
 
 
 @every_problem
 def test_it_starts_from_the_initial_condition_and_keeps_to_the_boundary(make, rng):
     problem, t, x = random_case(make, rng)
     torch.testing.assert_close(problem.solution(0.0, x), problem.initial(x), rtol=0, atol=0)
+    assert problem[:, None].initial(x[:3]).shape == (len(t), 3)
+    assert [end.shape for end in problem[:, None].boundary(t[:3])] == [(len(t), 3)] * 2
     problem, t = problem[t > 0], t[t > 0]
     for end, value in zip(problem.domain, problem.boundary(t), strict=True):
         torch.testing.assert_close(problem.solution(t, end), value, rtol=1e-12, atol=1e-12)
@@ -196,13 +217,13 @@ def test_float32_and_numbers_follow_each_other(make, rng):
     assert u.dtype == single.total(t.float()).dtype == single.front(t.float()).dtype
     assert u.dtype == torch.float32
     torch.testing.assert_close(u[away].double(), problem.solution(t, x)[away], atol=1e-4, rtol=0)
-    assert make(0.6).solution(t.float(), x.float()).dtype == torch.float32
-    assert make(0.6).flux(u, u).dtype == make(0.6).residual(u, u, u, u).dtype == torch.float32
+    assert make().solution(t.float(), x.float()).dtype == torch.float32
+    assert make().flux(u, u).dtype == make().residual(u, u, u, u).dtype == torch.float32
 
 
 @every_problem
 def test_bad_input_is_refused(make):
-    problem = make(0.6)
+    problem = make()
     low, high = problem.domain
     with pytest.raises(ValueError, match=r"`t` must be >= 0; its smallest value is -0.1"):
         problem.solution(-0.1, low)
@@ -211,7 +232,8 @@ def test_bad_input_is_refused(make):
             problem.solution(0.1, x)
     with pytest.raises(ValueError, match="`t` must be finite"):
         problem.total(float("nan"))
-    with pytest.raises(ValueError, match=f"`{problem.parameter}` must be .*; got -1"):
-        make(-1.0)
+    if problem.allowed[0] > -math.inf:
+        with pytest.raises(ValueError, match=f"`{problem.parameter}` must be .*; got "):
+            make(problem.allowed[0] - 1.0)
     with pytest.raises(ValueError, match=f"`{problem.parameter}` must be finite"):
         make(float("nan"))

@@ -1,23 +1,26 @@
 """Each problem's own facts, from the paper and from other routes than the code's."""
 
-import json
 from dataclasses import dataclass
 
 import mpmath
 import numpy as np
 import pytest
 import torch
-from torch.autograd import gradcheck
+from torch.autograd import gradcheck, gradgradcheck
 
 import probconserv as pc
+from probconserv import problems
 from probconserv.problems import (
     PROBLEMS,
     Advection,
     Burgers,
     ClosedForm,
     Diffusion,
+    GeneralStefan,
     PorousMedium,
     Stefan,
+    SuperSlow,
+    VariableCoefficient,
     find,
 )
 
@@ -32,12 +35,10 @@ def test_names_ranges_and_domains_are_the_papers():
         "advection": ("beta", (1, 5), (0, 1), (0, 1), "medium"),
         "burgers": ("a", (1, 4), (-1, 1), (0, 1), "hard"),
     }
-    closed = {name: cls for name, cls in PROBLEMS.items() if issubclass(cls, ClosedForm)}
-    assert {
-        name: (cls.parameter, cls.train_range, cls.domain, cls.time_range, cls.difficulty)
-        for name, cls in closed.items()
-    } == facts
-    assert json.dumps(list(PROBLEMS))
+    for name, expected in facts.items():
+        cls = PROBLEMS[name]
+        told = cls.parameter, cls.train_range, cls.domain, cls.time_range, cls.difficulty
+        assert told == expected
 
 
 def test_an_unknown_name_is_refused_with_the_nearest_one():
@@ -64,6 +65,9 @@ def test_the_porous_medium_total_is_the_papers(m):
     torch.testing.assert_close(PorousMedium(m).boundary(T)[0], (m * T) ** (1 / m))
     assert PorousMedium(m).front(0.25) == 0.25
     assert PorousMedium(m).front(torch.tensor([0.0, 1.5])).isnan().all()
+    late = torch.tensor([1.5, 1e3, 1e12], dtype=torch.float64)  # the wave is nearly flat
+    middle = PorousMedium(m).solution(late, 0.5)
+    torch.testing.assert_close(PorousMedium(m).total(late)[1:], middle[1:], rtol=1e-6, atol=0)
 
 
 def test_no_diffusion_where_a_prediction_is_negative():
@@ -75,7 +79,7 @@ def test_no_diffusion_where_a_prediction_is_negative():
         assert residual[2] == pytest.approx(1 - 0.5**m - m * 0.5 ** (m - 1))
 
 
-@pytest.mark.parametrize("k_min", [0.0, 1e-9, 1e-4, 0.3, 1.0, 4.0])
+@pytest.mark.parametrize("k_min", [0.0, 1e-310, 1e-18, 1e-9, 1e-4, 0.3, 1.0, 4.0])
 @pytest.mark.parametrize("u_star", [1e-9, 0.05, 0.55, 0.6, 0.7, 0.999])
 def test_the_stefan_front_solves_its_equation_to_rounding(u_star, k_min):
     """Flux behind = flux ahead + u_star times the front's speed, in 50 digits."""
@@ -85,7 +89,7 @@ def test_the_stefan_front_solves_its_equation_to_rounding(u_star, k_min):
         def imbalance(y):
             behind = (1 - u) / mpmath.erf(y) * mpmath.exp(-y * y)
             root = mpmath.sqrt(k)
-            if not k:
+            if k < 1e-30:  # the layer ahead is too thin to matter
                 return mpmath.log(behind / (u * y * mpmath.sqrt(mpmath.pi)))
             return mpmath.log(behind / (u * root)) + mpmath.log(
                 mpmath.erfc(y / root) * mpmath.exp((y / root) ** 2)
@@ -118,6 +122,28 @@ def test_a_little_conduction_ahead_of_the_stefan_front_changes_little():
     torch.testing.assert_close(one_phase.solution(0.05, x), (x / (2 * 0.05**0.5)).erfc())
 
 
+def test_stefan_fills_the_domain_in_the_end():
+    for t in (1e3, 1e10, 1e30):
+        assert Stefan(0.6).total(t) == pytest.approx(1, abs=0.02)
+        assert Stefan(0.6).front(t).isnan()
+    assert Stefan(0.6).total(1e30) == pytest.approx(1, abs=1e-15)
+    assert Stefan(0.6, k_min=0.3).outflow(0.0) == 0
+    assert Stefan(0.6).inflow(0.0) == torch.inf
+
+
+def test_conductivities_hold_at_the_critical_value():
+    u = torch.tensor([0.6, 0.59], dtype=torch.float64)
+    for problem in (Stefan(0.6, k_min=0.2), GeneralStefan(0.6, k_min=0.2)):
+        assert problem.conductivity(u, u).tolist() == [1.0, 0.2]
+        assert problem.boundary(0.1)[0] == 1
+    x = torch.tensor([0.49, 0.5], dtype=torch.float64)
+    assert VariableCoefficient(0.3).conductivity(u, x).tolist() == [1.0, 0.3]
+    assert [float(end) for end in SuperSlow(1.2).boundary(0.5)] == [1.2, 0.0]
+    assert SuperSlow(1.0).conductivity(torch.tensor([0.5, -1.0]), x).tolist() == pytest.approx(
+        [np.exp(-2), 0.0]
+    )
+
+
 def test_stefan_loses_what_seeps_out():
     problem = Stefan(0.6, k_min=0.5)
     assert problem.outflow(0.1) > 0.01
@@ -137,6 +163,7 @@ def test_the_advection_step_leaves_and_the_total_stops():
     assert (problem.total(leaves + 1) == 1).all()
     assert (problem.solution(leaves + 1e-9, 1.0) == 1).all()
     assert (problem.total(leaves / 2) == 0.75).all()
+    assert (problem.front(torch.zeros_like(beta)) == 0.5).all()
 
 
 def test_burgers_is_finite_when_it_breaks():
@@ -160,6 +187,7 @@ def test_the_burgers_shock_leaves_and_the_total_stops():
     assert (problem.front(leaves) == 1).all()
     assert problem.front(leaves + 1e-9).isnan().all()
     assert (problem.solution(leaves, 1.0) == problem.a).all()
+    assert (problem.boundary(leaves)[1] == problem.a).all()
 
 
 def test_parameters_times_and_places_broadcast():
@@ -194,6 +222,12 @@ def test_solutions_can_be_differentiated_in_their_parameters():
     assert gradcheck(lambda u, k: Stefan(u, k_min=k).solution(t, 0.1), (value, soft))
     assert gradcheck(lambda u: Stefan(u).total(t), value)
     assert gradcheck(lambda m: PorousMedium(m).total(t), value)
+    assert gradgradcheck(lambda u, k: Stefan(u, k_min=k).front(t), (value, soft))
+    assert gradgradcheck(lambda u: Stefan(u).solution(t, 0.1), value)
+    for k_min in (0.0, 1e-12, 1e-16):  # the layer ahead is thin, its derivative is not wild
+        (slope,) = torch.autograd.grad(Stefan(value, k_min=k_min).front(t).sum(), value)
+        (sharp,) = torch.autograd.grad(Stefan(value).front(t).sum(), value)
+        torch.testing.assert_close(slope, sharp, rtol=1e-6, atol=0)
 
 
 def test_two_dtypes_or_an_integer_grid_are_refused():
@@ -210,6 +244,54 @@ def test_two_dtypes_or_an_integer_grid_are_refused():
         Stefan(0.6, k_max=0.0)
     with pytest.raises(ValueError, match=r"strictly between 0 and 1; got 1.2"):
         Stefan(torch.tensor([0.5, 1.2], dtype=torch.float64))
+
+
+def test_parameters_of_several_shapes_are_one_shape():
+    u_star = torch.tensor([[0.5], [0.6], [0.65]], dtype=torch.float64)
+    k_min = torch.tensor([0.0, 0.3], dtype=torch.float64)
+    both = Stefan(u_star, k_min=k_min)
+    assert both.shape == (3, 2)
+    assert both[2].shape == (2,)
+    assert both[:, 1].front(0.01)[0] == Stefan(0.5, k_min=0.3).front(0.01)
+    with pytest.raises(ValueError, match=r"`k_min` of shape \(2,\) does not broadcast with"):
+        Stefan(u_star[:, 0], k_min=k_min)
+    with pytest.raises(ValueError, match=r"`k_min` is torch.float32 but `u_star`"):
+        Stefan(u_star, k_min=k_min.float())
+    with pytest.raises(TypeError):
+        list(Stefan(0.6))
+
+
+def test_losses_refuse_whole_numbers():
+    ones = torch.ones(2, dtype=torch.int64)
+    with pytest.raises(ValueError, match="`u` must hold floating-point numbers"):
+        Diffusion(1.5).residual(ones, ones, ones, ones)
+    with pytest.raises(ValueError, match="`u` must hold floating-point numbers"):
+        Diffusion(1.5).flux(ones, ones)
+
+
+def test_an_equation_that_does_not_say_what_it_must_is_refused():
+    class Nameless(ClosedForm):
+        pass
+
+    with pytest.raises(TypeError, match="Nameless must say its `name`"):
+        problems._whole(Nameless)
+
+    class Level(Burgers):
+        difficulty = "Medium"
+
+    with pytest.raises(ValueError, match=r"`Level.difficulty` must be one of easy, medium, hard"):
+        problems._whole(Level)
+
+    @dataclass(frozen=True, eq=False)
+    class Two(Advection):
+        other: object
+
+    with pytest.raises(ValueError, match="`other` of Two must have a number as default"):
+        pc.data.draw(Two, "train", n=2)
+
+
+def test_rounding_below_the_domain_is_cut_off():
+    assert PorousMedium(6.0).solution(0.0, torch.tensor(-9e-7)) == 0
 
 
 def test_a_grid_computed_in_floating_point_is_inside_the_domain():

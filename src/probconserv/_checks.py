@@ -141,6 +141,16 @@ def broadcasts(name: str, x: Tensor, shape: Sequence[int], what: str) -> None:
             )
 
 
+def broadcast(name: str, x: Tensor, other_name: str, other: Tensor) -> None:
+    try:
+        torch.broadcast_shapes(x.shape, other.shape)
+    except RuntimeError:
+        raise InputError(
+            f"`{name}` of shape {tuple(x.shape)} does not broadcast with `{other_name}` of shape "
+            f"{tuple(other.shape)}."
+        ) from None
+
+
 def choice(name: str, given: str, choices: Iterable[str]) -> None:
     options = list(choices)
     if given not in options:
@@ -169,4 +179,11 @@ def samples(n: int) -> int:
 def whole(name: str, n: int) -> int:
     if not isinstance(n, Integral):
         raise InputError(f"`{name}` must be a whole number, got {n!r}.")
+    if not -(1 << 63) <= n < 1 << 63:
+        raise InputError(f"`{name}` must fit into 64 bits, got {n}.")
     return int(n)
+
+
+def equal(name: str, given: object, expected: object, of: str) -> None:
+    if given != expected:
+        raise InputError(f"`{name}` is {given!r} but {of} has {expected!r}.")

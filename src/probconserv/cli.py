@@ -32,12 +32,14 @@ def problems(*, plot: Path | None = None) -> None:
     """
     closed = [p for p in PROBLEMS.values() if issubclass(p, ClosedForm)]
     others = [p for p in PROBLEMS.values() if not issubclass(p, ClosedForm)]
-    Console().print(_table("Closed form", closed), _table("Finite volumes (simulate)", others))
+    console = Console()
+    console.print(_table("Closed form", closed, console.width))
+    console.print(_table("Finite volumes (simulate)", others, console.width))
     if plot is not None:
         _draw(plot, closed)
 
 
-def _table(title: str, problems: Sequence[type[Problem]]) -> Table:
+def _table(title: str, problems: Sequence[type[Problem]], width: int) -> Table:
     table = Table(
         title=title,
         title_justify="left",
@@ -46,7 +48,7 @@ def _table(title: str, problems: Sequence[type[Problem]]) -> Table:
         show_edge=False,
     )
     for heading in ("name", "equation", "x", "t", "parameter", "level"):
-        table.add_column(heading, no_wrap=True)
+        table.add_column(heading, no_wrap=width >= 80, overflow="fold")
     for problem in problems:
         domain, times, values = (
             f"{low:g}..{high:.4g}"

@@ -14,7 +14,7 @@ from ._random import uniform
 from .problems import ClosedForm
 
 SEEDS = {"train": 1, "validation": 2, "test": 3}
-STREAM = 4  # the seed of streams, which therefore never meet a fixed set
+STREAM, SHUFFLE = 4, 5  # seeds of streams and orders, which therefore never meet a fixed set
 
 Source: TypeAlias = type[ClosedForm] | ClosedForm
 Layout: TypeAlias = int | tuple[int, int]
@@ -40,9 +40,10 @@ class Functions:
     def __len__(self) -> int:
         return len(self.context.t)
 
-    def __getitem__(self, index: slice | Tensor) -> "Functions":
-        context, target = (Points(*(a[index] for a in p)) for p in (self.context, self.target))
-        return Functions(self.problem[index], context, target)
+    def __getitem__(self, index: int | slice | Tensor) -> "Functions":
+        which = [index] if isinstance(index, int) else index
+        context, target = (Points(*(a[which] for a in p)) for p in (self.context, self.target))
+        return Functions(self.problem[which], context, target)
 
     def to(self, *args: Any, **kwargs: Any) -> "Functions":
         """Moved or converted, as `torch.Tensor.to` does it."""
@@ -103,17 +104,46 @@ class Stream:
 
     def __post_init__(self) -> None:
         check.whole("seed", self.seed)
+        if not self.dtype.is_floating_point:
+            raise InputError(f"`dtype` must be a floating-point type, got {self.dtype}.")
         sampler = _Sampler(self.problem, self.n, self.context, self.target, self.device)
         object.__setattr__(self, "_sampler", sampler)
 
     def __call__(self, step: int | Tensor) -> Functions:
-        return self._sampler((STREAM, self.seed, step)).to(self.dtype)
+        return self._sampler((STREAM, self.seed, _number(step))).to(self.dtype)
 
     def since(self, step: int = 0) -> Iterator[Functions]:
         """The batches from `step` on, without end."""
         while True:
             yield self(step)
-            step += 1
+            step = step + 1
+
+
+@dataclass(frozen=True, eq=False)
+class Shuffled:
+    """Batches of a fixed set, in a new order every epoch: `shuffled(step)` is `n` of its functions.
+
+    The order is a function of (seed, epoch); what does not fill a batch waits for the next epoch.
+    """
+
+    functions: Functions
+    n: int = 250
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.n <= len(self.functions):
+            raise InputError(
+                f"`n` must be from 1 to the {len(self.functions)} functions there are, "
+                f"got {self.n}."
+            )
+
+    def __call__(self, step: int | Tensor) -> Functions:
+        u = self.functions.context.u
+        batches = len(self.functions) // self.n
+        epoch, batch = step // batches, step % batches
+        order = uniform((SHUFFLE, self.seed, epoch), (len(self.functions),), u.device).argsort()
+        within = batch * self.n + torch.arange(self.n, device=u.device)
+        return self.functions[order[within]]
 
 
 class _Sampler:
@@ -157,6 +187,14 @@ class _Sampler:
         t, x = product(numbers, layout) if isinstance(layout, tuple) else numbers.chunk(2, dim=1)
         t, x = _scaled(t, problem.time_range), _scaled(x, problem.domain)
         return Points(t, x, problem[:, None]._solution(t, x))
+
+
+def _number(step: int | Tensor) -> int | Tensor:
+    if not isinstance(step, Tensor):
+        return check.whole("step", step)
+    if step.ndim or step.is_floating_point():
+        raise InputError(f"`step` must be one whole number, got {step.dtype} {tuple(step.shape)}.")
+    return step
 
 
 def _size(name: str, layout: Layout) -> int:

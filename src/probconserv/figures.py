@@ -96,7 +96,7 @@ def save(figure: Figure, path: Path) -> Path:
 
 
 def _curves(problem: type[Problem], parameters: list[float], times: list[float]) -> Curves:
-    case = problem(torch.tensor(parameters, dtype=torch.float64))  # type: ignore[call-arg]
+    case = problem(**{problem.parameter: torch.tensor(parameters, dtype=torch.float64)})
     t = torch.tensor(times, dtype=torch.float64)
     if isinstance(case, ClosedForm):
         x = torch.linspace(*problem.domain, 1001, dtype=torch.float64)

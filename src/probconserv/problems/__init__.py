@@ -22,21 +22,36 @@ from .stefan import Stefan as Stefan
 from .super_slow import SuperSlow as SuperSlow
 from .variable import VariableCoefficient as VariableCoefficient
 
+LEVELS = ("easy", "medium", "hard")
+FACTS = (
+    *("name", "title", "equation", "parameter", "train_range", "domain", "time_range"),
+    *("difficulty", "example"),
+)
+
 
 def _found() -> dict[str, type[Problem]]:
     """Closed forms first, from easy to hard."""
     modules = [import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__)]
-    found = {
+    found = [
         cls
         for module in modules
         for cls in vars(module).values()
-        if isinstance(cls, type) and issubclass(cls, Problem) and "name" in vars(cls)
-    }
-    levels = ("easy", "medium", "hard")
+        if isinstance(cls, type) and issubclass(cls, Problem) and cls.__module__ == module.__name__
+    ]
+    whole = [cls for cls in found if cls not in (Problem, ClosedForm, Diffusive) and _whole(cls)]
     order = sorted(
-        found, key=lambda p: (not issubclass(p, ClosedForm), levels.index(p.difficulty), p.name)
+        whole, key=lambda p: (not issubclass(p, ClosedForm), LEVELS.index(p.difficulty), p.name)
     )
     return {problem.name: problem for problem in order}
+
+
+def _whole(problem: type[Problem]) -> bool:
+    """A problem that says all that it must; one that does not is refused by name."""
+    for word in FACTS:
+        if not hasattr(problem, word):
+            raise TypeError(f"{problem.__module__}: {problem.__name__} must say its `{word}`.")
+    check.choice(f"{problem.__name__}.difficulty", problem.difficulty, LEVELS)
+    return True
 
 
 PROBLEMS: dict[str, type[Problem]] = _found()

@@ -43,15 +43,30 @@ class Problem:
     periodic: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        like, of = None, ""
         for name, value in self._parameters().items():
-            object.__setattr__(self, name, check.tensor(name, value))
+            parameter = check.tensor(name, value)
+            object.__setattr__(self, name, parameter)
+            if parameter.ndim and like is not None:
+                check.same_kind(name, parameter, f"`{of}`", like)
+                check.broadcast(name, parameter, of, like)
+            elif parameter.ndim:
+                like, of = parameter, name
         check.strictly_between(self.parameter, getattr(self, self.parameter), *self.allowed)
 
     def __getitem__(self, index: Any) -> Self:
-        """The problem with indexed parameters; numbers stay as they are."""
+        """The problem with indexed parameters, broadcast to one shape; numbers stay as they are."""
+        shape = self.shape
         return self._with(
-            {name: p[index] if p.ndim else p for name, p in self._parameters().items()}
+            {k: p.expand(shape)[index] if p.ndim else p for k, p in self._parameters().items()}
         )
+
+    __iter__ = None  # numbers have no end
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of the parameters together."""
+        return torch.broadcast_shapes(*(p.shape for p in self._parameters().values()))
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
         """The problem with its parameters moved or converted, as `torch.Tensor.to` does it."""
@@ -64,12 +79,14 @@ class Problem:
     def initial(self, x: ArrayLike) -> Tensor:
         """u(0, x)."""
         problem, x = self._ready(x=x)
-        return problem._initial(x)
+        return problem._initial(x).expand(torch.broadcast_shapes(self.shape, x.shape))
 
     def boundary(self, t: ArrayLike) -> tuple[Tensor, Tensor]:
         """u at the left and at the right end of the domain."""
         problem, t = self._ready(t=t)
-        return problem._boundary(t)
+        shape = torch.broadcast_shapes(self.shape, t.shape)
+        left, right = problem._boundary(t)
+        return left.expand(shape), right.expand(shape)
 
     def _parameters(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
@@ -77,8 +94,11 @@ class Problem:
     @classmethod
     def _constants(cls) -> dict[str, float]:
         """The other parameters and their defaults."""
-        fields = {f.name: f for f in dataclasses.fields(cls) if f.name != cls.parameter}
-        return {name: cast(float, field.default) for name, field in fields.items()}
+        others = {f.name: f.default for f in dataclasses.fields(cls) if f.name != cls.parameter}
+        for name, default in others.items():
+            if not isinstance(default, int | float):
+                raise InputError(f"`{name}` of {cls.__name__} must have a number as default.")
+        return cast(dict[str, float], others)
 
     @classmethod
     def _with(cls, parameters: dict[str, Tensor]) -> Self:
@@ -104,7 +124,9 @@ class Problem:
                 check.finite("t", value, 0.0, "The equation starts at t = 0.")
             else:
                 check.inside("x", value, *self.domain, f"the domain of {self.name}")
-        return self._like(tensors[0]), *tensors
+        cut = {"t": (0.0, None), "x": self.domain}  # what rounding put outside
+        values = (v.clamp(*cut[name]) for name, v in zip(given, tensors, strict=True))
+        return self._like(tensors[0]), *values
 
     def _like(self, tensor: Tensor) -> Self:
         """The problem with parameters that are numbers of the kind of `tensor`."""
@@ -149,31 +171,33 @@ class ClosedForm(Problem):
     def total(self, t: ArrayLike) -> Tensor:
         """The integral of u(t, .) over the domain: the b(t) of the conservation law."""
         problem, t = self._ready(t=t)
-        return problem._total(t)
+        return problem._total(t).expand(torch.broadcast_shapes(self.shape, t.shape))
 
     def inflow(self, t: ArrayLike) -> Tensor:
         """The flux through the left end, counted to the right."""
         problem, t = self._ready(t=t)
-        return problem._inflow(t)
+        return problem._inflow(t).expand(torch.broadcast_shapes(self.shape, t.shape))
 
     def outflow(self, t: ArrayLike) -> Tensor:
         """The flux through the right end, counted to the right."""
         problem, t = self._ready(t=t)
-        return problem._outflow(t)
+        return problem._outflow(t).expand(torch.broadcast_shapes(self.shape, t.shape))
 
     def front(self, t: ArrayLike) -> Tensor:
         """Where the front is; NaN where there is none, or none yet, or it has left the domain."""
         problem, t = self._ready(t=t)
-        front = problem._front(t)
-        inside = (front >= self.domain[0]) & (front <= self.domain[1]) & (t > 0)
+        front = problem._front(t).expand(torch.broadcast_shapes(self.shape, t.shape))
+        inside = (front >= self.domain[0]) & (front <= self.domain[1])
         return torch.where(inside, front, torch.nan)
 
     def flux(self, u: Tensor, u_x: Tensor) -> Tensor:
         """F(u, u_x), so that u_t + F_x = 0."""
+        u = check.as_tensor("u", u)
         return self._like(u)._flux(u, u_x)
 
     def residual(self, u: Tensor, u_t: Tensor, u_x: Tensor, u_xx: Tensor) -> Tensor:
         """u_t + F_x from given derivatives: 0 where u is smooth and solves the equation."""
+        u = check.as_tensor("u", u)
         return self._like(u)._residual(u, u_t, u_x, u_xx)
 
     @classmethod
@@ -196,7 +220,7 @@ class ClosedForm(Problem):
         return Grid(t, x, self.on_grid(t, x), self[..., None].total(t))
 
     def _front(self, t: Tensor) -> Tensor:
-        return torch.full_like(t * getattr(self, self.parameter), torch.nan)
+        return torch.full_like(t, torch.nan)
 
     def _solution(self, t: Tensor, x: Tensor) -> Tensor:
         raise NotImplementedError

@@ -45,8 +45,7 @@ class Burgers(ClosedForm):
         return self.a / 2 * (1 + self.a * t).clamp(max=4)
 
     def _boundary(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        left = self.a + 0 * t
-        return left, torch.where(self.a * t >= 3, left, 0)
+        return self.a, torch.where(self.a * t >= 3, self.a, 0)
 
     def _inflow(self, t: Tensor) -> Tensor:
         return self._boundary(t)[0] ** 2 / 2

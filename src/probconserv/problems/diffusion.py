@@ -36,10 +36,10 @@ class Diffusion(ClosedForm, Diffusive):
         return (-self.k * t).exp() * x.sin()
 
     def _initial(self, x: Tensor) -> Tensor:
-        return x.sin() + 0 * self.k
+        return x.sin()
 
     def _total(self, t: Tensor) -> Tensor:
-        return torch.zeros_like(self.k * t)
+        return torch.zeros_like(t)
 
     def _boundary(self, t: Tensor) -> tuple[Tensor, Tensor]:
         return self._total(t), self._total(t)

@@ -39,11 +39,10 @@ class GeneralStefan(Diffusive):
         check.finite("k_min", self.k_min, 0.0, "It is a conductivity.")
 
     def _initial(self, x: Tensor) -> Tensor:
-        return torch.zeros_like(self.u_star * x)
+        return torch.zeros_like(x)
 
     def _boundary(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        right = torch.zeros_like(self.u_star * t)
-        return right + 1, right
+        return torch.ones_like(t), torch.zeros_like(t)
 
     def _conductivity(self, u: Tensor, x: Tensor) -> Tensor:
         return torch.where(u >= self.u_star, self.k_max, self.k_min)

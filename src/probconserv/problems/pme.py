@@ -36,11 +36,13 @@ class PorousMedium(ClosedForm, Diffusive):
         return self._power(t - x, 1 / self.m)
 
     def _initial(self, x: Tensor) -> Tensor:
-        return torch.zeros_like(self.m * x)
+        return torch.zeros_like(x)
 
     def _total(self, t: Tensor) -> Tensor:
         upper = 1 + 1 / self.m
-        return (self._power(t, upper) - self._power(t - 1, upper)) / (self.m + 1)
+        late = t > 1  # then 1 - ((t - 1) / t)^upper of it is still here
+        here = torch.where(late, -(upper * (-1 / torch.where(late, t, 2)).log1p()).expm1(), 1)
+        return self._power(t, upper) / (self.m + 1) * here
 
     def _boundary(self, t: Tensor) -> tuple[Tensor, Tensor]:
         return self._power(t, 1 / self.m), self._power(t - 1, 1 / self.m)
@@ -52,7 +54,7 @@ class PorousMedium(ClosedForm, Diffusive):
         return self._boundary(t)[1]
 
     def _front(self, t: Tensor) -> Tensor:
-        return t + 0 * self.m
+        return torch.where(t > 0, t, torch.nan)
 
     def _power(self, depth: Tensor, exponent: Tensor) -> Tensor:
         """(m depth_+)^exponent, with derivatives 0 and not NaN where depth < 0."""

@@ -59,20 +59,19 @@ class Stefan(ClosedForm, Diffusive):
         return torch.where(started, u, 0)
 
     def _initial(self, x: Tensor) -> Tensor:
-        return torch.zeros_like(self.u_star * x)
+        return torch.zeros_like(x)
 
     def _total(self, t: Tensor) -> Tensor:
         started = t > 0
         width, y, z = self._right_end(torch.where(started, t, 1))
         slope = self._slope(self._alpha)
-        fed = slope * width / ROOT_PI
-        passed = slope * width * (y * y.erf() + (-(y**2)).exp() / ROOT_PI) - 1
         seeped = self._ahead(y) / z * (1 / (ROOT_PI * erfcx(z)) - z)
-        lost = torch.where(self._alpha * width >= 1, passed, seeped)
-        return torch.where(started, fed - lost, 0)
+        before = slope * width / ROOT_PI - seeped
+        after = 1 - slope * (y.erf() + (-(y**2)).expm1() / (ROOT_PI * y))  # the front has left
+        return torch.where(started, torch.where(self._alpha * width >= 1, after, before), 0)
 
     def _boundary(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        return torch.ones_like(self.u_star * t), self._solution(t, torch.ones_like(t))
+        return torch.ones_like(t), self._solution(t, torch.ones_like(t))
 
     def _inflow(self, t: Tensor) -> Tensor:
         """Infinite at t = 0."""
@@ -87,7 +86,7 @@ class Stefan(ClosedForm, Diffusive):
         return torch.where(started, 2 / ROOT_PI * self.k_max / width * steepness, 0)
 
     def _front(self, t: Tensor) -> Tensor:
-        return self._alpha * self._width(t)
+        return torch.where(t > 0, self._alpha * self._width(t), torch.nan)
 
     def _flux(self, u: Tensor, u_x: Tensor) -> Tensor:
         return -self._conductivity(u) * u_x
@@ -123,7 +122,7 @@ class Stefan(ClosedForm, Diffusive):
         """u ahead of the front: u_star erfc(y / ratio) / erfc(front / ratio)."""
         ratio, front = self._ratio, self._alpha
         y = torch.maximum(y, front)
-        fall = ((front - y) * (front + y) / ratio**2).exp()  # erfc underflows, this does not
+        fall = ((front - y) / ratio * ((front + y) / ratio)).exp()  # erfc underflows, not this
         u = self.u_star * fall * erfcx(y / ratio) / erfcx(front / ratio)
         return torch.where(self.k_min > 0, u, 0)
 
@@ -131,8 +130,7 @@ class Stefan(ClosedForm, Diffusive):
     def _alpha(self) -> Tensor:
         """The front in units of width, where the flux behind it feeds the jump or the flux ahead.
 
-        slope exp(-y^2) = u_star * ahead(y), with ahead = sqrt(pi) y for k_min = 0 and
-        ratio / erfcx(y / ratio) else. Newton's method in log y on the logarithm of both sides,
+        slope exp(-y^2) = u_star pull(y). Newton's method in log y on the logarithm of both sides,
         which is concave: from the second step on it comes from the right.
         """
         u_star, ratio = self.u_star, self._ratio
@@ -141,17 +139,32 @@ class Stefan(ClosedForm, Diffusive):
             log_y = (guess + 0 * ratio).log()
             for _ in range(NEWTON_STEPS):
                 log_y = log_y - self._imbalance(log_y.exp()) / self._imbalance_slope(log_y.exp())
-        y = log_y.exp()  # one more step, through which derivatives pass
-        return y * (1 - self._imbalance(y) / self._imbalance_slope(y))
+        for _ in range(2):  # derivatives pass through these, the first and the second
+            log_y = log_y - self._imbalance(log_y.exp()) / self._imbalance_slope(log_y.exp())
+        return log_y.exp()
 
     def _imbalance(self, y: Tensor) -> Tensor:
-        ratio = self._ratio
-        ahead = torch.where(self.k_min > 0, ratio / erfcx(y / ratio), ROOT_PI * y)
-        return self._slope(y).log() - y**2 - (self.u_star * ahead).log()
+        return self._slope(y).log() - y**2 - (self.u_star * self._pull(y)[0]).log()
 
     def _imbalance_slope(self, y: Tensor) -> Tensor:
         """The derivative of the imbalance in log y."""
-        z = y / self._ratio
-        ahead = (2 / ROOT_PI * z / erfcx(z) - 2 * z**2).clamp(0, 1)  # rounding, for large z
         behind = 2 / ROOT_PI * y * (-(y**2)).exp() / y.erf() + 2 * y**2
-        return -behind - torch.where(self.k_min > 0, ahead, 1)
+        return -behind - self._pull(y)[1]
+
+    def _pull(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """What the jump or the layer ahead takes, over u_star, and its logarithmic derivative.
+
+        sqrt(pi) y for k_min = 0, else ratio / erfcx(z) with z = y / ratio. Where z is large,
+        rounding would leave little of the derivatives of that: there it is a series in 1 / z^2.
+        """
+        z = y / self._ratio
+        thin = (z > 100) | (self.k_min == 0)
+        safe = torch.where(thin, 1, z)
+        a = torch.where(self.k_min > 0, 1 / torch.where(thin, 2 * z**2, 1), 0)
+        pull = torch.where(
+            thin, ROOT_PI * y * (1 + a - 2 * a**2 + 10 * a**3), self._ratio / erfcx(safe)
+        )
+        slope = torch.where(
+            thin, 1 - 2 * a + 10 * a**2, 2 / ROOT_PI * safe / erfcx(safe) - 2 * safe**2
+        )
+        return pull, slope
