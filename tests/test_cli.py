@@ -75,6 +75,19 @@ def test_errors_are_one_line_and_a_status(tmp_path):
     assert 'Did you mean "problems"' in unknown.stdout + unknown.stderr
 
 
+def test_training_from_the_command_line(tmp_path):
+    options = ["--out", str(tmp_path / "run"), "--batch", "4", "--hidden", "8", "--device", "cpu"]
+    trained = run("train", "advection", *options, "--steps", "4")
+    assert trained.returncode == 0, trained.stderr
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert names == {"card.json", "checkpoint.safetensors", "metrics.csv", "weights.safetensors"}
+    unknown = run("train", "advektion", *options)
+    assert unknown.returncode == 1
+    assert "Did you mean 'advection'" in unknown.stderr
+    open_ended = run("train", "super_slow", *options)
+    assert "super_slow has no closed form" in open_ended.stderr
+
+
 @pytest.mark.parametrize("missing", ["cyclopts", "matplotlib"])
 def test_a_missing_extra_is_named(tmp_path, missing):
     (tmp_path / "sitecustomize.py").write_text(f"import sys; sys.modules[{missing!r}] = None")
@@ -87,7 +100,7 @@ def test_a_missing_extra_is_named(tmp_path, missing):
 def test_training_code_needs_torch_and_numpy_alone(tmp_path):
     """GPU machines are often bare: the problems and their data import nothing else."""
     code = (
-        "import sys, probconserv.data\\n"
+        "import sys, probconserv.training\\n"
         "others = {'scipy', 'matplotlib', 'rich', 'cyclopts', 'gpytorch', 'pde'}\\n"
         "assert not others & set(sys.modules), others & set(sys.modules)"
     ).replace("\\n", "\n")

@@ -14,7 +14,8 @@ def test_the_code_in_the_readme_runs_and_conserves(capsys):
     for block in blocks:
         exec(compile(block, str(README), "exec"), names)
     law, post = names["law"], names["post"]
-    assert len(blocks) == 3
+    assert len(blocks) == 4
+    assert names["melt"].residual(names["field"]).abs().max() < 1e-12
     assert law.residual(names["mean"]).abs().max() > 1e-3
     for field in (post, names["hard"], names["joint"], names["paper"], names["exact"]):
         assert law.residual(field).abs().max() < 1e-12

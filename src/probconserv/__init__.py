@@ -4,6 +4,7 @@ A Gaussian field goes in, a law is stated, a Gaussian field comes out, and the l
 """
 
 from . import data as data
+from . import models as models
 from . import problems as problems
 from ._builders import balance as balance
 from ._builders import boundary as boundary
@@ -27,5 +28,6 @@ from ._fields import Diagonal as Diagonal
 from ._fields import Field as Field
 from ._fields import LowRank as LowRank
 from ._mixture import Mixture as Mixture
+from .models import load as load
 
 __version__ = "0.1.0"

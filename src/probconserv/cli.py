@@ -1,5 +1,6 @@
 """The command line. Needs cyclopts and rich: `pip install 'probconserv[cli]'`."""
 
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,12 +8,19 @@ from pathlib import Path
 from cyclopts import App
 from rich import box
 from rich.console import Console
-from rich.progress import track
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    track,
+)
 from rich.table import Table
 
 from . import __version__
-from ._errors import ProbConservError
-from .problems import PROBLEMS, ClosedForm, Problem
+from ._errors import InputError, ProbConservError
+from .problems import PROBLEMS, ClosedForm, Problem, find
 
 app = App(
     name="probconserv",
@@ -37,6 +45,77 @@ def problems(*, plot: Path | None = None) -> None:
     console.print(_table("Finite volumes (simulate)", others, console.width))
     if plot is not None:
         _draw(plot, closed)
+
+
+@app.command
+def train(
+    problem: str,
+    *,
+    out: Path,
+    recipe: str = "modern",
+    device: str = "auto",
+    seed: int = 0,
+    steps: int | None = None,
+    batch: int | None = None,
+    hidden: int = 128,
+) -> None:
+    """Train an attentive neural process; a folder with a checkpoint is continued.
+
+    Parameters
+    ----------
+    problem
+        The name of an equation with a closed form.
+    out
+        The folder for weights, card, metrics and checkpoint.
+    recipe
+        modern or paper.
+    device
+        auto, cpu or cuda.
+    steps
+        Fewer or more than the recipe's 20000.
+    batch
+        Functions in a step, 250 in both recipes.
+    hidden
+        The width of the network, and of its latent.
+    """
+    from .training import train as run
+
+    equation = _closed(problem)
+    changes = {"steps": steps, "batch": batch}
+    chosen = {name: value for name, value in changes.items() if value is not None}
+    shown = {"validation_ll": math.nan}
+    with Progress(*_COLUMNS, console=Console(stderr=True)) as progress:
+        task = progress.add_task("", total=None, loss=math.nan, ll=math.nan)
+
+        def report(line: dict[str, float]) -> None:
+            shown.update(line)
+            progress.update(
+                task,
+                total=shown["steps"],
+                completed=shown["step"],
+                loss=shown["loss"],
+                ll=shown["validation_ll"],
+            )
+
+        sizes = {"hidden": hidden, "latent": hidden}
+        run(equation, out, recipe, device, seed, report, sizes, **chosen)
+    print(f"weights, card and metrics in {out}")
+
+
+_COLUMNS = (
+    TextColumn("step"),
+    MofNCompleteColumn(),
+    BarColumn(),
+    TextColumn("loss {task.fields[loss]:.2f}  validation LL {task.fields[ll]:.3f}  left"),
+    TimeRemainingColumn(),
+)
+
+
+def _closed(name: str) -> type[ClosedForm]:
+    problem = find(name)
+    if not issubclass(problem, ClosedForm):
+        raise InputError(f"{name} has no closed form to train on.")
+    return problem
 
 
 def _table(title: str, problems: Sequence[type[Problem]], width: int) -> Table:
@@ -77,3 +156,6 @@ def main() -> None:
     except (ProbConservError, OSError) as error:
         print(f"probconserv: {error}", file=sys.stderr)
         sys.exit(1)
+    except KeyboardInterrupt:
+        print("probconserv: stopped; what was finished is kept", file=sys.stderr)
+        sys.exit(130)

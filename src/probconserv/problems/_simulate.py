@@ -102,7 +102,7 @@ class _Mesh:
 
     def step(self, state: Tensor, now: float) -> float:
         """How far to go: half a cell of time; at first, where data can jump, less."""
-        careful = max(self.euler_step(state, now, now), 4 * now / self.cells)
+        careful = max(self.euler_step(state, now, now), 2 * now / self.cells)
         return max(min(careful, self.problem.time_range[1] / (2 * self.cells)), now / self.cells)
 
     def advance(self, state: Tensor, start: float, end: float) -> Tensor:

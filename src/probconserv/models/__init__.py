@@ -1,0 +1,5 @@
+"""Step 1: models that give a Gaussian field."""
+
+from ._load import load as load
+from ._load import open_weights as open_weights
+from .anp import AttentiveNeuralProcess as AttentiveNeuralProcess

@@ -1,0 +1,45 @@
+"""Trained networks that come with the library."""
+
+from pathlib import Path
+
+from .. import _checks as check
+from .._errors import InputError
+from ..problems import PROBLEMS, ClosedForm
+from ._checkpoints import read
+from .anp import AttentiveNeuralProcess
+
+FOLDERS = (Path(__file__).parent / "weights", Path(__file__).parents[3] / "weights")
+
+
+def load(problem: str, model: str = "anp", recipe: str = "modern") -> AttentiveNeuralProcess:
+    """A trained network for one of the paper's problems, ready to predict; needs no network.
+
+    problem: diffusion, pme, stefan, advection or burgers. recipe: modern, or paper where the
+    repository has it. `network.card` says how it was trained.
+
+    >>> load("stefan").card["recipe"]
+    'modern'
+    """
+    check.choice("problem", problem, [n for n, p in PROBLEMS.items() if issubclass(p, ClosedForm)])
+    found = {path.stem: path for folder in FOLDERS for path in folder.glob("*.safetensors")}
+    name = f"{problem}-{model}-{recipe}"
+    if name not in found:
+        raise InputError(
+            f"There are no weights {name}. There are: {', '.join(sorted(found))}. "
+            "`probconserv.training.train` makes others."
+        )
+    return open_weights(found[name])
+
+
+def open_weights(path: Path) -> AttentiveNeuralProcess:
+    """The network of a file that training wrote."""
+    tensors, card = read(Path(path))
+    if "sizes" not in card:
+        raise InputError(f"{path} holds no card with the sizes of a network.")
+    network = AttentiveNeuralProcess(
+        **card["sizes"], dropout=card["settings"]["dropout"], min_std=card["min_std"]
+    )
+    check.equal("tensors", sorted(tensors), sorted(network.state_dict()), "the network")
+    network.load_state_dict({name: t.float() for name, t in tensors.items()})
+    network.card = card
+    return network.eval()

@@ -1,0 +1,205 @@
+"""The attentive neural process: a Gaussian field from scattered observations."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Self, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .. import _checks as check
+from .._checks import ArrayLike
+from .._errors import InputError
+from .._fields import Diagonal
+from .._progress import track
+from ._attention import Attention
+from ._network import Decoder, DeterministicEncoder, Latent, LatentEncoder
+from ._published import renamed
+
+Context: TypeAlias = Sequence[ArrayLike]  # (t, x, u): coordinates and values, (n, N) or (N,) each
+ROWS = 1 << 16  # of the decoder at once: a hundred megabytes for each of its layers
+
+
+class AttentiveNeuralProcess(nn.Module):
+    """The paper's network. Inputs are coordinates in their own units, in the order (t, x).
+
+    p(u | context) is the mixture over z ~ p(z | context) of independent normals at each place.
+    """
+
+    def __init__(
+        self,
+        inputs: int = 2,
+        hidden: int = 128,
+        latent: int = 128,
+        heads: int = 4,
+        dropout: float = 0.0,
+        min_std: float = 1e-3,
+    ) -> None:
+        super().__init__()
+        self.card: dict[str, Any] = {}  # how it was trained, where known
+        self.sizes = {"inputs": inputs, "hidden": hidden, "latent": latent, "heads": heads}
+        self.min_std = min_std
+        self.latent_encoder = LatentEncoder(inputs, hidden, latent, heads, dropout)
+        self.deterministic_encoder = DeterministicEncoder(inputs, hidden, heads, dropout)
+        self.decoder = Decoder(inputs, hidden, latent)
+
+    def attend_in_float16(self, on: bool) -> None:
+        """Whether attention is computed in float16, for fused kernels on a GPU."""
+        for module in self.modules():
+            if isinstance(module, Attention):
+                module.in_float16 = on
+
+    def latent(self, known: Tensor, u: Tensor, mask: Tensor | None = None) -> Latent:
+        return self.latent_encoder(torch.cat([known, u[..., None]], dim=-1), mask)
+
+    def common(self, known: Tensor, u: Tensor, asked: Tensor, mask: Tensor | None = None) -> Tensor:
+        """What the decoder needs beside z: all that depends on context and places alone."""
+        points = torch.cat([known, u[..., None]], dim=-1)
+        values = self.deterministic_encoder.values(points, mask)
+        representation = self.deterministic_encoder(values, known, asked, mask)
+        return self.decoder.without_z(asked, representation)
+
+    def decode(self, common: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation, (..., n, M)."""
+        mean, raw = self.decoder(common, z).unbind(-1)
+        return mean, F.softplus(raw) + self.min_std
+
+    @torch.no_grad()
+    def predict(
+        self,
+        context: Context | list[Context],
+        grid: Sequence[ArrayLike],
+        samples: int = 100,
+        generator: torch.Generator | None = None,
+    ) -> Diagonal:
+        """The prediction on a grid: a `Diagonal` with a component for each latent sample on axis 0.
+
+        context: coordinates and values (t, x, u), like `Points` of `probconserv.data`, each (n, N)
+        or, for one function, (N,); or a list of such tuples with different N. grid: one axis for
+        each coordinate, (T,) and (M,). The field is float64, (samples, n, T, M), without n for one
+        function. `Mixture(field)` is the prediction.
+        """
+        known, u, mask = self._points(context)
+        places, shape = self._places(grid)
+        n, step = len(u), max(1, ROWS // (len(u) * check.samples(samples)))
+        field = torch.empty(2, samples, n, len(places), dtype=torch.float64, device=u.device)
+        with self._mode(training=False):
+            latent = self.latent(known, u, mask)
+            noise = torch.randn(samples, *latent.mean.shape, generator=generator)
+            z = latent.sample(noise.to(u))
+            for i in track(range(0, len(places), step), "Predicting"):
+                here = places[i : i + step].expand(n, -1, -1)
+                common = self.common(known, u, here, mask)
+                for j in range(0, samples, max(1, ROWS // (n * here.shape[1]))):
+                    part = slice(j, j + max(1, ROWS // (n * here.shape[1])))
+                    mean, std = self.decode(common, z[part])
+                    field[0, part, :, i : i + step] = mean
+                    field[1, part, :, i : i + step] = std.double() ** 2
+        return _field(field, shape, context)
+
+    @torch.no_grad()
+    def predict_with_dropout(
+        self,
+        context: Context | list[Context],
+        grid: Sequence[ArrayLike],
+        samples: int = 100,
+        generator: torch.Generator | None = None,
+    ) -> Diagonal:
+        """As `predict`, with dropout on: each sample is a whole pass with masks and a z of its own.
+
+        This is how the published experiments were evaluated.
+        """
+        known, u, mask = self._points(context)
+        places, shape = self._places(grid)
+        n, seed = len(u), int(torch.randint(2**62, (), generator=generator))
+        field = torch.empty(
+            2, check.samples(samples), n, len(places), dtype=torch.float64, device=u.device
+        )
+        with self._mode(training=True), torch.random.fork_rng([u.device] if u.is_cuda else []):
+            torch.manual_seed(seed)
+            for j in track(range(samples), "Predicting"):
+                for i in range(n):  # one function at a time: a whole grid is large
+                    one = known[i : i + 1], u[i : i + 1], None if mask is None else mask[i : i + 1]
+                    latent = self.latent(*one)
+                    z = latent.sample(torch.randn_like(latent.mean))
+                    common = self.common(*one[:2], places[None], one[2])
+                    mean, std = self.decode(common, z)
+                    field[0, j, i], field[1, j, i] = mean[0], std[0].double() ** 2
+        return _field(field, shape, context)
+
+    @classmethod
+    def from_published(
+        cls, state: Mapping[str, Tensor], heads: int = 4, dropout: float = 0.1
+    ) -> Self:
+        """The network of a checkpoint in the layout of the paper's published code.
+
+        state: its tensors, as `torch.load(path, weights_only=True)` gives them.
+        """
+        tensors, sizes = renamed(state)
+        network = cls(**sizes, heads=heads, dropout=dropout)
+        network.load_state_dict(tensors)
+        return network.eval()
+
+    @contextmanager
+    def _mode(self, training: bool) -> Iterator[None]:
+        before = self.training
+        self.train(training)
+        try:
+            yield
+        finally:
+            self.train(before)
+
+    def _points(self, context: Context | list[Context]) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Coordinates (n, N, inputs), values (n, N), and where points are missing (n, N)."""
+        weight = self.decoder.place.weight
+        sets = [
+            _stacked(one, weight) for one in (context if isinstance(context, list) else [context])
+        ]
+        for points in sets:
+            if points.shape[-1] != weight.shape[1] + 1:
+                raise InputError(
+                    f"`context` must hold {weight.shape[1]} coordinates and the values, "
+                    f"{weight.shape[1] + 1} arrays in all; got {points.shape[-1]}."
+                )
+        if not isinstance(context, list):
+            points = sets[0] if sets[0].ndim == 3 else sets[0][None]
+            return points[..., :-1], points[..., -1], None
+        padded = nn.utils.rnn.pad_sequence(sets, batch_first=True)
+        counts = torch.tensor([len(points) for points in sets], device=weight.device)
+        mask = torch.arange(padded.shape[1], device=weight.device) >= counts[:, None]
+        return padded[..., :-1], padded[..., -1], mask
+
+    def _places(self, grid: Sequence[ArrayLike]) -> tuple[Tensor, tuple[int, ...]]:
+        """The points of a grid, (T * M, inputs), and its shape."""
+        weight = self.decoder.place.weight
+        if len(grid) != weight.shape[1]:
+            raise InputError(
+                f"`grid` must have one axis for each of the {weight.shape[1]} coordinates, "
+                f"got {len(grid)}."
+            )
+        axes = [check.tensor(f"grid[{i}]", axis).to(weight) for i, axis in enumerate(grid)]
+        for i, axis in enumerate(axes):
+            if axis.ndim != 1 or not len(axis):
+                raise InputError(f"`grid[{i}]` must be one axis, got shape {tuple(axis.shape)}.")
+        points = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)
+        return points.flatten(0, -2), tuple(points.shape[:-1])
+
+
+def _stacked(context: Context, like: Tensor) -> Tensor:
+    """One context as (n, N, inputs + 1) or (N, inputs + 1), converted to the network's kind."""
+    arrays = [check.tensor(f"context[{i}]", a).to(like) for i, a in enumerate(context)]
+    shapes = {tuple(a.shape) for a in arrays}
+    if len(shapes) != 1 or arrays[0].ndim not in (1, 2) or not arrays[0].numel():
+        raise InputError(
+            "`context` must hold arrays of one shape, (n, N) or (N,), with at least one point; got "
+            f"shapes {', '.join(map(str, sorted(shapes))) or 'of nothing'}."
+        )
+    return torch.stack(arrays, dim=-1)
+
+
+def _field(moments: Tensor, shape: tuple[int, ...], context: Context | list[Context]) -> Diagonal:
+    mean, variance = moments.unflatten(-1, shape)
+    if not isinstance(context, list) and torch.as_tensor(context[-1]).ndim == 1:
+        mean, variance = mean[:, 0], variance[:, 0]
+    return Diagonal(mean, variance)

@@ -1,0 +1,220 @@
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import probconserv as pc
+from probconserv.data import draw
+from probconserv.models import AttentiveNeuralProcess, load, open_weights
+from probconserv.models._attention import Attention
+from probconserv.models._checkpoints import write
+from probconserv.models._network import Latent
+from probconserv.problems import PROBLEMS, ClosedForm, Stefan, find
+from probconserv.training import validation_ll
+
+FAMILIES = [name for name, cls in PROBLEMS.items() if issubclass(cls, ClosedForm)]
+SMALL = {"hidden": 8, "latent": 6, "heads": 2}
+
+
+@pytest.fixture
+def network():
+    torch.manual_seed(0)
+    return AttentiveNeuralProcess(**SMALL, dropout=0.3).eval()
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def test_attention_is_the_textbook_formula(rng):
+    layer = Attention(8, heads=2)
+    query, key, value = (torch.randn(3, n, 8, generator=rng) for n in (5, 7, 7))
+    heads = []
+    for h in (slice(0, 4), slice(4, 8)):
+        q, k, v = layer.query(query)[..., h], layer.key(key)[..., h], layer.value(value)[..., h]
+        heads.append((q @ k.mT / 2).softmax(-1) @ v)
+    mixed = layer.mix(torch.cat([query, *heads], dim=-1))
+    expected = F.layer_norm(query + mixed, (8,), layer.norm.weight, layer.norm.bias)
+    torch.testing.assert_close(layer(query, key, value), expected)
+
+
+def test_the_divergence_is_that_of_independent_normals(rng):
+    a, b = (Latent(*torch.randn(2, 3, 6, generator=rng)) for _ in range(2))
+    normals = [torch.distributions.Normal(x.mean, (x.log_variance / 2).exp()) for x in (a, b)]
+    expected = torch.distributions.kl_divergence(*normals).sum(-1)
+    torch.testing.assert_close(a.divergence(b), expected)
+
+
+def test_the_split_decoder_is_the_whole_one(network, rng):
+    known, u = torch.rand(3, 5, 2, generator=rng), torch.rand(3, 5, generator=rng)
+    asked, z = torch.rand(3, 7, 2, generator=rng), torch.randn(4, 3, 6, generator=rng)
+    points = torch.cat([known, u[..., None]], dim=-1)
+    encoder, decoder = network.deterministic_encoder, network.decoder
+    r = encoder(encoder.values(points, None), known, asked, None)
+    for s in range(4):
+        h = torch.cat([r, z[s, :, None].expand(-1, 7, -1), decoder.place(asked)], dim=-1)
+        for layer in decoder.layers:
+            h = layer(h).relu()
+        mean, raw = decoder.last(h).unbind(-1)
+        whole = network.decode(network.common(known, u, asked), z)
+        torch.testing.assert_close(whole[0][s], mean)
+        torch.testing.assert_close(whole[1][s], F.softplus(raw) + 1e-3)
+
+
+def test_a_prediction_is_a_field_for_step_2(network):
+    functions = draw(Stefan, "test", n=3, context=12)
+    t, x = [0.02, 0.05], Stefan.grid(points=11)[1]
+    field = network.predict(functions.context, (t, x), samples=4, generator=generator())
+    assert isinstance(field, pc.Diagonal)
+    assert field.mean.shape == (4, 3, 2, 11)
+    assert field.mean.dtype == torch.float64
+    total = functions.problem[:, None].total(torch.tensor(t, dtype=torch.float64))
+    law = pc.integral(x, total)
+    assert law.residual(pc.Mixture(pc.condition(field, law))).abs().max() < 1e-12
+
+
+def test_chunks_do_not_change_a_prediction(network, monkeypatch):
+    functions = draw(Stefan, "test", n=3, context=12)
+    grid = ([0.02, 0.05], Stefan.grid(points=11)[1])
+    whole = network.predict(functions.context, grid, samples=5, generator=generator())
+    for rows in (1, 7, 40):
+        monkeypatch.setattr("probconserv.models.anp.ROWS", rows)
+        parts = network.predict(functions.context, grid, samples=5, generator=generator())
+        torch.testing.assert_close(parts.mean, whole.mean, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(parts.variance, whole.variance, rtol=1e-5, atol=1e-6)
+
+
+def test_ragged_contexts_are_each_by_itself(network, rng):
+    contexts = [tuple(torch.rand(3, n, generator=rng)) for n in (4, 9, 1)]
+    grid = ([0.1], [0.0, 0.5, 1.0])
+    noise = torch.randn(5, 3, 6, generator=generator())
+    together = network.predict(contexts, grid, samples=5, generator=generator())
+    for i, context in enumerate(contexts):
+        known = torch.stack(context[:2], dim=-1)[None]
+        asked = torch.tensor([[0.1, 0.0], [0.1, 0.5], [0.1, 1.0]])[None]
+        z = network.latent(known, context[2][None]).sample(noise[:, i : i + 1])
+        mean, _ = network.decode(network.common(known, context[2][None], asked), z)
+        torch.testing.assert_close(together.mean[:, i, 0].float(), mean[:, 0], rtol=1e-4, atol=1e-5)
+
+
+def test_the_order_of_the_context_does_not_matter(network, rng):
+    context = torch.rand(3, 9, generator=rng)
+    grid = ([0.1], [0.0, 0.5, 1.0])
+    a = network.predict(tuple(context), grid, 3, generator())
+    b = network.predict(tuple(context.flip(1)), grid, 3, generator())
+    assert a.mean.shape == (3, 1, 3)
+    torch.testing.assert_close(a.mean, b.mean, rtol=1e-5, atol=1e-6)
+
+
+def test_dropout_is_off_in_predict_and_on_where_asked(network):
+    network.train()
+    context = draw(Stefan, "test", n=2, context=12).context
+    grid = ([0.05], Stefan.grid(points=5)[1])
+    before = torch.get_rng_state()
+    once, again = (network.predict(context, grid, 3, generator()) for _ in range(2))
+    assert torch.equal(once.mean, again.mean)
+    wet = [network.predict_with_dropout(context, grid, 3, generator(s)) for s in (0, 0, 1)]
+    assert torch.equal(wet[0].mean, wet[1].mean)
+    assert not torch.equal(wet[0].mean, wet[2].mean)
+    assert wet[0].mean.shape == (3, 2, 1, 5)
+    assert network.training
+    assert torch.equal(torch.get_rng_state(), before)
+    network.eval()
+    dry = AttentiveNeuralProcess(**SMALL).eval()
+    dry.load_state_dict(network.state_dict())
+    torch.testing.assert_close(dry.predict(context, grid, 3, generator()).mean, once.mean)
+
+
+def test_any_number_of_coordinates(rng):
+    network = AttentiveNeuralProcess(inputs=3, **SMALL)
+    context = tuple(torch.rand(4, 2, 6, generator=rng))
+    field = network.predict(context, ([0.0, 1.0], [0.0, 0.5, 1.0], [0.2]), samples=2)
+    assert field.mean.shape == (2, 2, 2, 3, 1)
+
+
+def published(network):
+    """A state in the published layout, by the facts of that layout."""
+    names = {
+        "points": "input_projection",
+        "keys": "context_projection",
+        "queries": "target_projection",
+        "place": "target_projection",
+        "attention": "self_attentions",
+        "cross": "cross_attentions",
+        "query": "encoder_query",
+        "key": "encoder_key",
+        "value": "encoder_value",
+        "mix": "final_linear",
+        "norm": "layer_norm",
+        "pooled": "penultimate_layer",
+        "mean": "mu",
+        "log_variance": "log_sigma",
+        "layers": "linears",
+        "last": "final_projection",
+    }
+    state = {}
+    for key, value in network.state_dict().items():
+        *parts, kind = [names.get(part, part) for part in key.split(".")]
+        linear = [] if parts[-1] == "layer_norm" else ["linear_layer"]
+        state[".".join([*parts, *linear, kind])] = value
+    return state
+
+
+def test_published_checkpoints_are_read(network):
+    state = published(network)
+    assert "latent_encoder.self_attentions.1.encoder_key.linear_layer.weight" in state
+    assert "decoder.linears.2.linear_layer.bias" in state
+    other = AttentiveNeuralProcess.from_published(state, heads=2)
+    context, grid = draw(Stefan, "test", n=1, context=9).context, ([0.05], [0.1, 0.9])
+    ours, theirs = (n.predict(context, grid, 2, generator()) for n in (network, other))
+    assert torch.equal(ours.mean, theirs.mean)
+    with pytest.raises(
+        ValueError, match=r"`state` is not a published checkpoint.*first keys are a"
+    ):
+        AttentiveNeuralProcess.from_published({"a": torch.zeros(1)})
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_shipped_weights_reproduce_their_cards(name):
+    network = load(name)
+    held_out = draw(find(name), "validation", 200, (10, 10), 100).to(torch.float32)
+    expected = network.card["validation_ll"]
+    assert network.card["steps"] == 20_000
+    assert validation_ll(network, held_out) == pytest.approx(expected, abs=0.02)
+
+
+def test_bad_input_is_refused(network, tmp_path):
+    grid = ([0.1], [0.5])
+    one = torch.rand(4)
+    with pytest.raises(
+        ValueError, match=r"must hold 2 coordinates and the values, 3 arrays.*got 2"
+    ):
+        network.predict((one, one), grid)
+    with pytest.raises(ValueError, match=r"arrays of one shape.*at least one point"):
+        network.predict((one, one, one[:3]), grid)
+    with pytest.raises(ValueError, match="at least one point"):
+        network.predict((one[:0], one[:0], one[:0]), grid)
+    with pytest.raises(ValueError, match=r"`context\[2\]` must be finite"):
+        network.predict((one, one, one * math.nan), grid)
+    with pytest.raises(ValueError, match="one axis for each of the 2 coordinates, got 1"):
+        network.predict((one, one, one), ([0.1],))
+    with pytest.raises(ValueError, match=r"`grid\[1\]` must be one axis, got shape \(1, 1\)"):
+        network.predict((one, one, one), ([0.1], [[0.5]]))
+    with pytest.raises(ValueError, match=r"`problem` must be one of .*Did you mean 'stefan'"):
+        load("stephan")
+    with pytest.raises(
+        ValueError, match=r"no weights stefan-anp-ours. There are: .*stefan-anp-mod"
+    ):
+        load("stefan", recipe="ours")
+    (tmp_path / "torn.safetensors").write_bytes(b"\x10\x00\x00\x00\x00\x00\x00\x00{}")
+    with pytest.raises(ValueError, match="is not a file that this library wrote"):
+        open_weights(tmp_path / "torn.safetensors")
+    with pytest.raises(ValueError, match="is not a file that this library wrote"):
+        open_weights(tmp_path / "missing.safetensors")
+    write(tmp_path / "bare.safetensors", {"a": one}, {})
+    with pytest.raises(ValueError, match="holds no card"):
+        open_weights(tmp_path / "bare.safetensors")
+    write(tmp_path / "other.safetensors", {"a": one}, load("stefan").card)
+    with pytest.raises(ValueError, match="`tensors` is"):
+        open_weights(tmp_path / "other.safetensors")
