@@ -197,7 +197,7 @@ def test_arguments_out_of_range():
         pc.smoothness(X, MEAN, 1.5)
     with raises("`level` must lie between 0 and 1"):
         field.interval(90)
-    with raises("`n` must be a positive whole number of samples, got 0"):
+    with raises("`n` must be a positive whole number, got 0"):
         field.sample(0)
     with raises("`event_dims` must be a whole number from 1 to 2"):
         pc.LowRank(MEAN, MEAN[None], 1.0, event_dims=3)

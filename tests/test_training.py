@@ -7,7 +7,7 @@ import torch
 
 from probconserv.data import draw
 from probconserv.models import AttentiveNeuralProcess, open_weights
-from probconserv.problems import Stefan
+from probconserv.problems import Advection, Stefan
 from probconserv.training import RECIPES, loss, train
 
 SMALL = {"hidden": 8, "latent": 6, "heads": 2}
@@ -123,10 +123,29 @@ def test_one_cycle_rises_and_falls_to_zero():
 
 def test_another_plan_does_not_continue_a_checkpoint(tmp_path):
     run(tmp_path, steps=2)
-    with pytest.raises(ValueError, match=r"`seed` is 1 but the checkpoint in .* has 0"):
-        run(tmp_path, seed=1)
-    with pytest.raises(ValueError, match="`sizes` is"):
-        run(tmp_path, sizes=SMALL | {"hidden": 12})
+    for name, options in {
+        "seed": {"seed": 1},
+        "hidden": {"sizes": SMALL | {"hidden": 12}},
+        "steps": {"steps": 3},
+        "recipe": {"recipe": "paper", "functions": 8},
+    }.items():
+        with pytest.raises(
+            ValueError, match=f"`{name}` is .* but the checkpoint in .* has .* Use another folder"
+        ):
+            run(tmp_path, **{"steps": 2} | options)
+    with pytest.raises(ValueError, match="`problem` is 'advection'"):
+        train(Advection, tmp_path, device="cpu", sizes=SMALL, **CHANGES | {"steps": 2})
+    assert math.isfinite(float(weights(run(tmp_path, steps=2)).sum()))
+
+
+def test_bad_plans_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"`recipe` must be one of paper, modern"):
         run(tmp_path, recipe="best")
-    assert math.isfinite(float(weights(run(tmp_path, steps=2)).sum()))
+    for name in ("steps", "batch"):
+        with pytest.raises(ValueError, match=f"`{name}` must be a positive whole number, got 0"):
+            run(tmp_path, **{name: 0})
+    with pytest.raises(ValueError, match="`hidden` must be a multiple of `heads`, got 7 and 2"):
+        run(tmp_path, sizes=SMALL | {"hidden": 7})
+    (tmp_path / "checkpoint.safetensors").write_bytes(b"torn")
+    with pytest.raises(ValueError, match="is not a file that this library wrote"):
+        run(tmp_path)

@@ -170,9 +170,9 @@ def event_dims(given: int, ndim: int, least: int = 1) -> int:
     return int(given)
 
 
-def samples(n: int) -> int:
+def samples(n: int, name: str = "n") -> int:
     if not isinstance(n, Integral) or n < 1:
-        raise InputError(f"`n` must be a positive whole number of samples, got {n!r}.")
+        raise InputError(f"`{name}` must be a positive whole number, got {n!r}.")
     return int(n)
 
 
@@ -184,6 +184,6 @@ def whole(name: str, n: int) -> int:
     return int(n)
 
 
-def equal(name: str, given: object, expected: object, of: str) -> None:
+def equal(name: str, given: object, expected: object, of: str, hint: str = "") -> None:
     if given != expected:
-        raise InputError(f"`{name}` is {given!r} but {of} has {expected!r}.")
+        raise InputError(f"`{name}` is {given!r} but {of} has {expected!r}. {hint}".rstrip())

@@ -82,11 +82,13 @@ def train(
     show. A folder with a checkpoint is continued. Ctrl-C leaves one.
     """
     check.choice("recipe", recipe, RECIPES)
+    for name, count in {"steps": 1, **changes}.items():
+        if name in ("steps", "batch"):
+            check.samples(count, name)
     plan = dataclasses.replace(RECIPES[recipe], **changes)
     place = _device(device)
     with torch.random.fork_rng(devices=[place] if place.type == "cuda" else []):
-        run = _Run(problem, plan, Path(out), place, seed, sizes or {})
-        run.card = {"problem": problem.name, "model": "anp", "recipe": recipe, **run.card}
+        run = _Run(problem, recipe, plan, Path(out), place, seed, sizes or {})
         return _finished(run, report or (lambda _: None))
 
 
@@ -136,6 +138,7 @@ class _Run:
     def __init__(
         self,
         problem: type[ClosedForm],
+        name: str,
         recipe: Recipe,
         out: Path,
         device: torch.device,
@@ -159,7 +162,10 @@ class _Run:
         self.batches = _batches(problem, recipe, seed, device)
         held_out = draw(problem, "validation", 200, recipe.context, 100)
         self.validation = held_out.to(torch.float32).to(device)
-        self.seconds, self.card = 0.0, {"seed": seed, "settings": dataclasses.asdict(recipe)}
+        settings = json.loads(json.dumps(dataclasses.asdict(recipe)))  # as files have them
+        self.card: dict[str, Any] = {"problem": problem.name, "model": "anp", "recipe": name}
+        self.card |= {"seed": seed, "settings": settings, "sizes": self.network.sizes}
+        self.seconds = 0.0
         self.lines: list[dict[str, float]] = []
 
     def go(self, report: Report) -> None:
@@ -225,8 +231,8 @@ class _Run:
             for key, value in self.optimizer.state[parameter].items():
                 state[f"adam.{key}.{name}"] = value
         state |= {"step": self.step, "skipped": self.skipped}
-        notes = {"seconds": self.seconds, "lines": self.lines, "seed": self.seed}
-        write(self.out / "checkpoint.safetensors", state, notes | {"sizes": self.network.sizes})
+        notes = {"seconds": self.seconds, "lines": self.lines, "card": self.card}
+        write(self.out / "checkpoint.safetensors", state, notes)
         self._write_log()
 
     def resume(self) -> None:
@@ -234,8 +240,10 @@ class _Run:
         if not path.exists():
             return
         state, notes = read(path)
-        check.equal("seed", self.seed, notes["seed"], f"the checkpoint in {self.out}")
-        check.equal("sizes", self.network.sizes, notes["sizes"], f"the checkpoint in {self.out}")
+        kept_plan = _flat(notes.get("card", {}))
+        for name, value in _flat(self.card).items():
+            where, hint = f"the checkpoint in {self.out}", "Use another folder."
+            check.equal(name, value, kept_plan.get(name), where, hint)
         weights = {
             k.removeprefix("network."): v for k, v in state.items() if k.startswith("network.")
         }
@@ -252,7 +260,6 @@ class _Run:
         self.network.eval()
         name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"
         self.card |= {
-            "sizes": self.network.sizes,
             "min_std": self.network.min_std,
             "steps": int(self.step),
             "skipped_steps": int(self.skipped),
@@ -303,6 +310,11 @@ def _batches(problem: type[ClosedForm], recipe: Recipe, seed: int, device: torch
         return Stream(problem, recipe.batch, recipe.context, recipe.target, seed, device)
     fixed = draw(problem, "train", recipe.functions, recipe.context, recipe.target, seed)
     return Shuffled(fixed.to(torch.float32).to(device), recipe.batch, seed)
+
+
+def _flat(card: dict[str, Any]) -> dict[str, Any]:
+    parts = {**card, **card.get("settings", {}), **card.get("sizes", {})}
+    return {name: value for name, value in parts.items() if not isinstance(value, dict)}
 
 
 def _device(name: str) -> torch.device:

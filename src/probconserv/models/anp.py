@@ -37,6 +37,8 @@ class AttentiveNeuralProcess(nn.Module):
         min_std: float = 1e-3,
     ) -> None:
         super().__init__()
+        if hidden % heads:
+            raise InputError(f"`hidden` must be a multiple of `heads`, got {hidden} and {heads}.")
         self.card: dict[str, Any] = {}  # how it was trained, where known
         self.sizes = {"inputs": inputs, "hidden": hidden, "latent": latent, "heads": heads}
         self.min_std = min_std
