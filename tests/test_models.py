@@ -126,6 +126,12 @@ def test_dropout_is_off_in_predict_and_on_where_asked(network):
     torch.testing.assert_close(dry.predict(context, grid, 3, generator()).mean, once.mean)
 
 
+def test_loading_leaves_the_callers_randomness_alone():
+    before = torch.get_rng_state()
+    load("stefan")
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_any_number_of_coordinates(rng):
     network = AttentiveNeuralProcess(inputs=3, **SMALL)
     context = tuple(torch.rand(4, 2, 6, generator=rng))
@@ -201,6 +207,12 @@ def test_bad_input_is_refused(network, tmp_path):
         network.predict((one, one, one), ([0.1],))
     with pytest.raises(ValueError, match=r"`grid\[1\]` must be one axis, got shape \(1, 1\)"):
         network.predict((one, one, one), ([0.1], [[0.5]]))
+    with pytest.raises(ValueError, match=r"a list must hold one tuple \(t, x, u\) for each"):
+        network.predict([one, one, one], grid)
+    with pytest.raises(ValueError, match="at least one function"):
+        network.predict([], grid)
+    with pytest.raises(ValueError, match="`samples` must be a positive whole number, got 0"):
+        network.predict((one, one, one), grid, samples=0)
     with pytest.raises(ValueError, match=r"`problem` must be one of .*Did you mean 'stefan'"):
         load("stephan")
     with pytest.raises(
@@ -216,5 +228,5 @@ def test_bad_input_is_refused(network, tmp_path):
     with pytest.raises(ValueError, match="holds no card"):
         open_weights(tmp_path / "bare.safetensors")
     write(tmp_path / "other.safetensors", {"a": one}, load("stefan").card)
-    with pytest.raises(ValueError, match="`tensors` is"):
+    with pytest.raises(ValueError, match="do not fit the network of its card"):
         open_weights(tmp_path / "other.safetensors")

@@ -260,6 +260,11 @@ def test_bad_input_is_refused():
         simulate(Diffusion(1.0), [0.1], cells=2.5)
 
 
+def test_a_time_out_of_reach_is_refused():
+    with pytest.raises(ValueError, match=r"`t` is too late for `cells`.*Take fewer cells"):
+        simulate(Diffusion(1e9), [1.0], cells=50)
+
+
 def test_a_negative_conductivity_is_refused():
     class Runaway(Diffusion):
         def _conductivity(self, u, x):

@@ -1,10 +1,13 @@
 import csv
 import json
 import math
+import os
+import signal
 
 import pytest
 import torch
 
+from probconserv import training
 from probconserv.data import draw
 from probconserv.models import AttentiveNeuralProcess, open_weights
 from probconserv.problems import Advection, Stefan
@@ -71,16 +74,23 @@ def test_a_killed_run_resumes_to_the_same_weights(recipe, tmp_path):
     assert len(losses[0]) == 20
 
 
-def test_ctrl_c_leaves_a_checkpoint(tmp_path):
-    def interrupt(line):
-        if line["step"] == 5:
-            raise KeyboardInterrupt
+def test_ctrl_c_leaves_a_checkpoint_that_takes_the_same_path(tmp_path, monkeypatch):
+    whole = run(tmp_path / "whole")
+    advance = training._Run.advance
 
+    def interrupted(self):
+        if int(self.step) == 5:
+            os.kill(os.getpid(), signal.SIGINT)  # in the middle of a step
+        return advance(self)
+
+    monkeypatch.setattr(training._Run, "advance", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, report=interrupt)
+        run(tmp_path / "torn")
+    monkeypatch.setattr(training._Run, "advance", advance)
     steps = []
-    run(tmp_path, report=lambda line: steps.append(line["step"]))
-    assert steps[0] == 6
+    resumed = run(tmp_path / "torn", report=lambda line: steps.append(line["step"]))
+    assert steps[0] == 7
+    assert torch.equal(weights(resumed), weights(whole))
 
 
 def test_training_learns_and_writes_a_card(tmp_path):
@@ -146,6 +156,11 @@ def test_bad_plans_are_refused(tmp_path):
             run(tmp_path, **{name: 0})
     with pytest.raises(ValueError, match="`hidden` must be a multiple of `heads`, got 7 and 2"):
         run(tmp_path, sizes=SMALL | {"hidden": 7})
+    with pytest.raises(ValueError, match=r"`device` must be one of auto, cpu, cuda"):
+        run(tmp_path, device="nonsense")
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="torch finds no GPU here"):
+            run(tmp_path, device="cuda")
     (tmp_path / "checkpoint.safetensors").write_bytes(b"torn")
     with pytest.raises(ValueError, match="is not a file that this library wrote"):
         run(tmp_path)

@@ -19,8 +19,9 @@ from rich.progress import (
 from rich.table import Table
 
 from . import __version__
+from . import _checks as check
 from ._errors import InputError, ProbConservError
-from .problems import PROBLEMS, ClosedForm, Problem, find
+from .problems import PROBLEMS, ClosedForm, Problem
 
 app = App(
     name="probconserv",
@@ -112,10 +113,11 @@ _COLUMNS = (
 
 
 def _closed(name: str) -> type[ClosedForm]:
-    problem = find(name)
-    if not issubclass(problem, ClosedForm):
+    closed = {n: p for n, p in PROBLEMS.items() if issubclass(p, ClosedForm)}
+    if name in PROBLEMS and name not in closed:
         raise InputError(f"{name} has no closed form to train on.")
-    return problem
+    check.choice("problem", name, closed)
+    return closed[name]
 
 
 def _table(title: str, problems: Sequence[type[Problem]], width: int) -> Table:

@@ -8,8 +8,11 @@ import dataclasses
 import json
 import math
 import os
+import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -17,7 +20,7 @@ import torch
 from torch import Tensor
 
 from . import _checks as check
-from ._errors import ProbConservError
+from ._errors import InputError, ProbConservError
 from .data import Functions, Layout, Shuffled, Stream, draw
 from .models._checkpoints import read, write
 from .models._network import log_normal
@@ -82,6 +85,7 @@ def train(
     show. A folder with a checkpoint is continued. Ctrl-C leaves one.
     """
     check.choice("recipe", recipe, RECIPES)
+    check.whole("seed", seed)
     for name, count in {"steps": 1, **changes}.items():
         if name in ("steps", "batch"):
             check.samples(count, name)
@@ -95,10 +99,11 @@ def train(
 def _finished(run: "_Run", report: Report) -> AttentiveNeuralProcess:
     precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")  # TF32 where there is a GPU
+    run.resume()
     try:
-        run.resume()
-        run.go(report)
-    except KeyboardInterrupt:
+        with _interrupts() as asked:
+            run.go(report, asked)
+    except KeyboardInterrupt:  # between two steps, see `_interrupts`
         run.save()
         raise
     finally:
@@ -168,15 +173,17 @@ class _Run:
         self.seconds = 0.0
         self.lines: list[dict[str, float]] = []
 
-    def go(self, report: Report) -> None:
+    def go(self, report: Report, interrupts: list[int]) -> None:
         work = _Graphed(self.advance) if self.device.type == "cuda" else self.advance
         self.loss_of = torch.compile(self._loss_of) if self.device.type == "cuda" else self._loss_of
         every, validate = max(1, self.recipe.steps // 200), max(1, self.recipe.steps // 20)
         done, started = int(self.step), time.perf_counter() - self.seconds
         while done < self.recipe.steps:
-            torch.manual_seed(self.seed * 1_000_003 + done)
+            torch.manual_seed((self.seed * 1_000_003 + done) % 2**63)
             value = work()
             done += 1
+            if interrupts:
+                raise KeyboardInterrupt
             if done % every and done != self.recipe.steps:
                 continue
             self._check_loss()
@@ -317,9 +324,26 @@ def _flat(card: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in parts.items() if not isinstance(value, dict)}
 
 
+@contextmanager
+def _interrupts() -> Iterator[list[int]]:
+    """Ctrl-C is noted, to be obeyed between two steps: a step that is torn could not be resumed."""
+    noted: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield noted  # no signal gets here
+        return
+    before = signal.signal(signal.SIGINT, lambda number, _: noted.append(number))
+    try:
+        yield noted
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    check.choice("device", name.split(":")[0], ["auto", "cpu", "cuda"])
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise InputError("`device` is cuda, but torch finds no GPU here. Use auto or cpu.")
     return torch.device(name)
 
 

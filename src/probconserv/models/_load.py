@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import torch
+
 from .. import _checks as check
 from .._errors import InputError
 from ..problems import PROBLEMS, ClosedForm
@@ -34,12 +36,18 @@ def load(problem: str, model: str = "anp", recipe: str = "modern") -> AttentiveN
 def open_weights(path: Path) -> AttentiveNeuralProcess:
     """The network of a file that training wrote."""
     tensors, card = read(Path(path))
-    if "sizes" not in card:
-        raise InputError(f"{path} holds no card with the sizes of a network.")
-    network = AttentiveNeuralProcess(
-        **card["sizes"], dropout=card["settings"]["dropout"], min_std=card["min_std"]
+    if not {"sizes", "settings", "min_std"} <= set(card):
+        raise InputError(f"{path} holds no card of a trained network. Give weights.safetensors.")
+    with torch.random.fork_rng(devices=[]):  # the caller's random numbers are not ours to use
+        network = AttentiveNeuralProcess(
+            **card["sizes"], dropout=card["settings"]["dropout"], min_std=card["min_std"]
+        )
+    shapes, expected = (
+        {name: tuple(t.shape) for name, t in state.items()}
+        for state in (tensors, network.state_dict())
     )
-    check.equal("tensors", sorted(tensors), sorted(network.state_dict()), "the network")
+    if shapes != expected:
+        raise InputError(f"{path} holds tensors that do not fit the network of its card.")
     network.load_state_dict({name: t.float() for name, t in tensors.items()})
     network.card = card
     return network.eval()

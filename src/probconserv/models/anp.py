@@ -84,7 +84,7 @@ class AttentiveNeuralProcess(nn.Module):
         """
         known, u, mask = self._points(context)
         places, shape = self._places(grid)
-        n, step = len(u), max(1, ROWS // (len(u) * check.samples(samples)))
+        n, step = len(u), max(1, ROWS // (len(u) * check.samples(samples, "samples")))
         field = torch.empty(2, samples, n, len(places), dtype=torch.float64, device=u.device)
         with self._mode(training=False):
             latent = self.latent(known, u, mask)
@@ -155,6 +155,13 @@ class AttentiveNeuralProcess(nn.Module):
     def _points(self, context: Context | list[Context]) -> tuple[Tensor, Tensor, Tensor | None]:
         """Coordinates (n, N, inputs), values (n, N), and where points are missing (n, N)."""
         weight = self.decoder.place.weight
+        if isinstance(context, list) and not all(isinstance(c, tuple) and c for c in context):
+            raise InputError(
+                "`context` as a list must hold one tuple (t, x, u) for each function; for one set "
+                "of arrays give a tuple."
+            )
+        if not len(context):
+            raise InputError("`context` must hold at least one function.")
         sets = [
             _stacked(one, weight) for one in (context if isinstance(context, list) else [context])
         ]

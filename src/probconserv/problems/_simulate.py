@@ -13,6 +13,7 @@ from .._errors import InputError
 from ._diffusive import NODES, WEIGHTS, Diffusive
 
 SAFETY = 0.9
+MOST_STAGES = 5000
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +50,7 @@ def simulate(problem: Diffusive, t: ArrayLike, cells: int = 200) -> Simulation:
 
     problem: with parameters of shape (...). t: (T,), increasing, >= 0. cells: M, of equal width.
     The accuracy is second order in the width where u is smooth, about first where it has a front.
+    Steps do not look at how fast boundary values change: ask for more times where they do.
 
     >>> from probconserv.problems import PorousMedium
     >>> melt = simulate(PorousMedium(m=2.0), t=[0.25, 0.5], cells=50)
@@ -108,6 +110,11 @@ class _Mesh:
     def advance(self, state: Tensor, start: float, end: float) -> Tensor:
         """From start to end; in two halves where a value leaves the range of the data."""
         stages = _stages((end - start) / self.euler_step(state, start, end))
+        if stages > MOST_STAGES:
+            raise InputError(
+                f"`t` is too late for `cells`: the step from {start:.3g} to {end:.3g} would take "
+                f"{stages} stages. Take fewer cells, or more times in between."
+            )
         new = _advance(self.rate, state, start, end - start, stages)
         low, high = self._range(state, start, end)
         slack = 1e-3 * (high - low) + 1e-9 * max(abs(low), abs(high))

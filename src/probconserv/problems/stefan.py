@@ -15,6 +15,7 @@ from ._problem import ClosedForm
 
 ROOT_PI = math.sqrt(math.pi)
 NEWTON_STEPS = 8
+SERIES = (1, 1, -2, 10, -74, 706, -8162)  # of 1 / (sqrt(pi) z erfcx(z)) in 1 / (2 z^2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,14 +158,11 @@ class Stefan(ClosedForm, Diffusive):
         sqrt(pi) y for k_min = 0, else ratio / erfcx(z) with z = y / ratio. Where z is large,
         rounding would leave little of the derivatives of that: there it is a series in 1 / z^2.
         """
-        z = y / self._ratio
-        thin = (z > 100) | (self.k_min == 0)
-        safe = torch.where(thin, 1, z)
-        a = torch.where(self.k_min > 0, 1 / torch.where(thin, 2 * z**2, 1), 0)
-        pull = torch.where(
-            thin, ROOT_PI * y * (1 + a - 2 * a**2 + 10 * a**3), self._ratio / erfcx(safe)
-        )
-        slope = torch.where(
-            thin, 1 - 2 * a + 10 * a**2, 2 / ROOT_PI * safe / erfcx(safe) - 2 * safe**2
-        )
-        return pull, slope
+        a = self.k_min / self.k_max / (2 * y**2)  # 1 / (2 z^2)
+        thin = a < 1 / 1800  # z > 30
+        series = sum(c * torch.where(thin, a, 0) ** i for i, c in enumerate(SERIES))
+        change = sum(i * c * torch.where(thin, a, 0) ** i for i, c in enumerate(SERIES))
+        z = torch.where(thin, 1, y / self._ratio)
+        pull = torch.where(thin, ROOT_PI * y * series, self._ratio / erfcx(z))
+        near = 2 / ROOT_PI * z / erfcx(z) - 2 * z**2
+        return pull, torch.where(thin, 1 - 2 * change / series, near)
