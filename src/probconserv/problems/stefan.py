@@ -16,6 +16,7 @@ from ._problem import ClosedForm
 ROOT_PI = math.sqrt(math.pi)
 NEWTON_STEPS = 8
 SERIES = (1, 1, -2, 10, -74, 706, -8162)  # of 1 / (sqrt(pi) z erfcx(z)) in 1 / (2 z^2)
+CHANGES = tuple(i * c for i, c in enumerate(SERIES))
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,9 +161,16 @@ class Stefan(ClosedForm, Diffusive):
         """
         a = self.k_min / self.k_max / (2 * y**2)  # 1 / (2 z^2)
         thin = a < 1 / 1800  # z > 30
-        series = sum(c * torch.where(thin, a, 0) ** i for i, c in enumerate(SERIES))
-        change = sum(i * c * torch.where(thin, a, 0) ** i for i, c in enumerate(SERIES))
+        small = torch.where(thin, a, 0)
+        series, change = _polynomial(SERIES, small), _polynomial(CHANGES, small)
         z = torch.where(thin, 1, y / self._ratio)
         pull = torch.where(thin, ROOT_PI * y * series, self._ratio / erfcx(z))
         near = 2 / ROOT_PI * z / erfcx(z) - 2 * z**2
         return pull, torch.where(thin, 1 - 2 * change / series, near)
+
+
+def _polynomial(coefficients: tuple[int, ...], a: Tensor) -> Tensor:
+    value = torch.zeros_like(a)
+    for c in reversed(coefficients):
+        value = value * a + c
+    return value
