@@ -203,6 +203,8 @@ def test_grids_of_any_shape_are_the_points_one_by_one(make, rng):
         assert u[i, j, k] == problem[i].solution(float(t[j]), float(x[k]))
     assert problem[4].on_grid(t[:1], x).shape == (1, 7)
     grid = problem.test_grid()
+    assert (float(grid.x[0]), float(grid.x[-1])) == problem.domain  # both ends, no stretch
+    assert (float(grid.t[0]), float(grid.t[-1])) == problem.time_range
     assert grid.u.shape == (6, 201, 201)
     assert grid.total.shape == (6, 201)
     torch.testing.assert_close(grid.total[2], problem[2].total(grid.t))

@@ -161,9 +161,7 @@ class _Run:
         )
         self.step = torch.zeros((), dtype=torch.int64, device=device)
         self.skipped = torch.zeros((), dtype=torch.int64, device=device)
-        self.failed = torch.full(
-            (), -1, dtype=torch.int64, device=device
-        )  # first step without loss
+        self.failed = torch.full_like(self.step, -1)  # the first step without a loss
         self.batches = _batches(problem, recipe, seed, device)
         held_out = draw(problem, "validation", 200, recipe.context, 100)
         self.validation = held_out.to(torch.float32).to(device)
@@ -183,6 +181,7 @@ class _Run:
             value = work()
             done += 1
             if interrupts:
+                self._check_loss()
                 raise KeyboardInterrupt
             if done % every and done != self.recipe.steps:
                 continue
