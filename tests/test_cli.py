@@ -5,6 +5,7 @@ import sys
 import pytest
 from matplotlib.figure import Figure
 
+from probconserv._progress import track
 from probconserv.figures import problem_figure, save
 from probconserv.problems import PROBLEMS
 
@@ -62,6 +63,13 @@ def test_an_interrupted_picture_leaves_nothing(tmp_path):
         save(Broken(), tmp_path / "a.png")
     assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
     assert (tmp_path / "a.png").read_bytes() == b"the old one"
+
+
+def test_a_progress_bar_passes_everything_on(monkeypatch, capsys):
+    for terminal in (False, True):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal)
+        assert list(track(range(5), "Counting")) == [0, 1, 2, 3, 4]
+    assert capsys.readouterr().out == ""
 
 
 def test_errors_are_one_line_and_a_status(tmp_path):

@@ -265,6 +265,15 @@ def test_a_time_out_of_reach_is_refused():
         simulate(Diffusion(1e9), [1.0], cells=50)
 
 
+def test_a_flux_that_nothing_can_follow_is_refused():
+    class Wild(Diffusion):
+        def _mean_conductivity(self, left, right, x):  # not the mean of its k
+            return 1e300 + 0 * left
+
+    with pytest.raises(ValueError, match="`problem` has no stable solution past t = 0"):
+        simulate(Wild(1.0), [1.0], cells=20)
+
+
 def test_a_negative_conductivity_is_refused():
     class Runaway(Diffusion):
         def _conductivity(self, u, x):

@@ -1,6 +1,5 @@
 """Pictures. Needs matplotlib: `pip install 'probconserv[plots]'`."""
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from ._files import complete
 from .problems import ClosedForm, Diffusive, Problem, simulate
 
 SYMBOLS = {"u_star": "u*", "beta": "β", "k_right": "k right", "u_left": "u left"}
@@ -85,13 +85,8 @@ def draw_mass(axes: Axes, problem: type[Problem], parameters: list[float]) -> No
 
 def save(figure: Figure, path: Path) -> Path:
     """Writes the figure under its name only when it is complete."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.stem}.part{path.suffix}")
-    try:
+    with complete(path) as part:
         figure.savefig(part, dpi=150)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
     return path
 
 

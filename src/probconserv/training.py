@@ -7,7 +7,6 @@ A run that is stopped anywhere and resumed from its checkpoint therefore takes t
 import dataclasses
 import json
 import math
-import os
 import signal
 import threading
 import time
@@ -21,6 +20,7 @@ from torch import Tensor
 
 from . import _checks as check
 from ._errors import InputError, ProbConservError
+from ._files import complete
 from .data import Functions, Layout, Shuffled, Stream, draw
 from .models._checkpoints import read, write
 from .models._network import log_normal
@@ -263,7 +263,6 @@ class _Run:
         self.seconds, self.lines = notes["seconds"], notes["lines"]
 
     def finish(self) -> None:
-        self.network.eval()
         name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"
         self.card |= {
             "min_std": self.network.min_std,
@@ -277,14 +276,15 @@ class _Run:
         self.network.eval()
         self.network.attend_in_float16(False)
         write(self.out / "weights.safetensors", self.network.state_dict(), self.card)
-        text = json.dumps(self.card, indent=1) + "\n"
-        _replace(self.out / "card.json", text)
+        with complete(self.out / "card.json") as part:
+            part.write_text(json.dumps(self.card, indent=1) + "\n")
 
     def _write_log(self) -> None:
         columns = ["step", "loss", "learning_rate", "validation_ll", "seconds"]
         rows = [",".join(columns)]
         rows += [",".join(f"{line[c]:.8g}" for c in columns) for line in self.lines]
-        _replace(self.out / "metrics.csv", "\n".join(rows) + "\n")
+        with complete(self.out / "metrics.csv") as part:
+            part.write_text("\n".join(rows) + "\n")
 
 
 class _Graphed:
@@ -344,9 +344,3 @@ def _device(name: str) -> torch.device:
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise InputError("`device` is cuda, but torch finds no GPU here. Use auto or cpu.")
     return torch.device(name)
-
-
-def _replace(path: Path, text: str) -> None:
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(text)
-    os.replace(part, path)

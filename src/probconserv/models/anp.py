@@ -93,8 +93,8 @@ class AttentiveNeuralProcess(nn.Module):
             for i in track(range(0, len(places), step), "Predicting"):
                 here = places[i : i + step].expand(n, -1, -1)
                 common = self.common(known, u, here, mask)
-                for j in range(0, samples, max(1, ROWS // (n * here.shape[1]))):
-                    part = slice(j, j + max(1, ROWS // (n * here.shape[1])))
+                width = max(1, ROWS // (n * here.shape[1]))
+                for part in (slice(j, j + width) for j in range(0, samples, width)):
                     mean, std = self.decode(common, z[part])
                     field[0, part, :, i : i + step] = mean
                     field[1, part, :, i : i + step] = std.double() ** 2
@@ -115,9 +115,8 @@ class AttentiveNeuralProcess(nn.Module):
         known, u, mask = self._points(context)
         places, shape = self._places(grid)
         n, seed = len(u), int(torch.randint(2**62, (), generator=generator))
-        field = torch.empty(
-            2, check.samples(samples), n, len(places), dtype=torch.float64, device=u.device
-        )
+        check.samples(samples, "samples")
+        field = torch.empty(2, samples, n, len(places), dtype=torch.float64, device=u.device)
         with self._mode(training=True), torch.random.fork_rng([u.device] if u.is_cuda else []):
             torch.manual_seed(seed)
             for j in track(range(samples), "Predicting"):

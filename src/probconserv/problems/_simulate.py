@@ -109,7 +109,8 @@ class _Mesh:
 
     def advance(self, state: Tensor, start: float, end: float) -> Tensor:
         """From start to end; in two halves where a value leaves the range of the data."""
-        stages = _stages((end - start) / self.euler_step(state, start, end))
+        euler = self.euler_step(state, start, end)
+        stages = _stages((end - start) / euler)
         if stages > MOST_STAGES:
             raise InputError(
                 f"`t` is too late for `cells`: the step from {start:.3g} to {end:.3g} would take "
@@ -121,12 +122,12 @@ class _Mesh:
         least, most = (float(v) for v in new[..., :-2].detach().aminmax())
         if low - slack <= least and most <= high + slack:
             return new
-        middle = (start + end) / 2
-        if not start < middle < end or end - start < 1e-12 * end:
+        if end - start < 1e-3 * euler:
             raise InputError(
                 f"`problem` has no stable solution past t = {start:.6g}. Its conductivity k(u, x) "
                 "must be finite and >= 0, its boundary values continuous in time."
             )
+        middle = (start + end) / 2
         return self.advance(self.advance(state, start, middle), middle, end)
 
     def rate(self, state: Tensor, t: float) -> Tensor:
@@ -155,7 +156,9 @@ class _Mesh:
         """The least and the largest value inside and at the ends, which u does not leave."""
         seen = [state[..., :-2]]
         if not self.problem.periodic:
-            seen += self.problem._boundary(torch.linspace(start, end, 9).to(state))
+            seen += self.problem._boundary(
+                torch.linspace(start, end, 9, dtype=state.dtype).to(state)
+            )
         ends = [v.detach().aminmax() for v in seen]
         return min(float(low) for low, _ in ends), max(float(high) for _, high in ends)
 
