@@ -27,6 +27,14 @@ def uniform(
     return _logical_shift(words(_mix(key), shape), 11).double() * 2.0**-53
 
 
+def normal(
+    address: tuple[int | Tensor, ...], shape: tuple[int, ...], device: torch.device | str
+) -> Tensor:
+    """Standard normal numbers, float64, by Box and Muller's formula."""
+    first, second = uniform(address, (2, *shape), device)
+    return (-2 * (1 - first).log()).sqrt() * (2 * torch.pi * second).cos()
+
+
 def words(key: Tensor, shape: tuple[int, ...]) -> Tensor:
     """64 random bits each, as signed integers."""
     counter = torch.arange(1, 1 + torch.Size(shape).numel(), device=key.device)

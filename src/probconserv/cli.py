@@ -1,9 +1,11 @@
 """The command line. Needs cyclopts and rich: `pip install 'probconserv[cli]'`."""
 
 import math
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from cyclopts import App
 from rich import box
@@ -53,14 +55,20 @@ def train(
     problem: str,
     *,
     out: Path,
+    model: str = "anp",
     recipe: str = "modern",
     device: str = "auto",
     seed: int = 0,
     steps: int | None = None,
     batch: int | None = None,
+    learning_rate: float | None = None,
+    penalty: float | None = None,
     hidden: int = 128,
+    start: Path | None = None,
 ) -> None:
     """Train an attentive neural process; a folder with a checkpoint is continued.
+
+    To use several GPUs: torchrun --nproc-per-node N -m probconserv train PROBLEM --out DIR
 
     Parameters
     ----------
@@ -68,6 +76,8 @@ def train(
         The name of an equation with a closed form.
     out
         The folder for weights, card, metrics and checkpoint.
+    model
+        anp, or softc: with the squared residual of the equation in the loss.
     recipe
         modern or paper.
     device
@@ -76,16 +86,28 @@ def train(
         Fewer or more than the recipe's 20000.
     batch
         Functions in a step, 250 in both recipes.
+    learning_rate
+        Its peak, 1e-3 in modern and 1e-4 in paper.
+    penalty
+        lambda, the weight of the residual in softc; 1 if not given.
     hidden
         The width of the network, and of its latent.
+    start
+        Weights to go on from: a weights.safetensors of another training.
     """
     from .training import train as run
 
     equation = _closed(problem)
-    changes = {"steps": steps, "batch": batch}
-    chosen = {name: value for name, value in changes.items() if value is not None}
+    changes = {
+        "steps": steps,
+        "batch": batch,
+        "learning_rate": learning_rate,
+        "penalty": penalty,
+    }
+    chosen: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
     shown = {"validation_ll": math.nan}
-    with Progress(*_COLUMNS, console=Console(stderr=True)) as progress:
+    first = os.environ.get("RANK", "0") == "0"  # of the processes of torchrun
+    with Progress(*_COLUMNS, console=Console(stderr=True), disable=not first) as progress:
         task = progress.add_task("", total=None, loss=math.nan, ll=math.nan)
 
         def report(line: dict[str, float]) -> None:
@@ -99,8 +121,9 @@ def train(
             )
 
         sizes = {"hidden": hidden, "latent": hidden}
-        run(equation, out, recipe, device, seed, report, sizes, **chosen)
-    print(f"weights, card and metrics in {out}")
+        run(equation, out, model, recipe, device, seed, report, sizes, start, **chosen)
+    if first:
+        print(f"weights, card and metrics in {out}")
 
 
 _COLUMNS = (

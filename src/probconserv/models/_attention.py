@@ -1,8 +1,12 @@
 """Attention as in the paper's network, fused where it can be and plain where it must be."""
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from . import _jets as jets
 
 
 class Attention(nn.Module):
@@ -27,10 +31,7 @@ class Attention(nn.Module):
         value: Tensor,  # (n, K, hidden)
         mask: Tensor | None = None,  # (n, K), True where a point is left out
     ) -> Tensor:  # (n, Q, hidden)
-        q, k, v = (
-            layer(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
-            for layer, x in ((self.query, query), (self.key, key), (self.value, value))
-        )
+        q, k, v = self._heads(query, key, value)
         if self.in_float16:  # fused kernels want 16 bits; float16 has as many digits as TF32
             q, k, v = q.half(), k.half(), v.half()
         seen = None if mask is None else ~mask[:, None, None, :]
@@ -39,3 +40,23 @@ class Attention(nn.Module):
         attended = attended.to(query).transpose(1, 2).flatten(-2)
         mixed = F.dropout(self.mix(torch.cat([query, attended], dim=-1)), dropout)
         return self.norm(query + mixed)
+
+    def jet(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """The jet of the result from that of the query, (n, 3 or 4, Q, hidden).
+
+        Plain attention: the fused kernels have no derivatives to carry forward.
+        """
+        q, k, v = self._heads(query.flatten(1, 2), key, value)
+        scores = (q @ k.mT / q.shape[-1] ** 0.5).unflatten(2, query.shape[1:3])
+        weights = jets.softmax(scores.transpose(1, 2))  # (n, 3 or 4, heads, Q, K)
+        dropout = self.dropout if self.training else 0.0
+        weights = weights * F.dropout(torch.ones_like(weights[:, :1]), dropout)
+        attended = (weights @ v[:, None]).transpose(2, 3).flatten(-2)
+        mixed = jets.linear(self.mix, torch.cat([query, attended], dim=-1))
+        mixed = mixed * F.dropout(torch.ones_like(mixed[:, :1]), dropout)
+        return jets.layer_norm(self.norm, query + mixed)
+
+    def _heads(self, *inputs: Tensor) -> Iterator[Tensor]:
+        """Queries, keys and values of each head, (n, heads, points, hidden / heads)."""
+        for layer, x in zip((self.query, self.key, self.value), inputs, strict=True):
+            yield layer(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from . import _jets as jets
 from ._attention import Attention
 
 
@@ -71,6 +72,13 @@ class DeterministicEncoder(nn.Module):
             h = layer(h, key, values, mask)
         return h
 
+    def jet(self, values: Tensor, known: Tensor, asked: Tensor) -> Tensor:
+        """The jet of the representation from that of the places, (n, 3 or 4, M, inputs)."""
+        key, h = self.keys(known), jets.linear(self.queries, asked)
+        for layer in self.cross:
+            h = cast(Attention, layer).jet(h, key, values)
+        return h
+
 
 class Decoder(nn.Module):
     """A place, its representation and z to mean and standard deviation."""
@@ -84,16 +92,35 @@ class Decoder(nn.Module):
 
     def without_z(self, asked: Tensor, representation: Tensor) -> Tensor:
         """The part of the first layer that no z enters, (n, M, width)."""
-        first, hidden = cast(nn.Linear, self.layers[0]), representation.shape[-1]
+        return F.linear(torch.cat([representation, self.place(asked)], dim=-1), *self._first)
+
+    @property
+    def _first(self) -> tuple[Tensor, Tensor]:
+        """Weight and bias of the first layer, without the columns of z."""
+        first, hidden = cast(nn.Linear, self.layers[0]), self.place.out_features
         weight = torch.cat([first.weight[:, :hidden], first.weight[:, -hidden:]], dim=1)
-        return F.linear(torch.cat([representation, self.place(asked)], -1), weight, first.bias)
+        return weight, first.bias
+
+    def _of_z(self, z: Tensor) -> Tensor:
+        """What z adds to the first layer, (..., n, 1, width)."""
+        first, hidden = cast(nn.Linear, self.layers[0]), self.place.out_features
+        return F.linear(z, first.weight[:, hidden:-hidden])[..., None, :]
 
     def forward(self, common: Tensor, z: Tensor) -> Tensor:  # (n, M, width), (..., n, latent)
-        first, hidden = cast(nn.Linear, self.layers[0]), self.place.out_features
-        h = F.relu(common + F.linear(z, first.weight[:, hidden:-hidden])[..., None, :])
+        h = F.relu(common + self._of_z(z))
         for layer in list(self.layers)[1:]:
             h = F.relu(layer(h))
         return self.last(h)  # (..., n, M, 2)
+
+    def jet(self, asked: Tensor, representation: Tensor, z: Tensor) -> Tensor:
+        """The jet of the two outputs, (n, 3 or 4, M, 2)."""
+        weight, bias = self._first
+        places = jets.linear(self.place, asked)
+        h = torch.cat([representation, places], dim=-1) @ weight.mT
+        h = jets.relu(jets.plus(h, bias + self._of_z(z)[:, None]))
+        for layer in list(self.layers)[1:]:
+            h = jets.relu(jets.linear(cast(nn.Linear, layer), h))
+        return jets.linear(self.last, h)
 
 
 def _mean(h: Tensor, mask: Tensor | None) -> Tensor:

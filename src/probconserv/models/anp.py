@@ -13,6 +13,7 @@ from .._checks import ArrayLike
 from .._errors import InputError
 from .._fields import Diagonal
 from .._progress import track
+from . import _jets as jets
 from ._attention import Attention
 from ._network import Decoder, DeterministicEncoder, Latent, LatentEncoder
 from ._published import renamed
@@ -66,6 +67,22 @@ class AttentiveNeuralProcess(nn.Module):
         """Mean and standard deviation, (..., n, M)."""
         mean, raw = self.decoder(common, z).unbind(-1)
         return mean, F.softplus(raw) + self.min_std
+
+    def derivatives(
+        self, known: Tensor, u: Tensor, asked: Tensor, z: Tensor, order: int = 2
+    ) -> tuple[Tensor, ...]:
+        """Mean, standard deviation, and u_t, u_x and (order 2) u_xx of the mean, (n, M) each.
+
+        The first two coordinates are t and x.
+        """
+        points = torch.cat([known, u[..., None]], dim=-1)
+        values = self.deterministic_encoder.values(points, None)
+        places = jets.of_places(asked, order)
+        representation = self.deterministic_encoder.jet(values, known, places)
+        jet = self.decoder.jet(places, representation, z)
+        std = F.softplus(jet[:, 0, :, 1]) + self.min_std
+        mean, *derivatives = jet[..., 0].unbind(1)
+        return mean, std, *derivatives
 
     @torch.no_grad()
     def predict(

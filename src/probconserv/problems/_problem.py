@@ -150,6 +150,8 @@ class ClosedForm(Problem):
     past `time_range`, which is where the paper trains and tests.
     """
 
+    order: ClassVar[int] = 2  # of the highest derivative in x
+
     def solution(self, t: ArrayLike, x: ArrayLike) -> Tensor:
         """u(t, x), elementwise.
 

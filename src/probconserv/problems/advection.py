@@ -27,6 +27,7 @@ class Advection(ClosedForm):
     domain = (0.0, 1.0)
     time_range = (0.0, 1.0)
     difficulty = "medium"
+    order = 1
     example = (1.0, 0.1)
 
     def _solution(self, t: Tensor, x: Tensor) -> Tensor:

@@ -30,6 +30,7 @@ class Burgers(ClosedForm):
     domain = (-1.0, 1.0)
     time_range = (0.0, 1.0)
     difficulty = "hard"
+    order = 1
     example = (3.0, 0.5)
 
     def _solution(self, t: Tensor, x: Tensor) -> Tensor:

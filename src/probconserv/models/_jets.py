@@ -1,0 +1,60 @@
+"""Derivatives with respect to (t, x), carried forward through a network beside its values.
+
+A jet (n, 3 or 4, M, h) holds h, h_t, h_x and, where it is needed, h_xx at M places. Each function
+here takes a jet to the jet of its result. Without h_xx the slice [:, 3:] is empty, and so is all
+that it enters, because an axis of length 1 broadcasts to one of length 0.
+"""
+
+import torch
+from torch import Tensor, nn
+
+
+def of_places(places: Tensor, order: int) -> Tensor:  # (n, M, inputs), t and x first
+    """The jet of the coordinates themselves; order: the highest derivative in x, 1 or 2."""
+    t, x = torch.zeros_like(places), torch.zeros_like(places)
+    t[..., 0], x[..., 1] = 1, 1
+    return torch.stack([places, t, x, torch.zeros_like(places)][: 2 + order], dim=1)
+
+
+def linear(layer: nn.Linear, h: Tensor) -> Tensor:
+    return plus(h @ layer.weight.mT, layer.bias)
+
+
+def plus(h: Tensor, constant: Tensor) -> Tensor:
+    """h + constant, which moves the value alone."""
+    return torch.cat([h[:, :1] + constant, h[:, 1:]], dim=1)
+
+
+def relu(h: Tensor) -> Tensor:
+    return h * (h[:, :1] > 0)
+
+
+def softmax(s: Tensor) -> Tensor:
+    """p = exp(s) / sum exp(s), with p' = p (s' - <s'>), where <.> is the mean under p.
+
+    The second derivative is p (c - <c>) with c = s'' + (s' - <s'>)^2.
+    """
+    p = s[:, :1].softmax(-1)
+    first = _centred(s[:, 1:3], p)
+    second = _centred(s[:, 3:] + first[:, 1:] ** 2, p)
+    return torch.cat([p, p * first, p * second], dim=1)
+
+
+def _centred(s: Tensor, p: Tensor) -> Tensor:
+    return s - (p * s).sum(-1, keepdim=True)
+
+
+def layer_norm(norm: nn.LayerNorm, h: Tensor) -> Tensor:
+    """c / sqrt(v) with c = h - mean(h) and v = mean(c^2) + eps, scaled and moved."""
+    c = h - h.mean(-1, keepdim=True)
+    value, first, second = c[:, :1], c[:, 1:3], c[:, 3:]
+    c_x = c[:, 2:3]
+    v = (value**2).mean(-1, keepdim=True) + norm.eps
+    v_d = 2 * (value * first).mean(-1, keepdim=True)
+    v_xx = 2 * (c_x**2 + value * second).mean(-1, keepdim=True)
+    r = v.rsqrt()
+    r_d = -(r**3) * v_d / 2
+    r_x, v_x = r_d[:, 1:], v_d[:, 1:]
+    r_xx = r**5 * v_x**2 * 3 / 4 - r**3 * v_xx / 2
+    normed = [value * r, first * r + value * r_d, second * r + 2 * c_x * r_x + value * r_xx]
+    return plus(torch.cat(normed, dim=1) * norm.weight, norm.bias)

@@ -1,0 +1,55 @@
+"""What training lowers, and what it is judged by."""
+
+import torch
+from torch import Tensor
+
+from ..data import Functions, Points
+from ..models._network import log_normal
+from ..models.anp import AttentiveNeuralProcess
+
+
+def loss(
+    network: AttentiveNeuralProcess, functions: Functions, noise: Tensor, penalty: float = 0.0
+) -> Tensor:
+    """The negative evidence lower bound, and for SoftC-ANP `penalty` times ||F mu_z||^2.
+
+    Both are averaged over functions. The bound is summed over targets; ||.||^2 is the mean of the
+    squared residual of the equation over them, an estimate of its mean over space and time. noise:
+    standard normal, (n, latent), for z.
+    """
+    (known, u), (asked, answer) = _coordinates(functions.context), _coordinates(functions.target)
+    prior = network.latent(known, u)
+    both = network.latent(torch.cat([known, asked], dim=1), torch.cat([u, answer], dim=1))
+    z = both.sample(noise)
+    value = both.divergence(prior)
+    if penalty:
+        order = functions.problem.order
+        mean, std, *derivatives = network.derivatives(known, u, asked, z, order)
+        value = value + penalty * (_residual(functions, mean, derivatives) ** 2).mean(-1)
+    else:
+        mean, std = network.decode(network.common(known, u, asked), z)
+    return (value - log_normal(answer, mean, std).sum(-1)).mean()
+
+
+def _residual(functions: Functions, mean: Tensor, derivatives: list[Tensor]) -> Tensor:
+    u_t, u_x, u_xx = [*derivatives, torch.zeros_like(mean)][:3]
+    return functions.problem[:, None]._residual(mean, u_t, u_x, u_xx)  # one parameter to a row
+
+
+@torch.no_grad()
+def validation_ll(
+    network: AttentiveNeuralProcess, functions: Functions, samples: int = 32
+) -> float:
+    """The paper's LL at the targets: of the normal with the moments of `samples` latent draws."""
+    (known, u), (asked, answer) = _coordinates(functions.context), _coordinates(functions.target)
+    latent = network.latent(known, u)
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(samples, *latent.mean.shape, generator=generator).to(known)
+    mean, std = network.decode(network.common(known, u, asked), latent.sample(noise))
+    total = (std**2).mean(0) + mean.var(0, correction=0)
+    return float(log_normal(answer, mean.mean(0), total.sqrt()).mean())
+
+
+def _coordinates(points: Points) -> tuple[Tensor, Tensor]:
+    """(t, x) and u of points, (n, N, 2) and (n, N)."""
+    return torch.stack([points.t, points.x], dim=-1), points.u

@@ -1,0 +1,44 @@
+"""How networks are trained: every default is here."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..data import Layout
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a network is trained."""
+
+    learning_rate: float
+    schedule: str  # constant, or one cycle: up over a tenth of the steps, down to 0 as a cosine
+    dropout: float
+    functions: int | None  # a fixed set of so many, or None: fresh ones at every step
+    clip: float | None  # the largest norm of the gradient, or None
+    steps: int = 20_000
+    batch: int = 250
+    context: Layout = (10, 10)
+    target: Layout = (10, 10)
+    penalty: float = 0.0  # lambda, of the squared residual of the equation
+
+    def rate(self, step: Tensor) -> Tensor:
+        """The learning rate of a step, as a tensor on its device."""
+        done = step / self.steps
+        if self.schedule == "constant":
+            return torch.full_like(done, self.learning_rate)
+        down = (1 + (math.pi * ((done - 0.1) / 0.9).clamp(min=0)).cos()) / 2
+        return self.learning_rate * (done / 0.1).clamp(max=1) * down
+
+
+RECIPES = {
+    "paper": Recipe(
+        learning_rate=1e-4, schedule="constant", dropout=0.1, functions=10_000, clip=None
+    ),
+    "modern": Recipe(
+        learning_rate=1e-3, schedule="one cycle", dropout=0.0, functions=None, clip=1e3, target=100
+    ),
+}
+PENALTIES = {"anp": 0.0, "softc": 1.0}  # of each model, by its name

@@ -1,0 +1,227 @@
+"""The state of a training, its steps and its files."""
+
+import dataclasses
+import json
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from .. import _checks as check
+from .._errors import ProbConservError
+from .._files import complete
+from .._random import normal
+from ..data import Functions, Shuffled, Stream, draw
+from ..models._checkpoints import read, write
+from ..models._load import open_weights
+from ..models.anp import AttentiveNeuralProcess
+from ..problems import ClosedForm
+from ._graph import Graphed
+from ._log import Log
+from ._losses import loss, validation_ll
+from ._recipes import Recipe
+from ._team import Team
+
+Batches: TypeAlias = Callable[[Tensor], Functions]
+NOISE = 6  # the seed of z, beside those of `data`
+
+
+class DivergedError(ProbConservError):
+    """The loss is no longer a number."""
+
+
+class Run:
+    """One training. `card` says what was asked for and, at the end, what came of it."""
+
+    def __init__(
+        self,
+        problem: type[ClosedForm],
+        names: dict[str, Any],  # problem, model, recipe, seed
+        recipe: Recipe,
+        out: Path,
+        device: torch.device,
+        team: Team,
+        sizes: dict[str, int] | None,
+        start: Path | None,
+    ) -> None:
+        self.recipe, self.out, self.device, self.team = recipe, out, device, team
+        self.seed, self.share = names["seed"], team.share(recipe.batch)
+        torch.manual_seed(self.seed)
+        self.network = AttentiveNeuralProcess(dropout=recipe.dropout, **(sizes or {})).to(device)
+        self.network.attend_in_float16(device.type == "cuda")
+        settings = json.loads(json.dumps(dataclasses.asdict(recipe)))  # as files have them
+        self.card = names | {"settings": settings, "sizes": self.network.sizes}
+        if start is not None:
+            self._start_from(Path(start))
+        self.parameters = list(self.network.parameters())
+        self.rate = torch.zeros((), device=device)
+        on_gpu = device.type == "cuda"
+        self.optimizer = torch.optim.Adam(
+            self.parameters, lr=self.rate, fused=on_gpu, capturable=on_gpu
+        )
+        self.step = torch.zeros((), dtype=torch.int64, device=device)
+        self.skipped = torch.zeros((), dtype=torch.int64, device=device)
+        self.failed = torch.full_like(self.step, -1)  # the first step without a loss
+        self.batches = _batches(problem, recipe, self.seed, device)
+        held_out = draw(problem, "validation", 200, recipe.context, 100)
+        self.validation = held_out.to(torch.float32).to(device)
+        self.seconds = 0.0
+        self.log = Log(out)
+        self._resume()
+
+    def go(self, report: Callable[[dict[str, float]], None], interrupts: list[int]) -> None:
+        """To the end, or to the next step after an interrupt."""
+        on_gpu = self.device.type == "cuda"
+        self.loss_of = torch.compile(self._loss_of) if on_gpu else self._loss_of
+        work = Graphed(self.advance) if on_gpu else self.advance
+        every, validate = max(1, self.recipe.steps // 200), max(1, self.recipe.steps // 20)
+        done, started = int(self.step), time.perf_counter() - self.seconds
+        if self.log.lines and self.team.first:
+            report(self.log.lines[-1] | {"steps": self.recipe.steps})
+        while done < self.recipe.steps:
+            torch.manual_seed((self.seed * 1_000_003 + done * 997 + self.team.rank) % 2**63)
+            value = work()
+            done += 1
+            due = done % every == 0 or done == self.recipe.steps
+            if (due or self.team.size == 1) and self.team.any(bool(interrupts), self.device):
+                self._stop()
+            if not due:
+                continue
+            self._check_loss()
+            line = {"step": done, "loss": float(value), "learning_rate": float(self.rate)}
+            self.seconds = time.perf_counter() - started
+            if self.team.first:
+                whole = done % validate == 0 or done == self.recipe.steps
+                if whole:
+                    line["validation_ll"] = self.validate()
+                    self.seconds = time.perf_counter() - started
+                self.log.add(line | {"seconds": self.seconds})
+                if whole:
+                    self.save()
+                report(line | {"steps": self.recipe.steps, "seconds": self.seconds})
+        self._finish()
+
+    def advance(self) -> Tensor:
+        """One step; on a GPU this is captured once and replayed."""
+        self.optimizer.zero_grad(set_to_none=True)
+        self.rate.copy_(self.recipe.rate(self.step))
+        value = self.loss_of(self.step)
+        value.backward()
+        value = value.detach()
+        self.team.average([value, *(p.grad for p in self.parameters if p.grad is not None)])
+        limit = math.inf if self.recipe.clip is None else self.recipe.clip
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters, limit)
+        for parameter in self.parameters:
+            if parameter.grad is not None:  # a gradient that overflows is left out
+                parameter.grad = torch.where(norm.isfinite(), parameter.grad, 0)
+        self.optimizer.step()
+        self.skipped.add_(~norm.isfinite())
+        first = ~value.isfinite() & (self.failed < 0)
+        self.failed.copy_(torch.where(first, self.step, self.failed))
+        self.step.add_(1)
+        return value
+
+    def _loss_of(self, step: Tensor) -> Tensor:
+        functions = self.batches(step)
+        shape = self.recipe.batch, self.network.sizes["latent"]
+        noise = normal((NOISE, self.seed, step), shape, self.device).to(functions.context.u)
+        if self.team.size > 1:
+            functions, noise = functions[self.share], noise[self.share]
+        return loss(self.network, functions, noise, self.recipe.penalty)
+
+    def _check_loss(self) -> None:
+        failed = int(self.failed)
+        if failed >= 0:
+            raise DivergedError(
+                f"The loss stopped being a number at step {failed}. The last checkpoint in "
+                f"{self.out} is from before. Try a lower learning_rate or a lower clip."
+            )
+
+    def _stop(self) -> None:
+        self._check_loss()
+        if self.team.first:
+            self.save()
+        raise KeyboardInterrupt
+
+    def validate(self) -> float:
+        self.network.eval()
+        value = validation_ll(self.network, self.validation)
+        self.network.train()
+        return value
+
+    def save(self) -> None:
+        state = {f"network.{k}": v for k, v in self.network.state_dict().items()}
+        for name, parameter in self.network.named_parameters():
+            for key, value in self.optimizer.state[parameter].items():
+                state[f"adam.{key}.{name}"] = value
+        state |= {"step": self.step, "skipped": self.skipped}
+        notes = {"seconds": self.seconds, "lines": self.log.lines, "card": self.card}
+        write(self.out / "checkpoint.safetensors", state, notes)
+        self.log.write()
+
+    def _start_from(self, path: Path) -> None:
+        given = open_weights(path)
+        for name, size in self.network.sizes.items():
+            check.equal(name, size, given.sizes[name], str(path))
+        self.network.load_state_dict(given.state_dict())
+        names = (str(given.card.get(name)) for name in ("problem", "model", "recipe"))
+        self.card["start"] = "-".join(names)
+
+    def _resume(self) -> None:
+        path = self.out / "checkpoint.safetensors"
+        if not path.exists():
+            return
+        state, notes = read(path)
+        kept_plan = _flat(notes.get("card", {}))
+        for name, value in _flat(self.card).items():
+            where, hint = f"the checkpoint in {self.out}", "Use another folder."
+            check.equal(name, value, kept_plan.get(name), where, hint)
+        weights = {
+            k.removeprefix("network."): v for k, v in state.items() if k.startswith("network.")
+        }
+        self.network.load_state_dict(weights)
+        for name, parameter in self.network.named_parameters():
+            if f"adam.step.{name}" in state:
+                kept = {k: state[f"adam.{k}.{name}"] for k in ("step", "exp_avg", "exp_avg_sq")}
+                self.optimizer.state[parameter] = {k: v.to(self.device) for k, v in kept.items()}
+        self.step.copy_(state["step"])
+        self.skipped.copy_(state["skipped"])
+        self.seconds, self.log.lines = notes["seconds"], notes["lines"]
+
+    def _finish(self) -> None:
+        name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"
+        self.card |= {
+            "min_std": self.network.min_std,
+            "steps": int(self.step),
+            "skipped_steps": int(self.skipped),
+            "seconds": round(self.seconds, 1),
+            "device": name,
+            "processes": self.team.size,
+            "torch": torch.__version__,
+            "validation_ll": round(self.validate(), 4),
+        }
+        self.network.eval()
+        self.network.attend_in_float16(False)
+        self.network.card = self.card
+        self.log.close()
+        if not self.team.first:
+            return
+        write(self.out / "weights.safetensors", self.network.state_dict(), self.card)
+        with complete(self.out / "card.json") as part:
+            part.write_text(json.dumps(self.card, indent=1) + "\n")
+
+
+def _batches(problem: type[ClosedForm], recipe: Recipe, seed: int, device: torch.device) -> Batches:
+    if recipe.functions is None:
+        return Stream(problem, recipe.batch, recipe.context, recipe.target, seed, device)
+    fixed = draw(problem, "train", recipe.functions, recipe.context, recipe.target, seed)
+    return Shuffled(fixed.to(torch.float32).to(device), recipe.batch, seed)
+
+
+def _flat(card: dict[str, Any]) -> dict[str, Any]:
+    parts = {**card, **card.get("settings", {}), **card.get("sizes", {})}
+    return {name: value for name, value in parts.items() if not isinstance(value, dict)}

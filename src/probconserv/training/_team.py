@@ -1,0 +1,73 @@
+"""Several processes that train one network, as `torchrun` starts them.
+
+Each takes its share of the functions of a batch; gradients are averaged. All draw the same random
+numbers, so that a team takes the same path as one process, up to rounding.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from .._errors import InputError
+
+
+@dataclass(frozen=True)
+class Team:
+    """This process among `size`; the first one writes files and shows progress."""
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def first(self) -> bool:
+        return self.rank == 0
+
+    def share(self, batch: int) -> slice:
+        """Which functions of a batch are for this process."""
+        if batch % self.size:
+            raise InputError(
+                f"`batch` must be a multiple of the {self.size} processes, got {batch}."
+            )
+        return slice(self.rank, None, self.size)
+
+    def average(self, tensors: Sequence[Tensor]) -> None:
+        """Each tensor becomes its mean over the processes, in place."""
+        if self.size == 1:
+            return
+        flat = torch.cat([t.flatten() for t in tensors])
+        dist.all_reduce(flat)
+        parts = (flat / self.size).split([t.numel() for t in tensors])
+        for tensor, part in zip(tensors, parts, strict=True):
+            tensor.copy_(part.view_as(tensor))
+
+    def any(self, here: bool, device: torch.device) -> bool:
+        """Whether it is so in any process; all must ask."""
+        if self.size == 1:
+            return here
+        flag = torch.tensor(float(here), device=device)
+        dist.all_reduce(flag, dist.ReduceOp.MAX)
+        return bool(flag > 0)
+
+
+@contextmanager
+def team(device: torch.device) -> Iterator[Team]:
+    """The processes that torchrun started, or a team already at work, or this one alone."""
+    started = dist.is_available() and dist.is_torchelastic_launched() and not dist.is_initialized()
+    if started:
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    try:
+        together = dist.is_available() and dist.is_initialized()
+        yield Team(dist.get_rank(), dist.get_world_size()) if together else Team()
+    finally:
+        if started:
+            dist.destroy_process_group()
+
+
+def local_rank() -> int:
+    """Which of a machine's GPUs is for this process."""
+    return int(os.environ.get("LOCAL_RANK", 0))

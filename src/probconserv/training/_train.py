@@ -1,0 +1,99 @@
+"""`train`: from a problem and a recipe to weights in a folder."""
+
+import dataclasses
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+
+from .. import _checks as check
+from .._errors import InputError
+from ..models.anp import AttentiveNeuralProcess
+from ..problems import ClosedForm
+from ._recipes import PENALTIES, RECIPES, Recipe
+from ._run import Run
+from ._team import local_rank, team
+
+Report: TypeAlias = Callable[[dict[str, float]], None]
+
+
+def train(
+    problem: type[ClosedForm],
+    out: Path,
+    model: str = "anp",
+    recipe: str = "modern",
+    device: str = "auto",
+    seed: int = 0,
+    report: Report | None = None,
+    sizes: dict[str, int] | None = None,
+    start: Path | None = None,
+    **changes: Any,
+) -> AttentiveNeuralProcess:
+    """A network trained on the problem; its weights and card are in the folder `out`.
+
+    model: anp, or softc, which adds the equation's squared residual to the loss. recipe: paper or
+    modern; `changes` replace its entries (steps=1000, batch=32, penalty=10.0, ...). sizes: of the
+    network (hidden, latent, heads). start: weights to go on from, a file that training wrote.
+    report: called every so many steps with what there is to show. A folder with a checkpoint is
+    continued. Ctrl-C leaves one. Under torchrun all processes train one network together.
+    """
+    plan = _plan(model, recipe, changes)
+    check.whole("seed", seed)
+    place = _device(device)
+    precision = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")  # TF32 where there is a GPU
+    try:
+        with (
+            team(place) as together,
+            torch.random.fork_rng([place] if place.type == "cuda" else []),
+            _interrupts() as asked,
+        ):
+            names = {"problem": problem.name, "model": model, "recipe": recipe, "seed": seed}
+            run = Run(problem, names, plan, Path(out), place, together, sizes, start)
+            run.go(report or (lambda _: None), asked)
+    finally:
+        torch.set_float32_matmul_precision(precision)
+    return run.network
+
+
+def _plan(model: str, recipe: str, changes: dict[str, Any]) -> Recipe:
+    check.choice("model", model, PENALTIES)
+    check.choice("recipe", recipe, RECIPES)
+    entries = [field.name for field in dataclasses.fields(Recipe)]
+    for name, value in changes.items():
+        check.choice("changes", name, entries)
+        if name in ("steps", "batch"):
+            check.samples(value, name)
+    plan = dataclasses.replace(RECIPES[recipe], **{"penalty": PENALTIES[model], **changes})
+    if (plan.penalty > 0) != (model == "softc"):
+        raise InputError(
+            f"`penalty` must be positive for softc and 0 for anp, got {plan.penalty} for {model}."
+        )
+    return plan
+
+
+@contextmanager
+def _interrupts() -> Iterator[list[int]]:
+    """Ctrl-C is noted, to be obeyed between two steps: a step that is torn could not be resumed."""
+    noted: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield noted  # no signal gets here
+        return
+    before = signal.signal(signal.SIGINT, lambda number, _: noted.append(number))
+    try:
+        yield noted
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    check.choice("device", name.split(":")[0], ["auto", "cpu", "cuda"])
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise InputError("`device` is cuda, but torch finds no GPU here. Use auto or cpu.")
+    return torch.device("cuda", local_rank()) if name == "cuda" else torch.device(name)
