@@ -1,20 +1,28 @@
-"""Every Python block of the README runs, in order, in one namespace."""
+"""Every Python block of a page runs, in order, in one namespace."""
 
 import re
 from pathlib import Path
 
 import pytest
+import torch
 
 README = Path(__file__).parents[1] / "README.md"
+MODELS = README.parent / "docs" / "models.md"
+
+
+def run(page):
+    """How many blocks there are, and the names that they leave."""
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    names: dict = {}
+    for block in blocks:
+        exec(compile(block, str(page), "exec"), names)
+    return len(blocks), names
 
 
 def test_the_code_in_the_readme_runs_and_conserves(capsys):
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    names: dict = {}
-    for block in blocks:
-        exec(compile(block, str(README), "exec"), names)
+    count, names = run(README)
     law, post = names["law"], names["post"]
-    assert len(blocks) == 4
+    assert count == 4
     assert names["melt"].residual(names["field"]).abs().max() < 1e-12
     assert law.residual(names["mean"]).abs().max() > 1e-3
     for field in (post, names["hard"], names["joint"], names["paper"], names["exact"]):
@@ -23,6 +31,16 @@ def test_the_code_in_the_readme_runs_and_conserves(capsys):
     assert names["its_law"].residual(names["run"].u).abs().max() < 1e-12
     assert float(names["front"]) == pytest.approx(0.2351, abs=5e-5)
     assert "dtype=torch.float64" in capsys.readouterr().out
+
+
+def test_every_model_of_the_page_on_models_conserves():
+    count, names = run(MODELS)
+    fields = {name: field for name, field in names.items() if name.endswith("_field")}
+    assert (count, len(fields)) == (6, 5)
+    for field in fields.values():
+        assert field.shape == (3, 201)
+        assert names["law"].residual(field).abs().max() < 1e-12
+    assert torch.equal(names["stacked"].factor, names["prior"].factor)
 
 
 def test_links_lead_somewhere():

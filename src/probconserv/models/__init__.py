@@ -3,3 +3,4 @@
 from ._load import load as load
 from ._load import open_weights as open_weights
 from .anp import AttentiveNeuralProcess as AttentiveNeuralProcess
+from .ensemble import Ensemble as Ensemble

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -15,10 +15,10 @@ from .._fields import Diagonal
 from .._progress import track
 from . import _jets as jets
 from ._attention import Attention
+from ._context import Context, alone, read_context, read_grid
 from ._network import Decoder, DeterministicEncoder, Latent, LatentEncoder
 from ._published import renamed
 
-Context: TypeAlias = Sequence[ArrayLike]  # (t, x, u): coordinates and values, (n, N) or (N,) each
 ROWS = 1 << 16  # of the decoder at once: a hundred megabytes for each of its layers
 
 
@@ -169,62 +169,14 @@ class AttentiveNeuralProcess(nn.Module):
             self.train(before)
 
     def _points(self, context: Context | list[Context]) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Coordinates (n, N, inputs), values (n, N), and where points are missing (n, N)."""
-        weight = self.decoder.place.weight
-        if isinstance(context, list) and not all(isinstance(c, tuple) and c for c in context):
-            raise InputError(
-                "`context` as a list must hold one tuple (t, x, u) for each function; for one set "
-                "of arrays give a tuple."
-            )
-        if not len(context):
-            raise InputError("`context` must hold at least one function.")
-        sets = [
-            _stacked(one, weight) for one in (context if isinstance(context, list) else [context])
-        ]
-        for points in sets:
-            if points.shape[-1] != weight.shape[1] + 1:
-                raise InputError(
-                    f"`context` must hold {weight.shape[1]} coordinates and the values, "
-                    f"{weight.shape[1] + 1} arrays in all; got {points.shape[-1]}."
-                )
-        if not isinstance(context, list):
-            points = sets[0] if sets[0].ndim == 3 else sets[0][None]
-            return points[..., :-1], points[..., -1], None
-        padded = nn.utils.rnn.pad_sequence(sets, batch_first=True)
-        counts = torch.tensor([len(points) for points in sets], device=weight.device)
-        mask = torch.arange(padded.shape[1], device=weight.device) >= counts[:, None]
-        return padded[..., :-1], padded[..., -1], mask
+        return read_context(context, self.sizes["inputs"], self.decoder.place.weight)
 
     def _places(self, grid: Sequence[ArrayLike]) -> tuple[Tensor, tuple[int, ...]]:
-        """The points of a grid, (T * M, inputs), and its shape."""
-        weight = self.decoder.place.weight
-        if len(grid) != weight.shape[1]:
-            raise InputError(
-                f"`grid` must have one axis for each of the {weight.shape[1]} coordinates, "
-                f"got {len(grid)}."
-            )
-        axes = [check.tensor(f"grid[{i}]", axis).to(weight) for i, axis in enumerate(grid)]
-        for i, axis in enumerate(axes):
-            if axis.ndim != 1 or not len(axis):
-                raise InputError(f"`grid[{i}]` must be one axis, got shape {tuple(axis.shape)}.")
-        points = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)
-        return points.flatten(0, -2), tuple(points.shape[:-1])
-
-
-def _stacked(context: Context, like: Tensor) -> Tensor:
-    """One context as (n, N, inputs + 1) or (N, inputs + 1), converted to the network's kind."""
-    arrays = [check.tensor(f"context[{i}]", a).to(like) for i, a in enumerate(context)]
-    shapes = {tuple(a.shape) for a in arrays}
-    if len(shapes) != 1 or arrays[0].ndim not in (1, 2) or not arrays[0].numel():
-        raise InputError(
-            "`context` must hold arrays of one shape, (n, N) or (N,), with at least one point; got "
-            f"shapes {', '.join(map(str, sorted(shapes))) or 'of nothing'}."
-        )
-    return torch.stack(arrays, dim=-1)
+        return read_grid(grid, self.sizes["inputs"], self.decoder.place.weight)
 
 
 def _field(moments: Tensor, shape: tuple[int, ...], context: Context | list[Context]) -> Diagonal:
     mean, variance = moments.unflatten(-1, shape)
-    if not isinstance(context, list) and torch.as_tensor(context[-1]).ndim == 1:
+    if alone(context):
         mean, variance = mean[:, 0], variance[:, 0]
     return Diagonal(mean, variance)

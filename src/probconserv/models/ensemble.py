@@ -1,0 +1,125 @@
+"""Deep ensembles, MC dropout, members of a neural operator: any models as one Gaussian field."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .. import _checks as check
+from .._checks import ArrayLike
+from .._convert import as_field
+from .._errors import InputError
+from .._fields import SQUARE_IT, LowRank
+
+
+class Ensemble:
+    """Models that together predict one Gaussian field, a `LowRank`.
+
+    Its mean is that of their means, its factor their spread (n - 1 below n members, as for any
+    sample), and its independent rest has the mean of their variances.
+
+    members: at least two, each with a method `predict` or itself a function: networks, models of
+    this library, anything. Their train or eval mode is left as it is. A stochastic model may be
+    there many times: `Ensemble([network] * 50)` after `network.train()` is MC dropout.
+    event_dims: how many last axes a member moves together; 1 = each time by itself, 2 = time and
+    space jointly.
+
+    >>> members = [lambda x: x, lambda x: 3 * x]
+    >>> Ensemble(members).predict(torch.tensor([[0.0, 1.0]])).variance
+    tensor([[0., 2.]])
+    """
+
+    def __init__(self, members: Iterable[Any], event_dims: int = 1) -> None:
+        if callable(members) and not isinstance(members, nn.ModuleList):
+            raise InputError(
+                "`members` must be a list of models, got one: "
+                f"{type(members).__name__}. For MC dropout repeat it, [model] * 50."
+            )
+        self.members, self.event_dims = list(members), event_dims
+        _at_least_two("members", len(self.members))
+        for i, member in enumerate(self.members):
+            if not callable(getattr(member, "predict", member)):
+                raise InputError(
+                    f"`members[{i}]` must have a method `predict` or be a function; got "
+                    f"{type(member).__name__}. `Ensemble.field` takes predictions."
+                )
+
+    @torch.no_grad()
+    def predict(self, *inputs: Any, **options: Any) -> LowRank:
+        """The field of what the members predict, each called with these inputs and options.
+
+        A member gives means (*batch, T, M), or a pair (means, variances), or a field or
+        distribution, of which the mean and the variance of each point are used.
+        """
+        predictions = [
+            _moments(f"members[{i}]", getattr(member, "predict", member)(*inputs, **options))
+            for i, member in enumerate(self.members)
+        ]
+        _check_alike(predictions)
+        means, variances = zip(*predictions, strict=True)
+        if all(variance is not None for variance in variances):
+            return self.field(torch.stack(means), torch.stack(variances), self.event_dims)
+        if all(torch.equal(mean, means[0]) for mean in means):
+            raise InputError(
+                "`members` all predict the same and no variance, so nothing is uncertain. For MC "
+                "dropout switch it on with network.train()."
+            )
+        return self.field(torch.stack(means), event_dims=self.event_dims)
+
+    @staticmethod
+    def field(
+        means: ArrayLike,  # (S, *batch, T, M)
+        variances: ArrayLike | None = None,  # (S, *batch, T, M)
+        event_dims: int = 1,
+    ) -> LowRank:
+        """The field of predictions that are there already, members on axis 0."""
+        means = check.tensor("means", means)
+        _at_least_two("means", means.shape[0] if means.ndim > 1 else 0)
+        if variances is None:
+            return LowRank.from_samples(means, event_dims=event_dims)
+        variances = check.as_tensor("variances", variances, like=means, of="means")
+        check.finite("variances", variances, 0, SQUARE_IT)
+        if variances.shape != means.shape:
+            raise InputError(
+                f"`variances` must have the shape of `means`, {tuple(means.shape)}; got "
+                f"{tuple(variances.shape)}. Expand it."
+            )
+        return LowRank.from_samples(means, variances.mean(0), event_dims)
+
+
+def _moments(name: str, prediction: Any) -> tuple[Tensor, Tensor | None]:
+    """Mean and variance, copied: a model may give the same buffer every time."""
+    try:
+        if isinstance(prediction, Tensor | np.ndarray):
+            return check.tensor("mean", prediction).clone(), None
+        field = as_field(prediction)
+        return field.mean.clone(), field.variance.clone()
+    except InputError as error:
+        raise InputError(f"`{name}` gave a prediction that is of no use: {error}") from None
+
+
+def _check_alike(predictions: list[tuple[Tensor, Tensor | None]]) -> None:
+    first = predictions[0][0]
+    for i, (mean, _) in enumerate(predictions):
+        check.same_kind(f"members[{i}]", mean, "`members[0]`", first)
+        if mean.shape != first.shape:
+            raise InputError(
+                f"`members` must predict the same places; members[0] gave the shape "
+                f"{tuple(first.shape)} and members[{i}] {tuple(mean.shape)}."
+            )
+    bare = [i for i, (_, variance) in enumerate(predictions) if variance is None]
+    if 0 < len(bare) < len(predictions):
+        raise InputError(
+            f"`members` must all predict variances, or none of them; members[{bare[0]}] gave none. "
+            "Let it give a pair (mean, variance), or the others their means alone."
+        )
+
+
+def _at_least_two(name: str, count: int) -> None:
+    if count < 2:
+        raise InputError(
+            f"`{name}` must hold at least two members, got {count}: one has no spread. A "
+            "stochastic model may be there many times."
+        )

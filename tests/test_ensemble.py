@@ -1,0 +1,156 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import probconserv as pc
+from probconserv.models import Ensemble
+
+X = np.linspace(0, 1, 7)
+RNG = np.random.default_rng(0)
+MEANS = 1 + RNG.normal(size=(5, 3, 7))  # 5 members, 3 times, 7 places
+VARIANCES = RNG.uniform(0.1, 0.2, size=(5, 3, 7))
+
+
+def members(*predictions):
+    """Models that give these, whatever they are asked."""
+    return [lambda prediction=p: prediction for p in predictions]
+
+
+def check_field(field, means, variances):
+    """Against NumPy, each time by itself."""
+    np.testing.assert_allclose(field.mean, means.mean(0), atol=1e-14)
+    for i, sigma in enumerate(field.covariance()):
+        expected = np.cov(means[:, i].T) + np.diag(variances[:, i].mean(0))
+        np.testing.assert_allclose(sigma, expected, atol=1e-14)
+
+
+def test_means_alone_give_their_own_covariance():
+    for kind in (MEANS, torch.from_numpy(MEANS)):
+        field = Ensemble(members(*kind)).predict()
+        assert isinstance(field, pc.LowRank)
+        assert field.event_dims == 1
+        check_field(field, MEANS, 0 * MEANS)
+    check_field(Ensemble.field(MEANS), MEANS, 0 * MEANS)
+
+
+def test_predicted_variances_are_averaged_onto_the_diagonal():
+    pairs = list(zip(MEANS, VARIANCES, strict=True))
+    fields = [pc.Diagonal(*pair) for pair in pairs]
+    normals = [
+        torch.distributions.Normal(*(torch.from_numpy(a) for a in (mean, variance**0.5)))
+        for mean, variance in pairs
+    ]
+    for kind in (pairs, [list(pair) for pair in pairs], fields, normals):
+        check_field(Ensemble(members(*kind)).predict(), MEANS, VARIANCES)
+    check_field(Ensemble.field(MEANS, VARIANCES), MEANS, VARIANCES)
+
+
+def test_the_moments_are_those_of_the_mixture_of_the_members():
+    mixture = pc.Mixture(pc.Diagonal(MEANS, VARIANCES))
+    field = Ensemble.field(MEANS, VARIANCES)
+    torch.testing.assert_close(field.mean, mixture.mean)
+    bessel = torch.from_numpy(MEANS.var(0, ddof=1) - MEANS.var(0))
+    torch.testing.assert_close(field.variance - bessel, mixture.variance)
+
+
+def test_time_and_space_move_together_where_asked():
+    field = Ensemble(members(*MEANS), event_dims=2).predict()
+    expected = np.cov(MEANS.reshape(5, 21).T)
+    np.testing.assert_allclose(field.covariance().reshape(21, 21), expected, atol=1e-14)
+
+
+@pytest.mark.parametrize("variances", [None, VARIANCES])
+def test_an_ensemble_goes_straight_into_condition(variances):
+    field = Ensemble.field(MEANS, variances)
+    law = pc.integral(X, np.array([0.9, 1.0, 1.1]))
+    post = pc.condition(field, law)
+    assert law.residual(field).abs().max() > 0.01
+    assert law.residual(post).abs().max() < 1e-12
+    assert law.residual(post.sample(4)).abs().max() < 1e-12
+
+
+class Model:
+    def __init__(self, slope):
+        self.slope = slope
+
+    def predict(self, t, x, shift=0.0):
+        return self.slope * x + t[:, None] + shift
+
+    def __call__(self, *inputs):
+        raise AssertionError("a model with `predict` is asked for that")
+
+
+def test_members_are_called_with_inputs_and_options():
+    t = np.array([0.0, 1.0])
+    field = Ensemble([Model(1.0), Model(3.0)]).predict(t, X, shift=0.5)
+    np.testing.assert_allclose(field.mean, 2 * X + t[:, None] + 0.5)
+
+
+def test_a_stochastic_member_many_times_is_mc_dropout():
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(2, 4), nn.Dropout(0.5), nn.Linear(4, 1), nn.Flatten(-2))
+    places = torch.rand(3, 7, 2)
+    network.train()
+    torch.manual_seed(1)
+    field = Ensemble([network] * 6).predict(places)
+    torch.manual_seed(1)
+    passes = np.stack([network(places).detach().numpy() for _ in range(6)])
+    np.testing.assert_allclose(field.mean, passes.mean(0), rtol=1e-6)
+    np.testing.assert_allclose(field.variance, passes.var(0, ddof=1), rtol=1e-5)
+    assert network.training
+    network.eval()
+    with pytest.raises(ValueError, match=r"all predict the same and no variance.*network.train"):
+        Ensemble([network] * 6).predict(places)
+    assert not network.training
+
+
+def test_a_list_of_modules_is_a_list_and_a_network_is_not():
+    networks = nn.ModuleList(nn.Linear(2, 7) for _ in range(3))
+    field = Ensemble(networks).predict(torch.rand(5, 2))
+    assert field.factor.shape == (3, 5, 7)
+    assert not field.mean.requires_grad
+    assert all(p.grad is None for p in networks.parameters())
+    with pytest.raises(ValueError, match=r"a list of models, got one: Sequential.*\[model\] \* 50"):
+        Ensemble(nn.Sequential(*networks))
+
+
+def test_a_reused_buffer_is_copied():
+    buffer = torch.zeros(3, 7, dtype=torch.float64)
+    field = Ensemble([lambda: buffer.add_(1)] * 3).predict()
+    assert torch.equal(field.mean, torch.full_like(buffer, 2))
+    assert torch.equal(buffer, torch.full_like(buffer, 3))
+
+
+def test_bad_members_are_refused():
+    with pytest.raises(ValueError, match="`members` must hold at least two members, got 1"):
+        Ensemble(members(MEANS[0]))
+    with pytest.raises(ValueError, match=r"`members\[1\]` must have a method `predict`.*ndarray"):
+        Ensemble([*members(MEANS[0]), MEANS[1]])
+    with pytest.raises(ValueError, match=r"members\[0\] gave the shape \(3, 7\) and members\[1\]"):
+        Ensemble(members(MEANS[0], MEANS[1][:2])).predict()
+    with pytest.raises(ValueError, match=r"`members\[1\]` is torch.float32 but `members\[0\]`"):
+        Ensemble(members(MEANS[0], MEANS[1].astype(np.float32))).predict()
+    with pytest.raises(ValueError, match=r"variances, or none of them; members\[1\] gave none"):
+        Ensemble(members((MEANS[0], VARIANCES[0]), MEANS[1])).predict()
+    with pytest.raises(ValueError, match=r"`members\[1\]` gave .* `mean` must be finite; 21 of"):
+        Ensemble(members(MEANS[0], MEANS[1] * np.nan)).predict()
+    with pytest.raises(ValueError, match=r"`members\[0\]` gave .* `variance` must be >= 0"):
+        Ensemble(members((MEANS[0], -VARIANCES[0]), (MEANS[1], VARIANCES[1]))).predict()
+    with pytest.raises(ValueError, match=r"`members\[0\]` gave .* type str is not a field"):
+        Ensemble(members("a", "b")).predict()
+    with pytest.raises(ValueError, match="`event_dims` must be a whole number from 1 to 2"):
+        Ensemble(members(*MEANS), event_dims=3).predict()
+
+
+def test_bad_predictions_are_refused():
+    with pytest.raises(ValueError, match="`means` must hold at least two members, got 1"):
+        Ensemble.field(MEANS[:1])
+    with pytest.raises(ValueError, match="`means` must hold at least two members, got 0"):
+        Ensemble.field(X)
+    with pytest.raises(ValueError, match="`means` must be finite"):
+        Ensemble.field(MEANS * np.nan)
+    with pytest.raises(ValueError, match=r"`variances` must be >= 0; .* squared first"):
+        Ensemble.field(MEANS, -VARIANCES)
+    with pytest.raises(ValueError, match=r"shape of `means`, \(5, 3, 7\); got \(3, 7\)"):
+        Ensemble.field(MEANS, VARIANCES[0])
