@@ -3,12 +3,14 @@ import math
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import probconserv as pc
 from probconserv.data import draw
 from probconserv.models import AttentiveNeuralProcess, load, open_weights
 from probconserv.models._attention import Attention
 from probconserv.models._checkpoints import write
+from probconserv.models._load import FOLDERS
 from probconserv.models._network import Latent
 from probconserv.problems import PROBLEMS, ClosedForm, Stefan, find
 from probconserv.training import validation_ll
@@ -44,6 +46,44 @@ def test_the_divergence_is_that_of_independent_normals(rng):
     normals = [torch.distributions.Normal(x.mean, (x.log_variance / 2).exp()) for x in (a, b)]
     expected = torch.distributions.kl_divergence(*normals).sum(-1)
     torch.testing.assert_close(a.divergence(b), expected)
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_derivatives_carried_forward_are_those_taken_backward(order, network, rng):
+    network.double()
+    known, u = torch.rand(3, 5, 2, generator=rng).double(), torch.rand(3, 5, generator=rng).double()
+    asked, z = (
+        torch.rand(3, 7, 2, generator=rng).double(),
+        torch.randn(3, 6, generator=rng).double(),
+    )
+    asked.requires_grad_()
+    with sdpa_kernel(SDPBackend.MATH):
+        mean, std = network.decode(network.common(known, u, asked), z)
+        (first,) = torch.autograd.grad(mean.sum(), asked, create_graph=True)
+        (second,) = torch.autograd.grad(first[..., 1].sum(), asked)
+    expected = [mean, std, first[..., 0], first[..., 1], second[..., 1]][: 3 + order]
+    got = network.derivatives(known, u, asked.detach(), z, order)
+    torch.testing.assert_close(got, tuple(expected), rtol=1e-10, atol=1e-12)
+
+
+def test_dropout_of_a_jet_leaves_out_the_same_of_its_value_and_derivatives(rng):
+    """With the masks held fixed, u_x is the slope of u between neighbouring places."""
+    network = AttentiveNeuralProcess(**SMALL, dropout=0.5).double().train()
+    known, u = torch.rand(1, 5, 2, generator=rng).double(), torch.rand(1, 5, generator=rng).double()
+    asked, z = (
+        torch.rand(1, 4, 2, generator=rng).double(),
+        torch.randn(1, 6, generator=rng).double(),
+    )
+
+    def jet(shift):
+        torch.manual_seed(1)
+        return network.derivatives(known, u, asked + torch.tensor([0.0, shift]), z)
+
+    step = 1e-5
+    slope = (jet(step)[0] - jet(-step)[0]) / (2 * step)
+    torch.testing.assert_close(jet(0.0)[3], slope, rtol=1e-5, atol=1e-8)
+    torch.manual_seed(2)
+    assert not torch.allclose(network.derivatives(known, u, asked, z)[0], jet(0.0)[0])
 
 
 def test_the_split_decoder_is_the_whole_one(network, rng):
@@ -181,13 +221,22 @@ def test_published_checkpoints_are_read(network):
         AttentiveNeuralProcess.from_published({"a": torch.zeros(1)})
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", sorted(p.stem for f in FOLDERS for p in f.glob("*.safetensors")))
 def test_shipped_weights_reproduce_their_cards(name):
-    network = load(name)
-    held_out = draw(find(name), "validation", 200, (10, 10), 100).to(torch.float32)
-    expected = network.card["validation_ll"]
-    assert network.card["steps"] == 20_000
-    assert validation_ll(network, held_out) == pytest.approx(expected, abs=0.02)
+    problem, model, recipe = name.split("-")
+    network = load(problem, model, recipe)
+    card = network.card
+    assert [card[key] for key in ("problem", "model", "recipe")] == [problem, model, recipe]
+    assert card["steps"] == card["settings"]["steps"] >= (5_000 if "start" in card else 20_000)
+    held_out = draw(find(problem), "validation", 200, (10, 10), 100).to(torch.float32)
+    # `paper` ends at a constant rate, where LL moves by a hundredth with the rounding of a GPU.
+    close = 0.02 if recipe == "modern" else 0.05
+    assert validation_ll(network, held_out) == pytest.approx(card["validation_ll"], abs=close)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_modern_networks_of_all_problems_are_there(name):
+    assert load(name).card["settings"]["dropout"] == 0
 
 
 def test_bad_input_is_refused(network, tmp_path):

@@ -3,15 +3,19 @@ import json
 import math
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from probconserv.data import draw
 from probconserv.models import AttentiveNeuralProcess, open_weights
-from probconserv.problems import Advection, Stefan
+from probconserv.problems import Advection, Stefan, find
 from probconserv.training import RECIPES, loss, train
 from probconserv.training._run import Run
+from probconserv.training._team import Team
 
 SMALL = {"hidden": 8, "latent": 6, "heads": 2}
 CHANGES = {"batch": 4, "context": (2, 3), "target": 5, "steps": 20}
@@ -56,6 +60,122 @@ def test_the_loss_is_the_negative_evidence_lower_bound():
     fit = torch.distributions.Normal(mean, std).log_prob(functions.target.u).sum(-1)
     expected = (torch.distributions.kl_divergence(q, p).sum(-1) - fit).mean()
     torch.testing.assert_close(value, expected)
+
+
+def second_derivatives(network, functions, i, z):
+    """u, u_t, u_x and u_xx of one function, by differentiating twice backwards."""
+    (t, x, u), asked = functions.context, functions.target
+    known = torch.stack([t[i : i + 1], x[i : i + 1]], -1)
+    places = torch.stack([asked.t[i : i + 1], asked.x[i : i + 1]], -1).requires_grad_()
+    with sdpa_kernel(SDPBackend.MATH):
+        mean, _ = network.decode(network.common(known, u[i : i + 1], places), z[i : i + 1])
+        (first,) = torch.autograd.grad(mean.sum(), places, create_graph=True)
+        (second,) = torch.autograd.grad(first[..., 1].sum(), places)
+    return mean[0], first[0, :, 0], first[0, :, 1], second[0, :, 1]
+
+
+@pytest.mark.parametrize("name", ["diffusion", "pme", "stefan", "advection", "burgers"])
+def test_softc_adds_the_squared_residual_of_each_function_with_its_own_parameter(name):
+    """Every function against every other's speed, as once published, would show here."""
+    torch.manual_seed(0)
+    network = AttentiveNeuralProcess(**SMALL).double()
+    functions = draw(find(name), "train", n=3, context=4, target=5)
+    noise = torch.randn(3, 6).double()
+    with torch.no_grad():
+        added = loss(network, functions, noise, penalty=2.0) - loss(network, functions, noise)
+    every = [torch.cat(pair, 1) for pair in zip(functions.context, functions.target, strict=True)]
+    z = network.latent(torch.stack(every[:2], -1), every[2]).sample(noise)
+    squares = []
+    for i in range(3):
+        problem = find(name)(float(getattr(functions.problem, find(name).parameter)[i]))
+        residual = problem.residual(*second_derivatives(network, functions, i, z))
+        squares.append(float((residual.detach() ** 2).mean()))
+    assert float(added) == pytest.approx(2.0 * sum(squares) / 3, rel=1e-9)
+    assert max(squares) > 1.001 * min(squares)  # the functions do differ
+
+
+def test_softc_trains_and_its_card_says_so(tmp_path):
+    network = run(tmp_path, model="softc", penalty=0.5, steps=4)
+    again = open_weights(tmp_path / "weights.safetensors")
+    assert (again.card["model"], again.card["settings"]["penalty"]) == ("softc", 0.5)
+    assert torch.equal(weights(again), weights(network))
+    assert not torch.equal(weights(network), weights(run(tmp_path / "anp", steps=4)))
+
+
+def test_the_best_weights_are_kept_where_asked_also_over_a_kill(tmp_path):
+    plan = {"schedule": "constant", "learning_rate": 3e-3, "keep": "best", "steps": 12}
+    lines = []
+    whole = run(tmp_path / "whole", report=lines.append, **plan)
+    values = [line["validation_ll"] for line in lines]
+    assert whole.card["validation_ll"] == pytest.approx(max(values), abs=1e-4)
+    last = run(tmp_path / "last", **plan | {"keep": "last"})
+    assert last.card["validation_ll"] == pytest.approx(values[-1], abs=1e-4)
+    with pytest.raises(Killed):
+        run(tmp_path / "torn", report=killed_after(9), **plan)
+    assert torch.equal(weights(run(tmp_path / "torn", **plan)), weights(whole))
+
+
+def test_training_can_start_from_other_weights(tmp_path):
+    first = run(tmp_path / "first")
+    path = tmp_path / "first" / "weights.safetensors"
+    tuned = run(tmp_path / "tuned", model="softc", start=path, steps=1, learning_rate=1e-9)
+    torch.testing.assert_close(weights(tuned), weights(first), rtol=0, atol=1e-6)
+    assert tuned.card["start"] == "stefan-anp-modern"
+    with pytest.raises(ValueError, match=r"`hidden` is 12 but .*weights.safetensors has 8"):
+        run(tmp_path / "other", start=path, sizes=SMALL | {"hidden": 12})
+    with pytest.raises(ValueError, match="is not a file that this library wrote"):
+        run(tmp_path / "none", start=tmp_path / "nothing.safetensors")
+
+
+def test_two_processes_take_the_path_of_one(tmp_path):
+    options = ["--hidden", "8", "--batch", "4", "--steps", "5", "--device", "cpu", "--out"]
+    command = ["-m", "probconserv", "train", "stefan", *options]
+    together = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    alone = subprocess.run([sys.executable, *command, tmp_path / "one"], capture_output=True)
+    team = subprocess.run(
+        [sys.executable, *together, *command, tmp_path / "two"], capture_output=True, text=True
+    )
+    assert (alone.returncode, team.returncode) == (0, 0), team.stderr
+    one, two = (open_weights(tmp_path / name / "weights.safetensors") for name in ("one", "two"))
+    torch.testing.assert_close(weights(two), weights(one), rtol=0, atol=1e-4)
+    half = run(
+        tmp_path / "half",
+        sizes={"hidden": 8, "latent": 8},
+        batch=2,
+        steps=5,
+        context=(10, 10),
+        target=100,
+    )
+    assert (weights(half) - weights(one)).abs().max() > 1e-3  # what one of them alone would do
+    assert (one.card["processes"], two.card["processes"]) == (1, 2)
+    assert team.stdout.count("weights, card and metrics") == 1
+
+
+def test_a_batch_must_divide_among_the_processes():
+    assert range(12)[Team(1, 3).share(12)] == range(1, 12, 3)
+    with pytest.raises(ValueError, match="`batch` must be a multiple of the 3 processes, got 250"):
+        Team(0, 3).share(250)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_tensorboard_has_what_the_csv_has(tmp_path):
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    with pytest.raises(Killed):
+        run(tmp_path, report=killed_after(7))
+    run(tmp_path)
+    board = events.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    shown = [event.value for event in board.Scalars("loss")]
+    rows = list(csv.DictReader((tmp_path / "metrics.csv").read_text().splitlines()))
+    assert shown == pytest.approx([float(row["loss"]) for row in rows])
+    assert [event.step for event in board.Scalars("validation_ll")] == list(range(1, 21))
+
+
+def test_a_finished_run_shows_where_it_ended(tmp_path):
+    lines = [[], []]
+    for shown in lines:
+        run(tmp_path, report=shown.append)
+    assert [line["step"] for line in lines[1]] == [20]
+    assert lines[1][0]["validation_ll"] == lines[0][-1]["validation_ll"]
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -149,6 +269,16 @@ def test_another_plan_does_not_continue_a_checkpoint(tmp_path):
 def test_bad_plans_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"`recipe` must be one of paper, modern"):
         run(tmp_path, recipe="best")
+    for options, message in (
+        ({"model": "gp"}, r"`model` must be one of anp, softc"),
+        ({"keep": "first"}, r"`keep` must be one of last, best"),
+        ({"schedule": "linear"}, r"`schedule` must be one of constant, one cycle"),
+        ({"momentum": 0.9}, r"`changes` must be one of learning_rate, .*got 'momentum'"),
+        ({"model": "softc", "penalty": 0.0}, "must be positive for softc and 0 for anp, got 0.0"),
+        ({"penalty": 1.0}, "must be positive for softc and 0 for anp, got 1.0 for anp"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            run(tmp_path, **options)
     for name in ("steps", "batch"):
         with pytest.raises(ValueError, match=f"`{name}` must be a positive whole number, got 0"):
             run(tmp_path, **{name: 0})

@@ -47,14 +47,18 @@ class Attention(nn.Module):
         Plain attention: the fused kernels have no derivatives to carry forward.
         """
         q, k, v = self._heads(query.flatten(1, 2), key, value)
-        scores = (q @ k.mT / q.shape[-1] ** 0.5).unflatten(2, query.shape[1:3])
-        weights = jets.softmax(scores.transpose(1, 2))  # (n, 3 or 4, heads, Q, K)
-        dropout = self.dropout if self.training else 0.0
-        weights = weights * F.dropout(torch.ones_like(weights[:, :1]), dropout)
-        attended = (weights @ v[:, None]).transpose(2, 3).flatten(-2)
+        scores = q @ k.mT / q.shape[-1] ** 0.5  # (n, heads, 3 or 4 times Q, K)
+        weights = jets.softmax(scores.unflatten(2, query.shape[1:3]))
+        attended = self._dropped(weights).flatten(2, 3) @ v
+        attended = attended.transpose(1, 2).flatten(-2).view_as(query)
         mixed = jets.linear(self.mix, torch.cat([query, attended], dim=-1))
-        mixed = mixed * F.dropout(torch.ones_like(mixed[:, :1]), dropout)
-        return jets.layer_norm(self.norm, query + mixed)
+        return jets.layer_norm(self.norm, query + self._dropped(mixed))
+
+    def _dropped(self, jet: Tensor) -> Tensor:
+        """Dropout of a jet: what is left out is left out of all its parts."""
+        if not (self.training and self.dropout):
+            return jet
+        return jet * F.dropout(torch.ones_like(jet[..., :1, :, :]), self.dropout)
 
     def _heads(self, *inputs: Tensor) -> Iterator[Tensor]:
         """Queries, keys and values of each head, (n, heads, points, hidden / heads)."""

@@ -16,8 +16,9 @@ FOLDERS = (Path(__file__).parent / "weights", Path(__file__).parents[3] / "weigh
 def load(problem: str, model: str = "anp", recipe: str = "modern") -> AttentiveNeuralProcess:
     """A trained network for one of the paper's problems, ready to predict; needs no network.
 
-    problem: diffusion, pme, stefan, advection or burgers. recipe: modern, or paper where the
-    repository has it. `network.card` says how it was trained.
+    problem: diffusion, pme, stefan, advection or burgers. model: anp, or softc, which was trained
+    with the equation's residual in its loss. recipe: modern or paper. All but the modern anp are in
+    the repository, not in the package. `network.card` says how it was trained.
 
     >>> load("stefan").card["recipe"]
     'modern'

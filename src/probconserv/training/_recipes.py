@@ -23,6 +23,7 @@ class Recipe:
     context: Layout = (10, 10)
     target: Layout = (10, 10)
     penalty: float = 0.0  # lambda, of the squared residual of the equation
+    keep: str = "last"  # of the weights, or best: those of the highest validation LL
 
     def rate(self, step: Tensor) -> Tensor:
         """The learning rate of a step, as a tensor on its device."""

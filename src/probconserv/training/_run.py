@@ -69,6 +69,8 @@ class Run:
         self.batches = _batches(problem, recipe, self.seed, device)
         held_out = draw(problem, "validation", 200, recipe.context, 100)
         self.validation = held_out.to(torch.float32).to(device)
+        self.best: dict[str, Tensor] = {}  # the weights to keep, where they may not be the last
+        self.best_ll = -math.inf
         self.seconds = 0.0
         self.log = Log(out)
         self._resume()
@@ -93,12 +95,12 @@ class Run:
                 continue
             self._check_loss()
             line = {"step": done, "loss": float(value), "learning_rate": float(self.rate)}
+            whole = done % validate == 0 or done == self.recipe.steps
+            if whole:
+                line["validation_ll"] = self.validate()
+                self._keep(line["validation_ll"])
             self.seconds = time.perf_counter() - started
             if self.team.first:
-                whole = done % validate == 0 or done == self.recipe.steps
-                if whole:
-                    line["validation_ll"] = self.validate()
-                    self.seconds = time.perf_counter() - started
                 self.log.add(line | {"seconds": self.seconds})
                 if whole:
                     self.save()
@@ -153,13 +155,20 @@ class Run:
         self.network.train()
         return value
 
+    def _keep(self, ll: float) -> None:
+        if self.recipe.keep == "best" and ll > self.best_ll:
+            self.best = {name: t.clone() for name, t in self.network.state_dict().items()}
+            self.best_ll = ll
+
     def save(self) -> None:
         state = {f"network.{k}": v for k, v in self.network.state_dict().items()}
+        state |= {f"best.{k}": v for k, v in self.best.items()}
         for name, parameter in self.network.named_parameters():
             for key, value in self.optimizer.state[parameter].items():
                 state[f"adam.{key}.{name}"] = value
         state |= {"step": self.step, "skipped": self.skipped}
         notes = {"seconds": self.seconds, "lines": self.log.lines, "card": self.card}
+        notes["best_ll"] = self.best_ll if self.best else None
         write(self.out / "checkpoint.safetensors", state, notes)
         self.log.write()
 
@@ -180,10 +189,9 @@ class Run:
         for name, value in _flat(self.card).items():
             where, hint = f"the checkpoint in {self.out}", "Use another folder."
             check.equal(name, value, kept_plan.get(name), where, hint)
-        weights = {
-            k.removeprefix("network."): v for k, v in state.items() if k.startswith("network.")
-        }
-        self.network.load_state_dict(weights)
+        self.network.load_state_dict(_under("network.", state))
+        self.best = {name: t.to(self.device) for name, t in _under("best.", state).items()}
+        self.best_ll = notes["best_ll"] if self.best else -math.inf
         for name, parameter in self.network.named_parameters():
             if f"adam.step.{name}" in state:
                 kept = {k: state[f"adam.{k}.{name}"] for k in ("step", "exp_avg", "exp_avg_sq")}
@@ -193,6 +201,10 @@ class Run:
         self.seconds, self.log.lines = notes["seconds"], notes["lines"]
 
     def _finish(self) -> None:
+        if self.best:
+            self.network.load_state_dict(self.best)
+        self.network.attend_in_float16(False)  # the card's LL is that of whole float32
+        torch.set_float32_matmul_precision("highest")
         name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"
         self.card |= {
             "min_std": self.network.min_std,
@@ -205,7 +217,6 @@ class Run:
             "validation_ll": round(self.validate(), 4),
         }
         self.network.eval()
-        self.network.attend_in_float16(False)
         self.network.card = self.card
         self.log.close()
         if not self.team.first:
@@ -220,6 +231,10 @@ def _batches(problem: type[ClosedForm], recipe: Recipe, seed: int, device: torch
         return Stream(problem, recipe.batch, recipe.context, recipe.target, seed, device)
     fixed = draw(problem, "train", recipe.functions, recipe.context, recipe.target, seed)
     return Shuffled(fixed.to(torch.float32).to(device), recipe.batch, seed)
+
+
+def _under(prefix: str, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
 
 
 def _flat(card: dict[str, Any]) -> dict[str, Any]:

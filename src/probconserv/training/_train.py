@@ -69,6 +69,8 @@ def _plan(model: str, recipe: str, changes: dict[str, Any]) -> Recipe:
         if name in ("steps", "batch"):
             check.samples(value, name)
     plan = dataclasses.replace(RECIPES[recipe], **{"penalty": PENALTIES[model], **changes})
+    check.choice("keep", plan.keep, ["last", "best"])
+    check.choice("schedule", plan.schedule, ["constant", "one cycle"])
     if (plan.penalty > 0) != (model == "softc"):
         raise InputError(
             f"`penalty` must be positive for softc and 0 for anp, got {plan.penalty} for {model}."
