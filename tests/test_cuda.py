@@ -7,6 +7,7 @@ from oracle import KINDS, LAWS, exact_residual, field_of, laws_of
 import probconserv as pc
 from probconserv.data import Stream, draw
 from probconserv.problems import PROBLEMS, ClosedForm
+from probconserv.training import RECIPES, train
 
 SHAPE = (4, 7)
 if not torch.cuda.is_available():
@@ -110,3 +111,40 @@ def test_a_stream_can_be_captured_in_a_graph():
         fresh = stream(expected)
         assert torch.equal(batch.target.x, fresh.target.x)
         torch.testing.assert_close(batch.target.u, fresh.target.u)
+
+
+class Killed(BaseException):
+    """As sudden as a power cut."""
+
+
+def killed_after(steps):
+    def report(line):
+        if line["step"] >= steps:
+            raise Killed
+
+    return report
+
+
+@pytest.mark.parametrize("model", ["anp", "softc"])
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_killed_run_resumes_on_the_same_path(recipe, model, tmp_path):
+    """Up to the order of additions: other masks or functions would move weights by the rate."""
+    changes = {"steps": 20, "batch": 16, "sizes": {"hidden": 16, "latent": 16}, "model": model}
+    changes |= {"recipe": recipe, "schedule": "constant", "learning_rate": 1e-3}
+    changes |= {"functions": 64} if recipe == "paper" else {}
+    whole = train(PROBLEMS["pme"], tmp_path / "whole", device="cuda", **changes)
+    with pytest.raises(Killed):
+        train(PROBLEMS["pme"], tmp_path / "torn", device="cuda", report=killed_after(9), **changes)
+    resumed = train(PROBLEMS["pme"], tmp_path / "torn", device="cuda", **changes)
+    for a, b in zip(resumed.parameters(), whole.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-3)
+
+
+def test_a_gpu_and_a_cpu_train_alike(tmp_path):
+    changes = {"steps": 5, "batch": 16, "schedule": "constant", "learning_rate": 1e-4}
+    there, here = (
+        train(PROBLEMS["pme"], tmp_path / device, device=device, **changes)
+        for device in ("cuda", "cpu")
+    )
+    for a, b in zip(there.parameters(), here.parameters(), strict=True):
+        torch.testing.assert_close(a.cpu(), b, rtol=0, atol=2e-4)
