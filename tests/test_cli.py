@@ -1,3 +1,4 @@
+import json
 import os
 import subprocess
 import sys
@@ -87,8 +88,17 @@ def test_training_from_the_command_line(tmp_path):
     options = ["--out", str(tmp_path / "run"), "--batch", "4", "--hidden", "8", "--device", "cpu"]
     trained = run("train", "advection", *options, "--steps", "4")
     assert trained.returncode == 0, trained.stderr
-    names = {path.name for path in (tmp_path / "run").iterdir()}
+    names = {path.name for path in (tmp_path / "run").iterdir()} - {"tensorboard"}
     assert names == {"card.json", "checkpoint.safetensors", "metrics.csv", "weights.safetensors"}
+    options[1] = str(tmp_path / "tuned")
+    start = ["--start", str(tmp_path / "run" / "weights.safetensors"), "--learning-rate", "0.002"]
+    tuned = run(
+        "train", "advection", *options, *start, "--model", "softc", "--penalty", "3", "--steps", "2"
+    )
+    assert tuned.returncode == 0, tuned.stderr
+    card = json.loads((tmp_path / "tuned" / "card.json").read_text())
+    assert (card["model"], card["start"]) == ("softc", "advection-anp-modern")
+    assert (card["settings"]["penalty"], card["settings"]["learning_rate"]) == (3, 0.002)
     unknown = run("train", "advektion", *options)
     assert unknown.returncode == 1
     assert "Did you mean 'advection'" in unknown.stderr
