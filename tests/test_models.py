@@ -29,9 +29,12 @@ def generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def test_attention_is_the_textbook_formula(rng):
+@pytest.mark.parametrize("of", ["another set", "itself"])
+def test_attention_is_the_textbook_formula(of, rng):
     layer = Attention(8, heads=2)
     query, key, value = (torch.randn(3, n, 8, generator=rng) for n in (5, 7, 7))
+    if of == "itself":
+        query = value = key
     heads = []
     for h in (slice(0, 4), slice(4, 8)):
         q, k, v = layer.query(query)[..., h], layer.key(key)[..., h], layer.value(value)[..., h]

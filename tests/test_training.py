@@ -192,13 +192,14 @@ def test_a_killed_run_resumes_to_the_same_weights(recipe, tmp_path):
     assert len(losses[0]) == 20
 
 
-def test_ctrl_c_leaves_a_checkpoint_that_takes_the_same_path(tmp_path, monkeypatch):
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM], ids=lambda sign: sign.name)
+def test_ctrl_c_leaves_a_checkpoint_that_takes_the_same_path(sign, tmp_path, monkeypatch):
     whole = run(tmp_path / "whole")
     advance = Run.advance
 
     def interrupted(self):
         if int(self.step) == 5:
-            os.kill(os.getpid(), signal.SIGINT)  # in the middle of a step
+            os.kill(os.getpid(), sign)  # in the middle of a step
         return advance(self)
 
     monkeypatch.setattr(Run, "advance", interrupted)
@@ -209,6 +210,15 @@ def test_ctrl_c_leaves_a_checkpoint_that_takes_the_same_path(tmp_path, monkeypat
     resumed = run(tmp_path / "torn", report=lambda line: steps.append(line["step"]))
     assert steps[:2] == [5, 7]  # where it was, and the next
     assert torch.equal(weights(resumed), weights(whole))
+
+
+def test_two_trainings_do_not_share_a_folder(tmp_path):
+    def second(line):
+        with pytest.raises(ValueError, match=r"another process is writing into .* another folder"):
+            run(tmp_path)
+
+    run(tmp_path, steps=1, report=second)
+    assert run(tmp_path, steps=1).card["steps"] == 1  # free again
 
 
 def test_training_learns_and_writes_a_card(tmp_path):

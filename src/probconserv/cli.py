@@ -54,7 +54,7 @@ def problems(*, plot: Path | None = None) -> None:
 def train(
     problem: str,
     *,
-    out: Path,
+    out: Path | None = None,
     model: str = "anp",
     recipe: str = "modern",
     device: str = "auto",
@@ -75,7 +75,7 @@ def train(
     problem
         The name of an equation with a closed form.
     out
-        The folder for weights, card, metrics and checkpoint.
+        The folder for weights, card, metrics and checkpoint; out/PROBLEM-MODEL-RECIPE if not given.
     model
         anp, or softc: with the squared residual of the equation in the loss.
     recipe
@@ -98,6 +98,7 @@ def train(
     from .training import train as run
 
     equation = _closed(problem)
+    folder = Path("out", f"{problem}-{model}-{recipe}") if out is None else out
     changes = {
         "steps": steps,
         "batch": batch,
@@ -121,9 +122,9 @@ def train(
             )
 
         sizes = {"hidden": hidden, "latent": hidden}
-        run(equation, out, model, recipe, device, seed, report, sizes, start, **chosen)
+        run(equation, folder, model, recipe, device, seed, report, sizes, start, **chosen)
     if first:
-        print(f"weights, card and metrics in {out}")
+        print(f"weights, card and metrics in {folder}")
 
 
 _COLUMNS = (

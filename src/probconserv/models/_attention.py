@@ -60,7 +60,11 @@ class Attention(nn.Module):
             return jet
         return jet * F.dropout(torch.ones_like(jet[..., :1, :, :]), self.dropout)
 
-    def _heads(self, *inputs: Tensor) -> Iterator[Tensor]:
+    def _heads(self, query: Tensor, key: Tensor, value: Tensor) -> Iterator[Tensor]:
         """Queries, keys and values of each head, (n, heads, points, hidden / heads)."""
-        for layer, x in zip((self.query, self.key, self.value), inputs, strict=True):
-            yield layer(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        layers = self.query, self.key, self.value
+        if query is key and key is value:  # of a set itself: one product for the three
+            parts = F.linear(query, torch.cat([layer.weight for layer in layers])).chunk(3, dim=-1)
+        else:
+            parts = tuple(layer(x) for layer, x in zip(layers, (query, key, value), strict=True))
+        return (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)

@@ -74,6 +74,8 @@ class Run:
         self.seconds = 0.0
         self.log = Log(out)
         self._resume()
+        if team.first:
+            self.log.write()  # a folder that cannot be written to is known at once
 
     def go(self, report: Callable[[dict[str, float]], None], interrupts: list[int]) -> None:
         """To the end, or to the next step after an interrupt."""

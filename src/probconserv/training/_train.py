@@ -4,7 +4,7 @@ import dataclasses
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -12,6 +12,7 @@ import torch
 
 from .. import _checks as check
 from .._errors import InputError
+from .._files import sole_writer
 from ..models.anp import AttentiveNeuralProcess
 from ..problems import ClosedForm
 from ._recipes import PENALTIES, RECIPES, Recipe
@@ -39,7 +40,8 @@ def train(
     modern; `changes` replace its entries (steps=1000, batch=32, penalty=10.0, ...). sizes: of the
     network (hidden, latent, heads). start: weights to go on from, a file that training wrote.
     report: called every so many steps with what there is to show. A folder with a checkpoint is
-    continued. Ctrl-C leaves one. Under torchrun all processes train one network together.
+    continued. Ctrl-C and SIGTERM leave one and end in KeyboardInterrupt. Under torchrun all
+    processes train one network together.
     """
     plan = _plan(model, recipe, changes)
     check.whole("seed", seed)
@@ -53,8 +55,9 @@ def train(
             _interrupts() as asked,
         ):
             names = {"problem": problem.name, "model": model, "recipe": recipe, "seed": seed}
-            run = Run(problem, names, plan, Path(out), place, together, sizes, start)
-            run.go(report or (lambda _: None), asked)
+            with sole_writer(Path(out)) if together.first else nullcontext():
+                run = Run(problem, names, plan, Path(out), place, together, sizes, start)
+                run.go(report or (lambda _: None), asked)
     finally:
         torch.set_float32_matmul_precision(precision)
     return run.network
@@ -80,16 +83,21 @@ def _plan(model: str, recipe: str, changes: dict[str, Any]) -> Recipe:
 
 @contextmanager
 def _interrupts() -> Iterator[list[int]]:
-    """Ctrl-C is noted, to be obeyed between two steps: a step that is torn could not be resumed."""
+    """Ctrl-C and a scheduler's SIGTERM are noted, to be obeyed between two steps.
+
+    A step that is torn could not be resumed.
+    """
     noted: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield noted  # no signal gets here
         return
-    before = signal.signal(signal.SIGINT, lambda number, _: noted.append(number))
+    signals = signal.SIGINT, signal.SIGTERM
+    before = [signal.signal(s, lambda number, _: noted.append(number)) for s in signals]
     try:
         yield noted
     finally:
-        signal.signal(signal.SIGINT, before)
+        for s, handler in zip(signals, before, strict=True):
+            signal.signal(s, handler)
 
 
 def _device(name: str) -> torch.device:
