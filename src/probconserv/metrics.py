@@ -1,0 +1,133 @@
+"""How good a predicted field is: conservation, accuracy, calibration."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import _checks as check
+from ._checks import ArrayLike
+from ._constraints import Constraint
+from ._convert import as_field
+from ._errors import DegenerateError, InputError
+from ._fields import Field
+
+LEVELS = (0.5, 0.9, 0.99)
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """Scores of a field, (*batch, T) each: averages over space.
+
+    All but CE and `energy` are those of the normal with the field's mean and variance at each
+    point, as in the paper; a mixture is scored by its total mean and variance.
+    """
+
+    CE: Tensor  # G mu - b, the conservation error; NaN where no constraint was given
+    LL: Tensor  # the log density
+    MSE: Tensor
+    CRPS: Tensor  # the continuous ranked probability score, in units of u; lower is better
+    energy: Tensor  # E |U - u| - E |U - U'| / 2 with |.| the root mean square over space
+    coverage_50: Tensor  # the share of points inside the central interval of that probability
+    coverage_90: Tensor
+    coverage_99: Tensor
+
+    def mean(self) -> "Scores":
+        """The average over functions, which are axis 0."""
+        return self._over_functions(lambda score: score.mean(0))
+
+    def standard_error(self) -> "Scores":
+        """Of that average: the standard deviation over functions, divided by sqrt(n)."""
+        return self._over_functions(lambda score: score.std(0) / math.sqrt(len(score)))
+
+    def __getitem__(self, index: Any) -> "Scores":
+        return self._map(lambda score: score[index])
+
+    def _over_functions(self, change: Callable[[Tensor], Tensor]) -> "Scores":
+        if self.LL.ndim < 2 or len(self.LL) < 2:
+            raise InputError(
+                "these scores have no axis of at least two functions before that of time: they "
+                f"have shape {tuple(self.LL.shape)}."
+            )
+        return self._map(change)
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> "Scores":
+        return Scores(**{f.name: change(getattr(self, f.name)) for f in fields(self)})
+
+
+@torch.no_grad()
+def evaluate(
+    field: Any,
+    truth: ArrayLike,
+    constraint: Constraint | None = None,
+    samples: int = 100,
+    generator: torch.Generator | None = None,
+    space_dims: int = 1,
+) -> Scores:
+    """The scores of a field against the truth.
+
+    field: any that `condition` takes, (*batch, T, M). truth: u, broadcast to the field.
+    constraint: the law whose error is CE; the field need not have been conditioned on it. samples:
+    of the field, for the energy score. space_dims: how many last axes are space.
+
+    >>> from probconserv import Diagonal, integral
+    >>> law = integral([0.0, 1.0, 2.0], 2.0)
+    >>> scores = evaluate(Diagonal([[1.0, 1.5, 1.0]], 0.25), [[1.0, 1.0, 1.0]], law)
+    >>> scores.CE, scores.MSE
+    (tensor([0.5000], dtype=torch.float64), tensor([0.0833], dtype=torch.float64))
+    """
+    field = as_field(field)
+    if not 0 < space_dims < len(field.shape):
+        raise InputError(
+            f"`space_dims` must leave an axis of time before it, so be from 1 to "
+            f"{len(field.shape) - 1} for a field of shape {tuple(field.shape)}; got {space_dims}."
+        )
+    u = check.tensor("truth", truth, like=field.mean, of="the field")
+    check.broadcasts("truth", u, field.shape, "the field")
+    u, space = u.expand(field.shape), tuple(range(-space_dims, 0))
+    mean, std = field.mean, field.std
+    if not bool((std > 0).all()):
+        raise DegenerateError(
+            "the field has points without variance, where LL is infinite. Score a field with "
+            "variance everywhere, or leave those points out."
+        )
+    z = (u - mean) / std
+    lost = torch.full(field.shape[:-space_dims], torch.nan, dtype=mean.dtype, device=mean.device)
+    return Scores(
+        CE=lost if constraint is None else constraint.residual(mean),
+        LL=(-(z**2) / 2 - std.log() - math.log(2 * math.pi) / 2).mean(space),
+        MSE=((u - mean) ** 2).mean(space),
+        CRPS=(std * _crps(z)).mean(space),
+        energy=_energy(field, u, check.samples(samples, "samples"), generator, space),
+        **{f"coverage_{level * 100:g}": _coverage(z, level).mean(space) for level in LEVELS},
+    )
+
+
+def _crps(z: Tensor) -> Tensor:
+    """Of a standard normal, at z."""
+    density = (-(z**2) / 2).exp() / math.sqrt(2 * math.pi)
+    return z * (2 * torch.special.ndtr(z) - 1) + 2 * density - 1 / math.sqrt(math.pi)
+
+
+def _coverage(z: Tensor, level: float) -> Tensor:
+    reach = torch.special.ndtri(torch.tensor((1 + level) / 2, dtype=torch.float64))
+    return (z.abs() <= float(reach)).to(z)
+
+
+def _energy(
+    field: Field,
+    u: Tensor,
+    samples: int,
+    generator: torch.Generator | None,
+    space: tuple[int, ...],
+) -> Tensor:
+    """From independent pairs of samples, one pair at a time."""
+    total = torch.zeros(u.shape[: -len(space)], dtype=u.dtype, device=u.device)
+    for _ in range(samples):
+        one, other = field.sample(2, generator)
+        near = ((one - u) ** 2).mean(space).sqrt() + ((other - u) ** 2).mean(space).sqrt()
+        total += (near - ((one - other) ** 2).mean(space).sqrt()) / 2
+    return total / samples

@@ -1,0 +1,107 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from oracle import normal, uniform
+from scipy import integrate, stats
+
+import probconserv as pc
+
+X = torch.tensor([0.0, 0.3, 1.0, 1.2, 2.0], dtype=torch.float64)
+
+
+@pytest.fixture
+def case(rng):
+    """Four functions at three times and five places, and the truth."""
+    field = pc.Diagonal(normal(4, 3, 5, rng=rng), uniform(4, 3, 5, rng=rng) + 0.1)
+    return field, normal(4, 3, 5, rng=rng)
+
+
+def test_scores_are_those_of_scipys_normal(case):
+    field, u = case
+    law = pc.integral(X, 0.7)
+    scores = pc.evaluate(field, u, law)
+    normals = stats.norm(field.mean.numpy(), field.std.numpy())
+    np.testing.assert_allclose(scores.LL, normals.logpdf(u.numpy()).mean(-1), rtol=1e-12)
+    np.testing.assert_allclose(scores.MSE, ((field.mean - u).numpy() ** 2).mean(-1), rtol=1e-12)
+    mass = np.trapezoid(field.mean.numpy(), X.numpy())
+    np.testing.assert_allclose(scores.CE, mass - 0.7, rtol=1e-10)
+    for level, got in ((0.5, "coverage_50"), (0.9, "coverage_90"), (0.99, "coverage_99")):
+        low, high = normals.interval(level)
+        inside = (u.numpy() >= low) & (u.numpy() <= high)
+        np.testing.assert_allclose(getattr(scores, got), inside.mean(-1))
+
+
+def test_crps_is_the_integral_of_the_squared_difference_of_distributions():
+    for mean, std, u in ((0.0, 1.0, 0.3), (1.0, 0.2, 2.0), (-2.0, 3.0, -2.0)):
+        cdf = stats.norm(mean, std).cdf
+        low = integrate.quad(lambda v, cdf=cdf: cdf(v) ** 2, mean - 12 * std, u)[0]
+        high = integrate.quad(lambda v, cdf=cdf: (1 - cdf(v)) ** 2, u, mean + 12 * std)[0]
+        got = pc.evaluate(pc.Diagonal([[mean]], [[std**2]]), [[u]]).CRPS
+        assert float(got) == pytest.approx(low + high, rel=1e-6)
+
+
+def test_the_energy_score_of_one_point_is_its_crps(rng):
+    field = pc.Diagonal(torch.tensor([[0.4]]).double(), 0.25)
+    scores = pc.evaluate(field, [[1.0]], samples=4000, generator=rng)
+    assert float(scores.energy) == pytest.approx(float(scores.CRPS), rel=0.05)
+
+
+def test_the_energy_score_sees_correlation_and_crps_does_not(rng):
+    """The truth is a shift of the mean, which is likely where points move together."""
+    factor = torch.ones(1, 1, 5, dtype=torch.float64)
+    together = pc.LowRank(torch.zeros(1, 5).double(), factor, 1e-6)
+    apart = pc.Diagonal(together.mean, together.variance)
+    truth = torch.ones(1, 5).double()
+    a, b = (pc.evaluate(f, truth, samples=2000, generator=rng) for f in (together, apart))
+    assert float(a.CRPS) == pytest.approx(float(b.CRPS))
+    assert float(a.energy) < float(b.energy) - 0.05
+
+
+def test_a_mixture_is_scored_by_its_total_moments(case):
+    field, u = case
+    mixture = pc.Mixture(field, event_dims=2)
+    mean = field.mean.numpy().mean(0)
+    variance = field.variance.numpy().mean(0) + field.mean.numpy().var(0)
+    expected = stats.norm(mean, np.sqrt(variance)).logpdf(u[0].numpy()).mean(-1)
+    np.testing.assert_allclose(pc.evaluate(mixture, u[0]).LL, expected, rtol=1e-10)
+
+
+def test_means_and_standard_errors_are_over_functions(case):
+    scores = pc.evaluate(*case)
+    np.testing.assert_allclose(scores.mean().MSE, scores.MSE.numpy().mean(0))
+    error = stats.sem(scores.MSE.numpy(), axis=0)
+    np.testing.assert_allclose(scores.standard_error().MSE, error)
+    assert scores[:, 1].LL.shape == (4,)
+    assert scores.CE.isnan().all()
+
+
+def test_conserved_fields_have_no_conservation_error(case):
+    field, u = case
+    law = pc.integral(X, 0.7)
+    for conserved in (pc.condition(field, law), pc.project(field, law)):
+        assert pc.evaluate(conserved, u, law).CE.abs().max() < 1e-12
+
+
+def test_two_axes_of_space_are_averaged_together(rng):
+    field = pc.Diagonal(normal(2, 3, 4, rng=rng), 1.0)
+    scores = pc.evaluate(field, torch.zeros(2, 3, 4).double(), space_dims=2)
+    expected = -(field.mean**2).mean((1, 2)) / 2 - math.log(2 * math.pi) / 2
+    torch.testing.assert_close(scores.LL, expected)
+
+
+def test_what_cannot_be_scored_is_refused(case):
+    field, u = case
+    with pytest.raises(ValueError, match=r"`truth` .*\(4, 3, 5\)"):
+        pc.evaluate(field, u[:, :, :4])
+    with pytest.raises(ValueError, match="`truth` must be finite; 60 of its 60"):
+        pc.evaluate(field, torch.full_like(u, torch.nan))
+    with pytest.raises(ValueError, match=r"`space_dims` must .* from 1 to 2 .* got 3"):
+        pc.evaluate(field, u, space_dims=3)
+    with pytest.raises(ValueError, match="points without variance"):
+        pc.evaluate(pc.condition(field, pc.boundary(left=0.0)), u)
+    with pytest.raises(ValueError, match="`samples` must be a positive whole number, got 0"):
+        pc.evaluate(field, u, samples=0)
+    with pytest.raises(ValueError, match=r"no axis of at least two functions .* shape \(3,\)"):
+        pc.evaluate(pc.Diagonal(field.mean[0], 1.0), u[0]).mean()
