@@ -106,6 +106,17 @@ def test_training_from_the_command_line(tmp_path):
     assert "super_slow has no closed form" in open_ended.stderr
 
 
+def test_a_table_of_the_paper_in_80_columns(tmp_path):
+    options = ["--n", "2", "--samples", "3", "--out", str(tmp_path)]
+    shown = run("reproduce", "stefan", *options)
+    assert shown.returncode == 0, shown.stderr
+    rows = [line for line in shown.stdout.splitlines() if line.startswith("ProbConserv-ANP  ")]
+    assert len(rows) == 2
+    assert {"3.56", "1.89e-03"} < set(rows[0].split())
+    assert "…" not in shown.stdout
+    assert (tmp_path / "results.json").exists()
+
+
 @pytest.mark.parametrize("missing", ["cyclopts", "matplotlib"])
 def test_a_missing_extra_is_named(tmp_path, missing):
     (tmp_path / "sitecustomize.py").write_text(f"import sys; sys.modules[{missing!r}] = None")

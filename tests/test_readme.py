@@ -22,7 +22,8 @@ def run(page):
 def test_the_code_in_the_readme_runs_and_conserves(capsys):
     count, names = run(README)
     law, post = names["law"], names["post"]
-    assert count == 4
+    assert count == 5
+    assert abs(float(names["scores"].CE)) < 1e-12
     assert names["melt"].residual(names["field"]).abs().max() < 1e-12
     assert law.residual(names["mean"]).abs().max() > 1e-3
     for field in (post, names["hard"], names["joint"], names["paper"], names["exact"]):

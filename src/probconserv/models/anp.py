@@ -132,18 +132,19 @@ class AttentiveNeuralProcess(nn.Module):
         known, u, mask = self._points(context)
         places, shape = self._places(grid)
         n, seed = len(u), int(torch.randint(2**62, (), generator=generator))
+        step = max(1, ROWS // len(places))  # of the functions at once
         check.samples(samples, "samples")
         field = torch.empty(2, samples, n, len(places), dtype=torch.float64, device=u.device)
         with self._mode(training=True), torch.random.fork_rng([u.device] if u.is_cuda else []):
             torch.manual_seed(seed)
             for j in track(range(samples), "Predicting"):
-                for i in range(n):  # one function at a time: a whole grid is large
-                    one = known[i : i + 1], u[i : i + 1], None if mask is None else mask[i : i + 1]
-                    latent = self.latent(*one)
+                for part in (slice(i, i + step) for i in range(0, n, step)):
+                    seen = known[part], u[part], None if mask is None else mask[part]
+                    latent = self.latent(*seen)
                     z = latent.sample(torch.randn_like(latent.mean))
-                    common = self.common(*one[:2], places[None], one[2])
-                    mean, std = self.decode(common, z)
-                    field[0, j, i], field[1, j, i] = mean[0], std[0].double() ** 2
+                    here = places.expand(len(u[part]), -1, -1)
+                    mean, std = self.decode(self.common(*seen[:2], here, seen[2]), z)
+                    field[0, j, part], field[1, j, part] = mean, std.double() ** 2
         return _field(field, shape, context)
 
     @classmethod

@@ -1,0 +1,56 @@
+"""The methods that the tables compare, from the components that a network predicts."""
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from .._builders import smoothness
+from .._condition import condition, project
+from .._constraints import Constraint
+from .._fields import Diagonal, Field
+from .._mixture import Mixture
+from ..models.anp import AttentiveNeuralProcess
+
+RHO = 0.9  # of the artificial diffusion, as published
+FLOOR = 1e-8  # of the published variances
+
+Predict: TypeAlias = Callable[..., Diagonal]
+
+
+class Method(NamedTuple):
+    """The network that a method takes, and what it makes of the components."""
+
+    model: str
+    update: Callable[[Diagonal, Constraint, Tensor], Field]
+
+
+METHODS = {
+    "ANP": Method("anp", lambda parts, law, x: parts),
+    "SoftC-ANP": Method("softc", lambda parts, law, x: parts),
+    "HardC-ANP": Method("anp", lambda parts, law, x: project(parts, law)),
+    "ProbConserv-ANP": Method("anp", lambda parts, law, x: condition(parts, law)),
+    "ProbConserv-ANP (w/diff)": Method(
+        "anp", lambda parts, law, x: condition(parts, law, smoothness(x, parts.variance, RHO))
+    ),
+}
+
+
+class Protocol(NamedTuple):
+    """How components are predicted, and how the updated ones are put together."""
+
+    predict: Callable[[AttentiveNeuralProcess], Predict]
+    mix: Callable[[Field], Field]
+
+
+def _published_mix(parts: Field) -> Diagonal:
+    """Total moments with n - 1 below the spread, and a floor below each variance."""
+    between = parts.mean.var(0) if len(parts.mean) > 1 else torch.zeros_like(parts.mean[0])
+    return Diagonal(parts.mean.mean(0), parts.variance.clamp(min=FLOOR).mean(0) + between)
+
+
+PROTOCOLS = {
+    "ours": Protocol(lambda network: network.predict, Mixture),
+    "paper": Protocol(lambda network: network.predict_with_dropout, _published_mix),
+}
