@@ -10,7 +10,7 @@ import torch
 
 import probconserv as pc
 from probconserv.models import AttentiveNeuralProcess
-from probconserv.problems import Stefan
+from probconserv.paper import EXPERIMENTS, METHODS, PROTOCOLS
 
 checkpoint, contexts = sys.argv[1:]
 network = AttentiveNeuralProcess.from_published(torch.load(checkpoint, weights_only=True))
@@ -18,18 +18,21 @@ with np.load(contexts) as file:
     chosen = np.isclose(file["u_star"], 0.6)
     (t, x), u = np.moveaxis(file["context_tx"][chosen], -1, 0), file["context_u"][chosen, :, 0]
 
-problem, time, grid = Stefan(0.6), 0.05, Stefan.grid()[1]
-truth, law = problem.solution(time, grid), pc.integral(grid, float(problem.total(time)))
-print("| Stefan, u* = 0.6 | CE | LL | MSE |\n|---|---|---|---|")
-for dropout, predict in (("on", network.predict_with_dropout), ("off", network.predict)):
-    parts = predict((t, x, u), ([time], grid), 100, torch.Generator().manual_seed(0))
-    fields = {
-        "ANP": pc.Mixture(parts),
-        "HardC-ANP": pc.Mixture(pc.project(parts, law)),
-        "ProbConserv-ANP": pc.Mixture(pc.condition(parts, law)),
-    }
-    for name, mixture in fields.items():
-        field = mixture.gaussian()
-        ll = float(field.marginal_log_prob(truth).mean())
-        ce, mse = float(law.residual(field).mean()), float(((field.mean - truth) ** 2).mean())
-        print(f"| {name}, dropout {dropout} | {ce:.2e} | {ll:.2f} | {mse:.2e} |")
+experiment = EXPERIMENTS["stefan"]
+problem, time = experiment.problem(0.6), experiment.time
+grid = problem.grid()[1]
+truth, law = problem.on_grid([time], grid), pc.integral(grid, problem.total([time]))
+print(
+    "| Stefan, u* = 0.6 | CE | LL | MSE | published LL | published MSE |\n|---|---|---|---|---|---|"
+)
+for name, protocol in PROTOCOLS.items():
+    generator = torch.Generator().manual_seed(0)
+    parts = protocol.predict(network)((t, x, u), ([time], grid), 100, generator)
+    for method, (model, update) in METHODS.items():
+        if model == "anp":
+            scores = pc.evaluate(protocol.mix(update(parts, law, grid)), truth, law).mean()[0]
+            row = f"| {method}, protocol {name} | {scores.CE:.2e} | {scores.LL:.2f} | {scores.MSE:.2e}"
+            paper = experiment.paper(0.6, method)
+            print(
+                row, *(f"{paper[m][0]:.3g}" if paper else "-" for m in ("LL", "MSE")), "", sep=" | "
+            )
