@@ -31,8 +31,7 @@ for name, protocol in PROTOCOLS.items():
     for method, (model, update) in METHODS.items():
         if model == "anp":
             scores = pc.evaluate(protocol.mix(update(parts, law, grid)), truth, law).mean()[0]
-            row = f"| {method}, protocol {name} | {scores.CE:.2e} | {scores.LL:.2f} | {scores.MSE:.2e}"
             paper = experiment.paper(0.6, method)
-            print(
-                row, *(f"{paper[m][0]:.3g}" if paper else "-" for m in ("LL", "MSE")), "", sep=" | "
-            )
+            theirs = [f"{paper[m][0]:.3g}" if paper else "-" for m in ("LL", "MSE")]
+            ours = f"{scores.CE:.2e} | {scores.LL:.2f} | {scores.MSE:.2e}"
+            print(f"| {method}, protocol {name} | {ours} | {theirs[0]} | {theirs[1]} |")
