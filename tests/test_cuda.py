@@ -47,6 +47,19 @@ def test_mixtures_on_cuda(rng):
     assert law.to("cuda").residual(draws).abs().max() < 1e-12
 
 
+def test_fronts_on_cuda(rng):
+    field, x = field_of("diagonal", SHAPE, rng), torch.arange(7.0)
+    here = pc.front_position(field, x)
+    there = pc.front_position(field.to("cuda"), x.to("cuda"))
+    torch.testing.assert_close(there.probabilities.cpu(), here.probabilities)
+    torch.testing.assert_close(there.quantile(0.5).cpu(), here.quantile(0.5))
+    for rule in ("point", "crossing"):
+        sure = pc.Diagonal(field.mean, 0.0)
+        here = pc.front_position(sure, x, 0.1, rule, samples=3)
+        there = pc.front_position(sure.to("cuda"), x.to("cuda"), 0.1, rule, samples=3)
+        torch.testing.assert_close(there.positions.cpu(), here.positions, equal_nan=True)
+
+
 def test_the_fast_path_compiles_on_cuda(rng):
     law = laws_of("integral", SHAPE, rng)[0].to("cuda")
 

@@ -377,9 +377,9 @@ def _rounding(dtype: torch.dtype) -> float:
     return max(1e-10, 100 * torch.finfo(dtype).eps)
 
 
-def check_level(level: float) -> float:
+def check_level(level: float, name: str = "level") -> float:
     if not isinstance(level, Real) or not 0 < level < 1:
-        raise InputError(f"`level` must lie between 0 and 1, for example 0.9; got {level!r}.")
+        raise InputError(f"`{name}` must lie between 0 and 1, for example 0.9; got {level!r}.")
     return level
 
 
