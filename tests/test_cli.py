@@ -97,7 +97,8 @@ def test_training_from_the_command_line(tmp_path):
     )
     assert tuned.returncode == 0, tuned.stderr
     card = json.loads((tmp_path / "tuned" / "card.json").read_text())
-    assert (card["model"], card["start"]) == ("softc", "advection-anp-modern")
+    assert (card["model"], card["start"]) == ("softc", card["start"])
+    assert card["start"].startswith("advection-anp-modern-")
     assert (card["settings"]["penalty"], card["settings"]["learning_rate"]) == (3, 0.002)
     unknown = run("train", "advektion", *options)
     assert unknown.returncode == 1

@@ -8,6 +8,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import probconserv as pc
 from probconserv.data import draw
 from probconserv.models import AttentiveNeuralProcess, load, open_weights
+from probconserv.models import _jets as jets
 from probconserv.models._attention import Attention
 from probconserv.models._checkpoints import write
 from probconserv.models._load import FOLDERS
@@ -87,6 +88,62 @@ def test_dropout_of_a_jet_leaves_out_the_same_of_its_value_and_derivatives(rng):
     torch.testing.assert_close(jet(0.0)[3], slope, rtol=1e-5, atol=1e-8)
     torch.manual_seed(2)
     assert not torch.allclose(network.derivatives(known, u, asked, z)[0], jet(0.0)[0])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("through", ["values", "jets"])
+def test_dropout_acts_on_the_weights_and_on_the_mix(through, monkeypatch):
+    """What passes twice the half that is left is four times as large."""
+    torch.manual_seed(0)
+    layer = Attention(8, heads=2, dropout=0.5)
+    layer.value.weight.copy_(torch.eye(8))
+    layer.mix.weight.copy_(torch.cat([torch.zeros(8, 8), torch.eye(8)], dim=1))
+    layer.mix.bias.zero_()
+    layer.norm = torch.nn.Identity()
+    monkeypatch.setattr(jets, "layer_norm", lambda norm, h: h)
+    query, one = torch.zeros(3, 4, 50, 8), torch.ones(3, 1, 8)  # of one key the weight is 1
+
+    def answers():
+        if through == "jets":
+            return set(layer.jet(query, one, one)[:, 0].flatten().tolist())
+        return set(layer(query[:, 0], one, one).flatten().tolist())
+
+    assert answers() == {0.0, 4.0}
+    layer.eval()
+    assert answers() == {1.0}
+
+
+def test_the_variance_of_a_prediction_is_the_square_of_what_the_network_gives(rng):
+    network = AttentiveNeuralProcess(**SMALL, min_std=0.3).eval()
+    context, grid = tuple(torch.rand(3, 6, generator=rng)), ([0.1, 0.2], [0.0, 0.5, 1.0])
+    known = torch.stack(context[:2], -1)[None]
+    asked = torch.cartesian_prod(torch.tensor(grid[0]), torch.tensor(grid[1]))[None]
+    latent = network.latent(known, context[2][None])
+    noise = torch.randn(4, 1, 6, generator=generator(5))
+    with torch.no_grad():
+        common = network.common(known, context[2][None], asked)
+        mean, std = network.decode(common, latent.sample(noise))
+    field = network.predict(context, grid, 4, generator(5))
+    torch.testing.assert_close(field.mean.flatten(1), mean[:, 0].double(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(field.std.flatten(1), std[:, 0].double(), rtol=1e-5, atol=1e-6)
+    assert field.std.min() > 0.3
+    spread = network.predict_with_dropout(context, grid, 4, generator(5))
+    torch.testing.assert_close(spread.std.mean(), field.std.mean(), rtol=0.2, atol=0)
+    assert (spread.mean.std(0) > 0).all()  # a z for each, though nothing is dropped
+
+
+def test_opened_networks_are_ready_and_keep_what_they_were_made_with(tmp_path):
+    network = AttentiveNeuralProcess(**SMALL, dropout=0.2, min_std=0.05)
+    card = {"sizes": network.sizes, "settings": {"dropout": 0.2}, "min_std": 0.05}
+    write(tmp_path / "weights.safetensors", network.state_dict(), card)
+    before = torch.get_rng_state()
+    for again in (open_weights(tmp_path), open_weights(tmp_path / "weights.safetensors")):
+        assert not again.training
+        assert again.min_std == 0.05
+        assert again.latent_encoder.attention[0].dropout == 0.2
+    assert torch.equal(torch.get_rng_state(), before)
+    with pytest.raises(ValueError, match="`order` must be 1 or 2, got 3"):
+        network.derivatives(*torch.rand(3, 1, 4, 2), torch.rand(1, 6), order=3)
 
 
 def test_the_split_decoder_is_the_whole_one(network, rng):

@@ -6,14 +6,16 @@ import signal
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from probconserv.data import draw
 from probconserv.models import AttentiveNeuralProcess, open_weights
+from probconserv.models._attention import Attention
 from probconserv.problems import Advection, Stefan, find
-from probconserv.training import RECIPES, loss, train
+from probconserv.training import RECIPES, _run, loss, train, validation_ll
 from probconserv.training._run import Run
 from probconserv.training._team import Team
 
@@ -103,16 +105,19 @@ def test_softc_trains_and_its_card_says_so(tmp_path):
 
 
 def test_the_best_weights_are_kept_where_asked_also_over_a_kill(tmp_path):
-    plan = {"schedule": "constant", "learning_rate": 3e-3, "keep": "best", "steps": 12}
+    plan = {"schedule": "constant", "learning_rate": 0.01, "keep": "best", "steps": 12}
     lines = []
     whole = run(tmp_path / "whole", report=lines.append, **plan)
     values = [line["validation_ll"] for line in lines]
+    best = values.index(max(values))
+    assert 2 < best < 10
     assert whole.card["validation_ll"] == pytest.approx(max(values), abs=1e-4)
     last = run(tmp_path / "last", **plan | {"keep": "last"})
     assert last.card["validation_ll"] == pytest.approx(values[-1], abs=1e-4)
-    with pytest.raises(Killed):
-        run(tmp_path / "torn", report=killed_after(9), **plan)
-    assert torch.equal(weights(run(tmp_path / "torn", **plan)), weights(whole))
+    for steps in (best, best + 2):  # a run killed after the best must remember it
+        with pytest.raises(Killed):
+            run(tmp_path / str(steps), report=killed_after(steps), **plan)
+        assert torch.equal(weights(run(tmp_path / str(steps), **plan)), weights(whole))
 
 
 def test_training_can_start_from_other_weights(tmp_path):
@@ -120,7 +125,14 @@ def test_training_can_start_from_other_weights(tmp_path):
     path = tmp_path / "first" / "weights.safetensors"
     tuned = run(tmp_path / "tuned", model="softc", start=path, steps=1, learning_rate=1e-9)
     torch.testing.assert_close(weights(tuned), weights(first), rtol=0, atol=1e-6)
-    assert tuned.card["start"] == "stefan-anp-modern"
+    assert tuned.card["start"].startswith("stefan-anp-modern-")
+    again = run(tmp_path / "again", seed=1)
+    other = tmp_path / "again" / "weights.safetensors"
+    plan = {"model": "softc", "steps": 1, "learning_rate": 1e-9}
+    for given in ({}, {"start": other}):  # another start is another plan
+        with pytest.raises(ValueError, match=r"`start` is .* but the checkpoint"):
+            run(tmp_path / "tuned", **plan | given)
+    assert again.card["seed"] == 1
     with pytest.raises(ValueError, match=r"`hidden` is 12 but .*weights.safetensors has 8"):
         run(tmp_path / "other", start=path, sizes=SMALL | {"hidden": 12})
     with pytest.raises(ValueError, match="is not a file that this library wrote"):
@@ -251,6 +263,97 @@ def test_a_loss_that_is_no_number_stops_the_run_and_says_where(tmp_path):
         run(tmp_path, learning_rate=1e9, schedule="constant", clip=None, steps=60)
 
 
+def test_weights_that_are_no_numbers_are_not_saved(tmp_path):
+    with pytest.raises(ValueError, match=r"^The weights stopped being a number at step 1. Try a"):
+        run(tmp_path, learning_rate=1e38, schedule="constant", clip=None, steps=1)
+    assert not list(tmp_path.glob("*.safetensors"))
+
+
+def test_a_finished_run_is_left_as_it_is(tmp_path):
+    run(tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.glob("*.*")}
+    again = run(tmp_path)
+    assert {path: path.read_bytes() for path in before} == before
+    assert again.card["steps"] == 20
+    assert not again.training
+
+
+def test_gradients_are_clipped_and_those_that_overflow_count_as_nothing(tmp_path, monkeypatch):
+    norms = []
+    adam = torch.optim.Adam.step
+
+    def step(self, *arguments):
+        gradients = [p.grad.flatten() for g in self.param_groups for p in g["params"]]
+        norms.append(float(torch.cat(gradients).norm()))
+        return adam(self, *arguments)
+
+    def overflows(self, at):
+        value = loss_of(self, at)
+        return value * (1e36 if int(at) == 2 else 1)
+
+    loss_of = Run._loss_of
+    monkeypatch.setattr(torch.optim.Adam, "step", step)
+    monkeypatch.setattr(Run, "_loss_of", overflows)
+    network = run(tmp_path, clip=0.5, steps=4)
+    assert norms == pytest.approx([0.5, 0.5, 0.0, 0.5], rel=1e-4)
+    assert network.card["skipped_steps"] == 1
+
+
+def test_what_is_random_in_a_step_follows_the_seed_and_the_step(tmp_path, monkeypatch):
+    """The functions, the noise of z and the masks: none repeats, none ignores the seed."""
+    seen = []
+
+    def noted(network, functions, noise, penalty):
+        mask = torch.nn.functional.dropout(torch.ones(50), 0.5)
+        seen.append((functions.context.t.sum().item(), noise.sum().item(), tuple(mask.tolist())))
+        return loss(network, functions, noise, penalty)
+
+    monkeypatch.setattr(_run, "loss", noted)
+    for seed in (0, 1):
+        run(tmp_path / str(seed), recipe="paper", functions=40, steps=3, seed=seed)
+    for draws in zip(*seen, strict=True):
+        assert len(set(draws)) == 6
+
+
+def test_the_paper_recipe_learns_from_its_training_set_with_dropout(tmp_path, monkeypatch):
+    networks = []
+    monkeypatch.setattr(_run, "draw", lambda *a: sets.append(a) or draw(*a))
+    sets = []
+    networks.append(run(tmp_path, recipe="paper", functions=8, steps=1, seed=3))
+    assert sets[0] == (Stefan, "train", 8, (2, 3), 5, 3)
+    assert sets[1] == (Stefan, "validation", 200, (2, 3), 100)
+    assert {m.dropout for m in networks[0].modules() if isinstance(m, Attention)} == {0.1}
+
+
+def test_validation_has_dropout_off_and_leaves_the_mode():
+    network = AttentiveNeuralProcess(**SMALL, dropout=0.5).train()
+    functions = draw(Stefan, "validation", 4, 6, 7).to(torch.float32)
+    values = {validation_ll(network, functions) for _ in range(3)}
+    assert len(values) == 1
+    assert network.training
+
+
+def test_the_callers_torch_is_left_as_it_was(tmp_path):
+    torch.set_float32_matmul_precision("medium")
+    handlers = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.inference_mode():
+            network = run(tmp_path, steps=1)
+        assert torch.get_float32_matmul_precision() == "medium"
+        assert weights(network).dtype == torch.float32
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_float32_matmul_precision("highest")
+    assert [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)] == handlers
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path):
+    sizes = {name: np.int64(size) for name, size in SMALL.items()}
+    card = run(tmp_path, steps=np.int64(2), seed=np.int64(3), sizes=sizes).card
+    assert (card["steps"], card["seed"], card["sizes"]["hidden"]) == (2, 3, 8)
+
+
 def test_one_cycle_rises_and_falls_to_zero():
     recipe = RECIPES["modern"]
     steps = torch.tensor([0, 1000, 2000, 11_000, 20_000])
@@ -286,6 +389,12 @@ def test_bad_plans_are_refused(tmp_path):
         ({"momentum": 0.9}, r"`changes` must be one of learning_rate, .*got 'momentum'"),
         ({"model": "softc", "penalty": 0.0}, "must be positive for softc and 0 for anp, got 0.0"),
         ({"penalty": 1.0}, "must be positive for softc and 0 for anp, got 1.0 for anp"),
+        ({"penalty": -1.0}, "must be positive for softc and 0 for anp, got -1.0 for anp"),
+        ({"learning_rate": -1e-3}, "`learning_rate` must be positive, got -0.001"),
+        ({"clip": 0.0}, "`clip` must be positive, or None for no limit; got 0.0"),
+        ({"dropout": 1.0}, "`dropout` must be at least 0 and less than 1, got 1.0"),
+        ({"sizes": {"width": 3}}, "`sizes` must be one of hidden, latent, heads; got 'width'"),
+        ({"sizes": {"hidden": 0}}, "`hidden` must be a positive whole number, got 0"),
     ):
         with pytest.raises(ValueError, match=message):
             run(tmp_path, **options)
@@ -299,6 +408,11 @@ def test_bad_plans_are_refused(tmp_path):
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match="torch finds no GPU here"):
             run(tmp_path, device="cuda")
+    with pytest.raises(ValueError, match=r"`problem` must be the class .* or its name; got Stefan"):
+        train(Stefan(0.6), tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        run(tmp_path / "file")
     (tmp_path / "checkpoint.safetensors").write_bytes(b"torn")
     with pytest.raises(ValueError, match="is not a file that this library wrote"):
         run(tmp_path)

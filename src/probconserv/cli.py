@@ -29,6 +29,7 @@ app = App(
     name="probconserv",
     help="Predictions that obey conservation laws, with honest uncertainty.",
     version=__version__,
+    suppress_keyboard_interrupt=False,
 )
 
 
@@ -63,6 +64,7 @@ def train(
     batch: int | None = None,
     learning_rate: float | None = None,
     penalty: float | None = None,
+    keep: str | None = None,
     hidden: int = 128,
     start: Path | None = None,
 ) -> None:
@@ -90,6 +92,8 @@ def train(
         Its peak, 1e-3 in modern and 1e-4 in paper.
     penalty
         lambda, the weight of the residual in softc; 1 if not given.
+    keep
+        last, or best: the weights of the highest validation LL.
     hidden
         The width of the network, and of its latent.
     start
@@ -104,6 +108,7 @@ def train(
         "batch": batch,
         "learning_rate": learning_rate,
         "penalty": penalty,
+        "keep": keep,
     }
     chosen: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
     shown = {"validation_ll": math.nan}

@@ -15,7 +15,10 @@ from .._files import complete
 def write(path: Path, tensors: dict[str, Tensor], notes: dict[str, Any]) -> None:
     on_cpu = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
     with complete(path) as part:
-        save_file(on_cpu, part, metadata={"notes": json.dumps(notes)})
+        try:
+            save_file(on_cpu, part, metadata={"notes": json.dumps(notes)})
+        except safetensors.SafetensorError as error:
+            raise OSError(f"{path} could not be written: {error}") from None
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

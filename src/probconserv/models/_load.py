@@ -35,8 +35,9 @@ def load(problem: str, model: str = "anp", recipe: str = "modern") -> AttentiveN
 
 
 def open_weights(path: Path) -> AttentiveNeuralProcess:
-    """The network of a file that training wrote."""
-    tensors, card = read(Path(path))
+    """The network of a file that training wrote, or of its folder."""
+    path = Path(path)
+    tensors, card = read(path / "weights.safetensors" if path.is_dir() else path)
     if not {"sizes", "settings", "min_std"} <= set(card):
         raise InputError(f"{path} holds no card of a trained network. Give weights.safetensors.")
     with torch.random.fork_rng(devices=[]):  # the caller's random numbers are not ours to use

@@ -75,6 +75,8 @@ class AttentiveNeuralProcess(nn.Module):
 
         The first two coordinates are t and x.
         """
+        if order not in (1, 2):
+            raise InputError(f"`order` must be 1 or 2, got {order}.")
         points = torch.cat([known, u[..., None]], dim=-1)
         values = self.deterministic_encoder.values(points, None)
         places = jets.of_places(asked, order)
@@ -103,7 +105,7 @@ class AttentiveNeuralProcess(nn.Module):
         places, shape = self._places(grid)
         n, step = len(u), max(1, ROWS // (len(u) * check.samples(samples, "samples")))
         field = torch.empty(2, samples, n, len(places), dtype=torch.float64, device=u.device)
-        with self._mode(training=False):
+        with self.mode(training=False):
             latent = self.latent(known, u, mask)
             noise = torch.randn(samples, *latent.mean.shape, generator=generator)
             z = latent.sample(noise.to(u))
@@ -135,7 +137,7 @@ class AttentiveNeuralProcess(nn.Module):
         step = max(1, ROWS // len(places))  # of the functions at once
         check.samples(samples, "samples")
         field = torch.empty(2, samples, n, len(places), dtype=torch.float64, device=u.device)
-        with self._mode(training=True), torch.random.fork_rng([u.device] if u.is_cuda else []):
+        with self.mode(training=True), torch.random.fork_rng([u.device] if u.is_cuda else []):
             torch.manual_seed(seed)
             for j in track(range(samples), "Predicting"):
                 for part in (slice(i, i + step) for i in range(0, n, step)):
@@ -156,12 +158,14 @@ class AttentiveNeuralProcess(nn.Module):
         state: its tensors, as `torch.load(path, weights_only=True)` gives them.
         """
         tensors, sizes = renamed(state)
-        network = cls(**sizes, heads=heads, dropout=dropout)
+        with torch.random.fork_rng(devices=[]):  # the caller's random numbers are not ours to use
+            network = cls(**sizes, heads=heads, dropout=dropout)
         network.load_state_dict(tensors)
         return network.eval()
 
     @contextmanager
-    def _mode(self, training: bool) -> Iterator[None]:
+    def mode(self, training: bool) -> Iterator[None]:
+        """Train or eval mode for a while."""
         before = self.training
         self.train(training)
         try:

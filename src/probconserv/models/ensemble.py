@@ -20,9 +20,11 @@ class Ensemble:
     Its mean is that of their means, its factor their spread (n - 1 below n members, as for any
     sample), and its independent rest has the mean of their variances.
 
-    members: at least two, each with a method `predict` or itself a function: networks, models of
-    this library, anything. Their train or eval mode is left as it is. A stochastic model may be
-    there many times: `Ensemble([network] * 50)` after `network.train()` is MC dropout.
+    members: at least two, each with a method `predict` or itself a function: networks, Gaussian
+    processes, anything; of an AttentiveNeuralProcess, whose components are on axis 0, give the
+    mixture, `lambda *inputs: Mixture(network.predict(*inputs))`. Their train or eval mode is left
+    as it is. A stochastic model may be there many times: `Ensemble([network] * 50)` after
+    `network.train()` is MC dropout.
     event_dims: how many last axes a member moves together; 1 = each time by itself, 2 = time and
     space jointly.
 
@@ -92,7 +94,7 @@ class Ensemble:
 def _moments(name: str, prediction: Any) -> tuple[Tensor, Tensor | None]:
     """Mean and variance, copied: a model may give the same buffer every time."""
     try:
-        if isinstance(prediction, Tensor | np.ndarray):
+        if isinstance(prediction, Tensor | np.ndarray | list):  # a pair is a tuple
             return check.tensor("mean", prediction).clone(), None
         field = as_field(prediction)
         return field.mean.clone(), field.variance.clone()

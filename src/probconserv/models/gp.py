@@ -84,6 +84,7 @@ class GaussianProcess:
         self.noise = None if noise is None else _checked("noise", noise, least=0)
         self._given = self.kernel, self.mean, self.noise
 
+    @torch.inference_mode(False)
     def fit(self, context: Context | list[Context]) -> Self:
         """The process itself, with the parameters of the largest marginal likelihood.
 
@@ -148,6 +149,7 @@ class GaussianProcess:
         parameters = [] if self.kernel is None else [p.detach() for p in self.kernel.parameters()]
         like = parameters[0] if parameters else torch.zeros((), dtype=torch.float64)
         known, u, mask = read_context(context, self.inputs, like)
+        known, u = known.clone(), u.clone()  # not the caller's, which may not be differentiated
         return _Seen(known, u, torch.ones_like(u) if mask is None else (~mask).to(u))
 
     def _prior(self) -> _Prior:

@@ -44,4 +44,4 @@ def _board(folder: Path, step: int) -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         return False
-    return SummaryWriter(folder, purge_step=step)
+    return SummaryWriter(folder, purge_step=step, filename_suffix=f".{step:09d}")

@@ -42,10 +42,11 @@ def validation_ll(
 ) -> float:
     """The paper's LL at the targets: of the normal with the moments of `samples` latent draws."""
     (known, u), (asked, answer) = _coordinates(functions.context), _coordinates(functions.target)
-    latent = network.latent(known, u)
     generator = torch.Generator().manual_seed(0)
-    noise = torch.randn(samples, *latent.mean.shape, generator=generator).to(known)
-    mean, std = network.decode(network.common(known, u, asked), latent.sample(noise))
+    with network.mode(training=False):
+        latent = network.latent(known, u)
+        noise = torch.randn(samples, *latent.mean.shape, generator=generator).to(known)
+        mean, std = network.decode(network.common(known, u, asked), latent.sample(noise))
     total = (std**2).mean(0) + mean.var(0, correction=0)
     return float(log_normal(answer, mean.mean(0), total.sqrt()).mean())
 

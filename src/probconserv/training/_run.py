@@ -1,6 +1,7 @@
 """The state of a training, its steps and its files."""
 
 import dataclasses
+import hashlib
 import json
 import math
 import time
@@ -45,20 +46,22 @@ class Run:
         out: Path,
         device: torch.device,
         team: Team,
-        sizes: dict[str, int] | None,
+        sizes: dict[str, int],
         start: Path | None,
     ) -> None:
         self.recipe, self.out, self.device, self.team = recipe, out, device, team
         self.seed, self.share = names["seed"], team.share(recipe.batch)
         torch.manual_seed(self.seed)
-        self.network = AttentiveNeuralProcess(dropout=recipe.dropout, **(sizes or {})).to(device)
+        self.network = AttentiveNeuralProcess(dropout=recipe.dropout, **sizes)
+        self.network.to(device, torch.float32)
         self.network.attend_in_float16(device.type == "cuda")
         settings = json.loads(json.dumps(dataclasses.asdict(recipe)))  # as files have them
         self.card = names | {"settings": settings, "sizes": self.network.sizes}
         if start is not None:
             self._start_from(Path(start))
         self.parameters = list(self.network.parameters())
-        self.rate = torch.zeros((), device=device)
+        self.rate = torch.zeros((), dtype=torch.float32, device=device)
+        self.stop = torch.zeros_like(self.rate)  # whether any process was asked to
         on_gpu = device.type == "cuda"
         self.optimizer = torch.optim.Adam(
             self.parameters, lr=self.rate, fused=on_gpu, capturable=on_gpu
@@ -79,23 +82,33 @@ class Run:
 
     def go(self, report: Callable[[dict[str, float]], None], interrupts: list[int]) -> None:
         """To the end, or to the next step after an interrupt."""
+        if self.log.lines and self.team.first:
+            report(self.log.lines[-1] | {"steps": self.recipe.steps})
+        if self._restored():
+            return
+        try:
+            self._go(report, interrupts)
+        finally:
+            self.log.close()
+
+    def _go(self, report: Callable[[dict[str, float]], None], interrupts: list[int]) -> None:
         on_gpu = self.device.type == "cuda"
         self.loss_of = torch.compile(self._loss_of) if on_gpu else self._loss_of
         work = Graphed(self.advance) if on_gpu else self.advance
         every, validate = max(1, self.recipe.steps // 200), max(1, self.recipe.steps // 20)
         done, started = int(self.step), time.perf_counter() - self.seconds
-        if self.log.lines and self.team.first:
-            report(self.log.lines[-1] | {"steps": self.recipe.steps})
         while done < self.recipe.steps:
             torch.manual_seed((self.seed * 1_000_003 + done * 997 + self.team.rank) % 2**63)
+            self.stop.fill_(bool(interrupts))
             value = work()
             done += 1
             due = done % every == 0 or done == self.recipe.steps
-            if (due or self.team.size == 1) and self.team.any(bool(interrupts), self.device):
+            alone = self.team.size == 1
+            if bool(interrupts) if alone else (due or not on_gpu) and bool(self.stop > 0):
                 self._stop()
             if not due:
                 continue
-            self._check_loss()
+            self._check_finite()
             line = {"step": done, "loss": float(value), "learning_rate": float(self.rate)}
             whole = done % validate == 0 or done == self.recipe.steps
             if whole:
@@ -116,11 +129,12 @@ class Run:
         value = self.loss_of(self.step)
         value.backward()
         value = value.detach()
-        self.team.average([value, *(p.grad for p in self.parameters if p.grad is not None)])
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        self.team.average([value, self.stop, *gradients])
         limit = math.inf if self.recipe.clip is None else self.recipe.clip
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, limit)
         for parameter in self.parameters:
-            if parameter.grad is not None:  # a gradient that overflows is left out
+            if parameter.grad is not None:  # one that overflows counts as 0
                 parameter.grad = torch.where(norm.isfinite(), parameter.grad, 0)
         self.optimizer.step()
         self.skipped.add_(~norm.isfinite())
@@ -137,25 +151,27 @@ class Run:
             functions, noise = functions[self.share], noise[self.share]
         return loss(self.network, functions, noise, self.recipe.penalty)
 
-    def _check_loss(self) -> None:
+    def _check_finite(self) -> None:
         failed = int(self.failed)
-        if failed >= 0:
-            raise DivergedError(
-                f"The loss stopped being a number at step {failed}. The last checkpoint in "
-                f"{self.out} is from before. Try a lower learning_rate or a lower clip."
-            )
+        if failed < 0 and all(bool(p.isfinite().all()) for p in self.parameters):
+            return
+        what = "weights" if failed < 0 else "loss"
+        step = int(self.step) if failed < 0 else failed
+        kept = self.out / "checkpoint.safetensors"
+        raise DivergedError(
+            f"The {what} stopped being a number at step {step}. "
+            + (f"The checkpoint in {self.out} is from before. " if kept.exists() else "")
+            + "Try a lower learning_rate or a lower clip."
+        )
 
     def _stop(self) -> None:
-        self._check_loss()
+        self._check_finite()
         if self.team.first:
             self.save()
         raise KeyboardInterrupt
 
     def validate(self) -> float:
-        self.network.eval()
-        value = validation_ll(self.network, self.validation)
-        self.network.train()
-        return value
+        return validation_ll(self.network, self.validation)
 
     def _keep(self, ll: float) -> None:
         if self.recipe.keep == "best" and ll > self.best_ll:
@@ -179,18 +195,19 @@ class Run:
         for name, size in self.network.sizes.items():
             check.equal(name, size, given.sizes[name], str(path))
         self.network.load_state_dict(given.state_dict())
-        names = (str(given.card.get(name)) for name in ("problem", "model", "recipe"))
-        self.card["start"] = "-".join(names)
+        names = [str(given.card.get(name)) for name in ("problem", "model", "recipe")]
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]  # which of that name
+        self.card["start"] = "-".join([*names, digest])
 
     def _resume(self) -> None:
         path = self.out / "checkpoint.safetensors"
         if not path.exists():
             return
         state, notes = read(path)
-        kept_plan = _flat(notes.get("card", {}))
-        for name, value in _flat(self.card).items():
+        asked, kept_plan = _flat(self.card), _flat(notes.get("card", {}))
+        for name in {**asked, **kept_plan}:
             where, hint = f"the checkpoint in {self.out}", "Use another folder."
-            check.equal(name, value, kept_plan.get(name), where, hint)
+            check.equal(name, asked.get(name), kept_plan.get(name), where, hint)
         self.network.load_state_dict(_under("network.", state))
         self.best = {name: t.to(self.device) for name, t in _under("best.", state).items()}
         self.best_ll = notes["best_ll"] if self.best else -math.inf
@@ -201,6 +218,14 @@ class Run:
         self.step.copy_(state["step"])
         self.skipped.copy_(state["skipped"])
         self.seconds, self.log.lines = notes["seconds"], notes["lines"]
+
+    def _restored(self) -> bool:
+        """Whether the run is finished; its weights and card are then left as they are."""
+        path = self.out / "weights.safetensors"
+        if int(self.step) < self.recipe.steps or not path.exists():
+            return False
+        self.network = open_weights(path).to(self.device)
+        return True
 
     def _finish(self) -> None:
         if self.best:
@@ -220,9 +245,9 @@ class Run:
         }
         self.network.eval()
         self.network.card = self.card
-        self.log.close()
         if not self.team.first:
             return
+        self.log.write()
         write(self.out / "weights.safetensors", self.network.state_dict(), self.card)
         with complete(self.out / "card.json") as part:
             part.write_text(json.dumps(self.card, indent=1) + "\n")

@@ -1,7 +1,8 @@
 """Several processes that train one network, as `torchrun` starts them.
 
-Each takes its share of the functions of a batch; gradients are averaged. All draw the same random
-numbers, so that a team takes the same path as one process, up to rounding.
+Each takes its share of the functions of a batch; gradients are averaged. All draw the same
+functions and the same z, so that without dropout a team takes the path of one process, up to
+rounding.
 """
 
 import os
@@ -44,14 +45,6 @@ class Team:
         parts = (flat / self.size).split([t.numel() for t in tensors])
         for tensor, part in zip(tensors, parts, strict=True):
             tensor.copy_(part.view_as(tensor))
-
-    def any(self, here: bool, device: torch.device) -> bool:
-        """Whether it is so in any process; all must ask."""
-        if self.size == 1:
-            return here
-        flag = torch.tensor(float(here), device=device)
-        dist.all_reduce(flag, dist.ReduceOp.MAX)
-        return bool(flag > 0)
 
 
 @contextmanager

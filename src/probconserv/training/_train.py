@@ -1,6 +1,7 @@
 """`train`: from a problem and a recipe to weights in a folder."""
 
 import dataclasses
+import math
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from .. import _checks as check
 from .._errors import InputError
 from .._files import sole_writer
 from ..models.anp import AttentiveNeuralProcess
-from ..problems import ClosedForm
+from ..problems import ClosedForm, find
 from ._recipes import PENALTIES, RECIPES, Recipe
 from ._run import Run
 from ._team import local_rank, team
@@ -23,7 +24,7 @@ Report: TypeAlias = Callable[[dict[str, float]], None]
 
 
 def train(
-    problem: type[ClosedForm],
+    problem: type[ClosedForm] | str,
     out: Path,
     model: str = "anp",
     recipe: str = "modern",
@@ -36,28 +37,29 @@ def train(
 ) -> AttentiveNeuralProcess:
     """A network trained on the problem; its weights and card are in the folder `out`.
 
-    model: anp, or softc, which adds the equation's squared residual to the loss. recipe: paper or
-    modern; `changes` replace its entries (steps=1000, batch=32, penalty=10.0, ...). sizes: of the
-    network (hidden, latent, heads). start: weights to go on from, a file that training wrote.
-    report: called every so many steps with what there is to show. A folder with a checkpoint is
-    continued. Ctrl-C and SIGTERM leave one and end in KeyboardInterrupt. Under torchrun all
-    processes train one network together.
+    problem: the class of one with a closed form, or its name. model: anp, or softc, which adds the
+    equation's squared residual to the loss. recipe: paper or modern; `changes` replace its entries
+    (steps=1000, batch=32, penalty=10.0, ...). sizes: of the network (hidden, latent, heads). start:
+    weights to go on from, a file that training wrote. report: called every so many steps with what
+    there is to show. A folder with a checkpoint is continued. Ctrl-C and SIGTERM leave one and end
+    in KeyboardInterrupt. Under torchrun all processes train one network together.
     """
     plan = _plan(model, recipe, changes)
-    check.whole("seed", seed)
-    place = _device(device)
+    family, number, place = _family(problem), check.whole("seed", seed), _device(str(device))
     precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")  # TF32 where there is a GPU
     try:
         with (
             team(place) as together,
             torch.random.fork_rng([place] if place.type == "cuda" else []),
+            torch.inference_mode(False),
+            torch.enable_grad(),
             _interrupts() as asked,
+            sole_writer(Path(out)) if together.first else nullcontext(),
         ):
-            names = {"problem": problem.name, "model": model, "recipe": recipe, "seed": seed}
-            with sole_writer(Path(out)) if together.first else nullcontext():
-                run = Run(problem, names, plan, Path(out), place, together, sizes, start)
-                run.go(report or (lambda _: None), asked)
+            names = {"problem": family.name, "model": model, "recipe": recipe, "seed": number}
+            run = Run(family, names, plan, Path(out), place, together, _sizes(sizes), start)
+            run.go(report or (lambda _: None), asked)
     finally:
         torch.set_float32_matmul_precision(precision)
     return run.network
@@ -67,18 +69,39 @@ def _plan(model: str, recipe: str, changes: dict[str, Any]) -> Recipe:
     check.choice("model", model, PENALTIES)
     check.choice("recipe", recipe, RECIPES)
     entries = [field.name for field in dataclasses.fields(Recipe)]
-    for name, value in changes.items():
+    for name in changes:
         check.choice("changes", name, entries)
-        if name in ("steps", "batch"):
-            check.samples(value, name)
     plan = dataclasses.replace(RECIPES[recipe], **{"penalty": PENALTIES[model], **changes})
     check.choice("keep", plan.keep, ["last", "best"])
     check.choice("schedule", plan.schedule, ["constant", "one cycle"])
-    if (plan.penalty > 0) != (model == "softc"):
+    if not (plan.penalty == 0 if model == "anp" else 0 < plan.penalty < math.inf):
         raise InputError(
             f"`penalty` must be positive for softc and 0 for anp, got {plan.penalty} for {model}."
         )
-    return plan
+    if not 0 < plan.learning_rate < math.inf:
+        raise InputError(f"`learning_rate` must be positive, got {plan.learning_rate}.")
+    if plan.clip is not None and not plan.clip > 0:
+        raise InputError(f"`clip` must be positive, or None for no limit; got {plan.clip}.")
+    if not 0 <= plan.dropout < 1:
+        raise InputError(f"`dropout` must be at least 0 and less than 1, got {plan.dropout}.")
+    steps, batch = check.samples(plan.steps, "steps"), check.samples(plan.batch, "batch")
+    return dataclasses.replace(plan, steps=steps, batch=batch)
+
+
+def _family(problem: type[ClosedForm] | str) -> type[ClosedForm]:
+    family = find(problem) if isinstance(problem, str) else problem
+    if not (isinstance(family, type) and issubclass(family, ClosedForm)):
+        raise InputError(
+            f"`problem` must be the class of a problem with a closed form, or its name; got "
+            f"{problem!r}. Its parameters are drawn from its training range."
+        )
+    return family
+
+
+def _sizes(sizes: dict[str, int] | None) -> dict[str, int]:
+    for name in sizes or {}:
+        check.choice("sizes", name, ["hidden", "latent", "heads"])
+    return {name: check.samples(size, name) for name, size in (sizes or {}).items()}
 
 
 @contextmanager
