@@ -154,3 +154,20 @@ def test_bad_predictions_are_refused():
         Ensemble.field(MEANS, -VARIANCES)
     with pytest.raises(ValueError, match=r"shape of `means`, \(5, 3, 7\); got \(3, 7\)"):
         Ensemble.field(MEANS, VARIANCES[0])
+
+
+def test_a_list_is_an_array_and_a_tuple_a_pair():
+    rows = [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]  # two times
+    field = Ensemble([lambda: rows, lambda: [[0.0] * 3] * 2]).predict()
+    assert field.shape == (2, 3)
+    pair = Ensemble([lambda: (rows, [[1.0] * 3] * 2)] * 2).predict()
+    assert pair.shape == (2, 3)
+    assert (pair.variance == 1).all()
+
+
+def test_networks_of_this_library_are_members_as_mixtures():
+    network = pc.load("stefan")
+    seen = tuple(torch.rand(3, 10, generator=torch.Generator().manual_seed(0)))
+    members = [lambda *i: pc.Mixture(network.predict(*i, samples=3))] * 2
+    field = Ensemble(members).predict(seen, ([0.05], [0.0, 0.5, 1.0]))
+    assert field.shape == (1, 3)

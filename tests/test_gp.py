@@ -306,3 +306,20 @@ def test_a_missing_gpytorch_is_named():
     code = "import sys; sys.modules['gpytorch'] = None; import probconserv.models.gp"
     failed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "pip install 'probconserv[gp]'" in failed.stderr.splitlines()[-1]
+
+
+def test_fit_searches_also_in_inference_mode():
+    t, x = torch.rand(2, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    expected = GaussianProcess().fit((t, x, (x - t).sin()))
+    with torch.inference_mode():
+        found = GaussianProcess().fit((t + 0, x + 0, (x - t).sin()))
+    assert found.noise == expected.noise
+    assert found.mean == expected.mean
+
+
+def test_views_that_run_backwards_are_contexts():
+    t, x, u = np.random.default_rng(0).random((3, 8))
+    process = GaussianProcess(gpytorch.kernels.RBFKernel(), mean=0.0, noise=0.1)
+    grid = [0.1, 0.2], [0.0, 0.5, 1.0]
+    there = process.predict((t[::-1], x[::-1], u[::-1]), grid)
+    torch.testing.assert_close(process.predict((t, x, u), grid).mean, there.mean)

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from probconserv.data import draw
 from probconserv.models import AttentiveNeuralProcess, open_weights
 from probconserv.models._attention import Attention
+from probconserv.models._checkpoints import read
 from probconserv.problems import Advection, Stefan, find
 from probconserv.training import RECIPES, _run, loss, train, validation_ll
 from probconserv.training._run import Run
@@ -161,6 +163,23 @@ def test_two_processes_take_the_path_of_one(tmp_path):
     assert (weights(half) - weights(one)).abs().max() > 1e-3  # what one of them alone would do
     assert (one.card["processes"], two.card["processes"]) == (1, 2)
     assert team.stdout.count("weights, card and metrics") == 1
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_stopped_command_says_so_and_leaves_a_checkpoint(processes, tmp_path):
+    options = f"--hidden 8 --batch 4 --steps 100000 --device cpu --out {tmp_path}".split()
+    start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [sys.executable, *(start if processes == 2 else []), "-m", "probconserv", "train"]
+    running = subprocess.Popen([*command, "stefan", *options], stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / "metrics.csv").exists():  # then the first step is near
+        time.sleep(0.1)
+    time.sleep(2)
+    running.send_signal(signal.SIGINT)
+    _, errors = running.communicate(timeout=60)
+    assert running.returncode != 0
+    assert "stopped; what was finished is kept" in errors
+    state, _ = read(tmp_path / "checkpoint.safetensors")
+    assert int(state["step"]) > 0
 
 
 def test_a_batch_must_divide_among_the_processes():
