@@ -22,7 +22,7 @@ from probconserv.training._run import Run
 from probconserv.training._team import Team
 
 SMALL = {"hidden": 8, "latent": 6, "heads": 2}
-CHANGES = {"batch": 4, "context": (2, 3), "target": 5, "steps": 20}
+CHANGES = {"batch": 4, "context": (2, 3), "target": 5, "steps": 20, "validation": 20}
 
 
 def run(out, **options):
@@ -340,7 +340,7 @@ def test_the_paper_recipe_learns_from_its_training_set_with_dropout(tmp_path, mo
     sets = []
     networks.append(run(tmp_path, recipe="paper", functions=8, steps=1, seed=3))
     assert sets[0] == (Stefan, "train", 8, (2, 3), 5, 3)
-    assert sets[1] == (Stefan, "validation", 200, (2, 3), 100)
+    assert sets[1] == (Stefan, "validation", 20, (2, 3), 100)
     assert {m.dropout for m in networks[0].modules() if isinstance(m, Attention)} == {0.1}
 
 

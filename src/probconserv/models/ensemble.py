@@ -94,12 +94,19 @@ class Ensemble:
 def _moments(name: str, prediction: Any) -> tuple[Tensor, Tensor | None]:
     """Mean and variance, copied: a model may give the same buffer every time."""
     try:
-        if isinstance(prediction, Tensor | np.ndarray | list):  # a pair is a tuple
+        if isinstance(prediction, Tensor | np.ndarray) or _is_table(prediction):
             return check.tensor("mean", prediction).clone(), None
         field = as_field(prediction)
         return field.mean.clone(), field.variance.clone()
     except InputError as error:
         raise InputError(f"`{name}` gave a prediction that is of no use: {error}") from None
+
+
+def _is_table(prediction: Any) -> bool:
+    """Whether these are means as nested lists, not a pair of arrays."""
+    return isinstance(prediction, list) and all(
+        isinstance(p, list | float | int) for p in prediction
+    )
 
 
 def _check_alike(predictions: list[tuple[Tensor, Tensor | None]]) -> None:

@@ -23,6 +23,7 @@ class Recipe:
     context: Layout = (10, 10)
     target: Layout = (10, 10)
     penalty: float = 0.0  # lambda, of the squared residual of the equation
+    validation: int = 200  # functions held out, whose LL is reported
     keep: str = "last"  # of the weights, or best: those of the highest validation LL
 
     def rate(self, step: Tensor) -> Tensor:

@@ -70,7 +70,7 @@ class Run:
         self.skipped = torch.zeros((), dtype=torch.int64, device=device)
         self.failed = torch.full_like(self.step, -1)  # the first step without a loss
         self.batches = _batches(problem, recipe, self.seed, device)
-        held_out = draw(problem, "validation", 200, recipe.context, 100)
+        held_out = draw(problem, "validation", recipe.validation, recipe.context, 100)
         self.validation = held_out.to(torch.float32).to(device)
         self.best: dict[str, Tensor] = {}  # the weights to keep, where they may not be the last
         self.best_ll = -math.inf
