@@ -47,7 +47,7 @@ def plain(run, precision="high", batch=None):
 def new_run(problem, penalty=0.0, recipe=RECIPES["modern"]):
     names = {"problem": problem.name, "model": "anp", "recipe": "modern", "seed": 0}
     folder = Path(tempfile.mkdtemp())
-    return Run(problem, names, replace(recipe, penalty=penalty), folder, device, Team(), None, None)
+    return Run(problem, names, replace(recipe, penalty=penalty), folder, device, Team(), {}, None)
 
 
 def milliseconds(step):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from killed import Killed, killed_after
 from oracle import KINDS, LAWS, exact_residual, field_of, laws_of
 
 import probconserv as pc
@@ -124,18 +125,6 @@ def test_a_stream_can_be_captured_in_a_graph():
         fresh = stream(expected)
         assert torch.equal(batch.target.x, fresh.target.x)
         torch.testing.assert_close(batch.target.u, fresh.target.u)
-
-
-class Killed(BaseException):
-    """As sudden as a power cut."""
-
-
-def killed_after(steps):
-    def report(line):
-        if line["step"] >= steps:
-            raise Killed
-
-    return report
 
 
 @pytest.mark.parametrize("model", ["anp", "softc"])

@@ -10,6 +10,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from killed import Killed, killed_after
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from probconserv.data import draw
@@ -32,18 +33,6 @@ def run(out, **options):
 
 def weights(network):
     return torch.cat([p.detach().flatten() for p in network.parameters()])
-
-
-class Killed(BaseException):
-    """As sudden as a power cut: nothing gets to clean up."""
-
-
-def killed_after(steps):
-    def report(line):
-        if line["step"] >= steps:
-            raise Killed
-
-    return report
 
 
 def test_the_loss_is_the_negative_evidence_lower_bound():
