@@ -123,7 +123,7 @@ def test_remarks_say_where_the_update_lowers_ll_and_what_is_missing():
         record | {"method": "ProbConserv-ANP", "LL": 2.9},
     ]
     said = " ".join(remarks(records))
-    assert "diffusion 1: the LL of ProbConserv-ANP, 2.90, is below that of the ANP, 3.00" in said
+    assert "diffusion 1: the LL of ProbConserv-ANP, 2.900, is below that of the ANP, 3.000" in said
     assert "no weights for SoftC-ANP, HardC-ANP" in said
     assert "beside the paper: the published solutions were taken at wrong times" in said
 

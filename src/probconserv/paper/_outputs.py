@@ -84,8 +84,8 @@ def remarks(records: list[Record]) -> list[str]:
         anp, ours = by_method["ANP"], by_method["ProbConserv-ANP"]
         if ours["LL"] < anp["LL"]:
             said.append(
-                f"{name} {value:g}: the LL of ProbConserv-ANP, {ours['LL']:.2f}, is below that of "
-                f"the ANP, {anp['LL']:.2f}. The paper's theorem is about another LL."
+                f"{name} {value:g}: the LL of ProbConserv-ANP, {ours['LL']:.3f}, is below that of "
+                f"the ANP, {anp['LL']:.3f}. The paper's theorem is about another LL."
             )
         missing = [method for method in METHODS if method not in by_method]
         if missing:
