@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from killed import Killed, killed_after
 from oracle import KINDS, LAWS, exact_residual, field_of, laws_of
+from runs import Killed, killed_after
 
 import probconserv as pc
 from probconserv.data import Stream, draw

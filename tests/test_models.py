@@ -1,17 +1,18 @@
 import math
 
 import pytest
+import safetensors
 import torch
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import probconserv as pc
 from probconserv.data import draw
-from probconserv.models import AttentiveNeuralProcess, load, open_weights
+from probconserv.models import AttentiveNeuralProcess, _checkpoints, load, open_weights
 from probconserv.models import _jets as jets
 from probconserv.models._attention import Attention
 from probconserv.models._checkpoints import write
-from probconserv.models._load import FOLDERS
+from probconserv.models._load import shipped
 from probconserv.models._network import Latent
 from probconserv.problems import PROBLEMS, ClosedForm, Stefan, find
 from probconserv.training import validation_ll
@@ -144,6 +145,16 @@ def test_opened_networks_are_ready_and_keep_what_they_were_made_with(tmp_path):
     assert torch.equal(torch.get_rng_state(), before)
     with pytest.raises(ValueError, match="`order` must be 1 or 2, got 3"):
         network.derivatives(*torch.rand(3, 1, 4, 2), torch.rand(1, 6), order=3)
+
+
+def test_a_file_that_cannot_be_written_is_an_error_of_the_system(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise safetensors.SafetensorError("no space left")
+
+    monkeypatch.setattr(_checkpoints, "save_file", full)
+    with pytest.raises(OSError, match=r"a.safetensors could not be written: no space left"):
+        write(tmp_path / "a.safetensors", {"a": torch.ones(1)}, {})
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_split_decoder_is_the_whole_one(network, rng):
@@ -281,7 +292,7 @@ def test_published_checkpoints_are_read(network):
         AttentiveNeuralProcess.from_published({"a": torch.zeros(1)})
 
 
-@pytest.mark.parametrize("name", sorted(p.stem for f in FOLDERS for p in f.glob("*.safetensors")))
+@pytest.mark.parametrize("name", sorted(shipped()))
 def test_shipped_weights_reproduce_their_cards(name):
     problem, model, recipe = name.split("-")
     network = load(problem, model, recipe)

@@ -21,8 +21,7 @@ from rich.progress import (
 from rich.table import Table
 
 from . import __version__
-from . import _checks as check
-from ._errors import InputError, ProbConservError
+from ._errors import ProbConservError
 from .problems import PROBLEMS, ClosedForm, Problem
 
 app = App(
@@ -101,7 +100,6 @@ def train(
     """
     from .training import train as run
 
-    equation = _closed(problem)
     folder = Path("out", f"{problem}-{model}-{recipe}") if out is None else out
     changes = {
         "steps": steps,
@@ -127,7 +125,7 @@ def train(
             )
 
         sizes = {"hidden": hidden, "latent": hidden}
-        run(equation, folder, model, recipe, device, seed, report, sizes, start, **chosen)
+        run(problem, folder, model, recipe, device, seed, report, sizes, start, **chosen)
     if first:
         print(f"weights, card and metrics in {folder}")
 
@@ -226,14 +224,6 @@ _COLUMNS = (
     TextColumn("loss {task.fields[loss]:.2f}  validation LL {task.fields[ll]:.3f}  left"),
     TimeRemainingColumn(),
 )
-
-
-def _closed(name: str) -> type[ClosedForm]:
-    closed = {n: p for n, p in PROBLEMS.items() if issubclass(p, ClosedForm)}
-    if name in PROBLEMS and name not in closed:
-        raise InputError(f"{name} has no closed form to train on.")
-    check.choice("problem", name, closed)
-    return closed[name]
 
 
 def _table(title: str, problems: Sequence[type[Problem]], width: int) -> Table:

@@ -24,14 +24,18 @@ def load(problem: str, model: str = "anp", recipe: str = "modern") -> AttentiveN
     'modern'
     """
     check.choice("problem", problem, [n for n, p in PROBLEMS.items() if issubclass(p, ClosedForm)])
-    found = {path.stem: path for folder in FOLDERS for path in folder.glob("*.safetensors")}
-    name = f"{problem}-{model}-{recipe}"
+    found, name = shipped(), f"{problem}-{model}-{recipe}"
     if name not in found:
         raise InputError(
             f"There are no weights {name}. There are: {', '.join(sorted(found))}. "
             "`probconserv.training.train` makes others."
         )
     return open_weights(found[name])
+
+
+def shipped() -> dict[str, Path]:
+    """The weights that are here, by the name PROBLEM-MODEL-RECIPE."""
+    return {path.stem: path for folder in FOLDERS for path in folder.glob("*.safetensors")}
 
 
 def open_weights(path: Path) -> AttentiveNeuralProcess:

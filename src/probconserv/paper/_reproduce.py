@@ -2,9 +2,7 @@
 
 import dataclasses
 import json
-import math
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -17,7 +15,7 @@ from .._fields import Diagonal
 from .._files import complete
 from ..data import draw
 from ..metrics import Scores, evaluate
-from ..models._load import load
+from ..models._load import load, shipped
 from ..models.anp import AttentiveNeuralProcess
 from ..training import RECIPES
 from ._experiments import EXPERIMENTS, Experiment
@@ -73,10 +71,8 @@ def reproduce(
 
 def _networks(name: str, recipe: str, device: str) -> dict[str, AttentiveNeuralProcess]:
     """By model; SoftC where its weights are there."""
-    networks = {"anp": load(name, "anp", recipe).to(device)}
-    with suppress(InputError):
-        networks["softc"] = load(name, "softc", recipe).to(device)
-    return networks
+    models = [model for model in ("anp", "softc") if f"{name}-{model}-{recipe}" in shipped()]
+    return {model: load(name, model, recipe).to(device) for model in models}
 
 
 def _kept(path: Path, trained: dict[str, Any]) -> list[Record] | None:
@@ -108,17 +104,16 @@ def _cell(
         if method.model in parts:
             field = protocol.mix(method.update(parts[method.model], law, x))
             generator = torch.Generator().manual_seed(1)
-            scores = evaluate(field, truth, law, generator=generator)[:, 0]
+            scores = evaluate(field, truth, law, generator=generator)
             where = {"problem": experiment.name, "parameter": value, "time": time, "method": name}
             records.append(where | plan | _numbers(scores))
     return records
 
 
 def _numbers(scores: Scores) -> dict[str, float]:
-    """Each mean over functions, and its standard error as NAME_se."""
-    numbers = {}
+    """Each mean over functions at the one time, and its standard error as NAME_se."""
+    mean, error, numbers = scores.mean()[0], scores.standard_error()[0], {}
     for entry in dataclasses.fields(scores):
-        each = getattr(scores, entry.name)
-        numbers[entry.name] = float(each.mean())
-        numbers[f"{entry.name}_se"] = float(each.std() / math.sqrt(len(each)))
+        numbers[entry.name] = float(getattr(mean, entry.name))
+        numbers[f"{entry.name}_se"] = float(getattr(error, entry.name))
     return numbers

@@ -28,6 +28,7 @@ from ._recipes import Recipe
 from ._team import Team
 
 Batches: TypeAlias = Callable[[Tensor], Functions]
+Report: TypeAlias = Callable[[dict[str, float]], None]
 NOISE = 6  # the seed of z, beside those of `data`
 
 
@@ -80,7 +81,7 @@ class Run:
         if team.first:
             self.log.write()  # a folder that cannot be written to is known at once
 
-    def go(self, report: Callable[[dict[str, float]], None], interrupts: list[int]) -> None:
+    def go(self, report: Report, interrupts: list[int]) -> None:
         """To the end, or to the next step after an interrupt."""
         if self.log.lines and self.team.first:
             report(self.log.lines[-1] | {"steps": self.recipe.steps})
@@ -91,7 +92,7 @@ class Run:
         finally:
             self.log.close()
 
-    def _go(self, report: Callable[[dict[str, float]], None], interrupts: list[int]) -> None:
+    def _go(self, report: Report, interrupts: list[int]) -> None:
         on_gpu = self.device.type == "cuda"
         self.loss_of = torch.compile(self._loss_of) if on_gpu else self._loss_of
         work = Graphed(self.advance) if on_gpu else self.advance
@@ -103,8 +104,7 @@ class Run:
             value = work()
             done += 1
             due = done % every == 0 or done == self.recipe.steps
-            alone = self.team.size == 1
-            if bool(interrupts) if alone else (due or not on_gpu) and bool(self.stop > 0):
+            if self._asked_to_stop(interrupts, due):
                 self._stop()
             if not due:
                 continue
@@ -163,6 +163,12 @@ class Run:
             + (f"The checkpoint in {self.out} is from before. " if kept.exists() else "")
             + "Try a lower learning_rate or a lower clip."
         )
+
+    def _asked_to_stop(self, interrupts: list[int], due: bool) -> bool:
+        """A team stops after the same step; to read its flag makes a GPU wait, so not too often."""
+        if self.team.size == 1:
+            return bool(interrupts)
+        return (due or self.device.type == "cpu") and bool(self.stop > 0)
 
     def _stop(self) -> None:
         self._check_finite()
@@ -248,9 +254,9 @@ class Run:
         if not self.team.first:
             return
         self.log.write()
-        write(self.out / "weights.safetensors", self.network.state_dict(), self.card)
         with complete(self.out / "card.json") as part:
             part.write_text(json.dumps(self.card, indent=1) + "\n")
+        write(self.out / "weights.safetensors", self.network.state_dict(), self.card)  # the last
 
 
 def _batches(problem: type[ClosedForm], recipe: Recipe, seed: int, device: torch.device) -> Batches:

@@ -4,10 +4,10 @@ import dataclasses
 import math
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 
@@ -15,12 +15,10 @@ from .. import _checks as check
 from .._errors import InputError
 from .._files import sole_writer
 from ..models.anp import AttentiveNeuralProcess
-from ..problems import ClosedForm, find
+from ..problems import PROBLEMS, ClosedForm
 from ._recipes import PENALTIES, RECIPES, Recipe
-from ._run import Run
+from ._run import Report, Run
 from ._team import local_rank, team
-
-Report: TypeAlias = Callable[[dict[str, float]], None]
 
 
 def train(
@@ -89,13 +87,18 @@ def _plan(model: str, recipe: str, changes: dict[str, Any]) -> Recipe:
 
 
 def _family(problem: type[ClosedForm] | str) -> type[ClosedForm]:
-    family = find(problem) if isinstance(problem, str) else problem
-    if not (isinstance(family, type) and issubclass(family, ClosedForm)):
+    closed = {name: p for name, p in PROBLEMS.items() if issubclass(p, ClosedForm)}
+    if isinstance(problem, str):
+        if problem in PROBLEMS and problem not in closed:
+            raise InputError(f"{problem} has no closed form to train on.")
+        check.choice("problem", problem, closed)
+        return closed[problem]
+    if not (isinstance(problem, type) and issubclass(problem, ClosedForm)):
         raise InputError(
             f"`problem` must be the class of a problem with a closed form, or its name; got "
             f"{problem!r}. Its parameters are drawn from its training range."
         )
-    return family
+    return problem
 
 
 def _sizes(sizes: dict[str, int] | None) -> dict[str, int]:
