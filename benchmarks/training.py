@@ -89,7 +89,10 @@ def compare_trainings(problem, steps):
     step, start = plain(run), time.perf_counter()
     for _ in range(steps):
         step()
-    slow, ll = time.perf_counter() - start, run.validate()
+    torch.cuda.synchronize()
+    slow = time.perf_counter() - start
+    torch.set_float32_matmul_precision("highest")  # as `train` validates
+    ll = run.validate()
     print(f"train: {fast:.0f} s, validation LL {network.card['validation_ll']:.3f}")
     print(f"plain eager, with the same stream: {slow:.0f} s, validation LL {ll:.3f}")
 

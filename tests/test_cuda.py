@@ -3,7 +3,7 @@
 import pytest
 import torch
 from oracle import KINDS, LAWS, exact_residual, field_of, laws_of
-from runs import Killed, killed_after
+from runs import Killed, killed_after, weights
 
 import probconserv as pc
 from probconserv.data import Stream, draw
@@ -143,10 +143,12 @@ def test_a_killed_run_resumes_on_the_same_path(recipe, model, tmp_path):
 
 
 def test_a_gpu_and_a_cpu_train_alike(tmp_path):
+    """Adam takes whole steps along small gradients too, and those differ in sign by rounding."""
     changes = {"steps": 5, "batch": 16, "schedule": "constant", "learning_rate": 1e-4}
+    torch.manual_seed(0)
+    start = weights(pc.AttentiveNeuralProcess())
     there, here = (
-        train(PROBLEMS["pme"], tmp_path / device, device=device, **changes)
+        weights(train("pme", tmp_path / device, device=device, **changes).cpu()) - start
         for device in ("cuda", "cpu")
     )
-    for a, b in zip(there.parameters(), here.parameters(), strict=True):
-        torch.testing.assert_close(a.cpu(), b, rtol=0, atol=2e-4)
+    assert there @ here > 0.95 * there.norm() * here.norm()

@@ -133,11 +133,11 @@ class Run:
         self.team.average([value, self.stop, *gradients])
         limit = math.inf if self.recipe.clip is None else self.recipe.clip
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, limit)
-        for parameter in self.parameters:
-            if parameter.grad is not None:  # one that overflows counts as 0
-                parameter.grad = torch.where(norm.isfinite(), parameter.grad, 0)
+        overflown = ~norm.isfinite()
+        for gradient in gradients:  # counts as 0 then
+            gradient.masked_fill_(overflown, 0)
         self.optimizer.step()
-        self.skipped.add_(~norm.isfinite())
+        self.skipped.add_(overflown)
         first = ~value.isfinite() & (self.failed < 0)
         self.failed.copy_(torch.where(first, self.step, self.failed))
         self.step.add_(1)
