@@ -6,8 +6,9 @@ export OMP_NUM_THREADS ?= 1
 
 .PHONY: demo test check types style tests bench clean
 
+demo: export OMP_NUM_THREADS = $(shell getconf _NPROCESSORS_ONLN)
 demo: $(VENV)/ready
-	$(RUN)/python examples/stefan.py
+	$(RUN)/probconserv reproduce stefan --out out/stefan
 
 test: check tests
 

@@ -7,6 +7,7 @@ from runs import Killed, killed_after, weights
 
 import probconserv as pc
 from probconserv.data import Stream, draw
+from probconserv.paper import reproduce
 from probconserv.problems import PROBLEMS, ClosedForm
 from probconserv.training import RECIPES, train
 
@@ -152,3 +153,21 @@ def test_a_gpu_and_a_cpu_train_alike(tmp_path):
         for device in ("cuda", "cpu")
     )
     assert there @ here > 0.95 * there.norm() * here.norm()
+
+
+@pytest.mark.parametrize("protocol", ["ours", "paper"])
+def test_a_gpu_and_a_cpu_reproduce_the_same_table(protocol):
+    """With dropout on, only about: the masks are other ones."""
+    options = {"protocol": protocol, "recipe": "paper", "n": 3, "samples": 20, "figures": False}
+    there, here = (reproduce(["stefan"], device=d, **options)[0].records for d in ("cuda", "cpu"))
+    for a, b in zip(there, here, strict=True):
+        assert a["LL"] == pytest.approx(b["LL"], abs=1e-3 if protocol == "ours" else 0.5)
+        assert a["MSE"] == pytest.approx(b["MSE"], rel=1e-3 if protocol == "ours" else 0.5)
+        assert (abs(a["CE"]) < 1e-12) == (abs(b["CE"]) < 1e-12)
+
+
+def test_a_gpu_makes_figures_of_more_times_and_functions():
+    cell = reproduce(["advection"], device="cuda", n=2, samples=5)[0]
+    assert all(mse.shape == (201,) for mse in cell.of_methods("MSE over time").values())
+    assert all(not curve.is_cuda for curve in cell.curves.values())
+    assert {record["rule"] for record in cell.fronts} == {"point", "crossing"}

@@ -7,6 +7,7 @@ from oracle import normal, uniform
 from scipy import integrate, stats
 
 import probconserv as pc
+from probconserv import metrics
 
 X = torch.tensor([0.0, 0.3, 1.0, 1.2, 2.0], dtype=torch.float64)
 
@@ -105,3 +106,36 @@ def test_what_cannot_be_scored_is_refused(case):
         pc.evaluate(field, u, samples=0)
     with pytest.raises(ValueError, match=r"no axis of at least two functions .* shape \(3,\)"):
         pc.evaluate(pc.Diagonal(field.mean[0], 1.0), u[0]).mean()
+
+
+def test_a_table_has_a_row_for_each_method_with_the_best_in_bold():
+    law, truth = pc.integral(np.linspace(0, 1, 5), 1.0), np.ones((3, 1, 5))
+    off = truth + np.array([0.1, 0.2, 0.3])[:, None, None]
+    rows = metrics.table(
+        {
+            "off": pc.evaluate(pc.Diagonal(off, 0.01), truth, law),
+            "mine": pc.evaluate(pc.Diagonal(truth, 0.01), truth, law),
+        }
+    ).splitlines()
+    assert rows[0].startswith("|  | CE | LL | MSE | CRPS | energy | coverage_50")
+    assert rows[2].startswith("| off | 0.2 (0.06) | -0.95")
+    assert rows[3].startswith("| mine | **0 (0)** | **1.38 (0)** | **0 (0)** |")
+    assert rows[3].endswith("| 1 (0) | 1 (0) | 1 (0) |")
+
+
+def test_a_summary_is_of_one_time_and_several_functions():
+    scores = pc.evaluate(pc.Diagonal(np.zeros((3, 2, 5)), 1.0), np.zeros(5))
+    assert scores[:, :1].summary()["LL"] == pytest.approx(-0.9189, abs=1e-4)
+    with pytest.raises(pc.InputError, match=r"are of 2 times. Choose one: scores\[:, i"):
+        scores.summary()
+
+
+def test_bold_is_within_a_standard_error_of_the_best():
+    rows = [
+        {"CE": 1e-3, "LL": 3.0, "LL_se": 0.3, "MSE": 2.0, "MSE_se": 1.0},
+        {"CE": 1e-17, "LL": 3.2, "LL_se": 0.1, "MSE": 1.0, "MSE_se": 0.5},
+        {"CE": -1e-9, "LL": 3.15, "LL_se": 9.0, "MSE": 1.4, "MSE_se": 0.1},
+    ]
+    assert [metrics.best(r, rows, "CE") for r in rows] == [False, True, False]
+    assert [metrics.best(r, rows, "LL") for r in rows] == [False, True, True]
+    assert [metrics.best(r, rows, "MSE") for r in rows] == [False, True, True]

@@ -8,21 +8,38 @@ from scipy import stats
 
 import probconserv as pc
 from probconserv.data import draw
-from probconserv.paper import EXPERIMENTS, METHODS, bold, remarks, reproduce, write
+from probconserv.models._checkpoints import read
+from probconserv.models._checkpoints import write as checkpoint
+from probconserv.paper import (
+    EXPERIMENTS,
+    METHODS,
+    Cell,
+    _reproduce,
+    remarks,
+    reproduce,
+    sweep,
+    write,
+)
 from probconserv.paper._methods import PROTOCOLS
 from probconserv.problems import Stefan
 
 FEW = {"n": 3, "samples": 5}
+QUICK = FEW | {"figures": False}
 
 
 @pytest.fixture(scope="module")
 def stefan(tmp_path_factory):
+    """Both Stefan cells with all that figures need, and the folder that keeps them."""
     out = tmp_path_factory.mktemp("out")
     return out, reproduce(["stefan"], out, **FEW)
 
 
+def records_of(cells):
+    return [record for cell in cells for record in cell.records]
+
+
 def test_every_method_has_a_record_and_the_conserving_ones_conserve(stefan):
-    _, records = stefan
+    records = records_of(stefan[1])
     assert [(r["parameter"], r["method"]) for r in records] == [
         (value, method) for value in (0.6, 0.5) for method in METHODS
     ]
@@ -34,7 +51,7 @@ def test_every_method_has_a_record_and_the_conserving_ones_conserve(stefan):
 
 def test_a_record_is_what_scipy_says_of_the_prediction(stefan):
     """The ANP's numbers, from the components alone."""
-    _, records = stefan
+    records = records_of(stefan[1])
     x = Stefan.grid()[1]
     context = tuple(draw(Stefan(0.6), "test", 3, (10, 10)).context)
     generator = torch.Generator().manual_seed(0)
@@ -63,22 +80,95 @@ def test_the_row_of_one_time_is_that_of_the_whole_grid():
         torch.testing.assert_close(row.variance, whole.variance[:, 3:4], rtol=1e-10, atol=1e-12)
 
 
-def test_finished_cells_are_reused_until_asked_not_to(stefan, monkeypatch):
-    out, records = stefan
+def test_finished_cells_are_reused_until_asked_not_to(tmp_path, monkeypatch):
     begun = []
-    assert reproduce(["stefan"], out, report=begun.append, **FEW) == records
+
+    def computed(experiment, value, networks, plan):
+        begun.append(value)
+        return Cell(experiment, value, [{"samples": plan.samples}])
+
+    def again(**options):
+        begun.clear()
+        return records_of(reproduce(["stefan"], **{"out": tmp_path} | QUICK | options))
+
+    monkeypatch.setattr(_reproduce, "tables", computed)
+    records = again()
+    assert begun == [0.6, 0.5]
+    assert again() == records
     assert begun == []
-    (cell,) = out.glob("cells/stefan-0.6-*.json")
-    cell.write_text(cell.read_text()[:100])  # torn
-    assert reproduce(["stefan"], out, report=begun.append, **FEW) == records
-    assert begun == ["stefan-0.6-modern-ours-3-5"]
-    content = json.loads(cell.read_text())
-    content["cards"]["anp"]["seed"] = 7  # made by other weights
-    cell.write_text(json.dumps(content))
-    assert reproduce(["stefan"], out, report=begun.append, **FEW) == records
-    assert len(begun) == 2
-    assert reproduce(["stefan"], out, fresh=True, report=begun.append, **FEW) == records
-    assert len(begun) == 4
+    cell = tmp_path / "cells" / "stefan-0.6-modern-ours.safetensors"
+    cell.write_bytes(cell.read_bytes()[:100])  # torn
+    assert again() == records
+    assert begun == [0.6]
+    assert again(samples=6) == [{"samples": 6}] * 2
+    assert begun == [0.6, 0.5]
+    again()
+    curves, notes = read(cell)
+    notes["made_by"]["cards"]["anp"]["seed"] = 7  # other weights
+    checkpoint(cell, curves, notes)
+    assert again() == records
+    assert begun == [0.6]
+    assert again(fresh=True) == records
+    assert begun == [0.6, 0.5]
+
+
+def test_a_kept_cell_draws_the_same_figures(stefan, tmp_path):
+    """In particular the methods stand in the same order."""
+    out, cells = stefan
+    kept = reproduce(["stefan"], out, report=pytest.fail, **FEW)
+    for one, other in zip(cells, kept, strict=True):
+        assert (one.records, one.fronts) == (other.records, other.fronts)
+        assert list(one.of_methods("mean")) == list(other.of_methods("mean")) == list(METHODS)
+        assert one.curves.keys() == other.curves.keys()
+        torch.testing.assert_close(one.curves, other.curves, rtol=0, atol=0, equal_nan=True)
+
+
+def test_tables_alone_do_not_serve_figures(tmp_path, monkeypatch):
+    monkeypatch.setattr(_reproduce, "tables", lambda *plan: Cell(*plan[:2], []))
+    monkeypatch.setattr(_reproduce, "whole", lambda *plan: Cell(*plan[:2], [{"figures": True}]))
+    assert records_of(reproduce(["stefan"], tmp_path, **QUICK)) == []
+    assert len(records_of(reproduce(["stefan"], tmp_path, **FEW))) == 2
+
+
+def test_curves_meet_the_table_at_the_evaluation_time(stefan):
+    """The profile is the first test function; exact precision is the method of the table."""
+    _, (cell, _) = stefan
+    curves = cell.curves
+    exact = next(r for r in cell.records if r["method"] == "ProbConserv-ANP")
+    assert curves["precision"][-1] == torch.inf
+    for name in ("LL", "MSE"):
+        assert float(curves[f"precision/{name}"][0, -1]) == pytest.approx(exact[name], rel=1e-9)
+        assert float(curves[f"precision/{name}"][1, -1]) == pytest.approx(exact[f"{name}_se"])
+    x, truth = curves["x"], curves["truth"]
+    torch.testing.assert_close(truth, Stefan(0.6).solution(0.05, x))
+    lost = {
+        name: float(torch.trapezoid(m - truth, x)) for name, m in cell.of_methods("mean").items()
+    }
+    assert abs(lost["ProbConserv-ANP"] - lost["HardC-ANP"]) < 1e-12 < abs(lost["ANP"])
+
+
+def test_over_time_the_conserving_methods_conserve(stefan):
+    _, (cell, _) = stefan
+    law = pc.integral(cell.curves["x"], cell.curves["total"])
+    torch.testing.assert_close(cell.curves["total"], Stefan(0.6).total(cell.curves["t"]))
+    for name, mean in cell.of_methods("mean over time").items():
+        assert (law.residual(mean).abs().max() < 1e-12) == name.startswith(("Hard", "Prob"))
+    for name, mse in cell.of_methods("MSE over time").items():
+        assert mse.shape == (41,), name
+        assert (mse > 0).all()
+
+
+def test_fronts_have_a_record_for_each_method_and_rule(stefan):
+    _, (cell, _) = stefan
+    assert [(r["method"], r["rule"]) for r in cell.fronts] == [
+        (method, rule) for method in METHODS for rule in ("point", "crossing")
+    ]
+    for record in cell.fronts:
+        assert record["true"] == pytest.approx(0.2351, abs=1e-4)
+        assert abs(record["mean"] - record["true"]) < 0.05
+        assert 0 < record["std"] < 0.05
+        assert 0 <= record["none"] < 0.5
+        assert record["level"] == pytest.approx(0.0 if record["rule"] == "point" else 0.3)
 
 
 def test_the_published_protocol_has_dropout_on_and_n_minus_one(tmp_path):
@@ -94,38 +184,73 @@ def test_the_published_protocol_has_dropout_on_and_n_minus_one(tmp_path):
 
 
 def test_files_hold_the_records(stefan, tmp_path):
-    _, records = stefan
-    write(records, tmp_path)
+    _, cells = stefan
+    records = records_of(cells)
+    write(cells, tmp_path)
     content = json.loads((tmp_path / "results.json").read_text())
-    assert content == {"schema": 1, "records": records}
+    fronts = [record for cell in cells for record in cell.fronts]
+    assert content == {"schema": 1, "records": records, "fronts": fronts, "sweep": []}
     rows = list(csv.DictReader((tmp_path / "results.csv").read_text().splitlines()))
     assert [float(row["MSE"]) for row in rows] == [record["MSE"] for record in records]
     latex = (tmp_path / "results.tex").read_text().splitlines()
     assert sum(line.endswith(r" \\") for line in latex) == len(records)
     assert "$3.53$ & $0.00538$" in latex[2]
+    names = {path.name for path in (tmp_path / "figures").iterdir()}
+    kinds = ("profiles", "errors", "mass", "mse", "precision", "front-point", "front-crossing")
+    assert names == {
+        f"stefan-{value}-{kind}.{ending}"
+        for value in ("0.6", "0.5")
+        for kind in kinds
+        for ending in ("png", "svg")
+    }
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("data:image/svg+xml;base64,") == len(names) / 2
 
 
-def test_bold_is_within_a_standard_error_of_the_best():
-    cell = [
-        {"CE": 1e-3, "LL": 3.0, "LL_se": 0.3, "MSE": 2.0, "MSE_se": 1.0},
-        {"CE": 1e-17, "LL": 3.2, "LL_se": 0.1, "MSE": 1.0, "MSE_se": 0.5},
-        {"CE": -1e-9, "LL": 3.15, "LL_se": 9.0, "MSE": 1.4, "MSE_se": 0.1},
-    ]
-    assert [bold(r, cell, "CE") for r in cell] == [False, True, False]
-    assert [bold(r, cell, "LL") for r in cell] == [False, True, True]
-    assert [bold(r, cell, "MSE") for r in cell] == [False, True, True]
+def test_tables_alone_are_written_without_figures(tmp_path):
+    written = write(reproduce(["stefan"], **QUICK), tmp_path)
+    assert [path.name for path in written] == ["results.json", "results.csv", "results.tex"]
+    assert {path.name for path in tmp_path.iterdir()} == {path.name for path in written}
+
+
+def test_the_sweep_of_penalties_stands_beside_its_problem_and_protocol(tmp_path):
+    assert {r["penalty"] for r in sweep()} >= {0.0, 0.01, 0.1, 1.0, 10.0}
+    assert {r["method"] for r in sweep() if r["penalty"]} == {"SoftC-ANP"}
+    assert {r["method"] for r in sweep() if not r["penalty"]} == {"ANP"}
+    write(reproduce(["pme"], protocol="paper", recipe="paper", **QUICK), tmp_path)
+    beside = json.loads((tmp_path / "results.json").read_text())["sweep"]
+    assert beside == [r for r in sweep() if r["protocol"] == "paper"]
+    assert {r["parameter"] for r in beside} == {1.0, 3.0, 6.0}
 
 
 def test_remarks_say_where_the_update_lowers_ll_and_what_is_missing():
     record = {"problem": "diffusion", "parameter": 1.0}
+    scores = {"LL_se": 0.2, "MSE": 1.0, "MSE_se": 0.1}
     records = [
-        record | {"method": "ANP", "LL": 3.0},
-        record | {"method": "ProbConserv-ANP", "LL": 2.9},
+        record | scores | {"method": "ANP", "LL": 3.0},
+        record | scores | {"method": "ProbConserv-ANP", "LL": 2.9},
     ]
     said = " ".join(remarks(records))
     assert "diffusion 1: the LL of ProbConserv-ANP, 2.900, is below that of the ANP, 3.000" in said
     assert "no weights for SoftC-ANP, HardC-ANP" in said
     assert "beside the paper: the published solutions were taken at wrong times" in said
+
+
+def test_remarks_say_where_the_order_is_not_that_of_the_paper():
+    """At Stefan 0.6 the paper has ProbConserv-ANP (1.89e-3) before HardC-ANP and the ANP."""
+    record = {"problem": "stefan", "parameter": 0.6, "LL": 3.5, "LL_se": 0.5}
+    scores = {"ANP": (1.0, 0.1), "HardC-ANP": (2.5, 0.1), "ProbConserv-ANP": (2.0, 0.2)}
+    cell = [
+        record | {"method": name, "MSE": mean, "MSE_se": error}
+        for name, (mean, error) in scores.items()
+    ]
+    said = [remark for remark in remarks(cell) if "MSE" in remark]
+    assert said == [
+        "stefan 0.6, MSE: the paper has HardC-ANP ahead of ANP; here it is behind.",
+        "stefan 0.6, MSE: the paper has ProbConserv-ANP ahead of ANP; here it is behind.",
+    ]
+    cell[0]["MSE_se"] = 2.0  # nothing is certain then
+    assert not [remark for remark in remarks(cell) if "MSE" in remark]
 
 
 def test_the_published_numbers_are_those_of_the_paper():
@@ -145,6 +270,7 @@ def test_what_does_not_exist_is_refused():
         ({"recipe": "best"}, "`recipe` must be one of paper, modern"),
         ({"n": 1}, "`n` must be at least 2"),
         ({"samples": 0}, "`samples` must be a positive whole number"),
+        ({"device": "gpu"}, "`device` must be one of auto, cpu, cuda"),
     ):
         with pytest.raises(ValueError, match=message):
             reproduce(**options)

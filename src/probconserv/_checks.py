@@ -187,3 +187,13 @@ def whole(name: str, n: int) -> int:
 def equal(name: str, given: object, expected: object, of: str, hint: str = "") -> None:
     if given != expected:
         raise InputError(f"`{name}` is {given!r} but {of} has {expected!r}. {hint}".rstrip())
+
+
+def device(name: str, index: int = 0) -> torch.device:
+    """auto is a GPU where there is one; index: of the GPU, where `name` has none."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    choice("device", name.split(":")[0], ["auto", "cpu", "cuda"])
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise InputError("`device` is cuda, but torch finds no GPU here. Use auto or cpu.")
+    return torch.device("cuda", index) if name == "cuda" else torch.device(name)

@@ -1,5 +1,6 @@
 """The command line. Needs cyclopts and rich: `pip install 'probconserv[cli]'`."""
 
+import importlib.util
 import math
 import os
 import sys
@@ -22,6 +23,7 @@ from rich.table import Table
 
 from . import __version__
 from ._errors import ProbConservError
+from .metrics import best
 from .problems import PROBLEMS, ClosedForm, Problem
 
 app = App(
@@ -136,12 +138,13 @@ def reproduce(
     protocol: str = "ours",
     recipe: str = "modern",
     out: Path = Path("out", "reproduce"),
-    device: str = "cpu",
+    device: str = "auto",
     n: int = 50,
     samples: int = 100,
+    figures: bool = True,
     fresh: bool = False,
 ) -> None:
-    """Compute the paper's tables again, beside what was published.
+    """Compute the paper's tables and figures again, beside what was published.
 
     Parameters
     ----------
@@ -152,38 +155,42 @@ def reproduce(
     recipe
         Of the weights: modern or paper.
     out
-        The folder for results.json, results.csv, results.tex, and finished cells, which are reused.
+        The folder for report.html, results.json, results.csv, results.tex, the figures, and
+        finished cells, which are reused.
     device
-        cpu or cuda.
+        auto, cpu or cuda.
     n
         Test functions for each parameter.
     samples
         Of the latent.
+    figures
+        Draw figures and write the report.
     fresh
         Compute again what is there.
     """
     from . import paper
 
+    if figures:
+        _require_plots()
     names = tuple(paper.EXPERIMENTS) if problems in ((), ("all",)) else problems
     console, errors = Console(), Console(stderr=True)
     with errors.status("") as status:
-        records = paper.reproduce(
-            names, out, protocol, recipe, device, n, samples, fresh, status.update
+        cells = paper.reproduce(
+            names, out, protocol, recipe, device, n, samples, figures, fresh, status.update
         )
-    for cell in paper.cells(records):
-        console.print(_scores(cell))
-    for remark in paper.remarks(records):
+        status.update("drawing")
+        written = paper.write(cells, out)
+    for cell in cells:
+        console.print(_scores(cell.experiment, cell.records))
+    for remark in paper.remarks([record for cell in cells for record in cell.records]):
         console.print(f"- {remark}", highlight=False)
-    for path in paper.write(records, out):
+    for path in written:
         print(path)
 
 
-def _scores(cell: list[dict[str, Any]]) -> Table:
+def _scores(experiment: Any, cell: list[dict[str, Any]]) -> Table:
     """One problem and parameter: a row for each method, the paper's numbers beside ours."""
-    from . import paper
-
     first = cell[0]
-    experiment = paper.EXPERIMENTS[first["problem"]]
     title = (
         f"{first['problem']}, {experiment.problem.parameter} = {first['parameter']:g}, "
         f"t = {first['time']:g}; protocol {first['protocol']}, weights {first['recipe']}"
@@ -201,7 +208,7 @@ def _scores(cell: list[dict[str, Any]]) -> Table:
         published = experiment.paper(first["parameter"], record["method"])
         ours = {
             metric: f"[bold]{record[metric]:{style}}[/]"
-            if paper.bold(record, cell, metric)
+            if best(record, cell, metric)
             else f"{record[metric]:{style}}"
             for metric, style in (("CE", ".0e"), ("LL", ".2f"), ("MSE", ".2e"))
         }
@@ -247,15 +254,19 @@ def _table(title: str, problems: Sequence[type[Problem]], width: int) -> Table:
 
 
 def _draw(folder: Path, closed: Sequence[type[Problem]]) -> None:
-    try:
-        from .figures import overview_figure, problem_figure, save
-    except ModuleNotFoundError as error:
-        raise ProbConservError(f"no {error.name} here; pip install 'probconserv[plots]'") from None
+    _require_plots()
+    from .figures import overview_figure, problem_figure, save
 
     save(overview_figure(closed), folder / "overview.png")
     for name, problem in track(PROBLEMS.items(), "Drawing", transient=True):
         save(problem_figure(problem), folder / f"{name}.png")
     print(f"{len(PROBLEMS) + 1} pictures in {folder}")
+
+
+def _require_plots() -> None:
+    for name in ("matplotlib", "jinja2"):
+        if importlib.util.find_spec(name) is None:
+            raise ProbConservError(f"no {name} here; pip install 'probconserv[plots]'")
 
 
 def main() -> None:

@@ -117,7 +117,7 @@ def front_position(
     check.choice("start", start, LOOKS)
     x, level = _checked(field, x, level)
     look = LOOKS[start]
-    if samples is None and rule == "point" and _independent(field):
+    if samples is None and needs_no_draws(field, rule):
         return _outcomes(look(x), _chances(field, level, look))
     count = check.samples(DRAWS if samples is None else samples, "samples")
     each = max(CHUNK // max(field.shape.numel(), 1), 1)
@@ -152,8 +152,9 @@ def _checked(field: Field, x: ArrayLike, level: ArrayLike) -> tuple[Tensor, Tens
     return x.double(), level[..., None]
 
 
-def _independent(field: Field) -> bool:
-    return isinstance(field.components if isinstance(field, Mixture) else field, Diagonal)
+def needs_no_draws(field: Field, rule: str) -> bool:
+    points = field.components if isinstance(field, Mixture) else field
+    return rule == "point" and isinstance(points, Diagonal)
 
 
 def _chances(field: Field, level: Tensor, look: Look) -> Tensor:  # (*batch, T, M + 1)

@@ -1,7 +1,7 @@
 """How good a predicted field is: conservation, accuracy, calibration."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -16,6 +16,7 @@ from ._errors import DegenerateError, InputError
 from ._fields import Field
 
 LEVELS = (0.5, 0.9, 0.99)
+EXACT = 1e-12  # a conservation error below this is none
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +43,18 @@ class Scores:
     def standard_error(self) -> "Scores":
         """Of that average: the standard deviation over functions, divided by sqrt(n)."""
         return self._over_functions(lambda score: score.std(0) / math.sqrt(len(score)))
+
+    def summary(self) -> dict[str, float]:
+        """At a single time: the average of each score as NAME, its standard error as NAME_se."""
+        if self.LL.shape[-1] != 1:
+            raise InputError(
+                f"these scores are of {self.LL.shape[-1]} times. Choose one: scores[:, i : i + 1]."
+            )
+        mean, error, numbers = self.mean(), self.standard_error(), {}
+        for entry in fields(self):
+            numbers[entry.name] = float(getattr(mean, entry.name))
+            numbers[f"{entry.name}_se"] = float(getattr(error, entry.name))
+        return numbers
 
     def __getitem__(self, index: Any) -> "Scores":
         return self._map(lambda score: score[index])
@@ -104,6 +117,38 @@ def evaluate(
         energy=_energy(field, u, check.samples(samples, "samples"), generator, space),
         **{f"coverage_{level * 100:g}": _coverage(z, level).mean(space) for level in LEVELS},
     )
+
+
+def table(scores: Mapping[str, Scores]) -> str:
+    """The scores of several methods at one time as a table in Markdown, as in the paper.
+
+    scores: by the name of the method, (n, 1) each. Every number is the average over functions with
+    its standard error; `best` says which are bold.
+    """
+    rows = {name: each.summary() for name, each in scores.items()}
+    names = [entry.name for entry in fields(Scores)]
+    lines = ["| " + " | ".join(["", *names]) + " |", "|---" * (len(names) + 1) + "|"]
+    for name, row in rows.items():
+        cells = []
+        for metric in names:
+            text = f"{row[metric]:.3g} ({row[f'{metric}_se']:.1g})"
+            cells.append(f"**{text}**" if best(row, [*rows.values()], metric) else text)
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def best(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], metric: str) -> bool:
+    """The paper's rule for bold numbers: within a standard error of the best average of all rows.
+
+    A conservation error is good when it is none at all. Coverage has no best.
+    """
+    if metric == "CE":
+        return abs(row["CE"]) < EXACT
+    if metric.startswith("coverage"):
+        return False
+    sign = -1 if metric == "LL" else 1
+    first = min(rows, key=lambda other: sign * other[metric])
+    return abs(row[metric] - first[metric]) <= first[f"{metric}_se"]
 
 
 def _crps(z: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ class Experiment:
     name: str  # of the problem
     values: tuple[float, ...]  # of its parameter, at test time
     published: dict[str, Any] = field(repr=False)
+    fronts: bool = False  # whether the position of the front is a task
 
     @property
     def problem(self) -> Any:
@@ -38,7 +39,7 @@ class Experiment:
 
 
 EXPERIMENTS = {
-    name: Experiment(name, values, PUBLISHED[name])
+    name: Experiment(name, values, PUBLISHED[name], fronts=name in ("stefan", "advection"))
     for name, values in {
         "diffusion": (1.0, 5.0),
         "pme": (1.0, 3.0, 6.0),

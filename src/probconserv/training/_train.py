@@ -43,7 +43,11 @@ def train(
     in KeyboardInterrupt. Under torchrun all processes train one network together.
     """
     plan = _plan(model, recipe, changes)
-    family, number, place = _family(problem), check.whole("seed", seed), _device(str(device))
+    family, number, place = (
+        _family(problem),
+        check.whole("seed", seed),
+        check.device(str(device), local_rank()),
+    )
     precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")  # TF32 where there is a GPU
     try:
@@ -124,12 +128,3 @@ def _interrupts() -> Iterator[list[int]]:
     finally:
         for s, handler in zip(signals, before, strict=True):
             signal.signal(s, handler)
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    check.choice("device", name.split(":")[0], ["auto", "cpu", "cuda"])
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise InputError("`device` is cuda, but torch finds no GPU here. Use auto or cpu.")
-    return torch.device("cuda", local_rank()) if name == "cuda" else torch.device(name)

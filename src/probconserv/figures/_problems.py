@@ -1,7 +1,6 @@
-"""Pictures. Needs matplotlib: `pip install 'probconserv[plots]'`."""
+"""Pictures of equations."""
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import matplotlib
@@ -11,8 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from ._files import complete
-from .problems import ClosedForm, Diffusive, Problem, simulate
+from ..problems import ClosedForm, Diffusive, Problem, simulate
 
 SYMBOLS = {"u_star": "u*", "beta": "β", "k_right": "k right", "u_left": "u left"}
 STYLES = ("-", "--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)))
@@ -81,13 +79,6 @@ def draw_mass(axes: Axes, problem: type[Problem], parameters: list[float]) -> No
         axes.plot(times, total, label=_named(problem, value), **style)
     axes.set(xlabel="t", ylabel="total of u", title="its mass")
     axes.legend(fontsize="small", framealpha=0.6, handlelength=1.6)
-
-
-def save(figure: Figure, path: Path) -> Path:
-    """Writes the figure under its name only when it is complete."""
-    with complete(path) as part:
-        figure.savefig(part, dpi=150)
-    return path
 
 
 def _curves(problem: type[Problem], parameters: list[float], times: list[float]) -> Curves:

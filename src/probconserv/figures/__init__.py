@@ -1,0 +1,11 @@
+"""Pictures of fields and of equations. Needs matplotlib: `pip install 'probconserv[plots]'`."""
+
+from ._fields import errors_figure as errors_figure
+from ._fields import front_figure as front_figure
+from ._fields import mass_figure as mass_figure
+from ._fields import precision_figure as precision_figure
+from ._fields import profiles_figure as profiles_figure
+from ._fields import scores_figure as scores_figure
+from ._problems import overview_figure as overview_figure
+from ._problems import problem_figure as problem_figure
+from ._save import save as save

@@ -1,0 +1,23 @@
+"""Figures as files."""
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from .._files import complete
+
+SAME_EVERY_TIME: Any = {"svg.hashsalt": "probconserv"}  # names inside the file
+
+
+def save(figure: Figure, path: Path) -> Path:
+    """Writes the figure under its name only when it is complete; the ending says as what.
+
+    The same figure gives the same file.
+    """
+    path = Path(path)
+    dated: dict[str, Any] = {"metadata": {"Date": None}} if path.suffix == ".svg" else {}
+    with complete(path) as part, matplotlib.rc_context(SAME_EVERY_TIME):
+        figure.savefig(part, dpi=150, **dated)
+    return path

@@ -1,0 +1,84 @@
+"""The figures of a cell, from what it kept."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from .. import figures
+from .._builders import integral
+from .._fields import Diagonal
+from ..fronts import FrontPosition
+from ._cell import Cell
+from ._report import Picture
+
+
+def draw(cell: Cell, folder: Path) -> list[Picture]:
+    """Writes each figure of the cell as PNG and SVG into the folder."""
+    pictures = []
+    for kind, caption, figure in _figures(cell):
+        name = f"{cell.experiment.name}-{cell.value:g}-{kind}"
+        svg = figures.save(figure, folder / f"{name}.svg").read_text(encoding="utf-8")
+        figures.save(figure, folder / f"{name}.png")
+        pictures.append(Picture(cell.experiment.name, cell.value, kind, caption, svg))
+    return pictures
+
+
+def _figures(cell: Cell) -> Iterator[tuple[str, str, Figure]]:
+    """Kind, caption and figure."""
+    curves, where = cell.curves, f"at t = {cell.experiment.time:g}"
+    x, truth, variances = curves["x"], curves["truth"], cell.of_methods("variance")
+    fields = {name: Diagonal(m, variances[name]) for name, m in cell.of_methods("mean").items()}
+    yield (
+        "profiles",
+        f"Mean and three standard deviations of one test function {where}.",
+        figures.profiles_figure(x, fields, truth),
+    )
+    yield (
+        "errors",
+        f"The error of that mean {where}, with the band around it.",
+        figures.errors_figure(x, fields, truth),
+    )
+    law = integral(x, curves["total"])
+    means = {name: Diagonal(m, 0.0) for name, m in cell.of_methods("mean over time").items()}
+    yield (
+        "mass",
+        "Total of u over time, of the same function. Methods that conserve lie on the truth.",
+        figures.mass_figure(curves["t"], means, law),
+    )
+    yield (
+        "mse",
+        "MSE over time, averaged over test functions.",
+        figures.scores_figure(curves["t"], cell.of_methods("MSE over time")),
+    )
+    yield (
+        "precision",
+        f"ProbConserv-ANP {where} as the constraint is taken more seriously, with standard errors.",
+        figures.precision_figure(
+            curves["precision"],
+            {
+                label: tuple(curves[f"precision/{name}"])
+                for label, name in (("CE²", "CE"), ("LL", "LL"), ("MSE", "MSE"))
+            },
+        ),
+    )
+    yield from _fronts(cell)
+
+
+def _fronts(cell: Cell) -> Iterator[tuple[str, str, Figure]]:
+    captions = {
+        "point": "the first grid point with u at or below 0, the paper's definition",
+        "crossing": "where u comes down through half of the jump, between grid points",
+    }
+    for record in cell.fronts:
+        rule = record["rule"]
+        if rule not in captions:
+            continue
+        caption, places = captions.pop(rule), cell.of_methods(f"{rule}/positions")
+        chances = cell.of_methods(f"{rule}/probabilities")
+        fronts = {name: FrontPosition(at, chances[name]) for name, at in places.items()}
+        yield (
+            f"front-{rule}",
+            f"The front at t = {cell.experiment.time:g}, over all test functions: {caption}.",
+            figures.front_figure(fronts, record["true"]),
+        )

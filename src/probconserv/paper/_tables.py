@@ -1,0 +1,100 @@
+"""The records as tables: which numbers are bold, CSV, rows of LaTeX, remarks in plain words."""
+
+import csv
+import io
+from collections.abc import Iterator
+
+from ..metrics import best
+from ._cell import Record
+from ._experiments import EXPERIMENTS
+from ._methods import METHODS
+
+
+def cells(records: list[Record]) -> list[list[Record]]:
+    """The records of each problem and parameter, in the order in which they are given."""
+    groups: dict[tuple[str, float], list[Record]] = {}
+    for record in records:
+        groups.setdefault((record["problem"], record["parameter"]), []).append(record)
+    return list(groups.values())
+
+
+def as_csv(records: list[Record]) -> str:
+    text = io.StringIO()
+    table = csv.DictWriter(text, fieldnames=list(records[0]), lineterminator="\n")
+    table.writeheader()
+    table.writerows(records)
+    return text.getvalue()
+
+
+def as_latex(records: list[Record]) -> str:
+    """A row for each method and parameter: CE, LL and MSE with standard errors, ours and theirs."""
+    rows = ["% method & CE & LL & MSE & published LL & published MSE"]
+    for cell in cells(records):
+        first = cell[0]
+        experiment = EXPERIMENTS[first["problem"]]
+        parameter = f"{experiment.problem.parameter} = {first['parameter']:g}"
+        rows.append(
+            f"% {first['problem']}, {parameter}, t = {first['time']:g}; protocol "
+            f"{first['protocol']}, weights {first['recipe']}, n = {first['n']}"
+        )
+        for record in cell:
+            ours = [_number(record, cell, metric) for metric in ("CE", "LL", "MSE")]
+            paper = experiment.paper(first["parameter"], record["method"])
+            theirs = [f"${paper[m][0]:.3g}$" if paper else "--" for m in ("LL", "MSE")]
+            rows.append(" & ".join([record["method"], *ours, *theirs]) + r" \\")
+    return "\n".join(rows) + "\n"
+
+
+def _number(record: Record, cell: list[Record], metric: str) -> str:
+    text = f"{record[metric]:.3g} ({record[f'{metric}_se']:.1g})"
+    return rf"$\mathbf{{{text}}}$" if best(record, cell, metric) else f"${text}$"
+
+
+def remarks(records: list[Record]) -> list[str]:
+    """What a reader should be told of these numbers, in plain words."""
+    said = []
+    for cell in cells(records):
+        name, value = cell[0]["problem"], cell[0]["parameter"]
+        by_method = {record["method"]: record for record in cell}
+        anp, ours = by_method["ANP"], by_method["ProbConserv-ANP"]
+        if ours["LL"] < anp["LL"]:
+            said.append(
+                f"{name} {value:g}: the LL of ProbConserv-ANP, {ours['LL']:.3f}, is below that of "
+                f"the ANP, {anp['LL']:.3f}. The paper's theorem is about another LL."
+            )
+        missing = [method for method in METHODS if method not in by_method]
+        if missing:
+            said.append(f"{name} {value:g}: no weights for {', '.join(missing)}.")
+        said += _other_orders(cell)
+    for name in dict.fromkeys(record["problem"] for record in records):
+        if EXPERIMENTS[name].warning:
+            said.append(f"{name}, beside the paper: {EXPERIMENTS[name].warning}.")
+    return said
+
+
+def _other_orders(cell: list[Record]) -> Iterator[str]:
+    """Where methods stand the other way round than in the paper, by more than the errors there."""
+    name, value = cell[0]["problem"], cell[0]["parameter"]
+    for metric, sign in (("LL", 1), ("MSE", -1)):
+        here, paper = {}, {}
+        for record in cell:
+            published = EXPERIMENTS[name].paper(value, record["method"])
+            if published:
+                here[record["method"]] = sign * record[metric], record[f"{metric}_se"]
+                paper[record["method"]] = sign * published[metric][0], published[metric][1]
+        for one in paper:
+            passed_by = [
+                other for other in paper if _ahead(paper, one, other) and _ahead(here, other, one)
+            ]
+            if passed_by:
+                others = ", ".join(passed_by)
+                yield (
+                    f"{name} {value:g}, {metric}: the paper has {one} ahead of {others}; "
+                    "here it is behind."
+                )
+
+
+def _ahead(scores: dict[str, tuple[float, float]], one: str, other: str) -> bool:
+    """By more than the two standard errors together."""
+    (a, a_se), (b, b_se) = scores[one], scores[other]
+    return a - b > a_se + b_se

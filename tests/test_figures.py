@@ -1,0 +1,129 @@
+import numpy as np
+import pytest
+import torch
+from matplotlib.colors import to_hex
+
+import probconserv as pc
+from probconserv import figures
+from probconserv.figures._fields import OTHERS, PAPER
+from probconserv.paper import METHODS
+
+X, T = np.linspace(0, 1, 7), np.linspace(0, 2, 5)
+TRUTH = np.linspace(1.0, 0.4, 7)
+
+
+def fields(*shape):
+    rng = torch.Generator().manual_seed(0)
+    return {
+        name: pc.Diagonal(torch.rand(*shape, generator=rng, dtype=torch.float64), 0.04)
+        for name in ("ANP", "mine", "ProbConserv-ANP", "another")
+    }
+
+
+def test_each_method_has_a_panel_with_its_mean_and_three_standard_deviations():
+    given = fields(1, 7)
+    figure = figures.profiles_figure(X, given, TRUTH)
+    assert [axes.get_title() for axes in figure.axes] == list(given)
+    for axes, field in zip(figure.axes, given.values(), strict=True):
+        truth, mean = axes.lines
+        np.testing.assert_allclose(truth.get_ydata(), TRUTH)
+        np.testing.assert_allclose(mean.get_ydata(), field.mean[0])
+        reach = axes.collections[0].get_paths()[0].vertices[:, 1]
+        assert reach.max() == pytest.approx(float(field.mean.max()) + 0.6)
+        assert reach.min() == pytest.approx(float(field.mean.min()) - 0.6)
+
+
+def test_errors_are_less_the_truth():
+    given = fields(7)
+    figure = figures.errors_figure(X, given, TRUTH)
+    for axes, field in zip(figure.axes, given.values(), strict=True):
+        np.testing.assert_allclose(axes.lines[1].get_ydata(), field.mean.numpy() - TRUTH)
+
+
+def test_mass_is_the_integral_of_the_mean():
+    given, total = fields(5, 7), np.linspace(0.3, 0.5, 5)
+    left, right = figures.mass_figure(T, given, pc.integral(X, total)).axes
+    for line, off, field in zip(left.lines[:4], right.lines, given.values(), strict=True):
+        np.testing.assert_allclose(line.get_ydata(), np.trapezoid(field.mean, X))
+        np.testing.assert_allclose(off.get_ydata(), np.trapezoid(field.mean, X) - total)
+    np.testing.assert_allclose(left.lines[4].get_ydata(), total)
+
+
+def test_a_constant_total_is_drawn_at_every_time():
+    left, _ = figures.mass_figure(T, fields(5, 7), pc.integral(X, 0.5)).axes
+    np.testing.assert_allclose(left.lines[4].get_ydata(), np.full(5, 0.5))
+
+
+def test_scores_over_time_and_against_precision():
+    axes = figures.scores_figure(T, {"ANP": T + 1, "mine": T + 2}, "CRPS").axes[0]
+    np.testing.assert_allclose(axes.lines[1].get_ydata(), T + 2)
+    assert (axes.get_ylabel(), axes.get_yscale()) == ("CRPS", "log")
+    precision, mean = np.array([1.0, 10.0, np.inf]), np.array([3.0, 2.0, 1.5])
+    figure = figures.precision_figure(
+        precision, {"LL": (mean, mean / 10), "MSE": (mean, mean / 10)}
+    )
+    for axes, scale in zip(figure.axes, ("linear", "log"), strict=True):
+        np.testing.assert_allclose(axes.lines[0].get_ydata(), mean[:2])
+        np.testing.assert_allclose(axes.lines[1].get_ydata(), [1.5, 1.5])
+        assert axes.get_yscale() == scale
+
+
+def test_a_histogram_of_fronts_holds_their_probability():
+    x = torch.linspace(2, 4, 21, dtype=torch.float64)
+    mean = torch.where(x < 3.1, 0.9, 0.0)
+    exact = pc.front_position(pc.Diagonal(mean, 0.01), x)
+    drawn = pc.front_position(pc.Diagonal(mean, 0.01), x, 0.45, "crossing", samples=400)
+    nowhere = pc.front_position(pc.Diagonal(mean + 9, 0.01), x)
+    figure = figures.front_figure({"exact": exact, "drawn": drawn, "nowhere": nowhere}, true=3.1)
+    heights = [axes.patches[0].get_data().values.sum() for axes in figure.axes]
+    np.testing.assert_allclose(heights, [1, 1, 0], atol=0.01)
+    edges = figure.axes[0].patches[0].get_data().edges
+    assert edges.min() < 3.1 < edges.max()
+    assert figure.axes[2].get_title() == "nowhere\nno front: 100.0 %"
+    assert all(axes.lines[0].get_xdata()[0] == 3.1 for axes in figure.axes)
+
+
+def test_bars_stand_on_the_points_of_a_grid():
+    """Bins of another width than the grid's would show gaps that are not there."""
+    x = torch.linspace(0, 1, 201, dtype=torch.float64)
+    front = pc.front_position(pc.Diagonal(torch.where(x < 0.5, 0.2, 0.0), 0.01), x)
+    (axes,) = figures.front_figure({"ANP": front}).axes
+    edges = axes.patches[0].get_data().edges
+    np.testing.assert_allclose(np.diff(edges), 0.005, rtol=1e-6)
+
+
+def test_a_method_has_one_colour_and_one_line_everywhere():
+    assert set(PAPER) == set(METHODS)
+    styles = [*PAPER.values(), *OTHERS]
+    assert len({colour for colour, _ in styles}) == len(styles)
+    for chosen in (fields(5, 7), dict(reversed(fields(5, 7).items()))):
+        left, _ = figures.mass_figure(T, chosen, pc.integral(X, 0.5)).axes
+        by_name = {line.get_label(): to_hex(line.get_color()).upper() for line in left.lines}
+        assert by_name["ANP"] == "#D55E00"
+        assert len(set(by_name.values())) == len(by_name) == 5
+
+
+def test_the_same_figure_is_the_same_file(tmp_path):
+    for ending in ("png", "svg"):
+        paths = [
+            figures.save(figures.profiles_figure(X, fields(7), TRUTH), tmp_path / f"{i}.{ending}")
+            for i in (1, 2)
+        ]
+        assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
+def test_what_cannot_be_drawn_is_refused():
+    given, law = fields(7), pc.integral(X, 0.5)
+    for draw, message in (
+        (lambda: figures.profiles_figure(X, {}), "there is nothing to draw"),
+        (
+            lambda: figures.profiles_figure(X, fields(2, 7)),
+            r"`fields\['ANP'\]` must have one value",
+        ),
+        (lambda: figures.profiles_figure(X[:6], given), "for each of the 6 points"),
+        (lambda: figures.errors_figure(X, given, TRUTH[:3]), r"`truth` .* but has shape \(3,\)"),
+        (lambda: figures.mass_figure(T[:2], fields(5, 7), law), r"has shape \(5,\)"),
+        (lambda: figures.scores_figure(T, {"a": X}), r"`scores\['a'\]` must have one value"),
+    ):
+        with pytest.raises(pc.InputError, match=message):
+            draw()
