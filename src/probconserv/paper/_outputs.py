@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from .._files import complete
@@ -16,7 +17,7 @@ EXACT = 1e-12  # a conservation error below this is none
 def write(records: list[Record], out: Path) -> list[Path]:
     """results.json, results.csv and results.tex in the folder, each whole or as it was."""
     contents = {
-        "results.json": json.dumps({"schema": 1, "records": records}, indent=1) + "\n",
+        "results.json": as_json(records),
         "results.csv": _csv(records),
         "results.tex": _latex(records),
     }
@@ -41,6 +42,10 @@ def bold(record: Record, cell: list[Record], metric: str) -> bool:
     sign = -1 if metric == "LL" else 1
     best = min(cell, key=lambda other: sign * other[metric])
     return abs(record[metric] - best[metric]) <= best[f"{metric}_se"]
+
+
+def as_json(records: Sequence[Record]) -> str:
+    return json.dumps({"schema": 1, "records": list(records)}, indent=1) + "\n"
 
 
 def _csv(records: list[Record]) -> str:
