@@ -86,7 +86,7 @@ def test_a_method_without_weights_has_dashes_beside_the_paper():
     methods = [method for method in METHODS if method != "SoftC-ANP"]
     page = report(cell("diffusion", 1.0, methods), [], [], [])
     assert row(page, "SoftC-ANP") == [
-        *("-", "0.35 (0.02)", "-", "2.40 (0.02)", "-", "0.22 (0.08)"),
+        *("-", "0.347 (0.017)", "-", "2.40 (0.02)", "-", "0.224 (0.078)"),
         *["-"] * 5,
     ]
     assert 'data-method="SoftC-ANP"' not in page
@@ -121,8 +121,8 @@ def test_the_sweep_stands_beside_the_published_one():
     assert len(found) == 4
     assert [len(entries) for _, entries in found[1:]] == [0, 9, 0]
     assert {where["penalty"] for where, _ in found[2][1]} == {"0", "5", "100"}
-    assert row(page, "0", table=2)[:4] == ["-1.310 (0.026)", "-0.12", "3.500 (0.070)", "3.67"]
-    assert row(page, "0.01", table=2) == ["-", "-0.06", "-", "3.46", "-", "0.20"]
+    assert row(page, "0", table=2)[:4] == ["-1.310 (0.026)", "-0.123", "3.500 (0.070)", "3.67"]
+    assert row(page, "0.01", table=2) == ["-", "-0.061", "-", "3.46", "-", "0.203"]
     assert row(page, "5", table=2)[1::2] == ["-", "-", "-"]
     assert row(page, "10", table=3) == ["-", "-3.02", "-", "3.49", "-", "7.76"]
 

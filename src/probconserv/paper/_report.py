@@ -3,7 +3,8 @@
 import math
 import re
 from base64 import b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -166,18 +167,18 @@ def _beside(
     """Our number and the paper's, each with its standard error; bold if it is so in the cell."""
     ours, theirs = Entry(), Entry()
     if record:
-        text = _number(record[metric], record[f"{metric}_se"], metric, powers, places=3)
+        text = _number(record[metric], record[f"{metric}_se"], metric, powers, _rounded)
         ours = Entry(text, metric, record, bool(cell) and bold(record, list(cell), metric))
     if paper:
         mean, error = paper[metric]
-        theirs = Entry(_number(mean, error, metric, powers, places=2))
+        theirs = Entry(_number(mean, error, metric, powers, _in_full))
     return [ours, theirs]
 
 
 def _score(record: Record | None, metric: str, powers: dict[str, int], cell: list[Record]) -> Entry:
     if record is None:
         return Entry()
-    text = _number(record[metric], None, metric, powers, places=3)
+    text = _number(record[metric], None, metric, powers, _rounded)
     return Entry(text, metric, record, bold(record, cell, metric))
 
 
@@ -186,14 +187,27 @@ def _share(record: Record | None, metric: str) -> Entry:
 
 
 def _number(
-    mean: float, error: float | None, metric: str, powers: dict[str, int], places: int
+    mean: float,
+    error: float | None,
+    metric: str,
+    powers: dict[str, int],
+    digits: Callable[[float, int], str],
 ) -> str:
     """As "mean (standard error)", in its power of ten; a CE of rounding alone is 0."""
     if metric == "CE" and abs(mean) < EXACT:
         return "0"
-    unit = 10.0 ** powers[metric]
-    text = f"{mean / unit:.{places}f}".replace("-", "\N{MINUS SIGN}")
-    return text if error is None else f"{text} ({error / unit:.{places}f})"
+    text = digits(mean, powers[metric]).replace("-", "\N{MINUS SIGN}")
+    return text if error is None else f"{text} ({digits(error, powers[metric])})"
+
+
+def _rounded(number: float, power: int) -> str:
+    return f"{number / 10.0**power:.3f}"
+
+
+def _in_full(number: float, power: int) -> str:
+    """Every digit that was published, and at least two decimals."""
+    exact = Decimal(str(number)).scaleb(-power)
+    return f"{exact:.{max(2, -int(exact.as_tuple().exponent))}f}"
 
 
 def _power(numbers: Iterable[dict[str, Any]], metric: str) -> int:
