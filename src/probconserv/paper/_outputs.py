@@ -1,25 +1,21 @@
 """What a run leaves in its folder: results.json, CSV, LaTeX, figures and the report."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from .._files import complete
 from ._cell import Cell, Record
 from ._sweep import sweep
-from ._tables import as_csv, as_latex, remarks
+from ._tables import as_csv, as_json, as_latex, remarks
 
 
 def write(cells: Sequence[Cell], out: Path) -> list[Path]:
-    """Results and, where the cells have curves, figures and report.html; each whole or as it was.
-
-    results.json is described in docs/results.md.
-    """
-    out = Path(out)
-    records, fronts, penalties = _records(cells), _fronts(cells), _penalties(cells)
-    content = {"schema": 1, "records": records, "fronts": fronts, "sweep": penalties}
+    """Results and, where the cells have curves, figures and report; each whole or as it was."""
+    out, penalties = Path(out), _penalties(cells)
+    records = [record for cell in cells for record in cell.records]
+    fronts = [record for cell in cells for record in cell.fronts]
     texts = {
-        "results.json": json.dumps(content, indent=1) + "\n",
+        "results.json": as_json(records, fronts, penalties),
         "results.csv": as_csv(records),
         "results.tex": as_latex(records),
     }
@@ -28,19 +24,11 @@ def write(cells: Sequence[Cell], out: Path) -> list[Path]:
         from ._report import report  # needs jinja2
 
         pictures = [picture for cell in cells for picture in draw(cell, out / "figures")]
-        texts["report.html"] = report(records, penalties, remarks(records), pictures)
+        texts["report.html"] = report(records, penalties, remarks(records), pictures, fronts)
     for name, text in texts.items():
         with complete(out / name) as part:
             part.write_text(text, encoding="utf-8")
     return [out / name for name in texts]
-
-
-def _records(cells: Sequence[Cell]) -> list[Record]:
-    return [record for cell in cells for record in cell.records]
-
-
-def _fronts(cells: Sequence[Cell]) -> list[Record]:
-    return [record for cell in cells for record in cell.fronts]
 
 
 def _penalties(cells: Sequence[Cell]) -> list[Record]:

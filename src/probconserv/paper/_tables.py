@@ -2,7 +2,8 @@
 
 import csv
 import io
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 
 from ..metrics import best
 from ._cell import Record
@@ -16,6 +17,12 @@ def cells(records: list[Record]) -> list[list[Record]]:
     for record in records:
         groups.setdefault((record["problem"], record["parameter"]), []).append(record)
     return list(groups.values())
+
+
+def as_json(records: Sequence[Record], fronts: Sequence[Record], sweep: Sequence[Record]) -> str:
+    """As described in docs/results.md."""
+    content = {"schema": 1, "records": records, "fronts": fronts, "sweep": sweep}
+    return json.dumps(content, indent=1) + "\n"
 
 
 def as_csv(records: list[Record]) -> str:
