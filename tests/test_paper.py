@@ -123,6 +123,14 @@ def test_a_kept_cell_draws_the_same_figures(stefan, tmp_path):
         torch.testing.assert_close(one.curves, other.curves, rtol=0, atol=0, equal_nan=True)
 
 
+def test_what_is_begun_is_reported(monkeypatch):
+    begun = []
+    monkeypatch.setattr(_reproduce, "tables", lambda *plan: Cell(*plan[:2], []))
+    reproduce(["stefan", "burgers", "stefan"], report=begun.append, **QUICK)
+    assert begun[0] == "stefan 0.6, 1 of 4"
+    assert begun[-1] == "burgers 3, 4 of 4"
+
+
 def test_tables_alone_do_not_serve_figures(tmp_path, monkeypatch):
     monkeypatch.setattr(_reproduce, "tables", lambda *plan: Cell(*plan[:2], []))
     monkeypatch.setattr(_reproduce, "whole", lambda *plan: Cell(*plan[:2], [{"figures": True}]))

@@ -104,7 +104,7 @@ def mass_figure(t: ArrayLike, fields: Mapping[str, Any], law: Constraint) -> Fig
 def scores_figure(t: ArrayLike, scores: Mapping[str, ArrayLike], label: str = "MSE") -> Figure:
     """A score of each method over time, (T,) each, on a logarithmic scale."""
     times = _array("t", t)
-    figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+    figure = Figure(figsize=(6, 3.4), layout="constrained")
     axes = figure.subplots()
     for name, values in scores.items():
         values = _line(f"scores[{name!r}]", values, times)

@@ -126,9 +126,7 @@ def _cells(
                 published=any(EXPERIMENTS[name].paper(value, method) for method in METHODS),
                 table=_methods(of_value) if of_value else None,
                 pictures=[picture for picture in pictures if picture.parameter == value],
-                fronts=_fronts(
-                    [r for r in fronts if (r["problem"], r["parameter"]) == (name, value)]
-                ),
+                fronts=_by_method(name, value, fronts),
             )
         )
     return cells

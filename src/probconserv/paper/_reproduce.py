@@ -49,14 +49,17 @@ def reproduce(
     plan = Plan(recipe, protocol, n, samples)
     if place.type == "cuda":
         plan = dataclasses.replace(plan, times=201, functions=50)
-    cells = []
-    for name in dict.fromkeys(problems):
+    cells: list[Cell] = []
+    names = list(dict.fromkeys(problems))
+    count = sum(len(EXPERIMENTS[name].values) for name in names)
+    for name in names:
         networks = _networks(name, recipe, place)
         for value in EXPERIMENTS[name].values:
             kept = _Kept(out, EXPERIMENTS[name], value, networks, plan)
             cell = None if fresh else kept.read(figures)
             if cell is None:
-                (report or (lambda _: None))(f"{name} {value:g}")
+                if report is not None:
+                    report(f"{name} {value:g}, {len(cells) + 1} of {count}")
                 compute = whole if figures else tables
                 cell = compute(EXPERIMENTS[name], value, networks, plan)
                 kept.write(cell)
