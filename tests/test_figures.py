@@ -37,7 +37,11 @@ def test_errors_are_less_the_truth():
     given = fields(7)
     figure = figures.errors_figure(X, given, TRUTH)
     for axes, field in zip(figure.axes, given.values(), strict=True):
-        np.testing.assert_allclose(axes.lines[1].get_ydata(), field.mean.numpy() - TRUTH)
+        error = field.mean.numpy() - TRUTH
+        np.testing.assert_allclose(axes.lines[1].get_ydata(), error)
+        reach = axes.collections[0].get_paths()[0].vertices[:, 1]
+        assert reach.max() == pytest.approx(error.max() + 0.6)
+        assert reach.min() == pytest.approx(error.min() - 0.6)
 
 
 def test_mass_is_the_integral_of_the_mean():
@@ -65,7 +69,30 @@ def test_scores_over_time_and_against_precision():
     for axes, scale in zip(figure.axes, ("linear", "log"), strict=True):
         np.testing.assert_allclose(axes.lines[0].get_ydata(), mean[:2])
         np.testing.assert_allclose(axes.lines[1].get_ydata(), [1.5, 1.5])
+        reach = axes.collections[0].get_paths()[0].vertices[:, 1]
+        np.testing.assert_allclose([reach.min(), reach.max()], [1.8, 3.3])
         assert axes.get_yscale() == scale
+
+
+def test_scores_below_zero_are_drawn_too():
+    (axes,) = figures.scores_figure(T, {"ANP": T - 1}, "LL").axes
+    assert axes.get_yscale() == "linear"
+    score = np.array([-3.0, -2.0, -1.0])
+    figure = figures.precision_figure([1.0, 10.0, np.inf], {"LL": (score, score * 0)})
+    assert list(figure.axes[0].lines[1].get_ydata()) == [-1, -1]
+
+
+def test_the_picture_reaches_as_far_as_the_bands_of_half_the_points():
+    wide = {"wide": pc.Diagonal(TRUTH, 4.0)}
+    assert figures.errors_figure(X, wide, TRUTH).axes[0].get_ylim() == pytest.approx((-7.8, 7.8))
+    flat = figures.profiles_figure(X, {"flat": pc.Diagonal(np.ones(7), 0.0)}, np.ones(7))
+    assert flat.axes[0].get_ylim() == pytest.approx((0, 2))
+
+
+def test_a_single_time_is_marked():
+    left, right = figures.mass_figure([0.5], fields(1, 7), pc.integral(X, 0.5)).axes
+    (axes,) = figures.scores_figure([0.5], {"ANP": [1.0]}).axes
+    assert {axis.lines[0].get_marker() for axis in (left, right, axes)} == {"o"}
 
 
 def test_a_histogram_of_fronts_holds_their_probability():
@@ -92,6 +119,25 @@ def test_bars_stand_on_the_points_of_a_grid():
     np.testing.assert_allclose(np.diff(edges), 0.005, rtol=1e-6)
 
 
+def test_few_draws_between_grid_points_are_gathered_in_bins():
+    x = torch.linspace(0, 1, 51, dtype=torch.float64)
+    field = pc.Diagonal(1 - 1.2 * x, 1e-3)
+    front = pc.front_position(field, x, 0.3, "crossing", samples=100)
+    (axes,) = figures.front_figure({"mine": front}).axes
+    heights = axes.patches[0].get_data().values
+    assert len(heights) == 30
+    assert heights.max() > 0.03
+
+
+def test_seven_methods_of_ones_own_look_different():
+    names = [f"method {i}" for i in range(7)]
+    left, _ = figures.mass_figure(
+        T, {name: pc.Diagonal(np.ones((5, 7)), 0.0) for name in names}, pc.integral(X, 0.5)
+    ).axes
+    looks = {(line.get_color(), line._unscaled_dash_pattern) for line in left.lines[:7]}
+    assert len({str(look) for look in looks}) == 7
+
+
 def test_a_method_has_one_colour_and_one_line_everywhere():
     assert set(PAPER) == set(METHODS)
     styles = [*PAPER.values(), *OTHERS]
@@ -115,7 +161,19 @@ def test_the_same_figure_is_the_same_file(tmp_path):
 def test_what_cannot_be_drawn_is_refused():
     given, law = fields(7), pc.integral(X, 0.5)
     for draw, message in (
-        (lambda: figures.profiles_figure(X, {}), "there is nothing to draw"),
+        (lambda: figures.profiles_figure(X, {}), "`fields` must be a dictionary with at least one"),
+        (lambda: figures.mass_figure(T, {}, law), "`fields` must be a dictionary"),
+        (lambda: figures.mass_figure(T, fields(5, 7), T), "`law` must be a constraint"),
+        (lambda: figures.scores_figure(T, {}), "`scores` must be a dictionary"),
+        (lambda: figures.front_figure({}), "`fronts` must be a dictionary"),
+        (lambda: figures.precision_figure(T + 1, {}), "`scores` must be a dictionary"),
+        (
+            lambda: figures.precision_figure([np.inf], {"LL": ([1.0], [1.0])}),
+            "finite numbers as well",
+        ),
+        (lambda: figures.profiles_figure(1.0, given), "`x` must be one axis"),
+        (lambda: figures.profiles_figure(X[::-1].copy(), given), "`x` must increase strictly"),
+        (lambda: figures.profiles_figure(X, given, TRUTH * np.nan), "`truth` must be finite"),
         (
             lambda: figures.profiles_figure(X, fields(2, 7)),
             r"`fields\['ANP'\]` must have one value",

@@ -118,23 +118,28 @@ def test_a_table_has_a_row_for_each_method_with_the_best_in_bold():
         }
     ).splitlines()
     assert rows[0].startswith("|  | CE | LL | MSE | CRPS | energy | coverage_50")
-    assert rows[2].startswith("| off | 0.2 (0.06) | -0.95")
-    assert rows[3].startswith("| mine | **0 (0)** | **1.38 (0)** | **0 (0)** |")
+    assert rows[2].startswith("| off | 0.2 (0.06) | -0.9497 (1) |")
+    assert rows[3].startswith("| mine | **0 (0)** | **1.384 (0)** | **0 (0)** |")
     assert rows[3].endswith("| 1 (0) | 1 (0) | 1 (0) |")
 
 
 def test_a_summary_is_of_one_time_and_several_functions():
     scores = pc.evaluate(pc.Diagonal(np.zeros((3, 2, 5)), 1.0), np.zeros(5))
     assert scores[:, :1].summary()["LL"] == pytest.approx(-0.9189, abs=1e-4)
-    with pytest.raises(pc.InputError, match=r"are of 2 times. Choose one: scores\[:, i"):
+    with pytest.raises(pc.InputError, match=r"shape \(3, 2\) .* Choose one time, scores\[:, i"):
         scores.summary()
+    twofold = pc.evaluate(
+        pc.Diagonal(np.zeros((3, 1, 5)), 1.0), np.zeros(5), pc.boundary(left=0.0, right=0.0)
+    )
+    with pytest.raises(pc.InputError, match=r"a CE of shape \(3, 1, 2\)"):
+        metrics.table({"two rows": twofold})
 
 
 def test_bold_is_within_a_standard_error_of_the_best():
     rows = [
-        {"CE": 1e-3, "LL": 3.0, "LL_se": 0.3, "MSE": 2.0, "MSE_se": 1.0},
-        {"CE": 1e-17, "LL": 3.2, "LL_se": 0.1, "MSE": 1.0, "MSE_se": 0.5},
-        {"CE": -1e-9, "LL": 3.15, "LL_se": 9.0, "MSE": 1.4, "MSE_se": 0.1},
+        {"CE": 1e-3, "CE_se": 0.0, "LL": 3.0, "LL_se": 0.3, "MSE": 2.0, "MSE_se": 1.0},
+        {"CE": 1e-17, "CE_se": 1e-18, "LL": 3.2, "LL_se": 0.1, "MSE": 1.0, "MSE_se": 0.5},
+        {"CE": 1e-17, "CE_se": 0.1, "LL": 3.15, "LL_se": 9.0, "MSE": 1.4, "MSE_se": 0.1},
     ]
     assert [metrics.best(r, rows, "CE") for r in rows] == [False, True, False]
     assert [metrics.best(r, rows, "LL") for r in rows] == [False, True, True]

@@ -7,23 +7,17 @@ import torch
 from scipy import stats
 
 import probconserv as pc
+from probconserv._files import sole_writer
 from probconserv.data import draw
 from probconserv.models._checkpoints import read
 from probconserv.models._checkpoints import write as checkpoint
-from probconserv.paper import (
-    EXPERIMENTS,
-    METHODS,
-    Cell,
-    _reproduce,
-    remarks,
-    reproduce,
-    sweep,
-    write,
-)
+from probconserv.paper import EXPERIMENTS, METHODS, Cell, remarks, reproduce, sweep, write
+from probconserv.paper import _figures as paper_figures
+from probconserv.paper import _reproduce as paper_reproduce
 from probconserv.paper._methods import PROTOCOLS
 from probconserv.problems import Stefan
 
-FEW = {"n": 3, "samples": 5}
+FEW = {"n": 3, "samples": 10}
 QUICK = FEW | {"figures": False}
 
 
@@ -32,6 +26,17 @@ def stefan(tmp_path_factory):
     """Both Stefan cells with all that figures need, and the folder that keeps them."""
     out = tmp_path_factory.mktemp("out")
     return out, reproduce(["stefan"], out, **FEW)
+
+
+@pytest.fixture(scope="module")
+def components():
+    """Of the first Stefan cell, in NumPy: x, weights of the integral, means and variances."""
+    context = tuple(draw(Stefan(0.6), "test", 3, (10, 10)).context)
+    generator, x = torch.Generator().manual_seed(0), Stefan.grid()[1]
+    parts = pc.load("stefan").predict(context, ([0.05], x), 10, generator)
+    g = np.gradient(x.numpy())
+    g[[0, -1]] /= 2
+    return x.numpy(), g, parts.mean[:, :, 0].numpy(), parts.variance[:, :, 0].numpy()
 
 
 def records_of(cells):
@@ -49,21 +54,16 @@ def test_every_method_has_a_record_and_the_conserving_ones_conserve(stefan):
         assert (record["protocol"], record["recipe"], record["n"]) == ("ours", "modern", 3)
 
 
-def test_a_record_is_what_scipy_says_of_the_prediction(stefan):
+def test_a_record_is_what_scipy_says_of_the_prediction(stefan, components):
     """The ANP's numbers, from the components alone."""
-    records = records_of(stefan[1])
-    x = Stefan.grid()[1]
-    context = tuple(draw(Stefan(0.6), "test", 3, (10, 10)).context)
-    generator = torch.Generator().manual_seed(0)
-    parts = pc.load("stefan").predict(context, ([0.05], x), 5, generator)
-    mean = parts.mean.numpy().mean(0)
-    variance = parts.variance.numpy().mean(0) + parts.mean.numpy().var(0)
-    u = Stefan(0.6).solution(0.05, x).numpy()
-    ll = stats.norm(mean, np.sqrt(variance)).logpdf(u).mean((1, 2))
-    assert records[0]["LL"] == pytest.approx(ll.mean())
-    assert records[0]["LL_se"] == pytest.approx(stats.sem(ll))
-    ce = np.trapezoid(mean[:, 0], x.numpy()) - float(Stefan(0.6).total(0.05))
-    assert records[0]["CE"] == pytest.approx(ce.mean())
+    record = stefan[1][0].records[0]
+    x, g, mean, variance = components
+    std = np.sqrt(variance.mean(0) + mean.var(0))
+    ll = stats.norm(mean.mean(0), std).logpdf(Stefan(0.6).solution(0.05, x).numpy()).mean(-1)
+    assert record["LL"] == pytest.approx(ll.mean())
+    assert record["LL_se"] == pytest.approx(stats.sem(ll))
+    ce = mean.mean(0) @ g - float(Stefan(0.6).total(0.05))
+    assert record["CE"] == pytest.approx(ce.mean())
 
 
 def test_the_row_of_one_time_is_that_of_the_whole_grid():
@@ -85,13 +85,13 @@ def test_finished_cells_are_reused_until_asked_not_to(tmp_path, monkeypatch):
 
     def computed(experiment, value, networks, plan):
         begun.append(value)
-        return Cell(experiment, value, [{"samples": plan.samples}])
+        return Cell(experiment, value, plan, [{"samples": plan.samples}])
 
     def again(**options):
         begun.clear()
         return records_of(reproduce(["stefan"], **{"out": tmp_path} | QUICK | options))
 
-    monkeypatch.setattr(_reproduce, "tables", computed)
+    monkeypatch.setattr(paper_reproduce, "tables", computed)
     records = again()
     assert begun == [0.6, 0.5]
     assert again() == records
@@ -125,34 +125,114 @@ def test_a_kept_cell_draws_the_same_figures(stefan, tmp_path):
 
 def test_what_is_begun_is_reported(monkeypatch):
     begun = []
-    monkeypatch.setattr(_reproduce, "tables", lambda *plan: Cell(*plan[:2], []))
+    monkeypatch.setattr(paper_reproduce, "tables", lambda *of: Cell(*of[:2], of[3], []))
     reproduce(["stefan", "burgers", "stefan"], report=begun.append, **QUICK)
     assert begun[0] == "stefan 0.6, 1 of 4"
     assert begun[-1] == "burgers 3, 4 of 4"
 
 
 def test_tables_alone_do_not_serve_figures(tmp_path, monkeypatch):
-    monkeypatch.setattr(_reproduce, "tables", lambda *plan: Cell(*plan[:2], []))
-    monkeypatch.setattr(_reproduce, "whole", lambda *plan: Cell(*plan[:2], [{"figures": True}]))
+    monkeypatch.setattr(paper_reproduce, "tables", lambda *of: Cell(*of[:2], of[3], []))
+    monkeypatch.setattr(
+        paper_reproduce, "whole", lambda *of: Cell(*of[:2], of[3], [{"figures": True}])
+    )
     assert records_of(reproduce(["stefan"], tmp_path, **QUICK)) == []
     assert len(records_of(reproduce(["stefan"], tmp_path, **FEW))) == 2
 
 
-def test_curves_meet_the_table_at_the_evaluation_time(stefan):
-    """The profile is the first test function; exact precision is the method of the table."""
-    _, (cell, _) = stefan
-    curves = cell.curves
-    exact = next(r for r in cell.records if r["method"] == "ProbConserv-ANP")
-    assert curves["precision"][-1] == torch.inf
-    for name in ("LL", "MSE"):
-        assert float(curves[f"precision/{name}"][0, -1]) == pytest.approx(exact[name], rel=1e-9)
-        assert float(curves[f"precision/{name}"][1, -1]) == pytest.approx(exact[f"{name}_se"])
-    x, truth = curves["x"], curves["truth"]
-    torch.testing.assert_close(truth, Stefan(0.6).solution(0.05, x))
-    lost = {
-        name: float(torch.trapezoid(m - truth, x)) for name, m in cell.of_methods("mean").items()
+def test_profiles_are_those_of_the_first_function(stefan, components):
+    """By dense formulas, from the components alone."""
+    curves = stefan[1][0].curves
+    _, g, mean, variance = components
+    off = mean @ g - float(Stefan(0.6).total(0.05))
+    by_hand = {
+        "ANP": (mean, variance),
+        "HardC-ANP": (mean - off[..., None] * g / (g @ g), variance),
+        "ProbConserv-ANP": updated(mean, variance, g, off, noise=0.0),
     }
-    assert abs(lost["ProbConserv-ANP"] - lost["HardC-ANP"]) < 1e-12 < abs(lost["ANP"])
+    for name, (means, variances) in by_hand.items():
+        total = variances.mean(0) + means.var(0)
+        np.testing.assert_allclose(curves[f"mean/{name}"], means.mean(0)[0], atol=1e-12)
+        if name != "HardC-ANP":  # whose variances are another story
+            np.testing.assert_allclose(curves[f"variance/{name}"], total[0], rtol=1e-7)
+
+
+def test_the_sweep_of_precisions_by_hand(stefan, components):
+    curves = stefan[1][0].curves
+    x, g, mean, variance = components
+    b, u = float(Stefan(0.6).total(0.05)), Stefan(0.6).solution(0.05, x).numpy()
+    for i, precision in enumerate(curves["precision"].tolist()):
+        means, variances = updated(mean, variance, g, mean @ g - b, noise=precision**-0.5)
+        std = np.sqrt(variances.mean(0) + means.var(0))
+        scores = {
+            "CE": (means.mean(0) @ g - b) ** 2,
+            "LL": stats.norm(means.mean(0), std).logpdf(u).mean(-1),
+            "MSE": ((means.mean(0) - u) ** 2).mean(-1),
+        }
+        for name, each in scores.items():
+            value, error = curves[f"precision/{name}"][:, i].tolist()
+            assert value == pytest.approx(each.mean(), rel=1e-6, abs=1e-20)
+            assert error == pytest.approx(stats.sem(each), rel=1e-6, abs=1e-20)
+
+
+def updated(mean, variance, g, off, noise):
+    """Step 2 for independent points and one integral."""
+    moved = variance * g
+    gain = moved / ((moved * g).sum(-1) + noise**2)[..., None]
+    return mean - off[..., None] * gain, variance - gain * moved
+
+
+def test_mse_over_time_is_that_of_three_functions_and_two_samples(stefan):
+    curves, (t, x) = stefan[1][0].curves, Stefan.grid(times=41)
+    test, u = draw(Stefan(0.6), "test", 3, (10, 10)), Stefan(0.6).on_grid(t, x)
+    errors = []
+    for i in range(3):
+        context = tuple(values[i : i + 1] for values in test.context)
+        generator = torch.Generator().manual_seed(0)
+        mean = pc.load("stefan").predict(context, (t, x), 2, generator).mean.mean(0)[0]
+        errors.append(((mean - u) ** 2).mean(-1))
+        if i == 0:
+            torch.testing.assert_close(curves["mean over time/ANP"], mean)
+    torch.testing.assert_close(curves["MSE over time/ANP"], torch.stack(errors).mean(0))
+
+
+def test_fronts_are_pooled_over_functions(stefan, components):
+    """Of the ANP exactly: the chance of each point to be the first at or below 0."""
+    curves = stefan[1][0].curves
+    x, _, mean, variance = components
+    below = stats.norm(mean, np.sqrt(variance)).cdf(0)
+    above_before = np.concatenate([np.ones_like(below[..., :1]), 1 - below[..., :-1]], -1)
+    first = below * above_before.cumprod(-1)
+    positions, chances = (curves[f"point/{part}/ANP"] for part in ("positions", "probabilities"))
+    assert float(chances.sum()) == pytest.approx(1)
+    for i in (40, 46, 50):
+        found = float(chances[(positions - x[i]).abs() < 1e-9].sum())
+        assert found == pytest.approx(first.mean((0, 1))[i], rel=1e-6)
+
+
+def test_a_run_gives_the_same_numbers_again(stefan):
+    again = reproduce(["stefan"], **QUICK)
+    assert records_of(again) == records_of(stefan[1])
+
+
+def test_figures_show_the_curves_of_their_cell(stefan):
+    cell = stefan[1][0]
+    shown = {kind: (caption, figure) for kind, caption, figure in paper_figures._figures(cell)}
+    for i, name in enumerate(METHODS):
+        mean = cell.curves[f"mean/{name}"]
+        np.testing.assert_allclose(shown["profiles"][1].axes[i].lines[1].get_ydata(), mean)
+        error = mean - cell.curves["truth"]
+        np.testing.assert_allclose(shown["errors"][1].axes[i].lines[1].get_ydata(), error)
+        mse = shown["mse"][1].axes[0].lines[i].get_ydata()
+        np.testing.assert_allclose(mse, cell.curves[f"MSE over time/{name}"])
+        for rule in ("point", "crossing"):
+            bars = shown[f"front-{rule}"][1].axes[i].patches[0].get_data()
+            assert 0.8 < bars.values.sum() < 1.0 + 1e-9
+    assert "over 3 test functions, from 2 latent samples" in shown["mse"][0]
+    for axes, name in zip(shown["precision"][1].axes, ("CE", "LL", "MSE"), strict=True):
+        expected = cell.curves[f"precision/{name}"][0, :-1]
+        np.testing.assert_allclose(axes.lines[0].get_ydata(), expected)
+        assert axes.get_ylabel().startswith(name)
 
 
 def test_over_time_the_conserving_methods_conserve(stefan):
@@ -189,6 +269,9 @@ def test_the_published_protocol_has_dropout_on_and_n_minus_one(tmp_path):
     mixed = protocol.mix(parts)
     expected = parts.variance.mean(0).numpy() + parts.mean.numpy().var(0, ddof=1)
     np.testing.assert_allclose(mixed.variance, expected)
+    sure = protocol.mix(pc.Diagonal(parts.mean, parts.variance * 0 + 1e-12))
+    floored = 1e-8 + parts.mean.numpy().var(0, ddof=1)
+    np.testing.assert_allclose(sure.variance, floored, rtol=1e-12)
 
 
 def test_files_hold_the_records(stefan, tmp_path):
@@ -202,21 +285,29 @@ def test_files_hold_the_records(stefan, tmp_path):
     assert [float(row["MSE"]) for row in rows] == [record["MSE"] for record in records]
     latex = (tmp_path / "results.tex").read_text().splitlines()
     assert sum(line.endswith(r" \\") for line in latex) == len(records)
-    assert "$3.53$ & $0.00538$" in latex[2]
+    assert latex[2].startswith("ANP & $-5.7")
+    assert r"& $3.530 \, (0.000)$ &" in latex[2]
+    assert latex[2].endswith(r"& $5.380 \, (0.010) \times 10^{-3}$ \\")
+    assert latex[5].startswith(r"ProbConserv-ANP & $\mathbf{0}$ & $0$ &")
     names = {path.name for path in (tmp_path / "figures").iterdir()}
     kinds = ("profiles", "errors", "mass", "mse", "precision", "front-point", "front-crossing")
     assert names == {
-        f"stefan-{value}-{kind}.{ending}"
+        f"stefan-{value}-modern-ours-{kind}.{ending}"
         for value in ("0.6", "0.5")
         for kind in kinds
         for ending in ("png", "svg")
     }
+    svg = (tmp_path / "figures" / "stefan-0.5-modern-ours-mass.svg").read_text()
+    assert (
+        "Stefan, u* = 0.5; protocol ours, weights modern" in svg
+    )  # as a comment beside the shapes
     page = (tmp_path / "report.html").read_text()
     assert page.count("data:image/svg+xml;base64,") == len(names) / 2
 
 
-def test_tables_alone_are_written_without_figures(tmp_path):
-    written = write(reproduce(["stefan"], **QUICK), tmp_path)
+def test_tables_alone_are_written_without_figures(stefan, tmp_path):
+    cells = reproduce(["stefan"], stefan[0], report=pytest.fail, **QUICK)  # kept with curves
+    written = write(cells, tmp_path)
     assert [path.name for path in written] == ["results.json", "results.csv", "results.tex"]
     assert {path.name for path in tmp_path.iterdir()} == {path.name for path in written}
 
@@ -269,6 +360,14 @@ def test_the_published_numbers_are_those_of_the_paper():
         low, high = experiment.problem.time_range
         assert low < experiment.time < high
         assert all(EXPERIMENTS[name].problem(value) is not None for value in experiment.values)
+
+
+def test_one_run_at_a_time_writes_into_a_folder(tmp_path):
+    with (
+        sole_writer(tmp_path),
+        pytest.raises(pc.InputError, match="another process is writing into"),
+    ):
+        reproduce(["stefan"], tmp_path, **QUICK)
 
 
 def test_what_does_not_exist_is_refused():

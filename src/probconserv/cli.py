@@ -172,7 +172,7 @@ def reproduce(
 
     if figures:
         _require_plots()
-    names = tuple(paper.EXPERIMENTS) if problems in ((), ("all",)) else problems
+    names = tuple(paper.EXPERIMENTS) if not problems or "all" in problems else problems
     console, errors = Console(), Console(stderr=True)
     with errors.status("") as status:
         cells = paper.reproduce(

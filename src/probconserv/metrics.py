@@ -46,9 +46,11 @@ class Scores:
 
     def summary(self) -> dict[str, float]:
         """At a single time: the average of each score as NAME, its standard error as NAME_se."""
-        if self.LL.shape[-1] != 1:
+        if self.LL.ndim != 2 or self.LL.shape[-1] != 1 or self.CE.shape != self.LL.shape:
             raise InputError(
-                f"these scores are of {self.LL.shape[-1]} times. Choose one: scores[:, i : i + 1]."
+                f"these scores have shape {tuple(self.LL.shape)} and a CE of shape "
+                f"{tuple(self.CE.shape)}, but a summary is of n functions at one time, (n, 1). "
+                "Choose one time, scores[:, i : i + 1], and a law with one row for each time."
             )
         mean, error, numbers = self.mean(), self.standard_error(), {}
         for entry in fields(self):
@@ -131,7 +133,7 @@ def table(scores: Mapping[str, Scores]) -> str:
     for name, row in rows.items():
         cells = []
         for metric in names:
-            text = f"{row[metric]:.3g} ({row[f'{metric}_se']:.1g})"
+            text = f"{row[metric]:.4g} ({row[f'{metric}_se']:.1g})"
             cells.append(f"**{text}**" if best(row, [*rows.values()], metric) else text)
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -140,10 +142,10 @@ def table(scores: Mapping[str, Scores]) -> str:
 def best(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], metric: str) -> bool:
     """The paper's rule for bold numbers: within a standard error of the best average of all rows.
 
-    A conservation error is good when it is none at all. Coverage has no best.
+    A conservation error is best when there is none in any function. Coverage has no best.
     """
     if metric == "CE":
-        return abs(row["CE"]) < EXACT
+        return max(abs(row["CE"]), row["CE_se"]) < EXACT
     if metric.startswith("coverage"):
         return False
     sign = -1 if metric == "LL" else 1

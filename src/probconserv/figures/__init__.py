@@ -8,4 +8,5 @@ from ._fields import profiles_figure as profiles_figure
 from ._fields import scores_figure as scores_figure
 from ._problems import overview_figure as overview_figure
 from ._problems import problem_figure as problem_figure
+from ._problems import symbol as symbol
 from ._save import save as save

@@ -4,7 +4,7 @@
 of their own, the same in every picture; other names take what is left.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,7 +50,8 @@ def profiles_figure(
     x: (M,). fields: (M,) or (1, M) each. truth: the same. Bands that reach far beyond the truth are
     cut off.
     """
-    places, lines = _array("x", x), _lines(x, fields)
+    places = _axis("x", x)
+    lines = _lines(places, fields)
     exact = None if truth is None else _line("truth", truth, places)
     figure, axes = _small_multiples(len(lines))
     for (name, (mean, std)), panel in zip(lines.items(), axes, strict=True):
@@ -60,24 +61,24 @@ def profiles_figure(
         panel.set_title(name)
     _label(axes, "x", "u")
     if exact is not None:
-        reach = max(float(np.ptp(exact)), 1e-12) * 0.35
-        axes[0].set_ylim(exact.min() - reach, exact.max() + reach)
+        beyond = max(float(np.ptp(exact)) * 0.35, _reach(lines, exact))
+        axes[0].set_ylim(exact.min() - beyond, exact.max() + beyond)
         axes[0].legend(fontsize="small")
     return figure
 
 
 def errors_figure(x: ArrayLike, fields: Mapping[str, Any], truth: ArrayLike) -> Figure:
     """Each field at one time less the truth: the error of its mean with the band around it."""
-    places, lines = _array("x", x), _lines(x, fields)
-    exact = _line("truth", truth, places)
+    places = _axis("x", x)
+    lines, exact = _lines(places, fields), _line("truth", truth, places)
     figure, axes = _small_multiples(len(lines))
     for (name, (mean, std)), panel in zip(lines.items(), axes, strict=True):
         panel.axhline(0, **TRUTH, zorder=3)
         _band(panel, places, mean - exact, std, _style(name, fields))
         panel.set_title(name)
     _label(axes, "x", "mean of u less the truth")
-    worst = max(float(np.abs(mean - exact).max()) for mean, _ in lines.values())
-    axes[0].set_ylim(-1.3 * worst - 1e-12, 1.3 * worst + 1e-12)
+    reach = _reach(lines, exact)
+    axes[0].set_ylim(-reach, reach)
     return figure
 
 
@@ -86,15 +87,20 @@ def mass_figure(t: ArrayLike, fields: Mapping[str, Any], law: Constraint) -> Fig
 
     t: (T,). fields: (T, M) each. law: with one row for each time, as `integral` makes it.
     """
-    times = _array("t", t)
+    times = _axis("t", t)
+    if not isinstance(law, Constraint):
+        raise InputError(
+            f"`law` must be a constraint such as `integral(x, total)`; got {law!r:.40}."
+        )
     figure = Figure(figsize=(9, 3.4), layout="constrained")
     left, right = figure.subplots(1, 2)
-    for name, field in fields.items():
-        mean = as_field(field).mean
+    for name, field in _given("fields", fields).items():
+        mean, style = as_field(field).mean, _style(name, fields, times)
+        total = _line(f"fields[{name!r}]", law.apply(mean), times)
         off = _line(f"fields[{name!r}]", law.residual(mean), times)
-        left.plot(times, law.apply(mean).numpy(force=True), label=name, **_style(name, fields))
-        right.plot(times, off, **_style(name, fields))
-    left.plot(times, law.value.double().expand(len(times)).numpy(force=True), **TRUTH)
+        left.plot(times, total, label=name, **style)
+        right.plot(times, off, **style)
+    left.plot(times, total - off, **TRUTH)
     left.set(xlabel="t", ylabel="total of u")
     right.set(xlabel="t", ylabel="total of u less the true total")
     left.legend(fontsize="small")
@@ -102,14 +108,17 @@ def mass_figure(t: ArrayLike, fields: Mapping[str, Any], law: Constraint) -> Fig
 
 
 def scores_figure(t: ArrayLike, scores: Mapping[str, ArrayLike], label: str = "MSE") -> Figure:
-    """A score of each method over time, (T,) each, on a logarithmic scale."""
-    times = _array("t", t)
+    """A score of each method over time, (T,) each; on a logarithmic scale if all are positive."""
+    times = _axis("t", t)
     figure = Figure(figsize=(6, 3.4), layout="constrained")
     axes = figure.subplots()
-    for name, values in scores.items():
-        values = _line(f"scores[{name!r}]", values, times)
-        axes.plot(times, values, label=name, **_style(name, scores))
-    axes.set(xlabel="t", ylabel=label, yscale="log")
+    lines = {
+        name: _line(f"scores[{name!r}]", v, times) for name, v in _given("scores", scores).items()
+    }
+    for name, values in lines.items():
+        axes.plot(times, values, label=name, **_style(name, scores, times))
+    positive = all((values > 0).all() for values in lines.values())
+    axes.set(xlabel="t", ylabel=label, yscale="log" if positive else "linear")
     axes.legend(fontsize="small")
     return figure
 
@@ -121,30 +130,35 @@ def precision_figure(
 ) -> Figure:
     """Scores against the precision 1 / sigma_G^2 of the constraint, each with its standard error.
 
-    Where the last precision is infinite (sigma_G = 0) its scores are drawn as a level.
+    Where a precision is infinite (sigma_G = 0) its scores are drawn as a level.
     """
-    steps = _array("precision", precision)
+    steps = _axis("precision", precision, finite=False)
     finite = np.isfinite(steps)
+    if not finite.any():
+        raise InputError("`precision` must hold finite numbers as well; got none.")
     figure = Figure(figsize=(3.2 * len(scores), 3), layout="constrained")
     colour = PAPER["ProbConserv-ANP"][0]
     for axes, (name, (mean, error)) in zip(
-        figure.subplots(1, len(scores), squeeze=False)[0], scores.items(), strict=True
+        figure.subplots(1, max(len(scores), 1), squeeze=False)[0],
+        _given("scores", scores).items(),
+        strict=True,
     ):
         value, se = _line(name, mean, steps), _line(name, error, steps)
         axes.plot(steps[finite], value[finite], color=colour)
         ends = value[finite] - se[finite], value[finite] + se[finite]
         axes.fill_between(steps[finite], *ends, color=colour, alpha=0.25, linewidth=0)
-        if not finite.all() and value[-1] > value[finite].min() / 1e3:
-            axes.axhline(value[-1], **TRUTH | {"label": r"exact, $\sigma_G = 0$"})
-            axes.legend(fontsize="small")
-        axes.set(xlabel=r"$1 / \sigma_G^2$", ylabel=name, xscale="log")
-        axes.set_yscale("log" if name in logarithmic else "linear")
+        scale = "log" if name in logarithmic else "linear"
+        for level in value[~finite]:
+            if scale == "linear" or level > value[finite].min() / 1e3:  # else far below the picture
+                axes.axhline(level, **TRUTH | {"label": r"exact, $\sigma_G = 0$"})
+                axes.legend(fontsize="small")
+        axes.set(xlabel=r"$1 / \sigma_G^2$", ylabel=name, xscale="log", yscale=scale)
     return figure
 
 
 def front_figure(fronts: Mapping[str, FrontPosition], true: float | None = None) -> Figure:
     """The distribution of each method's front, over all functions and times that it has."""
-    outcomes = {name: _outcomes(front) for name, front in fronts.items()}
+    outcomes = {name: _outcomes(front) for name, front in _given("fronts", fronts).items()}
     edges = _edges([*outcomes.values()], true)
     figure, axes = _small_multiples(len(fronts), sharey=False)
     for (name, (positions, shares)), panel in zip(outcomes.items(), axes, strict=True):
@@ -181,16 +195,21 @@ def _edges(outcomes: list[tuple[Array, Array]], true: float | None) -> Array:
     margin = 0.05 * (high - low) or 0.5
     places = np.unique(np.concatenate([positions for positions, _ in outcomes]))
     places = places[(places >= low - margin) & (places <= high + margin)]
-    if 1 < len(places) < FEW:
+    if 1 < len(places) < FEW and not any(_scattered(*outcome) for outcome in outcomes):
         middles = (places[1:] + places[:-1]) / 2
         return np.array([2 * places[0] - middles[0], *middles, 2 * places[-1] - middles[-1]])
     return np.linspace(low - margin, high + margin, BINS + 1)
 
 
+def _scattered(positions: Array, shares: Array) -> bool:
+    """Whether these are draws between grid points: each at a place of its own, all alike."""
+    return (
+        len(np.unique(positions)) == len(positions) and len(positions) > 1 and np.ptp(shares) == 0
+    )
+
+
 def _small_multiples(n: int, sharey: bool = True) -> tuple[Figure, list[Axes]]:
     """Panels of one size in rows."""
-    if not n:
-        raise InputError("there is nothing to draw: no method was given.")
     columns = min(n, COLUMNS)
     rows = -(-n // columns)
     figure = Figure(figsize=(3 * columns, 2.5 * rows), layout="constrained")
@@ -215,36 +234,56 @@ def _band(axes: Axes, x: Array, mean: Array, std: Array, style: dict[str, Any]) 
     axes.fill_between(x, *ends, color=style["color"], alpha=0.25, linewidth=0)
 
 
-def _style(name: str, names: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a method among the others of its picture."""
+def _style(name: str, names: Mapping[str, Any], along: Array | None = None) -> dict[str, Any]:
+    """Of a method among the others of its picture; a lone point of it is marked."""
     unknown = [other for other in names if other not in PAPER]
     index = unknown.index(name) if name in unknown else 0
-    colour, line = PAPER.get(name) or OTHERS[index % len(OTHERS)]
-    return {"color": colour, "linestyle": line, "linewidth": 1.6}
+    again = index // len(OTHERS)  # round: the same colours with other lines
+    colour = OTHERS[index % len(OTHERS)][0]
+    line = OTHERS[(index + again) % len(OTHERS)][1]
+    colour, line = PAPER.get(name, (colour, line))
+    alone = {"marker": "o"} if along is not None and len(along) == 1 else {}
+    return {"color": colour, "linestyle": line, "linewidth": 1.6, **alone}
 
 
-def _lines(x: ArrayLike, fields: Mapping[str, Any]) -> dict[str, tuple[Array, Array]]:
+def _reach(lines: dict[str, tuple[Array, Array]], exact: Array) -> float:
+    """How far from the truth a picture must reach: the worst error, and half of the bands."""
+    worst = max(float(np.abs(mean - exact).max()) for mean, _ in lines.values())
+    bands = SIGMAS * float(np.median([std for _, std in lines.values()]))
+    return 1.3 * max(worst, bands) or 1.0
+
+
+def _lines(places: Array, fields: Mapping[str, Any]) -> dict[str, tuple[Array, Array]]:
     """Mean and standard deviation of each field, (M,)."""
-    places = _array("x", x)
-    return {name: tuple(_moments(name, field, places)) for name, field in fields.items()}  # type: ignore[misc]
+    lines = {}
+    for name, given in _given("fields", fields).items():
+        field, label = as_field(given), f"fields[{name!r}]"
+        lines[name] = _line(label, field.mean, places), _line(label, field.std, places)
+    return lines
 
 
-def _moments(name: str, field: Any, places: Array) -> Iterator[Array]:
-    field = as_field(field)
-    for moment in (field.mean, field.std):
-        yield _line(f"fields[{name!r}]", moment, places)
+def _given(name: str, mapping: Mapping[str, Any]) -> Mapping[str, Any]:
+    if not isinstance(mapping, Mapping) or not mapping:
+        raise InputError(f"`{name}` must be a dictionary with at least one method to draw.")
+    return mapping
+
+
+def _axis(name: str, values: ArrayLike, finite: bool = True) -> Array:
+    axis = check.as_tensor(name, values)
+    if finite:
+        check.finite(name, axis)
+    check.increasing(name, axis, least=1)
+    return axis.double().numpy(force=True)
 
 
 def _line(name: str, values: ArrayLike, along: Array) -> Array:
     """Values of the length of an axis; axes of length 1 before it are dropped."""
-    array = _array(name, values)
+    tensor = check.as_tensor(name, values)
+    check.finite(name, tensor)
+    array = tensor.double().numpy(force=True)
     if array.size != len(along) or array.shape[-1] != len(along):
         raise InputError(
             f"`{name}` must have one value for each of the {len(along)} points, but has shape "
             f"{array.shape}. Draw one function and, over x, one time."
         )
     return array.reshape(-1)
-
-
-def _array(name: str, values: ArrayLike) -> Array:
-    return check.as_tensor(name, values).double().numpy(force=True)

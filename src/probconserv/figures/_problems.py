@@ -105,8 +105,13 @@ def _styles(n: int) -> list[dict[str, Any]]:
     return [{"color": c, "linestyle": s} for c, s in zip(_shades(n), STYLES, strict=False)]
 
 
+def symbol(parameter: str) -> str:
+    """As people write it."""
+    return SYMBOLS.get(parameter, parameter)
+
+
 def _named(problem: type[Problem], value: float) -> str:
-    return f"{SYMBOLS.get(problem.parameter, problem.parameter)} = {value:.3g}"
+    return f"{symbol(problem.parameter)} = {value:.3g}"
 
 
 def _formula(problem: type[Problem]) -> str:

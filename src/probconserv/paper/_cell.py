@@ -38,7 +38,17 @@ class Plan:
     n: int  # test functions
     samples: int  # of the latent
     times: int = 41  # of the figures over time
-    functions: int = 5  # of the MSE over time
+    most: int = 5  # functions of the MSE over time
+
+    @property
+    def functions(self) -> int:
+        """Of the MSE over time."""
+        return min(self.most, self.n)
+
+    @property
+    def fewer(self) -> int:
+        """Latent samples of the figures over time."""
+        return max(self.samples // SHARE, 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,11 +57,18 @@ class Cell:
 
     experiment: Experiment
     value: float  # of the parameter
+    plan: Plan
     records: list[Record]  # one for each method
     fronts: list[Record] = dataclasses.field(default_factory=list)  # one for each method and rule
     curves: dict[str, Tensor] = dataclasses.field(
         default_factory=dict
     )  # for figures, as KIND/.../METHOD
+
+    @property
+    def name(self) -> str:
+        """Of its files."""
+        made = f"{self.plan.recipe}-{self.plan.protocol}"
+        return f"{self.experiment.name}-{self.value:g}-{made}"
 
     def of_methods(self, kind: str) -> dict[str, Tensor]:
         """The curves of one kind by method, in the order of the tables."""
@@ -61,7 +78,7 @@ class Cell:
 
 def tables(experiment: Experiment, value: float, networks: Networks, plan: Plan) -> Cell:
     """The records alone."""
-    return Cell(experiment, value, _Setting(experiment, value, networks, plan).records())
+    return Cell(experiment, value, plan, _Setting(experiment, value, networks, plan).records())
 
 
 def whole(experiment: Experiment, value: float, networks: Networks, plan: Plan) -> Cell:
@@ -75,7 +92,7 @@ def whole(experiment: Experiment, value: float, networks: Networks, plan: Plan) 
             curves[f"{rule}/probabilities/{name}"] = front.probabilities
             fronts.append(setting.front_record(name, rule, level, front))
     curves = {name: curve.cpu() for name, curve in curves.items()}
-    return Cell(experiment, value, setting.records(), fronts, curves)
+    return Cell(experiment, value, plan, setting.records(), fronts, curves)
 
 
 class _Setting:
@@ -135,9 +152,8 @@ class _Setting:
         truth, law = self.problem.on_grid(t, self.x), self._law(t)
         yield from (("t", t), ("total", law.value))
         errors: dict[str, list[Tensor]] = {}
-        samples = max(self.plan.samples // SHARE, 1)
-        for i in range(min(self.plan.functions, self.plan.n)):
-            parts = self._predicted(self.test[i : i + 1], t, samples)
+        for i in range(self.plan.functions):
+            parts = self._predicted(self.test[i : i + 1], t, self.plan.fewer)
             for name, updated in self._updated(parts, law):
                 mean = updated.mean.mean(0)[0]  # over the latent, of the only function
                 errors.setdefault(name, []).append(((mean - truth) ** 2).mean(-1))

@@ -17,16 +17,23 @@ def draw(cell: Cell, folder: Path) -> list[Picture]:
     """Writes each figure of the cell as PNG and SVG into the folder."""
     pictures = []
     for kind, caption, figure in _figures(cell):
-        name = f"{cell.experiment.name}-{cell.value:g}-{kind}"
+        figure.suptitle(_label(cell), fontsize="small", color="dimgrey")
+        name = f"{cell.name}-{kind}"
         svg = figures.save(figure, folder / f"{name}.svg").read_text(encoding="utf-8")
         figures.save(figure, folder / f"{name}.png")
         pictures.append(Picture(cell.experiment.name, cell.value, kind, caption, svg))
     return pictures
 
 
+def _label(cell: Cell) -> str:
+    problem, plan = cell.experiment.problem, cell.plan
+    parameter = f"{figures.symbol(problem.parameter)} = {cell.value:g}"
+    return f"{problem.title}, {parameter}; protocol {plan.protocol}, weights {plan.recipe}"
+
+
 def _figures(cell: Cell) -> Iterator[tuple[str, str, Figure]]:
     """Kind, caption and figure."""
-    curves, where = cell.curves, f"at t = {cell.experiment.time:g}"
+    curves, plan, where = cell.curves, cell.plan, f"at t = {cell.experiment.time:g}"
     x, truth, variances = curves["x"], curves["truth"], cell.of_methods("variance")
     fields = {name: Diagonal(m, variances[name]) for name, m in cell.of_methods("mean").items()}
     yield (
@@ -43,12 +50,14 @@ def _figures(cell: Cell) -> Iterator[tuple[str, str, Figure]]:
     means = {name: Diagonal(m, 0.0) for name, m in cell.of_methods("mean over time").items()}
     yield (
         "mass",
-        "Total of u over time, of the same function. Methods that conserve lie on the truth.",
+        "Total of u over time, of the same test function, from "
+        f"{_count(plan.fewer, 'latent sample')}. Methods that conserve lie on the truth.",
         figures.mass_figure(curves["t"], means, law),
     )
     yield (
         "mse",
-        "MSE over time, averaged over test functions.",
+        f"MSE over time, averaged over {_count(plan.functions, 'test function')}, "
+        f"from {_count(plan.fewer, 'latent sample')}.",
         figures.scores_figure(curves["t"], cell.of_methods("MSE over time")),
     )
     yield (
@@ -82,3 +91,7 @@ def _fronts(cell: Cell) -> Iterator[tuple[str, str, Figure]]:
             f"The front at t = {cell.experiment.time:g}, over all test functions: {caption}.",
             figures.front_figure(fronts, record["true"]),
         )
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}" + "s" * (n > 1)

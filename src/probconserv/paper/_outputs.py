@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from .._files import complete
+from .._errors import InputError
+from .._files import complete, sole_writer
 from ._cell import Cell, Record
 from ._sweep import sweep
 from ._tables import as_csv, as_json, as_latex, remarks
@@ -11,6 +12,8 @@ from ._tables import as_csv, as_json, as_latex, remarks
 
 def write(cells: Sequence[Cell], out: Path) -> list[Path]:
     """Results and, where the cells have curves, figures and report; each whole or as it was."""
+    if not cells:
+        raise InputError("`cells` must hold at least one cell, as `reproduce` returns them.")
     out, penalties = Path(out), _penalties(cells)
     records = [record for cell in cells for record in cell.records]
     fronts = [record for cell in cells for record in cell.fronts]
@@ -19,19 +22,20 @@ def write(cells: Sequence[Cell], out: Path) -> list[Path]:
         "results.csv": as_csv(records),
         "results.tex": as_latex(records),
     }
-    if all(cell.curves for cell in cells):
-        from ._figures import draw  # needs matplotlib
-        from ._report import report  # needs jinja2
+    with sole_writer(out):
+        if all(cell.curves for cell in cells):
+            from ._figures import draw  # needs matplotlib
+            from ._report import report  # needs jinja2
 
-        pictures = [picture for cell in cells for picture in draw(cell, out / "figures")]
-        texts["report.html"] = report(records, penalties, remarks(records), pictures, fronts)
-    for name, text in texts.items():
-        with complete(out / name) as part:
-            part.write_text(text, encoding="utf-8")
+            pictures = [picture for cell in cells for picture in draw(cell, out / "figures")]
+            texts["report.html"] = report(records, penalties, remarks(records), pictures, fronts)
+        for name, text in texts.items():
+            with complete(out / name) as part:
+                part.write_text(text, encoding="utf-8")
     return [out / name for name in texts]
 
 
 def _penalties(cells: Sequence[Cell]) -> list[Record]:
     """The sweep of lambda, beside cells of its problem and protocol."""
-    asked = {(cell.experiment.name, cell.records[0]["protocol"]) for cell in cells}
+    asked = {(cell.experiment.name, cell.plan.protocol) for cell in cells}
     return [r for r in sweep() if (r["problem"], r["protocol"]) in asked]

@@ -92,6 +92,7 @@ def report(
         remarks=remarks,
         sections=[(EXPERIMENTS[name], _cells(name, records, pictures, fronts)) for name in names],
         sweep=_sweep(sweep) if with_sweep else {},
+        sweep_plan=next(iter(sweep), None),
         results=as_json(records, fronts, sweep),
         version=__version__,
     )
@@ -212,7 +213,7 @@ def _number(
     digits: Callable[[float, int], str],
 ) -> str:
     """As "mean (standard error)", in its power of ten; a CE of rounding alone is 0."""
-    if metric == "CE" and abs(mean) < EXACT:
+    if metric == "CE" and max(abs(mean), error or 0.0) < EXACT:
         return "0"
     text = digits(mean, powers[metric]).replace("-", "\N{MINUS SIGN}")
     return text if error is None else f"{text} ({digits(error, powers[metric])})"

@@ -2,12 +2,14 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
 
 from .. import _checks as check
 from .._errors import InputError
+from .._files import sole_writer
 from ..models._checkpoints import read, write
 from ..models._load import load, shipped
 from ..training import RECIPES
@@ -48,19 +50,17 @@ def reproduce(
     place = check.device(device)
     plan = Plan(recipe, protocol, n, samples)
     if place.type == "cuda":
-        plan = dataclasses.replace(plan, times=201, functions=50)
-    cells: list[Cell] = []
-    names = list(dict.fromkeys(problems))
-    count = sum(len(EXPERIMENTS[name].values) for name in names)
-    for name in names:
-        networks = _networks(name, recipe, place)
-        for value in EXPERIMENTS[name].values:
+        plan = dataclasses.replace(plan, times=201, most=50)
+    todo = [(name, value) for name in dict.fromkeys(problems) for value in EXPERIMENTS[name].values]
+    cells, compute = [], whole if figures else tables
+    with nullcontext() if out is None else sole_writer(Path(out)):
+        for i, (name, value) in enumerate(todo):
+            networks = _networks(name, recipe, place)
             kept = _Kept(out, EXPERIMENTS[name], value, networks, plan)
             cell = None if fresh else kept.read(figures)
             if cell is None:
                 if report is not None:
-                    report(f"{name} {value:g}, {len(cells) + 1} of {count}")
-                compute = whole if figures else tables
+                    report(f"{name} {value:g}, {i + 1} of {len(todo)}")
                 cell = compute(EXPERIMENTS[name], value, networks, plan)
                 kept.write(cell)
             cells.append(cell)
@@ -84,13 +84,13 @@ class _Kept:
         networks: Networks,
         plan: Plan,
     ) -> None:
-        self.experiment, self.value = experiment, value
+        self.experiment, self.value, self.plan = experiment, value, plan
         self.made_by = {
             "format": FORMAT,
             "plan": dataclasses.asdict(plan),
             "cards": {model: network.card for model, network in networks.items()},
         }
-        name = f"{experiment.name}-{value:g}-{plan.recipe}-{plan.protocol}.safetensors"
+        name = f"{Cell(experiment, value, plan, []).name}.safetensors"
         self.path = None if out is None else Path(out) / "cells" / name
 
     def read(self, with_curves: bool) -> Cell | None:
@@ -102,7 +102,10 @@ class _Kept:
             return None
         if notes.get("made_by") != self.made_by or (with_curves and not curves):
             return None
-        return Cell(self.experiment, self.value, notes["records"], notes["fronts"], curves)
+        curves = curves if with_curves else {}
+        return Cell(
+            self.experiment, self.value, self.plan, notes["records"], notes["fronts"], curves
+        )
 
     def write(self, cell: Cell) -> None:
         if self.path is not None:

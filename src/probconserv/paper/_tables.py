@@ -3,9 +3,10 @@
 import csv
 import io
 import json
+import math
 from collections.abc import Iterator, Sequence
 
-from ..metrics import best
+from ..metrics import EXACT, best
 from ._cell import Record
 from ._experiments import EXPERIMENTS
 from ._methods import METHODS
@@ -35,7 +36,7 @@ def as_csv(records: list[Record]) -> str:
 
 def as_latex(records: list[Record]) -> str:
     """A row for each method and parameter: CE, LL and MSE with standard errors, ours and theirs."""
-    rows = ["% method & CE & LL & MSE & published LL & published MSE"]
+    rows = ["% method & CE & published & LL & published & MSE & published"]
     for cell in cells(records):
         first = cell[0]
         experiment = EXPERIMENTS[first["problem"]]
@@ -45,16 +46,24 @@ def as_latex(records: list[Record]) -> str:
             f"{first['protocol']}, weights {first['recipe']}, n = {first['n']}"
         )
         for record in cell:
-            ours = [_number(record, cell, metric) for metric in ("CE", "LL", "MSE")]
-            paper = experiment.paper(first["parameter"], record["method"])
-            theirs = [f"${paper[m][0]:.3g}$" if paper else "--" for m in ("LL", "MSE")]
-            rows.append(" & ".join([record["method"], *ours, *theirs]) + r" \\")
+            paper, row = experiment.paper(first["parameter"], record["method"]), [record["method"]]
+            for metric in ("CE", "LL", "MSE"):
+                ours = _number(metric, record[metric], record[f"{metric}_se"])
+                ours = rf"\mathbf{{{ours}}}" if best(record, cell, metric) else ours
+                theirs = f"${_number(metric, *paper[metric])}$" if paper else "--"
+                row += [f"${ours}$", theirs]
+            rows.append(" & ".join(row) + r" \\")
     return "\n".join(rows) + "\n"
 
 
-def _number(record: Record, cell: list[Record], metric: str) -> str:
-    text = f"{record[metric]:.3g} ({record[f'{metric}_se']:.1g})"
-    return rf"$\mathbf{{{text}}}$" if best(record, cell, metric) else f"${text}$"
+def _number(metric: str, mean: float, error: float) -> str:
+    """Mean and standard error in one power of ten, for the mathematics of LaTeX."""
+    if metric == "CE" and max(abs(mean), error) < EXACT:
+        return "0"
+    small = metric != "LL" and 0 < abs(mean) < 0.1
+    power = math.floor(math.log10(abs(mean))) if small else 0
+    text = f"{mean / 10.0**power:.3f} \\, ({error / 10.0**power:.3f})"
+    return text + (rf" \times 10^{{{power}}}" if power else "")
 
 
 def remarks(records: list[Record]) -> list[str]:
