@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -59,10 +59,8 @@ class Cell:
     value: float  # of the parameter
     plan: Plan
     records: list[Record]  # one for each method
-    fronts: list[Record] = dataclasses.field(default_factory=list)  # one for each method and rule
-    curves: dict[str, Tensor] = dataclasses.field(
-        default_factory=dict
-    )  # for figures, as KIND/.../METHOD
+    fronts: Sequence[Record] = ()  # one for each method and rule
+    curves: dict[str, Tensor] = dataclasses.field(default_factory=dict)  # by KIND/METHOD, to draw
 
     @property
     def name(self) -> str:

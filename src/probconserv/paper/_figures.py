@@ -74,22 +74,21 @@ def _figures(cell: Cell) -> Iterator[tuple[str, str, Figure]]:
     yield from _fronts(cell)
 
 
+RULES = {
+    "point": "the first grid point with u at or below 0, the paper's definition",
+    "crossing": "where u comes down through half of the jump, between grid points",
+}
+
+
 def _fronts(cell: Cell) -> Iterator[tuple[str, str, Figure]]:
-    captions = {
-        "point": "the first grid point with u at or below 0, the paper's definition",
-        "crossing": "where u comes down through half of the jump, between grid points",
-    }
-    for record in cell.fronts:
-        rule = record["rule"]
-        if rule not in captions:
-            continue
-        caption, places = captions.pop(rule), cell.of_methods(f"{rule}/positions")
+    for rule, meaning in RULES.items() if cell.fronts else ():
+        places = cell.of_methods(f"{rule}/positions")
         chances = cell.of_methods(f"{rule}/probabilities")
         fronts = {name: FrontPosition(at, chances[name]) for name, at in places.items()}
         yield (
             f"front-{rule}",
-            f"The front at t = {cell.experiment.time:g}, over all test functions: {caption}.",
-            figures.front_figure(fronts, record["true"]),
+            f"The front at t = {cell.experiment.time:g}, over all test functions: {meaning}.",
+            figures.front_figure(fronts, cell.fronts[0]["true"]),
         )
 
 

@@ -109,5 +109,5 @@ class _Kept:
 
     def write(self, cell: Cell) -> None:
         if self.path is not None:
-            notes = {"made_by": self.made_by, "records": cell.records, "fronts": cell.fronts}
+            notes = {"made_by": self.made_by, "records": cell.records, "fronts": [*cell.fronts]}
             write(self.path, cell.curves, notes)
