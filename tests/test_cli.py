@@ -127,6 +127,16 @@ def test_a_missing_extra_is_named(tmp_path, missing):
     assert "pip install 'probconserv[" in failed.stderr
 
 
+@pytest.mark.parametrize("missing", ["matplotlib", "jinja2"])
+def test_the_report_names_what_it_misses_before_it_computes(tmp_path, missing):
+    (tmp_path / "sitecustomize.py").write_text(f"import sys; sys.modules[{missing!r}] = None")
+    out = tmp_path / "out"
+    failed = run("reproduce", "stefan", "--out", str(out), PYTHONPATH=str(tmp_path))
+    assert failed.returncode == 1
+    assert f"no {missing} here; pip install 'probconserv[plots]'" in failed.stderr
+    assert not out.exists()
+
+
 def test_training_code_needs_torch_and_numpy_alone(tmp_path):
     """GPU machines are often bare: the problems and their data import nothing else."""
     code = (

@@ -312,6 +312,11 @@ def test_tables_alone_are_written_without_figures(stefan, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {path.name for path in written}
 
 
+def test_nothing_is_not_written(tmp_path):
+    with pytest.raises(pc.InputError, match="`cells` must hold at least one cell"):
+        write([], tmp_path)
+
+
 def test_the_sweep_of_penalties_stands_beside_its_problem_and_protocol(tmp_path):
     assert {r["penalty"] for r in sweep()} >= {0.0, 0.01, 0.1, 1.0, 10.0}
     assert {r["method"] for r in sweep() if r["penalty"]} == {"SoftC-ANP"}

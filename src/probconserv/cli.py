@@ -171,7 +171,7 @@ def reproduce(
     from . import paper
 
     if figures:
-        _require_plots()
+        _require("matplotlib", "jinja2")
     names = tuple(paper.EXPERIMENTS) if not problems or "all" in problems else problems
     console, errors = Console(), Console(stderr=True)
     with errors.status("") as status:
@@ -254,7 +254,7 @@ def _table(title: str, problems: Sequence[type[Problem]], width: int) -> Table:
 
 
 def _draw(folder: Path, closed: Sequence[type[Problem]]) -> None:
-    _require_plots()
+    _require("matplotlib")
     from .figures import overview_figure, problem_figure, save
 
     save(overview_figure(closed), folder / "overview.png")
@@ -263,8 +263,8 @@ def _draw(folder: Path, closed: Sequence[type[Problem]]) -> None:
     print(f"{len(PROBLEMS) + 1} pictures in {folder}")
 
 
-def _require_plots() -> None:
-    for name in ("matplotlib", "jinja2"):
+def _require(*names: str) -> None:
+    for name in names:
         if importlib.util.find_spec(name) is None:
             raise ProbConservError(f"no {name} here; pip install 'probconserv[plots]'")
 

@@ -38,16 +38,15 @@ class Plan:
     n: int  # test functions
     samples: int  # of the latent
     times: int = 41  # of the figures over time
-    most: int = 5  # functions of the MSE over time
+    at_most: int = 5  # functions of the MSE over time
 
     @property
-    def functions(self) -> int:
-        """Of the MSE over time."""
-        return min(self.most, self.n)
+    def functions_over_time(self) -> int:
+        return min(self.at_most, self.n)
 
     @property
-    def fewer(self) -> int:
-        """Latent samples of the figures over time."""
+    def samples_over_time(self) -> int:
+        """Of the latent, for the figures over time."""
         return max(self.samples // SHARE, 1)
 
 
@@ -150,8 +149,8 @@ class _Setting:
         truth, law = self.problem.on_grid(t, self.x), self._law(t)
         yield from (("t", t), ("total", law.value))
         errors: dict[str, list[Tensor]] = {}
-        for i in range(self.plan.functions):
-            parts = self._predicted(self.test[i : i + 1], t, self.plan.fewer)
+        for i in range(self.plan.functions_over_time):
+            parts = self._predicted(self.test[i : i + 1], t, self.plan.samples_over_time)
             for name, updated in self._updated(parts, law):
                 mean = updated.mean.mean(0)[0]  # over the latent, of the only function
                 errors.setdefault(name, []).append(((mean - truth) ** 2).mean(-1))

@@ -51,13 +51,14 @@ def _figures(cell: Cell) -> Iterator[tuple[str, str, Figure]]:
     yield (
         "mass",
         "Total of u over time, of the same test function, from "
-        f"{_count(plan.fewer, 'latent sample')}. Methods that conserve lie on the truth.",
+        f"{_count(plan.samples_over_time, 'latent sample')}. "
+        "Methods that conserve lie on the truth.",
         figures.mass_figure(curves["t"], means, law),
     )
     yield (
         "mse",
-        f"MSE over time, averaged over {_count(plan.functions, 'test function')}, "
-        f"from {_count(plan.fewer, 'latent sample')}.",
+        f"MSE over time, averaged over {_count(plan.functions_over_time, 'test function')}, "
+        f"from {_count(plan.samples_over_time, 'latent sample')}.",
         figures.scores_figure(curves["t"], cell.of_methods("MSE over time")),
     )
     yield (

@@ -32,7 +32,7 @@ class Picture(NamedTuple):
 
     problem: str
     parameter: float
-    kind: str  # profiles, errors, mass, time, precision or front
+    kind: str  # profiles, errors, mass, mse, precision, front-point or front-crossing
     caption: str  # a sentence; also what those hear who do not see the picture
     svg: str  # a whole document
 

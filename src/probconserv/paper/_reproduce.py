@@ -50,7 +50,7 @@ def reproduce(
     place = check.device(device)
     plan = Plan(recipe, protocol, n, samples)
     if place.type == "cuda":
-        plan = dataclasses.replace(plan, times=201, most=50)
+        plan = dataclasses.replace(plan, times=201, at_most=50)
     todo = [(name, value) for name in dict.fromkeys(problems) for value in EXPERIMENTS[name].values]
     cells, compute = [], whole if figures else tables
     with nullcontext() if out is None else sole_writer(Path(out)):
