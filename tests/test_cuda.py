@@ -7,6 +7,7 @@ from runs import Killed, killed_after, weights
 
 import probconserv as pc
 from probconserv.data import Stream, draw
+from probconserv.models import AttentiveNeuralProcess
 from probconserv.paper import reproduce
 from probconserv.problems import PROBLEMS, ClosedForm
 from probconserv.training import RECIPES, train
@@ -147,7 +148,7 @@ def test_a_gpu_and_a_cpu_train_alike(tmp_path):
     """Adam takes whole steps along small gradients too, and those differ in sign by rounding."""
     changes = {"steps": 5, "batch": 16, "schedule": "constant", "learning_rate": 1e-4}
     torch.manual_seed(0)
-    start = weights(pc.AttentiveNeuralProcess())
+    start = weights(AttentiveNeuralProcess())
     there, here = (
         weights(train("pme", tmp_path / device, device=device, **changes).cpu()) - start
         for device in ("cuda", "cpu")
