@@ -203,7 +203,7 @@ def test_bad_plans_are_refused(tmp_path):
         ({"keep": "first"}, r"`keep` must be one of last, best"),
         ({"schedule": "linear"}, r"`schedule` must be one of constant, one cycle"),
         ({"momentum": 0.9}, r"`changes` must be one of learning_rate, .*got 'momentum'"),
-        ({"model": "softc", "penalty": 0.0}, "must be positive for softc and 0 for anp, got 0.0"),
+        ({"model": "softc", "penalty": 0.0}, "must be positive for softc and 0 otherwise, got 0.0"),
         ({"penalty": 1.0}, "must be positive for softc and 0 for anp, got 1.0 for anp"),
         ({"penalty": -1.0}, "must be positive for softc and 0 for anp, got -1.0 for anp"),
         ({"learning_rate": -1e-3}, "`learning_rate` must be positive, got -0.001"),

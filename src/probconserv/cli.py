@@ -66,10 +66,10 @@ def train(
     learning_rate: float | None = None,
     penalty: float | None = None,
     keep: str | None = None,
-    hidden: int = 128,
+    hidden: int | None = None,
     start: Path | None = None,
 ) -> None:
-    """Train an attentive neural process; a folder with a checkpoint is continued.
+    """Train a network; a folder with a checkpoint is continued.
 
     To use several GPUs: torchrun --nproc-per-node N -m probconserv train PROBLEM --out DIR
 
@@ -80,7 +80,8 @@ def train(
     out
         The folder for weights, card, metrics and checkpoint; out/PROBLEM-MODEL-RECIPE if not given.
     model
-        anp, or softc: with the squared residual of the equation in the loss.
+        anp; softc, with the squared residual of the equation in the loss; or emulator, which is
+        given the parameter of the equation and infers it when it predicts.
     recipe
         modern or paper.
     device
@@ -96,7 +97,7 @@ def train(
     keep
         last, or best: the weights of the highest validation LL.
     hidden
-        The width of the network, and of its latent.
+        The width of the network, and of its latent: 128, for an emulator 256.
     start
         Weights to go on from: a weights.safetensors of another training.
     """
@@ -126,7 +127,8 @@ def train(
                 ll=shown["validation_ll"],
             )
 
-        sizes = {"hidden": hidden, "latent": hidden}
+        names = ["hidden"] if model == "emulator" else ["hidden", "latent"]
+        sizes = None if hidden is None else dict.fromkeys(names, hidden)
         run(problem, folder, model, recipe, device, seed, report, sizes, start, **chosen)
     if first:
         print(f"weights, card and metrics in {folder}")

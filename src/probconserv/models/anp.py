@@ -1,11 +1,10 @@
 """The attentive neural process: a Gaussian field from scattered observations."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, Self
+from collections.abc import Mapping, Sequence
+from typing import Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from .. import _checks as check
@@ -14,15 +13,13 @@ from .._errors import InputError
 from .._fields import Diagonal
 from .._progress import track
 from . import _jets as jets
-from ._attention import Attention
-from ._context import Context, alone, read_context, read_grid
+from ._context import Context
 from ._network import Decoder, DeterministicEncoder, Latent, LatentEncoder
+from ._predictor import ROWS, Predictor, field_of
 from ._published import renamed
 
-ROWS = 1 << 16  # of the decoder at once: a hundred megabytes for each of its layers
 
-
-class AttentiveNeuralProcess(nn.Module):
+class AttentiveNeuralProcess(Predictor):
     """The paper's network. Inputs are coordinates in their own units, in the order (t, x).
 
     p(u | context) is the mixture over z ~ p(z | context) of independent normals at each place.
@@ -37,34 +34,37 @@ class AttentiveNeuralProcess(nn.Module):
         dropout: float = 0.0,
         min_std: float = 1e-3,
     ) -> None:
-        super().__init__()
+        super().__init__(
+            {"inputs": inputs, "hidden": hidden, "latent": latent, "heads": heads}, min_std
+        )
         if hidden % heads:
             raise InputError(f"`hidden` must be a multiple of `heads`, got {hidden} and {heads}.")
-        self.card: dict[str, Any] = {}  # how it was trained, where known
-        self.sizes = {"inputs": inputs, "hidden": hidden, "latent": latent, "heads": heads}
-        self.min_std = min_std
         self.latent_encoder = LatentEncoder(inputs, hidden, latent, heads, dropout)
         self.deterministic_encoder = DeterministicEncoder(inputs, hidden, heads, dropout)
         self.decoder = Decoder(inputs, hidden, latent)
 
-    def attend_in_float16(self, on: bool) -> None:
-        """Whether attention is computed in float16, for fused kernels on a GPU."""
-        for module in self.modules():
-            if isinstance(module, Attention):
-                module.in_float16 = on
-
     def latent(self, known: Tensor, u: Tensor, mask: Tensor | None = None) -> Latent:
         return self.latent_encoder(torch.cat([known, u[..., None]], dim=-1), mask)
 
+    def draws(
+        self,
+        known: Tensor,
+        u: Tensor,
+        mask: Tensor | None,
+        samples: int,
+        generator: torch.Generator | None,
+    ) -> Tensor:
+        latent = self.latent(known, u, mask)
+        noise = torch.randn(samples, *latent.mean.shape, generator=generator)
+        return latent.sample(noise.to(u))
+
     def common(self, known: Tensor, u: Tensor, asked: Tensor, mask: Tensor | None = None) -> Tensor:
-        """What the decoder needs beside z: all that depends on context and places alone."""
         points = torch.cat([known, u[..., None]], dim=-1)
         values = self.deterministic_encoder.values(points, mask)
         representation = self.deterministic_encoder(values, known, asked, mask)
         return self.decoder.without_z(asked, representation)
 
     def decode(self, common: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation, (..., n, M)."""
         mean, raw = self.decoder(common, z).unbind(-1)
         return mean, F.softplus(raw) + self.min_std
 
@@ -85,39 +85,6 @@ class AttentiveNeuralProcess(nn.Module):
         std = F.softplus(jet[:, 0, :, 1]) + self.min_std
         mean, *derivatives = jet[..., 0].unbind(1)
         return mean, std, *derivatives
-
-    @torch.no_grad()
-    def predict(
-        self,
-        context: Context | list[Context],
-        grid: Sequence[ArrayLike],
-        samples: int = 100,
-        generator: torch.Generator | None = None,
-    ) -> Diagonal:
-        """The prediction on a grid: a `Diagonal` with a component for each latent sample on axis 0.
-
-        context: coordinates and values (t, x, u), like `Points` of `probconserv.data`, each (n, N)
-        or, for one function, (N,); or a list of such tuples with different N. grid: one axis for
-        each coordinate, (T,) and (M,). The field is float64, (samples, n, T, M), without n for one
-        function. `Mixture(field)` is the prediction.
-        """
-        known, u, mask = self._points(context)
-        places, shape = self._places(grid)
-        n, step = len(u), max(1, ROWS // (len(u) * check.samples(samples, "samples")))
-        field = torch.empty(2, samples, n, len(places), dtype=torch.float64, device=u.device)
-        with self.mode(training=False):
-            latent = self.latent(known, u, mask)
-            noise = torch.randn(samples, *latent.mean.shape, generator=generator)
-            z = latent.sample(noise.to(u))
-            for i in track(range(0, len(places), step), "Predicting"):
-                here = places[i : i + step].expand(n, -1, -1)
-                common = self.common(known, u, here, mask)
-                width = max(1, ROWS // (n * here.shape[1]))
-                for part in (slice(j, j + width) for j in range(0, samples, width)):
-                    mean, std = self.decode(common, z[part])
-                    field[0, part, :, i : i + step] = mean
-                    field[1, part, :, i : i + step] = std.double() ** 2
-        return _field(field, shape, context)
 
     @torch.no_grad()
     def predict_with_dropout(
@@ -147,7 +114,7 @@ class AttentiveNeuralProcess(nn.Module):
                     here = places.expand(len(u[part]), -1, -1)
                     mean, std = self.decode(self.common(*seen[:2], here, seen[2]), z)
                     field[0, j, part], field[1, j, part] = mean, std.double() ** 2
-        return _field(field, shape, context)
+        return field_of(field, shape, context)
 
     @classmethod
     def from_published(
@@ -162,26 +129,3 @@ class AttentiveNeuralProcess(nn.Module):
             network = cls(**sizes, heads=heads, dropout=dropout)
         network.load_state_dict(tensors)
         return network.eval()
-
-    @contextmanager
-    def mode(self, training: bool) -> Iterator[None]:
-        """Train or eval mode for a while."""
-        before = self.training
-        self.train(training)
-        try:
-            yield
-        finally:
-            self.train(before)
-
-    def _points(self, context: Context | list[Context]) -> tuple[Tensor, Tensor, Tensor | None]:
-        return read_context(context, self.sizes["inputs"], self.decoder.place.weight)
-
-    def _places(self, grid: Sequence[ArrayLike]) -> tuple[Tensor, tuple[int, ...]]:
-        return read_grid(grid, self.sizes["inputs"], self.decoder.place.weight)
-
-
-def _field(moments: Tensor, shape: tuple[int, ...], context: Context | list[Context]) -> Diagonal:
-    mean, variance = moments.unflatten(-1, shape)
-    if alone(context):
-        mean, variance = mean[:, 0], variance[:, 0]
-    return Diagonal(mean, variance)

@@ -26,7 +26,6 @@ Networks: TypeAlias = dict[str, AttentiveNeuralProcess]  # by model: anp, softc
 CONTEXT = (10, 10)  # as the published experiments, and ours, were trained
 PRECISIONS = [10.0**power for power in range(1, 13)] + [math.inf]
 DRAWS = 200  # of each function's front, where its distribution is not exact
-SHARE = 5  # of the latent samples one in so many is used over time
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class Plan:
     @property
     def samples_over_time(self) -> int:
         """Of the latent, for the figures over time."""
-        return max(self.samples // SHARE, 1)
+        return max(self.samples // PROTOCOLS[self.protocol].share, 1)
 
 
 @dataclass(frozen=True, eq=False)

@@ -42,6 +42,7 @@ class Protocol(NamedTuple):
 
     predict: Callable[[AttentiveNeuralProcess], Predict]
     mix: Callable[[Field], Field]
+    share: int  # of the latent samples one in so many is used over time
 
 
 def _published_mix(parts: Field) -> Diagonal:
@@ -51,6 +52,6 @@ def _published_mix(parts: Field) -> Diagonal:
 
 
 PROTOCOLS = {
-    "ours": Protocol(lambda network: network.predict, Mixture),
-    "paper": Protocol(lambda network: network.predict_with_dropout, _published_mix),
+    "ours": Protocol(lambda network: network.predict, Mixture, share=5),
+    "paper": Protocol(lambda network: network.predict_with_dropout, _published_mix, share=20),
 }

@@ -5,7 +5,9 @@ from torch import Tensor
 
 from ..data import Functions, Points
 from ..models._network import log_normal
+from ..models._predictor import Predictor
 from ..models.anp import AttentiveNeuralProcess
+from ..models.emulator import Emulator
 
 
 def loss(
@@ -31,22 +33,32 @@ def loss(
     return (value - log_normal(answer, mean, std).sum(-1)).mean()
 
 
+def emulator_loss(network: Emulator, functions: Functions) -> Tensor:
+    """The negative log density at the targets, given the parameters; averaged over functions."""
+    (known, u), (asked, answer) = _coordinates(functions.context), _coordinates(functions.target)
+    parameter = functions.problem._parameters()[functions.problem.parameter]
+    mean, std = network.decode(network.common(known, u, asked), parameter[:, None].to(u))
+    return -log_normal(answer, mean, std).sum(-1).mean()
+
+
 def _residual(functions: Functions, mean: Tensor, derivatives: list[Tensor]) -> Tensor:
     u_t, u_x, u_xx = [*derivatives, torch.zeros_like(mean)][:3]
     return functions.problem[:, None]._residual(mean, u_t, u_x, u_xx)  # one parameter to a row
 
 
 @torch.no_grad()
-def validation_ll(
-    network: AttentiveNeuralProcess, functions: Functions, samples: int = 32
-) -> float:
-    """The paper's LL at the targets: of the normal with the moments of `samples` latent draws."""
+def validation_ll(network: Predictor, functions: Functions, samples: int = 32) -> float:
+    """The paper's LL at the targets: of the normal with the moments of `samples` draws of z.
+
+    An emulator is judged with the parameter known, as it is trained.
+    """
+    if isinstance(network, Emulator):
+        return -float(emulator_loss(network, functions)) / functions.target.u.shape[-1]
     (known, u), (asked, answer) = _coordinates(functions.context), _coordinates(functions.target)
     generator = torch.Generator().manual_seed(0)
     with network.mode(training=False):
-        latent = network.latent(known, u)
-        noise = torch.randn(samples, *latent.mean.shape, generator=generator).to(known)
-        mean, std = network.decode(network.common(known, u, asked), latent.sample(noise))
+        z = network.draws(known, u, None, samples, generator)
+        mean, std = network.decode(network.common(known, u, asked), z)
     total = (std**2).mean(0) + mean.var(0, correction=0)
     return float(log_normal(answer, mean.mean(0), total.sqrt()).mean())
 

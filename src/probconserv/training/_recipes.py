@@ -43,4 +43,4 @@ RECIPES = {
         learning_rate=1e-3, schedule="one cycle", dropout=0.0, functions=None, clip=1e3, target=100
     ),
 }
-PENALTIES = {"anp": 0.0, "softc": 1.0}  # of each model, by its name
+PENALTIES = {"anp": 0.0, "softc": 1.0, "emulator": 0.0}  # of each model, by its name

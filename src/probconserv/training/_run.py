@@ -20,10 +20,11 @@ from ..data import Functions, Shuffled, Stream, draw
 from ..models._checkpoints import read, write
 from ..models._load import open_weights
 from ..models.anp import AttentiveNeuralProcess
+from ..models.emulator import Emulator
 from ..problems import ClosedForm
 from ._graph import Graphed
 from ._log import Log
-from ._losses import loss, validation_ll
+from ._losses import emulator_loss, loss, validation_ll
 from ._recipes import Recipe
 from ._team import Team
 
@@ -53,7 +54,7 @@ class Run:
         self.recipe, self.out, self.device, self.team = recipe, out, device, team
         self.seed, self.share = names["seed"], team.share(recipe.batch)
         torch.manual_seed(self.seed)
-        self.network = AttentiveNeuralProcess(dropout=recipe.dropout, **sizes)
+        self.network = _network(names["model"], problem, recipe, sizes)
         self.network.to(device, torch.float32)
         self.network.attend_in_float16(device.type == "cuda")
         settings = json.loads(json.dumps(dataclasses.asdict(recipe)))  # as files have them
@@ -145,11 +146,13 @@ class Run:
 
     def _loss_of(self, step: Tensor) -> Tensor:
         functions = self.batches(step)
+        if self.team.size > 1:
+            functions = functions[self.share]
+        if isinstance(self.network, Emulator):
+            return emulator_loss(self.network, functions)
         shape = self.recipe.batch, self.network.sizes["latent"]
         noise = normal((NOISE, self.seed, step), shape, self.device).to(functions.context.u)
-        if self.team.size > 1:
-            functions, noise = functions[self.share], noise[self.share]
-        return loss(self.network, functions, noise, self.recipe.penalty)
+        return loss(self.network, functions, noise[self.share], self.recipe.penalty)
 
     def _check_finite(self) -> None:
         failed = int(self.failed)
@@ -199,7 +202,7 @@ class Run:
     def _start_from(self, path: Path) -> None:
         given = open_weights(path)
         for name, size in self.network.sizes.items():
-            check.equal(name, size, given.sizes[name], str(path))
+            check.equal(name, size, given.sizes.get(name), str(path))
         self.network.load_state_dict(given.state_dict())
         names = [str(given.card.get(name)) for name in ("problem", "model", "recipe")]
         digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]  # which of that name
@@ -257,6 +260,16 @@ class Run:
         with complete(self.out / "card.json") as part:
             part.write_text(json.dumps(self.card, indent=1) + "\n")
         write(self.out / "weights.safetensors", self.network.state_dict(), self.card)  # the last
+
+
+def _network(
+    model: str, problem: type[ClosedForm], recipe: Recipe, sizes: dict[str, int]
+) -> AttentiveNeuralProcess | Emulator:
+    if model != "emulator":
+        return AttentiveNeuralProcess(dropout=recipe.dropout, **sizes)
+    network = Emulator(**sizes)
+    network.set_ranges(problem.time_range, problem.domain, problem.train_range)
+    return network
 
 
 def _batches(problem: type[ClosedForm], recipe: Recipe, seed: int, device: torch.device) -> Batches:

@@ -15,6 +15,7 @@ from .. import _checks as check
 from .._errors import InputError
 from .._files import sole_writer
 from ..models.anp import AttentiveNeuralProcess
+from ..models.emulator import Emulator
 from ..problems import PROBLEMS, ClosedForm
 from ._recipes import PENALTIES, RECIPES, Recipe
 from ._run import Report, Run
@@ -32,12 +33,14 @@ def train(
     sizes: dict[str, int] | None = None,
     start: Path | None = None,
     **changes: Any,
-) -> AttentiveNeuralProcess:
+) -> AttentiveNeuralProcess | Emulator:
     """A network trained on the problem; its weights and card are in the folder `out`.
 
-    problem: the class of one with a closed form, or its name. model: anp, or softc, which adds the
-    equation's squared residual to the loss. recipe: paper or modern; `changes` replace its entries
-    (steps=1000, batch=32, penalty=10.0, ...). sizes: of the network (hidden, latent, heads). start:
+    problem: the class of one with a closed form, or its name. model: anp; softc, which adds the
+    equation's squared residual to the loss; or emulator, which is given the parameter and infers it
+    when it predicts. recipe: paper or modern; `changes` replace its entries
+    (steps=1000, batch=32, penalty=10.0, ...). sizes: of the network (hidden, latent, heads; of an
+    emulator hidden, layers, octaves). start:
     weights to go on from, a file that training wrote. report: called every so many steps with what
     there is to show. A folder with a checkpoint is continued. Ctrl-C and SIGTERM leave one and end
     in KeyboardInterrupt. Under torchrun all processes train one network together.
@@ -60,7 +63,7 @@ def train(
             sole_writer(Path(out)) if together.first else nullcontext(),
         ):
             names = {"problem": family.name, "model": model, "recipe": recipe, "seed": number}
-            run = Run(family, names, plan, Path(out), place, together, _sizes(sizes), start)
+            run = Run(family, names, plan, Path(out), place, together, _sizes(model, sizes), start)
             run.go(report or (lambda _: None), asked)
     finally:
         torch.set_float32_matmul_precision(precision)
@@ -76,9 +79,9 @@ def _plan(model: str, recipe: str, changes: dict[str, Any]) -> Recipe:
     plan = dataclasses.replace(RECIPES[recipe], **{"penalty": PENALTIES[model], **changes})
     check.choice("keep", plan.keep, ["last", "best"])
     check.choice("schedule", plan.schedule, ["constant", "one cycle"])
-    if not (plan.penalty == 0 if model == "anp" else 0 < plan.penalty < math.inf):
+    if not (0 < plan.penalty < math.inf if model == "softc" else plan.penalty == 0):
         raise InputError(
-            f"`penalty` must be positive for softc and 0 for anp, got {plan.penalty} for {model}."
+            f"`penalty` must be positive for softc and 0 otherwise, got {plan.penalty} for {model}."
         )
     if not 0 < plan.learning_rate < math.inf:
         raise InputError(f"`learning_rate` must be positive, got {plan.learning_rate}.")
@@ -86,6 +89,10 @@ def _plan(model: str, recipe: str, changes: dict[str, Any]) -> Recipe:
         raise InputError(f"`clip` must be positive, or None for no limit; got {plan.clip}.")
     if not 0 <= plan.dropout < 1:
         raise InputError(f"`dropout` must be at least 0 and less than 1, got {plan.dropout}.")
+    if model == "emulator" and plan.dropout:
+        raise InputError(
+            f"`dropout` must be 0 for an emulator, got {plan.dropout}. Use the recipe modern."
+        )
     steps, batch = check.samples(plan.steps, "steps"), check.samples(plan.batch, "batch")
     return dataclasses.replace(plan, steps=steps, batch=batch)
 
@@ -105,9 +112,10 @@ def _family(problem: type[ClosedForm] | str) -> type[ClosedForm]:
     return problem
 
 
-def _sizes(sizes: dict[str, int] | None) -> dict[str, int]:
+def _sizes(model: str, sizes: dict[str, int] | None) -> dict[str, int]:
+    own = ["layers", "octaves"] if model == "emulator" else ["latent", "heads"]
     for name in sizes or {}:
-        check.choice("sizes", name, ["hidden", "latent", "heads"])
+        check.choice("sizes", name, ["hidden", *own])
     return {name: check.samples(size, name) for name, size in (sizes or {}).items()}
 
 

@@ -1,0 +1,99 @@
+"""Draws of a posterior by importance sampling, with noise that is taken away step by step."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ._network import log_normal
+
+PARTICLES = 64
+KEPT = 1 / 4  # of the particles must count, by their effective number
+WIDER = 1.5  # than the fitted normal is the one that is drawn from
+STEPS = 12  # at most; noise that is left then stays
+INDEPENDENT = 1 / 4  # of the points: a network's errors are alike at neighbours
+MARGIN = 0.1  # of the range is the standard deviation of the prior beyond its ends
+
+
+def draws(
+    predict: Callable[[Tensor], tuple[Tensor, ...]],  # z (S, n, d) to mean and std (S, n, N) each
+    u: Tensor,  # (n, N)
+    seen: Tensor,  # (n, N), 1 where a point counts and 0 where not
+    low: Tensor,  # (d,)
+    high: Tensor,  # (d,)
+    samples: int,
+    generator: torch.Generator,
+) -> Tensor:
+    """z (samples, n, d) from p(z) prod_i N(u_i; mean_i(z), std_i(z)^2), p(z) flat from low to high.
+
+    Particles that start evenly are weighed with noise added to every std, as little as leaves
+    enough of them; a normal is fitted, the next ones come from a wider one, and so on until no
+    noise is left, or the steps are at an end. The draws are resampled from the last.
+    """
+    even = torch.quasirandom.SobolEngine(len(low)).draw(PARTICLES).to(low)
+    z = (low + (high - low) * even)[:, None].expand(-1, len(u), -1)
+    log_q = z.new_zeros(z.shape[:2])
+    mean, std = predict(z)
+    noise = ((mean - u) * seen).abs().amax((0, 2))  # so much makes all particles alike
+
+    def log_weights(std_added: Tensor) -> Tensor:
+        wide = (std**2 + std_added[:, None] ** 2).sqrt()
+        fit = INDEPENDENT * (log_normal(u, mean, wide) * seen).sum(-1)
+        return _log_prior(z, low, high) + fit - log_q
+
+    for step in range(STEPS):
+        noise = _least(log_weights, noise)
+        normal = _moments(z, log_weights(noise).softmax(0), high - low)
+        if step == STEPS - 1 or not bool(noise.any()):
+            break
+        z, log_q = _drawn(*normal, PARTICLES, generator)
+        mean, std = predict(z)
+    z, log_q = _drawn(*normal, 4 * samples, generator)
+    mean, std = predict(z)
+    return _resampled(z, log_weights(noise).softmax(0), samples, generator)
+
+
+def _log_prior(z: Tensor, low: Tensor, high: Tensor) -> Tensor:  # (S, n, d) -> (S, n)
+    beyond = (low - z).clamp(min=0) + (z - high).clamp(min=0)
+    return -((beyond / (MARGIN * (high - low))) ** 2).sum(-1) / 2
+
+
+def _least(log_weights: Callable[[Tensor], Tensor], most: Tensor) -> Tensor:  # (n,) -> (n,)
+    """The least noise, up to `most`, that leaves enough particles; 0 where none is needed."""
+
+    def enough(noise: Tensor) -> Tensor:
+        weights = log_weights(noise).softmax(0)
+        return 1 / weights.square().sum(0) >= KEPT * len(weights)
+
+    low, high = 1e-7 * most, most
+    for _ in range(20):
+        middle = (low * high).sqrt()
+        good = enough(middle)
+        low, high = torch.where(good, low, middle), torch.where(good, middle, high)
+    return torch.where(enough(torch.zeros_like(most)), 0.0, high)
+
+
+def _moments(z: Tensor, weights: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean (n, d), and root (n, d, d) of the covariance."""
+    mean = (weights[..., None] * z).sum(0)
+    apart = weights.sqrt()[..., None] * (z - mean)
+    covariance = torch.einsum("snd,sne->nde", apart, apart)
+    smallest = torch.diag_embed((1e-6 * width) ** 2)  # nearer ones float32 does not tell apart
+    return mean, torch.linalg.cholesky(covariance + smallest)
+
+
+def _drawn(
+    mean: Tensor, root: Tensor, count: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """z (count, n, d) from a wider normal, and its log density up to a constant."""
+    noise = torch.randn(count, *mean.shape, generator=generator).to(mean)
+    z = mean + (root @ (WIDER * noise)[..., None])[..., 0]
+    return z, -noise.square().sum(-1) / 2
+
+
+def _resampled(z: Tensor, weights: Tensor, samples: int, generator: torch.Generator) -> Tensor:
+    """Each about as often as its weight says: at even steps along the sum of the weights."""
+    start = torch.rand(z.shape[1], 1, generator=generator).to(z)
+    steps = (torch.arange(samples, device=z.device) + start) / samples
+    index = torch.searchsorted(weights.T.cumsum(-1), steps.contiguous()).clamp(max=len(z) - 1)
+    return z.gather(0, index.T[..., None].expand(-1, -1, z.shape[-1]))

@@ -1,0 +1,100 @@
+"""An emulator of a family of solutions: coherent functions, one for each value of the parameter."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ._inference import draws
+from ._predictor import ROWS, Predictor
+
+
+class Emulator(Predictor):
+    """A network of u(t, x; z), where z are the parameters of the equation.
+
+    It learns from solutions whose parameters are known. To predict it infers z from the context,
+    p(z | context) ~ prod_i N(u_i; mean(t_i, x_i; z), std(t_i, x_i; z)^2), so that every component
+    is a whole solution, and a law that tells solutions apart chooses among them.
+    """
+
+    low: Tensor  # of coordinates and parameters, (inputs + parameters,)
+    high: Tensor
+    octaves: Tensor
+
+    def __init__(
+        self,
+        inputs: int = 2,
+        parameters: int = 1,
+        hidden: int = 256,
+        layers: int = 4,
+        octaves: int = 4,
+        min_std: float = 1e-4,
+    ) -> None:
+        sizes = {"inputs": inputs, "parameters": parameters, "hidden": hidden}
+        super().__init__(sizes | {"layers": layers, "octaves": octaves}, min_std)
+        self.register_buffer("low", -torch.ones(inputs + parameters))
+        self.register_buffer("high", torch.ones(inputs + parameters))
+        self.register_buffer("octaves", math.pi / 2 * 2.0 ** torch.arange(octaves), False)
+        self.place = nn.Linear(inputs * (1 + 2 * octaves), hidden)
+        self.parameter = nn.Linear(parameters, hidden)
+        self.layers = nn.ModuleList(_Layer(hidden) for _ in range(layers))
+        self.last = nn.Linear(hidden, 2)
+
+    def set_ranges(self, *ranges: tuple[float, float]) -> None:
+        """The range of each coordinate and then of each parameter in training: scaled to -1..1."""
+        low, high = zip(*ranges, strict=True)
+        self.low.copy_(torch.tensor(low))
+        self.high.copy_(torch.tensor(high))
+
+    def draws(
+        self,
+        known: Tensor,
+        u: Tensor,
+        mask: Tensor | None,
+        samples: int,
+        generator: torch.Generator | None,
+    ) -> Tensor:
+        """Parameters given the context, (samples, n, parameters), in their own units."""
+        common = self.common(known, u, known)
+        seen = torch.ones_like(u) if mask is None else (~mask).to(u)
+
+        def predict(z: Tensor) -> tuple[Tensor, ...]:
+            parts = z.split(max(1, ROWS // u.numel()))
+            moments = [self.decode(common, part) for part in parts]
+            return tuple(torch.cat(each) for each in zip(*moments, strict=True))
+
+        inputs, seed = self.sizes["inputs"], torch.randint(2**62, (), generator=generator)
+        own = torch.Generator().manual_seed(int(seed))
+        return draws(predict, u, seen, self.low[inputs:], self.high[inputs:], samples, own)
+
+    def common(self, known: Tensor, u: Tensor, asked: Tensor, mask: Tensor | None = None) -> Tensor:
+        inputs = self.sizes["inputs"]
+        scaled = _scaled(asked, self.low[:inputs], self.high[:inputs])
+        waves = (scaled[..., None] * self.octaves).flatten(-2)
+        return self.place(torch.cat([scaled, waves.sin(), waves.cos()], dim=-1))
+
+    def decode(self, common: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+        inputs = self.sizes["inputs"]
+        scaled = _scaled(z, self.low[inputs:], self.high[inputs:])
+        h = common + self.parameter(scaled)[..., None, :]
+        for layer in self.layers:
+            h = layer(h)
+        mean, raw = self.last(F.silu(h)).unbind(-1)
+        return mean, F.softplus(raw) + self.min_std
+
+
+class _Layer(nn.Module):
+    """Two layers beside a way past them."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(hidden)
+        self.up, self.down = nn.Linear(hidden, hidden), nn.Linear(hidden, hidden)
+
+    def forward(self, h: Tensor) -> Tensor:
+        return h + self.down(F.silu(self.up(self.norm(h))))
+
+
+def _scaled(values: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    return 2 * (values - low) / (high - low) - 1

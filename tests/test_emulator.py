@@ -1,0 +1,158 @@
+import math
+
+import pytest
+import torch
+from runs import CHANGES, weights
+
+import probconserv as pc
+from probconserv.data import draw
+from probconserv.models import Emulator, _inference, open_weights
+from probconserv.problems import Advection, Stefan
+from probconserv.training import train, validation_ll
+from probconserv.training._losses import emulator_loss
+
+SMALL = {"hidden": 8, "layers": 2, "octaves": 3}
+
+
+@pytest.fixture
+def network():
+    torch.manual_seed(0)
+    emulator = Emulator(**SMALL)
+    emulator.set_ranges((0.0, 0.1), (0.0, 1.0), (0.55, 0.7))
+    return emulator.eval()
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def inferred(predict, u, low, high, samples=400, seen=None):
+    seen = torch.ones_like(u) if seen is None else seen
+    ends = torch.tensor(low), torch.tensor(high)
+    return _inference.draws(predict, u, seen, *ends, samples, generator())
+
+
+def test_draws_have_the_moments_of_a_posterior_that_is_known(rng):
+    """A line with normal noise: the posterior of intercept and slope is that of least squares."""
+    place = torch.linspace(-1, 1, 8)
+    design = torch.stack([torch.ones(8), place], -1)
+    truth = torch.tensor([[0.4, -1.2], [-0.7, 0.9], [0.0, 0.1]])
+    u = truth @ design.T + 0.02 * torch.randn(3, 8, generator=rng)
+
+    def predict(z):
+        return z @ design.T, torch.full((*z.shape[:2], 8), 0.05)
+
+    z = inferred(predict, u, [-2.0, -2.0], [2.0, 2.0], samples=2000)
+    precision = _inference.INDEPENDENT * design.T @ design / 0.05**2
+    expected = torch.linalg.lstsq(design, u.T).solution.T
+    torch.testing.assert_close(z.mean(0), expected, rtol=0, atol=0.01)
+    covariance = torch.cov(z[:, 0].T)
+    torch.testing.assert_close(covariance, precision.inverse(), rtol=0.15, atol=1e-4)
+
+
+def test_a_narrow_posterior_is_found_between_particles_and_beyond_the_range():
+    def predict(z):
+        return z.expand(-1, -1, 5).sin(), torch.full((*z.shape[:2], 5), 1e-4)
+
+    truth = torch.tensor([[0.31234], [0.98765], [-0.03]])  # the last is outside
+    z = inferred(predict, truth.sin().expand(-1, 5), [0.0], [1.0])
+    torch.testing.assert_close(z.mean(0), truth, rtol=0, atol=2e-4)
+    assert (z.std(0) < 4e-4).all()
+
+
+def test_steps_in_the_likelihood_leave_an_interval():
+    """Only whether a front has passed each place is seen."""
+    place = torch.tensor([0.2, 0.4, 0.5, 0.7])
+
+    def predict(z):
+        return (place < z).float(), torch.full((*z.shape[:2], 4), 1e-3)
+
+    z = inferred(predict, torch.tensor([[1.0, 1.0, 0.0, 0.0]]), [0.0], [1.0])
+    assert ((z > 0.4) & (z <= 0.5)).all()
+    assert z.std() == pytest.approx(0.1 / math.sqrt(12), rel=0.2)
+
+
+def test_points_that_are_missing_do_not_count():
+    def predict(z):
+        return z.expand(-1, -1, 3), torch.full((*z.shape[:2], 3), 0.01)
+
+    u, seen = torch.tensor([[0.5, 0.5, 9.0]]), torch.tensor([[1.0, 1.0, 0.0]])
+    assert inferred(predict, u, [0.0], [1.0], seen=seen).mean() == pytest.approx(0.5, abs=0.01)
+
+
+def test_resampling_keeps_each_as_often_as_its_weight_says():
+    z = torch.arange(4.0)[:, None, None].expand(-1, 2, 1)
+    shares = torch.tensor([[0.5, 0.0], [0.0, 0.1], [0.25, 0.1], [0.25, 0.8]])
+    got = _inference._resampled(z, shares, 40, generator())[..., 0]
+    counts = torch.stack([(got == i).sum(0) for i in range(4)])
+    assert ((counts - 40 * shares).abs() <= 1).all()
+
+
+def test_every_component_is_one_function_of_its_parameter(network):
+    """The same parameter at all places, and the whole grid equal to its parts."""
+    seen = tuple(draw(Stefan, "test", 3, context=9).context)
+    t, x = torch.tensor([0.02, 0.07]), torch.linspace(0, 1, 5)
+    whole = network.predict(seen, (t, x), 4, generator())
+    first = network.predict(seen, (t[:1], x[2:]), 4, generator())
+    assert whole.shape == (4, 3, 2, 5)
+    torch.testing.assert_close(whole.mean[..., :1, 2:], first.mean)
+    assert isinstance(pc.condition(pc.Mixture(whole), pc.integral(x.double(), 0.1)), pc.Mixture)
+
+
+def test_ragged_contexts_are_each_by_itself(network):
+    functions = draw(Stefan, "test", 2, context=9).context
+    one, other = (tuple(values[i] for values in functions) for i in range(2))
+    short = tuple(values[:5] for values in other)
+    grid = ([0.05], [0.1, 0.5])
+    both = network.predict([one, short], grid, 50, generator())
+    alone = network.predict(short, grid, 50, generator(1))
+    spread = alone.mean.std(0) + 1e-3
+    assert ((both.mean.mean(0)[1] - alone.mean.mean(0)).abs() < 3 * spread).all()
+
+
+def test_places_and_parameters_are_scaled_by_their_ranges(network):
+    plain = Emulator(**SMALL)  # ranges -1..1
+    parameters = {k: v for k, v in network.state_dict().items() if k not in ("low", "high")}
+    plain.load_state_dict({**plain.state_dict(), **parameters})
+    asked = torch.tensor([[[0.05, 0.5], [0.1, 0.0]]])
+    ours = network.decode(network.common(asked, asked, asked), torch.tensor([[0.7]]))
+    scaled = torch.tensor([[[0.0, 0.0], [1.0, -1.0]]])
+    theirs = plain.decode(plain.common(scaled, scaled, scaled), torch.tensor([[1.0]]))
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_the_loss_is_the_log_density_given_each_functions_parameter(network):
+    functions = draw(Stefan, "train", 3, context=4, target=5).to(torch.float32)
+    expected = 0.0
+    for i, u_star in enumerate(functions.problem.u_star):
+        t, x, u = (values[i : i + 1] for values in functions.target)
+        asked = torch.stack([t, x], -1)
+        z = u_star.float().reshape(1, 1)
+        mean, std = network.decode(network.common(asked, u, asked), z)
+        expected -= torch.distributions.Normal(mean, std).log_prob(u).sum() / 3
+    value = emulator_loss(network, functions)
+    torch.testing.assert_close(value, expected)
+    assert validation_ll(network, functions) == pytest.approx(-value.item() / 5)
+
+
+def test_an_emulator_trains_resumes_and_opens_as_itself(tmp_path):
+    changes = {**CHANGES, "model": "emulator", "device": "cpu", "sizes": SMALL}
+    whole = train("advection", tmp_path / "whole", **changes)
+    assert whole.card["model"] == "emulator"
+    opened = open_weights(tmp_path / "whole")
+    assert isinstance(opened, Emulator)
+    assert torch.equal(weights(opened), weights(whole))
+    low, high = torch.tensor([0.0, 0.0, 1.0]), torch.tensor([1.0, 1.0, 5.0])
+    assert torch.equal(opened.low, low)
+    assert torch.equal(opened.high, high)
+    again = train(Advection, tmp_path / "whole", **changes)
+    assert torch.equal(weights(again), weights(whole))
+
+
+def test_what_an_emulator_cannot_have_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"`dropout` must be 0 for an emulator, got 0.1. Use the"):
+        train("pme", tmp_path, model="emulator", recipe="paper")
+    with pytest.raises(ValueError, match="one of hidden, layers, octaves; got 'latent'"):
+        train("pme", tmp_path, model="emulator", sizes={"latent": 3})
+    with pytest.raises(ValueError, match="`penalty` must be positive for softc and 0 otherwise"):
+        train("pme", tmp_path, model="emulator", penalty=1.0)
