@@ -28,6 +28,8 @@ from ._fields import Diagonal as Diagonal
 from ._fields import Field as Field
 from ._fields import LowRank as LowRank
 from ._mixture import Mixture as Mixture
+from ._noise import learned_noise as learned_noise
+from ._noise import quadrature_noise as quadrature_noise
 from .fronts import FrontPosition as FrontPosition
 from .fronts import front_position as front_position
 from .metrics import Scores as Scores
