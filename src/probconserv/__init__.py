@@ -19,6 +19,8 @@ from ._condition import condition as condition
 from ._condition import project as project
 from ._constraints import Constraint as Constraint
 from ._convert import as_field as as_field
+from ._diagnose import Diagnosis as Diagnosis
+from ._diagnose import diagnose as diagnose
 from ._errors import DegenerateError as DegenerateError
 from ._errors import InfeasibleError as InfeasibleError
 from ._errors import InputError as InputError

@@ -113,7 +113,7 @@ class Matrix(Operator):
 def _matvec(matrix: Tensor, v: Tensor) -> Tensor:  # (R, E), (..., E) -> (..., R)
     if matrix.layout != torch.strided:
         flat = matrix @ v.reshape(-1, v.shape[-1]).T
-        return flat.T.reshape(*v.shape[:-1], -1)
+        return flat.T.reshape(*v.shape[:-1], matrix.shape[0])
     return v @ matrix.T if matrix.ndim == 2 else (matrix @ v[..., None])[..., 0]
 
 
