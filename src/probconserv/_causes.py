@@ -35,7 +35,7 @@ class Cause(NamedTuple):
             return f"b comes about {size} {rows} too {late} ({where}), check its times"
         if self.kind == "offset":
             return f"b is about {size} too {'large' if self.amount > 0 else 'small'} in every row"
-        return f"{size} row{'s' * (size != '1')} of b are wrong by themselves"
+        return f"rows of b that are wrong by themselves: {size}"
 
 
 @dataclass(frozen=True, eq=False)

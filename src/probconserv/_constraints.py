@@ -409,3 +409,10 @@ class Initial(Constraint):
 
     def _row_shape(self, shape: torch.Size) -> tuple[int, ...]:
         return (*shape[: -1 - self.space_dims], *shape[-self.space_dims :])
+
+
+def check_law(law: Any) -> None:
+    if not isinstance(law, Constraint):
+        raise InputError(
+            f"`law` must be a constraint such as `integral(x, total)`; got {type(law).__name__}."
+        )

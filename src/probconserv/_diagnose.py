@@ -15,9 +15,8 @@ from torch import Tensor
 
 from . import _checks as check
 from ._causes import Cause, Rows
-from ._constraints import Constraint, Weighted
+from ._constraints import Constraint, Weighted, check_law
 from ._convert import as_field
-from ._errors import InputError
 from ._fields import Diagonal, Field, LowRank
 from ._given import UNMET
 from ._mixture import Mixture
@@ -43,7 +42,7 @@ class Diagnosis:
     z_full: Tensor  # if they are fully correlated; the verdict goes by this
     quadrature_share: Tensor  # of the variance of `z_own`; NaN if the law is no `integral` of one x
     wrong: Tensor  # whether the row looks wrong
-    causes: tuple[Cause, ...]  # what would make b right, the best first; empty if b is right
+    causes: tuple[Cause, ...]  # what would make b right, the best first; empty if nothing would
 
     @property
     def verdict(self) -> str:
@@ -118,10 +117,7 @@ def diagnose(prior: Any, law: Constraint) -> Diagnosis:
     b does not agree with the prior in 6 of 6 rows: b is about 1000 times what the prior says, \
 check its units.
     """
-    if not isinstance(law, Constraint):
-        raise InputError(
-            f"`law` must be a constraint such as `integral(x, total)`; got {type(law).__name__}."
-        )
+    check_law(law)
     field = as_field(prior)
     law = law._beside(field.device)
     check.same_device(f"value of {law.label}", law.value.device, "the prior", field.device)
@@ -156,7 +152,7 @@ def _variance_of_rule(points: Diagonal, law: Constraint, residual: Tensor) -> Te
     if not isinstance(law, Weighted) or law.quadrature is None:
         return torch.full_like(residual, torch.nan)
     x, rule = law.quadrature
-    noise = quadrature_noise(points, x.double(), rule)
+    noise = quadrature_noise(points, x.to(points.mean), rule)
     return law.at_times(noise, points.shape) ** 2
 
 
@@ -206,5 +202,6 @@ def _variance_by_rows(field: Field, law: Constraint) -> Tensor:
 
 def _name(shape: torch.Size, number: int) -> str:
     """A row as its index: 3, or (1, 3) with a batch."""
-    index = [int(i) for i in torch.unravel_index(torch.tensor(number), shape)]
-    return str(index[0]) if len(index) == 1 else f"({', '.join(map(str, index))})"
+    if len(shape) < 2:
+        return str(number)
+    return f"({', '.join(str(int(i)) for i in torch.unravel_index(torch.tensor(number), shape))})"

@@ -17,7 +17,7 @@ from torch import Tensor
 from . import _checks as check
 from ._blocks import root_of
 from ._checks import ArrayLike
-from ._constraints import Constraint
+from ._constraints import Constraint, check_law
 from ._convert import as_field
 from ._errors import InputError
 from ._fields import Field
@@ -72,10 +72,7 @@ def learned_noise(solutions: ArrayLike, law: Constraint) -> Tensor:
     >>> learned_noise([[[1.0, 1.2]], [[1.0, 0.8]]], law)
     tensor([0.1000], dtype=torch.float64)
     """
-    if not isinstance(law, Constraint):
-        raise InputError(
-            f"`law` must be a constraint such as `integral(x, total)`; got {type(law).__name__}."
-        )
+    check_law(law)
     u = check.tensor("solutions", solutions)
     if u.ndim <= law.space_dims or u.shape[0] < 2:
         raise InputError(
