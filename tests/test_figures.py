@@ -138,6 +138,29 @@ def test_seven_methods_of_ones_own_look_different():
     assert len({str(look) for look in looks}) == 7
 
 
+def test_a_diagnosis_shows_b_beside_the_prior_and_marks_the_wrong_rows():
+    mean, total = np.ones((5, 7)), np.array([1.0, 1.0, 4.0, 1.0, 1.0])
+    found = pc.diagnose((mean, 0.01), pc.integral(X, total))
+    figure = figures.diagnosis(found, T)
+    left, right = figure.axes
+    np.testing.assert_allclose(left.lines[0].get_ydata(), np.ones(5))
+    np.testing.assert_allclose(left.lines[1].get_ydata(), total)
+    reach = left.collections[0].get_paths()[0].vertices[:, 1]
+    np.testing.assert_allclose([reach.min(), reach.max()], [0.5, 1.5])
+    np.testing.assert_allclose(right.lines[0].get_ydata(), [0, 0, -30, 0, 0], atol=1e-9)
+    for axes in (left, right):
+        marked = next(line for line in axes.lines if line.get_label() == "wrong")
+        assert list(marked.get_xdata()) == [T[2]]
+    assert found.verdict in figure.get_suptitle().replace("\n", " ")
+
+
+def test_a_diagnosis_without_times_or_spread_is_drawn_too():
+    certain = pc.diagnose((np.ones((5, 7)), 0.0), pc.integral(X, [1.0, 1.0, 4.0, 1.0, 1.0]))
+    left, right = figures.diagnosis(certain).axes
+    assert (left.get_xlabel(), list(left.lines[0].get_xdata())) == ("row", [0, 1, 2, 3, 4])
+    assert list(right.lines[0].get_ydata()) == [0, 0, -10, 0, 0]
+
+
 def test_a_method_has_one_colour_and_one_line_everywhere():
     assert set(PAPER) == set(METHODS)
     styles = [*PAPER.values(), *OTHERS]
@@ -182,6 +205,11 @@ def test_what_cannot_be_drawn_is_refused():
         (lambda: figures.errors_figure(X, given, TRUTH[:3]), r"`truth` .* but has shape \(3,\)"),
         (lambda: figures.mass_figure(T[:2], fields(5, 7), law), r"has shape \(5,\)"),
         (lambda: figures.scores_figure(T, {"a": X}), r"`scores\['a'\]` must have one value"),
+        (lambda: figures.diagnosis(law), "`diagnosis` must come from `diagnose`; got Constraint"),
+        (
+            lambda: figures.diagnosis(pc.diagnose(pc.Diagonal(np.ones((2, 5, 7)), 1.0), law)),
+            r"`diagnosis` must have one value for each of the 5 points, but has shape \(2, 5\)",
+        ),
     ):
         with pytest.raises(pc.InputError, match=message):
             draw()

@@ -8,6 +8,7 @@ import torch
 
 README = Path(__file__).parents[1] / "README.md"
 MODELS = README.parent / "docs" / "models.md"
+METHOD = README.parent / "docs" / "method.md"
 
 
 def run(page):
@@ -46,6 +47,17 @@ def test_every_model_of_the_page_on_models_conserves():
         assert field.shape == (3, 201)
         assert names["law"].residual(field).abs().max() < 1e-12
     assert torch.equal(names["stacked"].factor, names["prior"].factor)
+
+
+def test_the_page_on_the_method_says_what_comes_out(capsys):
+    count, names = run(METHOD)
+    assert count == 2
+    assert names["learned"].shape == names["law"].noise.shape == (11,)
+    off = names["law"].residual(names["post"].mean).abs()
+    assert (off < names["law"].noise)[1:].all()  # at the first time the network is sure and wrong
+    (cause,) = names["found"].causes
+    assert (cause.kind, cause.amount) == ("factor", pytest.approx(2.54, abs=0.15))
+    assert "times what the prior says, check its units.\n| row | G mu" in capsys.readouterr().out
 
 
 def test_links_lead_somewhere():

@@ -19,6 +19,8 @@ from ._condition import condition as condition
 from ._condition import project as project
 from ._constraints import Constraint as Constraint
 from ._convert import as_field as as_field
+from ._diagnose import Diagnosis as Diagnosis
+from ._diagnose import diagnose as diagnose
 from ._errors import DegenerateError as DegenerateError
 from ._errors import InfeasibleError as InfeasibleError
 from ._errors import InputError as InputError
@@ -28,6 +30,8 @@ from ._fields import Diagonal as Diagonal
 from ._fields import Field as Field
 from ._fields import LowRank as LowRank
 from ._mixture import Mixture as Mixture
+from ._noise import learned_noise as learned_noise
+from ._noise import quadrature_noise as quadrature_noise
 from .fronts import FrontPosition as FrontPosition
 from .fronts import front_position as front_position
 from .metrics import Scores as Scores

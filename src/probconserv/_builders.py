@@ -59,7 +59,10 @@ def integral(
         check.increasing(name, x)
         one = RULES[rule](x)
         weights = one if number == 0 else _outer(name, weights, one)
-    return _weighted("integral", weights, len(axes), value, noise, mask, times)
+    law = _weighted("integral", weights, len(axes), value, noise, mask, times)
+    if len(axes) == 1 and mask is None:
+        law.quadrature = x, rule
+    return law
 
 
 def cells(
@@ -243,7 +246,7 @@ def _weighted(
     noise: ArrayLike,
     mask: ArrayLike | None,
     times: Times | None,
-) -> Constraint:
+) -> Weighted:
     if mask is not None:
         out = mask if isinstance(mask, Tensor) else np.asarray(mask)
         if out.dtype not in (torch.bool, bool):

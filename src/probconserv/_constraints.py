@@ -47,6 +47,14 @@ class Constraint(ABC):
     def apply(self, u: ArrayLike) -> Tensor:
         """G u in float64, (..., T) or (..., T, rows)."""
 
+    def magnitude(self, u: Tensor) -> Tensor:
+        """|G| |u|, as `apply` returns it: the largest spread of G u, for points of spread u."""
+        return self.apply(u.abs())  # here for rows of one point, each with weight 1
+
+    def squares(self, u: Tensor) -> Tensor:
+        """The squares of G's entries times u: the variance of G u, for independent points."""
+        return self.apply(u)  # the same
+
     @abstractmethod
     def _spread(self, v: Tensor, shape: Sequence[int], fill: float) -> Tensor:
         """Entries per row of `apply`, as entries per row of `_operator`, `fill` where no row is."""
@@ -152,13 +160,26 @@ class AtTimes(Constraint):
         """G at every time of a field of `shape`."""
 
     def apply(self, u: ArrayLike) -> Tensor:
+        return self._read(u, lambda operator, u: operator.apply(u))
+
+    def magnitude(self, u: Tensor) -> Tensor:
+        return self._read(u, lambda operator, u: operator.magnitude(u))
+
+    def squares(self, u: Tensor) -> Tensor:
+        return self._read(u, lambda operator, u: operator.squares(u))
+
+    def at_times(self, rows: Tensor, shape: Sequence[int]) -> Tensor:
+        """Of rows at every time of a field of `shape`, those at the chosen times."""
+        if self.times is None:
+            return rows
+        axis = -1 - len(self.row_names)
+        return rows.index_select(axis, self._index(shape, rows.device))
+
+    def _read(self, u: ArrayLike, by: Callable[[Operator, Tensor], Tensor]) -> Tensor:
         u = check.as_tensor("u", u).double()
         self._check_space(u.shape)
         operator = self._beside(u.device)._everywhere(u.shape)
-        rows = operator.apply(u)
-        if self.times is None:
-            return rows
-        return rows.index_select(-1 - operator.row_axes, self._index(u.shape, u.device))
+        return self.at_times(by(operator, u), u.shape)
 
     def _operator(self, shape: Sequence[int]) -> Operator:
         operator = self._everywhere(shape)
@@ -223,6 +244,7 @@ def _numpy_index(times: Times) -> Any:
 class Weighted(AtTimes):
     """One row per time: sum_j weights_j u_j = value."""
 
+    quadrature: tuple[Tensor, str] | None = None  # x and rule of an integral over all of one axis
     _tensors = ("value", "noise_variance", "weights")
 
     def __init__(
@@ -387,3 +409,10 @@ class Initial(Constraint):
 
     def _row_shape(self, shape: torch.Size) -> tuple[int, ...]:
         return (*shape[: -1 - self.space_dims], *shape[-self.space_dims :])
+
+
+def check_law(law: Any) -> None:
+    if not isinstance(law, Constraint):
+        raise InputError(
+            f"`law` must be a constraint such as `integral(x, total)`; got {type(law).__name__}."
+        )

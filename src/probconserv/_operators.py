@@ -32,6 +32,10 @@ class Operator(ABC):
     def magnitude(self, u: Tensor) -> Tensor:
         """|G| |u|: the size of the terms that each row adds up."""
 
+    @abstractmethod
+    def squares(self, u: Tensor) -> Tensor:
+        """The sum over j of g_j^2 u_j, for each row g of G."""
+
     def row_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Shape of apply(u) for a field of `shape`."""
         places = tuple(shape[: len(shape) - self.dims])
@@ -80,6 +84,9 @@ class Weights(Operator):
     def magnitude(self, u: Tensor) -> Tensor:
         return Weights(self.weights.abs(), self.dims)._apply(u.abs())
 
+    def squares(self, u: Tensor) -> Tensor:
+        return Weights(self.weights**2, self.dims)._apply(u)
+
 
 class Matrix(Operator):
     """R rows per place: dense (*some of lead, R, E) or sparse (R, E), with E = prod(space)."""
@@ -99,11 +106,14 @@ class Matrix(Operator):
     def magnitude(self, u: Tensor) -> Tensor:
         return _matvec(self.matrix.abs(), u.abs().flatten(-self.dims))
 
+    def squares(self, u: Tensor) -> Tensor:
+        return _matvec(self.matrix.square(), u.flatten(-self.dims))
+
 
 def _matvec(matrix: Tensor, v: Tensor) -> Tensor:  # (R, E), (..., E) -> (..., R)
     if matrix.layout != torch.strided:
         flat = matrix @ v.reshape(-1, v.shape[-1]).T
-        return flat.T.reshape(*v.shape[:-1], -1)
+        return flat.T.reshape(*v.shape[:-1], matrix.shape[0])
     return v @ matrix.T if matrix.ndim == 2 else (matrix @ v[..., None])[..., 0]
 
 
@@ -128,6 +138,10 @@ class Stencil(Operator):
     def magnitude(self, u: Tensor) -> Tensor:
         u = u.abs()
         return self.a * u[..., :-2] + (self.a + self.c) * u[..., 1:-1] + self.c * u[..., 2:]
+
+    def squares(self, u: Tensor) -> Tensor:
+        a, c = self.a, self.c
+        return a**2 * u[..., :-2] + (a + c) ** 2 * u[..., 1:-1] + c**2 * u[..., 2:]
 
 
 ABSENT = 1 / (2 * math.pi)  # noise variance of a row that is not there: N(0; 0, ABSENT) is 1

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from .. import _checks as check
 from .._checks import ArrayLike
-from .._constraints import Constraint
+from .._constraints import Constraint, check_law
 from .._convert import as_field
 from .._errors import InputError
 from ..fronts import FrontPosition
@@ -88,10 +88,7 @@ def mass_figure(t: ArrayLike, fields: Mapping[str, Any], law: Constraint) -> Fig
     t: (T,). fields: (T, M) each. law: with one row for each time, as `integral` makes it.
     """
     times = _axis("t", t)
-    if not isinstance(law, Constraint):
-        raise InputError(
-            f"`law` must be a constraint such as `integral(x, total)`; got {law!r:.40}."
-        )
+    check_law(law)
     figure = Figure(figsize=(9, 3.4), layout="constrained")
     left, right = figure.subplots(1, 2)
     for name, field in _given("fields", fields).items():

@@ -1,0 +1,73 @@
+"""A picture of a diagnosis: what a prior expects of the law, beside b."""
+
+import textwrap
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from .._causes import LIMIT
+from .._checks import ArrayLike
+from .._diagnose import Diagnosis
+from .._errors import InputError
+from ._fields import OTHERS, TRUTH, Array, _axis, _line
+
+EXPECTED: dict[str, Any] = {"color": OTHERS[0][0], "linestyle": OTHERS[0][1], "linewidth": 1.6}
+OWN: dict[str, Any] = {"color": OTHERS[1][0], "linestyle": OTHERS[1][1], "linewidth": 1.2}
+WRONG: dict[str, Any] = {"color": "black", "linestyle": "none", "marker": "x", "label": "wrong"}
+
+
+def diagnosis(diagnosis: Diagnosis, t: ArrayLike | None = None) -> Figure:
+    """b with the band in which the prior takes it for right, and z of each row; the verdict above.
+
+    diagnosis: of one function, as `diagnose` returns it. t: the times of its rows, (T,); without
+    them they are numbered.
+    """
+    if not isinstance(diagnosis, Diagnosis):
+        raise InputError(f"`diagnosis` must come from `diagnose`; got {diagnosis!r:.40}.")
+    rows = diagnosis.value.shape[-1] if diagnosis.value.ndim else 1
+    along = np.arange(float(rows)) if t is None else _axis("t", t)
+    figure = Figure(figsize=(9, 3.8), layout="constrained")
+    figure.suptitle(textwrap.fill(diagnosis.verdict, 110), fontsize="medium")
+    left, right = figure.subplots(1, 2)
+    _draw_totals(left, diagnosis, along)
+    _draw_scores(right, diagnosis, along)
+    for axes in (left, right):
+        axes.set_xlabel("row" if t is None else "t")
+        axes.legend(fontsize="small")
+    return figure
+
+
+def _draw_totals(axes: Axes, found: Diagnosis, along: Array) -> None:
+    b, std = _line("diagnosis", found.value, along), _line("diagnosis", found.std, along)
+    total, wrong = b + _line("diagnosis", found.residual, along), found.wrong.numpy(force=True)
+    axes.plot(along, total, label="G mu of the prior", **EXPECTED)
+    ends = total - LIMIT * std, total + LIMIT * std
+    axes.fill_between(along, *ends, color=EXPECTED["color"], alpha=0.25, linewidth=0)
+    axes.plot(along, b, **TRUTH | {"label": "b"})
+    _mark(axes, along, b, wrong)
+    axes.set_ylabel("total of u")
+
+
+def _draw_scores(axes: Axes, found: Diagnosis, along: Array) -> None:
+    scores = [_drawable(z.numpy(force=True).reshape(-1)) for z in (found.z_full, found.z_own)]
+    axes.plot(along, scores[0], label="fully correlated points", **EXPECTED)
+    axes.plot(along, scores[1], label="the prior's own covariance", **OWN)
+    _mark(axes, along, scores[0], found.wrong.numpy(force=True))
+    for level in (-LIMIT, LIMIT):
+        axes.axhline(level, **TRUTH | {"label": None})
+    axes.set_yscale("symlog", linthresh=LIMIT)
+    axes.set_ylabel("G mu - b in standard deviations")
+
+
+def _mark(axes: Axes, along: Array, values: Array, wrong: Array) -> None:
+    there = wrong.reshape(-1).astype(bool)
+    if there.any():
+        axes.plot(along[there], values[there], **WRONG)
+
+
+def _drawable(z: Array) -> Array:
+    """Infinite ones, of rows without spread, just beyond the others."""
+    finite = np.abs(z[np.isfinite(z)])
+    return np.clip(z, *(np.array([-2.0, 2.0]) * max(LIMIT, finite.max(initial=0))))
