@@ -190,6 +190,86 @@ def reproduce(
         print(path)
 
 
+@app.command
+def ablate(
+    *problems: str,
+    networks: list[str] | None = None,
+    split: str = "test",
+    out: Path = Path("out", "ablate"),
+    device: str = "auto",
+    n: int = 50,
+    samples: int = 100,
+    times: int = 21,
+    fresh: bool = False,
+) -> None:
+    """Compare ways to use the law: every update of every network, exact and with noise.
+
+    Parameters
+    ----------
+    problems
+        Names of equations; all if none is given, or `all`.
+    networks
+        Of paper, modern (the ANPs of these recipes) and emulator; all if not given.
+    split
+        test, at the parameters of the tables, or validation, to choose by.
+    out
+        The folder for ablation.json, ablation.csv, ablation.md, and finished cells, which are
+        reused.
+    device
+        auto, cpu or cuda.
+    n
+        Functions for each parameter.
+    samples
+        Of the latent.
+    times
+        At which the total is known, evenly over the time range; joint updates use them all.
+    fresh
+        Compute again what is there.
+    """
+    from . import paper
+
+    names = tuple(paper.EXPERIMENTS) if not problems or "all" in problems else problems
+    chosen = tuple(networks or paper.NETWORKS)
+    console, errors = Console(), Console(stderr=True)
+    with errors.status("") as status:
+        found = paper.ablate(
+            names, out, chosen, split, device, n, samples, times, fresh, status.update
+        )
+    written = paper.write_ablation(found, out)
+    for cell in paper.cells(found):
+        console.print(_updates(cell))
+    for path in written:
+        print(path)
+
+
+def _updates(cell: list[dict[str, Any]]) -> Table:
+    """One problem and parameter: a row for each network, update and noise."""
+    first = cell[0]
+    at = "validation functions" if first["parameter"] is None else f"{first['parameter']:g}"
+    table = Table(
+        title=f"{first['problem']}, {at}, t = {first['time']:g}, n = {first['n']}",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    for heading in ("network", "update", "law"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("LL", "MSE", "CRPS", "in 90 %", "front"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for record in cell:
+        front = record["front_error"]
+        table.add_row(
+            *(record[name] for name in ("network", "update", "noise")),
+            f"{record['LL']:.2f}",
+            f"{record['MSE']:.2e}",
+            f"{record['CRPS']:.2e}",
+            f"{100 * record['coverage_90']:.0f}",
+            "" if front is None else f"{front:.1e}",
+        )
+    return table
+
+
 def _scores(experiment: Any, cell: list[dict[str, Any]]) -> Table:
     """One problem and parameter: a row for each method, the paper's numbers beside ours."""
     first = cell[0]

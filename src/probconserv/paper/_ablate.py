@@ -1,0 +1,149 @@
+"""`ablate`: networks, updates and sigma_G, each against each, on the same functions."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+from .. import _checks as check
+from .._errors import InputError
+from .._files import complete, sole_writer
+from ..models._load import load
+from ._cell import Record
+from ._experiments import EXPERIMENTS
+from ._tables import as_csv
+from ._trial import NETWORKS, Trial, records
+
+SPLITS = ("test", "validation")
+
+
+def ablate(
+    problems: Sequence[str] = tuple(EXPERIMENTS),
+    out: Path | None = None,
+    networks: Sequence[str] = tuple(NETWORKS),
+    split: str = "test",
+    device: str = "auto",
+    n: int = 50,
+    samples: int = 100,
+    times: int = 21,
+    fresh: bool = False,
+    report: Callable[[str], None] | None = None,
+) -> list[Record]:
+    """Scores at the evaluation time of every update of every network, exact and with noise.
+
+    problems: their names. out: a folder that keeps what is finished. networks: paper, modern (the
+    ANPs of these recipes) and emulator. split: test, at the parameters of the tables, or
+    validation, with parameters from the training range, to choose by. n: functions; samples: of
+    the latent; times: at which b is known, evenly over the time range; joint updates use them all.
+    """
+    for name in problems:
+        check.choice("problems", name, EXPERIMENTS)
+    for name in networks:
+        check.choice("networks", name, NETWORKS)
+    check.choice("split", split, SPLITS)
+    for name, count in {"n": n, "samples": samples, "times": times}.items():
+        if check.samples(count, name) < 2:
+            raise InputError(f"`{name}` must be at least 2, got {count}.")
+    trial, place = Trial(split, n, samples, times), check.device(device)
+    every: list[Record] = []
+    cells = [
+        (name, value, network)
+        for name in dict.fromkeys(problems)
+        for value in (EXPERIMENTS[name].values if split == "test" else (None,))
+        for network in dict.fromkeys(networks)
+    ]
+    with nullcontext() if out is None else sole_writer(Path(out)):
+        for i, (name, value, network) in enumerate(cells):
+            kept = _Kept(out, name, value, network, trial)
+            found = None if fresh else kept.read()
+            if found is None:
+                if report is not None:
+                    report(f"{kept.title}, {i + 1} of {len(cells)}")
+                found = records(EXPERIMENTS[name], value, network, trial, place)
+                kept.write(found)
+            every += found
+    return every
+
+
+class _Kept:
+    """The records of one network at one parameter as a file, of use only to the same trial."""
+
+    def __init__(
+        self, out: Path | None, problem: str, value: float | None, network: str, trial: Trial
+    ) -> None:
+        parts = [problem, *([] if value is None else [f"{value:g}"]), network]
+        self.title = " ".join(parts)
+        name = "-".join([*parts, trial.split]) + ".json"
+        self.path = None if out is None else Path(out) / "cells" / name
+        card = load(problem, *NETWORKS[network]).card
+        self.made_by = json.loads(json.dumps({"trial": dataclasses.asdict(trial), "card": card}))
+
+    def read(self) -> list[Record] | None:
+        if self.path is None or not self.path.exists():
+            return None
+        try:
+            kept = json.loads(self.path.read_text(encoding="utf-8"))
+        except json.JSONDecodeError:  # not ours
+            return None
+        return kept["records"] if kept.get("made_by") == self.made_by else None
+
+    def write(self, found: list[Record]) -> None:
+        if self.path is not None:
+            with complete(self.path) as part:
+                part.write_text(json.dumps({"made_by": self.made_by, "records": found}))
+
+
+def write_ablation(found: Sequence[Record], out: Path) -> list[Path]:
+    """The records as ablation.json, ablation.csv and tables in ablation.md."""
+    if not found:
+        raise InputError("`found` must hold at least one record, as `ablate` returns them.")
+    texts = {
+        "ablation.json": json.dumps({"schema": 1, "records": list(found)}, indent=1) + "\n",
+        "ablation.csv": as_csv(list(found)),
+        "ablation.md": as_markdown(found),
+    }
+    with sole_writer(Path(out)):
+        for name, text in texts.items():
+            with complete(Path(out) / name) as part:
+                part.write_text(text, encoding="utf-8")
+    return [Path(out) / name for name in texts]
+
+
+STYLES = {
+    "LL": ".2f",
+    "MSE": ".1e",
+    "CRPS": ".1e",
+    "coverage_90": ".2f",
+    "front_error": ".1e",
+}
+
+
+def as_markdown(found: Sequence[Record]) -> str:
+    """A table for each network and metric: updates down, problems and parameters across."""
+    tables = []
+    for network in dict.fromkeys(record["network"] for record in found):
+        mine = [record for record in found if record["network"] == network]
+        for metric, style in STYLES.items():
+            known = [record for record in mine if record[metric] is not None]
+            if known:
+                tables.append(f"### {network}: {metric}\n\n{_table(known, metric, style)}\n")
+    return "\n".join(tables)
+
+
+def _table(found: Sequence[Record], metric: str, style: str) -> str:
+    cells = list(dict.fromkeys(_cell(record) for record in found))
+    lines = ["| " + " | ".join(["", *cells]) + " |", "|---" * (len(cells) + 1) + "|"]
+    for row in dict.fromkeys(_row(record) for record in found):
+        numbers = {_cell(r): format(r[metric], style) for r in found if _row(r) == row}
+        lines.append("| " + " | ".join([row, *(numbers.get(cell, "") for cell in cells)]) + " |")
+    return "\n".join(lines)
+
+
+def _cell(record: Record) -> str:
+    value = record["parameter"]
+    return record["problem"] if value is None else f"{record['problem']} {value:g}"
+
+
+def _row(record: Record) -> str:
+    return record["update"] + (", with noise" if record["noise"] == "quadrature" else "")
