@@ -190,7 +190,7 @@ def test_chunks_do_not_change_a_prediction(network, monkeypatch):
     grid = ([0.02, 0.05], Stefan.grid(points=11)[1])
     whole = network.predict(functions.context, grid, samples=5, generator=generator())
     for rows in (1, 7, 40):
-        monkeypatch.setattr("probconserv.models.anp.ROWS", rows)
+        monkeypatch.setattr("probconserv.models._predictor.ROWS", rows)
         parts = network.predict(functions.context, grid, samples=5, generator=generator())
         torch.testing.assert_close(parts.mean, whole.mean, rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(parts.variance, whole.variance, rtol=1e-5, atol=1e-6)

@@ -42,7 +42,7 @@ def test_the_code_in_the_readme_runs_and_conserves(capsys, tmp_path, monkeypatch
 def test_every_model_of_the_page_on_models_conserves():
     count, names = run(MODELS)
     fields = {name: field for name, field in names.items() if name.endswith("_field")}
-    assert (count, len(fields)) == (7, 6)
+    assert (count, len(fields)) == (8, 7)
     for field in fields.values():
         assert field.shape == (3, 201)
         assert names["law"].residual(field).abs().max() < 1e-12

@@ -15,7 +15,8 @@ from .._progress import track
 from ._attention import Attention
 from ._context import Context, alone, read_context, read_grid
 
-ROWS = 1 << 16  # of the decoder at once: a hundred megabytes for each of its layers
+ROWS = 1 << 13  # of the decoder at once: so few that a CPU keeps them in its cache
+ON_GPU = 32  # times as many: a hundred megabytes for each layer
 
 
 class Predictor(nn.Module, ABC):
@@ -62,14 +63,16 @@ class Predictor(nn.Module, ABC):
         """
         known, u, mask = self._points(context)
         places, shape = self._places(grid)
-        n, step = len(u), max(1, ROWS // (len(u) * check.samples(samples, "samples")))
+        n, rows = len(u), rows_at_once(u.device)
+        step = max(1, rows // n)
+        check.samples(samples, "samples")
         moments = torch.empty(2, samples, n, len(places), dtype=torch.float64, device=u.device)
         with self.mode(training=False):
             z = self.draws(known, u, mask, samples, generator)
             for i in track(range(0, len(places), step), "Predicting"):
                 here = places[i : i + step].expand(n, -1, -1)
                 common = self.common(known, u, here, mask)
-                width = max(1, ROWS // (n * here.shape[1]))
+                width = max(1, rows // (n * here.shape[1]))
                 for part in (slice(j, j + width) for j in range(0, samples, width)):
                     mean, std = self.decode(common, z[part])
                     moments[0, part, :, i : i + step] = mean
@@ -97,6 +100,10 @@ class Predictor(nn.Module, ABC):
 
     def _places(self, grid: Sequence[ArrayLike]) -> tuple[Tensor, tuple[int, ...]]:
         return read_grid(grid, self.sizes["inputs"], next(self.parameters()))
+
+
+def rows_at_once(device: torch.device) -> int:
+    return ROWS * ON_GPU if device.type == "cuda" else ROWS
 
 
 def field_of(moments: Tensor, shape: tuple[int, ...], context: Context | list[Context]) -> Diagonal:

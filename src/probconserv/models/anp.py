@@ -15,7 +15,7 @@ from .._progress import track
 from . import _jets as jets
 from ._context import Context
 from ._network import Decoder, DeterministicEncoder, Latent, LatentEncoder
-from ._predictor import ROWS, Predictor, field_of
+from ._predictor import Predictor, field_of, rows_at_once
 from ._published import renamed
 
 
@@ -101,7 +101,7 @@ class AttentiveNeuralProcess(Predictor):
         known, u, mask = self._points(context)
         places, shape = self._places(grid)
         n, seed = len(u), int(torch.randint(2**62, (), generator=generator))
-        step = max(1, ROWS // len(places))  # of the functions at once
+        step = max(1, rows_at_once(u.device) // len(places))  # of the functions at once
         check.samples(samples, "samples")
         field = torch.empty(2, samples, n, len(places), dtype=torch.float64, device=u.device)
         with self.mode(training=True), torch.random.fork_rng([u.device] if u.is_cuda else []):

@@ -6,8 +6,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .._progress import track
 from ._inference import draws
-from ._predictor import ROWS, Predictor
+from ._predictor import Predictor, rows_at_once
+
+FUNCTIONS = 8  # at once on a CPU: the slowest of them decides how many steps are taken
 
 
 class Emulator(Predictor):
@@ -56,11 +59,24 @@ class Emulator(Predictor):
         generator: torch.Generator | None,
     ) -> Tensor:
         """Parameters given the context, (samples, n, parameters), in their own units."""
-        common = self.common(known, u, known)
         seen = torch.ones_like(u) if mask is None else (~mask).to(u)
+        step = len(u) if u.is_cuda else FUNCTIONS
+        starts = track(range(0, len(u), step), "Inferring")
+        groups = ((each[i : i + step] for each in (known, u, seen)) for i in starts)
+        return torch.cat([self._inferred(*group, samples, generator) for group in groups], dim=1)
+
+    def _inferred(
+        self,
+        known: Tensor,
+        u: Tensor,
+        seen: Tensor,
+        samples: int,
+        generator: torch.Generator | None,
+    ) -> Tensor:
+        common = self.common(known, u, known)
 
         def predict(z: Tensor) -> tuple[Tensor, ...]:
-            parts = z.split(max(1, ROWS // u.numel()))
+            parts = z.split(max(1, rows_at_once(u.device) // u.numel()))
             moments = [self.decode(common, part) for part in parts]
             return tuple(torch.cat(each) for each in zip(*moments, strict=True))
 
