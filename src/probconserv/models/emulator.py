@@ -61,9 +61,12 @@ class Emulator(Predictor):
         """Parameters given the context, (samples, n, parameters), in their own units."""
         seen = torch.ones_like(u) if mask is None else (~mask).to(u)
         step = len(u) if u.is_cuda else FUNCTIONS
-        starts = track(range(0, len(u), step), "Inferring")
-        groups = ((each[i : i + step] for each in (known, u, seen)) for i in starts)
-        return torch.cat([self._inferred(*group, samples, generator) for group in groups], dim=1)
+        parts = [slice(i, i + step) for i in range(0, len(u), step)]
+        each = [
+            self._inferred(known[part], u[part], seen[part], samples, generator)
+            for part in track(parts, "Inferring")
+        ]
+        return torch.cat(each, dim=1)
 
     def _inferred(
         self,
