@@ -183,7 +183,7 @@ def test_many_wrong_rows_are_counted():
 def test_one_row_has_no_cause():
     found = pc.diagnose(pc.Diagonal(TRUTH[0], 1e-6), pc.integral(X, 7.0))
     assert found.wrong.shape == ()
-    assert "in 1 of 1 rows: no factor" in found.verdict
+    assert "in 1 of 1 row: no factor" in found.verdict
     assert "\n| 0 | 1 | 7 | -6 |" in found.table()
 
 

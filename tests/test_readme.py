@@ -24,7 +24,9 @@ def test_the_code_in_the_readme_runs_and_conserves(capsys, tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     count, names = run(README)
     law, post = names["law"], names["post"]
-    assert count == 5
+    assert count == 6
+    assert 0 < float(names["noise"]) < 2e-3  # a jump of 0.6 in a cell of 0.005
+    assert names["near"].shape == (1, 201)
     assert names["melt"].residual(names["fields"]["conserving"]).abs().max() < 1e-12
     assert (tmp_path / "profiles.svg").stat().st_size > 1000
     assert names["melt"].residual(names["field"]).abs().max() < 1e-12
@@ -36,6 +38,7 @@ def test_the_code_in_the_readme_runs_and_conserves(capsys, tmp_path, monkeypatch
     assert float(names["front"]) == pytest.approx(0.2351, abs=5e-5)
     printed = capsys.readouterr().out
     assert "dtype=torch.float64" in printed
+    assert "b agrees with the prior" in printed
     assert "| conserving | **" in printed
 
 

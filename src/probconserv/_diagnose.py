@@ -51,10 +51,10 @@ class Diagnosis:
         if not wrong:
             worst = float(self.z_full.abs().max()) if rows else 0.0
             return (
-                f"b agrees with the prior: in {rows} rows G mu - b is at most {worst:.1f} "
+                f"b agrees with the prior: in {_rows(rows)} G mu - b is at most {worst:.1f} "
                 f"standard deviations. {self._about_quadrature()}"
             ).rstrip()
-        return f"b does not agree with the prior in {wrong} of {rows} rows: {self._why()}."
+        return f"b does not agree with the prior in {wrong} of {_rows(rows)}: {self._why()}."
 
     def table(self, rows: int = 20) -> str:
         """The `rows` rows with the largest |z|, in their order, as a table in Markdown."""
@@ -198,6 +198,10 @@ def _variance_by_rows(field: Field, law: Constraint) -> Tensor:
         along = field.covariance_times(law.adjoint(row, field.shape).to(field.dtype))
         variance[at] = law.apply(along)[at]
     return variance
+
+
+def _rows(count: int) -> str:
+    return f"{count} row{'s' * (count != 1)}"
 
 
 def _name(shape: torch.Size, number: int) -> str:
