@@ -118,6 +118,19 @@ def test_a_table_of_the_paper_in_80_columns(tmp_path):
     assert (tmp_path / "results.json").exists()
 
 
+def test_an_ablation_in_80_columns(tmp_path):
+    few = ["--n", "2", "--samples", "3", "--times", "2", "--device", "cpu"]
+    done = run("ablate", "stefan", "--networks", "modern", *few, "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].strip() == "stefan, 0.6, t = 0.05; network modern"
+    assert max(map(len, lines[:40])) <= 80
+    assert sum(line.startswith("ProbConserv (w/diff), with noise  ") for line in lines) == 2
+    assert "…" not in done.stdout
+    assert lines[-1] == str(tmp_path / "ablation.md")
+    assert "### modern: LL" in (tmp_path / "ablation.md").read_text()
+
+
 @pytest.mark.parametrize("missing", ["cyclopts", "matplotlib"])
 def test_a_missing_extra_is_named(tmp_path, missing):
     (tmp_path / "sitecustomize.py").write_text(f"import sys; sys.modules[{missing!r}] = None")

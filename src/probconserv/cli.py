@@ -236,31 +236,34 @@ def ablate(
             names, out, chosen, split, device, n, samples, times, fresh, status.update
         )
     written = paper.write_ablation(found, out)
-    for cell in paper.cells(found):
-        console.print(_updates(cell))
+    for network in chosen:
+        mine = [record for record in found if record["network"] == network]
+        for cell in paper.cells(mine):
+            console.print(_updates(cell))
     for path in written:
         print(path)
 
 
 def _updates(cell: list[dict[str, Any]]) -> Table:
-    """One problem and parameter: a row for each network, update and noise."""
+    """One network, problem and parameter: a row for each update, exact and with noise."""
+    from .paper import update_name
+
     first = cell[0]
     at = "validation functions" if first["parameter"] is None else f"{first['parameter']:g}"
     table = Table(
-        title=f"{first['problem']}, {at}, t = {first['time']:g}, n = {first['n']}",
+        title=f"{first['problem']}, {at}, t = {first['time']:g}; network {first['network']}",
         title_justify="left",
         box=box.SIMPLE_HEAD,
         show_edge=False,
         padding=(0, 1, 0, 0),
     )
-    for heading in ("network", "update", "law"):
-        table.add_column(heading, no_wrap=True)
+    table.add_column("update", no_wrap=True)
     for heading in ("LL", "MSE", "CRPS", "in 90 %", "front"):
         table.add_column(heading, justify="right", no_wrap=True)
     for record in cell:
         front = record["front_error"]
         table.add_row(
-            *(record[name] for name in ("network", "update", "noise")),
+            update_name(record),
             f"{record['LL']:.2f}",
             f"{record['MSE']:.2e}",
             f"{record['CRPS']:.2e}",

@@ -1,6 +1,7 @@
 """The paper's experiments: its tables and figures, computed again, beside what it published."""
 
 from ._ablate import ablate as ablate
+from ._ablate import update_name as update_name
 from ._ablate import write_ablation as write_ablation
 from ._cell import Cell as Cell
 from ._experiments import EXPERIMENTS as EXPERIMENTS

@@ -134,8 +134,8 @@ def as_markdown(found: Sequence[Record]) -> str:
 def _table(found: Sequence[Record], metric: str, style: str) -> str:
     cells = list(dict.fromkeys(_cell(record) for record in found))
     lines = ["| " + " | ".join(["", *cells]) + " |", "|---" * (len(cells) + 1) + "|"]
-    for row in dict.fromkeys(_row(record) for record in found):
-        numbers = {_cell(r): format(r[metric], style) for r in found if _row(r) == row}
+    for row in dict.fromkeys(update_name(record) for record in found):
+        numbers = {_cell(r): format(r[metric], style) for r in found if update_name(r) == row}
         lines.append("| " + " | ".join([row, *(numbers.get(cell, "") for cell in cells)]) + " |")
     return "\n".join(lines)
 
@@ -145,5 +145,5 @@ def _cell(record: Record) -> str:
     return record["problem"] if value is None else f"{record['problem']} {value:g}"
 
 
-def _row(record: Record) -> str:
+def update_name(record: Record) -> str:
     return record["update"] + (", with noise" if record["noise"] == "quadrature" else "")
