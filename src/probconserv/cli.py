@@ -264,7 +264,7 @@ def _updates(cell: list[dict[str, Any]]) -> Table:
         front = record["front_error"]
         table.add_row(
             update_name(record),
-            f"{record['LL']:.2f}",
+            f"{record['LL']:.4g}",
             f"{record['MSE']:.2e}",
             f"{record['CRPS']:.2e}",
             f"{100 * record['coverage_90']:.0f}",
