@@ -12,6 +12,8 @@ from probconserv.data import Stream, draw
 from probconserv.models import AttentiveNeuralProcess, open_weights
 from probconserv.problems import PROBLEMS, Advection, ClosedForm, Stefan, find
 from probconserv.training import RECIPES
+from probconserv.training._run import Run
+from probconserv.training._team import Team
 from probconserv.training._through import constrained_score, random_rows, through_loss
 
 ROWS = {"rows": 2, "points": 11, "samples": 3}
@@ -104,6 +106,15 @@ def test_a_step_is_one_graph_without_a_look_at_any_value():
     traced = torch.compile(step_loss, backend="eager", fullgraph=True)
     for step in (torch.tensor(0), torch.tensor(5)):
         torch.testing.assert_close(traced(step), step_loss(step))
+
+
+def test_a_team_has_the_loss_of_one(tmp_path):
+    names = {"problem": "stefan", "model": "anp", "recipe": "modern", "seed": 3}
+    settings = [Stefan, names, recipe("ll", batch=6), tmp_path, torch.device("cpu")]
+    alone, *team = (Run(*settings, Team(*at), SMALL, None) for at in ((0, 1), (0, 2), (1, 2)))
+    shares = [one._loss_of(torch.tensor(5)) for one in team]
+    assert not torch.equal(*shares)
+    torch.testing.assert_close(sum(shares) / 2, alone._loss_of(torch.tensor(5)))
 
 
 def test_rows_are_new_at_every_step_and_over_the_whole_domain():

@@ -43,7 +43,7 @@ def through_loss(
     law = integral(x, total, noise=torch.zeros_like(total))  # a number would come from the host
     field = Mixture(condition(_components(network, functions, t, x, noise), law)).gaussian()
     truth = problem[:, None, None]._solution(t[..., None], x)
-    return LOSSES[name](truth, field.mean, field.std).mean()
+    return LOSSES[name](truth, field.mean, field.std).mean().to(functions.context.u)
 
 
 @torch.no_grad()
