@@ -100,6 +100,12 @@ def test_training_from_the_command_line(tmp_path):
     assert (card["model"], card["start"]) == ("softc", card["start"])
     assert card["start"].startswith("advection-anp-modern-")
     assert (card["settings"]["penalty"], card["settings"]["learning_rate"]) == (3, 0.002)
+    options[1] = str(tmp_path / "through")
+    through = run("train", "advection", *options, *start, "--through", "crps", "--steps", "2")
+    assert through.returncode == 0, through.stderr
+    assert "constrained_crps 0." in through.stderr
+    card = json.loads((tmp_path / "through" / "card.json").read_text())
+    assert card["settings"]["through"] == "crps"
     unknown = run("train", "advektion", *options)
     assert unknown.returncode == 1
     assert "Did you mean 'advection'" in unknown.stderr

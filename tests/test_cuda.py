@@ -129,11 +129,14 @@ def test_a_stream_can_be_captured_in_a_graph():
         torch.testing.assert_close(batch.target.u, fresh.target.u)
 
 
-@pytest.mark.parametrize("model", ["anp", "softc"])
+LOSSES = [{"model": "anp"}, {"model": "softc"}, {"through": "ll"}, {"through": "crps"}]
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: next(iter(loss.values())))
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_a_killed_run_resumes_on_the_same_path(recipe, model, tmp_path):
+def test_a_killed_run_resumes_on_the_same_path(recipe, loss, tmp_path):
     """Up to the order of additions: other masks or functions would move weights by the rate."""
-    changes = {"steps": 20, "batch": 16, "sizes": {"hidden": 16, "latent": 16}, "model": model}
+    changes = {"steps": 20, "batch": 16, "sizes": {"hidden": 16, "latent": 16}, **loss}
     changes |= {"recipe": recipe, "schedule": "constant", "learning_rate": 1e-3}
     changes |= {"functions": 64} if recipe == "paper" else {}
     whole = train(PROBLEMS["pme"], tmp_path / "whole", device="cuda", **changes)

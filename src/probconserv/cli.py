@@ -68,6 +68,7 @@ def train(
     keep: str | None = None,
     hidden: int | None = None,
     start: Path | None = None,
+    through: str | None = None,
 ) -> None:
     """Train a network; a folder with a checkpoint is continued.
 
@@ -95,11 +96,13 @@ def train(
     penalty
         lambda, the weight of the residual in softc; 1 if not given.
     keep
-        last, or best: the weights of the highest validation LL.
+        last, or best: the weights that did best on functions held out.
     hidden
         The width of the network, and of its latent: 128, for an emulator 256.
     start
         Weights to go on from: a weights.safetensors of another training.
+    through
+        ll or crps: train by that score of the predictions after Step 2, best with --start.
     """
     from .training import train as run
 
@@ -110,12 +113,14 @@ def train(
         "learning_rate": learning_rate,
         "penalty": penalty,
         "keep": keep,
+        "through": through,
     }
     chosen: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
-    shown = {"validation_ll": math.nan}
+    judge = "validation_ll" if through is None else f"constrained_{through}"
+    shown = {judge: math.nan}
     first = os.environ.get("RANK", "0") == "0"  # of the processes of torchrun
     with Progress(*_COLUMNS, console=Console(stderr=True), disable=not first) as progress:
-        task = progress.add_task("", total=None, loss=math.nan, ll=math.nan)
+        task = progress.add_task("", total=None, loss=math.nan, judge=judge, score=math.nan)
 
         def report(line: dict[str, float]) -> None:
             shown.update(line)
@@ -124,7 +129,7 @@ def train(
                 total=shown["steps"],
                 completed=shown["step"],
                 loss=shown["loss"],
-                ll=shown["validation_ll"],
+                score=shown[judge],
             )
 
         names = ["hidden"] if model == "emulator" else ["hidden", "latent"]
@@ -313,7 +318,7 @@ _COLUMNS = (
     TextColumn("step"),
     MofNCompleteColumn(),
     BarColumn(),
-    TextColumn("loss {task.fields[loss]:.2f}  validation LL {task.fields[ll]:.3f}  left"),
+    TextColumn("loss {task.fields[loss]:.4g}  {task.fields[judge]} {task.fields[score]:.4g}  left"),
     TimeRemainingColumn(),
 )
 

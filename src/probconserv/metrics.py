@@ -115,7 +115,7 @@ def evaluate(
         CE=lost if constraint is None else constraint.residual(mean),
         LL=(-(z**2) / 2 - std.log() - math.log(2 * math.pi) / 2).mean(space),
         MSE=((u - mean) ** 2).mean(space),
-        CRPS=(std * _crps(z)).mean(space),
+        CRPS=(std * crps(z)).mean(space),
         energy=_energy(field, u, check.samples(samples, "samples"), generator, space),
         **{f"coverage_{level * 100:g}": _coverage(z, level).mean(space) for level in LEVELS},
     )
@@ -153,8 +153,8 @@ def best(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], metric: str)
     return abs(row[metric] - first[metric]) <= first[f"{metric}_se"]
 
 
-def _crps(z: Tensor) -> Tensor:
-    """Of a standard normal, at z."""
+def crps(z: Tensor) -> Tensor:
+    """The CRPS of a standard normal, at z."""
     density = (-(z**2) / 2).exp() / math.sqrt(2 * math.pi)
     return z * (2 * torch.special.ndtr(z) - 1) + 2 * density - 1 / math.sqrt(math.pi)
 

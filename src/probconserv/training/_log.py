@@ -6,6 +6,7 @@ from typing import Any
 from .._files import complete
 
 COLUMNS = ["step", "loss", "learning_rate", "validation_ll", "seconds"]
+CONSTRAINED = ["constrained_ll", "constrained_crps"]  # of training through Step 2
 
 
 class Log:
@@ -25,9 +26,10 @@ class Log:
                 self.board.add_scalar(name, value, int(line["step"]))
 
     def write(self) -> None:
-        rows = [",".join(COLUMNS)]
+        columns = COLUMNS + [c for c in CONSTRAINED if any(c in line for line in self.lines)]
+        rows = [",".join(columns)]
         for line in self.lines:
-            rows.append(",".join(f"{line[c]:.8g}" if c in line else "" for c in COLUMNS))
+            rows.append(",".join(f"{line[c]:.8g}" if c in line else "" for c in columns))
         with complete(self.out / "metrics.csv") as part:
             part.write_text("\n".join(rows) + "\n")
         if self.board:

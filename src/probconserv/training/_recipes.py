@@ -24,7 +24,11 @@ class Recipe:
     target: Layout = (10, 10)
     penalty: float = 0.0  # lambda, of the squared residual of the equation
     validation: int = 200  # functions held out, whose LL is reported
-    keep: str = "last"  # of the weights, or best: those of the highest validation LL
+    keep: str = "last"  # of the weights, or best: those that did best on the functions held out
+    through: str | None = None  # ll or crps: the loss is that of the field after Step 2
+    rows: int = 3  # random times of a function, then
+    points: int = 101  # places in a row, evenly over the domain with both ends
+    samples: int = 8  # of z
 
     def rate(self, step: Tensor) -> Tensor:
         """The learning rate of a step, as a tensor on its device."""

@@ -27,6 +27,7 @@ from ._log import Log
 from ._losses import emulator_loss, loss, validation_ll
 from ._recipes import Recipe
 from ._team import Team
+from ._through import constrained_score, random_rows, through_loss
 
 Batches: TypeAlias = Callable[[Tensor], Functions]
 Report: TypeAlias = Callable[[dict[str, float]], None]
@@ -75,7 +76,7 @@ class Run:
         held_out = draw(problem, "validation", recipe.validation, recipe.context, 100)
         self.validation = held_out.to(torch.float32).to(device)
         self.best: dict[str, Tensor] = {}  # the weights to keep, where they may not be the last
-        self.best_ll = -math.inf
+        self.best_score = -math.inf
         self.seconds = 0.0
         self.log = Log(out)
         self._resume()
@@ -113,8 +114,9 @@ class Run:
             line = {"step": done, "loss": float(value), "learning_rate": float(self.rate)}
             whole = done % validate == 0 or done == self.recipe.steps
             if whole:
-                line["validation_ll"] = self.validate()
-                self._keep(line["validation_ll"])
+                scores = self._scores()
+                self._keep(scores)
+                line |= scores
             self.seconds = time.perf_counter() - started
             if self.team.first:
                 self.log.add(line | {"seconds": self.seconds})
@@ -150,6 +152,10 @@ class Run:
             functions = functions[self.share]
         if isinstance(self.network, Emulator):
             return emulator_loss(self.network, functions)
+        if self.recipe.through is not None:
+            t, x, noise = random_rows(self.network, functions, self.recipe, self.seed, step)
+            rows = t[self.share], x, noise[:, self.share]
+            return through_loss(self.network, functions, *rows, self.recipe.through)
         shape = self.recipe.batch, self.network.sizes["latent"]
         noise = normal((NOISE, self.seed, step), shape, self.device).to(functions.context.u)
         return loss(self.network, functions, noise[self.share], self.recipe.penalty)
@@ -182,10 +188,21 @@ class Run:
     def validate(self) -> float:
         return validation_ll(self.network, self.validation)
 
-    def _keep(self, ll: float) -> None:
-        if self.recipe.keep == "best" and ll > self.best_ll:
+    def _scores(self) -> dict[str, float]:
+        """What the held-out functions say; the last is of what is trained."""
+        scores = {"validation_ll": self.validate()}
+        if self.recipe.through is not None:
+            assert isinstance(self.network, AttentiveNeuralProcess)
+            score = constrained_score(self.network, self.validation, self.recipe)
+            scores[f"constrained_{self.recipe.through}"] = score
+        return scores
+
+    def _keep(self, scores: dict[str, float]) -> None:
+        name, score = [*scores.items()][-1]
+        score = -score if name == "constrained_crps" else score
+        if self.recipe.keep == "best" and score > self.best_score:
             self.best = {name: t.clone() for name, t in self.network.state_dict().items()}
-            self.best_ll = ll
+            self.best_score = score
 
     def save(self) -> None:
         state = {f"network.{k}": v for k, v in self.network.state_dict().items()}
@@ -195,7 +212,7 @@ class Run:
                 state[f"adam.{key}.{name}"] = value
         state |= {"step": self.step, "skipped": self.skipped}
         notes = {"seconds": self.seconds, "lines": self.log.lines, "card": self.card}
-        notes["best_ll"] = self.best_ll if self.best else None
+        notes["best_score"] = self.best_score if self.best else None
         write(self.out / "checkpoint.safetensors", state, notes)
         self.log.write()
 
@@ -219,7 +236,7 @@ class Run:
             check.equal(name, asked.get(name), kept_plan.get(name), where, hint)
         self.network.load_state_dict(_under("network.", state))
         self.best = {name: t.to(self.device) for name, t in _under("best.", state).items()}
-        self.best_ll = notes["best_ll"] if self.best else -math.inf
+        self.best_score = notes["best_score"] if self.best else -math.inf
         for name, parameter in self.network.named_parameters():
             if f"adam.step.{name}" in state:
                 kept = {k: state[f"adam.{k}.{name}"] for k in ("step", "exp_avg", "exp_avg_sq")}
@@ -250,8 +267,8 @@ class Run:
             "device": name,
             "processes": self.team.size,
             "torch": torch.__version__,
-            "validation_ll": round(self.validate(), 4),
         }
+        self.card |= {name: float(f"{score:.5g}") for name, score in self._scores().items()}
         self.network.eval()
         self.network.card = self.card
         if not self.team.first:

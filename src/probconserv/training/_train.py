@@ -20,6 +20,7 @@ from ..problems import PROBLEMS, ClosedForm
 from ._recipes import PENALTIES, RECIPES, Recipe
 from ._run import Report, Run
 from ._team import local_rank, team
+from ._through import LOSSES
 
 
 def train(
@@ -39,11 +40,12 @@ def train(
     problem: the class of one with a closed form, or its name. model: anp; softc, which adds the
     equation's squared residual to the loss; or emulator, which is given the parameter and infers it
     when it predicts. recipe: paper or modern; `changes` replace its entries
-    (steps=1000, batch=32, penalty=10.0, ...). sizes: of the network (hidden, latent, heads; of an
-    emulator hidden, layers, octaves). start:
-    weights to go on from, a file that training wrote. report: called every so many steps with what
-    there is to show. A folder with a checkpoint is continued. Ctrl-C and SIGTERM leave one and end
-    in KeyboardInterrupt. Under torchrun all processes train one network together.
+    (steps=1000, batch=32, penalty=10.0, ...). Of these through="ll" or "crps" trains an anp by that
+    score of its predictions after Step 2, best from a `start`. sizes: of the network (hidden,
+    latent, heads; of an emulator hidden, layers, octaves). start: weights to go on from, a file
+    that training wrote. report: called every so many steps with what there is to show. A folder
+    with a checkpoint is continued. Ctrl-C and SIGTERM leave one and end in KeyboardInterrupt. Under
+    torchrun all processes train one network together.
     """
     plan = _plan(model, recipe, changes)
     family, number, place = (
@@ -93,8 +95,23 @@ def _plan(model: str, recipe: str, changes: dict[str, Any]) -> Recipe:
         raise InputError(
             f"`dropout` must be 0 for an emulator, got {plan.dropout}. Use the recipe modern."
         )
+    if plan.through is not None:
+        _check_through(model, plan)
     steps, batch = check.samples(plan.steps, "steps"), check.samples(plan.batch, "batch")
     return dataclasses.replace(plan, steps=steps, batch=batch)
+
+
+def _check_through(model: str, plan: Recipe) -> None:
+    check.choice("through", str(plan.through), LOSSES)
+    if model != "anp":
+        raise InputError(
+            f"`through` is for the model anp, got {model}: the loss after Step 2 takes the place "
+            "of the whole loss, and with it of what makes a softc or an emulator."
+        )
+    for name, size in (("rows", plan.rows), ("samples", plan.samples)):
+        check.samples(size, name)
+    if check.samples(plan.points, "points") < 2:
+        raise InputError(f"`points` must be both ends of the domain or more, got {plan.points}.")
 
 
 def _family(problem: type[ClosedForm] | str) -> type[ClosedForm]:

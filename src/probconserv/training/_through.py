@@ -1,0 +1,81 @@
+"""Training through Step 2: a network judged by what its predictions are once they conserve."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from .._builders import integral
+from .._condition import condition
+from .._fields import Diagonal
+from .._mixture import Mixture
+from .._random import normal, uniform
+from ..data import Functions
+from ..metrics import crps
+from ..models._network import log_normal
+from ..models.anp import AttentiveNeuralProcess
+from ._recipes import Recipe
+
+TIMES, LATENT = 7, 8  # seeds of the times and of z, beside those of `data` and of `_run`
+LOSSES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "ll": lambda u, mean, std: -log_normal(u, mean, std),
+    "crps": lambda u, mean, std: std * crps((u - mean) / std),
+}
+
+
+def through_loss(
+    network: AttentiveNeuralProcess,
+    functions: Functions,
+    t: Tensor,  # (n, T)
+    x: Tensor,  # (M,), over the whole domain
+    noise: Tensor,  # (S, n, latent)
+    name: str,
+) -> Tensor:
+    """Minus the mean LL ("ll") or the mean CRPS ("crps") of the truth after Step 2.
+
+    Components u_z for S draws of z ~ p(z | context), on whole rows u(t, x); each given that its
+    integral is the function's total(t); the truth is scored by the normal with the total mean and
+    variance of their mixture. noise: standard normal, for z; times and places are float64.
+    """
+    problem = functions.problem.to(torch.float64)
+    total = problem[:, None]._total(t).expand(t.shape)
+    law = integral(x, total, noise=torch.zeros_like(total))  # a number would come from the host
+    field = Mixture(condition(_components(network, functions, t, x, noise), law)).gaussian()
+    truth = problem[:, None, None]._solution(t[..., None], x)
+    return LOSSES[name](truth, field.mean, field.std).mean().to(functions.context.u)
+
+
+@torch.no_grad()
+def constrained_score(
+    network: AttentiveNeuralProcess, functions: Functions, recipe: Recipe
+) -> float:
+    """The LL, or the CRPS, after Step 2 on rows of held-out functions that are always the same."""
+    recipe = replace(recipe, batch=len(functions))
+    with network.mode(training=False):
+        rows = random_rows(network, functions, recipe)
+        value = float(through_loss(network, functions, *rows, str(recipe.through)))
+    return -value if recipe.through == "ll" else value
+
+
+def random_rows(
+    network: AttentiveNeuralProcess, functions: Functions, recipe: Recipe, *address: int | Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The t, x and noise of `through_loss` for a whole batch, random as the address says."""
+    device, (start, end) = functions.context.u.device, functions.problem.time_range
+    t = start + (end - start) * uniform((TIMES, *address), (recipe.batch, recipe.rows), device)
+    x = functions.problem.grid(points=recipe.points, device=device)[1]
+    shape = recipe.samples, recipe.batch, network.sizes["latent"]
+    return t, x, normal((LATENT, *address), shape, device)
+
+
+def _components(
+    network: AttentiveNeuralProcess, functions: Functions, t: Tensor, x: Tensor, noise: Tensor
+) -> Diagonal:  # (S, n, T, M)
+    u = functions.context.u
+    known = torch.stack([functions.context.t, functions.context.x], dim=-1)
+    asked = torch.stack(torch.broadcast_tensors(t[..., None], x), dim=-1)  # (n, T, M, 2)
+    z = network.latent(known, u).sample(noise.to(u))
+    moments = network.decode(network.common(known, u, asked.flatten(1, 2).to(u)), z)
+    mean, std = (each.double().unflatten(-1, asked.shape[1:3]) for each in moments)
+    return Diagonal._unchecked(mean, std**2)
