@@ -72,6 +72,23 @@ def test_steps_in_the_likelihood_leave_an_interval():
     assert z.std() == pytest.approx(0.1 / math.sqrt(12), rel=0.2)
 
 
+@pytest.mark.parametrize("wrong", ["all a little", "one by much"])
+def test_observations_that_nothing_explains_are_taken_to_be_noisy(wrong, rng):
+    """Not as news of a parameter that is far away, known to a millionth."""
+    place = torch.linspace(0, 1, 50)
+
+    def predict(z):
+        return (z - place).clamp(min=0), torch.full((*z.shape[:2], 50), 1e-4)
+
+    u = (0.6 - place).clamp(min=0)[None]
+    off = 0.01 * torch.randn(1, 50, generator=rng) if wrong == "all a little" else 0 * u
+    if wrong == "one by much":
+        off[0, 3] = 2.0
+    z = inferred(predict, u + off, [0.5], [0.7])
+    assert (z.mean() - 0.6).abs() < 3 * z.std()
+    assert 1e-4 < z.std() < 0.1
+
+
 def test_points_that_are_missing_do_not_count():
     def predict(z):
         return z.expand(-1, -1, 3), torch.full((*z.shape[:2], 3), 0.01)

@@ -13,6 +13,7 @@ WIDER = 1.5  # than the fitted normal is the one that is drawn from
 STEPS = 12  # at most; noise that is left then stays
 INDEPENDENT = 1 / 4  # of the points: a network's errors are alike at neighbours
 MARGIN = 0.1  # of the range is the standard deviation of the prior beyond its ends
+MISFIT = 3  # the mean square of (u - mean) / std above which observations are taken to be noisy
 
 
 def draws(
@@ -28,7 +29,8 @@ def draws(
 
     Particles that start evenly are weighed with noise added to every std, as little as leaves
     enough of them; a normal is fitted, the next ones come from a wider one, and so on until no
-    noise is left, or the steps are at an end. The draws are resampled from the last.
+    noise is left, or the steps are at an end. The draws are resampled from the last. Observations
+    that no particle explains keep as much noise as explains them.
     """
     even = torch.quasirandom.SobolEngine(len(low)).draw(PARTICLES).to(low)
     z = (low + (high - low) * even)[:, None].expand(-1, len(u), -1)
@@ -42,9 +44,10 @@ def draws(
         return _log_prior(z, low, high) + fit - log_q
 
     for step in range(STEPS):
-        noise = _least(log_weights, noise)
+        least = _needed(u, seen, mean, std)
+        noise = _least(log_weights, noise).maximum(least)
         normal = _moments(z, log_weights(noise).softmax(0), high - low)
-        if step == STEPS - 1 or not bool(noise.any()):
+        if step == STEPS - 1 or bool((noise <= least).all()):
             break
         z, log_q = _drawn(*normal, PARTICLES, generator)
         mean, std = predict(z)
@@ -71,6 +74,23 @@ def _least(log_weights: Callable[[Tensor], Tensor], most: Tensor) -> Tensor:  # 
         good = enough(middle)
         low, high = torch.where(good, low, middle), torch.where(good, middle, high)
     return torch.where(enough(torch.zeros_like(most)), 0.0, high)
+
+
+def _needed(u: Tensor, seen: Tensor, mean: Tensor, std: Tensor) -> Tensor:  # (n,)
+    """The noise with which the best particle explains the observations; 0 where none is needed."""
+
+    def misfit(noise: Tensor) -> Tensor:
+        square = (u - mean) ** 2 / (std**2 + noise[:, None] ** 2)
+        return ((square * seen).sum(-1) / seen.sum(-1)).amin(0)
+
+    none = torch.zeros_like(u[:, 0])
+    high = ((u - mean) * seen).abs().amax((0, 2))  # leaves a misfit of at most 1
+    low = 1e-7 * high
+    for _ in range(20):
+        middle = (low * high).sqrt()
+        good = misfit(middle) <= 1
+        low, high = torch.where(good, low, middle), torch.where(good, middle, high)
+    return torch.where(misfit(none) <= MISFIT, none, high)
 
 
 def _moments(z: Tensor, weights: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
