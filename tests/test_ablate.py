@@ -104,9 +104,12 @@ def test_finished_cells_are_reused_by_the_same_trial_only(tmp_path, monkeypatch)
     assert len(calls) == 4
     ablate(["burgers"], tmp_path, **options)
     assert len(calls) == 4
-    (tmp_path / "cells" / "burgers-1-modern-test.json").write_text("{")
-    ablate(["burgers"], tmp_path, **options)
-    assert calls[4:] == [("burgers", 1.0, "modern")]
+    cells = tmp_path / "cells"
+    for torn in (b"{", b"[]", b"\xff\xfe", (cells / "burgers-3-modern-test.json").read_bytes()):
+        (cells / "burgers-1-modern-test.json").write_bytes(torn)
+        ablate(["burgers"], tmp_path, **options)
+    assert calls[4:] == 4 * [("burgers", 1.0, "modern")]
+    del calls[5:]
     ablate(["burgers"], tmp_path, **{**options, "samples": 7})
     assert len(calls) == 9
     ablate(["burgers"], tmp_path, split="validation", **options)

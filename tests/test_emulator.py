@@ -173,3 +173,14 @@ def test_what_an_emulator_cannot_have_is_refused(tmp_path):
         train("pme", tmp_path, model="emulator", sizes={"latent": 3})
     with pytest.raises(ValueError, match="`penalty` must be positive for softc and 0 otherwise"):
         train("pme", tmp_path, model="emulator", penalty=1.0)
+    with pytest.raises(ValueError, match="`parameters` must be a positive whole number, got 0"):
+        Emulator(parameters=0)
+    for ranges in ([(0, 1)], 3 * [(1, 1)], [(0, 1), (0, 1), (math.nan, 1)]):
+        with pytest.raises(ValueError, match=r"`ranges` must be 3 pairs \(low, high\)"):
+            Emulator(**SMALL).set_ranges(*ranges)
+
+
+def test_numbers_too_large_for_the_network_are_refused(network):
+    one = torch.rand(4, dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"`context\[2\]` must be finite"):
+        network.predict((one, one, 1e300 * one), ([0.05], [0.5]), 3)

@@ -71,4 +71,6 @@ def _stacked(context: Context, like: Tensor) -> Tensor:
             "`context` must hold arrays of one shape, (n, N) or (N,), with at least one point; got "
             f"shapes {', '.join(map(str, sorted(shapes))) or 'of nothing'}."
         )
+    for i, array in enumerate(arrays):
+        check.finite(f"context[{i}]", array)  # in the model's kind, where large numbers are not
     return torch.stack(arrays, dim=-1)

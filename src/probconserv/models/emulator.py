@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .. import _checks as check
+from .._errors import InputError
 from .._progress import track
 from ._inference import draws
 from ._predictor import Predictor, rows_at_once
@@ -34,6 +36,7 @@ class Emulator(Predictor):
         octaves: int = 4,
         min_std: float = 1e-4,
     ) -> None:
+        check.samples(parameters, "parameters")
         sizes = {"inputs": inputs, "parameters": parameters, "hidden": hidden}
         super().__init__(sizes | {"layers": layers, "octaves": octaves}, min_std)
         self.register_buffer("low", -torch.ones(inputs + parameters))
@@ -46,6 +49,13 @@ class Emulator(Predictor):
 
     def set_ranges(self, *ranges: tuple[float, float]) -> None:
         """The range of each coordinate and then of each parameter in training: scaled to -1..1."""
+        if len(ranges) != len(self.low) or not all(
+            -math.inf < low < high < math.inf for low, high in ranges
+        ):
+            raise InputError(
+                f"`ranges` must be {len(self.low)} pairs (low, high), one for each coordinate and "
+                f"parameter; got {ranges}."
+            )
         low, high = zip(*ranges, strict=True)
         self.low.copy_(torch.tensor(low))
         self.high.copy_(torch.tensor(high))

@@ -77,16 +77,19 @@ class _Kept:
         name = "-".join([*parts, trial.split]) + ".json"
         self.path = None if out is None else Path(out) / "cells" / name
         card = load(problem, *NETWORKS[network]).card
-        self.made_by = json.loads(json.dumps({"trial": dataclasses.asdict(trial), "card": card}))
+        made_by = {"value": value, "trial": dataclasses.asdict(trial), "card": card}
+        self.made_by = json.loads(json.dumps(made_by))  # as files have it
 
     def read(self) -> list[Record] | None:
         if self.path is None or not self.path.exists():
             return None
         try:
             kept = json.loads(self.path.read_text(encoding="utf-8"))
-        except json.JSONDecodeError:  # not ours
+        except ValueError:  # not ours
             return None
-        return kept["records"] if kept.get("made_by") == self.made_by else None
+        if not isinstance(kept, dict) or kept.get("made_by") != self.made_by:
+            return None
+        return kept.get("records")
 
     def write(self, found: list[Record]) -> None:
         if self.path is not None:
