@@ -255,13 +255,7 @@ def _updates(cell: list[dict[str, Any]]) -> Table:
 
     first = cell[0]
     at = "validation functions" if first["parameter"] is None else f"{first['parameter']:g}"
-    table = Table(
-        title=f"{first['problem']}, {at}, t = {first['time']:g}; network {first['network']}",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        padding=(0, 1, 0, 0),
-    )
+    table = _narrow(f"{first['problem']}, {at}, t = {first['time']:g}; network {first['network']}")
     table.add_column("update", no_wrap=True)
     for heading in ("LL", "MSE", "CRPS", "in 90 %", "front"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -285,13 +279,7 @@ def _scores(experiment: Any, cell: list[dict[str, Any]]) -> Table:
         f"{first['problem']}, {experiment.problem.parameter} = {first['parameter']:g}, "
         f"t = {first['time']:g}; protocol {first['protocol']}, weights {first['recipe']}"
     )
-    table = Table(
-        title=title,
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        padding=(0, 1, 0, 0),
-    )
+    table = _narrow(title)
     for heading in ("method", "CE", "LL", "paper", "MSE", "paper", "in 90 %"):
         table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=True)
     for record in cell:
@@ -312,6 +300,17 @@ def _scores(experiment: Any, cell: list[dict[str, Any]]) -> Table:
             f"{100 * record['coverage_90']:.0f}",
         )
     return table
+
+
+def _narrow(title: str) -> Table:
+    """A table of numbers for 80 columns."""
+    return Table(
+        title=title,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        padding=(0, 1, 0, 0),
+    )
 
 
 _COLUMNS = (

@@ -36,7 +36,7 @@ def draws(
     z = (low + (high - low) * even)[:, None].expand(-1, len(u), -1)
     log_q = z.new_zeros(z.shape[:2])
     mean, std = predict(z)
-    noise = ((mean - u) * seen).abs().amax((0, 2))  # so much makes all particles alike
+    noise = ((mean - u) * seen).abs().amax((0, 2))  # a start; it only falls
 
     def log_weights(std_added: Tensor) -> Tensor:
         wide = (std**2 + std_added[:, None] ** 2).sqrt()
@@ -68,12 +68,7 @@ def _least(log_weights: Callable[[Tensor], Tensor], most: Tensor) -> Tensor:  # 
         weights = log_weights(noise).softmax(0)
         return 1 / weights.square().sum(0) >= KEPT * len(weights)
 
-    low, high = 1e-7 * most, most
-    for _ in range(20):
-        middle = (low * high).sqrt()
-        good = enough(middle)
-        low, high = torch.where(good, low, middle), torch.where(good, middle, high)
-    return torch.where(enough(torch.zeros_like(most)), 0.0, high)
+    return torch.where(enough(torch.zeros_like(most)), 0.0, _smallest(enough, most))
 
 
 def _needed(u: Tensor, seen: Tensor, mean: Tensor, std: Tensor) -> Tensor:  # (n,)
@@ -83,14 +78,19 @@ def _needed(u: Tensor, seen: Tensor, mean: Tensor, std: Tensor) -> Tensor:  # (n
         square = (u - mean) ** 2 / (std**2 + noise[:, None] ** 2)
         return ((square * seen).sum(-1) / seen.sum(-1)).amin(0)
 
-    none = torch.zeros_like(u[:, 0])
-    high = ((u - mean) * seen).abs().amax((0, 2))  # leaves a misfit of at most 1
-    low = 1e-7 * high
+    most = ((u - mean) * seen).abs().amax((0, 2))  # leaves a misfit of at most 1
+    noise = _smallest(lambda noise: misfit(noise) <= 1, most)
+    return torch.where(misfit(torch.zeros_like(most)) <= MISFIT, 0.0, noise)
+
+
+def _smallest(good: Callable[[Tensor], Tensor], most: Tensor) -> Tensor:  # (n,) -> (n,)
+    """The least noise, from 1e-7 of `most` up to it, that is good; by bisection."""
+    low, high = 1e-7 * most, most
     for _ in range(20):
         middle = (low * high).sqrt()
-        good = misfit(middle) <= 1
-        low, high = torch.where(good, low, middle), torch.where(good, middle, high)
-    return torch.where(misfit(none) <= MISFIT, none, high)
+        fine = good(middle)
+        low, high = torch.where(fine, low, middle), torch.where(fine, middle, high)
+    return high
 
 
 def _moments(z: Tensor, weights: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
