@@ -1,0 +1,1 @@
+"""Labelled data, xarray in and xarray out: predictions in files that obey conservation laws."""
