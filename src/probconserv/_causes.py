@@ -24,18 +24,22 @@ class Cause(NamedTuple):
     misfit: float  # the root mean square of z that it leaves
 
     def __str__(self) -> str:
+        return self.said_of("b", "the prior")
+
+    def said_of(self, b: str, prior: str) -> str:
+        """The cause, with these names for b and for what is compared with it."""
         size = f"{float(f'{abs(self.amount):.3g}'):g}"  # three digits, without an exponent
         if self.kind == "factor":
             sign = "-" if self.amount < 0 else ""
-            return f"b is about {sign}{size} times what the prior says, check its units"
+            return f"{b} is about {sign}{size} times what {prior} says, check its units"
         if self.kind == "shift":
             late, sign = ("late", "+") if self.amount > 0 else ("early", "-")
             rows = "row" if size == "1" else "rows"
-            where = f"row i of the prior fits row i {sign} {size} of b"
-            return f"b comes about {size} {rows} too {late} ({where}), check its times"
+            where = f"row i of {prior} fits row i {sign} {size} of {b}"
+            return f"{b} comes about {size} {rows} too {late} ({where}), check its times"
         if self.kind == "offset":
-            return f"b is about {size} too {'large' if self.amount > 0 else 'small'} in every row"
-        return f"rows of b that are wrong by themselves: {size}"
+            return f"{b} is about {size} too {'large' if self.amount > 0 else 'small'} in every row"
+        return f"rows of {b} that are wrong by themselves: {size}"
 
 
 @dataclass(frozen=True, eq=False)

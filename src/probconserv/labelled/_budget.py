@@ -1,0 +1,177 @@
+"""One law's budget: the totals that it states beside those that the field has."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import xarray as xr
+
+from .._causes import Rows
+from ._passes import check_usable
+from ._plan import Plan, Ready
+from ._terms import Array
+
+TOLERANCE = 1e-6  # of the sum of |u| times cell sizes: a budget closes that is off by no more
+
+
+@dataclass(frozen=True, eq=False)
+class Budget:
+    """The totals of one law, an entry for every row; `before` and `after` also for every member."""
+
+    name: str
+    variables: tuple[str, ...]
+    over: tuple[str, ...]
+    unit: str | None
+    measure: str  # where the cell sizes come from
+    time: str | None  # which of the axes is time
+    total: xr.DataArray  # as the law states it
+    noise: xr.DataArray
+    before: xr.DataArray  # of the field
+    after: xr.DataArray | None  # of the updated field; None while that is not computed
+    terms: xr.DataArray  # the sum of |u| times cell sizes
+    count: xr.DataArray  # points that are not missing
+    spread: xr.DataArray  # standard deviation of the field's total if its points move together
+    independent: xr.DataArray  # and if they are independent
+
+    def imbalance(self, after: bool = False) -> xr.DataArray:
+        """|field - total| over the sum of |u|, for every row; of an ensemble the worst member's."""
+        has = self.after if after else self.before
+        assert has is not None
+        off = abs(has - self.total).where(self.count > 0, 0.0) / self._size
+        return off.max([dim for dim in off.dims if dim not in self.terms.dims])
+
+    def closes(self, tolerance: float = TOLERANCE, after: bool = False) -> bool:
+        """Whether every total is met, up to the tolerance and three times the noise."""
+        return bool((self.imbalance(after) <= tolerance + 3 * self.noise / self._size).all())
+
+    @property
+    def _size(self) -> xr.DataArray:
+        size = self.terms + abs(self.total)
+        return size.where(size > 0, 1.0)
+
+    @property
+    def z(self) -> xr.DataArray:
+        """Field - total in standard deviations, those of points that move together."""
+        return (self._mean(self.before) - self._mean(self.total)) / (
+            self.spread**2 + self.noise**2
+        ) ** 0.5
+
+    @property
+    def verdict(self) -> str:
+        """Whether the totals are plausible for a field with this uncertainty, and if not why."""
+        rows = self._rows()
+        wrong = int(rows.wrong.sum())
+        if not wrong:
+            return "the totals are plausible for a field with these standard deviations"
+        causes = [c.said_of("the total", "the field") for c in rows.causes() if c.kind != "rows"]
+        why = "; or ".join(causes) or "no factor, shift in time or constant explains it"
+        return (
+            f"{wrong} of {rows.wrong.numel()} totals are more than 5 standard deviations off, "
+            f"whatever the correlations: {why}"
+        )
+
+    def _rows(self) -> Rows:
+        dims = [*(d for d in self.terms.dims if d != self.time), *([self.time] if self.time else [])]
+        here = self._mean(self.before).transpose(*dims)
+
+        def tensor(array: xr.DataArray) -> torch.Tensor:
+            wide = array.broadcast_like(here).transpose(*dims)
+            return torch.from_numpy(np.array(wide.values, dtype=float))
+
+        std = (tensor(self.spread) ** 2 + tensor(self.noise) ** 2).sqrt()
+        slack = TOLERANCE * tensor(self._mean(self._size))
+        value = tensor(self._mean(self.total))
+        return Rows(tensor(here), value, std, slack, self.time is not None)
+
+    def _mean(self, array: xr.DataArray) -> xr.DataArray:
+        """Over members, if the array has them."""
+        return array.mean([dim for dim in array.dims if dim not in self.terms.dims])
+
+
+def budgets(plan: Plan, sums: Array, after: Array | None) -> list[Budget]:
+    """The budgets of a system, from what its passes summed, (*index, C)."""
+    parts = plan.kind.sums.unpack(sums)
+    check_usable(parts)
+    square = parts["square"]
+    if square.ndim > len(plan.index) + 1:
+        square = np.einsum("...kk->...k", square)
+    if plan.member is None:
+        share = 1 - plan.kind.correlation  # type: ignore[union-attr]
+        parts["independent"] = square / share if share else parts["spread"] ** 2
+    else:
+        parts["independent"] = parts["total"].var(-2, ddof=1)
+    return [_budget(plan, ready, parts, after) for ready in plan.laws]
+
+
+def _budget(
+    plan: Plan, ready: Ready, parts: Mapping[str, Array], after: Array | None
+) -> Budget:
+    def rows(values: Array) -> xr.DataArray:
+        """(*index, N, K) or (*index, K) -> the rows of the law, by their names."""
+        lead = values.shape[: len(plan.index)]
+        member = () if values.ndim == len(lead) + 1 else (plan.member,)
+        inner = [ready.points.rows[dim] for dim in ready.inner]
+        mine = values[..., ready.own].reshape(*values.shape[:-1], *inner)
+        found = xr.DataArray(mine, dims=(*plan.index, *member, *ready.inner))
+        return _labelled(found, ready)
+
+    law, points = ready.law, ready.points
+    shape = {dim: points.rows[dim] for dim in points.rows}
+    if after is not None and plan.member is not None:
+        after = after.reshape(*after.shape[:-1], -1, len(plan.kind.laws))
+    return Budget(
+        name=law.label,
+        variables=tuple(law.factors),
+        over=law.dims,
+        unit=points.unit,
+        measure=points.measure,
+        time=_time(points.first, law.time, shape),
+        total=_wide(ready.value, shape, ready),
+        noise=_wide(ready.noise, shape, ready),
+        before=rows(parts["total"]),
+        after=None if after is None else rows(after),
+        terms=rows(parts["terms"]),
+        count=rows(parts["count"]),
+        spread=rows(parts["spread"]),
+        independent=rows(np.sqrt(parts["independent"])),
+    )
+
+
+def _wide(given: xr.Variable, shape: Mapping[str, int], ready: Ready) -> xr.DataArray:
+    wide = given.set_dims({**shape, **{d: n for d, n in given.sizes.items() if d not in shape}})
+    return _labelled(xr.DataArray(wide.data, dims=wide.dims), ready)
+
+
+def _labelled(found: xr.DataArray, ready: Ready) -> xr.DataArray:
+    coords = {name: c.variable for name, c in ready.points.coords.items() if name in found.dims}
+    return found.assign_coords(coords)
+
+
+def _time(field: xr.DataArray, given: str | None, shape: Mapping[str, int]) -> str | None:
+    from .._errors import InputError
+    from ._lookup import time_of
+
+    try:
+        time = time_of(field, given)
+    except InputError:
+        return None
+    return time if time in shape else None
+
+
+def worst(array: xr.DataArray) -> tuple[float, str]:
+    """The largest entry and where it is, in words."""
+    if not array.ndim:
+        return float(array), ""
+    at = np.unravel_index(int(array.argmax()), array.shape)
+    entry = array[tuple(at)]
+    names = [f"{dim} {_shown(entry, dim, i)}" for dim, i in zip(array.dims, at, strict=True)]
+    return float(entry), ", ".join(names)
+
+
+def _shown(entry: xr.DataArray, dim: Any, number: int) -> str:
+    if dim not in entry.coords:
+        return f"number {number}"
+    value = entry[dim].values.item() if entry[dim].dtype.kind != "M" else entry[dim].values
+    return f"{value:g}" if isinstance(value, float) else str(value).removesuffix("T00:00:00.000000000")

@@ -1,0 +1,170 @@
+"""`enforce` and `check` for a dataset."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import dask
+import dask.array as da
+import xarray as xr
+
+from .. import __version__
+from .._errors import InputError
+from ._budget import budgets
+from ._law import Law
+from ._lookup import Given, nearest
+from ._plan import Plan, Spread, plans
+from ._report import Report
+from ._update import first_pass, lazy, one_pass, outcome, second_pass, solve
+
+Std = Given | Mapping[str, Given] | None
+REPORT = "probconserv_report"
+
+
+def enforce(
+    dataset: xr.Dataset,
+    *laws: Law,
+    std: Std = None,
+    member: str | None = None,
+    correlation: float = 0.0,
+    shrinkage: float | None = None,
+    jointly: Sequence[str] = (),
+    minimum: float | None = None,
+) -> xr.Dataset:
+    """The dataset with its variables updated so that the laws hold: Step 2 for labelled data.
+
+    The variables are means with a standard deviation each, or an ensemble. std: the name of the
+    standard deviations, a number, or a mapping from variables to them; they are updated too.
+    member: the dimension of an ensemble, of which every member is made to hold. correlation: of the
+    errors of any two points, for `std`: 0 moves points by variance times cell size, towards 1 by
+    standard deviation. shrinkage: of an ensemble's covariance towards independent points, 0 to 1;
+    one over the number of members if not given. jointly: dimensions beside `over` that an
+    ensemble's update couples, such as time. minimum: values pushed below it are counted.
+
+    Data in memory are computed, dask arrays stay lazy; the totals that the update starts from are
+    computed now in both cases. The report is in the attribute `probconserv_report`.
+
+    >>> field = xr.Dataset({"u": ("x", [1.0, 2.0, 3.0]), "s": ("x", [0.1, 0.2, 0.1])})
+    >>> enforce(field, Law("u", "x", total=7.0, measure=1.0), std="s")["u"].values.sum()
+    np.float64(7.0)
+    """
+    work = Work.of(dataset, laws, Spread(std, member, correlation, shrinkage, tuple(jointly)), minimum)
+    sums = dask.compute(*work.first)
+    found = [second_pass(plan, solve(plan, s)) for plan, s in zip(work.plans, sums, strict=True)]
+    if lazy(work.plans):
+        return work.finished(found, work.report(sums))
+    after = [outcome(plan, new, minimum, {}) for plan, new in zip(work.plans, found, strict=True)]
+    found, after = dask.compute(found, after)
+    return work.finished(found, work.report(sums, after))
+
+
+def check(
+    dataset: xr.Dataset,
+    *laws: Law,
+    std: Std = None,
+    member: str | None = None,
+) -> Report:
+    """Whether the laws hold as the data are: print it, or ask `.closes()`; nothing is changed.
+
+    Arguments are those of `enforce`; without `std` and `member` it cannot say whether a total is
+    plausible.
+    """
+    given = 0.0 if std is None and member is None else std
+    work = Work.of(dataset, laws, Spread(given, member), None)
+    return work.report(dask.compute(*work.first))
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """A dataset and laws, ready for the passes."""
+
+    dataset: xr.Dataset
+    plans: Sequence[Plan]
+    spread: Spread
+    minimum: float | None
+
+    @classmethod
+    def of(
+        cls, dataset: xr.Dataset, laws: Sequence[Law], spread: Spread, minimum: float | None
+    ) -> "Work":
+        if not isinstance(dataset, xr.Dataset):
+            raise InputError(f"`dataset` must be an xarray.Dataset, got {type(dataset).__name__}.")
+        _check(dataset, spread)
+        return cls(dataset, plans(dataset, laws, spread), spread, minimum)
+
+    @property
+    def first(self) -> list[da.Array]:
+        return [first_pass(plan) for plan in self.plans]
+
+    @property
+    def one_pass(self) -> bool:
+        return all(map(one_pass, self.plans))
+
+    def report(self, sums: Any, after: Any = None) -> Report:
+        after = after or [(None, {})] * len(self.plans)
+        found = [
+            budget
+            for plan, s, (totals, _) in zip(self.plans, sums, after, strict=True)
+            for budget in budgets(plan, s, totals)
+        ]
+        below = {name: int(n) for _, counts in after for name, n in counts.items() if n}
+        return Report(tuple(found), self._method, self.minimum, below)
+
+    @property
+    def _method(self) -> str:
+        kind = self.plans[0].kind
+        if self.spread.member is None:
+            return f"mean and standard deviation, correlation {self.spread.correlation:g}"
+        tied = f", jointly over {', '.join(self.spread.jointly)}" if self.spread.jointly else ""
+        return f"ensemble of {kind.members}, shrinkage {kind.shrinkage:.3g}{tied}"  # type: ignore[union-attr]
+
+    def finished(self, found: Any, report: Report) -> xr.Dataset:
+        """A copy of the dataset with the new values, a line of history and the report."""
+        out = self.dataset.copy()
+        for plan, new in zip(self.plans, found, strict=True):
+            for name, arrays in new.items():
+                self._put(out, name, arrays)
+        line = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} probconserv {__version__}: enforced " + (
+            "; ".join(f"{b.name} over {', '.join(b.over)}" for b in report.budgets)
+        )
+        before = out.attrs.get("history")
+        history = f"{before}\n{line}" if isinstance(before, str) and before else line
+        return out.assign_attrs({"history": history, REPORT: report.json()})
+
+    def _put(self, out: xr.Dataset, name: str, arrays: tuple[xr.Variable, ...]) -> None:
+        out[name] = out[name].copy(data=arrays[0].data)
+        if len(arrays) == 1:
+            return
+        given = self.spread.std.get(name) if isinstance(self.spread.std, Mapping) else self.spread.std
+        if isinstance(given, xr.DataArray):
+            out[str(given.name or f"{name}_std")] = given.copy(data=None) if False else (
+                arrays[1].dims,
+                arrays[1].data,
+                given.attrs,
+            )
+            return
+        assert isinstance(given, str)
+        old = out[given].variable
+        out[given] = xr.Variable(arrays[1].dims, arrays[1].data, old.attrs, old.encoding)
+
+
+def _check(dataset: xr.Dataset, spread: Spread) -> None:
+    if spread.member is not None and spread.std is not None:
+        raise InputError("`std` and `member` are two ways to say how uncertain a field is: give one.")
+    if spread.member is not None and spread.member not in dataset.dims:
+        raise InputError(
+            f"`member`: no dimension {spread.member!r} here. {nearest(spread.member, dataset.dims)}"
+        )
+    if spread.member is not None and spread.correlation:
+        raise InputError("`correlation` is for `std`; an ensemble has its own. See `shrinkage`.")
+    for name in ("correlation", "shrinkage"):
+        value = getattr(spread, name)
+        if value is not None and not 0 <= value <= 1:
+            raise InputError(f"`{name}` must lie between 0 and 1, got {value!r}.")
+    for dim in spread.jointly:
+        if dim not in dataset.dims:
+            raise InputError(f"`jointly`: no dimension {dim!r} here. {nearest(dim, dataset.dims)}")
+
+
+

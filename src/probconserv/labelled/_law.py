@@ -1,0 +1,65 @@
+"""A law of labelled data: which sums of which variables are known."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import xarray as xr
+
+from .._errors import InputError
+from ._lookup import Given
+
+INITIAL = "initial"
+
+
+@dataclass(frozen=True, eq=False)
+class Law:
+    """The sum of `variables` times cell sizes over the dimensions `over` is `total`.
+
+    variables: a name, or names with factors ({"temperature": "heat_capacity", "ice": -3.3e5}): the
+    sum of factor times variable, each factor a number, a name or a DataArray. over: dimensions to
+    sum over; every index of the others (a time, a level) has a total of its own. total: a number, a
+    name in the dataset, a DataArray, or "initial", what the field has at its first time (each
+    member what it has itself). inflow, outflow: rates that add to and take from the total, names or
+    DataArrays, linear between times; per second if times are dates, else per unit of time; those
+    with dimensions in `over` are densities and summed with the cell sizes. measure: cell areas or
+    volumes; found by bounds, cell_measures or coordinates if not given. where: which points count,
+    the others stay as they are; regions: a number for each point, whose regions have a total each.
+    noise: standard deviation of the total, 0 is exact. time: the dimension, if its name or
+    coordinate does not tell. name: for the report.
+    """
+
+    variables: str | Mapping[str, Given]
+    over: str | Sequence[str]
+    total: Given = INITIAL
+    inflow: Given | Sequence[Given] = ()
+    outflow: Given | Sequence[Given] = ()
+    measure: Given | None = None
+    where: str | xr.DataArray | None = None
+    regions: str | xr.DataArray | None = None
+    noise: Given = 0.0
+    time: str | None = None
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.factors:
+            raise InputError("`variables` of a law must name at least one variable.")
+        if not self.dims or not all(isinstance(dim, str) for dim in self.dims):
+            raise InputError(f"`over` must name the dimensions to sum over; got {self.over!r}.")
+        if len(set(self.dims)) < len(self.dims):
+            raise InputError(f"`over` names a dimension twice: {', '.join(self.dims)}.")
+
+    @property
+    def factors(self) -> Mapping[str, Given]:
+        return {self.variables: 1.0} if isinstance(self.variables, str) else self.variables
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        return (self.over,) if isinstance(self.over, str) else tuple(self.over)
+
+    @property
+    def label(self) -> str:
+        return self.name or " + ".join(self.factors)
+
+
+def listed(given: Given | Sequence[Given]) -> list[Given]:
+    return list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]  # type: ignore[list-item]

@@ -1,0 +1,256 @@
+r"""Step 2 in two passes over blocks: sums of every block, one small solve, every block moved.
+
+The covariance is Sigma = F^T F + diag(D), a few shared directions F and a variance D of the rest,
+so that sums over the points are all that the update needs of the whole field:
+
+    first pass    G mu,   G F^T,   G D G^T
+    solve         S = G F^T F G^T + G D G^T + noise^2,   lambda = S^-1 (b - G mu)
+    second pass   u + (F^T F + D) G^T lambda, and likewise the variance
+
+`probconserv.condition` gives the same for a `Diagonal` or `LowRank` field in memory; here no point
+is ever seen together with all others. Arrays are (I, P) as in `_terms`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from .._errors import InfeasibleError, InputError
+from .._given import UNMET
+from ._terms import Array, Layout, Terms, adjoint, counted, quadratic, seen_totals, squares, totals
+
+NONE_LEFT = 1e-13  # share of the largest variance below which rows are decided by others
+
+
+@dataclass(frozen=True)
+class Moments:
+    """A field given as mean and standard deviation.
+
+    `correlation` is that of the errors of any two points: F = sqrt(correlation) std.
+    """
+
+    laws: tuple[str, ...]  # of each row, its name
+    single: bool  # one law: its rows are disjoint, so that G D G^T is diagonal
+    correlation: float = 0.0
+
+    @property
+    def sums(self) -> Layout:
+        return Layout(_sums(len(self.laws), self.single) | {"total": (len(self.laws),)})
+
+    @property
+    def steps(self) -> Layout:
+        rows = len(self.laws)
+        sizes = {"along": (rows,), "inverse": (rows,) if self.single else (rows, rows)}
+        if self.correlation:
+            sizes |= {"mixed": (rows,), "common": (), "lost": ()}
+        return Layout(sizes)
+
+    def summed(self, mean: Array, std: Array, terms: Terms) -> Array:
+        """The first pass over a block, (I, C)."""
+        rows = len(self.laws)
+        total, mean, missing = seen_totals(mean, terms, rows)
+        std = std.astype(float, copy=False)
+        if missing is not None:
+            std = np.where(missing, 0.0, std)
+        square = (1 - self.correlation) * squares(np.square(std), terms, rows, self.single)
+        parts = _about(mean, std, missing, terms, rows)
+        return self.sums.pack(parts | {"total": total, "square": square})
+
+    def solved(self, sums: Array, value: Array, noise: Array) -> Array:
+        """What the second pass needs, from the sums over all points and b, (I, K)."""
+        parts = self.sums.unpack(sums)
+        check_usable(parts)
+        residual = np.where(parts["count"] > 0, value - parts["total"], 0.0)
+        shared = self.correlation**0.5 * parts["spread"]
+        if self.single and not self.correlation:
+            variance = parts["square"] + noise**2
+            inverse = np.divide(1, variance, out=np.zeros_like(variance), where=variance > 0)
+            along = inverse * residual
+            _check_met(self.laws, residual - variance * along, parts, value)
+            return self.steps.pack({"along": along, "inverse": inverse})
+        matrix = _dense(parts["square"]) + shared[:, :, None] * shared[:, None, :]
+        matrix = matrix + _dense(np.broadcast_to(noise**2, residual.shape))
+        inverse, _ = _inverses(matrix)
+        along = _times(inverse, residual)
+        _check_met(self.laws, residual - _times(matrix, along), parts, value)
+        mixed = _times(inverse, shared)
+        steps = {"along": along, "mixed": mixed}
+        steps |= {"common": (shared * along).sum(-1), "lost": (shared * mixed).sum(-1)}
+        steps["inverse"] = np.einsum("ikk->ik", inverse) if self.single else inverse
+        return self.steps.pack(steps)
+
+    def mean(self, mean: Array, std: Array, terms: Terms, steps: Array) -> Array:
+        """The second pass over a block: its mean, (I, P)."""
+        parts = self.steps.unpack(steps)
+        std = std.astype(float, copy=False)
+        shift = adjoint(terms, parts["along"])
+        shift *= (1 - self.correlation) * np.square(std)
+        if self.correlation:
+            shift += self.correlation**0.5 * std * counted(terms) * parts["common"][:, None]
+        return np.add(mean, shift, out=shift)
+
+    def std(self, std: Array, terms: Terms, steps: Array) -> Array:
+        """The second pass over a block: its standard deviation, (I, P)."""
+        parts = self.steps.unpack(steps)
+        std = std.astype(float, copy=False)
+        variance = np.square(std)
+        rest = (1 - self.correlation) * variance if self.correlation else variance
+        lost = quadratic(terms, parts["inverse"], self.single)
+        lost *= np.square(rest)
+        if self.correlation:
+            shared = self.correlation**0.5 * std * counted(terms)
+            lost += 2 * shared * rest * adjoint(terms, parts["mixed"])
+            lost += np.square(shared) * parts["lost"][:, None]
+        variance -= lost
+        np.maximum(variance, 0, out=variance)  # takes off rounding
+        return np.sqrt(variance, out=variance)
+
+
+@dataclass(frozen=True)
+class Members:
+    """An ensemble of N members on the last axis, (I, P, N).
+
+    Sigma is its covariance, shrunk towards independent points: F the deviations from the mean over
+    sqrt(N - 1), times sqrt(1 - shrinkage); D the variance, times shrinkage. Every member is moved
+    by its own residual. With noise W the deviations are moved by the reduced gain
+    Sigma G^T V^-1 (V + W)^-1, V V = S, whose result has the right covariance without random draws.
+    """
+
+    laws: tuple[str, ...]
+    single: bool
+    members: int
+    shrinkage: float
+
+    @property
+    def sums(self) -> Layout:
+        rows = len(self.laws)
+        return Layout(_sums(rows, self.single) | {"total": (self.members, rows)})
+
+    @property
+    def steps(self) -> Layout:
+        n, rows = self.members, len(self.laws)
+        return Layout({"along": (n, rows), "mixing": (n, n)})
+
+    def summed(self, x: Array, terms: Terms) -> Array:
+        x, rows = x.astype(float, copy=False), len(self.laws)
+        missing = np.isnan(x).any(-1)  # a point that one member lacks is missing in all
+        if missing.any():
+            x = np.where(missing[..., None], 0.0, x)
+        variance = x.var(-1, ddof=1)
+        parts = _about(x.mean(-1), np.sqrt(variance), missing, terms, rows)
+        each = [totals(x[..., number], terms, rows) for number in range(self.members)]
+        parts["total"] = np.stack(each, axis=1)
+        parts["square"] = self.shrinkage * squares(variance, terms, rows, self.single)
+        return self.sums.pack(parts)
+
+    def solved(self, sums: Array, value: Array, noise: Array) -> Array:  # value (I, N or 1, K)
+        parts = self.sums.unpack(sums)
+        check_usable(parts)
+        here = parts["count"] > 0
+        total = np.where(here[:, None], parts["total"], 0.0)
+        residual = np.where(here[:, None], value, 0.0) - total
+        deviation = total - total.mean(1, keepdims=True)
+        scale = (1 - self.shrinkage) / (self.members - 1)
+        noise = np.where(here, noise, 0.0)
+        matrix = _dense(parts["square"]) + _dense(noise**2)
+        matrix = matrix + scale * np.einsum("ink,inl->ikl", deviation, deviation)
+        inverse, reduced = _inverses(matrix, noise)
+        met = np.einsum("ikl,inl->ink", matrix @ inverse, residual)
+        _check_met(self.laws, np.abs(residual - met).max(1), parts, np.abs(value).max(1))
+        mean = residual.mean(1, keepdims=True)
+        along = np.einsum("ikl,inl->ink", inverse, mean)
+        along = along + np.einsum("ikl,inl->ink", reduced, residual - mean)
+        mixing = scale * np.einsum("imk,ink->imn", deviation, along)
+        return self.steps.pack({"along": along, "mixing": mixing})
+
+    def each(self, x: Array, terms: Terms, steps: Array) -> Array:
+        """The second pass over a block: its members, (I, P, N)."""
+        parts = self.steps.unpack(steps)
+        x = x.astype(float)
+        deviation = x - x.mean(-1, keepdims=True)
+        shift = np.matmul(deviation, parts["mixing"]) * counted(terms)[..., None]
+        if self.shrinkage:
+            rest = self.shrinkage * np.square(deviation).sum(-1) / (self.members - 1)
+            for number in range(self.members):
+                shift[..., number] += rest * adjoint(terms, parts["along"][:, number])
+        return np.add(x, shift, out=shift)
+
+
+def check_usable(parts: Mapping[str, Array]) -> None:
+    """Refuse infinite values and what is no standard deviation."""
+    if not np.isfinite(parts["terms"]).all():
+        raise InputError("the field has infinite values. Missing ones are NaN or _FillValue.")
+    if parts["negative"].any() or not np.isfinite(parts["spread"]).all():
+        raise InputError(
+            "`std` is negative, infinite or missing at points that have a mean. It is a standard "
+            "deviation, at every point of the field."
+        )
+
+
+def _sums(rows: int, single: bool) -> dict[str, tuple[int, ...]]:
+    """The sums of any kind of field: what the rows are made of, and G D G^T."""
+    kinds: dict[str, tuple[int, ...]] = dict.fromkeys(("count", "terms", "spread"), (rows,))
+    return kinds | {"negative": (), "square": (rows,) if single else (rows, rows)}
+
+
+def _about(
+    mean: Array, std: Array, missing: Array | None, terms: Terms, rows: int
+) -> dict[str, Array]:
+    """Points, sum |g u| and sum |g| std of every row; `mean` and `std` are 0 where missing."""
+    sizes = [term.weighing(np.abs(term.weights)) for term in terms]
+    there = [term.weighing((term.weights != 0).astype(float)) for term in terms]
+    seen = np.ones((1, mean.shape[1])) if missing is None else (~missing).astype(float)
+    count = np.broadcast_to(totals(seen, there, rows), (len(mean), rows))
+    return {
+        "count": count,
+        "terms": totals(np.abs(mean), sizes, rows),
+        "spread": totals(std, sizes, rows),
+        "negative": (std.min(-1) < 0).astype(float),
+    }
+
+
+def _check_met(laws: tuple[str, ...], missed: Array, parts: Mapping[str, Array], b: Array) -> None:
+    """Rows that nothing can move must hold already."""
+    size = parts["terms"] + np.abs(b)
+    wrong = (np.abs(missed) > UNMET * size) & (parts["count"] > 0)
+    if wrong.any():
+        index, row = np.argwhere(wrong)[0]
+        raise InfeasibleError(
+            f"{int(wrong.sum())} totals cannot be met, the first of `{laws[row]}`, by "
+            f"{np.abs(missed[index, row]):.3g}: the standard deviations or the members' spread "
+            "leave nothing to move there, or laws contradict each other. Ways out: more spread, "
+            "`shrinkage` for an ensemble, `noise` for the law."
+        )
+
+
+def _dense(square: Array) -> Array:  # (I, K) or (I, K, K) -> (I, K, K)
+    return square if square.ndim == 3 else square[:, :, None] * np.eye(square.shape[-1])
+
+
+def _times(matrix: Array, vector: Array) -> Array:
+    return np.matmul(matrix, vector[..., None])[..., 0]
+
+
+def _inverses(matrix: Array, noise: Array | None = None) -> tuple[Array, Array]:
+    """S^-1, and V^-1 (V + W)^-1 with V V = S and W = diag(noise).
+
+    Directions without variance, such as those of a law that follows from others, are left out.
+    """
+    size = np.sqrt(np.einsum("ikk->ik", matrix))
+    size = np.where(size > 0, size, 1.0)
+    units = size[:, :, None] * size[:, None, :]  # laws may be of kilograms and of joules
+    scaled = matrix / units
+    inverse = _spectral(scaled, -1) / units
+    if noise is None or not noise.any():
+        return inverse, inverse
+    both = _spectral(scaled, 0.5) + _dense(noise / size)
+    return inverse, _spectral(scaled, -0.5) @ _spectral(both, -1) / units
+
+
+def _spectral(matrix: Array, power: float) -> Array:
+    """A power of a symmetric matrix, on the directions in which it is not 0."""
+    values, vectors = np.linalg.eigh(matrix)
+    kept = values > NONE_LEFT * values.shape[-1] * values[:, -1:]
+    powers = np.where(kept, np.where(kept, values, 1.0) ** power, 0.0)
+    return (vectors * powers[:, None]) @ vectors.mT

@@ -1,0 +1,178 @@
+"""Laws that share variables, as one system: its rows, and what every point adds to them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from .._errors import InputError
+from ._graph import Axes, Piece
+from ._law import Law
+from ._lookup import array, match
+from ._passes import Members, Moments
+from ._terms import Array
+from ._totals import Totals
+from ._weights import REGION, Points, points
+
+
+@dataclass(frozen=True, eq=False)
+class Ready:
+    """A law with its points, its totals and its place among the rows of the system."""
+
+    law: Law
+    points: Points
+    value: xr.Variable
+    noise: xr.Variable
+    inner: tuple[str, ...]  # axes of its rows that are not indices of the system
+    first: int
+
+    @property
+    def rows(self) -> int:
+        return prod(self.points.rows[dim] for dim in self.inner)
+
+    @property
+    def own(self) -> slice:
+        return slice(self.first, self.first + self.rows)
+
+    def piece(self, name: str) -> Piece:
+        labels: xr.Variable | None = None
+        for dim in self.inner:
+            size = self.points.rows[dim]
+            codes = self.points.regions if dim == REGION else xr.Variable(dim, np.arange(size))
+            assert codes is not None
+            labels = codes if labels is None else labels * size + codes
+        return Piece(self.points.weights[name], labels, self.first, self.rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """One system: variables that laws tie together."""
+
+    kind: Moments | Members
+    laws: tuple[Ready, ...]
+    arrays: Mapping[str, tuple[xr.Variable, ...]]  # of each variable: mean and std, or members
+    index: tuple[str, ...]  # axes along which the system falls apart
+    sizes: Mapping[str, int]  # of all axes
+    member: str | None
+
+    def axes(self, name: str) -> Axes:
+        dims = self.arrays[name][0].dims
+        rest = tuple(str(d) for d in dims if d not in self.index and d != self.member)
+        return Axes(self.index, rest, self.member)
+
+    def pieces(self, name: str) -> list[Piece]:
+        return [ready.piece(name) for ready in self.laws if name in ready.points.weights]
+
+    def value(self) -> Array:  # (*index, K), or (*index, N or 1, K) for members
+        return self._side_by_side("value", self.member is not None)
+
+    def noise(self) -> Array:  # (*index, K)
+        return self._side_by_side("noise", False)
+
+    def _side_by_side(self, which: str, members: bool) -> Array:
+        parts: list[Array] = []
+        for ready in self.laws:
+            given: xr.Variable = getattr(ready, which)
+            tail = {dim: ready.points.rows[dim] for dim in ready.inner}
+            lead = {dim: self.sizes[dim] for dim in self.index}
+            if members:
+                assert self.member is not None
+                lead[self.member] = self.sizes[self.member] if self._own_totals else 1
+            wide = given.set_dims({**lead, **tail}).transpose(*lead, *tail)
+            parts.append(wide.values.reshape(*lead.values(), ready.rows))
+        return np.concatenate(parts, axis=-1)
+
+    @property
+    def _own_totals(self) -> bool:
+        return any(self.member in ready.value.dims for ready in self.laws)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How uncertain the field is: `std` of each variable, or an ensemble along `member`."""
+
+    std: Any = None
+    member: str | None = None
+    correlation: float = 0.0
+    shrinkage: float | None = None
+    jointly: tuple[str, ...] = ()
+
+
+def plans(dataset: xr.Dataset, laws: Sequence[Law], spread: Spread) -> list[Plan]:
+    """The systems that the laws make, each as small as can be."""
+    named = _named(laws)
+    ready = [(law, points(dataset, law, spread.member)) for law in named]
+    groups: list[list[int]] = []
+    for number, law in enumerate(named):
+        near = [g for g in groups if any(set(named[i].factors) & set(law.factors) for i in g)]
+        groups = [g for g in groups if g not in near] + [[*sum(near, []), number]]
+    return [_plan(dataset, [ready[i] for i in sorted(group)], spread) for group in groups]
+
+
+def _named(laws: Sequence[Law]) -> list[Law]:
+    if not laws:
+        raise InputError("at least one law is needed.")
+    for law in laws:
+        if not isinstance(law, Law):
+            raise InputError(f"laws are made by `Law(...)`; got {type(law).__name__}.")
+    return list(laws)
+
+
+def _plan(dataset: xr.Dataset, group: list[tuple[Law, Points]], spread: Spread) -> Plan:
+    fields = {name: field for _, p in group for name, field in p.fields.items()}
+    tied = {dim for law, _ in group for dim in law.dims} | set(spread.jointly) | {spread.member}
+    first, *others = fields.values()
+    index = tuple(
+        str(d) for d in first.dims if d not in tied and all(d in o.dims for o in others)
+    )
+    ready, row = [], 0
+    for law, its in group:
+        totals = Totals(dataset, law, its, spread.member)
+        inner = tuple(dim for dim in its.rows if dim not in index)
+        ready.append(Ready(law, its, totals.value(), totals.noise(), inner, row))
+        row += ready[-1].rows
+    sizes = {str(d): n for field in fields.values() for d, n in field.sizes.items()}
+    names = tuple(each.law.label for each in ready for _ in range(each.rows))
+    kind, arrays = _kind(dataset, fields, names, len(ready) == 1, spread)
+    return Plan(kind, tuple(ready), arrays, index, sizes, spread.member)
+
+
+def _kind(
+    dataset: xr.Dataset,
+    fields: Mapping[str, xr.DataArray],
+    rows: tuple[str, ...],
+    single: bool,
+    spread: Spread,
+) -> tuple[Moments | Members, dict[str, tuple[xr.Variable, ...]]]:
+    if spread.member is None:
+        arrays = {
+            name: (field.variable, _std(dataset, field, spread.std))
+            for name, field in fields.items()
+        }
+        return Moments(rows, single, spread.correlation), arrays
+    for name, field in fields.items():
+        if spread.member not in field.dims:
+            raise InputError(f"`{name}` has no dimension {spread.member!r} for its members.")
+    members = fields[next(iter(fields))].sizes[spread.member]
+    if members < 2:
+        raise InputError(f"an ensemble needs two members or more; {spread.member!r} has {members}.")
+    shrinkage = 1 / members if spread.shrinkage is None else spread.shrinkage
+    return (
+        Members(rows, single, members, shrinkage),
+        {name: (field.variable,) for name, field in fields.items()},
+    )
+
+
+def _std(dataset: xr.Dataset, field: xr.DataArray, given: Any) -> xr.Variable:
+    std = given.get(field.name) if isinstance(given, Mapping) else given
+    if std is None:
+        raise InputError(
+            f"how uncertain is `{field.name}`? Give `std`, a variable or a number (any number moves "
+            "points alike), or `member` for an ensemble."
+        )
+    found = array(dataset, std, "std", field)
+    match(found, field, "std")
+    return found.variable

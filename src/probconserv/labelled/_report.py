@@ -1,0 +1,93 @@
+"""The report of an update: every budget before and after, and what else a user should know."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ._budget import TOLERANCE, Budget, worst
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """What was asked, what the field had and has, and how much it took."""
+
+    budgets: tuple[Budget, ...]
+    method: str
+    minimum: float | None = None
+    below: Mapping[str, int] = field(default_factory=dict)  # values that were pushed below minimum
+    notes: tuple[str, ...] = ()
+
+    def closes(self, tolerance: float = TOLERANCE, after: bool = False) -> bool:
+        """Whether all budgets close."""
+        return all(budget.closes(tolerance, after) for budget in self.budgets)
+
+    @property
+    def is_done(self) -> bool:
+        return all(budget.after is not None for budget in self.budgets)
+
+    def __str__(self) -> str:
+        lines = [line for budget in self.budgets for line in _lines(budget)]
+        lines += [f"update: {self.method}"] if self.is_done else []
+        lines += [
+            f"{count} values of {name} were pushed below {self.minimum:g}"
+            for name, count in self.below.items()
+        ]
+        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+
+    def summary(self) -> dict[str, Any]:
+        """The figures of the report, as JSON takes them."""
+        return {
+            "laws": [_figures(budget) for budget in self.budgets],
+            "method": self.method,
+            "minimum": self.minimum,
+            "below_minimum": dict(self.below),
+            "notes": list(self.notes),
+        }
+
+    def json(self) -> str:
+        return json.dumps(self.summary())
+
+
+def _lines(budget: Budget) -> list[str]:
+    unit = f" in {budget.unit}" if budget.unit else ""
+    rows = int(budget.terms.size)
+    empty = int((budget.count == 0).sum())
+    lines = [
+        f"{budget.name}, summed over {', '.join(budget.over)}{unit}",
+        f"  weights: {budget.measure}",
+        f"  {rows} total{'s' * (rows != 1)}{f', {empty} without data' if empty else ''}",
+        f"  before: {_imbalance(budget, False)}",
+    ]
+    if budget.after is not None:
+        lines.append(f"  after:  {_imbalance(budget, True)}")
+    return [*lines, f"  {budget.verdict}"]
+
+
+def _imbalance(budget: Budget, after: bool) -> str:
+    off, where = worst(budget.imbalance(after))
+    has = budget.after if after else budget.before
+    assert has is not None
+    gap, _ = worst(abs(has - budget.total))
+    word = "closes" if budget.closes(after=after) else "does not close"
+    return f"{word}; off by at most {off:.1e} of the sum of |u|{f' ({where})' if where else ''}, {gap:.4g} in total"
+
+
+def _figures(budget: Budget) -> dict[str, Any]:
+    figures = {
+        "name": budget.name,
+        "variables": list(budget.variables),
+        "over": list(budget.over),
+        "units": budget.unit,
+        "weights": budget.measure,
+        "totals": int(budget.terms.size),
+        "imbalance_before": float(budget.imbalance().max()),
+        "closed_before": budget.closes(),
+        "verdict": budget.verdict,
+    }
+    if budget.after is not None:
+        figures |= {
+            "imbalance_after": float(budget.imbalance(True).max()),
+            "closed_after": budget.closes(after=True),
+        }
+    return figures

@@ -1,0 +1,153 @@
+"""The totals of a law: numbers, variables, or what the field starts with and gains."""
+
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from .._errors import InputError
+from . import _units
+from ._graph import Axes, Piece, summed
+from ._law import INITIAL, Law, listed
+from ._lookup import Given, array, elapsed, find, match, nearest, time_of
+from ._terms import Array, Terms, totals
+from ._weights import REGION, Points
+
+
+class Totals:
+    """b and its noise, for the rows of one law."""
+
+    def __init__(self, dataset: xr.Dataset, law: Law, points: Points, member: str | None) -> None:
+        self.dataset, self.law, self.points, self.member = dataset, law, points, member
+
+    def value(self) -> xr.Variable:
+        """b, with some of the axes of the rows, and that of members if each has its own."""
+        start = self._start()
+        rates = [(rate, 1.0, "inflow") for rate in listed(self.law.inflow)]
+        rates += [(rate, -1.0, "outflow") for rate in listed(self.law.outflow)]
+        value = start + self._gained(rates, start) if rates else start
+        bad = ~np.isfinite(value.values)
+        if bad.any():
+            at = ", ".join(
+                f"{dim} {number}" for dim, number in zip(value.dims, np.argwhere(bad)[0], strict=True)
+            )
+            raise InputError(
+                f"`total` of {self.law.label} is missing or infinite{f' at {at}' if at else ''}. "
+                "Every row needs a total."
+            )
+        return value
+
+    def noise(self) -> xr.Variable:
+        """The standard deviation of b."""
+        noise = self._of_rows(self.law.noise, "noise")
+        if not (noise.values >= 0).all() or not np.isfinite(noise.values).all():
+            raise InputError(
+                "`noise` is a standard deviation, finite and not negative; 0 asks for an exact total."
+            )
+        return noise
+
+    def _start(self) -> xr.Variable:
+        if not isinstance(self.law.total, str) or self.law.total != INITIAL:
+            return self._of_rows(self.law.total, "total")
+        time = time_of(self.points.first, self.law.time)
+        if time not in self.points.rows:
+            raise InputError(
+                f"`total` is {INITIAL!r}, but {self.law.label} is summed over {time!r}, its time. "
+                "Give the total as a number or a variable."
+            )
+        found: Any = 0.0
+        for name, field in self.points.fields.items():
+            weights, start = self.points.weights[name], _at_start(field.variable, time)
+            if self.member in start.dims:  # a point that one member lacks is missing in all
+                start = start.where(start.notnull().all(self.member))
+            found = found + self._sum(start, _at_start(weights, time))
+        return found
+
+    def _sum(self, field: xr.Variable, weights: xr.Variable) -> xr.Variable:
+        """The rows of a field, computed now."""
+        rows = [dim for dim in (*self.points.rows, self.member) if dim in field.dims]
+        regions = self.points.rows.get(REGION)
+        rest = tuple(str(dim) for dim in field.dims if dim not in rows)
+        piece = Piece(weights, self.points.regions, 0, regions or 1)
+        axes = Axes(tuple(str(dim) for dim in rows), rest)
+        found = summed(_plain, [field], [piece], axes, regions or 1).compute()
+        if regions is None:
+            return xr.Variable(rows, found[..., 0])
+        return xr.Variable((*rows, REGION), found)
+
+    def _gained(self, rates: list[tuple[Given, float, str]], start: xr.Variable) -> xr.Variable:
+        """What came in less what went out since the first time; rates are linear between times."""
+        first = self.points.first
+        time = time_of(first, self.law.time)
+        if time in start.dims:
+            raise InputError(
+                f"`inflow` and `outflow` change the total of the first time, but `total` of "
+                f"{self.law.label} has an entry for each {time!r}."
+            )
+        if time not in first.coords:
+            raise InputError(f"`inflow` and `outflow` need the times: {time!r} has no coordinate.")
+        t, unit = elapsed(first[time])
+        if not (np.diff(t) > 0).all():
+            raise InputError(f"`inflow` and `outflow` need times that increase along {time!r}.")
+        net: Any = xr.Variable(time, np.zeros(len(t)))
+        for given, sign, argument in rates:
+            net = net + sign * self._rate(given, argument, unit)
+        steps = (net.isel({time: slice(1, None)}) + net.isel({time: slice(-1)})) / 2
+        gained = (steps * xr.Variable(time, np.diff(t))).cumsum(time)
+        return gained.pad({time: (1, 0)}, constant_values=0.0)
+
+    def _rate(self, given: Given, argument: str, time: str | None) -> xr.Variable:
+        """One rate, summed over the cells if it is a density."""
+        rate = array(self.dataset, given, argument, self.points.first)
+        gain = _units.product(rate.attrs.get("units"), time)
+        name = f"{argument} {rate.name}" if rate.name else argument
+        if not any(dim in self.law.dims for dim in rate.dims):
+            _units.check_same(f"{name} times time", gain, self.points.unit, self.law.label)
+            return rate.variable.astype(float)
+        field = self.points.first
+        _units.check_same(f"{name} times time", gain, field.attrs.get("units"), str(field.name))
+        density = rate.variable
+        lacking = {d: field.sizes[d] for d in self.law.dims if d in field.dims and d not in rate.dims}
+        return self._sum(density.set_dims(lacking | dict(density.sizes)), self.points.cells)
+
+    def _of_rows(self, given: Given, argument: str) -> xr.Variable:
+        """A number, or an array with some of the axes of the rows."""
+        found = find(self.dataset, given, argument) if isinstance(given, str) else given
+        if not isinstance(found, xr.DataArray):
+            return array(self.dataset, found, argument, self.points.first).variable
+        _units.check_same(argument, found.attrs.get("units"), self.points.unit, self.law.label)
+        found = self._by_region(found, argument)
+        known = [*self.points.rows, *([self.member] if self.member else [])]
+        for dim in found.dims:
+            if dim not in known:
+                raise InputError(
+                    f"`{argument}` has a dimension {dim!r}, which the totals of {self.law.label} "
+                    f"have not. {nearest(dim, known)}"
+                )
+        match(found, self.points.first, argument, extra=[REGION])
+        return found.variable.astype(float)
+
+    def _by_region(self, found: xr.DataArray, argument: str) -> xr.DataArray:
+        """With the axis of regions called REGION and in our order."""
+        regions = self.law.regions
+        name = regions if isinstance(regions, str) else getattr(regions, "name", None)
+        if regions is None or name not in found.dims:
+            return found
+        ours = self.points.coords[REGION].values
+        if name not in found.indexes:
+            raise InputError(
+                f"`{argument}`: its axis {name!r} needs a coordinate with the numbers of the regions."
+            )
+        lacking = sorted(set(ours.tolist()) - set(found[name].values.tolist()))
+        if lacking:
+            raise InputError(f"`{argument}` has no entry for region {lacking[0]} of {name!r}.")
+        return found.sel({name: ours}).rename({name: REGION})
+
+
+def _plain(values: Array, terms: Terms) -> Array:
+    values = values.astype(float)
+    return totals(np.where(np.isnan(values), 0.0, values), terms, terms[0].rows)
+
+
+def _at_start(variable: xr.Variable, time: str) -> xr.Variable:
+    return variable.isel({time: 0}) if time in variable.dims else variable

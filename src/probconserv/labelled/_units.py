@@ -1,0 +1,48 @@
+"""Units as UDUNITS writes them; without cf-units, or without units, nothing is compared."""
+
+import importlib
+from typing import Any
+
+from .._errors import InputError
+
+
+def product(*units: str | None) -> str | None:
+    """The unit of a product; None if one of them is not known or cannot be read."""
+    parts = [_unit(unit) for unit in units]
+    if any(part is None for part in parts):
+        return None
+    whole, *rest = parts
+    for part in rest:
+        whole = whole * part
+    return str(whole)
+
+
+def check_same(argument: str, given: str | None, expected: str | None, of: str) -> None:
+    """Refuse a unit that is not the expected one, with the factor between them."""
+    ours, theirs = _unit(given), _unit(expected)
+    if ours is None or theirs is None or ours == theirs:
+        return
+    raise InputError(
+        f"`{argument}` is in {given!r}, but {of} is in {expected!r}{_way_out(ours, theirs)}."
+    )
+
+
+def _way_out(ours: Any, theirs: Any) -> str:
+    if not ours.is_convertible(theirs):
+        return ", which is another quantity. Is it a mean where a total is meant, or a rate?"
+    return f". Multiply it by {ours.convert(1.0, theirs):.10g} and change its `units`"
+
+
+def _unit(text: str | None) -> Any:
+    """None where nothing can be said."""
+    if text is None:
+        return None
+    try:
+        library = importlib.import_module("cf_units")
+    except ImportError:
+        return None
+    try:
+        unit = library.Unit(str(text))
+    except ValueError:
+        return None
+    return None if unit.is_unknown() or unit.is_no_unit() or unit.is_time_reference() else unit

@@ -1,0 +1,142 @@
+"""Step 2 for a dataset: the two passes of every system, lazily, and what they make of it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from math import prod
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import xarray as xr
+
+from ._graph import SUMS, chunked, moved, summed
+from ._plan import Plan
+from ._terms import Array, Terms, seen_totals
+
+View = Callable[[Array], Array]  # what a reader of the output will see of its values
+
+
+def first_pass(plan: Plan) -> da.Array:  # (*index, C)
+    """The sums over all points of a system."""
+    size = plan.kind.sums.size
+    parts = [
+        summed(plan.kind.summed, arrays, plan.pieces(name), plan.axes(name), size)
+        for name, arrays in plan.arrays.items()
+    ]
+    return sum(parts[1:], start=parts[0])
+
+
+def one_pass(plan: Plan) -> bool:
+    """Whether every block holds all points of its indices, so that it need not be read twice."""
+    for name, arrays in plan.arrays.items():
+        axes = plan.axes(name)
+        for array in arrays:
+            if not isinstance(array.data, da.Array):
+                continue
+            blocks = dict(zip(array.dims, array.data.numblocks, strict=True))
+            if any(blocks.get(dim, 1) > 1 for dim in axes.points):
+                return False
+    return True
+
+
+def solve(plan: Plan, sums: Any) -> da.Array:  # (*index, C)
+    """What the second pass needs, from sums that are computed or lazy."""
+    value, noise = plan.value(), plan.noise()
+    if isinstance(sums, da.Array):
+        return _solve_lazily(plan, sums, value, noise)
+    return da.from_array(_solved(sums, value, noise, kind=plan.kind), chunks=-1, name=False)
+
+
+def _solve_lazily(plan: Plan, sums: da.Array, value: Array, noise: Array) -> da.Array:
+    tail = ("members", "rows") if plan.member is not None else ("rows",)
+    return da.blockwise(
+        partial(_solved, kind=plan.kind),
+        (*plan.index, "steps"),
+        sums,
+        (*plan.index, SUMS),
+        da.from_array(value, chunks=-1, name=False),
+        (*plan.index, *tail),
+        da.from_array(noise, chunks=-1, name=False),
+        (*plan.index, "rows"),
+        new_axes={"steps": plan.kind.steps.size},
+        dtype=float,
+        meta=np.empty((0,) * (len(plan.index) + 1)),
+        concatenate=True,
+    )
+
+
+def _solved(sums: Array, value: Array, noise: Array, *, kind: Any) -> Array:
+    lead = sums.shape[:-1]
+    flat = [a.reshape(prod(lead), *a.shape[len(lead) :]) for a in (sums, value, noise)]
+    return kind.solved(*flat).reshape(*lead, -1)
+
+
+def second_pass(plan: Plan, steps: da.Array) -> dict[str, tuple[xr.Variable, ...]]:
+    """The moved arrays of every variable, lazy, in the order of their axes in the dataset."""
+    names = ("each",) if plan.member is not None else ("mean", "std")
+    found = {}
+    for name, arrays in plan.arrays.items():
+        axes, pieces = plan.axes(name), plan.pieces(name)
+        moves = []
+        for which, array in zip(names, arrays, strict=True):
+            used = arrays if which == "mean" else (array,)
+            if which == "std" and not array.dims:
+                continue  # one number for all points is no variable of the dataset
+            like = arrays[0]
+            wide = array if array.dims == like.dims else array.set_dims(dict(like.sizes))
+            used = used if which == "mean" else (wide,)
+            data = moved(getattr(plan.kind, which), used, pieces, axes, steps, array.dtype)
+            moves.append(xr.Variable(axes.all, data).transpose(*like.dims))
+        found[name] = tuple(moves)
+    return found
+
+
+def outcome(
+    plan: Plan,
+    found: Mapping[str, tuple[xr.Variable, ...]],
+    minimum: float | None,
+    views: Mapping[str, View],
+) -> tuple[da.Array, dict[str, da.Array]]:
+    """The totals after the update, (*index, K) or (*index, N K), and points pushed below minimum."""
+    rows = len(plan.kind.laws)
+    size = rows * (plan.kind.members if plan.member is not None else 1)  # type: ignore[union-attr]
+    after: list[da.Array] = []
+    below: dict[str, da.Array] = {}
+    for name, arrays in plan.arrays.items():
+        axes, new = plan.axes(name), found[name][0]
+        call = partial(_after, rows=rows, minimum=minimum, view=views.get(name))
+        sums = summed(call, [new, arrays[0]], plan.pieces(name), axes, size + 1)
+        after.append(sums[..., :size])
+        below[name] = sums[..., size].sum()
+    return sum(after[1:], start=after[0]), below
+
+
+def _after(
+    new: Array, old: Array, terms: Terms, *, rows: int, minimum: float | None, view: View | None
+) -> Array:
+    new = new if view is None else view(new)
+    below = np.zeros((len(new), 1))
+    if minimum is not None:
+        low = (new < minimum) & ~(old < minimum)
+        below[:, 0] = low.reshape(len(low), -1).sum(-1)
+    each = [new] if new.ndim == 2 else np.moveaxis(new, -1, 0)
+    return np.concatenate([*(seen_totals(one, terms, rows)[0] for one in each), below], axis=1)
+
+
+def lazy(plans: Sequence[Plan]) -> bool:
+    """Whether some array is dask's, so that nothing large may be computed unasked."""
+    return any(
+        isinstance(array.data, da.Array)
+        for plan in plans
+        for arrays in plan.arrays.values()
+        for array in arrays
+    )
+
+
+def computed(*collections: Any) -> Any:
+    """Everything at once, so that blocks are shared."""
+    return dask.compute(*collections)
+
+
+

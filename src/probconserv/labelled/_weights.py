@@ -1,0 +1,151 @@
+"""The points of a law: which variables it sums, what each point weighs, to which row it belongs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import xarray as xr
+
+from .._errors import InputError
+from . import _units
+from ._cells import cell_measure
+from ._law import Law
+from ._lookup import array, find, nearest
+
+REGION = "region"
+
+
+@dataclass(frozen=True, eq=False)
+class Points:
+    """What a law sums; arrays are without coordinates, which were compared before."""
+
+    fields: Mapping[str, xr.DataArray]
+    weights: Mapping[str, xr.Variable]  # of each: cell size times factor, 0 where left out
+    cells: xr.Variable  # cell sizes of the first, 0 where left out
+    regions: xr.Variable | None  # number of the region of each point, from 0
+    rows: Mapping[str, int]  # the axes of the rows and their sizes, REGION last if there are any
+    coords: Mapping[str, xr.DataArray]  # of the rows
+    unit: str | None  # of the total
+    measure: str  # in words
+
+    @property
+    def first(self) -> xr.DataArray:
+        return next(iter(self.fields.values()))
+
+
+def points(dataset: xr.Dataset, law: Law, member: str | None) -> Points:
+    """The law's points in this dataset; `member` is the dimension of an ensemble, if any."""
+    fields = {name: _field(dataset, name) for name in law.factors}
+    rows = _rows(fields, law, member)
+    name, first = next(iter(fields.items()))
+    coords = {dim: first[dim] for dim in rows if dim in first.coords}
+    regions, names = _regions(dataset, law, fields, rows)
+    if names is not None:
+        rows = rows | {REGION: len(names)}
+        coords = coords | {REGION: xr.DataArray(names, dims=REGION, name=REGION)}
+    cells = {each: _cells(dataset, law, field, regions) for each, field in fields.items()}
+    factors = {
+        each: array(dataset, factor, f"factor of {each}", fields[each])
+        for each, factor in law.factors.items()
+    }
+    weights = {
+        each: cells[each].variable * factor.variable.astype(float).fillna(0.0)
+        for each, factor in factors.items()
+    }
+    sizes, unit = cells[name], _factor_unit(factors[name], law.factors[name])
+    return Points(
+        fields=fields,
+        weights=weights,
+        cells=sizes.variable,
+        regions=None if regions is None else regions.clip(0),
+        rows=rows,
+        coords=coords,
+        unit=_units.product(first.attrs.get("units"), unit, sizes.attrs.get("units")),
+        measure=sizes.attrs["description"],
+    )
+
+
+def _cells(
+    dataset: xr.Dataset, law: Law, field: xr.DataArray, regions: xr.Variable | None
+) -> xr.DataArray:
+    """Cell sizes, 0 where the law does not count a point."""
+    over = tuple(dim for dim in law.dims if dim in field.dims)
+    sizes = cell_measure(dataset, str(field.name), over, law.measure)
+    counted = _counted(dataset, law, field)
+    if regions is not None:
+        counted = counted * (regions >= 0).astype(float)
+    weighed = sizes.variable * counted
+    return xr.DataArray(weighed.data, dims=weighed.dims, attrs=sizes.attrs)
+
+
+def _field(dataset: xr.Dataset, name: str) -> xr.DataArray:
+    field = find(dataset, name, "variables")
+    if field.dtype.kind != "f":
+        raise InputError(
+            f"`{name}` holds {field.dtype}, not floats. Decode packed integers (xarray does so "
+            "with mask_and_scale=True) or convert it."
+        )
+    return field
+
+
+def _rows(fields: Mapping[str, xr.DataArray], law: Law, member: str | None) -> dict[str, int]:
+    """Axes that are not summed over, the same for all variables of the law."""
+    known = {str(dim) for field in fields.values() for dim in field.dims}
+    for dim in law.dims:
+        if dim == member:
+            raise InputError(f"`over` names {dim!r}, the members: each keeps a total of its own.")
+        if dim not in known:
+            raise InputError(
+                f"`over`: {law.label} has no dimension {dim!r}. {nearest(dim, sorted(known))}"
+            )
+    left = {
+        name: {str(d): n for d, n in field.sizes.items() if d not in law.dims and d != member}
+        for name, field in fields.items()
+    }
+    (name, rows), *others = left.items()
+    for other, theirs in others:
+        if theirs != rows:
+            raise InputError(
+                f"the variables of a law must have the same dimensions beside `over`: `{name}` has "
+                f"{rows or 'none'}, `{other}` has {theirs or 'none'}."
+            )
+    return rows
+
+
+def _regions(
+    dataset: xr.Dataset, law: Law, fields: Mapping[str, xr.DataArray], rows: Mapping[str, int]
+) -> tuple[xr.Variable | None, np.ndarray | None]:
+    """The number of each point's region, -1 for none; and what the regions are called."""
+    if law.regions is None:
+        return None, None
+    for field in fields.values():
+        found = array(dataset, law.regions, "regions", field)
+    for dim in found.dims:
+        if dim in rows:
+            raise InputError(
+                f"`regions` change along {dim!r}, which is not summed over. They must be fixed."
+            )
+    values = found.values
+    present = ~np.isnan(values) if values.dtype.kind == "f" else np.ones(values.shape, bool)
+    fill = found.encoding.get("_FillValue", found.attrs.get("_FillValue"))
+    present &= values != fill if fill is not None else True
+    if not present.any():
+        raise InputError("`regions` has no region: every point is missing.")
+    names, codes = np.unique(values[present], return_inverse=True)
+    numbers = np.full(values.shape, -1)
+    numbers[present] = codes
+    return xr.Variable(found.dims, numbers), names
+
+
+def _counted(dataset: xr.Dataset, law: Law, field: xr.DataArray) -> xr.Variable:
+    if law.where is None:
+        return xr.Variable((), 1.0)
+    where = array(dataset, law.where, "where", field).variable
+    return (where.fillna(0) != 0).astype(float)
+
+
+def _factor_unit(factor: xr.DataArray, given: object) -> str | None:
+    """A plain number has no unit, and only 1 leaves that of the field."""
+    if isinstance(given, int | float):
+        return "1" if given == 1 else None
+    return factor.attrs.get("units")
