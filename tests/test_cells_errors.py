@@ -149,8 +149,12 @@ def test_a_curvilinear_grid_without_corners_is_refused():
 
 
 def test_nominal_latitudes_of_a_tripolar_grid_are_refused():
-    nominal = ("y", [10.0, 20, 30], {"units": "degrees_north"})
-    refuses("'lat' and 'lon' lie on ('y', 'x')", curvilinear(y=nominal), ("y", "x"))
+    y = "y", [10.0, 20, 30], {"units": "degrees_north"}
+    x = "x", [0.0, 10, 20, 30], {"units": "degrees_east"}
+    dataset = curvilinear(y=y, x=x)
+    refuses("'lat' and 'lon' lie on ('y', 'x')", dataset, ("y", "x"))
+    straight = dataset.assign_coords(lat=(("y", "x"), np.repeat(y[1], 4).reshape(3, 4)))
+    assert "the centres of y and x" in cell_measure(straight, "u", ("y", "x")).description
 
 
 def test_a_plane_and_a_rotated_pole_may_have_true_latitudes_beside_them():
