@@ -1,0 +1,219 @@
+"""The weight of every cell: given, named by the file, or lengths along any coordinate."""
+
+import cf_units
+import cftime
+import numpy as np
+import pytest
+import xarray as xr
+
+from probconserv import InputError
+from probconserv.labelled._cells import cell_measure
+
+LAT, LON = np.array([-60.0, 0, 60]), np.arange(0.0, 360, 90)
+
+
+@pytest.fixture
+def dataset():
+    rng = np.random.default_rng(0)
+    dims = ("time", "lev", "lat", "lon")
+    coords = {
+        "time": np.array(["2001-01-01", "2001-01-03"], "datetime64[ns]"),
+        "lev": ("lev", np.array([1000.0, 700, 600, 500, 400]), {"units": "hPa"}),
+        "lat": LAT,
+        "lon": LON,
+    }
+    return xr.Dataset({"u": (dims, rng.normal(size=(2, 5, 3, 4)))}, coords)
+
+
+@pytest.fixture
+def area(dataset):
+    values = np.arange(12.0).reshape(3, 4)
+    values[1, 1] = np.nan
+    coords = {name: dataset[name] for name in ("lat", "lon")}
+    return xr.DataArray(values, coords, ("lat", "lon"), "area", {"units": "m2"})
+
+
+SPACE = ("lev", "lat", "lon")
+
+
+def test_a_number_is_the_weight_of_every_cell(dataset):
+    plain, double = (cell_measure(dataset, "u", SPACE, given) for given in (1, 2.5))
+    assert plain.dtype == np.float64
+    assert plain.units == "1"
+    assert plain.description == "plain sums: every cell has the weight 1"
+    total = (dataset.u * double).sum(SPACE)
+    xr.testing.assert_allclose(total, 2.5 * dataset.u.sum(SPACE))
+    assert "units" not in double.attrs
+    assert double.description == "2.5 for every cell"
+
+
+def test_a_given_area_is_used_and_missing_values_do_not_count(dataset, area):
+    weights = cell_measure(dataset, "u", ("lat", "lon"), area)
+    xr.testing.assert_equal(weights, area.fillna(0))
+    assert weights.units == "m2"
+    assert weights.description == "the array area given"
+    named = cell_measure(dataset.assign(area=area), "u", ("lat", "lon"), "area")
+    xr.testing.assert_equal(named, weights)
+    assert named.description == "the variable area"
+
+
+def test_an_area_is_multiplied_with_the_thickness_that_it_lacks(dataset, area):
+    weights = cell_measure(dataset, "u", SPACE, area.transpose())
+    thickness = xr.DataArray([300.0, 200, 100, 100, 100], {"lev": dataset.lev})
+    xr.testing.assert_allclose(weights, (thickness * area.fillna(0)).transpose(*SPACE))
+    assert weights.dims == SPACE
+    assert weights.units == "m2 hPa"
+    assert weights.description == "the array area given; times lengths from the centres of lev"
+
+
+def test_weights_may_change_in_time(dataset):
+    volume = abs(dataset.u.rename("volume"))
+    weights = cell_measure(dataset, "u", SPACE, volume)
+    xr.testing.assert_equal(weights, volume)
+    assert "units" not in weights.attrs
+
+
+def test_areas_and_lengths_are_multiplied(dataset):
+    whole = cell_measure(dataset, "u", SPACE)
+    flat, tall = (cell_measure(dataset, "u", over) for over in (SPACE[1:], SPACE[:1]))
+    xr.testing.assert_allclose(whole, (flat * tall).transpose(*SPACE))
+    assert whole.units == "hPa m2"
+    assert whole.description == (
+        "cell areas from the centres of lat and lon, on a sphere of 6371 km; "
+        "times lengths from the centres of lev"
+    )
+
+
+def test_the_input_is_never_changed(dataset, area):
+    dataset = dataset.assign(area=area)
+    before = dataset.copy(deep=True)
+    for given in (None, "area", area, 1):
+        cell_measure(dataset, "u", ("time", *SPACE), given)
+    xr.testing.assert_identical(dataset, before)
+
+
+@pytest.mark.parametrize("place", ["attrs", "encoding"])
+def test_cell_measures_name_the_volume_or_the_area(dataset, area, place):
+    volume = abs(dataset.u).rename(None)
+    dataset = dataset.assign(areacella=area, volcello=volume)
+    getattr(dataset.u, place)["cell_measures"] = "area: areacella volume: volcello"
+    whole = cell_measure(dataset, "u", SPACE)
+    xr.testing.assert_equal(whole, volume.rename("cell_measure"))
+    assert whole.description == "the volume volcello"
+    flat = cell_measure(dataset, "u", ("lat", "lon"))
+    xr.testing.assert_equal(flat, area.fillna(0))
+    assert flat.description == "the area areacella"
+
+
+def test_cell_measures_that_are_elsewhere_are_remarked_on(dataset, area):
+    dataset = dataset.assign(areacella=area)
+    dataset.u.attrs["cell_measures"] = "area: areacella volume: volcello"
+    weights = cell_measure(dataset, "u", SPACE)
+    assert weights.description == (
+        "the area areacella; times lengths from the centres of lev"
+        "; cell_measures names volume: volcello, which is not in the dataset"
+    )
+
+
+@pytest.mark.parametrize("turn", [1, -1])
+def test_lengths_are_positive_in_either_direction(turn):
+    x = np.array([0.0, 1, 3, 4])[::turn]
+    dataset = xr.Dataset({"u": ("x", np.ones(4))}, {"x": ("x", x, {"units": "m"})})
+    weights = cell_measure(dataset, "u", ("x",))
+    np.testing.assert_array_equal(weights, [1, 1.5, 1.5, 1])
+    assert weights.units == "m"
+
+
+def test_lengths_come_from_bounds_where_there_are_some():
+    depth = "depth", [5.0, 20.0], {"units": "m", "bounds": "depth_bnds"}
+    bounds = ("bnds", "depth"), [[0.0, 30.0], [10.0, 10.0]]
+    dataset = xr.Dataset({"u": ("depth", [1.0, 2]), "depth_bnds": bounds}, {"depth": depth})
+    weights = cell_measure(dataset, "u", ("depth",))
+    np.testing.assert_array_equal(weights, [10, 20])
+    assert weights.description == "lengths from the bounds of depth"
+    weights = cell_measure(dataset.drop_vars("depth_bnds"), "u", ("depth",))
+    assert weights.description == (
+        "lengths from the centres of depth (its bounds depth_bnds are not in the dataset)"
+    )
+
+
+def test_a_plane_of_x_and_y_has_areas_in_its_units():
+    attrs = {"units": "km", "standard_name": "projection_x_coordinate"}
+    coords = {"x": ("x", [0, 2, 4], attrs), "y": ("y", [0.0, 3.0], {"units": "km"})}
+    dataset = xr.Dataset({"u": (("x", "y"), np.ones((3, 2)))}, coords)
+    weights = cell_measure(dataset, "u", ("y", "x"))
+    np.testing.assert_array_equal(weights, np.full((3, 2), 6.0))
+    assert weights.units == "km2"
+    assert "times lengths in the plane of the projection from the centres of x" in (
+        weights.description
+    )
+
+
+def test_time_is_measured_in_seconds(dataset):
+    weights = cell_measure(dataset, "u", ("time",))
+    np.testing.assert_array_equal(weights, [172800, 172800])
+    assert weights.units == "s"
+    dates = [cftime.Datetime360Day(2000, month, 1) for month in (1, 2, 4)]
+    edges = [cftime.Datetime360Day(2000, month, 1) for month in (1, 2, 3, 5)]
+    other = xr.Dataset({"u": ("time", np.ones(3))}, {"time": ("time", dates, {"bounds": "edges"})})
+    month = 30 * 86400
+    np.testing.assert_array_equal(
+        cell_measure(other, "u", ("time",)), [month, 1.5 * month, 2 * month]
+    )
+    other["edges"] = ("time", "bnds"), np.array([edges[:-1], edges[1:]]).T
+    got = cell_measure(other, "u", ("time",)) / month
+    np.testing.assert_array_equal(got, [1, 1, 2])
+
+
+def test_times_that_were_not_decoded_keep_their_unit():
+    attrs = {"units": "days since 2000-01-01"}
+    dataset = xr.Dataset({"u": ("time", [1.0, 2])}, {"time": ("time", [0, 3], attrs)})
+    assert cell_measure(dataset, "u", ("time",)).units == "days"
+
+
+def test_a_dimension_without_coordinate_takes_the_only_one_along_it():
+    coords = {"height": ("level", [0.0, 10, 20], {"units": "m"})}
+    dataset = xr.Dataset({"u": ("level", np.ones(3))}, coords)
+    np.testing.assert_array_equal(cell_measure(dataset, "u", ("level",)), [10, 10, 10])
+
+
+def test_numbers_of_rows_yield_to_the_latitudes_along_them():
+    coords = {"y": [0, 1, 2], "lat": ("y", LAT)}
+    dataset = xr.Dataset({"u": ("y", np.ones(3))}, coords)
+    np.testing.assert_allclose(cell_measure(dataset, "u", ("y",), radius=1.0).sum(), 2)
+
+
+def test_a_path_is_as_long_as_its_own_coordinate_says():
+    coords = {"x": ("x", [0.0, 5, 10], {"units": "m"}), "lat": ("x", LAT), "lon": ("x", LON[:3])}
+    dataset = xr.Dataset({"u": ("x", np.ones(3))}, coords)
+    np.testing.assert_array_equal(cell_measure(dataset, "u", ("x",)), [5, 5, 5])
+
+
+def test_weights_too_large_for_memory_stay_lazy_on_the_chunks_of_the_data(
+    dataset, area, monkeypatch
+):
+    want = cell_measure(dataset, "u", SPACE, area)
+    monkeypatch.setattr("probconserv.labelled._cells.SMALL", 90)
+    lazy = cell_measure(dataset.chunk(lev=2, lat=2), "u", SPACE, area)
+    assert lazy.chunks == ((2, 2, 1), (2, 1), (4,))
+    xr.testing.assert_identical(lazy.compute(), want)
+    late = cell_measure(dataset.chunk(lat=2), "u", SPACE[1:], (-area).chunk(lat=2))
+    with pytest.raises(InputError, match="must be finite and not negative"):
+        late.compute()
+
+
+@pytest.mark.parametrize(
+    ("units", "want"),
+    [(("m2", "m"), "m3"), (("kg m-2", "m^2"), "kg"), (("1", "1"), "1"), (("1", "s"), "s"),
+     (("m/s", "s"), "(m/s) s"), (("W per m2", "m"), "(W per m2) m")],
+)  # fmt: skip
+def test_units_of_a_product_are_in_lowest_terms(units, want):
+    coords = {name: (name, [0.0, 1], {"units": u}) for name, u in zip("xy", units, strict=True)}
+    dataset = xr.Dataset({"u": (("x", "y"), np.ones((2, 2)))}, coords)
+    assert cell_measure(dataset, "u", ("x", "y")).units == want
+
+
+def test_units_agree_with_udunits(dataset, area):
+    unit = cf_units.Unit(cell_measure(dataset, "u", SPACE, area).units)
+    assert unit.is_convertible("m2 Pa")
+    assert unit.convert(1.0, "m2 Pa") == 100
