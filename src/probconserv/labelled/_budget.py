@@ -9,6 +9,8 @@ import torch
 import xarray as xr
 
 from .._causes import Rows
+from .._errors import InputError
+from ._lookup import time_of
 from ._passes import check_usable
 from ._plan import Plan, Ready
 from ._terms import Array
@@ -63,6 +65,8 @@ class Budget:
         """Whether the totals are plausible for a field with this uncertainty, and if not why."""
         rows = self._rows()
         wrong = int(rows.wrong.sum())
+        if not bool((rows.std > 0).any()):
+            return "without `std` or members nothing says whether the totals are plausible"
         if not wrong:
             return "the totals are plausible for a field with these standard deviations"
         causes = [c.said_of("the total", "the field") for c in rows.causes() if c.kind != "rows"]
@@ -73,7 +77,10 @@ class Budget:
         )
 
     def _rows(self) -> Rows:
-        dims = [*(d for d in self.terms.dims if d != self.time), *([self.time] if self.time else [])]
+        dims = [
+            *(d for d in self.terms.dims if d != self.time),
+            *([self.time] if self.time else []),
+        ]
         here = self._mean(self.before).transpose(*dims)
 
         def tensor(array: xr.DataArray) -> torch.Tensor:
@@ -83,7 +90,8 @@ class Budget:
         std = (tensor(self.spread) ** 2 + tensor(self.noise) ** 2).sqrt()
         slack = TOLERANCE * tensor(self._mean(self._size))
         value = tensor(self._mean(self.total))
-        return Rows(tensor(here), value, std, slack, self.time is not None)
+        timed = self.time is not None and bool((value != value[..., :1]).any())
+        return Rows(tensor(here), value, std, slack, timed)
 
     def _mean(self, array: xr.DataArray) -> xr.DataArray:
         """Over members, if the array has them."""
@@ -105,9 +113,7 @@ def budgets(plan: Plan, sums: Array, after: Array | None) -> list[Budget]:
     return [_budget(plan, ready, parts, after) for ready in plan.laws]
 
 
-def _budget(
-    plan: Plan, ready: Ready, parts: Mapping[str, Array], after: Array | None
-) -> Budget:
+def _budget(plan: Plan, ready: Ready, parts: Mapping[str, Array], after: Array | None) -> Budget:
     def rows(values: Array) -> xr.DataArray:
         """(*index, N, K) or (*index, K) -> the rows of the law, by their names."""
         lead = values.shape[: len(plan.index)]
@@ -150,9 +156,6 @@ def _labelled(found: xr.DataArray, ready: Ready) -> xr.DataArray:
 
 
 def _time(field: xr.DataArray, given: str | None, shape: Mapping[str, int]) -> str | None:
-    from .._errors import InputError
-    from ._lookup import time_of
-
     try:
         time = time_of(field, given)
     except InputError:
@@ -164,7 +167,7 @@ def worst(array: xr.DataArray) -> tuple[float, str]:
     """The largest entry and where it is, in words."""
     if not array.ndim:
         return float(array), ""
-    at = np.unravel_index(int(array.argmax()), array.shape)
+    at = np.unravel_index(int(np.argmax(array.values)), array.shape)
     entry = array[tuple(at)]
     names = [f"{dim} {_shown(entry, dim, i)}" for dim, i in zip(array.dims, at, strict=True)]
     return float(entry), ", ".join(names)
@@ -174,4 +177,6 @@ def _shown(entry: xr.DataArray, dim: Any, number: int) -> str:
     if dim not in entry.coords:
         return f"number {number}"
     value = entry[dim].values.item() if entry[dim].dtype.kind != "M" else entry[dim].values
-    return f"{value:g}" if isinstance(value, float) else str(value).removesuffix("T00:00:00.000000000")
+    return (
+        f"{value:g}" if isinstance(value, float) else str(value).removesuffix("T00:00:00.000000000")
+    )

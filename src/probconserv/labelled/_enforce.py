@@ -1,7 +1,7 @@
 """`enforce` and `check` for a dataset."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -49,7 +49,9 @@ def enforce(
     >>> enforce(field, Law("u", "x", total=7.0, measure=1.0), std="s")["u"].values.sum()
     np.float64(7.0)
     """
-    work = Work.of(dataset, laws, Spread(std, member, correlation, shrinkage, tuple(jointly)), minimum)
+    work = Work.of(
+        dataset, laws, Spread(std, member, correlation, shrinkage, tuple(jointly)), minimum
+    )
     sums = dask.compute(*work.first)
     found = [second_pass(plan, solve(plan, s)) for plan, s in zip(work.plans, sums, strict=True)]
     if lazy(work.plans):
@@ -136,12 +138,18 @@ class Work:
         out[name] = out[name].copy(data=arrays[0].data)
         if len(arrays) == 1:
             return
-        given = self.spread.std.get(name) if isinstance(self.spread.std, Mapping) else self.spread.std
+        given = (
+            self.spread.std.get(name) if isinstance(self.spread.std, Mapping) else self.spread.std
+        )
         if isinstance(given, xr.DataArray):
-            out[str(given.name or f"{name}_std")] = given.copy(data=None) if False else (
-                arrays[1].dims,
-                arrays[1].data,
-                given.attrs,
+            out[str(given.name or f"{name}_std")] = (
+                given.copy(data=None)
+                if False
+                else (
+                    arrays[1].dims,
+                    arrays[1].data,
+                    given.attrs,
+                )
             )
             return
         assert isinstance(given, str)
@@ -151,7 +159,9 @@ class Work:
 
 def _check(dataset: xr.Dataset, spread: Spread) -> None:
     if spread.member is not None and spread.std is not None:
-        raise InputError("`std` and `member` are two ways to say how uncertain a field is: give one.")
+        raise InputError(
+            "`std` and `member` are two ways to say how uncertain a field is: give one."
+        )
     if spread.member is not None and spread.member not in dataset.dims:
         raise InputError(
             f"`member`: no dimension {spread.member!r} here. {nearest(spread.member, dataset.dims)}"
@@ -165,6 +175,3 @@ def _check(dataset: xr.Dataset, spread: Spread) -> None:
     for dim in spread.jointly:
         if dim not in dataset.dims:
             raise InputError(f"`jointly`: no dimension {dim!r} here. {nearest(dim, dataset.dims)}")
-
-
-

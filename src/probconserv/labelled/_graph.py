@@ -1,17 +1,18 @@
 """The two passes as dask graphs: from named axes to the (I, P) blocks that `_passes` works on."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 import dask.array as da
 import numpy as np
 import xarray as xr
+from dask.system import CPU_COUNT
 
 from ._terms import Array, Term
 
-BLOCK = 1 << 20  # points of a block of an array in memory
 SLAB = 1 << 16  # points that are worked on at a time: their temporaries fit the cache
 SUMS, MEMBERS = "sums of a block", "members"  # names of axes that no dataset has
 
@@ -43,64 +44,81 @@ class Axes:
         return self.places if self.member is None else (*self.places, self.member)
 
 
-def chunked(variable: xr.Variable, axes: Axes, whole: bool = False) -> da.Array:
-    """The variable as a dask array in the order of `axes`, members in one chunk."""
-    order = [dim for dim in axes.all if dim in variable.dims]
-    variable = variable.transpose(*order)
-    if not isinstance(variable.data, da.Array):
-        sizes = [-1 if whole else _in_memory(dim, variable, axes) for dim in order]
-        return da.from_array(variable.values, chunks=tuple(sizes), name=False)
-    if axes.member in order:
-        return variable.data.rechunk({order.index(axes.member): -1})
-    return variable.data
-
-
-def _in_memory(dim: str, variable: xr.Variable, axes: Axes) -> int:
-    """How much of an axis goes into a block: many indices, and of the points as many as fit."""
-    size: int = variable.sizes[dim]
-    inner = prod(variable.sizes[d] for d in axes.all[axes.all.index(dim) + 1 :] if d in variable.sizes)
-    return size if dim == axes.member else max(1, min(size, BLOCK // max(inner, 1)))
-
-
 def summed(
-    function: Callable[..., Array], arrays: Sequence[xr.Variable], pieces: Sequence[Piece],
-    axes: Axes, size: int,
-) -> da.Array:  # (*index, size)
-    """The sum over all blocks of function(block, ..., terms), which gives (I, size)."""
-    given = [chunked(array, axes) for array in arrays]
-    call = _Call(function, axes, _dims(arrays, axes), _specs(pieces, axes))
-    parts = da.blockwise(
-        call,
+    function: Callable[..., Array],
+    arrays: Sequence[xr.Variable],
+    pieces: Sequence[Piece],
+    axes: Axes,
+    size: int,
+) -> Any:  # (*index, size)
+    """The sum over all blocks of function(block, ..., terms), which gives (I, size).
+
+    A NumPy array if everything is in memory, else a dask array.
+    """
+    sums = _mapped(
+        _Call(function, axes, _dims(arrays, axes), _specs(pieces, axes)),
         (*axes.places, SUMS),
-        *_pairs(given, call.dims),
-        *_piece_pairs(pieces, axes),
+        _pairs([*arrays, *_arrays(pieces)], axes),
         new_axes={SUMS: size},
         adjust_chunks=dict.fromkeys(axes.points, lambda n: 1),
-        dtype=float,
-        meta=np.empty((0,) * (len(axes.places) + 1)),
-        concatenate=True,
     )
-    return parts.sum(axis=tuple(range(len(axes.index), len(axes.places))))
+    return sums.sum(axis=tuple(range(len(axes.index), len(axes.places))))
 
 
 def moved(
-    function: Callable[..., Array], arrays: Sequence[xr.Variable], pieces: Sequence[Piece],
-    axes: Axes, steps: da.Array, dtype: Any,
-) -> da.Array:  # like the first array, in the order of `axes`
-    """Every block by function(block, ..., terms, steps)."""
-    given = [chunked(array, axes) for array in arrays]
-    call = _Call(function, axes, _dims(arrays, axes), _specs(pieces, axes), dtype)
+    function: Callable[..., Array],
+    arrays: Sequence[xr.Variable],
+    pieces: Sequence[Piece],
+    axes: Axes,
+    steps: Any,
+    dtype: Any,
+) -> Any:  # like the first array, in the order of `axes`
+    """Every block by function(block, ..., terms, steps), as NumPy or dask array."""
+    return _mapped(
+        _Call(function, axes, _dims(arrays, axes), _specs(pieces, axes), dtype),
+        axes.all,
+        [*_pairs([*arrays, *_arrays(pieces)], axes), (steps, (*axes.index, SUMS))],
+    )
+
+
+def _mapped(
+    call: "_Call", dims: tuple[str, ...], pairs: Sequence[tuple[Any, tuple[str, ...]]], **how: Any
+) -> Any:
+    """The call on whole arrays with all cores, or on every block of dask's."""
+    if not any(isinstance(array, da.Array) for array, _ in pairs):
+        return replace(call, threads=CPU_COUNT)(*(array for array, _ in pairs))
+    dtype = float if call.dtype is None else call.dtype
     return da.blockwise(
         call,
-        axes.all,
-        *_pairs(given, call.dims),
-        *_piece_pairs(pieces, axes),
-        steps,
-        (*axes.index, SUMS),
+        dims,
+        *(each for array, names in pairs for each in (as_blocks(array), names)),
         dtype=dtype,
-        meta=np.empty((0,) * len(axes.all), dtype),
+        meta=np.empty((0,) * len(dims), dtype),
         concatenate=True,
+        **how,
     )
+
+
+def as_blocks(array: Any) -> da.Array:
+    """A dask array; of one in memory the blocks are views."""
+    if isinstance(array, da.Array):
+        return array
+    return da.from_array(_Held(array), chunks=-1, name=False, asarray=False)
+
+
+class _Held:
+    """An array that dask cuts without a copy."""
+
+    def __init__(self, values: Array) -> None:
+        self.values, self.shape, self.ndim, self.dtype = (
+            values,
+            values.shape,
+            values.ndim,
+            values.dtype,
+        )
+
+    def __getitem__(self, index: Any) -> Array:
+        return self.values[index]
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,6 +130,7 @@ class _Call:
     dims: tuple[tuple[str, ...], ...]  # of each array
     specs: tuple[tuple[tuple[str, ...], tuple[str, ...] | None, int, int], ...]  # of each piece
     dtype: Any = None  # of the moved block; None for sums
+    threads: int = 1
 
     def __call__(self, *blocks: Array) -> Array:
         sizes = dict(zip(self.dims[0], blocks[0].shape, strict=True))
@@ -131,12 +150,21 @@ class _Call:
 
         shape = [sizes[dim] for dim in self.axes.index]
         if self.dtype is None:
-            sums = np.concatenate([found(slab) for slab in slabs])
+            sums = np.concatenate(self._each(found, slabs))
             return sums.reshape(*shape, *[1] * len(self.axes.points), -1)
         out = np.empty(arrays[0].shape, self.dtype)
-        for slab in slabs:
+
+        def put(slab: slice) -> None:
             out[slab] = found(slab)
+
+        self._each(put, slabs)
         return out.reshape([sizes[dim] for dim in self.axes.all])
+
+    def _each(self, function: Callable[[slice], Any], slabs: list[slice]) -> list[Any]:
+        if self.threads == 1 or len(slabs) == 1:
+            return [function(slab) for slab in slabs]
+        with ThreadPoolExecutor(self.threads) as pool:
+            return list(pool.map(function, slabs))
 
     def _flat(self, block: Array, dims: tuple[str, ...], sizes: dict[str, int]) -> Array:
         tail = tuple(dim for dim in dims if dim == self.axes.member)
@@ -183,12 +211,17 @@ def _specs(pieces: Sequence[Piece], axes: Axes) -> tuple[Any, ...]:
     )
 
 
-def _piece_pairs(pieces: Sequence[Piece], axes: Axes) -> list[Any]:
-    arrays = [
-        array for piece in pieces for array in (piece.weights, piece.labels) if array is not None
-    ]
-    return _pairs([chunked(array, axes, whole=True) for array in arrays], _dims(arrays, axes))
+def _arrays(pieces: Sequence[Piece]) -> list[xr.Variable]:
+    both = ((piece.weights, piece.labels) for piece in pieces)
+    return [array for pair in both for array in pair if array is not None]
 
 
-def _pairs(arrays: Sequence[da.Array], dims: Sequence[tuple[str, ...]]) -> list[Any]:
-    return [each for pair in zip(arrays, dims, strict=True) for each in pair]
+def _pairs(arrays: Sequence[xr.Variable], axes: Axes) -> list[tuple[Any, tuple[str, ...]]]:
+    """Data in the order of the axes, members in one block, with the names of their axes."""
+    pairs = []
+    for array, dims in zip(arrays, _dims(arrays, axes), strict=True):
+        data = array.transpose(*dims).data
+        if isinstance(data, da.Array) and axes.member in dims:
+            data = data.rechunk({dims.index(axes.member): -1})
+        pairs.append((data if isinstance(data, da.Array) else np.asarray(data), dims))
+    return pairs

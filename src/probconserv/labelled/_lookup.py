@@ -16,7 +16,9 @@ Given = float | str | xr.DataArray  # a number, a name in the dataset, or an arr
 def find(dataset: xr.Dataset, name: str, argument: str) -> xr.DataArray:
     """The variable or coordinate of that name."""
     if not isinstance(name, str) or name not in dataset.variables:
-        raise InputError(f"`{argument}`: no variable {name!r} here. {nearest(name, dataset.variables)}")
+        raise InputError(
+            f"`{argument}`: no variable {name!r} here. {nearest(name, dataset.variables)}"
+        )
     return dataset[name]
 
 
@@ -45,7 +47,9 @@ def array(dataset: xr.Dataset, given: Given, argument: str, like: xr.DataArray) 
     return found
 
 
-def match(found: xr.DataArray, like: xr.DataArray, argument: str, extra: Sequence[str] = ()) -> None:
+def match(
+    found: xr.DataArray, like: xr.DataArray, argument: str, extra: Sequence[str] = ()
+) -> None:
     """Refuse axes that `like` does not have and coordinates that differ from its own."""
     for dim in found.dims:
         if dim in extra:

@@ -198,8 +198,7 @@ def _about(
     mean: Array, std: Array, missing: Array | None, terms: Terms, rows: int
 ) -> dict[str, Array]:
     """Points, sum |g u| and sum |g| std of every row; `mean` and `std` are 0 where missing."""
-    sizes = [term.weighing(np.abs(term.weights)) for term in terms]
-    there = [term.weighing((term.weights != 0).astype(float)) for term in terms]
+    sizes, there = [term.sizes for term in terms], [term.points for term in terms]
     seen = np.ones((1, mean.shape[1])) if missing is None else (~missing).astype(float)
     count = np.broadcast_to(totals(seen, there, rows), (len(mean), rows))
     return {

@@ -125,9 +125,7 @@ def _plan(dataset: xr.Dataset, group: list[tuple[Law, Points]], spread: Spread) 
     fields = {name: field for _, p in group for name, field in p.fields.items()}
     tied = {dim for law, _ in group for dim in law.dims} | set(spread.jointly) | {spread.member}
     first, *others = fields.values()
-    index = tuple(
-        str(d) for d in first.dims if d not in tied and all(d in o.dims for o in others)
-    )
+    index = tuple(str(d) for d in first.dims if d not in tied and all(d in o.dims for o in others))
     ready, row = [], 0
     for law, its in group:
         totals = Totals(dataset, law, its, spread.member)

@@ -6,6 +6,7 @@ number of rows of all laws together.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -43,9 +44,22 @@ class Term:
 
     def at(self, slab: slice) -> "Term":
         """The term of some indices."""
-        return self if len(self.weights) == 1 else self.weighing(self.weights[slab])
+        return self if len(self.weights) == 1 else self._weighing(self.weights[slab])
 
-    def weighing(self, weights: Array) -> "Term":
+    @cached_property
+    def sizes(self) -> "Term":
+        return self._weighing(np.abs(self.weights))
+
+    @cached_property
+    def squared(self) -> "Term":
+        return self._weighing(self.weights**2)
+
+    @cached_property
+    def points(self) -> "Term":
+        """With weight 1 for every point that counts."""
+        return self._weighing((self.weights != 0).astype(float))
+
+    def _weighing(self, weights: Array) -> "Term":
         return Term(weights, self.labels, self.first, self.rows)
 
     def times(self, other: "Term") -> "Term":
@@ -88,7 +102,7 @@ def adjoint(terms: Terms, coefficients: Array) -> Array:
 def squares(variance: Array, terms: Terms, rows: int, single: bool) -> Array:
     """G D G^T, (I, K, K); for a single law its diagonal, (I, K), since its rows are disjoint."""
     if single:
-        return totals(variance, [term.weighing(term.weights**2) for term in terms], rows)
+        return totals(variance, [term.squared for term in terms], rows)
     found = np.zeros((len(variance), rows, rows))
     for term in terms:
         for other in terms:
@@ -100,7 +114,7 @@ def squares(variance: Array, terms: Terms, rows: int, single: bool) -> Array:
 def quadratic(terms: Terms, inverse: Array, single: bool) -> Array:
     """The diagonal of G^T S^-1 G at every point, (I, P)."""
     if single:
-        return adjoint([term.weighing(term.weights**2) for term in terms], inverse)
+        return adjoint([term.squared for term in terms], inverse)
     found: Any = 0.0
     for term in terms:
         for other in terms:
@@ -111,8 +125,8 @@ def quadratic(terms: Terms, inverse: Array, single: bool) -> Array:
 
 def counted(terms: Terms) -> Array:
     """1 where some law counts a point, else 0."""
-    first, *rest = (term.weights != 0 for term in terms)
-    return sum(rest, start=first).astype(bool).astype(float)
+    first, *rest = (term.points.weights for term in terms)
+    return np.minimum(sum(rest, start=first), 1.0)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import dask
 import numpy as np
 import xarray as xr
 
@@ -10,7 +11,7 @@ from . import _units
 from ._graph import Axes, Piece, summed
 from ._law import INITIAL, Law, listed
 from ._lookup import Given, array, elapsed, find, match, nearest, time_of
-from ._terms import Array, Terms, totals
+from ._terms import Array, Terms, seen_totals
 from ._weights import REGION, Points
 
 
@@ -29,7 +30,8 @@ class Totals:
         bad = ~np.isfinite(value.values)
         if bad.any():
             at = ", ".join(
-                f"{dim} {number}" for dim, number in zip(value.dims, np.argwhere(bad)[0], strict=True)
+                f"{dim} {number}"
+                for dim, number in zip(value.dims, np.argwhere(bad)[0], strict=True)
             )
             raise InputError(
                 f"`total` of {self.law.label} is missing or infinite{f' at {at}' if at else ''}. "
@@ -70,7 +72,7 @@ class Totals:
         rest = tuple(str(dim) for dim in field.dims if dim not in rows)
         piece = Piece(weights, self.points.regions, 0, regions or 1)
         axes = Axes(tuple(str(dim) for dim in rows), rest)
-        found = summed(_plain, [field], [piece], axes, regions or 1).compute()
+        (found,) = dask.compute(summed(_plain, [field], [piece], axes, regions or 1))
         if regions is None:
             return xr.Variable(rows, found[..., 0])
         return xr.Variable((*rows, REGION), found)
@@ -107,7 +109,9 @@ class Totals:
         field = self.points.first
         _units.check_same(f"{name} times time", gain, field.attrs.get("units"), str(field.name))
         density = rate.variable
-        lacking = {d: field.sizes[d] for d in self.law.dims if d in field.dims and d not in rate.dims}
+        lacking = {
+            d: field.sizes[d] for d in self.law.dims if d in field.dims and d not in rate.dims
+        }
         return self._sum(density.set_dims(lacking | dict(density.sizes)), self.points.cells)
 
     def _of_rows(self, given: Given, argument: str) -> xr.Variable:
@@ -145,8 +149,7 @@ class Totals:
 
 
 def _plain(values: Array, terms: Terms) -> Array:
-    values = values.astype(float)
-    return totals(np.where(np.isnan(values), 0.0, values), terms, terms[0].rows)
+    return seen_totals(values, terms, terms[0].rows)[0]
 
 
 def _at_start(variable: xr.Variable, time: str) -> xr.Variable:

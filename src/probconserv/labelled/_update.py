@@ -5,19 +5,18 @@ from functools import partial
 from math import prod
 from typing import Any
 
-import dask
 import dask.array as da
 import numpy as np
 import xarray as xr
 
-from ._graph import SUMS, chunked, moved, summed
+from ._graph import SUMS, as_blocks, moved, summed
 from ._plan import Plan
 from ._terms import Array, Terms, seen_totals
 
 View = Callable[[Array], Array]  # what a reader of the output will see of its values
 
 
-def first_pass(plan: Plan) -> da.Array:  # (*index, C)
+def first_pass(plan: Plan) -> Any:  # (*index, C)
     """The sums over all points of a system."""
     size = plan.kind.sums.size
     parts = [
@@ -40,12 +39,12 @@ def one_pass(plan: Plan) -> bool:
     return True
 
 
-def solve(plan: Plan, sums: Any) -> da.Array:  # (*index, C)
+def solve(plan: Plan, sums: Any) -> Any:  # (*index, C)
     """What the second pass needs, from sums that are computed or lazy."""
     value, noise = plan.value(), plan.noise()
     if isinstance(sums, da.Array):
         return _solve_lazily(plan, sums, value, noise)
-    return da.from_array(_solved(sums, value, noise, kind=plan.kind), chunks=-1, name=False)
+    return _solved(sums, value, noise, kind=plan.kind)
 
 
 def _solve_lazily(plan: Plan, sums: da.Array, value: Array, noise: Array) -> da.Array:
@@ -55,9 +54,9 @@ def _solve_lazily(plan: Plan, sums: da.Array, value: Array, noise: Array) -> da.
         (*plan.index, "steps"),
         sums,
         (*plan.index, SUMS),
-        da.from_array(value, chunks=-1, name=False),
+        as_blocks(value),
         (*plan.index, *tail),
-        da.from_array(noise, chunks=-1, name=False),
+        as_blocks(noise),
         (*plan.index, "rows"),
         new_axes={"steps": plan.kind.steps.size},
         dtype=float,
@@ -72,7 +71,7 @@ def _solved(sums: Array, value: Array, noise: Array, *, kind: Any) -> Array:
     return kind.solved(*flat).reshape(*lead, -1)
 
 
-def second_pass(plan: Plan, steps: da.Array) -> dict[str, tuple[xr.Variable, ...]]:
+def second_pass(plan: Plan, steps: Any) -> dict[str, tuple[xr.Variable, ...]]:
     """The moved arrays of every variable, lazy, in the order of their axes in the dataset."""
     names = ("each",) if plan.member is not None else ("mean", "std")
     found = {}
@@ -132,11 +131,3 @@ def lazy(plans: Sequence[Plan]) -> bool:
         for arrays in plan.arrays.values()
         for array in arrays
     )
-
-
-def computed(*collections: Any) -> Any:
-    """Everything at once, so that blocks are shared."""
-    return dask.compute(*collections)
-
-
-
