@@ -77,10 +77,7 @@ class Budget:
         )
 
     def _rows(self) -> Rows:
-        dims = [
-            *(d for d in self.terms.dims if d != self.time),
-            *([self.time] if self.time else []),
-        ]
+        dims = sorted(self.terms.dims, key=lambda dim: dim == self.time)  # time last
         here = self._mean(self.before).transpose(*dims)
 
         def tensor(array: xr.DataArray) -> torch.Tensor:
@@ -169,7 +166,7 @@ def worst(array: xr.DataArray) -> tuple[float, str]:
         return float(array), ""
     at = np.unravel_index(int(np.argmax(array.values)), array.shape)
     entry = array[tuple(at)]
-    names = [f"{dim} {_shown(entry, dim, i)}" for dim, i in zip(array.dims, at, strict=True)]
+    names = [f"{dim} {_shown(entry, dim, int(i))}" for dim, i in zip(array.dims, at, strict=True)]
     return float(entry), ", ".join(names)
 
 

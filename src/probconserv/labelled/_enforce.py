@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-import dask
-import dask.array as da
 import xarray as xr
+from dask.base import compute
 
 from .. import __version__
 from .._errors import InputError
@@ -49,15 +48,14 @@ def enforce(
     >>> enforce(field, Law("u", "x", total=7.0, measure=1.0), std="s")["u"].values.sum()
     np.float64(7.0)
     """
-    work = Work.of(
-        dataset, laws, Spread(std, member, correlation, shrinkage, tuple(jointly)), minimum
-    )
-    sums = dask.compute(*work.first)
+    spread = Spread(std, member, correlation, shrinkage, tuple(jointly))
+    work = Work.of(dataset, laws, spread, minimum)
+    sums = compute(*work.first)
     found = [second_pass(plan, solve(plan, s)) for plan, s in zip(work.plans, sums, strict=True)]
     if lazy(work.plans):
         return work.finished(found, work.report(sums))
     after = [outcome(plan, new, minimum, {}) for plan, new in zip(work.plans, found, strict=True)]
-    found, after = dask.compute(found, after)
+    found, after = compute(found, after)
     return work.finished(found, work.report(sums, after))
 
 
@@ -74,7 +72,7 @@ def check(
     """
     given = 0.0 if std is None and member is None else std
     work = Work.of(dataset, laws, Spread(given, member), None)
-    return work.report(dask.compute(*work.first))
+    return work.report(compute(*work.first))
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +94,7 @@ class Work:
         return cls(dataset, plans(dataset, laws, spread), spread, minimum)
 
     @property
-    def first(self) -> list[da.Array]:
+    def first(self) -> list[Any]:
         return [first_pass(plan) for plan in self.plans]
 
     @property
@@ -124,9 +122,11 @@ class Work:
     def finished(self, found: Any, report: Report) -> xr.Dataset:
         """A copy of the dataset with the new values, a line of history and the report."""
         out = self.dataset.copy()
-        for plan, new in zip(self.plans, found, strict=True):
+        for new in found:
             for name, arrays in new.items():
-                self._put(out, name, arrays)
+                out[name] = out[name].copy(data=arrays[0].data)
+                if len(arrays) == 2:
+                    self._put_std(out, name, arrays[1])
         line = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} probconserv {__version__}: enforced " + (
             "; ".join(f"{b.name} over {', '.join(b.over)}" for b in report.budgets)
         )
@@ -134,27 +134,14 @@ class Work:
         history = f"{before}\n{line}" if isinstance(before, str) and before else line
         return out.assign_attrs({"history": history, REPORT: report.json()})
 
-    def _put(self, out: xr.Dataset, name: str, arrays: tuple[xr.Variable, ...]) -> None:
-        out[name] = out[name].copy(data=arrays[0].data)
-        if len(arrays) == 1:
-            return
-        given = (
-            self.spread.std.get(name) if isinstance(self.spread.std, Mapping) else self.spread.std
-        )
-        if isinstance(given, xr.DataArray):
-            out[str(given.name or f"{name}_std")] = (
-                given.copy(data=None)
-                if False
-                else (
-                    arrays[1].dims,
-                    arrays[1].data,
-                    given.attrs,
-                )
-            )
-            return
-        assert isinstance(given, str)
-        old = out[given].variable
-        out[given] = xr.Variable(arrays[1].dims, arrays[1].data, old.attrs, old.encoding)
+    def _put_std(self, out: xr.Dataset, name: str, new: xr.Variable) -> None:
+        given: Any = self.spread.std
+        given = given[name] if isinstance(given, Mapping) else given
+        if isinstance(given, str):
+            old, place = out[given].variable, given
+        else:
+            old, place = given.variable, str(given.name or f"{name}_std")
+        out[place] = xr.Variable(new.dims, new.data, old.attrs, old.encoding)
 
 
 def _check(dataset: xr.Dataset, spread: Spread) -> None:

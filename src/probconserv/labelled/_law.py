@@ -62,4 +62,4 @@ class Law:
 
 
 def listed(given: Given | Sequence[Given]) -> list[Given]:
-    return list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]  # type: ignore[list-item]
+    return list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]

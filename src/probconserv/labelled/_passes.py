@@ -41,7 +41,10 @@ class Moments:
     @property
     def steps(self) -> Layout:
         rows = len(self.laws)
-        sizes = {"along": (rows,), "inverse": (rows,) if self.single else (rows, rows)}
+        sizes: dict[str, tuple[int, ...]] = {
+            "along": (rows,),
+            "inverse": (rows,) if self.single else (rows, rows),
+        }
         if self.correlation:
             sizes |= {"mixed": (rows,), "common": (), "lost": ()}
         return Layout(sizes)
@@ -134,7 +137,7 @@ class Members:
 
     def summed(self, x: Array, terms: Terms) -> Array:
         x, rows = x.astype(float, copy=False), len(self.laws)
-        missing = np.isnan(x).any(-1)  # a point that one member lacks is missing in all
+        missing = np.asarray(np.isnan(x).any(-1))  # a point that one member lacks is missing in all
         if missing.any():
             x = np.where(missing[..., None], 0.0, x)
         variance = x.var(-1, ddof=1)

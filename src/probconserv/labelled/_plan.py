@@ -108,7 +108,8 @@ def plans(dataset: xr.Dataset, laws: Sequence[Law], spread: Spread) -> list[Plan
     groups: list[list[int]] = []
     for number, law in enumerate(named):
         near = [g for g in groups if any(set(named[i].factors) & set(law.factors) for i in g)]
-        groups = [g for g in groups if g not in near] + [[*sum(near, []), number]]
+        joined = [i for g in near for i in g]
+        groups = [g for g in groups if g not in near] + [[*joined, number]]
     return [_plan(dataset, [ready[i] for i in sorted(group)], spread) for group in groups]
 
 
@@ -146,7 +147,7 @@ def _kind(
     spread: Spread,
 ) -> tuple[Moments | Members, dict[str, tuple[xr.Variable, ...]]]:
     if spread.member is None:
-        arrays = {
+        arrays: dict[str, tuple[xr.Variable, ...]] = {
             name: (field.variable, _std(dataset, field, spread.std))
             for name, field in fields.items()
         }
@@ -168,8 +169,8 @@ def _std(dataset: xr.Dataset, field: xr.DataArray, given: Any) -> xr.Variable:
     std = given.get(field.name) if isinstance(given, Mapping) else given
     if std is None:
         raise InputError(
-            f"how uncertain is `{field.name}`? Give `std`, a variable or a number (any number moves "
-            "points alike), or `member` for an ensemble."
+            f"how uncertain is `{field.name}`? Give `std`, a variable or a number (with a number, "
+            "points are moved alike), or `member` for an ensemble."
         )
     found = array(dataset, std, "std", field)
     match(found, field, "std")

@@ -70,7 +70,8 @@ def _imbalance(budget: Budget, after: bool) -> str:
     assert has is not None
     gap, _ = worst(abs(has - budget.total))
     word = "closes" if budget.closes(after=after) else "does not close"
-    return f"{word}; off by at most {off:.1e} of the sum of |u|{f' ({where})' if where else ''}, {gap:.4g} in total"
+    at = f" ({where})" if where else ""
+    return f"{word}; off by at most {off:.1e} of the sum of |u|{at}, {gap:.4g} in total"
 
 
 def _figures(budget: Budget) -> dict[str, Any]:

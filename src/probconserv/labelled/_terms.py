@@ -64,9 +64,9 @@ class Term:
 
     def times(self, other: "Term") -> "Term":
         """Points that two laws share, with one row for each pair of their rows."""
-        labels = None
+        labels: Array | None = None
         if self.labels is not None or other.labels is not None:
-            mine = 0 if self.labels is None else self.labels
+            mine: Any = 0 if self.labels is None else self.labels
             labels = mine * other.rows + (0 if other.labels is None else other.labels)
         return Term(self.weights * other.weights, labels, 0, self.rows * other.rows)
 

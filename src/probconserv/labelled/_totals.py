@@ -2,9 +2,9 @@
 
 from typing import Any
 
-import dask
 import numpy as np
 import xarray as xr
+from dask.base import compute
 
 from .._errors import InputError
 from . import _units
@@ -29,10 +29,8 @@ class Totals:
         value = start + self._gained(rates, start) if rates else start
         bad = ~np.isfinite(value.values)
         if bad.any():
-            at = ", ".join(
-                f"{dim} {number}"
-                for dim, number in zip(value.dims, np.argwhere(bad)[0], strict=True)
-            )
+            first = zip(value.dims, np.argwhere(bad)[0], strict=True)
+            at = ", ".join(f"{dim} number {number}" for dim, number in first)
             raise InputError(
                 f"`total` of {self.law.label} is missing or infinite{f' at {at}' if at else ''}. "
                 "Every row needs a total."
@@ -44,7 +42,8 @@ class Totals:
         noise = self._of_rows(self.law.noise, "noise")
         if not (noise.values >= 0).all() or not np.isfinite(noise.values).all():
             raise InputError(
-                "`noise` is a standard deviation, finite and not negative; 0 asks for an exact total."
+                "`noise` is a standard deviation, finite and not negative; 0 asks for an exact "
+                "total."
             )
         return noise
 
@@ -72,7 +71,7 @@ class Totals:
         rest = tuple(str(dim) for dim in field.dims if dim not in rows)
         piece = Piece(weights, self.points.regions, 0, regions or 1)
         axes = Axes(tuple(str(dim) for dim in rows), rest)
-        (found,) = dask.compute(summed(_plain, [field], [piece], axes, regions or 1))
+        (found,) = compute(summed(_plain, [field], [piece], axes, regions or 1))
         if regions is None:
             return xr.Variable(rows, found[..., 0])
         return xr.Variable((*rows, REGION), found)
@@ -108,11 +107,9 @@ class Totals:
             return rate.variable.astype(float)
         field = self.points.first
         _units.check_same(f"{name} times time", gain, field.attrs.get("units"), str(field.name))
-        density = rate.variable
-        lacking = {
-            d: field.sizes[d] for d in self.law.dims if d in field.dims and d not in rate.dims
-        }
-        return self._sum(density.set_dims(lacking | dict(density.sizes)), self.points.cells)
+        summed = {dim: field.sizes[dim] for dim in self.law.dims if dim in field.dims}
+        density = rate.variable.set_dims({**summed, **rate.sizes})
+        return self._sum(density, self.points.cells)
 
     def _of_rows(self, given: Given, argument: str) -> xr.Variable:
         """A number, or an array with some of the axes of the rows."""
@@ -140,7 +137,7 @@ class Totals:
         ours = self.points.coords[REGION].values
         if name not in found.indexes:
             raise InputError(
-                f"`{argument}`: its axis {name!r} needs a coordinate with the numbers of the regions."
+                f"`{argument}`: its axis {name!r} needs a coordinate, the numbers of the regions."
             )
         lacking = sorted(set(ours.tolist()) - set(found[name].values.tolist()))
         if lacking:

@@ -10,6 +10,7 @@ import numpy as np
 import xarray as xr
 
 from ._graph import SUMS, as_blocks, moved, summed
+from ._passes import Members, Moments
 from ._plan import Plan
 from ._terms import Array, Terms, seen_totals
 
@@ -73,22 +74,30 @@ def _solved(sums: Array, value: Array, noise: Array, *, kind: Any) -> Array:
 
 def second_pass(plan: Plan, steps: Any) -> dict[str, tuple[xr.Variable, ...]]:
     """The moved arrays of every variable, lazy, in the order of their axes in the dataset."""
-    names = ("each",) if plan.member is not None else ("mean", "std")
     found = {}
     for name, arrays in plan.arrays.items():
-        axes, pieces = plan.axes(name), plan.pieces(name)
-        moves = []
-        for which, array in zip(names, arrays, strict=True):
-            used = arrays if which == "mean" else (array,)
-            if which == "std" and not array.dims:
-                continue  # one number for all points is no variable of the dataset
-            like = arrays[0]
-            wide = array if array.dims == like.dims else array.set_dims(dict(like.sizes))
-            used = used if which == "mean" else (wide,)
-            data = moved(getattr(plan.kind, which), used, pieces, axes, steps, array.dtype)
-            moves.append(xr.Variable(axes.all, data).transpose(*like.dims))
-        found[name] = tuple(moves)
+        first, pieces, axes = arrays[0], plan.pieces(name), plan.axes(name)
+        moves = _moves(plan.kind, arrays)
+        found[name] = tuple(
+            xr.Variable(axes.all, moved(move, used, pieces, axes, steps, dtype)).transpose(
+                *first.dims
+            )
+            for move, used, dtype in moves
+        )
     return found
+
+
+def _moves(
+    kind: Moments | Members, arrays: tuple[xr.Variable, ...]
+) -> list[tuple[Callable[..., Array], tuple[xr.Variable, ...], Any]]:
+    """The functions of the second pass, what each works on, and the dtype of what it gives."""
+    if isinstance(kind, Members):
+        return [(kind.each, arrays, arrays[0].dtype)]
+    mean, std = arrays
+    moves: list[Any] = [(kind.mean, arrays, mean.dtype)]
+    if std.dims:  # one number for all points is no variable of the dataset
+        moves.append((kind.std, (std.set_dims(dict(mean.sizes)),), std.dtype))
+    return moves
 
 
 def outcome(
@@ -97,7 +106,7 @@ def outcome(
     minimum: float | None,
     views: Mapping[str, View],
 ) -> tuple[da.Array, dict[str, da.Array]]:
-    """The totals after the update, (*index, K) or (*index, N K), and points pushed below minimum."""
+    """The totals after the update, (*index, K) or (*index, N K), and values below `minimum`."""
     rows = len(plan.kind.laws)
     size = rows * (plan.kind.members if plan.member is not None else 1)  # type: ignore[union-attr]
     after: list[da.Array] = []
