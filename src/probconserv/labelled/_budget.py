@@ -33,7 +33,7 @@ class Budget:
     before: xr.DataArray  # of the field
     after: xr.DataArray | None  # of the updated field; None while that is not computed
     terms: xr.DataArray  # the sum of |u| times cell sizes
-    count: xr.DataArray  # points that are not missing
+    size: xr.DataArray  # the sum of cell sizes, over points that are not missing
     spread: xr.DataArray  # standard deviation of the field's total if its points move together
     independent: xr.DataArray  # and if they are independent
 
@@ -41,15 +41,15 @@ class Budget:
         """|field - total| over the sum of |u|, for every row; of an ensemble the worst member's."""
         has = self.after if after else self.before
         assert has is not None
-        off = abs(has - self.total).where(self.count > 0, 0.0) / self._size
+        off = abs(has - self.total).where(self.size > 0, 0.0) / self._scale
         return off.max([dim for dim in off.dims if dim not in self.terms.dims])
 
     def closes(self, tolerance: float = TOLERANCE, after: bool = False) -> bool:
         """Whether every total is met, up to the tolerance and three times the noise."""
-        return bool((self.imbalance(after) <= tolerance + 3 * self.noise / self._size).all())
+        return bool((self.imbalance(after) <= tolerance + 3 * self.noise / self._scale).all())
 
     @property
-    def _size(self) -> xr.DataArray:
+    def _scale(self) -> xr.DataArray:
         size = self.terms + abs(self.total)
         return size.where(size > 0, 1.0)
 
@@ -85,7 +85,7 @@ class Budget:
             return torch.from_numpy(np.array(wide.values, dtype=float))
 
         std = (tensor(self.spread) ** 2 + tensor(self.noise) ** 2).sqrt()
-        slack = TOLERANCE * tensor(self._mean(self._size))
+        slack = TOLERANCE * tensor(self._mean(self._scale))
         value = tensor(self._mean(self.total))
         timed = self.time is not None and bool((value != value[..., :1]).any())
         return Rows(tensor(here), value, std, slack, timed)
@@ -136,7 +136,7 @@ def _budget(plan: Plan, ready: Ready, parts: Mapping[str, Array], after: Array |
         before=rows(parts["total"]),
         after=None if after is None else rows(after),
         terms=rows(parts["terms"]),
-        count=rows(parts["count"]),
+        size=rows(parts["size"]),
         spread=rows(parts["spread"]),
         independent=rows(np.sqrt(parts["independent"])),
     )

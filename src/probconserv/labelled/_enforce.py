@@ -119,7 +119,7 @@ class Work:
         tied = f", jointly over {', '.join(self.spread.jointly)}" if self.spread.jointly else ""
         return f"ensemble of {kind.members}, shrinkage {kind.shrinkage:.3g}{tied}"  # type: ignore[union-attr]
 
-    def finished(self, found: Any, report: Report) -> xr.Dataset:
+    def finished(self, found: Any, report: Report | None = None) -> xr.Dataset:
         """A copy of the dataset with the new values, a line of history and the report."""
         out = self.dataset.copy()
         for new in found:
@@ -128,11 +128,16 @@ class Work:
                 if len(arrays) == 2:
                     self._put_std(out, name, arrays[1])
         line = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} probconserv {__version__}: enforced " + (
-            "; ".join(f"{b.name} over {', '.join(b.over)}" for b in report.budgets)
+            "; ".join(f"{law.label} over {', '.join(law.dims)}" for law in self._laws)
         )
         before = out.attrs.get("history")
         history = f"{before}\n{line}" if isinstance(before, str) and before else line
-        return out.assign_attrs({"history": history, REPORT: report.json()})
+        out = out.assign_attrs({"history": history})
+        return out if report is None else out.assign_attrs({REPORT: report.json()})
+
+    @property
+    def _laws(self) -> list[Law]:
+        return [ready.law for plan in self.plans for ready in plan.laws]
 
     def _put_std(self, out: xr.Dataset, name: str, new: xr.Variable) -> None:
         given: Any = self.spread.std

@@ -64,7 +64,7 @@ class Moments:
         """What the second pass needs, from the sums over all points and b, (I, K)."""
         parts = self.sums.unpack(sums)
         check_usable(parts)
-        residual = np.where(parts["count"] > 0, value - parts["total"], 0.0)
+        residual = np.where(parts["size"] > 0, value - parts["total"], 0.0)
         shared = self.correlation**0.5 * parts["spread"]
         if self.single and not self.correlation:
             variance = parts["square"] + noise**2
@@ -150,7 +150,7 @@ class Members:
     def solved(self, sums: Array, value: Array, noise: Array) -> Array:  # value (I, N or 1, K)
         parts = self.sums.unpack(sums)
         check_usable(parts)
-        here = parts["count"] > 0
+        here = parts["size"] > 0
         total = np.where(here[:, None], parts["total"], 0.0)
         residual = np.where(here[:, None], value, 0.0) - total
         deviation = total - total.mean(1, keepdims=True)
@@ -193,19 +193,19 @@ def check_usable(parts: Mapping[str, Array]) -> None:
 
 def _sums(rows: int, single: bool) -> dict[str, tuple[int, ...]]:
     """The sums of any kind of field: what the rows are made of, and G D G^T."""
-    kinds: dict[str, tuple[int, ...]] = dict.fromkeys(("count", "terms", "spread"), (rows,))
+    kinds: dict[str, tuple[int, ...]] = dict.fromkeys(("size", "terms", "spread"), (rows,))
     return kinds | {"negative": (), "square": (rows,) if single else (rows, rows)}
 
 
 def _about(
     mean: Array, std: Array, missing: Array | None, terms: Terms, rows: int
 ) -> dict[str, Array]:
-    """Points, sum |g u| and sum |g| std of every row; `mean` and `std` are 0 where missing."""
-    sizes, there = [term.sizes for term in terms], [term.points for term in terms]
+    """Sums of |g|, |g u| and |g| std of every row; `mean` and `std` are 0 where missing."""
+    sizes = [term.sizes for term in terms]
     seen = np.ones((1, mean.shape[1])) if missing is None else (~missing).astype(float)
-    count = np.broadcast_to(totals(seen, there, rows), (len(mean), rows))
+    size = np.broadcast_to(totals(seen, sizes, rows), (len(mean), rows))
     return {
-        "count": count,
+        "size": size,
         "terms": totals(np.abs(mean), sizes, rows),
         "spread": totals(std, sizes, rows),
         "negative": (std.min(-1) < 0).astype(float),
@@ -214,8 +214,8 @@ def _about(
 
 def _check_met(laws: tuple[str, ...], missed: Array, parts: Mapping[str, Array], b: Array) -> None:
     """Rows that nothing can move must hold already."""
-    size = parts["terms"] + np.abs(b)
-    wrong = (np.abs(missed) > UNMET * size) & (parts["count"] > 0)
+    scale = parts["terms"] + np.abs(b)
+    wrong = (np.abs(missed) > UNMET * scale) & (parts["size"] > 0)
     if wrong.any():
         index, row = np.argwhere(wrong)[0]
         raise InfeasibleError(

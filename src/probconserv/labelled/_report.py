@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ._budget import TOLERANCE, Budget, worst
@@ -35,6 +35,9 @@ class Report:
         ]
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
+    def noting(self, note: str) -> "Report":
+        return replace(self, notes=(*self.notes, note))
+
     def summary(self) -> dict[str, Any]:
         """The figures of the report, as JSON takes them."""
         return {
@@ -52,7 +55,7 @@ class Report:
 def _lines(budget: Budget) -> list[str]:
     unit = f" in {budget.unit}" if budget.unit else ""
     rows = int(budget.terms.size)
-    empty = int((budget.count == 0).sum())
+    empty = int((budget.size == 0).sum())
     lines = [
         f"{budget.name}, summed over {', '.join(budget.over)}{unit}",
         f"  weights: {budget.measure}",
@@ -68,10 +71,14 @@ def _imbalance(budget: Budget, after: bool) -> str:
     off, where = worst(budget.imbalance(after))
     has = budget.after if after else budget.before
     assert has is not None
-    gap, _ = worst(abs(has - budget.total))
+    gap = abs(has - budget.total)
+    mean, _ = worst((gap / budget.size).where(budget.size > 0, 0.0))
     word = "closes" if budget.closes(after=after) else "does not close"
     at = f" ({where})" if where else ""
-    return f"{word}; off by at most {off:.1e} of the sum of |u|{at}, {gap:.4g} in total"
+    return (
+        f"{word}; off by at most {off:.1e} of the sum of |u|{at}, {float(gap.max()):.3g} in total, "
+        f"{mean:.3g} on average"
+    )
 
 
 def _figures(budget: Budget) -> dict[str, Any]:

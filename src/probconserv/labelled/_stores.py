@@ -1,0 +1,118 @@
+"""`enforce` and `check` from file to file, block by block."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from os import PathLike
+from typing import Any
+
+import xarray as xr
+
+from ._cluster import cluster, compute
+from ._enforce import REPORT, Std, Work
+from ._law import Law
+from ._packing import is_packed, unpacked_after_packing, without_packing
+from ._plan import Spread
+from ._read import read
+from ._report import Report
+from ._stage import check_output
+from ._update import first_pass, outcome, second_pass, solve
+from ._write import write
+
+Path = str | PathLike[str]
+
+
+def enforce_file(
+    source: Path,
+    target: Path | None,
+    *laws: Law,
+    std: Std = None,
+    member: str | None = None,
+    correlation: float = 0.0,
+    shrinkage: float | None = None,
+    jointly: Sequence[str] = (),
+    minimum: float | None = None,
+    overwrite: bool = False,
+    unpack: bool = False,
+    chunks: Mapping[str, int] | None = None,
+    scheduler: str | None = None,
+    workers: int | None = None,
+) -> Report:
+    """Write `target`, the dataset in `source` with the laws enforced; returns the report.
+
+    Laws and their arguments are those of `enforce`. NetCDF and Zarr, by the ending of the name.
+    Data need not fit in memory: blocks are read once where each holds all points of its totals,
+    else twice. The target appears under its name when it is complete, or not at all. target: None
+    only computes the report. overwrite: replace a target that is there. unpack: write packed
+    integers as floats. chunks: entries of a block along dimensions. scheduler: None for threads,
+    "local" for processes, or the address of a dask scheduler; workers: how many.
+    """
+    if target is not None:
+        check_output(target, overwrite, {str(source)})
+    spread = Spread(std, member, correlation, shrinkage, tuple(jointly))
+    with cluster(scheduler, workers), read(source, chunks) as dataset:
+        if unpack:
+            dataset = dataset.map(_plain_floats, keep_attrs=True)
+        work = Work.of(dataset, laws, spread, minimum)
+        return _run(work, source, target, overwrite)
+
+
+def check_file(
+    source: Path,
+    *laws: Law,
+    std: Std = None,
+    member: str | None = None,
+    chunks: Mapping[str, int] | None = None,
+    scheduler: str | None = None,
+    workers: int | None = None,
+) -> Report:
+    """Whether the laws hold in a file as it is; see `check`."""
+    given = 0.0 if std is None and member is None else std
+    with cluster(scheduler, workers), read(source, chunks) as dataset:
+        work = Work.of(dataset, laws, Spread(given, member), None)
+        return work.report(compute(work.first, "summing"))
+
+
+def _run(work: Work, source: Path, target: Path | None, overwrite: bool) -> Report:
+    sums: Any = [first_pass(plan) for plan in work.plans]
+    if not work.one_pass:
+        sums = compute(sums, "summing")
+    found = [second_pass(plan, solve(plan, s)) for plan, s in zip(work.plans, sums, strict=True)]
+    views = _views(work.dataset, [name for new in found for name in new])
+    after = [
+        outcome(plan, new, work.minimum, views) for plan, new in zip(work.plans, found, strict=True)
+    ]
+    also = {"sums": sums, "after": after}
+    if target is None:
+        return _report(work, compute(also, "computing"), views)
+    reports: list[Report] = []
+
+    def finish(results: Any) -> dict[str, str]:
+        reports.append(_report(work, results, views))
+        return {REPORT: reports[0].json()}
+
+    write(work.finished(found), target, overwrite, also, finish, like=source)
+    return reports[0]
+
+
+def _views(dataset: xr.Dataset, names: Sequence[str]) -> dict[str, Any]:
+    """Of packed variables, what a reader will see of their values."""
+    return {
+        name: partial(unpacked_after_packing, encoding=dataset[name].encoding)
+        for name in names
+        if is_packed(dataset[name])
+    }
+
+
+def _report(work: Work, results: Any, packed: Mapping[str, Any]) -> Report:
+    report = work.report(results["sums"], results["after"])
+    if packed and not report.closes(after=True):
+        names = ", ".join(packed)
+        return report.noting(
+            f"{names} packed into integers: rounding to them opens the budget again. Write floats "
+            "with `unpack` to keep it closed."
+        )
+    return report
+
+
+def _plain_floats(variable: xr.DataArray) -> xr.DataArray:
+    return without_packing(variable) if is_packed(variable) else variable
