@@ -1,6 +1,5 @@
 """The command line. Needs cyclopts and rich: `pip install 'probconserv[cli]'`."""
 
-import importlib.util
 import math
 import os
 import sys
@@ -21,7 +20,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from . import __version__
+from . import __version__, cli_files
 from ._errors import ProbConservError
 from .metrics import best
 from .problems import PROBLEMS, ClosedForm, Problem
@@ -32,6 +31,7 @@ app = App(
     version=__version__,
     suppress_keyboard_interrupt=False,
 )
+cli_files.register(app)
 
 
 @app.command
@@ -178,7 +178,7 @@ def reproduce(
     from . import paper
 
     if figures:
-        _require("matplotlib", "jinja2")
+        cli_files.require("plots", "matplotlib", "jinja2")
     names = tuple(paper.EXPERIMENTS) if not problems or "all" in problems else problems
     console, errors = Console(), Console(stderr=True)
     with errors.status("") as status:
@@ -343,19 +343,13 @@ def _table(title: str, problems: Sequence[type[Problem]], width: int) -> Table:
 
 
 def _draw(folder: Path, closed: Sequence[type[Problem]]) -> None:
-    _require("matplotlib")
+    cli_files.require("plots", "matplotlib")
     from .figures import overview_figure, problem_figure, save
 
     save(overview_figure(closed), folder / "overview.png")
     for name, problem in track(PROBLEMS.items(), "Drawing", transient=True):
         save(problem_figure(problem), folder / f"{name}.png")
     print(f"{len(PROBLEMS) + 1} pictures in {folder}")
-
-
-def _require(*names: str) -> None:
-    for name in names:
-        if importlib.util.find_spec(name) is None:
-            raise ProbConservError(f"no {name} here; pip install 'probconserv[plots]'")
 
 
 def main() -> None:

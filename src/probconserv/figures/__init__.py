@@ -1,5 +1,6 @@
 """Pictures of fields and of equations. Needs matplotlib: `pip install 'probconserv[plots]'`."""
 
+from ._budget import budget as budget
 from ._diagnosis import diagnosis as diagnosis
 from ._fields import errors_figure as errors_figure
 from ._fields import front_figure as front_figure

@@ -1,5 +1,13 @@
-"""Labelled data, xarray in and xarray out: predictions in files that obey conservation laws."""
+"""Labelled data, xarray in and xarray out: predictions in files that obey conservation laws.
 
+Needs xarray, dask and the like: `pip install 'probconserv[files]'`.
+"""
+
+from ._accessor import Accessor as Accessor
+from ._budget import Budget as Budget
 from ._enforce import check as check
 from ._enforce import enforce as enforce
 from ._law import Law as Law
+from ._report import Report as Report
+from ._stores import check_file as check_file
+from ._stores import enforce_file as enforce_file

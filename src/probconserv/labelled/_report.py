@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import xarray as xr
+
 from ._budget import TOLERANCE, Budget, worst
 
 
@@ -17,6 +19,7 @@ class Report:
     minimum: float | None = None
     below: Mapping[str, int] = field(default_factory=dict)  # values that were pushed below minimum
     notes: tuple[str, ...] = ()
+    change: Mapping[str, xr.DataArray] = field(default_factory=dict)  # mean over what is not a map
 
     def closes(self, tolerance: float = TOLERANCE, after: bool = False) -> bool:
         """Whether all budgets close."""
@@ -60,7 +63,7 @@ def _lines(budget: Budget) -> list[str]:
         f"{budget.name}, summed over {', '.join(budget.over)}{unit}",
         f"  weights: {budget.measure}",
         f"  {rows} total{'s' * (rows != 1)}{f', {empty} without data' if empty else ''}",
-        f"  before: {_imbalance(budget, False)}",
+        f"  {'now' if budget.after is None else 'before'}: {_imbalance(budget, False)}",
     ]
     if budget.after is not None:
         lines.append(f"  after:  {_imbalance(budget, True)}")

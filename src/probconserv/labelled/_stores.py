@@ -1,6 +1,7 @@
 """`enforce` and `check` from file to file, block by block."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from os import PathLike
 from typing import Any
@@ -33,6 +34,7 @@ def enforce_file(
     minimum: float | None = None,
     overwrite: bool = False,
     unpack: bool = False,
+    change: bool = False,
     chunks: Mapping[str, int] | None = None,
     scheduler: str | None = None,
     workers: int | None = None,
@@ -43,7 +45,8 @@ def enforce_file(
     Data need not fit in memory: blocks are read once where each holds all points of its totals,
     else twice. The target appears under its name when it is complete, or not at all. target: None
     only computes the report. overwrite: replace a target that is there. unpack: write packed
-    integers as floats. chunks: entries of a block along dimensions. scheduler: None for threads,
+    integers as floats. change: have the mean change of every point in the report, for `figures`.
+    chunks: entries of a block along dimensions. scheduler: None for threads,
     "local" for processes, or the address of a dask scheduler; workers: how many.
     """
     if target is not None:
@@ -53,7 +56,7 @@ def enforce_file(
         if unpack:
             dataset = dataset.map(_plain_floats, keep_attrs=True)
         work = Work.of(dataset, laws, spread, minimum)
-        return _run(work, source, target, overwrite)
+        return _run(work, source, target, overwrite, change)
 
 
 def check_file(
@@ -72,7 +75,7 @@ def check_file(
         return work.report(compute(work.first, "summing"))
 
 
-def _run(work: Work, source: Path, target: Path | None, overwrite: bool) -> Report:
+def _run(work: Work, source: Path, target: Path | None, overwrite: bool, change: bool) -> Report:
     sums: Any = [first_pass(plan) for plan in work.plans]
     if not work.one_pass:
         sums = compute(sums, "summing")
@@ -81,7 +84,7 @@ def _run(work: Work, source: Path, target: Path | None, overwrite: bool) -> Repo
     after = [
         outcome(plan, new, work.minimum, views) for plan, new in zip(work.plans, found, strict=True)
     ]
-    also = {"sums": sums, "after": after}
+    also = {"sums": sums, "after": after, "change": _changes(work, found) if change else {}}
     if target is None:
         return _report(work, compute(also, "computing"), views)
     reports: list[Report] = []
@@ -103,8 +106,23 @@ def _views(dataset: xr.Dataset, names: Sequence[str]) -> dict[str, Any]:
     }
 
 
+def _changes(work: Work, found: Sequence[Mapping[str, Any]]) -> dict[str, xr.DataArray]:
+    """The change of every variable, averaged over all but the last two axes that laws sum over."""
+    changes = {}
+    for plan, new in zip(work.plans, found, strict=True):
+        for name, arrays in new.items():
+            old = work.dataset[name]
+            summed = {dim for ready in plan.laws for dim in ready.law.dims}
+            kept = [dim for dim in old.dims if dim in summed][-2:]
+            moved = old.copy(data=arrays[0].data) - old
+            mean = moved.mean([dim for dim in old.dims if dim not in kept], keep_attrs=True)
+            changes[name] = mean.assign_attrs(old.attrs)
+    return changes
+
+
 def _report(work: Work, results: Any, packed: Mapping[str, Any]) -> Report:
     report = work.report(results["sums"], results["after"])
+    report = replace(report, change=results["change"])
     if packed and not report.closes(after=True):
         names = ", ".join(packed)
         return report.noting(

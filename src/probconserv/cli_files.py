@@ -1,0 +1,275 @@
+"""Commands for files of predictions: enforce and check."""
+
+import importlib.util
+import sys
+import tomllib
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import App, Parameter
+
+from ._errors import InputError, ProbConservError
+
+if TYPE_CHECKING:
+    from .labelled import Law
+
+Names = Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Laws:
+    """The law on the command line, or a file of laws."""
+
+    mean: str | None = None
+    """The variable: a mean, or an ensemble's values."""
+    over: Names = None
+    """Dimensions to sum over, such as lat lon."""
+    total: str = "initial"
+    """What the sum is: a number, a variable, or initial: what the field has at its first time."""
+    inflow: Names = None
+    """Rates that add to the total, variables; those on the grid are summed with the cell sizes."""
+    outflow: Names = None
+    """Rates that take from it."""
+    measure: str | None = None
+    """Cell areas or volumes, a variable or a number (1: plain sums); found if not given."""
+    where: str | None = None
+    """A variable that is not 0 where points count."""
+    regions: str | None = None
+    """A variable with the number of each point's region; each has a total of its own."""
+    noise: str = "0"
+    """Standard deviation of the total, a number or a variable; 0 is exact."""
+    time: str | None = None
+    """The dimension of time, if its name or coordinate does not tell."""
+    laws: Path | None = None
+    """A TOML file instead of all these, with a table [[law]] for each law: variables, over, ..."""
+
+    def read(self) -> "list[Law]":
+        require("files", "xarray", "dask", "netCDF4", "zarr")
+        from .labelled import Law
+
+        if self.laws is not None:
+            return _laws(self.laws)
+        if self.mean is None or not self.over:
+            raise InputError("give `--mean` and `--over`, or a file of laws with `--laws`.")
+        return [
+            Law(
+                self.mean,
+                self.over,
+                _number(self.total),
+                self.inflow or (),
+                self.outflow or (),
+                None if self.measure is None else _number(self.measure),
+                self.where,
+                self.regions,
+                _number(self.noise),
+                self.time,
+            )
+        ]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Fields:
+    """How uncertain the fields are."""
+
+    std: Names = None
+    """Standard deviations: a variable or a number; VARIABLE=STD for several variables."""
+    member: str | None = None
+    """The dimension of an ensemble instead."""
+
+    def read(self) -> dict[str, Any]:
+        return {"std": _std(self.std), "member": self.member}
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Machine:
+    """Where the work is done."""
+
+    chunks: Names = None
+    """Entries of a block: DIMENSION=NUMBER ..."""
+    scheduler: str | None = None
+    """local for processes, or the address of a dask scheduler; threads if not given."""
+    workers: int | None = None
+    """How many threads or processes."""
+
+    def read(self) -> dict[str, Any]:
+        pairs = dict(_pair(text, "chunks") for text in self.chunks or ())
+        try:
+            chunks = {name: int(size) for name, size in pairs.items()}
+        except ValueError:
+            raise InputError("`--chunks` needs whole numbers: DIMENSION=NUMBER.") from None
+        return {"chunks": chunks or None, "scheduler": self.scheduler, "workers": self.workers}
+
+
+def enforce(
+    source: Path,
+    *,
+    out: Annotated[Path | None, Parameter(name=["--out", "-o"])] = None,
+    law: Laws = Laws(),  # noqa: B008
+    field: Fields = Fields(),  # noqa: B008
+    correlation: float = 0.0,
+    shrinkage: float | None = None,
+    jointly: Names = None,
+    minimum: float | None = None,
+    dry_run: bool = False,
+    plot: Path | None = None,
+    overwrite: bool = False,
+    unpack: bool = False,
+    machine: Machine = Machine(),  # noqa: B008
+) -> None:
+    """Make the predictions in a NetCDF file or Zarr store obey a conservation law.
+
+    probconserv enforce IN.nc --mean u --std u_std --over lat lon --total initial -o OUT.nc
+
+    Parameters
+    ----------
+    source
+        NetCDF or Zarr; it is not changed.
+    out
+        The file to write, .nc or .zarr.
+    correlation
+        Of the errors of any two points, 0 to 1: the nearer 1, the more evenly points move.
+    shrinkage
+        Of an ensemble's covariance towards independent points; 1 / members if not given.
+    jointly
+        Dimensions beside --over that an ensemble's update couples, such as time.
+    minimum
+        Count the values that the update pushes below it.
+    dry_run
+        Print the budget before and after, and write nothing.
+    plot
+        Draw the budget and the change into this picture.
+    overwrite
+        Replace a file that is there.
+    unpack
+        Write packed integers as floats, which keep the total.
+    """
+    laws = law.read()
+    _need_plots(plot)
+    if out is None and not dry_run:
+        raise InputError("where to? Give `-o OUT.nc` or `-o OUT.zarr`, or `--dry-run`.")
+    from .labelled import enforce_file
+
+    report = enforce_file(
+        source,
+        None if dry_run else out,
+        *laws,
+        **field.read(),
+        correlation=correlation,
+        shrinkage=shrinkage,
+        jointly=jointly or (),
+        minimum=minimum,
+        overwrite=overwrite,
+        unpack=unpack,
+        change=plot is not None,
+        **machine.read(),
+    )
+    print(report)
+    if plot is not None:
+        _draw(report, plot)
+    if not dry_run:
+        print(out)
+
+
+def check(
+    source: Path,
+    *,
+    law: Laws = Laws(),  # noqa: B008
+    field: Fields = Fields(),  # noqa: B008
+    tolerance: float = 1e-6,
+    plot: Path | None = None,
+    machine: Machine = Machine(),  # noqa: B008
+) -> None:
+    """Say whether a conservation law holds in a file: exit status 0 if so, 1 if not.
+
+    probconserv check IN.nc --mean u --over lat lon --total initial
+
+    Parameters
+    ----------
+    source
+        NetCDF or Zarr.
+    tolerance
+        Relative to the sum of |u| times cell sizes.
+    plot
+        Draw the budget into this picture.
+    """
+    laws = law.read()
+    _need_plots(plot)
+    from .labelled import check_file
+
+    report = check_file(source, *laws, **field.read(), **machine.read())
+    print(report)
+    if plot is not None:
+        _draw(report, plot)
+    if not report.closes(tolerance):
+        sys.exit(1)
+
+
+def require(extra: str, *names: str) -> None:
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            raise ProbConservError(f"no {name} here; pip install 'probconserv[{extra}]'")
+
+
+def register(app: App) -> None:
+    app.command(enforce)
+    app.command(check)
+
+
+def _need_plots(path: Path | None) -> None:
+    """Before any work is done."""
+    if path is not None:
+        require("plots", "matplotlib")
+
+
+def _draw(report: Any, path: Path) -> None:
+    from .figures import budget, save
+
+    save(budget(report), path)
+    print(path)
+
+
+def _laws(path: Path) -> "list[Law]":
+    from .labelled import Law
+
+    try:
+        tables = tomllib.loads(path.read_text()).get("law")
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"`--laws` {path} is no TOML file: {error}.") from None
+    if not isinstance(tables, list) or not tables:
+        raise InputError(f"`--laws` {path} has no table [[law]].")
+    known = [field.name for field in fields(Law)]
+    for table in tables:
+        for key in table:
+            if key not in known:
+                raise InputError(f"`--laws`: a law has no {key!r}; it has {', '.join(known)}.")
+        for key in ("variables", "over"):
+            if key not in table:
+                raise InputError(f"`--laws`: a law in {path} has no {key!r}.")
+    return [Law(**table) for table in tables]
+
+
+def _std(given: list[str] | None) -> Any:
+    if not given:
+        return None
+    if len(given) == 1 and "=" not in given[0]:
+        return _number(given[0])
+    return {name: _number(std) for name, std in (_pair(text, "std") for text in given)}
+
+
+def _pair(text: str, option: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not (name and separator and value):
+        raise InputError(f"`--{option}` takes NAME=VALUE pairs; got {text!r}.")
+    return name, value
+
+
+def _number(text: str) -> float | str:
+    """A number if it is one, else the name of a variable."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
