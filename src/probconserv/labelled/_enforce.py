@@ -130,7 +130,7 @@ class Work:
         out = self.dataset.copy()
         for new in found:
             for name, arrays in new.items():
-                out[name] = out[name].copy(data=arrays[0].data)
+                out[name] = out.variables[name].copy(data=arrays[0].data)
                 if len(arrays) == 2:
                     self._put_std(out, name, arrays[1])
         line = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} probconserv {__version__}: enforced " + (
