@@ -135,3 +135,13 @@ def exact_residual(law, u):
     miss = rows.residual(u.double()).abs() * (rows.noise_variance == 0)
     size = rows.operator.magnitude(u.double()) + rows.value.abs()
     return float((miss / size.clamp_min(1e-300)).max())
+
+
+def kalman(mean, sigma, G, b, noise=0.0):
+    """Mean and covariance given G u = b up to noise, dense; laws that follow from others are fine.
+
+    noise: standard deviation, one or one per row.
+    """
+    S = G @ sigma @ G.T + np.diag(np.broadcast_to(noise, len(G)) ** 2)
+    gain = sigma @ G.T @ np.linalg.pinv(S, rcond=1e-11, hermitian=True)
+    return mean + gain @ (b - G @ mean), sigma - gain @ G @ sigma

@@ -99,6 +99,12 @@ def budgets(plan: Plan, sums: Array, after: Array | None) -> list[Budget]:
     """The budgets of a system, from what its passes summed, (*index, C)."""
     parts = plan.kind.sums.unpack(sums)
     check_usable(parts)
+    for ready in plan.laws:
+        if not parts["size"][..., ready.own].any():
+            raise InputError(
+                f"no point of {ready.law.label} counts: all are missing, or have no weight by "
+                "`where`, `regions`, a factor or cell sizes of 0."
+            )
     square = parts["square"]
     if square.ndim > len(plan.index) + 1:
         square = np.einsum("...kk->...k", square)
@@ -116,7 +122,7 @@ def _budget(plan: Plan, ready: Ready, parts: Mapping[str, Array], after: Array |
         lead = values.shape[: len(plan.index)]
         member = () if values.ndim == len(lead) + 1 else (plan.member,)
         inner = [ready.points.rows[dim] for dim in ready.inner]
-        mine = values[..., ready.own].reshape(*values.shape[:-1], *inner)
+        mine = values[..., ready.own].reshape((*values.shape[:-1], *inner))
         found = xr.DataArray(mine, dims=(*plan.index, *member, *ready.inner))
         return _labelled(found, ready)
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from numbers import Real
 from typing import Any
 
 import xarray as xr
@@ -11,7 +12,7 @@ from dask.base import compute
 from .. import __version__
 from .._errors import InputError
 from ._budget import budgets
-from ._law import Law
+from ._law import Law, listed
 from ._lookup import Given, nearest
 from ._plan import Plan, Spread, plans
 from ._report import Report
@@ -19,6 +20,7 @@ from ._update import first_pass, lazy, one_pass, outcome, second_pass, solve
 
 Std = Given | Mapping[str, Given] | None
 REPORT = "probconserv_report"
+OF_SHAPE = ("chunksizes", "chunks", "preferred_chunks", "shards", "original_shape", "contiguous")
 
 
 def enforce(
@@ -28,7 +30,7 @@ def enforce(
     member: str | None = None,
     correlation: float = 0.0,
     shrinkage: float | None = None,
-    jointly: Sequence[str] = (),
+    jointly: str | Sequence[str] = (),
     minimum: float | None = None,
 ) -> xr.Dataset:
     """The dataset with its variables updated so that the laws hold: Step 2 for labelled data.
@@ -48,7 +50,7 @@ def enforce(
     >>> enforce(field, Law("u", "x", total=7.0, measure=1.0), std="s")["u"].values.sum()
     np.float64(7.0)
     """
-    spread = Spread(std, member, correlation, shrinkage, tuple(jointly))
+    spread = Spread(std, member, correlation, shrinkage, tuple(listed(jointly)))
     work = Work.of(dataset, laws, spread, minimum)
     sums = compute(*work.first)
     found = [second_pass(plan, solve(plan, s)) for plan, s in zip(work.plans, sums, strict=True)]
@@ -91,7 +93,11 @@ class Work:
         if not isinstance(dataset, xr.Dataset):
             raise InputError(f"`dataset` must be an xarray.Dataset, got {type(dataset).__name__}.")
         _check(dataset, spread)
-        return cls(dataset, plans(dataset, laws, spread), spread, minimum)
+        if minimum is not None and not isinstance(minimum, Real):
+            raise InputError(f"`minimum` must be a number, got {minimum!r}.")
+        work = cls(dataset, plans(dataset, laws, spread), spread, minimum)
+        work._check_places()
+        return work
 
     @property
     def first(self) -> list[Any]:
@@ -124,7 +130,7 @@ class Work:
         out = self.dataset.copy()
         for new in found:
             for name, arrays in new.items():
-                out[name] = out[name].copy(data=arrays[0].data)
+                out[name] = out.variables[name].copy(data=arrays[0].data)
                 if len(arrays) == 2:
                     self._put_std(out, name, arrays[1])
         line = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} probconserv {__version__}: enforced " + (
@@ -140,13 +146,41 @@ class Work:
         return [ready.law for plan in self.plans for ready in plan.laws]
 
     def _put_std(self, out: xr.Dataset, name: str, new: xr.Variable) -> None:
-        given: Any = self.spread.std
-        given = given[name] if isinstance(given, Mapping) else given
-        if isinstance(given, str):
-            old, place = out[given].variable, given
+        given = self._std(name)
+        old = out[given].variable if isinstance(given, str) else given.variable
+        if set(old.dims) == set(new.dims):
+            new, encoding = new.transpose(*old.dims), old.encoding
         else:
-            old, place = given.variable, str(given.name or f"{name}_std")
-        out[place] = xr.Variable(new.dims, new.data, old.attrs, old.encoding)
+            encoding = {key: each for key, each in old.encoding.items() if key not in OF_SHAPE}
+        out[self._place(name)] = xr.Variable(new.dims, new.data, old.attrs, encoding)
+
+    def _std(self, name: str) -> Any:
+        std = self.spread.std
+        return std[name] if isinstance(std, Mapping) else std
+
+    def _place(self, name: str) -> str:
+        """The name under which the standard deviations of a variable stand after the update."""
+        given = self._std(name)
+        if isinstance(given, str):
+            return given
+        known = [each for plan in self.plans for each in plan.arrays]
+        return f"{name}_std" if given.name is None or given.name in known else str(given.name)
+
+    def _check_places(self) -> None:
+        """Refuse one place for two things."""
+        variables = {name: arrays for plan in self.plans for name, arrays in plan.arrays.items()}
+        taken = {name: name for name in variables}
+        for name, arrays in variables.items():
+            if len(arrays) == 1 or not arrays[1].dims:
+                continue
+            place = self._place(name)
+            if place in taken:
+                raise InputError(
+                    f"`std` of `{name}` is {place!r}, which cannot hold what the update makes of "
+                    f"`{taken[place]}` as well. Give every variable its own, "
+                    f"std={{'{name}': ..., ...}}."
+                )
+            taken[place] = name
 
 
 def _check(dataset: xr.Dataset, spread: Spread) -> None:
@@ -161,8 +195,8 @@ def _check(dataset: xr.Dataset, spread: Spread) -> None:
     if spread.member is not None and spread.correlation:
         raise InputError("`correlation` is for `std`; an ensemble has its own. See `shrinkage`.")
     for name in ("correlation", "shrinkage"):
-        value = getattr(spread, name)
-        if value is not None and not 0 <= value <= 1:
+        value: Any = getattr(spread, name)
+        if value is not None and not (isinstance(value, Real) and 0 <= float(value) <= 1):
             raise InputError(f"`{name}` must lie between 0 and 1, got {value!r}.")
     for dim in spread.jointly:
         if dim not in dataset.dims:

@@ -14,7 +14,8 @@ from dask.system import CPU_COUNT
 from ._terms import Array, Term
 
 SLAB = 1 << 16  # points that are worked on at a time: their temporaries fit the cache
-SUMS, MEMBERS = "sums of a block", "members"  # names of axes that no dataset has
+SUMS, STEPS = "sums of a block", "steps of a block"  # names of axes that no dataset has
+ROWS, MEMBERS = "rows of the laws", "members of the totals"
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import xarray as xr
 
@@ -41,9 +42,13 @@ class Law:
     name: str | None = None
 
     def __post_init__(self) -> None:
-        if not self.factors:
-            raise InputError("`variables` of a law must name at least one variable.")
-        if not self.dims or not all(isinstance(dim, str) for dim in self.dims):
+        if not isinstance(self.variables, str | Mapping) or not self.variables:
+            raise InputError(
+                "`variables` of a law must be a name, or names with factors as in "
+                f"{{'rain': 1.0, 'snow': 0.9}}; got {self.variables!r}."
+            )
+        named = isinstance(self.over, Sequence) and all(isinstance(dim, str) for dim in self.over)
+        if not named or not self.over:
             raise InputError(f"`over` must name the dimensions to sum over; got {self.over!r}.")
         if len(set(self.dims)) < len(self.dims):
             raise InputError(f"`over` names a dimension twice: {', '.join(self.dims)}.")
@@ -61,5 +66,5 @@ class Law:
         return self.name or " + ".join(self.factors)
 
 
-def listed(given: Given | Sequence[Given]) -> list[Given]:
+def listed(given: Any) -> list[Any]:
     return list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]

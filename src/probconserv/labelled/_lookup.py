@@ -41,10 +41,30 @@ def array(dataset: xr.Dataset, given: Given, argument: str, like: xr.DataArray) 
                 f"`{argument}` is an array without names. Give a DataArray with the dimensions of "
                 "its axes."
             )
+        if not np.isfinite(given):
+            raise InputError(f"`{argument}` must be finite, got {given}.")
         return xr.DataArray(float(given))
+    found = placed(dataset, given, argument, like)
+    check_numbers(found, argument)
+    return found
+
+
+def placed(
+    dataset: xr.Dataset, given: str | xr.DataArray, argument: str, like: xr.DataArray
+) -> xr.DataArray:
+    """An array of anything, whose axes and coordinates are among those of `like`."""
+    if not isinstance(given, str | xr.DataArray):
+        raise InputError(
+            f"`{argument}` must be a name in the dataset or a DataArray; got {given!r}."
+        )
     found = find(dataset, given, argument) if isinstance(given, str) else given
     match(found, like, argument)
     return found
+
+
+def check_numbers(found: xr.DataArray, argument: str) -> None:
+    if found.dtype.kind not in "biuf":
+        raise InputError(f"`{argument}` must hold real numbers, got {found.dtype}. Convert it.")
 
 
 def match(
@@ -108,16 +128,23 @@ def time_of(like: xr.DataArray, given: str | None) -> str:
 def _is_time(coordinate: xr.DataArray) -> bool:
     if coordinate.attrs.get("axis") == "T" or coordinate.attrs.get("standard_name") == "time":
         return True
-    return coordinate.dtype.kind == "M" or type(coordinate.values.flat[0]).__module__.startswith(
-        "cftime"
-    )
+    return coordinate.dtype.kind == "M" or _of_cftime(coordinate.values)
+
+
+def _of_cftime(values: Any) -> bool:
+    return values.dtype == object and type(values.flat[0]).__module__.startswith("cftime")
 
 
 def elapsed(coordinate: xr.DataArray) -> tuple[Any, str | None]:
     """Times since the first, and their unit: seconds for dates, else as the coordinate says."""
     values = coordinate.values
-    if values.dtype.kind == "M":
+    if values.dtype.kind in "mM":
         return (values - values[0]) / np.timedelta64(1, "s"), "s"
-    if values.dtype == object:
+    if _of_cftime(values):
         return np.array([(each - values[0]).total_seconds() for each in values]), "s"
+    if values.dtype.kind not in "iuf":
+        raise InputError(
+            f"`inflow` and `outflow` need times that are dates or numbers; {coordinate.name!r} "
+            f"holds {values.dtype}."
+        )
     return values.astype(float) - float(values[0]), coordinate.attrs.get("units")

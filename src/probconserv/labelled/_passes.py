@@ -18,7 +18,18 @@ import numpy as np
 
 from .._errors import InfeasibleError, InputError
 from .._given import UNMET
-from ._terms import Array, Layout, Terms, adjoint, counted, quadratic, seen_totals, squares, totals
+from ._terms import (
+    Array,
+    Layout,
+    Terms,
+    adjoint,
+    counted,
+    quadratic,
+    seen_totals,
+    squares,
+    totals,
+    uncounted,
+)
 
 NONE_LEFT = 1e-13  # share of the largest variance below which rows are decided by others
 
@@ -36,7 +47,9 @@ class Moments:
 
     @property
     def sums(self) -> Layout:
-        return Layout(_sums(len(self.laws), self.single) | {"total": (len(self.laws),)})
+        rows = (len(self.laws),)
+        shared = {"shared": rows} if self.correlation else {}
+        return Layout(_sums(len(self.laws), self.single) | {"total": rows} | shared)
 
     @property
     def steps(self) -> Layout:
@@ -54,10 +67,14 @@ class Moments:
         rows = len(self.laws)
         total, mean, missing = seen_totals(mean, terms, rows)
         std = std.astype(float, copy=False)
+        if missing is None and not np.isfinite(std.sum()):
+            missing = uncounted(terms)
         if missing is not None:
             std = np.where(missing, 0.0, std)
         square = (1 - self.correlation) * squares(np.square(std), terms, rows, self.single)
         parts = _about(mean, std, missing, terms, rows)
+        if self.correlation:
+            parts["shared"] = self.correlation**0.5 * totals(std, terms, rows)
         return self.sums.pack(parts | {"total": total, "square": square})
 
     def solved(self, sums: Array, value: Array, noise: Array) -> Array:
@@ -65,13 +82,13 @@ class Moments:
         parts = self.sums.unpack(sums)
         check_usable(parts)
         residual = np.where(parts["size"] > 0, value - parts["total"], 0.0)
-        shared = self.correlation**0.5 * parts["spread"]
         if self.single and not self.correlation:
             variance = parts["square"] + noise**2
             inverse = np.divide(1, variance, out=np.zeros_like(variance), where=variance > 0)
             along = inverse * residual
             _check_met(self.laws, residual - variance * along, parts, value)
             return self.steps.pack({"along": along, "inverse": inverse})
+        shared = parts.get("shared", np.zeros_like(residual))  # G F^T
         matrix = _dense(parts["square"]) + shared[:, :, None] * shared[:, None, :]
         matrix = matrix + _dense(np.broadcast_to(noise**2, residual.shape))
         inverse, _ = _inverses(matrix)
@@ -91,7 +108,7 @@ class Moments:
         shift *= (1 - self.correlation) * np.square(std)
         if self.correlation:
             shift += self.correlation**0.5 * std * counted(terms) * parts["common"][:, None]
-        return np.add(mean, shift, out=shift)
+        return _kept(np.add(mean, shift, out=shift), mean, terms)
 
     def std(self, std: Array, terms: Terms, steps: Array) -> Array:
         """The second pass over a block: its standard deviation, (I, P)."""
@@ -107,7 +124,7 @@ class Moments:
             lost += np.square(shared) * parts["lost"][:, None]
         variance -= lost
         np.maximum(variance, 0, out=variance)  # takes off rounding
-        return np.sqrt(variance, out=variance)
+        return _kept(np.sqrt(variance, out=variance), std, terms)
 
 
 @dataclass(frozen=True)
@@ -177,13 +194,23 @@ class Members:
             rest = self.shrinkage * np.square(deviation).sum(-1) / (self.members - 1)
             for number in range(self.members):
                 shift[..., number] += rest * adjoint(terms, parts["along"][:, number])
-        return np.add(x, shift, out=shift)
+        np.add(x, shift, out=shift)
+        return np.moveaxis(_kept(np.moveaxis(shift, -1, 0), np.moveaxis(x, -1, 0), terms), 0, -1)
+
+
+def _kept(new: Array, old: Array, terms: Terms) -> Array:
+    """`new`, with the points that no law counts as they were."""
+    if (out := uncounted(terms)) is not None:
+        np.copyto(new, old, where=out)
+    return new
 
 
 def check_usable(parts: Mapping[str, Array]) -> None:
     """Refuse infinite values and what is no standard deviation."""
     if not np.isfinite(parts["terms"]).all():
-        raise InputError("the field has infinite values. Missing ones are NaN or _FillValue.")
+        raise InputError(
+            "the field or a factor has infinite values. Missing ones are NaN or _FillValue."
+        )
     if parts["negative"].any() or not np.isfinite(parts["spread"]).all():
         raise InputError(
             "`std` is negative, infinite or missing at points that have a mean. It is a standard "

@@ -11,7 +11,7 @@ import xarray as xr
 from .._errors import InputError
 from ._graph import Axes, Piece
 from ._law import Law
-from ._lookup import array, match
+from ._lookup import array
 from ._passes import Members, Moments
 from ._terms import Array
 from ._totals import Totals
@@ -41,8 +41,9 @@ class Ready:
         labels: xr.Variable | None = None
         for dim in self.inner:
             size = self.points.rows[dim]
-            codes = self.points.regions if dim == REGION else xr.Variable(dim, np.arange(size))
-            assert codes is not None
+            codes = xr.Variable(dim, np.arange(size))
+            if dim == REGION and self.points.regions is not None:
+                codes = self.points.regions
             labels = codes if labels is None else labels * size + codes
         return Piece(self.points.weights[name], labels, self.first, self.rows)
 
@@ -173,5 +174,6 @@ def _std(dataset: xr.Dataset, field: xr.DataArray, given: Any) -> xr.Variable:
             "points are moved alike), or `member` for an ensemble."
         )
     found = array(dataset, std, "std", field)
-    match(found, field, "std")
+    if found.dims and found.dtype.kind != "f":
+        raise InputError(f"`std` of `{field.name}` holds {found.dtype}, not floats. Convert it.")
     return found.variable

@@ -47,7 +47,7 @@ class Report:
             "laws": [_figures(budget) for budget in self.budgets],
             "method": self.method,
             "minimum": self.minimum,
-            "below_minimum": dict(self.below),
+            "below_minimum": dict(self.below) if self.is_done else None,
             "notes": list(self.notes),
         }
 

@@ -10,7 +10,7 @@ import xarray as xr
 
 from ._cluster import cluster, compute
 from ._enforce import REPORT, Std, Work
-from ._law import Law
+from ._law import Law, listed
 from ._packing import is_packed, unpacked_after_packing, without_packing
 from ._plan import Spread
 from ._read import read
@@ -30,7 +30,7 @@ def enforce_file(
     member: str | None = None,
     correlation: float = 0.0,
     shrinkage: float | None = None,
-    jointly: Sequence[str] = (),
+    jointly: str | Sequence[str] = (),
     minimum: float | None = None,
     overwrite: bool = False,
     unpack: bool = False,
@@ -51,7 +51,7 @@ def enforce_file(
     """
     if target is not None:
         check_output(target, overwrite, {str(source)})
-    spread = Spread(std, member, correlation, shrinkage, tuple(jointly))
+    spread = Spread(std, member, correlation, shrinkage, tuple(listed(jointly)))
     with cluster(scheduler, workers), read(source, chunks) as dataset:
         if unpack:
             dataset = dataset.map(_plain_floats, keep_attrs=True)

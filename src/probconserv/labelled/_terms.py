@@ -59,6 +59,10 @@ class Term:
         """With weight 1 for every point that counts."""
         return self._weighing((self.weights != 0).astype(float))
 
+    @cached_property
+    def full(self) -> bool:
+        return bool(self.weights.all())
+
     def _weighing(self, weights: Array) -> "Term":
         return Term(weights, self.labels, self.first, self.rows)
 
@@ -76,7 +80,8 @@ Terms = Sequence[Term]
 
 def totals(values: Array, terms: Terms, rows: int) -> Array:
     """G u, (I, P) -> (I, K)."""
-    found = np.zeros((len(values), rows))
+    indices = max(len(values), *(len(term.weights) for term in terms))
+    found = np.zeros((indices, rows))
     for term in terms:
         found[:, term.own] += term.total(values)
     return found
@@ -85,10 +90,11 @@ def totals(values: Array, terms: Terms, rows: int) -> Array:
 def seen_totals(values: Array, terms: Terms, rows: int) -> tuple[Array, Array, Array | None]:
     """G u over the points that are not NaN, u in double precision, and where it is NaN, if any."""
     values = values.astype(float, copy=False)
-    found = totals(values, terms, rows)
+    with np.errstate(invalid="ignore"):
+        found = totals(values, terms, rows)
     if np.isfinite(found).all():  # a NaN anywhere would show, whatever its weight
         return found, values, None
-    missing = np.isnan(values)
+    missing = np.isnan(values) if (out := uncounted(terms)) is None else np.isnan(values) | out
     values = np.where(missing, 0.0, values)
     return totals(values, terms, rows), values, missing
 
@@ -129,6 +135,11 @@ def counted(terms: Terms) -> Array:
     return np.minimum(sum(rest, start=first), 1.0)
 
 
+def uncounted(terms: Terms) -> Array | None:
+    """Where no law counts a point; None if every point is counted."""
+    return None if any(term.full for term in terms) else counted(terms) == 0
+
+
 @dataclass(frozen=True)
 class Layout:
     """Named arrays (I, ...) side by side in one array (I, C): what passes from task to task."""
@@ -148,6 +159,6 @@ class Layout:
         ends = np.cumsum([prod(shape) for shape in self.shapes.values()])[:-1]
         parts = np.split(packed, ends, axis=-1)
         return {
-            name: part.reshape(*packed.shape[:-1], *shape)
+            name: part.reshape((*packed.shape[:-1], *shape))
             for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
         }

@@ -1,5 +1,6 @@
 """The totals of a law: numbers, variables, or what the field starts with and gains."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from .._errors import InputError
 from . import _units
 from ._graph import Axes, Piece, summed
 from ._law import INITIAL, Law, listed
-from ._lookup import Given, array, elapsed, find, match, nearest, time_of
+from ._lookup import Given, array, check_numbers, elapsed, find, match, nearest, time_of
 from ._terms import Array, Terms, seen_totals
 from ._weights import REGION, Points
 
@@ -39,7 +40,7 @@ class Totals:
 
     def noise(self) -> xr.Variable:
         """The standard deviation of b."""
-        noise = self._of_rows(self.law.noise, "noise")
+        noise = self._of_rows(self.law.noise, "noise", [*self.points.rows])
         if not (noise.values >= 0).all() or not np.isfinite(noise.values).all():
             raise InputError(
                 "`noise` is a standard deviation, finite and not negative; 0 asks for an exact "
@@ -49,25 +50,51 @@ class Totals:
 
     def _start(self) -> xr.Variable:
         if not isinstance(self.law.total, str) or self.law.total != INITIAL:
-            return self._of_rows(self.law.total, "total")
+            members = [self.member] if self.member else []
+            return self._of_rows(self.law.total, "total", [*self.points.rows, *members])
         time = time_of(self.points.first, self.law.time)
         if time not in self.points.rows:
             raise InputError(
                 f"`total` is {INITIAL!r}, but {self.law.label} is summed over {time!r}, its time. "
                 "Give the total as a number or a variable."
             )
+        self._check_start(time)
         found: Any = 0.0
         for name, field in self.points.fields.items():
             weights, start = self.points.weights[name], _at_start(field.variable, time)
-            if self.member in start.dims:  # a point that one member lacks is missing in all
-                start = start.where(start.notnull().all(self.member))
+            start = start.where(self._present(start))
             found = found + self._sum(start, _at_start(weights, time))
+        return found
+
+    def _present(self, field: xr.Variable) -> xr.Variable:
+        """Where there is a value; a point that one member lacks is missing in all."""
+        there = field.notnull()
+        return there.all(self.member) if self.member in there.dims else there
+
+    def _check_start(self, time: str) -> None:
+        """Refuse rows that have no data at the first time, unless they never have."""
+        empty = self._size(lambda variable: _at_start(variable, time)) == 0
+        if not empty.values.any():
+            return
+        wrong = (self._size(lambda variable: variable) > 0) & empty
+        if wrong.values.any():
+            raise InputError(
+                f"`total` is {INITIAL!r}, but {self.law.label} has no data at the first {time!r} "
+                "where it has some later. Give the total as a number or a variable."
+            )
+
+    def _size(self, part: Callable[[xr.Variable], xr.Variable]) -> xr.Variable:
+        """The cell sizes times |factors| of all points that are there, for every row."""
+        found: Any = 0.0
+        for name, field in self.points.fields.items():
+            there = self._present(part(field.variable)).astype(float)
+            found = found + self._sum(there, abs(part(self.points.weights[name])))
         return found
 
     def _sum(self, field: xr.Variable, weights: xr.Variable) -> xr.Variable:
         """The rows of a field, computed now."""
         rows = [dim for dim in (*self.points.rows, self.member) if dim in field.dims]
-        regions = self.points.rows.get(REGION)
+        regions = None if self.points.regions is None else self.points.rows[REGION]
         rest = tuple(str(dim) for dim in field.dims if dim not in rows)
         piece = Piece(weights, self.points.regions, 0, regions or 1)
         axes = Axes(tuple(str(dim) for dim in rows), rest)
@@ -94,7 +121,7 @@ class Totals:
         for given, sign, argument in rates:
             net = net + sign * self._rate(given, argument, unit)
         steps = (net.isel({time: slice(1, None)}) + net.isel({time: slice(-1)})) / 2
-        gained = (steps * xr.Variable(time, np.diff(t))).cumsum(time)
+        gained = (steps * xr.Variable(time, np.diff(t))).cumsum(time, skipna=False)
         return gained.pad({time: (1, 0)}, constant_values=0.0)
 
     def _rate(self, given: Given, argument: str, time: str | None) -> xr.Variable:
@@ -108,30 +135,37 @@ class Totals:
         field = self.points.first
         _units.check_same(f"{name} times time", gain, field.attrs.get("units"), str(field.name))
         summed = {dim: field.sizes[dim] for dim in self.law.dims if dim in field.dims}
-        density = rate.variable.set_dims({**summed, **rate.sizes})
-        return self._sum(density, self.points.cells)
+        cells = self.points.cells
+        density = rate.variable.set_dims({**cells.sizes, **summed, **rate.sizes})
+        return self._sum(density, cells)
 
-    def _of_rows(self, given: Given, argument: str) -> xr.Variable:
-        """A number, or an array with some of the axes of the rows."""
+    def _of_rows(self, given: Given, argument: str, known: list[str]) -> xr.Variable:
+        """A number, or an array with some of the axes that are known."""
         found = find(self.dataset, given, argument) if isinstance(given, str) else given
         if not isinstance(found, xr.DataArray):
             return array(self.dataset, found, argument, self.points.first).variable
         _units.check_same(argument, found.attrs.get("units"), self.points.unit, self.law.label)
         found = self._by_region(found, argument)
-        known = [*self.points.rows, *([self.member] if self.member else [])]
         for dim in found.dims:
             if dim not in known:
                 raise InputError(
                     f"`{argument}` has a dimension {dim!r}, which the totals of {self.law.label} "
                     f"have not. {nearest(dim, known)}"
                 )
-        match(found, self.points.first, argument, extra=[REGION])
+        match(
+            found,
+            self.points.first,
+            argument,
+            extra=[REGION] if self.law.regions is not None else [],
+        )
+        check_numbers(found, argument)
         return found.variable.astype(float)
 
     def _by_region(self, found: xr.DataArray, argument: str) -> xr.DataArray:
         """With the axis of regions called REGION and in our order."""
         regions = self.law.regions
         name = regions if isinstance(regions, str) else getattr(regions, "name", None)
+        name = name if name in found.dims else REGION
         if regions is None or name not in found.dims:
             return found
         ours = self.points.coords[REGION].values
@@ -139,6 +173,8 @@ class Totals:
             raise InputError(
                 f"`{argument}`: its axis {name!r} needs a coordinate, the numbers of the regions."
             )
+        if not found.indexes[name].is_unique:
+            raise InputError(f"`{argument}` has two entries for a region of {name!r}.")
         lacking = sorted(set(ours.tolist()) - set(found[name].values.tolist()))
         if lacking:
             raise InputError(f"`{argument}` has no entry for region {lacking[0]} of {name!r}.")

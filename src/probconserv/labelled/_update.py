@@ -9,7 +9,7 @@ import dask.array as da
 import numpy as np
 import xarray as xr
 
-from ._graph import SUMS, as_blocks, moved, summed
+from ._graph import MEMBERS, ROWS, STEPS, SUMS, as_blocks, moved, summed
 from ._passes import Members, Moments
 from ._plan import Plan
 from ._terms import Array, Terms, seen_totals
@@ -49,17 +49,17 @@ def solve(plan: Plan, sums: Any) -> Any:  # (*index, C)
 
 
 def _solve_lazily(plan: Plan, sums: da.Array, value: Array, noise: Array) -> da.Array:
-    tail = ("members", "rows") if plan.member is not None else ("rows",)
+    tail = (MEMBERS, ROWS) if plan.member is not None else (ROWS,)
     return da.blockwise(
         partial(_solved, kind=plan.kind),
-        (*plan.index, "steps"),
+        (*plan.index, STEPS),
         sums,
         (*plan.index, SUMS),
         as_blocks(value),
         (*plan.index, *tail),
         as_blocks(noise),
-        (*plan.index, "rows"),
-        new_axes={"steps": plan.kind.steps.size},
+        (*plan.index, ROWS),
+        new_axes={STEPS: plan.kind.steps.size},
         dtype=float,
         meta=np.empty((0,) * (len(plan.index) + 1)),
         concatenate=True,

@@ -10,7 +10,7 @@ from .._errors import InputError
 from . import _units
 from ._cells import cell_measure
 from ._law import Law
-from ._lookup import array, find, nearest
+from ._lookup import array, find, nearest, placed
 
 REGION = "region"
 
@@ -38,31 +38,46 @@ def points(dataset: xr.Dataset, law: Law, member: str | None) -> Points:
     fields = {name: _field(dataset, name) for name in law.factors}
     rows = _rows(fields, law, member)
     name, first = next(iter(fields.items()))
+    like = {each: _of_one(field, member) for each, field in fields.items()}
     coords = {dim: first[dim] for dim in rows if dim in first.coords}
-    regions, names = _regions(dataset, law, fields, rows)
+    regions, names = _regions(dataset, law, like, rows)
     if names is not None:
         rows = rows | {REGION: len(names)}
         coords = coords | {REGION: xr.DataArray(names, dims=REGION, name=REGION)}
-    cells = {each: _cells(dataset, law, field, regions) for each, field in fields.items()}
+    cells = {each: _cells(dataset, law, field, regions) for each, field in like.items()}
     factors = {
-        each: array(dataset, factor, f"factor of {each}", fields[each])
+        each: array(dataset, factor, f"factor of {each}", like[each])
         for each, factor in law.factors.items()
     }
     weights = {
         each: cells[each].variable * factor.variable.astype(float).fillna(0.0)
         for each, factor in factors.items()
     }
-    sizes, unit = cells[name], _factor_unit(factors[name], law.factors[name])
+    units = {
+        each: _units.product(
+            field.attrs.get("units"),
+            _factor_unit(factors[each], law.factors[each]),
+            cells[each].attrs.get("units"),
+        )
+        for each, field in fields.items()
+    }
+    for other, unit in units.items():
+        _units.check_same(other, unit, units[name], f"`{name}` of the same law")
     return Points(
         fields=fields,
         weights=weights,
-        cells=sizes.variable,
+        cells=cells[name].variable,
         regions=None if regions is None else regions.clip(0),
         rows=rows,
         coords=coords,
-        unit=_units.product(first.attrs.get("units"), unit, sizes.attrs.get("units")),
-        measure=sizes.attrs["description"],
+        unit=units[name],
+        measure=cells[name].attrs["description"],
     )
+
+
+def _of_one(field: xr.DataArray, member: str | None) -> xr.DataArray:
+    """The field of one member: a law asks the same of all."""
+    return field.isel({member: 0}, drop=True) if member in field.dims else field
 
 
 def _cells(
@@ -71,6 +86,10 @@ def _cells(
     """Cell sizes, 0 where the law does not count a point."""
     over = tuple(dim for dim in law.dims if dim in field.dims)
     sizes = cell_measure(dataset, str(field.name), over, law.measure)
+    if extra := [dim for dim in sizes.dims if dim not in field.dims]:
+        raise InputError(
+            f"`measure` changes along {extra[0]!r}. It must be the same for all members."
+        )
     counted = _counted(dataset, law, field)
     if regions is not None:
         counted = counted * (regions >= 0).astype(float)
@@ -85,6 +104,9 @@ def _field(dataset: xr.Dataset, name: str) -> xr.DataArray:
             f"`{name}` holds {field.dtype}, not floats. Decode packed integers (xarray does so "
             "with mask_and_scale=True) or convert it."
         )
+    for dim, size in field.sizes.items():
+        if not size:
+            raise InputError(f"`{name}` is empty: it has no entries along {dim!r}.")
     return field
 
 
@@ -118,15 +140,19 @@ def _regions(
     """The number of each point's region, -1 for none; and what the regions are called."""
     if law.regions is None:
         return None, None
-    for field in fields.values():
-        found = array(dataset, law.regions, "regions", field)
+    for name, field in fields.items():
+        found = placed(dataset, law.regions, "regions", field)
+        if REGION in field.dims:
+            raise InputError(
+                f"`regions` make an axis {REGION!r}, but `{name}` has one already. Rename that."
+            )
     for dim in found.dims:
         if dim in rows:
             raise InputError(
                 f"`regions` change along {dim!r}, which is not summed over. They must be fixed."
             )
     values = found.values
-    present = ~np.isnan(values) if values.dtype.kind == "f" else np.ones(values.shape, bool)
+    present = found.notnull().values
     fill = found.encoding.get("_FillValue", found.attrs.get("_FillValue"))
     present &= values != fill if fill is not None else True
     if not present.any():
