@@ -43,7 +43,9 @@ def seconds(*jobs: Callable[[], object], repeats: int = 9) -> list[float]:
 def in_memory() -> None:
     torch.set_num_threads(os.cpu_count() or 1)
     rng = np.random.default_rng(0)
-    print("| 240 x 181 x 360 points | enforce / core | enforce / uniform correction |\n|---|---|---|")
+    print(
+        "| 240 x 181 x 360 points | enforce / core | enforce / uniform correction |\n|---|---|---|"
+    )
     for dtype in (np.float64, np.float32):
         u = rng.normal(10, 1, (240, 181, 360)).astype(dtype)
         std = rng.uniform(0.5, 1.5, u.shape).astype(dtype)
