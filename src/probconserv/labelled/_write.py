@@ -69,7 +69,7 @@ def _into_zarr(
     for left in [] if _cluster.in_process() else part.rglob("*.partial"):
         left.unlink()  # of a worker that was killed
     zarr.open_group(part, mode="r+", use_consolidated=False).attrs.update(_attrs(finish, results))
-    zarr.consolidate_metadata(part, zarr_format=format.zarr)
+    zarr.consolidate_metadata(part, zarr_format=2 if format.zarr == 2 else 3)
     return results
 
 
