@@ -31,6 +31,7 @@ from ._terms import (
     uncounted,
 )
 
+ROUNDING = 1e-13  # of a sum in double precision, as a share of its terms
 NONE_LEFT = 1e-13  # share of the largest variance below which rows are decided by others
 
 
@@ -141,6 +142,7 @@ class Members:
     single: bool
     members: int
     shrinkage: float
+    rounding: float = ROUNDING  # of a total, as a share of the sum of |u|
 
     @property
     def sums(self) -> Layout:
@@ -171,13 +173,18 @@ class Members:
         total = np.where(here[:, None], parts["total"], 0.0)
         residual = np.where(here[:, None], value, 0.0) - total
         deviation = total - total.mean(1, keepdims=True)
+        rounding = self.rounding * parts["terms"]
+        same = np.abs(deviation).max(1) <= rounding  # members that have one total cannot move it
+        deviation = np.where(same[:, None], 0.0, deviation)
         scale = (1 - self.shrinkage) / (self.members - 1)
         noise = np.where(here, noise, 0.0)
         matrix = _dense(parts["square"]) + _dense(noise**2)
         matrix = matrix + scale * np.einsum("ink,inl->ikl", deviation, deviation)
         inverse, reduced = _inverses(matrix, noise)
         met = np.einsum("ikl,inl->ink", matrix @ inverse, residual)
-        _check_met(self.laws, np.abs(residual - met).max(1), parts, np.abs(value).max(1))
+        missed = np.abs(residual - met).max(1)
+        missed = np.where(missed <= rounding, 0.0, missed)
+        _check_met(self.laws, missed, parts, np.abs(value).max(1))
         mean = residual.mean(1, keepdims=True)
         along = np.einsum("ikl,inl->ink", inverse, mean)
         along = along + np.einsum("ikl,inl->ink", reduced, residual - mean)

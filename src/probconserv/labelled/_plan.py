@@ -12,7 +12,7 @@ from .._errors import InputError
 from ._graph import Axes, Piece
 from ._law import Law
 from ._lookup import array
-from ._passes import Members, Moments
+from ._passes import ROUNDING, Members, Moments
 from ._terms import Array
 from ._totals import Totals
 from ._weights import REGION, Points, points
@@ -159,9 +159,10 @@ def _kind(
     members = fields[next(iter(fields))].sizes[spread.member]
     if members < 2:
         raise InputError(f"an ensemble needs two members or more; {spread.member!r} has {members}.")
+    rounding = max(float(np.finfo(field.dtype).eps) for field in fields.values())
     shrinkage = 1 / members if spread.shrinkage is None else spread.shrinkage
     return (
-        Members(rows, single, members, shrinkage),
+        Members(rows, single, members, shrinkage, max(ROUNDING, rounding)),
         {name: (field.variable,) for name, field in fields.items()},
     )
 
