@@ -32,6 +32,7 @@ from ._terms import (
 )
 
 ROUNDING = 1e-13  # of a sum in double precision, as a share of its terms
+MOST = 0.99  # a correlation that still leaves every point something of its own
 NONE_LEFT = 1e-13  # share of the largest variance below which rows are decided by others
 
 
@@ -49,8 +50,7 @@ class Moments:
     @property
     def sums(self) -> Layout:
         rows = (len(self.laws),)
-        shared = {"shared": rows} if self.correlation else {}
-        return Layout(_sums(len(self.laws), self.single) | {"total": rows} | shared)
+        return Layout(_sums(len(self.laws), self.single) | {"total": rows, "common": rows})
 
     @property
     def steps(self) -> Layout:
@@ -72,10 +72,10 @@ class Moments:
             missing = uncounted(terms)
         if missing is not None:
             std = np.where(missing, 0.0, std)
-        square = (1 - self.correlation) * squares(np.square(std), terms, rows, self.single)
+        square = squares(np.square(std), terms, rows, self.single)
         parts = _about(mean, std, missing, terms, rows)
-        if self.correlation:
-            parts["shared"] = self.correlation**0.5 * totals(std, terms, rows)
+        signed = any(term.sizes is not term for term in terms)
+        parts["common"] = totals(std, terms, rows) if signed else parts["spread"]
         return self.sums.pack(parts | {"total": total, "square": square})
 
     def solved(self, sums: Array, value: Array, noise: Array) -> Array:
@@ -89,8 +89,9 @@ class Moments:
             along = inverse * residual
             _check_met(self.laws, residual - variance * along, parts, value)
             return self.steps.pack({"along": along, "inverse": inverse})
-        shared = parts.get("shared", np.zeros_like(residual))  # G F^T
-        matrix = _dense(parts["square"]) + shared[:, :, None] * shared[:, None, :]
+        shared = self.correlation**0.5 * parts["common"]  # G F^T
+        matrix = (1 - self.correlation) * _dense(parts["square"])
+        matrix = matrix + shared[:, :, None] * shared[:, None, :]
         matrix = matrix + _dense(np.broadcast_to(noise**2, residual.shape))
         inverse, _ = _inverses(matrix)
         along = _times(inverse, residual)
@@ -210,6 +211,21 @@ def _kept(new: Array, old: Array, terms: Terms) -> Array:
     if (out := uncounted(terms)) is not None:
         np.copyto(new, old, where=out)
     return new
+
+
+def likeliest_correlation(residual: Array, alone: Array, together: Array, noise: Array) -> float:
+    """The correlation of errors that makes the residuals of all rows the most likely.
+
+    A residual has the variance r together^2 + (1 - r) alone^2 + noise^2: the standard deviations of
+    a row if its points move together and if they are independent.
+    """
+    tried = np.linspace(0, MOST, 199)
+    misfit = [
+        np.sum(np.log(variance) + residual**2 / variance)
+        for r in tried
+        for variance in (r * together**2 + (1 - r) * alone**2 + noise**2,)
+    ]
+    return float(tried[np.argmin(misfit)])
 
 
 def check_usable(parts: Mapping[str, Array]) -> None:

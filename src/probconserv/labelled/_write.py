@@ -108,7 +108,25 @@ def _lazy(dataset: xr.Dataset) -> dict[Hashable, da.Array]:
 def _run(lazy: Mapping[Hashable, da.Array], targets: Mapping[Hashable, Target], also: Any) -> Any:
     """Computes and writes all blocks, and `also`, in one go."""
     writes = [_writes(data, targets[name], str(name)) for name, data in lazy.items()]
-    return _cluster.compute((writes, also), "writing")[1]
+    return _cluster.compute((_tied(writes), also), "writing")[1]
+
+
+def _tied(writes: list[da.Array]) -> list[da.Array]:
+    """Blocks of variables that are cut alike, together: what they share is then not held for long.
+
+    Otherwise dask may write all of one variable first, and keep what the others need of it.
+    """
+    alike: dict[tuple[int, ...], list[da.Array]] = {}
+    for each in writes:
+        alike.setdefault(each.shape, []).append(each)
+    return [
+        da.map_blocks(_all, *each, dtype=bool) if len(each) > 1 else each[0]
+        for each in alike.values()
+    ]
+
+
+def _all(*written: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    return np.logical_and.reduce(written)
 
 
 def _run_apart(
