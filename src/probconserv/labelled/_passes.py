@@ -207,8 +207,10 @@ class Members:
 
 
 def _kept(new: Array, old: Array, terms: Terms) -> Array:
-    """`new`, with the points that no law counts as they were."""
-    if (out := uncounted(terms)) is not None:
+    """`new`, with the points that no law counts as they were, whatever their std."""
+    with np.errstate(invalid="ignore"):
+        sound = np.isfinite(new.sum())  # then the move of those points is 0
+    if not sound and (out := uncounted(terms)) is not None:
         np.copyto(new, old, where=out)
     return new
 

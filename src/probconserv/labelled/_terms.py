@@ -6,7 +6,7 @@ number of rows of all laws together.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from math import prod
 from typing import Any
 
@@ -56,13 +56,18 @@ class Term:
         return self._weighing(self.weights**2)
 
     @cached_property
-    def points(self) -> "Term":
-        """With weight 1 for every point that counts."""
-        return self._weighing((self.weights != 0).astype(float))
+    def points(self) -> Array:
+        """1 for every point that counts, else 0."""
+        return (self.weights != 0).astype(float)
+
+    @cached_property
+    def out(self) -> Array:
+        """Where no point counts."""
+        return self.weights == 0
 
     @cached_property
     def full(self) -> bool:
-        return bool(self.weights.all())
+        return not self.out.any()
 
     def _weighing(self, weights: Array) -> "Term":
         return Term(weights, self.labels, self.first, self.rows)
@@ -132,13 +137,16 @@ def quadratic(terms: Terms, inverse: Array, single: bool) -> Array:
 
 def counted(terms: Terms) -> Array:
     """1 where some law counts a point, else 0."""
-    first, *rest = (term.points.weights for term in terms)
+    first, *rest = (term.points for term in terms)
     return np.minimum(sum(rest, start=first), 1.0)
 
 
 def uncounted(terms: Terms) -> Array | None:
     """Where no law counts a point; None if every point is counted."""
-    return None if any(term.full for term in terms) else counted(terms) == 0
+    if any(term.full for term in terms):
+        return None
+    first, *rest = (term.out for term in terms)
+    return reduce(np.logical_and, rest, first)
 
 
 @dataclass(frozen=True)

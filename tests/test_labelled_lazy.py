@@ -1,0 +1,231 @@
+"""Dask arrays in, dask arrays out, with the numbers of data in memory."""
+
+import json
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import xarray as xr
+
+from probconserv import InputError
+from probconserv.labelled import Law, check, enforce
+from probconserv.labelled._enforce import Work
+from probconserv.labelled._plan import Spread
+from probconserv.labelled._update import first_pass, outcome, second_pass, solve
+
+SPACE = ("lat", "lon")
+CHUNKS = [
+    {"time": 1},
+    {"lat": 3},
+    {"lon": 2, "time": 2},
+    {"lev": 1, "lat": 1, "lon": 4},
+    {},
+]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    with dask.config.set(scheduler="synchronous"):
+        yield
+
+
+def made(seed=0):
+    rng = np.random.default_rng(seed)
+    dims, shape = ("time", "lev", *SPACE), (3, 2, 4, 5)
+    u = rng.normal(2, 1, shape)
+    u[1, 0, 2, 3] = np.nan
+    return xr.Dataset(
+        {
+            "u": (dims, u),
+            "s": (dims, rng.uniform(0.2, 1.5, shape)),
+            "area": (SPACE, rng.uniform(1, 2, shape[2:])),
+            "basin": ("lat", [1, 0, 1, 0]),
+        },
+        {"time": [0.0, 1.0, 3.0]},
+    )
+
+
+def ensemble():
+    rng = np.random.default_rng(1)
+    dims, shape = ("time", "member", *SPACE), (3, 6, 4, 5)
+    d = made().drop_vars(["u", "s"])
+    return d.assign(u=(dims, rng.normal(2, 1, shape)))
+
+
+LAWS = {
+    "initial": [Law("u", SPACE, measure="area")],
+    "regions": [Law("u", SPACE, total=9.0, measure="area", regions="basin", noise=0.3)],
+    "two": [
+        Law("u", SPACE, total=30.0, measure="area"),
+        Law("u", ("lev", *SPACE), total=75.0, measure=1.0),
+    ],
+}
+
+
+def is_lazy(array):
+    return isinstance(array.data, da.Array)
+
+
+@pytest.mark.parametrize("chunks", CHUNKS, ids=str)
+@pytest.mark.parametrize("correlation", [0.0, 0.4])
+@pytest.mark.parametrize("laws", LAWS)
+def test_lazy_in_lazy_out_with_the_same_numbers(laws, correlation, chunks):
+    d = made()
+    here = enforce(d, *LAWS[laws], std="s", correlation=correlation)
+    lazy = enforce(d.chunk(chunks), *LAWS[laws], std="s", correlation=correlation)
+    for name in "us":
+        assert is_lazy(lazy[name])
+        assert lazy[name].chunks == d.chunk(chunks)[name].chunks
+        xr.testing.assert_allclose(lazy[name].compute(), here[name], rtol=1e-10)
+
+
+@pytest.mark.parametrize("chunks", [{"member": 2}, {"member": 4, "lat": 3}, {"time": 1, "lon": 2}])
+@pytest.mark.parametrize("jointly", [(), ("time",)])
+def test_members_may_be_cut_too(chunks, jointly):
+    d = ensemble()
+    law = Law("u", SPACE, total=70.0, measure="area")
+    here = enforce(d, law, member="member", jointly=jointly)
+    lazy = enforce(d.chunk(chunks), law, member="member", jointly=jointly)
+    assert is_lazy(lazy.u)
+    xr.testing.assert_allclose(lazy.u.compute(), here.u, rtol=1e-10)
+
+
+def test_mean_and_std_may_be_cut_differently_and_one_may_be_in_memory():
+    d, (law,) = made(), LAWS["regions"]
+    here = enforce(d, law, std="s")
+    for mean, std in (
+        (d.u.chunk(lat=3), d.s.chunk(lat=2, lon=2)),
+        (d.u, d.s.chunk(time=1)),
+        (d.u.chunk(time=2), d.s),
+    ):
+        lazy = enforce(d.assign(u=mean, s=std), law, std="s")
+        for name in "us":
+            xr.testing.assert_allclose(lazy[name].compute(), here[name], rtol=1e-10)
+
+
+def test_weights_may_be_lazy_beside_a_field_in_memory():
+    d = made()
+    heat = (2 + 0 * d.s).chunk(lat=2)
+    law = Law({"u": heat}, SPACE, total=60.0, measure="area")
+    out = enforce(d, law, std="s")
+    assert not is_lazy(out.u)
+    np.testing.assert_allclose((2 * out.u * out.area).sum(SPACE), 60.0, rtol=1e-12)
+
+
+def counting(array, counts, name):
+    """The array in blocks that say when they are computed."""
+
+    def seen(block):
+        counts[name] = counts.get(name, 0) + 1
+        return block
+
+    blocks = da.map_blocks(seen, array.data, meta=np.empty((0,) * array.ndim))
+    return array.copy(data=blocks)
+
+
+def test_a_call_computes_the_sums_and_nothing_else():
+    d, counts = made().chunk(time=1, lat=2), {}
+    d = d.assign(u=counting(d.u, counts, "u"), s=counting(d.s, counts, "s"))
+    out = enforce(d, Law("u", SPACE, total=30.0, measure="area"), std="s")
+    assert counts == {"u": 6, "s": 6}  # three times, two bands of latitude
+    out[["u", "s"]].isel(time=0).compute()
+    assert counts == {"u": 8, "s": 8}
+
+
+def test_the_initial_total_reads_only_the_first_time_on_top():
+    d, counts = made().chunk(time=1, lat=2), {}
+    d = d.assign(u=counting(d.u, counts, "u"))
+    enforce(d, Law("u", SPACE, measure="area"), std="s")
+    assert counts["u"] <= 6 + 2 * 2
+
+
+def test_the_report_of_lazy_data_leaves_open_what_is_not_computed():
+    d = made()
+    out = enforce(d.chunk(lat=2), Law("u", SPACE, total=30.0, measure="area"), std="s", minimum=0.0)
+    report = json.loads(out.probconserv_report)
+    assert report["below_minimum"] is None
+    assert "imbalance_after" not in report["laws"][0]
+    here = json.loads(
+        enforce(d, Law("u", SPACE, total=30.0, measure="area"), std="s").probconserv_report
+    )
+    before = report["laws"][0]["imbalance_before"]
+    assert before == pytest.approx(here["laws"][0]["imbalance_before"])
+
+
+def test_check_of_lazy_data_is_that_of_data_in_memory():
+    d = made()
+    for laws in LAWS.values():
+        here, lazy = (check(each, *laws, std="s") for each in (d, d.chunk(lon=2)))
+        for one, other in zip(here.budgets, lazy.budgets, strict=True):
+            xr.testing.assert_allclose(one.before, other.before, rtol=1e-12)
+            xr.testing.assert_allclose(one.independent, other.independent, rtol=1e-12)
+        assert [str(here).split("\n")[-1]] == [str(lazy).split("\n")[-1]]
+
+
+@pytest.mark.parametrize("name", ["lev", "rows", "steps", "members"])
+@pytest.mark.parametrize("laws", LAWS)
+def test_the_solve_can_be_lazy_as_well(laws, name):
+    d = made().rename(lev=name)
+    laws = [
+        Law(
+            law.variables,
+            [name if dim == "lev" else dim for dim in law.dims],
+            law.total,
+            measure=law.measure,
+            regions=law.regions,
+            noise=law.noise,
+        )
+        for law in LAWS[laws]
+    ]
+    here = enforce(d, *laws, std="s", correlation=0.2)
+    work = Work.of(d.chunk(time=1), laws, Spread("s", None, 0.2), None)
+    assert work.one_pass
+    (plan,) = work.plans
+    found = second_pass(plan, solve(plan, first_pass(plan)))
+    np.testing.assert_allclose(found["u"][0].compute(), here.u, rtol=1e-10)
+    np.testing.assert_allclose(found["u"][1].compute(), here.s, rtol=1e-8)
+
+
+def test_the_solve_of_an_ensemble_can_be_lazy_as_well():
+    d, law = ensemble(), Law("u", SPACE, measure="area")
+    work = Work.of(d.chunk(time=1), [law], Spread(None, "member"), 0.5)
+    (plan,) = work.plans
+    found = second_pass(plan, solve(plan, first_pass(plan)))
+    after, below = dask.compute(*outcome(plan, found, 0.5, {}))
+    here = enforce(d, law, member="member", minimum=0.5)
+    np.testing.assert_allclose(found["u"][0].compute(), here.u, rtol=1e-10)
+    start = (d.u * d.area).sum(SPACE)[0]
+    np.testing.assert_allclose(after, [start] * 3, rtol=1e-12)
+    assert {k: int(n) for k, n in below.items()} == json.loads(here.probconserv_report)[
+        "below_minimum"
+    ]
+
+
+def test_blocks_that_do_not_hold_all_points_need_two_passes():
+    law = Law("u", SPACE, total=30.0, measure="area")
+    assert Work.of(made().chunk(time=1), [law], Spread("s"), None).one_pass
+    assert Work.of(made(), [law], Spread("s"), None).one_pass
+    assert not Work.of(made().chunk(lat=2), [law], Spread("s"), None).one_pass
+    mixed = made().assign(s=made().s.chunk(lon=2))
+    assert not Work.of(mixed, [law], Spread("s"), None).one_pass
+
+
+def test_what_is_wrong_with_lazy_data_is_said_at_the_call():
+    d = made().chunk(lat=2)
+    with pytest.raises(InputError, match="`std` is negative, infinite or missing"):
+        enforce(d.assign(s=-d.s), Law("u", SPACE, total=30.0, measure="area"), std="s")
+    with pytest.raises(InputError, match="no point of u counts"):
+        enforce(d, Law("u", SPACE, total=30.0, measure="area", where=d.basin > 5), std="s")
+
+
+def test_large_fields_are_worked_on_in_slabs_by_threads():
+    rng = np.random.default_rng(2)
+    u = rng.normal(size=(5, 300, 500)).astype(np.float32)
+    d = xr.Dataset({"u": (("time", *SPACE), u), "s": (("time", *SPACE), np.abs(u) + 0.1)})
+    law = Law("u", SPACE, total=np.pi, measure=1.0)
+    out = enforce(d, law, std="s")
+    np.testing.assert_allclose(out.u.astype(float).sum(SPACE), np.pi, atol=1e-2)
+    lazy = enforce(d.chunk(time=2, lat=100), law, std="s")
+    np.testing.assert_allclose(lazy.u.values, out.u.values, rtol=1e-5, atol=1e-6)
+    assert lazy.u.dtype == lazy.s.dtype == np.float32
