@@ -192,7 +192,7 @@ def test_the_solve_of_an_ensemble_can_be_lazy_as_well():
     work = Work.of(d.chunk(time=1), [law], Spread(None, "member"), 0.5)
     (plan,) = work.plans
     found = second_pass(plan, solve(plan, first_pass(plan)))
-    after, below = dask.compute(*outcome(plan, found, 0.5, {}))
+    _, (after, below) = dask.compute(*outcome(plan, found, 0.5, {}))
     here = enforce(d, law, member="member", minimum=0.5)
     np.testing.assert_allclose(found["u"][0].compute(), here.u, rtol=1e-10)
     start = (d.u * d.area).sum(SPACE)[0]
