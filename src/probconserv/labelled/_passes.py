@@ -68,7 +68,7 @@ class Moments:
         rows = len(self.laws)
         total, mean, missing = seen_totals(mean, terms, rows)
         std = std.astype(float, copy=False)
-        if missing is None and not np.isfinite(std.sum()):
+        if missing is None and not _finite(std):
             missing = uncounted(terms)
         if missing is not None:
             std = np.where(missing, 0.0, std)
@@ -111,8 +111,8 @@ class Moments:
             shift += self.correlation**0.5 * std * counted(terms) * parts["common"][:, None]
         return _kept(np.add(mean, shift, out=shift), mean, terms)
 
-    def std(self, std: Array, terms: Terms, steps: Array) -> Array:
-        """The second pass over a block: its standard deviation, (I, P)."""
+    def std(self, std: Array, mean: Array, terms: Terms, steps: Array) -> Array:
+        """The second pass over a block: its standard deviation, (I, P); as it was without a mean."""
         parts = self.steps.unpack(steps)
         std = std.astype(float, copy=False)
         variance = np.square(std)
@@ -125,7 +125,10 @@ class Moments:
             lost += np.square(shared) * parts["lost"][:, None]
         variance -= lost
         np.maximum(variance, 0, out=variance)  # takes off rounding
-        return _kept(np.sqrt(variance, out=variance), std, terms)
+        np.sqrt(variance, out=variance)
+        if not _finite(mean):
+            np.copyto(variance, std, where=np.isnan(mean))
+        return _kept(variance, std, terms)
 
 
 @dataclass(frozen=True)
@@ -207,11 +210,15 @@ class Members:
 
 def _kept(new: Array, old: Array, terms: Terms) -> Array:
     """`new`, with the points that no law counts as they were, whatever their std."""
-    with np.errstate(invalid="ignore"):
-        sound = np.isfinite(new.sum())  # then the move of those points is 0
-    if not sound and (out := uncounted(terms)) is not None:
+    if not _finite(new) and (out := uncounted(terms)) is not None:  # else their move is 0
         np.copyto(new, old, where=out)
     return new
+
+
+def _finite(values: Array) -> bool:
+    """Whether all are finite, by one sum."""
+    with np.errstate(invalid="ignore"):
+        return bool(np.isfinite(values.sum(dtype=float)))
 
 
 def check_usable(parts: Mapping[str, Array]) -> None:
