@@ -88,7 +88,7 @@ class Budget:
 
         std = (tensor(self.spread) ** 2 + tensor(self.noise) ** 2).sqrt()
         slack = TOLERANCE * tensor(self._mean(self._scale))
-        value = tensor(self._mean(self.before - self.gap()))
+        value = tensor(self._mean(self.total.where(self.size > 0, self.before)))
         timed = self.time is not None and bool((value != value[..., :1]).any())
         return Rows(tensor(here), value, std, slack, timed)
 

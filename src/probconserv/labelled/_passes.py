@@ -112,7 +112,7 @@ class Moments:
         return _kept(np.add(mean, shift, out=shift), mean, terms)
 
     def std(self, std: Array, mean: Array, terms: Terms, steps: Array) -> Array:
-        """The second pass over a block: its standard deviation, (I, P); as it was without a mean."""
+        """The second pass over a block: its std, (I, P); the same where the mean is missing."""
         parts = self.steps.unpack(steps)
         std = std.astype(float, copy=False)
         variance = np.square(std)
