@@ -9,6 +9,7 @@ import torch
 README = Path(__file__).parents[1] / "README.md"
 MODELS = README.parent / "docs" / "models.md"
 METHOD = README.parent / "docs" / "method.md"
+FILES = README.parent / "docs" / "files.md"
 
 
 def run(page):
@@ -61,6 +62,14 @@ def test_the_page_on_the_method_says_what_comes_out(capsys):
     (cause,) = names["found"].causes
     assert (cause.kind, cause.amount) == ("factor", pytest.approx(2.54, abs=0.15))
     assert "times what the prior says, check its units.\n| row | G mu" in capsys.readouterr().out
+
+
+def test_the_page_on_files_closes_its_budget(capsys):
+    count, names = run(FILES)
+    assert count == 1
+    assert names["report"].closes()
+    assert not names["check"](names["forecast"], names["law"]).closes()
+    assert "now: closes; off by at most" in capsys.readouterr().out
 
 
 def test_links_lead_somewhere():

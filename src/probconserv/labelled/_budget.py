@@ -111,8 +111,7 @@ def budgets(plan: Plan, sums: Array, after: Array | None) -> list[Budget]:
     if square.ndim > len(plan.index) + 1:
         square = np.einsum("...kk->...k", square)
     if plan.member is None:
-        share = 1 - plan.kind.correlation  # type: ignore[union-attr]
-        parts["independent"] = square / share if share else parts["spread"] ** 2
+        parts["independent"] = square
     else:
         parts["independent"] = parts["total"].var(-2, ddof=1)
     return [_budget(plan, ready, parts, after) for ready in plan.laws]

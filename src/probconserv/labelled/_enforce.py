@@ -1,11 +1,12 @@
 """`enforce` and `check` for a dataset."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from numbers import Real
 from typing import Any
 
+import numpy as np
 import xarray as xr
 from dask.base import compute
 
@@ -14,9 +15,10 @@ from .._errors import InputError
 from ._budget import budgets
 from ._law import Law, listed
 from ._lookup import Given, nearest
-from ._plan import Plan, Spread, plans
+from ._passes import likeliest_correlation
+from ._plan import AUTO, Plan, Spread, plans
 from ._report import Report
-from ._update import first_pass, lazy, one_pass, outcome, second_pass, solve
+from ._update import first_pass, imbalances, lazy, one_pass, outcome, second_pass, solve
 
 Std = Given | Mapping[str, Given] | None
 REPORT = "probconserv_report"
@@ -28,7 +30,7 @@ def enforce(
     *laws: Law,
     std: Std = None,
     member: str | None = None,
-    correlation: float = 0.0,
+    correlation: float | str = 0.0,
     shrinkage: float | None = None,
     jointly: str | Sequence[str] = (),
     minimum: float | None = None,
@@ -39,9 +41,10 @@ def enforce(
     standard deviations, a number, or a mapping from variables to them; they are updated too.
     member: the dimension of an ensemble, of which every member is made to hold. correlation: of the
     errors of any two points, for `std`: 0 moves points by variance times cell size, towards 1 by
-    standard deviation. shrinkage: of an ensemble's covariance towards independent points, 0 to 1;
-    one over the number of members if not given. jointly: dimensions beside `over` that an
-    ensemble's update couples, such as time. minimum: values pushed below it are counted.
+    standard deviation; "auto" takes the likeliest, given the imbalances. shrinkage: of an
+    ensemble's covariance towards independent points, 0 to 1; one over the number of members if not
+    given. jointly: dimensions beside `over` that an ensemble's update couples, such as time.
+    minimum: values pushed below it are counted.
 
     Data in memory are computed, dask arrays stay lazy; the totals that the update starts from are
     computed now in both cases. The report is in the attribute `probconserv_report`.
@@ -53,12 +56,13 @@ def enforce(
     spread = Spread(std, member, correlation, shrinkage, tuple(listed(jointly)))
     work = Work.of(dataset, laws, spread, minimum)
     sums = compute(*work.first)
+    work = work.fitted(sums)
     found = [second_pass(plan, solve(plan, s)) for plan, s in zip(work.plans, sums, strict=True)]
     if lazy(work.plans):
         return work.finished(found, work.report(sums))
-    after = [outcome(plan, new, minimum, {}) for plan, new in zip(work.plans, found, strict=True)]
-    found, after = compute(found, after)
-    return work.finished(found, work.report(sums, after))
+    both = [outcome(plan, new, minimum, {}) for plan, new in zip(work.plans, found, strict=True)]
+    (both,) = compute(both)  # cell sizes may be lazy where the field is not
+    return work.finished([new for new, _ in both], work.report(sums, [after for _, after in both]))
 
 
 def check(
@@ -105,7 +109,17 @@ class Work:
 
     @property
     def one_pass(self) -> bool:
-        return all(map(one_pass, self.plans))
+        return self.spread.correlation != AUTO and all(map(one_pass, self.plans))
+
+    def fitted(self, sums: Sequence[Any]) -> "Work":
+        """With the correlation that the sums make the likeliest, if that is asked for."""
+        if self.spread.correlation != AUTO:
+            return self
+        rows = [imbalances(plan, s) for plan, s in zip(self.plans, sums, strict=True)]
+        found = likeliest_correlation(*(np.concatenate(each) for each in zip(*rows, strict=True)))
+        kinds: Any = [replace(plan.kind, correlation=found) for plan in self.plans]  # type: ignore[arg-type]
+        fitted = [replace(plan, kind=kind) for plan, kind in zip(self.plans, kinds, strict=True)]
+        return replace(self, plans=fitted)
 
     def report(self, sums: Any, after: Any = None) -> Report:
         after = after or [(None, {})] * len(self.plans)
@@ -121,7 +135,8 @@ class Work:
     def _method(self) -> str:
         kind = self.plans[0].kind
         if self.spread.member is None:
-            return f"mean and standard deviation, correlation {self.spread.correlation:g}"
+            estimated = ", the likeliest" if self.spread.correlation == AUTO else ""
+            return f"mean and standard deviation, correlation {kind.correlation:.3g}{estimated}"  # type: ignore[union-attr]
         tied = f", jointly over {', '.join(self.spread.jointly)}" if self.spread.jointly else ""
         return f"ensemble of {kind.members}, shrinkage {kind.shrinkage:.3g}{tied}"  # type: ignore[union-attr]
 
@@ -194,10 +209,11 @@ def _check(dataset: xr.Dataset, spread: Spread) -> None:
         )
     if spread.member is not None and spread.correlation:
         raise InputError("`correlation` is for `std`; an ensemble has its own. See `shrinkage`.")
-    for name in ("correlation", "shrinkage"):
+    for name, special in (("correlation", AUTO), ("shrinkage", None)):
         value: Any = getattr(spread, name)
-        if value is not None and not (isinstance(value, Real) and 0 <= float(value) <= 1):
-            raise InputError(f"`{name}` must lie between 0 and 1, got {value!r}.")
+        if value != special and not (isinstance(value, Real) and 0 <= float(value) <= 1):
+            or_auto = f", or {AUTO!r}" if special else ""
+            raise InputError(f"`{name}` must lie between 0 and 1{or_auto}, got {value!r}.")
     for dim in spread.jointly:
         if dim not in dataset.dims:
             raise InputError(f"`jointly`: no dimension {dim!r} here. {nearest(dim, dataset.dims)}")

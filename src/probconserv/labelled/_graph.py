@@ -56,14 +56,54 @@ def summed(
 
     A NumPy array if everything is in memory, else a dask array.
     """
-    sums = _mapped(
+    return total(partials(function, arrays, pieces, axes, size), axes)
+
+
+def partials(
+    function: Callable[..., Array],
+    arrays: Sequence[xr.Variable],
+    pieces: Sequence[Piece],
+    axes: Axes,
+    size: int,
+) -> Any:  # (*index, *blocks of points, size)
+    """What `summed` adds up, block by block."""
+    return _mapped(
         _Call(function, axes, _dims(arrays, axes), _specs(pieces, axes)),
         (*axes.places, SUMS),
         _pairs([*arrays, *_arrays(pieces)], axes),
         new_axes={SUMS: size},
         adjust_chunks=dict.fromkeys(axes.points, lambda n: 1),
     )
+
+
+def total(sums: Any, axes: Axes) -> Any:
+    """The sum of the blocks of points, (*index, size)."""
     return sums.sum(axis=tuple(range(len(axes.index), len(axes.places))))
+
+
+def after(blocks: Any, sums: Any, axes: Axes) -> Any:
+    """The same blocks, each available once its partial sums are there.
+
+    Otherwise dask may put the sums off and hold every block until it comes to them.
+    """
+    if not isinstance(blocks, da.Array):
+        return blocks
+    return da.blockwise(
+        _first,
+        axes.all,
+        blocks,
+        axes.all,
+        sums,
+        (*axes.places, SUMS),
+        dtype=blocks.dtype,
+        meta=np.empty((0,) * blocks.ndim, blocks.dtype),
+        align_arrays=False,
+        concatenate=True,
+    )
+
+
+def _first(block: Array, sums: Array) -> Array:
+    return block
 
 
 def moved(

@@ -18,6 +18,7 @@ import numpy as np
 
 from .._errors import InfeasibleError, InputError
 from .._given import UNMET
+from ._matrices import dense, inverses, times
 from ._terms import (
     Array,
     Layout,
@@ -32,7 +33,7 @@ from ._terms import (
 )
 
 ROUNDING = 1e-13  # of a sum in double precision, as a share of its terms
-NONE_LEFT = 1e-13  # share of the largest variance below which rows are decided by others
+MOST = 0.99  # a correlation that still leaves every point something of its own
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,7 @@ class Moments:
     @property
     def sums(self) -> Layout:
         rows = (len(self.laws),)
-        shared = {"shared": rows} if self.correlation else {}
-        return Layout(_sums(len(self.laws), self.single) | {"total": rows} | shared)
+        return Layout(_sums(len(self.laws), self.single) | {"total": rows, "common": rows})
 
     @property
     def steps(self) -> Layout:
@@ -72,10 +72,10 @@ class Moments:
             missing = uncounted(terms)
         if missing is not None:
             std = np.where(missing, 0.0, std)
-        square = (1 - self.correlation) * squares(np.square(std), terms, rows, self.single)
+        square = squares(np.square(std), terms, rows, self.single)
         parts = _about(mean, std, missing, terms, rows)
-        if self.correlation:
-            parts["shared"] = self.correlation**0.5 * totals(std, terms, rows)
+        signed = any(term.sizes is not term for term in terms)
+        parts["common"] = totals(std, terms, rows) if signed else parts["spread"]
         return self.sums.pack(parts | {"total": total, "square": square})
 
     def solved(self, sums: Array, value: Array, noise: Array) -> Array:
@@ -89,13 +89,14 @@ class Moments:
             along = inverse * residual
             _check_met(self.laws, residual - variance * along, parts, value)
             return self.steps.pack({"along": along, "inverse": inverse})
-        shared = parts.get("shared", np.zeros_like(residual))  # G F^T
-        matrix = _dense(parts["square"]) + shared[:, :, None] * shared[:, None, :]
-        matrix = matrix + _dense(np.broadcast_to(noise**2, residual.shape))
-        inverse, _ = _inverses(matrix)
-        along = _times(inverse, residual)
-        _check_met(self.laws, residual - _times(matrix, along), parts, value)
-        mixed = _times(inverse, shared)
+        shared = self.correlation**0.5 * parts["common"]  # G F^T
+        matrix = (1 - self.correlation) * dense(parts["square"])
+        matrix = matrix + shared[:, :, None] * shared[:, None, :]
+        matrix = matrix + dense(np.broadcast_to(noise**2, residual.shape))
+        inverse, _ = inverses(matrix)
+        along = times(inverse, residual)
+        _check_met(self.laws, residual - times(matrix, along), parts, value)
+        mixed = times(inverse, shared)
         steps = {"along": along, "mixed": mixed}
         steps |= {"common": (shared * along).sum(-1), "lost": (shared * mixed).sum(-1)}
         steps["inverse"] = np.einsum("ikk->ik", inverse) if self.single else inverse
@@ -181,9 +182,9 @@ class Members:
         deviation = np.where(same[:, None], 0.0, deviation)
         scale = (1 - self.shrinkage) / (self.members - 1)
         noise = np.where(here, noise, 0.0)
-        matrix = _dense(parts["square"]) + _dense(noise**2)
+        matrix = dense(parts["square"]) + dense(noise**2)
         matrix = matrix + scale * np.einsum("ink,inl->ikl", deviation, deviation)
-        inverse, reduced = _inverses(matrix, noise)
+        inverse, reduced = inverses(matrix, noise)
         met = np.einsum("ikl,inl->ink", matrix @ inverse, residual)
         missed = np.abs(residual - met).max(1)
         missed = np.where(missed <= rounding, 0.0, missed)
@@ -219,6 +220,21 @@ def _finite(values: Array) -> bool:
     """Whether all are finite, by one sum."""
     with np.errstate(invalid="ignore"):
         return bool(np.isfinite(values.sum(dtype=float)))
+
+
+def likeliest_correlation(residual: Array, alone: Array, together: Array, noise: Array) -> float:
+    """The correlation of errors that makes the residuals of all rows the most likely.
+
+    A residual has the variance r together^2 + (1 - r) alone^2 + noise^2: the standard deviations of
+    a row if its points move together and if they are independent.
+    """
+    tried = np.linspace(0, MOST, 199)
+    misfit = [
+        np.sum(np.log(variance) + residual**2 / variance)
+        for r in tried
+        for variance in (r * together**2 + (1 - r) * alone**2 + noise**2,)
+    ]
+    return float(tried[np.argmin(misfit)])
 
 
 def check_usable(parts: Mapping[str, Array]) -> None:
@@ -267,35 +283,3 @@ def _check_met(laws: tuple[str, ...], missed: Array, parts: Mapping[str, Array],
             "leave nothing to move there, or laws contradict each other. Ways out: more spread, "
             "`shrinkage` for an ensemble, `noise` for the law."
         )
-
-
-def _dense(square: Array) -> Array:  # (I, K) or (I, K, K) -> (I, K, K)
-    return square if square.ndim == 3 else square[:, :, None] * np.eye(square.shape[-1])
-
-
-def _times(matrix: Array, vector: Array) -> Array:
-    return np.matmul(matrix, vector[..., None])[..., 0]
-
-
-def _inverses(matrix: Array, noise: Array | None = None) -> tuple[Array, Array]:
-    """S^-1, and V^-1 (V + W)^-1 with V V = S and W = diag(noise).
-
-    Directions without variance, such as those of a law that follows from others, are left out.
-    """
-    size = np.sqrt(np.einsum("ikk->ik", matrix))
-    size = np.where(size > 0, size, 1.0)
-    units = size[:, :, None] * size[:, None, :]  # laws may be of kilograms and of joules
-    scaled = matrix / units
-    inverse = _spectral(scaled, -1) / units
-    if noise is None or not noise.any():
-        return inverse, inverse
-    both = _spectral(scaled, 0.5) + _dense(noise / size)
-    return inverse, _spectral(scaled, -0.5) @ _spectral(both, -1) / units
-
-
-def _spectral(matrix: Array, power: float) -> Array:
-    """A power of a symmetric matrix, on the directions in which it is not 0."""
-    values, vectors = np.linalg.eigh(matrix)
-    kept = values > NONE_LEFT * values.shape[-1] * values[:, -1:]
-    powers = np.where(kept, np.where(kept, values, 1.0) ** power, 0.0)
-    return (vectors * powers[:, None]) @ vectors.mT

@@ -12,7 +12,7 @@ from .._errors import InputError
 from ._graph import Axes, Piece
 from ._law import Law
 from ._lookup import array
-from ._passes import ROUNDING, Members, Moments
+from ._passes import MOST, ROUNDING, Members, Moments
 from ._terms import Array
 from ._totals import Totals
 from ._weights import REGION, Points, points
@@ -91,13 +91,16 @@ class Plan:
         return any(self.member in ready.value.dims for ready in self.laws)
 
 
+AUTO = "auto"
+
+
 @dataclass(frozen=True)
 class Spread:
     """How uncertain the field is: `std` of each variable, or an ensemble along `member`."""
 
     std: Any = None
     member: str | None = None
-    correlation: float = 0.0
+    correlation: float | str = 0.0
     shrinkage: float | None = None
     jointly: tuple[str, ...] = ()
 
@@ -152,7 +155,8 @@ def _kind(
             name: (field.variable, _std(dataset, field, spread.std))
             for name, field in fields.items()
         }
-        return Moments(rows, single, spread.correlation), arrays
+        known = MOST if spread.correlation == AUTO else float(spread.correlation)
+        return Moments(rows, single, known), arrays
     for name, field in fields.items():
         if spread.member not in field.dims:
             raise InputError(f"`{name}` has no dimension {spread.member!r} for its members.")

@@ -28,7 +28,7 @@ def enforce_file(
     *laws: Law,
     std: Std = None,
     member: str | None = None,
-    correlation: float = 0.0,
+    correlation: float | str = 0.0,
     shrinkage: float | None = None,
     jointly: str | Sequence[str] = (),
     minimum: float | None = None,
@@ -79,11 +79,13 @@ def _run(work: Work, source: Path, target: Path | None, overwrite: bool, change:
     sums: Any = [first_pass(plan) for plan in work.plans]
     if not work.one_pass:
         sums = compute(sums, "summing")
+        work = work.fitted(sums)
     found = [second_pass(plan, solve(plan, s)) for plan, s in zip(work.plans, sums, strict=True)]
     views = _views(work.dataset, [name for new in found for name in new])
-    after = [
+    both = [
         outcome(plan, new, work.minimum, views) for plan, new in zip(work.plans, found, strict=True)
     ]
+    found, after = [new for new, _ in both], [after for _, after in both]
     also = {"sums": sums, "after": after, "change": _changes(work, found) if change else {}}
     if target is None:
         return _report(work, compute(also, "computing"), views)

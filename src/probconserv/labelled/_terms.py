@@ -48,7 +48,8 @@ class Term:
 
     @cached_property
     def sizes(self) -> "Term":
-        return self._weighing(np.abs(self.weights))
+        signed = (self.weights < 0).any()
+        return self._weighing(np.abs(self.weights)) if signed else self
 
     @cached_property
     def squared(self) -> "Term":

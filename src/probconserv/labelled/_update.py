@@ -9,7 +9,8 @@ import dask.array as da
 import numpy as np
 import xarray as xr
 
-from ._graph import MEMBERS, ROWS, STEPS, SUMS, as_blocks, moved, summed
+from .._given import UNMET
+from ._graph import MEMBERS, ROWS, STEPS, SUMS, after, as_blocks, moved, partials, summed, total
 from ._passes import Members, Moments
 from ._plan import Plan
 from ._terms import Array, Terms, seen_totals
@@ -72,6 +73,20 @@ def _solved(sums: Array, value: Array, noise: Array, *, kind: Any) -> Array:
     return kind.solved(*flat).reshape(*lead, -1)
 
 
+def imbalances(plan: Plan, sums: Array) -> tuple[Array, Array, Array, Array]:
+    """Of the rows that are off: by how much, their standard deviations if points are independent
+    and if they move together, and the noise of their totals."""
+    parts = plan.kind.sums.unpack(sums)
+    square = parts["square"]
+    if square.ndim > len(plan.index) + 1:
+        square = np.einsum("...kk->...k", square)
+    residual = plan.value() - parts["total"]
+    off = (parts["size"] > 0) & (np.abs(residual) > UNMET * parts["terms"])
+    off &= parts["common"] != 0
+    noise = np.broadcast_to(plan.noise(), off.shape)
+    return residual[off], np.sqrt(square)[off], parts["common"][off], noise[off]
+
+
 def second_pass(plan: Plan, steps: Any) -> dict[str, tuple[xr.Variable, ...]]:
     """The moved arrays of every variable, lazy, in the order of their axes in the dataset."""
     found = {}
@@ -105,19 +120,26 @@ def outcome(
     found: Mapping[str, tuple[xr.Variable, ...]],
     minimum: float | None,
     views: Mapping[str, View],
-) -> tuple[da.Array, dict[str, da.Array]]:
-    """The totals after the update, (*index, K) or (*index, N K), and values below `minimum`."""
+) -> tuple[dict[str, tuple[xr.Variable, ...]], tuple[Any, dict[str, Any]]]:
+    """The moved arrays again; their totals, (*index, K) or (*index, N K); values below `minimum`.
+
+    It is these arrays that should be written, so that each block is summed before it is let go.
+    """
     rows = len(plan.kind.laws)
     size = rows * (plan.kind.members if plan.member is not None else 1)  # type: ignore[union-attr]
-    after: list[da.Array] = []
-    below: dict[str, da.Array] = {}
+    totals: list[Any] = []
+    below: dict[str, Any] = {}
+    watched = dict(found)
     for name, arrays in plan.arrays.items():
-        axes, new = plan.axes(name), found[name][0]
+        axes, (new, *others) = plan.axes(name), found[name]
         call = partial(_after, rows=rows, minimum=minimum, view=views.get(name))
-        sums = summed(call, [new, arrays[0]], plan.pieces(name), axes, size + 1)
-        after.append(sums[..., :size])
+        parts = partials(call, [new, arrays[0]], plan.pieces(name), axes, size + 1)
+        blocks = after(new.transpose(*axes.all).data, parts, axes)
+        watched[name] = (xr.Variable(axes.all, blocks).transpose(*new.dims), *others)
+        sums = total(parts, axes)
+        totals.append(sums[..., :size])
         below[name] = sums[..., size].sum()
-    return sum(after[1:], start=after[0]), below
+    return watched, (sum(totals[1:], start=totals[0]), below)
 
 
 def _after(

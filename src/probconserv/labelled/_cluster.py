@@ -1,0 +1,161 @@
+"""Where the work runs: threads of this process, processes of this machine, or a scheduler."""
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import dask
+import dask.local
+import dask.threaded
+from dask.base import compute as compute_together
+from dask.base import get_scheduler, persist
+from dask.callbacks import Callback
+
+from .._checks import samples
+from .._errors import InputError
+
+PATIENCE = "10s"  # for a scheduler to answer
+
+
+@contextmanager
+def cluster(scheduler: str | None = None, workers: int | None = None) -> Iterator[Any]:
+    """Everything that dask computes inside runs there; comes back as the client, None for threads.
+
+    scheduler: None for threads of this process, "local" for processes of this machine, or the
+    address of a running scheduler, such as tcp://host:8786. workers: how many threads (as many as
+    there are cores) or processes (2).
+    """
+    if workers is not None:
+        samples(workers, "workers")
+    if scheduler is None:
+        chosen = {} if workers is None else {"num_workers": workers}
+        with dask.config.set({"scheduler": "threads", **chosen}):
+            yield None
+    elif scheduler == "local":
+        with _processes(workers or 2) as client:
+            yield client
+    else:
+        with _connected(scheduler, workers) as client:
+            yield client
+
+
+def in_process() -> bool:
+    """Whether dask computes in this process, where open files can be shared."""
+    get = get_scheduler()
+    return get is None or get in (dask.threaded.get, dask.local.get_sync)
+
+
+def compute(collections: Any, text: str) -> Any:
+    """The collections, any nest of them, computed together, with a progress bar where seen."""
+    if in_process():
+        with _bar(text) as bar, _Counting(bar) if bar else nullcontext():
+            return compute_together(collections)[0]
+    if _client() is None:
+        return compute_together(collections)[0]
+    return _compute_apart(collections, text)
+
+
+@contextmanager
+def _processes(workers: int) -> Iterator[Any]:
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(
+            n_workers=workers,
+            threads_per_worker=1,
+            processes=True,
+            dashboard_address=None,
+            silence_logs=logging.CRITICAL,
+        ) as processes,
+        Client(processes) as client,
+    ):
+        yield client
+
+
+@contextmanager
+def _connected(address: str, workers: int | None) -> Iterator[Any]:
+    from distributed import Client
+
+    if ":" not in address:
+        raise InputError(
+            "`scheduler` must be None for threads, 'local' for processes, or an address such as "
+            f"tcp://host:8786; got {address!r}."
+        )
+    if workers is not None:
+        raise InputError(
+            f"`workers` is {workers}, but the scheduler at {address} has its own workers. "
+            "Leave `workers` out."
+        )
+    try:
+        # one that fails would stay the place where dask computes, so this one is kept apart
+        Client(address, timeout=PATIENCE, set_as_default=False).close()
+    except (OSError, ValueError, TypeError, ImportError) as error:
+        raise InputError(
+            f"`scheduler` {address} does not answer: {error}. Start one there with "
+            "`dask scheduler`, or use 'local' for processes of this machine."
+        ) from None
+    with Client(address, timeout=PATIENCE) as client:
+        yield client
+
+
+def _client() -> Any:
+    """The client that dask computes with, if there is one."""
+    try:
+        from distributed import get_client
+
+        return get_client()
+    except (ImportError, ValueError):
+        return None
+
+
+def _compute_apart(collections: Any, text: str) -> Any:
+    """On the workers of a cluster; a worker that dies has its blocks done again by another."""
+    from distributed import CancelledError, KilledWorker, as_completed, futures_of
+
+    running = persist(collections)[0]
+    blocks = futures_of(running)
+    try:
+        with _bar(text) as bar:
+            for _ in as_completed(blocks) if bar else ():
+                bar.update(bar.task_ids[0], total=len(blocks), advance=1)
+        return compute_together(running)[0]
+    except (KilledWorker, CancelledError) as error:
+        raise InputError(
+            f"the workers were lost on the way: {error}. If they ran out of memory, give them "
+            "more, use fewer of them, or read with smaller `chunks`."
+        ) from None
+    finally:
+        _client().cancel(blocks)
+
+
+class _Counting(Callback):
+    """Moves the bar by one for each task that is done."""
+
+    def __init__(self, bar: Any) -> None:
+        self.bar = bar
+
+    def _start_state(self, graph: Any, state: dict[str, Any]) -> None:
+        total = sum(len(state[key]) for key in ("ready", "waiting", "running", "finished"))
+        self.bar.update(self.bar.task_ids[0], total=total)
+
+    def _posttask(self, *_: Any) -> None:
+        self.bar.advance(self.bar.task_ids[0])
+
+
+@contextmanager
+def _bar(text: str) -> Iterator[Any]:
+    """A progress bar on stderr; None where nobody looks or nothing can draw it."""
+    try:
+        from rich.console import Console
+        from rich.progress import Progress
+    except ModuleNotFoundError:
+        yield None
+        return
+    if not sys.stderr.isatty():
+        yield None
+        return
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        bar.add_task(text, total=None)
+        yield bar

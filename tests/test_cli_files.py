@@ -1,0 +1,112 @@
+"""`probconserv enforce` and `probconserv check` as a user calls them."""
+
+import numpy as np
+import pytest
+import xarray as xr
+from test_cli import run
+
+ASKED = ("--mean", "u", "--over", "lat", "lon")
+
+
+@pytest.fixture
+def source(tmp_path):
+    rng = np.random.default_rng(8)
+    u = rng.normal(3.0, 0.5, (5, 4, 3))
+    grid = ("time", "lat", "lon")
+    dataset = xr.Dataset(
+        {
+            "u": (grid, u),
+            "v": (grid, u**2),
+            "u_std": (grid, np.full(u.shape, 0.3)),
+            "rain": ("time", np.full(5, 1e9)),
+            "basin": (("lat", "lon"), np.arange(12).reshape(4, 3) // 7),
+        },
+        {"time": np.arange(5) * 10.0, "lat": [-30.0, -10.0, 10.0, 30.0], "lon": [0.0, 5.0, 10.0]},
+    )
+    dataset.to_netcdf(tmp_path / "in.nc")
+    return tmp_path / "in.nc"
+
+
+def test_one_command_makes_a_file_conserve_and_another_sees_it(source, tmp_path):
+    out, picture = tmp_path / "out.nc", tmp_path / "budget.png"
+    asked = (*ASKED, "--std", "u_std", "--total", "initial")
+    assert run("check", str(source), *asked).returncode == 1
+    done = run("enforce", str(source), *asked, "-o", str(out), "--plot", str(picture))
+    assert done.returncode == 0, done.stderr
+    assert "before: does not close" in done.stdout
+    assert "after:  closes" in done.stdout
+    assert "cell areas from the centres of lat and lon" in done.stdout
+    assert picture.stat().st_size > 10_000
+    seen = run("check", str(out), *asked)
+    assert seen.returncode == 0, seen.stderr
+    assert "now: closes" in seen.stdout
+
+
+def test_a_dry_run_prints_both_budgets_and_writes_nothing(source, tmp_path):
+    done = run("enforce", str(source), *ASKED, "--std", "0.3", "--dry-run", "--minimum", "2.5")
+    assert done.returncode == 0, done.stderr
+    assert "after:  closes" in done.stdout
+    assert "values of u were pushed below 2.5" in done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["in.nc"]
+
+
+def test_rates_regions_and_blocks_are_options(source, tmp_path):
+    out = tmp_path / "out.zarr"
+    how = ("--inflow", "rain", "--time", "time", "--chunks", "time=2", "--workers", "1")
+    done = run("enforce", str(source), *ASKED, *how, "--std", "u_std", "-o", str(out))
+    assert done.returncode == 0, done.stderr
+    assert run("check", str(out), *ASKED, "--inflow", "rain").returncode == 0
+    assert run("check", str(out), *ASKED).returncode == 1
+    basins = ("--regions", "basin", "--correlation", "0.5")
+    done = run("enforce", str(source), *ASKED, *basins, "--std", "u_std", "--dry-run")
+    assert "10 totals" in done.stdout, done.stderr
+
+
+def test_a_file_of_laws_states_several_at_once(source, tmp_path):
+    laws = tmp_path / "laws.toml"
+    laws.write_text(
+        '[[law]]\nname = "mass"\nvariables = "u"\nover = ["lat", "lon"]\n'
+        '[[law]]\nname = "energy"\nvariables = {u = 2.0, v = 0.5}\nover = ["lat", "lon"]\n'
+    )
+    out = tmp_path / "out.nc"
+    asked = ("--laws", str(laws), "--std", "u=u_std", "v=1.5")
+    done = run("enforce", str(source), *asked, "-o", str(out))
+    assert done.returncode == 0, done.stderr
+    assert "mass, summed over" in done.stdout
+    assert "energy, summed over" in done.stdout
+    assert run("check", str(out), *asked).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--mean", "u", "--std", "u_std"), "give `--mean` and `--over`"),
+        ((*ASKED, "--std", "u_std"), "where to? Give `-o OUT.nc`"),
+        ((*ASKED, "--std", "u_sdt", "--dry-run"), "Did you mean 'u_std'"),
+        ((*ASKED, "--dry-run"), "how uncertain is `u`? Give `std`"),
+        ((*ASKED, "--std", "u_std", "--chunks", "time", "--dry-run"), "takes NAME=VALUE pairs"),
+        ((*ASKED, "--std", "1", "--chunks", "time=a", "--dry-run"), "needs whole numbers"),
+        ((*ASKED, "--std", "1", "--laws", "in.toml", "--dry-run"), "No such file"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(source, arguments, message):
+    done = run("enforce", str(source), *arguments)
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[[law]", "is no TOML file"),
+        ("law = 3", "has no table [[law]]"),
+        ('[[law]]\nvariables = "u"', "has no 'over'"),
+        ('[[law]]\nvariable = "u"', "a law has no 'variable'; it has variables, over"),
+    ],
+)
+def test_a_file_of_laws_that_is_none_is_refused(source, tmp_path, text, message):
+    (tmp_path / "laws.toml").write_text(text)
+    done = run("check", str(source), "--laws", str(tmp_path / "laws.toml"))
+    assert done.returncode == 1
+    assert message in done.stderr

@@ -1,0 +1,213 @@
+import threading
+import weakref
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import netCDF4
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+from stores import FORMATS, small, store
+
+from probconserv import InputError
+from probconserv.labelled._encoding import aligned
+from probconserv.labelled._packing import without_packing
+from probconserv.labelled._read import read
+from probconserv.labelled._write import write
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("suffix", [".nc", ".zarr"])
+def test_what_was_read_is_written_and_read_again(tmp_path: Path, format: str, suffix: str) -> None:
+    path = store(tmp_path, format)
+    with read(path) as dataset:
+        write(dataset, tmp_path / f"out{suffix}")
+        with read(tmp_path / f"out{suffix}") as back:
+            xr.testing.assert_identical(back.load(), dataset.load())
+            assert back["u"].dtype == np.float32
+            assert back["p"].encoding["dtype"] == np.int16
+            assert back["p"].encoding["scale_factor"] == 1 / 64
+            assert back["p"].encoding["_FillValue"] == -9999
+    assert [p.name for p in tmp_path.glob(".*")] == []
+
+
+@pytest.mark.parametrize("format", ["netcdf4", "netcdf3"])
+def test_a_netcdf_file_like_the_input_holds_the_same_bytes(tmp_path: Path, format: str) -> None:
+    path = store(tmp_path, format)
+    with read(path) as dataset:
+        write(dataset, tmp_path / "out.nc", like=path)
+    with netCDF4.Dataset(path) as one, netCDF4.Dataset(tmp_path / "out.nc") as other:
+        for file in (one, other):
+            file.set_auto_maskandscale(False)
+        assert other.data_model == one.data_model
+        assert other.dimensions["t"].isunlimited()
+        for name, variable in one.variables.items():
+            copy = other[name]
+            assert (copy.dtype, copy.dimensions) == (variable.dtype, variable.dimensions)
+            assert (copy.chunking(), copy.filters()) == (variable.chunking(), variable.filters())
+            assert set(copy.ncattrs()) == set(variable.ncattrs())
+            np.testing.assert_array_equal(copy[:], variable[:])
+
+
+@pytest.mark.parametrize("format", ["zarr2", "zarr3"])
+def test_a_zarr_store_like_the_input_keeps_its_format_chunks_and_codecs(
+    tmp_path: Path, format: str
+) -> None:
+    path = store(tmp_path, format)
+    with read(path) as dataset:
+        write(dataset, tmp_path / "out.zarr", like=path)
+    one, other = (zarr.open_group(p, mode="r") for p in (path, tmp_path / "out.zarr"))
+    assert other.metadata.zarr_format == one.metadata.zarr_format == int(format[-1])
+    for name in ("u", "p"):
+        assert other[name].chunks == one[name].chunks
+        assert other[name].compressors == one[name].compressors
+        np.testing.assert_array_equal(other[name][:], one[name][:])
+
+
+def test_chunks_that_share_a_block_are_kept_as_shards(tmp_path: Path) -> None:
+    shards = {"u": {"chunks": (1, 5, 2), "shards": (2, 5, 4)}}
+    small()[["u"]].drop_vars("station").to_zarr(
+        tmp_path / "a.zarr", encoding=shards, consolidated=False
+    )
+    with read(tmp_path / "a.zarr", {"t": 1}) as dataset:
+        assert dataset["u"].chunks[0] == (2, 2, 2)
+        write(dataset, tmp_path / "b.zarr")
+    copy = zarr.open_group(tmp_path / "b.zarr", mode="r")["u"]
+    assert (copy.shards, copy.chunks) == ((2, 5, 4), (1, 5, 2))
+
+
+@pytest.mark.parametrize("suffix", [".nc", ".zarr"])
+def test_a_dataset_in_memory_and_one_without_dimensions_are_written(
+    tmp_path: Path, suffix: str
+) -> None:
+    dataset = small().drop_vars("station").assign(n=3, lazy=((), da.from_array(np.array(2.5))))
+    write(dataset, tmp_path / f"a{suffix}")
+    with read(tmp_path / f"a{suffix}") as back:
+        xr.testing.assert_identical(back.load(), dataset.load())
+
+
+@pytest.mark.parametrize("suffix", [".nc", ".zarr"])
+def test_each_block_is_computed_once_for_the_file_and_for_what_goes_beside(
+    tmp_path: Path, suffix: str
+) -> None:
+    seen: list[int] = []
+    blocks = da.arange(40.0, chunks=4).map_blocks(lambda b: seen.append(int(b[0])) or b)
+    seen.clear()  # dask tries it on nothing
+    dataset = xr.Dataset({"u": ("x", blocks), "twice": ("x", 2 * blocks)})
+    also = {"sums": {"u": blocks.sum(), "squares": (blocks**2).sum()}, "n": [3]}
+    attributes: dict[str, Any] = {}
+
+    def finish(results: dict[str, Any]) -> dict[str, Any]:
+        attributes.update(total=results["sums"]["u"], closed=np.bool_(True), parts=np.ones(2))
+        return attributes
+
+    with dask.config.set(scheduler="threads", num_workers=2):
+        results = write(dataset, tmp_path / f"a{suffix}", also=also, finish=finish)
+    assert sorted(seen) == list(range(0, 40, 4))
+    assert results == {"sums": {"u": 780.0, "squares": 20540.0}, "n": [3]}
+    with read(tmp_path / f"a{suffix}") as back:
+        np.testing.assert_array_equal(back["twice"], 2 * np.arange(40.0))
+        assert (back.attrs["total"], back.attrs["closed"]) == (780.0, 1)
+        np.testing.assert_array_equal(back.attrs["parts"], [1.0, 1.0])
+
+
+@pytest.mark.parametrize("suffix", [".nc", ".zarr"])
+def test_few_blocks_are_in_memory_at_a_time(tmp_path: Path, suffix: str) -> None:
+    alive, most, lock = 0, 0, threading.Lock()
+
+    def gone() -> None:
+        nonlocal alive
+        with lock:
+            alive -= 1
+
+    def made(block: Any) -> Any:
+        nonlocal alive, most
+        block = np.array(block + 1.0)
+        with lock:
+            alive += 1
+            most = max(most, alive)
+        weakref.finalize(block, gone)
+        return block
+
+    blocks = da.zeros((80, 50), chunks=(1, 50)).map_blocks(made, meta=np.empty((0, 0)))
+    also = {"total": blocks.sum(), "by_row": blocks.sum(axis=1)}
+    with dask.config.set(scheduler="threads", num_workers=2):
+        write(xr.Dataset({"u": (("t", "x"), blocks)}), tmp_path / f"a{suffix}", also=also)
+    assert 1 <= most <= 8
+    assert alive == 0
+
+
+@pytest.mark.parametrize("sizes", [(5, 5, 2), (1, 9, 2), (12,), (4, 4, 4)])
+def test_no_two_blocks_write_to_the_same_zarr_chunk(sizes: tuple[int, ...]) -> None:
+    data = da.zeros((12, 3), chunks=(sizes, (2, 1)))
+    one = aligned(xr.Variable(("t", "x"), data, encoding={"chunks": (4, 2)}))
+    assert all(size % 4 == 0 for size in one.data.chunks[0][:-1])
+    assert one.encoding["chunks"] == (4, 2)
+    free = aligned(xr.Variable(("t", "x"), data))
+    assert all(size == free.encoding["chunks"][0] for size in free.data.chunks[0][:-1])
+
+
+def test_zarr_chunks_that_would_make_blocks_too_large_are_given_up() -> None:
+    data = da.zeros((4000, 2000, 2000), chunks=(1, 2000, 2000))
+    across = aligned(xr.Variable(("t", "y", "x"), data, encoding={"chunks": (4000, 10, 10)}))
+    assert across.encoding["chunks"] == across.data.chunksize == (1, 2000, 2000)
+
+
+def test_a_float_without_a_fill_value_does_not_gain_one(tmp_path: Path) -> None:
+    field = xr.Dataset({"u": ("x", da.from_array(np.array([0.0, 1.0, np.nan]), chunks=2))})
+    write(field, tmp_path / "a.nc")
+    with netCDF4.Dataset(tmp_path / "a.nc") as file:
+        assert file["u"].ncattrs() == []
+
+
+def test_two_different_missing_values_become_the_first(tmp_path: Path) -> None:
+    with netCDF4.Dataset(tmp_path / "a.nc", "w") as file:
+        file.createDimension("x", 3)
+        variable = file.createVariable("u", "f4", ("x",), fill_value=-1.0)
+        variable.missing_value = np.float32(-2.0)
+        variable[:] = np.array([1.0, -1.0, -2.0])
+    with read(tmp_path / "a.nc") as dataset:
+        write(dataset, tmp_path / "b.nc")
+    with read(tmp_path / "b.nc") as back:
+        np.testing.assert_array_equal(back["u"], [1.0, np.nan, np.nan])
+
+
+def test_bounds_and_grid_mappings_gain_no_coordinates(tmp_path: Path) -> None:
+    dataset = xr.Dataset(
+        {"x_bnds": (("x", "v"), np.ones((3, 2))), "crs": ((), 0, {"grid_mapping_name": "none"})},
+        {"x": ("x", np.arange(3.0), {"bounds": "x_bnds"}), "height": 2.0},
+    )
+    write(dataset, tmp_path / "a.nc")
+    with netCDF4.Dataset(tmp_path / "a.nc") as file:
+        assert "coordinates" not in file["x_bnds"].ncattrs() + file["crs"].ncattrs()
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("suffix", [".nc", ".zarr"])
+def test_values_that_packing_would_wrap_around_are_refused(
+    tmp_path: Path, lazy: bool, suffix: str
+) -> None:
+    dataset = small()[["p"]]
+    dataset["p"].values[3, 1] = 600.0
+    dataset = dataset.chunk(t=2) if lazy else dataset
+    with pytest.raises(InputError, match=r"`p` is packed into int16, .*1 of its values do not fit"):
+        write(dataset, tmp_path / f"a{suffix}")
+    assert list(tmp_path.iterdir()) == []
+    write(dataset.assign(p=without_packing(dataset["p"])), tmp_path / f"a{suffix}")
+    with read(tmp_path / f"a{suffix}") as back:
+        xr.testing.assert_identical(back.load(), dataset.load())
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_integers_too_large_for_netcdf_3_are_refused(tmp_path: Path, lazy: bool) -> None:
+    like = store(tmp_path, "netcdf3")
+    dataset = xr.Dataset({"n": ("x", np.array([1, 2**31 - 1]))})
+    dataset = dataset.chunk(x=1) if lazy else dataset
+    write(dataset, tmp_path / "out.nc", like=like)
+    with read(tmp_path / "out.nc") as back:
+        xr.testing.assert_equal(back.load(), dataset)
+    with pytest.raises(InputError, match=r"`n` has integers that do not fit into 32 bits"):
+        write(dataset + 1, tmp_path / "out.nc", like=like, overwrite=True)
