@@ -251,6 +251,23 @@ def test_values_that_were_pushed_below_the_minimum_are_counted():
     assert json.loads(out.probconserv_report)["below_minimum"] == {"u": 2}
 
 
+def test_the_correlation_can_be_the_likeliest():
+    rng = np.random.default_rng(7)
+    errors = {"none": rng.normal(size=(300, 40)), "all": rng.normal(size=(300, 1)) + np.zeros(40)}
+    found = {}
+    for kind, error in errors.items():
+        d = xr.Dataset({"u": (("time", "x"), 5 + error)})
+        law = Law("u", "x", total=200.0, measure=1.0)
+        out = enforce(d, law, std=1.0, correlation="auto")
+        np.testing.assert_allclose(out.u.sum("x"), 200.0)
+        method = json.loads(out.probconserv_report)["method"]
+        found[kind] = float(method.split("correlation ")[1].split(",")[0])
+    assert found["none"] < 0.02
+    assert found["all"] > 0.8
+    same = enforce(d, law, std=1.0, correlation=found["all"])
+    np.testing.assert_allclose(out.u, same.u, rtol=1e-12)
+
+
 def test_check_tells_whether_the_budget_closes_and_changes_nothing():
     d = made()
     law = Law("u", SPACE, total=200.0, measure="volume")

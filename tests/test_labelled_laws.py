@@ -180,6 +180,7 @@ def test_missing_values_stay_missing_and_out_of_the_integral_at_each_time():
     d["u"] = d.u.where(~gaps)
     out = enforce(d, law(total=30.0), std="s", correlation=0.3)
     np.testing.assert_array_equal(out.u.isnull(), gaps)
+    np.testing.assert_array_equal(out.s.where(gaps), d.s.where(gaps))
     np.testing.assert_allclose(sums(out), 30.0, rtol=1e-12)
     t, level = 1, 1
     here = ~gaps.values[t, level].ravel()
@@ -200,8 +201,11 @@ def test_rows_without_data_are_left_alone(total):
     assert out.u[:, 0].isnull().all()
     wanted = 12.0 if total == 12.0 else float(sums(d)[0, 1])
     np.testing.assert_allclose(sums(out)[:, 1], wanted, rtol=1e-12)
-    report = check(d, law(total=total))
+    report = check(d, law(total=total), std="s")
     assert "6 totals, 3 without data" in str(report)
+    assert "the totals are plausible" in str(report)
+    (budget,) = report.budgets
+    np.testing.assert_array_equal(budget.gap().sel(lev=10), 0.0)
 
 
 @pytest.mark.parametrize("where", ["land", "array"])

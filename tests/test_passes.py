@@ -144,7 +144,7 @@ def test_moments_in_blocks_are_the_dense_posterior(rng, varies, laws, correlatio
     mean[2, 3] = np.nan
     value, noises = rng.normal(size=(INDICES, rows)), np.full((INDICES, rows), noise)
     steps = kind.solved(in_blocks(kind, [mean, std], given, 4), value, noises)
-    new, spread = kind.mean(mean, std, given, steps), kind.std(std, given, steps)
+    new, spread = kind.mean(mean, std, given, steps), kind.std(std, mean, given, steps)
     for i in range(INDICES):
         here = np.isfinite(mean[i])
         m, s, G = mean[i, here], std[i, here], matrix(given, rows, i)[:, here]
@@ -152,6 +152,7 @@ def test_moments_in_blocks_are_the_dense_posterior(rng, varies, laws, correlatio
         wanted, covariance = kalman(m, sigma, G, value[i], noise)
         np.testing.assert_allclose(new[i, here], wanted, atol=1e-11)
         np.testing.assert_allclose(spread[i, here] ** 2, np.diag(covariance), atol=1e-11)
+        np.testing.assert_array_equal(spread[i, ~here], std[i, ~here])
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.6])

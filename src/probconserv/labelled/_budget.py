@@ -37,11 +37,15 @@ class Budget:
     spread: xr.DataArray  # standard deviation of the field's total if its points move together
     independent: xr.DataArray  # and if they are independent
 
-    def imbalance(self, after: bool = False) -> xr.DataArray:
-        """|field - total| over the sum of |u|, for every row; of an ensemble the worst member's."""
+    def gap(self, after: bool = False) -> xr.DataArray:
+        """Field - total, for every row and member; 0 for rows without data."""
         has = self.after if after else self.before
         assert has is not None
-        off = abs(has - self.total).where(self.size > 0, 0.0) / self._scale
+        return (has - self.total).where(self.size > 0, 0.0)
+
+    def imbalance(self, after: bool = False) -> xr.DataArray:
+        """|field - total| over the sum of |u|, for every row; of an ensemble the worst member's."""
+        off = abs(self.gap(after)) / self._scale
         return off.max([dim for dim in off.dims if dim not in self.terms.dims])
 
     def closes(self, tolerance: float = TOLERANCE, after: bool = False) -> bool:
@@ -56,9 +60,7 @@ class Budget:
     @property
     def z(self) -> xr.DataArray:
         """Field - total in standard deviations, those of points that move together."""
-        return (self._mean(self.before) - self._mean(self.total)) / (
-            self.spread**2 + self.noise**2
-        ) ** 0.5
+        return self._mean(self.gap()) / (self.spread**2 + self.noise**2) ** 0.5
 
     @property
     def verdict(self) -> str:
@@ -86,7 +88,7 @@ class Budget:
 
         std = (tensor(self.spread) ** 2 + tensor(self.noise) ** 2).sqrt()
         slack = TOLERANCE * tensor(self._mean(self._scale))
-        value = tensor(self._mean(self.total))
+        value = tensor(self._mean(self.total.where(self.size > 0, self.before)))
         timed = self.time is not None and bool((value != value[..., :1]).any())
         return Rows(tensor(here), value, std, slack, timed)
 

@@ -60,9 +60,8 @@ def enforce(
     found = [second_pass(plan, solve(plan, s)) for plan, s in zip(work.plans, sums, strict=True)]
     if lazy(work.plans):
         return work.finished(found, work.report(sums))
-    (both,) = compute(
-        [outcome(plan, new, minimum, {}) for plan, new in zip(work.plans, found, strict=True)]
-    )
+    both = [outcome(plan, new, minimum, {}) for plan, new in zip(work.plans, found, strict=True)]
+    (both,) = compute(both)  # cell sizes may be lazy where the field is not
     return work.finished([new for new, _ in both], work.report(sums, [after for _, after in both]))
 
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from .._errors import InfeasibleError, InputError
 from .._given import UNMET
+from ._matrices import dense, inverses, times
 from ._terms import (
     Array,
     Layout,
@@ -33,7 +34,6 @@ from ._terms import (
 
 ROUNDING = 1e-13  # of a sum in double precision, as a share of its terms
 MOST = 0.99  # a correlation that still leaves every point something of its own
-NONE_LEFT = 1e-13  # share of the largest variance below which rows are decided by others
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Moments:
         rows = len(self.laws)
         total, mean, missing = seen_totals(mean, terms, rows)
         std = std.astype(float, copy=False)
-        if missing is None and not np.isfinite(std.sum()):
+        if missing is None and not _finite(std):
             missing = uncounted(terms)
         if missing is not None:
             std = np.where(missing, 0.0, std)
@@ -90,13 +90,13 @@ class Moments:
             _check_met(self.laws, residual - variance * along, parts, value)
             return self.steps.pack({"along": along, "inverse": inverse})
         shared = self.correlation**0.5 * parts["common"]  # G F^T
-        matrix = (1 - self.correlation) * _dense(parts["square"])
+        matrix = (1 - self.correlation) * dense(parts["square"])
         matrix = matrix + shared[:, :, None] * shared[:, None, :]
-        matrix = matrix + _dense(np.broadcast_to(noise**2, residual.shape))
-        inverse, _ = _inverses(matrix)
-        along = _times(inverse, residual)
-        _check_met(self.laws, residual - _times(matrix, along), parts, value)
-        mixed = _times(inverse, shared)
+        matrix = matrix + dense(np.broadcast_to(noise**2, residual.shape))
+        inverse, _ = inverses(matrix)
+        along = times(inverse, residual)
+        _check_met(self.laws, residual - times(matrix, along), parts, value)
+        mixed = times(inverse, shared)
         steps = {"along": along, "mixed": mixed}
         steps |= {"common": (shared * along).sum(-1), "lost": (shared * mixed).sum(-1)}
         steps["inverse"] = np.einsum("ikk->ik", inverse) if self.single else inverse
@@ -112,8 +112,8 @@ class Moments:
             shift += self.correlation**0.5 * std * counted(terms) * parts["common"][:, None]
         return _kept(np.add(mean, shift, out=shift), mean, terms)
 
-    def std(self, std: Array, terms: Terms, steps: Array) -> Array:
-        """The second pass over a block: its standard deviation, (I, P)."""
+    def std(self, std: Array, mean: Array, terms: Terms, steps: Array) -> Array:
+        """The second pass over a block: its std, (I, P); the same where the mean is missing."""
         parts = self.steps.unpack(steps)
         std = std.astype(float, copy=False)
         variance = np.square(std)
@@ -126,7 +126,10 @@ class Moments:
             lost += np.square(shared) * parts["lost"][:, None]
         variance -= lost
         np.maximum(variance, 0, out=variance)  # takes off rounding
-        return _kept(np.sqrt(variance, out=variance), std, terms)
+        np.sqrt(variance, out=variance)
+        if not _finite(mean):
+            np.copyto(variance, std, where=np.isnan(mean))
+        return _kept(variance, std, terms)
 
 
 @dataclass(frozen=True)
@@ -179,9 +182,9 @@ class Members:
         deviation = np.where(same[:, None], 0.0, deviation)
         scale = (1 - self.shrinkage) / (self.members - 1)
         noise = np.where(here, noise, 0.0)
-        matrix = _dense(parts["square"]) + _dense(noise**2)
+        matrix = dense(parts["square"]) + dense(noise**2)
         matrix = matrix + scale * np.einsum("ink,inl->ikl", deviation, deviation)
-        inverse, reduced = _inverses(matrix, noise)
+        inverse, reduced = inverses(matrix, noise)
         met = np.einsum("ikl,inl->ink", matrix @ inverse, residual)
         missed = np.abs(residual - met).max(1)
         missed = np.where(missed <= rounding, 0.0, missed)
@@ -208,11 +211,15 @@ class Members:
 
 def _kept(new: Array, old: Array, terms: Terms) -> Array:
     """`new`, with the points that no law counts as they were, whatever their std."""
-    with np.errstate(invalid="ignore"):
-        sound = np.isfinite(new.sum())  # then the move of those points is 0
-    if not sound and (out := uncounted(terms)) is not None:
+    if not _finite(new) and (out := uncounted(terms)) is not None:  # else their move is 0
         np.copyto(new, old, where=out)
     return new
+
+
+def _finite(values: Array) -> bool:
+    """Whether all are finite, by one sum."""
+    with np.errstate(invalid="ignore"):
+        return bool(np.isfinite(values.sum(dtype=float)))
 
 
 def likeliest_correlation(residual: Array, alone: Array, together: Array, noise: Array) -> float:
@@ -276,35 +283,3 @@ def _check_met(laws: tuple[str, ...], missed: Array, parts: Mapping[str, Array],
             "leave nothing to move there, or laws contradict each other. Ways out: more spread, "
             "`shrinkage` for an ensemble, `noise` for the law."
         )
-
-
-def _dense(square: Array) -> Array:  # (I, K) or (I, K, K) -> (I, K, K)
-    return square if square.ndim == 3 else square[:, :, None] * np.eye(square.shape[-1])
-
-
-def _times(matrix: Array, vector: Array) -> Array:
-    return np.matmul(matrix, vector[..., None])[..., 0]
-
-
-def _inverses(matrix: Array, noise: Array | None = None) -> tuple[Array, Array]:
-    """S^-1, and V^-1 (V + W)^-1 with V V = S and W = diag(noise).
-
-    Directions without variance, such as those of a law that follows from others, are left out.
-    """
-    size = np.sqrt(np.einsum("ikk->ik", matrix))
-    size = np.where(size > 0, size, 1.0)
-    units = size[:, :, None] * size[:, None, :]  # laws may be of kilograms and of joules
-    scaled = matrix / units
-    inverse = _spectral(scaled, -1) / units
-    if noise is None or not noise.any():
-        return inverse, inverse
-    both = _spectral(scaled, 0.5) + _dense(noise / size)
-    return inverse, _spectral(scaled, -0.5) @ _spectral(both, -1) / units
-
-
-def _spectral(matrix: Array, power: float) -> Array:
-    """A power of a symmetric matrix, on the directions in which it is not 0."""
-    values, vectors = np.linalg.eigh(matrix)
-    kept = values > NONE_LEFT * values.shape[-1] * values[:, -1:]
-    powers = np.where(kept, np.where(kept, values, 1.0) ** power, 0.0)
-    return (vectors * powers[:, None]) @ vectors.mT

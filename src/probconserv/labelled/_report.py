@@ -72,9 +72,7 @@ def _lines(budget: Budget) -> list[str]:
 
 def _imbalance(budget: Budget, after: bool) -> str:
     off, where = worst(budget.imbalance(after))
-    has = budget.after if after else budget.before
-    assert has is not None
-    gap = abs(has - budget.total)
+    gap = abs(budget.gap(after))
     mean, _ = worst((gap / budget.size).where(budget.size > 0, 0.0))
     word = "closes" if budget.closes(after=after) else "does not close"
     at = f" ({where})" if where else ""

@@ -111,7 +111,7 @@ def _moves(
     mean, std = arrays
     moves: list[Any] = [(kind.mean, arrays, mean.dtype)]
     if std.dims:  # one number for all points is no variable of the dataset
-        moves.append((kind.std, (std.set_dims(dict(mean.sizes)),), std.dtype))
+        moves.append((kind.std, (std.set_dims(dict(mean.sizes)), mean), std.dtype))
     return moves
 
 
