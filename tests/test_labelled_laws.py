@@ -244,7 +244,9 @@ def test_units_of_the_total_are_those_of_the_field_times_the_cells():
     ):
         check(d, law(total="total"))
     d["total"].attrs["units"] = "kg m-2"
-    with pytest.raises(InputError, match=r"another quantity. Is it a mean where a total is meant"):
+    with pytest.raises(
+        InputError, match=r"another quantity: is it a mean where a total is meant, or a rate\.$"
+    ):
         check(d, law(total="total"))
     rate = xr.DataArray(1.0, attrs={"units": "kg day-1"})
     with pytest.raises(InputError, match="`inflow times time` is in"):
@@ -256,3 +258,16 @@ def test_units_of_the_total_are_those_of_the_field_times_the_cells():
     ):
         check(d, law(variables={"u": 1.0, "v": 1.0}, total=1.0))
     assert check(d, law(variables={"u": 1.0, "v": 0.001}, total=1.0)).budgets[0].unit == "kg"
+
+
+def test_a_total_in_kelvins_is_no_total_of_a_field_in_degrees_celsius():
+    d = made()
+    d["u"].attrs["units"], d["area"].attrs["units"] = "degC", "m2"
+    d["total"] = xr.DataArray(5.0, attrs={"units": "K m2"})
+    with pytest.raises(InputError, match=r"the zero of degC lies elsewhere.*in 'degC m2'"):
+        check(d, law(total="total"))
+    d["total"].attrs["units"] = "m2 degC"
+    assert check(d, law(total="total")).budgets[0].unit == "degC m2"
+    rate = xr.DataArray(1.0, attrs={"units": "K m2 s-1"})
+    d = d.assign_coords(time=d.time.assign_attrs(units="s"))
+    assert check(d, law(total="total", inflow=rate)).budgets[0].total[-1] > 5.0

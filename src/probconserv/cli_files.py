@@ -5,7 +5,7 @@ import sys
 import tomllib
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
@@ -110,7 +110,7 @@ def enforce(
     out: Annotated[Path | None, Parameter(name=["--out", "-o"])] = None,
     law: Laws = Laws(),  # noqa: B008
     field: Fields = Fields(),  # noqa: B008
-    correlation: float | Literal["auto"] = 0.0,
+    correlation: float = 0.0,
     shrinkage: float | None = None,
     jointly: Names = None,
     minimum: float | None = None,
@@ -131,8 +131,7 @@ def enforce(
     out
         The file to write, .nc or .zarr.
     correlation
-        Of the errors of any two points, 0 to 1: the nearer 1, the more evenly points move; auto
-        takes the likeliest.
+        Of the errors of any two points, 0 to 1: the nearer 1, the more evenly points move.
     shrinkage
         Of an ensemble's covariance towards independent points; 1 / members if not given.
     jointly

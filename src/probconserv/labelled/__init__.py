@@ -5,8 +5,10 @@ Needs xarray, dask and the like: `pip install 'probconserv[files]'`.
 
 from ._accessor import Accessor as Accessor
 from ._budget import Budget as Budget
+from ._cells import cell_measure as cell_measure
 from ._enforce import check as check
 from ._enforce import enforce as enforce
+from ._enforce import totals as totals
 from ._law import Law as Law
 from ._report import Report as Report
 from ._stores import check_file as check_file

@@ -1,10 +1,11 @@
 """`dataset.probconserv`, once `probconserv.labelled` is imported."""
 
+import json
 from typing import Any
 
 import xarray as xr
 
-from ._enforce import check, enforce
+from ._enforce import REPORT, check, enforce, totals
 from ._law import Law
 from ._report import Report
 
@@ -19,6 +20,16 @@ class Accessor:
     def enforce(self, *laws: Law, **how: Any) -> xr.Dataset:
         """As `labelled.enforce`."""
         return enforce(self._dataset, *laws, **how)
+
+    def totals(self, law: Law) -> xr.DataArray:
+        """As `labelled.totals`."""
+        return totals(self._dataset, law)
+
+    @property
+    def report(self) -> dict[str, Any] | None:
+        """The figures of the report that `enforce` left in the dataset; None if there is none."""
+        text = self._dataset.attrs.get(REPORT)
+        return None if text is None else json.loads(text)
 
     def check(self, *laws: Law, **how: Any) -> Report:
         """As `labelled.check`."""

@@ -72,10 +72,13 @@ class Budget:
         if not wrong:
             return "the totals are plausible for a field with these standard deviations"
         causes = [c.said_of("the total", "the field") for c in rows.causes() if c.kind != "rows"]
-        why = "; or ".join(causes) or "no factor, shift in time or constant explains it"
+        why = (
+            "; or ".join(causes)
+            or "the totals are wrong (no factor, shift or constant explains it)"
+        )
         return (
             f"{wrong} of {rows.wrong.numel()} totals are more than 5 standard deviations off, "
-            f"whatever the correlations: {why}"
+            f"whatever the correlations: the standard deviations are too small, or {why}"
         )
 
     def _rows(self) -> Rows:
@@ -181,6 +184,6 @@ def _shown(entry: xr.DataArray, dim: Any, number: int) -> str:
     if dim not in entry.coords:
         return f"number {number}"
     value = entry[dim].values.item() if entry[dim].dtype.kind != "M" else entry[dim].values
-    return (
-        f"{value:g}" if isinstance(value, float) else str(value).removesuffix("T00:00:00.000000000")
-    )
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value).removesuffix("T00:00:00.000000000").removesuffix(" 00:00:00")

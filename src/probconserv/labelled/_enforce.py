@@ -1,12 +1,12 @@
 """`enforce` and `check` for a dataset."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from numbers import Real
 from typing import Any
 
-import numpy as np
 import xarray as xr
 from dask.base import compute
 
@@ -15,13 +15,14 @@ from .._errors import InputError
 from ._budget import budgets
 from ._law import Law, listed
 from ._lookup import Given, nearest
-from ._passes import likeliest_correlation
-from ._plan import AUTO, Plan, Spread, plans
+from ._packing import is_packed, unpacked_after_packing
+from ._plan import Plan, Spread, plans
 from ._report import Report
-from ._update import first_pass, imbalances, lazy, one_pass, outcome, second_pass, solve
+from ._update import first_pass, lazy, one_pass, outcome, second_pass, solve
 
 Std = Given | Mapping[str, Given] | None
 REPORT = "probconserv_report"
+ENSEMBLES = ("member", "members", "realization", "ensemble", "ensemble_member")
 OF_SHAPE = ("chunksizes", "chunks", "preferred_chunks", "shards", "original_shape", "contiguous")
 
 
@@ -30,7 +31,7 @@ def enforce(
     *laws: Law,
     std: Std = None,
     member: str | None = None,
-    correlation: float | str = 0.0,
+    correlation: float = 0.0,
     shrinkage: float | None = None,
     jointly: str | Sequence[str] = (),
     minimum: float | None = None,
@@ -41,7 +42,7 @@ def enforce(
     standard deviations, a number, or a mapping from variables to them; they are updated too.
     member: the dimension of an ensemble, of which every member is made to hold. correlation: of the
     errors of any two points, for `std`: 0 moves points by variance times cell size, towards 1 by
-    standard deviation; "auto" takes the likeliest, given the imbalances. shrinkage: of an
+    standard deviation. shrinkage: of an
     ensemble's covariance towards independent points, 0 to 1; one over the number of members if not
     given. jointly: dimensions beside `over` that an ensemble's update couples, such as time.
     minimum: values pushed below it are counted.
@@ -56,11 +57,10 @@ def enforce(
     spread = Spread(std, member, correlation, shrinkage, tuple(listed(jointly)))
     work = Work.of(dataset, laws, spread, minimum)
     sums = compute(*work.first)
-    work = work.fitted(sums)
     found = [second_pass(plan, solve(plan, s)) for plan, s in zip(work.plans, sums, strict=True)]
     if lazy(work.plans):
         return work.finished(found, work.report(sums))
-    both = [outcome(plan, new, minimum, {}) for plan, new in zip(work.plans, found, strict=True)]
+    both = work.outcomes(found)
     (both,) = compute(both)  # cell sizes may be lazy where the field is not
     return work.finished([new for new, _ in both], work.report(sums, [after for _, after in both]))
 
@@ -79,6 +79,17 @@ def check(
     given = 0.0 if std is None and member is None else std
     work = Work.of(dataset, laws, Spread(given, member), None)
     return work.report(compute(*work.first))
+
+
+def totals(dataset: xr.Dataset, law: Law) -> xr.DataArray:
+    """What the dataset has of that which a law sums, for every row; `total` of the law is not used.
+
+    >>> totals(xr.Dataset({"u": ("x", [1.0, 2.0, 4.0])}), Law("u", "x", measure=1.0)).item()
+    7.0
+    """
+    (budget,) = check(dataset, replace(law, total=0.0, inflow=(), outflow=(), noise=0.0)).budgets
+    named = budget.before.rename("total")
+    return named if budget.unit is None else named.assign_attrs(units=budget.unit)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,17 +120,7 @@ class Work:
 
     @property
     def one_pass(self) -> bool:
-        return self.spread.correlation != AUTO and all(map(one_pass, self.plans))
-
-    def fitted(self, sums: Sequence[Any]) -> "Work":
-        """With the correlation that the sums make the likeliest, if that is asked for."""
-        if self.spread.correlation != AUTO:
-            return self
-        rows = [imbalances(plan, s) for plan, s in zip(self.plans, sums, strict=True)]
-        found = likeliest_correlation(*(np.concatenate(each) for each in zip(*rows, strict=True)))
-        kinds: Any = [replace(plan.kind, correlation=found) for plan in self.plans]  # type: ignore[arg-type]
-        fitted = [replace(plan, kind=kind) for plan, kind in zip(self.plans, kinds, strict=True)]
-        return replace(self, plans=fitted)
+        return all(map(one_pass, self.plans))
 
     def report(self, sums: Any, after: Any = None) -> Report:
         after = after or [(None, {})] * len(self.plans)
@@ -129,14 +130,42 @@ class Work:
             for budget in budgets(plan, s, totals)
         ]
         below = {name: int(n) for _, counts in after for name, n in counts.items() if n}
-        return Report(tuple(found), self._method, self.minimum, below)
+        report = Report(tuple(found), self._method, self.minimum, below)
+        for note in self._notes(report):
+            report = report.noting(note)
+        return report
+
+    def outcomes(self, found: Sequence[Any]) -> list[Any]:
+        """The moved arrays and their sums, of every system."""
+        both = zip(self.plans, found, strict=True)
+        return [outcome(plan, new, self.minimum, self._views) for plan, new in both]
+
+    @property
+    def _views(self) -> dict[str, Any]:
+        """Of packed variables, what a reader of the output will see of their values."""
+        return {
+            name: partial(unpacked_after_packing, encoding=self.dataset[name].encoding)
+            for plan in self.plans
+            for name in plan.arrays
+            if is_packed(self.dataset[name])
+        }
+
+    def _notes(self, report: Report) -> Iterator[str]:
+        if self._views and report.is_done and not report.closes(after=True):
+            yield (
+                f"{', '.join(self._views)} packed into integers: rounding to them opens the budget "
+                "again. Write floats with `unpack` to keep it closed."
+            )
+        for plan in self.plans if self.spread.member is None else ():
+            for dim in plan.index:
+                if dim.lower() in ENSEMBLES:
+                    yield f"{dim!r} looks like an ensemble; as `member` it gives the uncertainty."
 
     @property
     def _method(self) -> str:
         kind = self.plans[0].kind
         if self.spread.member is None:
-            estimated = ", the likeliest" if self.spread.correlation == AUTO else ""
-            return f"mean and standard deviation, correlation {kind.correlation:.3g}{estimated}"  # type: ignore[union-attr]
+            return f"mean and standard deviation, correlation {self.spread.correlation:.3g}"
         tied = f", jointly over {', '.join(self.spread.jointly)}" if self.spread.jointly else ""
         return f"ensemble of {kind.members}, shrinkage {kind.shrinkage:.3g}{tied}"  # type: ignore[union-attr]
 
@@ -209,11 +238,10 @@ def _check(dataset: xr.Dataset, spread: Spread) -> None:
         )
     if spread.member is not None and spread.correlation:
         raise InputError("`correlation` is for `std`; an ensemble has its own. See `shrinkage`.")
-    for name, special in (("correlation", AUTO), ("shrinkage", None)):
+    for name in ("correlation", "shrinkage"):
         value: Any = getattr(spread, name)
-        if value != special and not (isinstance(value, Real) and 0 <= float(value) <= 1):
-            or_auto = f", or {AUTO!r}" if special else ""
-            raise InputError(f"`{name}` must lie between 0 and 1{or_auto}, got {value!r}.")
+        if value is not None and not (isinstance(value, Real) and 0 <= float(value) <= 1):
+            raise InputError(f"`{name}` must lie between 0 and 1, got {value!r}.")
     for dim in spread.jointly:
         if dim not in dataset.dims:
             raise InputError(f"`jointly`: no dimension {dim!r} here. {nearest(dim, dataset.dims)}")

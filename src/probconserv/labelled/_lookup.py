@@ -26,6 +26,7 @@ def nearest(name: object, names: Iterable[Hashable]) -> str:
     """The choices, the likely one first, as the end of a message."""
     known = [str(each) for each in names]
     close = get_close_matches(str(name), known, 1)
+    close = close or [each for each in known if name and each.startswith(str(name))]
     return f"Did you mean {close[0]!r}?" if close else f"There are: {', '.join(known) or 'none'}."
 
 

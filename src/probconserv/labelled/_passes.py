@@ -33,7 +33,6 @@ from ._terms import (
 )
 
 ROUNDING = 1e-13  # of a sum in double precision, as a share of its terms
-MOST = 0.99  # a correlation that still leaves every point something of its own
 
 
 @dataclass(frozen=True)
@@ -220,21 +219,6 @@ def _finite(values: Array) -> bool:
     """Whether all are finite, by one sum."""
     with np.errstate(invalid="ignore"):
         return bool(np.isfinite(values.sum(dtype=float)))
-
-
-def likeliest_correlation(residual: Array, alone: Array, together: Array, noise: Array) -> float:
-    """The correlation of errors that makes the residuals of all rows the most likely.
-
-    A residual has the variance r together^2 + (1 - r) alone^2 + noise^2: the standard deviations of
-    a row if its points move together and if they are independent.
-    """
-    tried = np.linspace(0, MOST, 199)
-    misfit = [
-        np.sum(np.log(variance) + residual**2 / variance)
-        for r in tried
-        for variance in (r * together**2 + (1 - r) * alone**2 + noise**2,)
-    ]
-    return float(tried[np.argmin(misfit)])
 
 
 def check_usable(parts: Mapping[str, Array]) -> None:

@@ -12,7 +12,7 @@ from .._errors import InputError
 from ._graph import Axes, Piece
 from ._law import Law
 from ._lookup import array
-from ._passes import MOST, ROUNDING, Members, Moments
+from ._passes import ROUNDING, Members, Moments
 from ._terms import Array
 from ._totals import Totals
 from ._weights import REGION, Points, points
@@ -91,16 +91,13 @@ class Plan:
         return any(self.member in ready.value.dims for ready in self.laws)
 
 
-AUTO = "auto"
-
-
 @dataclass(frozen=True)
 class Spread:
     """How uncertain the field is: `std` of each variable, or an ensemble along `member`."""
 
     std: Any = None
     member: str | None = None
-    correlation: float | str = 0.0
+    correlation: float = 0.0
     shrinkage: float | None = None
     jointly: tuple[str, ...] = ()
 
@@ -155,8 +152,7 @@ def _kind(
             name: (field.variable, _std(dataset, field, spread.std))
             for name, field in fields.items()
         }
-        known = MOST if spread.correlation == AUTO else float(spread.correlation)
-        return Moments(rows, single, known), arrays
+        return Moments(rows, single, spread.correlation), arrays
     for name, field in fields.items():
         if spread.member not in field.dims:
             raise InputError(f"`{name}` has no dimension {spread.member!r} for its members.")
@@ -175,8 +171,8 @@ def _std(dataset: xr.Dataset, field: xr.DataArray, given: Any) -> xr.Variable:
     std = given.get(field.name) if isinstance(given, Mapping) else given
     if std is None:
         raise InputError(
-            f"how uncertain is `{field.name}`? Give `std`, a variable or a number (with a number, "
-            "points are moved alike), or `member` for an ensemble."
+            f"how uncertain is `{field.name}`? Give `std`, a variable or a number (with 1 and "
+            "`correlation=1` all points are moved alike), or `member` for an ensemble."
         )
     found = array(dataset, std, "std", field)
     if found.dims and found.dtype.kind != "f":

@@ -67,7 +67,8 @@ def _lines(budget: Budget) -> list[str]:
     ]
     if budget.after is not None:
         lines.append(f"  after:  {_imbalance(budget, True)}")
-    return [*lines, f"  {budget.verdict}"]
+    when = "" if budget.after is None else "before the update "
+    return [*lines, f"  {when}{budget.verdict}"]
 
 
 def _imbalance(budget: Budget, after: bool) -> str:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from os import PathLike
 from typing import Any
 
@@ -11,12 +10,12 @@ import xarray as xr
 from ._cluster import cluster, compute
 from ._enforce import REPORT, Std, Work
 from ._law import Law, listed
-from ._packing import is_packed, unpacked_after_packing, without_packing
+from ._packing import is_packed, without_packing
 from ._plan import Spread
 from ._read import read
 from ._report import Report
 from ._stage import check_output
-from ._update import first_pass, outcome, second_pass, solve
+from ._update import first_pass, second_pass, solve
 from ._write import write
 
 Path = str | PathLike[str]
@@ -28,7 +27,7 @@ def enforce_file(
     *laws: Law,
     std: Std = None,
     member: str | None = None,
-    correlation: float | str = 0.0,
+    correlation: float = 0.0,
     shrinkage: float | None = None,
     jointly: str | Sequence[str] = (),
     minimum: float | None = None,
@@ -79,33 +78,20 @@ def _run(work: Work, source: Path, target: Path | None, overwrite: bool, change:
     sums: Any = [first_pass(plan) for plan in work.plans]
     if not work.one_pass:
         sums = compute(sums, "summing")
-        work = work.fitted(sums)
     found = [second_pass(plan, solve(plan, s)) for plan, s in zip(work.plans, sums, strict=True)]
-    views = _views(work.dataset, [name for new in found for name in new])
-    both = [
-        outcome(plan, new, work.minimum, views) for plan, new in zip(work.plans, found, strict=True)
-    ]
+    both = work.outcomes(found)
     found, after = [new for new, _ in both], [after for _, after in both]
     also = {"sums": sums, "after": after, "change": _changes(work, found) if change else {}}
     if target is None:
-        return _report(work, compute(also, "computing"), views)
+        return _report(work, compute(also, "computing"))
     reports: list[Report] = []
 
     def finish(results: Any) -> dict[str, str]:
-        reports.append(_report(work, results, views))
+        reports.append(_report(work, results))
         return {REPORT: reports[0].json()}
 
     write(work.finished(found), target, overwrite, also, finish, like=source)
     return reports[0]
-
-
-def _views(dataset: xr.Dataset, names: Sequence[str]) -> dict[str, Any]:
-    """Of packed variables, what a reader will see of their values."""
-    return {
-        name: partial(unpacked_after_packing, encoding=dataset[name].encoding)
-        for name in names
-        if is_packed(dataset[name])
-    }
 
 
 def _changes(work: Work, found: Sequence[Mapping[str, Any]]) -> dict[str, xr.DataArray]:
@@ -122,16 +108,9 @@ def _changes(work: Work, found: Sequence[Mapping[str, Any]]) -> dict[str, xr.Dat
     return changes
 
 
-def _report(work: Work, results: Any, packed: Mapping[str, Any]) -> Report:
+def _report(work: Work, results: Any) -> Report:
     report = work.report(results["sums"], results["after"])
-    report = replace(report, change=results["change"])
-    if packed and not report.closes(after=True):
-        names = ", ".join(packed)
-        return report.noting(
-            f"{names} packed into integers: rounding to them opens the budget again. Write floats "
-            "with `unpack` to keep it closed."
-        )
-    return report
+    return replace(report, change=results["change"])
 
 
 def _plain_floats(variable: xr.DataArray) -> xr.DataArray:

@@ -130,10 +130,12 @@ class Totals:
         gain = _units.product(rate.attrs.get("units"), time)
         name = f"{argument} {rate.name}" if rate.name else argument
         if not any(dim in self.law.dims for dim in rate.dims):
-            _units.check_same(f"{name} times time", gain, self.points.unit, self.law.label)
-            return rate.variable.astype(float)
+            total = _units.of_change(self.points.unit)
+            _units.check_same(f"{name} times time", gain, total, self.law.label)
+            return rate.variable.astype(float).compute()
         field = self.points.first
-        _units.check_same(f"{name} times time", gain, field.attrs.get("units"), str(field.name))
+        own = _units.of_change(field.attrs.get("units"))
+        _units.check_same(f"{name} times time", gain, own, str(field.name))
         summed = {dim: field.sizes[dim] for dim in self.law.dims if dim in field.dims}
         cells = self.points.cells
         density = rate.variable.set_dims({**cells.sizes, **summed, **rate.sizes})
@@ -159,7 +161,7 @@ class Totals:
             extra=[REGION] if self.law.regions is not None else [],
         )
         check_numbers(found, argument)
-        return found.variable.astype(float)
+        return found.variable.astype(float).compute()  # not read again from an open file
 
     def _by_region(self, found: xr.DataArray, argument: str) -> xr.DataArray:
         """With the axis of regions called REGION and in our order."""

@@ -9,7 +9,6 @@ import dask.array as da
 import numpy as np
 import xarray as xr
 
-from .._given import UNMET
 from ._graph import MEMBERS, ROWS, STEPS, SUMS, after, as_blocks, moved, partials, summed, total
 from ._passes import Members, Moments
 from ._plan import Plan
@@ -71,20 +70,6 @@ def _solved(sums: Array, value: Array, noise: Array, *, kind: Any) -> Array:
     lead = sums.shape[:-1]
     flat = [a.reshape(prod(lead), *a.shape[len(lead) :]) for a in (sums, value, noise)]
     return kind.solved(*flat).reshape(*lead, -1)
-
-
-def imbalances(plan: Plan, sums: Array) -> tuple[Array, Array, Array, Array]:
-    """Of the rows that are off: by how much, their standard deviations if points are independent
-    and if they move together, and the noise of their totals."""
-    parts = plan.kind.sums.unpack(sums)
-    square = parts["square"]
-    if square.ndim > len(plan.index) + 1:
-        square = np.einsum("...kk->...k", square)
-    residual = plan.value() - parts["total"]
-    off = (parts["size"] > 0) & (np.abs(residual) > UNMET * parts["terms"])
-    off &= parts["common"] != 0
-    noise = np.broadcast_to(plan.noise(), off.shape)
-    return residual[off], np.sqrt(square)[off], parts["common"][off], noise[off]
 
 
 def second_pass(plan: Plan, steps: Any) -> dict[str, tuple[xr.Variable, ...]]:
