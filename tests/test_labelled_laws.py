@@ -213,6 +213,7 @@ def test_points_that_do_not_count_stay_bit_for_bit_whatever_they_hold(where):
     d = made()
     d["land"] = ("lat", [1.0, np.nan, 1.0, 0.0])
     d["u"][:, :, 1, 0], d["s"][:, :, 3, 2], d["u"][0, 0, 3, 4] = np.inf, np.nan, np.nan
+    d["s"][:, :, 1, 1] = np.inf
     given = "land" if where == "land" else d.land == 1
     out = enforce(d, law(total=12.0, where=given), std="s", correlation=0.2)
     for name in "us":

@@ -207,7 +207,7 @@ def test_a_point_that_one_member_lacks_is_missing_in_all():
 
 def test_points_that_no_law_counts_stay_as_they_are_also_with_gaps():
     d = made().astype("float32")
-    d["u"][1, 2, 3, 4] = np.nan
+    d["u"][1, 2, 3, 4], d["u"][0, 1, 3, 2] = np.nan, np.inf
     out = enforce(d, Law("u", SPACE, total=9.0, measure="area", where=d.basin < 2), member="member")
     np.testing.assert_array_equal(out.u[:, :, 3], d.u[:, :, 3])
     assert out.u.dtype == np.float32
@@ -269,6 +269,13 @@ def test_laws_cannot_differ_between_members():
     ):
         with pytest.raises(InputError, match=text):
             enforce(d, law, member="member")
+
+
+def test_an_infinite_member_is_refused():
+    d = made()
+    d["u"][1, 2, 3, 4] = np.inf
+    with pytest.raises(InputError, match="the field or a factor has infinite values"):
+        enforce(d, Law("u", SPACE, total=1.0, measure=1.0), member="member")
 
 
 def test_an_ensemble_needs_members():
