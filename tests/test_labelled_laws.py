@@ -1,5 +1,7 @@
 """Totals, regions, levels, rates, factors, units and masks of laws on a dataset."""
 
+import sys
+
 import cftime
 import numpy as np
 import pytest
@@ -257,3 +259,12 @@ def test_units_of_the_total_are_those_of_the_field_times_the_cells():
     ):
         check(d, law(variables={"u": 1.0, "v": 1.0}, total=1.0))
     assert check(d, law(variables={"u": 1.0, "v": 0.001}, total=1.0)).budgets[0].unit == "kg"
+
+
+def test_units_are_not_compared_where_nothing_can_be_said(monkeypatch):
+    d = made()
+    d["u"].attrs["units"], d["area"].attrs["units"] = "kg m-2", "m2"
+    total = xr.DataArray(5.0, attrs={"units": "bananas per day"})
+    assert check(d, law(total=total)).budgets[0].unit == "kg"
+    monkeypatch.setitem(sys.modules, "cf_units", None)  # as if it were not installed
+    assert check(d, law(total=total.assign_attrs(units="t"))).budgets[0].unit is None

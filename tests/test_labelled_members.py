@@ -284,3 +284,12 @@ def test_an_ensemble_needs_members():
         enforce(d.isel(member=[0]), Law("u", SPACE, total=1.0, measure=1.0), member="member")
     with pytest.raises(InputError, match="`v` has no dimension 'member' for its members"):
         enforce(d.assign(v=d.u[:, 0]), Law("v", SPACE, total=1.0, measure=1.0), member="member")
+
+
+@pytest.mark.parametrize("chunks", [None, {"lat": 2}])
+def test_the_input_is_not_modified(chunks):
+    d = made() if chunks is None else made().chunk(chunks)
+    before = made()
+    out = enforce(d, Law("u", SPACE, measure="area"), member="member", jointly="time").compute()
+    xr.testing.assert_identical(d.compute(), before)
+    assert not np.shares_memory(out.u.values, d.u.values)
