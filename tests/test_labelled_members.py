@@ -207,7 +207,7 @@ def test_a_point_that_one_member_lacks_is_missing_in_all():
 
 def test_points_that_no_law_counts_stay_as_they_are_also_with_gaps():
     d = made().astype("float32")
-    d["u"][1, 2, 3, 4] = np.nan
+    d["u"][1, 2, 3, 4], d["u"][0, 1, 3, 2] = np.nan, np.inf
     out = enforce(d, Law("u", SPACE, total=9.0, measure="area", where=d.basin < 2), member="member")
     np.testing.assert_array_equal(out.u[:, :, 3], d.u[:, :, 3])
     assert out.u.dtype == np.float32
@@ -271,9 +271,25 @@ def test_laws_cannot_differ_between_members():
             enforce(d, law, member="member")
 
 
+def test_an_infinite_member_is_refused():
+    d = made()
+    d["u"][1, 2, 3, 4] = np.inf
+    with pytest.raises(InputError, match="the field or a factor has infinite values"):
+        enforce(d, Law("u", SPACE, total=1.0, measure=1.0), member="member")
+
+
 def test_an_ensemble_needs_members():
     d = made()
     with pytest.raises(InputError, match="needs two members or more; 'member' has 1"):
         enforce(d.isel(member=[0]), Law("u", SPACE, total=1.0, measure=1.0), member="member")
     with pytest.raises(InputError, match="`v` has no dimension 'member' for its members"):
         enforce(d.assign(v=d.u[:, 0]), Law("v", SPACE, total=1.0, measure=1.0), member="member")
+
+
+@pytest.mark.parametrize("chunks", [None, {"lat": 2}])
+def test_the_input_is_not_modified(chunks):
+    d = made() if chunks is None else made().chunk(chunks)
+    before = made()
+    out = enforce(d, Law("u", SPACE, measure="area"), member="member", jointly="time").compute()
+    xr.testing.assert_identical(d.compute(), before)
+    assert not np.shares_memory(out.u.values, d.u.values)

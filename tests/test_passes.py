@@ -60,7 +60,7 @@ def test_sums_and_their_way_back_are_those_of_the_matrix(rng, varies):
 def test_products_of_the_rows_are_those_of_the_matrix(rng, varies):
     given, variance = terms(varies), rng.uniform(1, 2, (INDICES, POINTS))
     inverse = rng.normal(size=(INDICES, 4, 4))
-    inverse = inverse + inverse.mT
+    inverse = inverse + inverse.swapaxes(-1, -2)
     for i in range(INDICES):
         G = matrix(given, 4, i)
         S = G @ np.diag(variance[i]) @ G.T

@@ -72,10 +72,7 @@ class Budget:
         if not wrong:
             return "the totals are plausible for a field with these standard deviations"
         causes = [c.said_of("the total", "the field") for c in rows.causes() if c.kind != "rows"]
-        why = (
-            "; or ".join(causes)
-            or "the totals are wrong (no factor, shift or constant explains it)"
-        )
+        why = "; or ".join(causes) or "the totals are wrong (by no factor, shift or constant)"
         return (
             f"{wrong} of {rows.wrong.numel()} totals are more than 5 standard deviations off, "
             f"whatever the correlations: the standard deviations are too small, or {why}"

@@ -92,7 +92,11 @@ def match(
 def _first_difference(one: xr.DataArray, other: xr.DataArray, dim: Hashable) -> str:
     if dim not in one.indexes or dim not in other.indexes:
         return ""
+    if one.indexes[dim].equals(other.indexes[dim]):
+        return ""
     ours, theirs = one[dim].values, other[dim].values
+    if np.float32 in (ours.dtype, theirs.dtype) and ours.dtype.kind == theirs.dtype.kind:
+        ours, theirs = ours.astype(np.float32), theirs.astype(np.float32)
     shared = min(len(ours), len(theirs))
     differ = np.flatnonzero([a != b for a, b in zip(ours, theirs, strict=False)])
     if not differ.size and len(ours) == len(theirs):

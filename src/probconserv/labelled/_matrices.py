@@ -36,4 +36,4 @@ def _spectral(matrix: Array, power: float) -> Array:
     values, vectors = np.linalg.eigh(matrix)
     kept = values > NONE_LEFT * values.shape[-1] * values[:, -1:]
     powers = np.where(kept, np.where(kept, values, 1.0) ** power, 0.0)
-    return (vectors * powers[:, None]) @ vectors.mT
+    return (vectors * powers[:, None]) @ vectors.swapaxes(-1, -2)

@@ -33,6 +33,7 @@ from ._terms import (
 )
 
 ROUNDING = 1e-13  # of a sum in double precision, as a share of its terms
+quiet = np.errstate(invalid="ignore")  # points that do not count may hold anything
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,7 @@ class Moments:
         steps["inverse"] = np.einsum("ikk->ik", inverse) if self.single else inverse
         return self.steps.pack(steps)
 
+    @quiet
     def mean(self, mean: Array, std: Array, terms: Terms, steps: Array) -> Array:
         """The second pass over a block: its mean, (I, P)."""
         parts = self.steps.unpack(steps)
@@ -111,6 +113,7 @@ class Moments:
             shift += self.correlation**0.5 * std * counted(terms) * parts["common"][:, None]
         return _kept(np.add(mean, shift, out=shift), mean, terms)
 
+    @quiet
     def std(self, std: Array, mean: Array, terms: Terms, steps: Array) -> Array:
         """The second pass over a block: its std, (I, P); the same where the mean is missing."""
         parts = self.steps.unpack(steps)
@@ -160,9 +163,12 @@ class Members:
     def summed(self, x: Array, terms: Terms) -> Array:
         x, rows = x.astype(float, copy=False), len(self.laws)
         missing = np.asarray(np.isnan(x).any(-1))  # a point that one member lacks is missing in all
+        if not _finite(x) and (out := uncounted(terms)) is not None:
+            missing = missing | out
         if missing.any():
             x = np.where(missing[..., None], 0.0, x)
-        variance = x.var(-1, ddof=1)
+        with np.errstate(invalid="ignore"):  # what is infinite is refused later
+            variance = x.var(-1, ddof=1)
         parts = _about(x.mean(-1), np.sqrt(variance), missing, terms, rows)
         each = [totals(x[..., number], terms, rows) for number in range(self.members)]
         parts["total"] = np.stack(each, axis=1)
@@ -194,6 +200,7 @@ class Members:
         mixing = scale * np.einsum("imk,ink->imn", deviation, along)
         return self.steps.pack({"along": along, "mixing": mixing})
 
+    @quiet
     def each(self, x: Array, terms: Terms, steps: Array) -> Array:
         """The second pass over a block: its members, (I, P, N)."""
         parts = self.steps.unpack(steps)

@@ -12,7 +12,7 @@ from . import _units
 from ._graph import Axes, Piece, summed
 from ._law import INITIAL, Law, listed
 from ._lookup import Given, array, check_numbers, elapsed, find, match, nearest, time_of
-from ._terms import Array, Terms, seen_totals
+from ._terms import Array, Terms, seen_totals, totals
 from ._weights import REGION, Points
 
 
@@ -58,50 +58,39 @@ class Totals:
                 f"`total` is {INITIAL!r}, but {self.law.label} is summed over {time!r}, its time. "
                 "Give the total as a number or a variable."
             )
-        self._check_start(time)
-        found: Any = 0.0
-        for name, field in self.points.fields.items():
-            weights, start = self.points.weights[name], _at_start(field.variable, time)
-            start = start.where(self._present(start))
-            found = found + self._sum(start, _at_start(weights, time))
-        return found
-
-    def _present(self, field: xr.Variable) -> xr.Variable:
-        """Where there is a value; a point that one member lacks is missing in all."""
-        there = field.notnull()
-        return there.all(self.member) if self.member in there.dims else there
-
-    def _check_start(self, time: str) -> None:
-        """Refuse rows that have no data at the first time, unless they never have."""
-        empty = self._size(lambda variable: _at_start(variable, time)) == 0
-        if not empty.values.any():
-            return
-        wrong = (self._size(lambda variable: variable) > 0) & empty
-        if wrong.values.any():
+        found, size = self._summed(lambda variable: _at_start(variable, time))
+        empty = size == 0
+        if empty.values.any() and (empty & (self._summed(lambda v: v)[1] > 0)).values.any():
             raise InputError(
                 f"`total` is {INITIAL!r}, but {self.law.label} has no data at the first {time!r} "
                 "where it has some later. Give the total as a number or a variable."
             )
-
-    def _size(self, part: Callable[[xr.Variable], xr.Variable]) -> xr.Variable:
-        """The cell sizes times |factors| of all points that are there, for every row."""
-        found: Any = 0.0
-        for name, field in self.points.fields.items():
-            there = self._present(part(field.variable)).astype(float)
-            found = found + self._sum(there, abs(part(self.points.weights[name])))
         return found
 
-    def _sum(self, field: xr.Variable, weights: xr.Variable) -> xr.Variable:
-        """The rows of a field, computed now."""
+    def _summed(self, part: Callable[[xr.Variable], xr.Variable]) -> tuple[Any, Any]:
+        """The rows of a part of the field, and the cell sizes times |factors| that are in them."""
+        found: Any = 0.0
+        size: Any = 0.0
+        for name, field in self.points.fields.items():
+            here, weights = part(field.variable), part(self.points.weights[name])
+            if self.member in here.dims:  # a point that one member lacks is missing in all
+                here = here.where(here.notnull().all(self.member))
+            total, its = self._sum(here, weights)
+            found, size = found + total, size + its
+        return found, size
+
+    def _sum(self, field: xr.Variable, weights: xr.Variable) -> tuple[xr.Variable, xr.Variable]:
+        """The rows of a field and their sizes, computed now."""
         rows = [dim for dim in (*self.points.rows, self.member) if dim in field.dims]
         regions = None if self.points.regions is None else self.points.rows[REGION]
         rest = tuple(str(dim) for dim in field.dims if dim not in rows)
         piece = Piece(weights, self.points.regions, 0, regions or 1)
         axes = Axes(tuple(str(dim) for dim in rows), rest)
-        (found,) = compute(summed(_plain, [field], [piece], axes, regions or 1))
+        (both,) = compute(summed(_plain, [field], [piece], axes, 2 * (regions or 1)))
+        total, size = np.split(both, 2, axis=-1)
         if regions is None:
-            return xr.Variable(rows, found[..., 0])
-        return xr.Variable((*rows, REGION), found)
+            return xr.Variable(rows, total[..., 0]), xr.Variable(rows, size[..., 0])
+        return xr.Variable((*rows, REGION), total), xr.Variable((*rows, REGION), size)
 
     def _gained(self, rates: list[tuple[Given, float, str]], start: xr.Variable) -> xr.Variable:
         """What came in less what went out since the first time; rates are linear between times."""
@@ -139,7 +128,7 @@ class Totals:
         summed = {dim: field.sizes[dim] for dim in self.law.dims if dim in field.dims}
         cells = self.points.cells
         density = rate.variable.set_dims({**cells.sizes, **summed, **rate.sizes})
-        return self._sum(density, cells)
+        return self._sum(density, cells)[0]
 
     def _of_rows(self, given: Given, argument: str, known: list[str]) -> xr.Variable:
         """A number, or an array with some of the axes that are known."""
@@ -184,7 +173,10 @@ class Totals:
 
 
 def _plain(values: Array, terms: Terms) -> Array:
-    return seen_totals(values, terms, terms[0].rows)[0]
+    rows = terms[0].rows
+    total, values, missing = seen_totals(values, terms, rows)
+    seen = np.ones_like(values) if missing is None else (~missing).astype(float)
+    return np.concatenate([total, totals(seen, [term.sizes for term in terms], rows)], axis=1)
 
 
 def _at_start(variable: xr.Variable, time: str) -> xr.Variable:
