@@ -68,12 +68,13 @@ class Moments:
         rows = len(self.laws)
         total, mean, missing = seen_totals(mean, terms, rows)
         std = std.astype(float, copy=False)
-        if missing is None and not _finite(std):
-            missing = uncounted(terms)
         if missing is not None:
             std = np.where(missing, 0.0, std)
-        square = squares(np.square(std), terms, rows, self.single)
         parts = _about(mean, std, missing, terms, rows)
+        if not np.isfinite(parts["spread"]).all() and (missing := uncounted(terms)) is not None:
+            std = np.where(missing, 0.0, std)
+            parts = _about(mean, std, missing, terms, rows)
+        square = squares(np.square(std), terms, rows, self.single)
         signed = any(term.sizes is not term for term in terms)
         parts["common"] = totals(std, terms, rows) if signed else parts["spread"]
         return self.sums.pack(parts | {"total": total, "square": square})
@@ -217,15 +218,15 @@ class Members:
 
 def _kept(new: Array, old: Array, terms: Terms) -> Array:
     """`new`, with the points that no law counts as they were, whatever their std."""
-    if not _finite(new) and (out := uncounted(terms)) is not None:  # else their move is 0
+    if (out := uncounted(terms)) is not None and not _finite(new):  # else their move is 0
         np.copyto(new, old, where=out)
     return new
 
 
 def _finite(values: Array) -> bool:
-    """Whether all are finite, by one sum."""
-    with np.errstate(invalid="ignore"):
-        return bool(np.isfinite(values.sum(dtype=float)))
+    """Whether all are finite, by one sum; one that overflows says no as well."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        return bool(np.isfinite(values.sum()))
 
 
 def check_usable(parts: Mapping[str, Array]) -> None:
