@@ -22,7 +22,7 @@ types: $(VENV)/ready
 	$(RUN)/mypy
 
 tests: $(VENV)/ready
-	$(RUN)/pytest -n 2
+	$(RUN)/pytest -n 2 --dist loadgroup
 
 bench: $(VENV)/ready
 	OMP_NUM_THREADS=2 $(RUN)/python benchmarks/step2.py

@@ -1,11 +1,13 @@
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 from matplotlib.colors import to_hex
 
 import probconserv as pc
 from probconserv import figures
 from probconserv.figures._fields import OTHERS, PAPER
+from probconserv.labelled import Law, check, enforce_file
 from probconserv.paper import METHODS
 
 X, T = np.linspace(0, 1, 7), np.linspace(0, 2, 5)
@@ -159,6 +161,36 @@ def test_a_diagnosis_without_times_or_spread_is_drawn_too():
     left, right = figures.diagnosis(certain).axes
     assert (left.get_xlabel(), list(left.lines[0].get_xdata())) == ("row", [0, 1, 2, 3, 4])
     assert list(right.lines[0].get_ydata()) == [0, 0, -10, 0, 0]
+
+
+def drifting(levels=2):
+    """A field that drifts away from its first total, on two levels, the second one faster."""
+    drift = 0.1 * np.arange(5)[:, None] * np.arange(1, levels + 1)
+    u = 3 + drift[..., None, None] + np.zeros((5, levels, 4, 3))
+    grid = ("time", "lev", "lat", "lon")
+    return xr.Dataset({"u": (grid, u, {"units": "K"})}, {"time": T, "lev": np.arange(levels) * 10})
+
+
+def test_a_budget_is_drawn_before_and_after_with_the_change_beside_it(tmp_path):
+    drifting().to_netcdf(tmp_path / "in.nc")
+    law = Law("u", ("lat", "lon"), measure=2.0)
+    report = enforce_file(tmp_path / "in.nc", None, law, std=0.5, change=True)
+    left, right, bar = figures.budget(report).axes
+    before, after, _ = left.lines
+    np.testing.assert_allclose(before.get_xdata(), T)
+    np.testing.assert_allclose(before.get_ydata(), 0.2 * np.arange(5))  # of the worse level
+    np.testing.assert_allclose(after.get_ydata(), 0, atol=1e-12)
+    assert left.get_title() == "u, worst at lev 10"
+    np.testing.assert_allclose(right.collections[0].get_array(), np.full((4, 3), -0.3))
+    assert bar.get_ylabel() == "mean change [K]"
+
+
+def test_a_budget_that_was_only_checked_has_no_after():
+    report = check(drifting(1), Law("u", ("lat", "lon", "lev"), measure=1.0))
+    (axes,) = figures.budget(report).axes
+    assert [line.get_label() for line in axes.lines] == ["now", "law"]
+    with pytest.raises(pc.InputError, match=r"`report` must come from `labelled\.check`"):
+        figures.budget(None)
 
 
 def test_a_method_has_one_colour_and_one_line_everywhere():

@@ -18,6 +18,8 @@ import xarray as xr
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "tutorial.md"
 DATA = Path(iris_sample_data.path)
+SCRIPTS = ("air_temperature", "sea_surface")
+pytestmark = pytest.mark.xdist_group("tutorial")  # one process: the scripts take their time
 NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 
 
@@ -25,7 +27,7 @@ NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 def there(tmp_path_factory):
     """A folder in which both scripts have run."""
     place = tmp_path_factory.mktemp("tutorial")
-    for name in ("air_temperature", "sea_surface"):
+    for name in SCRIPTS:
         _python(place, ROOT / "examples" / f"{name}.py")
     return place
 
@@ -67,6 +69,12 @@ def agree(said, printed):
     return NUMBER.sub("#", said).split() == NUMBER.sub("#", printed).split() and np.allclose(
         theirs, ours, rtol=0.1, atol=0.02
     )
+
+
+def test_the_scripts_leave_pictures(there):
+    for name in SCRIPTS:
+        assert f"python examples/{name}.py" in PAGE.read_text()
+        assert (there / "out" / f"{name}.png").stat().st_size > 10_000
 
 
 def test_the_page_prints_what_it_says(page):

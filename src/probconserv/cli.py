@@ -352,9 +352,10 @@ def _draw(folder: Path, closed: Sequence[type[Problem]]) -> None:
     print(f"{len(PROBLEMS) + 1} pictures in {folder}")
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command; `arguments` are those of the process if not given."""
     try:
-        app()
+        app(arguments)
     except (ProbConservError, OSError) as error:
         print(f"probconserv: {error}", file=sys.stderr)
         sys.exit(1)

@@ -57,7 +57,8 @@ def _draw_law(axes: Axes, law: "Budget") -> None:
     off = line((law.before - law.total) / size)
     band = line((law.spread**2 + law.noise**2) ** 0.5 / size)
     axes.fill_between(along, -band, band, color="0.85", linewidth=0, label="one std of the field")
-    axes.plot(along, off, label="before", **_marked(BEFORE, along))
+    when = "now" if law.after is None else "before"
+    axes.plot(along, off, label=when, **_marked(BEFORE, along))
     if law.after is not None:
         axes.plot(
             along, line((law.after - law.total) / size), label="after", **_marked(AFTER, along)
