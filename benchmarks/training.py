@@ -1,10 +1,14 @@
-"""Training on a GPU: python benchmarks/training.py [PROBLEM] [--train STEPS].
+"""Training on a GPU: python benchmarks/training.py [PROBLEM] [--train STEPS | --last STEPS].
 
 Times a step of both recipes' batch (250 functions, 100 context and 100 target points) as `train`
 takes it, data included, against a plain eager step of the same network on a batch that is ready.
-With --train, both train the network for so many steps, and their validation LL is compared.
+With --train, both train the network for so many steps, and their validation LL is compared. With
+--last (whole thousands), `train` goes up to so many steps before the end, and both finish from
+that checkpoint, where rounding has no time to lead them apart; `train` twice, to see how far it
+does.
 """
 
+import shutil
 import sys
 import tempfile
 import time
@@ -44,9 +48,9 @@ def plain(run, precision="high", batch=None):
     return step
 
 
-def new_run(problem, penalty=0.0, recipe=RECIPES["modern"]):
+def new_run(problem, penalty=0.0, recipe=RECIPES["modern"], folder=None):
     names = {"problem": problem.name, "model": "anp", "recipe": "modern", "seed": 0}
-    folder = Path(tempfile.mkdtemp())
+    folder = folder or Path(tempfile.mkdtemp())
     return Run(problem, names, replace(recipe, penalty=penalty), folder, device, Team(), {}, None)
 
 
@@ -85,23 +89,55 @@ def compare_trainings(problem, steps):
     start = time.perf_counter()
     network = train(problem, Path(tempfile.mkdtemp()), device="cuda", steps=steps)
     fast = time.perf_counter() - start
-    run = new_run(problem, recipe=replace(RECIPES["modern"], steps=steps))
-    step, start = plain(run), time.perf_counter()
-    for _ in range(steps):
-        step()
-    torch.cuda.synchronize()
+    start = time.perf_counter()
+    ll = finish_plainly(new_run(problem, recipe=replace(RECIPES["modern"], steps=steps)))
     slow = time.perf_counter() - start
-    torch.set_float32_matmul_precision("highest")  # as `train` validates
-    ll = run.validate()
     print(f"train: {fast:.0f} s, validation LL {network.card['validation_ll']:.3f}")
     print(f"plain eager, with the same stream: {slow:.0f} s, validation LL {ll:.3f}")
 
 
+def finish_plainly(run):
+    """The validation LL after the steps that are left, as plain eager ones."""
+    step = plain(run)
+    for _ in range(int(run.step), run.recipe.steps):
+        step()
+    torch.set_float32_matmul_precision("highest")  # as `train` validates
+    return run.validate()
+
+
+class Enough(Exception):
+    pass
+
+
+def compare_endings(problem, last):
+    folder, done = Path(tempfile.mkdtemp()), RECIPES["modern"].steps - last
+
+    def stop(line):
+        if line["step"] == done:  # its checkpoint is written
+            raise Enough
+
+    try:
+        train(problem, folder / "begun", device="cuda", report=stop)
+    except Enough:
+        print(f"stopped at step {done}", flush=True)
+    for name in ("train", "train, again", "plain eager"):
+        shutil.copytree(folder / "begun", folder / name)
+    for name in ("train", "train, again"):
+        network = train(problem, folder / name, device="cuda")
+        print(f"{name}: validation LL {network.card['validation_ll']:.4f}", flush=True)
+    ll = finish_plainly(new_run(problem, folder=folder / "plain eager"))
+    print(f"plain eager: validation LL {ll:.4f}")
+
+
 if __name__ == "__main__":
     arguments = [a for a in sys.argv[1:] if not a.startswith("--")]
-    steps = int(arguments.pop()) if "--train" in sys.argv else 0
+    given = {"--train", "--last"} & set(sys.argv)
+    steps = int(arguments.pop()) if given else 0
     problem = find(arguments[0] if arguments else "stefan")
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {problem.name}")
-    compare_steps(problem)
-    if steps:
-        compare_trainings(problem, steps)
+    if "--last" in given:
+        compare_endings(problem, steps)
+    else:
+        compare_steps(problem)
+        if steps:
+            compare_trainings(problem, steps)

@@ -101,14 +101,16 @@ def test_problems_are_the_same_on_cuda(family):
 @pytest.mark.parametrize("layout", [30, (5, 6)], ids=str)
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda cls: cls.name)
 def test_a_stream_needs_nothing_from_the_host(family, layout):
-    stream = Stream(family, n=8, context=layout, target=layout, device="cuda")
+    near = 0.5 if isinstance(layout, int) else 0.0
+    options = {"n": 8, "context": layout, "target": layout, "near": near}
+    stream = Stream(family, device="cuda", **options)
     stream(0)
     torch.cuda.set_sync_debug_mode("error")
     try:
         batch = stream(3)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    here = Stream(family, n=8, context=layout, target=layout)(3)
+    here = Stream(family, **options)(3)
     for a, b in zip((*batch.context, *batch.target), (*here.context, *here.target), strict=True):
         torch.testing.assert_close(a.cpu(), b, rtol=1e-6, atol=1e-6)
 
@@ -145,6 +147,25 @@ def test_a_killed_run_resumes_on_the_same_path(recipe, loss, tmp_path):
     resumed = train(PROBLEMS["pme"], tmp_path / "torn", device="cuda", **changes)
     for a, b in zip(resumed.parameters(), whole.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-3)
+
+
+def test_a_killed_emulator_resumes_and_infers_as_on_a_cpu(tmp_path):
+    changes = {"steps": 20, "batch": 16, "model": "emulator", "sizes": {"hidden": 16, "layers": 2}}
+    changes |= {"schedule": "constant", "learning_rate": 1e-3, "device": "cuda"}
+    whole = train("stefan", tmp_path / "whole", **changes)
+    with pytest.raises(Killed):
+        train("stefan", tmp_path / "torn", report=killed_after(9), **changes)
+    resumed = train("stefan", tmp_path / "torn", **changes)
+    torch.testing.assert_close(weights(resumed), weights(whole), rtol=0, atol=1e-3)
+    network, seen = (
+        pc.load("stefan", "emulator"),
+        tuple(draw(PROBLEMS["stefan"], "test", 2).context),
+    )
+    here, there = (
+        network.to(d).predict(seen, ([0.05], [0.1, 0.6]), 50, torch.Generator().manual_seed(0))
+        for d in ("cpu", "cuda")
+    )
+    torch.testing.assert_close(there.mean.mean(0).cpu(), here.mean.mean(0), rtol=0, atol=1e-3)
 
 
 def test_a_gpu_and_a_cpu_train_alike(tmp_path):

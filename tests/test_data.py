@@ -150,6 +150,29 @@ def test_a_stream_depends_on_seed_and_step_alone(family):
     assert step == 2
 
 
+def test_a_share_of_the_targets_lies_near_the_front():
+    """Evenly in the logarithm of their distance, as many on either side."""
+    plain, stream = (Stream(Stefan, 400, 3, 10, dtype=torch.float64, near=s)(2) for s in (0.0, 0.3))
+    t, x, u = stream.target
+    assert torch.equal(t, plain.target.t)
+    assert torch.equal(x[:, 3:], plain.target.x[:, 3:])
+    assert torch.equal(u, stream.problem[:, None].solution(t, x))
+    away = (x - stream.problem[:, None].front(t))[:, :3]
+    close = away[away.abs() < 0.1]
+    assert len(close) > 0.75 * away.numel()
+    assert close.abs().min() >= 1e-5
+    assert kstest(-close.abs().log10().numpy(), "uniform", (1, 4)).pvalue > 1e-4
+    assert (close > 0).double().mean() == pytest.approx(0.5, abs=0.06)
+
+
+@every_family
+def test_targets_near_a_front_stay_inside(family):
+    x = Stream(family, 50, 3, 10, dtype=torch.float64, near=1.0)(0).target.x
+    assert ((x >= family.domain[0]) & (x <= family.domain[1])).all()
+    if family.name == "diffusion":  # has none
+        assert torch.equal(x, Stream(family, 50, 3, 10, dtype=torch.float64)(0).target.x)
+
+
 def test_an_epoch_has_every_function_once_and_the_next_another_order():
     functions = draw(Stefan, "train", n=12)
     shuffled = Shuffled(functions, n=4, seed=5)
@@ -205,6 +228,9 @@ def test_bad_input_is_refused():
             Stream(Stefan, n=2)(step)
     with pytest.raises(ValueError, match=r"`dtype` must be a floating-point type, got torch.int32"):
         Stream(Stefan, dtype=torch.int32)
+    for near, target in ((-0.1, 5), (1.1, 5), (float("nan"), 5), (0.5, (2, 3))):
+        with pytest.raises(ValueError, match="`near` must be a share from 0 to 1, and `target`"):
+            Stream(Stefan, target=target, near=near)
     with pytest.raises(ValueError, match="`n` must be from 1 to the 3 functions there are, got 4"):
         Shuffled(draw(Stefan, "train", n=3), n=4)
     for problem in ("stefan", SuperSlow, SuperSlow(1.0)):

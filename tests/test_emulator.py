@@ -138,24 +138,38 @@ def test_places_and_parameters_are_scaled_by_their_ranges(network):
     torch.testing.assert_close(ours, theirs)
 
 
-def test_the_loss_is_the_log_density_given_each_functions_parameter(network):
+def test_the_loss_is_the_log_density_given_each_functions_parameter_times_std(network):
     functions = draw(Stefan, "train", 3, context=4, target=5).to(torch.float32)
-    expected = 0.0
+    expected = density = 0.0
     for i, u_star in enumerate(functions.problem.u_star):
         t, x, u = (values[i : i + 1] for values in functions.target)
         asked = torch.stack([t, x], -1)
         z = u_star.float().reshape(1, 1)
         mean, std = network.decode(network.common(asked, u, asked), z)
-        expected -= torch.distributions.Normal(mean, std).log_prob(u).sum() / 3
-    value = emulator_loss(network, functions)
-    torch.testing.assert_close(value, expected)
-    assert validation_ll(network, functions) == pytest.approx(-value.item() / 5)
+        each = torch.distributions.Normal(mean, std).log_prob(u)
+        expected -= (each * std).sum() / 3
+        density += each.sum().item() / 3
+    torch.testing.assert_close(emulator_loss(network, functions), expected)
+    assert validation_ll(network, functions) == pytest.approx(density / 5)
+
+
+def test_the_weight_of_the_loss_is_no_way_to_lower_it(network):
+    """Its gradient in std is that of the density, times std, and has the same zero."""
+    functions = draw(Stefan, "train", 3, context=4, target=5).to(torch.float32)
+    at, u = torch.stack([functions.target.t, functions.target.x], -1), functions.target.u
+    mean, std = network.decode(network.common(at, u, at), functions.problem.u_star[:, None])
+    std = std.detach().requires_grad_()
+    network.decode = lambda common, z: (mean.detach(), std)
+    emulator_loss(network, functions).backward()
+    expected = (1 - ((u - mean) / std) ** 2) / 3
+    torch.testing.assert_close(std.grad, expected.detach())
 
 
 def test_an_emulator_trains_resumes_and_opens_as_itself(tmp_path):
     changes = {**CHANGES, "model": "emulator", "device": "cpu", "sizes": SMALL}
     whole = train("advection", tmp_path / "whole", **changes)
     assert whole.card["model"] == "emulator"
+    assert whole.card["settings"]["near"] == 0.5
     opened = open_weights(tmp_path / "whole")
     assert isinstance(opened, Emulator)
     assert torch.equal(weights(opened), weights(whole))
@@ -169,6 +183,8 @@ def test_an_emulator_trains_resumes_and_opens_as_itself(tmp_path):
 def test_what_an_emulator_cannot_have_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"`dropout` must be 0 for an emulator, got 0.1. Use the"):
         train("pme", tmp_path, model="emulator", recipe="paper")
+    with pytest.raises(ValueError, match="`near` is for fresh functions; a fixed set has its"):
+        train("pme", tmp_path, model="emulator", functions=10)
     with pytest.raises(ValueError, match="one of hidden, layers, octaves; got 'latent'"):
         train("pme", tmp_path, model="emulator", sizes={"latent": 3})
     with pytest.raises(ValueError, match="`penalty` must be positive for softc and 0 otherwise"):

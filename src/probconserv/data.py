@@ -14,6 +14,7 @@ from ._random import uniform
 from .problems import ClosedForm
 
 SEEDS = {"train": 1, "validation": 2, "test": 3}
+DECADES = 5  # from the width of the domain down to the least distance of targets near a front
 STREAM, SHUFFLE = 4, 5  # seeds of streams and orders, which therefore never meet a fixed set
 
 Source: TypeAlias = type[ClosedForm] | ClosedForm
@@ -86,7 +87,8 @@ class Stream:
 
     A batch is a function of (seed, step), so that a resumed run continues the stream. It is
     computed on the device in float64, from nothing but these two numbers, and then converted.
-    `step` may be an int64 tensor on the device, for compiled loops and CUDA graphs.
+    `step` may be an int64 tensor on the device, for compiled loops and CUDA graphs. near: the share
+    of scattered targets that lie near the front, evenly in the logarithm of their distance from it.
 
     >>> from probconserv.problems import Stefan
     >>> Stream(Stefan, n=250)(step=7).target.u.dtype
@@ -100,13 +102,20 @@ class Stream:
     seed: int = 0
     device: torch.device | str = "cpu"
     dtype: torch.dtype = torch.float32
+    near: float = 0.0
     _sampler: "_Sampler" = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         check.whole("seed", self.seed)
         if not self.dtype.is_floating_point:
             raise InputError(f"`dtype` must be a floating-point type, got {self.dtype}.")
-        sampler = _Sampler(self.problem, self.n, self.context, self.target, self.device)
+        if not 0 <= self.near <= 1 or (self.near and isinstance(self.target, tuple)):
+            raise InputError(
+                "`near` must be a share from 0 to 1, and `target` a number of scattered points "
+                f"where it is not 0; got {self.near} and {self.target}."
+            )
+        layouts = self.context, self.target
+        sampler = _Sampler(self.problem, self.n, *layouts, self.device, self.near)
         object.__setattr__(self, "_sampler", sampler)
 
     def __call__(self, step: int | Tensor) -> Functions:
@@ -150,8 +159,15 @@ class _Sampler:
     """Functions of an address, on one device."""
 
     def __init__(
-        self, problem: Source, n: int, context: Layout, target: Layout, device: torch.device | str
+        self,
+        problem: Source,
+        n: int,
+        context: Layout,
+        target: Layout,
+        device: torch.device | str,
+        near: float = 0.0,
     ) -> None:
+        self.near = near
         self.n, self.context, self.target, self.device = check.samples(n), context, target, device
         self.sizes = [1, _size("context", context), _size("target", target)]
         self.family: type[ClosedForm] = problem if isinstance(problem, type) else type(problem)
@@ -174,7 +190,8 @@ class _Sampler:
         first, known, asked = numbers.split(self.sizes, dim=1)
         problem = self.given or self._drawn(first[:, 0])
         context = self._points(problem, self.context, known, _strata)
-        return Functions(problem, context, self._points(problem, self.target, asked, _sorted))
+        target = self._points(problem, self.target, asked, _sorted, self.near)
+        return Functions(problem, context, target)
 
     def _drawn(self, numbers: Tensor) -> ClosedForm:
         parameter = _scaled(numbers, self.family.train_range)
@@ -182,10 +199,19 @@ class _Sampler:
         return self.family._with({self.family.parameter: parameter, **others})
 
     def _points(
-        self, problem: ClosedForm, layout: Layout, numbers: Tensor, product: Product
+        self,
+        problem: ClosedForm,
+        layout: Layout,
+        numbers: Tensor,
+        product: Product,
+        near: float = 0.0,
     ) -> Points:
         t, x = product(numbers, layout) if isinstance(layout, tuple) else numbers.chunk(2, dim=1)
-        t, x = _scaled(t, problem.time_range), _scaled(x, problem.domain)
+        t = _scaled(t, problem.time_range)
+        if near:
+            some = round(near * x.shape[1])
+            x = torch.cat([_near_front(problem, t[:, :some], x[:, :some]), x[:, some:]], dim=1)
+        x = _scaled(x, problem.domain)
         return Points(t, x, problem[:, None]._solution(t, x))
 
 
@@ -210,6 +236,15 @@ def _size(name: str, layout: Layout) -> int:
 
 def _scaled(numbers: Tensor, ends: tuple[float, float]) -> Tensor:
     return ends[0] + (ends[1] - ends[0]) * numbers
+
+
+def _near_front(problem: ClosedForm, t: Tensor, numbers: Tensor) -> Tensor:
+    """Places on both sides of the front, from 0 to 1 over the domain; unmoved where not inside."""
+    left, right = problem.domain
+    front = (problem[:, None]._front(t) - left) / (right - left)
+    side = 2 * numbers - 1
+    place = front + side.sign() * 10.0 ** (-DECADES * side.abs())
+    return torch.where((place >= 0) & (place <= 1), place, numbers)
 
 
 def _sorted(numbers: Tensor, layout: tuple[int, int]) -> tuple[Tensor, Tensor]:

@@ -34,11 +34,21 @@ def loss(
 
 
 def emulator_loss(network: Emulator, functions: Functions) -> Tensor:
-    """The negative log density at the targets, given the parameters; averaged over functions."""
+    """The negative log density at the targets, each times its std; averaged over functions.
+
+    In the density by itself an error counts as 1 / std^2, so that fronts, where std is large, are
+    left as they are. Here it counts as 1 / std (the beta-NLL of Seitzer et al., 2022, beta = 1/2).
+    """
+    density, std = _given_parameters(network, functions)
+    return -(density * std.detach()).sum(-1).mean()
+
+
+def _given_parameters(network: Emulator, functions: Functions) -> tuple[Tensor, Tensor]:
+    """The log density at the targets and its std, given the parameters; (n, N) each."""
     (known, u), (asked, answer) = _coordinates(functions.context), _coordinates(functions.target)
     parameter = functions.problem._parameters()[functions.problem.parameter]
     mean, std = network.decode(network.common(known, u, asked), parameter[:, None].to(u))
-    return -log_normal(answer, mean, std).sum(-1).mean()
+    return log_normal(answer, mean, std), std
 
 
 def _residual(functions: Functions, mean: Tensor, derivatives: list[Tensor]) -> Tensor:
@@ -53,7 +63,7 @@ def validation_ll(network: Predictor, functions: Functions, samples: int = 32) -
     An emulator is judged with the parameter known, as it is trained.
     """
     if isinstance(network, Emulator):
-        return -float(emulator_loss(network, functions)) / functions.target.u.shape[-1]
+        return float(_given_parameters(network, functions)[0].mean())
     (known, u), (asked, answer) = _coordinates(functions.context), _coordinates(functions.target)
     generator = torch.Generator().manual_seed(0)
     with network.mode(training=False):

@@ -24,6 +24,7 @@ class Recipe:
     target: Layout = (10, 10)
     penalty: float = 0.0  # lambda, of the squared residual of the equation
     validation: int = 200  # functions held out, whose LL is reported
+    near: float | None = None  # the share of scattered targets that are drawn near the front
     keep: str = "last"  # of the weights, or best: those that did best on the functions held out
     through: str | None = None  # ll or crps: the loss is that of the field after Step 2
     rows: int = 3  # random times of a function, then
@@ -47,4 +48,5 @@ RECIPES = {
         learning_rate=1e-3, schedule="one cycle", dropout=0.0, functions=None, clip=1e3, target=100
     ),
 }
+EMULATOR = {"steps": 60_000, "batch": 100, "near": 0.5}  # what it replaces in modern
 PENALTIES = {"anp": 0.0, "softc": 1.0, "emulator": 0.0}  # of each model, by its name

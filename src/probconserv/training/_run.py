@@ -291,7 +291,8 @@ def _network(
 
 def _batches(problem: type[ClosedForm], recipe: Recipe, seed: int, device: torch.device) -> Batches:
     if recipe.functions is None:
-        return Stream(problem, recipe.batch, recipe.context, recipe.target, seed, device)
+        layouts = recipe.context, recipe.target
+        return Stream(problem, recipe.batch, *layouts, seed, device, near=recipe.near or 0.0)
     fixed = draw(problem, "train", recipe.functions, recipe.context, recipe.target, seed)
     return Shuffled(fixed.to(torch.float32).to(device), recipe.batch, seed)
 

@@ -4,6 +4,7 @@ import dataclasses
 import math
 import signal
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -17,7 +18,7 @@ from .._files import sole_writer
 from ..models.anp import AttentiveNeuralProcess
 from ..models.emulator import Emulator
 from ..problems import PROBLEMS, ClosedForm
-from ._recipes import PENALTIES, RECIPES, Recipe
+from ._recipes import EMULATOR, PENALTIES, RECIPES, Recipe
 from ._run import Report, Run
 from ._team import local_rank, team
 from ._through import LOSSES
@@ -54,7 +55,8 @@ def train(
         check.device(str(device), local_rank()),
     )
     precision = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")  # TF32 where there is a GPU
+    # TF32 where there is a GPU; its 10 bits are too few for the place of an emulator's front
+    torch.set_float32_matmul_precision("highest" if model == "emulator" else "high")
     try:
         with (
             team(place) as together,
@@ -62,8 +64,10 @@ def train(
             torch.inference_mode(False),
             torch.enable_grad(),
             _interrupts() as asked,
+            warnings.catch_warnings(),
             sole_writer(Path(out)) if together.first else nullcontext(),
         ):
+            warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")  # chosen above
             names = {"problem": family.name, "model": model, "recipe": recipe, "seed": number}
             run = Run(family, names, plan, Path(out), place, together, _sizes(model, sizes), start)
             run.go(report or (lambda _: None), asked)
@@ -78,7 +82,8 @@ def _plan(model: str, recipe: str, changes: dict[str, Any]) -> Recipe:
     entries = [field.name for field in dataclasses.fields(Recipe)]
     for name in changes:
         check.choice("changes", name, entries)
-    plan = dataclasses.replace(RECIPES[recipe], **{"penalty": PENALTIES[model], **changes})
+    own = EMULATOR if (model, recipe) == ("emulator", "modern") else {}
+    plan = dataclasses.replace(RECIPES[recipe], **{"penalty": PENALTIES[model], **own, **changes})
     check.choice("keep", plan.keep, ["last", "best"])
     check.choice("schedule", plan.schedule, ["constant", "one cycle"])
     if not (0 < plan.penalty < math.inf if model == "softc" else plan.penalty == 0):
@@ -95,6 +100,8 @@ def _plan(model: str, recipe: str, changes: dict[str, Any]) -> Recipe:
         raise InputError(
             f"`dropout` must be 0 for an emulator, got {plan.dropout}. Use the recipe modern."
         )
+    if plan.near and plan.functions is not None:
+        raise InputError("`near` is for fresh functions; a fixed set has its targets already.")
     if plan.through is not None:
         _check_through(model, plan)
     steps, batch = check.samples(plan.steps, "steps"), check.samples(plan.batch, "batch")
