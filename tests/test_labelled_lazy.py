@@ -10,7 +10,7 @@ import xarray as xr
 
 from probconserv import InputError
 from probconserv.labelled import Law, check, enforce
-from probconserv.labelled._enforce import Work
+from probconserv.labelled._work import Work
 from probconserv.labelled._plan import Spread
 from probconserv.labelled._update import first_pass, outcome, second_pass, solve
 

@@ -5,9 +5,10 @@ from typing import Any
 
 import xarray as xr
 
-from ._enforce import REPORT, check, enforce, totals
+from ._enforce import check, enforce, totals
 from ._law import Law
 from ._report import Report
+from ._work import REPORT
 
 
 @xr.register_dataset_accessor("probconserv")

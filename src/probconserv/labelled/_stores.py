@@ -8,7 +8,7 @@ from typing import Any
 import xarray as xr
 
 from ._cluster import cluster, compute
-from ._enforce import REPORT, Std, Work
+from ._enforce import Std
 from ._law import Law, listed
 from ._packing import is_packed, without_packing
 from ._plan import Spread
@@ -16,6 +16,7 @@ from ._read import read
 from ._report import Report
 from ._stage import check_output
 from ._update import first_pass, second_pass, solve
+from ._work import REPORT, Work
 from ._write import write
 
 Path = str | PathLike[str]
