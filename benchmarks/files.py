@@ -13,13 +13,13 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import dask.array as da
 import numpy as np
 import torch
 import xarray as xr
+from timing import seconds
 
 import probconserv as pc
 from probconserv.labelled import Law, enforce, enforce_file
@@ -27,17 +27,6 @@ from probconserv.labelled import Law, enforce, enforce_file
 GRID = ("time", "lat", "lon")
 LAW = Law("u", ("lat", "lon"), total="total", measure="area")
 CHUNKS = {"whole": (8, 721, 1440), "split": (64, 361, 360)}  # of the store; 33 MB in float32
-
-
-def seconds(*jobs: Callable[[], object], repeats: int = 9) -> list[float]:
-    """Median time of each job, all jobs in turn."""
-    times: list[list[float]] = [[] for _ in jobs]
-    for _ in range(repeats + 1):
-        for job, kept in zip(jobs, times, strict=True):
-            start = time.perf_counter()
-            job()
-            kept.append(time.perf_counter() - start)
-    return [statistics.median(kept[1:]) for kept in times]
 
 
 def in_memory() -> None:

@@ -5,9 +5,7 @@ allocator on both sides, so that page faults do not swamp the figures.
 """
 
 import os
-import statistics
 import sys
-import time
 import weakref
 from collections.abc import Callable
 
@@ -16,6 +14,7 @@ if __name__ == "__main__" and os.environ.get("MALLOC_TRIM_THRESHOLD_") is None:
     os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **KEEP})
 
 import torch
+from timing import seconds
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -33,17 +32,6 @@ law = pc.integral(x, total)
 def random_field(functions: int) -> tuple[Tensor, Tensor]:
     mean = torch.randn(functions, T, M, generator=rng, dtype=torch.float64)
     return mean, torch.rand(functions, T, M, generator=rng, dtype=torch.float64) + 0.1
-
-
-def seconds(*jobs: Job, repeats: int = 9) -> list[float]:
-    """Median time of each job, all jobs in turn."""
-    times: list[list[float]] = [[] for _ in jobs]
-    for _ in range(repeats + 1):
-        for job, kept in zip(jobs, times, strict=True):
-            start = time.perf_counter()
-            job()
-            kept.append(time.perf_counter() - start)
-    return [statistics.median(kept[1:]) for kept in times]
 
 
 def tensors(tree: object) -> list[Tensor]:
