@@ -31,7 +31,8 @@ class Term:
 
     def total(self, values: Array) -> Array:  # (I, P) -> (I, rows)
         if self.labels is None and len(self.weights) == 1:
-            return (values @ self.weights[0])[:, None]
+            # not BLAS, whose threads would fight with those that work on other blocks
+            return np.einsum("ip,p->i", values, self.weights[0])[:, None]
         weighted = values * self.weights
         if self.labels is None:
             return weighted.sum(-1, keepdims=True)
