@@ -358,6 +358,7 @@ def main() -> None:
     except (ProbConservError, OSError) as error:
         print(f"probconserv: {error}", file=sys.stderr)
         sys.exit(1)
-    except KeyboardInterrupt:
-        print("probconserv: stopped; what was finished is kept", file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        kept = str(stop) or "what was finished is kept"
+        print(f"probconserv: stopped; {kept}", file=sys.stderr)
         sys.exit(130)

@@ -74,13 +74,15 @@ def _lines(budget: Budget) -> list[str]:
 def _imbalance(budget: Budget, after: bool) -> str:
     off, where = worst(budget.imbalance(after))
     gap = abs(budget.gap(after))
-    mean, _ = worst((gap / budget.size).where(budget.size > 0, 0.0))
     word = "closes" if budget.closes(after=after) else "does not close"
     at = f" ({where})" if where else ""
-    return (
-        f"{word}; off by at most {off:.1e} of the sum of |u|{at}, {float(gap.max()):.3g} in total, "
-        f"{mean:.3g} on average"
-    )
+    terms = " + ".join(f"|{name}|" for name in budget.variables)
+    most = f"{off:.1e} of the sum of {terms}{at}, {float(gap.max()):.3g} in total"
+    said = f"{word}; off by at most {most}"
+    if len(budget.variables) > 1:  # an average of variables in different units means nothing
+        return said
+    mean, _ = worst((gap / budget.size).where(budget.size > 0, 0.0))
+    return f"{said}, {mean:.3g} on average"
 
 
 def _figures(budget: Budget) -> dict[str, Any]:
