@@ -29,9 +29,9 @@ def source(tmp_path):
     return tmp_path / "in.nc"
 
 
-def refused(capsys, *arguments):
-    """What the command says on stderr before it exits with 1, in this process."""
-    with pytest.raises(SystemExit, match="1"):
+def refused(capsys, *arguments, status="1"):
+    """What the command says on stderr before it exits, in this process."""
+    with pytest.raises(SystemExit, match=status):
         main(arguments)
     return capsys.readouterr().err
 
@@ -95,7 +95,14 @@ def test_a_file_of_laws_states_several_at_once(source, tmp_path):
         ((*ASKED, "--dry-run"), "how uncertain is `u`? Give `std`"),
         ((*ASKED, "--std", "u_std", "--chunks", "time", "--dry-run"), "takes NAME=VALUE pairs"),
         ((*ASKED, "--std", "1", "--chunks", "time=a", "--dry-run"), "needs whole numbers"),
-        ((*ASKED, "--std", "1", "--laws", "in.toml", "--dry-run"), "No such file"),
+        (
+            ("--std", "1", "--laws", "in.toml", "--dry-run"),
+            "in.toml cannot be read: No such",
+        ),
+        (
+            (*ASKED, "--std", "1", "--laws", "in.toml", "--dry-run"),
+            "`--laws` stands instead of `--mean`, `--over`: say that in in.toml",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(source, arguments, message, capsys):
@@ -109,6 +116,7 @@ def test_what_is_wrong_is_said_in_one_line(source, arguments, message, capsys):
     [
         ("[[law]", "is no TOML file"),
         ("law = 3", "has no table [[law]]"),
+        ("law = [3]", "has no table [[law]]"),
         ('[[law]]\nvariables = "u"', "has no 'over'"),
         ('[[law]]\nvariable = "u"', "a law has no 'variable'; it has variables, over"),
     ],
@@ -116,4 +124,23 @@ def test_what_is_wrong_is_said_in_one_line(source, arguments, message, capsys):
 def test_a_file_of_laws_that_is_none_is_refused(source, tmp_path, text, message, capsys):
     laws = tmp_path / "laws.toml"
     laws.write_text(text)
-    assert message in refused(capsys, "check", str(source), "--laws", str(laws))
+    assert message in refused(capsys, "check", str(source), "--laws", str(laws), status="2")
+
+
+def test_a_run_that_is_stopped_says_that_nothing_was_written(source, monkeypatch, capsys):
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    asked = ["enforce", str(source), *ASKED, "--std", "u_std", "--dry-run"]
+    monkeypatch.setattr("probconserv.labelled.enforce_file", stop)
+    with pytest.raises(SystemExit, match="130"):
+        main(asked)
+    assert capsys.readouterr().err == "probconserv: stopped; nothing was written\n"
+
+
+def test_processes_of_this_machine_do_the_work_and_say_nothing(source, tmp_path):
+    out = tmp_path / "out.zarr"
+    how = ("--std", "u_std", "--chunks", "time=1", "--scheduler", "local", "-o", str(out))
+    done = run("enforce", str(source), *ASKED, *how)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert run("check", str(out), *ASKED).returncode == 0

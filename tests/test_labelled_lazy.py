@@ -10,9 +10,9 @@ import xarray as xr
 
 from probconserv import InputError
 from probconserv.labelled import Law, check, enforce
-from probconserv.labelled._work import Work
 from probconserv.labelled._plan import Spread
 from probconserv.labelled._update import first_pass, outcome, second_pass, solve
+from probconserv.labelled._work import Work
 
 SPACE = ("lat", "lon")
 CHUNKS = [
@@ -192,7 +192,7 @@ def test_the_solve_of_an_ensemble_can_be_lazy_as_well():
     work = Work.of(d.chunk(time=1), [law], Spread(None, "member"), 0.5)
     (plan,) = work.plans
     found = second_pass(plan, solve(plan, first_pass(plan)))
-    watched, (after, below) = dask.compute(*outcome(plan, found, 0.5, {}))
+    watched, (after, below, _) = dask.compute(*outcome(plan, found, 0.5, {}))
     here = enforce(d, law, member="member", minimum=0.5)
     for new in (found, watched):
         np.testing.assert_allclose(new["u"][0].compute(), here.u, rtol=1e-10)

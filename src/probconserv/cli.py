@@ -354,11 +354,13 @@ def _draw(folder: Path, closed: Sequence[type[Problem]]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command; `arguments` are those of the process if not given."""
+    words = sys.argv[1:] if arguments is None else arguments
     try:
         app(arguments)
     except (ProbConservError, OSError) as error:
         print(f"probconserv: {error}", file=sys.stderr)
-        sys.exit(1)
-    except KeyboardInterrupt:
-        print("probconserv: stopped; what was finished is kept", file=sys.stderr)
+        sys.exit(2 if "check" in words[:1] else 1)  # of check, 1 says that a budget is open
+    except KeyboardInterrupt as stop:
+        kept = str(stop) or "what was finished is kept"
+        print(f"probconserv: stopped; {kept}", file=sys.stderr)
         sys.exit(130)

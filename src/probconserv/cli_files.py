@@ -50,6 +50,7 @@ class Laws:
         from .labelled import Law
 
         if self.laws is not None:
+            self._check_alone()
             return _laws(self.laws)
         if self.mean is None or not self.over:
             raise InputError("give `--mean` and `--over`, or a file of laws with `--laws`.")
@@ -67,6 +68,18 @@ class Laws:
                 self.time,
             )
         ]
+
+    def _check_alone(self) -> None:
+        """No option of a law stands beside the file of laws, where it would not count."""
+        given = [
+            f"`--{option.name}`"
+            for option in fields(self)
+            if option.name != "laws" and getattr(self, option.name) != option.default
+        ]
+        if given:
+            raise InputError(
+                f"`--laws` stands instead of {', '.join(given)}: say that in {self.laws}."
+            )
 
 
 @Parameter(name="*")
@@ -153,20 +166,23 @@ def enforce(
         raise InputError("where to? Give `-o OUT.nc` or `-o OUT.zarr`, or `--dry-run`.")
     from .labelled import enforce_file
 
-    report = enforce_file(
-        source,
-        None if dry_run else out,
-        *laws,
-        **field.read(),
-        correlation=correlation,
-        shrinkage=shrinkage,
-        jointly=jointly or (),
-        minimum=minimum,
-        overwrite=overwrite,
-        unpack=unpack,
-        change=plot is not None,
-        **machine.read(),
-    )
+    try:
+        report = enforce_file(
+            source,
+            None if dry_run else out,
+            *laws,
+            **field.read(),
+            correlation=correlation,
+            shrinkage=shrinkage,
+            jointly=jointly or (),
+            minimum=minimum,
+            overwrite=overwrite,
+            unpack=unpack,
+            change=plot is not None,
+            **machine.read(),
+        )
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("nothing was written") from None
     print(report)
     if plot is not None:
         _draw(report, plot)
@@ -183,7 +199,7 @@ def check(
     plot: Path | None = None,
     machine: Machine = Machine(),  # noqa: B008
 ) -> None:
-    """Say whether a conservation law holds in a file: exit status 0 if so, 1 if not.
+    """Say whether a conservation law holds in a file: exit status 0 if so, 1 if not, 2 on errors.
 
     probconserv check IN.nc --mean u --over lat lon --total initial
 
@@ -237,9 +253,11 @@ def _laws(path: Path) -> "list[Law]":
 
     try:
         tables = tomllib.loads(path.read_text()).get("law")
+    except OSError as error:
+        raise InputError(f"`--laws` {path} cannot be read: {error.strerror}.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"`--laws` {path} is no TOML file: {error}.") from None
-    if not isinstance(tables, list) or not tables:
+    if not isinstance(tables, list) or not tables or not all(isinstance(t, dict) for t in tables):
         raise InputError(f"`--laws` {path} has no table [[law]].")
     known = [field.name for field in fields(Law)]
     for table in tables:

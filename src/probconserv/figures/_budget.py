@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import CenteredNorm
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 
 from .._errors import InputError
@@ -66,6 +67,10 @@ def _draw_law(axes: Axes, law: "Budget") -> None:
     axes.axhline(0, **TRUTH | {"label": "law"})
     axes.set(xlabel=label, ylabel="field - total, per cell size", title=_title(law, at))
     axes.legend(fontsize="small")
+    if along.dtype.kind == "M":
+        dates = AutoDateLocator(maxticks=7)  # type: ignore[no-untyped-call]
+        axes.xaxis.set_major_locator(dates)
+        axes.xaxis.set_major_formatter(ConciseDateFormatter(dates))  # type: ignore[no-untyped-call]
 
 
 def _along(law: "Budget") -> tuple[Any, str]:

@@ -44,7 +44,10 @@ class Budget:
         return (has - self.total).where(self.size > 0, 0.0)
 
     def imbalance(self, after: bool = False) -> xr.DataArray:
-        """|field - total| over the sum of |u|, for every row; of an ensemble the worst member's."""
+        """|field - total| over the sum of |u|, for every row; of an ensemble the worst member's.
+
+        Over |total| where that is larger.
+        """
         off = abs(self.gap(after)) / self._scale
         return off.max([dim for dim in off.dims if dim not in self.terms.dims])
 
@@ -54,7 +57,7 @@ class Budget:
 
     @property
     def _scale(self) -> xr.DataArray:
-        size = self.terms + abs(self.total)
+        size = self.terms.where(self.terms > abs(self.total), abs(self.total))
         return size.where(size > 0, 1.0)
 
     @property
@@ -65,12 +68,12 @@ class Budget:
     @property
     def verdict(self) -> str:
         """Whether the totals are plausible for a field with this uncertainty, and if not why."""
-        rows = self._rows()
+        rows = self._rows(self.spread)
         wrong = int(rows.wrong.sum())
         if not bool((rows.std > 0).any()):
             return "without `std` or members nothing says whether the totals are plausible"
         if not wrong:
-            return "the totals are plausible for a field with these standard deviations"
+            return self._plausible()
         causes = [c.said_of("the total", "the field") for c in rows.causes() if c.kind != "rows"]
         why = "; or ".join(causes) or "the totals are wrong (by no factor, shift or constant)"
         return (
@@ -78,7 +81,24 @@ class Budget:
             f"whatever the correlations: the standard deviations are too small, or {why}"
         )
 
-    def _rows(self) -> Rows:
+    def _plausible(self) -> str:
+        """What the totals take to be plausible: errors that go together, if they are far off."""
+        said = "the totals are plausible for a field with these standard deviations"
+        wrong = self._rows(self.independent).wrong
+        if not bool(wrong.any()):
+            return said
+        less = "points are independent" if self._is_single else "the members' totals tell all"
+        return (
+            f"{said} only if its errors go together: {int(wrong.sum())} of {wrong.numel()} are "
+            f"more than 5 standard deviations off if {less}"
+        )
+
+    @property
+    def _is_single(self) -> bool:
+        """Whether this is a mean, not an ensemble."""
+        return set(self.before.dims) == set(self.terms.dims)
+
+    def _rows(self, spread: xr.DataArray) -> Rows:
         dims = sorted(self.terms.dims, key=lambda dim: dim == self.time)  # time last
         here = self._mean(self.before).transpose(*dims)
 
@@ -86,7 +106,7 @@ class Budget:
             wide = array.broadcast_like(here).transpose(*dims)
             return torch.from_numpy(np.array(wide.values, dtype=float))
 
-        std = (tensor(self.spread) ** 2 + tensor(self.noise) ** 2).sqrt()
+        std = (tensor(spread) ** 2 + tensor(self.noise) ** 2).sqrt()
         slack = TOLERANCE * tensor(self._mean(self._scale))
         value = tensor(self._mean(self.total.where(self.size > 0, self.before)))
         timed = self.time is not None and bool((value != value[..., :1]).any())

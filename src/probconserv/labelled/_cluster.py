@@ -121,13 +121,14 @@ def _compute_apart(collections: Any, text: str) -> Any:
             for _ in as_completed(blocks) if bar else ():
                 bar.update(bar.task_ids[0], total=len(blocks), advance=1)
         return compute_together(running)[0]
-    except (KilledWorker, CancelledError) as error:
+    except BaseException as error:
+        _client().cancel(blocks)  # else workers go on; at the end dask complains of cancelling
+        if not isinstance(error, KilledWorker | CancelledError):
+            raise
         raise InputError(
             f"the workers were lost on the way: {error}. If they ran out of memory, give them "
             "more, use fewer of them, or read with smaller `chunks`."
         ) from None
-    finally:
-        _client().cancel(blocks)
 
 
 class _Counting(Callback):

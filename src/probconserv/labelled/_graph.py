@@ -13,7 +13,7 @@ from dask.system import CPU_COUNT
 
 from ._terms import Array, Term
 
-SLAB = 1 << 16  # points that are worked on at a time: their temporaries fit the cache
+SLAB = 1 << 20  # points that are worked on at a time; fewer, and threads wait for each other
 SUMS, STEPS = "sums of a block", "steps of a block"  # names of axes that no dataset has
 ROWS, MEMBERS = "rows of the laws", "members of the totals"
 

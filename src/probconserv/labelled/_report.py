@@ -18,6 +18,7 @@ class Report:
     method: str
     minimum: float | None = None
     below: Mapping[str, int] = field(default_factory=dict)  # values that were pushed below minimum
+    moved: Mapping[str, float] = field(default_factory=dict)  # the largest change of a value
     notes: tuple[str, ...] = ()
     change: Mapping[str, xr.DataArray] = field(default_factory=dict)  # mean over what is not a map
 
@@ -32,11 +33,21 @@ class Report:
     def __str__(self) -> str:
         lines = [line for budget in self.budgets for line in _lines(budget)]
         lines += [f"update: {self.method}"] if self.is_done else []
+        lines += [f"{name} moved by at most {self._in_std(name)}" for name in self.moved]
         lines += [
             f"{count} values of {name} were pushed below {self.minimum:g}"
             for name, count in self.below.items()
         ]
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+
+    def _in_std(self, name: str) -> str:
+        """The largest change, and what it is beside the standard deviations."""
+        most = self.moved[name]
+        for budget in self.budgets:
+            std = float((budget.spread / budget.size.where(budget.size > 0)).max())
+            if budget.variables == (name,) and std > 0:
+                return f"{most:.3g}, {most / std:.2g} times its mean standard deviation"
+        return f"{most:.3g}"
 
     def noting(self, note: str) -> "Report":
         return replace(self, notes=(*self.notes, note))
@@ -48,6 +59,7 @@ class Report:
             "method": self.method,
             "minimum": self.minimum,
             "below_minimum": dict(self.below) if self.is_done else None,
+            "largest_change": dict(self.moved) if self.is_done else None,
             "notes": list(self.notes),
         }
 
@@ -74,13 +86,15 @@ def _lines(budget: Budget) -> list[str]:
 def _imbalance(budget: Budget, after: bool) -> str:
     off, where = worst(budget.imbalance(after))
     gap = abs(budget.gap(after))
-    mean, _ = worst((gap / budget.size).where(budget.size > 0, 0.0))
     word = "closes" if budget.closes(after=after) else "does not close"
     at = f" ({where})" if where else ""
-    return (
-        f"{word}; off by at most {off:.1e} of the sum of |u|{at}, {float(gap.max()):.3g} in total, "
-        f"{mean:.3g} on average"
-    )
+    terms = " + ".join(f"|{name}|" for name in budget.variables)
+    most = f"{off:.1e} of the sum of {terms}{at}, {float(gap.max()):.3g} in total"
+    said = f"{word}; off by at most {most}"
+    if len(budget.variables) > 1:  # an average of variables in different units means nothing
+        return said
+    mean, _ = worst((gap / budget.size).where(budget.size > 0, 0.0))
+    return f"{said}, {mean:.3g} on average"
 
 
 def _figures(budget: Budget) -> dict[str, Any]:

@@ -105,38 +105,45 @@ def outcome(
     found: Mapping[str, tuple[xr.Variable, ...]],
     minimum: float | None,
     views: Mapping[str, View],
-) -> tuple[dict[str, tuple[xr.Variable, ...]], tuple[Any, dict[str, Any]]]:
-    """The moved arrays again; their totals, (*index, K) or (*index, N K); values below `minimum`.
+) -> tuple[dict[str, tuple[xr.Variable, ...]], tuple[Any, dict[str, Any], dict[str, Any]]]:
+    """The moved arrays again, and what is to be said of them.
 
-    It is these arrays that should be written, so that each block is summed before it is let go.
+    That is their totals, (*index, K) or (*index, N K), and for each variable how many values were
+    pushed below `minimum` and the largest change. It is these arrays that should be written, so
+    that each block is summed before it is let go.
     """
     rows = len(plan.kind.laws)
     size = rows * (plan.kind.members if plan.member is not None else 1)  # type: ignore[union-attr]
     totals: list[Any] = []
     below: dict[str, Any] = {}
+    largest: dict[str, Any] = {}
     watched = dict(found)
     for name, arrays in plan.arrays.items():
         axes, (new, *others) = plan.axes(name), found[name]
         call = partial(_after, rows=rows, minimum=minimum, view=views.get(name))
-        parts = partials(call, [new, arrays[0]], plan.pieces(name), axes, size + 1)
+        parts = partials(call, [new, arrays[0]], plan.pieces(name), axes, size + 2)
         blocks = after(new.transpose(*axes.all).data, parts, axes)
         watched[name] = (xr.Variable(axes.all, blocks).transpose(*new.dims), *others)
         sums = total(parts, axes)
         totals.append(sums[..., :size])
-        below[name] = sums[..., size].sum()
-    return watched, (sum(totals[1:], start=totals[0]), below)
+        below[name], largest[name] = sums[..., size].sum(), parts[..., size + 1].max()
+    return watched, (sum(totals[1:], start=totals[0]), below, largest)
 
 
 def _after(
     new: Array, old: Array, terms: Terms, *, rows: int, minimum: float | None, view: View | None
 ) -> Array:
     new = new if view is None else view(new)
+    each = [new] if new.ndim == 2 else np.moveaxis(new, -1, 0)
+    parts = [seen_totals(one, terms, rows)[0] for one in each]
     below = np.zeros((len(new), 1))
     if minimum is not None:
         low = (new < minimum) & ~(old < minimum)
         below[:, 0] = low.reshape(len(low), -1).sum(-1)
-    each = [new] if new.ndim == 2 else np.moveaxis(new, -1, 0)
-    return np.concatenate([*(seen_totals(one, terms, rows)[0] for one in each), below], axis=1)
+    with np.errstate(invalid="ignore"):  # points that do not count may be infinite
+        change = np.abs(new - old).reshape(len(new), -1)
+    largest = np.fmax.reduce(change, axis=1, initial=0.0)[:, None]  # leaves out what is missing
+    return np.concatenate([*parts, below, largest], axis=1)
 
 
 def lazy(plans: Sequence[Plan]) -> bool:

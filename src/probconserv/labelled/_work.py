@@ -55,14 +55,15 @@ class Work:
         return all(map(one_pass, self.plans))
 
     def report(self, sums: Any, after: Any = None) -> Report:
-        after = after or [(None, {})] * len(self.plans)
+        after = after or [(None, {}, {})] * len(self.plans)
         found = [
             budget
-            for plan, s, (totals, _) in zip(self.plans, sums, after, strict=True)
+            for plan, s, (totals, *_) in zip(self.plans, sums, after, strict=True)
             for budget in budgets(plan, s, totals)
         ]
-        below = {name: int(n) for _, counts in after for name, n in counts.items() if n}
-        report = Report(tuple(found), self._method, self.minimum, below)
+        below = {name: int(n) for _, counts, _ in after for name, n in counts.items() if n}
+        moved = {name: float(most) for *_, moves in after for name, most in moves.items()}
+        report = Report(tuple(found), self._method, self.minimum, below, moved)
         for note in self._notes(report):
             report = report.noting(note)
         return report

@@ -1,0 +1,73 @@
+"""What a report says of a budget is true, in the words of the field that it is about."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import xarray as xr
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from probconserv.figures import budget
+from probconserv.labelled import Law, check
+
+PLAUSIBLE = "the totals are plausible for a field with these standard deviations"
+
+
+def grid(mean, times=3, points=400):
+    time = np.datetime64("2001-01-01", "ns") + np.arange(times) * np.timedelta64(1, "D")
+    heat = (("time", "x"), np.full((times, points), mean))
+    return xr.Dataset({"heat": heat, "ice": heat}, {"time": time, "x": np.arange(points)})
+
+
+def said(total, mean=5.0, variables="heat", **how):
+    law = Law(variables, "x", total=total, measure=1.0)
+    return str(check(grid(mean), law, **how))
+
+
+def test_the_imbalance_is_a_part_of_the_sum_of_the_field():
+    assert "off by at most 2.0e-02 of the sum of |heat|" in said(400 * 4.9)
+    assert "40 in total, 0.1 on average" in said(400 * 4.9)
+
+
+def test_the_imbalance_of_a_field_of_zeros_is_a_part_of_its_total():
+    assert "off by at most 1.0e+00" in said(7.0, mean=0.0)
+
+
+def test_variables_in_different_units_have_no_average():
+    text = said(400 * 5.0, variables={"heat": 2.0, "ice": -0.5})
+    assert "of the sum of |heat| + |ice| (time 2001-01-01), 1e+03 in total\n" in text
+
+
+@pytest.mark.parametrize(("off", "ending"), [(0.1, ""), (0.6, " only if its errors go together")])
+def test_the_verdict_says_when_only_correlated_errors_can_explain_the_totals(off, ending):
+    line = said(400 * (5.0 + off), std=1.0).splitlines()[-1]  # 2 and 12 of 1 / sqrt(400)
+    assert line.startswith(f"  {PLAUSIBLE}{ending}")
+    assert line.endswith("deviations" if not ending else "off if points are independent")
+
+
+def test_the_verdict_on_an_ensemble_compares_with_the_totals_of_its_members():
+    rng = np.random.default_rng(3)
+    field = 5.0 + xr.DataArray(rng.normal(size=(9, 3, 400)), dims=("member", "time", "x"))
+    law = Law("heat", "x", total=400 * 5.6, measure=1.0)
+    text = str(check(field.to_dataset(name="heat"), law, member="member"))
+    assert f"{PLAUSIBLE} only if its errors go together: 3 of 3" in text
+    assert "off if the members' totals tell all" in text
+
+
+def test_dates_in_a_picture_do_not_overlap():
+    law = Law("heat", "x", total=400 * 4.9, measure=1.0)
+    figure = budget(check(grid(5.0, times=60), law))
+    FigureCanvasAgg(figure)
+    figure.canvas.draw()
+    labels = [text for text in figure.axes[0].get_xticklabels() if text.get_text()]
+    boxes = [label.get_window_extent() for label in labels]
+    assert len(boxes) > 2
+    assert all(a.x1 < b.x0 for a, b in pairwise(boxes))
+
+
+def test_the_report_says_how_far_values_moved():
+    d = xr.Dataset({"u": ("x", [1.0, 2.0, np.nan, 4.0]), "s": ("x", [0.1, 0.2, 0.3, 0.3])})
+    out = enforce(d, Law("u", "x", total=10.0, measure=1.0), std="s")
+    most = float(abs(out.u - d.u).max())
+    assert most == pytest.approx(3 * 0.09 / 0.14)
+    assert out.probconserv.report["largest_change"] == {"u": pytest.approx(most)}
