@@ -8,7 +8,7 @@ import xarray as xr
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from probconserv.figures import budget
-from probconserv.labelled import Law, check
+from probconserv.labelled import Law, check, enforce
 
 PLAUSIBLE = "the totals are plausible for a field with these standard deviations"
 
