@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from oracle import kalman
 
 import probconserv as pc
-from probconserv.labelled import Law, check, enforce, totals
+from probconserv.labelled import Law, check, enforce
 
 SPACE = ("lev", "lat", "lon")
 SHAPE = (2, 3, 4, 5)
@@ -281,37 +281,3 @@ def test_any_budget_closes_and_the_mean_moves_least(seed, correlation, scale):
     kkt = np.block([[np.linalg.inv(sigma), w[:, None]], [w[None], np.zeros((1, 1))]])
     moved = np.linalg.solve(kkt, [0.0] * 5 + [total / scale - mean @ w])[:5]
     np.testing.assert_allclose(out - mean, moved, rtol=1e-7, atol=1e-9)
-
-
-def test_totals_are_what_the_field_has():
-    d = made()
-    law = Law("u", SPACE, measure="volume")
-    found = totals(d, law)
-    np.testing.assert_allclose(found, (d.u * d.volume).sum(SPACE), rtol=1e-12)
-    assert found.name == "total"
-    np.testing.assert_array_equal(d.probconserv.totals(law), found)
-
-
-def test_the_accessor_does_what_the_functions_do():
-    d, law = made(), Law("u", SPACE, total=200.0, measure="volume")
-    out = d.probconserv.enforce(law, std="s")
-    np.testing.assert_array_equal(out.u, enforce(d, law, std="s").u)
-    assert out.probconserv.check(law).closes()
-    assert out.probconserv.report["laws"][0]["closed_after"]
-    assert d.probconserv.report is None
-
-
-def test_a_dimension_that_looks_like_an_ensemble_is_noted():
-    d = made().rename(time="realization")
-    law = Law("u", SPACE, total=200.0, measure="volume")
-    assert "'realization' looks like an ensemble" in str(check(d, law, std="s"))
-    assert "looks like" not in str(check(made(), law, std="s"))
-
-
-def test_the_report_sees_packed_values_as_a_reader_will():
-    d = made()
-    d["u"].encoding = {"dtype": "int16", "scale_factor": 0.01, "_FillValue": -32768}
-    out = enforce(d, Law("u", SPACE, total=200.0, measure="volume"), std="s")
-    report = out.probconserv.report
-    assert not report["laws"][0]["closed_after"]
-    assert "u packed into integers" in report["notes"][0]

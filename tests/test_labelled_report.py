@@ -1,14 +1,17 @@
 """What a report says of a budget is true, in the words of the field that it is about."""
 
+import subprocess
+import sys
 from itertools import pairwise
 
 import numpy as np
 import pytest
 import xarray as xr
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from test_labelled import SPACE, made
 
 from probconserv.figures import budget
-from probconserv.labelled import Law, check, enforce
+from probconserv.labelled import Law, check, enforce, totals
 
 PLAUSIBLE = "the totals are plausible for a field with these standard deviations"
 
@@ -71,3 +74,47 @@ def test_the_report_says_how_far_values_moved():
     most = float(abs(out.u - d.u).max())
     assert most == pytest.approx(3 * 0.09 / 0.14)
     assert out.probconserv.report["largest_change"] == {"u": pytest.approx(most)}
+
+
+def test_totals_are_what_the_field_has():
+    d = made()
+    law = Law("u", SPACE, measure="volume")
+    found = totals(d, law)
+    np.testing.assert_allclose(found, (d.u * d.volume).sum(SPACE), rtol=1e-12)
+    assert found.name == "total"
+    np.testing.assert_array_equal(d.probconserv.totals(law), found)
+
+
+def test_the_accessor_does_what_the_functions_do():
+    d, law = made(), Law("u", SPACE, total=200.0, measure="volume")
+    out = d.probconserv.enforce(law, std="s")
+    np.testing.assert_array_equal(out.u, enforce(d, law, std="s").u)
+    assert out.probconserv.check(law).closes()
+    assert out.probconserv.report["laws"][0]["closed_after"]
+    assert d.probconserv.report is None
+
+
+def test_a_dimension_that_looks_like_an_ensemble_is_noted():
+    d = made().rename(time="realization")
+    law = Law("u", SPACE, total=200.0, measure="volume")
+    assert "'realization' looks like an ensemble" in str(check(d, law, std="s"))
+    assert "looks like" not in str(check(made(), law, std="s"))
+
+
+def test_the_report_sees_packed_values_as_a_reader_will():
+    d = made()
+    d["u"].encoding = {"dtype": "int16", "scale_factor": 0.01, "_FillValue": -32768}
+    out = enforce(d, Law("u", SPACE, total=200.0, measure="volume"), std="s")
+    report = out.probconserv.report
+    assert not report["laws"][0]["closed_after"]
+    assert "u packed into integers" in report["notes"][0]
+
+
+def test_without_xarray_the_way_out_is_named():
+    code = (
+        "import sys; sys.modules['xarray'] = None; import probconserv; import probconserv.labelled"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "labelled data need xarray, which is not here; pip install 'probconserv[files]'" in (
+        done.stderr
+    )
