@@ -9,7 +9,7 @@ import torch
 import xarray as xr
 from torch import nn
 
-from probconserv.labelled import Law, check, enforce
+from probconserv.labelled import Law, enforce, totals
 
 # A month of a sea model on a curvilinear grid, land missing: (1, 330, 360).
 source = Path(iris_sample_data.path) / "NEMO" / "nemo_1m_20150101-20150201_grid-T.nc"
@@ -37,11 +37,11 @@ def predicted(seed):
 
 
 members = torch.stack([predicted(seed) for seed in range(8)]).reshape(8, *real.shape).numpy()
-total = check(truth, Law("tos", over, total=0.0)).budgets[0].before
+total = totals(truth, Law("tos", over))
 
 # What a model leaves behind, and the total that somebody knows: a file.
 prediction = truth.assign(tos=real.expand_dims(member=8).copy(data=members), known_total=total)
-prediction["known_total"].attrs = {"long_name": "integral of sea surface temperature"}
+prediction["known_total"].attrs["long_name"] = "integral of sea surface temperature"
 Path("out").mkdir(exist_ok=True)
 prediction.to_netcdf("out/sea_surface.nc")
 
