@@ -118,3 +118,15 @@ def test_without_xarray_the_way_out_is_named():
     assert "labelled data need xarray, which is not here; pip install 'probconserv[files]'" in (
         done.stderr
     )
+
+
+def test_an_ensemble_whose_totals_hardly_differ_is_noted_and_shrinkage_helps():
+    noise = np.random.default_rng(4).normal(0, 0.5, (10, 3, 2000))
+    d = xr.Dataset({"u": (("member", "time", "x"), 5 + noise)})
+    law = Law("u", "x", total=2000 * 5.6, measure=1.0, time="time")
+    wild = enforce(d, law, member="member")
+    assert "members of u moved far" in wild.probconserv.report["notes"][0]
+    calm = enforce(d, law, member="member", shrinkage=1.0)
+    assert calm.probconserv.report["notes"] == []
+    assert float(abs(calm.u - d.u).max()) < 3 < 25 < float(abs(wild.u - d.u).max())
+    np.testing.assert_allclose(calm.u.sum("x"), 11200.0)

@@ -33,21 +33,25 @@ class Report:
     def __str__(self) -> str:
         lines = [line for budget in self.budgets for line in _lines(budget)]
         lines += [f"update: {self.method}"] if self.is_done else []
-        lines += [f"{name} moved by at most {self._in_std(name)}" for name in self.moved]
+        lines += [self._move(name) for name in self.moved]
         lines += [
             f"{count} values of {name} were pushed below {self.minimum:g}"
             for name, count in self.below.items()
         ]
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
-    def _in_std(self, name: str) -> str:
-        """The largest change, and what it is beside the standard deviations."""
-        most = self.moved[name]
+    def in_std(self, name: str) -> float | None:
+        """The largest change of a variable beside its mean standard deviation, if that is known."""
         for budget in self.budgets:
             std = float((budget.spread / budget.size.where(budget.size > 0)).max())
             if budget.variables == (name,) and std > 0:
-                return f"{most:.3g}, {most / std:.2g} times its mean standard deviation"
-        return f"{most:.3g}"
+                return self.moved[name] / std
+        return None
+
+    def _move(self, name: str) -> str:
+        times = self.in_std(name)
+        beside = "" if times is None else f", {times:.2g} times its mean standard deviation"
+        return f"{name} moved by at most {self.moved[name]:.3g}{beside}"
 
     def noting(self, note: str) -> "Report":
         return replace(self, notes=(*self.notes, note))

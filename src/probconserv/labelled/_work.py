@@ -21,6 +21,7 @@ from ._update import first_pass, one_pass, outcome
 
 REPORT = "probconserv_report"
 ENSEMBLES = ("member", "members", "realization", "ensemble", "ensemble_member")
+FAR = 50.0  # standard deviations that no ensemble should move by
 OF_SHAPE = ("chunksizes", "chunks", "preferred_chunks", "shards", "original_shape", "contiguous")
 
 
@@ -88,6 +89,13 @@ class Work:
             yield (
                 f"{', '.join(self._views)} packed into integers: rounding to them opens the budget "
                 "again. Write floats with `unpack` to keep it closed."
+            )
+        far = [name for name in report.moved if (report.in_std(name) or 0.0) > FAR]
+        if far and self.spread.member is not None:
+            yield (
+                f"members of {', '.join(far)} moved far: their totals hardly differ, and what so "
+                "few say about distant points is chance. `shrinkage` 1 takes points for "
+                "independent."
             )
         for plan in self.plans if self.spread.member is None else ():
             for dim in plan.index:
