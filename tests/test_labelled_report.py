@@ -120,13 +120,24 @@ def test_without_xarray_the_way_out_is_named():
     )
 
 
-def test_an_ensemble_whose_totals_hardly_differ_is_noted_and_shrinkage_helps():
+def test_members_that_differ_by_noise_are_taken_for_independent_points():
     noise = np.random.default_rng(4).normal(0, 0.5, (10, 3, 2000))
     d = xr.Dataset({"u": (("member", "time", "x"), 5 + noise)})
     law = Law("u", "x", total=2000 * 5.6, measure=1.0, time="time")
-    wild = enforce(d, law, member="member")
+    wild = enforce(d, law, member="member", shrinkage=0.1)
     assert "members of u moved far" in wild.probconserv.report["notes"][0]
-    calm = enforce(d, law, member="member", shrinkage=1.0)
+    calm = enforce(d, law, member="member")
     assert calm.probconserv.report["notes"] == []
     assert float(abs(calm.u - d.u).max()) < 3 < 25 < float(abs(wild.u - d.u).max())
     np.testing.assert_allclose(calm.u.sum("x"), 11200.0)
+
+
+def test_members_that_differ_as_wholes_are_hardly_shrunk():
+    rng = np.random.default_rng(5)
+    shared = rng.normal(0, 1, (10, 3, 1)) + rng.normal(0, 0.1, (10, 3, 2000))
+    d = xr.Dataset({"u": (("member", "time", "x"), 5 + shared)})
+    law = Law("u", "x", total=2000 * 5.6, measure=1.0, time="time")
+    out = enforce(d, law, member="member")
+    assert out.probconserv.report["method"] == "ensemble of 10, shrinkage 0.1"
+    np.testing.assert_allclose(out.u.mean("x"), 5.6)
+    assert float(abs(out.u - 5.6).max()) < 1.0

@@ -146,7 +146,7 @@ def enforce(
     correlation
         Of the errors of any two points, 0 to 1: the nearer 1, the more evenly points move.
     shrinkage
-        Of an ensemble's covariance towards independent points; 1 / members if not given.
+        Of an ensemble's covariance towards independent points, 0 to 1; found if not given.
     jointly
         Dimensions beside --over that an ensemble's update couples, such as time.
     minimum

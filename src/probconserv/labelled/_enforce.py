@@ -32,10 +32,10 @@ def enforce(
     standard deviations, a number, or a mapping from variables to them; they are updated too.
     member: the dimension of an ensemble, of which every member is made to hold. correlation: of the
     errors of any two points, for `std`: 0 moves points by variance times cell size, towards 1 by
-    standard deviation. shrinkage: of an
-    ensemble's covariance towards independent points, 0 to 1; one over the number of members if not
-    given. jointly: dimensions beside `over` that an ensemble's update couples, such as time.
-    minimum: values pushed below it are counted.
+    standard deviation. shrinkage: of an ensemble's covariance towards independent points, 0 to 1;
+    if not given, as much as the spread of the members' totals does not speak against, at least one
+    over their number. jointly: dimensions beside `over` that an ensemble's update couples, such as
+    time. minimum: values pushed below it are counted.
 
     Data in memory are computed, dask arrays stay lazy; the totals that the update starts from are
     computed now in both cases. The report is in the attribute `probconserv_report`.

@@ -143,12 +143,15 @@ class Members:
     sqrt(N - 1), times sqrt(1 - shrinkage); D the variance, times shrinkage. Every member is moved
     by its own residual. With noise W the deviations are moved by the reduced gain
     Sigma G^T V^-1 (V + W)^-1, V V = S, whose result has the right covariance without random draws.
+
+    Without a `shrinkage` it is, for each index, the share of the spread of the members' totals that
+    independent points would have by themselves, and chance with them; at least 1 / N.
     """
 
     laws: tuple[str, ...]
     single: bool
     members: int
-    shrinkage: float
+    shrinkage: float | None
     rounding: float = ROUNDING  # of a total, as a share of the sum of |u|
 
     @property
@@ -159,7 +162,7 @@ class Members:
     @property
     def steps(self) -> Layout:
         n, rows = self.members, len(self.laws)
-        return Layout({"along": (n, rows), "mixing": (n, n)})
+        return Layout({"along": (n, rows), "mixing": (n, n), "shrinkage": ()})
 
     def summed(self, x: Array, terms: Terms) -> Array:
         x, rows = x.astype(float, copy=False), len(self.laws)
@@ -173,7 +176,7 @@ class Members:
         parts = _about(x.mean(-1), np.sqrt(variance), missing, terms, rows)
         each = [totals(x[..., number], terms, rows) for number in range(self.members)]
         parts["total"] = np.stack(each, axis=1)
-        parts["square"] = self.shrinkage * squares(variance, terms, rows, self.single)
+        parts["square"] = squares(variance, terms, rows, self.single)
         return self.sums.pack(parts)
 
     def solved(self, sums: Array, value: Array, noise: Array) -> Array:  # value (I, N or 1, K)
@@ -182,13 +185,12 @@ class Members:
         here = parts["size"] > 0
         total = np.where(here[:, None], parts["total"], 0.0)
         residual = np.where(here[:, None], value, 0.0) - total
-        deviation = total - total.mean(1, keepdims=True)
         rounding = self.rounding * parts["terms"]
-        same = np.abs(deviation).max(1) <= rounding  # members that have one total cannot move it
-        deviation = np.where(same[:, None], 0.0, deviation)
-        scale = (1 - self.shrinkage) / (self.members - 1)
+        deviation = self._deviation(total, rounding)
+        shrinkage = self._shrinkage(parts, deviation)
+        scale = ((1 - shrinkage) / (self.members - 1))[:, None, None]
         noise = np.where(here, noise, 0.0)
-        matrix = dense(parts["square"]) + dense(noise**2)
+        matrix = shrinkage[:, None, None] * dense(parts["square"]) + dense(noise**2)
         matrix = matrix + scale * np.einsum("ink,inl->ikl", deviation, deviation)
         inverse, reduced = inverses(matrix, noise)
         met = np.einsum("ikl,inl->ink", matrix @ inverse, residual)
@@ -199,7 +201,27 @@ class Members:
         along = np.einsum("ikl,inl->ink", inverse, mean)
         along = along + np.einsum("ikl,inl->ink", reduced, residual - mean)
         mixing = scale * np.einsum("imk,ink->imn", deviation, along)
-        return self.steps.pack({"along": along, "mixing": mixing})
+        return self.steps.pack({"along": along, "mixing": mixing, "shrinkage": shrinkage})
+
+    def shrinkages(self, sums: Array) -> Array:  # (I, C) -> (I,)
+        """What the update uses."""
+        parts = self.sums.unpack(sums)
+        total = np.where((parts["size"] > 0)[:, None], parts["total"], 0.0)
+        return self._shrinkage(parts, self._deviation(total, self.rounding * parts["terms"]))
+
+    def _deviation(self, total: Array, rounding: Array) -> Array:  # (I, N, K)
+        deviation = total - total.mean(1, keepdims=True)
+        same = np.abs(deviation).max(1) <= rounding  # members that have one total cannot move it
+        return np.where(same[:, None], 0.0, deviation)
+
+    def _shrinkage(self, parts: Mapping[str, Array], deviation: Array) -> Array:
+        if self.shrinkage is not None:
+            return np.full(len(deviation), self.shrinkage)
+        alone = np.einsum("ikk->ik", dense(parts["square"]))
+        chance = 1 + 2 * (2 / (self.members - 1)) ** 0.5  # of a variance from N members
+        spread = np.square(deviation).sum(1) / (self.members - 1)
+        share = np.divide(chance * alone, spread, out=np.ones_like(spread), where=spread > 0)
+        return np.clip(np.minimum(share, 1).mean(-1), 1 / self.members, 1)
 
     @quiet
     def each(self, x: Array, terms: Terms, steps: Array) -> Array:
@@ -208,8 +230,9 @@ class Members:
         x = x.astype(float)
         deviation = x - x.mean(-1, keepdims=True)
         shift = np.matmul(deviation, parts["mixing"]) * counted(terms)[..., None]
-        if self.shrinkage:
-            rest = self.shrinkage * np.square(deviation).sum(-1) / (self.members - 1)
+        if parts["shrinkage"].any():
+            rest = np.square(deviation).sum(-1) / (self.members - 1)
+            rest *= parts["shrinkage"][:, None]
             for number in range(self.members):
                 shift[..., number] += rest * adjoint(terms, parts["along"][:, number])
         np.add(x, shift, out=shift)

@@ -160,9 +160,8 @@ def _kind(
     if members < 2:
         raise InputError(f"an ensemble needs two members or more; {spread.member!r} has {members}.")
     rounding = max(float(np.finfo(field.dtype).eps) for field in fields.values())
-    shrinkage = 1 / members if spread.shrinkage is None else spread.shrinkage
     return (
-        Members(rows, single, members, shrinkage, max(ROUNDING, rounding)),
+        Members(rows, single, members, spread.shrinkage, max(ROUNDING, rounding)),
         {name: (field.variable,) for name, field in fields.items()},
     )
 

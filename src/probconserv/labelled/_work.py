@@ -7,6 +7,7 @@ from functools import partial
 from numbers import Real
 from typing import Any
 
+import numpy as np
 import xarray as xr
 
 from .. import __version__
@@ -64,7 +65,7 @@ class Work:
         ]
         below = {name: int(n) for _, counts, _ in after for name, n in counts.items() if n}
         moved = {name: float(most) for *_, moves in after for name, most in moves.items()}
-        report = Report(tuple(found), self._method, self.minimum, below, moved)
+        report = Report(tuple(found), self._method(sums), self.minimum, below, moved)
         for note in self._notes(report):
             report = report.noting(note)
         return report
@@ -102,13 +103,16 @@ class Work:
                 if dim.lower() in ENSEMBLES:
                     yield f"{dim!r} looks like an ensemble; as `member` it gives the uncertainty."
 
-    @property
-    def _method(self) -> str:
-        kind = self.plans[0].kind
+    def _method(self, sums: Any) -> str:
         if self.spread.member is None:
             return f"mean and standard deviation, correlation {self.spread.correlation:.3g}"
+        kinds: list[Any] = [plan.kind for plan in self.plans]
+        used = [
+            kind.shrinkages(s.reshape(-1, s.shape[-1])) for kind, s in zip(kinds, sums, strict=True)
+        ]
+        ends = [f"{end:.3g}" for end in (min(map(np.min, used)), max(map(np.max, used)))]
         tied = f", jointly over {', '.join(self.spread.jointly)}" if self.spread.jointly else ""
-        return f"ensemble of {kind.members}, shrinkage {kind.shrinkage:.3g}{tied}"  # type: ignore[union-attr]
+        return f"ensemble of {kinds[0].members}, shrinkage {' to '.join(dict.fromkeys(ends))}{tied}"
 
     def finished(self, found: Any, report: Report | None = None) -> xr.Dataset:
         """A copy of the dataset with the new values, a line of history and the report."""
