@@ -104,7 +104,7 @@ class Spread:
 
 def plans(dataset: xr.Dataset, laws: Sequence[Law], spread: Spread) -> list[Plan]:
     """The systems that the laws make, each as small as can be."""
-    named = _named(laws)
+    named = _checked(laws)
     ready = [(law, points(dataset, law, spread.member)) for law in named]
     groups: list[list[int]] = []
     for number, law in enumerate(named):
@@ -114,7 +114,7 @@ def plans(dataset: xr.Dataset, laws: Sequence[Law], spread: Spread) -> list[Plan
     return [_plan(dataset, [ready[i] for i in sorted(group)], spread) for group in groups]
 
 
-def _named(laws: Sequence[Law]) -> list[Law]:
+def _checked(laws: Sequence[Law]) -> list[Law]:
     if not laws:
         raise InputError("at least one law is needed.")
     for law in laws:
