@@ -51,6 +51,15 @@ def test_one_command_makes_a_file_conserve_and_another_sees_it(source, tmp_path)
     assert "now: closes" in seen.stdout
 
 
+def test_the_tolerance_decides_both_the_words_and_the_status(source, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["check", str(source), *ASKED, "--tolerance", "0.5"])
+    assert "now: closes" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="1"):
+        main(["check", str(source), *ASKED, "--tolerance", "1e-5"])
+    assert "now: does not close" in capsys.readouterr().out
+
+
 def test_a_dry_run_prints_both_budgets_and_writes_nothing(source, tmp_path):
     done = run("enforce", str(source), *ASKED, "--std", "0.3", "--dry-run", "--minimum", "2.5")
     assert done.returncode == 0, done.stderr

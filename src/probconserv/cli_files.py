@@ -217,7 +217,7 @@ def check(
     from .labelled import check_file
 
     report = check_file(source, *laws, **field.read(), **machine.read())
-    print(report)
+    print(report.text(tolerance))
     if plot is not None:
         _draw(report, plot)
     if not report.closes(tolerance):

@@ -31,7 +31,11 @@ class Report:
         return all(budget.after is not None for budget in self.budgets)
 
     def __str__(self) -> str:
-        lines = [line for budget in self.budgets for line in _lines(budget)]
+        return self.text()
+
+    def text(self, tolerance: float = TOLERANCE) -> str:
+        """The report in words; budgets close that are off by no more than the tolerance."""
+        lines = [line for budget in self.budgets for line in _lines(budget, tolerance)]
         lines += [f"update: {self.method}"] if self.is_done else []
         lines += [self._move(name) for name in self.moved]
         lines += [
@@ -71,7 +75,7 @@ class Report:
         return json.dumps(self.summary())
 
 
-def _lines(budget: Budget) -> list[str]:
+def _lines(budget: Budget, tolerance: float) -> list[str]:
     unit = f" in {budget.unit}" if budget.unit else ""
     rows = int(budget.terms.size)
     empty = int((budget.size == 0).sum())
@@ -79,18 +83,18 @@ def _lines(budget: Budget) -> list[str]:
         f"{budget.name}, summed over {', '.join(budget.over)}{unit}",
         f"  weights: {budget.measure}",
         f"  {rows} total{'s' * (rows != 1)}{f', {empty} without data' if empty else ''}",
-        f"  {'now' if budget.after is None else 'before'}: {_imbalance(budget, False)}",
+        f"  {'now' if budget.after is None else 'before'}: {_imbalance(budget, tolerance, False)}",
     ]
     if budget.after is not None:
-        lines.append(f"  after:  {_imbalance(budget, True)}")
+        lines.append(f"  after:  {_imbalance(budget, tolerance, True)}")
     when = "" if budget.after is None else "before the update "
     return [*lines, f"  {when}{budget.verdict}"]
 
 
-def _imbalance(budget: Budget, after: bool) -> str:
+def _imbalance(budget: Budget, tolerance: float, after: bool) -> str:
     off, where = worst(budget.imbalance(after))
     gap = abs(budget.gap(after))
-    word = "closes" if budget.closes(after=after) else "does not close"
+    word = "closes" if budget.closes(tolerance, after) else "does not close"
     at = f" ({where})" if where else ""
     terms = " + ".join(f"|{name}|" for name in budget.variables)
     most = f"{off:.1e} of the sum of {terms}{at}, {float(gap.max()):.3g} in total"
