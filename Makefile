@@ -4,7 +4,7 @@ VENV := .venv
 RUN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test check types style tests bench clean
+.PHONY: demo test check types style tests fuzz bench clean
 
 demo: export OMP_NUM_THREADS = $(shell getconf _NPROCESSORS_ONLN)
 demo: $(VENV)/ready
@@ -23,6 +23,9 @@ types: $(VENV)/ready
 
 tests: $(VENV)/ready
 	$(RUN)/pytest -n 2 --dist loadgroup
+
+fuzz: $(VENV)/ready  # make fuzz N=100000: random problems against an oracle of 120 digits
+	$(RUN)/python tests/fuzzing.py $(or $(N),20000) --jobs 2
 
 bench: $(VENV)/ready
 	OMP_NUM_THREADS=2 $(RUN)/python benchmarks/step2.py

@@ -1,0 +1,226 @@
+"""Random problems for `condition` against `exact.py`: python tests/fuzzing.py 20000 --jobs 2.
+
+A problem is rebuilt from its seed: python tests/fuzzing.py --one SEED.
+"""
+
+import argparse
+import itertools
+import multiprocessing
+import sys
+import time
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from draws import FIELDS, draw_overdetermined, draw_problem
+from exact import posterior
+
+import probconserv as pc
+
+KINDS = (*FIELDS, "contradictions", "consistent")  # seed modulo 8
+WELL = 1e8  # a problem of a lower condition number must be solved to within CLOSE
+CLOSE = 1e-6
+NOTHING = 1e-28  # of the prior's variance: less is left only where exact rows fix a point
+SOMETHING = 1e-20  # the same: what is left between the two is the rounding of the input
+HOLDS = {torch.float64: 1e-12, torch.float32: 1e-6}  # exact rows, relative to their terms
+DECIDED = 1e-8  # the same where rows follow from others, or nearly; terms with the prior's std
+CLEAR = 1e-3  # a contradiction, relative to the terms of its row
+CONSISTENT = 1e-6  # the same: rounding of b, to float32 at worst
+AGREED = 1e-12  # the same: rows of which any may be left out
+NUMBERS = ("mean", "variance", "zeros", "evidence", "rows")
+COLUMNS = (*NUMBERS, "not finite", "refused", "ill refused", "accepted")
+
+
+@dataclass
+class Truth:
+    mean: np.ndarray  # (points,)
+    variance: np.ndarray  # (points,)
+    evidence: np.ndarray  # (components, parts)
+    condition: float
+    redundant: int
+    miss: float
+    doubt: float
+
+
+@dataclass
+class Outcome:
+    """What `condition` did; numbers relative to what they may be off by, so that 1 is wrong."""
+
+    kind: str
+    seed: int
+    well: bool
+    mean: float = 0.0
+    variance: float = 0.0
+    zeros: float = 0.0  # points that exact rows fix and that have some variance left
+    evidence: float = 0.0
+    rows: float = 0.0  # exact rows, for the mean and for a sample
+    finite: bool = True
+    refused: str = ""
+    accepted: bool = False
+
+    def wrong(self, column):
+        """By how much; 0 or less than 1 is right."""
+        if column in NUMBERS:
+            return float(getattr(self, column))
+        return {
+            "not finite": not self.finite,
+            "refused": bool(self.refused) and self.well,
+            "ill refused": bool(self.refused) and not self.well,
+            "accepted": self.accepted,
+        }[column]
+
+    @property
+    def right(self):
+        return all(self.wrong(column) < 1 for column in COLUMNS if column != "ill refused")
+
+
+def problem(seed):
+    """The kind, the problem and the truth of a seed; unlucky draws are drawn again."""
+    kind = KINDS[seed % len(KINDS)]
+    draw = draw_problem if kind in FIELDS else draw_overdetermined
+    draws = (draw(np.random.default_rng([seed, attempt]), kind) for attempt in itertools.count())
+    pairs = ((drawn, truth_of(drawn)) for drawn in draws if drawn is not None)
+    return next((kind, drawn, truth) for drawn, truth in pairs if suits(kind, truth))
+
+
+def suits(kind, truth):
+    if kind == "contradictions":
+        return truth.miss > CLEAR and truth.condition < WELL
+    return truth.miss < CONSISTENT
+
+
+def truth_of(drawn):
+    """By the oracle, part by part; for a mixture also component by component."""
+    solved = [[solve(drawn, prior, points) for points in drawn.parts] for prior in drawn.priors]
+    evidence = np.array([[part.log_evidence for part in one] for one in solved])
+    means, variances = (
+        np.array([np.concatenate([getattr(part, name) for part in one]) for one in solved])
+        for name in ("mean", "variance")
+    )
+    weights = np.ones((1, 1))
+    if isinstance(drawn.field, pc.Mixture):
+        weights = np.exp(evidence - evidence.max(0))
+        weights = (weights / weights.sum(0)).repeat(drawn.parts.shape[1], 1)
+    mean = (weights * means).sum(0)
+    every = [part for one in solved for part in one]
+    return Truth(
+        mean=mean,
+        variance=(weights * (variances + (means - mean) ** 2)).sum(0),
+        evidence=evidence,
+        condition=max(part.condition for part in every),
+        redundant=sum(part.redundant for part in every),
+        miss=max(part.miss for part in every),
+        doubt=sum(part.doubt for part in every),
+    )
+
+
+def solve(drawn, prior, points):
+    own = (drawn.G[:, points] != 0).any(1)
+    rows = {"G": drawn.G[own][:, points], "b": drawn.b[own], "noise": drawn.noise[own]}
+    return posterior(**prior.part(points), **rows)
+
+
+def outcome(seed):
+    """What `condition` makes of the problem of a seed."""
+    kind, drawn, truth = problem(seed)
+    found = Outcome(kind, seed, truth.condition < WELL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", getattr(pc, "ImplausibleWarning", UserWarning))
+            post = pc.condition(drawn.field, *drawn.laws)
+            compare(found, drawn, truth, post)
+            found.accepted = kind == "contradictions"
+    except Exception as error:
+        expected = kind == "contradictions" and isinstance(error, pc.InfeasibleError)
+        found.refused = "" if expected else repr(error)
+    return found
+
+
+def compare(found, drawn, truth, post):
+    draw = post.sample(1, torch.Generator().manual_seed(0))[0]
+    mean, variance, draw = (x.double().numpy().ravel() for x in (post.mean, post.variance, draw))
+    found.finite = all(np.isfinite(x).all() for x in (mean, variance, draw))
+    if not found.finite or found.kind == "contradictions":
+        return
+    sure, mixture = found.well and not truth.redundant, isinstance(post, pc.Mixture)
+    before = np.max([prior.std.ravel() for prior in drawn.priors], 0)
+    holds, spread = HOLDS[post.dtype], 0 * before
+    if not sure:  # the rounding of what was there before may stay
+        holds, spread = max(holds, DECIDED), before
+    found.rows = max(row_error(drawn, u, spread) for u in (mean, draw)) / holds
+    unclear = truth.miss > AGREED or (mixture and truth.doubt > CLOSE / 10)
+    if not found.well or unclear:
+        return
+    found.mean = relative(np.abs(mean - truth.mean), np.abs(truth.mean) + before) / CLOSE
+    fixed = truth.variance <= NOTHING * before**2
+    left = truth.variance > SOMETHING * before**2
+    off = np.abs(variance - truth.variance)
+    if mixture:  # its components' means are rounded before they are compared
+        off = off - np.square(64 * torch.finfo(post.dtype).eps * truth.mean)
+    else:
+        found.zeros = np.count_nonzero(variance[fixed])
+    found.variance = relative(off[left], truth.variance[left]) / CLOSE
+    size = max(1.0, float(np.abs(truth.evidence).sum()))
+    if sure and not mixture and truth.doubt < CLOSE / 10 * size:
+        off = abs(float(post.log_evidence.double().sum()) - float(truth.evidence.sum()))
+        found.evidence = off / size / CLOSE
+
+
+def row_error(drawn, u, spread):
+    """|G u - b| of the exact rows relative to their terms |G| (|u| + spread) + |b|."""
+    G, b = drawn.G[drawn.noise == 0], drawn.b[drawn.noise == 0]
+    return relative(np.abs(G @ u - b), np.abs(G) @ (np.abs(u) + spread) + np.abs(b))
+
+
+def relative(error, size):
+    """The largest ratio; errors so small that float32 cannot hold them are none."""
+    error = np.where(error > 1e-40, error, 0.0)
+    ratio = np.divide(error, size, out=np.where(error > 0, np.inf, 0.0), where=size > 0)
+    return float(ratio.max(initial=0.0))
+
+
+def run(seeds, jobs=1):
+    if jobs == 1:
+        return [outcome(seed) for seed in seeds]
+    with multiprocessing.get_context("spawn").Pool(jobs, torch.set_num_threads, (1,)) as pool:
+        return pool.map(outcome, seeds, chunksize=32)
+
+
+def table(outcomes):
+    """Counts for each kind of problem, and below them the worst problem of each count."""
+    heads = ("", "problems", "cond<1e8", *COLUMNS)
+    lines, worst = ["".join(f"{head:>15}" for head in heads)], []
+    for kind in [kind for kind in KINDS if any(one.kind == kind for one in outcomes)]:
+        own = [one for one in outcomes if one.kind == kind]
+        counts = [len(own), sum(one.well for one in own)]
+        for column in COLUMNS:
+            wrong = [one for one in own if one.wrong(column) >= 1]
+            counts.append(len(wrong))
+            if wrong:
+                one = max(wrong, key=lambda one, column=column: one.wrong(column))
+                worst.append(f"{kind}, {column}: {one.wrong(column):.1e}, seed {one.seed}")
+        lines.append("".join(f"{cell:>15}" for cell in (kind, *counts)))
+    return "\n".join([*lines, "The worst, relative to what is allowed:", *worst])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("problems", nargs="?", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0, help="other seeds, other problems")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--one", type=int, help="show the problem of this seed")
+    given = parser.parse_args()
+    if given.one is not None:
+        print(*problem(given.one), outcome(given.one), sep="\n")
+        return 0
+    start, first = time.perf_counter(), given.seed * 1_000_000
+    outcomes = run(range(first, first + given.problems), given.jobs)
+    print(table(outcomes))
+    print(f"{given.problems} problems in {time.perf_counter() - start:.0f} s")
+    return int(not all(one.right for one in outcomes))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    sys.exit(main())
