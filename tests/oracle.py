@@ -88,7 +88,7 @@ KINDS = [
 
 
 def laws_of(name, shape, rng):
-    """A list of constraints with full row rank, by name, on a (T, M) field."""
+    """A list of laws with full row rank, by name, on a (T, M) field."""
     times, points = shape
     x = grid(points, rng)
     b = normal(times, rng=rng)
@@ -131,9 +131,9 @@ LAWS = [
 
 def exact_residual(law, u):
     """|G u - b| of the exact rows relative to the terms |G| |u| + |b|: the promise is 1e-12."""
-    rows = law.rows(u.shape[-2:])
-    miss = rows.residual(u.double()).abs() * (rows.noise_variance == 0)
-    size = rows.operator.magnitude(u.double()) + rows.value.abs()
+    u = u.double()
+    miss = law.residual(u).abs() * (law.noise == 0)
+    size = law.magnitude(u) + law.value.abs()
     return float((miss / size.clamp_min(1e-300)).max())
 
 

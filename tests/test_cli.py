@@ -143,7 +143,7 @@ def test_a_missing_extra_is_named(tmp_path, missing):
     failed = run("problems", "--plot", str(tmp_path / "out"), PYTHONPATH=str(tmp_path))
     assert failed.returncode == 1
     assert f"no {missing}" in failed.stderr
-    assert "pip install 'probconserv[" in failed.stderr
+    assert "; pip install '" in failed.stderr
 
 
 @pytest.mark.parametrize("missing", ["matplotlib", "jinja2"])
@@ -152,7 +152,7 @@ def test_the_report_names_what_it_misses_before_it_computes(tmp_path, missing):
     out = tmp_path / "out"
     failed = run("reproduce", "stefan", "--out", str(out), PYTHONPATH=str(tmp_path))
     assert failed.returncode == 1
-    assert f"no {missing} here; pip install 'probconserv[plots]'" in failed.stderr
+    assert f"no {missing} here; pip install 'matplotlib" in failed.stderr
     assert not out.exists()
 
 

@@ -1,5 +1,6 @@
-"""Step 2 on every kind of field and constraint, against dense matrices by another route."""
+"""Step 2 on every kind of field and law, against dense matrices by another route."""
 
+import copy
 import shutil
 
 import mpmath
@@ -58,48 +59,6 @@ def test_two_steps_equal_one_in_either_order(kind, rng):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("law", ["noisy integral", "all of the paper", "sparse rows and integral"])
-def test_sample_moments_converge(kind, law, rng):
-    post = pc.condition(field_of(kind, SHAPE, rng), *laws_of(law, SHAPE, rng))
-    draws = post.sample(20_000, rng).flatten(1)
-    spread = torch.from_numpy(covariance(post))
-    size = spread.diagonal().clamp_min(1e-12).sqrt()
-    assert ((draws.mean(0) - post.mean.flatten()).abs() <= 5 * size / 20_000**0.5 + 1e-9).all()
-    error = (draws.T.cov() - spread).abs() / (size[:, None] * size + 1e-6)
-    assert error.max() < 0.05
-
-
-@pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize("event_dims", [0, 1, 2])
-def test_batched_equals_looped(event_dims, law, rng):
-    shape = (3, *SHAPE)
-    mean, variance = normal(*shape, rng=rng), uniform(*shape, rng=rng)
-    factor = normal(5, *shape, rng=rng)
-
-    def build(i):
-        if event_dims == 0:
-            return pc.Diagonal(mean[i], variance[i])
-        return pc.LowRank(mean[i], factor[:, i], variance[i], event_dims)
-
-    laws = laws_of(law, SHAPE, rng)
-    batched = pc.condition(build(slice(None)), *laws)
-    for i in range(3):
-        one = pc.condition(build(i), *laws)
-        torch.testing.assert_close(batched.mean[i], one.mean, rtol=1e-9, atol=1e-11)
-        torch.testing.assert_close(batched.variance[i], one.variance, rtol=1e-9, atol=1e-11)
-
-
-def test_each_function_of_a_batch_can_have_its_own_total(rng):
-    mean, variance = normal(3, *SHAPE, rng=rng), uniform(3, *SHAPE, rng=rng)
-    x, b = uniform(7, rng=rng).cumsum(0), normal(3, 4, rng=rng)
-    law = pc.integral(x, b)
-    post = pc.condition(pc.Diagonal(mean, variance), law)
-    assert law.residual(post).abs().max() < 1e-13
-    alone = pc.condition(pc.Diagonal(mean[1], variance[1]), pc.integral(x, b[1]))
-    torch.testing.assert_close(post.mean[1], alone.mean)
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_float32_fields_are_solved_in_float64(kind, rng):
     field = field_of(kind, SHAPE, rng)._map(lambda t: t.float())
     (law,) = laws_of("integral", SHAPE, rng)
@@ -114,7 +73,9 @@ def test_float32_fields_are_solved_in_float64(kind, rng):
 def test_a_prior_far_off_still_conserves_to_rounding_of_the_posterior():
     prior = pc.Diagonal(torch.full((3, 50), 1e9, dtype=torch.float64), 1.0)
     law = pc.integral(torch.linspace(0, 1, 50, dtype=torch.float64), 1e-3)
-    assert exact_residual(law, pc.condition(prior, law).mean) < 1e-12
+    with pytest.warns(pc.ImplausibleWarning):
+        post = pc.condition(prior, law)
+    assert exact_residual(law, post.mean) < 1e-12
 
 
 def test_variances_of_very_different_size_conserve(rng):
@@ -138,10 +99,10 @@ def test_no_variance_is_negative_where_one_point_holds_all_of_it():
 @pytest.mark.parametrize("own", [1e-4, 1e-10, 1e-16])
 @pytest.mark.parametrize("event_dims", [1, 2])
 def test_low_rank_fields_with_hardly_any_variance_of_their_own(own, event_dims, rng):
-    """Squared condition numbers would spoil the directions that the constraint does not see."""
+    """Squared condition numbers would spoil the directions that the law does not see."""
     law = pc.integral(uniform(7, rng=rng).cumsum(0), normal(4, rng=rng), noise=1e-8)
     shapes = normal(3, *SHAPE, rng=rng)
-    shapes[0] -= (law.apply(shapes[0]) / law.weights.sum())[:, None]  # not seen by the integral
+    shapes[0] -= (law.apply(shapes[0]) / law.map.weights.sum())[:, None]  # not seen by the integral
     turn = torch.linalg.qr(normal(3, 3, rng=rng)).Q
     field = pc.LowRank(
         normal(*SHAPE, rng=rng), (turn @ shapes.flatten(1)).reshape(3, *SHAPE), own, event_dims
@@ -154,7 +115,7 @@ def test_low_rank_fields_with_hardly_any_variance_of_their_own(own, event_dims, 
 
 def _variance_with_60_digits(field, law):
     factor = mpmath.matrix(field.factor.flatten(1).numpy())
-    sigma = factor.T * factor + mpmath.diag(field.residual.variance.flatten().tolist())
+    sigma = factor.T * factor + mpmath.diag(field.rest.flatten().tolist())
     for i in range(28):
         for j in range(28):
             if field.event_dims == 1 and i // 7 != j // 7:
@@ -170,34 +131,25 @@ def test_redundant_but_consistent_rows_change_nothing(rng):
         field = field_of(kind, SHAPE, rng)
         (law,) = laws_of("integral", SHAPE, rng)
         scale = torch.tensor([1.0, 2.0, -1.0], dtype=torch.float64)
-        rows = pc.linear(scale[:, None] * law.weights, law.value[:, None] * scale)
+        rows = pc.linear(scale[:, None] * law.map.weights, law.value[:, None] * scale)
         once, twice = pc.condition(field, law), pc.condition(field, law, rows, law)
         torch.testing.assert_close(twice.mean, once.mean, rtol=0, atol=1e-9)
         torch.testing.assert_close(twice.variance, once.variance, rtol=0, atol=1e-9)
 
 
-def test_rows_over_times_that_separate_work_on_independent_times(rng):
-    """A (K, T, M) matrix, each row within one time, in any order, is the per-time constraint."""
-    field = field_of("low rank few 1", SHAPE, rng)
-    rows = torch.zeros(5, *SHAPE, dtype=torch.float64)
-    for k, time in enumerate([2, 0, 2, 3, 0]):
-        rows[k, time] = normal(7, rng=rng)
+@pytest.mark.parametrize("kind", ["diagonal", "low rank few 1", "low rank bare 1", "dense 1"])
+@pytest.mark.parametrize("times", ["together", "each by itself"])
+def test_rows_over_times_and_space_make_independent_times_joint(kind, times, rng):
+    field, rows = field_of(kind, SHAPE, rng), normal(5, *SHAPE, rng=rng)
+    if times == "each by itself":
+        rows = rows * torch.eye(4, dtype=torch.float64)[[2, 0, 2, 3, 0], :, None]
     law = pc.linear(rows, normal(5, rng=rng))
     post = pc.condition(field, law)
     mean, sigma = posterior(field.mean.numpy().ravel(), covariance(field), [law], SHAPE)
     np.testing.assert_allclose(post.mean.numpy().ravel(), mean, atol=1e-9)
     np.testing.assert_allclose(covariance(post), sigma, atol=1e-9)
-    assert post.event_dims == 1
-
-
-def test_a_constraint_that_couples_times_makes_a_diagonal_field_joint(rng):
-    field = field_of("diagonal", SHAPE, rng)
-    law = pc.linear(normal(2, *SHAPE, rng=rng), normal(2, rng=rng))
-    post = pc.condition(field, law)
-    mean, sigma = posterior(field.mean.numpy().ravel(), covariance(field), [law], SHAPE)
-    np.testing.assert_allclose(covariance(post), sigma, atol=1e-10)
-    np.testing.assert_allclose(post.mean.numpy().ravel(), mean, atol=1e-10)
     assert post.event_dims == 2
+    assert exact_residual(law, post.sample(9, rng)) < 1e-12
 
 
 def test_integrals_over_two_axes_of_space(rng):
@@ -226,8 +178,8 @@ def test_gradients_are_right(kind, law, rng):
 
     def outputs(mean, value, size):
         moved = field._map(lambda t: t * size)._with_mean(mean)
-        first = laws[0]._map(lambda t: t)
-        first.value, first.noise_variance = value, laws[0].noise_variance * size**2
+        first = copy.copy(laws[0])
+        first.value, first.noise = value, laws[0].noise * size
         post = pc.condition(moved, first, *laws[1:])
         return post.mean, post.variance
 

@@ -60,18 +60,6 @@ def test_gpytorch_matches_the_dense_field(gp, rng):
     assert law.residual(lazy.sample(3, rng)).abs().max() < 1e-12
 
 
-def test_gpytorch_goes_through_lazy_products(gp, rng, monkeypatch):
-    """Mean and variance of the update never make the dense matrix."""
-
-    def refuse(*_):
-        raise AssertionError("the covariance was made dense")
-
-    monkeypatch.setattr("probconserv._convert.Lazy._matrix", property(refuse))
-    post = pc.condition(gp, pc.integral(grid(7, rng), 0.0))
-    assert post.mean.isfinite().all()
-    assert (post.variance >= 0).all()
-
-
 def test_gpytorch_float32_and_projection(gp, rng):
     law = pc.integral(grid(7, rng), 0.5)
     single = pc.as_field(gp)._map(lambda t: t.float())
@@ -89,7 +77,6 @@ def test_a_multitask_prediction_is_refused(rng):
 
 
 def test_gpytorch_is_imported_only_when_used():
-
     code = (
         "import sys, probconserv; assert not {'gpytorch', 'scipy', 'matplotlib'} & set(sys.modules)"
     )

@@ -33,7 +33,7 @@ def test_cuda_equals_cpu(kind, law, rng):
         assert exact_residual(one, draws) < 1e-12
 
 
-def test_constraints_of_bare_numbers_follow_the_field(rng):
+def test_laws_of_bare_numbers_follow_the_field(rng):
     field = field_of("diagonal", SHAPE, rng).to("cuda")
     post = pc.condition(field, pc.boundary(left=1.0, right=0.0), pc.periodic(noise=0.1))
     assert (post.mean[:, 0] == 1).all()

@@ -1,4 +1,4 @@
-"""The wrong numbers of version 0.1.0, W1 to W13 of the list of defects: each failed there."""
+"""The wrong numbers of version 0.1.0: each test failed there."""
 
 import math
 
@@ -56,14 +56,12 @@ def is_refused(field, *laws):
 # W1: contradictory exact laws are accepted
 
 
-@wrong_today
 def test_three_contradictory_laws_on_two_points_are_refused():
     laws = pc.cells([7.0, 5.0], 1.0), pc.cells([4.0, 3.0], 5.0), pc.cells([3.0, 6.0], 6.0)
     with pytest.raises(pc.InfeasibleError):
         pc.condition(pc.Diagonal([0.0, 0.0], [8.0, 8.0]), *laws)
 
 
-@wrong_today
 def test_more_laws_than_points_are_refused_unless_they_agree(random):
     accepted = []
     for _ in range(300):
@@ -77,7 +75,6 @@ def test_more_laws_than_points_are_refused_unless_they_agree(random):
     assert not accepted
 
 
-@wrong_today
 def test_as_many_laws_as_an_ensemble_has_members_are_refused(random):
     accepted = []
     for _ in range(300):
@@ -94,7 +91,6 @@ def test_as_many_laws_as_an_ensemble_has_members_are_refused(random):
 # W2: the weights of a mixture do not sum to one
 
 
-@wrong_today
 @pytest.mark.parametrize("variance", [1e-6, 1e-8, 1e-12, 1e-16, 1e-20])
 def test_a_mixture_conserves_however_sure_its_components_are(variance):
     prior = pc.Mixture(pc.Diagonal([[[1.0, 2.0, 3.0]]] * 3, variance))
@@ -108,7 +104,6 @@ def test_a_mixture_conserves_however_sure_its_components_are(variance):
 # W3: NaN in silence
 
 
-@wrong_today
 def test_the_same_noisy_law_twice_is_finite_and_right():
     law = pc.cells([5.0, 3.0], 1.0, noise=1e-8)
     post = pc.condition(pc.Diagonal([0.0, 0.0], [8.0, 6.0]), law, law)
@@ -117,7 +112,6 @@ def test_the_same_noisy_law_twice_is_finite_and_right():
     np.testing.assert_allclose(post.variance.numpy(), truth.variance, rtol=1e-6)
 
 
-@wrong_today
 @pytest.mark.parametrize("noise", [1e-7, 1e-8, 1e-9])
 def test_any_noisy_law_twice_is_right(noise, random):
     for _ in range(100):
@@ -129,7 +123,6 @@ def test_any_noisy_law_twice_is_right(noise, random):
         np.testing.assert_allclose(post.variance.numpy(), truth.variance, rtol=1e-6)
 
 
-@wrong_today
 def test_noisy_laws_that_contradict_each_other_are_never_nan(random):
     for _ in range(100):
         g, variance = whole(random, 2), whole(random, 2)
@@ -152,7 +145,6 @@ def pressure(kind, mean, root):
     )
 
 
-@wrong_today
 @pytest.mark.parametrize("kind", ["Dense", "LowRank"])
 def test_a_pressure_in_float32_obeys_its_law(kind):
     field = pressure(kind, torch.full((1, 100), 101325.0), torch.eye(100)[None])
@@ -163,7 +155,6 @@ def test_a_pressure_in_float32_obeys_its_law(kind):
     assert float(post.log_evidence) == pytest.approx(-50 - math.log(0.02 * math.pi) / 2, rel=1e-5)
 
 
-@wrong_today
 def test_noisy_laws_on_a_pressure_in_float32_count():
     mean, covariance = torch.full((1, 4), 101325.0), 1e-4 * torch.eye(4)[None]
     G, b = [[0.5, 0.5, 0.0, 0.0], [0.0, 0.0, 0.5, 0.5]], [101325.02, 101325.0]
@@ -173,7 +164,6 @@ def test_noisy_laws_on_a_pressure_in_float32_count():
     assert float(post.log_evidence) == pytest.approx(truth.log_evidence, rel=1e-6)
 
 
-@wrong_today
 @pytest.mark.parametrize("kind", ["Dense", "LowRank"])
 def test_several_laws_on_a_pressure_in_float32_all_hold(kind, random):
     for _ in range(20):
@@ -189,13 +179,11 @@ def test_several_laws_on_a_pressure_in_float32_all_hold(kind, random):
 # W5: the variance left is computed by subtraction
 
 
-@wrong_today
 def test_a_good_measurement_of_a_wild_field_leaves_its_own_variance():
     post = pc.condition(pc.Diagonal([[0.0, 0.0, 0.0]], 1e8), pc.boundary(left=1.0, noise=1e-4))
     assert float(post.variance[0, 0]) == pytest.approx(1e-8, rel=1e-6)
 
 
-@wrong_today
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_variance_left_is_right_relative_to_itself(kind, random):
     for _ in range(30):
@@ -212,7 +200,6 @@ def test_the_variance_left_is_right_relative_to_itself(kind, random):
         np.testing.assert_allclose(found, truth.variance, rtol=1e-6)
 
 
-@wrong_today
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_point_that_exact_laws_fix_has_no_variance_at_all(kind, random):
     for _ in range(100):
@@ -224,7 +211,6 @@ def test_a_point_that_exact_laws_fix_has_no_variance_at_all(kind, random):
         assert torch.equal(post.variance, torch.zeros(3).double())
 
 
-@wrong_today
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_density_of_a_point_that_laws_fix_is_always_refused(kind, random):
     for _ in range(50):
@@ -313,7 +299,6 @@ def contents(made):
     return (made.mean, made.variance) if isinstance(made, pc.Field) else made
 
 
-@wrong_today
 @pytest.mark.parametrize("taker", TAKERS.values(), ids=TAKERS)
 def test_an_array_with_masked_entries_is_refused(taker):
     with pytest.raises(pc.InputError, match="mask"):
@@ -330,7 +315,6 @@ def test_a_masked_array_without_masked_entries_is_an_array(taker):
 # W7: float32 laws are squared in float32
 
 
-@wrong_today
 @pytest.mark.parametrize("noise", [1e-23, 1e20])
 def test_a_float32_law_keeps_its_noise(noise):
     law = pc.cells(torch.ones(3), torch.ones(2), noise=torch.full((2,), noise))
@@ -338,16 +322,14 @@ def test_a_float32_law_keeps_its_noise(noise):
     torch.testing.assert_close(law.noise.double(), wanted, rtol=1e-6, atol=0)
 
 
-@wrong_today
 def test_a_float32_law_with_huge_noise_has_an_evidence():
     law = pc.boundary(left=torch.ones(2), noise=torch.full((2,), 1e20))
     post = pc.condition((torch.zeros(2, 3), torch.ones(2, 3)), law)
-    assert torch.equal(post.mean, torch.zeros(2, 3))
+    torch.testing.assert_close(post.mean, torch.zeros(2, 3), rtol=0, atol=1e-30)
     wanted = -math.log(2 * math.pi * 1e40) / 2
     torch.testing.assert_close(post.log_evidence.sum(-1), torch.tensor([wanted, wanted]))
 
 
-@wrong_today
 def test_simpson_weights_of_a_wide_float32_grid_are_finite():
     x = 1e13 * torch.arange(5.0)
     total = pc.integral(x, 1.0, rule="simpson").apply(torch.ones(5).double())
@@ -357,7 +339,6 @@ def test_simpson_weights_of_a_wide_float32_grid_are_finite():
 # W8: rare
 
 
-@wrong_today
 def test_nearly_dependent_rows_leave_a_low_rank_field_no_variance(random):
     kept = []
     for _ in range(100):
@@ -370,7 +351,6 @@ def test_nearly_dependent_rows_leave_a_low_rank_field_no_variance(random):
     assert max(kept) < 1e-10
 
 
-@wrong_today
 def test_a_singular_covariance_has_no_density(random):
     for n in random.integers(2, 6, 300):
         root = random.normal(size=(n, n - 1))
@@ -378,7 +358,6 @@ def test_a_singular_covariance_has_no_density(random):
             pc.Dense(np.zeros(n), root @ root.T).log_prob(np.ones(n))
 
 
-@wrong_today
 def test_mixtures_take_redundant_rows_in_one_law(random):
     for n in random.integers(2, 6, 100):
         parts = pc.Diagonal(random.normal(size=(3, 1, n)), random.uniform(0.1, 3, (3, 1, n)))
@@ -392,7 +371,6 @@ def test_mixtures_take_redundant_rows_in_one_law(random):
 # W9: half precision is not conserved
 
 
-@wrong_today
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("kind", ["Diagonal", "LowRank", "Dense", "Mixture"])
 def test_half_precision_comes_back_as_float32_and_conserves(kind, dtype, rng):
@@ -429,7 +407,6 @@ def state_of(post):
     return [t.clone() for t in (post.mean, post.variance, post.log_evidence, draw)]
 
 
-@wrong_today
 @pytest.mark.parametrize("read_first", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_posterior_stays_when_its_inputs_change(kind, read_first, rng):
@@ -444,7 +421,6 @@ def test_a_posterior_stays_when_its_inputs_change(kind, read_first, rng):
         assert torch.equal(found, was)
 
 
-@wrong_today
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_posterior_stays_when_its_law_changes(kind, rng):
     weights, total, noise = torch.ones(3).double(), torch.ones(2).double(), torch.ones(2).double()
@@ -457,7 +433,6 @@ def test_a_posterior_stays_when_its_law_changes(kind, rng):
         assert torch.equal(found, was)
 
 
-@wrong_today
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_a_posterior_returns_can_be_changed_without_harm(kind, rng):
     tensors, field = parts_of(kind, rng)
@@ -480,21 +455,18 @@ def four_members(random):
     return ensemble(members), pc.cells(np.ones(1000), 500.3)
 
 
-@wrong_today
 def test_diagnose_does_not_reassure_where_the_update_ruins_the_field(random):
     found = pc.diagnose(*four_members(random))
     assert "b agrees with the prior" not in found.verdict
     assert float(found.largest_move) > 10
 
 
-@wrong_today
 def test_condition_warns_where_it_moves_points_absurdly_far(random):
     assert issubclass(pc.ImplausibleWarning, Warning)
     with pytest.warns(pc.ImplausibleWarning):
         pc.condition(*four_members(random))
 
 
-@wrong_today
 def test_condition_warns_of_a_move_beyond_ten_standard_deviations_only(recwarn):
     prior = pc.Diagonal([[0.0, 5.0]], [[1.0, 0.0]])  # the second cannot move and does not count
     pc.condition(prior, pc.boundary(left=9.9))
@@ -503,7 +475,6 @@ def test_condition_warns_of_a_move_beyond_ten_standard_deviations_only(recwarn):
         pc.condition(prior, pc.boundary(left=10.1))
 
 
-@wrong_today
 def test_diagnose_says_how_far_the_farthest_point_moves(random):
     prior = pc.Diagonal(random.normal(size=(2, 5)), random.uniform(1, 2, (2, 5)))
     laws = pc.cells(np.ones(5), 3.0), pc.boundary(left=[1.0, 2.0], noise=0.5)
@@ -512,7 +483,6 @@ def test_diagnose_says_how_far_the_farthest_point_moves(random):
     assert float(pc.diagnose(prior, *laws).largest_move) == pytest.approx(float(wanted))
 
 
-@wrong_today
 def test_diagnose_has_the_joint_mahalanobis_square_of_all_laws(random):
     mean, root = random.normal(size=(2, 4)), random.normal(size=(2, 4, 6))
     sigma, x = root @ root.swapaxes(1, 2), np.array([0.0, 1.0, 2.0, 4.0])
@@ -526,7 +496,6 @@ def test_diagnose_has_the_joint_mahalanobis_square_of_all_laws(random):
     assert found.degrees_of_freedom.tolist() == [2, 2]
 
 
-@wrong_today
 def test_diagnose_counts_redundant_rows_once():
     prior = pc.Diagonal([[0.0, 0.0, 0.0]], 1.0)
     laws = pc.cells([1.0, 1.0, 1.0], 6.0), pc.boundary(left=1.0, right=1.0), pc.periodic()
@@ -538,14 +507,12 @@ def test_diagnose_counts_redundant_rows_once():
 # W12: periodic grids have no rule
 
 
-@wrong_today
 @pytest.mark.parametrize("n", [2, 5, 8])
 def test_the_periodic_rule_integrates_one_over_a_period(n):
     law = pc.integral(np.arange(n) / n, 1.0, rule="periodic")
     np.testing.assert_allclose(law.apply(np.eye(n)).numpy(), 1 / n, rtol=1e-12)
 
 
-@wrong_today
 def test_the_periodic_rule_on_uneven_points_goes_around_the_end():
     x = np.array([0.1, 0.2, 0.5, 0.9])
     law = pc.integral(x, 1.0, rule="periodic", period=1.0)
@@ -553,7 +520,6 @@ def test_the_periodic_rule_on_uneven_points_goes_around_the_end():
     np.testing.assert_allclose(law.apply(np.eye(4)).numpy(), wanted, rtol=1e-12)
 
 
-@wrong_today
 def test_the_periodic_rule_on_uneven_points_asks_for_the_period():
     with pytest.raises(pc.InputError, match="`period`"):
         pc.integral([0.1, 0.2, 0.5, 0.9], 1.0, rule="periodic")
@@ -572,7 +538,6 @@ def by_both(weights, totals, u, std):
     return (out.u.values, out.s.values), (post.mean.numpy(), post.std.numpy())
 
 
-@wrong_today
 @pytest.mark.parametrize("std", [[1.0, 1.0, 1.0], [0.1, 0.2, 0.1]])
 def test_files_and_tensors_agree_on_nearly_equal_laws(std):
     weights, totals = np.array([[1, 1, 1], [1, 1, 1.0001]]), [7.0, 7.1]
@@ -582,7 +547,6 @@ def test_files_and_tensors_agree_on_nearly_equal_laws(std):
     np.testing.assert_allclose(files[1], tensors[1], rtol=1e-6, atol=1e-6)
 
 
-@wrong_today
 def test_files_hold_nearly_equal_laws_as_exactly_as_tensors_do(random):
     u, std = random.normal(2, 1, 500), random.uniform(0.2, 1.5, 500)
     weights = np.stack([np.ones(500), 1 + 1e-5 * random.normal(size=500)])

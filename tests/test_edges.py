@@ -39,12 +39,6 @@ def test_everything_works_under_no_grad(kind, rng):
         assert exact_residual(law, post.sample(3, rng)) < 1e-12
 
 
-def test_results_are_kept_where_no_gradient_can_be_lost(rng):
-    post = pc.condition(field_of("diagonal", SHAPE, rng), pc.integral(X, 0.5))
-    with torch.no_grad():
-        assert post.mean is post.mean
-
-
 def test_gradients_of_noise_and_variance_are_finite_at_zero():
     noise = torch.tensor([0.0, 0.1], dtype=torch.float64, requires_grad=True)
     variance = torch.tensor([[0.0, 0.5, 1.0]], dtype=torch.float64, requires_grad=True)
@@ -81,12 +75,12 @@ def test_numpy_buffers_can_be_reused_after_condition(rng):
 
 def test_a_covariance_that_returns_its_argument_leaves_the_law_alone(rng):
     law = pc.integral(X, 0.5)
-    kept = law.weights.clone()
+    kept = law.map.weights.clone()
     identity = IdentityLinearOperator(7, dtype=torch.float64)
     prediction = gpytorch.distributions.MultivariateNormal(normal(7, rng=rng), identity)
     post = pc.condition(prediction, law)
     assert law.residual(post).abs() < 1e-14
-    assert torch.equal(law.weights, kept)
+    assert torch.equal(law.map.weights, kept)
 
 
 # Rows that are decided, or nearly
@@ -96,9 +90,9 @@ def test_a_covariance_that_returns_its_argument_leaves_the_law_alone(rng):
 def test_exact_points_and_exact_second_differences_that_disagree(v, rng):
     variance = torch.full(SHAPE, v, dtype=torch.float64)
     line = pc.smoothness(X, variance, rho=1.0)
-    line.noise_variance = torch.zeros_like(line.noise_variance)
+    line.noise = torch.zeros_like(line.noise)
     prior = pc.Diagonal(normal(*SHAPE, rng=rng), variance)
-    with pytest.raises(pc.InfeasibleError, match=r"`smoothness` at time 0, row . is off by"):
+    with pytest.raises(pc.InfeasibleError, match=r"`smoothness` at \[0\], row .* contradicts"):
         pc.condition(prior, pc.initial(normal(7, rng=rng)), line)
     straight = pc.initial(2 * X + 1)
     post = pc.condition(prior, straight, line)
@@ -194,8 +188,8 @@ def test_members_that_all_conserve_cannot_be_moved_by_their_rounding(dtype, rng)
     x = torch.linspace(0, 1, 51, dtype=torch.float64)
     members = (-(((x - 0.5 + 0.1 * normal(10, 4, 1, rng=rng)) / 0.1) ** 2)).exp()
     members = (members / torch.trapezoid(members, x)[..., None]).to(dtype)
-    field = pc.LowRank.from_samples(members)
-    with pytest.raises(pc.InfeasibleError, match="directions are too few"):
+    field = pc.LowRank.from_samples(members, shrinkage=0.0)
+    with pytest.raises(pc.InfeasibleError, match=r"`integral` at .* directions .* too few"):
         pc.condition(field, pc.integral(x, 1.01))
     post = pc.condition(field, pc.integral(x, 1.0))
     torch.testing.assert_close(post.mean, field.mean)
@@ -220,12 +214,14 @@ def test_float32_totals_of_a_known_start_are_no_contradiction(rng):
 
 
 def test_points_on_a_bare_joint_field_need_no_square_of_the_field(rng):
-    """Only the rows that are there enter the system: 160 of 40,000."""
+    """160 rows, 40,000 points: nothing that is kept is larger than the field's own directions."""
     field = pc.LowRank(normal(80, 500, rng=rng), normal(200, 80, 500, rng=rng), event_dims=2)
     ends = pc.boundary(left=0.5, right=normal(80, rng=rng))
     post = pc.condition(field, ends)
     assert ends.residual(post).abs().max() < 1e-10
-    assert len(post._solved.system.index) == 160
+    sizes = []
+    post._map(lambda t: sizes.append(t.numel()) or t)
+    assert max(sizes) <= field.factor.numel()
 
 
 # Low-rank fields with hardly any variance of their own
@@ -287,6 +283,14 @@ def _log_normal(r, sigma):
 # Shapes, precision, mixtures
 
 
+@pytest.mark.parametrize("kind", ["diagonal", "low rank few 1", "low rank few 2", "dense 1"])
+def test_an_empty_batch_stays_empty(kind, rng):
+    field, law = field_of(kind, (2, *SHAPE), rng)[:0], pc.integral(X, 0.5)
+    post = pc.condition(field, law)
+    assert post.mean.shape == post.variance.shape == (0, *SHAPE)
+    assert post.sample(3, rng).shape == (3, 0, *SHAPE)
+
+
 def test_a_smaller_u_is_scored_as_if_expanded(rng):
     for kind in ("diagonal", "low rank few 2", "dense 2"):
         law = pc.integral(X, 0.5, noise=0.3)
@@ -307,7 +311,8 @@ def test_float32_mixtures_add_up(rng):
     """Evidences of a million in size leave nothing of float32 to normalise with."""
     components = pc.Diagonal(normal(5, 200, 50, rng=rng).float(), 1e-6)
     law = pc.integral(torch.linspace(0, 1, 50, dtype=torch.float64), normal(200, rng=rng))
-    post = pc.condition(pc.Mixture(components), law)
+    with pytest.warns(pc.ImplausibleWarning):
+        post = pc.condition(pc.Mixture(components), law)
     assert float(post.weights.sum(0)) == pytest.approx(1, abs=1e-6)
     assert exact_residual(law, post.mean) < 1e-6
 

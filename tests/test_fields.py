@@ -46,7 +46,7 @@ def test_marginal_log_prob_is_the_normal_of_each_point(kind, rng):
     torch.testing.assert_close(field.marginal_log_prob(u), wanted)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["diagonal", "low rank few 2", "dense 1"])
 def test_samples_have_the_moments_of_the_field(kind, rng):
     """The published front sampler took a standard deviation for a variance."""
     field = field_of(kind, SHAPE, rng)
@@ -85,8 +85,7 @@ def test_a_singular_dense_covariance_can_be_sampled(rng):
     torch.testing.assert_close(draws.var(0), field.variance, rtol=0.2, atol=1e-3)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_numpy_goes_in_and_comes_out(kind, rng):
+def test_numpy_goes_in_and_comes_out(rng):
     mean, variance = normal(*SHAPE, rng=rng).numpy(), uniform(*SHAPE, rng=rng).numpy()
     law = pc.integral(np.linspace(0, 1, 7), np.ones(4))
     post = pc.condition((mean, variance), law)
@@ -108,7 +107,7 @@ def test_to_moves_a_field(kind, rng):
     assert "shape=(4, 7)" in repr(field)
 
 
-def test_a_conditioned_field_moves_with_its_constraints(rng):
+def test_a_posterior_moves_with_its_laws(rng):
     law = pc.integral(torch.arange(7.0).double(), 1.0)
     post = pc.condition(field_of("diagonal", SHAPE, rng), law)
     assert torch.equal(post.to("cpu").mean, post.mean)

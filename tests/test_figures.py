@@ -218,7 +218,7 @@ def test_what_cannot_be_drawn_is_refused():
     for draw, message in (
         (lambda: figures.profiles_figure(X, {}), "`fields` must be a dictionary with at least one"),
         (lambda: figures.mass_figure(T, {}, law), "`fields` must be a dictionary"),
-        (lambda: figures.mass_figure(T, fields(5, 7), T), "`law` must be a constraint"),
+        (lambda: figures.mass_figure(T, fields(5, 7), T), "`law` must be a law"),
         (lambda: figures.scores_figure(T, {}), "`scores` must be a dictionary"),
         (lambda: figures.front_figure({}), "`fronts` must be a dictionary"),
         (lambda: figures.precision_figure(T + 1, {}), "`scores` must be a dictionary"),
@@ -237,7 +237,7 @@ def test_what_cannot_be_drawn_is_refused():
         (lambda: figures.errors_figure(X, given, TRUTH[:3]), r"`truth` .* but has shape \(3,\)"),
         (lambda: figures.mass_figure(T[:2], fields(5, 7), law), r"has shape \(5,\)"),
         (lambda: figures.scores_figure(T, {"a": X}), r"`scores\['a'\]` must have one value"),
-        (lambda: figures.diagnosis(law), "`diagnosis` must come from `diagnose`; got Constraint"),
+        (lambda: figures.diagnosis(law), "`diagnosis` must come from `diagnose`; got Law"),
         (
             lambda: figures.diagnosis(pc.diagnose(pc.Diagonal(np.ones((2, 5, 7)), 1.0), law)),
             r"`diagnosis` must have one value for each of the 5 points, but has shape \(2, 5\)",

@@ -267,7 +267,6 @@ X = line(7)
         ("`x` must be finite", {"x": torch.where(X > 0.9, NAN, X)}),
         ("`x` is on meta but the field is on cpu", {"x": X.to("meta")}),
         ("`level` must be finite", {"level": NAN}),
-        ("`level` is torch.float32 but `field` is torch.float64", {"level": torch.ones(4)}),
         (r"`level` of shape \(7,\) does not fit the times of the field", {"level": X}),
         ("`rule` must be one of point, crossing; got 'points'. Did you mean", {"rule": "points"}),
         ("`start` must be one of left, right; got 'top'", {"start": "top"}),

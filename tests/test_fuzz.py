@@ -31,7 +31,6 @@ def test_the_oracle_tells_redundant_rows_from_contradictory_ones():
     assert posterior([0.0, 0.0], G, [1.0, 5.0, 6.0], variance=8.0).miss > 0.5
 
 
-@pytest.mark.xfail(strict=True, reason="wrong in 0.1.0")
 @pytest.mark.parametrize("kind", KINDS)
 def test_random_problems_are_solved_as_the_oracle_does(kind):
     first = KINDS.index(kind)

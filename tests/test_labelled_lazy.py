@@ -9,10 +9,7 @@ import pytest
 import xarray as xr
 
 from probconserv import InputError
-from probconserv.labelled import Law, check, enforce
-from probconserv.labelled._plan import Spread
-from probconserv.labelled._update import first_pass, outcome, second_pass, solve
-from probconserv.labelled._work import Work
+from probconserv.labelled import Law, check, enforce, enforce_file
 
 SPACE = ("lat", "lon")
 CHUNKS = [
@@ -163,9 +160,17 @@ def test_check_of_lazy_data_is_that_of_data_in_memory():
         assert [str(here).split("\n")[-1]] == [str(lazy).split("\n")[-1]]
 
 
+def from_file(folder, dataset, *laws, **how):
+    """What `enforce_file` makes of the dataset, and its report."""
+    source, target = folder / "in.nc", folder / "out.nc"
+    dataset.to_netcdf(source)
+    report = enforce_file(source, target, *laws, **how)
+    return xr.load_dataset(target), report
+
+
 @pytest.mark.parametrize("name", ["lev", "rows", "steps", "members"])
 @pytest.mark.parametrize("laws", LAWS)
-def test_the_solve_can_be_lazy_as_well(laws, name):
+def test_the_solve_can_be_lazy_as_well(tmp_path, laws, name):
     d = made().rename(lev=name)
     laws = [
         Law(
@@ -179,37 +184,39 @@ def test_the_solve_can_be_lazy_as_well(laws, name):
         for law in LAWS[laws]
     ]
     here = enforce(d, *laws, std="s", correlation=0.2)
-    work = Work.of(d.chunk(time=1), laws, Spread("s", None, 0.2), None)
-    assert work.one_pass
-    (plan,) = work.plans
-    found = second_pass(plan, solve(plan, first_pass(plan)))
-    np.testing.assert_allclose(found["u"][0].compute(), here.u, rtol=1e-10)
-    np.testing.assert_allclose(found["u"][1].compute(), here.s, rtol=1e-8)
+    out, _ = from_file(tmp_path, d, *laws, std="s", correlation=0.2, chunks={"time": 1})
+    np.testing.assert_allclose(out.u, here.u, rtol=1e-10)
+    np.testing.assert_allclose(out.s, here.s, rtol=1e-8)
 
 
-def test_the_solve_of_an_ensemble_can_be_lazy_as_well():
+def test_the_solve_of_an_ensemble_can_be_lazy_as_well(tmp_path):
     d, law = ensemble(), Law("u", SPACE, measure="area")
-    work = Work.of(d.chunk(time=1), [law], Spread(None, "member"), 0.5)
-    (plan,) = work.plans
-    found = second_pass(plan, solve(plan, first_pass(plan)))
-    watched, (after, below, _) = dask.compute(*outcome(plan, found, 0.5, {}))
+    out, report = from_file(tmp_path, d, law, member="member", minimum=0.5, chunks={"time": 1})
     here = enforce(d, law, member="member", minimum=0.5)
-    for new in (found, watched):
-        np.testing.assert_allclose(new["u"][0].compute(), here.u, rtol=1e-10)
+    np.testing.assert_allclose(out.u, here.u, rtol=1e-10)
     start = (d.u * d.area).sum(SPACE)[0]
+    after = report.budgets[0].after.transpose("time", "member")
     np.testing.assert_allclose(after, [start] * 3, rtol=1e-12)
-    assert {k: int(n) for k, n in below.items()} == json.loads(here.probconserv_report)[
-        "below_minimum"
-    ]
+    assert report.below == json.loads(here.probconserv_report)["below_minimum"]
 
 
-def test_blocks_that_do_not_hold_all_points_need_two_passes():
+@pytest.mark.parametrize(("chunks", "reads"), [({"time": 1}, 3), ({"lat": 2}, 4)])
+def test_only_blocks_that_do_not_hold_all_points_are_read_twice(
+    tmp_path, monkeypatch, chunks, reads
+):
+    seen, wrapper = [], xr.backends.netCDF4_.NetCDF4ArrayWrapper
+    before = wrapper._getitem
+
+    def counted(self, key):
+        seen.append(self.variable_name)
+        return before(self, key)
+
+    monkeypatch.setattr(wrapper, "_getitem", counted)
     law = Law("u", SPACE, total=30.0, measure="area")
-    assert Work.of(made().chunk(time=1), [law], Spread("s"), None).one_pass
-    assert Work.of(made(), [law], Spread("s"), None).one_pass
-    assert not Work.of(made().chunk(lat=2), [law], Spread("s"), None).one_pass
-    mixed = made().assign(s=made().s.chunk(lon=2))
-    assert not Work.of(mixed, [law], Spread("s"), None).one_pass
+    source = tmp_path / "in.nc"
+    made().to_netcdf(source)
+    enforce_file(source, None, law, std="s", chunks=chunks)
+    assert seen.count("u") == reads
 
 
 def test_what_is_wrong_with_lazy_data_is_said_at_the_call():

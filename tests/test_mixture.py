@@ -48,7 +48,7 @@ def test_the_spread_between_components_is_in_the_covariance_too(components, rng)
 @pytest.mark.parametrize("event_dims", [1, 2])
 def test_conditioning_multiplies_each_weight_by_its_evidence(components, law, event_dims):
     post = pc.condition(pc.Mixture(components, event_dims=event_dims), law)
-    seen = (law.weights**2 * components.variance).sum(-1) + law.noise_variance
+    seen = (law.map.weights**2 * components.variance).sum(-1) + law.noise_variance
     evidence = log_normal(law.residual(components.mean), seen)  # (S, T)
     if event_dims == 2:
         evidence = evidence.sum(-1)
@@ -82,7 +82,7 @@ def test_two_steps_equal_one(components, event_dims, noise, rng):
         torch.testing.assert_close(twice.variance, once.variance)
 
 
-def test_evidence_of_a_joint_constraint_after_a_per_time_one(components, law, rng):
+def test_evidence_of_a_joint_law_after_a_per_time_one(components, law, rng):
     joint = pc.linear(normal(2, *SHAPE, rng=rng), normal(2, rng=rng), noise=0.5)
     mixture = pc.Mixture(components)
     once = pc.condition(mixture, law, joint)
@@ -96,7 +96,7 @@ def test_low_rank_components(rng, law):
         normal(5, *SHAPE, rng=rng), normal(3, 5, *SHAPE, rng=rng), uniform(5, *SHAPE, rng=rng), 2
     )
     post = pc.condition(pc.Mixture(components), law)
-    means, own = components.mean, components.residual.variance
+    means, own = components.mean, components.rest
     fields = [pc.LowRank(means[i], components.factor[:, i], own[i], 2) for i in range(5)]
     alone = [pc.condition(field, law).log_evidence for field in fields]
     torch.testing.assert_close(post.weights, torch.stack(alone).softmax(0))
@@ -171,6 +171,8 @@ def test_intervals_are_those_of_the_mixture(rng):
     assert float(inside) == pytest.approx(0.9, abs=0.01)
     below = (draws < low).double().mean()
     assert float(below) == pytest.approx(0.05, abs=0.005)
+    torch.testing.assert_close(mixture.quantile(0.05), low)
+    torch.testing.assert_close(mixture.quantile(0.95), high)
 
 
 def test_to_moves_components_and_weights(components):

@@ -335,10 +335,12 @@ def test_bad_input_is_refused(network, tmp_path):
         network.predict((one, one, one), grid, samples=0)
     with pytest.raises(ValueError, match=r"`problem` must be one of .*Did you mean 'stefan'"):
         load("stephan")
-    with pytest.raises(
-        ValueError, match=r"no weights stefan-anp-ours. There are: .*stefan-anp-mod"
-    ):
+    with pytest.raises(ValueError, match=r"`model` must be one of .*Did you mean 'emulator'"):
+        load("stefan", model="emulater")
+    with pytest.raises(ValueError, match=r"`recipe` must be modern or paper .* anp; got 'ours'"):
         load("stefan", recipe="ours")
+    with pytest.raises(ValueError, match=r"`recipe` must be modern for .* emulator; got 'paper'"):
+        load("stefan", model="emulator", recipe="paper")
     (tmp_path / "torn.safetensors").write_bytes(b"\x10\x00\x00\x00\x00\x00\x00\x00{}")
     with pytest.raises(ValueError, match="is not a file that this library wrote"):
         open_weights(tmp_path / "torn.safetensors")

@@ -1,218 +1,178 @@
-"""The algebra of the two passes on arrays, against dense matrices; blocks against the whole."""
+"""Laws over blocks of points: in memory and in any chunks, against dense matrices and the core."""
 
+import dask
 import numpy as np
 import pytest
+import torch
+import xarray as xr
 from oracle import kalman
 
+import probconserv as pc
 from probconserv import InfeasibleError, InputError
-from probconserv.labelled._passes import Members, Moments
-from probconserv.labelled._terms import (
-    Layout,
-    Term,
-    adjoint,
-    counted,
-    quadratic,
-    seen_totals,
-    squares,
-    totals,
-    uncounted,
-)
+from probconserv.labelled import Law, enforce, enforce_file
 
-INDICES, POINTS = 3, 7
-LABELS = np.array([0, 2, 1, 1, 0, 2, 2])
+TIMES, POINTS = 3, 7
+BASINS = np.array([0, 2, 1, 1, 0, 2, 2])
+CUTS = [None, {"time": 1}, {"x": 4}, {"x": 2, "time": 2}]
+B = np.array([2.0, -1.0, 4.0, 1.5])
 
 
-def terms(varies):
-    """Two laws: three regions, and everything with some weights of 0 and some below."""
+@pytest.fixture(autouse=True)
+def one_thread():
+    with dask.config.set(scheduler="synchronous"):
+        yield
+
+
+def cut(dataset, chunks):
+    return dataset if chunks is None else dataset.chunk(chunks)
+
+
+def made(varies):
+    """Regions with a total each, and everything with some weights of 0 and some below."""
     rng = np.random.default_rng(5)
-    lead = INDICES if varies else 1
-    regions = rng.uniform(0.5, 2, (lead, POINTS))
-    whole = rng.normal(size=(1, POINTS)) * [1, 1, 0, 1, 1, 0, 1]
-    return [Term(regions, LABELS, 0, 3), Term(whole, None, 3, 1)]
+    cells = rng.uniform(0.5, 2, (TIMES if varies else 1, POINTS)) + np.zeros((TIMES, 1))
+    whole = rng.normal(size=POINTS) * [1, 1, 0, 1, 1, 0, 1]
+    mean, std = rng.normal(size=(TIMES, POINTS)), rng.uniform(0.5, 2, (TIMES, POINTS))
+    mean[2, 3] = np.nan
+    dims = ("time", "x")
+    return xr.Dataset(
+        {
+            "u": (dims, mean),
+            "s": (dims, std),
+            "cells": (dims, cells) if varies else ("x", cells[0]),
+            "whole": ("x", whole),
+            "basin": ("x", BASINS),
+        }
+    )
 
 
-def matrix(given, rows, index):
-    """G of an index, (K, P), point by point."""
-    G = np.zeros((rows, POINTS))
-    for term in given:
-        for point in range(POINTS):
-            row = term.first + (0 if term.labels is None else term.labels[point])
-            G[row, point] += term.weights[index if len(term.weights) > 1 else 0, point]
-    return G
+def laws_of(count, noise):
+    regions = xr.DataArray(B[:3], {"basin": [0, 1, 2]}, "basin")
+    first = Law("u", "x", total=regions, measure="cells", regions="basin", noise=noise)
+    second = Law({"u": "whole"}, "x", total=B[3], measure=1.0, noise=noise)
+    return [first, second][:count]
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(6)
+def matrix(dataset, count, time):
+    """G of a time, (K, P)."""
+    cells = np.broadcast_to(dataset.cells.values, (TIMES, POINTS))[time]
+    parts = [cells * (n == BASINS) for n in range(3)]
+    return np.stack(parts + [dataset.whole.values] * (count - 1))
 
 
-@pytest.mark.parametrize("varies", [False, True])
-def test_sums_and_their_way_back_are_those_of_the_matrix(rng, varies):
-    given, u = terms(varies), rng.normal(size=(INDICES, POINTS))
-    coefficients = rng.normal(size=(INDICES, 4))
-    for i in range(INDICES):
-        G = matrix(given, 4, i)
-        np.testing.assert_allclose(totals(u, given, 4)[i], G @ u[i], atol=1e-14)
-        np.testing.assert_allclose(adjoint(given, coefficients)[i], G.T @ coefficients[i])
-
-
-@pytest.mark.parametrize("varies", [False, True])
-def test_products_of_the_rows_are_those_of_the_matrix(rng, varies):
-    given, variance = terms(varies), rng.uniform(1, 2, (INDICES, POINTS))
-    inverse = rng.normal(size=(INDICES, 4, 4))
-    inverse = inverse + inverse.swapaxes(-1, -2)
-    for i in range(INDICES):
-        G = matrix(given, 4, i)
-        S = G @ np.diag(variance[i]) @ G.T
-        np.testing.assert_allclose(squares(variance, given, 4, False)[i], S, atol=1e-14)
-        wanted = np.diag(G.T @ inverse[i] @ G)
-        np.testing.assert_allclose(quadratic(given, inverse, False)[i], wanted, atol=1e-13)
-
-
-def test_the_rows_of_a_single_law_need_only_a_diagonal(rng):
-    given, variance = terms(True)[:1], rng.uniform(1, 2, (INDICES, POINTS))
-    full = squares(variance, given, 3, False)
-    np.testing.assert_allclose(squares(variance, given, 3, True), np.einsum("ikk->ik", full))
-    assert np.count_nonzero(full) == INDICES * 3
-    inverse = rng.uniform(1, 2, (INDICES, 3))
-    wanted = quadratic(given, inverse[:, :, None] * np.eye(3), False)
-    np.testing.assert_allclose(quadratic(given, inverse, True), wanted)
-
-
-def test_ones_summed_with_weights_that_change_have_a_row_for_each_index():
-    sizes = totals(np.ones((1, POINTS)), terms(True), 4)
-    assert sizes.shape == (INDICES, 4)
-    np.testing.assert_allclose(sizes[2], matrix(terms(True), 4, 2).sum(1))
-
-
-def test_missing_values_are_found_wherever_they_are(rng):
-    u = rng.normal(size=(INDICES, POINTS)).astype(np.float32)
-    total, seen, missing = seen_totals(u, terms(False), 4)
-    assert (missing, seen.dtype) == (None, np.float64)
-    u[1, 2] = np.nan
-    total, seen, missing = seen_totals(u, terms(False), 4)
-    assert np.argwhere(missing).tolist() == [[1, 2]]
-    filled = np.nan_to_num(u[1].astype(float))
-    np.testing.assert_allclose(total[1], matrix(terms(False), 4, 1) @ filled)
-
-
-def test_a_point_that_no_law_counts_is_known():
-    whole = terms(False)[1]
-    assert uncounted(terms(False)) is None
-    assert np.flatnonzero(uncounted([whole])).tolist() == [2, 5]
-    np.testing.assert_array_equal(counted([whole])[0], [1, 1, 0, 1, 1, 0, 1])
-
-
-@pytest.mark.parametrize("lead", [(), (INDICES,), (2, INDICES)])
-def test_a_layout_gives_back_what_it_packed(rng, lead):
-    layout = Layout({"a": (), "b": (4,), "c": (2, 3)})
-    parts = {name: rng.normal(size=(6, *shape)) for name, shape in layout.shapes.items()}
-    packed = layout.pack(parts)
-    assert packed.shape == (6, layout.size) == (6, 11)
-    found = layout.unpack(packed[: int(np.prod(lead))].reshape(*lead, 11))
-    for name, shape in layout.shapes.items():
-        assert found[name].shape == (*lead, *shape)
-        np.testing.assert_array_equal(
-            found[name].ravel(), parts[name][: int(np.prod(lead))].ravel()
-        )
-
-
-def in_blocks(kind, arrays, given, cut):
-    """The sums of two blocks of points, added."""
-
-    def part(where):
-        here = [
-            Term(
-                t.weights[:, where], None if t.labels is None else t.labels[where], t.first, t.rows
-            )
-            for t in given
-        ]
-        return kind.summed(*(array[:, where] for array in arrays), here)
-
-    return part(slice(cut)) + part(slice(cut, None))
-
-
+@pytest.mark.parametrize("chunks", CUTS, ids=str)
 @pytest.mark.parametrize("noise", [0.0, 0.6])
 @pytest.mark.parametrize("correlation", [0.0, 0.3])
-@pytest.mark.parametrize("laws", [1, 2])
+@pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("varies", [False, True])
-def test_moments_in_blocks_are_the_dense_posterior(rng, varies, laws, correlation, noise):
-    given = terms(varies)[:laws]
-    rows = 3 if laws == 1 else 4
-    kind = Moments(("law",) * rows, laws == 1, correlation)
-    mean, std = rng.normal(size=(INDICES, POINTS)), rng.uniform(0.5, 2, (INDICES, POINTS))
-    mean[2, 3] = np.nan
-    value, noises = rng.normal(size=(INDICES, rows)), np.full((INDICES, rows), noise)
-    steps = kind.solved(in_blocks(kind, [mean, std], given, 4), value, noises)
-    new, spread = kind.mean(mean, std, given, steps), kind.std(std, mean, given, steps)
-    for i in range(INDICES):
-        here = np.isfinite(mean[i])
-        m, s, G = mean[i, here], std[i, here], matrix(given, rows, i)[:, here]
+def test_mean_and_std_are_the_dense_posterior(varies, count, correlation, noise, chunks):
+    d = made(varies)
+    out = enforce(cut(d, chunks), *laws_of(count, noise), std="s", correlation=correlation)
+    mean, std = out.u.values, out.s.values
+    for t in range(TIMES):
+        here = d.u[t].notnull().values
+        m, s, G = d.u.values[t, here], d.s.values[t, here], matrix(d, count, t)[:, here]
         sigma = correlation * np.outer(s, s) + (1 - correlation) * np.diag(s**2)
-        wanted, covariance = kalman(m, sigma, G, value[i], noise)
-        np.testing.assert_allclose(new[i, here], wanted, atol=1e-11)
-        np.testing.assert_allclose(spread[i, here] ** 2, np.diag(covariance), atol=1e-11)
-        np.testing.assert_array_equal(spread[i, ~here], std[i, ~here])
+        wanted, covariance = kalman(m, sigma, G, B[: len(G)], noise)
+        np.testing.assert_allclose(mean[t, here], wanted, atol=1e-11)
+        np.testing.assert_allclose(std[t, here] ** 2, np.diag(covariance), atol=1e-11)
+        np.testing.assert_array_equal(std[t, ~here], d.s.values[t, ~here])
 
 
+@pytest.mark.parametrize("chunks", CUTS, ids=str)
 @pytest.mark.parametrize("noise", [0.0, 0.6])
 @pytest.mark.parametrize("shrinkage", [0.0, 0.3])
-@pytest.mark.parametrize("laws", [1, 2])
-def test_members_in_blocks_have_the_dense_posterior_mean(rng, laws, shrinkage, noise):
-    given, members = terms(False)[:laws], 9
-    rows = 3 if laws == 1 else 4
-    kind = Members(("law",) * rows, laws == 1, members, shrinkage)
-    x = rng.normal(size=(INDICES, POINTS, members))
-    value, noises = rng.normal(size=(INDICES, 1, rows)), np.full((INDICES, rows), noise)
-    steps = kind.solved(in_blocks(kind, [x], given, 2), value, noises)
-    new = kind.each(x, given, steps)
-    for i in range(INDICES):
-        G, sigma = matrix(given, rows, i), np.cov(x[i])
+@pytest.mark.parametrize("count", [1, 2])
+def test_members_have_the_dense_posterior_mean(count, shrinkage, noise, chunks):
+    x = np.random.default_rng(6).normal(size=(9, TIMES, POINTS))
+    d = made(False).drop_vars(["s"]).assign(u=(("member", "time", "x"), x))
+    laws = laws_of(count, noise)
+    new = enforce(cut(d, chunks), *laws, member="member", shrinkage=shrinkage).u.values
+    for t in range(TIMES):
+        G, sigma = matrix(d, count, t), np.cov(x[:, t].T)
         sigma = (1 - shrinkage) * sigma + shrinkage * np.diag(np.diag(sigma))
-        mean, covariance = kalman(x[i].mean(-1), sigma, G, value[i, 0], noise)
-        np.testing.assert_allclose(new[i].mean(-1), mean, atol=1e-11)
+        mean, covariance = kalman(x[:, t].mean(0), sigma, G, B[: len(G)], noise)
+        np.testing.assert_allclose(new[:, t].mean(0), mean, atol=1e-11)
         if not shrinkage:
-            np.testing.assert_allclose(np.cov(new[i]), covariance, atol=1e-11)
+            np.testing.assert_allclose(np.cov(new[:, t].T), covariance, atol=1e-11)
         if not noise:
-            np.testing.assert_allclose(
-                G @ new[i], value[i, 0][:, None] + np.zeros(members), atol=1e-10
-            )
+            np.testing.assert_allclose(new[:, t] @ G.T, np.tile(B[: len(G)], (9, 1)), atol=1e-10)
 
 
-def test_laws_of_very_different_units_are_solved_together(rng):
-    small, large = np.full((1, POINTS), 1e-9), rng.uniform(1e8, 1e9, (1, POINTS))
-    given = [Term(small, None, 0, 1), Term(large, None, 1, 1)]
-    kind = Moments(("mass", "energy"), False)
-    mean, std = rng.normal(size=(INDICES, POINTS)), rng.uniform(0.5, 2, (INDICES, POINTS))
-    value = np.array([[2e-9, 3e9]] * INDICES)
-    steps = kind.solved(kind.summed(mean, std, given), value, np.zeros((INDICES, 2)))
-    found = totals(kind.mean(mean, std, given, steps), given, 2)
-    np.testing.assert_allclose(found, value, rtol=1e-11)
+@pytest.mark.parametrize("chunks", CUTS, ids=str)
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_shrinkage_that_is_found_is_that_of_the_core(count, chunks):
+    x = np.random.default_rng(7).normal(size=(9, TIMES, POINTS)) + np.arange(9)[:, None, None] / 2
+    d = made(False).drop_vars(["s"]).assign(u=(("member", "time", "x"), x))
+    out = enforce(cut(d, chunks), *laws_of(count, 0.0), member="member")
+    field = pc.LowRank.from_samples(torch.tensor(x))
+    parts = [d.cells.values * (n == BASINS) for n in range(3)]
+    laws = [pc.linear(np.stack(parts), B[:3]), pc.cells(d.whole.values, float(B[3]))]
+    post = pc.condition(field, *laws[:count])
+    np.testing.assert_allclose(out.u.mean("member"), post.mean, atol=1e-10)
 
 
-def solved(mean, std, value=1.0):
-    kind = Moments(("heat",), True)
-    given = [Term(np.ones((1, POINTS)), None, 0, 1)]
-    return kind.solved(kind.summed(mean, std, given), np.full((1, 1), value), np.zeros((1, 1)))
+@pytest.mark.parametrize("chunks", [None, {"x": 100}, {"time": 1}], ids=str)
+@pytest.mark.parametrize("correlation", [0.0, 0.5])
+def test_nearly_equal_laws_hold_as_exactly_in_blocks(tmp_path, correlation, chunks):
+    rng = np.random.default_rng(8)
+    u, std = rng.normal(2, 1, (2, 400)), rng.uniform(0.2, 1.5, (2, 400))
+    weights = np.stack([np.ones(400), 1 + 1e-5 * rng.normal(size=400)])
+    totals = weights @ (u + 0.1 * rng.normal(size=400))[0]
+    d = xr.Dataset({"u": (("time", "x"), u), "s": (("time", "x"), std)})
+    pairs = list(zip(weights, map(float, totals), strict=True))
+    laws = [Law("u", "x", total=b, measure=xr.DataArray(w, dims="x")) for w, b in pairs]
+    if chunks is None:
+        out = enforce(d, *laws, std="s", correlation=correlation)
+    else:
+        source, target = tmp_path / "in.nc", tmp_path / "out.nc"
+        d.to_netcdf(source)
+        enforce_file(source, target, *laws, std="s", correlation=correlation, chunks=chunks)
+        out = xr.load_dataset(target)
+    terms = np.abs(out.u.values) @ np.abs(weights).T + np.abs(totals)
+    assert np.max(np.abs(out.u.values @ weights.T - totals) / terms) < 1e-13
+    field = pc.LowRank.correlated(u, std**2, correlation) if correlation else pc.Diagonal(u, std**2)
+    post = pc.condition(field, *(pc.cells(w, b) for w, b in pairs))
+    np.testing.assert_allclose(out.u.values, post.mean, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(out.s.values, post.std, rtol=1e-4)
+
+
+def test_laws_of_very_different_units_are_solved_together():
+    rng = np.random.default_rng(9)
+    small, large = np.full(POINTS, 1e-9), rng.uniform(1e8, 1e9, POINTS)
+    d = made(False).assign(u=(("time", "x"), rng.normal(size=(TIMES, POINTS))))
+    pairs = ((small, 2e-9), (large, 3e9))
+    laws = [Law("u", "x", total=b, measure=xr.DataArray(w, dims="x")) for w, b in pairs]
+    out = enforce(d, *laws, std="s").u.values
+    np.testing.assert_allclose(out @ np.stack([small, large]).T, [[2e-9, 3e9]] * 3, rtol=1e-11)
+
+
+def plain(mean, std, total=1.0):
+    d = xr.Dataset({"u": ("x", np.full(POINTS, mean)), "s": ("x", std)})
+    return enforce(d, Law("u", "x", total=total, measure=1.0, name="heat"), std="s")
 
 
 @pytest.mark.parametrize("bad", [-1.0, np.nan, np.inf])
 def test_a_std_that_is_none_is_refused(bad):
-    std = np.ones((1, POINTS))
-    std[0, 2] = bad
+    std = np.ones(POINTS)
+    std[2] = bad
     with pytest.raises(InputError, match="`std` is negative, infinite or missing at points that"):
-        solved(np.zeros((1, POINTS)), std)
+        plain(0.0, std)
 
 
 def test_a_field_that_is_infinite_is_refused():
-    with pytest.raises(
-        InputError, match=r"has infinite values. Missing ones are NaN or _FillValue"
-    ):
-        solved(np.full((1, POINTS), np.inf), np.ones((1, POINTS)))
+    with pytest.raises(InputError, match=r"has infinite values. Missing ones are NaN"):
+        plain(np.inf, np.ones(POINTS))
 
 
 def test_rows_that_nothing_can_move_must_hold():
-    zeros = np.zeros((1, POINTS))
     with pytest.raises(InfeasibleError, match="1 totals cannot be met, the first of `heat`, by 1:"):
-        solved(zeros, zeros)
-    assert not solved(zeros, zeros, value=0.0).any()
+        plain(0.0, np.zeros(POINTS))
+    assert not plain(0.0, np.zeros(POINTS), total=0.0).u.values.any()
+
+
+def test_a_row_that_contradicts_others_is_named():
+    d = made(False).fillna(0.0)
+    laws = [Law("u", "x", total=b, measure=1.0, name=name) for b, name in ((1.0, "a"), (2.0, "b"))]
+    with pytest.raises(InfeasibleError, match="3 totals cannot be met, the first of `b`, by 1:"):
+        enforce(d, *laws, std="s")

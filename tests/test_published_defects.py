@@ -45,8 +45,9 @@ def test_every_function_of_a_batch_meets_its_own_total_only(rng):
 
 
 def test_posterior_samples_have_the_posterior_variance_not_its_root(rng):
-    prior = pc.Diagonal(normal(3, 6, rng=rng), 1e-4)
-    post = pc.condition(prior, pc.integral(torch.arange(6.0).double(), 0.0, noise=1e-3))
+    prior, x = pc.Diagonal(normal(3, 6, rng=rng), 1e-4), torch.arange(6.0).double()
+    total = torch.trapezoid(prior.mean, x) + 0.02
+    post = pc.condition(prior, pc.integral(x, total, noise=1e-3))
     draws = post.sample(20_000, rng)
     torch.testing.assert_close(draws.var(0), post.variance, rtol=0.08, atol=0)
 

@@ -4,11 +4,20 @@ import numpy as np
 import pytest
 import scipy.linalg
 import torch
-from oracle import normal, uniform
+from oracle import (
+    covariance,
+    exact_residual,
+    field_of,
+    kalman,
+    laws_of,
+    normal,
+    posterior,
+    stacked,
+    uniform,
+)
 
 import probconserv as pc
 from probconserv._banded import Pentadiagonal
-from probconserv._systems import _independent
 
 
 @pytest.fixture
@@ -87,7 +96,7 @@ def test_joint_low_rank_at_201_times_with_two_threads(rng, two_threads):
     prior = pc.LowRank(normal(201, 21, rng=rng), normal(30, 201, 21, rng=rng), 0.1, event_dims=2)
     law = pc.integral(torch.linspace(0, 1, 21, dtype=torch.float64), normal(201, rng=rng))
     post = pc.condition(prior, law)
-    F, G = prior.factor.flatten(1).numpy(), np.kron(np.eye(201), law.weights.numpy())
+    F, G = prior.factor.flatten(1).numpy(), np.kron(np.eye(201), law.map.weights.numpy())
     sigma = F.T @ F + 0.1 * np.eye(201 * 21)
     cross = sigma @ G.T
     solve = scipy.linalg.cho_factor(G @ cross)
@@ -108,15 +117,37 @@ def test_many_rows_on_a_joint_low_rank_field_need_no_square_matrix(rng):
     assert (post.variance > 0).all()
 
 
-def test_independent_rows_are_found_in_each_matrix_of_a_batch(rng):
-    roots = normal(3, 6, 4, rng=rng)
-    roots[1, 2] = roots[1, 0]
-    roots[2, :, 2:] = 0
-    matrix = roots @ roots.mT
-    scale = matrix.diagonal(dim1=-2, dim2=-1).rsqrt()
-    least = torch.full((3, 6), 1e-13, dtype=torch.float64)
-    keep = _independent(matrix * scale[:, None] * scale[..., None], least)
-    assert keep.sum(-1).tolist() == [4, 4, 2]
-    for one, chosen in zip(matrix, keep, strict=True):
-        part = one[chosen][:, chosen]
-        assert torch.linalg.matrix_rank(part) == len(part)
+@pytest.mark.parametrize("law", ["smoothness", "smoothness and integral", "all of the paper"])
+@pytest.mark.parametrize("kind", ["diagonal", "low rank few 1", "low rank few 2"])
+def test_five_diagonals_at_many_times_give_the_dense_posterior(kind, law, rng):
+    """40 times take the matrix of five diagonals, where 4 take a dense one."""
+    shape = (40, 7)
+    field, laws = field_of(kind, shape, rng), laws_of(law, shape, rng)
+    post = pc.condition(field, *laws)
+    mean, sigma = posterior(field.mean.numpy().ravel(), covariance(field), laws, shape)
+    np.testing.assert_allclose(post.mean.numpy().ravel(), mean, atol=1e-8)
+    np.testing.assert_allclose(post.variance.numpy().ravel(), np.diag(sigma), atol=1e-8)
+    np.testing.assert_allclose(covariance(post), sigma, atol=1e-8)
+    G, b, r = (torch.from_numpy(part) for part in stacked(laws, shape))
+    total = G @ torch.from_numpy(covariance(field)) @ G.T + r.diag()
+    seen = torch.distributions.MultivariateNormal(G @ field.mean.flatten(), total)
+    torch.testing.assert_close(post.log_evidence.sum(), seen.log_prob(b), rtol=1e-8, atol=1e-8)
+    assert max(exact_residual(one, post.sample(9, rng)) for one in laws) < 1e-12
+
+
+@pytest.mark.parametrize("kind", ["diagonal", "low rank", "dense"])
+def test_rows_that_follow_from_others_are_found_in_each_part_of_a_batch(kind, rng):
+    """Six rows on eight points, of rank 6, 5 and 2, with values that agree."""
+    rows, truth = normal(3, 6, 8, rng=rng), normal(3, 8, rng=rng)
+    rows[1, 2] = rows[1, 0]
+    rows[2] = normal(6, 2, rng=rng) @ rows[2, :2]
+    mean, variance, factor = normal(3, 8, rng=rng), uniform(3, 8, rng=rng), normal(9, 3, 8, rng=rng)
+    low = pc.LowRank(mean, factor, variance)
+    field = {"diagonal": pc.Diagonal(mean, variance), "low rank": low}.get(kind)
+    field = pc.Dense(mean, low.covariance()) if field is None else field
+    law = pc.linear(rows, (rows @ truth[..., None])[..., 0], batch_dims=1)
+    post = pc.condition(field, law)
+    for i, (G, b) in enumerate(zip(rows.numpy(), law.value.numpy(), strict=True)):
+        wanted, left = kalman(mean[i].numpy(), field.covariance()[i].numpy(), G, b)
+        np.testing.assert_allclose(post.mean[i], wanted, atol=1e-8)
+        np.testing.assert_allclose(post.covariance()[i], left, atol=1e-8)

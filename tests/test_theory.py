@@ -1,12 +1,13 @@
-"""The paper's theorem and lemmas as properties of random fields, grids and constraints."""
+"""The paper's theorem and lemmas as properties of random fields, grids and laws."""
 
 from itertools import pairwise
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle import grid, matrix, normal, uniform
+from oracle import exact_residual, grid, matrix, normal, uniform
 from scipy.linalg import lapack
 
 import probconserv as pc
@@ -27,12 +28,12 @@ class Case:
             self.prior = pc.Dense(self.mean, root @ root.mT / points)
         self.sigma = self.prior.covariance()[0].numpy()
         self.rows = normal(rows, points, rng=rng)
-        self.rows[0] = pc.integral(grid(points, rng), 0.0).weights
+        self.rows[0] = pc.integral(grid(points, rng), 0.0).map.weights
         self.u = normal(1, points, rng=rng)
         self.b = self.rows @ self.u[0]
         self.G, self.mu, self.truth = self.rows.numpy(), self.mean[0].numpy(), self.u[0].numpy()
 
-    def post(self, noise: float) -> pc.Conditioned:
+    def post(self, noise: float) -> pc.Posterior:
         return pc.condition(self.prior, pc.linear(self.rows, self.b, noise=noise))
 
     def means(self) -> list[np.ndarray]:
@@ -185,6 +186,7 @@ def test_apply_and_adjoint_are_transposes_on_random_grids(seed, shape, noise, ru
         np.testing.assert_allclose(law.adjoint(v, shape).flatten(), G.T @ v.flatten().numpy())
 
 
+@pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")  # of fields with scale 1e-6
 @given(st.integers(0, 2**31), shapes, st.integers(1, 30), st.booleans())
 def test_random_fields_on_random_grids_conserve(seed, shape, rank, joint):
     rng = torch.Generator().manual_seed(seed)
@@ -194,8 +196,6 @@ def test_random_fields_on_random_grids_conserve(seed, shape, rank, joint):
     )
     law = pc.integral(grid(shape[1], rng), normal(shape[0], rng=rng))
     post = pc.condition(field, law)
-    rows = law.rows(shape)
     for u in (post.mean, post.sample(3, rng)):
-        size = rows.operator.magnitude(u) + law.value.abs()
-        assert (law.residual(u).abs() <= 1e-12 * size).all()
+        assert exact_residual(law, u) < 1e-12
     assert (post.variance >= 0).all()

@@ -2,12 +2,14 @@
 
 import sys
 
+from ._extras import missing
+
 
 def main() -> None:
     try:
         from .cli import main as run
     except ModuleNotFoundError as error:
-        sys.exit(f"probconserv: no {error.name} here; pip install 'probconserv[cli,plots]'")
+        sys.exit(f"probconserv: {missing(error.name, 'cli', 'plots')}")
     run()
 
 

@@ -13,7 +13,8 @@ from torch import Tensor
 
 def blocks(x: Tensor, shape: Sequence[int], event_dims: int) -> Tensor:
     lead, event = shape[: len(shape) - event_dims], shape[len(shape) - event_dims :]
-    return x.reshape(-1, *lead, math.prod(event)).movedim(0, -2)
+    more = math.prod(x.shape[: x.ndim - len(shape)])  # not -1, which an empty batch leaves open
+    return x.reshape(more, *lead, math.prod(event)).movedim(0, -2)
 
 
 def unblocks(rows: Tensor, shape: Sequence[int]) -> Tensor:
@@ -42,9 +43,3 @@ def root_of(x: Tensor) -> Tensor:
     """The square root, with gradient 0 instead of infinity at 0."""
     positive = x > 0
     return torch.where(positive, torch.where(positive, x, 1.0).sqrt(), 0.0)
-
-
-def take(x: Tensor, index: Tensor) -> Tensor:
-    """x[index[n, b], b] for every batch position b: (S, *batch, *rest) -> (n, *batch, *rest)."""
-    index = index.reshape(*index.shape, *[1] * (x.ndim - index.ndim))
-    return torch.take_along_dim(x, index, dim=0)

@@ -1,8 +1,9 @@
-"""Statements about a field, as constraints: integrals, cells, smoothness, ends, start, matrices."""
+"""Statements about fields, as laws: integrals, cells, regions, ends, start, matrices."""
 
 import math
-from collections.abc import Sequence
-from numbers import Integral, Real
+from collections.abc import Mapping, Sequence
+from numbers import Integral
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,18 +12,10 @@ from torch import Tensor
 from . import _checks as check
 from ._blocks import root_of
 from ._checks import ArrayLike
-from ._constraints import (
-    Boundary,
-    Constraint,
-    Initial,
-    Linear,
-    Periodic,
-    Smoothness,
-    Times,
-    Weighted,
-)
 from ._errors import InputError
-from ._quadrature import RULES
+from ._laws import Law, Times
+from ._maps import Join, Map, Matrix, Regions, SecondDifferences, Select, Sum
+from ._quadrature import RULES, Rule, periodic_weights
 
 NOISE_HINT = "It is a standard deviation; 0 asks for exact conservation."
 
@@ -30,87 +23,184 @@ NOISE_HINT = "It is a standard deviation; 0 asks for exact conservation."
 def integral(
     coords: ArrayLike | tuple[ArrayLike, ...],
     value: ArrayLike,
-    rule: str = "trapezoid",
+    rule: Rule = "trapezoid",
     noise: ArrayLike = 0.0,
-    mask: ArrayLike | None = None,
+    where: ArrayLike | None = None,
     times: Times | None = None,
-) -> Constraint:
+    period: float | None = None,
+    of: str = "",
+) -> Law:
     """The integral of u over the last axes is `value`, one row per time: G u(t) = b(t).
 
-    coords: the points x of the last axis, (M,), increasing; a tuple of two or three such arrays
-    for the last two or three axes. value: b, a number or (..., T). rule: left, right, trapezoid
-    (the paper's), simpson, or cell, for which coords are the M + 1 edges of cells and the field
-    holds cell averages. noise: standard deviation sigma_G, a number or one per row; 0 is exact.
-    mask: True where a point is left out, shaped as the last axes. times: indices, a slice or a
-    boolean mask: the times at which the law holds; then value has one entry for each.
+    Parameters
+    ----------
+    coords
+        The points x of the last axis, (M,), increasing; a tuple of two or three such arrays for the
+        last two or three axes.
+    value
+        b, a number or (..., T).
+    rule
+        left, right, trapezoid (the paper's), simpson; cell, for which coords are the M + 1 edges of
+        cells and the field holds cell averages; or periodic, for points of one period without its
+        end.
+    noise
+        Standard deviation sigma_G, a number or one per row; 0 is exact.
+    where
+        True where a point counts, shaped as the last axes.
+    times
+        Indices, a slice or booleans: the times at which the law holds; then value has one entry for
+        each.
+    period
+        Of the rule periodic, if the points are not evenly spaced.
+    of
+        The name of the field, in a state of several.
 
+    Examples
+    --------
     >>> law = integral([0.0, 0.5, 1.0], 2.0)
     >>> law.apply([[1.0, 1.0, 1.0], [0.0, 4.0, 0.0]])
     tensor([1., 2.], dtype=torch.float64)
     """
-    check.choice("rule", rule, RULES)
+    check.choice("rule", rule, [*RULES, "periodic"])
+    if period is not None and rule != "periodic":
+        raise InputError(f"`period` goes with rule='periodic', not with {rule!r}.")
     axes = coords if isinstance(coords, tuple) else (coords,)
     if not 1 <= len(axes) <= 3:
         raise InputError(f"`coords` must name one to three axes, got {len(axes)}.")
-    weights = torch.ones((), dtype=torch.float64)
+    weights = None
     for number, axis in enumerate(axes):
         name = "coords" if len(axes) == 1 else f"coords[{number}]"
-        x = check.tensor(name, axis)
+        x = check.wide(name, axis)
         check.increasing(name, x)
-        one = RULES[rule](x)
-        weights = one if number == 0 else _outer(name, weights, one)
-    law = _weighted("integral", weights, len(axes), value, noise, mask, times)
-    if len(axes) == 1 and mask is None:
-        law.quadrature = x, rule
-    return law
+        one = periodic_weights(x, period) if rule == "periodic" else RULES[rule](x)
+        weights = one if weights is None else weights[..., None] * one.to(weights.device)
+    assert weights is not None
+    one_axis = (x, rule) if len(axes) == 1 and where is None and rule != "periodic" else None
+    maps = {check.name_of_field(of): Sum(_counting(weights, where, len(axes)), len(axes))}
+    return _law("integral", maps, value, noise, times, one_axis)
 
 
 def cells(
-    volumes: ArrayLike,
+    volumes: ArrayLike | Mapping[str, ArrayLike],
     value: ArrayLike,
     noise: ArrayLike = 0.0,
-    mask: ArrayLike | None = None,
+    where: ArrayLike | None = None,
     times: Times | None = None,
     space_dims: int | None = None,
-) -> Constraint:
+    of: str = "",
+) -> Law:
     """The sum of `volumes` times u over the last axes is `value`, one row per time.
 
-    volumes: cell volumes or areas, shaped as the last axes of the field; with `space_dims` given
-    they may have batch and time axes before those. The rest is as in `integral`.
+    Parameters
+    ----------
+    volumes
+        Cell volumes or areas, shaped as the last axes of the field; with `space_dims` given they
+        may have batch and time axes before those, and signs. By name for a sum over several fields
+        of a state: {"rain": areas, "snow": 0.9 * areas}.
+    value, noise, where, times, of
+        As in `integral`.
 
+    Examples
+    --------
     >>> cells([1.0, 3.0], value=4.0).residual([[1.0, 1.0]])
     tensor([0.], dtype=torch.float64)
     """
-    weights = check.tensor("volumes", volumes)
-    dims = weights.ndim if space_dims is None else space_dims
-    if not isinstance(dims, Integral) or not 1 <= dims <= weights.ndim:
+    maps: dict[str, Map] = {}
+    for name, given in _by_name(volumes, of).items():
+        weights = check.wide("volumes", given)
+        dims = weights.ndim if space_dims is None else space_dims
+        if not isinstance(dims, Integral) or not 0 <= dims <= weights.ndim:
+            raise InputError(
+                f"`space_dims`: `volumes` of shape {tuple(weights.shape)} cannot have {dims!r} "
+                "axes of space."
+            )
+        maps[name] = Sum(_counting(weights, where, int(dims)), int(dims))
+    return _law("cells", maps, value, noise, times)
+
+
+def regions(
+    labels: ArrayLike,
+    value: ArrayLike,
+    volumes: ArrayLike = 1.0,
+    noise: ArrayLike = 0.0,
+    where: ArrayLike | None = None,
+    times: Times | None = None,
+    of: str = "",
+) -> Law:
+    """The sum of `volumes` times u over the points of each region is `value`, (..., T, regions).
+
+    Parameters
+    ----------
+    labels
+        The number of the region of each point, from 0, shaped as the last axes of the field; a
+        point with a negative number is in none.
+    value
+        (..., T, R), one for each region.
+    volumes
+        Of the cells, shaped as `labels`, or a number.
+    noise, where, times, of
+        As in `integral`.
+
+    Examples
+    --------
+    >>> regions([0, 0, 1], value=[3.0, 1.0]).residual([[1.0, 2.0, 5.0]])
+    tensor([[0., 4.]], dtype=torch.float64)
+    """
+    numbers = (
+        labels if isinstance(labels, Tensor) else torch.as_tensor(check.plain("labels", labels))
+    )
+    if numbers.is_floating_point() or numbers.is_complex() or numbers.dtype == torch.bool:
+        raise InputError(f"`labels` must be whole numbers, got {numbers.dtype}.")
+    if not numbers.ndim or not numbers.numel():
+        raise InputError(f"`labels` must number the points of a grid, got {tuple(numbers.shape)}.")
+    b, weights = check.wide("value", value), check.wide("volumes", volumes)
+    check.broadcasts("volumes", weights, numbers.shape, "`labels`")
+    numbers = numbers.long()
+    if not b.ndim and not check.concrete(numbers):
+        raise InputError("`value` must have one entry for each region where `labels` are traced.")
+    count = b.shape[-1] if b.ndim else int(numbers.max()) + 1
+    if count < 1:
+        raise InputError("`labels` must put some point into a region, numbered from 0.")
+    if check.concrete(numbers) and int(numbers.max()) >= count:
         raise InputError(
-            f"`volumes` of shape {tuple(weights.shape)} cannot have {dims} space axes."
+            f"`labels` go up to {int(numbers.max())}, but `value` has {count} regions on its last "
+            "axis."
         )
-    check.finite("volumes", weights, 0, "A cell cannot have a negative volume.")
-    return _weighted("cells", weights, dims, value, noise, mask, times)
+    inside = (numbers >= 0).double()
+    weights = _counting(weights.expand(numbers.shape) * inside, where, numbers.ndim)
+    maps: dict[str, Map] = {check.name_of_field(of): Regions(weights, numbers.clamp_min(0), count)}
+    return _law("regions", maps, b, noise, times)
 
 
-def smoothness(x: ArrayLike, variance: ArrayLike, rho: float) -> Constraint:
+def smoothness(x: ArrayLike, variance: ArrayLike, rho: float, of: str = "") -> Law:
     """Second differences of u are 0 up to noise: the paper's artificial diffusion, (w/diff).
 
     With a = 1/dx_j and c = 1/dx_{j+1}, row j is a u_j - (a + c) u_{j+1} + c u_{j+2}; its noise is
     the standard deviation that it has when Step 1's points have a correlation of `rho` with their
     neighbours. Higher `rho` smooths more.
 
-    x: (M,). variance: of Step 1, before any constraint, (..., T, M). rho: from 0 to 1.
+    Parameters
+    ----------
+    x
+        (M,), increasing.
+    variance
+        Of Step 1, before any law, (..., T, M).
+    rho
+        From 0 to 1.
+    of
+        As in `integral`.
     """
-    x = check.tensor("x", x)
+    x = check.wide("x", x)
     check.increasing("x", x, least=3)
-    variance = check.as_tensor("variance", variance, like=x, of="x")
+    variance = check.as_tensor("variance", variance).double()  # only read here
     check.finite("variance", variance, 0, "It is Step 1's variance, not a standard deviation.")
     if not variance.ndim or variance.shape[-1] != len(x):
         raise InputError(
             f"`variance` of shape {tuple(variance.shape)} must have {len(x)} points on its last "
             "axis, as many as `x`."
         )
-    if not isinstance(rho, Real) or not 0 <= rho <= 1:
-        raise InputError(f"`rho` must lie between 0 and 1, got {rho!r}.")
+    rho = check.between("rho", rho, 0, 1)
+    x = x.to(variance.device)
     a, c = 1 / x.diff()[:-1], 1 / x.diff()[1:]
     std = root_of(variance)
     s0, s1, s2 = std[..., :-2], std[..., 1:-1], std[..., 2:]
@@ -121,85 +211,124 @@ def smoothness(x: ArrayLike, variance: ArrayLike, rho: float) -> Constraint:
         - 2 * rho * (a + c) * s1 * (a * s0 + c * s2)
         + 2 * rho**2 * a * c * s0 * s2
     )
-    return Smoothness(a, c, noise_variance.clamp_min(0))  # rounding, where it is 0
+    noise = root_of(noise_variance.clamp_min(0))  # rounding, where it is 0
+    return Law(
+        "smoothness",
+        {check.name_of_field(of): SecondDifferences(a, -(a + c), c)},
+        noise.new_zeros(()),
+        noise,
+    )
 
 
 def boundary(
-    left: ArrayLike | None = None, right: ArrayLike | None = None, noise: ArrayLike = 0.0
-) -> Constraint:
+    left: ArrayLike | None = None,
+    right: ArrayLike | None = None,
+    noise: ArrayLike = 0.0,
+    of: str = "",
+) -> Law:
     """u at the first and the last point of the last axis; each a number or (..., T).
 
     >>> boundary(left=1.0, right=0.0).apply([[0.9, 0.5, 0.1]])
     tensor([[0.9000, 0.1000]], dtype=torch.float64)
     """
     given = {"left": left, "right": right}
-    values = {name: check.tensor(name, v) for name, v in given.items() if v is not None}
+    values = {name: check.wide(name, v) for name, v in given.items() if v is not None}
     if not values:
-        raise InputError("`boundary` needs `left`, `right` or both.")
-    tensors = _alike(values)
+        raise InputError("`left`, `right`: `boundary` needs one of them or both.")
     try:
-        value = torch.stack(torch.broadcast_tensors(*tensors), -1)
+        value = torch.stack(torch.broadcast_tensors(*values.values()), -1)
     except RuntimeError:
-        shapes = " and ".join(str(tuple(t.shape)) for t in tensors)
+        shapes = " and ".join(str(tuple(t.shape)) for t in values.values())
         raise InputError(f"`left` and `right` of shapes {shapes} do not broadcast.") from None
-    ends = [0 if name == "left" else -1 for name in values]
-    sigma = _noise(noise, value)
+    entries = tuple(0 if name == "left" else -1 for name in values)
+    sigma = _noise(noise)
     sigma = sigma[..., None] if sigma.ndim else sigma
-    return Boundary(ends, value, sigma, _numbers(left, right, noise))
+    return Law(
+        "boundary", {check.name_of_field(of): Select(-1, entries)}, value, sigma.to(value.device)
+    )
 
 
-def periodic(noise: ArrayLike = 0.0) -> Constraint:
+def periodic(noise: ArrayLike = 0.0, of: str = "") -> Law:
     """The first and the last point of the last axis are equal at each time."""
-    sigma = _noise(noise, None)
-    return Periodic(sigma.new_zeros(()), sigma, _numbers(noise))
+    sigma = _noise(noise)
+    return Law("periodic", {check.name_of_field(of): Join()}, sigma.new_zeros(()), sigma)
 
 
-def initial(values: ArrayLike, noise: ArrayLike = 0.0, space_dims: int = 1) -> Constraint:
+def initial(values: ArrayLike, noise: ArrayLike = 0.0, space_dims: int = 1, of: str = "") -> Law:
     """u at the first time; values (..., *space) with `space_dims` space axes.
 
     On a field with a jump an exact `integral` at the first time contradicts this by the error of
     its quadrature rule: leave that time out with `times=slice(1, None)`, or give it noise.
     """
-    value = check.tensor("values", values)
+    value = check.wide("values", values)
     if not isinstance(space_dims, Integral) or not 1 <= space_dims <= value.ndim:
-        raise InputError(f"`values` of shape {tuple(value.shape)} needs {space_dims} space axes.")
-    return Initial(value, _noise(noise, value), space_dims)
+        raise InputError(
+            f"`space_dims`: `values` of shape {tuple(value.shape)} needs {space_dims!r} space axes."
+        )
+    return _law(
+        "initial", {check.name_of_field(of): Select(-1 - int(space_dims), (0,))}, value, noise, None
+    )
 
 
 def linear(
-    matrix: ArrayLike,
+    matrix: Any,
     value: ArrayLike,
     noise: ArrayLike = 0.0,
     times: Times | None = None,
     space: Sequence[int] | None = None,
-) -> Constraint:
+    batch_dims: int = 0,
+    of: str = "",
+) -> Law:
     """matrix u = value, at each time or over times and space together.
 
-    matrix: (R, M) reads the last axis; (R, T, M) the last two jointly, and so on. A sparse matrix
-    (torch or SciPy) has two axes; `space` names the axes it flattens, for example (T, M). value:
-    (..., R).
+    Parameters
+    ----------
+    matrix
+        (R, M) reads the last axis; (R, T, M) the last two jointly, and so on. A sparse matrix
+        (torch or SciPy) has two axes. By name for rows that read several fields of a state.
+    value
+        (..., R).
+    space
+        The axes that a sparse matrix flattens, for example (T, M).
+    batch_dims
+        How many axes of `matrix` come before R: a matrix for each batch entry or time.
+    noise, times, of
+        As in `integral`.
     """
+    maps: dict[str, Map] = {}
+    for name, each in _by_name(matrix, of).items():
+        maps[name] = _matrix(each, space, batch_dims)
+    return _law("linear", maps, value, noise, times)
+
+
+def _matrix(matrix: Any, space: Sequence[int] | None, batch_dims: int) -> Matrix:
     m = _sparse(matrix)
     entries = m.values() if m is not None else check.as_tensor("matrix", matrix)
-    check.tensor("matrix", entries)
+    check.finite("matrix", entries)
     m = entries if m is None else m
-    if m.ndim < 2 or not m.shape[0]:
-        raise InputError(f"`matrix` must have rows first and space after, got {tuple(m.shape)}.")
-    sizes = tuple(space) if isinstance(space, Sequence) else tuple(m.shape[1:])
-    whole = all(isinstance(size, Integral) and size > 0 for size in sizes)
-    if not whole or math.prod(sizes) != math.prod(m.shape[1:]):
+    lead = check.whole("batch_dims", batch_dims)
+    if lead < 0 or m.ndim < 2 + lead or not m.shape[lead] or (lead and m.is_sparse):
+        raise InputError(
+            f"`matrix` must have rows first and space after (and {lead} axes before), got "
+            f"{tuple(m.shape)}."
+        )
+    columns = m.shape[lead + 1 :]
+    given = (
+        check.plain("space", space).reshape(-1).tolist() if isinstance(space, np.ndarray) else space
+    )
+    sizes = tuple(columns) if given is None else check.shape("space", given)
+    if not sizes or math.prod(sizes) != math.prod(columns):
         raise InputError(f"`space` {sizes} does not fit the columns of a {tuple(m.shape)} matrix.")
-    flat = m if m.is_sparse else m.flatten(1)
-    b = check.tensor("value", value, like=entries, of="matrix")
-    return Linear(flat, sizes, b, _noise(noise, b), times)
+    flat = m if m.is_sparse else m.flatten(lead + 1)
+    return Matrix(flat.to(torch.float64, copy=True), sizes)
 
 
-def _sparse(matrix: ArrayLike) -> Tensor | None:
+def _sparse(matrix: Any) -> Tensor | None:
     """Any sparse matrix, of torch or SciPy, as a torch COO tensor; None for a dense one."""
     if hasattr(matrix, "tocoo"):
         coo = matrix.tocoo()
         index = torch.from_numpy(np.stack([coo.row, coo.col]).astype(np.int64))
-        entries = torch.from_numpy(coo.data.copy())
+        entries = torch.from_numpy(coo.data.astype(float))
         matrix = torch.sparse_coo_tensor(index, entries, coo.shape, check_invariants=True)
     if not isinstance(matrix, Tensor) or matrix.layout == torch.strided:
         return None
@@ -219,11 +348,11 @@ def balance(
     >>> balance([0.0, 1.0, 3.0], initial=2.0, inflow=1.0)
     tensor([2., 3., 5.], dtype=torch.float64)
     """
-    t = check.tensor("t", t)
+    given = {"t": t, "initial": initial, "inflow": inflow, "outflow": outflow}
+    t, start, gain, loss = check.alike(**given)
+    for name, tensor in zip(given, (t, start, gain, loss), strict=True):
+        check.finite(name, tensor)
     check.increasing("t", t)
-    start = check.tensor("initial", initial, like=t, of="t")
-    fluxes = {"inflow": inflow, "outflow": outflow}
-    gain, loss = (check.tensor(name, flux, like=t, of="t") for name, flux in fluxes.items())
     for name, flux in (("inflow", gain), ("outflow", loss)):
         if flux.ndim and flux.shape[-1] not in (1, len(t)):
             raise InputError(f"`{name}` has {flux.shape[-1]} times, but `t` has {len(t)}.")
@@ -238,51 +367,45 @@ def balance(
         ) from None
 
 
-def _weighted(
+def _law(
     label: str,
-    weights: Tensor,
-    dims: int,
+    maps: Mapping[str, Map],
     value: ArrayLike,
     noise: ArrayLike,
-    mask: ArrayLike | None,
     times: Times | None,
-) -> Weighted:
-    if mask is not None:
-        out = mask if isinstance(mask, Tensor) else np.asarray(mask)
-        if out.dtype not in (torch.bool, bool):
-            raise InputError(f"`mask` must be boolean, True where left out; got {out.dtype}.")
-        out = torch.as_tensor(out)
-        if out.shape[-dims:] != weights.shape[-dims:]:
-            raise InputError(
-                f"`mask` of shape {tuple(out.shape)} does not fit the last axes of the field, "
-                f"{tuple(weights.shape[-dims:])}."
-            )
-        weights = weights * ~out.to(weights.device)
-    b = check.tensor(
-        "value", value, like=weights, of="coords" if label == "integral" else "volumes"
-    )
-    return Weighted(label, weights, dims, b, _noise(noise, b), times)
+    quadrature: tuple[Tensor, Rule] | None = None,
+) -> Law:
+    for name in maps:
+        check.name_of_field(name)
+    b, sigma = check.wide("value", value), _noise(noise)
+    law = Law(label, maps, b, sigma, times, quadrature)
+    devices = [t.device for t in law._tensors()]
+    return law.to(next((d for d in devices if d.type != "cpu"), devices[0]))
 
 
-def _noise(noise: ArrayLike, like: Tensor | None) -> Tensor:
-    sigma = check.as_tensor("noise", noise, like, of="value")
-    check.finite("noise", sigma, 0, NOISE_HINT)
-    return sigma
+def _by_name(given: Any, of: str) -> dict[str, Any]:
+    if not isinstance(given, Mapping):
+        return {check.name_of_field(of): given}
+    if of or not given:
+        raise InputError("`of`: the fields are named already." if of else "no field is named.")
+    return dict(given)
 
 
-def _numbers(*given: ArrayLike | None) -> bool:
-    return all(isinstance(x, int | float | None) for x in given)
+def _counting(weights: Tensor, where: ArrayLike | None, dims: int) -> Tensor:
+    """Weights with 0 for points that do not count."""
+    if where is None:
+        return weights
+    counts = where if isinstance(where, Tensor) else check.plain("where", where)
+    counts = torch.as_tensor(counts)
+    if counts.dtype != torch.bool:
+        raise InputError(f"`where` must be boolean, True where a point counts; got {counts.dtype}.")
+    if counts.shape[-dims:] != weights.shape[weights.ndim - dims :]:
+        raise InputError(
+            f"`where` of shape {tuple(counts.shape)} does not fit the last axes of the field, "
+            f"{tuple(weights.shape[weights.ndim - dims :])}."
+        )
+    return weights * counts.to(weights.device)
 
 
-def _outer(name: str, weights: Tensor, one: Tensor) -> Tensor:
-    check.same_kind(name, one, "`coords[0]`", weights)
-    return weights[..., None] * one
-
-
-def _alike(values: dict[str, Tensor]) -> list[Tensor]:
-    (first_name, first), *rest = values.items()
-    for name, t in rest:
-        if t.ndim and first.ndim:
-            check.same_kind(name, t, f"`{first_name}`", first)
-    kind = max(values.values(), key=lambda t: t.ndim)
-    return [t.to(kind) if not t.ndim else t for t in values.values()]
+def _noise(noise: ArrayLike) -> Tensor:
+    return check.wide("noise", noise, 0, NOISE_HINT)

@@ -1,19 +1,22 @@
 """Every check of an argument, and its message."""
 
 import difflib
+import functools
+import os
 from collections.abc import Iterable, Sequence
-from numbers import Integral
+from numbers import Integral, Real
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ._errors import InputError
 
-ArrayLike: TypeAlias = (
-    Any  # a float tensor, a NumPy float array, a (nested) list of floats, or a number
-)
+ArrayLike: TypeAlias = Tensor | NDArray[Any] | np.generic | Sequence[Any] | float
+WIDEN = "Convert one of them: only what loses no digit is converted here."
 
 
 def concrete(*tensors: Tensor) -> bool:
@@ -26,7 +29,7 @@ def concrete(*tensors: Tensor) -> bool:
 def tensor(name: str, x: ArrayLike, like: Tensor | None = None, of: str = "") -> Tensor:
     """`x` as a finite floating-point tensor with the dtype and device of `like`, named `of`.
 
-    A bare number takes them over; anything else must have them.
+    Numbers, NumPy arrays and what loses no digit are converted; the rest must have them.
     """
     t = as_tensor(name, x, like, of)
     finite(name, t)
@@ -37,19 +40,32 @@ def as_tensor(name: str, x: ArrayLike, like: Tensor | None = None, of: str = "")
     if isinstance(x, bool | int | float):
         number = torch.tensor(float(x), dtype=torch.float64)
         return number if like is None else number.to(like)
-    if not isinstance(x, Tensor):
-        x = _from_numpy(name, x)
-    if not x.is_floating_point():
-        raise InputError(
-            f"`{name}` must hold floating-point numbers, got {x.dtype}. Convert it, "
-            "for example with .double() or .astype(float)."
-        )
-    if like is not None:
-        same_kind(name, x, f"`{of}`", like)
-    return x
+    given = isinstance(x, Tensor)
+    t: Tensor = x if given else _from_numpy(name, x)  # type: ignore[assignment]
+    if t.layout != torch.strided:
+        raise InputError(f"`{name}` must be dense, got a sparse tensor. Use .to_dense().")
+    if not t.is_floating_point():
+        if t.is_complex() or t.dtype == torch.bool:
+            raise InputError(f"`{name}` must hold real numbers, got {t.dtype}.")
+        t = t.double()
+    if like is None:
+        return t
+    if not given:
+        t = t.to(like.device)
+    if t.ndim == 0 or torch.promote_types(t.dtype, like.dtype) == like.dtype:
+        t = t.to(like.dtype)
+    same_kind(name, t, f"`{of}`", like)
+    return t
 
 
 def _from_numpy(name: str, x: ArrayLike) -> Tensor:
+    if isinstance(x, np.ma.MaskedArray):
+        if np.ma.getmaskarray(x).any():
+            raise InputError(
+                f"`{name}` is a masked array with masked values, which are no data. Fill them, and "
+                "leave the points out with `where`."
+            )
+        x = x.data
     try:
         return torch.from_numpy(np.array(x))  # a copy: buffers of prediction loops get reused
     except (TypeError, ValueError) as error:
@@ -58,12 +74,43 @@ def _from_numpy(name: str, x: ArrayLike) -> Tensor:
         ) from None
 
 
+def plain(name: str, x: ArrayLike) -> NDArray[Any]:
+    """An array of booleans or whole numbers, without masked entries."""
+    if isinstance(x, np.ma.MaskedArray):
+        _from_numpy(name, x)
+    try:
+        found = np.array(x)
+    except ValueError as error:
+        raise InputError(f"`{name}` must be an array: {error}") from None
+    if found.dtype.kind not in "biuf":
+        raise InputError(f"`{name}` must be boolean or whole numbers, got {found.dtype}.")
+    return found
+
+
+def wide(name: str, x: ArrayLike, least: float = -np.inf, hint: str = "") -> Tensor:
+    """`x` as a finite float64 tensor of its own, nowhere below `least`: what a law is made of."""
+    if isinstance(x, float | int) and least <= x < np.inf:  # a number that is fine
+        return torch.tensor(float(x), dtype=torch.float64)
+    found = as_tensor(name, x)
+    finite(name, found, least, hint)
+    return found.to(torch.float64, copy=found is x)
+
+
+def alike(**given: ArrayLike) -> list[Tensor]:
+    """Floating-point tensors of the widest dtype of those given, on the device of the first."""
+    tensors = {name: as_tensor(name, x) for name, x in given.items()}
+    (first_name, first), *rest = tensors.items()
+    sized = [t.dtype for t in tensors.values() if t.ndim] or [first.dtype]
+    dtype = functools.reduce(torch.promote_types, sized)
+    for name, t in rest:
+        if t.ndim and isinstance(given[name], Tensor):
+            same_device(name, t.device, f"`{first_name}`", first.device)
+    return [t.to(first.device, dtype) for t in tensors.values()]
+
+
 def same_kind(name: str, x: Tensor, other_name: str, other: Tensor) -> None:
     if x.dtype != other.dtype:
-        raise InputError(
-            f"`{name}` is {x.dtype} but {other_name} is {other.dtype}. Convert one of them: "
-            "nothing is cast in silence."
-        )
+        raise InputError(f"`{name}` is {x.dtype} but {other_name} is {other.dtype}. {WIDEN}")
     same_device(name, x.device, other_name, other.device)
 
 
@@ -87,7 +134,7 @@ def finite(name: str, x: Tensor, least: float = -np.inf, hint: str = "") -> None
         bad = int((~x.isfinite()).sum())
         raise InputError(
             f"`{name}` must be finite; {bad} of its {x.numel()} values are NaN or infinite. "
-            "Leave those points out, or fill them and give them no weight with `mask`."
+            "Leave those points out, or fill them and leave them out with `where`."
         )
     if low < least:
         raise InputError(f"`{name}` must be >= {least:g}; its smallest value is {low:.6g}. {hint}")
@@ -119,10 +166,10 @@ def increasing(name: str, x: Tensor, least: int = 2) -> None:
         raise InputError(
             f"`{name}` must be one axis of at least {least} points, got shape {tuple(x.shape)}."
         )
-    if concrete(x):
-        falls = (x.detach().diff() <= 0).nonzero()
-        if len(falls):
-            i = int(falls[0])
+    if concrete(x) and x.shape[0] > 1:
+        steps = x.detach().diff()
+        if not float(steps.min()) > 0:
+            i = int((steps <= 0).nonzero()[0])
             raise InputError(
                 f"`{name}` must increase strictly; entry {i} is {x[i]:.6g} and entry {i + 1} is "
                 f"{x[i + 1]:.6g}. Sort the points (and the field with them) and drop duplicates."
@@ -153,7 +200,7 @@ def broadcast(name: str, x: Tensor, other_name: str, other: Tensor) -> None:
 
 def choice(name: str, given: str, choices: Iterable[str]) -> None:
     options = list(choices)
-    if given not in options:
+    if not isinstance(given, str) or given not in options:
         near = difflib.get_close_matches(str(given), options, n=1)
         raise InputError(
             f"`{name}` must be one of {', '.join(options)}; got {given!r}."
@@ -197,3 +244,60 @@ def device(name: str, index: int = 0) -> torch.device:
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise InputError("`device` is cuda, but torch finds no GPU here. Use auto or cpu.")
     return torch.device("cuda", index) if name == "cuda" else torch.device(name)
+
+
+def place(name: str, given: torch.device | str) -> torch.device:
+    """A device that torch knows."""
+    try:
+        return torch.device(given)
+    except (RuntimeError, TypeError):
+        raise InputError(f"`{name}` must be a device such as cpu or cuda; got {given!r}.") from None
+
+
+def name_of_field(given: str) -> str:
+    if not isinstance(given, str):
+        raise InputError(f"`of` must be the name of a field, got {given!r:.60}.")
+    return given
+
+
+def shape(name: str, given: Sequence[int]) -> tuple[int, ...]:
+    """The sizes of some axes."""
+    listed = tuple(given) if isinstance(given, Sequence) else None
+    if listed is None or not all(isinstance(n, Integral) and n >= 0 for n in listed):
+        raise InputError(f"`{name}` must be the sizes of axes, such as (3, 5); got {given!r:.60}.")
+    return tuple(map(int, listed))
+
+
+def generator(given: torch.Generator | None) -> None:
+    if given is not None and not isinstance(given, torch.Generator):
+        raise InputError(
+            "`generator` must be a torch.Generator, such as torch.Generator().manual_seed(0); got "
+            f"{given!r}."
+        )
+
+
+def path(name: str, given: str | Path) -> Path:
+    if not isinstance(given, str | os.PathLike):
+        raise InputError(f"`{name}` must be the name of a file, got {type(given).__name__}.")
+    return Path(given)
+
+
+def between(name: str, x: float, low: float, high: float) -> float:
+    if not isinstance(x, Real) or not low <= x <= high:
+        raise InputError(f"`{name}` must lie between {low:g} and {high:g}, got {x!r}.")
+    return float(x)
+
+
+def index(given: Any, shape: Sequence[int], free: int) -> tuple[int | slice, ...]:
+    """An index into the first `free` axes of a field of `shape`."""
+    listed = given if isinstance(given, tuple) else (given,)
+    kinds = all(isinstance(i, slice | Integral) and not isinstance(i, bool) for i in listed)
+    if not kinds or len(listed) > free:
+        raise InputError(
+            f"`index` must be whole numbers and slices for the first {free} axes of a field of "
+            f"shape {tuple(shape)}, those that are independent; got {given!r}."
+        )
+    for i, size in zip(listed, shape, strict=False):
+        if not isinstance(i, slice) and not -size <= int(i) < size:
+            raise InputError(f"`index` {i} is out of range for an axis of {size} entries.")
+    return tuple(i if isinstance(i, slice) else int(i) for i in listed)

@@ -1,18 +1,24 @@
 """Other libraries' predictions as fields."""
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from . import _checks as check
 from ._blocks import blocks, unblocks
+from ._checks import ArrayLike
 from ._errors import InputError
-from ._fields import Dense, Diagonal, Field, LowRank, _rounding
+from ._fields import Dense, Diagonal, Field, LowRank
+from ._tree import Change
+
+Distributed: TypeAlias = (
+    tuple[ArrayLike, ArrayLike] | list[ArrayLike] | torch.distributions.Distribution
+)
+Prediction: TypeAlias = Field | Distributed
 
 
-def as_field(prediction: Any) -> Field:
+def as_field(prediction: Prediction) -> Field:
     """A field from a field, a distribution, or a pair (mean, variance).
 
     Takes `torch.distributions` Normal, Independent of a Normal, MultivariateNormal and
@@ -57,7 +63,6 @@ class Lazy(Dense):
 
     def __init__(self, mean: Tensor, operator: Any) -> None:
         self.mean, self._operator, self.event_dims = check.tensor("mean", mean), operator, 1
-        self._rounding = _rounding(self.dtype)
 
     @property
     def _matrix(self) -> Tensor:  # type: ignore[override]
@@ -67,14 +72,13 @@ class Lazy(Dense):
     def variance(self) -> Tensor:  # type: ignore[override]
         return self._operator.diagonal(dim1=-2, dim2=-1)
 
-    def covariance_times(self, v: Tensor) -> Tensor:
-        v = v.expand(torch.broadcast_shapes(v.shape, self.shape))
+    def covariance_times(self, v: ArrayLike) -> Tensor:
+        v = self._factor_of(v)
         rows = self._operator @ blocks(v, self.shape, 1).mT
         return unblocks(rows.mT, v.shape)
 
-    def _map(self, change: Callable[[Tensor], Tensor]) -> "Lazy":
-        parts = [change(part) for part in self._operator.representation()]
-        return Lazy(change(self.mean), self._operator.representation_tree()(*parts))
+    def _change(self, change: Change) -> "Dense":  # type: ignore[override]
+        return Dense(self.mean, self._matrix)._change(change)
 
     def _with_mean(self, mean: Tensor) -> "Lazy":
         return Lazy(mean, self._operator)

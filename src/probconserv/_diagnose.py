@@ -7,20 +7,22 @@ b is often 10 standard deviations off.
 """
 
 from dataclasses import dataclass
-from itertools import product
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from . import _checks as check
+from ._audit import FAR, UNMET, largest_move
 from ._causes import Cause, Rows
-from ._constraints import Constraint, Weighted, check_law
-from ._convert import as_field
-from ._fields import Diagonal, Field, LowRank
-from ._given import UNMET
+from ._condition import solved
+from ._convert import Prediction, as_field
+from ._covariances import Independent
+from ._errors import InputError
+from ._fields import Dense, Diagonal, Field, LowRank
+from ._laws import Law, check_law
 from ._mixture import Mixture
 from ._noise import quadrature_noise
+from ._state import covariance_of
 
 MUCH = 0.25  # of a variance: a share of the quadrature rule that is worth a word
 HEADS = ("row", "G mu", "b", "G mu - b", "z independent", "z own", "z full", "quadrature", "")
@@ -43,11 +45,20 @@ class Diagnosis:
     quadrature_share: Tensor  # of the variance of `z_own`; NaN if the law is no `integral` of one x
     wrong: Tensor  # whether the row looks wrong
     causes: tuple[Cause, ...]  # what would make b right, the best first; empty if nothing would
+    mahalanobis: (
+        Tensor  # (G mu - b)^T S^-1 (G mu - b) of all rows, (*lead), as `condition` takes it
+    )
+    degrees_of_freedom: Tensor  # rows that do not follow from others, (*lead)
+    largest_move: float  # of a point by `condition`, in its standard deviations
+    far: bool  # whether `condition` would move the field further than its covariance allows
 
     @property
     def verdict(self) -> str:
         """Whether b agrees with the prior, and if not what is the matter, in words."""
         wrong, rows = int(self.wrong.sum()), self.wrong.numel()
+        if not wrong and self.far:
+            text = f"b does not agree with the covariance of the prior: {self._how_far()}"
+            return f"{text} {self._about_quadrature()}".rstrip()
         if not wrong:
             worst = float(self.z_full.abs().max()) if rows else 0.0
             return (
@@ -55,6 +66,17 @@ class Diagnosis:
                 f"standard deviations. {self._about_quadrature()}"
             ).rstrip()
         return f"b does not agree with the prior in {wrong} of {_rows(rows)}: {self._why()}."
+
+    def _how_far(self) -> str:
+        worst = self.mahalanobis.argmax() if self.mahalanobis.ndim else 0
+        square = float(self.mahalanobis.flatten()[worst])
+        return (
+            f"`condition` would move a point by {self.largest_move:.3g} of its standard deviations "
+            f"(joint Mahalanobis square {square:.3g} on "
+            f"{int(self.degrees_of_freedom.flatten()[worst])} degrees of freedom). Each row by "
+            "itself is possible if all points err together: widen the prior with `plausible`, give "
+            "the laws `noise`, or an ensemble more `shrinkage`."
+        )
 
     def table(self, rows: int = 20) -> str:
         """The `rows` rows with the largest |z|, in their order, as a table in Markdown."""
@@ -105,11 +127,18 @@ class Diagnosis:
 
 
 @torch.no_grad()
-def diagnose(prior: Any, law: Constraint) -> Diagnosis:
-    """Whether b of a law is right, judged by what a prior expects: see `.verdict`, `.table()`.
+def diagnose(prior: Prediction, *laws: Law) -> Diagnosis:
+    """Whether b of the laws is right, judged by what a prior expects: see `.verdict`, `.table()`.
 
-    prior: any field, or what `as_field` takes, before `condition`. law: one constraint.
+    Parameters
+    ----------
+    prior
+        Any field, or what `as_field` takes, before `condition`.
+    *laws
+        One or more. The rows of several stand one after the other.
 
+    Examples
+    --------
     >>> import probconserv as pc
     >>> x, t = torch.linspace(0, 1, 5).double(), torch.linspace(1, 2, 6).double()
     >>> prior = pc.Diagonal(t[:, None] * (1 + x), 0.0001)
@@ -117,87 +146,96 @@ def diagnose(prior: Any, law: Constraint) -> Diagnosis:
     b does not agree with the prior in 6 of 6 rows: b is about 1000 times what the prior says, \
 check its units.
     """
-    check_law(law)
-    field = as_field(prior)
-    law = law._beside(field.device)
-    check.same_device(f"value of {law.label}", law.value.device, "the prior", field.device)
-    points = Diagonal._unchecked(field.mean.double(), field.variance.double().clamp_min(0))
-    check.finite("mean of the prior", points.mean)
-    check.finite("variance of the prior", points.variance)
-    total, residual = law.apply(points.mean), law.residual(points)
-    noise, rule = law.noise_variance.double(), _variance_of_rule(points, law, residual)
-    beyond = (rule - noise).clamp_min(0)  # NaN where the rule is not known
-    known = noise + beyond.nan_to_num(0)
-    own, full = _own_variance(field, law) + known, law.magnitude(points.std) ** 2 + known
-    value = law.value.double().expand(total.shape)
-    small = max(UNMET, 100 * torch.finfo(field.dtype).eps)
-    slack = small * (law.magnitude(points.mean) + value.abs())
-    timed = not law.timeless and not law.row_names and total.ndim > 0
-    rows = Rows(total, value, full.sqrt(), slack, timed)
+    if not laws:
+        raise InputError("`laws`: at least one is needed, such as `integral(x, total)`.")
+    for law in laws:
+        check_law(law, "laws")
+    field = _plain(as_field(prior))
+    mean, variance = field._moments()
+    points = Diagonal._unchecked(mean, variance.clamp_min(0))
+    check.finite("mean of the prior", mean)
+    check.finite("variance of the prior", variance)
+    found = [_by_row(field, points, law.to(field.device)) for law in laws]
+    rows = {name: _side_by_side([each[name] for each in found]) for name in found[0]}
+    causes: tuple[Cause, ...] = ()
+    if len(laws) == 1 and bool(rows["wrong"].any()):
+        timed = laws[0].label != "initial" and not laws[0].row_names and rows["value"].ndim > 0
+        total = rows["value"] + rows["residual"]
+        causes = Rows(total, rows["value"], rows["std"], rows.pop("slack"), timed).causes()
+    rows.pop("slack", None)
+    joint = solved((field,), ("",), False, laws, audit=False)
+    move, count = largest_move(joint.mean, (mean,), (variance,)), joint.way.count(joint.lead)
+    tied = not isinstance(field, Diagonal)  # independent points are a model that nobody believes
     return Diagnosis(
-        value=value,
-        residual=residual,
-        std=rows.std,
-        z_independent=rows.z((law.squares(points.variance) + known).sqrt()),
-        z_own=rows.z(own.sqrt()),
-        z_full=rows.z(rows.std),
-        quadrature_share=torch.where(own > 0, beyond / own, 0 * beyond),
-        wrong=rows.wrong,
-        causes=rows.causes() if bool(rows.wrong.any()) else (),
+        **rows,
+        causes=causes,
+        mahalanobis=joint.square,
+        degrees_of_freedom=count,
+        largest_move=move,
+        far=move > FAR or (tied and bool((joint.square > FAR**2 * count).any())),
     )
 
 
-def _variance_of_rule(points: Diagonal, law: Constraint, residual: Tensor) -> Tensor:
+def _by_row(field: Field, points: Diagonal, law: Law) -> dict[str, Tensor]:
+    """What the prior expects of each row of one law."""
+    total, residual = law.apply(points.mean), law.residual(points)
+    noise, rule = law.noise_variance, _variance_of_rule(points, law, residual)
+    beyond = (rule - noise).clamp_min(0)  # NaN where the rule is not known
+    known = noise + beyond.nan_to_num(0)
+    own, full = _own_variance(field, law) + known, law.magnitude(points.std) ** 2 + known
+    value = law.value.expand(total.shape)
+    small = max(UNMET, 100 * torch.finfo(field.dtype).eps)
+    slack = small * (law.magnitude(points.mean) + value.abs())
+    rows = Rows(total, value, full.sqrt(), slack, False)
+    return {
+        "value": value,
+        "residual": residual,
+        "std": rows.std,
+        "z_independent": rows.z((law.squares(points.variance) + known).sqrt()),
+        "z_own": rows.z(own.sqrt()),
+        "z_full": rows.z(rows.std),
+        "quadrature_share": torch.where(own > 0, beyond / own, 0 * beyond),
+        "wrong": rows.wrong,
+        "slack": slack,
+    }
+
+
+def _side_by_side(each: list[Tensor]) -> Tensor:
+    return each[0] if len(each) == 1 else torch.cat([t.flatten() for t in each])
+
+
+def _variance_of_rule(points: Diagonal, law: Law, residual: Tensor) -> Tensor:
     """Of the quadrature's error, for each row; NaN where the law does not say its rule."""
-    if not isinstance(law, Weighted) or law.quadrature is None:
+    if law.quadrature is None:
         return torch.full_like(residual, torch.nan)
     x, rule = law.quadrature
     noise = quadrature_noise(points, x.to(points.mean), rule)
     return law.at_times(noise, points.shape) ** 2
 
 
-def _own_variance(field: Field, law: Constraint) -> Tensor:
+def _own_variance(field: Field, law: Law) -> Tensor:
     """The diagonal of G Sigma G^T, one entry per row."""
-    parts = _parts(field, law.space_dims)
-    if parts is None:
-        return _variance_by_rows(field, law).clamp_min(0)
-    factor, variance = parts
-    return law.squares(variance) + law.apply(factor).square().sum(0)
+    covariance = covariance_of((field,), False)
+    if isinstance(covariance, Independent):
+        return law.squares(covariance.variance[0])
+    shared = law.apply(covariance.joined(0).directions[0]).square().sum(0)
+    if covariance.rest is None:
+        return shared
+    return shared + law.squares(covariance.rest.variance[0])
 
 
-def _parts(field: Field, dims: int) -> tuple[Tensor, Tensor] | None:
-    """Shared directions (rank, *shape) and a variance of the rest that make Sigma over `dims` axes.
-
-    None for a field that is not made so.
-    """
-    if isinstance(field, Diagonal):
-        return field.mean[None][:0], field.variance
-    if isinstance(field, LowRank):
-        return (field.factor, field.residual.variance) if field.event_dims >= dims else None
-    if not isinstance(field, Mixture) or field.event_dims < dims:
-        return None
-    inner = _parts(field.components, dims)
-    if inner is None:
-        return None
-    factor, variance = inner
-    root = field._wide.sqrt()
-    between = root * (field.components.mean - field.mean)
-    return torch.cat([between, (root * factor).flatten(0, 1)]), (field._wide * variance).sum(0)
-
-
-def _variance_by_rows(field: Field, law: Constraint) -> Tensor:
-    """For each row by itself; rows that are independent of each other together."""
-    shape = law._row_shape(field.shape)
-    joint = 0 if law.timeless else max(field.event_dims - law.space_dims, 0)
-    axes = shape[len(shape) - min(joint + len(law.row_names), len(shape)) :]
-    variance = torch.zeros(shape, dtype=torch.float64, device=field.device)
-    for index in product(*map(range, axes)):
-        at: Any = (..., *index)
-        row = torch.zeros_like(variance)
-        row[at] = 1
-        along = field.covariance_times(law.adjoint(row, field.shape).to(field.dtype))
-        variance[at] = law.apply(along)[at]
-    return variance
+def _plain(field: Field) -> Field:
+    """A Diagonal, LowRank or Dense field with the same mean and covariance."""
+    if isinstance(field, Diagonal | LowRank | Dense):
+        return field
+    parts = field.components if isinstance(field, Mixture) else None
+    if isinstance(parts, Diagonal) and isinstance(field, Mixture):
+        (mean, _), (means, variances) = field._moments(), parts._moments()
+        weights = field.log_weights.exp()[(..., *[None] * field.event_dims)]
+        rest = (weights * variances).sum(0)
+        return LowRank(mean, weights.sqrt() * (means - mean), rest, field.event_dims)
+    mean, dims = field.mean.double(), max(field.event_dims, 1)
+    return Dense(mean, field.covariance().double(), dims)
 
 
 def _rows(count: int) -> str:

@@ -1,4 +1,8 @@
-"""The one family of exceptions: catch `ProbConservError` to catch them all."""
+"""The one family of exceptions: catch `ProbConservError` to catch them all. And one warning."""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class ProbConservError(ValueError):
@@ -10,8 +14,20 @@ class InputError(ProbConservError):
 
 
 class InfeasibleError(ProbConservError):
-    """The field cannot satisfy the constraint exactly, or constraints contradict each other."""
+    """The field cannot satisfy a law exactly, or laws contradict each other."""
 
 
 class DegenerateError(ProbConservError):
     """A density was asked of a field that has none: some direction has no variance."""
+
+
+class ImplausibleWarning(UserWarning):
+    """A law moves a field further than its uncertainty allows."""
+
+
+@contextmanager
+def surprises_expected() -> Iterator[None]:
+    """No such warning: where networks are trained or compared, being wrong is part of it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ImplausibleWarning)
+        yield

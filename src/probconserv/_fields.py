@@ -9,58 +9,88 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from numbers import Real
-from statistics import NormalDist
-from typing import Self
+from pathlib import Path
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from . import _checks as check
-from ._blocks import blocks, combine, qr_of_1_over, root_of, take, unblocks
+from ._blocks import blocks, combine, qr_of_1_over, root_of, unblocks
 from ._checks import ArrayLike
 from ._errors import DegenerateError, InputError
 from ._once import once
+from ._tree import Node, load, save
 
 MAKE_IT = "Compute it in float64, or add a small variance to its diagonal."
 SQUARE_IT = "Standard deviations must be squared first: variances are stored here."
+Normals = Callable[..., Tensor]  # standard normal numbers, (n, *shape)
 
 
-class Field(ABC):
+class Field(Node, ABC):
     """A Gaussian field: what Step 1 gives and what `condition` returns.
 
-    Tensors are not copied, NumPy arrays are; results are computed when they are first read.
+    Tensors are not copied, NumPy arrays are. `field[i]` is the field of one batch entry.
     """
 
     event_dims: int
-    eps: float = torch.finfo(torch.float64).eps  # relative rounding of the numbers it was made of
     mean: Tensor  # (*batch, T, M)
     variance: Tensor  # (*batch, T, M), of each point by itself
 
     @abstractmethod
-    def covariance_times(self, v: Tensor) -> Tensor:  # (*more, *shape) -> (*more, *shape)
+    def covariance_times(self, v: ArrayLike) -> Tensor:  # (*more, *shape) -> (*more, *shape)
         """The covariance applied to `v`, over the event axes of each independent part."""
-
-    @abstractmethod
-    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """`n` joint draws, on a new axis 0."""
 
     @abstractmethod
     def log_prob(self, u: ArrayLike) -> Tensor:
         """Log of the joint density at `u`, one value per independent part (the batch axes)."""
 
     @abstractmethod
-    def _map(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """The same field with every tensor of it changed."""
+    def _draw(self, normals: Normals) -> Tensor:
+        """Joint draws made of standard normal numbers."""
+
+    @property
+    @abstractmethod
+    def normals_per_draw(self) -> int:
+        """How many standard normal numbers a draw is made of: see `sample_with`."""
+
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        """`n` joint draws, on a new axis 0."""
+        count, like = check.samples(n), self.mean
+        check.generator(generator)
+
+        def normals(*shape: int) -> Tensor:
+            size = (count, *shape)
+            return torch.randn(size, generator=generator, dtype=torch.float64, device=like.device)
+
+        return self._draw(normals).to(self.dtype)
+
+    def sample_with(self, normals: ArrayLike) -> Tensor:
+        """Draws made of the standard normal numbers (n, normals_per_draw): the same, given them."""
+        given = check.as_tensor("normals", normals).double()
+        if given.ndim != 2 or given.shape[1] != self.normals_per_draw:
+            raise InputError(
+                f"`normals` must have shape (n, {self.normals_per_draw}), got {tuple(given.shape)}."
+            )
+        used = 0
+
+        def next_(*shape: int) -> Tensor:
+            nonlocal used
+            size = math.prod(shape)
+            used += size
+            return given[:, used - size : used].reshape(-1, *shape)
+
+        return self._draw(next_).to(self.dtype)
+
+    def _moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and variance in float64, not rounded to the dtype of the field."""
+        return self.mean.double(), self.variance.double()
 
     def _with_mean(self, mean: Tensor) -> "Field":
         """The same field about another mean."""
         raise InputError(
             f"`project` takes a field before `condition`, not a {type(self).__name__}."
         )
-
-    def _take(self, index: Tensor) -> "Field":
-        """The same field with axis 0 replaced by the entries that `index` (n, *batch) picks."""
-        raise NotImplementedError  # a mixture: it is never a component
 
     @property
     def shape(self) -> torch.Size:
@@ -81,8 +111,12 @@ class Field(ABC):
 
     def interval(self, level: float) -> tuple[Tensor, Tensor]:
         """Ends of the central interval that holds each point with probability `level`."""
-        half = self.std * NormalDist().inv_cdf((1 + check_level(level)) / 2)
-        return self.mean - half, self.mean + half
+        mean, half = self.mean, self.std * _standard((1 + check_level(level)) / 2, self.mean)
+        return mean - half, mean + half
+
+    def quantile(self, p: float) -> Tensor:
+        """The value that each point stays below with probability `p`."""
+        return self.mean + self.std * _standard(check_level(p, "p"), self.mean)
 
     def covariance(self) -> Tensor:
         """The dense covariance over the event axes, `(*batch, *event, *event)`; large.
@@ -93,7 +127,7 @@ class Field(ABC):
         event = self.shape[-dims:]
         size = math.prod(event)
         basis = torch.eye(size, dtype=self.dtype, device=self.device)
-        basis = basis.reshape(size, *[1] * (self.mean.ndim - dims), *event).expand(
+        basis = basis.reshape(size, *[1] * (len(self.shape) - dims), *event).expand(
             size, *self.shape
         )
         rows = blocks(self.covariance_times(basis), self.shape, dims)
@@ -101,22 +135,56 @@ class Field(ABC):
 
     def marginal_log_prob(self, u: ArrayLike) -> Tensor:
         """Log density of each point by itself; its mean is the LL of the paper's tables."""
-        u = self._values(u)
-        if check.concrete(self.variance) and bool((self.variance == 0).any()):
+        u, variance = self._values(u), self.variance
+        if check.concrete(variance) and bool((variance == 0).any()):
             raise DegenerateError(
                 "some points have zero variance, so their density is not finite. Score the others, "
                 "or condition with `noise` > 0."
             )
-        return -0.5 * ((u - self.mean) ** 2 / self.variance + (2 * math.pi * self.variance).log())
+        return -0.5 * ((u - self.mean) ** 2 / variance + (2 * math.pi * variance).log())
 
     def to(self, device: torch.device | str) -> Self:
         """The same field on another device."""
-        return self._map(lambda t: t.to(device))
+        place = check.place("device", device)
+        return self._map(lambda t: t.to(place))
+
+    def detach(self) -> Self:
+        """The same field without gradients."""
+        return self._map(Tensor.detach)
+
+    def __getitem__(self, index: Any) -> Self:
+        """The field of some batch entries: whole numbers and slices, for independent axes."""
+        return self._at(check.index(index, self.shape, self._free))
+
+    @property
+    def _free(self) -> int:
+        """How many first axes are independent, so that they can be indexed."""
+        return len(self.shape) - self.event_dims
+
+    def save(self, path: str | Path) -> None:
+        """Keeps the field in a safetensors file; `Field.load` reads it."""
+        save(self, check.path("path", path))
+
+    @staticmethod
+    def load(path: str | Path) -> "Field":
+        """The field that was kept by `save`."""
+        return load(check.path("path", path), Field)
 
     def _values(self, u: ArrayLike) -> Tensor:
         u = check.tensor("u", u, like=self.mean, of="mean")
         check.broadcasts("u", u, self.shape, "the field")
         return u.expand(self.shape)
+
+    def _factor_of(self, v: ArrayLike) -> Tensor:
+        """What a covariance is to be multiplied with, in the dtype and the shape of the field."""
+        v = check.as_tensor("v", v).to(self.device, self.dtype)
+        try:
+            return v.expand(torch.broadcast_shapes(v.shape, self.shape))
+        except RuntimeError:
+            raise InputError(
+                f"`v` of shape {tuple(v.shape)} does not fit the field of shape "
+                f"{tuple(self.shape)}."
+            ) from None
 
     def __repr__(self) -> str:
         kind = type(self).__name__
@@ -135,27 +203,28 @@ class Diagonal(Field):
     event_dims = 0
 
     def __init__(self, mean: ArrayLike, variance: ArrayLike) -> None:
-        self.mean = check.tensor("mean", mean)
-        self.variance = _variance("variance", variance, self.mean)
+        self.mean, given = check.alike(mean=mean, variance=variance)
+        check.finite("mean", self.mean)
+        self.variance = _variance("variance", given, self.mean)
 
-    def covariance_times(self, v: Tensor) -> Tensor:
-        return self.variance * v
+    def covariance_times(self, v: ArrayLike) -> Tensor:
+        return self.variance * self._factor_of(v)
 
-    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        return torch.addcmul(self.mean, self.std, normals(n, self.mean, generator))
+    @property
+    def normals_per_draw(self) -> int:
+        return self.mean.numel()
+
+    def _draw(self, normals: Normals) -> Tensor:
+        return torch.addcmul(
+            self.mean.double(), self.variance.double().sqrt(), normals(*self.shape)
+        )
 
     def log_prob(self, u: ArrayLike) -> Tensor:
         """As `marginal_log_prob`: every point is a part of its own. Sum over axes as needed."""
         return self.marginal_log_prob(u)
 
-    def _map(self, change: Callable[[Tensor], Tensor]) -> "Diagonal":
-        return Diagonal._unchecked(change(self.mean), change(self.variance))
-
     def _with_mean(self, mean: Tensor) -> "Diagonal":
         return Diagonal._unchecked(mean, self.variance)
-
-    def _take(self, index: Tensor) -> "Diagonal":
-        return Diagonal._unchecked(take(self.mean, index), take(self.variance, index))
 
     @classmethod
     def _unchecked(cls, mean: Tensor, variance: Tensor) -> "Diagonal":
@@ -165,7 +234,7 @@ class Diagonal(Field):
 
 
 class LowRank(Field):
-    """A field moved by a few shared directions, u = mean + sum_k factor_k z_k + sqrt(variance) eps.
+    """A field moved by a few shared directions, u = mean + sum_k factor_k z_k + sqrt(rest) eps.
 
     Ensembles, MC dropout and latent samples give such fields, see `from_samples`.
 
@@ -177,91 +246,125 @@ class LowRank(Field):
             [1.0000, 1.5000]], dtype=torch.float64)
     """
 
+    stacked = ("factor",)
+    rounding: float = 0.0  # of the factor, as a share of the mean that it was taken from
+    shrinkage: float | None = (
+        0.0  # of members towards independent points; None: found by `condition`
+    )
+
     def __init__(
         self, mean: ArrayLike, factor: ArrayLike, variance: ArrayLike = 0.0, event_dims: int = 1
     ) -> None:
-        self.mean = check.tensor("mean", mean)
+        self.mean, self.factor, rest = check.alike(mean=mean, factor=factor, variance=variance)
+        check.finite("mean", self.mean)
+        check.finite("factor", self.factor)
         self.event_dims = check.event_dims(event_dims, self.mean.ndim)
-        self.factor = check.tensor("factor", factor, like=self.mean, of="mean")
         if self.factor.shape[1:] != self.mean.shape:
             raise InputError(
                 f"`factor` must have shape (rank, *mean.shape), that is (rank, "
                 f"{', '.join(map(str, self.mean.shape))}); got {tuple(self.factor.shape)}. "
                 "The rank axis comes first."
             )
-        self.residual = Diagonal._unchecked(self.mean, _variance("variance", variance, self.mean))
+        self.rest = _variance("variance", rest, self.mean)
+        self.bare = (
+            isinstance(variance, float | int) and variance == 0
+        )  # no rest, whatever is traced
 
     @classmethod
     def from_samples(
-        cls, samples: ArrayLike, variance: ArrayLike = 0.0, event_dims: int = 1
+        cls,
+        samples: ArrayLike,
+        variance: ArrayLike = 0.0,
+        event_dims: int = 1,
+        shrinkage: float | None = None,
     ) -> "LowRank":
         """The field with the mean and the covariance of samples, plus `variance` at each point.
 
-        samples: (S, *batch, T, M): members or draws on axis 0, at least two. variance: what the
-        samples leave out, for example the average of the predicted variances; (*batch, T, M).
+        Parameters
+        ----------
+        samples
+            (S, *batch, T, M): members or draws on axis 0, at least two.
+        variance
+            What the samples leave out, such as the average of the predicted variances.
+        event_dims
+            How many last axes a sample moves together.
+        shrinkage
+            The share of the samples' variance that is taken as independent from point to point,
+            since a few samples say little about distant points: from 0 to 1. If it is not given
+            `condition` finds it for each part, from how far the samples' totals spread.
         """
-        samples = check.tensor("samples", samples)
-        if samples.ndim < 2 or samples.shape[0] < 2:
+        given, own = check.alike(samples=samples, variance=variance)
+        check.finite("samples", given)
+        if given.ndim < 2 or given.shape[0] < 2:
             raise InputError(
                 "`samples` must have at least two samples on axis 0 and the field on the axes "
-                f"after it, got shape {tuple(samples.shape)}."
+                f"after it, got shape {tuple(given.shape)}."
             )
-        mean = samples.mean(0)
-        factor = (samples - mean) / math.sqrt(samples.shape[0] - 1)
-        return cls(mean, factor, variance, event_dims)
+        if shrinkage is not None:
+            check.between("shrinkage", shrinkage, 0, 1)
+        wide = given.double()
+        mean = wide.mean(0)
+        factor = (wide - mean) / math.sqrt(len(given) - 1)
+        rest = variance if isinstance(variance, float | int) else own
+        field = cls(mean.to(given.dtype), factor.to(given.dtype), rest, event_dims)
+        field.rounding, field.shrinkage = torch.finfo(given.dtype).eps, shrinkage
+        return field
+
+    @classmethod
+    def correlated(
+        cls, mean: ArrayLike, variance: ArrayLike, correlation: float, event_dims: int = 1
+    ) -> "LowRank":
+        """A field whose points all have the same correlation with each other, from 0 to 1.
+
+        >>> LowRank.correlated([0.0, 0.0], [1.0, 4.0], 0.25).covariance()
+        tensor([[1.0000, 0.5000],
+                [0.5000, 4.0000]], dtype=torch.float64)
+        """
+        share = check.between("correlation", correlation, 0, 1)
+        points = Diagonal(mean, variance)
+        factor = math.sqrt(share) * root_of(points.variance)[None]
+        return cls(points.mean, factor, (1 - share) * points.variance, event_dims)
 
     @property
     def variance(self) -> Tensor:  # type: ignore[override]
-        return self.residual.variance + (self.factor**2).sum(0)
+        return self.rest + (self.factor**2).sum(0)
 
-    def covariance_times(self, v: Tensor) -> Tensor:
-        v = v.expand(torch.broadcast_shapes(v.shape, self.shape))
+    def covariance_times(self, v: ArrayLike) -> Tensor:
+        v = self._factor_of(v)
         factor = blocks(self.factor, self.shape, self.event_dims)
         inner = blocks(v, self.shape, self.event_dims) @ factor.mT
-        return self.residual.covariance_times(v) + combine(inner, factor, v.shape)
+        return self.rest * v + combine(inner, factor, v.shape)
 
-    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        lead = self.shape[: -self.event_dims]
-        z = normals(n, self.mean.new_empty(*lead, self.factor.shape[0]), generator)
-        factor = blocks(self.factor, self.shape, self.event_dims)
-        shared = combine(z.movedim(0, -2), factor, (n, *self.shape))
-        return shared + self.residual.sample(n, generator)
+    @property
+    def normals_per_draw(self) -> int:
+        return self.mean.numel() + math.prod(self.shape[: -self.event_dims]) * len(self.factor)
+
+    def _draw(self, normals: Normals) -> Tensor:
+        z = normals(*self.shape[: -self.event_dims], len(self.factor))
+        factor = blocks(self.factor.double(), self.shape, self.event_dims)
+        shared = combine(z.movedim(0, -2), factor, (len(z), *self.shape))
+        return shared + Diagonal._unchecked(self.mean, self.rest)._draw(normals)
 
     def log_prob(self, u: ArrayLike) -> Tensor:
-        if check.concrete(self.mean) and bool((self.residual.variance == 0).any()):
+        if check.concrete(self.mean) and bool((self.rest == 0).any()):
             raise DegenerateError(
                 "the field has points with no variance of their own, so it has no joint density "
                 "here. Give `variance` > 0, or use `marginal_log_prob`."
             )
-        whiten = self.residual.std
+        whiten = self.rest.sqrt()
         factor = blocks(self.factor / whiten, self.shape, self.event_dims)
         rest = blocks(((self._values(u) - self.mean) / whiten)[None], self.shape, self.event_dims)
         root, basis = qr_of_1_over(factor.mT)
         z = torch.linalg.solve_triangular(root.mT, (rest @ basis).mT, upper=True).mT
         square = (rest - z @ factor).square().sum((-1, -2)) + z.square().sum((-1, -2))
         log_det = 2 * root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        log_det = log_det + (2 * math.pi * self.residual.variance).log().flatten(
-            -self.event_dims
-        ).sum(-1)
+        log_det = log_det + (2 * math.pi * self.rest).log().flatten(-self.event_dims).sum(-1)
         return -0.5 * (square + log_det)
 
-    def _map(self, change: Callable[[Tensor], Tensor]) -> "LowRank":
-        rest = self.residual._map(change)
-        return self._unchecked(rest, change(self.factor), self.event_dims)
-
     def _with_mean(self, mean: Tensor) -> "LowRank":
-        return self._unchecked(self.residual._with_mean(mean), self.factor, self.event_dims)
-
-    def _take(self, index: Tensor) -> "LowRank":
-        factor = take(self.factor.movedim(0, -1), index).movedim(-1, 0)
-        return self._unchecked(self.residual._take(index), factor, self.event_dims)
-
-    @classmethod
-    def _unchecked(cls, residual: Diagonal, factor: Tensor, event_dims: int) -> "LowRank":
-        field = cls.__new__(cls)
-        field.mean, field.residual = residual.mean, residual
-        field.factor, field.event_dims = factor, event_dims
-        return field
+        other = self._map(lambda t: t)
+        other.mean = mean
+        return other
 
 
 class Dense(Field):
@@ -272,9 +375,10 @@ class Dense(Field):
     """
 
     def __init__(self, mean: ArrayLike, covariance: ArrayLike, event_dims: int = 1) -> None:
-        self.mean = check.tensor("mean", mean)
+        self.mean, matrix = check.alike(mean=mean, covariance=covariance)
+        check.finite("mean", self.mean)
+        check.finite("covariance", matrix)
         self.event_dims = check.event_dims(event_dims, self.mean.ndim)
-        matrix = check.tensor("covariance", covariance, like=self.mean, of="mean")
         wanted = (*self.shape, *self.shape[-event_dims:])
         if matrix.shape != wanted:
             raise InputError(
@@ -283,8 +387,7 @@ class Dense(Field):
             )
         size = math.prod(self.shape[-event_dims:])
         self._matrix = matrix.reshape(*self.shape[:-event_dims], size, size)
-        self._rounding = _rounding(self.dtype)
-        if check.concrete(matrix):
+        if check.concrete(matrix) and matrix.numel():
             flat = self._matrix.detach()
             if not torch.allclose(flat, flat.mT, rtol=1e-5, atol=1e-6 * float(flat.abs().max())):
                 raise InputError(
@@ -301,70 +404,74 @@ class Dense(Field):
     def covariance(self) -> Tensor:
         return self._matrix.reshape(*self.shape, *self.shape[-self.event_dims :])
 
-    def covariance_times(self, v: Tensor) -> Tensor:
-        v = v.expand(torch.broadcast_shapes(v.shape, self.shape))
+    def covariance_times(self, v: ArrayLike) -> Tensor:
+        v = self._factor_of(v)
         rows = blocks(v, self.shape, self.event_dims)
         return unblocks(rows @ self._matrix, v.shape)
 
-    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        z = normals(n, self.mean, generator)
+    @property
+    def normals_per_draw(self) -> int:
+        return self.mean.numel()
+
+    def _draw(self, normals: Normals) -> Tensor:
+        z = normals(*self.shape)
         rows = blocks(z, self.shape, self.event_dims) @ self._root.mT
         return self.mean + unblocks(rows, z.shape)
 
     def log_prob(self, u: ArrayLike) -> Tensor:
-        root, info = torch.linalg.cholesky_ex(self._matrix)
-        if check.concrete(info) and bool(info.any()):
+        root, info = torch.linalg.cholesky_ex(self._matrix.double())
+        if check.concrete(info) and not self._is_regular(root, info):
             raise DegenerateError(
                 "the covariance is singular, so the field has no joint density. "
                 "Use `marginal_log_prob`."
             )
         rest = blocks((self._values(u) - self.mean)[None], self.shape, self.event_dims)
-        white = torch.linalg.solve_triangular(root, rest.mT, upper=False)
+        white = torch.linalg.solve_triangular(root, rest.mT.double(), upper=False)
         log_det = 2 * root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         size = rest.shape[-1]
-        return -0.5 * ((white**2).sum((-1, -2)) + log_det + size * math.log(2 * math.pi))
+        found = -0.5 * ((white**2).sum((-1, -2)) + log_det + size * math.log(2 * math.pi))
+        return found.to(self.dtype)
 
-    def check_variance(self, variance: Tensor) -> None:
-        """Variances left by a constraint are negative by rounding at most."""
-        least = -self._rounding * float(self.variance.detach().max())
-        if check.concrete(variance) and bool((variance < least).any()):
-            raise InputError(
-                "`covariance` is not positive semidefinite: a constraint leaves the variance "
-                f"{variance.min():.3g}. {MAKE_IT}"
-            )
+    def _is_regular(self, root: Tensor, info: Tensor) -> bool:
+        """Whether the covariance has variance in every direction, by more than rounding."""
+        if bool(info.any()):
+            return False
+        matrix = self._matrix.double().detach()
+        pivots = root.detach().diagonal(dim1=-2, dim2=-1)
+        std = matrix.diagonal(dim1=-2, dim2=-1).sqrt()
+        if bool((pivots > 1e-3 * std).all()):
+            return True
+        least = torch.linalg.eigvalsh(matrix / std[..., None] / std[..., None, :])[..., 0]
+        return bool((least > 16 * root.shape[-1] * torch.finfo(torch.float64).eps).all())
 
     @once
     def _root(self) -> Tensor:
-        """A with A A^T = covariance, made once; also for a covariance that is only semidefinite."""
-        root, info = torch.linalg.cholesky_ex(self._matrix)
-        lost = self._matrix.shape[-1] * torch.finfo(self.dtype).eps  # no more than rounding
-        largest = self._matrix.diagonal(dim1=-2, dim2=-1).amax(-1, keepdim=True)
-        pivots = root.diagonal(dim1=-2, dim2=-1).square()
-        if not bool(info.any()) and bool((pivots > lost * largest).all()):
+        """A with A A^T = covariance, in float64; also for one that is only semidefinite."""
+        matrix = self._matrix.double()
+        root, info = torch.linalg.cholesky_ex(matrix)
+        if not check.concrete(info) or self._is_regular(root, info):
             return root
-        values, vectors = torch.linalg.eigh(self._matrix)
-        largest = values[..., -1:].clamp_min(0)
-        if bool((values[..., :1] < -self._rounding * largest).any()):
+        std = root_of(matrix.diagonal(dim1=-2, dim2=-1))
+        scale = torch.where(std > 0, 1 / torch.where(std > 0, std, 1.0), 0.0)
+        values, vectors = torch.linalg.eigh(matrix * scale[..., None] * scale[..., None, :])
+        rounding = max(1e-10, 100 * torch.finfo(self.dtype).eps)
+        if bool((values < -rounding * values.shape[-1]).any()):
             raise InputError(
-                "`covariance` is not positive semidefinite: its smallest eigenvalue is "
-                f"{values.min():.3g}, its largest {values.max():.3g}. {MAKE_IT}"
+                "`covariance` is not positive semidefinite: scaled to a diagonal of 1, its "
+                f"smallest eigenvalue is {values.min():.3g}, its largest {values.max():.3g}. "
+                f"{MAKE_IT}"
             )
-        values = torch.where(values > lost * largest, values, 0.0)
-        return vectors * root_of(values)[..., None, :]
-
-    def _map(self, change: Callable[[Tensor], Tensor]) -> "Dense":
-        return self._like(change(self.mean), change(self._matrix))
+        lost = matrix.shape[-1] * torch.finfo(torch.float64).eps
+        root = vectors * root_of(torch.where(values > lost, values, 0.0))[..., None, :]
+        return root * std[..., None]
 
     def _with_mean(self, mean: Tensor) -> "Dense":
-        return self._like(mean, self._matrix)
+        return Dense._unchecked(mean, self._matrix, self.event_dims)
 
-    def _take(self, index: Tensor) -> "Dense":
-        return self._like(take(self.mean, index), take(self._matrix, index))
-
-    def _like(self, mean: Tensor, matrix: Tensor) -> "Dense":
-        field = Dense.__new__(Dense)
-        field.mean, field._matrix, field.event_dims = mean, matrix, self.event_dims
-        field._rounding = self._rounding
+    @classmethod
+    def _unchecked(cls, mean: Tensor, matrix: Tensor, event_dims: int) -> "Dense":
+        field = cls.__new__(cls)
+        field.mean, field._matrix, field.event_dims = mean, matrix, event_dims
         return field
 
     @property
@@ -372,25 +479,18 @@ class Dense(Field):
         return self._matrix.requires_grad
 
 
-def _rounding(dtype: torch.dtype) -> float:
-    """How far below 0, relative to the largest, an eigenvalue may be: the input was rounded."""
-    return max(1e-10, 100 * torch.finfo(dtype).eps)
-
-
 def check_level(level: float, name: str = "level") -> float:
     if not isinstance(level, Real) or not 0 < level < 1:
         raise InputError(f"`{name}` must lie between 0 and 1, for example 0.9; got {level!r}.")
-    return level
+    return float(level)
 
 
-def normals(n: int, like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """`n` standard normal tensors of the shape of `like`, on a new axis 0."""
-    shape = (check.samples(n), *like.shape)
-    return torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device)
+def _standard(p: float, like: Tensor) -> Tensor:
+    """The quantile of a standard normal number."""
+    return torch.special.ndtri(torch.tensor(p, dtype=torch.float64)).to(like)
 
 
-def _variance(name: str, variance: ArrayLike, mean: Tensor) -> Tensor:
-    t = check.as_tensor(name, variance, like=mean, of="mean")
+def _variance(name: str, t: Tensor, mean: Tensor) -> Tensor:
     check.finite(name, t, 0, SQUARE_IT)
     check.broadcasts(name, t, mean.shape, "the mean")
     return t.expand(mean.shape)

@@ -9,7 +9,6 @@ the trapezoid rule, half a cell for left and right, and alternates for Simpson's
 """
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,16 +16,18 @@ from torch import Tensor
 from . import _checks as check
 from ._blocks import root_of
 from ._checks import ArrayLike
-from ._constraints import Constraint, check_law
-from ._convert import as_field
+from ._convert import Prediction, as_field
 from ._errors import InputError
 from ._fields import Field
-from ._quadrature import RULES
+from ._laws import Law, check_law
+from ._quadrature import RULES, Rule
 
 WHOLE = 8 / math.pi  # the spread of one jump of unknown place then adds up to it, see `_jumps`
 
 
-def quadrature_noise(prior: Any, x: ArrayLike, rule: str = "trapezoid") -> Tensor:  # (*batch, T)
+def quadrature_noise(
+    prior: Prediction, x: ArrayLike, rule: Rule = "trapezoid"
+) -> Tensor:  # (*batch, T)
     """The standard deviation of the rule's error on the true solution: `noise` of `integral`.
 
     The truth obeys G u = b up to that error only. Jumps make it large, up to half of the jump times
@@ -60,7 +61,7 @@ def quadrature_noise(prior: Any, x: ArrayLike, rule: str = "trapezoid") -> Tenso
     return root_of(bias**2 + scatter.sum(-1)).to(given.dtype)
 
 
-def learned_noise(solutions: ArrayLike, law: Constraint) -> Tensor:
+def learned_noise(solutions: ArrayLike, law: Law) -> Tensor:
     """The root mean square of G u - b over solutions, one for each row: the paper's sigma_G.
 
     solutions: true fields (n, ..., T, M), at least two on axis 0, such as those that a model was

@@ -1,9 +1,18 @@
 """Weights of a quadrature rule on a grid: the integral of u over x is `weights @ u`."""
 
 from collections.abc import Callable
+from numbers import Real
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
+
+from ._checks import concrete
+from ._errors import InputError
+
+Rule: TypeAlias = Literal["left", "right", "trapezoid", "simpson", "cell", "periodic"]
+EVEN = 1e-6  # of a step: points are evenly spaced if their steps differ by less
 
 
 def left(x: Tensor) -> Tensor:  # (M,) -> (M,)
@@ -18,7 +27,8 @@ def right(x: Tensor) -> Tensor:  # (M,) -> (M,)
 
 def trapezoid(x: Tensor) -> Tensor:  # (M,) -> (M,)
     """Exact for functions that are linear between the points."""
-    return (left(x) + right(x)) / 2
+    half = x.diff() / 2
+    return pad(half, (0, 1)) + pad(half, (1, 0))
 
 
 def simpson(x: Tensor) -> Tensor:  # (M,) -> (M,)
@@ -49,6 +59,25 @@ def simpson(x: Tensor) -> Tensor:  # (M,) -> (M,)
 def cell(edges: Tensor) -> Tensor:  # (M + 1,) -> (M,)
     """The field holds averages over the cells between the edges: the integral is exact."""
     return edges.diff()
+
+
+def periodic_weights(x: Tensor, period: float | None) -> Tensor:  # (M,) -> (M,)
+    """The trapezoid rule around a period, whose end is the first point again."""
+    steps = x.diff()
+    if period is None:
+        even = steps.mean()
+        if concrete(x) and bool(((steps - even).abs() > EVEN * even).any()):
+            raise InputError("`period` is needed where the points are not evenly spaced.")
+        gap = even
+    else:
+        if not isinstance(period, Real) or not period > float(x[-1] - x[0]):
+            raise InputError(
+                f"`period` must be longer than the points reach, {float(x[-1] - x[0]):g}; got "
+                f"{period!r}."
+            )
+        gap = period - (x[-1] - x[0])
+    around = torch.cat([gap.reshape(1), steps, gap.reshape(1)])
+    return (around[1:] + around[:-1]) / 2
 
 
 RULES: dict[str, Callable[[Tensor], Tensor]] = {

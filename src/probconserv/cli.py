@@ -1,4 +1,4 @@
-"""The command line. Needs cyclopts and rich: `pip install 'probconserv[cli]'`."""
+"""The command line. Needs cyclopts and rich, the extra `cli`."""
 
 import math
 import os
@@ -134,7 +134,9 @@ def train(
 
         names = ["hidden"] if model == "emulator" else ["hidden", "latent"]
         sizes = None if hidden is None else dict.fromkeys(names, hidden)
-        run(problem, folder, model, recipe, device, seed, report, sizes, start, **chosen)
+        kind: Any = model  # `train` refuses what it does not know
+        known: Any = recipe
+        run(problem, folder, kind, known, device, seed, report, sizes, start, **chosen)
     if first:
         print(f"weights, card and metrics in {folder}")
 
@@ -182,8 +184,10 @@ def reproduce(
     names = tuple(paper.EXPERIMENTS) if not problems or "all" in problems else problems
     console, errors = Console(), Console(stderr=True)
     with errors.status("") as status:
+        way: Any = protocol  # `reproduce` refuses what it does not know
+        known: Any = recipe
         cells = paper.reproduce(
-            names, out, protocol, recipe, device, n, samples, figures, fresh, status.update
+            names, out, way, known, device, n, samples, figures, fresh, status.update
         )
         status.update("drawing")
         written = paper.write(cells, out)
@@ -234,11 +238,12 @@ def ablate(
     from . import paper
 
     names = tuple(paper.EXPERIMENTS) if not problems or "all" in problems else problems
-    chosen = tuple(networks or paper.NETWORKS)
+    chosen: Any = tuple(networks or paper.NETWORKS)  # `ablate` refuses what it does not know
+    part: Any = split
     console, errors = Console(), Console(stderr=True)
     with errors.status("") as status:
         found = paper.ablate(
-            names, out, chosen, split, device, n, samples, times, fresh, status.update
+            names, out, chosen, part, device, n, samples, times, fresh, status.update
         )
     written = paper.write_ablation(found, out)
     for network in chosen:

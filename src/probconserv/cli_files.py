@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, Parameter
 
 from ._errors import InputError, ProbConservError
+from ._extras import missing
 
 if TYPE_CHECKING:
     from .labelled import Law
@@ -227,7 +228,7 @@ def check(
 def require(extra: str, *names: str) -> None:
     for name in names:
         if importlib.util.find_spec(name) is None:
-            raise ProbConservError(f"no {name} here; pip install 'probconserv[{extra}]'")
+            raise ProbConservError(missing(name, extra))
 
 
 def register(app: App) -> None:

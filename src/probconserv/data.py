@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from numbers import Integral
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -13,7 +13,8 @@ from ._errors import InputError
 from ._random import uniform
 from .problems import ClosedForm
 
-SEEDS = {"train": 1, "validation": 2, "test": 3}
+Split: TypeAlias = Literal["train", "validation", "test"]
+SEEDS: dict[Split, int] = {"train": 1, "validation": 2, "test": 3}
 DECADES = 5  # from the width of the domain down to the least distance of targets near a front
 STREAM, SHUFFLE = 4, 5  # seeds of streams and orders, which therefore never meet a fixed set
 
@@ -57,7 +58,7 @@ class Functions:
 
 def draw(
     problem: Source,
-    split: str,
+    split: Split,
     n: int = 10_000,
     context: Layout = 100,
     target: Layout = 100,

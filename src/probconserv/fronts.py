@@ -14,7 +14,7 @@ or below the level from its start has its first point there and has crossed noth
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from torch.special import log_ndtr
 
 from . import _checks as check
 from ._checks import ArrayLike
-from ._convert import as_field
+from ._convert import Prediction, as_field
 from ._errors import InputError
 from ._fields import Diagonal, Field, check_level
 from ._mixture import Mixture
@@ -85,11 +85,11 @@ class FrontPosition:
 
 @torch.no_grad()
 def front_position(
-    field: Any,
+    field: Prediction,
     x: ArrayLike,  # (M,)
     level: ArrayLike = 0.0,
-    rule: str = "point",
-    start: str = "left",
+    rule: Literal["point", "crossing"] = "point",
+    start: Literal["left", "right"] = "left",
     samples: int | None = None,
     generator: torch.Generator | None = None,
 ) -> FrontPosition:

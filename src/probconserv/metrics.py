@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -10,10 +11,10 @@ from torch import Tensor
 
 from . import _checks as check
 from ._checks import ArrayLike
-from ._constraints import Constraint
-from ._convert import as_field
+from ._convert import Prediction, as_field
 from ._errors import DegenerateError, InputError
 from ._fields import Field
+from ._laws import Law, check_law
 
 LEVELS = (0.5, 0.9, 0.99)
 EXACT = 1e-12  # a conservation error below this is none
@@ -27,7 +28,7 @@ class Scores:
     point, as in the paper; a mixture is scored by its total mean and variance.
     """
 
-    CE: Tensor  # G mu - b, the conservation error; NaN where no constraint was given
+    CE: Tensor  # G mu - b, the conservation error; NaN where no law was given
     LL: Tensor  # the log density
     MSE: Tensor
     CRPS: Tensor  # the continuous ranked probability score, in units of u; lower is better
@@ -75,18 +76,19 @@ class Scores:
 
 @torch.no_grad()
 def evaluate(
-    field: Any,
+    field: Prediction,
     truth: ArrayLike,
-    constraint: Constraint | None = None,
+    law: Law | None = None,
     samples: int = 100,
     generator: torch.Generator | None = None,
-    space_dims: int = 1,
+    space_dims: int | None = None,
 ) -> Scores:
     """The scores of a field against the truth.
 
     field: any that `condition` takes, (*batch, T, M). truth: u, broadcast to the field.
-    constraint: the law whose error is CE; the field need not have been conditioned on it. samples:
-    of the field, for the energy score. space_dims: how many last axes are space.
+    law: whose error is CE; the field need not have been conditioned on it. samples:
+    of the field, for the energy score. space_dims: how many last axes are space, as many as the law
+    reads if that is not given.
 
     >>> from probconserv import Diagonal, integral
     >>> law = integral([0.0, 1.0, 2.0], 2.0)
@@ -95,10 +97,15 @@ def evaluate(
     (tensor([0.5000], dtype=torch.float64), tensor([0.0833], dtype=torch.float64))
     """
     field = as_field(field)
-    if not 0 < space_dims < len(field.shape):
+    if law is not None:
+        check_law(law)
+    if space_dims is None:
+        space_dims = 1 if law is None else law.space_dims
+    if not isinstance(space_dims, Integral) or not 0 < space_dims < len(field.shape):
         raise InputError(
             f"`space_dims` must leave an axis of time before it, so be from 1 to "
-            f"{len(field.shape) - 1} for a field of shape {tuple(field.shape)}; got {space_dims}."
+            f"{len(field.shape) - 1} for a field of shape {tuple(field.shape)}; got "
+            f"{space_dims!r:.40}."
         )
     u = check.tensor("truth", truth, like=field.mean, of="the field")
     check.broadcasts("truth", u, field.shape, "the field")
@@ -112,7 +119,7 @@ def evaluate(
     z = (u - mean) / std
     lost = torch.full(field.shape[:-space_dims], torch.nan, dtype=mean.dtype, device=mean.device)
     return Scores(
-        CE=lost if constraint is None else constraint.residual(mean),
+        CE=lost if law is None else law.residual(mean),
         LL=(-(z**2) / 2 - std.log() - math.log(2 * math.pi) / 2).mean(space),
         MSE=((u - mean) ** 2).mean(space),
         CRPS=(std * crps(z)).mean(space),

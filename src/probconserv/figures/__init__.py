@@ -1,4 +1,13 @@
-"""Pictures of fields and of equations. Needs matplotlib: `pip install 'probconserv[plots]'`."""
+"""Pictures of fields and of equations. Needs matplotlib, the extra `plots`."""
+
+from .._extras import missing as _missing
+
+try:
+    import matplotlib as _matplotlib  # noqa: F401
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        f"figures need matplotlib: {_missing(error.name, 'plots')}", name=error.name
+    ) from None
 
 from ._budget import budget as budget
 from ._diagnosis import diagnosis as diagnosis

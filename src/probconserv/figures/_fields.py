@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from .. import _checks as check
 from .._checks import ArrayLike
-from .._constraints import Constraint, check_law
 from .._convert import as_field
 from .._errors import InputError
+from .._laws import Law, check_law
 from ..fronts import FrontPosition
 
 PAPER: dict[str, tuple[str, Any]] = {  # colours that differ for all eyes, and lines for grey prints
@@ -82,7 +82,7 @@ def errors_figure(x: ArrayLike, fields: Mapping[str, Any], truth: ArrayLike) -> 
     return figure
 
 
-def mass_figure(t: ArrayLike, fields: Mapping[str, Any], law: Constraint) -> Figure:
+def mass_figure(t: ArrayLike, fields: Mapping[str, Any], law: Law) -> Figure:
     """The total of each field's mean over time, beside the one that the law states.
 
     t: (T,). fields: (T, M) each. law: with one row for each time, as `integral` makes it.

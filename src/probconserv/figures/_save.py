@@ -11,7 +11,7 @@ from .._files import complete
 SAME_EVERY_TIME: Any = {"svg.hashsalt": "probconserv"}  # names inside the file
 
 
-def save(figure: Figure, path: Path) -> Path:
+def save(figure: Figure, path: str | Path) -> Path:
     """Writes the figure under its name only when it is complete; the ending says as what.
 
     The same figure gives the same file.

@@ -10,10 +10,11 @@ import xarray as xr
 
 from .._causes import Rows
 from .._errors import InputError
+from .._sums import check_usable
+from ._blocks import Array
+from ._graph import as_tensors, unpack
 from ._lookup import time_of
-from ._passes import check_usable
 from ._plan import Plan, Ready
-from ._terms import Array
 
 TOLERANCE = 1e-6  # of the sum of |u| times cell sizes: a budget closes that is off by no more
 
@@ -119,19 +120,18 @@ class Budget:
 
 def budgets(plan: Plan, sums: Array, after: Array | None) -> list[Budget]:
     """The budgets of a system, from what its passes summed, (*index, C)."""
-    parts = plan.kind.sums.unpack(sums)
-    check_usable(parts)
+    parts = unpack(plan.kind.sums, sums)
+    check_usable(as_tensors(parts))
     for ready in plan.laws:
         if not parts["size"][..., ready.own].any():
             raise InputError(
                 f"no point of {ready.law.label} counts: all are missing, or have no weight by "
                 "`where`, `regions`, a factor or cell sizes of 0."
             )
-    square = parts["square"]
-    if square.ndim > len(plan.index) + 1:
-        square = np.einsum("...kk->...k", square)
     if plan.member is None:
-        parts["independent"] = square
+        gram = parts["gram"]
+        many = gram.ndim > len(plan.index) + 1
+        parts["independent"] = np.einsum("...kk->...k", gram) if many else gram
     else:
         parts["independent"] = parts["total"].var(-2, ddof=1)
     return [_budget(plan, ready, parts, after) for ready in plan.laws]

@@ -1,37 +1,48 @@
-"""The two passes as dask graphs: from named axes to the (I, P) blocks that `_passes` works on."""
+"""Sums over blocks and updates of blocks, over named axes, for NumPy and dask arrays."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import dask.array as da
 import numpy as np
+import torch
 import xarray as xr
 from dask.system import CPU_COUNT
+from torch import Tensor
 
-from ._terms import Array, Term
+from ._blocks import Array, BlockRows, Part
+
+Shapes = Mapping[str, tuple[int, ...]]
+Pair = tuple[Any, tuple[str, ...]]  # an array and the names of its axes
 
 SLAB = 1 << 20  # points that are worked on at a time; fewer, and threads wait for each other
 SUMS, STEPS = "sums of a block", "steps of a block"  # names of axes that no dataset has
-ROWS, MEMBERS = "rows of the laws", "members of the totals"
 
 
 @dataclass(frozen=True, eq=False)
-class Piece:
-    """A `Term` before it is cut into blocks: one law of one variable, by the names of its axes."""
+class NamedPart:
+    """What one law reads of one variable: a `Part` before it is cut into blocks."""
 
     weights: xr.Variable
     labels: xr.Variable | None
     first: int
     rows: int
 
+    @property
+    def arrays(self) -> tuple[Any, Any]:
+        return self.weights, self.labels
 
-@dataclass(frozen=True)
-class Axes:
-    """How the axes of a variable are read: indices that no law sums over, points, members."""
 
+@dataclass(frozen=True, eq=False)
+class NamedRows:
+    """G on one variable, by names of axes: indices that no law sums over, points, members."""
+
+    parts: tuple[NamedPart, ...]
+    count: int
+    disjoint: bool
     index: tuple[str, ...]
     points: tuple[str, ...]
     member: str | None = None
@@ -42,227 +53,186 @@ class Axes:
 
     @property
     def all(self) -> tuple[str, ...]:
-        return self.places if self.member is None else (*self.places, self.member)
+        return self.places if self.member is None else (self.member, *self.places)
 
+    def dims(self, array: xr.Variable) -> tuple[str, ...]:
+        return tuple(dim for dim in self.all if dim in array.dims)
 
-def summed(
-    function: Callable[..., Array],
-    arrays: Sequence[xr.Variable],
-    pieces: Sequence[Piece],
-    axes: Axes,
-    size: int,
-) -> Any:  # (*index, size)
-    """The sum over all blocks of function(block, ..., terms), which gives (I, size).
+    def summed(self, function: Callable[..., Array], arrays: Any, size: int, *steps: Any) -> Any:
+        """The sum over all blocks of function(block, ..., rows, *steps), (*index, size)."""
+        return self.total(self.partials(function, arrays, size, *steps))
 
-    A NumPy array if everything is in memory, else a dask array.
-    """
-    return total(partials(function, arrays, pieces, axes, size), axes)
+    def partials(self, function: Callable[..., Array], arrays: Any, size: int, *steps: Any) -> Any:
+        """What `summed` adds up, (*index, *blocks of points, size)."""
+        one = dict.fromkeys(self.points, lambda n: 1)
+        how = {"new_axes": {SUMS: size}, "adjust_chunks": one}
+        return self._mapped(_Task(function, self, arrays), (*self.places, SUMS), arrays, steps, how)
 
+    def total(self, partials: Any) -> Any:
+        return partials.sum(axis=tuple(range(len(self.index), len(self.places))))
 
-def partials(
-    function: Callable[..., Array],
-    arrays: Sequence[xr.Variable],
-    pieces: Sequence[Piece],
-    axes: Axes,
-    size: int,
-) -> Any:  # (*index, *blocks of points, size)
-    """What `summed` adds up, block by block."""
-    return _mapped(
-        _Call(function, axes, _dims(arrays, axes), _specs(pieces, axes)),
-        (*axes.places, SUMS),
-        _pairs([*arrays, *_arrays(pieces)], axes),
-        new_axes={SUMS: size},
-        adjust_chunks=dict.fromkeys(axes.points, lambda n: 1),
-    )
+    def moved(self, function: Callable[..., Array], arrays: Any, steps: Any, dtype: Any) -> Any:
+        """Every block by function(block, ..., rows, steps), in the order of `all`."""
+        return self._mapped(_Task(function, self, arrays, dtype), self.all, arrays, [steps], {})
 
+    def _mapped(
+        self,
+        task: "_Task",
+        dims: tuple[str, ...],
+        arrays: Sequence[xr.Variable],
+        steps: Sequence[Any],
+        how: dict[str, Any],
+    ) -> Any:
+        """The task on whole arrays with all cores, or on every block of dask's."""
+        all_ = [*arrays, *(array for part in self.parts for array in part.arrays)]
+        pairs = [self._pair(array) for array in all_ if array is not None]
+        pairs += [(each, (*self.index, STEPS)) for each in steps]
+        if any(isinstance(array, da.Array) for array, _ in pairs):
+            return blockwise(task, dims, pairs, task.dtype or float, **how)
+        with ThreadPoolExecutor(CPU_COUNT) as pool:
+            return task(*(array for array, _ in pairs), each=pool.map)
 
-def total(sums: Any, axes: Axes) -> Any:
-    """The sum of the blocks of points, (*index, size)."""
-    return sums.sum(axis=tuple(range(len(axes.index), len(axes.places))))
+    def _pair(self, array: xr.Variable) -> Pair:
+        """Data in the order of the axes, members in one block."""
+        dims = self.dims(array)
+        data = array.transpose(*dims).data
+        if not isinstance(data, da.Array):
+            return np.asarray(data), dims
+        return data.rechunk({0: -1}) if self.member in dims else data, dims
 
+    def after(self, blocks: Any, partials: Any) -> Any:
+        """The same blocks, each available once its partial sums are there.
 
-def after(blocks: Any, sums: Any, axes: Axes) -> Any:
-    """The same blocks, each available once its partial sums are there.
-
-    Otherwise dask may put the sums off and hold every block until it comes to them.
-    """
-    if not isinstance(blocks, da.Array):
-        return blocks
-    return da.blockwise(
-        _first,
-        axes.all,
-        blocks,
-        axes.all,
-        sums,
-        (*axes.places, SUMS),
-        dtype=blocks.dtype,
-        meta=np.empty((0,) * blocks.ndim, blocks.dtype),
-        align_arrays=False,
-        concatenate=True,
-    )
+        Otherwise dask may put the sums off and hold every block until it comes to them.
+        """
+        if not isinstance(blocks, da.Array):
+            return blocks
+        pairs = [(blocks, self.all), (partials, (*self.places, SUMS))]
+        return blockwise(_first, self.all, pairs, blocks.dtype, align_arrays=False)
 
 
 def _first(block: Array, sums: Array) -> Array:
     return block
 
 
-def moved(
-    function: Callable[..., Array],
-    arrays: Sequence[xr.Variable],
-    pieces: Sequence[Piece],
-    axes: Axes,
-    steps: Any,
-    dtype: Any,
-) -> Any:  # like the first array, in the order of `axes`
-    """Every block by function(block, ..., terms, steps), as NumPy or dask array."""
-    return _mapped(
-        _Call(function, axes, _dims(arrays, axes), _specs(pieces, axes), dtype),
-        axes.all,
-        [*_pairs([*arrays, *_arrays(pieces)], axes), (steps, (*axes.index, SUMS))],
-    )
+def pack(shapes: Shapes, parts: Mapping[str, Array]) -> Array:
+    """Named arrays (I, ...) side by side, (I, C), as they pass from task to task."""
+    return np.concatenate([parts[name].reshape(len(parts[name]), -1) for name in shapes], 1)
 
 
-def _mapped(
-    call: "_Call", dims: tuple[str, ...], pairs: Sequence[tuple[Any, tuple[str, ...]]], **how: Any
-) -> Any:
-    """The call on whole arrays with all cores, or on every block of dask's."""
-    if not any(isinstance(array, da.Array) for array, _ in pairs):
-        return replace(call, threads=CPU_COUNT)(*(array for array, _ in pairs))
-    dtype = float if call.dtype is None else call.dtype
-    return da.blockwise(
-        call,
-        dims,
-        *(each for array, names in pairs for each in (as_blocks(array), names)),
-        dtype=dtype,
-        meta=np.empty((0,) * len(dims), dtype),
-        concatenate=True,
-        **how,
-    )
+def packed_size(shapes: Shapes) -> int:
+    return sum(map(prod, shapes.values()))
 
 
-def as_blocks(array: Any) -> da.Array:
-    """A dask array; of one in memory the blocks are views."""
-    if isinstance(array, da.Array):
-        return array
-    return da.from_array(_Held(array), chunks=-1, name=False, asarray=False)
+def unpack(shapes: Shapes, packed: Array) -> dict[str, Array]:  # (..., C)
+    parts = np.split(packed, np.cumsum([*map(prod, shapes.values())])[:-1], -1)
+    return {
+        name: part.reshape((*part.shape[:-1], *shape))
+        for (name, shape), part in zip(shapes.items(), parts, strict=True)
+    }
+
+
+def as_tensors(parts: Mapping[str, Array]) -> dict[str, Tensor]:
+    return {name: torch.tensor(part) for name, part in parts.items()}
+
+
+def blockwise(
+    call: Callable[..., Array], dims: tuple[str, ...], pairs: Sequence[Pair], dtype: Any, **how: Any
+) -> da.Array:
+    """The call on the blocks of all arrays; those in memory are cut into views."""
+    arrays = [
+        (x, names)
+        if isinstance(x, da.Array)
+        else (da.from_array(_Held(x), chunks=-1, name=False, asarray=False), names)
+        for x, names in pairs
+    ]
+    meta = np.empty((0,) * len(dims), dtype)
+    flat = (each for pair in arrays for each in pair)
+    return da.blockwise(call, dims, *flat, dtype=dtype, meta=meta, concatenate=True, **how)
 
 
 class _Held:
     """An array that dask cuts without a copy."""
 
     def __init__(self, values: Array) -> None:
-        self.values, self.shape, self.ndim, self.dtype = (
-            values,
-            values.shape,
-            values.ndim,
-            values.dtype,
-        )
+        self.values = values
+        self.shape, self.ndim, self.dtype = values.shape, values.ndim, values.dtype
 
     def __getitem__(self, index: Any) -> Array:
         return self.values[index]
 
 
-@dataclass(frozen=True, eq=False)
-class _Call:
-    """One task: its arrays as (I, P) or (I, P, N), a few indices at a time, with their terms."""
+class _Task:
+    """One block: its arrays as (I, P) or (N, I, P), a few indices at a time, with G."""
 
-    function: Callable[..., Array]
-    axes: Axes
-    dims: tuple[tuple[str, ...], ...]  # of each array
-    specs: tuple[tuple[tuple[str, ...], tuple[str, ...] | None, int, int], ...]  # of each piece
-    dtype: Any = None  # of the moved block; None for sums
-    threads: int = 1
-
-    def __call__(self, *blocks: Array) -> Array:
-        sizes = dict(zip(self.dims[0], blocks[0].shape, strict=True))
-        arrays = [
-            self._flat(block, dims, sizes) for block, dims in zip(blocks, self.dims, strict=False)
+    def __init__(
+        self, function: Callable[..., Array], rows: NamedRows, arrays: Any, dtype: Any = None
+    ) -> None:
+        """dtype: of the updated block; None for sums."""
+        self.function, self.dtype = function, dtype
+        self.index, self.points, self.member, self.all = (
+            rows.index,
+            rows.points,
+            rows.member,
+            rows.all,
+        )
+        self.count, self.disjoint = rows.count, rows.disjoint
+        self.dims = [rows.dims(array) for array in arrays]
+        self.parts: list[Any] = [
+            (part.first, part.rows, *(x if x is None else rows.dims(x) for x in part.arrays))
+            for part in rows.parts
         ]
-        terms, rest = self._terms(list(blocks[len(self.dims) :]), sizes)
-        steps = [each.reshape(-1, each.shape[-1]) for each in rest]
-        indices, width = arrays[0].shape[0], max(1, prod(arrays[0].shape[1:]))
-        stride = max(1, SLAB // width)
-        slabs = [slice(i, i + stride) for i in range(0, indices, stride)]
 
-        def found(slab: slice) -> Array:
-            given = [array[slab] for array in arrays]
-            here = [term.at(slab) for term in terms]
-            return self.function(*given, here, *(each[slab] for each in steps))
+    def __call__(self, *blocks: Array, each: Callable[..., Iterator[Any]] = map) -> Array:
+        """each: `map`, or that of a pool of threads."""
+        sizes = dict(zip(self.dims[0], blocks[0].shape, strict=True))
+        indices, points = (prod(sizes[dim] for dim in dims) for dims in (self.index, self.points))
+        rest = list(blocks)
+        arrays = [self._members(rest.pop(0), dims, sizes, (indices, points)) for dims in self.dims]
+        rows = self._rows(rest, sizes, points)
+        steps = [x.reshape(indices, -1) for x in rest]
+        new = None if self.dtype is None else np.empty(arrays[0].shape, self.dtype)
 
-        shape = [sizes[dim] for dim in self.axes.index]
-        if self.dtype is None:
-            sums = np.concatenate(self._each(found, slabs))
-            return sums.reshape(*shape, *[1] * len(self.axes.points), -1)
-        out = np.empty(arrays[0].shape, self.dtype)
+        def work(slab: slice) -> Array | None:
+            given = [array[..., slab, :].astype(float, copy=False) for array in arrays]
+            found = self.function(*given, rows.at(slab), *(x[slab] for x in steps))
+            if new is None:
+                return found
+            new[..., slab, :] = found
+            return None
 
-        def put(slab: slice) -> None:
-            out[slab] = found(slab)
+        stride = max(1, SLAB * indices // max(1, arrays[0].size))
+        parts = list(each(work, [slice(i, i + stride) for i in range(0, indices, stride)]))
+        if new is not None:
+            return new.reshape([sizes[dim] for dim in self.all])
+        shape = [sizes[dim] for dim in self.index]
+        return np.concatenate(parts).reshape(*shape, *[1] * len(self.points), -1)
 
-        self._each(put, slabs)
-        return out.reshape([sizes[dim] for dim in self.axes.all])
+    def _members(
+        self, block: Array, dims: tuple[str, ...], sizes: dict[str, int], shape: tuple[int, int]
+    ) -> Array:
+        lead = (self.member,) if self.member in dims else ()
+        wide = _wide(block, dims, (*lead, *self.index, *self.points), sizes)
+        return wide.reshape(*wide.shape[: len(lead)], *shape)
 
-    def _each(self, function: Callable[[slice], Any], slabs: list[slice]) -> list[Any]:
-        if self.threads == 1 or len(slabs) == 1:
-            return [function(slab) for slab in slabs]
-        with ThreadPoolExecutor(self.threads) as pool:
-            return list(pool.map(function, slabs))
-
-    def _flat(self, block: Array, dims: tuple[str, ...], sizes: dict[str, int]) -> Array:
-        tail = tuple(dim for dim in dims if dim == self.axes.member)
-        wide = _expanded(block, dims, (*self.axes.places, *tail))
-        wide = np.broadcast_to(wide, [sizes[dim] for dim in (*self.axes.places, *tail)])
-        indices = prod(sizes[dim] for dim in self.axes.index)
-        return wide.reshape(indices, -1, *(sizes[dim] for dim in tail))
-
-    def _terms(self, blocks: list[Array], sizes: dict[str, int]) -> tuple[list[Term], list[Array]]:
-        terms = []
-        points = [sizes[dim] for dim in self.axes.points]
-        for dims, label_dims, first, rows in self.specs:
-            weights = _expanded(blocks.pop(0), dims, self.axes.places)
-            varies = any(dim in dims for dim in self.axes.index)
-            index = [sizes[dim] if varies else 1 for dim in self.axes.index]
-            weights = np.broadcast_to(weights, [*index, *points]).reshape(prod(index), -1)
+    def _rows(self, blocks: list[Array], sizes: dict[str, int], points: int) -> BlockRows:
+        """G, from the first of the blocks, which are taken off."""
+        parts = []
+        for first, count, dims, label_dims in self.parts:
+            varies = any(dim in dims for dim in self.index)
+            wanted = (*self.index, *self.points) if varies else self.points
+            weights = _wide(blocks.pop(0), dims, wanted, sizes).reshape(*[-1] * varies, points)
             labels = None
             if label_dims is not None:
-                wide = _expanded(blocks.pop(0), label_dims, self.axes.points)
-                labels = np.broadcast_to(wide, points).reshape(-1)
-            terms.append(Term(weights, labels, first, rows))
-        return terms, blocks
+                labels = _wide(blocks.pop(0), label_dims, self.points, sizes).reshape(points)
+            parts.append(Part(weights, labels, first, count))
+        return BlockRows(tuple(parts), self.count, self.disjoint)
 
 
-def _expanded(block: Array, dims: Sequence[str], wanted: Sequence[str]) -> Array:
-    """With an axis of size 1 for each wanted one that is not there; `dims` are in their order."""
+def _wide(
+    block: Array, dims: Sequence[str], wanted: Sequence[str | None], sizes: Mapping[Any, int]
+) -> Array:
+    """With all the wanted axes; `dims` are in their order."""
     shape = iter(block.shape)
-    return block.reshape([next(shape) if dim in dims else 1 for dim in wanted])
-
-
-def _dims(arrays: Sequence[xr.Variable], axes: Axes) -> tuple[tuple[str, ...], ...]:
-    return tuple(tuple(dim for dim in axes.all if dim in array.dims) for array in arrays)
-
-
-def _specs(pieces: Sequence[Piece], axes: Axes) -> tuple[Any, ...]:
-    return tuple(
-        (
-            *_dims([piece.weights], axes),
-            None if piece.labels is None else _dims([piece.labels], axes)[0],
-            piece.first,
-            piece.rows,
-        )
-        for piece in pieces
-    )
-
-
-def _arrays(pieces: Sequence[Piece]) -> list[xr.Variable]:
-    both = ((piece.weights, piece.labels) for piece in pieces)
-    return [array for pair in both for array in pair if array is not None]
-
-
-def _pairs(arrays: Sequence[xr.Variable], axes: Axes) -> list[tuple[Any, tuple[str, ...]]]:
-    """Data in the order of the axes, members in one block, with the names of their axes."""
-    pairs = []
-    for array, dims in zip(arrays, _dims(arrays, axes), strict=True):
-        data = array.transpose(*dims).data
-        if isinstance(data, da.Array) and axes.member in dims:
-            data = data.rechunk({dims.index(axes.member): -1})
-        pairs.append((data if isinstance(data, da.Array) else np.asarray(data), dims))
-    return pairs
+    narrow = block.reshape([next(shape) if dim in dims else 1 for dim in wanted])
+    return np.broadcast_to(narrow, [sizes[dim] for dim in wanted])

@@ -9,11 +9,11 @@ import numpy as np
 import xarray as xr
 
 from .._errors import InputError
-from ._graph import Axes, Piece
+from .._sums import Ensemble, MeanAndStd
+from ._blocks import Array, Kind
+from ._graph import NamedPart, NamedRows
 from ._law import Law
 from ._lookup import array
-from ._passes import ROUNDING, Members, Moments
-from ._terms import Array
 from ._totals import Totals
 from ._weights import REGION, Points, points
 
@@ -37,7 +37,7 @@ class Ready:
     def own(self) -> slice:
         return slice(self.first, self.first + self.rows)
 
-    def piece(self, name: str) -> Piece:
+    def part(self, name: str) -> NamedPart:
         labels: xr.Variable | None = None
         for dim in self.inner:
             size = self.points.rows[dim]
@@ -45,27 +45,27 @@ class Ready:
             if dim == REGION and self.points.regions is not None:
                 codes = self.points.regions
             labels = codes if labels is None else labels * size + codes
-        return Piece(self.points.weights[name], labels, self.first, self.rows)
+        return NamedPart(self.points.weights[name], labels, self.first, self.rows)
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
     """One system: variables that laws tie together."""
 
-    kind: Moments | Members
+    kind: Kind
     laws: tuple[Ready, ...]
     arrays: Mapping[str, tuple[xr.Variable, ...]]  # of each variable: mean and std, or members
     index: tuple[str, ...]  # axes along which the system falls apart
     sizes: Mapping[str, int]  # of all axes
     member: str | None
 
-    def axes(self, name: str) -> Axes:
+    def rows(self, name: str) -> NamedRows:
+        """G on one variable."""
+        parts = (ready.part(name) for ready in self.laws if name in ready.points.weights)
         dims = self.arrays[name][0].dims
         rest = tuple(str(d) for d in dims if d not in self.index and d != self.member)
-        return Axes(self.index, rest, self.member)
-
-    def pieces(self, name: str) -> list[Piece]:
-        return [ready.piece(name) for ready in self.laws if name in ready.points.weights]
+        kind = self.kind
+        return NamedRows(tuple(parts), len(kind.laws), kind.disjoint, self.index, rest, self.member)
 
     def value(self) -> Array:  # (*index, K), or (*index, N or 1, K) for members
         return self._side_by_side("value", self.member is not None)
@@ -146,22 +146,22 @@ def _kind(
     rows: tuple[str, ...],
     single: bool,
     spread: Spread,
-) -> tuple[Moments | Members, dict[str, tuple[xr.Variable, ...]]]:
+) -> tuple[Kind, dict[str, tuple[xr.Variable, ...]]]:
+    rounding = max(float(np.finfo(field.dtype).eps) for field in fields.values())
     if spread.member is None:
         arrays: dict[str, tuple[xr.Variable, ...]] = {
             name: (field.variable, _std(dataset, field, spread.std))
             for name, field in fields.items()
         }
-        return Moments(rows, single, spread.correlation), arrays
+        return MeanAndStd(rows, single, spread.correlation, rounding), arrays
     for name, field in fields.items():
         if spread.member not in field.dims:
             raise InputError(f"`{name}` has no dimension {spread.member!r} for its members.")
     members = fields[next(iter(fields))].sizes[spread.member]
     if members < 2:
         raise InputError(f"an ensemble needs two members or more; {spread.member!r} has {members}.")
-    rounding = max(float(np.finfo(field.dtype).eps) for field in fields.values())
     return (
-        Members(rows, single, members, spread.shrinkage, max(ROUNDING, rounding)),
+        Ensemble(rows, single, members, spread.shrinkage, rounding),
         {name: (field.variable,) for name, field in fields.items()},
     )
 

@@ -9,10 +9,10 @@ from dask.base import compute
 
 from .._errors import InputError
 from . import _units
-from ._graph import Axes, Piece, summed
+from ._blocks import Array, BlockRows, sizes, totals
+from ._graph import NamedPart, NamedRows
 from ._law import INITIAL, Law, listed
 from ._lookup import Given, array, check_numbers, elapsed, find, match, nearest, time_of
-from ._terms import Array, Terms, seen_totals, totals
 from ._weights import REGION, Points
 
 
@@ -84,9 +84,10 @@ class Totals:
         rows = [dim for dim in (*self.points.rows, self.member) if dim in field.dims]
         regions = None if self.points.regions is None else self.points.rows[REGION]
         rest = tuple(str(dim) for dim in field.dims if dim not in rows)
-        piece = Piece(weights, self.points.regions, 0, regions or 1)
-        axes = Axes(tuple(str(dim) for dim in rows), rest)
-        (both,) = compute(summed(_plain, [field], [piece], axes, 2 * (regions or 1)))
+        count = regions or 1
+        part = NamedPart(weights, self.points.regions, 0, count)
+        named = NamedRows((part,), count, True, tuple(str(dim) for dim in rows), rest)
+        (both,) = compute(named.summed(_total_and_size, [field], 2 * count))
         total, size = np.split(both, 2, axis=-1)
         if regions is None:
             return xr.Variable(rows, total[..., 0]), xr.Variable(rows, size[..., 0])
@@ -172,11 +173,9 @@ class Totals:
         return found.sel({name: ours}).rename({name: REGION})
 
 
-def _plain(values: Array, terms: Terms) -> Array:
-    rows = terms[0].rows
-    total, values, missing = seen_totals(values, terms, rows)
-    seen = np.ones_like(values) if missing is None else (~missing).astype(float)
-    return np.concatenate([total, totals(seen, [term.sizes for term in terms], rows)], axis=1)
+def _total_and_size(values: Array, rows: BlockRows) -> Array:
+    total, values, missing = totals(values, rows)
+    return np.concatenate([total, sizes(rows, missing, values)], 1)
 
 
 def _at_start(variable: xr.Variable, time: str) -> xr.Variable:

@@ -1,4 +1,4 @@
-"""Step 2 for a dataset: the two passes of every system, lazily, and what they make of it."""
+"""Step 2 for a dataset: sums, solve and update of every system, lazily where data are lazy."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -7,97 +7,148 @@ from typing import Any
 
 import dask.array as da
 import numpy as np
+import torch
 import xarray as xr
+from dask.base import compute
+from torch import Tensor
 
-from ._graph import MEMBERS, ROWS, STEPS, SUMS, after, as_blocks, moved, partials, summed, total
-from ._passes import Members, Moments
+from .._sums import Ensemble, MeanAndStd, is_hard
+from . import _blocks as blocks
+from ._blocks import Array, BlockRows, Kind
+from ._graph import STEPS, SUMS, Shapes, as_tensors, blockwise, pack, packed_size, unpack
 from ._plan import Plan
-from ._terms import Array, Terms, seen_totals
 
+ROWS, MEMBERS = "rows of the laws", "members of the totals"  # axes that no dataset has
+SETTLING = 2  # times that exact rows are settled at most
 View = Callable[[Array], Array]  # what a reader of the output will see of its values
 
 
 def first_pass(plan: Plan) -> Any:  # (*index, C)
     """The sums over all points of a system."""
-    size = plan.kind.sums.size
-    parts = [
-        summed(plan.kind.summed, arrays, plan.pieces(name), plan.axes(name), size)
-        for name, arrays in plan.arrays.items()
-    ]
-    return sum(parts[1:], start=parts[0])
+    return _summed(plan, partial(_statistics, kind=plan.kind), packed_size(plan.kind.sums))
+
+
+def _statistics(*block: Any, kind: Kind) -> Array:
+    return pack(kind.sums, blocks.statistics(kind, *block))
+
+
+def _summed(plan: Plan, call: Callable[..., Array], size: int, *steps: Any) -> Any:
+    """The sums of all variables of a system."""
+    each = plan.arrays.items()
+    first, *others = (plan.rows(name).summed(call, arrays, size, *steps) for name, arrays in each)
+    return sum(others, start=first)
 
 
 def one_pass(plan: Plan) -> bool:
     """Whether every block holds all points of its indices, so that it need not be read twice."""
     for name, arrays in plan.arrays.items():
-        axes = plan.axes(name)
+        points = plan.rows(name).points
         for array in arrays:
-            if not isinstance(array.data, da.Array):
-                continue
-            blocks = dict(zip(array.dims, array.data.numblocks, strict=True))
-            if any(blocks.get(dim, 1) > 1 for dim in axes.points):
+            if array.chunks and any(
+                len(array.chunksizes[dim]) > 1 for dim in points if dim in array.dims
+            ):
                 return False
     return True
 
 
 def solve(plan: Plan, sums: Any) -> Any:  # (*index, C)
-    """What the second pass needs, from sums that are computed or lazy."""
+    """What the update needs, from sums that are computed or lazy.
+
+    Nearly dependent rows are settled: the totals after the update are summed, and what exact rows
+    miss is moved as well. Where sums are lazy nobody knows yet whether that is needed.
+    """
+    kind = plan.kind
+    call, size = partial(_sums_after, kind=kind), prod(kind.sums["total"])
+    steps = _of_sums(plan, kind.solve, kind.steps, sums)
+    for _ in range(0 if kind.is_easy else SETTLING):
+        if not isinstance(steps, da.Array) and not _hard(kind, steps):
+            break
+        totals = _summed(plan, call, size, steps)
+        if not isinstance(steps, da.Array):
+            (totals,) = compute(totals)
+        more = _of_sums(plan, kind.settle, kind.moves, sums, totals)
+        steps = np.concatenate([steps, more], -1)
+    return steps
+
+
+def _of_sums(
+    plan: Plan, function: Callable[..., dict[str, Tensor]], shapes: Shapes, *sums: Any
+) -> Any:  # (*index, C)
+    """The function of sums, b and noise at every index, now or lazily."""
+    call = partial(_packed, function=function, given=plan.kind.sums, shapes=shapes)
     value, noise = plan.value(), plan.noise()
-    if isinstance(sums, da.Array):
-        return _solve_lazily(plan, sums, value, noise)
-    return _solved(sums, value, noise, kind=plan.kind)
-
-
-def _solve_lazily(plan: Plan, sums: da.Array, value: Array, noise: Array) -> da.Array:
+    if not isinstance(sums[0], da.Array):
+        return call(*sums, value, noise)
     tail = (MEMBERS, ROWS) if plan.member is not None else (ROWS,)
-    return da.blockwise(
-        partial(_solved, kind=plan.kind),
-        (*plan.index, STEPS),
-        sums,
-        (*plan.index, SUMS),
-        as_blocks(value),
-        (*plan.index, *tail),
-        as_blocks(noise),
-        (*plan.index, ROWS),
-        new_axes={STEPS: plan.kind.steps.size},
-        dtype=float,
-        meta=np.empty((0,) * (len(plan.index) + 1)),
-        concatenate=True,
-    )
+    pairs = [(each, (*plan.index, f"{SUMS} {number}")) for number, each in enumerate(sums)]
+    pairs += [(value, (*plan.index, *tail)), (noise, (*plan.index, ROWS))]
+    new = {STEPS: packed_size(shapes)}
+    return blockwise(call, (*plan.index, STEPS), pairs, float, new_axes=new)
 
 
-def _solved(sums: Array, value: Array, noise: Array, *, kind: Any) -> Array:
-    lead = sums.shape[:-1]
-    flat = [a.reshape(prod(lead), *a.shape[len(lead) :]) for a in (sums, value, noise)]
-    return kind.solved(*flat).reshape(*lead, -1)
+def _packed(
+    *arrays: Array, function: Callable[..., dict[str, Tensor]], given: Shapes, shapes: Shapes
+) -> Array:
+    lead = arrays[0].shape[:-1]
+    sums, *rest = (a.reshape(prod(lead), *a.shape[len(lead) :]) for a in arrays)
+    found = function(as_tensors(unpack(given, sums)), *map(torch.tensor, rest))
+    return pack(shapes, {name: x.numpy() for name, x in found.items()}).reshape(*lead, -1)
+
+
+def _sums_after(*block: Any, kind: Kind) -> Array:
+    """The totals after the update, where rows are nearly dependent; else 0."""
+    *_, rows, steps = block
+    if not _hard(kind, steps):
+        return np.zeros((len(steps), prod(kind.sums["total"])))
+    return _by_index(blocks.totals(_moved(*block, kind=kind), rows)[0])
+
+
+def _hard(kind: Kind, steps: Array) -> bool:
+    return bool(is_hard(torch.tensor(_parts(kind, steps)[0]["least"])).any())
+
+
+def _parts(kind: Kind, steps: Array) -> list[dict[str, Array]]:
+    """The steps of the solve, and the moves that settle rows."""
+    first, each = packed_size(kind.steps), packed_size(kind.moves)
+    more = range(first, steps.shape[-1], each)
+    return [
+        unpack(kind.steps, steps[..., :first]),
+        *(unpack(kind.moves, steps[..., start : start + each]) for start in more),
+    ]
 
 
 def second_pass(plan: Plan, steps: Any) -> dict[str, tuple[xr.Variable, ...]]:
     """The moved arrays of every variable, lazy, in the order of their axes in the dataset."""
     found = {}
     for name, arrays in plan.arrays.items():
-        first, pieces, axes = arrays[0], plan.pieces(name), plan.axes(name)
-        moves = _moves(plan.kind, arrays)
-        found[name] = tuple(
-            xr.Variable(axes.all, moved(move, used, pieces, axes, steps, dtype)).transpose(
-                *first.dims
-            )
-            for move, used, dtype in moves
-        )
+        rows, new = plan.rows(name), []
+        for update, used, dtype in _updates(plan.kind, arrays):
+            data = rows.moved(partial(update, kind=plan.kind), used, steps, dtype)
+            new.append(xr.Variable(rows.all, data).transpose(*arrays[0].dims))
+        found[name] = tuple(new)
     return found
 
 
-def _moves(
-    kind: Moments | Members, arrays: tuple[xr.Variable, ...]
+def _updates(
+    kind: Kind, arrays: tuple[xr.Variable, ...]
 ) -> list[tuple[Callable[..., Array], tuple[xr.Variable, ...], Any]]:
-    """The functions of the second pass, what each works on, and the dtype of what it gives."""
-    if isinstance(kind, Members):
-        return [(kind.each, arrays, arrays[0].dtype)]
+    """The functions that update a block, what each works on, and the dtype of what it gives."""
+    if isinstance(kind, Ensemble):
+        return [(_moved, arrays, arrays[0].dtype)]
     mean, std = arrays
-    moves: list[Any] = [(kind.mean, arrays, mean.dtype)]
+    updates: list[Any] = [(_moved, arrays, mean.dtype)]
     if std.dims:  # one number for all points is no variable of the dataset
-        moves.append((kind.std, (std.set_dims(dict(mean.sizes)), mean), std.dtype))
-    return moves
+        updates.append((_std, (std.set_dims(dict(mean.sizes)), mean), std.dtype))
+    return updates
+
+
+def _moved(*block: Any, kind: Kind) -> Array:
+    *given, steps = block
+    return blocks.moved(kind, *given, *_parts(kind, steps))
+
+
+def _std(std: Array, mean: Array, rows: BlockRows, steps: Array, *, kind: MeanAndStd) -> Array:
+    return blocks.updated_std(kind, std, mean, rows, _parts(kind, steps)[0])
 
 
 def outcome(
@@ -112,45 +163,48 @@ def outcome(
     pushed below `minimum` and the largest change. It is these arrays that should be written, so
     that each block is summed before it is let go.
     """
-    rows = len(plan.kind.laws)
-    size = rows * (plan.kind.members if plan.member is not None else 1)  # type: ignore[union-attr]
+    size = prod(plan.kind.sums["total"])
     totals: list[Any] = []
     below: dict[str, Any] = {}
     largest: dict[str, Any] = {}
     watched = dict(found)
     for name, arrays in plan.arrays.items():
-        axes, (new, *others) = plan.axes(name), found[name]
-        call = partial(_after, rows=rows, minimum=minimum, view=views.get(name))
-        parts = partials(call, [new, arrays[0]], plan.pieces(name), axes, size + 2)
-        blocks = after(new.transpose(*axes.all).data, parts, axes)
-        watched[name] = (xr.Variable(axes.all, blocks).transpose(*new.dims), *others)
-        sums = total(parts, axes)
+        rows, (new, *others) = plan.rows(name), found[name]
+        call = partial(_after, minimum=minimum, view=views.get(name), dtype=new.dtype)
+        parts = rows.partials(call, [new, arrays[0]], size + 2)
+        blocks = rows.after(new.transpose(*rows.all).data, parts)
+        watched[name] = (xr.Variable(rows.all, blocks).transpose(*new.dims), *others)
+        sums = rows.total(parts)
         totals.append(sums[..., :size])
         below[name], largest[name] = sums[..., size].sum(), parts[..., size + 1].max()
     return watched, (sum(totals[1:], start=totals[0]), below, largest)
 
 
 def _after(
-    new: Array, old: Array, terms: Terms, *, rows: int, minimum: float | None, view: View | None
+    new: Array,
+    old: Array,
+    rows: BlockRows,
+    *,
+    minimum: float | None,
+    view: View | None,
+    dtype: Any,
 ) -> Array:
-    new = new if view is None else view(new)
-    each = [new] if new.ndim == 2 else np.moveaxis(new, -1, 0)
-    parts = [seen_totals(one, terms, rows)[0] for one in each]
-    below = np.zeros((len(new), 1))
+    new = new if view is None else view(new.astype(dtype)).astype(float)
+    total = _by_index(blocks.totals(new, rows)[0])
+    below = np.zeros((len(total), 1))
     if minimum is not None:
-        low = (new < minimum) & ~(old < minimum)
-        below[:, 0] = low.reshape(len(low), -1).sum(-1)
+        below[:, 0] = _by_index((new < minimum) & ~(old < minimum)).sum(-1)
     with np.errstate(invalid="ignore"):  # points that do not count may be infinite
-        change = np.abs(new - old).reshape(len(new), -1)
+        change = _by_index(np.abs(new - old))
     largest = np.fmax.reduce(change, axis=1, initial=0.0)[:, None]  # leaves out what is missing
-    return np.concatenate([*parts, below, largest], axis=1)
+    return np.concatenate([total, below, largest], axis=1)
+
+
+def _by_index(x: Array) -> Array:  # (I, P) or (N, I, P) to (I, ...)
+    return x if x.ndim == 2 else np.moveaxis(x, 0, 1).reshape(x.shape[1], -1)
 
 
 def lazy(plans: Sequence[Plan]) -> bool:
     """Whether some array is dask's, so that nothing large may be computed unasked."""
-    return any(
-        isinstance(array.data, da.Array)
-        for plan in plans
-        for arrays in plan.arrays.values()
-        for array in arrays
-    )
+    fields = (arrays for plan in plans for arrays in plan.arrays.values())
+    return any(isinstance(array.data, da.Array) for arrays in fields for array in arrays)

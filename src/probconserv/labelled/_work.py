@@ -13,6 +13,7 @@ import xarray as xr
 from .. import __version__
 from .._errors import InputError
 from ._budget import budgets
+from ._graph import as_tensors, unpack
 from ._law import Law
 from ._lookup import nearest
 from ._packing import is_packed, unpacked_after_packing
@@ -108,7 +109,8 @@ class Work:
             return f"mean and standard deviation, correlation {self.spread.correlation:.3g}"
         kinds: list[Any] = [plan.kind for plan in self.plans]
         used = [
-            kind.shrinkages(s.reshape(-1, s.shape[-1])) for kind, s in zip(kinds, sums, strict=True)
+            kind.shrinkages(as_tensors(unpack(kind.sums, s.reshape(-1, s.shape[-1])))).numpy()
+            for kind, s in zip(kinds, sums, strict=True)
         ]
         ends = [f"{end:.3g}" for end in (min(map(np.min, used)), max(map(np.max, used)))]
         tied = f", jointly over {', '.join(self.spread.jointly)}" if self.spread.jointly else ""

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import TypeAlias
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -59,7 +58,7 @@ def read_grid(
 
 def alone(context: Context | list[Context]) -> bool:
     """Whether it is one function, whose field has no axis n."""
-    return not isinstance(context, list) and np.ndim(context[-1]) == 1
+    return not isinstance(context, list) and check.as_tensor("context", context[-1]).ndim == 1
 
 
 def _stacked(context: Context, like: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Trained networks that come with the library."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias, overload
 
 import torch
 
@@ -9,40 +9,76 @@ from .. import _checks as check
 from .._errors import InputError
 from ..problems import PROBLEMS, ClosedForm
 from ._checkpoints import read
-from ._predictor import Predictor
 from .anp import AttentiveNeuralProcess
 from .emulator import Emulator
 
-FOLDERS = (Path(__file__).parent / "weights", Path(__file__).parents[3] / "weights")
+Model: TypeAlias = Literal["anp", "softc", "emulator"]
+RecipeName: TypeAlias = Literal["modern", "paper"]
+Network: TypeAlias = AttentiveNeuralProcess | Emulator
+
+TRAINED: dict[Model, tuple[RecipeName, ...]] = {
+    "anp": ("modern", "paper"),
+    "softc": ("modern", "paper"),
+    "emulator": ("modern",),
+}
+ELSEWHERE = (
+    "The package has the models anp and emulator of recipe modern; the other networks are in the "
+    "folder weights of a checkout. To use them, run `pip install --editable .` there."
+)
 
 
-def load(problem: str, model: str = "anp", recipe: str = "modern") -> Any:
+@overload
+def load(
+    problem: str, model: Literal["anp", "softc"] = "anp", recipe: RecipeName = "modern"
+) -> AttentiveNeuralProcess: ...
+@overload
+def load(problem: str, model: Literal["emulator"], recipe: RecipeName = "modern") -> Emulator: ...
+def load(problem: str, model: Model = "anp", recipe: RecipeName = "modern") -> Network:
     """A trained network for one of the paper's problems, ready to predict; needs no network.
 
     problem: diffusion, pme, stefan, advection or burgers. model: anp; softc, which was trained
     with the equation's residual in its loss; or emulator, which was given the parameters too.
-    recipe: modern or, but for emulators, paper. All but the modern anp are in the repository, not
-    in the package. `network.card` says how it was trained.
+    recipe: modern or, but for emulators, paper. The package has anp and emulator of modern;
+    the others are in a checkout, and found after `pip install --editable .` there.
+    `network.card` says how it was trained.
 
     >>> load("stefan").card["recipe"]
     'modern'
     """
+    return open_weights(find_weights(problem, model, recipe))
+
+
+def find_weights(problem: str, model: Model, recipe: RecipeName) -> Path:
+    """The file of a trained network, or an error that says how to get it."""
     check.choice("problem", problem, [n for n, p in PROBLEMS.items() if issubclass(p, ClosedForm)])
+    check.choice("model", model, TRAINED)
+    if recipe not in TRAINED[model]:
+        rule = f"`recipe` must be {' or '.join(TRAINED[model])} for the model {model}"
+        raise InputError(f"{rule}; got {recipe!r}.")
     found, name = shipped(), f"{problem}-{model}-{recipe}"
     if name not in found:
+        others = sorted(other for other in found if other.startswith(f"{problem}-"))
         raise InputError(
-            f"There are no weights {name}. There are: {', '.join(sorted(found))}. "
-            "`probconserv.training.train` makes others."
+            f"There are no weights here for `problem` {problem}, `model` {model} and `recipe` "
+            f"{recipe}; of this problem there are: {', '.join(others) or 'none'}. {ELSEWHERE} "
+            "`probconserv train` makes new ones, which `probconserv.models.open_weights` opens."
         )
-    return open_weights(found[name])
+    return found[name]
 
 
 def shipped() -> dict[str, Path]:
     """The weights that are here, by the name PROBLEM-MODEL-RECIPE."""
-    return {path.stem: path for folder in FOLDERS for path in folder.glob("*.safetensors")}
+    return {path.stem: path for folder in _folders() for path in folder.glob("*.safetensors")}
 
 
-def open_weights(path: Path) -> Any:
+def _folders() -> list[Path]:
+    """That of the package and, where the package runs from a checkout, that of the checkout."""
+    here, packages = Path(__file__).parent, Path(__file__).parents[2]
+    checkout = [packages.parent / "weights"] if packages.name == "src" else []
+    return [here / "weights", *checkout]
+
+
+def open_weights(path: str | Path) -> Network:
     """The network of a file that training wrote, or of its folder."""
     path = Path(path)
     tensors, card = read(path / "weights.safetensors" if path.is_dir() else path)
@@ -61,7 +97,7 @@ def open_weights(path: Path) -> Any:
     return network.eval()
 
 
-def _empty(card: dict[str, Any]) -> Predictor:
+def _empty(card: dict[str, Any]) -> Network:
     """The network of a card, with weights of no use yet."""
     if card.get("model") == "emulator":
         return Emulator(**card["sizes"], min_std=card["min_std"])

@@ -1,4 +1,4 @@
-"""Gaussian process regression, exact. Needs GPyTorch: `pip install 'probconserv[gp]'`."""
+"""Gaussian process regression, exact. Needs GPyTorch, the extra `gp`."""
 
 import copy
 import math
@@ -12,6 +12,7 @@ from torch.linalg import solve_triangular
 from .. import _checks as check
 from .._checks import ArrayLike
 from .._errors import DegenerateError, InputError
+from .._extras import missing
 from .._fields import Dense
 from .._progress import track
 from ._context import Context, alone, read_context, read_grid
@@ -21,8 +22,7 @@ try:
     from gpytorch.constraints import Positive
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        f"GaussianProcess takes its kernels from GPyTorch, and there is no {error.name} here; "
-        "pip install 'probconserv[gp]'"
+        f"GaussianProcess needs GPyTorch: {missing(error.name, 'gp')}", name=error.name
     ) from None
 
 Kernel: TypeAlias = Any  # of GPyTorch
@@ -129,7 +129,6 @@ class GaussianProcess:
         n, times, size = len(seen.u), shape[0], math.prod(shape[1:])
         mean = places.new_empty(n, times, size)
         covariance = places.new_empty(n, times, size, size)
-        lost = 0.0
         for i in track(range(times), "Predicting"):
             here = places[i * size : (i + 1) * size].expand(n, -1, -1)
             cross = _k(prior.kernel, seen.known, here) * seen.there[..., None]  # (n, N, M)
@@ -137,13 +136,11 @@ class GaussianProcess:
             mean[:, i] = prior.mean + (half.mT @ white)[..., 0]
             before = _k(prior.kernel, here, here)
             torch.sub(before, half.mT @ half, out=covariance[:, i])
-            lost = max(lost, _clean(covariance[:, i], before, half.shape[-2]))
+            _clean(covariance[:, i], before, half.shape[-2])
         mean, covariance = mean.reshape(n, *shape), covariance.reshape(n, *shape, *shape[1:])
         if alone(context):
             mean, covariance = mean[0], covariance[0]
-        field = Dense(mean, covariance, event_dims=len(shape) - 1)
-        field._rounding = max(field._rounding, lost)
-        return field
+        return Dense(mean, covariance, event_dims=len(shape) - 1)
 
     def _seen(self, context: Context | list[Context]) -> _Seen:
         parameters = [] if self.kernel is None else [p.detach() for p in self.kernel.parameters()]
@@ -257,15 +254,21 @@ def _rest(prior: _Prior, seen: _Seen) -> Tensor:  # (n, N, 1)
     return ((seen.u - prior.mean) * seen.there)[..., None]
 
 
-def _clean(after: Tensor, before: Tensor, steps: int) -> float:
-    """Variances below 0 by rounding become 0; the size of that rounding, relative to the largest.
+def _clean(after: Tensor, before: Tensor, steps: int) -> None:
+    """What rounding left below 0 becomes 0, in place: variances, and directions.
 
     A difference is rounded like what it was taken from, which a smooth kernel leaves little of.
     """
-    variance = after.diagonal(dim1=-2, dim2=-1).clamp_(min=0)  # (n, M)
-    ratio = before.diagonal(dim1=-2, dim2=-1).amax(-1) / variance.amax(-1)
-    eps = torch.finfo(after.dtype).eps
-    return min((steps + after.shape[-1]) * eps * float(ratio.max()), 1e-3)
+    after.diagonal(dim1=-2, dim2=-1).clamp_(min=0)
+    torn = torch.linalg.cholesky_ex(after).info > 0  # (n,)
+    if not bool(torn.any()):
+        return
+    values, vectors = torch.linalg.eigh(after[torn])
+    lost = (steps + after.shape[-1]) * torch.finfo(after.dtype).eps
+    least = -lost * before[torn].diagonal(dim1=-2, dim2=-1).sum(-1)
+    root = vectors * values.clamp(min=0).sqrt()[..., None, :]
+    mended = (values[:, 0] >= least)[:, None, None]  # else the kernel itself is at fault
+    after[torn] = torch.where(mended, root @ root.mT, after[torn])
 
 
 def _k(kernel: Kernel, a: Tensor, b: Tensor) -> Tensor:  # (n, N, M)

@@ -4,25 +4,26 @@ import dataclasses
 import json
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from itertools import product
 from pathlib import Path
+from typing import get_args
 
 from .. import _checks as check
-from .._errors import InputError
+from .._errors import InputError, surprises_expected
 from .._files import complete, sole_writer
-from ..models._load import load
+from ..models._load import find_weights, load
 from ._cell import Record
 from ._experiments import EXPERIMENTS
 from ._tables import as_csv
-from ._trial import NETWORKS, Trial, records
-
-SPLITS = ("test", "validation")
+from ._trial import NETWORKS, NetworkName, Split, Trial, records
 
 
+@surprises_expected()
 def ablate(
     problems: Sequence[str] = tuple(EXPERIMENTS),
-    out: Path | None = None,
-    networks: Sequence[str] = tuple(NETWORKS),
-    split: str = "test",
+    out: str | Path | None = None,
+    networks: Sequence[NetworkName] = tuple(NETWORKS),
+    split: Split = "test",
     device: str = "auto",
     n: int = 50,
     samples: int = 100,
@@ -41,10 +42,12 @@ def ablate(
         check.choice("problems", name, EXPERIMENTS)
     for name in networks:
         check.choice("networks", name, NETWORKS)
-    check.choice("split", split, SPLITS)
+    check.choice("split", split, get_args(Split))
     for name, count in {"n": n, "samples": samples, "times": times}.items():
         if check.samples(count, name) < 2:
             raise InputError(f"`{name}` must be at least 2, got {count}.")
+    for name, network in product(problems, networks):
+        _find(name, network)  # before any work is done
     trial, place = Trial(split, n, samples, times), check.device(device)
     every: list[Record] = []
     cells = [
@@ -66,17 +69,30 @@ def ablate(
     return every
 
 
+def _find(problem: str, network: NetworkName) -> None:
+    try:
+        find_weights(problem, *NETWORKS[network])
+    except InputError as error:
+        raise InputError(f"`networks` has {network}; leave it out, or get it. {error}") from None
+
+
 class _Kept:
     """The records of one network at one parameter as a file, of use only to the same trial."""
 
     def __init__(
-        self, out: Path | None, problem: str, value: float | None, network: str, trial: Trial
+        self,
+        out: str | Path | None,
+        problem: str,
+        value: float | None,
+        network: NetworkName,
+        trial: Trial,
     ) -> None:
         parts = [problem, *([] if value is None else [f"{value:g}"]), network]
         self.title = " ".join(parts)
         name = "-".join([*parts, trial.split]) + ".json"
         self.path = None if out is None else Path(out) / "cells" / name
-        card = load(problem, *NETWORKS[network]).card
+        model, recipe = NETWORKS[network]
+        card = load(problem, model, recipe).card
         made_by = {"value": value, "trial": dataclasses.asdict(trial), "card": card}
         self.made_by = json.loads(json.dumps(made_by))  # as files have it
 
@@ -97,7 +113,7 @@ class _Kept:
                 part.write_text(json.dumps({"made_by": self.made_by, "records": found}))
 
 
-def write_ablation(found: Sequence[Record], out: Path) -> list[Path]:
+def write_ablation(found: Sequence[Record], out: str | Path) -> list[Path]:
     """The records as ablation.json, ablation.csv and tables in ablation.md."""
     if not found:
         raise InputError("`found` must hold at least one record, as `ablate` returns them.")

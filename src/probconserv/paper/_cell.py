@@ -4,23 +4,25 @@ import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
 from .._builders import integral
 from .._condition import condition
-from .._constraints import Constraint
 from .._fields import Diagonal, Field
+from .._laws import Law
 from ..data import Functions, draw
 from ..fronts import FrontPosition, front_position, needs_no_draws
 from ..metrics import evaluate
+from ..models._load import RecipeName
 from ..models.anp import AttentiveNeuralProcess
 from ._experiments import Experiment
-from ._methods import METHODS, PROTOCOLS
+from ._methods import METHODS, PROTOCOLS, ProtocolName
 
 Record: TypeAlias = dict[str, Any]
+Rule: TypeAlias = Literal["point", "crossing"]  # of a front
 Networks: TypeAlias = dict[str, AttentiveNeuralProcess]  # by model: anp, softc
 
 CONTEXT = (10, 10)  # as the published experiments, and ours, were trained
@@ -32,8 +34,8 @@ DRAWS = 200  # of each function's front, where its distribution is not exact
 class Plan:
     """How the records of a run are made."""
 
-    recipe: str
-    protocol: str
+    recipe: RecipeName
+    protocol: ProtocolName
     n: int  # test functions
     samples: int  # of the latent
     times: int = 41  # of the figures over time
@@ -98,7 +100,7 @@ class _Setting:
         self, experiment: Experiment, value: float, networks: Networks, plan: Plan
     ) -> None:
         self.experiment, self.value, self.plan, self.networks = experiment, value, plan, networks
-        self.problem, self.protocol = experiment.problem(value), PROTOCOLS[plan.protocol]
+        self.problem, self.protocol = experiment.at(value), PROTOCOLS[plan.protocol]
         self.device = next(network.decoder.place.weight.device for network in networks.values())
         self.x = self.problem.grid(device=self.device)[1]
         self.test = draw(self.problem, "test", plan.n, CONTEXT)
@@ -158,19 +160,20 @@ class _Setting:
         for name, each in errors.items():
             yield f"MSE over time/{name}", torch.stack(each).mean(0)
 
-    def fronts(self) -> Iterator[tuple[str, str, float, FrontPosition]]:
+    def fronts(self) -> Iterator[tuple[str, Rule, float, FrontPosition]]:
         """Each method's front over all functions: at level 0 as published, and at half the jump."""
         front = self.problem.front(self.experiment.time)
         jump = float(self.problem.solution(self.experiment.time, front))
+        levels: dict[Rule, float] = {"point": 0.0, "crossing": jump / 2}
         for name, field in self.fields.items():
-            for rule, level in (("point", 0.0), ("crossing", jump / 2)):
+            for rule, level in levels.items():
                 draws = None if needs_no_draws(field, rule) else DRAWS
                 found = front_position(
                     field, self.x, level, rule, samples=draws, generator=self._generator(2)
                 )
                 yield name, rule, level, _pooled(found)
 
-    def front_record(self, name: str, rule: str, level: float, front: FrontPosition) -> Record:
+    def front_record(self, name: str, rule: Rule, level: float, front: FrontPosition) -> Record:
         return self._where(name) | {
             "rule": rule,
             "level": level,
@@ -180,7 +183,7 @@ class _Setting:
             "none": float(front.none),
         }
 
-    def _law(self, t: Tensor) -> Constraint:
+    def _law(self, t: Tensor) -> Law:
         return integral(self.x, self.problem.total(t))
 
     def _predicted(self, test: Functions, t: Tensor, samples: int) -> dict[str, Diagonal]:
@@ -192,7 +195,7 @@ class _Setting:
             for model, network in self.networks.items()
         }
 
-    def _updated(self, parts: dict[str, Diagonal], law: Constraint) -> Iterator[tuple[str, Field]]:
+    def _updated(self, parts: dict[str, Diagonal], law: Law) -> Iterator[tuple[str, Field]]:
         """The components of each method whose model is there."""
         for name, method in METHODS.items():
             if method.model in parts:

@@ -3,9 +3,9 @@
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from ..problems import find
+from ..problems import ClosedForm, find
 
 PUBLISHED: dict[str, Any] = json.loads(Path(__file__).with_name("published.json").read_text())
 
@@ -20,9 +20,13 @@ class Experiment:
     fronts: bool = False  # whether the position of the front is a task
 
     @property
-    def problem(self) -> Any:
+    def problem(self) -> type[ClosedForm]:
         """Its class."""
-        return find(self.name)
+        return cast(type[ClosedForm], find(self.name))
+
+    def at(self, value: float) -> ClosedForm:
+        """The problem with that parameter."""
+        return self.problem(**{self.problem.parameter: value})
 
     @property
     def time(self) -> float:

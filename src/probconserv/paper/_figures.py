@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING
 
 from .. import figures
 from .._builders import integral
@@ -11,6 +10,9 @@ from .._fields import Diagonal
 from ..fronts import FrontPosition
 from ._cell import Cell
 from ._report import Picture
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def draw(cell: Cell, folder: Path) -> list[Picture]:
@@ -31,7 +33,7 @@ def _label(cell: Cell) -> str:
     return f"{problem.title}, {parameter}; protocol {plan.protocol}, weights {plan.recipe}"
 
 
-def _figures(cell: Cell) -> Iterator[tuple[str, str, Figure]]:
+def _figures(cell: Cell) -> Iterator[tuple[str, str, "Figure"]]:
     """Kind, caption and figure."""
     curves, plan, where = cell.curves, cell.plan, f"at t = {cell.experiment.time:g}"
     x, truth, variances = curves["x"], curves["truth"], cell.of_methods("variance")
@@ -81,7 +83,7 @@ RULES = {
 }
 
 
-def _fronts(cell: Cell) -> Iterator[tuple[str, str, Figure]]:
+def _fronts(cell: Cell) -> Iterator[tuple[str, str, "Figure"]]:
     for rule, meaning in RULES.items() if cell.fronts else ():
         places = cell.of_methods(f"{rule}/positions")
         chances = cell.of_methods(f"{rule}/probabilities")

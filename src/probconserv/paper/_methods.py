@@ -1,29 +1,30 @@
 """The methods that the tables compare, from the components that a network predicts."""
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from .._builders import smoothness
 from .._condition import condition, project
-from .._constraints import Constraint
 from .._fields import Diagonal, Field
+from .._laws import Law
 from .._mixture import Mixture
 from ..models.anp import AttentiveNeuralProcess
 
 RHO = 0.9  # of the artificial diffusion, as published
 FLOOR = 1e-8  # of the published variances
 
+ProtocolName: TypeAlias = Literal["ours", "paper"]
 Predict: TypeAlias = Callable[..., Diagonal]
 
 
 class Method(NamedTuple):
     """The network that a method takes, and what it makes of the components."""
 
-    model: str
-    update: Callable[[Diagonal, Constraint, Tensor], Field]
+    model: Literal["anp", "softc"]
+    update: Callable[[Diagonal, Law, Tensor], Field]
 
 
 METHODS = {
@@ -51,7 +52,7 @@ def _published_mix(parts: Field) -> Diagonal:
     return Diagonal(parts.mean.mean(0), parts.variance.clamp(min=FLOOR).mean(0) + between)
 
 
-PROTOCOLS = {
+PROTOCOLS: dict[ProtocolName, Protocol] = {
     "ours": Protocol(lambda network: network.predict, Mixture, share=5),
     "paper": Protocol(lambda network: network.predict_with_dropout, _published_mix, share=20),
 }

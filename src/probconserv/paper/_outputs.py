@@ -10,7 +10,7 @@ from ._sweep import sweep
 from ._tables import as_csv, as_json, as_latex, remarks
 
 
-def write(cells: Sequence[Cell], out: Path) -> list[Path]:
+def write(cells: Sequence[Cell], out: str | Path) -> list[Path]:
     """Results and, where the cells have curves, figures and report; each whole or as it was."""
     if not cells:
         raise InputError("`cells` must hold at least one cell, as `reproduce` returns them.")

@@ -1,4 +1,4 @@
-"""The records and pictures as one HTML page. Needs jinja2: `pip install 'probconserv[plots]'`."""
+"""The records and pictures as one HTML page. Needs jinja2, the extra `plots`."""
 
 import math
 import re
@@ -9,16 +9,22 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup, escape
-
 from .. import __version__
 from .._errors import InputError
+from .._extras import missing
 from ..metrics import EXACT, best
 from ._cell import Record
 from ._experiments import EXPERIMENTS
 from ._methods import METHODS
 from ._tables import as_json
+
+try:
+    from jinja2 import Environment, StrictUndefined, Template
+    from markupsafe import Markup, escape
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        f"the report needs jinja2: {missing(error.name, 'plots')}", name=error.name
+    ) from None
 
 COMPARED = ("CE", "LL", "MSE")  # with what the paper published
 SCORES = ("CRPS", "energy")
@@ -98,7 +104,7 @@ def report(
     )
 
 
-def _template() -> Any:
+def _template() -> Template:
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )

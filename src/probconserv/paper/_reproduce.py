@@ -4,27 +4,30 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Literal
 
 import torch
 
 from .. import _checks as check
-from .._errors import InputError
+from .._errors import InputError, surprises_expected
 from .._files import sole_writer
 from ..models._checkpoints import read, write
-from ..models._load import load, shipped
+from ..models._load import RecipeName, find_weights, load, shipped
 from ..training import RECIPES
 from ._cell import Cell, Networks, Plan, tables, whole
 from ._experiments import EXPERIMENTS, Experiment
-from ._methods import PROTOCOLS
+from ._methods import PROTOCOLS, ProtocolName
 
 FORMAT = 1  # of the kept cells
+MODELS: tuple[Literal["anp", "softc"], ...] = ("anp", "softc")
 
 
+@surprises_expected()
 def reproduce(
     problems: Sequence[str] = tuple(EXPERIMENTS),
-    out: Path | None = None,
-    protocol: str = "ours",
-    recipe: str = "modern",
+    out: str | Path | None = None,
+    protocol: ProtocolName = "ours",
+    recipe: RecipeName = "modern",
     device: str = "auto",
     n: int = 50,
     samples: int = 100,
@@ -48,6 +51,8 @@ def reproduce(
     if check.samples(n) < 2:
         raise InputError(f"`n` must be at least 2, for a standard error; got {n}.")
     place = check.device(device)
+    for name in problems:
+        find_weights(name, "anp", recipe)  # before any work is done
     plan = Plan(recipe, protocol, n, samples)
     if place.type == "cuda":
         plan = dataclasses.replace(plan, times=201, at_most=50)
@@ -67,9 +72,9 @@ def reproduce(
     return cells
 
 
-def _networks(name: str, recipe: str, device: torch.device) -> Networks:
+def _networks(name: str, recipe: RecipeName, device: torch.device) -> Networks:
     """By model; SoftC where its weights are there."""
-    models = [model for model in ("anp", "softc") if f"{name}-{model}-{recipe}" in shipped()]
+    models = [model for model in MODELS if f"{name}-{model}-{recipe}" in shipped()]
     return {model: load(name, model, recipe).to(device) for model in models}
 
 
@@ -78,7 +83,7 @@ class _Kept:
 
     def __init__(
         self,
-        out: Path | None,
+        out: str | Path | None,
         experiment: Experiment,
         value: float,
         networks: Networks,

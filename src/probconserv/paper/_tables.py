@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from ..metrics import EXACT, best
+from ..models._load import ELSEWHERE
 from ._cell import Record
 from ._experiments import EXPERIMENTS
 from ._methods import METHODS
@@ -68,7 +69,7 @@ def _number(metric: str, mean: float, error: float) -> str:
 
 def remarks(records: list[Record]) -> list[str]:
     """What a reader should be told of these numbers, in plain words."""
-    said = []
+    said, some_missing = [], False
     for cell in cells(records):
         name, value = cell[0]["problem"], cell[0]["parameter"]
         by_method = {record["method"]: record for record in cell}
@@ -80,8 +81,11 @@ def remarks(records: list[Record]) -> list[str]:
             )
         missing = [method for method in METHODS if method not in by_method]
         if missing:
+            some_missing = True
             said.append(f"{name} {value:g}: no weights for {', '.join(missing)}.")
         said += _other_orders(cell)
+    if some_missing:
+        said.append(ELSEWHERE)
     for name in dict.fromkeys(record["problem"] for record in records):
         if EXPERIMENTS[name].warning:
             said.append(f"{name}, beside the paper: {EXPERIMENTS[name].warning}.")

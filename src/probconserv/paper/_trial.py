@@ -4,6 +4,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -15,13 +16,15 @@ from .._noise import quadrature_noise
 from ..data import Functions, draw
 from ..fronts import front_position
 from ..metrics import evaluate
-from ..models._load import load
+from ..models._load import Model, RecipeName, load
 from ..models._predictor import Predictor
 from ._cell import CONTEXT, Record
 from ._experiments import Experiment
 from ._updates import ONLY_EXACT, UPDATES
 
-NETWORKS = {  # model and recipe
+Split: TypeAlias = Literal["test", "validation"]
+NetworkName: TypeAlias = Literal["paper", "modern", "emulator"]
+NETWORKS: dict[NetworkName, tuple[Model, RecipeName]] = {
     "paper": ("anp", "paper"),
     "modern": ("anp", "modern"),
     "emulator": ("emulator", "modern"),
@@ -35,7 +38,7 @@ METRICS = ("CE", "LL", "MSE", "CRPS", "coverage_50", "coverage_90", "coverage_99
 class Trial:
     """How the records of an ablation are made."""
 
-    split: str = "test"  # or validation: parameters from all over the training range
+    split: Split = "test"  # or validation: parameters from all over the training range
     n: int = 50  # functions
     samples: int = 100  # of the latent
     times: int = 21  # at which the law is known, beside that of the evaluation
@@ -44,12 +47,17 @@ class Trial:
 
 @torch.no_grad()
 def records(
-    experiment: Experiment, value: float | None, name: str, trial: Trial, device: torch.device
+    experiment: Experiment,
+    value: float | None,
+    name: NetworkName,
+    trial: Trial,
+    device: torch.device,
 ) -> list[Record]:
     """One for each update of a network, exact and with noise; without a value parameters vary."""
-    network = load(experiment.name, *NETWORKS[name]).to(device)
-    family = experiment.problem
-    test = draw(family if value is None else family(value), trial.split, trial.n, CONTEXT)
+    model, recipe = NETWORKS[name]
+    network = load(experiment.name, model, recipe).to(device)
+    problem = experiment.problem if value is None else experiment.at(value)
+    test = draw(problem, trial.split, trial.n, CONTEXT)
     setting = _Setting(experiment, test, trial, device)
     rows: dict[tuple[str, str], list[_Row]] = {}
     for part in setting.chunks():

@@ -7,12 +7,12 @@ from torch import Tensor
 
 from .._builders import smoothness
 from .._condition import condition, project
-from .._constraints import Constraint
 from .._fields import Diagonal, Field, LowRank
+from .._laws import Law
 from .._mixture import Mixture
 from ._methods import RHO
 
-Update: TypeAlias = Callable[[Diagonal, Constraint, Tensor], Field]  # components, law, x
+Update: TypeAlias = Callable[[Diagonal, Law, Tensor], Field]  # components, law, x
 
 UPDATES: dict[str, Update] = {
     "none": lambda parts, law, x: Mixture(parts),
@@ -31,4 +31,4 @@ ONLY_EXACT = {"none", "HardC"}  # there is no noise for them to weigh
 
 def _low_rank(parts: Diagonal, event_dims: int) -> LowRank:
     """The spread between components as shared directions, beside the average variance of each."""
-    return LowRank.from_samples(parts.mean, parts.variance.mean(0), event_dims)
+    return LowRank.from_samples(parts.mean, parts.variance.mean(0), event_dims, shrinkage=0.0)

@@ -5,12 +5,17 @@ A new file is found by itself: `PROBLEMS` holds every problem of this folder by 
 
 import pkgutil
 from importlib import import_module
+from typing import get_args
 
 from .. import _checks as check
 from ._diffusive import Diffusive as Diffusive
 from ._problem import ClosedForm as ClosedForm
+from ._problem import Difficulty as Difficulty
 from ._problem import Grid as Grid
+from ._problem import Parameter as Parameter
 from ._problem import Problem as Problem
+from ._problem import default as default
+from ._problem import parametric as parametric
 from ._simulate import Simulation as Simulation
 from ._simulate import simulate as simulate
 from .advection import Advection as Advection
@@ -22,7 +27,7 @@ from .stefan import Stefan as Stefan
 from .super_slow import SuperSlow as SuperSlow
 from .variable import VariableCoefficient as VariableCoefficient
 
-LEVELS = ("easy", "medium", "hard")
+LEVELS = get_args(Difficulty)
 FACTS = (
     *("name", "title", "equation", "parameter", "train_range", "domain", "time_range"),
     *("difficulty", "example"),

@@ -2,7 +2,18 @@
 
 import dataclasses
 import math
-from typing import Any, ClassVar, NamedTuple, Self, cast
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    Self,
+    TypeAlias,
+    TypeVar,
+    cast,
+    dataclass_transform,
+)
 
 import torch
 from torch import Tensor
@@ -10,6 +21,8 @@ from torch import Tensor
 from .. import _checks as check
 from .._checks import ArrayLike
 from .._errors import InputError
+
+Difficulty: TypeAlias = Literal["easy", "medium", "hard"]
 
 
 class Grid(NamedTuple):
@@ -38,7 +51,7 @@ class Problem:
     allowed: ClassVar[tuple[float, float]] = (0.0, math.inf)  # the formulas hold strictly between
     domain: ClassVar[tuple[float, float]]
     time_range: ClassVar[tuple[float, float]]
-    difficulty: ClassVar[str]  # easy, medium or hard
+    difficulty: ClassVar[Difficulty]
     example: ClassVar[tuple[float, float]]  # a parameter and a time that show it, for pictures
     periodic: ClassVar[bool] = False
 
@@ -78,17 +91,17 @@ class Problem:
 
     def initial(self, x: ArrayLike) -> Tensor:
         """u(0, x)."""
-        problem, x = self._ready(x=x)
+        problem, (x,) = self._ready(x=x)
         return problem._initial(x).expand(torch.broadcast_shapes(self.shape, x.shape))
 
     def boundary(self, t: ArrayLike) -> tuple[Tensor, Tensor]:
         """u at the left and at the right end of the domain."""
-        problem, t = self._ready(t=t)
+        problem, (t,) = self._ready(t=t)
         shape = torch.broadcast_shapes(self.shape, t.shape)
         left, right = problem._boundary(t)
         return left.expand(shape), right.expand(shape)
 
-    def _parameters(self) -> dict[str, Any]:
+    def _parameters(self) -> dict[str, Tensor]:
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     @classmethod
@@ -108,7 +121,7 @@ class Problem:
             object.__setattr__(problem, name, value)
         return problem
 
-    def _ready(self, **given: ArrayLike) -> tuple[Any, ...]:
+    def _ready(self, **given: ArrayLike) -> tuple[Self, list[Tensor]]:
         """The problem, and t >= 0 and x inside the domain as tensors, all of one kind.
 
         Numbers take the dtype and device of what is not a number.
@@ -116,17 +129,17 @@ class Problem:
         like, of = next(((p, name) for name, p in self._parameters().items() if p.ndim), (None, ""))
         for name, value in given.items():
             if not isinstance(value, bool | int | float):
-                given[name] = check.tensor(name, value, like, of)
-                like, of = (given[name], name) if like is None else (like, of)
+                given[name] = found = check.tensor(name, value, like, of)
+                like, of = (found, name) if like is None else (like, of)
         tensors = [check.tensor(name, value, like) for name, value in given.items()]
-        for name, value in zip(given, tensors, strict=True):
+        for name, found in zip(given, tensors, strict=True):
             if name == "t":
-                check.finite("t", value, 0.0, "The equation starts at t = 0.")
+                check.finite("t", found, 0.0, "The equation starts at t = 0.")
             else:
-                check.inside("x", value, *self.domain, f"the domain of {self.name}")
+                check.inside("x", found, *self.domain, f"the domain of {self.name}")
         cut = {"t": (0.0, None), "x": self.domain}  # what rounding put outside
-        values = (v.clamp(*cut[name]) for name, v in zip(given, tensors, strict=True))
-        return self._like(tensors[0]), *values
+        values = [v.clamp(*cut[name]) for name, v in zip(given, tensors, strict=True)]
+        return self._like(tensors[0]), values
 
     def _like(self, tensor: Tensor) -> Self:
         """The problem with parameters that are numbers of the kind of `tensor`."""
@@ -139,6 +152,32 @@ class Problem:
 
     def _boundary(self, t: Tensor) -> tuple[Tensor, Tensor]:
         raise NotImplementedError
+
+
+class Parameter:
+    """The type of a parameter: it is given as a number or an array and read as a tensor.
+
+    For type checkers only; `Problem` converts it.
+    """
+
+    if TYPE_CHECKING:
+
+        def __get__(self, problem: object, owner: type | None = None) -> Tensor: ...
+        def __set__(self, problem: object, value: ArrayLike) -> None: ...
+
+
+def default(number: float) -> Parameter:
+    """A parameter that need not be given."""
+    return cast(Parameter, dataclasses.field(default=number))
+
+
+Equation = TypeVar("Equation", bound=type[Problem])
+
+
+@dataclass_transform(frozen_default=True, eq_default=False)
+def parametric(equation: Equation) -> Equation:
+    """The class with its annotated attributes as parameters: `dataclass(frozen=True, eq=False)`."""
+    return cast(Equation, dataclasses.dataclass(frozen=True, eq=False)(equation))
 
 
 class ClosedForm(Problem):
@@ -157,12 +196,12 @@ class ClosedForm(Problem):
 
         At a jump the left state holds (x <= front), at t = 0 the initial condition.
         """
-        problem, t, x = self._ready(t=t, x=x)
+        problem, (t, x) = self._ready(t=t, x=x)
         return problem._solution(t, x)
 
     def on_grid(self, t: ArrayLike, x: ArrayLike) -> Tensor:
         """u (..., T, M) at times t (..., T) and points x (..., M), for parameters (...)."""
-        problem, t, x = self._ready(t=t, x=x)
+        problem, (t, x) = self._ready(t=t, x=x)
         if not (t.ndim and x.ndim):
             raise InputError(
                 f"`t` and `x` must be axes of a grid, got shapes {tuple(t.shape)} and "
@@ -172,22 +211,22 @@ class ClosedForm(Problem):
 
     def total(self, t: ArrayLike) -> Tensor:
         """The integral of u(t, .) over the domain: the b(t) of the conservation law."""
-        problem, t = self._ready(t=t)
+        problem, (t,) = self._ready(t=t)
         return problem._total(t).expand(torch.broadcast_shapes(self.shape, t.shape))
 
     def inflow(self, t: ArrayLike) -> Tensor:
         """The flux through the left end, counted to the right."""
-        problem, t = self._ready(t=t)
+        problem, (t,) = self._ready(t=t)
         return problem._inflow(t).expand(torch.broadcast_shapes(self.shape, t.shape))
 
     def outflow(self, t: ArrayLike) -> Tensor:
         """The flux through the right end, counted to the right."""
-        problem, t = self._ready(t=t)
+        problem, (t,) = self._ready(t=t)
         return problem._outflow(t).expand(torch.broadcast_shapes(self.shape, t.shape))
 
     def front(self, t: ArrayLike) -> Tensor:
         """Where the front is; NaN where there is none, or none yet, or it has left the domain."""
-        problem, t = self._ready(t=t)
+        problem, (t,) = self._ready(t=t)
         front = problem._front(t).expand(torch.broadcast_shapes(self.shape, t.shape))
         inside = (front >= self.domain[0]) & (front <= self.domain[1])
         return torch.where(inside, front, torch.nan)

@@ -61,7 +61,7 @@ def simulate(problem: Diffusive, t: ArrayLike, cells: int = 200) -> Simulation:
         raise InputError(
             f"`problem` must be diffusive, u_t = (k(u, x) u_x)_x; got {type(problem).__name__}."
         )
-    problem, t = problem._ready(t=t)
+    problem, (t,) = problem._ready(t=t)
     check.increasing("t", t, least=1)
     if check.whole("cells", cells) < 3:
         raise InputError(f"`cells` must be at least 3, got {cells}.")

@@ -1,15 +1,12 @@
 """Advection, u_t + beta u_x = 0: a step moves to the right and leaves. Medium."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from .._checks import ArrayLike
-from ._problem import ClosedForm
+from ._problem import ClosedForm, Parameter, parametric
 
 
-@dataclass(frozen=True, eq=False)
+@parametric
 class Advection(ClosedForm):
     """u = 1 for x <= 1/2 + beta t, else 0, on [0, 1]; the step leaves at t = 1 / (2 beta).
 
@@ -17,7 +14,7 @@ class Advection(ClosedForm):
     tensor([0.5000, 0.7000, 1.0000])
     """
 
-    beta: ArrayLike
+    beta: Parameter
 
     name = "advection"
     title = "Advection"

@@ -1,15 +1,12 @@
 """Burgers' equation, u_t + (u^2 / 2)_x = 0: a ramp steepens, breaks, and runs as a shock. Hard."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from .._checks import ArrayLike
-from ._problem import ClosedForm
+from ._problem import ClosedForm, Parameter, parametric
 
 
-@dataclass(frozen=True, eq=False)
+@parametric
 class Burgers(ClosedForm):
     """A ramp from a at x = -1 to 0 at x = 0, and 0 from there to x = 1, fed with a from the left.
 
@@ -20,7 +17,7 @@ class Burgers(ClosedForm):
     tensor([   nan, 0.2500,    nan])
     """
 
-    a: ArrayLike
+    a: Parameter
 
     name = "burgers"
     title = "Burgers"

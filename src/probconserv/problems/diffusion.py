@@ -1,17 +1,15 @@
 """Diffusion, u_t = k u_xx: a sine wave on a ring flattens. Easy."""
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from .._checks import ArrayLike
 from ._diffusive import Diffusive
-from ._problem import ClosedForm
+from ._problem import ClosedForm, Parameter, parametric
 
 
-@dataclass(frozen=True, eq=False)
+@parametric
 class Diffusion(ClosedForm, Diffusive):
     """u(t, x) = exp(-k t) sin x on [0, 2 pi], periodic; the total is 0 at all times.
 
@@ -19,7 +17,7 @@ class Diffusion(ClosedForm, Diffusive):
     tensor(0.6065, dtype=torch.float64)
     """
 
-    k: ArrayLike
+    k: Parameter
 
     name = "diffusion"
     title = "Diffusion"

@@ -1,26 +1,25 @@
 """The general Stefan problem, u_t = (k(u) u_x)_x: both phases conduct, in a finite rod. Hard."""
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from .. import _checks as check
-from .._checks import ArrayLike
 from ._diffusive import Diffusive, mean_of_step
+from ._problem import Parameter, default, parametric
 
 
-@dataclass(frozen=True, eq=False)
+@parametric
 class GeneralStefan(Diffusive):
     """k = k_max where u >= u_star, else k_min; u = 0 at first, held at 1 and 0 at the ends.
 
     No closed form; use `simulate`. `Stefan` with k_min > 0 is the same on a half-line.
     """
 
-    u_star: ArrayLike
-    k_min: ArrayLike = 0.1
-    k_max: ArrayLike = 1.0
+    u_star: Parameter
+    k_min: Parameter = default(0.1)
+    k_max: Parameter = default(1.0)
 
     name = "general_stefan"
     title = "General Stefan"

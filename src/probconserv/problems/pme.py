@@ -1,16 +1,13 @@
 """The porous medium equation, u_t = (u^m u_x)_x: a wave with a sharp foot runs in. Medium."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from .._checks import ArrayLike
 from ._diffusive import Diffusive
-from ._problem import ClosedForm
+from ._problem import ClosedForm, Parameter, parametric
 
 
-@dataclass(frozen=True, eq=False)
+@parametric
 class PorousMedium(ClosedForm, Diffusive):
     """u(t, x) = (m (t - x)_+)^(1/m) on [0, 1]: empty at first, fed from the left, front at x = t.
 
@@ -20,7 +17,7 @@ class PorousMedium(ClosedForm, Diffusive):
     tensor([0.5000, 0.2500, 0.0000])
     """
 
-    m: ArrayLike
+    m: Parameter
 
     name = "pme"
     title = "Porous medium"

@@ -1,17 +1,15 @@
 """The Stefan problem, u_t = (k(u) u_x)_x with a step in k: a melting front. Hard."""
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.special import erfcx
 
 from .. import _checks as check
-from .._checks import ArrayLike
 from .._once import once
 from ._diffusive import Diffusive, mean_of_step
-from ._problem import ClosedForm
+from ._problem import ClosedForm, Parameter, default, parametric
 
 ROOT_PI = math.sqrt(math.pi)
 NEWTON_STEPS = 8
@@ -19,7 +17,7 @@ SERIES = (1, 1, -2, 10, -74, 706, -8162)  # of 1 / (sqrt(pi) z erfcx(z)) in 1 / 
 CHANGES = tuple(i * c for i, c in enumerate(SERIES))
 
 
-@dataclass(frozen=True, eq=False)
+@parametric
 class Stefan(ClosedForm, Diffusive):
     """Cold [0, 1] heated to 1 from the left; k = k_max where u >= u_star, else k_min.
 
@@ -32,9 +30,9 @@ class Stefan(ClosedForm, Diffusive):
     tensor(0.2351, dtype=torch.float64)
     """
 
-    u_star: ArrayLike
-    k_min: ArrayLike = 0.0
-    k_max: ArrayLike = 1.0
+    u_star: Parameter
+    k_min: Parameter = default(0.0)
+    k_max: Parameter = default(1.0)
 
     name = "stefan"
     title = "Stefan"

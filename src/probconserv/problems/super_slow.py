@@ -1,22 +1,20 @@
 """Super-slow diffusion, u_t = (exp(-1/u) u_x)_x: k falls faster than any power of u. Medium."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from .._checks import ArrayLike
 from ._diffusive import Diffusive
+from ._problem import Parameter, parametric
 
 
-@dataclass(frozen=True, eq=False)
+@parametric
 class SuperSlow(Diffusive):
     """k = exp(-1/u); u = 0 at first, held at u_left and 0 at the ends.
 
     No closed form; use `simulate`.
     """
 
-    u_left: ArrayLike
+    u_left: Parameter
 
     name = "super_slow"
     title = "Super-slow diffusion"

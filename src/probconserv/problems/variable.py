@@ -1,15 +1,13 @@
 """Variable coefficient, u_t = (k(x) u_x)_x: a rod of two materials heated from the left. Easy."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from .._checks import ArrayLike
 from ._diffusive import Diffusive
+from ._problem import Parameter, parametric
 
 
-@dataclass(frozen=True, eq=False)
+@parametric
 class VariableCoefficient(Diffusive):
     """k = 1 for x < 1/2, k_right from there on; u = 0 at first, held at 1 and 0 at the ends.
 
@@ -18,7 +16,7 @@ class VariableCoefficient(Diffusive):
     2 / (1 + 1 / k_right), passes every x.
     """
 
-    k_right: ArrayLike
+    k_right: Parameter
 
     name = "variable"
     title = "Variable coefficient"

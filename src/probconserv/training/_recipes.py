@@ -2,11 +2,17 @@
 
 import math
 from dataclasses import dataclass
+from typing import Literal, TypeAlias, TypedDict
 
 import torch
 from torch import Tensor
 
 from ..data import Layout
+from ..models._load import Model, RecipeName
+
+Schedule: TypeAlias = Literal["constant", "one cycle"]
+Keep: TypeAlias = Literal["last", "best"]
+Through: TypeAlias = Literal["ll", "crps"]
 
 
 @dataclass(frozen=True)
@@ -14,7 +20,7 @@ class Recipe:
     """How a network is trained."""
 
     learning_rate: float
-    schedule: str  # constant, or one cycle: up over a tenth of the steps, down to 0 as a cosine
+    schedule: Schedule  # one cycle: up over a tenth of the steps, down to 0 as a cosine
     dropout: float
     functions: int | None  # a fixed set of so many, or None: fresh ones at every step
     clip: float | None  # the largest norm of the gradient, or None
@@ -25,8 +31,8 @@ class Recipe:
     penalty: float = 0.0  # lambda, of the squared residual of the equation
     validation: int = 200  # functions held out, whose LL is reported
     near: float | None = None  # the share of scattered targets that are drawn near the front
-    keep: str = "last"  # of the weights, or best: those that did best on the functions held out
-    through: str | None = None  # ll or crps: the loss is that of the field after Step 2
+    keep: Keep = "last"  # of the weights, or best: those that did best on the functions held out
+    through: Through | None = None  # the loss is that of the field after Step 2
     rows: int = 3  # random times of a function, then
     points: int = 101  # places in a row, evenly over the domain with both ends
     samples: int = 8  # of z
@@ -40,7 +46,29 @@ class Recipe:
         return self.learning_rate * (done / 0.1).clamp(max=1) * down
 
 
-RECIPES = {
+class Changes(TypedDict, total=False):
+    """Entries of a recipe that are to be replaced."""
+
+    learning_rate: float
+    schedule: Schedule
+    dropout: float
+    functions: int | None
+    clip: float | None
+    steps: int
+    batch: int
+    context: Layout
+    target: Layout
+    penalty: float
+    validation: int
+    near: float | None
+    keep: Keep
+    through: Through | None
+    rows: int
+    points: int
+    samples: int
+
+
+RECIPES: dict[RecipeName, Recipe] = {
     "paper": Recipe(
         learning_rate=1e-4, schedule="constant", dropout=0.1, functions=10_000, clip=None
     ),
@@ -48,5 +76,5 @@ RECIPES = {
         learning_rate=1e-3, schedule="one cycle", dropout=0.0, functions=None, clip=1e3, target=100
     ),
 }
-EMULATOR = {"steps": 60_000, "batch": 100, "near": 0.5}  # what it replaces in modern
-PENALTIES = {"anp": 0.0, "softc": 1.0, "emulator": 0.0}  # of each model, by its name
+EMULATOR: Changes = {"steps": 60_000, "batch": 100, "near": 0.5}  # what it replaces in modern
+PENALTIES: dict[Model, float] = {"anp": 0.0, "softc": 1.0, "emulator": 0.0}

@@ -18,7 +18,7 @@ from .._files import complete
 from .._random import normal
 from ..data import Functions, Shuffled, Stream, draw
 from ..models._checkpoints import read, write
-from ..models._load import open_weights
+from ..models._load import Model, Network, open_weights
 from ..models.anp import AttentiveNeuralProcess
 from ..models.emulator import Emulator
 from ..problems import ClosedForm
@@ -50,7 +50,7 @@ class Run:
         device: torch.device,
         team: Team,
         sizes: dict[str, int],
-        start: Path | None,
+        start: str | Path | None,
     ) -> None:
         self.recipe, self.out, self.device, self.team = recipe, out, device, team
         self.seed, self.share = names["seed"], team.share(recipe.batch)
@@ -280,8 +280,8 @@ class Run:
 
 
 def _network(
-    model: str, problem: type[ClosedForm], recipe: Recipe, sizes: dict[str, int]
-) -> AttentiveNeuralProcess | Emulator:
+    model: Model, problem: type[ClosedForm], recipe: Recipe, sizes: dict[str, int]
+) -> Network:
     if model != "emulator":
         return AttentiveNeuralProcess(dropout=recipe.dropout, **sizes)
     network = Emulator(**sizes)

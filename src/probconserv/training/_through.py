@@ -15,10 +15,10 @@ from ..data import Functions
 from ..metrics import crps
 from ..models._network import log_normal
 from ..models.anp import AttentiveNeuralProcess
-from ._recipes import Recipe
+from ._recipes import Recipe, Through
 
 TIMES, LATENT = 7, 8  # seeds of the times and of z, beside those of `data` and of `_run`
-LOSSES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+LOSSES: dict[Through, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "ll": lambda u, mean, std: -log_normal(u, mean, std),
     "crps": lambda u, mean, std: std * crps((u - mean) / std),
 }
@@ -30,7 +30,7 @@ def through_loss(
     t: Tensor,  # (n, T)
     x: Tensor,  # (M,), over the whole domain
     noise: Tensor,  # (S, n, latent)
-    name: str,
+    name: Through,
 ) -> Tensor:
     """Minus the mean LL ("ll") or the mean CRPS ("crps") of the truth after Step 2.
 
@@ -51,11 +51,12 @@ def constrained_score(
     network: AttentiveNeuralProcess, functions: Functions, recipe: Recipe
 ) -> float:
     """The LL, or the CRPS, after Step 2 on rows of held-out functions that are always the same."""
-    recipe = replace(recipe, batch=len(functions))
+    name = recipe.through
+    assert name is not None
     with network.mode(training=False):
-        rows = random_rows(network, functions, recipe)
-        value = float(through_loss(network, functions, *rows, str(recipe.through)))
-    return -value if recipe.through == "ll" else value
+        rows = random_rows(network, functions, replace(recipe, batch=len(functions)))
+        value = float(through_loss(network, functions, *rows, name))
+    return -value if name == "ll" else value
 
 
 def random_rows(

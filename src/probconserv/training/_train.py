@@ -8,34 +8,34 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack, get_args
 
 import torch
 
 from .. import _checks as check
-from .._errors import InputError
+from .._errors import InputError, surprises_expected
 from .._files import sole_writer
-from ..models.anp import AttentiveNeuralProcess
-from ..models.emulator import Emulator
+from ..models._load import Model, Network, RecipeName
 from ..problems import PROBLEMS, ClosedForm
-from ._recipes import EMULATOR, PENALTIES, RECIPES, Recipe
+from ._recipes import EMULATOR, PENALTIES, RECIPES, Changes, Keep, Recipe, Schedule
 from ._run import Report, Run
 from ._team import local_rank, team
 from ._through import LOSSES
 
 
+@surprises_expected()
 def train(
     problem: type[ClosedForm] | str,
-    out: Path,
-    model: str = "anp",
-    recipe: str = "modern",
-    device: str = "auto",
+    out: str | Path,
+    model: Model = "anp",
+    recipe: RecipeName = "modern",
+    device: torch.device | str = "auto",
     seed: int = 0,
     report: Report | None = None,
     sizes: dict[str, int] | None = None,
-    start: Path | None = None,
-    **changes: Any,
-) -> AttentiveNeuralProcess | Emulator:
+    start: str | Path | None = None,
+    **changes: Unpack[Changes],
+) -> Network:
     """A network trained on the problem; its weights and card are in the folder `out`.
 
     problem: the class of one with a closed form, or its name. model: anp; softc, which adds the
@@ -76,16 +76,17 @@ def train(
     return run.network
 
 
-def _plan(model: str, recipe: str, changes: dict[str, Any]) -> Recipe:
+def _plan(model: Model, recipe: RecipeName, changes: Changes) -> Recipe:
     check.choice("model", model, PENALTIES)
     check.choice("recipe", recipe, RECIPES)
     entries = [field.name for field in dataclasses.fields(Recipe)]
     for name in changes:
         check.choice("changes", name, entries)
-    own = EMULATOR if (model, recipe) == ("emulator", "modern") else {}
-    plan = dataclasses.replace(RECIPES[recipe], **{"penalty": PENALTIES[model], **own, **changes})
-    check.choice("keep", plan.keep, ["last", "best"])
-    check.choice("schedule", plan.schedule, ["constant", "one cycle"])
+    own: Changes = EMULATOR if (model, recipe) == ("emulator", "modern") else {}
+    chosen: dict[str, Any] = {"penalty": PENALTIES[model], **own, **changes}
+    plan = dataclasses.replace(RECIPES[recipe], **chosen)
+    check.choice("keep", plan.keep, get_args(Keep))
+    check.choice("schedule", plan.schedule, get_args(Schedule))
     if not (0 < plan.penalty < math.inf if model == "softc" else plan.penalty == 0):
         raise InputError(
             f"`penalty` must be positive for softc and 0 otherwise, got {plan.penalty} for {model}."
@@ -108,7 +109,7 @@ def _plan(model: str, recipe: str, changes: dict[str, Any]) -> Recipe:
     return dataclasses.replace(plan, steps=steps, batch=batch)
 
 
-def _check_through(model: str, plan: Recipe) -> None:
+def _check_through(model: Model, plan: Recipe) -> None:
     check.choice("through", str(plan.through), LOSSES)
     if model != "anp":
         raise InputError(
@@ -136,7 +137,7 @@ def _family(problem: type[ClosedForm] | str) -> type[ClosedForm]:
     return problem
 
 
-def _sizes(model: str, sizes: dict[str, int] | None) -> dict[str, int]:
+def _sizes(model: Model, sizes: dict[str, int] | None) -> dict[str, int]:
     own = ["layers", "octaves"] if model == "emulator" else ["latent", "heads"]
     for name in sizes or {}:
         check.choice("sizes", name, ["hidden", *own])

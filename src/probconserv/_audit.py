@@ -1,0 +1,170 @@
+"""What must hold of a posterior, looked at after the solve; and what is not plausible."""
+
+import itertools
+import warnings
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ._checks import concrete
+from ._covariances import Correlated, Independent
+from ._engine import Chain, Shared
+from ._errors import ImplausibleWarning, InfeasibleError
+from ._fields import Field
+from ._laws import Fields, Rows
+from ._stages import Joint
+
+SETTLED = 1e-13  # of its terms: an exact row that misses by less is left alone
+UNMET = 1e-8  # of its terms: an exact row that misses by more is not met
+WEIGHED = 1e-6  # of the largest residual: a noisy row that is off by more was not weighed
+FAR = 10.0  # standard deviations that no law should move a point by
+PART_OF = 1e-6  # least coefficient of a row in the expansion of another
+
+
+def misses(laws: Sequence[Rows], *fields: Fields) -> list[tuple[Tensor, Tensor]]:
+    """|G u - b| of the exact rows of each law, and the size of their terms in all fields given."""
+    found = []
+    for rows in laws:
+        miss = rows.residual(fields[0]).abs() * (rows.noise_variance == 0)
+        sizes, size = rows.entrywise(1), rows.value.abs()
+        for one in fields:
+            size = size + sizes.apply(tuple(x.abs() for x in one))
+        found.append((miss, size))
+    return found
+
+
+def settled(way: Chain | Shared, u: Fields, laws: tuple[Rows, ...]) -> tuple[Fields, bool]:
+    """`u` with the rounding taken off its exact rows; and whether all rows are finite and hold."""
+    if not concrete(*u):
+        return (u if way.is_simple else way.settle(u)), True
+    if all(_plainly_holds(rows, u) for rows in laws):
+        return u, True
+    for _ in range(4):
+        pairs = misses(laws, u)
+        if all(bool((miss <= SETTLED * size).all()) for miss, size in pairs):
+            break
+        u = way.settle(u)
+    return u, False
+
+
+def _plainly_holds(rows: Rows, u: Fields) -> bool:
+    """Whether every row holds to rounding of b alone: the sizes of all terms need not be known."""
+    miss = rows.residual(u).abs()
+    return bool((miss <= SETTLED * rows.value.abs()).all())
+
+
+@torch.no_grad()
+def check_met(
+    laws: tuple[Rows, ...],
+    u: Fields,
+    before: Fields,
+    way: Chain | Shared,
+    residuals: Sequence[Tensor],
+    slack: float,
+) -> None:
+    """Every exact row holds, noisy rows are weighed right, and nothing is NaN.
+
+    slack: what the rounding of the input may leave, as a share of a row's terms.
+    """
+    limit = max(UNMET, slack)
+    chain = way.chain if isinstance(way, Shared) else way
+    if not all(bool((miss <= limit * size).all()) for miss, size in misses(laws, u)):
+        std = tuple(v.sqrt() for v in chain.root.variance)
+        for rows, (miss, size) in zip(laws, misses(laws, u, before, std), strict=True):
+            if not bool((miss <= limit * size).all()):
+                raise InfeasibleError(_explained(laws, rows, miss, size, limit, chain.root))
+    off = chain.weighed(u, residuals) if chain is way else None
+    if any(not bool(x.isfinite().all()) for x in u) or (
+        off is not None and not bool((off.abs() <= _weighable(laws, u, residuals[-1])).all())
+    ):
+        raise InfeasibleError(
+            "rows with hardly any `noise` contradict each other, or numbers are too large: float64 "
+            "cannot weigh them. Give the laws more `noise`, or leave out those that repeat others."
+        )
+
+
+def _weighable(laws: Sequence[Rows], u: Fields, residual: Tensor) -> Tensor:
+    """How far off noisy rows may be, by rounding."""
+    terms = sum(float(size.amax()) for _, size in misses(laws, u) if size.numel())
+    return WEIGHED * (residual.abs().amax() + WEIGHED * terms)
+
+
+@torch.no_grad()
+def warn_if_far(square: Tensor, moved: Fields, before: Fields, prior: Sequence[Field]) -> None:
+    """A move of a point, in its standard deviations, is at most the square root of `square`."""
+    if not bool((square > FAR**2).any()):
+        return
+    far = largest_move(moved, before, tuple(field.variance.double() for field in prior))
+    if far > FAR:
+        warnings.warn(
+            f"the laws move a point by {far:.3g} of its standard deviations. Either b is wrong "
+            "(see `diagnose`), or the field is surer than it should be: widen it with `plausible`, "
+            "give the laws `noise`, or an ensemble more `shrinkage`.",
+            ImplausibleWarning,
+            stacklevel=4,
+        )
+
+
+def largest_move(moved: Fields, before: Fields, variance: Fields) -> float:
+    """The largest change of a point of positive variance, in its standard deviations."""
+    most = 0.0
+    for new, old, v in zip(moved, before, variance, strict=True):
+        square = torch.where(v > 0, (new - old).square() / torch.where(v > 0, v, 1.0), 0.0)
+        most = max(most, float(square.max().sqrt()) if square.numel() else 0.0)
+    return most
+
+
+def _explained(
+    laws: tuple[Rows, ...],
+    rows: Rows,
+    miss: Tensor,
+    size: Tensor,
+    limit: float,
+    root: Independent | Correlated,
+) -> str:
+    worst = torch.where(miss > 0, miss / torch.where(size > 0, size, 1.0), 0.0)
+    worst = torch.where(worst.isnan(), torch.inf, worst)
+    count = int((worst > limit).sum())
+    index = [int(i) for i in torch.unravel_index(worst.argmax(), worst.shape)]
+    text = (
+        f"{count} row{'s' * (count != 1)} cannot be met: {rows.name(index)} is off by "
+        f"{float(miss[tuple(index)]):.3g} ({float(worst[tuple(index)]):.1e} of its terms)."
+    )
+    others = _decided_by(laws, rows, index, root)
+    if others:
+        return (
+            f"{text} It follows from other exact rows, and contradicts them: {'; '.join(others)}. "
+            "Ways out: make the values agree, leave one of these rows out, or give it `noise`."
+        )
+    return (
+        f"{text} Nothing is left to move there: the variance of the points that it reads is zero, "
+        "or the directions of the field are too few. Ways out: more variance, `noise` on the law, "
+        "`shrinkage` for an ensemble, or times at which the law does not hold (`times`)."
+    )
+
+
+def _decided_by(
+    laws: tuple[Rows, ...], rows: Rows, index: Sequence[int], root: Independent | Correlated
+) -> list[str]:
+    """The kept rows that a row is made of."""
+    shapes = [v.shape for v in root.variance]
+    lead = min(each.places(shapes) for each in laws)
+    at = tuple(index[:lead])
+    here = tuple(each._at(at) for each in laws)
+    part = root._at(at)
+    joint = Joint(here, part, part, [v.shape for v in part.variance], 0)
+    names: list[str] = []
+    number = -1
+    for each, tail in zip(laws, joint.tails, strict=True):
+        inner = list(itertools.product(*map(range, tail)))
+        if each is rows:
+            number = len(names) + inner.index(tuple(index[lead:]))
+        names += [each.name((*at, *i)) for i in inner]
+    kept = joint.factor.keep & (joint.noise == 0)
+    kept[number] = False
+    cross = joint._gram(part)[number] * kept
+    sizes = joint._gram(part).diagonal().sqrt()
+    coefficients = joint.factor.solve(cross[None])[0].abs() * sizes
+    large = coefficients > PART_OF * coefficients.max().clamp_min(1e-300)
+    return [names[i] for i in (large & kept).nonzero()[:, 0].tolist()][:6]

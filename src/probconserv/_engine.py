@@ -1,0 +1,352 @@
+"""One engine: fields given laws. The structure of fields and laws picks the stages in one place.
+
+    statistics   G mu, G F^T, G D G^T     of a prior with Sigma = F^T F + diag(D)
+    solve        S lambda = G mu - b
+    update       mu - (F^T F + diag(D)) G^T lambda
+
+`Chain` conditions on one stage after the other; `Shared` adds directions F on top of a chain for
+the independent rest. Both work on tuples of arrays, one for each field of a state.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ._blocks import blocks, eye_like, qr_of_1_over, root_of
+from ._checks import concrete
+from ._covariances import Correlated, Independent
+from ._errors import InputError
+from ._factor import NOTHING
+from ._laws import Fields, Rows
+from ._maps import SecondDifferences, Select, Sum
+from ._stages import Banded, ByRow, Joint, Numbers, Points, Stage, summed
+from ._tree import Node
+
+MANY = 32  # matrices of five diagonals that are worth a loop along their rows
+FEW = 16  # joint rows up to which a traced computation takes the dense system
+NEARLY = 1e-8  # noise variance below this share of a row's own: all but exact
+THIN = 1e-12  # share of a row's variance in the rest below which directions are not split off
+LOST = 1e-6  # of a variance: what is less after five diagonals is computed again, densely
+
+Normals = Callable[..., Tensor]  # standard normal numbers of a shape, with the draws on axis 0
+
+
+class Chain(Node):
+    """Fields given laws: stages one after the other, each given those before."""
+
+    def __init__(
+        self, laws: tuple[Rows, ...], root: Independent | Correlated, lead: int, banded: bool = True
+    ) -> None:
+        """lead: how many first axes number the parts. banded: whether five diagonals are used."""
+        self.laws, self.root = laws, root
+        self.stages: tuple[Any, ...] = ()
+        left: Any = root
+        shapes = [d.shape for d in root.variance]
+        single = _single(laws, root, shapes, banded) if isinstance(root, Independent) else []
+        for rows in single:
+            assert isinstance(root, Independent)
+            if isinstance(rows.map, Select):
+                self.stages += (Points(rows, left, root),)
+                left = self.stages[-1].left
+            else:
+                left = Banded(rows, left, root)
+                self.stages += (left,)
+        if general := tuple(rows for rows in laws if rows not in single):
+            left = _general(general, left, root, shapes, lead)
+            self.stages += (left,)
+        self.covariance, self.lead = left, lead
+
+    def run(
+        self, u: Fields, noise: Sequence[Tensor | float] | None = None, value: bool = True
+    ) -> tuple[Fields, list[Tensor]]:
+        """Means or draws of the prior, moved to the laws; and the residuals that they had."""
+        residuals = []
+        for number, stage in enumerate(self.stages):
+            r = stage.residual(u, value)
+            r = r if noise is None else r + noise[number]
+            u = stage.shift(u, r)
+            residuals.append(r)
+        return u, residuals
+
+    def weighed(self, u: Fields, residuals: Sequence[Tensor]) -> Tensor | None:
+        """How far noisy rows of the last stage are from G u - b = sigma^2 lambda, beside sizes."""
+        last = self.stages[-1]
+        if not isinstance(last, Joint) or not _any(last.noise > 0):
+            return None
+        return (last.residual(u) - last.noise * last.multiplier(residuals[-1])) * (last.noise > 0)
+
+    def settle(self, u: Fields, value: bool = True) -> Fields:
+        """`u` with the rounding taken off its exact rows."""
+        for stage in self.stages:
+            u = stage.shift(u, stage.residual(u, value) * stage.exact)
+        return u
+
+    @property
+    def is_simple(self) -> bool:
+        """Whether exact rows hold to rounding without `settle`."""
+        return all(isinstance(stage, Points | Numbers) for stage in self.stages)
+
+    def times(self, v: Fields) -> Fields:
+        return self.covariance.times(v)
+
+    @property
+    def variance(self) -> Fields:
+        found = self.covariance.variance
+        if any(isinstance(stage, Banded) for stage in self.stages):
+            pairs = zip(found, self.root.variance, strict=True)
+            lost = [(v < LOST * d) & (d > 0) for v, d in pairs]
+            if concrete(*found) and any(map(_any, lost)):
+                return self._densely(found, lost)
+        return found
+
+    def _densely(self, found: Fields, lost: Sequence[Tensor]) -> Fields:
+        """Parts where next to nothing is left, with dense matrices."""
+        lead = min(rows.places([v.shape for v in found]) for rows in self.laws)
+        new = [v.clone() for v in found]
+        hard = torch.stack([x.flatten(lead).any(-1) for x in lost]).any(0)
+        for index in hard.nonzero().tolist():
+            at = tuple(index)
+            laws = tuple(rows._at(at) for rows in self.laws)
+            part = Chain(laws, self.root._at(at), 0, banded=False).variance
+            for v, p in zip(new, part, strict=True):
+                v[at] = p
+        return tuple(new)
+
+    def draw(self, normals: Normals) -> Fields:
+        """Draws about 0 of what is left."""
+        root = self.root
+        rest = root.rest if isinstance(root, Correlated) else root
+        shapes = [d.shape for d in root.variance]
+        u: Fields = tuple(None for _ in shapes)
+        if isinstance(root, Correlated):
+            first, dims = root.directions[0], root.dims[0]
+            z = normals(*first.shape[1 : first.ndim - dims], first.shape[0])
+            u = root.along(z.movedim(0, -2), (len(z),))
+        if rest is not None:
+            own = [root_of(d) * normals(*d.shape) for d in rest.variance]
+            u = tuple(e if x is None else x + e for x, e in zip(u, own, strict=True))
+        noise = [root_of(stage.noise) * normals(*stage.noise.shape) for stage in self.stages]
+        return self.settle(self.run(u, noise, value=False)[0], value=False)
+
+    def square(self, residuals: Sequence[Tensor], lead: int) -> Tensor:  # (*lead)
+        """(G mu - b)^T S^-1 (G mu - b) of all rows, which is how implausible b is."""
+        pairs = zip(self.stages, residuals, strict=True)
+        first, *rest = (stage.square(r, lead) for stage, r in pairs)
+        return sum(rest, start=first)
+
+    def log_norm(self, lead: int) -> Tensor:  # (*lead)
+        """log det(2 pi S) of all rows that are kept."""
+        first, *rest = (stage.log_norm(lead) for stage in self.stages)
+        return sum(rest, start=first)
+
+    def count(self, lead: int) -> Tensor:  # (*lead)
+        """How many rows are kept."""
+        kept = [stage.over((~stage.dropped).double(), lead).sum(-1) for stage in self.stages]
+        return sum(kept[1:], start=kept[0])
+
+
+class Shared(Node):
+    """Directions F on top of a chain for the rest: u = mean + F^T z + e.
+
+    Given z the chain conditions e. Whitened by it, the residual is an observation of z with unit
+    noise through W, the whitened G F^T. With [I; W] = Q R (or [I; W^T], the smaller), I + W^T W is
+    R^T R without squaring W.
+    """
+
+    stacked = ("moved",)
+
+    def __init__(self, chain: Chain, prior: Correlated, lead: int) -> None:
+        self.chain, self.dims, self.lead = chain, prior.dims, lead
+        u, white = prior.directions, []
+        for stage in chain.stages:
+            r = stage.residual(u, value=False)
+            white.append(stage.over(stage.whiten(r), lead))
+            u = stage.shift(u, r)
+        u = u if chain.is_simple else chain.settle(u, value=False)
+        least = max([NOTHING, *(float(s.factor.nothing.amax()) for s in self._joints)])
+        self.moved = _without_rounding(u, prior.directions, least)  # F - gain of G F^T, (R, *shape)
+        self.white = torch.cat(white, -1).movedim(0, -2)  # W, (*lead, R, K)
+        rank, count = self.white.shape[-2:]
+        self.by_rows = count <= rank
+        self.root, self.basis = qr_of_1_over(self.white if self.by_rows else self.white.mT)
+
+    @property
+    def is_simple(self) -> bool:
+        return False
+
+    @property
+    def _joints(self) -> list[Joint]:
+        return [s for s in self.chain.stages if isinstance(s, Joint) and s.factor.nothing.numel()]
+
+    def run(self, u: Fields) -> tuple[Fields, list[Tensor]]:
+        """A mean of the prior moved to the laws."""
+        u, residuals = self.chain.run(u)
+        z = self._latent(self._over(residuals))
+        shift = self._left(self.moved).along(z)
+        return tuple(x - d for x, d in zip(u, shift, strict=True)), residuals
+
+    def settle(self, u: Fields, value: bool = True) -> Fields:
+        return self.chain.settle(u, value)
+
+    def _left(self, directions: tuple[Tensor, ...]) -> Correlated:
+        return Correlated(directions, None, self.dims, ())
+
+    def _over(self, residuals: Sequence[Tensor]) -> Tensor:  # (*lead, 1, K)
+        lead = self.white.ndim - 2
+        pairs = zip(self.chain.stages, residuals, strict=True)
+        return torch.cat([s.over(s.whiten(r), lead) for s, r in pairs], -1)[..., None, :]
+
+    def _latent(self, white: Tensor) -> Tensor:  # (*lead, N, K) to (*lead, N, R)
+        """The mean of z given whitened residuals, W (I + W^T W)^-1 r."""
+        solve = torch.linalg.solve_triangular
+        if self.by_rows:
+            return (self.basis @ solve(self.root, white.mT, upper=False)).mT
+        return solve(self.root.mT, (white @ self.basis).mT, upper=True).mT
+
+    @property
+    def directions(self) -> tuple[Tensor, ...]:  # (R, *shape)
+        """V^T (F - gain of G F^T), where V V^T is the covariance of z that is left."""
+        solve, found = torch.linalg.solve_triangular, []
+        for f, dims in zip(self.moved, self.dims, strict=True):
+            moved = blocks(f, f.shape[1:], dims)
+            if self.by_rows:  # the square root of a Kalman update: V = I - W R^-1 (R^T + I)^-1 W^T
+                upper = (self.root + eye_like(self.root)).mT
+                moved = moved - self.white @ solve(upper, self.basis.mT @ moved, upper=True)
+            else:  # V = R^-1, as a matrix first: one product with the directions
+                moved = solve(self.root, eye_like(self.root), upper=False) @ moved
+            found.append(moved.movedim(-2, 0).reshape(f.shape))
+        return tuple(found)
+
+    def times(self, v: Fields) -> Fields:
+        own, shared = self.chain.times(v), self._left(self.directions).times(v)
+        return tuple(s if x is None else x + s for x, s in zip(own, shared, strict=True))
+
+    @property
+    def variance(self) -> Fields:
+        pairs = zip(self.chain.variance, self.directions, strict=True)
+        return tuple(v + f.square().sum(0) for v, f in pairs)
+
+    def draw(self, normals: Normals) -> Fields:
+        own, left = self.chain.draw(normals), self._left(self.directions)
+        z = normals(*self.white.shape[:-2], self.white.shape[-2])
+        shared = left.along(z.movedim(0, -2), (len(z),))
+        return tuple(x + s for x, s in zip(own, shared, strict=True))
+
+    def square(self, residuals: Sequence[Tensor], lead: int) -> Tensor:
+        white = self._over(residuals)
+        z = self._latent(white)
+        square = (white - z @ self.white).square().sum((-1, -2)) + z.square().sum((-1, -2))
+        return summed(square, lead)
+
+    def log_norm(self, lead: int) -> Tensor:
+        own = self.chain.log_norm(self.white.ndim - 2)
+        return summed(own + 2 * self.root.diagonal(dim1=-2, dim2=-1).log().sum(-1), lead)
+
+    def count(self, lead: int) -> Tensor:
+        return self.chain.count(lead)
+
+
+def solve(laws: tuple[Rows, ...], prior: Independent | Correlated) -> "Chain | Shared":
+    """Fields given laws, by the way that suits them."""
+    shapes = [d.shape for d in prior.variance]
+    tied = [rows.places(shapes) for rows in laws if not isinstance(rows.map, Select)]
+    lead = min([*map(len, shapes), *tied])
+    if isinstance(prior, Correlated):
+        lead = min(lead, len(shapes[0]) - prior.dims[0])
+    if len({shape[:lead] for shape in shapes}) > 1:
+        raise InputError(
+            f"`field`: the fields of a state must share their first axes, here {lead} of them; "
+            f"their shapes are {', '.join(str(tuple(shape)) for shape in shapes)}."
+        )
+    if isinstance(prior, Independent):
+        return Chain(laws, prior, lead)
+    own = len(shapes[0]) - prior.dims[0]  # axes before those that share a direction
+    few = sum(math.prod(rows.row_shape(shapes)[own:]) for rows in laws) <= FEW
+    if prior.rest is not None and lead == own:
+        traced = not concrete(*prior.directions)
+        chain = Chain(laws, prior.rest, min([*map(len, shapes), *tied]))
+        if not (few if traced else _thin(chain, prior)):
+            return Shared(chain, prior, own)
+    return Chain(laws, prior if lead == own else prior.joined(lead), lead)
+
+
+def _without_rounding(moved: Fields, before: Fields, least: float) -> tuple[Tensor, ...]:
+    """Directions that are exactly 0 at points where exact rows leave nothing of them."""
+    found = []
+    for new, old in zip(moved, before, strict=True):
+        fixed = new.detach().square().sum(0) < least * old.detach().square().sum(0)
+        found.append(torch.where(fixed, 0.0, new))
+    return tuple(found)
+
+
+def _thin(chain: Chain, prior: Correlated) -> bool:
+    """Whether some row has next to no variance in the rest, so that only directions can move it."""
+    u = prior.directions
+    for stage in chain.stages:
+        r = stage.residual(u, value=False)
+        shared = r.square().sum(0)
+        thin = (shared > 0) & ((stage.seen <= THIN * shared) | stage.dropped)
+        if isinstance(stage, ByRow):  # noise of rows that do not see each other is variance enough
+            thin = thin & stage.exact
+        if _any(thin):
+            return True
+        u = stage.shift(u, r)
+    return False
+
+
+def _single(
+    laws: tuple[Rows, ...], root: Independent, shapes: Sequence[Sequence[int]], banded: bool
+) -> list[Rows]:
+    """Laws that a stage of their own serves: values at points, exact ones first, then bands.
+
+    A law that is all but exact would decide exact rows that come after it: it stays with them.
+    """
+    points = [rows for rows in laws if isinstance(rows.map, Select)]
+    bands: list[Rows] = []
+    for rows in laws:
+        many = torch.Size(shapes[rows.first][:-1]).numel() >= MANY
+        again = any(rows.first == other.first for other in bands)
+        if banded and many and isinstance(rows.map, SecondDifferences) and not again:
+            bands.append(rows)
+    single = [*points, *bands]
+    if not single:
+        return []
+    general = [rows for rows in laws if rows not in single]
+    if any(_any(rows.noise_variance == 0) for rows in general):
+        single = [rows for rows in single if not _nearly_exact(rows, root)]
+    elif bands and any(_nearly_exact(rows, root) for rows in points):
+        single = points
+    return sorted(single, key=lambda rows: (rows in bands, _any(rows.noise_variance > 0)))
+
+
+def _nearly_exact(rows: Rows, root: Independent) -> bool:
+    noise = rows.noise_variance
+    return _any((noise > 0) & (noise < NEARLY * rows.entrywise(2).apply(root.variance)))
+
+
+def _general(
+    laws: tuple[Rows, ...],
+    prior: Any,
+    root: Independent | Correlated,
+    shapes: Sequence[Sequence[int]],
+    lead: int,
+) -> Stage:
+    first = laws[0]
+    if len(laws) == 1 and isinstance(root, Independent):
+        plain = isinstance(prior, Independent) and all(m is None or m.disjoint for m in first.maps)
+        if plain or (
+            first.only is not None and isinstance(first.only, Sum) and first.only.dims == 1
+        ):
+            return Numbers(first, prior, root)
+    if isinstance(root, Independent):
+        tied = [rows.places(shapes) for rows in laws if not isinstance(rows.map, Select)]
+        lead = min(tied, default=lead)
+    return Joint(tuple(rows.over(shapes, lead) for rows in laws), prior, root, shapes, lead)
+
+
+def _any(x: Tensor) -> bool:
+    """Whether some entry is true; yes, where values cannot be looked at."""
+    return not concrete(x) or bool(x.any())

@@ -1,0 +1,145 @@
+"""S = G Sigma G^T + sigma^2 of many rows, factored; what follows from other rows is left out.
+
+S is scaled by what each row's variance was before any law. Exact rows are taken first, the largest
+pivot at each step; an exact row of which next to nothing is left given the others is `dropped`: it
+moves nothing, and the audit of the final mean sees to it that it holds. A row with noise is never
+dropped: whatever the others say, its own noise is left.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from ._checks import concrete
+from ._tree import Node
+
+DEPENDENT = 1e-14  # an exact row that keeps less than this share of its variance is decided
+EASY = 1e-6  # least pivot, of 1, at which the order of the rows does not matter
+TINY = 1e-290  # below this a variance has no usable inverse
+NOTHING = 1e-28  # share of a variance below which an exact row leaves none
+ROUNDING = 1e-26  # the same for several rows, whose rounding adds up
+MOST_NOTHING = 2e-20  # the same for rows that are nearly dependent
+LOG_2PI = math.log(2 * math.pi)
+SAME = 1 - 1e-6  # among pivots as large as this share of the largest the first row is taken
+
+
+class Factor(Node):
+    """The factor of one matrix (*lead, K, K) for each independent part.
+
+    `pivots` are the variances of the rows given those that were taken before them, `nothing` the
+    share of a point's variance that is no more than the rounding of these rows.
+    """
+
+    def __init__(self, matrix: Tensor, before: Tensor, noise: Tensor) -> None:
+        """matrix: S. before: variance of each row without laws, (*lead, K). noise: sigma^2."""
+        usable = before > TINY
+        scale = torch.where(usable, torch.where(usable, before, 1.0).rsqrt(), 0.0)
+        scaled = matrix * scale[..., None, :] * scale[..., :, None]
+        self.order: Tensor | None = None
+        if concrete(matrix):
+            root, info = torch.linalg.cholesky_ex(scaled)
+            pivots = root.diagonal(dim1=-2, dim2=-1).square()
+            if not bool(info.any()) and bool((pivots > EASY).all()):
+                self.root, self.scale, self.keep = root, scale, torch.ones_like(usable)
+                self.pivots, self.nothing = pivots / scale.square(), _nothing(pivots.amin(-1))
+                self.log_det = 2 * (root.diagonal(dim1=-2, dim2=-1) / scale).log().sum(-1)
+                return
+        floor = noise * scale.square()
+        self.order, self.root, keep = pivoted(scaled, floor, (noise == 0) & usable)
+        self.keep = keep & usable
+        self.scale = torch.where(self.keep, scale, 0.0)
+        kept = self.keep.gather(-1, self.order)
+        sizes = self.root.diagonal(dim1=-2, dim2=-1) / torch.where(
+            kept, scale.gather(-1, self.order), 1.0
+        )
+        self.log_det = 2 * torch.where(kept, sizes, 1.0).log().sum(-1)
+        pivots = torch.where(kept, sizes, 0.0).square()
+        shares = self.root.diagonal(dim1=-2, dim2=-1).square()
+        self.nothing = _nothing(torch.where(kept, shares, 1.0).amin(-1))
+        self.pivots = torch.zeros_like(pivots).scatter(-1, self.order, pivots)
+
+    def whiten(self, r: Tensor) -> Tensor:  # (*lead, N, K) -> (*lead, N, K)
+        """L^-1 r with S = L L^T: independent of unit variance when r ~ N(0, S)."""
+        return torch.linalg.solve_triangular(self.root, self._sorted(r).mT, upper=False).mT
+
+    def solve(self, r: Tensor) -> Tensor:  # (*lead, N, K) -> (*lead, N, K)
+        """S^-1 r, 0 at the rows that are dropped."""
+        found = torch.cholesky_solve(self._sorted(r).mT, self.root).mT
+        if self.order is not None:
+            back = self.order.argsort(-1)[..., None, :].expand(found.shape)
+            found = found.gather(-1, back)
+        return found * self.scale[..., None, :]
+
+    def _sorted(self, r: Tensor) -> Tensor:
+        r = r * self.scale[..., None, :]
+        if self.order is None:
+            return r
+        return r.gather(-1, self.order[..., None, :].expand(r.shape))
+
+
+class RowFactor(Node):
+    """The same for rows that do not see each other: S is a number for each row."""
+
+    def __init__(self, seen: Tensor, before: Tensor, noise: Tensor) -> None:
+        """seen: S. before: the same without any law. noise: sigma^2."""
+        self.seen, decided = seen, seen <= TINY
+        if before is not seen:
+            decided = decided | (seen <= DEPENDENT * before)
+        self.keep = ~decided
+        if concrete(decided) and not bool(decided.any()):
+            self.inverse = 1 / seen  # S^-1
+            return
+        self.keep = self.keep | (noise > 0)
+        self.inverse = torch.where(self.keep, 1 / torch.where(self.keep, seen, 1.0), 0.0)
+
+    @property
+    def log_seen(self) -> Tensor:
+        return torch.where(self.keep, self.seen, 1.0).log()
+
+    def whiten(self, r: Tensor) -> Tensor:
+        return r * self.inverse.sqrt()
+
+    def solve(self, r: Tensor) -> Tensor:
+        return r * self.inverse
+
+
+def _nothing(pivot: Tensor) -> Tensor:
+    return (ROUNDING / pivot.detach().clamp_min(DEPENDENT).square()).clamp_max(MOST_NOTHING)
+
+
+def pivoted(matrix: Tensor, floor: Tensor, exact: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Cholesky by rows in the order that is returned, with the factor and the rows to keep.
+
+    matrix: (*lead, K, K), semidefinite with a diagonal of about 1. floor: what is left of each row
+    at least. No step depends on the data, so that it compiles.
+    """
+    count = matrix.shape[-1]
+    least = torch.where(exact, DEPENDENT, 0.0)
+    numbers = torch.arange(count, device=matrix.device)
+    done = torch.zeros_like(exact)
+    keep, columns, order = done, [], []
+    for _ in range(count):
+        left = torch.maximum(matrix.diagonal(dim1=-2, dim2=-1), floor)
+        open_ = ~done & (left > least)
+        first = open_ & exact
+        open_ = torch.where(first.any(-1, keepdim=True), first, open_)
+        largest = torch.where(open_, left, 0.0).amax(-1, keepdim=True)
+        good = open_.any(-1, keepdim=True)
+        choice = torch.where(good, open_ & (left >= SAME * largest), ~done)
+        place = choice.to(torch.uint8).argmax(-1, keepdim=True)  # the first of them
+        here = numbers == place
+        pivot = torch.where(good, left.gather(-1, place), 1.0)
+        column = matrix.gather(-1, place[..., None].expand(*place.shape[:-1], count, 1))[..., 0]
+        column = torch.where(here, pivot, torch.where(done, 0.0, column))
+        column = torch.where(good, column / pivot.sqrt(), here.to(column.dtype))
+        inner = torch.where(good, column, 0.0)
+        matrix = matrix - inner[..., :, None] * inner[..., None, :]
+        done, keep = done | here, keep | (here & good)
+        columns.append(column)
+        order.append(place)
+    rows = torch.cat(order, -1)
+    root = torch.stack(columns, -1)
+    root = root.gather(-2, rows[..., None].expand(root.shape)).tril()
+    eye = torch.eye(count, dtype=root.dtype, device=root.device)
+    return rows, torch.where(keep.gather(-1, rows)[..., None], root, eye), keep

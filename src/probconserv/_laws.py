@@ -1,0 +1,344 @@
+"""A law: a map, a value, a noise, and names for its rows; nothing of how it is solved.
+
+`_builders.py` makes laws. A law learns the shapes of its fields in `on`, which gives `Rows`.
+"""
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from . import _checks as check
+from ._checks import ArrayLike
+from ._errors import InputError
+from ._maps import Map, Select, Sum, widened
+from ._quadrature import Rule
+from ._tree import Node
+
+Times: TypeAlias = Sequence[int] | slice | np.ndarray | Tensor  # indices, a slice, or booleans
+Fields: TypeAlias = tuple[Any, ...]  # a tensor for each field of a state; None stands for zeros
+
+
+class Rows(Node):
+    """A law on fields of known shapes: G u = value up to noise, in float64.
+
+    Rows at times of which the law does not speak are there with G, value and noise 0: nothing can
+    move them, and nothing needs to.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        maps: tuple[Map | None, ...],
+        value: Tensor,
+        noise_variance: Tensor,
+        present: Tensor | None,
+    ) -> None:
+        self.label, self.maps, self.present = label, maps, present
+        self.value, self.noise_variance = value, noise_variance  # (*places, *rows), full size or 1
+        self.only = maps[0] if len(maps) == 1 else None
+        self.first = next(i for i, m in enumerate(maps) if m is not None)
+
+    @property
+    def map(self) -> Any:
+        """The map of the first field that the law reads."""
+        return self.maps[self.first]
+
+    def apply(self, fields: Sequence[Tensor | None]) -> Tensor:
+        """G u; a field that is None counts as 0."""
+        if self.only is not None:
+            total: Any = self.only.apply(fields[0])  # type: ignore[arg-type]
+        else:
+            both = zip(self.maps, fields, strict=True)
+            total = sum(m.apply(u) for m, u in both if m is not None and u is not None)
+        return total if self.present is None else total * self.present
+
+    def adjoint(self, v: Tensor) -> Fields:
+        v = v if self.present is None else v * self.present
+        return tuple(None if m is None else m.adjoint(v) for m in self.maps)
+
+    def entrywise(self, power: int) -> "Rows":
+        maps = tuple(None if m is None else m.entrywise(power) for m in self.maps)
+        return Rows(self.label, maps, self.value, self.noise_variance, self.present)
+
+    def residual(self, fields: Sequence[Tensor | None]) -> Tensor:
+        return self.apply(fields) - self.value
+
+    def row_shape(self, shapes: Sequence[Sequence[int]]) -> tuple[int, ...]:
+        return self.map.row_shape(shapes[self.first])
+
+    def places(self, shapes: Sequence[Sequence[int]]) -> int:
+        """How many axes come before those that a row reads."""
+        return len(shapes[self.first]) - self.map.dims
+
+    def over(self, shapes: Sequence[Sequence[int]], lead: int) -> "Rows":
+        """The same rows; those of a `Select` along one of the first `lead` axes at all of it."""
+        if not isinstance(self.map, Select) or self.places(shapes) >= lead:
+            return self
+        value = self.value.expand(self.row_shape(shapes))
+        there = self.map.adjoint(torch.ones_like(value))
+        maps = tuple(None if m is None else Sum(there, 0) for m in self.maps)
+        noise = self.map.adjoint(self.noise_variance.expand(value.shape))
+        return Rows(self.label, maps, self.map.adjoint(value), noise, None)
+
+    def name(self, index: Sequence[int]) -> str:
+        """A row in words, `index` into apply(u)."""
+        names = self.map.row_names
+        lead = len(index) - len(names)
+        words = [str([int(i) for i in index[:lead]])] if lead else []
+        words += [f"{name} {int(i)}" for name, i in zip(names, index[lead:], strict=True)]
+        return f"`{self.label}`" + (f" at {', '.join(words)}" if words else "")
+
+
+class Law:
+    """What is known of a field: G u = value, each row up to `noise`, a standard deviation.
+
+    Parameters
+    ----------
+    label
+        What errors and tables call it.
+    maps
+        G, by the name of the field that each map reads; "" is the only field there is.
+    value, noise
+        One for each row of `apply`, or numbers; noise 0 is exact.
+    times
+        Where the law holds, if not at every time.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        maps: Mapping[str, Map],
+        value: Tensor,
+        noise: Tensor,
+        times: Times | None = None,
+        quadrature: tuple[Tensor, Rule] | None = None,
+    ) -> None:
+        self.label, self.maps, self.value, self.noise = label, dict(maps), value, noise
+        self.times, self.quadrature = (
+            as_times(times),
+            quadrature,
+        )  # x and rule of an integral over one axis
+
+    @property
+    def noise_variance(self) -> Tensor:
+        return self.noise.square()
+
+    @property
+    def map(self) -> Map:
+        return next(iter(self.maps.values()))
+
+    @property
+    def space_dims(self) -> int:
+        """How many last axes of its field a row reads."""
+        return self.map.dims - self._first_time
+
+    @property
+    def _first_time(self) -> bool:
+        return self.label == "initial"
+
+    @property
+    def row_names(self) -> tuple[str, ...]:
+        return self.map.row_names[self._first_time :]
+
+    def apply(self, u: Any) -> Tensor:
+        """G u in float64, (..., T) or (..., T, rows).
+
+        u: an array, a field (its mean), or these by name for a law of several fields.
+        """
+        return self._read(u, lambda m, u: m.on(u.shape).apply(u))
+
+    def magnitude(self, u: Any) -> Tensor:
+        """|G| |u|: the size of the terms of each row."""
+        return self._read(u, lambda m, u: m.on(u.shape).entrywise(1).apply(u.abs()))
+
+    def squares(self, u: Any) -> Tensor:
+        """The squares of G's entries times u: the variance of G u, for independent points."""
+        return self._read(u, lambda m, u: m.on(u.shape).entrywise(2).apply(u))
+
+    def residual(self, u: Any) -> Tensor:
+        """G u - b of arrays, or of the mean of fields; 0 where the law holds."""
+        rows = self.apply(u)
+        self._check_values(tuple(rows.shape))
+        return rows - self.value.to(rows.device)
+
+    def adjoint(self, v: ArrayLike, shape: Sequence[int]) -> Tensor:
+        """G^T v in float64 for a law of one field of `shape`; v as `apply` returns it."""
+        if len(self.maps) > 1:
+            raise InputError(f"`{self.label}` reads several fields: it has no one adjoint.")
+        v, shape = check.tensor("v", v).double(), check.shape("shape", shape)
+        wanted = self.row_shape([shape])
+        if v.shape[max(v.ndim - len(wanted), 0) :] != wanted:
+            raise InputError(f"`v` must end in the rows, {wanted}, but has shape {tuple(v.shape)}.")
+        law = self.to(v.device)
+        return law._on(law.map, shape).adjoint(law._spread(v, shape))
+
+    def row_shape(self, shapes: Sequence[Sequence[int]]) -> tuple[int, ...]:
+        """Shape of `apply` of fields of these shapes."""
+        rows = list(self._on(self.map, shapes[0]).row_shape(shapes[0]))
+        if self._first_time:
+            del rows[-self.map.dims]
+        if self.times is not None:
+            rows[-1 - len(self.row_names)] = len(self._chosen(shapes[0]))
+        return tuple(rows)
+
+    def on(self, names: Sequence[str], shapes: Sequence[Sequence[int]]) -> Rows:
+        """Map, value and noise laid on the fields of a state."""
+        own = self.maps
+        if len(own) == len(names) == 1 and ("" in own or names[0] == ""):
+            own = {names[0]: self.map}
+        if not set(own) <= set(names):
+            said = ", ".join(repr(n) for n in own if n not in names)
+            raise InputError(
+                f"`of`: the law `{self.label}` speaks of {said}, but the fields are "
+                f"{', '.join(repr(n) for n in names)}. Say which one it reads with `of`."
+            )
+        by_name = dict(zip(names, shapes, strict=True))
+        first = by_name[next(iter(own))]
+        found = {self._on(m, by_name[n]).row_shape(by_name[n]) for n, m in own.items()}
+        if len(found) > 1:
+            raise InputError(
+                f"`{self.label}` adds rows of different shapes, {' and '.join(map(str, found))}: "
+                "its fields must agree in all axes before those that it reads."
+            )
+        self._check_values(self.row_shape([first]))
+        maps = tuple(own[n].on(by_name[n]) if n in own else None for n in names)
+        ndim = len(found.pop())
+        value = widened(self._spread(self.value, first), ndim)
+        noise = widened(self._spread(self.noise, first), ndim).square()
+        present = None if self.times is None else self._present(first)
+        return Rows(self.label, maps, value, noise, present)
+
+    def to(self, device: torch.device | str) -> "Law":
+        """The same law on another device."""
+        place = check.place("device", device)
+        if all(same_place(t.device, place) for t in self._tensors()):
+            return self
+        maps = {name: m._map(lambda t: t.to(place)) for name, m in self.maps.items()}
+        value, noise = self.value.to(place), self.noise.to(place)
+        return Law(self.label, maps, value, noise, self.times, self.quadrature)
+
+    def _tensors(self) -> list[Tensor]:
+        parts = [getattr(m, name) for m in self.maps.values() for name in m.tensors]
+        return [self.value, self.noise, *parts]
+
+    def at_times(self, rows: Tensor, shape: Sequence[int]) -> Tensor:
+        """Of rows at every time of a field of `shape`, those at the chosen times."""
+        if self.times is None:
+            return rows
+        return rows.index_select(-1 - len(self.row_names), self._chosen(shape, rows.device))
+
+    def _read(self, u: Any, by: Callable[[Map, Tensor], Tensor]) -> Tensor:
+        named = isinstance(u, Mapping) or hasattr(u, "fields")
+        if not named and len(self.maps) > 1:
+            raise InputError(
+                f"`u`: `{self.label}` reads {', '.join(self.maps)}; give them by name."
+            )
+        arrays = u if named else {"": u}
+        arrays = {name: _array(each) for name, each in dict(arrays).items()}
+        total: Any = 0.0
+        for name in self.maps:
+            if name not in arrays and len(arrays) > 1:
+                raise InputError(f"`{self.label}` reads {name!r}; given are {', '.join(arrays)}.")
+            one = arrays[name] if name in arrays else next(iter(arrays.values()))
+            law = self.to(one.device)
+            try:
+                total = total + by(law.maps[name], one)
+            except InputError as error:
+                raise InputError(f"`{self.label}`: {error}") from None
+        if self._first_time:
+            return total.squeeze(-self.map.dims)
+        return self.at_times(total, one.shape)
+
+    def _on(self, m: Map, shape: Sequence[int]) -> Map:
+        try:
+            return m.on(shape)
+        except InputError as error:
+            raise InputError(f"`{self.label}`: {error}") from None
+
+    def _check_values(self, wanted: tuple[int, ...]) -> None:
+        """Value and noise have one entry per row, or broadcast."""
+        for name, t in (("value", self.value), ("noise", self.noise)):
+            if t.ndim:
+                check.broadcasts(name, t, wanted, f"the rows of `{self.label}`")
+
+    def _spread(self, v: Tensor, shape: Sequence[int]) -> Tensor:
+        """Entries per row of `apply`, as entries per row of `Rows`, 0 where no row is."""
+        if self._first_time:
+            return v.unsqueeze(-self.map.dims) if v.ndim >= self.map.dims - 1 else v
+        if self.times is None:
+            return v
+        index = self._chosen(shape, v.device)
+        inner = [1] * len(self.row_names)
+        v = v.expand(torch.broadcast_shapes(v.shape, (len(index), *inner)))
+        size = list(v.shape)
+        size[-1 - len(inner)] = shape[-1 - self.map.dims]
+        return v.new_zeros(size).index_copy(-1 - len(inner), index, v)
+
+    def _present(self, shape: Sequence[int]) -> Tensor:
+        ones = self.value.new_ones(len(self._chosen(shape)), *[1] * len(self.row_names))
+        rows = len(self.map.row_shape(shape))
+        return widened(self._spread(ones, shape), rows)
+
+    def _chosen(self, shape: Sequence[int], device: torch.device | None = None) -> Tensor:
+        """The indices of the chosen times."""
+        if len(shape) <= self.map.dims:
+            raise InputError(
+                f"`times` of `{self.label}` needs an axis of time; the field has none."
+            )
+        count, times = shape[-1 - self.map.dims], self.times
+        fits = True
+        if isinstance(times, slice) or times is None:
+            index = list(range(count))[times or slice(None)]
+        elif times and isinstance(times[0], bool):
+            index, fits = [i for i, here in enumerate(times) if here], len(times) == count
+        else:
+            index = [i + count if i < 0 else i for i in times]
+        if not fits or any(not 0 <= i < count for i in index):
+            raise InputError(f"`times` of `{self.label}` does not fit {count} times.")
+        if len(set(index)) < len(index):
+            raise InputError(f"`times` of `{self.label}` must name each time at most once.")
+        return torch.tensor(index, dtype=torch.int64, device=device)
+
+    def __repr__(self) -> str:
+        read = ", ".join(repr(n) for n in self.maps if n)
+        noise = float(self.noise.max()) if self.noise.numel() else 0.0
+        return (
+            f"Law({self.label}{' of ' * bool(read)}{read}, over the last {self.space_dims} axes, "
+            f"value {tuple(self.value.shape)}, noise up to {noise:g})"
+        )
+
+
+def _array(u: Any) -> Tensor:
+    field = hasattr(u, "covariance_times") and not isinstance(u, type)
+    return check.as_tensor("u", u.mean if field else u).double()
+
+
+def as_times(times: Times | None) -> slice | tuple[int | bool, ...] | None:
+    """A slice, or whole numbers, or a truth value for each time."""
+    if times is None or isinstance(times, slice):
+        return times
+    try:
+        times = times.to_dense() if isinstance(times, Tensor) else times
+        listed = times.tolist() if isinstance(times, Tensor | np.ndarray) else list(times)
+        found = tuple(i if isinstance(i, bool) else operator.index(i) for i in listed)
+    except TypeError:
+        found = (True, 0)
+    if len({isinstance(i, bool) for i in found}) > 1:
+        raise InputError("`times` must be indices, a slice or booleans that choose times.")
+    return found
+
+
+def same_place(one: torch.device, other: torch.device) -> bool:
+    """Whether two devices are the same; cuda is whichever GPU it is."""
+    return one.type == other.type and (other.index is None or one.index == other.index)
+
+
+def check_law(law: Any, name: str = "law") -> None:
+    if not isinstance(law, Law):
+        raise InputError(
+            f"`{name}` must be a law such as `integral(x, total)`; got {type(law).__name__}."
+        )

@@ -1,0 +1,109 @@
+"""A prior that b does not contradict."""
+
+from collections.abc import Sequence
+from typing import TypeVar, overload
+
+import torch
+from torch import Tensor
+
+from ._blocks import root_of
+from ._convert import Prediction, as_field
+from ._errors import InputError
+from ._fields import Dense, Diagonal, Field, LowRank
+from ._laws import Law, check_law
+from ._mixture import Mixture
+from ._state import State
+
+Prior = TypeVar("Prior", Diagonal, LowRank, Dense, Mixture, State)
+
+
+@overload
+def plausible(prior: Prior, *laws: Law) -> Prior: ...
+@overload
+def plausible(prior: Prediction, *laws: Law) -> Field: ...
+def plausible(prior: Prediction | State, *laws: Law) -> Field | State:
+    r"""The prior with its variance widened, for each solution, until b is no surprise.
+
+    The variance is multiplied by
+
+        k = max(1, mean over rows of (G mu - b)^2 / ((sum_j |g_j| s_j)^2 + sigma^2))
+
+    sum_j |g_j| s_j is the standard deviation of G u if all points err together: k is above 1 only
+    where no covariance with the same spreads explains b. That is the case where a network is sure
+    and wrong, outside of what it was trained on. `condition` the result.
+
+    Parameters
+    ----------
+    prior
+        A field (*batch, T, *space), a `State`, or what `as_field` takes. Each entry of the batch is
+        a solution; all its times share one k.
+    *laws
+        Those that will be conditioned on.
+
+    Returns
+    -------
+    Field or State
+        Of the same kind, about the same mean.
+
+    Examples
+    --------
+    >>> import probconserv as pc
+    >>> prior = pc.Diagonal([[1.0, 1.0]], 0.25)  # a total of 2, by 1 at most
+    >>> plausible(prior, pc.cells([1.0, 1.0], 4.0)).std  # b is 4
+    tensor([[1., 1.]], dtype=torch.float64)
+    """
+    if not laws:
+        raise InputError("`laws`: at least one is needed, such as `integral(x, total)`.")
+    for law in laws:
+        check_law(law, "laws")
+    if isinstance(prior, State):
+        fields, names = prior.parts, prior.names
+        factor = _factor(fields, names, laws)
+        wider = tuple(_scaled(field, factor) for field in fields)
+        other = prior._map(lambda t: t)
+        other.parts = wider
+        return other
+    field = as_field(prior)
+    return _scaled(field, _factor((field,), ("",), laws))
+
+
+def _factor(fields: Sequence[Field], names: Sequence[str], laws: Sequence[Law]) -> Tensor:
+    """k, (*batch)."""
+    means, variances = zip(*(field._moments() for field in fields), strict=True)
+    stds, shapes = tuple(map(root_of, variances)), [field.shape for field in fields]
+    rows = [law.to(means[0].device).on(names, shapes) for law in laws]
+    batch = max(min(each.places(shapes) for each in rows) - 1, 0)
+    total = count = means[0].new_zeros(())
+    for each in rows:
+        spread = each.entrywise(1).apply(stds).square() + each.noise_variance
+        there = spread > 0
+        miss = each.residual(means).square() / torch.where(there, spread, 1.0)
+        total = total + _over(torch.where(there, miss, 0.0), batch)
+        count = count + _over(there.double(), batch)
+    return (total / count.clamp_min(1)).clamp_min(1)
+
+
+def _over(x: Tensor, batch: int) -> Tensor:
+    return x.flatten(batch).sum(-1) if x.ndim > batch else x
+
+
+def _scaled(field: Field, factor: Tensor) -> Field:
+    """The field with its covariance times a factor (*batch)."""
+
+    def wide(t: Tensor, before: int = 0) -> Tensor:
+        return factor[(..., *[None] * (t.ndim - before - factor.ndim))].to(t.dtype)
+
+    if isinstance(field, Mixture):
+        components = _scaled(field.components, factor[None])
+        return Mixture._unchecked(components, field.log_weights, field.event_dims)
+    if isinstance(field, Diagonal):
+        return Diagonal._unchecked(field.mean, field.variance * wide(field.variance))
+    other = field._map(lambda t: t)
+    if isinstance(field, LowRank) and isinstance(other, LowRank):
+        other.factor = field.factor * wide(field.factor, 1).sqrt()
+        other.rest = field.rest * wide(field.rest)
+        return other
+    if isinstance(field, Dense):
+        matrix = field._matrix
+        return Dense._unchecked(field.mean, matrix * wide(matrix), field.event_dims)
+    raise InputError("`prior` must be a field before `condition`.")

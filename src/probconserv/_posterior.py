@@ -1,0 +1,239 @@
+"""What `condition` returns: fields given laws, solved once."""
+
+import math
+from typing import Any, Self, overload
+
+import torch
+from torch import Tensor
+
+from . import _checks as check
+from ._checks import ArrayLike
+from ._covariances import Independent
+from ._engine import Chain, Shared
+from ._errors import DegenerateError
+from ._fields import Field, Normals
+from ._laws import Fields, Rows
+from ._maps import Select
+from ._members import members
+from ._once import once
+from ._shrinkage import shrunk
+from ._stages import summed
+from ._state import Index, State
+from ._tree import Node
+
+
+class Solved(Node):
+    """Fields given laws, in float64: what the posterior of a field or a state answers from."""
+
+    def __init__(
+        self,
+        laws: tuple[Rows, ...],
+        mean: Fields,
+        way: Chain | Shared,
+        square: Tensor,
+        dims: tuple[int, ...],
+    ) -> None:
+        """square: of the residuals by S^-1. dims: last axes of each field that are tied."""
+        self.laws, self.mean, self.way, self.dims = laws, mean, way, dims
+        self.square = square  # (*lead)
+        self.differentiable = any(x.requires_grad for x in (*mean, square))
+
+    @property
+    def lead(self) -> int:
+        return self.mean[0].ndim - self.dims[0]
+
+    @property
+    def free(self) -> int:
+        """How many first axes can be indexed: `initial` speaks of one entry of its axis."""
+        shapes = [m.shape for m in self.mean]
+        points = (r.places(shapes) for r in self.laws if isinstance(r.map, Select))
+        return min([self.lead, *points])
+
+    @property
+    def variance(self) -> Fields:
+        return self.way.variance if self.way.is_simple else self._variance
+
+    @once
+    def _variance(self) -> Fields:
+        return self.way.variance
+
+    def keeps(self, t: Tensor) -> bool:
+        """Whether a variance is held here, so that nobody else may change it."""
+        if isinstance(self.way, Shared) or not self.way.is_simple:
+            return True
+        left = self.way.covariance
+        held = self.way.root.variance
+        return any(
+            t is d for d in (*held, *(left.variance if isinstance(left, Independent) else ()))
+        )
+
+    @property
+    def log_evidence(self) -> Tensor:
+        return -0.5 * (self.square + self.way.log_norm(self.lead))
+
+    @property
+    def normals_per_draw(self) -> int:
+        """Counted by a draw of nothing."""
+        count = 0
+
+        def normals(*shape: int) -> Tensor:
+            nonlocal count
+            count += math.prod(shape)
+            return self.mean[0].new_zeros(0, *shape)
+
+        self.draw(normals)
+        return count
+
+    def draw(self, normals: Normals) -> Fields:
+        about = self.way.draw(normals)
+        draws = tuple(m + x for m, x in zip(self.mean, about, strict=True))
+        return draws if self.way.is_simple else self.way.settle(draws)
+
+    def log_likelihood(self, u: Fields) -> Tensor:  # (*lead)
+        """log N(b; G u, sigma^2) of all laws."""
+        total: Any = 0.0
+        for rows, noise in ((r, r.noise_variance) for r in self.laws):
+            if check.concrete(noise) and bool((noise == 0).any()):
+                raise DegenerateError(
+                    f"`{rows.label}` holds exactly (noise 0), so the field lies on a plane and has "
+                    "no joint density. Use `marginal_log_prob`, or give the law noise > 0."
+                )
+            terms = rows.residual(u) ** 2 / noise + (2 * math.pi * noise).log()
+            total = total - 0.5 * summed(terms, self.lead)
+        return total
+
+
+class Posterior(Field):
+    """A field given laws. Solved in float64; results come in the dtype of the prior.
+
+    Half precision comes back as float32. It is indexed, moved, detached, sampled and saved without
+    being solved again.
+    """
+
+    def __init__(self, prior: Field, solved: Solved, number: int = 0) -> None:
+        self.prior, self._solved, self._number = prior, solved, number
+
+    @property
+    def event_dims(self) -> int:  # type: ignore[override]
+        return self._solved.dims[self._number]
+
+    @property
+    def shape(self) -> torch.Size:
+        return self._solved.mean[self._number].shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.prior.dtype if self.prior.dtype.itemsize >= 4 else torch.float32
+
+    @property
+    def device(self) -> torch.device:
+        return self._solved.mean[0].device
+
+    @property
+    def _free(self) -> int:
+        return self._solved.free
+
+    @property
+    def laws(self) -> tuple[str, ...]:
+        """The names of the laws that hold."""
+        return tuple(rows.label for rows in self._solved.laws)
+
+    @property
+    def mean(self) -> Tensor:  # type: ignore[override]
+        return self._solved.mean[self._number].to(self.dtype, copy=True)
+
+    @property
+    def variance(self) -> Tensor:  # type: ignore[override]
+        found = self._solved.variance[self._number]
+        return found.to(self.dtype, copy=self._solved.keeps(found))
+
+    def _moments(self) -> tuple[Tensor, Tensor]:
+        solved = self._solved
+        return solved.mean[self._number], solved.variance[self._number]
+
+    @property
+    def log_evidence(self) -> Tensor:
+        """log N(b; G mu, G Sigma G^T + sigma^2), one value per independent part (*batch)."""
+        return self._solved.log_evidence.to(self.dtype)
+
+    def covariance_times(self, v: ArrayLike) -> Tensor:
+        v = self._factor_of(v).double()
+        more = v.shape[: v.ndim - len(self.shape)]
+        fields = [v.new_zeros(()).expand(*more, *m.shape) for m in self._solved.mean]
+        fields[self._number] = v
+        return self._solved.way.times(tuple(fields))[self._number].to(self.dtype)
+
+    @property
+    def normals_per_draw(self) -> int:
+        return self._solved.normals_per_draw
+
+    def _draw(self, normals: Normals) -> Tensor:
+        return self._solved.draw(normals)[self._number]
+
+    def log_prob(self, u: ArrayLike) -> Tensor:
+        """By Bayes: log p(u) + log p(b | u) - log p(b)."""
+        u, solved = self._values(u), self._solved
+        if len(solved.mean) > 1:
+            raise DegenerateError(
+                "the density of one field of a state is not known by itself. Use "
+                "`marginal_log_prob`."
+            )
+        likelihood = solved.log_likelihood((u.double(),))
+        (prior,) = shrunk((self.prior,), False, solved.laws)
+        before = prior._map(lambda t: t.double() if t.is_floating_point() else t).log_prob(u)
+        return (summed(before, solved.lead) + likelihood - solved.log_evidence).to(self.dtype)
+
+    def members(self) -> Tensor:  # (S, *shape)
+        """The samples of `LowRank.from_samples`, moved: each of them obeys exact laws.
+
+        Each is moved by its own residual; with noise the deviations from the mean shrink as the
+        covariance does, without random numbers.
+        """
+        return members(self)
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]}, given {', '.join(self.laws)})"
+
+
+class StatePosterior(State):
+    """A state given laws: `post["u"]` is a field, `post[i]` the posterior of one batch entry."""
+
+    parts: tuple[Posterior, ...]
+
+    def __init__(self, prior: State, solved: Solved) -> None:
+        self.names, self.prior, self._solved = prior.names, prior, solved
+        self.parts = tuple(
+            Posterior(field, solved, number) for number, field in enumerate(prior.parts)
+        )
+
+    @overload
+    def __getitem__(self, key: str) -> Posterior: ...
+    @overload
+    def __getitem__(self, key: Index) -> Self: ...
+    def __getitem__(self, key: str | Index) -> Field | Self:
+        return super().__getitem__(key)
+
+    @property
+    def _free(self) -> int:
+        return self._solved.free
+
+    @property
+    def log_evidence(self) -> Tensor:
+        """log N(b; G mu, G Sigma G^T + sigma^2), one value per independent part (*batch)."""
+        return self._solved.log_evidence
+
+    def sample(self, n: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        """`n` joint draws of all fields, on a new axis 0."""
+        return _joint(self, n, generator)
+
+
+def _joint(post: StatePosterior, n: int, generator: torch.Generator | None) -> dict[str, Tensor]:
+    count = check.samples(n)
+    check.generator(generator)
+
+    def normals(*shape: int) -> Tensor:
+        size = (count, *shape)
+        return torch.randn(size, generator=generator, dtype=torch.float64, device=post.device)
+
+    found = zip(post.names, post.parts, post._solved.draw(normals), strict=True)
+    return {name: u.to(part.dtype) for name, part, u in found}

@@ -1,0 +1,350 @@
+"""Ways to solve with S = G Sigma G^T + sigma^2, each for the rows and the fields it suits.
+
+A stage conditions fields, a tuple of arrays, on the rows of some laws. What is left after it is a
+covariance again, with `times` and `variance`, so that stages follow each other.
+
+| stage | fields | rows |
+|---|---|---|
+| `Points` | independent points | values at single points |
+| `Banded` | independent points | second differences: S has five diagonals |
+| `Numbers` | independent points, or after `Banded` | one law whose rows share no point |
+| `Joint` | any | any: S is a dense matrix for each part |
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from ._banded import Pentadiagonal
+from ._blocks import root_of
+from ._checks import concrete
+from ._covariances import HALF, Correlated, Independent, left_of
+from ._factor import DEPENDENT, LOG_2PI, NOTHING, TINY, Factor, RowFactor
+from ._laws import Fields, Rows
+from ._once import once
+from ._tree import Node
+
+
+class Stage(Node, ABC):
+    """Fields given the rows of some laws. Rows are (*places, *rows), or (*lead, K) in `Joint`."""
+
+    rows: tuple[Rows, ...]
+    prior: Any  # the covariance before
+    noise: Tensor  # its variance, in full size
+    seen: Tensor  # the variance of each row, with its noise, given those that were taken before it
+    dropped: Tensor  # rows that take no part
+    differentiable: bool = True
+
+    @abstractmethod
+    def residual(self, u: Fields, value: bool = True) -> Tensor:
+        """G u - b, or G u."""
+
+    @abstractmethod
+    def shift(self, u: Fields, r: Tensor) -> Fields:
+        """u - Sigma G^T S^-1 r."""
+
+    @abstractmethod
+    def whiten(self, r: Tensor) -> Tensor:
+        """L^-1 r with S = L L^T, 0 for rows that are dropped."""
+
+    @abstractmethod
+    def log_norm(self, lead: int) -> Tensor:
+        """log det(2 pi S) over the rows that are kept, (*lead)."""
+
+    def square(self, r: Tensor, lead: int) -> Tensor:
+        """r^T S^-1 r, (*lead)."""
+        return self.over(self.whiten(r).square(), lead).sum(-1)
+
+    @property
+    def exact(self) -> Tensor:
+        return self.noise == 0
+
+    def over(self, terms: Tensor, lead: int) -> Tensor:
+        """Numbers for each row, (*more, *places, *rows), as (*more, *lead, K)."""
+        start = terms.ndim - self.noise.ndim + lead
+        return terms.flatten(start) if terms.ndim > start else terms[..., None]
+
+    def times(self, v: Fields) -> Fields:
+        """The covariance that is left, times something."""
+        product = self.prior.times(v)
+        return self.shift(product, self.residual(product, value=False))
+
+
+class OneLaw(Stage):
+    """A stage for the rows of one law."""
+
+    def residual(self, u: Fields, value: bool = True) -> Tensor:
+        (rows,) = self.rows
+        return rows.residual(u) if value else rows.apply(u)
+
+
+class ByRow(OneLaw):
+    """Rows that do not see each other: S is a number for each."""
+
+    def _solve(self, own: Tensor, before: Tensor) -> None:
+        """own: the variance of each row without noise. before: the same without any law."""
+        (rows,) = self.rows
+        self.noise = rows.noise_variance.expand(own.shape)
+        self.seen = own + self.noise
+        before = self.seen if before is own else before + self.noise
+        self.factor = RowFactor(self.seen, before, self.noise)
+        self.dropped, self.inverse = ~self.factor.keep, self.factor.inverse
+
+    def whiten(self, r: Tensor) -> Tensor:
+        return self.factor.whiten(r)
+
+    def log_norm(self, lead: int) -> Tensor:
+        return self.over(self.factor.log_seen + LOG_2PI * (~self.dropped).double(), lead).sum(-1)
+
+    def square(self, r: Tensor, lead: int) -> Tensor:
+        return self.over(r.square() * self.inverse, lead).sum(-1)
+
+
+class Points(ByRow):
+    """Values at single points: independent points stay independent."""
+
+    def __init__(self, rows: Rows, prior: Independent, root: Independent) -> None:
+        self.rows, self.prior, self.field = (rows,), prior, rows.first
+        own = rows.map.apply(prior.variance[self.field])
+        self._solve(own, rows.map.apply(root.variance[self.field]))
+        self.gain = own * self.inverse
+        left = rows.map.put(prior.variance[self.field], own * (self.noise * self.inverse))
+        self.left = Independent(replaced(prior.variance, self.field, left))
+
+    def shift(self, u: Fields, r: Tensor) -> Fields:
+        (rows,) = self.rows
+        own = rows.map.apply(u[self.field]) - self.gain * r
+        return replaced(u, self.field, rows.map.put(u[self.field], own))
+
+    def over(self, terms: Tensor, lead: int) -> Tensor:
+        (rows,) = self.rows
+        if self.noise.ndim + rows.map.axis < lead:  # the axis is one of `lead`: rows at all of it
+            terms = rows.map.adjoint(terms)
+        return super().over(terms, lead)
+
+
+class Numbers(ByRow):
+    """One law whose rows share no point: all is linear time."""
+
+    def __init__(self, rows: Rows, prior: "Independent | Banded", root: Independent) -> None:
+        self.rows, self.prior, self.squares = (rows,), prior, rows.entrywise(2)
+        squares = self.squares
+        before = own = squares.apply(root.variance)
+        self.cross: Fields | None = None  # Sigma G^T, where Sigma is not diagonal
+        if isinstance(prior, Banded):
+            self.cross = prior.times(rows.adjoint(torch.ones_like(own)))
+            own = rows.apply(self.cross)
+        elif prior is not root:
+            own = squares.apply(prior.variance)
+        self._solve(own, before)
+
+    def shift(self, u: Fields, r: Tensor) -> Fields:
+        (rows,) = self.rows
+        along = rows.adjoint(r * self.inverse)
+        if isinstance(self.prior, Banded):
+            return minus(u, self.prior.times(along))
+        triples = zip(u, self.prior.variance, along, strict=True)
+        return tuple(x if v is None else torch.addcmul(x, d, v, value=-1) for x, d, v in triples)
+
+    @property
+    def variance(self) -> Fields:
+        """Product form: no two numbers that are nearly the same are subtracted."""
+        (rows,) = self.rows
+        before = self.prior.variance
+        if self.cross is not None:
+            wide = rows.entrywise(0).adjoint(self.inverse)
+            triples = zip(before, self.cross, wide, strict=True)
+            return tuple(v if w is None else v - c.square() * w for v, c, w in triples)
+        shares = self.squares.adjoint(self.inverse)
+        pairs = zip(shares, before, strict=True)
+        left: list[Any] = [None if s is None else 1 - s * d for s, d in pairs]
+        there = [x for x in left if x is not None]
+        if not concrete(*there) or any(bool((x < HALF).any()) for x in there):
+            left = self._with_care(left)
+        return tuple(d if s is None else d * s for d, s in zip(before, left, strict=True))
+
+    def _with_care(self, left: Sequence[Any]) -> list[Any]:
+        """Where one point has most of a row's variance, what is left is the share of the others."""
+        (rows,) = self.rows
+        pairs = zip(self.prior.variance, left, strict=True)
+        others = tuple(None if s is None else torch.where(s < HALF, 0.0, d) for d, s in pairs)
+        share = (self.squares.apply(others) + self.noise) * self.inverse
+        share = torch.where(self.exact & (share < NOTHING), 0.0, share)
+        wide = rows.entrywise(0).adjoint(share)
+        pairs = zip(left, wide, strict=True)
+        return [None if s is None else torch.where(s < HALF, w, s) for s, w in pairs]
+
+
+class Banded(OneLaw):
+    """Second differences of independent points: S has five diagonals."""
+
+    def __init__(self, rows: Rows, prior: "Independent | Banded", root: Independent) -> None:
+        self.rows, self.prior, self.field = (rows,), prior, rows.first
+        m, d = rows.map, prior.variance[self.field]
+        a, b, c, count = m.a, m.b, m.c, m.a.shape[-1]
+        squares = rows.entrywise(2)
+        own = squares.apply(prior.variance)
+        self.noise = rows.noise_variance.expand(own.shape)
+        d = d if rows.present is None else d * rows.present
+        first = b[:-1] * a[1:] * d[..., 1:count] + c[:-1] * b[1:] * d[..., 2 : count + 1]
+        second = c[:-2] * a[2:] * d[..., 2:count]
+        least = DEPENDENT * (squares.apply(root.variance) + self.noise)
+        floor = torch.where(self.exact, least, 0.0) + TINY
+        self.matrix = Pentadiagonal(own + self.noise, first, second, floor)
+        self.dropped, self.seen = self.matrix.dropped, self.matrix.pivots
+
+    def shift(self, u: Fields, r: Tensor) -> Fields:
+        (rows,) = self.rows
+        return minus(u, self.prior.times(rows.adjoint(self.matrix.solve(r))))
+
+    def whiten(self, r: Tensor) -> Tensor:
+        return self.matrix.whiten(r)
+
+    def log_norm(self, lead: int) -> Tensor:
+        return summed(self.matrix.log_det + LOG_2PI * (~self.dropped).double().sum(-1), lead)
+
+    def times(self, v: Fields) -> Fields:
+        if v[self.field] is None:
+            return self.prior.times(v)
+        return super().times(v)
+
+    @once
+    def variance(self) -> Fields:
+        (rows,) = self.rows
+        m, d = rows.map, self.prior.variance[self.field]
+        a, b, c, points = m.a, m.b, m.c, m.a.shape[-1] + 2
+        z0, z1, z2 = self.matrix.inverse_diagonals()
+
+        def at(start: int, x: Tensor) -> Tensor:  # entries of rows, as entries of points
+            return pad(x, (start, points - start - x.shape[-1]))
+
+        total = at(0, a**2 * z0) + at(1, b**2 * z0) + at(2, c**2 * z0)
+        total = total + 2 * (at(1, b[:-1] * a[1:] * z1) + at(2, c[:-1] * b[1:] * z1))
+        total = total + 2 * at(2, c[:-2] * a[2:] * z2)
+        total = total if rows.present is None else total * rows.present
+        return replaced(self.prior.variance, self.field, d * (1 - d * total))
+
+
+class Joint(Stage):
+    """Any rows on any fields: S is a dense (K, K) matrix for each independent part."""
+
+    stacked = ("units",)
+
+    def __init__(
+        self,
+        rows: tuple[Rows, ...],
+        prior: "Independent | Banded | Correlated",
+        root: Independent | Correlated,
+        shapes: Sequence[Sequence[int]],
+        lead: int,
+    ) -> None:
+        """lead: how many of the first axes number the parts."""
+        self.rows, self.prior = rows, prior
+        natural = [r.row_shape(shapes) for r in rows]
+        self.tails = tuple(tuple(shape[lead:]) for shape in natural)
+        pairs = zip(rows, natural, strict=True)
+        self.noise = self._flat([r.noise_variance.expand(shape) for r, shape in pairs])
+        count = self.noise.shape[-1]
+        eye = torch.eye(count, dtype=torch.float64, device=self.noise.device)
+        self.units = self._adjoint(eye.reshape(count, *[1] * lead, count))  # G^T, rows on axis 0
+        matrix = self._gram(prior)
+        before = matrix if prior is root else self._gram(root)
+        before = before.diagonal(dim1=-2, dim2=-1).detach() + self.noise.detach()
+        if isinstance(root, Correlated):
+            before = before + self._flat([root.rounding(r) for r in rows]) / DEPENDENT
+        self.factor = Factor(matrix + self.noise.diag_embed(), before, self.noise)
+        self.dropped, self.seen = ~self.factor.keep, self.factor.pivots
+
+    def _gram(self, prior: Any) -> Tensor:  # (*lead, K, K)
+        """G Sigma G^T."""
+        cross = prior.times(self.units)
+        found = self._flat([r.apply(cross) for r in self.rows]).movedim(0, -2)
+        return found.expand(*self.noise.shape, -1)
+
+    def residual(self, u: Fields, value: bool = True) -> Tensor:
+        return self._flat([r.residual(u) if value else r.apply(u) for r in self.rows])
+
+    def multiplier(self, r: Tensor) -> Tensor:
+        """lambda = S^-1 r."""
+        return self._each(self.factor.solve, r)
+
+    def shift(self, u: Fields, r: Tensor) -> Fields:
+        return minus(u, self.prior.times(self._adjoint(self.multiplier(r))))
+
+    def whiten(self, r: Tensor) -> Tensor:
+        return self._each(self.factor.whiten, r)
+
+    def log_norm(self, lead: int) -> Tensor:
+        return summed(self.factor.log_det + LOG_2PI * (~self.dropped).double().sum(-1), lead)
+
+    def _each(self, work: Any, r: Tensor) -> Tensor:  # (*more, *lead, K), by work on (*lead, N, K)
+        shape = r.expand(torch.broadcast_shapes(r.shape, self.noise.shape)).shape
+        more = math.prod(shape[: len(shape) - self.noise.ndim])
+        flat = r.expand(shape).reshape(more, *self.noise.shape).movedim(0, -2)
+        return work(flat).movedim(-2, 0).reshape(shape)
+
+    def _flat(self, each: Sequence[Tensor]) -> Tensor:
+        """(*more, *places, *rows) of each law, side by side: (*more, *lead, K)."""
+        pairs = zip(each, self.tails, strict=True)
+        return torch.cat([r.flatten(-len(t)) if t else r[..., None] for r, t in pairs], -1)
+
+    def _adjoint(self, v: Tensor) -> Fields:
+        """G^T v, (*more, *lead, K) to fields."""
+        total: list[Tensor | None] = [None] * len(self.rows[0].maps)
+        parts = v.split([math.prod(t) for t in self.tails], -1)
+        for rows, part, tail in zip(self.rows, parts, self.tails, strict=True):
+            own = rows.adjoint(part.unflatten(-1, tail) if tail else part[..., 0])
+            total = [_sum(x, y) for x, y in zip(total, own, strict=True)]
+        return tuple(total)
+
+    @property
+    def variance(self) -> Fields:
+        if isinstance(self.prior, Correlated):
+            return self.prior.left(self)
+        if isinstance(self.prior, Banded):
+            pairs = zip(self.prior.variance, self.white(self.prior.times(self.units)), strict=True)
+            return tuple(
+                v if w is None else v - w.square().sum(-1).reshape(v.shape) for v, w in pairs
+            )
+        white = self.white(self.prior.root().times(self.units))
+        there = [w for w in white if w is not None]
+        least = torch.where(self.exact.any(-1), self.factor.nothing, 0.0)
+        left = left_of(torch.cat([*there, self.white_noise()], -2), least)
+        shares = iter(left[..., : -self.noise.shape[-1]].split([w.shape[-2] for w in there], -1))
+        pairs = zip(self.prior.variance, white, strict=True)
+        return tuple(d if w is None else d * next(shares).reshape(d.shape) for d, w in pairs)
+
+    def white(self, fields: Fields) -> list[Tensor | None]:
+        """L^-1 of fields with rows on axis 0: (K, *lead, *event) to (*lead, P, K)."""
+        lead = self.noise.ndim - 1
+
+        def one(x: Tensor) -> Tensor:
+            x = x.expand(-1, *self.noise.shape[:-1], *x.shape[1 + lead :])
+            return self.factor.whiten(x.flatten(1 + lead).movedim(0, -1))
+
+        return [None if x is None else one(x) for x in fields]
+
+    def white_noise(self) -> Tensor:  # (*lead, K, K)
+        return self.factor.whiten(root_of(self.noise).diag_embed())
+
+
+def summed(x: Tensor, lead: int) -> Tensor:
+    """Summed over the axes after the first `lead`."""
+    return x.flatten(lead).sum(-1) if x.ndim > lead else x
+
+
+def minus(u: Fields, shift: Fields) -> Fields:
+    return tuple(_sum(x, None if d is None else -d) for x, d in zip(u, shift, strict=True))
+
+
+def _sum(x: Tensor | None, y: Tensor | None) -> Tensor | None:
+    return x if y is None else y if x is None else x + y
+
+
+def replaced(fields: Fields, at: int, new: Tensor) -> Fields:
+    return tuple(new if i == at else x for i, x in enumerate(fields))

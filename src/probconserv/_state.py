@@ -1,0 +1,210 @@
+"""Several fields at once, under names; and the covariance of any fields, as the engine takes it."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Self, TypeAlias, overload
+
+import torch
+from torch import Tensor
+
+from . import _checks as check
+from ._checks import ArrayLike
+from ._convert import Prediction, as_field
+from ._covariances import Correlated, Independent, expanded
+from ._errors import InputError
+from ._fields import Dense, Diagonal, Field, LowRank
+from ._tree import Node, load, save
+
+Index: TypeAlias = int | slice | tuple[int | slice, ...]
+
+
+class State(Node):
+    """Fields under names, of different shapes, independent of each other or moved together.
+
+    `state["u"]` is a field, `state[i]` the state of one batch entry.
+
+    Parameters
+    ----------
+    **fields
+        Each a field, or what `as_field` takes. They share their first axes.
+
+    Examples
+    --------
+    >>> import probconserv as pc
+    >>> state = State(u=Diagonal([0.0, 1.0], 1.0), flux=Diagonal([0.0, 0.0, 0.0], 0.1))
+    >>> post = pc.condition(state, pc.cells([1.0, 1.0], 2.0, of="u"))
+    >>> post["u"].mean
+    tensor([0.5000, 1.5000], dtype=torch.float64)
+    """
+
+    shared: bool = False  # whether the directions of its low-rank fields are the same
+
+    parts: tuple[Field, ...]
+
+    def __init__(self, **fields: Prediction) -> None:
+        if not fields:
+            raise InputError("`fields`: a state needs at least one, as in State(u=field).")
+        self.names = tuple(fields)
+        self.parts = tuple(as_field(field) for field in fields.values())
+        for name, field in zip(self.names, self.parts, strict=True):
+            if not isinstance(field, Diagonal | LowRank | Dense):
+                raise InputError(
+                    f"`{name}` is a {type(field).__name__}; a state is made of Diagonal, LowRank "
+                    "and Dense fields."
+                )
+            check.same_device(name, field.device, f"`{self.names[0]}`", self.parts[0].device)
+
+    @classmethod
+    def from_samples(
+        cls,
+        samples: Mapping[str, ArrayLike],
+        variance: Mapping[str, ArrayLike] | None = None,
+        axes: int = 0,
+        shrinkage: float | None = None,
+    ) -> "State":
+        """A state whose fields are moved together, as the samples move them.
+
+        Parameters
+        ----------
+        samples
+            By name, (S, *batch, *own axes) each, with the same samples on axis 0.
+        variance
+            By name, what the samples leave out; 0 where it is not given.
+        axes
+            How many axes after that of the samples are a batch, independent entries.
+        shrinkage
+            As in `LowRank.from_samples`.
+        """
+        if not isinstance(samples, Mapping) or not samples:
+            raise InputError("`samples` must be arrays by the names of their fields.")
+        if variance is not None and not isinstance(variance, Mapping):
+            raise InputError("`variance` must be variances by the names of their fields.")
+        own = variance or {}
+        fields = {}
+        for name, given in samples.items():
+            array = check.as_tensor(f"samples[{name!r}]", given)
+            dims = array.ndim - 1 - check.whole("axes", axes)
+            if dims < 1:
+                raise InputError(f"`axes` leaves no axis of `{name}`, of shape {array.shape}.")
+            fields[name] = LowRank.from_samples(array, own.get(name, 0.0), dims, shrinkage)
+        if len({len(field.factor) for field in fields.values()}) > 1:
+            raise InputError("`samples` must have the same number of samples for every field.")
+        state = cls(**fields)
+        state.shared = True
+        return state
+
+    @property
+    def fields(self) -> dict[str, Field]:
+        return {name: self[name] for name in self.names}
+
+    def keys(self) -> tuple[str, ...]:
+        return self.names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    @overload
+    def __getitem__(self, key: str) -> Field: ...
+    @overload
+    def __getitem__(self, key: Index) -> Self: ...
+    def __getitem__(self, key: str | Index) -> Field | Self:
+        if isinstance(key, str):
+            check.choice("name", key, self.names)
+            return self.parts[self.names.index(key)]
+        for field in self.parts:
+            index = check.index(key, field.shape, self._free)
+        return self._at(index)
+
+    @property
+    def _free(self) -> int:
+        """How many first axes are independent in every field."""
+        return min(len(field.shape) - field.event_dims for field in self.parts)
+
+    @property
+    def device(self) -> torch.device:
+        return self.parts[0].device
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same state on another device."""
+        place = check.place("device", device)
+        return self._map(lambda t: t.to(place))
+
+    def detach(self) -> Self:
+        """The same state without gradients."""
+        return self._map(Tensor.detach)
+
+    def save(self, path: str | Path) -> None:
+        """Keeps the state in a safetensors file; `State.load` reads it."""
+        save(self, check.path("path", path))
+
+    @staticmethod
+    def load(path: str | Path) -> "State":
+        """The state that was kept by `save`."""
+        return load(check.path("path", path), State)
+
+    def __repr__(self) -> str:
+        inner = ", ".join(f"{name}={field!r}" for name, field in self.fields.items())
+        return f"{type(self).__name__}({inner})"
+
+
+def covariance_of(fields: Sequence[Field], shared: bool) -> Independent | Correlated:
+    """The covariance of fields, in float64.
+
+    shared: whether the directions of all fields are the same ones.
+    """
+    if all(isinstance(field, Diagonal) for field in fields):
+        return Independent(tuple(field.variance.double() for field in fields))
+    tied = [field for field in fields if not isinstance(field, Diagonal)]
+    lead = min(len(field.shape) - field.event_dims for field in tied)
+    own = [_directions(field, lead) for field in fields]
+    directions = own if shared else [_padded(own, i) for i in range(len(own))]
+    rests = [_rest(field) for field in fields]
+    none = all(rest is None for rest in rests)
+    wide = [
+        f.new_zeros(()).expand(f.shape[1:]) if r is None else r
+        for r, f in zip(rests, own, strict=True)
+    ]
+    rounding = [_rounding(field, f) for field, f in zip(fields, own, strict=True)]
+    dims = tuple(len(field.shape) - lead for field in fields)
+    rest = None if none else Independent(tuple(wide))
+    return Correlated(tuple(directions), rest, dims, tuple(rounding))
+
+
+def _directions(field: Field, lead: int) -> Tensor:  # (R, *shape)
+    """F of a field; parts after the first `lead` axes have directions of their own."""
+    if isinstance(field, LowRank):
+        factor = field.factor.double()
+    elif isinstance(field, Dense):
+        root = field._root
+        factor = root.movedim(-1, 0).reshape(root.shape[-1], *field.shape)
+    else:
+        return field.mean.double()[None][:0]
+    return expanded(factor, field.event_dims, len(field.shape) - lead)
+
+
+def _padded(own: Sequence[Tensor], at: int) -> Tensor:
+    """Directions of one field among those of all: 0 for those of the others."""
+    shape = own[at].shape[1:]
+    return torch.cat([f if i == at else f.new_zeros(len(f), *shape) for i, f in enumerate(own)])
+
+
+def _rest(field: Field) -> Tensor | None:
+    """D of a field, None where it is 0."""
+    if isinstance(field, Diagonal):
+        return field.variance.double()
+    if isinstance(field, LowRank):
+        if field.bare or (check.concrete(field.rest) and not bool(field.rest.any())):
+            return None
+        return field.rest.double()
+    return None
+
+
+def _rounding(field: Field, directions: Tensor) -> Tensor:
+    """How far the directions can be off at each point, by rounding of what they were made of."""
+    spread = directions.square().sum(0).sqrt()
+    eps = torch.finfo(torch.float64).eps
+    if isinstance(field, Dense):
+        return 2 * math.sqrt(eps) * spread
+    taken = field.rounding if isinstance(field, LowRank) else 0.0
+    return 16 * eps * spread + 2 * taken * (field.mean.double().abs() + spread)

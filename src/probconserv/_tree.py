@@ -1,0 +1,136 @@
+"""Objects made of tensors: changed all at once, indexed, and kept in files without pickle.
+
+A `Node` may hold tensors, numbers, words, other nodes, and tuples of these. In a node that belongs
+to a field every tensor has the axes of the field in front, each of full size or 1, so that an index
+into the field is an index into every tensor. `stacked` names the tensors with one axis before them,
+`loose` those that have no axis of the field to be indexed.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from ._errors import InputError
+from ._files import complete
+
+Change = Callable[[Tensor, int | None], Tensor]  # with the axes before the field's; None: loose
+FORMAT = "probconserv 1"
+
+
+class Node:
+    """Something made of tensors."""
+
+    kinds: ClassVar[dict[str, type["Node"]]] = {}
+    stacked: tuple[str, ...] = ()
+    loose: tuple[str, ...] = ()
+
+    def __init_subclass__(cls, **how: Any) -> None:
+        super().__init_subclass__(**how)
+        Node.kinds[cls.__name__] = cls
+
+    def _change(self, change: Change) -> Self:
+        other = type(self).__new__(type(self))
+        for name, value in self.__dict__.items():
+            before = None if name in self.loose else int(name in self.stacked)
+            setattr(other, name, _changed(value, change, before))
+        return other
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """The same with every tensor changed."""
+        return self._change(lambda t, _: change(t))
+
+    def _at(self, index: tuple[Any, ...]) -> Self:
+        """The entries `index` of the first axes, whole numbers and slices."""
+
+        def pick(t: Tensor, before: int | None) -> Tensor:
+            if before is None:
+                return t
+            sizes = t.shape[before : before + len(index)]
+            one = [0 if isinstance(i, int) else slice(None) for i in index]
+            own = [i if n != 1 else j for i, j, n in zip(index, one, sizes, strict=True)]
+            return t[(*[slice(None)] * before, *own)]
+
+        return self._change(pick)
+
+
+def _changed(value: Any, change: Change, before: int | None) -> Any:
+    if isinstance(value, Tensor):
+        return change(value, before)
+    if isinstance(value, Node):
+        add = before or 0
+        return value._change(lambda t, b: change(t, None if b is None else b + add))
+    if isinstance(value, tuple):
+        return tuple(_changed(each, change, before) for each in value)
+    return value
+
+
+def save(node: Node, path: Path) -> None:
+    """A safetensors file: the tensors by their place, everything else as words beside them."""
+    tensors: dict[str, Tensor] = {}
+    words = json.dumps(_packed(node, "", tensors, {}))
+    with complete(path) as part:
+        save_file(tensors, part, {"format": FORMAT, "node": words})
+
+
+def load(path: Path, kind: type[Node]) -> Any:
+    """The node that `save` kept, of the kind that is asked for."""
+    try:
+        with safe_open(path, "pt") as file:
+            notes = file.metadata() or {}
+            if notes.get("format") != FORMAT:
+                raise InputError(f"`path`: {path} does not hold a field that was saved here.")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        node = _unpacked(json.loads(notes["node"]), tensors)
+    except (OSError, SafetensorError, KeyError, TypeError, json.JSONDecodeError) as error:
+        raise InputError(f"`path`: {path} cannot be read as a field: {error}") from None
+    if not isinstance(node, kind):
+        raise InputError(f"`path`: {path} holds a {type(node).__name__}.")
+    return node
+
+
+def _packed(value: Any, place: str, tensors: dict[str, Tensor], places: dict[int, Any]) -> Any:
+    """`value` as words; its tensors go into `tensors`, each of them once.
+
+    places: of the tensors by their identity, and the tensors, so that they keep it.
+    """
+
+    def inner(name: object, part: Any) -> Any:
+        return _packed(part, f"{place}.{name}", tensors, places)
+
+    if isinstance(value, Tensor) and value.is_sparse:
+        parts = inner("indices", value.indices()), inner("values", value.values())
+        return {"sparse": parts, "size": list(value.shape)}
+    if isinstance(value, Tensor):
+        if id(value) not in places:
+            tensors[place] = value.detach().contiguous().clone()
+            places[id(value)] = place, value
+        return {"tensor": places[id(value)][0]}
+    if isinstance(value, Node):
+        holds = {name: inner(name, part) for name, part in vars(value).items()}
+        return {"kind": type(value).__name__, "holds": holds}
+    if isinstance(value, tuple):
+        return {"tuple": [inner(i, part) for i, part in enumerate(value)]}
+    return value
+
+
+def _unpacked(given: Any, tensors: dict[str, Tensor]) -> Any:
+    if not isinstance(given, dict):
+        return given
+    if "tensor" in given:
+        return tensors[given["tensor"]]
+    if "sparse" in given:
+        indices, values = (_unpacked(part, tensors) for part in given["sparse"])
+        sizes = given["size"]
+        return torch.sparse_coo_tensor(indices, values, sizes, check_invariants=True).coalesce()
+    if "tuple" in given:
+        return tuple(_unpacked(each, tensors) for each in given["tuple"])
+    kind = Node.kinds[given["kind"]]
+    node = kind.__new__(kind)
+    node.__dict__.update({name: _unpacked(v, tensors) for name, v in given["holds"].items()})
+    return node

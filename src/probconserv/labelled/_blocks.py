@@ -1,0 +1,268 @@
+"""The sums of a block of points, and its update: what Step 2 does point by point, see `_sums.py`.
+
+Arrays of a block are (I, P): P points at I indices (times, say) that no law ties together; members
+are (N, I, P). Points that are NaN count in no sum and stay NaN. All is NumPy, which takes one
+thread: those of torch and of BLAS would fight with the threads that work on other blocks.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._sums import Ensemble, MeanAndStd
+
+Array = NDArray[Any]
+Sums = Mapping[str, Array]
+Kind = MeanAndStd | Ensemble
+
+quiet = np.errstate(invalid="ignore", over="ignore")  # points that do not count may hold anything
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """The rows of one law: sums of weights times u over the points of each row."""
+
+    weights: Array  # (P), or (I, P) if they change with the index
+    labels: Array | None  # (P), the row of each point within the law; None: all are of one row
+    first: int  # row of the law among the rows of all laws
+    rows: int
+
+    @property
+    def own(self) -> slice:
+        return slice(self.first, self.first + self.rows)
+
+    def apply(self, u: Array) -> Array:  # (..., I, P) to (..., I, rows)
+        if self.labels is None and self.weights.ndim == 1:
+            return np.einsum("...p,p->...", u, self.weights)[..., None]
+        weighted = u * self.weights
+        if self.labels is None:
+            return weighted.sum(-1, keepdims=True)
+        flat = weighted.reshape(-1, weighted.shape[-1])
+        found = np.stack([np.bincount(self.labels, each, self.rows) for each in flat])
+        return found.reshape(*weighted.shape[:-1], self.rows)
+
+    def adjoint(self, v: Array) -> Array:  # (..., I, rows) to (..., I, P)
+        return self.weights * (v if self.labels is None else v[..., self.labels])
+
+    def entrywise(self, weights: Array) -> "Part":
+        return Part(weights, self.labels, self.first, self.rows)
+
+    def times(self, other: "Part") -> "Part":
+        """The points that two laws share, with a row for each pair of their rows."""
+        labels: Array | None = None
+        if self.labels is not None or other.labels is not None:
+            mine: Any = 0 if self.labels is None else self.labels
+            labels = mine * other.rows + (0 if other.labels is None else other.labels)
+        return Part(self.weights * other.weights, labels, 0, self.rows * other.rows)
+
+
+@dataclass(frozen=True, eq=False)
+class BlockRows:
+    """G on one block, (K, P): the rows of all laws."""
+
+    parts: tuple[Part, ...]
+    count: int  # K
+    disjoint: bool  # whether no point is in two rows, so that G D G^T is diagonal
+
+    def apply(self, u: Array) -> Array:  # (..., I, P) to (..., I, K)
+        first, *others = self.parts
+        if not others and first.rows == self.count:
+            return first.apply(u)
+        found: Array | None = None
+        for part in self.parts:
+            own = part.apply(u)
+            found = np.zeros((*own.shape[:-1], self.count)) if found is None else found
+            found[..., part.own] += own
+        assert found is not None
+        return found
+
+    def adjoint(self, v: Array) -> Array:  # (..., I, K) to (..., I, P)
+        first, *others = (part.adjoint(v[..., part.own]) for part in self.parts)
+        return sum(others, start=first)
+
+    def gram(self, d: Array) -> Array:  # (I, P) to (I, K, K)
+        """G diag(d) G^T; its diagonal (I, K), where it has no more."""
+        if self.disjoint:
+            return self.squared.apply(d)
+        found = np.zeros((len(d), self.count, self.count))
+        for one, other, both in self._pairs:
+            found[:, one.own, other.own] += both.apply(d).reshape(-1, one.rows, other.rows)
+        return found
+
+    def quadratic(self, a: Array) -> Array:  # (I, K) or (I, K, K) to (I, P)
+        """The diagonal of G^T a G."""
+        if self.disjoint:
+            return self.squared.adjoint(a)
+        first, *others = (
+            both.adjoint(a[:, one.own, other.own].reshape(len(a), -1))
+            for one, other, both in self._pairs
+        )
+        return sum(others, start=first)
+
+    @cached_property
+    def _pairs(self) -> list[tuple[Part, Part, Part]]:
+        return [(one, other, one.times(other)) for one in self.parts for other in self.parts]
+
+    @cached_property
+    def sizes(self) -> "BlockRows":
+        """|G|."""
+        if not any((part.weights < 0).any() for part in self.parts):
+            return self
+        parts = tuple(part.entrywise(np.abs(part.weights)) for part in self.parts)
+        return BlockRows(parts, self.count, self.disjoint)
+
+    @cached_property
+    def squared(self) -> "BlockRows":
+        parts = tuple(part.entrywise(np.square(part.weights)) for part in self.parts)
+        return BlockRows(parts, self.count, self.disjoint)
+
+    @cached_property
+    def left_out(self) -> Array | None:  # (P) or (I, P)
+        """Which points no law counts; None if there are none."""
+        out = [part.weights == 0 for part in self.parts]
+        return reduce(np.logical_and, out) if all(x.any() for x in out) else None
+
+    @property
+    def counted(self) -> Array | float:
+        """1 where some law counts a point, else 0."""
+        return 1.0 if self.left_out is None else (~self.left_out).astype(float)
+
+    def at(self, indices: slice) -> "BlockRows":
+        """The same at some of the indices."""
+        if all(part.weights.ndim == 1 for part in self.parts):
+            return self
+        parts = tuple(
+            part if part.weights.ndim == 1 else part.entrywise(part.weights[indices])
+            for part in self.parts
+        )
+        return BlockRows(parts, self.count, self.disjoint)
+
+
+@quiet
+def totals(u: Array, rows: BlockRows) -> tuple[Array, Array, Array | None]:
+    """G u over the points that are not NaN, u with 0 elsewhere, and which points are missing."""
+    total = rows.apply(u)
+    if np.isfinite(total).all():  # one NaN anywhere would show, whatever its weight
+        return total, u, None
+    missing = np.isnan(u) if rows.left_out is None else np.isnan(u) | rows.left_out
+    u = np.where(missing, 0.0, u)
+    return rows.apply(u), u, missing
+
+
+def sizes(rows: BlockRows, missing: Array | None, u: Array) -> Array:  # (I, K)
+    """The sum of |G| over the points that are there."""
+    there = np.ones((1, u.shape[-1])) if missing is None else (~missing).astype(float)
+    return np.broadcast_to(rows.sizes.apply(there), (len(u), rows.count))
+
+
+@quiet
+def statistics(kind: Kind, *block: Any) -> dict[str, Array]:
+    """The sums that `kind.solve` takes: of mean and std, or of members, and G."""
+    return _of_members(kind, *block) if isinstance(kind, Ensemble) else _of_moments(*block)
+
+
+def _of_moments(mean: Array, std: Array, rows: BlockRows) -> dict[str, Array]:
+    total, mean, missing = totals(mean, rows)
+    std = _without(std, missing)
+    found = _about(mean, std, missing, rows)
+    if not np.isfinite(found["spread"]).all() and rows.left_out is not None:
+        std = _without(std, rows.left_out)
+        found = _about(mean, std, missing, rows)
+    common = found["spread"] if rows.sizes is rows else rows.apply(std)
+    return found | {"total": total, "common": common, "gram": rows.gram(np.square(std))}
+
+
+def _of_members(kind: Ensemble, x: Array, rows: BlockRows) -> dict[str, Array]:
+    total, _, missing = totals(x, rows)
+    if missing is not None:
+        missing = np.asarray(missing.any(0))  # a point that one member lacks is missing in all
+        x = np.where(missing, 0.0, x)
+        total = rows.apply(x)
+    mean = x.mean(0)
+    variance = np.square(x - mean).sum(0) / (kind.members - 1)
+    found = _about(mean, np.sqrt(variance), missing, rows)
+    return found | {"total": np.moveaxis(total, 0, 1), "gram": rows.gram(variance)}
+
+
+def _about(mean: Array, std: Array, missing: Array | None, rows: BlockRows) -> dict[str, Array]:
+    """Sums of |g|, |g u| and |g| std of every row; `mean` and `std` are 0 where missing."""
+    return {
+        "size": sizes(rows, missing, mean),
+        "terms": rows.sizes.apply(np.abs(mean)),
+        "spread": rows.sizes.apply(std),
+        "negative": (std.min(-1) < 0).astype(float),
+    }
+
+
+@quiet
+def moved(kind: Kind, *block: Any) -> Array:
+    """The mean or the members of a block after the update, from the moves of `kind`."""
+    return _moved_members(*block) if isinstance(kind, Ensemble) else _moved_mean(kind, *block)
+
+
+def _moved_mean(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows, *moves: Sums) -> Array:
+    new = mean
+    for move in moves:
+        shift = rows.adjoint(move["along"])
+        shift *= (1 - kind.correlation) * np.square(std)
+        if kind.correlation:
+            shift += kind.correlation**0.5 * std * rows.counted * move["latent"][:, None]
+        new = np.add(new, shift, out=shift)
+    return _kept(new, mean, rows)
+
+
+def _moved_members(x: Array, rows: BlockRows, *moves: Sums) -> Array:
+    deviation, new = x - x.mean(0), x
+    variance = np.square(deviation).sum(0) / (len(x) - 1)
+    for move in moves:
+        # not einsum, which is slow here, nor one product for all indices, which would copy
+        shift = np.empty_like(x)
+        for index, mixing in enumerate(move["mixing"]):
+            np.matmul(mixing.T, deviation[:, index], out=shift[:, index])
+        shift *= rows.counted
+        if move["shrinkage"].any():
+            rest = variance * move["shrinkage"][:, None]
+            for number, own in enumerate(shift):
+                own += rest * rows.adjoint(move["along"][:, number])
+        new = np.add(new, shift, out=shift)
+    return _kept(new, x, rows)
+
+
+@quiet
+def updated_std(kind: MeanAndStd, std: Array, mean: Array, rows: BlockRows, steps: Sums) -> Array:
+    """The standard deviation of a block after the update; as it was where the mean is NaN."""
+    variance = np.square(std)
+    lost = rows.quadratic(steps["inverse"])  # of the variance, as a share
+    lost *= variance
+    if kind.correlation:
+        shared, rest = kind.correlation**0.5 * rows.counted, 1 - kind.correlation
+        lost *= rest**2
+        lost += 2 * shared * rest * std * rows.adjoint(steps["mixed"])
+        lost += np.square(shared) * steps["lost"][:, None]
+    left = np.subtract(1, lost, out=lost)
+    left[left <= steps["least"][:, None]] = 0.0
+    variance *= left
+    np.sqrt(variance, out=variance)
+    if not _finite(mean):
+        np.copyto(variance, std, where=np.isnan(mean))
+    return _kept(variance, std, rows)
+
+
+def _without(u: Array, missing: Array | None) -> Array:
+    return u if missing is None else np.where(missing, 0.0, u)
+
+
+def _kept(new: Array, old: Array, rows: BlockRows) -> Array:
+    """`new`, with the points that no law counts as they were, whatever their std."""
+    if rows.left_out is not None and not _finite(new):  # else their move is 0
+        np.copyto(new, old, where=rows.left_out)
+    return new
+
+
+def _finite(values: Array) -> bool:
+    """Whether all are finite, by one sum; one that overflows says no as well."""
+    return bool(np.isfinite(values.sum()))

@@ -1,0 +1,180 @@
+"""Bad values for every argument of every public function: an error with words, or a result."""
+
+import inspect
+import math
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+import probconserv as pc
+
+X, T = np.linspace(0.0, 1.0, 5), np.linspace(0.0, 1.0, 3)
+MEAN = np.arange(15.0).reshape(3, 5)
+LAW = pc.integral(X, 8.0, noise=1.0)
+FIELD = pc.Diagonal(MEAN, 1.0)
+MIXTURE = pc.Mixture(pc.Diagonal(np.stack([MEAN, MEAN + 1]), 1.0))
+POST = pc.condition(FIELD, LAW)
+STATE = pc.State(u=FIELD, v=FIELD)
+GOOD = {
+    "Diagonal": (pc.Diagonal, {"mean": MEAN, "variance": 1.0}),
+    "LowRank": (pc.LowRank, {"mean": MEAN, "factor": MEAN[None], "variance": 1.0, "event_dims": 1}),
+    "LowRank.from_samples": (
+        pc.LowRank.from_samples,
+        {"samples": np.stack([MEAN, 2 * MEAN]), "variance": 1.0, "event_dims": 1, "shrinkage": 0.5},
+    ),
+    "LowRank.correlated": (
+        pc.LowRank.correlated,
+        {"mean": MEAN, "variance": 1.0, "correlation": 0.5, "event_dims": 1},
+    ),
+    "Dense": (pc.Dense, {"mean": MEAN[0], "covariance": np.eye(5), "event_dims": 1}),
+    "Mixture": (pc.Mixture, {"components": MIXTURE.components, "weights": [1, 2], "event_dims": 2}),
+    "State": (pc.State, {"u": FIELD}),
+    "State.from_samples": (
+        pc.State.from_samples,
+        {"samples": {"u": np.stack([MEAN, -MEAN])}, "variance": {"u": 1.0}, "axes": 1},
+    ),
+    "as_field": (pc.as_field, {"prediction": (MEAN, MEAN)}),
+    "integral": (
+        pc.integral,
+        {"coords": X, "value": 1.0, "rule": "left", "noise": 0.1, "where": X > 0, "times": [0]}
+        | {"period": None, "of": ""},
+    ),
+    "cells": (
+        pc.cells,
+        {"volumes": X, "value": 1.0, "noise": 0.1, "where": X > 0, "times": [0], "of": ""}
+        | {"space_dims": 1},
+    ),
+    "regions": (
+        pc.regions,
+        {"labels": [0, 0, 1, 1, 1], "value": [1.0, 2.0], "volumes": X, "noise": 0.1, "of": ""}
+        | {"where": X > 0, "times": [0]},
+    ),
+    "smoothness": (pc.smoothness, {"x": X, "variance": np.ones(5), "rho": 0.5, "of": ""}),
+    "boundary": (pc.boundary, {"left": 1.0, "right": [1.0, 2.0], "noise": 0.1, "of": ""}),
+    "periodic": (pc.periodic, {"noise": 0.1, "of": ""}),
+    "initial": (pc.initial, {"values": X, "noise": 0.1, "space_dims": 1, "of": ""}),
+    "linear": (
+        pc.linear,
+        {"matrix": np.eye(5)[:2], "value": [1.0, 2.0], "noise": 0.1, "times": [0], "of": ""}
+        | {"space": (5,), "batch_dims": 0},
+    ),
+    "balance": (pc.balance, {"t": T, "initial": 1.0, "inflow": T, "outflow": 0.0}),
+    "condition": (pc.condition, {"field": FIELD, "laws": LAW}),
+    "project": (pc.project, {"field": FIELD, "laws": pc.integral(X, 8.0)}),
+    "diagnose": (pc.diagnose, {"prior": FIELD, "laws": LAW}),
+    "plausible": (pc.plausible, {"prior": FIELD, "laws": LAW}),
+    "audit": (pc.audit, {"post": POST}),
+    "quadrature_noise": (pc.quadrature_noise, {"prior": FIELD, "x": X, "rule": "left"}),
+    "learned_noise": (pc.learned_noise, {"solutions": np.stack([MEAN, MEAN]), "law": LAW}),
+    "evaluate": (
+        pc.evaluate,
+        {"field": FIELD, "truth": MEAN, "law": LAW, "samples": 2, "generator": None}
+        | {"space_dims": 1},
+    ),
+    "front_position": (pc.front_position, {"field": FIELD, "x": X}),
+    "Law.apply": (LAW.apply, {"u": MEAN}),
+    "Law.residual": (LAW.residual, {"u": MEAN}),
+    "Law.adjoint": (LAW.adjoint, {"v": T, "shape": (3, 5)}),
+    "Law.to": (LAW.to, {"device": "cpu"}),
+    "Field.sample": (FIELD.sample, {"n": 2, "generator": None}),
+    "Field.sample_with": (FIELD.sample_with, {"normals": np.zeros((2, 15))}),
+    "Field.interval": (FIELD.interval, {"level": 0.9}),
+    "Field.quantile": (FIELD.quantile, {"p": 0.9}),
+    "Field.log_prob": (FIELD.log_prob, {"u": MEAN}),
+    "Field.marginal_log_prob": (FIELD.marginal_log_prob, {"u": MEAN}),
+    "Field.covariance_times": (FIELD.covariance_times, {"v": MEAN}),
+    "Field.to": (FIELD.to, {"device": "cpu"}),
+    "Field[...]": (FIELD.__getitem__, {"index": 0}),
+    "Field.load": (pc.Field.load, {"path": "nowhere.safetensors"}),
+    "Posterior.sample": (POST.sample, {"n": 2, "generator": None}),
+    "Posterior.sample_with": (POST.sample_with, {"normals": np.zeros((2, 18))}),
+    "Posterior.log_prob": (POST.log_prob, {"u": MEAN}),
+    "Posterior.covariance_times": (POST.covariance_times, {"v": MEAN}),
+    "Mixture.sample": (MIXTURE.sample, {"n": 2, "generator": None}),
+    "Mixture.interval": (MIXTURE.interval, {"level": 0.9}),
+    "Mixture.quantile": (MIXTURE.quantile, {"p": 0.9}),
+    "State[...]": (STATE.__getitem__, {"key": "u"}),
+    "State.to": (STATE.to, {"device": "cpu"}),
+}
+BAD = {
+    "None": None,
+    "a word": "gpu",
+    "a number": -3,
+    "nan": math.nan,
+    "infinite": math.inf,
+    "huge": 1e308,
+    "a float": 0.3,
+    "true": True,
+    "float32 scalar": np.float32(0.5),
+    "empty": [],
+    "words": ["a", "b", "c", "d", "e"],
+    "ragged": [[1.0, 2.0], [3.0]],
+    "complex": np.ones((3, 5), dtype=complex),
+    "objects": np.array([None, 1.0], dtype=object),
+    "dates": np.array(["2000-01-01"] * 5, dtype="datetime64[D]"),
+    "another shape": np.ones((4, 2)),
+    "no axis": np.array(1.0),
+    "no points": np.zeros((3, 0)),
+    "reversed": MEAN[::-1, ::-1],
+    "reversed booleans": (X > 0)[::-1],
+    "masked": np.ma.masked_less(MEAN, 3.0),
+    "integers": np.arange(15).reshape(3, 5),
+    "a tensor of integers": torch.arange(5),
+    "sparse": torch.eye(5).to_sparse(),
+    "a dict": {"u": 1.0},
+    "a set": {1.0, 2.0},
+    "an object": object(),
+    "a type": pc.Diagonal,
+    "a law": LAW,
+    "a field": FIELD,
+    "a state": STATE,
+    "a slice": slice(None, None, 2),
+}
+
+
+def call(function, arguments):
+    """With what is not named by the signature given by position."""
+    names = inspect.signature(function).parameters
+    many = [n for n, p in names.items() if p.kind is p.VAR_POSITIONAL]
+    rest = [arguments[n] for n in many if n in arguments]
+    if rest:
+        return function(*[v for n, v in arguments.items() if n not in many], *rest)
+    return function(**arguments)
+
+
+@pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
+@pytest.mark.parametrize("name", GOOD)
+def test_a_bad_value_gets_an_error_with_words(name):
+    function, good = GOOD[name]
+    if name != "Field.load":
+        call(function, good)  # it works with good values
+    raw = []
+    for argument in good:
+        for what, value in BAD.items():
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", np.exceptions.ComplexWarning)
+                    call(function, good | {argument: value})
+            except pc.ProbConservError:
+                continue
+            except Exception as error:
+                raw.append(f"{argument}={what}: {type(error).__name__}: {str(error)[:80]}")
+    assert not raw, "\n".join(raw)
+
+
+def test_every_public_function_is_thrown_at():
+    """A new one must be added above."""
+    own = {n for n, f in vars(pc).items() if callable(f) and not n.startswith("_")}
+    results = {
+        "Posterior",
+        "StatePosterior",
+        "Diagnosis",
+        "Scores",
+        "FrontPosition",
+        "Law",
+        "Field",
+    }
+    errors = {n for n in own if inspect.isclass(vars(pc)[n]) and issubclass(vars(pc)[n], Exception)}
+    assert own - results - errors - {"load"} <= set(GOOD)

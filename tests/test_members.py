@@ -1,0 +1,69 @@
+"""The members of an ensemble after the update, against the Kalman filter and against files."""
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+from oracle import kalman
+
+import probconserv as pc
+from probconserv import InputError
+from probconserv.labelled import Law, enforce
+
+MEMBERS, TIMES, POINTS = 9, 2, 5
+X = np.random.default_rng(0).normal(2, 1, (MEMBERS, TIMES, POINTS))
+W = np.random.default_rng(1).uniform(0.5, 1.5, (2, POINTS))
+
+
+def laws(noises):
+    return [pc.cells(w, 9.0 + i, noise=n) for i, (w, n) in enumerate(zip(W, noises, strict=False))]
+
+
+@pytest.mark.parametrize("noises", [(0.0,), (0.7,), (0.0, 0.0), (0.0, 0.7), (0.3, 0.7)])
+def test_mean_and_covariance_are_those_of_the_kalman_filter(noises):
+    field = pc.LowRank.from_samples(X, shrinkage=0.0)
+    found = pc.condition(field, *laws(noises)).members().numpy()
+    b = 9.0 + np.arange(len(noises))
+    for t in range(TIMES):
+        args = X[:, t].mean(0), np.cov(X[:, t].T), W[: len(noises)], b, np.array(noises)
+        mean, covariance = kalman(*args)
+        np.testing.assert_allclose(found[:, t].mean(0), mean, atol=1e-10)
+        np.testing.assert_allclose(np.cov(found[:, t].T), covariance, atol=1e-10)
+
+
+@pytest.mark.parametrize("shrinkage", [None, 0.0, 0.4])
+@pytest.mark.parametrize("noises", [(0.0,), (0.7,), (0.0, 0.7)])
+def test_members_are_those_of_files(noises, shrinkage):
+    field = pc.LowRank.from_samples(X, shrinkage=shrinkage)
+    post = pc.condition(field, *laws(noises))
+    d = xr.Dataset({"u": (("member", "time", "x"), X)})
+    named = [
+        Law("u", "x", total=9.0 + i, noise=n, measure=xr.DataArray(w, dims="x"))
+        for i, (w, n) in enumerate(zip(W, noises, strict=False))
+    ]
+    out = enforce(d, *named, member="member", shrinkage=shrinkage)
+    np.testing.assert_allclose(post.members(), out.u, atol=1e-10)
+    np.testing.assert_allclose(post.members().mean(0), post.mean, atol=1e-10)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.7])
+def test_every_member_obeys_exact_laws_beside_noisy_ones_at_points_and_jointly(noise):
+    field = pc.LowRank.from_samples(X, event_dims=2)
+    exact = pc.cells(W[0], 9.0)
+    post = pc.condition(field, exact, pc.boundary(left=1.0, noise=noise))
+    found = post.members()
+    np.testing.assert_allclose(exact.apply(found), 9.0, rtol=1e-13)
+    np.testing.assert_allclose(found.mean(0), post.mean, atol=1e-10)
+    if not noise:
+        np.testing.assert_allclose(found[..., 0], 1.0, rtol=1e-13)
+
+
+def test_members_come_in_the_dtype_of_the_samples():
+    post = pc.condition(pc.LowRank.from_samples(torch.tensor(X).float()), *laws([0.0]))
+    assert post.members().dtype == torch.float32
+    assert post.members().shape == X.shape
+
+
+def test_only_an_ensemble_has_members():
+    with pytest.raises(InputError, match="`members` are those of an ensemble"):
+        pc.condition(pc.Diagonal(X[0], 1.0), *laws([0.0])).members()
