@@ -554,3 +554,10 @@ def test_files_hold_nearly_equal_laws_as_exactly_as_tensors_do(random):
     for mean, _ in by_both(weights, totals, u, std):
         terms = np.abs(weights) @ np.abs(mean) + np.abs(totals)
         assert np.max(np.abs(weights @ mean - totals) / terms) < 1e-12
+
+
+def test_two_points_of_the_same_variance_share_what_an_exact_sum_leaves(random):
+    """Each loses half, give or take rounding: neither has all."""
+    for v in random.uniform(1e-12, 1e12, 200):
+        post = pc.condition(pc.Diagonal([[0.0, 0.0]], [[v, v]]), pc.cells([0.3, 0.3], 0.0))
+        np.testing.assert_allclose(post.variance, v / 2, rtol=1e-12)

@@ -19,7 +19,7 @@ EASY = 1e-6  # least pivot, of 1, at which the order of the rows does not matter
 TINY = 1e-290  # below this a variance has no usable inverse
 NOTHING = 1e-28  # share of a variance below which an exact row leaves none
 ROUNDING = 1e-26  # the same for several rows, whose rounding adds up
-MOST_NOTHING = 2e-20  # the same for rows that are nearly dependent
+MOST_NOTHING = 1e-20  # the same for rows that are nearly dependent
 LOG_2PI = math.log(2 * math.pi)
 SAME = 1 - 1e-6  # among pivots as large as this share of the largest the first row is taken
 

@@ -23,11 +23,13 @@ from torch.nn.functional import pad
 from ._banded import Pentadiagonal
 from ._blocks import root_of
 from ._checks import concrete
-from ._covariances import HALF, Correlated, Independent, left_of
+from ._covariances import Correlated, Independent, left_of
 from ._factor import DEPENDENT, LOG_2PI, NOTHING, TINY, Factor, RowFactor
 from ._laws import Fields, Rows
 from ._once import once
 from ._tree import Node
+
+CARE = 0.25  # of its variance: if less is left of a point, no other point of its row has as little
 
 
 class Stage(Node, ABC):
@@ -164,7 +166,7 @@ class Numbers(ByRow):
         pairs = zip(shares, before, strict=True)
         left: list[Any] = [None if s is None else 1 - s * d for s, d in pairs]
         there = [x for x in left if x is not None]
-        if not concrete(*there) or any(bool((x < HALF).any()) for x in there):
+        if not concrete(*there) or any(bool((x < CARE).any()) for x in there):
             left = self._with_care(left)
         return tuple(d if s is None else d * s for d, s in zip(before, left, strict=True))
 
@@ -172,12 +174,12 @@ class Numbers(ByRow):
         """Where one point has most of a row's variance, what is left is the share of the others."""
         (rows,) = self.rows
         pairs = zip(self.prior.variance, left, strict=True)
-        others = tuple(None if s is None else torch.where(s < HALF, 0.0, d) for d, s in pairs)
+        others = tuple(None if s is None else torch.where(s < CARE, 0.0, d) for d, s in pairs)
         share = (self.squares.apply(others) + self.noise) * self.inverse
         share = torch.where(self.exact & (share < NOTHING), 0.0, share)
         wide = rows.entrywise(0).adjoint(share)
         pairs = zip(left, wide, strict=True)
-        return [None if s is None else torch.where(s < HALF, w, s) for s, w in pairs]
+        return [None if s is None else torch.where(s < CARE, w, s) for s, w in pairs]
 
 
 class Banded(OneLaw):
