@@ -11,7 +11,6 @@ from exact import posterior
 import probconserv as pc
 from probconserv.labelled import Law, enforce
 
-wrong_today = pytest.mark.xfail(strict=True, reason="wrong in 0.1.0")
 pytestmark = pytest.mark.filterwarnings("ignore")  # many of these laws move fields very far
 
 EPS32 = torch.finfo(torch.float32).eps

@@ -6,7 +6,6 @@ A Gaussian field goes in, a law is stated, a Gaussian field comes out, and the l
 from . import data as data
 from . import models as models
 from . import problems as problems
-from ._builders import balance as balance
 from ._builders import boundary as boundary
 from ._builders import cells as cells
 from ._builders import initial as initial
@@ -19,6 +18,7 @@ from ._condition import audit as audit
 from ._condition import condition as condition
 from ._condition import project as project
 from ._convert import as_field as as_field
+from ._dense import Dense as Dense
 from ._diagnose import Diagnosis as Diagnosis
 from ._diagnose import diagnose as diagnose
 from ._errors import DegenerateError as DegenerateError
@@ -26,7 +26,6 @@ from ._errors import ImplausibleWarning as ImplausibleWarning
 from ._errors import InfeasibleError as InfeasibleError
 from ._errors import InputError as InputError
 from ._errors import ProbConservError as ProbConservError
-from ._fields import Dense as Dense
 from ._fields import Diagonal as Diagonal
 from ._fields import Field as Field
 from ._fields import LowRank as LowRank
@@ -37,6 +36,7 @@ from ._noise import quadrature_noise as quadrature_noise
 from ._plausible import plausible as plausible
 from ._posterior import Posterior as Posterior
 from ._posterior import StatePosterior as StatePosterior
+from ._quadrature import balance as balance
 from ._state import State as State
 from .fronts import FrontPosition as FrontPosition
 from .fronts import front_position as front_position
@@ -44,4 +44,4 @@ from .metrics import Scores as Scores
 from .metrics import evaluate as evaluate
 from .models import load as load
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -13,18 +13,20 @@ has the ways.
 from typing import TypeAlias, TypeVar, overload
 
 import torch
+from torch import Tensor
 
 from . import _checks as check
 from ._audit import check_met, settled, warn_if_far
 from ._convert import Distributed, Prediction, as_field
-from ._engine import solve
+from ._dense import Dense
+from ._engine import Shared, solve
 from ._errors import DegenerateError, InputError
-from ._fields import Dense, Diagonal, Field, LowRank
+from ._fields import Diagonal, Field, LowRank
 from ._laws import Law, Rows, check_law
 from ._mixture import Mixture
 from ._posterior import Posterior, Solved, StatePosterior
 from ._shrinkage import shrunk
-from ._stages import summed
+from ._stages import Joint, summed
 from ._state import State, covariance_of
 from ._tree import Node
 
@@ -190,11 +192,9 @@ def _condition_mixture(field: Mixture, laws: tuple[Law, ...]) -> Mixture:
     """p(z | b) is proportional to p(z) p(b | z), with what was known before taken off."""
     components = condition(field.components, *laws)
     assert isinstance(components, Posterior)  # no mixture has mixtures as components
-    solved = components._solved
-    _check_comparable(solved)
-    gained = solved.log_evidence
+    gained = _comparable(components._solved)
     if isinstance(field.components, Posterior):
-        known = field.components._solved.log_evidence
+        known = _comparable(field.components._solved)
         gained = gained - summed(known, gained.ndim)
     missing = field.event_dims - components.event_dims
     if missing < 0:
@@ -206,12 +206,30 @@ def _condition_mixture(field: Mixture, laws: tuple[Law, ...]) -> Mixture:
     return field._reweighted(components, summed(gained, gained.ndim - missing))
 
 
-def _check_comparable(solved: Solved) -> None:
-    """Evidences of components can be compared when they are densities of as many rows."""
-    count = solved.way.count(solved.lead)
-    if check.concrete(count) and count.ndim and bool((count != count[:1]).any()):
-        raise DegenerateError(
-            "some components of the mixture have no variance left for a row of the laws and "
-            "others have, so their evidences cannot be compared. Give the components variance, or "
-            "the laws `noise` > 0."
-        )
+def _comparable(found: Solved) -> Tensor:  # (*lead)
+    """The log evidences of components, as densities of the same rows.
+
+    Components may keep different rows of those that follow from each other. Densities of two such
+    choices differ by a factor that depends on the rows alone; the first component gives it.
+    """
+    evidence, chain = found.log_evidence, found.way
+    chain = chain.chain if isinstance(chain, Shared) else chain
+    for stage in chain.stages if check.concrete(evidence) and evidence.ndim else ():
+        kept = ~stage.dropped
+        if not bool((kept != kept[:1]).any()):
+            continue
+        if not isinstance(stage, Joint) or bool((kept.sum(-1) != kept[:1].sum(-1)).any()):
+            raise DegenerateError(
+                "some components of the mixture have no variance left for a row of the laws and "
+                "others have, so their evidences cannot be compared. Give the components variance, "
+                "or the laws `noise` > 0."
+            )
+        first = (stage._gram(stage.prior) + stage.noise.diag_embed())[:1]
+        scale = first.diagonal(dim1=-2, dim2=-1).rsqrt().nan_to_num(1.0, 1.0, 1.0)
+        both = kept[..., None, :] & kept[..., :, None]
+        some = torch.where(both, first * scale[..., None, :] * scale[..., :, None], 0.0)
+        some = some + (~kept).double().diag_embed()
+        root = torch.linalg.cholesky_ex(some).L.diagonal(dim1=-2, dim2=-1)
+        size = 2 * (root.log() - scale.log() * kept).sum(-1)
+        evidence = evidence + 0.5 * summed(size - size[:1], evidence.ndim)
+    return evidence

@@ -8,8 +8,9 @@ from torch import Tensor
 from . import _checks as check
 from ._blocks import blocks, unblocks
 from ._checks import ArrayLike
+from ._dense import Dense
 from ._errors import InputError
-from ._fields import Dense, Diagonal, Field, LowRank
+from ._fields import Diagonal, Field, LowRank
 from ._tree import Change
 
 Distributed: TypeAlias = (

@@ -17,8 +17,9 @@ from ._causes import Cause, Rows
 from ._condition import solved
 from ._convert import Prediction, as_field
 from ._covariances import Independent
+from ._dense import Dense
 from ._errors import InputError
-from ._fields import Dense, Diagonal, Field, LowRank
+from ._fields import Diagonal, Field, LowRank
 from ._laws import Law, check_law
 from ._mixture import Mixture
 from ._noise import quadrature_noise

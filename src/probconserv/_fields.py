@@ -16,13 +16,11 @@ import torch
 from torch import Tensor
 
 from . import _checks as check
-from ._blocks import blocks, combine, qr_of_1_over, root_of, unblocks
+from ._blocks import blocks, combine, qr_of_1_over, root_of
 from ._checks import ArrayLike
 from ._errors import DegenerateError, InputError
-from ._once import once
 from ._tree import Node, load, save
 
-MAKE_IT = "Compute it in float64, or add a small variance to its diagonal."
 SQUARE_IT = "Standard deviations must be squared first: variances are stored here."
 Normals = Callable[..., Tensor]  # standard normal numbers, (n, *shape)
 
@@ -365,118 +363,6 @@ class LowRank(Field):
         other = self._map(lambda t: t)
         other.mean = mean
         return other
-
-
-class Dense(Field):
-    """A field with a full covariance, u ~ N(mean, covariance): Gaussian processes.
-
-    mean: (*batch, T, M). covariance: (*batch, *event, *event) where event are the last
-    `event_dims` axes of the mean; (*batch, T, M, M) for 1, (*batch, T, M, T, M) for 2.
-    """
-
-    def __init__(self, mean: ArrayLike, covariance: ArrayLike, event_dims: int = 1) -> None:
-        self.mean, matrix = check.alike(mean=mean, covariance=covariance)
-        check.finite("mean", self.mean)
-        check.finite("covariance", matrix)
-        self.event_dims = check.event_dims(event_dims, self.mean.ndim)
-        wanted = (*self.shape, *self.shape[-event_dims:])
-        if matrix.shape != wanted:
-            raise InputError(
-                f"`covariance` must have shape {wanted} for a mean of shape {tuple(self.shape)} "
-                f"with event_dims={event_dims}; got {tuple(matrix.shape)}. Reshape or expand it."
-            )
-        size = math.prod(self.shape[-event_dims:])
-        self._matrix = matrix.reshape(*self.shape[:-event_dims], size, size)
-        if check.concrete(matrix) and matrix.numel():
-            flat = self._matrix.detach()
-            if not torch.allclose(flat, flat.mT, rtol=1e-5, atol=1e-6 * float(flat.abs().max())):
-                raise InputError(
-                    "`covariance` must be symmetric; use (c + c.mT) / 2 if it nearly is."
-                )
-            check.finite(
-                "covariance", flat.diagonal(dim1=-2, dim2=-1), 0, "Its diagonal is a variance."
-            )
-
-    @property
-    def variance(self) -> Tensor:  # type: ignore[override]
-        return self._matrix.diagonal(dim1=-2, dim2=-1).reshape(self.shape)
-
-    def covariance(self) -> Tensor:
-        return self._matrix.reshape(*self.shape, *self.shape[-self.event_dims :])
-
-    def covariance_times(self, v: ArrayLike) -> Tensor:
-        v = self._factor_of(v)
-        rows = blocks(v, self.shape, self.event_dims)
-        return unblocks(rows @ self._matrix, v.shape)
-
-    @property
-    def normals_per_draw(self) -> int:
-        return self.mean.numel()
-
-    def _draw(self, normals: Normals) -> Tensor:
-        z = normals(*self.shape)
-        rows = blocks(z, self.shape, self.event_dims) @ self._root.mT
-        return self.mean + unblocks(rows, z.shape)
-
-    def log_prob(self, u: ArrayLike) -> Tensor:
-        root, info = torch.linalg.cholesky_ex(self._matrix.double())
-        if check.concrete(info) and not self._is_regular(root, info):
-            raise DegenerateError(
-                "the covariance is singular, so the field has no joint density. "
-                "Use `marginal_log_prob`."
-            )
-        rest = blocks((self._values(u) - self.mean)[None], self.shape, self.event_dims)
-        white = torch.linalg.solve_triangular(root, rest.mT.double(), upper=False)
-        log_det = 2 * root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        size = rest.shape[-1]
-        found = -0.5 * ((white**2).sum((-1, -2)) + log_det + size * math.log(2 * math.pi))
-        return found.to(self.dtype)
-
-    def _is_regular(self, root: Tensor, info: Tensor) -> bool:
-        """Whether the covariance has variance in every direction, by more than rounding."""
-        if bool(info.any()):
-            return False
-        matrix = self._matrix.double().detach()
-        pivots = root.detach().diagonal(dim1=-2, dim2=-1)
-        std = matrix.diagonal(dim1=-2, dim2=-1).sqrt()
-        if bool((pivots > 1e-3 * std).all()):
-            return True
-        least = torch.linalg.eigvalsh(matrix / std[..., None] / std[..., None, :])[..., 0]
-        return bool((least > 16 * root.shape[-1] * torch.finfo(torch.float64).eps).all())
-
-    @once
-    def _root(self) -> Tensor:
-        """A with A A^T = covariance, in float64; also for one that is only semidefinite."""
-        matrix = self._matrix.double()
-        root, info = torch.linalg.cholesky_ex(matrix)
-        if not check.concrete(info) or self._is_regular(root, info):
-            return root
-        std = root_of(matrix.diagonal(dim1=-2, dim2=-1))
-        scale = torch.where(std > 0, 1 / torch.where(std > 0, std, 1.0), 0.0)
-        values, vectors = torch.linalg.eigh(matrix * scale[..., None] * scale[..., None, :])
-        rounding = max(1e-10, 100 * torch.finfo(self.dtype).eps)
-        if bool((values < -rounding * values.shape[-1]).any()):
-            raise InputError(
-                "`covariance` is not positive semidefinite: scaled to a diagonal of 1, its "
-                f"smallest eigenvalue is {values.min():.3g}, its largest {values.max():.3g}. "
-                f"{MAKE_IT}"
-            )
-        lost = matrix.shape[-1] * torch.finfo(torch.float64).eps
-        root = vectors * root_of(torch.where(values > lost, values, 0.0))[..., None, :]
-        return root * std[..., None]
-
-    def _with_mean(self, mean: Tensor) -> "Dense":
-        return Dense._unchecked(mean, self._matrix, self.event_dims)
-
-    @classmethod
-    def _unchecked(cls, mean: Tensor, matrix: Tensor, event_dims: int) -> "Dense":
-        field = cls.__new__(cls)
-        field.mean, field._matrix, field.event_dims = mean, matrix, event_dims
-        return field
-
-    @property
-    def differentiable(self) -> bool:
-        return self._matrix.requires_grad
 
 
 def check_level(level: float, name: str = "level") -> float:

@@ -8,8 +8,9 @@ from torch import Tensor
 
 from ._blocks import root_of
 from ._convert import Prediction, as_field
+from ._dense import Dense
 from ._errors import InputError
-from ._fields import Dense, Diagonal, Field, LowRank
+from ._fields import Diagonal, Field, LowRank
 from ._laws import Law, check_law
 from ._mixture import Mixture
 from ._state import State

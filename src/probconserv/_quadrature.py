@@ -1,4 +1,4 @@
-"""Weights of a quadrature rule on a grid: the integral of u over x is `weights @ u`."""
+"""Weights of a quadrature rule on a grid: the integral of u over x is `weights @ u`; `balance`."""
 
 from collections.abc import Callable
 from numbers import Real
@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ._checks import concrete
+from . import _checks as check
+from ._checks import ArrayLike, concrete
 from ._errors import InputError
 
 Rule: TypeAlias = Literal["left", "right", "trapezoid", "simpson", "cell", "periodic"]
@@ -87,3 +88,33 @@ RULES: dict[str, Callable[[Tensor], Tensor]] = {
     "simpson": simpson,
     "cell": cell,
 }
+
+
+def balance(
+    t: ArrayLike, initial: ArrayLike, inflow: ArrayLike = 0.0, outflow: ArrayLike = 0.0
+) -> Tensor:
+    """The total b(t) = initial + integral of (inflow - outflow) from t_1 to t, (..., T).
+
+    t: (T,) increasing. initial: the total at t_1, a number or (...). inflow, outflow: boundary
+    fluxes at the times, a number or (..., T), taken as linear in between.
+
+    >>> balance([0.0, 1.0, 3.0], initial=2.0, inflow=1.0)
+    tensor([2., 3., 5.], dtype=torch.float64)
+    """
+    given = {"t": t, "initial": initial, "inflow": inflow, "outflow": outflow}
+    t, start, gain, loss = check.alike(**given)
+    for name, tensor in zip(given, (t, start, gain, loss), strict=True):
+        check.finite(name, tensor)
+    check.increasing("t", t)
+    for name, flux in (("inflow", gain), ("outflow", loss)):
+        if flux.ndim and flux.shape[-1] not in (1, len(t)):
+            raise InputError(f"`{name}` has {flux.shape[-1]} times, but `t` has {len(t)}.")
+    try:
+        net = (gain - loss).expand(torch.broadcast_shapes(gain.shape, loss.shape, t.shape))
+        grown = torch.cumulative_trapezoid(net, t, dim=-1)
+        return start[..., None] + pad(grown, (1, 0))
+    except RuntimeError:
+        shapes = ", ".join(str(tuple(x.shape)) for x in (start, gain, loss))
+        raise InputError(
+            f"`initial`, `inflow` and `outflow` of shapes {shapes} do not broadcast."
+        ) from None

@@ -12,8 +12,9 @@ from . import _checks as check
 from ._checks import ArrayLike
 from ._convert import Prediction, as_field
 from ._covariances import Correlated, Independent, expanded
+from ._dense import Dense
 from ._errors import InputError
-from ._fields import Dense, Diagonal, Field, LowRank
+from ._fields import Diagonal, Field, LowRank
 from ._tree import Node, load, save
 
 Index: TypeAlias = int | slice | tuple[int | slice, ...]

@@ -11,9 +11,9 @@ from torch.linalg import solve_triangular
 
 from .. import _checks as check
 from .._checks import ArrayLike
+from .._dense import Dense
 from .._errors import DegenerateError, InputError
 from .._extras import missing
-from .._fields import Dense
 from .._progress import track
 from ._context import Context, alone, read_context, read_grid
 
