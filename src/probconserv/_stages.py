@@ -147,9 +147,11 @@ class Numbers(ByRow):
 
     def shift(self, u: Fields, r: Tensor) -> Fields:
         (rows,) = self.rows
+        if self.cross is not None:
+            wide = rows.entrywise(0).adjoint(r * self.inverse)
+            pairs = zip(self.cross, wide, strict=True)
+            return minus(u, tuple(None if w is None else c * w for c, w in pairs))
         along = rows.adjoint(r * self.inverse)
-        if isinstance(self.prior, Banded):
-            return minus(u, self.prior.times(along))
         triples = zip(u, self.prior.variance, along, strict=True)
         return tuple(x if v is None else torch.addcmul(x, d, v, value=-1) for x, d, v in triples)
 
