@@ -75,7 +75,7 @@ def peak(job: Job) -> int:
     return live.peak
 
 
-def step2(mean: Tensor, variance: Tensor, *laws: pc.Constraint) -> tuple[Tensor, Tensor]:
+def step2(mean: Tensor, variance: Tensor, *laws: pc.Law) -> tuple[Tensor, Tensor]:
     post = pc.condition(pc.Diagonal(mean, variance), *(laws or (law,)))
     return post.mean, post.variance
 
@@ -196,7 +196,7 @@ def latent_aware() -> None:
         return field.mean, field.variance
 
     def low_rank_over(event_dims: int) -> tuple[Tensor, Tensor]:
-        prior = pc.LowRank.from_samples(parts.mean, parts.variance.mean(0), event_dims)
+        prior = pc.LowRank.from_samples(parts.mean, parts.variance.mean(0), event_dims, shrinkage=0.0)
         return moments(pc.condition(prior, law))
 
     paper, each, joint = seconds(
