@@ -126,7 +126,7 @@ def linear_path() -> None:
 
 def against_dense() -> None:
     mean, variance = random_field(5)
-    G, b, none = law.weights[None], total[:, None], torch.zeros(T, 1, dtype=torch.float64)
+    G, b, none = law.map.weights[None], total[:, None], torch.zeros(T, 1, dtype=torch.float64)
 
     def each(formula: Callable[..., object]) -> Job:
         return lambda: [formula(m, v, G, b, none) for m, v in zip(mean, variance, strict=True)]
@@ -145,7 +145,7 @@ def smoothing() -> None:
     (mean,), (variance,) = random_field(1)
     smooth = pc.smoothness(x, variance, rho=0.9)
     basis = torch.eye(M, dtype=torch.float64)
-    G = torch.cat([law.weights[None], smooth.apply(basis).T])
+    G = torch.cat([law.map.weights[None], smooth.apply(basis).T])
     b = torch.cat([total[:, None], torch.zeros(T, M - 2, dtype=torch.float64)], -1)
     r = torch.cat([torch.zeros(T, 1, dtype=torch.float64), smooth.noise_variance], -1)
     slow, fast = seconds(
