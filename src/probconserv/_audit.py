@@ -93,7 +93,7 @@ def _weighable(laws: Sequence[Rows], u: Fields, residual: Tensor) -> Tensor:
 @torch.no_grad()
 def warn_if_far(square: Tensor, moved: Fields, before: Fields, prior: Sequence[Field]) -> None:
     """A move of a point, in its standard deviations, is at most the square root of `square`."""
-    if not bool((square > FAR**2).any()):
+    if not square.numel() or float(square.max()) <= FAR**2:
         return
     far = largest_move(moved, before, tuple(field.variance.double() for field in prior))
     if far > FAR:

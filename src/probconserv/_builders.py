@@ -1,7 +1,7 @@
 """Statements about fields, as laws: integrals, cells, regions, ends, start, matrices."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
 from typing import Any
 
@@ -76,8 +76,8 @@ def integral(
         weights = one if weights is None else weights[..., None] * one.to(weights.device)
     assert weights is not None
     one_axis = (x, rule) if len(axes) == 1 and where is None and rule != "periodic" else None
-    maps = {check.name_of_field(of): Sum(_counting(weights, where, len(axes)), len(axes))}
-    return _law("integral", maps, value, noise, times, one_axis)
+    total = Sum(_counting(weights, where, len(axes)), len(axes))
+    return _law("integral", of, total, check.wide("value", value), noise, times, one_axis)
 
 
 def cells(
@@ -105,8 +105,8 @@ def cells(
     >>> cells([1.0, 3.0], value=4.0).residual([[1.0, 1.0]])
     tensor([0.], dtype=torch.float64)
     """
-    maps: dict[str, Map] = {}
-    for name, given in _by_name(volumes, of).items():
+
+    def one(given: ArrayLike) -> Sum:
         weights = check.wide("volumes", given)
         dims = weights.ndim if space_dims is None else space_dims
         if not isinstance(dims, Integral) or not 0 <= dims <= weights.ndim:
@@ -114,8 +114,10 @@ def cells(
                 f"`space_dims`: `volumes` of shape {tuple(weights.shape)} cannot have {dims!r} "
                 "axes of space."
             )
-        maps[name] = Sum(_counting(weights, where, int(dims)), int(dims))
-    return _law("cells", maps, value, noise, times)
+        return Sum(_counting(weights, where, int(dims)), int(dims))
+
+    maps = _each(volumes, of, one)
+    return _law("cells", of, maps, check.wide("value", value), noise, times)
 
 
 def regions(
@@ -168,8 +170,7 @@ def regions(
         )
     inside = (numbers >= 0).double()
     weights = _counting(weights.expand(numbers.shape) * inside, where, numbers.ndim)
-    maps: dict[str, Map] = {check.name_of_field(of): Regions(weights, numbers.clamp_min(0), count)}
-    return _law("regions", maps, b, noise, times)
+    return _law("regions", of, Regions(weights, numbers.clamp_min(0), count), b, noise, times)
 
 
 def smoothness(x: ArrayLike, variance: ArrayLike, rho: float, of: str = "") -> Law:
@@ -212,12 +213,7 @@ def smoothness(x: ArrayLike, variance: ArrayLike, rho: float, of: str = "") -> L
         + 2 * rho**2 * a * c * s0 * s2
     )
     noise = root_of(noise_variance.clamp_min(0))  # rounding, where it is 0
-    return Law(
-        "smoothness",
-        {check.name_of_field(of): SecondDifferences(a, -(a + c), c)},
-        noise.new_zeros(()),
-        noise,
-    )
+    return _law("smoothness", of, SecondDifferences(a, -(a + c), c), noise.new_zeros(()), noise)
 
 
 def boundary(
@@ -241,17 +237,14 @@ def boundary(
         shapes = " and ".join(str(tuple(t.shape)) for t in values.values())
         raise InputError(f"`left` and `right` of shapes {shapes} do not broadcast.") from None
     entries = tuple(0 if name == "left" else -1 for name in values)
-    sigma = _noise(noise)
+    sigma = check.wide("noise", noise, 0, NOISE_HINT)
     sigma = sigma[..., None] if sigma.ndim else sigma
-    return Law(
-        "boundary", {check.name_of_field(of): Select(-1, entries)}, value, sigma.to(value.device)
-    )
+    return _law("boundary", of, Select(-1, entries), value, sigma)
 
 
 def periodic(noise: ArrayLike = 0.0, of: str = "") -> Law:
     """The first and the last point of the last axis are equal at each time."""
-    sigma = _noise(noise)
-    return Law("periodic", {check.name_of_field(of): Join()}, sigma.new_zeros(()), sigma)
+    return _law("periodic", of, Join(), torch.zeros((), dtype=torch.float64), noise)
 
 
 def initial(values: ArrayLike, noise: ArrayLike = 0.0, space_dims: int = 1, of: str = "") -> Law:
@@ -265,9 +258,7 @@ def initial(values: ArrayLike, noise: ArrayLike = 0.0, space_dims: int = 1, of: 
         raise InputError(
             f"`space_dims`: `values` of shape {tuple(value.shape)} needs {space_dims!r} space axes."
         )
-    return _law(
-        "initial", {check.name_of_field(of): Select(-1 - int(space_dims), (0,))}, value, noise, None
-    )
+    return _law("initial", of, Select(-1 - int(space_dims), 0), value, noise)
 
 
 def linear(
@@ -295,10 +286,8 @@ def linear(
     noise, times, of
         As in `integral`.
     """
-    maps: dict[str, Map] = {}
-    for name, each in _by_name(matrix, of).items():
-        maps[name] = _matrix(each, space, batch_dims)
-    return _law("linear", maps, value, noise, times)
+    maps = _each(matrix, of, lambda one: _matrix(one, space, batch_dims))
+    return _law("linear", of, maps, check.wide("value", value), noise, times)
 
 
 def _matrix(matrix: Any, space: Sequence[int] | None, batch_dims: int) -> Matrix:
@@ -339,26 +328,32 @@ def _sparse(matrix: Any) -> Tensor | None:
 
 def _law(
     label: str,
-    maps: Mapping[str, Map],
-    value: ArrayLike,
+    of: str,
+    maps: Map | dict[str, Map],
+    value: Tensor,
     noise: ArrayLike,
-    times: Times | None,
+    times: Times | None = None,
     quadrature: tuple[Tensor, Rule] | None = None,
 ) -> Law:
-    for name in maps:
-        check.name_of_field(name)
-    b, sigma = check.wide("value", value), _noise(noise)
-    law = Law(label, maps, b, sigma, times, quadrature)
-    devices = [t.device for t in law._tensors()]
-    return law.to(next((d for d in devices if d.type != "cpu"), devices[0]))
+    """The law with all its tensors on one device: a GPU, if one of them is there."""
+    for name in maps if isinstance(maps, dict) else [of]:
+        if not isinstance(name, str):
+            raise InputError(f"`of` must be the name of a field, got {name!r:.60}.")
+    maps = maps if isinstance(maps, dict) else {of: maps}
+    sigma = check.wide("noise", noise, 0, NOISE_HINT)
+    law = Law(label, maps, value, sigma, times, quadrature)
+    tensors = [getattr(m, name) for m in law.maps.values() for name in m.tensors]
+    devices = {t.device for t in (value, sigma, *tensors)}
+    return law if len(devices) == 1 else law._moved(next(d for d in devices if d.type != "cpu"))
 
 
-def _by_name(given: Any, of: str) -> dict[str, Any]:
+def _each(given: Any, of: str, build: Callable[[Any], Map]) -> Map | dict[str, Map]:
+    """One map, or a map for each field that is named."""
     if not isinstance(given, Mapping):
-        return {check.name_of_field(of): given}
+        return build(given)
     if of or not given:
         raise InputError("`of`: the fields are named already." if of else "no field is named.")
-    return dict(given)
+    return {name: build(one) for name, one in given.items()}
 
 
 def _counting(weights: Tensor, where: ArrayLike | None, dims: int) -> Tensor:
@@ -375,7 +370,3 @@ def _counting(weights: Tensor, where: ArrayLike | None, dims: int) -> Tensor:
             f"{tuple(weights.shape[weights.ndim - dims :])}."
         )
     return weights * counts.to(weights.device)
-
-
-def _noise(noise: ArrayLike) -> Tensor:
-    return check.wide("noise", noise, 0, NOISE_HINT)

@@ -2,6 +2,7 @@
 
 import difflib
 import functools
+import math
 import os
 from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
@@ -127,10 +128,10 @@ def finite(name: str, x: Tensor, least: float = -np.inf, hint: str = "") -> None
     if not (x.numel() and concrete(x)):
         return
     x = x.detach()
-    if least == -np.inf and np.isfinite(float(x.sum())):  # cheaper; a sum may overflow, see below
+    if least == -np.inf and math.isfinite(x.sum()):  # cheaper; a sum may overflow, see below
         return
     low, high = (float(end) for end in x.aminmax())
-    if not (np.isfinite(low) and np.isfinite(high)):
+    if not (math.isfinite(low) and math.isfinite(high)):
         bad = int((~x.isfinite()).sum())
         raise InputError(
             f"`{name}` must be finite; {bad} of its {x.numel()} values are NaN or infinite. "
@@ -252,12 +253,6 @@ def place(name: str, given: torch.device | str) -> torch.device:
         return torch.device(given)
     except (RuntimeError, TypeError):
         raise InputError(f"`{name}` must be a device such as cpu or cuda; got {given!r}.") from None
-
-
-def name_of_field(given: str) -> str:
-    if not isinstance(given, str):
-        raise InputError(f"`of` must be the name of a field, got {given!r:.60}.")
-    return given
 
 
 def shape(name: str, given: Sequence[int]) -> tuple[int, ...]:

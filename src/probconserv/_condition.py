@@ -22,7 +22,7 @@ from ._dense import Dense
 from ._engine import Shared, solve
 from ._errors import DegenerateError, InputError
 from ._fields import Diagonal, Field, LowRank
-from ._laws import Law, Rows, check_law
+from ._laws import Law, Rows, check_laws
 from ._mixture import Mixture
 from ._posterior import Posterior, Solved, StatePosterior
 from ._shrinkage import shrunk
@@ -81,10 +81,7 @@ def condition(field: Prediction | State, *laws: Law) -> Posterior | StatePosteri
     >>> law.residual(post)
     tensor([0.], dtype=torch.float64)
     """
-    if not laws:
-        raise InputError("`laws`: at least one is needed, such as `integral(x, total)`.")
-    for law in laws:
-        check_law(law, "laws")
+    check_laws(laws)
     if isinstance(field, State):
         before = field._solved.laws if isinstance(field, StatePosterior) else ()
         prior = field.prior if isinstance(field, StatePosterior) else _own(field)
@@ -171,10 +168,8 @@ def project(field: Prediction, *laws: Law) -> Field:
     stays as it is, so samples do not conserve. Takes laws without noise.
     """
     field = as_field(field)
-    if not laws:
-        raise InputError("`laws`: at least one is needed, such as `integral(x, total)`.")
+    check_laws(laws)
     for law in laws:
-        check_law(law, "laws")
         if check.concrete(law.noise) and bool((law.noise > 0).any()):
             raise InputError(
                 f"`laws`: `project` takes exact ones, but `{law.label}` has noise. "

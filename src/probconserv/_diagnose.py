@@ -18,9 +18,8 @@ from ._condition import solved
 from ._convert import Prediction, as_field
 from ._covariances import Independent
 from ._dense import Dense
-from ._errors import InputError
 from ._fields import Diagonal, Field, LowRank
-from ._laws import Law, check_law
+from ._laws import Law, check_laws
 from ._mixture import Mixture
 from ._noise import quadrature_noise
 from ._state import covariance_of
@@ -147,10 +146,7 @@ def diagnose(prior: Prediction, *laws: Law) -> Diagnosis:
     b does not agree with the prior in 6 of 6 rows: b is about 1000 times what the prior says, \
 check its units.
     """
-    if not laws:
-        raise InputError("`laws`: at least one is needed, such as `integral(x, total)`.")
-    for law in laws:
-        check_law(law, "laws")
+    check_laws(laws)
     field = _plain(as_field(prior))
     mean, variance = field._moments()
     points = Diagonal._unchecked(mean, variance.clamp_min(0))
@@ -160,7 +156,7 @@ check its units.
     rows = {name: _side_by_side([each[name] for each in found]) for name in found[0]}
     causes: tuple[Cause, ...] = ()
     if len(laws) == 1 and bool(rows["wrong"].any()):
-        timed = laws[0].label != "initial" and not laws[0].row_names and rows["value"].ndim > 0
+        timed = not laws[0].is_initial and not laws[0].row_names and rows["value"].ndim > 0
         total = rows["value"] + rows["residual"]
         causes = Rows(total, rows["value"], rows["std"], rows.pop("slack"), timed).causes()
     rows.pop("slack", None)

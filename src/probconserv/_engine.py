@@ -21,7 +21,7 @@ from ._covariances import Correlated, Independent
 from ._errors import InputError
 from ._factor import NOTHING
 from ._laws import Fields, Rows
-from ._maps import SecondDifferences, Select, Sum
+from ._maps import Disjoint, SecondDifferences, Select, Sum
 from ._stages import Banded, ByRow, Joint, Numbers, Points, Stage, summed
 from ._tree import Node
 
@@ -88,6 +88,12 @@ class Chain(Node):
     def is_simple(self) -> bool:
         """Whether exact rows hold to rounding without `settle`."""
         return all(isinstance(stage, Points | Numbers) for stage in self.stages)
+
+    @property
+    def makes_variance(self) -> bool:
+        """Whether `variance` is cheap and new at every call, so that nobody else holds it."""
+        last = self.stages[-1]
+        return isinstance(last, Numbers) and None not in last.rows[0].maps
 
     def times(self, v: Fields) -> Fields:
         return self.covariance.times(v)
@@ -157,6 +163,7 @@ class Shared(Node):
     """
 
     stacked = ("moved",)
+    is_simple = makes_variance = False
 
     def __init__(self, chain: Chain, prior: Correlated, lead: int) -> None:
         self.chain, self.dims, self.lead = chain, prior.dims, lead
@@ -172,10 +179,6 @@ class Shared(Node):
         rank, count = self.white.shape[-2:]
         self.by_rows = count <= rank
         self.root, self.basis = qr_of_1_over(self.white if self.by_rows else self.white.mT)
-
-    @property
-    def is_simple(self) -> bool:
-        return False
 
     @property
     def _joints(self) -> list[Joint]:
@@ -336,10 +339,12 @@ def _general(
 ) -> Stage:
     first = laws[0]
     if len(laws) == 1 and isinstance(root, Independent):
-        plain = isinstance(prior, Independent) and all(m is None or m.disjoint for m in first.maps)
-        if plain or (
-            first.only is not None and isinstance(first.only, Sum) and first.only.dims == 1
-        ):
+        maps = [m for m in first.maps if m is not None]
+        if isinstance(prior, Independent):
+            alone = all(isinstance(m, Disjoint) for m in maps)
+        else:  # after `Banded`
+            alone = len(first.maps) == 1 and isinstance(maps[0], Sum) and maps[0].dims == 1
+        if alone:
             return Numbers(first, prior, root)
     if isinstance(root, Independent):
         tied = [rows.places(shapes) for rows in laws if not isinstance(rows.map, Select)]

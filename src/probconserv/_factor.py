@@ -83,19 +83,18 @@ class RowFactor(Node):
 
     def __init__(self, seen: Tensor, before: Tensor, noise: Tensor) -> None:
         """seen: S. before: the same without any law. noise: sigma^2."""
-        self.seen, decided = seen, seen <= TINY
-        if before is not seen:
-            decided = decided | (seen <= DEPENDENT * before)
-        self.keep = ~decided
-        if concrete(decided) and not bool(decided.any()):
-            self.inverse = 1 / seen  # S^-1
+        self.seen = seen
+        self.keep = seen > (TINY if before is seen else (DEPENDENT * before).clamp_min(TINY))
+        if concrete(seen) and bool(self.keep.all()):
+            self.inverse = seen.reciprocal()  # S^-1
             return
         self.keep = self.keep | (noise > 0)
         self.inverse = torch.where(self.keep, 1 / torch.where(self.keep, seen, 1.0), 0.0)
 
     @property
-    def log_seen(self) -> Tensor:
-        return torch.where(self.keep, self.seen, 1.0).log()
+    def log_norm(self) -> Tensor:
+        """log(2 pi S), 0 for rows that are dropped."""
+        return torch.where(self.keep, 2 * math.pi * self.seen, 1.0).log()
 
     def whiten(self, r: Tensor) -> Tensor:
         return r * self.inverse.sqrt()

@@ -54,14 +54,7 @@ class Field(Node, ABC):
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """`n` joint draws, on a new axis 0."""
-        count, like = check.samples(n), self.mean
-        check.generator(generator)
-
-        def normals(*shape: int) -> Tensor:
-            size = (count, *shape)
-            return torch.randn(size, generator=generator, dtype=torch.float64, device=like.device)
-
-        return self._draw(normals).to(self.dtype)
+        return self._draw(random_normals(n, generator, self.device)).to(self.dtype)
 
     def sample_with(self, normals: ArrayLike) -> Tensor:
         """Draws made of the standard normal numbers (n, normals_per_draw): the same, given them."""
@@ -363,6 +356,17 @@ class LowRank(Field):
         other = self._map(lambda t: t)
         other.mean = mean
         return other
+
+
+def random_normals(
+    n: int, generator: torch.Generator | None, device: torch.device | str
+) -> Normals:
+    """Standard normal numbers of any shape, for `n` draws on axis 0."""
+    count, kind = check.samples(n), torch.float64
+    check.generator(generator)
+    return lambda *shape: torch.randn(
+        (count, *shape), generator=generator, dtype=kind, device=device
+    )
 
 
 def check_level(level: float, name: str = "level") -> float:

@@ -39,7 +39,6 @@ class Rows(Node):
     ) -> None:
         self.label, self.maps, self.present = label, maps, present
         self.value, self.noise_variance = value, noise_variance  # (*places, *rows), full size or 1
-        self.only = maps[0] if len(maps) == 1 else None
         self.first = next(i for i, m in enumerate(maps) if m is not None)
 
     @property
@@ -49,11 +48,10 @@ class Rows(Node):
 
     def apply(self, fields: Sequence[Tensor | None]) -> Tensor:
         """G u; a field that is None counts as 0."""
-        if self.only is not None:
-            total: Any = self.only.apply(fields[0])  # type: ignore[arg-type]
-        else:
-            both = zip(self.maps, fields, strict=True)
-            total = sum(m.apply(u) for m, u in both if m is not None and u is not None)
+        total: Any = None
+        for m, u in zip(self.maps, fields, strict=True):
+            if m is not None and u is not None:
+                total = m.apply(u) if total is None else total + m.apply(u)
         return total if self.present is None else total * self.present
 
     def adjoint(self, v: Tensor) -> Fields:
@@ -106,6 +104,8 @@ class Law:
         One for each row of `apply`, or numbers; noise 0 is exact.
     times
         Where the law holds, if not at every time.
+    quadrature
+        x and rule of an integral over one axis.
     """
 
     def __init__(
@@ -118,10 +118,7 @@ class Law:
         quadrature: tuple[Tensor, Rule] | None = None,
     ) -> None:
         self.label, self.maps, self.value, self.noise = label, dict(maps), value, noise
-        self.times, self.quadrature = (
-            as_times(times),
-            quadrature,
-        )  # x and rule of an integral over one axis
+        self.times, self.quadrature = as_times(times), quadrature
 
     @property
     def noise_variance(self) -> Tensor:
@@ -133,36 +130,37 @@ class Law:
 
     @property
     def space_dims(self) -> int:
-        """How many last axes of its field a row reads."""
-        return self.map.dims - self._first_time
+        """How many last axes of its field are space to the law."""
+        return len(self.row_names) if self.is_initial else self.map.dims
 
     @property
-    def _first_time(self) -> bool:
-        return self.label == "initial"
+    def is_initial(self) -> bool:
+        """Whether it speaks of one time only."""
+        return isinstance(self.map, Select) and isinstance(self.map.entries, int)
 
     @property
     def row_names(self) -> tuple[str, ...]:
-        return self.map.row_names[self._first_time :]
+        return self.map.row_names
 
     def apply(self, u: Any) -> Tensor:
         """G u in float64, (..., T) or (..., T, rows).
 
         u: an array, a field (its mean), or these by name for a law of several fields.
         """
-        return self._read(u, lambda m, u: m.on(u.shape).apply(u))
+        return self._read(u, lambda m, u: m.apply(u))
 
     def magnitude(self, u: Any) -> Tensor:
         """|G| |u|: the size of the terms of each row."""
-        return self._read(u, lambda m, u: m.on(u.shape).entrywise(1).apply(u.abs()))
+        return self._read(u, lambda m, u: m.entrywise(1).apply(u.abs()))
 
     def squares(self, u: Any) -> Tensor:
         """The squares of G's entries times u: the variance of G u, for independent points."""
-        return self._read(u, lambda m, u: m.on(u.shape).entrywise(2).apply(u))
+        return self._read(u, lambda m, u: m.entrywise(2).apply(u))
 
     def residual(self, u: Any) -> Tensor:
         """G u - b of arrays, or of the mean of fields; 0 where the law holds."""
         rows = self.apply(u)
-        self._check_values(tuple(rows.shape))
+        self._check_values(rows.shape)
         return rows - self.value.to(rows.device)
 
     def adjoint(self, v: ArrayLike, shape: Sequence[int]) -> Tensor:
@@ -170,60 +168,46 @@ class Law:
         if len(self.maps) > 1:
             raise InputError(f"`{self.label}` reads several fields: it has no one adjoint.")
         v, shape = check.tensor("v", v).double(), check.shape("shape", shape)
-        wanted = self.row_shape([shape])
+        law = self.to(v.device)
+        m = law._on(law.map, shape)
+        wanted = self._at_chosen(m.row_shape(shape), shape)
         if v.shape[max(v.ndim - len(wanted), 0) :] != wanted:
             raise InputError(f"`v` must end in the rows, {wanted}, but has shape {tuple(v.shape)}.")
-        law = self.to(v.device)
-        return law._on(law.map, shape).adjoint(law._spread(v, shape))
-
-    def row_shape(self, shapes: Sequence[Sequence[int]]) -> tuple[int, ...]:
-        """Shape of `apply` of fields of these shapes."""
-        rows = list(self._on(self.map, shapes[0]).row_shape(shapes[0]))
-        if self._first_time:
-            del rows[-self.map.dims]
-        if self.times is not None:
-            rows[-1 - len(self.row_names)] = len(self._chosen(shapes[0]))
-        return tuple(rows)
+        return m.adjoint(law._spread(v, shape))
 
     def on(self, names: Sequence[str], shapes: Sequence[Sequence[int]]) -> Rows:
         """Map, value and noise laid on the fields of a state."""
-        own = self.maps
-        if len(own) == len(names) == 1 and ("" in own or names[0] == ""):
-            own = {names[0]: self.map}
-        if not set(own) <= set(names):
-            said = ", ".join(repr(n) for n in own if n not in names)
-            raise InputError(
-                f"`of`: the law `{self.label}` speaks of {said}, but the fields are "
-                f"{', '.join(repr(n) for n in names)}. Say which one it reads with `of`."
-            )
-        by_name = dict(zip(names, shapes, strict=True))
-        first = by_name[next(iter(own))]
-        found = {self._on(m, by_name[n]).row_shape(by_name[n]) for n, m in own.items()}
+        own, maps = self._named(names), []
+        found: dict[tuple[int, ...], Sequence[int]] = {}  # shapes of rows and of their first field
+        for name, shape in zip(names, shapes, strict=True):
+            m = self._on(own[name], shape) if name in own else None
+            maps.append(m)
+            if m is not None:
+                found.setdefault(m.row_shape(shape), shape)
         if len(found) > 1:
             raise InputError(
                 f"`{self.label}` adds rows of different shapes, {' and '.join(map(str, found))}: "
                 "its fields must agree in all axes before those that it reads."
             )
-        self._check_values(self.row_shape([first]))
-        maps = tuple(own[n].on(by_name[n]) if n in own else None for n in names)
-        ndim = len(found.pop())
-        value = widened(self._spread(self.value, first), ndim)
-        noise = widened(self._spread(self.noise, first), ndim).square()
-        present = None if self.times is None else self._present(first)
-        return Rows(self.label, maps, value, noise, present)
+        ((rows, shape),) = found.items()
+        self._check_values(self._at_chosen(rows, shape))
+        value, noise, present = self.value, self.noise_variance, None
+        if self.times is not None:
+            count = len(self._chosen(shape)), *[1] * len(self.row_names)
+            three = value, noise, value.new_ones(count)
+            value, noise, present = (widened(self._spread(v, shape), len(rows)) for v in three)
+        value, noise = widened(value, len(rows)), widened(noise, len(rows))
+        return Rows(self.label, tuple(maps), value, noise, present)
 
     def to(self, device: torch.device | str) -> "Law":
         """The same law on another device."""
         place = check.place("device", device)
-        if all(same_place(t.device, place) for t in self._tensors()):
-            return self
+        return self if same_place(self.value.device, place) else self._moved(place)
+
+    def _moved(self, place: torch.device) -> "Law":
         maps = {name: m._map(lambda t: t.to(place)) for name, m in self.maps.items()}
         value, noise = self.value.to(place), self.noise.to(place)
         return Law(self.label, maps, value, noise, self.times, self.quadrature)
-
-    def _tensors(self) -> list[Tensor]:
-        parts = [getattr(m, name) for m in self.maps.values() for name in m.tensors]
-        return [self.value, self.noise, *parts]
 
     def at_times(self, rows: Tensor, shape: Sequence[int]) -> Tensor:
         """Of rows at every time of a field of `shape`, those at the chosen times."""
@@ -231,26 +215,32 @@ class Law:
             return rows
         return rows.index_select(-1 - len(self.row_names), self._chosen(shape, rows.device))
 
+    def _named(self, names: Sequence[str]) -> dict[str, Map]:
+        """Its maps, by the names of a state's fields."""
+        own = self.maps
+        if len(own) == len(names) == 1 and ("" in own or names[0] == ""):
+            return {names[0]: self.map}
+        if not set(own) <= set(names):
+            said = ", ".join(repr(n) for n in own if n not in names)
+            raise InputError(
+                f"`of`: the law `{self.label}` speaks of {said}, but the fields are "
+                f"{', '.join(repr(n) for n in names)}. Say which one it reads with `of`."
+            )
+        return own
+
     def _read(self, u: Any, by: Callable[[Map, Tensor], Tensor]) -> Tensor:
         named = isinstance(u, Mapping) or hasattr(u, "fields")
         if not named and len(self.maps) > 1:
             raise InputError(
                 f"`u`: `{self.label}` reads {', '.join(self.maps)}; give them by name."
             )
-        arrays = u if named else {"": u}
-        arrays = {name: _array(each) for name, each in dict(arrays).items()}
+        arrays = {name: _array(each) for name, each in dict(u if named else {"": u}).items()}
         total: Any = 0.0
         for name in self.maps:
             if name not in arrays and len(arrays) > 1:
                 raise InputError(f"`{self.label}` reads {name!r}; given are {', '.join(arrays)}.")
             one = arrays[name] if name in arrays else next(iter(arrays.values()))
-            law = self.to(one.device)
-            try:
-                total = total + by(law.maps[name], one)
-            except InputError as error:
-                raise InputError(f"`{self.label}`: {error}") from None
-        if self._first_time:
-            return total.squeeze(-self.map.dims)
+            total = total + by(self._on(self.to(one.device).maps[name], one.shape), one)
         return self.at_times(total, one.shape)
 
     def _on(self, m: Map, shape: Sequence[int]) -> Map:
@@ -259,29 +249,28 @@ class Law:
         except InputError as error:
             raise InputError(f"`{self.label}`: {error}") from None
 
-    def _check_values(self, wanted: tuple[int, ...]) -> None:
+    def _check_values(self, wanted: Sequence[int]) -> None:
         """Value and noise have one entry per row, or broadcast."""
         for name, t in (("value", self.value), ("noise", self.noise)):
             if t.ndim:
                 check.broadcasts(name, t, wanted, f"the rows of `{self.label}`")
 
+    def _at_chosen(self, rows: tuple[int, ...], shape: Sequence[int]) -> tuple[int, ...]:
+        """The shape of rows at every time, as that of those at the chosen times."""
+        if self.times is None:
+            return rows
+        inner = len(self.row_names)
+        return (*rows[: -1 - inner], len(self._chosen(shape)), *rows[len(rows) - inner :])
+
     def _spread(self, v: Tensor, shape: Sequence[int]) -> Tensor:
-        """Entries per row of `apply`, as entries per row of `Rows`, 0 where no row is."""
-        if self._first_time:
-            return v.unsqueeze(-self.map.dims) if v.ndim >= self.map.dims - 1 else v
+        """Entries at the chosen times, as entries at every time, 0 where no row is."""
         if self.times is None:
             return v
-        index = self._chosen(shape, v.device)
-        inner = [1] * len(self.row_names)
+        index, inner = self._chosen(shape, v.device), [1] * len(self.row_names)
         v = v.expand(torch.broadcast_shapes(v.shape, (len(index), *inner)))
         size = list(v.shape)
         size[-1 - len(inner)] = shape[-1 - self.map.dims]
         return v.new_zeros(size).index_copy(-1 - len(inner), index, v)
-
-    def _present(self, shape: Sequence[int]) -> Tensor:
-        ones = self.value.new_ones(len(self._chosen(shape)), *[1] * len(self.row_names))
-        rows = len(self.map.row_shape(shape))
-        return widened(self._spread(ones, shape), rows)
 
     def _chosen(self, shape: Sequence[int], device: torch.device | None = None) -> Tensor:
         """The indices of the chosen times."""
@@ -335,6 +324,13 @@ def as_times(times: Times | None) -> slice | tuple[int | bool, ...] | None:
 def same_place(one: torch.device, other: torch.device) -> bool:
     """Whether two devices are the same; cuda is whichever GPU it is."""
     return one.type == other.type and (other.index is None or one.index == other.index)
+
+
+def check_laws(laws: Sequence[Any]) -> None:
+    if not laws:
+        raise InputError("`laws`: at least one is needed, such as `integral(x, total)`.")
+    for law in laws:
+        check_law(law, "laws")
 
 
 def check_law(law: Any, name: str = "law") -> None:

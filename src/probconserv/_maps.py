@@ -16,11 +16,10 @@ from ._tree import Node
 
 
 class Map(Node, ABC):
-    """A linear map from one field to rows."""
+    """A linear map from one field to rows; `on` fits it to the shape of the field."""
 
     dims: int  # last axes of the field that a row reads
     row_names: tuple[str, ...] = ()  # of the axes that number the rows of one place
-    disjoint: bool = False  # whether no point is read by two rows
     tensors: tuple[str, ...] = ()  # names of what it is made of
 
     @abstractmethod
@@ -33,32 +32,49 @@ class Map(Node, ABC):
 
     @abstractmethod
     def entrywise(self, power: int) -> "Map":
-        """The map with entries |g|^power: the size of a row's terms, or their variance."""
+        """The map with entries |g| or g^2: the size of a row's terms, or their variance."""
 
     @abstractmethod
-    def space(self) -> tuple[int, ...] | None:
-        """Sizes of the axes that a row reads, or None if any will do."""
-
     def on(self, shape: Sequence[int]) -> "Map":
         """The same map for fields of one shape, its tensors with as many axes; or an error."""
-        sizes, own = self.space(), tuple(shape[len(shape) - self.dims :])
-        if len(shape) < self.dims or (sizes is not None and own != sizes):
-            raise InputError(
-                f"it was built for {sizes or self.dims} points on the last {self.dims} axes, but "
-                f"the field has shape {tuple(shape)}. With rule='cell' the coordinates are edges, "
-                "one more than the cells."
-            )
-        return self
 
     def row_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Shape of apply(u) for a field of `shape`."""
         return tuple(shape[: len(shape) - self.dims])
 
+    def _check(self, shape: Sequence[int], sizes: Sequence[int], lead: Sequence[int] = ()) -> None:
+        """sizes: of the axes that a row reads. lead: of its tensors' axes before those."""
+        places = shape[: len(shape) - self.dims]
+        if len(shape) < self.dims or tuple(shape[len(places) :]) != tuple(sizes):
+            raise InputError(
+                f"it was built for {tuple(sizes)} points on the last {self.dims} axes, but "
+                f"the field has shape {tuple(shape)}. With rule='cell' the coordinates are edges, "
+                "one more than the cells."
+            )
+        if lead and not fits(lead, places):
+            raise InputError(
+                f"it is made of tensors with the axes {tuple(lead)} before those that it reads, "
+                f"which do not fit the field of shape {tuple(shape)}."
+            )
 
-class Sum(Map):
+
+class Disjoint(Map):
+    """A map whose rows share no point: each point has a weight, in one row."""
+
+    weights: Tensor  # broadcasts to the field
+
+    @abstractmethod
+    def at_points(self, v: Tensor) -> Tensor:
+        """Numbers for each row, at the points that it reads."""
+
+    def adjoint(self, v: Tensor) -> Tensor:
+        return self.at_points(v) * self.weights
+
+
+class Sum(Disjoint):
     """One row per place: sum_j weights_j u_j, with weights (*some of places, *space)."""
 
-    disjoint, tensors = True, ("weights",)
+    tensors = ("weights",)
 
     def __init__(self, weights: Tensor, dims: int) -> None:
         self.weights, self.dims = weights, dims
@@ -68,68 +84,53 @@ class Sum(Map):
     def apply(self, u: Tensor) -> Tensor:
         if self.dims == 0:
             return u * self.weights
+        if self.shared and self.dims == 1:
+            return u @ self.weights
         if self.shared:
-            return u.flatten(-self.dims) @ self.weights.reshape(-1)
+            return u.flatten(-self.dims) @ self.weights.flatten()
         return (u * self.weights).flatten(-self.dims).sum(-1)
 
-    def adjoint(self, v: Tensor) -> Tensor:
-        return v[(..., *[None] * self.dims)] * self.weights
+    def at_points(self, v: Tensor) -> Tensor:
+        return v.unsqueeze(-1) if self.dims == 1 else v[(..., *[None] * self.dims)]
 
     def entrywise(self, power: int) -> "Sum":
-        return Sum(self.weights.abs() ** power, self.dims)
-
-    def space(self) -> tuple[int, ...]:
-        return tuple(self.weights.shape[self.weights.ndim - self.dims :])
+        return Sum(powered(self.weights, power), self.dims)
 
     def on(self, shape: Sequence[int]) -> "Sum":
-        super().on(shape)
-        if self.weights.ndim > len(shape):
-            raise InputError(
-                f"its weights have shape {tuple(self.weights.shape)}, more axes than the field of "
-                f"shape {tuple(shape)}."
-            )
-        lead = self.weights.shape[: self.weights.ndim - self.dims]
-        places = shape[len(shape) - self.dims - len(lead) : len(shape) - self.dims]
-        if any(n not in (1, size) for n, size in zip(lead, places, strict=True)):
-            raise InputError(
-                f"its weights of shape {tuple(self.weights.shape)} do not fit the field of shape "
-                f"{tuple(shape)}."
-            )
+        own = self.weights.shape
+        self._check(shape, own[len(own) - self.dims :], own[: len(own) - self.dims])
         return self if self.shared else Sum(widened(self.weights, len(shape)), self.dims)
 
 
 class Join(Map):
-    """One row per place: u at the first point of the last axis less u at the last."""
+    """One row per place: u at the first point of the last axis less u at the last, as a `Sum`."""
 
-    dims, disjoint = 1, True
+    dims = 1
     tensors = loose = ("one",)
 
     def __init__(self) -> None:
-        self.one = torch.ones((), dtype=torch.float64)  # where it is, the weights will be
-
-    def apply(self, u: Tensor) -> Tensor:
-        return u[..., 0] - u[..., -1]
-
-    def adjoint(self, v: Tensor) -> Tensor:
-        raise NotImplementedError  # `on` makes it a Sum
-
-    def entrywise(self, power: int) -> "Map":
-        return self
-
-    def space(self) -> None:
-        return None
+        self.one = torch.ones(1, dtype=torch.float64)  # where it is, the weights will be
 
     def on(self, shape: Sequence[int]) -> Sum:
-        super().on(shape)
-        inner = self.one.new_zeros(max(shape[-1] - 2, 0))
-        one = self.one[None]
+        if not shape:
+            raise InputError("it reads the last axis of a field, and this one has none.")
+        one, inner = self.one, self.one.new_zeros(max(shape[-1] - 2, 0))
         return Sum(torch.cat([one, inner, -one]) if shape[-1] > 1 else 0 * one, 1)
 
+    def apply(self, u: Tensor) -> Tensor:
+        return self.on(u.shape).apply(u)
 
-class Regions(Map):
+    def adjoint(self, v: Tensor) -> Tensor:
+        raise NotImplementedError("`on` says how many points there are")
+
+    def entrywise(self, power: int) -> "Join":
+        raise NotImplementedError("`on` says how many points there are")
+
+
+class Regions(Disjoint):
     """A row for each region: the sum of weights times u over the points with its label."""
 
-    row_names, disjoint = ("region",), True
+    row_names = ("region",)
     tensors = loose = ("weights", "labels")
 
     def __init__(self, weights: Tensor, labels: Tensor, count: int) -> None:
@@ -139,78 +140,66 @@ class Regions(Map):
     def apply(self, u: Tensor) -> Tensor:
         each = (u * self.weights).flatten(-self.dims)
         found = each.new_zeros(*each.shape[:-1], self.count)
-        return found.index_add(-1, self.labels.reshape(-1), each)
+        return found.index_add(-1, self.labels.flatten(), each)
 
-    def adjoint(self, v: Tensor) -> Tensor:
-        spread = v.index_select(-1, self.labels.reshape(-1))
-        return spread.unflatten(-1, self.space()) * self.weights
+    def at_points(self, v: Tensor) -> Tensor:
+        return v.index_select(-1, self.labels.flatten()).unflatten(-1, self.labels.shape)
 
     def entrywise(self, power: int) -> "Regions":
-        return Regions(self.weights.abs() ** power, self.labels, self.count)
+        return Regions(powered(self.weights, power), self.labels, self.count)
 
-    def space(self) -> tuple[int, ...]:
-        return tuple(self.labels.shape)
+    def on(self, shape: Sequence[int]) -> "Regions":
+        self._check(shape, self.labels.shape)
+        return self
 
     def row_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         return (*super().row_shape(shape), self.count)
 
 
 class Select(Map):
-    """A row for each of some entries of one axis: u at the ends, or at the first time."""
+    """A row for each of some entries of one axis, or for one entry, without the axis."""
 
-    disjoint = True
-
-    def __init__(self, axis: int, entries: tuple[int, ...]) -> None:
-        self.axis, self.entries, self.dims = axis, entries, -axis  # axis counts from the end
-        self.row_names = ("point",) * self.dims
+    def __init__(self, axis: int, entries: tuple[int, ...] | int, size: int = 0) -> None:
+        """axis: from the end. size: of the axis, known after `on`."""
+        self.axis, self.entries, self.size, self.dims = axis, entries, size, -axis
+        self.row_names = ("point",) * (self.dims - isinstance(entries, int))
 
     def apply(self, u: Tensor) -> Tensor:
-        return u.index_select(self.axis, self.index(u))
-
-    def adjoint(self, v: Tensor) -> Tensor:
-        raise NotImplementedError  # `on` gives it the size of its axis
-
-    def index(self, u: Tensor) -> Tensor:
-        return torch.tensor([i % u.shape[self.axis] for i in self.entries], device=u.device)
-
-    def entrywise(self, power: int) -> "Select":
-        return self
-
-    def space(self) -> None:
-        return None
-
-    def on(self, shape: Sequence[int]) -> "Select":
-        if len(shape) < self.dims:
-            raise InputError(
-                f"it reads the last {self.dims} axes of a field, but the shape is {tuple(shape)}."
-            )
-        if shape[self.axis] < len(self.entries):
-            raise InputError(f"it needs {len(self.entries)} points on axis {self.axis}.")
-        return Selected(self.axis, self.entries, shape[self.axis])
-
-    def row_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        rows = list(shape)
-        rows[self.axis] = len(self.entries)
-        return tuple(rows)
-
-
-class Selected(Select):
-    """`Select` on an axis of known size."""
-
-    def __init__(self, axis: int, entries: tuple[int, ...], size: int) -> None:
-        super().__init__(axis, entries)
-        self.size = size
+        if isinstance(self.entries, int):
+            return u.select(self.axis, self.entries)
+        return u.index_select(self.axis, self._index(u))
 
     def adjoint(self, v: Tensor) -> Tensor:
         return self.put(v.new_zeros(()), v)
 
     def put(self, u: Tensor, v: Tensor) -> Tensor:
         """`u` with the entries `v`."""
+        v = v.unsqueeze(self.axis) if isinstance(self.entries, int) else v
         shape = list(v.shape)
         shape[self.axis] = self.size
-        return u.expand(torch.broadcast_shapes(u.shape, shape)).index_copy(
-            self.axis, torch.tensor([i % self.size for i in self.entries], device=v.device), v
-        )
+        u = u.expand(torch.broadcast_shapes(u.shape, shape))
+        return u.index_copy(self.axis, self._index(v), v)
+
+    def _index(self, like: Tensor) -> Tensor:
+        entries = (self.entries,) if isinstance(self.entries, int) else self.entries
+        return torch.tensor([i % self.size for i in entries], device=like.device)
+
+    def entrywise(self, power: int) -> "Select":
+        return self
+
+    def on(self, shape: Sequence[int]) -> "Select":
+        count = 1 if isinstance(self.entries, int) else len(self.entries)
+        if len(shape) < self.dims or shape[self.axis] < count:
+            raise InputError(
+                f"it reads the last {self.dims} axes of a field, with {count} points or more on "
+                f"the first of these; the shape is {tuple(shape)}."
+            )
+        return Select(self.axis, self.entries, shape[self.axis])
+
+    def row_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        before, after = shape[: len(shape) - self.dims], shape[len(shape) - self.dims + 1 :]
+        count = () if isinstance(self.entries, int) else (len(self.entries),)
+        return (*before, *count, *after)
 
 
 class Matrix(Map):
@@ -229,22 +218,13 @@ class Matrix(Map):
         return _matvec(self.matrix.mT, v).unflatten(-1, self.sizes)
 
     def entrywise(self, power: int) -> "Matrix":
-        return Matrix(self.matrix.abs() ** power, self.sizes)
-
-    def space(self) -> tuple[int, ...]:
-        return self.sizes
+        return Matrix(powered(self.matrix, power), self.sizes)
 
     def on(self, shape: Sequence[int]) -> "Matrix":
-        super().on(shape)
-        places, lead = shape[: len(shape) - self.dims], self.matrix.shape[:-2]
-        if len(lead) > len(places) or any(
-            n not in (1, size) for n, size in zip(lead[::-1], places[::-1], strict=False)
-        ):
-            raise InputError(
-                f"its matrices (..., {', '.join(map(str, self.matrix.shape[-2:]))}) have the axes "
-                f"{tuple(lead)} before, which do not fit the field of shape {tuple(shape)}."
-            )
-        return Matrix(widened(self.matrix, len(places) + 2), self.sizes) if lead else self
+        lead = self.matrix.shape[:-2]
+        self._check(shape, self.sizes, lead)
+        wide = len(shape) - self.dims + 2
+        return Matrix(widened(self.matrix, wide), self.sizes) if lead else self
 
     def row_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         return (*super().row_shape(shape), self.matrix.shape[-2])
@@ -273,15 +253,26 @@ class SecondDifferences(Map):
         return pad(self.a * v, (0, 2)) + pad(self.b * v, (1, 1)) + pad(self.c * v, (2, 0))
 
     def entrywise(self, power: int) -> "SecondDifferences":
-        return SecondDifferences(*(t.abs() ** power for t in (self.a, self.b, self.c)))
+        return SecondDifferences(*(powered(t, power) for t in (self.a, self.b, self.c)))
 
-    def space(self) -> tuple[int, ...]:
-        return (self.a.shape[-1] + 2,)
+    def on(self, shape: Sequence[int]) -> "SecondDifferences":
+        self._check(shape, (len(self.a) + 2,))
+        return self
 
     def row_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         return (*super().row_shape(shape), self.a.shape[-1])
 
 
+def fits(lead: Sequence[int], places: Sequence[int]) -> bool:
+    """Whether axes broadcast to the last ones of `places`."""
+    pairs = zip(lead[::-1], places[::-1], strict=False)
+    return len(lead) <= len(places) and all(n in (1, size) for n, size in pairs)
+
+
+def powered(t: Tensor, power: int) -> Tensor:
+    return t.square() if power == 2 else t.abs()
+
+
 def widened(t: Tensor, ndim: int) -> Tensor:
     """With axes of size 1 in front, so that it has `ndim`."""
-    return t[(None,) * (ndim - t.ndim)]
+    return t if t.ndim == ndim else t[(None,) * (ndim - t.ndim)]

@@ -11,7 +11,7 @@ from ._convert import Prediction, as_field
 from ._dense import Dense
 from ._errors import InputError
 from ._fields import Diagonal, Field, LowRank
-from ._laws import Law, check_law
+from ._laws import Law, check_laws
 from ._mixture import Mixture
 from ._state import State
 
@@ -53,10 +53,7 @@ def plausible(prior: Prediction | State, *laws: Law) -> Field | State:
     >>> plausible(prior, pc.cells([1.0, 1.0], 4.0)).std  # b is 4
     tensor([[1., 1.]], dtype=torch.float64)
     """
-    if not laws:
-        raise InputError("`laws`: at least one is needed, such as `integral(x, total)`.")
-    for law in laws:
-        check_law(law, "laws")
+    check_laws(laws)
     if isinstance(prior, State):
         fields, names = prior.parts, prior.names
         factor = _factor(fields, names, laws)

@@ -8,10 +8,9 @@ from torch import Tensor
 
 from . import _checks as check
 from ._checks import ArrayLike
-from ._covariances import Independent
 from ._engine import Chain, Shared
 from ._errors import DegenerateError
-from ._fields import Field, Normals
+from ._fields import Field, Normals, random_normals
 from ._laws import Fields, Rows
 from ._maps import Select
 from ._members import members
@@ -51,21 +50,11 @@ class Solved(Node):
 
     @property
     def variance(self) -> Fields:
-        return self.way.variance if self.way.is_simple else self._variance
+        return self.way.variance if self.way.makes_variance else self._variance
 
     @once
     def _variance(self) -> Fields:
         return self.way.variance
-
-    def keeps(self, t: Tensor) -> bool:
-        """Whether a variance is held here, so that nobody else may change it."""
-        if isinstance(self.way, Shared) or not self.way.is_simple:
-            return True
-        left = self.way.covariance
-        held = self.way.root.variance
-        return any(
-            t is d for d in (*held, *(left.variance if isinstance(left, Independent) else ()))
-        )
 
     @property
     def log_evidence(self) -> Tensor:
@@ -145,7 +134,7 @@ class Posterior(Field):
     @property
     def variance(self) -> Tensor:  # type: ignore[override]
         found = self._solved.variance[self._number]
-        return found.to(self.dtype, copy=self._solved.keeps(found))
+        return found.to(self.dtype, copy=not self._solved.way.makes_variance)
 
     def _moments(self) -> tuple[Tensor, Tensor]:
         solved = self._solved
@@ -224,16 +213,6 @@ class StatePosterior(State):
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         """`n` joint draws of all fields, on a new axis 0."""
-        return _joint(self, n, generator)
-
-
-def _joint(post: StatePosterior, n: int, generator: torch.Generator | None) -> dict[str, Tensor]:
-    count = check.samples(n)
-    check.generator(generator)
-
-    def normals(*shape: int) -> Tensor:
-        size = (count, *shape)
-        return torch.randn(size, generator=generator, dtype=torch.float64, device=post.device)
-
-    found = zip(post.names, post.parts, post._solved.draw(normals), strict=True)
-    return {name: u.to(part.dtype) for name, part, u in found}
+        draws = self._solved.draw(random_normals(n, generator, self.device))
+        found = zip(self.names, self.parts, draws, strict=True)
+        return {name: u.to(part.dtype) for name, part, u in found}

@@ -26,6 +26,7 @@ from ._checks import concrete
 from ._covariances import Correlated, Independent, left_of
 from ._factor import DEPENDENT, LOG_2PI, NOTHING, TINY, Factor, RowFactor
 from ._laws import Fields, Rows
+from ._maps import Disjoint
 from ._once import once
 from ._tree import Node
 
@@ -95,13 +96,17 @@ class ByRow(OneLaw):
         self.seen = own + self.noise
         before = self.seen if before is own else before + self.noise
         self.factor = RowFactor(self.seen, before, self.noise)
-        self.dropped, self.inverse = ~self.factor.keep, self.factor.inverse
+        self.inverse = self.factor.inverse
+
+    @property
+    def dropped(self) -> Tensor:  # type: ignore[override]
+        return ~self.factor.keep
 
     def whiten(self, r: Tensor) -> Tensor:
         return self.factor.whiten(r)
 
     def log_norm(self, lead: int) -> Tensor:
-        return self.over(self.factor.log_seen + LOG_2PI * (~self.dropped).double(), lead).sum(-1)
+        return self.over(self.factor.log_norm, lead).sum(-1)
 
     def square(self, r: Tensor, lead: int) -> Tensor:
         return self.over(r.square() * self.inverse, lead).sum(-1)
@@ -125,9 +130,11 @@ class Points(ByRow):
 
     def over(self, terms: Tensor, lead: int) -> Tensor:
         (rows,) = self.rows
-        if self.noise.ndim + rows.map.axis < lead:  # the axis is one of `lead`: rows at all of it
-            terms = rows.map.adjoint(terms)
-        return super().over(terms, lead)
+        if self.prior.variance[self.field].ndim + rows.map.axis >= lead:
+            return super().over(terms, lead)
+        start = terms.ndim - self.noise.ndim + lead
+        terms = rows.map.adjoint(terms)  # the axis is one of `lead`: rows at all of it
+        return terms.flatten(start) if terms.ndim > start else terms[..., None]
 
 
 class Numbers(ByRow):
@@ -135,53 +142,56 @@ class Numbers(ByRow):
 
     def __init__(self, rows: Rows, prior: "Independent | Banded", root: Independent) -> None:
         self.rows, self.prior, self.squares = (rows,), prior, rows.entrywise(2)
-        squares = self.squares
-        before = own = squares.apply(root.variance)
+        before = own = self.squares.apply(root.variance)
         self.cross: Fields | None = None  # Sigma G^T, where Sigma is not diagonal
         if isinstance(prior, Banded):
             self.cross = prior.times(rows.adjoint(torch.ones_like(own)))
             own = rows.apply(self.cross)
         elif prior is not root:
-            own = squares.apply(prior.variance)
+            own = self.squares.apply(prior.variance)
         self._solve(own, before)
 
     def shift(self, u: Fields, r: Tensor) -> Fields:
-        (rows,) = self.rows
-        if self.cross is not None:
-            wide = rows.entrywise(0).adjoint(r * self.inverse)
-            pairs = zip(self.cross, wide, strict=True)
-            return minus(u, tuple(None if w is None else c * w for c, w in pairs))
-        along = rows.adjoint(r * self.inverse)
-        triples = zip(u, self.prior.variance, along, strict=True)
-        return tuple(x if v is None else torch.addcmul(x, d, v, value=-1) for x, d, v in triples)
+        r, (rows,) = r * self.inverse, self.rows
+        if self.cross is None:
+            pairs = zip(self.prior.variance, rows.adjoint(r), strict=True)
+        else:
+            pairs = zip(self.cross, self._at_points(r), strict=True)
+        triples = zip(u, pairs, strict=True)
+        return tuple(x if v is None else torch.addcmul(x, c, v, value=-1) for x, (c, v) in triples)
+
+    def square(self, r: Tensor, lead: int) -> Tensor:
+        return summed(r.square() * self.inverse, lead)
+
+    def _at_points(self, v: Tensor) -> Fields:
+        return tuple(m.at_points(v) if isinstance(m, Disjoint) else None for m in self.rows[0].maps)
 
     @property
     def variance(self) -> Fields:
         """Product form: no two numbers that are nearly the same are subtracted."""
-        (rows,) = self.rows
         before = self.prior.variance
         if self.cross is not None:
-            wide = rows.entrywise(0).adjoint(self.inverse)
-            triples = zip(before, self.cross, wide, strict=True)
+            triples = zip(before, self.cross, self._at_points(self.inverse), strict=True)
             return tuple(v if w is None else v - c.square() * w for v, c, w in triples)
-        shares = self.squares.adjoint(self.inverse)
-        pairs = zip(shares, before, strict=True)
-        left: list[Any] = [None if s is None else 1 - s * d for s, d in pairs]
-        there = [x for x in left if x is not None]
-        if not concrete(*there) or any(bool((x < CARE).any()) for x in there):
-            left = self._with_care(left)
-        return tuple(d if s is None else d * s for d, s in zip(before, left, strict=True))
+        pairs = zip(self.squares.adjoint(self.inverse), before, strict=True)
+        lost = tuple(None if s is None else s * d for s, d in pairs)
+        there = [s for s in lost if s is not None and s.numel()]
+        if any(not concrete(s) or float(s.max()) > 1 - CARE for s in there):
+            return self._with_care(lost)
+        pairs = zip(before, lost, strict=True)
+        return tuple(d if s is None else torch.addcmul(d, d, s, value=-1) for d, s in pairs)
 
-    def _with_care(self, left: Sequence[Any]) -> list[Any]:
+    def _with_care(self, lost: Fields) -> Fields:
         """Where one point has most of a row's variance, what is left is the share of the others."""
-        (rows,) = self.rows
-        pairs = zip(self.prior.variance, left, strict=True)
-        others = tuple(None if s is None else torch.where(s < CARE, 0.0, d) for d, s in pairs)
+        before = self.prior.variance
+        pairs = zip(before, lost, strict=True)
+        others = tuple(None if s is None else torch.where(s > 1 - CARE, 0.0, d) for d, s in pairs)
         share = (self.squares.apply(others) + self.noise) * self.inverse
         share = torch.where(self.exact & (share < NOTHING), 0.0, share)
-        wide = rows.entrywise(0).adjoint(share)
-        pairs = zip(left, wide, strict=True)
-        return [None if s is None else torch.where(s < CARE, w, s) for s, w in pairs]
+        triples = zip(before, lost, self._at_points(share), strict=True)
+        return tuple(
+            d if s is None else d * torch.where(s > 1 - CARE, w, 1 - s) for d, s, w in triples
+        )
 
 
 class Banded(OneLaw):
