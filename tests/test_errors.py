@@ -111,7 +111,7 @@ def test_a_law_of_another_grid():
         (field, pc.linear(MEAN[:, :6], 0.0), r"`linear`.* \(6,\) .* \(4, 7\)"),
         (field, pc.linear(MEAN[:3, None], 0.0, batch_dims=1), r"`linear`.* \(3,\) before"),
         (field, pc.integral((X, X, X), 0.0), "`integral`.* last 3 axes"),
-        (field, pc.cells(wide, 0.0, space_dims=1), r"`cells`.*weights of shape \(3, 7\)"),
+        (field, pc.cells(wide, 0.0, space_dims=1), r"`cells`.* \(3,\) before"),
         (line, pc.initial(MEAN[0]), r"`initial`.* last 2 axes.* \(7,\)"),
         (line, pc.integral(X, 0.0, times=[0]), "`times` of `integral` needs an axis of time"),
         (pc.Diagonal(MEAN[:, :1], 1.0), pc.boundary(1.0, 2.0, noise=0.1), "`boundary`.*2 points"),

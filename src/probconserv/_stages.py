@@ -176,7 +176,7 @@ class Numbers(ByRow):
         pairs = zip(self.squares.adjoint(self.inverse), before, strict=True)
         lost = tuple(None if s is None else s * d for s, d in pairs)
         there = [s for s in lost if s is not None and s.numel()]
-        if any(not concrete(s) or float(s.max()) > 1 - CARE for s in there):
+        if any(not concrete(s) or float(s.detach().max()) > 1 - CARE for s in there):
             return self._with_care(lost)
         pairs = zip(before, lost, strict=True)
         return tuple(d if s is None else torch.addcmul(d, d, s, value=-1) for d, s in pairs)
