@@ -153,7 +153,7 @@ def _decided_by(
     at = tuple(index[:lead])
     here = tuple(each._at(at) for each in laws)
     part = root._at(at)
-    joint = Joint(here, part, part, [v.shape for v in part.variance], 0)
+    joint = Joint(here, part, part, 0)
     names: list[str] = []
     number = -1
     for each, tail in zip(laws, joint.tails, strict=True):
@@ -163,8 +163,8 @@ def _decided_by(
         names += [each.name((*at, *i)) for i in inner]
     kept = joint.factor.keep & (joint.noise == 0)
     kept[number] = False
-    cross = joint._gram(part)[number] * kept
-    sizes = joint._gram(part).diagonal().sqrt()
-    coefficients = joint.factor.solve(cross[None])[0].abs() * sizes
+    gram = joint.gram(part)
+    cross = gram[number] * kept
+    coefficients = joint.factor.solve(cross[None])[0].abs() * gram.diagonal().sqrt()
     large = coefficients > PART_OF * coefficients.max().clamp_min(1e-300)
     return [names[i] for i in (large & kept).nonzero()[:, 0].tolist()][:6]

@@ -141,27 +141,6 @@ def finite(name: str, x: Tensor, least: float = -np.inf, hint: str = "") -> None
         raise InputError(f"`{name}` must be >= {least:g}; its smallest value is {low:.6g}. {hint}")
 
 
-def strictly_between(name: str, x: Tensor, low: float, high: float) -> None:
-    if not concrete(x):
-        return
-    outside = ~((x > low) & (x < high))
-    if outside.any():
-        rule = f"> {low:g}" if high == np.inf else f"strictly between {low:g} and {high:g}"
-        raise InputError(f"`{name}` must be {rule}; got {float(x[outside][0]):.6g}.")
-
-
-def inside(name: str, x: Tensor, low: float, high: float, what: str) -> None:
-    """low <= x <= high, up to the rounding of a computed grid."""
-    if not (x.numel() and concrete(x)):
-        return
-    slack = 8 * torch.finfo(x.dtype).eps * max(abs(low), abs(high))
-    for end in x.detach().aminmax():
-        if not low - slack <= end <= high + slack:
-            raise InputError(
-                f"`{name}` must lie inside {what}, from {low:g} to {high:g}; got {end:.6g}."
-            )
-
-
 def increasing(name: str, x: Tensor, least: int = 2) -> None:
     if x.ndim != 1 or x.shape[0] < least:
         raise InputError(
@@ -187,16 +166,6 @@ def broadcasts(name: str, x: Tensor, shape: Sequence[int], what: str) -> None:
                 f"axis {-axis} has {x.shape[-axis]} entries and should have "
                 + (f"{size}." if size else f"no counterpart; expand {what} first.")
             )
-
-
-def broadcast(name: str, x: Tensor, other_name: str, other: Tensor) -> None:
-    try:
-        torch.broadcast_shapes(x.shape, other.shape)
-    except RuntimeError:
-        raise InputError(
-            f"`{name}` of shape {tuple(x.shape)} does not broadcast with `{other_name}` of shape "
-            f"{tuple(other.shape)}."
-        ) from None
 
 
 def choice(name: str, given: str, choices: Iterable[str]) -> None:
@@ -230,11 +199,6 @@ def whole(name: str, n: int) -> int:
     if not -(1 << 63) <= n < 1 << 63:
         raise InputError(f"`{name}` must fit into 64 bits, got {n}.")
     return int(n)
-
-
-def equal(name: str, given: object, expected: object, of: str, hint: str = "") -> None:
-    if given != expected:
-        raise InputError(f"`{name}` is {given!r} but {of} has {expected!r}. {hint}".rstrip())
 
 
 def device(name: str, index: int = 0) -> torch.device:

@@ -219,7 +219,7 @@ def _comparable(found: Solved) -> Tensor:  # (*lead)
                 "others have, so their evidences cannot be compared. Give the components variance, "
                 "or the laws `noise` > 0."
             )
-        first = (stage._gram(stage.prior) + stage.noise.diag_embed())[:1]
+        first = (stage.gram(stage.prior) + stage.noise.diag_embed())[:1]
         scale = first.diagonal(dim1=-2, dim2=-1).rsqrt().nan_to_num(1.0, 1.0, 1.0)
         both = kept[..., None, :] & kept[..., :, None]
         some = torch.where(both, first * scale[..., None, :] * scale[..., :, None], 0.0)

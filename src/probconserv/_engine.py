@@ -55,7 +55,7 @@ class Chain(Node):
                 left = Banded(rows, left, root)
                 self.stages += (left,)
         if general := tuple(rows for rows in laws if rows not in single):
-            left = _general(general, left, root, shapes, lead)
+            left = _general(general, left, root, lead)
             self.stages += (left,)
         self.covariance, self.lead = left, lead
 
@@ -334,7 +334,6 @@ def _general(
     laws: tuple[Rows, ...],
     prior: Any,
     root: Independent | Correlated,
-    shapes: Sequence[Sequence[int]],
     lead: int,
 ) -> Stage:
     first = laws[0]
@@ -347,9 +346,10 @@ def _general(
         if alone:
             return Numbers(first, prior, root)
     if isinstance(root, Independent):
+        shapes = [d.shape for d in root.variance]
         tied = [rows.places(shapes) for rows in laws if not isinstance(rows.map, Select)]
         lead = min(tied, default=lead)
-    return Joint(tuple(rows.over(shapes, lead) for rows in laws), prior, root, shapes, lead)
+    return Joint(laws, prior, root, lead)
 
 
 def _any(x: Tensor) -> bool:

@@ -9,7 +9,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from numbers import Real
-from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -19,13 +18,13 @@ from . import _checks as check
 from ._blocks import blocks, combine, qr_of_1_over, root_of
 from ._checks import ArrayLike
 from ._errors import DegenerateError, InputError
-from ._tree import Node, load, save
+from ._tree import Kept
 
 SQUARE_IT = "Standard deviations must be squared first: variances are stored here."
 Normals = Callable[..., Tensor]  # standard normal numbers, (n, *shape)
 
 
-class Field(Node, ABC):
+class Field(Kept, ABC):
     """A Gaussian field: what Step 1 gives and what `condition` returns.
 
     Tensors are not copied, NumPy arrays are. `field[i]` is the field of one batch entry.
@@ -134,15 +133,6 @@ class Field(Node, ABC):
             )
         return -0.5 * ((u - self.mean) ** 2 / variance + (2 * math.pi * variance).log())
 
-    def to(self, device: torch.device | str) -> Self:
-        """The same field on another device."""
-        place = check.place("device", device)
-        return self._map(lambda t: t.to(place))
-
-    def detach(self) -> Self:
-        """The same field without gradients."""
-        return self._map(Tensor.detach)
-
     def __getitem__(self, index: Any) -> Self:
         """The field of some batch entries: whole numbers and slices, for independent axes."""
         return self._at(check.index(index, self.shape, self._free))
@@ -151,15 +141,6 @@ class Field(Node, ABC):
     def _free(self) -> int:
         """How many first axes are independent, so that they can be indexed."""
         return len(self.shape) - self.event_dims
-
-    def save(self, path: str | Path) -> None:
-        """Keeps the field in a safetensors file; `Field.load` reads it."""
-        save(self, check.path("path", path))
-
-    @staticmethod
-    def load(path: str | Path) -> "Field":
-        """The field that was kept by `save`."""
-        return load(check.path("path", path), Field)
 
     def _values(self, u: ArrayLike) -> Tensor:
         u = check.tensor("u", u, like=self.mean, of="mean")

@@ -254,27 +254,27 @@ class Joint(Stage):
         rows: tuple[Rows, ...],
         prior: "Independent | Banded | Correlated",
         root: Independent | Correlated,
-        shapes: Sequence[Sequence[int]],
         lead: int,
     ) -> None:
         """lead: how many of the first axes number the parts."""
-        self.rows, self.prior = rows, prior
-        natural = [r.row_shape(shapes) for r in rows]
+        shapes = [d.shape for d in root.variance]
+        self.rows, self.prior = tuple(r.over(shapes, lead) for r in rows), prior
+        rows, natural = self.rows, [r.row_shape(shapes) for r in self.rows]
         self.tails = tuple(tuple(shape[lead:]) for shape in natural)
         pairs = zip(rows, natural, strict=True)
         self.noise = self._flat([r.noise_variance.expand(shape) for r, shape in pairs])
         count = self.noise.shape[-1]
         eye = torch.eye(count, dtype=torch.float64, device=self.noise.device)
-        self.units = self._adjoint(eye.reshape(count, *[1] * lead, count))  # G^T, rows on axis 0
-        matrix = self._gram(prior)
-        before = matrix if prior is root else self._gram(root)
+        self.units = self.adjoint(eye.reshape(count, *[1] * lead, count))  # G^T, rows on axis 0
+        matrix = self.gram(prior)
+        before = matrix if prior is root else self.gram(root)
         before = before.diagonal(dim1=-2, dim2=-1).detach() + self.noise.detach()
         if isinstance(root, Correlated):
             before = before + self._flat([root.rounding(r) for r in rows]) / DEPENDENT
         self.factor = Factor(matrix + self.noise.diag_embed(), before, self.noise)
         self.dropped, self.seen = ~self.factor.keep, self.factor.pivots
 
-    def _gram(self, prior: Any) -> Tensor:  # (*lead, K, K)
+    def gram(self, prior: Any) -> Tensor:  # (*lead, K, K)
         """G Sigma G^T."""
         cross = prior.times(self.units)
         found = self._flat([r.apply(cross) for r in self.rows]).movedim(0, -2)
@@ -288,7 +288,7 @@ class Joint(Stage):
         return self._each(self.factor.solve, r)
 
     def shift(self, u: Fields, r: Tensor) -> Fields:
-        return minus(u, self.prior.times(self._adjoint(self.multiplier(r))))
+        return minus(u, self.prior.times(self.adjoint(self.multiplier(r))))
 
     def whiten(self, r: Tensor) -> Tensor:
         return self._each(self.factor.whiten, r)
@@ -307,7 +307,7 @@ class Joint(Stage):
         pairs = zip(each, self.tails, strict=True)
         return torch.cat([r.flatten(-len(t)) if t else r[..., None] for r, t in pairs], -1)
 
-    def _adjoint(self, v: Tensor) -> Fields:
+    def adjoint(self, v: Tensor) -> Fields:
         """G^T v, (*more, *lead, K) to fields."""
         total: list[Tensor | None] = [None] * len(self.rows[0].maps)
         parts = v.split([math.prod(t) for t in self.tails], -1)

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Self, TypeAlias, overload
 
 import torch
@@ -15,12 +14,12 @@ from ._covariances import Correlated, Independent, expanded
 from ._dense import Dense
 from ._errors import InputError
 from ._fields import Diagonal, Field, LowRank
-from ._tree import Node, load, save
+from ._tree import Kept
 
 Index: TypeAlias = int | slice | tuple[int | slice, ...]
 
 
-class State(Node):
+class State(Kept):
     """Fields under names, of different shapes, independent of each other or moved together.
 
     `state["u"]` is a field, `state[i]` the state of one batch entry.
@@ -125,24 +124,6 @@ class State(Node):
     @property
     def device(self) -> torch.device:
         return self.parts[0].device
-
-    def to(self, device: torch.device | str) -> Self:
-        """The same state on another device."""
-        place = check.place("device", device)
-        return self._map(lambda t: t.to(place))
-
-    def detach(self) -> Self:
-        """The same state without gradients."""
-        return self._map(Tensor.detach)
-
-    def save(self, path: str | Path) -> None:
-        """Keeps the state in a safetensors file; `State.load` reads it."""
-        save(self, check.path("path", path))
-
-    @staticmethod
-    def load(path: str | Path) -> "State":
-        """The state that was kept by `save`."""
-        return load(check.path("path", path), State)
 
     def __repr__(self) -> str:
         inner = ", ".join(f"{name}={field!r}" for name, field in self.fields.items())

@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from . import _checks as check
 from ._errors import InputError
 from ._files import complete
 
@@ -57,6 +58,28 @@ class Node:
             return t[(*[slice(None)] * before, *own)]
 
         return self._change(pick)
+
+
+class Kept(Node):
+    """A node that users move, detach and keep in files."""
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same on another device."""
+        place = check.place("device", device)
+        return self._map(lambda t: t.to(place))
+
+    def detach(self) -> Self:
+        """The same without gradients."""
+        return self._map(Tensor.detach)
+
+    def save(self, path: str | Path) -> None:
+        """Keeps it in a safetensors file, which `load` reads."""
+        save(self, check.path("path", path))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """What was kept by `save`."""
+        return load(check.path("path", path), cls)
 
 
 def _changed(value: Any, change: Change, before: int | None) -> Any:

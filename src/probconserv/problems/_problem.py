@@ -21,6 +21,7 @@ from torch import Tensor
 from .. import _checks as check
 from .._checks import ArrayLike
 from .._errors import InputError
+from . import _inputs as inputs
 
 Difficulty: TypeAlias = Literal["easy", "medium", "hard"]
 
@@ -62,10 +63,10 @@ class Problem:
             object.__setattr__(self, name, parameter)
             if parameter.ndim and like is not None:
                 check.same_kind(name, parameter, f"`{of}`", like)
-                check.broadcast(name, parameter, of, like)
+                inputs.broadcast(name, parameter, of, like)
             elif parameter.ndim:
                 like, of = parameter, name
-        check.strictly_between(self.parameter, getattr(self, self.parameter), *self.allowed)
+        inputs.strictly_between(self.parameter, getattr(self, self.parameter), *self.allowed)
 
     def __getitem__(self, index: Any) -> Self:
         """The problem with indexed parameters, broadcast to one shape; numbers stay as they are."""
@@ -136,7 +137,7 @@ class Problem:
             if name == "t":
                 check.finite("t", found, 0.0, "The equation starts at t = 0.")
             else:
-                check.inside("x", found, *self.domain, f"the domain of {self.name}")
+                inputs.inside("x", found, *self.domain, f"the domain of {self.name}")
         cut = {"t": (0.0, None), "x": self.domain}  # what rounding put outside
         values = [v.clamp(*cut[name]) for name, v in zip(given, tensors, strict=True)]
         return self._like(tensors[0]), values

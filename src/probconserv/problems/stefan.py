@@ -8,6 +8,7 @@ from torch.special import erfcx
 
 from .. import _checks as check
 from .._once import once
+from . import _inputs as inputs
 from ._diffusive import Diffusive, mean_of_step
 from ._problem import ClosedForm, Parameter, default, parametric
 
@@ -47,7 +48,7 @@ class Stefan(ClosedForm, Diffusive):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check.strictly_between("k_max", self.k_max, 0.0, math.inf)
+        inputs.strictly_between("k_max", self.k_max, 0.0, math.inf)
         check.finite("k_min", self.k_min, 0.0, "It is a conductivity.")
 
     def _solution(self, t: Tensor, x: Tensor) -> Tensor:

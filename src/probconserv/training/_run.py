@@ -12,8 +12,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from .. import _checks as check
-from .._errors import ProbConservError
+from .._errors import InputError, ProbConservError
 from .._files import complete
 from .._random import normal
 from ..data import Functions, Shuffled, Stream, draw
@@ -219,7 +218,7 @@ class Run:
     def _start_from(self, path: Path) -> None:
         given = open_weights(path)
         for name, size in self.network.sizes.items():
-            check.equal(name, size, given.sizes.get(name), str(path))
+            _check_equal(name, size, given.sizes.get(name), str(path))
         self.network.load_state_dict(given.state_dict())
         names = [str(given.card.get(name)) for name in ("problem", "model", "recipe")]
         digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]  # which of that name
@@ -233,7 +232,7 @@ class Run:
         asked, kept_plan = _flat(self.card), _flat(notes.get("card", {}))
         for name in {**asked, **kept_plan}:
             where, hint = f"the checkpoint in {self.out}", "Use another folder."
-            check.equal(name, asked.get(name), kept_plan.get(name), where, hint)
+            _check_equal(name, asked.get(name), kept_plan.get(name), where, hint)
         self.network.load_state_dict(_under("network.", state))
         self.best = {name: t.to(self.device) for name, t in _under("best.", state).items()}
         self.best_score = notes["best_score"] if self.best else -math.inf
@@ -304,3 +303,8 @@ def _under(prefix: str, state: dict[str, Tensor]) -> dict[str, Tensor]:
 def _flat(card: dict[str, Any]) -> dict[str, Any]:
     parts = {**card, **card.get("settings", {}), **card.get("sizes", {})}
     return {name: value for name, value in parts.items() if not isinstance(value, dict)}
+
+
+def _check_equal(name: str, given: object, expected: object, of: str, hint: str = "") -> None:
+    if given != expected:
+        raise InputError(f"`{name}` is {given!r} but {of} has {expected!r}. {hint}".rstrip())
