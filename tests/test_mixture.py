@@ -1,8 +1,10 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 from oracle import covariance, exact_residual, grid, normal, uniform
+from scipy.stats import norm
 
 import probconserv as pc
 
@@ -173,6 +175,79 @@ def test_intervals_are_those_of_the_mixture(rng):
     assert float(below) == pytest.approx(0.05, abs=0.005)
     torch.testing.assert_close(mixture.quantile(0.05), low)
     torch.testing.assert_close(mixture.quantile(0.95), high)
+
+
+def reached(x, means, std, weights, tail):
+    """The probability on the side of `x` that `tail` names, by scipy."""
+    side = norm.cdf if tail == "below" else norm.sf
+    return np.sum(weights * side(x.numpy(), means.numpy(), std.numpy()), axis=0)
+
+
+def quantile_case(kind, rng):
+    """Means, standard deviations and normalised weights of 6 components at 4 x 7 points."""
+    means, std = normal(6, *SHAPE, rng=rng), uniform(6, *SHAPE, rng=rng).sqrt()
+    weights = uniform(6, rng=rng)
+    if kind == "far apart":
+        means, std = 100 * means, std / 100
+    elif kind == "many scales":
+        std = (3 * normal(6, *SHAPE, rng=rng)).exp()
+    elif kind == "zero weights":
+        weights[[1, 4]] = 0
+        means[1] = 1e4
+    elif kind == "weights per time":
+        weights = uniform(6, 4, rng=rng)
+    return means, std, weights / weights.sum(0)
+
+
+@pytest.mark.parametrize("p", [1e-6, 0.05, 0.5])
+@pytest.mark.parametrize(
+    "kind", ["random", "far apart", "many scales", "zero weights", "weights per time"]
+)
+def test_quantiles_reach_their_probability(kind, p, rng):
+    means, std, weights = quantile_case(kind, rng)
+    mixture = pc.Mixture(pc.Diagonal(means, std**2), weights, 3 - weights.ndim)
+    wide = weights.reshape(6, -1, 1).numpy()
+    low, high = mixture.interval(1 - 2 * p) if p < 0.5 else [mixture.quantile(p)] * 2
+    np.testing.assert_allclose(reached(low, means, std, wide, "below"), p, rtol=1e-10)
+    np.testing.assert_allclose(reached(high, means, std, wide, "above"), p, rtol=1e-10)
+    torch.testing.assert_close(mixture.quantile(p), low, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(mixture.quantile(1 - p), high, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("p", [1e-6, 0.05, 0.7])
+def test_quantiles_far_from_zero_are_as_near_as_float64_can_tell(p, rng):
+    means = 1e6 + 1e-3 * normal(6, *SHAPE, rng=rng)
+    std = torch.full_like(means, 1e-3)
+    x = pc.Mixture(pc.Diagonal(means, std**2)).quantile(p)
+    above, below = (reached(x + gap, means, std, 1 / 6, "below") for gap in (1e-9, -1e-9))
+    assert (below < p).all()
+    assert (above > p).all()
+
+
+@pytest.mark.parametrize("p", [1e-6, 0.1, 0.4, 0.62, 0.95])
+def test_quantiles_of_components_that_are_sure(p, rng):
+    """Where the probability jumps over `p`, the quantile is where it jumps."""
+    means, std = normal(6, *SHAPE, rng=rng), uniform(6, *SHAPE, rng=rng)
+    std[::2] = 0
+    std[:, 0] = 0
+    means[:, 1] = 0
+    x = pc.Mixture(pc.Diagonal(means, std**2)).quantile(p)
+    none = std == 0
+    own = norm.cdf(x.numpy(), means.numpy(), torch.where(none, 1.0, std).numpy())
+    gap = 1e-14 * (means.abs() + std).amax(0)
+    highest = np.where(none, (x + gap >= means).numpy(), own).mean(0)
+    lowest = np.where(none, (x - gap > means).numpy(), own).mean(0)
+    assert (lowest <= p * (1 + 1e-10)).all()
+    assert (highest >= p * (1 - 1e-10)).all()
+
+
+def test_quantiles_of_float32_components_are_in_float32(rng):
+    means, std = normal(6, *SHAPE, rng=rng).float(), uniform(6, *SHAPE, rng=rng).float()
+    ends = pc.Mixture(pc.Diagonal(means, std**2)).interval(0.9)
+    exact = pc.Mixture(pc.Diagonal(means.double(), (std**2).double())).interval(0.9)
+    for end, value in zip(ends, exact, strict=True):
+        assert end.dtype == torch.float32
+        assert torch.equal(end, value.float())
 
 
 def test_to_moves_components_and_weights(components):

@@ -8,11 +8,10 @@ from torch import Tensor
 from . import _checks as check
 from ._checks import ArrayLike
 from ._errors import InputError
-from ._fields import Diagonal, Field, Normals, check_level
+from ._fields import Diagonal, Field, Normals, _standard, check_level
 
-NEAR = 1e-7  # of a quantile and its spread: Newton's step after one that is smaller is its square
-CLOSE = 1e-12  # the same for bisections
-CHUNK = 1 << 16  # numbers that are worked on at a time
+CLOSE = 1e-12  # of the probability that a quantile asks for
+CHUNK = 1 << 15  # numbers that are worked on at a time, so that they stay in the cache
 
 
 class Mixture(Field):
@@ -98,13 +97,12 @@ class Mixture(Field):
 
     def _moments(self) -> tuple[Tensor, Tensor]:
         means, variances = self.components._moments()
-        weights = self.log_weights.exp()[(..., *[None] * self.event_dims)]
+        weights = self._wide(self.log_weights.exp())
         mean = (weights * means).sum(0)
         return mean, (weights * (variances + (means - mean).square())).sum(0)
 
-    @property
-    def _wide(self) -> Tensor:
-        return self.weights[(..., *[None] * self.event_dims)]
+    def _wide(self, t: Tensor) -> Tensor:
+        return t[(..., *[None] * self.event_dims)]
 
     def covariance_times(self, v: ArrayLike) -> Tensor:
         v = self._factor_of(v)
@@ -112,8 +110,8 @@ class Mixture(Field):
 
         def times(one: Tensor) -> Tensor:
             along = (apart * one).flatten(-self.event_dims).sum(-1)
-            between = apart * along[(..., *[None] * self.event_dims)]
-            return (self._wide * (self.components.covariance_times(one) + between)).sum(0)
+            each = self.components.covariance_times(one) + apart * self._wide(along)
+            return (self._wide(self.weights) * each).sum(0)
 
         return torch.stack([times(one) for one in v.reshape(-1, *self.shape)]).reshape(v.shape)
 
@@ -124,8 +122,7 @@ class Mixture(Field):
     def marginal_log_prob(self, u: ArrayLike) -> Tensor:
         """Log density of the mixture at each point; for the paper's LL use `.gaussian()`."""
         each = self.components.marginal_log_prob(self._values(u))
-        log_weights = self.log_weights[(..., *[None] * self.event_dims)].to(each)
-        return (each + log_weights).logsumexp(0)
+        return (each + self._wide(self.log_weights).to(each)).logsumexp(0)
 
     def log_prob(self, u: ArrayLike) -> Tensor:
         each = self.components.log_prob(self._values(u))
@@ -136,19 +133,21 @@ class Mixture(Field):
     def interval(self, level: float) -> tuple[Tensor, Tensor]:
         """Ends of the central interval of the mixture itself; no gradients."""
         tail = (1 - check_level(level)) / 2
-        return self.quantile(tail), self.quantile(1 - tail)
+        return self._end(tail, 1), self._end(tail, -1)
 
-    @torch.no_grad()
     def quantile(self, p: float) -> Tensor:
         """The value that each point stays below with probability `p`; no gradients."""
-        check_level(p, "p")
-        means, variances = (x.flatten(1) for x in self.components._moments())
-        weights = self.log_weights.exp()[(..., *[None] * self.event_dims)]
-        weights = weights.expand(self.components.shape).flatten(1)
-        step = max(1, CHUNK // len(means))  # points at a time, so that they stay in the cache
-        parts = zip(*(t.split(step, 1) for t in (means, variances.sqrt(), weights)), strict=True)
-        found = [_quantile(p, *part) for part in parts]
-        return torch.cat(found).reshape(self.shape).to(self.dtype)
+        return self._end(p, 1) if check_level(p, "p") <= 0.5 else self._end(1 - p, -1)
+
+    @torch.no_grad()
+    def _end(self, p: float, sign: int) -> Tensor:
+        """The value with probability `p`, at most 1/2, below (sign 1) or above (-1) it."""
+        weights = self._wide(self.log_weights.exp()).expand(self.components.shape)
+        numbers = CHUNK << 10 if weights.is_cuda else CHUNK  # a GPU is fast with many
+        step, every = max(1, numbers // len(weights)), (*self.components._moments(), weights)
+        parts = zip(*(t.flatten(1).split(step, 1) for t in every), strict=True)
+        found = [_tail(p, sign * means, *rest) for means, *rest in parts]
+        return sign * torch.cat(found).reshape(self.shape).to(self.dtype)
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """Picks a component for each draw (and batch index), then draws from it."""
@@ -162,9 +161,8 @@ class Mixture(Field):
             return self._taken(index).sample(1, generator)[0]
         draws = torch.empty(count, *self.shape, dtype=self.dtype, device=self.device)
         for number in index.unique().tolist():
-            mine = index == number
             own = self.components[number].sample(count, generator)
-            draws = torch.where(mine[(..., *[None] * self.event_dims)], own, draws)
+            draws = torch.where(self._wide(index == number), own, draws)
         return draws
 
     def _taken(self, index: Tensor) -> Field:
@@ -198,31 +196,33 @@ class Mixture(Field):
         return field
 
 
-def _quantile(p: float, means: Tensor, std: Tensor, weights: Tensor) -> Tensor:  # (S, N) to (N,)
-    """Newton's method from the normal with the same moments.
-
-    A step that leaves what is known to hold the quantile is replaced by a bisection.
-    """
-    mean = (weights * means).sum(0)
-    spread = (weights * (std.square() + (means - mean).square())).sum(0).sqrt()
-    low, high = (means - 40 * std).amin(0), (means + 40 * std).amax(0)
-    x = mean + spread * torch.special.ndtri(mean.new_tensor(p))
-    sure, narrow = bool((std == 0).any()), torch.where(std > 0, 1 / std, 0.0)
-    heights = weights * narrow / math.sqrt(2 * math.pi)
+def _tail(p: float, means: Tensor, variances: Tensor, weights: Tensor) -> Tensor:
+    """The quantile `p`, at most 1/2, by Newton's method on log probability: (S, N) to (N,)."""
+    mean, away = (weights * means).sum(0), float(_standard(p, means))
+    spread = (means - mean).square_().add_(variances).mul_(weights).sum(0).sqrt_()
+    own = torch.add(means, variances.sqrt(), alpha=away)  # one is too low, another too high
+    low, high = own.amin(0), own.amax(0)
+    x = found = (mean + away * spread).clamp(low, high)
+    narrow = (2 * variances).clamp_(min=1e-300).rsqrt_()
+    heights = (weights * narrow).masked_fill_(variances == 0, 0)  # Newton does not see a jump
+    left, least = torch.arange(len(x), device=x.device), 1e-32 * (high - low)
+    z, terms = own, torch.empty_like(own)
     for _ in range(200):
-        z = (x - means) * narrow
-        below = torch.special.ndtr(z)
-        if sure:
-            below = torch.where(std > 0, below, (x >= means).to(z.dtype))
-        reached = (weights * below).sum(0)
-        slope = (heights * torch.exp(z.square_().mul_(-0.5))).sum(0)
-        low, high = torch.where(reached < p, x, low), torch.where(reached < p, high, x)
-        step = x - (reached - p) / slope
-        inside = (step > low) & (step < high)
-        step = torch.where(inside, step, (low + high) / 2)  # also where it is NaN
-        size = step.abs() + spread
-        done = (inside & ((step - x).abs() <= NEAR * size)) | (high - low <= CLOSE * size)
-        x = step
-        if bool(done.all()):
+        torch.sub(means, x, out=z).mul_(narrow)
+        twice = torch.special.erfc(z, out=terms).mul_(weights).sum(0)
+        slope = z.square_().neg_().exp_().mul_(heights).sum(0).mul_(2 / math.sqrt(math.pi))
+        off = (twice / (2 * p)).log_()
+        low, high = torch.where(off < 0, x, low), torch.where(off < 0, high, x)
+        grain = torch.add(least, x.abs(), alpha=4e-16)  # what x can be told from
+        done = (off.abs() <= CLOSE) | (high - low <= grain)
+        step = x - torch.copysign((off * twice).div_(slope).abs_().clamp_(min=grain), off)
+        step = torch.where((step > low) & (step < high), step, (low + high) / 2)  # or bisects
+        x = torch.where(done, x, step)
+        found, rest = found.index_copy(0, left, x), (~done).nonzero()[:, 0]
+        if len(rest) == 0:
             break
-    return x
+        if 2 * len(rest) < len(x):  # go on with these alone
+            left, x, low, high, least = (t[rest] for t in (left, x, low, high, least))
+            each = (means, narrow, weights, heights, z, terms)
+            means, narrow, weights, heights, z, terms = (t.index_select(1, rest) for t in each)
+    return found
