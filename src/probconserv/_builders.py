@@ -222,8 +222,17 @@ def boundary(
     noise: ArrayLike = 0.0,
     of: str = "",
 ) -> Law:
-    """u at the first and the last point of the last axis; each a number or (..., T).
+    """u at the first and the last point of the last axis is given.
 
+    Parameters
+    ----------
+    left, right
+        One of them or both, each a number or (..., T).
+    noise, of
+        As in `integral`.
+
+    Examples
+    --------
     >>> boundary(left=1.0, right=0.0).apply([[0.9, 0.5, 0.1]])
     tensor([[0.9000, 0.1000]], dtype=torch.float64)
     """
@@ -243,13 +252,30 @@ def boundary(
 
 
 def periodic(noise: ArrayLike = 0.0, of: str = "") -> Law:
-    """The first and the last point of the last axis are equal at each time."""
+    """The first and the last point of the last axis are equal at each time.
+
+    Parameters
+    ----------
+    noise, of
+        As in `integral`.
+    """
     return _law("periodic", of, Join(), torch.zeros((), dtype=torch.float64), noise)
 
 
 def initial(values: ArrayLike, noise: ArrayLike = 0.0, space_dims: int = 1, of: str = "") -> Law:
-    """u at the first time; values (..., *space) with `space_dims` space axes.
+    """u at the first time is given.
 
+    Parameters
+    ----------
+    values
+        (..., *space).
+    space_dims
+        How many axes of space there are.
+    noise, of
+        As in `integral`.
+
+    Notes
+    -----
     On a field with a jump an exact `integral` at the first time contradicts this by the error of
     its quadrature rule: leave that time out with `times=slice(1, None)`, or give it noise.
     """

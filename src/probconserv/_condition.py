@@ -165,7 +165,19 @@ def project(field: Prediction, *laws: Law) -> Field:
     """The field with its mean moved to the nearest one that obeys the laws: HardC-ANP.
 
     The mean is mu - G^T (G G^T)^-1 (G mu - b), which is `condition` with Sigma = I; the covariance
-    stays as it is, so samples do not conserve. Takes laws without noise.
+    stays as it is, so samples do not conserve.
+
+    Parameters
+    ----------
+    field
+        Any field before `condition`, or what `as_field` takes.
+    *laws
+        One or more, without noise.
+
+    Returns
+    -------
+    Field
+        Of the same kind.
     """
     field = as_field(field)
     check_laws(laws)

@@ -22,9 +22,14 @@ Prediction: TypeAlias = Field | Distributed
 def as_field(prediction: Prediction) -> Field:
     """A field from a field, a distribution, or a pair (mean, variance).
 
-    Takes `torch.distributions` Normal, Independent of a Normal, MultivariateNormal and
-    LowRankMultivariateNormal, a GPyTorch MultivariateNormal, and a pair of arrays.
+    Parameters
+    ----------
+    prediction
+        A field; a pair of arrays; of `torch.distributions` a Normal, an Independent of it, a
+        MultivariateNormal or a LowRankMultivariateNormal; a GPyTorch MultivariateNormal.
 
+    Examples
+    --------
     >>> as_field(torch.distributions.Normal(torch.zeros(2, 3), 2.0)).variance[0, 0]
     tensor(4.)
     """

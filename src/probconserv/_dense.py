@@ -18,8 +18,15 @@ MAKE_IT = "Compute it in float64, or add a small variance to its diagonal."
 class Dense(Field):
     """A field with a full covariance, u ~ N(mean, covariance): Gaussian processes.
 
-    mean: (*batch, T, M). covariance: (*batch, *event, *event) where event are the last
-    `event_dims` axes of the mean; (*batch, T, M, M) for 1, (*batch, T, M, T, M) for 2.
+    Parameters
+    ----------
+    mean
+        (*batch, T, M).
+    covariance
+        (*batch, *event, *event), where event are the last `event_dims` axes of the mean:
+        (*batch, T, M, M) for 1, (*batch, T, M, T, M) for 2.
+    event_dims
+        How many last axes are correlated.
     """
 
     def __init__(self, mean: ArrayLike, covariance: ArrayLike, event_dims: int = 1) -> None:

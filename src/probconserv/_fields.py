@@ -166,8 +166,15 @@ class Field(Kept, ABC):
 class Diagonal(Field):
     """A field of independent points, u ~ N(mean, variance): what most networks give.
 
-    mean: (*batch, T, M). variance: the same shape, or one that broadcasts to it.
+    Parameters
+    ----------
+    mean
+        (*batch, T, M).
+    variance
+        The same shape, or one that broadcasts to it.
 
+    Examples
+    --------
     >>> Diagonal([[0.0, 1.0]], [[1.0, 4.0]]).std
     tensor([[1., 2.]], dtype=torch.float64)
     """
@@ -210,9 +217,19 @@ class LowRank(Field):
 
     Ensembles, MC dropout and latent samples give such fields, see `from_samples`.
 
-    mean: (*batch, T, M). factor: (rank, *batch, T, M). variance: of the independent rest,
-    broadcast to the mean. event_dims: how many last axes share each z.
+    Parameters
+    ----------
+    mean
+        (*batch, T, M).
+    factor
+        (rank, *batch, T, M), the directions.
+    variance
+        Of the independent rest; broadcasts to the mean.
+    event_dims
+        How many last axes share each z.
 
+    Examples
+    --------
     >>> LowRank([0.0, 0.0], factor=[[1.0, 1.0]], variance=0.5).covariance()
     tensor([[1.5000, 1.0000],
             [1.0000, 1.5000]], dtype=torch.float64)
@@ -288,6 +305,15 @@ class LowRank(Field):
     ) -> "LowRank":
         """A field whose points all have the same correlation with each other, from 0 to 1.
 
+        Parameters
+        ----------
+        mean, variance, event_dims
+            As in `Diagonal` and `LowRank`.
+        correlation
+            Between any two points that share their first axes.
+
+        Examples
+        --------
         >>> LowRank.correlated([0.0, 0.0], [1.0, 4.0], 0.25).covariance()
         tensor([[1.0000, 0.5000],
                 [0.5000, 4.0000]], dtype=torch.float64)

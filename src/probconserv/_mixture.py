@@ -21,10 +21,18 @@ class Mixture(Field):
     reweights; the paper's experiments condition the components and mix afterwards with equal
     weights, `Mixture(condition(components, law))`.
 
-    components: any field of shape (S, *batch, T, M). weights: (S, *batch), or (S, *batch, T) with
-    `event_dims` = 1; normalised here, equal by default. event_dims: how many last axes share one
-    weight: 2 = per whole field, 1 = per time; with two axes of space 3 and 2.
+    Parameters
+    ----------
+    components
+        Any field of shape (S, *batch, T, M).
+    weights
+        (S, *batch), or (S, *batch, T) with `event_dims` = 1; normalised here, equal by default.
+    event_dims
+        How many last axes share one weight: 2 = per whole field, 1 = per time; with two axes of
+        space 3 and 2.
 
+    Examples
+    --------
     >>> Mixture(Diagonal([[[0.0]], [[2.0]]], 1.0)).variance
     tensor([[2.]], dtype=torch.float64)
     """

@@ -34,9 +34,15 @@ def quadrature_noise(
     dx; they are read off the prior, where its mean leaps or its spread stands out. Slopes count for
     nothing, except with left and right.
 
-    prior: any field (*batch, T, M), or what `as_field` takes. x, rule: as in `integral`; with cell
-    the integral is exact and the noise 0.
+    Parameters
+    ----------
+    prior
+        Any field (*batch, T, M), or what `as_field` takes.
+    x, rule
+        As in `integral`; with cell the integral is exact and the noise 0.
 
+    Examples
+    --------
     >>> import probconserv as pc
     >>> x = torch.linspace(0, 1, 11, dtype=torch.float64)
     >>> mean = torch.stack([(x < 0.42).double(), 1 - x])  # a step, a slope
@@ -64,10 +70,16 @@ def quadrature_noise(
 def learned_noise(solutions: ArrayLike, law: Law) -> Tensor:
     """The root mean square of G u - b over solutions, one for each row: the paper's sigma_G.
 
-    solutions: true fields (n, ..., T, M), at least two on axis 0, such as those that a model was
-    trained on. law: whose `value` is theirs, (n, ..., T) or the same for all; its noise is not
-    used.
+    Parameters
+    ----------
+    solutions
+        True fields (n, ..., T, M), at least two on axis 0, such as those that a model was trained
+        on.
+    law
+        Whose `value` is theirs, (n, ..., T) or the same for all; its noise is not used.
 
+    Examples
+    --------
     >>> import probconserv as pc
     >>> law = pc.integral([0.0, 1.0], [[1.0], [1.0]])
     >>> learned_noise([[[1.0, 1.2]], [[1.0, 0.8]]], law)

@@ -95,9 +95,17 @@ def balance(
 ) -> Tensor:
     """The total b(t) = initial + integral of (inflow - outflow) from t_1 to t, (..., T).
 
-    t: (T,) increasing. initial: the total at t_1, a number or (...). inflow, outflow: boundary
-    fluxes at the times, a number or (..., T), taken as linear in between.
+    Parameters
+    ----------
+    t
+        (T,), increasing.
+    initial
+        The total at t_1, a number or (...).
+    inflow, outflow
+        Boundary fluxes at the times, a number or (..., T), taken as linear in between.
 
+    Examples
+    --------
     >>> balance([0.0, 1.0, 3.0], initial=2.0, inflow=1.0)
     tensor([2., 3., 5.], dtype=torch.float64)
     """
