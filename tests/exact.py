@@ -26,12 +26,13 @@ class Posterior:
     redundant: int  # exact rows that follow from others
     miss: float  # of those, |G u - b| relative to the terms |G| |u| + |b|
     doubt: float  # what rounding G mu - b to float64 may do to the evidence
+    shift: float  # the same for the mean, in standard deviations of the points
 
 
 def posterior(mean, G, b, noise=0.0, variance=0.0, factor=None, covariance=None):
     """u ~ N(mean, Sigma) given G u = b up to `noise`, a standard deviation for each row.
 
-    Sigma is diag(variance) + factor^T factor, or `covariance`.
+    Sigma is diag(variance) + factor^T factor + covariance.
     """
     mean, G, b = (np.asarray(x, float) for x in (mean, G, b))
     noise = np.broadcast_to(np.asarray(noise, float), b.shape)
@@ -59,23 +60,22 @@ def posterior(mean, G, b, noise=0.0, variance=0.0, factor=None, covariance=None)
         redundant=len(rest),
         miss=max((m / s for m, s in zip(miss, size, strict=True) if s), default=0.0),
         doubt=lost * condition * (lost + math.sqrt(square)),
+        shift=lost * math.sqrt(condition),
     )
 
 
 def spread_of(mean, variance, factor, covariance):
     """The standard deviations as floats, and Sigma in units of the points."""
-    if covariance is not None:
-        return np.sqrt(np.diagonal(covariance)), lambda unit: fixed(
-            covariance / unit[:, None] / unit
-        )
     variance = np.broadcast_to(np.asarray(variance, float), mean.shape)
     factor = np.zeros((0, len(mean))) if factor is None else np.asarray(factor, float)
+    dense = np.zeros((len(mean), len(mean))) if covariance is None else np.asarray(covariance)
 
     def sigma(unit):
         shared = fixed(factor / unit)
-        return times(shared.T, shared) + np.diag(fixed(variance / unit / unit))
+        own = np.diag(fixed(variance / unit / unit)) + fixed(dense / unit[:, None] / unit)
+        return times(shared.T, shared) + own
 
-    return np.sqrt(variance + np.square(factor).sum(0)), sigma
+    return np.sqrt(variance + np.square(factor).sum(0) + np.diagonal(dense)), sigma
 
 
 def eliminate(u, v, cross, S, r):
