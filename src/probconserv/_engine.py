@@ -81,7 +81,7 @@ class Chain(Node):
     def settle(self, u: Fields, value: bool = True) -> Fields:
         """`u` with the rounding taken off its exact rows."""
         for stage in self.stages:
-            u = stage.shift(u, stage.residual(u, value) * stage.exact)
+            u = stage.settle(u, value)
         return u
 
     @property

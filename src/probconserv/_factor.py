@@ -37,6 +37,7 @@ class Factor(Node):
         scale = torch.where(usable, torch.where(usable, before, 1.0).rsqrt(), 0.0)
         scaled = matrix * scale[..., None, :] * scale[..., :, None]
         self.order: Tensor | None = None
+        self.exact = (noise == 0) & usable
         if concrete(matrix):
             root, info = torch.linalg.cholesky_ex(scaled)
             pivots = root.diagonal(dim1=-2, dim2=-1).square()
@@ -46,7 +47,7 @@ class Factor(Node):
                 self.log_det = 2 * (root.diagonal(dim1=-2, dim2=-1) / scale).log().sum(-1)
                 return
         floor = noise * scale.square()
-        self.order, self.root, keep = pivoted(scaled, floor, (noise == 0) & usable)
+        self.order, self.root, keep = pivoted(scaled, floor, self.exact)
         self.keep = keep & usable
         self.scale = torch.where(self.keep, scale, 0.0)
         kept = self.keep.gather(-1, self.order)
@@ -65,7 +66,16 @@ class Factor(Node):
 
     def solve(self, r: Tensor) -> Tensor:  # (*lead, N, K) -> (*lead, N, K)
         """S^-1 r, 0 at the rows that are dropped."""
-        found = torch.cholesky_solve(self._sorted(r).mT, self.root).mT
+        return self._unsorted(torch.cholesky_solve(self._sorted(r).mT, self.root).mT)
+
+    def solve_exact(self, r: Tensor) -> Tensor:  # (*lead, N, K) -> (*lead, N, K)
+        """The same for exact rows alone, where r is 0 at the others."""
+        if self.order is None:
+            return self.solve(r)
+        white = self.whiten(r) * self.exact.gather(-1, self.order)[..., None, :]
+        return self._unsorted(torch.linalg.solve_triangular(self.root.mT, white.mT, upper=True).mT)
+
+    def _unsorted(self, found: Tensor) -> Tensor:
         if self.order is not None:
             back = self.order.argsort(-1)[..., None, :].expand(found.shape)
             found = found.gather(-1, back)

@@ -240,8 +240,9 @@ class Law:
             if name not in arrays and len(arrays) > 1:
                 raise InputError(f"`{self.label}` reads {name!r}; given are {', '.join(arrays)}.")
             one = arrays[name] if name in arrays else next(iter(arrays.values()))
+            arrays[name] = one
             total = total + by(self._on(self.to(one.device).maps[name], one.shape), one)
-        return self.at_times(total, one.shape)
+        return self.at_times(total, arrays[next(iter(self.maps))].shape)
 
     def _on(self, m: Map, shape: Sequence[int]) -> Map:
         try:

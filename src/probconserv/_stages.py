@@ -59,6 +59,10 @@ class Stage(Node, ABC):
     def log_norm(self, lead: int) -> Tensor:
         """log det(2 pi S) over the rows that are kept, (*lead)."""
 
+    def settle(self, u: Fields, value: bool) -> Fields:
+        """`u` with what its exact rows miss taken off."""
+        return self.shift(u, self.residual(u, value) * self.exact)
+
     def square(self, r: Tensor, lead: int) -> Tensor:
         """r^T S^-1 r, (*lead)."""
         return self.over(self.whiten(r).square(), lead).sum(-1)
@@ -275,10 +279,14 @@ class Joint(Stage):
         self.dropped, self.seen = ~self.factor.keep, self.factor.pivots
 
     def gram(self, prior: Any) -> Tensor:  # (*lead, K, K)
-        """G Sigma G^T."""
-        cross = prior.times(self.units)
-        found = self._flat([r.apply(cross) for r in self.rows]).movedim(0, -2)
-        return found.expand(*self.noise.shape, -1)
+        """G Sigma G^T; of directions H^T H with H = F G^T, in which the rounding of a row cancels."""
+        if not isinstance(prior, Correlated):
+            cross = prior.times(self.units)
+            found = self._flat([r.apply(cross) for r in self.rows]).movedim(0, -2)
+            return found.expand(*self.noise.shape, -1)
+        seen = prior.seen(self.units)  # (*lead, K, R)
+        own = 0.0 if prior.rest is None else self.gram(prior.rest)
+        return (seen @ seen.mT + own).expand(*self.noise.shape, -1)
 
     def residual(self, u: Fields, value: bool = True) -> Tensor:
         return self._flat([r.residual(u) if value else r.apply(u) for r in self.rows])
@@ -289,6 +297,10 @@ class Joint(Stage):
 
     def shift(self, u: Fields, r: Tensor) -> Fields:
         return minus(u, self.prior.times(self.adjoint(self.multiplier(r))))
+
+    def settle(self, u: Fields, value: bool) -> Fields:
+        along = self._each(self.factor.solve_exact, self.residual(u, value) * self.exact)
+        return minus(u, self.prior.times(self.adjoint(along)))
 
     def whiten(self, r: Tensor) -> Tensor:
         return self._each(self.factor.whiten, r)
