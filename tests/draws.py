@@ -254,8 +254,8 @@ def draw_law(rng, name, made, dtype):
     if name in ANYWHERE:
         draw = {"integral": draw_integral, "cells": draw_cells, "regions": draw_regions}
         first, how, tail = draw.get(name, draw_linear)(rng, name, spaces, lead, stds, numbers)
-        alike = len({*map(len, spaces.values())}) == 1  # Law.apply needs that for `times`
-        how["times"], rows = draw_times(rng, lead) if alike else (None, lead)
+
+        how["times"], rows = draw_times(rng, lead)
         given = {key: x for key, x in how.items() if x is not None}
         first, given = (first[of], {**given, "of": of}) if len(spaces) == 1 else (first, given)
 

@@ -205,3 +205,22 @@ def test_the_density_of_an_ensemble_is_that_of_its_posterior_covariance(shrinkag
     u, sigma = normal(*SHAPE, rng=rng), torch.from_numpy(covariance(post))
     wanted = torch.distributions.MultivariateNormal(post.mean.flatten(), sigma)
     torch.testing.assert_close(post.log_prob(u), wanted.log_prob(u.flatten()))
+
+
+@pytest.mark.parametrize("noise", [1e-3, 1e-6, 1e-8])
+def test_draws_hold_exact_rows_beside_rows_of_next_to_no_noise(noise, rng):
+    factor = 100 * torch.randn(3, 3, 4, generator=rng, dtype=torch.float64)
+    field = pc.LowRank(torch.zeros(3, 4, dtype=torch.float64), factor, 1.0, event_dims=2)
+    draws = pc.condition(field, pc.periodic(noise), pc.periodic()).sample(100, rng)
+    assert (draws[..., 0] - draws[..., -1]).abs().max() < 1e-12 * draws.abs().max()
+
+
+def test_nothing_is_left_where_rows_that_cancel_fix_the_only_direction():
+    for seed in range(40):
+        rng = torch.Generator().manual_seed(seed)
+        samples, rows = (torch.randn(2, 3, generator=rng, dtype=torch.float64) for _ in range(2))
+        field = pc.LowRank.from_samples(samples, shrinkage=0.0)
+        f = field.factor[0]
+        rows[1] -= 0.99 * (rows[1] @ f) / (f @ f) * f  # all but a hundredth of it cancels
+        post = pc.condition(field, pc.linear(rows, rows @ (field.mean + f)))
+        assert post.variance.max() == 0

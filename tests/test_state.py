@@ -334,13 +334,6 @@ def test_what_is_no_state_or_no_law_of_it_is_refused(rng):
         (lambda: pc.State(u=post["u"]), "`u` is a Posterior"),
         (lambda: pc.State(u=u, flux=flux.to("meta")), "`flux` is on meta but `u` is on cpu"),
         (lambda: pc.State(u=batched(rng)["mixed"]["u"], flux=flux)[2], "first axes|`index`"),
-        (
-            lambda: pc.condition(
-                pc.State(u=field_of("low rank few 1", (2, 5), rng), flux=flux),
-                pc.integral(X, 0.0, of="u"),
-            ),
-            "first axes",
-        ),
         (lambda: pc.condition(state, pc.integral(X, 0.0)), "`of`: the law `integral` speaks of"),
         (lambda: pc.condition(state, pc.integral(X, 0.0, of="v")), "`of`.* 'v'.* 'u', 'flux'"),
         (lambda: pc.condition(state, pc.integral(X, 0.0, of="flux")), r"`integral`.* \(5,\)"),
@@ -351,7 +344,7 @@ def test_what_is_no_state_or_no_law_of_it_is_refused(rng):
         (lambda: pc.State.from_samples(samples, axes=2), "`axes` leaves no axis of `u`"),
         (
             lambda: pc.State.from_samples(samples | {"flux": samples["flux"][:5]}),
-            "`samples` must have the same number of samples",
+            "`samples` must have the same samples on axis 0",
         ),
         (lambda: pc.cells({"u": X, "v": X}, 0.0).residual(u), "`cells` reads"),
         (lambda: pc.cells({"u": X}, 0.0, of="u"), "`of`: the fields are named already"),
@@ -364,3 +357,31 @@ def test_what_is_no_state_or_no_law_of_it_is_refused(rng):
     ):
         with pytest.raises(pc.InputError, match=message):
             call()
+
+
+@pytest.mark.parametrize("kind", ["diagonal", "low rank few 1", "dense 1"])
+def test_fields_that_share_no_axis_are_those_that_each_would_be_alone(kind, rng):
+    u, v = field_of(kind, (2, 5), rng), field_of("diagonal", (3, 4), rng)
+    of_u, of_v = pc.integral(X, 0.3, of="u"), pc.cells(torch.ones(4), 0.2, noise=0.1, of="v")
+    post = pc.condition(pc.State(u=u, v=v), of_u, of_v)
+    for name, field, law in (("u", u, of_u), ("v", v, of_v)):
+        alone = pc.condition(field, law)
+        torch.testing.assert_close(post[name].mean, alone.mean)
+        torch.testing.assert_close(post[name].variance, alone.variance)
+
+
+def test_a_row_that_only_the_directions_can_move_is_met():
+    for dtype, large in ((torch.float64, 1.0), (torch.float32, 1e7)):
+        u = pc.Diagonal(torch.ones(1, dtype=dtype), torch.full((1,), 1e-6, dtype=dtype))
+        v = pc.Dense(torch.zeros(1, dtype=dtype), torch.ones(1, 1, dtype=dtype))
+        both = pc.linear({"u": [[large]], "v": [[1.0]]}, [large + 1])
+        post = pc.condition(pc.State(u=u, v=v), both, pc.cells([1.0], 1.0, of="u"))
+        for name in "uv":
+            assert abs(float(post[name].mean) - 1) < 1e-6
+            assert float(post[name].variance) == 0
+
+
+def test_times_of_a_law_that_reads_several_axes_of_one_field_and_one_of_another():
+    law = pc.cells({"u": torch.ones(5), "v": torch.ones(1, 4)}, [9.0], times=[1])
+    arrays = {"u": torch.ones(2, 5), "v": torch.ones(2, 1, 4)}
+    assert law.apply(arrays).tolist() == [9.0]

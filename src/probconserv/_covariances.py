@@ -3,8 +3,9 @@
 Fields are tuples of arrays; None stands for zeros. A covariance has `times` and `variance`.
 """
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -131,6 +132,12 @@ class Correlated(Node):
         least = torch.where(joint.exact.any(-1), joint.factor.nothing, 0.0)
         triples = zip(found, self.variance, self.dims, strict=True)
         return tuple(torch.where(x <= least[(..., *[None] * n)] * v, 0.0, x) for x, v, n in triples)
+
+
+def shared_axes(shapes: Sequence[Sequence[int]]) -> int:
+    """How many first axes all shapes have in common."""
+    same = (len(set(sizes)) == 1 for sizes in zip(*shapes, strict=False))
+    return sum(1 for _ in itertools.takewhile(bool, same))
 
 
 def _orthonormal(basis: list[Tensor]) -> Callable[[Tensor | None], Any]:

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from ._blocks import blocks, eye_like, qr_of_1_over, root_of
 from ._checks import concrete
-from ._covariances import Correlated, Independent
-from ._errors import InputError
+from ._covariances import Correlated, Independent, shared_axes
 from ._factor import NOTHING
 from ._laws import Fields, Rows
 from ._maps import Disjoint, SecondDifferences, Select, Sum
@@ -28,7 +27,8 @@ from ._tree import Node
 MANY = 32  # matrices of five diagonals that are worth a loop along their rows
 FEW = 16  # joint rows up to which a traced computation takes the dense system
 NEARLY = 1e-8  # noise variance below this share of a row's own: all but exact
-THIN = 1e-12  # share of a row's variance in the rest below which directions are not split off
+THIN = 1e-8  # share of a row's variance in the rest below which directions are not split off
+ROUNDED = 1e-20  # share of a row's variance that is no more than rounding
 LOST = 1e-6  # of a variance: what is less after five diagonals is computed again, densely
 
 Normals = Callable[..., Tensor]  # standard normal numbers of a shape, with the draws on axis 0
@@ -174,7 +174,7 @@ class Shared(Node):
             u = stage.shift(u, r)
         u = u if chain.is_simple else chain.settle(u, value=False)
         least = max([NOTHING, *(float(s.factor.nothing.amax()) for s in self._joints)])
-        self.moved = _without_rounding(u, prior.directions, least)  # F - gain of G F^T, (R, *shape)
+        self.moved = _without_rounding(u, prior.variance, least)  # F - gain of G F^T, (R, *shape)
         self.white = torch.cat(white, -1).movedim(0, -2)  # W, (*lead, R, K)
         rank, count = self.white.shape[-2:]
         self.by_rows = count <= rank
@@ -255,34 +255,32 @@ class Shared(Node):
 def solve(laws: tuple[Rows, ...], prior: Independent | Correlated) -> "Chain | Shared":
     """Fields given laws, by the way that suits them."""
     shapes = [d.shape for d in prior.variance]
-    tied = [rows.places(shapes) for rows in laws if not isinstance(rows.map, Select)]
-    lead = min([*map(len, shapes), *tied])
-    if isinstance(prior, Correlated):
-        lead = min(lead, len(shapes[0]) - prior.dims[0])
-    if len({shape[:lead] for shape in shapes}) > 1:
-        raise InputError(
-            f"`field`: the fields of a state must share their first axes, here {lead} of them; "
-            f"their shapes are {', '.join(str(tuple(shape)) for shape in shapes)}."
-        )
+    free = _free(laws, shapes)
     if isinstance(prior, Independent):
-        return Chain(laws, prior, lead)
+        return Chain(laws, prior, free)
     own = len(shapes[0]) - prior.dims[0]  # axes before those that share a direction
-    few = sum(math.prod(rows.row_shape(shapes)[own:]) for rows in laws) <= FEW
-    if prior.rest is not None and lead == own:
-        traced = not concrete(*prior.directions)
-        chain = Chain(laws, prior.rest, min([*map(len, shapes), *tied]))
-        if not (few if traced else _thin(chain, prior)):
+    if free < own:
+        return Chain(laws, prior.joined(free), free)
+    if prior.rest is not None:
+        few = sum(math.prod(rows.row_shape(shapes)[own:]) for rows in laws) <= FEW
+        chain = Chain(laws, prior.rest, free)
+        if not (_thin(chain, prior) if concrete(*prior.directions) else few):
             return Shared(chain, prior, own)
-    return Chain(laws, prior if lead == own else prior.joined(lead), lead)
+    return Chain(laws, prior, own)
 
 
-def _without_rounding(moved: Fields, before: Fields, least: float) -> tuple[Tensor, ...]:
-    """Directions that are exactly 0 at points where exact rows leave nothing of them."""
-    found = []
-    for new, old in zip(moved, before, strict=True):
-        fixed = new.detach().square().sum(0) < least * old.detach().square().sum(0)
-        found.append(torch.where(fixed, 0.0, new))
-    return tuple(found)
+def _free(laws: Sequence[Rows], shapes: Sequence[Sequence[int]]) -> int:
+    """How many first axes number parts that no law ties together; all fields share them."""
+    tied = [rows.places(shapes) for rows in laws if not isinstance(rows.map, Select)]
+    return min([shared_axes(shapes), *tied])
+
+
+def _without_rounding(moved: Fields, variance: Fields, least: float) -> tuple[Tensor, ...]:
+    """Directions that are exactly 0 at points where exact rows leave nothing of the variance."""
+    pairs = zip(moved, variance, strict=True)
+    return tuple(
+        torch.where(f.detach().square().sum(0) < least * v.detach(), 0.0, f) for f, v in pairs
+    )
 
 
 def _thin(chain: Chain, prior: Correlated) -> bool:
@@ -294,9 +292,10 @@ def _thin(chain: Chain, prior: Correlated) -> bool:
         thin = (shared > 0) & ((stage.seen <= THIN * shared) | stage.dropped)
         if isinstance(stage, ByRow):  # noise of rows that do not see each other is variance enough
             thin = thin & stage.exact
-        if _any(thin):
-            return True
         u = stage.shift(u, r)
+        left = stage.residual(u, value=False).square().sum(0)  # of what the kept rows leave
+        if _any(thin | (stage.dropped & (left > ROUNDED * shared.max()))):
+            return True
     return False
 
 
@@ -346,9 +345,7 @@ def _general(
         if alone:
             return Numbers(first, prior, root)
     if isinstance(root, Independent):
-        shapes = [d.shape for d in root.variance]
-        tied = [rows.places(shapes) for rows in laws if not isinstance(rows.map, Select)]
-        lead = min(tied, default=lead)
+        lead = _free(laws, [d.shape for d in root.variance])
     return Joint(laws, prior, root, lead)
 
 

@@ -279,7 +279,7 @@ class Joint(Stage):
         self.dropped, self.seen = ~self.factor.keep, self.factor.pivots
 
     def gram(self, prior: Any) -> Tensor:  # (*lead, K, K)
-        """G Sigma G^T; of directions H^T H with H = F G^T, in which the rounding of a row cancels."""
+        """G Sigma G^T; of directions H H^T with H = G F^T: each row is rounded once."""
         if not isinstance(prior, Correlated):
             cross = prior.times(self.units)
             found = self._flat([r.apply(cross) for r in self.rows]).movedim(0, -2)

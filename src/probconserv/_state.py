@@ -10,7 +10,7 @@ from torch import Tensor
 from . import _checks as check
 from ._checks import ArrayLike
 from ._convert import Prediction, as_field
-from ._covariances import Correlated, Independent, expanded
+from ._covariances import Correlated, Independent, expanded, shared_axes
 from ._dense import Dense
 from ._errors import InputError
 from ._fields import Diagonal, Field, LowRank
@@ -88,8 +88,11 @@ class State(Kept):
             if dims < 1:
                 raise InputError(f"`axes` leaves no axis of `{name}`, of shape {array.shape}.")
             fields[name] = LowRank.from_samples(array, own.get(name, 0.0), dims, shrinkage)
-        if len({len(field.factor) for field in fields.values()}) > 1:
-            raise InputError("`samples` must have the same number of samples for every field.")
+        if shared_axes([field.factor.shape for field in fields.values()]) <= axes:
+            raise InputError(
+                f"`samples` must have the same samples on axis 0 and the same {axes} axes after it "
+                "in every field."
+            )
         state = cls(**fields)
         state.shared = True
         return state
@@ -139,6 +142,7 @@ def covariance_of(fields: Sequence[Field], shared: bool) -> Independent | Correl
         return Independent(tuple(field.variance.double() for field in fields))
     tied = [field for field in fields if not isinstance(field, Diagonal)]
     lead = min(len(field.shape) - field.event_dims for field in tied)
+    lead = min(lead, shared_axes([field.shape for field in fields]))
     own = [_directions(field, lead) for field in fields]
     directions = own if shared else [_padded(own, i) for i in range(len(own))]
     rests = [_rest(field) for field in fields]
