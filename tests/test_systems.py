@@ -17,7 +17,7 @@ from oracle import (
 )
 
 import probconserv as pc
-from probconserv._banded import Pentadiagonal
+from probconserv._banded import Loop, Small
 
 
 @pytest.fixture
@@ -28,25 +28,30 @@ def two_threads():
     torch.set_num_threads(before)
 
 
+@pytest.mark.parametrize("kind", [Small, Loop])
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 7, 16, 33])
-def test_pentadiagonal_matrices_against_dense_ones(rows, rng):
-    diagonals = [normal(5, rows - k, rng=rng) for k in range(3) if rows > k]
-    diagonals += [normal(5, 0, rng=rng)] * (3 - len(diagonals))
+def test_pentadiagonal_matrices_against_dense_ones(rows, kind, rng):
+    diagonals = [normal(max(rows - k, 0), 5, rng=rng) for k in range(3)]
     diagonals[0] = diagonals[0].abs() + 8
-    dense = torch.diag_embed(diagonals[0])
+    dense = torch.diag_embed(diagonals[0].T)
     for k in (1, 2):
         if rows > k:
-            dense = dense + torch.diag_embed(diagonals[k], k) + torch.diag_embed(diagonals[k], -k)
-    matrix = Pentadiagonal(*diagonals, floor=torch.zeros(5, rows, dtype=torch.float64))
-    r, inverse = normal(4, 5, rows, rng=rng), torch.linalg.inv(dense)
-    wanted = (inverse @ r[..., None])[..., 0]
+            one = diagonals[k].T
+            dense = dense + torch.diag_embed(one, k) + torch.diag_embed(one, -k)
+    floor = (torch.zeros(5, dtype=torch.float64),) if kind is Loop else ()
+    matrix = kind(*diagonals, *floor)
+    r, inverse = normal(rows, 4, 5, rng=rng), torch.linalg.inv(dense)
+    wanted = torch.einsum("ikl,lmi->kmi", inverse, r)
     torch.testing.assert_close(matrix.solve(r), wanted)
-    torch.testing.assert_close(matrix.whiten(r).square().sum(-1), (wanted * r).sum(-1))
+    torch.testing.assert_close(matrix.whiten(r).square().sum(0), (wanted * r).sum(0))
+    torch.testing.assert_close(matrix.square(r), (wanted * r).sum(0))
     torch.testing.assert_close(matrix.log_det, torch.logdet(dense))
-    for k, got in enumerate(matrix.inverse_diagonals()):
-        wanted = inverse.diagonal(k, -2, -1) if rows > k else torch.zeros(5, 0).double()
-        torch.testing.assert_close(got, wanted)
-    assert not matrix.dropped.any()
+    a, b, c = normal(3, rows, rng=rng)
+    g = torch.zeros(rows, rows + 2, dtype=torch.float64)
+    for k, x in enumerate((a, b, c)):
+        g.diagonal(k).copy_(x)
+    torch.testing.assert_close(matrix.explained(a, b, c), (g * (inverse @ g)).sum(-2).T)
+    assert bool((matrix.pivots > 0).all())
 
 
 def test_smoothness_on_a_long_fine_grid_against_scipy(rng):

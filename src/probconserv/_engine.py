@@ -103,7 +103,7 @@ class Chain(Node):
         found = self.covariance.variance
         if any(isinstance(stage, Banded) for stage in self.stages):
             pairs = zip(found, self.root.variance, strict=True)
-            lost = [(v < LOST * d) & (d > 0) for v, d in pairs]
+            lost = [v < LOST * d for v, d in pairs]
             if concrete(*found) and any(map(_any, lost)):
                 return self._densely(found, lost)
         return found
@@ -309,9 +309,9 @@ def _single(
     points = [rows for rows in laws if isinstance(rows.map, Select)]
     bands: list[Rows] = []
     for rows in laws:
-        many = torch.Size(shapes[rows.first][:-1]).numel() >= MANY
+        alone = len(laws) == 1 or torch.Size(shapes[rows.first][:-1]).numel() >= MANY
         again = any(rows.first == other.first for other in bands)
-        if banded and many and isinstance(rows.map, SecondDifferences) and not again:
+        if banded and alone and isinstance(rows.map, SecondDifferences) and not again:
             bands.append(rows)
     single = [*points, *bands]
     if not single:

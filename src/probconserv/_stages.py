@@ -18,9 +18,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
-from ._banded import Pentadiagonal
+from ._banded import factored, spread, wide
 from ._blocks import root_of
 from ._checks import concrete
 from ._covariances import Correlated, Independent, left_of
@@ -199,29 +198,60 @@ class Numbers(ByRow):
 
 
 class Banded(OneLaw):
-    """Second differences of independent points: S has five diagonals."""
+    """Second differences of independent points: S has five diagonals. Points and rows come first.
+
+    `moved` is the variance that the rows can move, (M, *lead).
+    """
+
+    stacked = ("moved",)
 
     def __init__(self, rows: Rows, prior: "Independent | Banded", root: Independent) -> None:
         self.rows, self.prior, self.field = (rows,), prior, rows.first
-        m, d = rows.map, prior.variance[self.field]
-        a, b, c, count = m.a, m.b, m.c, m.a.shape[-1]
-        squares = rows.entrywise(2)
-        own = squares.apply(prior.variance)
-        self.noise = rows.noise_variance.expand(own.shape)
-        d = d if rows.present is None else d * rows.present
-        first = b[:-1] * a[1:] * d[..., 1:count] + c[:-1] * b[1:] * d[..., 2 : count + 1]
-        second = c[:-2] * a[2:] * d[..., 2:count]
-        least = DEPENDENT * (squares.apply(root.variance) + self.noise)
-        floor = torch.where(self.exact, least, 0.0) + TINY
-        self.matrix = Pentadiagonal(own + self.noise, first, second, floor)
-        self.dropped, self.seen = self.matrix.dropped, self.matrix.pivots
+        self.moved = d = self._moves(prior)
+        a, b, c = self._coefficients(d.ndim)
+        self.noise = rows.noise_variance.expand(*d.shape[1:], len(a))
+        noise = self.noise.movedim(-1, 0)
+        main = self._squares(d) + noise
+        first = torch.addcmul(b[:-1] * a[1:] * d[1:-2], c[:-1] * b[1:], d[2:-1])
+        floor = main.new_full((), TINY)
+        if not concrete(noise) or not bool(noise.min() > 0):
+            least = main if prior is root else self._squares(self._moves(root)) + noise
+            floor = torch.where(noise == 0, DEPENDENT * least, 0.0) + TINY
+        self.matrix = factored(main, first, c[:-2] * a[2:] * d[2:-2], floor)
+
+    @property
+    def seen(self) -> Tensor:  # type: ignore[override]
+        return self.matrix.pivots.movedim(0, -1)
+
+    @property
+    def dropped(self) -> Tensor:  # type: ignore[override]
+        return self.seen == 0
+
+    def _moves(self, prior: Any) -> Tensor:
+        (rows,) = self.rows
+        d = prior.variance[self.field]
+        return (d if rows.present is None else d * rows.present).movedim(-1, 0).contiguous()
+
+    def _coefficients(self, ndim: int) -> tuple[Tensor, ...]:
+        m = self.rows[0].map
+        return tuple(t.reshape(-1, *[1] * (ndim - 1)) for t in (m.a, m.b, m.c))
+
+    def _squares(self, d: Tensor) -> Tensor:
+        """The variance of each row."""
+        a, b, c = (t.square() for t in self._coefficients(d.ndim))
+        return (a * d[:-2]).addcmul_(b, d[1:-1]).addcmul_(c, d[2:])
 
     def shift(self, u: Fields, r: Tensor) -> Fields:
-        (rows,) = self.rows
-        return minus(u, self.prior.times(rows.adjoint(self.matrix.solve(r))))
+        v = self.matrix.solve(r.movedim(-1, 0).contiguous())
+        along = spread(v, *self._coefficients(v.ndim)) * wide(self.moved, v.ndim)
+        own, along = u[self.field], along.movedim(0, -1)
+        return replaced(u, self.field, -along if own is None else own - along)
 
     def whiten(self, r: Tensor) -> Tensor:
-        return self.matrix.whiten(r)
+        return self.matrix.whiten(r.movedim(-1, 0).contiguous()).movedim(0, -1)
+
+    def square(self, r: Tensor, lead: int) -> Tensor:
+        return summed(self.matrix.square(r.movedim(-1, 0).contiguous()), lead)
 
     def log_norm(self, lead: int) -> Tensor:
         return summed(self.matrix.log_det + LOG_2PI * (~self.dropped).double().sum(-1), lead)
@@ -233,19 +263,10 @@ class Banded(OneLaw):
 
     @once
     def variance(self) -> Fields:
-        (rows,) = self.rows
-        m, d = rows.map, self.prior.variance[self.field]
-        a, b, c, points = m.a, m.b, m.c, m.a.shape[-1] + 2
-        z0, z1, z2 = self.matrix.inverse_diagonals()
-
-        def at(start: int, x: Tensor) -> Tensor:  # entries of rows, as entries of points
-            return pad(x, (start, points - start - x.shape[-1]))
-
-        total = at(0, a**2 * z0) + at(1, b**2 * z0) + at(2, c**2 * z0)
-        total = total + 2 * (at(1, b[:-1] * a[1:] * z1) + at(2, c[:-1] * b[1:] * z1))
-        total = total + 2 * at(2, c[:-2] * a[2:] * z2)
-        total = total if rows.present is None else total * rows.present
-        return replaced(self.prior.variance, self.field, d * (1 - d * total))
+        before, m = self.prior.variance[self.field], self.rows[0].map
+        share = (self.matrix.explained(m.a, m.b, m.c) * self.moved).movedim(0, -1)
+        left = torch.addcmul(before, before, share, value=-1)
+        return replaced(self.prior.variance, self.field, left)
 
 
 class Joint(Stage):
