@@ -1,6 +1,7 @@
 """What must hold of a posterior, looked at after the solve; and what is not plausible."""
 
 import itertools
+import math
 import warnings
 from collections.abc import Sequence
 
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ._checks import concrete
-from ._covariances import Correlated, Independent
+from ._covariances import Correlated, Independent, shared_axes
 from ._engine import Chain, Shared
 from ._errors import ImplausibleWarning, InfeasibleError
 from ._fields import Field
@@ -35,17 +36,22 @@ def misses(laws: Sequence[Rows], *fields: Fields) -> list[tuple[Tensor, Tensor]]
 
 
 def settled(way: Chain | Shared, u: Fields, laws: tuple[Rows, ...]) -> tuple[Fields, bool]:
-    """`u` with the rounding taken off its exact rows; and whether all rows are finite and hold."""
+    """`u` with the rounding taken off its exact rows; and whether these are seen to hold."""
     if not concrete(*u):
         return (u if way.is_simple else way.settle(u)), True
-    if all(_plainly_holds(rows, u) for rows in laws):
+    exact = [rows for rows in laws if _has_exact(rows)]
+    if all(_plainly_holds(rows, u) for rows in exact):
         return u, True
     for _ in range(4):
-        pairs = misses(laws, u)
-        if all(bool((miss <= SETTLED * size).all()) for miss, size in pairs):
+        if all(bool((miss <= SETTLED * size).all()) for miss, size in misses(exact, u)):
             break
         u = way.settle(u)
     return u, False
+
+
+def _has_exact(rows: Rows) -> bool:
+    noise = rows.noise_variance
+    return bool(noise.numel()) and float(noise.detach().min()) == 0
 
 
 def _plainly_holds(rows: Rows, u: Fields) -> bool:
@@ -56,26 +62,30 @@ def _plainly_holds(rows: Rows, u: Fields) -> bool:
 
 @torch.no_grad()
 def check_met(
-    laws: tuple[Rows, ...],
-    u: Fields,
-    before: Fields,
-    way: Chain | Shared,
-    residuals: Sequence[Tensor],
-    slack: float,
+    laws: tuple[Rows, ...], u: Fields, before: Fields, root: Independent | Correlated, slack: float
 ) -> None:
-    """Every exact row holds, noisy rows are weighed right, and nothing is NaN.
+    """Every exact row holds.
 
     slack: what the rounding of the input may leave, as a share of a row's terms.
     """
     limit = max(UNMET, slack)
-    chain = way.chain if isinstance(way, Shared) else way
-    if not all(bool((miss <= limit * size).all()) for miss, size in misses(laws, u)):
-        std = tuple(v.sqrt() for v in chain.root.variance)
-        for rows, (miss, size) in zip(laws, misses(laws, u, before, std), strict=True):
-            if not bool((miss <= limit * size).all()):
-                raise InfeasibleError(_explained(laws, rows, miss, size, limit, chain.root))
-    off = chain.weighed(u, residuals) if chain is way else None
-    if any(not bool(x.isfinite().all()) for x in u) or (
+    exact = [rows for rows in laws if _has_exact(rows)]
+    if all(bool((miss <= limit * size).all()) for miss, size in misses(exact, u)):
+        return
+    std = tuple(v.sqrt() for v in root.variance)
+    for rows, (miss, size) in zip(exact, misses(exact, u, before, std), strict=True):
+        if not bool((miss <= limit * size).all()):
+            raise InfeasibleError(_explained(laws, rows, miss, size, limit, root))
+
+
+@torch.no_grad()
+def check_weighed(
+    laws: tuple[Rows, ...], u: Fields, way: Chain | Shared, residuals: Sequence[Tensor]
+) -> None:
+    """Noisy rows are weighed right, and nothing is NaN."""
+    off = way.weighed(u, residuals) if isinstance(way, Chain) else None
+    wrong = not all(math.isfinite(x.sum()) or bool(x.isfinite().all()) for x in u)
+    if wrong or (
         off is not None and not bool((off.abs() <= _weighable(laws, u, residuals[-1])).all())
     ):
         raise InfeasibleError(
@@ -149,10 +159,10 @@ def _decided_by(
 ) -> list[str]:
     """The kept rows that a row is made of."""
     shapes = [v.shape for v in root.variance]
-    lead = min(each.places(shapes) for each in laws)
+    lead = min([shared_axes(shapes), *(each.places(shapes) for each in laws)])
     at = tuple(index[:lead])
     here = tuple(each._at(at) for each in laws)
-    part = root._at(at)
+    part = Independent(root.variance)._at(at)  # whatever the directions
     joint = Joint(here, part, part, 0)
     names: list[str] = []
     number = -1

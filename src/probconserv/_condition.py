@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from . import _checks as check
-from ._audit import check_met, settled, warn_if_far
+from ._audit import check_met, check_weighed, settled, warn_if_far
 from ._convert import Distributed, Prediction, as_field
 from ._dense import Dense
 from ._engine import Shared, solve
@@ -127,7 +127,8 @@ def solved(
     square = way.square(residuals, lead)
     if audit and check.concrete(*mean):
         if not holds:
-            check_met(rows, mean, prior, way, residuals, _slack(fields))
+            check_met(rows, mean, prior, root, _slack(fields))
+        check_weighed(rows, mean, way, residuals)
         if warn:
             warn_if_far(square, mean, prior, fields)
     return Solved(rows, mean, way, square, tuple(len(shape) - lead for shape in shapes))
@@ -147,8 +148,9 @@ def audit(post: Posterior | StatePosterior) -> None:
         raise InputError(f"`post` must come from `condition`; got {type(post).__name__}.")
     fields = post.prior.parts if isinstance(post, StatePosterior) else (post.prior,)
     before, found = tuple(field.mean.double() for field in fields), post._solved
-    residuals = found.way.run(before)[1]
-    check_met(found.laws, found.mean, before, found.way, residuals, _slack(fields))
+    root = covariance_of(fields, isinstance(post, StatePosterior) and post.prior.shared)
+    check_met(found.laws, found.mean, before, root, _slack(fields))
+    check_weighed(found.laws, found.mean, found.way, found.way.run(before)[1])
     warn_if_far(found.square, found.mean, before, fields)
 
 
