@@ -177,19 +177,15 @@ class Law:
 
     def on(self, names: Sequence[str], shapes: Sequence[Sequence[int]]) -> Rows:
         """Map, value and noise laid on the fields of a state."""
-        own, maps = self._named(names), []
-        found: dict[tuple[int, ...], Sequence[int]] = {}  # shapes of rows and of their first field
-        for name, shape in zip(names, shapes, strict=True):
-            m = self._on(own[name], shape) if name in own else None
-            maps.append(m)
-            if m is not None:
-                found.setdefault(m.row_shape(shape), shape)
+        own, by_name = self._named(names), dict(zip(names, shapes, strict=True))
+        fitted = {name: self._on(m, by_name[name]) for name, m in own.items()}
+        found = {m.row_shape(by_name[name]) for name, m in fitted.items()}
         if len(found) > 1:
             raise InputError(
                 f"`{self.label}` adds rows of different shapes, {' and '.join(map(str, found))}: "
                 "its fields must agree in all axes before those that it reads."
             )
-        ((rows, shape),) = found.items()
+        (rows,), shape = found, by_name[next(iter(own))]
         self._check_values(self._at_chosen(rows, shape))
         value, noise, present = self.value, self.noise_variance, None
         if self.times is not None:
@@ -197,7 +193,7 @@ class Law:
             three = value, noise, value.new_ones(count)
             value, noise, present = (widened(self._spread(v, shape), len(rows)) for v in three)
         value, noise = widened(value, len(rows)), widened(noise, len(rows))
-        return Rows(self.label, tuple(maps), value, noise, present)
+        return Rows(self.label, tuple(fitted.get(name) for name in names), value, noise, present)
 
     def to(self, device: torch.device | str) -> "Law":
         """The same law on another device."""

@@ -247,7 +247,8 @@ class SecondDifferences(Map):
         self.a, self.b, self.c = a, b, c
 
     def apply(self, u: Tensor) -> Tensor:
-        return self.a * u[..., :-2] + self.b * u[..., 1:-1] + self.c * u[..., 2:]
+        first = torch.addcmul(self.a * u[..., :-2], self.b, u[..., 1:-1])
+        return torch.addcmul(first, self.c, u[..., 2:])
 
     def adjoint(self, v: Tensor) -> Tensor:
         return pad(self.a * v, (0, 2)) + pad(self.b * v, (1, 1)) + pad(self.c * v, (2, 0))
