@@ -129,11 +129,11 @@ class Loop(Pentadiagonal):
         return (y.square() * wide(self.inverses, y.ndim)).sum(0)
 
     def solve(self, r: Tensor) -> Tensor:
-        y = torch.stack(self._forward(r))
-        z = [*(y * wide(self.inverses, y.ndim)).unbind()]
-        near, far = self.near.unbind(), self.far.unbind()
-        for k in reversed(range(len(z) - 1)):
-            z[k] = torch.addcmul(z[k], near[k + 1], z[k + 1])
+        z, near, far = self._forward(r), self.near.unbind(), self.far.unbind()
+        for k, inverse in reversed([*enumerate(self.inverses.unbind())]):
+            z[k] = z[k] * inverse
+            if k + 1 < len(z):
+                z[k] = torch.addcmul(z[k], near[k + 1], z[k + 1])
             if k + 2 < len(z):
                 z[k] = torch.addcmul(z[k], far[k + 2], z[k + 2])
         return torch.stack(z)

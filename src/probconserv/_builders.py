@@ -204,15 +204,9 @@ def smoothness(x: ArrayLike, variance: ArrayLike, rho: float, of: str = "") -> L
     x = x.to(variance.device)
     a, c = 1 / x.diff()[:-1], 1 / x.diff()[1:]
     std = root_of(variance)
-    s0, s1, s2 = std[..., :-2], std[..., 1:-1], std[..., 2:]
-    noise_variance = (
-        (a * s0) ** 2
-        + ((a + c) * s1) ** 2
-        + (c * s2) ** 2
-        - 2 * rho * (a + c) * s1 * (a * s0 + c * s2)
-        + 2 * rho**2 * a * c * s0 * s2
-    )
-    noise = root_of(noise_variance.clamp_min(0))  # rounding, where it is 0
+    before, here, after = a * std[..., :-2], (a + c) * std[..., 1:-1], c * std[..., 2:]
+    together, alone = here - rho * (before + after), before.square() + after.square()
+    noise = root_of(torch.addcmul((1 - rho**2) * alone, together, together))
     return _law("smoothness", of, SecondDifferences(a, -(a + c), c), noise.new_zeros(()), noise)
 
 

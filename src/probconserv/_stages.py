@@ -244,7 +244,7 @@ class Banded(OneLaw):
     def shift(self, u: Fields, r: Tensor) -> Fields:
         v = self.matrix.solve(r.movedim(-1, 0).contiguous())
         along = spread(v, *self._coefficients(v.ndim)) * wide(self.moved, v.ndim)
-        own, along = u[self.field], along.movedim(0, -1)
+        own, along = u[self.field], along.movedim(0, -1).contiguous()
         return replaced(u, self.field, -along if own is None else own - along)
 
     def whiten(self, r: Tensor) -> Tensor:
@@ -264,7 +264,8 @@ class Banded(OneLaw):
     @once
     def variance(self) -> Fields:
         before, m = self.prior.variance[self.field], self.rows[0].map
-        share = (self.matrix.explained(m.a, m.b, m.c) * self.moved).movedim(0, -1)
+        share = self.matrix.explained(m.a, m.b, m.c) * self.moved
+        share = share.movedim(0, -1).contiguous()
         left = torch.addcmul(before, before, share, value=-1)
         return replaced(self.prior.variance, self.field, left)
 
