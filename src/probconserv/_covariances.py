@@ -3,7 +3,6 @@
 Fields are tuples of arrays; None stands for zeros. A covariance has `times` and `variance`.
 """
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -136,8 +135,11 @@ class Correlated(Node):
 
 def shared_axes(shapes: Sequence[Sequence[int]]) -> int:
     """How many first axes all shapes have in common."""
-    same = (len(set(sizes)) == 1 for sizes in zip(*shapes, strict=False))
-    return sum(1 for _ in itertools.takewhile(bool, same))
+    most = min(map(len, shapes))
+    for axis in range(most):
+        if any(shape[axis] != shapes[0][axis] for shape in shapes):
+            return axis
+    return most
 
 
 def _orthonormal(basis: list[Tensor]) -> Callable[[Tensor | None], Any]:
