@@ -12,7 +12,6 @@ from probconserv.paper import EXPERIMENTS, UPDATES, _trial, ablate, write_ablati
 from probconserv.paper import _ablate as ablation
 from probconserv.problems import Stefan
 
-pytestmark = pytest.mark.xdist_group("ablation")  # one process: the records are made once
 FEW = {"n": 3, "samples": 6, "times": 4, "device": "cpu"}
 
 

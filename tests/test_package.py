@@ -20,7 +20,6 @@ from probconserv.paper import EXPERIMENTS
 
 ROOT = Path(__file__).parents[1]
 IN_THE_WHEEL = {f"{name}-{model}-modern" for name in EXPERIMENTS for model in ("anp", "emulator")}
-pytestmark = pytest.mark.xdist_group("package")  # one process: the wheel is built once
 
 
 @pytest.fixture(scope="module")

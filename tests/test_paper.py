@@ -18,7 +18,6 @@ from probconserv.paper import _reproduce as paper_reproduce
 from probconserv.paper._methods import PROTOCOLS
 from probconserv.problems import Stefan
 
-pytestmark = pytest.mark.xdist_group("paper")  # one process: the cells are made once
 FEW = {"n": 3, "samples": 10}
 QUICK = FEW | {"figures": False}
 

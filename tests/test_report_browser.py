@@ -10,12 +10,9 @@ from probconserv.paper._report import report
 from probconserv.paper._tables import as_json
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = [
-    pytest.mark.xdist_group("browser"),  # one process: it is started once
-    pytest.mark.skipif(
-        CHROMIUM is None, reason="no chromium here: the report is not opened in a browser"
-    ),
-]
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="no chromium here: the report is not opened in a browser"
+)
 A4 = 688  # its width in pixels, less the margins of the page
 
 NUMBERS = """tables => tables.map(table => ({

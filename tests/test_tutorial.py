@@ -17,7 +17,6 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "tutorial.md"
 DATA = Path(iris_sample_data.path)
 SCRIPTS = ("air_temperature", "sea_surface")
-pytestmark = pytest.mark.xdist_group("tutorial")  # one process: the scripts take their time
 NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 
 
