@@ -9,6 +9,27 @@ import torch
 hypothesis.settings.register_profile("default", deadline=None, max_examples=60, derandomize=True)
 hypothesis.settings.load_profile("default")
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+TOGETHER = {  # in one process of `pytest -n`: what the tests of such a file share is made once
+    "test_ablate.py",
+    "test_package.py",
+    "test_paper.py",
+    "test_report_browser.py",
+    "test_stores_cluster.py",
+    "test_tutorial.py",
+}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Not by the mark `xdist_group`: xdist 3.8 writes it where pytest 9.2 no longer looks."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            path = nodeid.split("::")[0]
+            return path if os.path.basename(path) in TOGETHER else nodeid
+
+    return Scheduling(config, log)
 
 
 @pytest.fixture

@@ -3,11 +3,12 @@ import json
 
 import pytest
 import torch
+from commands import called
 
 import probconserv as pc
 from probconserv.data import draw
 from probconserv.models import load
-from probconserv.paper import UPDATES, ablate, write_ablation
+from probconserv.paper import EXPERIMENTS, UPDATES, _trial, ablate, write_ablation
 from probconserv.paper import _ablate as ablation
 from probconserv.problems import Stefan
 
@@ -15,8 +16,13 @@ FEW = {"n": 3, "samples": 6, "times": 4, "device": "cpu"}
 
 
 @pytest.fixture(scope="module")
-def records(tmp_path_factory):
-    return ablate(["stefan"], tmp_path_factory.mktemp("kept"), ["modern"], **FEW)
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("kept")
+
+
+@pytest.fixture(scope="module")
+def records(folder):
+    return ablate(["stefan"], folder, ["modern"], **FEW)
 
 
 def components():
@@ -82,11 +88,11 @@ def test_a_record_is_the_score_at_the_evaluation_time(records):
 
 
 def test_chunks_of_functions_do_not_change_the_scores(records, monkeypatch):
-    from probconserv.paper import _trial
-
     monkeypatch.setattr(_trial, "NUMBERS", 1)
-    again = ablate(["stefan"], None, ["modern"], **FEW)
-    for one, other in zip(records, again, strict=True):
+    trial = _trial.Trial(n=3, samples=6, times=4)
+    again = _trial.records(EXPERIMENTS["stefan"], 0.5, "modern", trial, torch.device("cpu"))
+    whole = [record for record in records if record["parameter"] == 0.5]
+    for one, other in zip(whole, again, strict=True):
         assert one["LL"] == pytest.approx(other["LL"], rel=0.05)  # each chunk draws anew
         assert one["n"] == other["n"]
 
@@ -128,6 +134,19 @@ def test_records_are_written_as_json_csv_and_tables(records, tmp_path):
     assert lines[start + 2] == "|  | stefan 0.6 | stefan 0.5 |"
     first = [f"{r['MSE']:.1e}" for r in records if r["update"] == "none"]
     assert lines[start + 4] == f"| none | {' | '.join(first)} |"
+
+
+def test_the_command_prints_what_is_kept_in_80_columns(records, folder):
+    few = ("--n", 3, "--samples", 6, "--times", 4, "--device", "cpu")
+    done = called("ablate", "stefan", "--networks", "modern", *few, "--out", folder)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].strip() == "stefan, 0.6, t = 0.05; network modern"
+    assert max(len(line) for line in lines if str(folder) not in line) <= 80
+    assert sum(line.startswith("ProbConserv (w/diff), with noise  ") for line in lines) == 2
+    assert "…" not in done.stdout
+    assert lines[-1] == str(folder / "ablation.md")
+    assert "### modern: LL" in (folder / "ablation.md").read_text()
 
 
 def test_bad_input_is_refused(tmp_path):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import xarray as xr
+from commands import called
 from test_cli import run
 
 from probconserv.cli import main
@@ -39,7 +40,7 @@ def refused(capsys, *arguments, status="1"):
 def test_one_command_makes_a_file_conserve_and_another_sees_it(source, tmp_path):
     out, picture = tmp_path / "out.nc", tmp_path / "budget.png"
     asked = (*ASKED, "--std", "u_std", "--total", "initial")
-    assert run("check", str(source), *asked).returncode == 1
+    assert called("check", source, *asked).returncode == 1
     done = run("enforce", str(source), *asked, "-o", str(out), "--plot", str(picture))
     assert done.returncode == 0, done.stderr
     assert "before: does not close" in done.stdout
@@ -61,7 +62,7 @@ def test_the_tolerance_decides_both_the_words_and_the_status(source, capsys):
 
 
 def test_a_dry_run_prints_both_budgets_and_writes_nothing(source, tmp_path):
-    done = run("enforce", str(source), *ASKED, "--std", "0.3", "--dry-run", "--minimum", "2.5")
+    done = called("enforce", source, *ASKED, "--std", "0.3", "--dry-run", "--minimum", "2.5")
     assert done.returncode == 0, done.stderr
     assert "after:  closes" in done.stdout
     assert "values of u were pushed below 2.5" in done.stdout
@@ -71,12 +72,12 @@ def test_a_dry_run_prints_both_budgets_and_writes_nothing(source, tmp_path):
 def test_rates_regions_and_blocks_are_options(source, tmp_path):
     out = tmp_path / "out.zarr"
     how = ("--inflow", "rain", "--time", "time", "--chunks", "time=2", "--workers", "1")
-    done = run("enforce", str(source), *ASKED, *how, "--std", "u_std", "-o", str(out))
+    done = called("enforce", source, *ASKED, *how, "--std", "u_std", "-o", str(out))
     assert done.returncode == 0, done.stderr
-    assert run("check", str(out), *ASKED, "--inflow", "rain").returncode == 0
-    assert run("check", str(out), *ASKED).returncode == 1
+    assert called("check", out, *ASKED, "--inflow", "rain").returncode == 0
+    assert called("check", out, *ASKED).returncode == 1
     basins = ("--regions", "basin", "--correlation", "0.5")
-    done = run("enforce", str(source), *ASKED, *basins, "--std", "u_std", "--dry-run")
+    done = called("enforce", source, *ASKED, *basins, "--std", "u_std", "--dry-run")
     assert "10 totals" in done.stdout, done.stderr
 
 
@@ -88,11 +89,11 @@ def test_a_file_of_laws_states_several_at_once(source, tmp_path):
     )
     out = tmp_path / "out.nc"
     asked = ("--laws", str(laws), "--std", "u=u_std", "v=1.5")
-    done = run("enforce", str(source), *asked, "-o", str(out))
+    done = called("enforce", source, *asked, "-o", str(out))
     assert done.returncode == 0, done.stderr
     assert "mass, summed over" in done.stdout
     assert "energy, summed over" in done.stdout
-    assert run("check", str(out), *asked).returncode == 0
+    assert called("check", out, *asked).returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -152,4 +153,4 @@ def test_processes_of_this_machine_do_the_work_and_say_nothing(source, tmp_path)
     how = ("--std", "u_std", "--chunks", "time=1", "--scheduler", "local", "-o", str(out))
     done = run("enforce", str(source), *ASKED, *how)
     assert (done.returncode, done.stderr) == (0, "")
-    assert run("check", str(out), *ASKED).returncode == 0
+    assert called("check", out, *ASKED).returncode == 0

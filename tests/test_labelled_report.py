@@ -1,7 +1,5 @@
 """What a report says of a budget is true, in the words of the field that it is about."""
 
-import subprocess
-import sys
 from itertools import pairwise
 
 import numpy as np
@@ -108,16 +106,6 @@ def test_the_report_sees_packed_values_as_a_reader_will():
     report = out.probconserv.report
     assert not report["laws"][0]["closed_after"]
     assert "u packed into integers" in report["notes"][0]
-
-
-def test_without_xarray_the_way_out_is_named():
-    code = (
-        "import sys; sys.modules['xarray'] = None; import probconserv; import probconserv.labelled"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "labelled data need xarray, which is not here; pip install 'probconserv[files]'" in (
-        done.stderr
-    )
 
 
 def test_members_that_differ_by_noise_are_taken_for_independent_points():

@@ -4,6 +4,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from commands import called
 from scipy import stats
 
 import probconserv as pc
@@ -26,6 +27,14 @@ def stefan(tmp_path_factory):
     """Both Stefan cells with all that figures need, and the folder that keeps them."""
     out = tmp_path_factory.mktemp("out")
     return out, reproduce(["stefan"], out, **FEW)
+
+
+@pytest.fixture(scope="module")
+def printed(stefan):
+    """What the command prints that draws and writes these cells."""
+    done = called("reproduce", "stefan", "--n", 3, "--samples", 10, "--out", stefan[0])
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -274,22 +283,28 @@ def test_the_published_protocol_has_dropout_on_and_n_minus_one(tmp_path):
     np.testing.assert_allclose(sure.variance, floored, rtol=1e-12)
 
 
-def test_files_hold_the_records(stefan, tmp_path):
-    _, cells = stefan
+def test_a_table_in_80_columns(printed):
+    rows = [line for line in printed.splitlines() if line.startswith("ProbConserv-ANP  ")]
+    assert len(rows) == 2
+    assert {"3.56", "1.89e-03"} < set(rows[0].split())
+    assert "…" not in printed
+
+
+def test_files_hold_the_records(stefan, printed):
+    out, cells = stefan
     records = records_of(cells)
-    write(cells, tmp_path)
-    content = json.loads((tmp_path / "results.json").read_text())
+    content = json.loads((out / "results.json").read_text())
     fronts = [record for cell in cells for record in cell.fronts]
     assert content == {"schema": 1, "records": records, "fronts": fronts, "sweep": []}
-    rows = list(csv.DictReader((tmp_path / "results.csv").read_text().splitlines()))
+    rows = list(csv.DictReader((out / "results.csv").read_text().splitlines()))
     assert [float(row["MSE"]) for row in rows] == [record["MSE"] for record in records]
-    latex = (tmp_path / "results.tex").read_text().splitlines()
+    latex = (out / "results.tex").read_text().splitlines()
     assert sum(line.endswith(r" \\") for line in latex) == len(records)
     assert latex[2].startswith("ANP & $-5.7")
     assert r"& $3.530 \, (0.000)$ &" in latex[2]
     assert latex[2].endswith(r"& $5.380 \, (0.010) \times 10^{-3}$ \\")
     assert latex[5].startswith(r"ProbConserv-ANP & $\mathbf{0}$ & $0$ &")
-    names = {path.name for path in (tmp_path / "figures").iterdir()}
+    names = {path.name for path in (out / "figures").iterdir()}
     kinds = ("profiles", "errors", "mass", "mse", "precision", "front-point", "front-crossing")
     assert names == {
         f"stefan-{value}-modern-ours-{kind}.{ending}"
@@ -297,11 +312,11 @@ def test_files_hold_the_records(stefan, tmp_path):
         for kind in kinds
         for ending in ("png", "svg")
     }
-    svg = (tmp_path / "figures" / "stefan-0.5-modern-ours-mass.svg").read_text()
+    svg = (out / "figures" / "stefan-0.5-modern-ours-mass.svg").read_text()
     assert (
         "Stefan, u* = 0.5; protocol ours, weights modern" in svg
     )  # as a comment beside the shapes
-    page = (tmp_path / "report.html").read_text()
+    page = (out / "report.html").read_text()
     assert page.count("data:image/svg+xml;base64,") == len(names) / 2
 
 

@@ -8,6 +8,7 @@ import time
 
 import pytest
 import torch
+from commands import called
 from runs import CHANGES, SMALL, Killed, killed_after, run, weights
 
 from probconserv.models import open_weights
@@ -57,7 +58,7 @@ def test_two_processes_take_the_path_of_one(tmp_path):
     options = ["--hidden", "8", "--batch", "4", "--steps", "5", "--device", "cpu", "--out"]
     command = ["-m", "probconserv", "train", "stefan", *options]
     together = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    alone = subprocess.run([sys.executable, *command, tmp_path / "one"], capture_output=True)
+    alone = called("train", "stefan", *options, tmp_path / "one")
     team = subprocess.run(
         [sys.executable, *together, *command, tmp_path / "two"], capture_output=True, text=True
     )

@@ -262,7 +262,7 @@ def test_bad_input_is_refused():
 
 def test_a_time_out_of_reach_is_refused():
     with pytest.raises(ValueError, match=r"`t` is too late for `cells`.*Take fewer cells"):
-        simulate(Diffusion(1e9), [1.0], cells=50)
+        simulate(Diffusion(1e11), [1.0], cells=4)
 
 
 def test_a_flux_that_nothing_can_follow_is_refused():

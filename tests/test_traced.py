@@ -72,21 +72,21 @@ def test_vmap_gives_what_a_loop_gives(field, law):
 
 
 @pytest.mark.parametrize(
-    ("field", "law"),
+    ("field", "law", "backend"),  # aot_eager traces it all once more, in twice the time
     [
-        ("Diagonal", "integral"),
-        ("Diagonal", "some times"),
-        ("LowRank", "cells where"),
-        ("LowRank", "noisy linear"),
-        ("bare LowRank", "two laws"),
-        ("State", "regions"),
+        ("Diagonal", "integral", "eager"),  # compiled to the end in test_condition.py
+        ("Diagonal", "some times", "aot_eager"),
+        ("LowRank", "cells where", "eager"),
+        ("LowRank", "noisy linear", "aot_eager"),
+        ("bare LowRank", "two laws", "eager"),
+        ("State", "regions", "aot_eager"),
     ],
 )
-def test_compiled_without_a_graph_break(field, law):
+def test_compiled_without_a_graph_break(field, law, backend):
     torch._dynamo.reset()
     normals = normals_for(field, law, MEAN, VARIANCE, FACTOR)
     compiled = torch.compile(
-        lambda m, v, f: step_2(field, law, m, v, f, normals), fullgraph=True, backend="aot_eager"
+        lambda m, v, f: step_2(field, law, m, v, f, normals), fullgraph=True, backend=backend
     )
     found, draws = compiled(MEAN, VARIANCE, FACTOR)
     wanted, _ = step_2(field, law, MEAN, VARIANCE, FACTOR)

@@ -3,23 +3,20 @@
 import contextlib
 import io
 import json
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import iris_sample_data
 import numpy as np
 import pytest
 import xarray as xr
+from commands import called, script
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "tutorial.md"
 DATA = Path(iris_sample_data.path)
 SCRIPTS = ("air_temperature", "sea_surface")
-pytestmark = pytest.mark.xdist_group("tutorial")  # one process: the scripts take their time
 NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 
 
@@ -28,7 +25,7 @@ def there(tmp_path_factory):
     """A folder in which both scripts have run."""
     place = tmp_path_factory.mktemp("tutorial")
     for name in SCRIPTS:
-        _python(place, ROOT / "examples" / f"{name}.py")
+        script(ROOT / "examples" / f"{name}.py", place)
     return place
 
 
@@ -45,20 +42,13 @@ def page(there):
 
 def _printed(kind, code, names):
     if kind == "sh":
-        return _python(".", "-m", *shlex.split(code.replace("\\\n", " ")))
+        program, *words = shlex.split(code.replace("\\\n", " "))
+        done = called(*words)
+        assert (program, done.returncode) == ("probconserv", 0), done.stderr
+        return done.stdout
     with contextlib.redirect_stdout(io.StringIO()) as out:
         exec(compile(code, str(PAGE), "exec"), names)
     return out.getvalue()
-
-
-def _python(place, *arguments):
-    """What Python prints, run in that folder."""
-    environment = {**os.environ, "MPLBACKEND": "Agg"}
-    done = subprocess.run(
-        [sys.executable, *arguments], cwd=place, env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def agree(said, printed):
