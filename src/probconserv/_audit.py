@@ -44,7 +44,7 @@ def settled(way: Chain | Shared, u: Fields, laws: tuple[Rows, ...]) -> tuple[Fie
         return u, True
     for _ in range(4):
         if all(bool((miss <= SETTLED * size).all()) for miss, size in misses(exact, u)):
-            break
+            return u, True
         u = way.settle(u)
     return u, False
 
@@ -120,8 +120,9 @@ def largest_move(moved: Fields, before: Fields, variance: Fields) -> float:
     """The largest change of a point of positive variance, in its standard deviations."""
     most = 0.0
     for new, old, v in zip(moved, before, variance, strict=True):
-        square = torch.where(v > 0, (new - old).square() / torch.where(v > 0, v, 1.0), 0.0)
-        most = max(most, float(square.max().sqrt()) if square.numel() else 0.0)
+        if v.numel():  # 0 / 0, and rounding / 0, where nothing can move
+            square = (new - old).square().div(v).nan_to_num(0.0, posinf=0.0)
+            most = max(most, math.sqrt(square.max()))
     return most
 
 
