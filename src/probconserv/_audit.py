@@ -101,9 +101,11 @@ def _weighable(laws: Sequence[Rows], u: Fields, residual: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def warn_if_far(square: Tensor, moved: Fields, before: Fields, prior: Sequence[Field]) -> None:
+def warn_if_far(
+    square: Tensor | None, moved: Fields, before: Fields, prior: Sequence[Field]
+) -> None:
     """A move of a point, in its standard deviations, is at most the square root of `square`."""
-    if not square.numel() or float(square.max()) <= FAR**2:
+    if square is not None and (not square.numel() or float(square.max()) <= FAR**2):
         return
     far = largest_move(moved, before, tuple(field.variance.double() for field in prior))
     if far > FAR:

@@ -123,15 +123,16 @@ def solved(
     prior = tuple(field.mean.double() for field in fields)
     way = solve(rows, root)
     mean, residuals = way.run(prior)
-    (mean, holds), lead = settled(way, mean, rows), way.lead
-    square = way.square(residuals, lead)
+    mean, holds = settled(way, mean, rows)
+    dims = tuple(len(shape) - way.lead for shape in shapes)
+    found = Solved(rows, mean, way, tuple(residuals), dims)
     if audit and check.concrete(*mean):
         if not holds:
             check_met(rows, mean, prior, root, _slack(fields))
         check_weighed(rows, mean, way, residuals)
         if warn:
-            warn_if_far(square, mean, prior, fields)
-    return Solved(rows, mean, way, square, tuple(len(shape) - lead for shape in shapes))
+            warn_if_far(found.square if way.is_simple else None, mean, prior, fields)
+    return found
 
 
 def audit(post: Posterior | StatePosterior) -> None:
@@ -150,7 +151,7 @@ def audit(post: Posterior | StatePosterior) -> None:
     before, found = tuple(field.mean.double() for field in fields), post._solved
     root = covariance_of(fields, isinstance(post, StatePosterior) and post.prior.shared)
     check_met(found.laws, found.mean, before, root, _slack(fields))
-    check_weighed(found.laws, found.mean, found.way, found.way.run(before)[1])
+    check_weighed(found.laws, found.mean, found.way, found.residuals)
     warn_if_far(found.square, found.mean, before, fields)
 
 

@@ -29,13 +29,13 @@ class Solved(Node):
         laws: tuple[Rows, ...],
         mean: Fields,
         way: Chain | Shared,
-        square: Tensor,
+        residuals: tuple[Tensor, ...],
         dims: tuple[int, ...],
     ) -> None:
-        """square: of the residuals by S^-1. dims: last axes of each field that are tied."""
+        """residuals: of every stage. dims: last axes of each field that are tied."""
         self.laws, self.mean, self.way, self.dims = laws, mean, way, dims
-        self.square = square  # (*lead)
-        self.differentiable = any(x.requires_grad for x in (*mean, square))
+        self.residuals = residuals
+        self.differentiable = any(x.requires_grad for x in (*mean, *residuals))
 
     @property
     def lead(self) -> int:
@@ -55,6 +55,11 @@ class Solved(Node):
     @once
     def _variance(self) -> Fields:
         return self.way.variance
+
+    @once
+    def square(self) -> Tensor:  # (*lead)
+        """(G mu - b)^T S^-1 (G mu - b)."""
+        return self.way.square(self.residuals, self.lead)
 
     @property
     def log_evidence(self) -> Tensor:
