@@ -2,8 +2,8 @@
 
 A member is moved by its own residual r, u - Sigma G^T lambda. The mean of the members has
 lambda = S^-1 r, the deviations from it lambda = V^-1 (V + W)^-1 r with V V = S and W W = sigma^2,
-so that the members have the mean and the covariance of the posterior without any random draw. Where
-all laws are exact W is 0 and both are the same.
+so that without shrinkage the members have the mean and the covariance of the posterior without any
+random draw. Where all laws are exact W is 0 and both are the same.
 """
 
 import math

@@ -181,7 +181,9 @@ class Posterior(Field):
         """The samples of `LowRank.from_samples`, moved: each of them obeys exact laws.
 
         Each is moved by its own residual; with noise the deviations from the mean shrink as the
-        covariance does, without random numbers.
+        covariance does, without random numbers. They do not hold the part of the variance that
+        `shrinkage` took as independent, and spread less than `variance` says: for intervals use
+        `interval`.
         """
         return members(self)
 
