@@ -120,12 +120,12 @@ def test_members_that_differ_by_noise_are_taken_for_independent_points():
     np.testing.assert_allclose(calm.u.sum("x"), 11200.0)
 
 
-def test_members_that_differ_as_wholes_are_hardly_shrunk():
+def test_members_that_differ_as_wholes_are_shrunk_by_their_number_alone():
     rng = np.random.default_rng(5)
     shared = rng.normal(0, 1, (10, 3, 1)) + rng.normal(0, 0.1, (10, 3, 2000))
     d = xr.Dataset({"u": (("member", "time", "x"), 5 + shared)})
     law = Law("u", "x", total=2000 * 5.6, measure=1.0, time="time")
     out = enforce(d, law, member="member")
-    assert out.probconserv.report["method"] == "ensemble of 10, shrinkage 0.1"
+    assert out.probconserv.report["method"] == "ensemble of 10, shrinkage 0.308"
     np.testing.assert_allclose(out.u.mean("x"), 5.6)
     assert float(abs(out.u - 5.6).max()) < 1.0

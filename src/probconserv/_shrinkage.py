@@ -17,6 +17,9 @@ from ._laws import Rows
 from ._maps import SecondDifferences, Select
 
 
+MEMBERS_PER_ROW = 4  # by simulation, benchmarks/fields.py: with fewer, chance is half of it
+
+
 def shrunk(fields: tuple[Field, ...], shared: bool, laws: Sequence[Rows]) -> tuple[Any, ...]:
     """The fields, with part of each ensemble's variance made independent.
 
@@ -66,14 +69,15 @@ def share_of_chance(spread: Tensor, alone: Tensor, count: int) -> Tensor:  # (*l
     """Of the spread of members' totals, what independent points and chance would make.
 
     spread: the variance of each total over the members. alone: the same if the points were
-    independent. count: of the members; the share is at least one over it.
+    independent. count: of the members. The share is larger the more totals there are beside them.
     """
     chance = 1 + 2 * math.sqrt(2 / (count - 1))  # of a variance from so many members
     there = alone > 0
     beside = torch.where(spread > 0, spread, torch.where(there, alone, 1.0))
     share = (chance * alone / beside).clamp_max(1)
     share = torch.where(there, share, 0.0).sum(-1) / there.sum(-1).clamp_min(1)
-    return share.clamp(1 / count, 1)
+    rows = there.sum(-1)
+    return torch.maximum(share, rows / (rows + (count - 1) / MEMBERS_PER_ROW)).clamp(1 / count, 1)
 
 
 def _with_share(field: LowRank, share: Tensor) -> LowRank:
