@@ -234,7 +234,7 @@ def test_arguments_out_of_range():
         pc.linear(X, 0.0)
     with raises(r"`space` \(4, 6\) does not fit the columns"):
         pc.linear(torch.ones(2, 28, dtype=torch.float64), 0.0, space=(4, 6))
-    with raises("a sparse `matrix` must have two axes"):
+    with raises("a sparse `matrix` must hold .* two axes"):
         pc.linear(torch.ones(2, 4, 7, dtype=torch.float64).to_sparse(), 0.0)
 
 

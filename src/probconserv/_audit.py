@@ -12,6 +12,7 @@ from ._checks import concrete
 from ._covariances import Correlated, Independent, shared_axes
 from ._engine import Chain, Shared
 from ._errors import ImplausibleWarning, InfeasibleError
+from ._factor import Factor
 from ._fields import Field
 from ._laws import Fields, Rows
 from ._stages import Joint
@@ -21,6 +22,8 @@ UNMET = 1e-8  # of its terms: an exact row that misses by more is not met
 WEIGHED = 1e-6  # of the largest residual: a noisy row that is off by more was not weighed
 FAR = 10.0  # standard deviations that no law should move a point by
 PART_OF = 1e-6  # least coefficient of a row in the expansion of another
+FOLLOWS = 1e-10  # share of its variance that a row keeps if it does not follow from others
+CONTRADICTED = 16 * torch.finfo(torch.float32).eps  # the most that values of other rows are rounded
 
 
 def misses(laws: Sequence[Rows], *fields: Fields) -> list[tuple[Tensor, Tensor]]:
@@ -68,14 +71,18 @@ def check_met(
 
     slack: what the rounding of the input may leave, as a share of a row's terms.
     """
-    limit = max(UNMET, slack)
     exact = [rows for rows in laws if _has_exact(rows)]
-    if all(bool((miss <= limit * size).all()) for miss, size in misses(exact, u)):
+    if all(bool((miss <= UNMET * size).all()) for miss, size in misses(exact, u)):
         return
     std = tuple(v.sqrt() for v in root.variance)
     for rows, (miss, size) in zip(exact, misses(exact, u, before, std), strict=True):
-        if not bool((miss <= limit * size).all()):
-            raise InfeasibleError(_explained(laws, rows, miss, size, limit, root))
+        worst = torch.where(miss > 0, miss / torch.where(size > 0, size, 1.0), 0.0)
+        worst = torch.where(worst.isnan(), torch.inf, worst)
+        if bool((worst > max(UNMET, min(slack, CONTRADICTED))).any()):
+            index = [int(i) for i in torch.unravel_index(worst.argmax(), worst.shape)]
+            others = _decided_by(laws, rows, index, root)
+            if others or bool((worst > max(UNMET, slack)).any()):
+                raise InfeasibleError(_explained(rows, miss, worst, index, others))
 
 
 @torch.no_grad()
@@ -129,22 +136,13 @@ def largest_move(moved: Fields, before: Fields, variance: Fields) -> float:
 
 
 def _explained(
-    laws: tuple[Rows, ...],
-    rows: Rows,
-    miss: Tensor,
-    size: Tensor,
-    limit: float,
-    root: Independent | Correlated,
+    rows: Rows, miss: Tensor, worst: Tensor, index: Sequence[int], others: Sequence[str]
 ) -> str:
-    worst = torch.where(miss > 0, miss / torch.where(size > 0, size, 1.0), 0.0)
-    worst = torch.where(worst.isnan(), torch.inf, worst)
-    count = int((worst > limit).sum())
-    index = [int(i) for i in torch.unravel_index(worst.argmax(), worst.shape)]
+    count = int((worst > UNMET).sum())
     text = (
         f"{count} row{'s' * (count != 1)} cannot be met: {rows.name(index)} is off by "
         f"{float(miss[tuple(index)]):.3g} ({float(worst[tuple(index)]):.1e} of its terms)."
     )
-    others = _decided_by(laws, rows, index, root)
     if others:
         return (
             f"{text} It follows from other exact rows, and contradicts them: {'; '.join(others)}. "
@@ -160,13 +158,12 @@ def _explained(
 def _decided_by(
     laws: tuple[Rows, ...], rows: Rows, index: Sequence[int], root: Independent | Correlated
 ) -> list[str]:
-    """The kept rows that a row is made of."""
+    """The exact rows that a row is made of, whatever the directions; none if it is not."""
     shapes = [v.shape for v in root.variance]
     lead = min([shared_axes(shapes), *(each.places(shapes) for each in laws)])
     at = tuple(index[:lead])
-    here = tuple(each._at(at) for each in laws)
-    part = Independent(root.variance)._at(at)  # whatever the directions
-    joint = Joint(here, part, part, 0)
+    part = Independent(root.variance)._at(at)
+    joint = Joint(tuple(each._at(at) for each in laws), part, part, 0)
     names: list[str] = []
     number = -1
     for each, tail in zip(laws, joint.tails, strict=True):
@@ -174,10 +171,16 @@ def _decided_by(
         if each is rows:
             number = len(names) + inner.index(tuple(index[lead:]))
         names += [each.name((*at, *i)) for i in inner]
-    kept = joint.factor.keep & (joint.noise == 0)
-    kept[number] = False
-    gram = joint.gram(part)
-    cross = gram[number] * kept
-    coefficients = joint.factor.solve(cross[None])[0].abs() * gram.diagonal().sqrt()
-    large = coefficients > PART_OF * coefficients.max().clamp_min(1e-300)
-    return [names[i] for i in (large & kept).nonzero()[:, 0].tolist()][:6]
+    gram, others = joint.gram(part), joint.noise == 0
+    others[number] = False
+    if not bool(others.any()):
+        return []
+    some, sizes = gram[others][:, others], gram.diagonal().sqrt()
+    factor = Factor(some, some.diagonal(), torch.zeros_like(some[0]))
+    made_of = factor.solve(gram[number, others][None])[0]
+    left = gram[number, number] - made_of @ gram[number, others]
+    if left > FOLLOWS * gram[number, number]:
+        return []
+    large = made_of.abs() * sizes[others]
+    large = large > PART_OF * large.max().clamp_min(1e-300)
+    return [names[i] for i in others.nonzero()[large, 0].tolist()][:6]

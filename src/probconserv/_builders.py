@@ -178,7 +178,7 @@ def smoothness(x: ArrayLike, variance: ArrayLike, rho: float, of: str = "") -> L
 
     With a = 1/dx_j and c = 1/dx_{j+1}, row j is a u_j - (a + c) u_{j+1} + c u_{j+2}; its noise is
     the standard deviation that it has when Step 1's points have a correlation of `rho` with their
-    neighbours. Higher `rho` smooths more.
+    neighbours. Higher `rho` smooths more. Where three neighbours have no variance it is exact.
 
     Parameters
     ----------
@@ -335,14 +335,22 @@ def _matrix(matrix: Any, space: Sequence[int] | None, batch_dims: int) -> Matrix
 def _sparse(matrix: Any) -> Tensor | None:
     """Any sparse matrix, of torch or SciPy, as a torch COO tensor; None for a dense one."""
     if hasattr(matrix, "tocoo"):
+        if matrix.ndim != 2 or matrix.dtype.kind not in "iuf":
+            raise InputError(
+                f"a sparse `matrix` must hold real numbers and have two axes, got {matrix.dtype} "
+                f"and shape {matrix.shape}."
+            )
         coo = matrix.tocoo()
         index = torch.from_numpy(np.stack([coo.row, coo.col]).astype(np.int64))
         entries = torch.from_numpy(coo.data.astype(float))
         matrix = torch.sparse_coo_tensor(index, entries, coo.shape, check_invariants=True)
     if not isinstance(matrix, Tensor) or matrix.layout == torch.strided:
         return None
-    if matrix.ndim != 2:
-        raise InputError(f"a sparse `matrix` must have two axes, got {tuple(matrix.shape)}.")
+    if matrix.ndim != 2 or not matrix.is_floating_point():
+        raise InputError(
+            f"a sparse `matrix` must hold floating-point numbers and have two axes, got "
+            f"{matrix.dtype} and shape {tuple(matrix.shape)}."
+        )
     return (matrix if matrix.is_sparse else matrix.to_sparse_coo()).coalesce()
 
 

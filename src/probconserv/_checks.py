@@ -69,7 +69,7 @@ def _from_numpy(name: str, x: ArrayLike) -> Tensor:
         x = x.data
     try:
         return torch.from_numpy(np.array(x))  # a copy: buffers of prediction loops get reused
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(
             f"`{name}` must be a tensor, an array or numbers, got {type(x).__name__}: {error}"
         ) from None
@@ -214,9 +214,12 @@ def device(name: str, index: int = 0) -> torch.device:
 def place(name: str, given: torch.device | str) -> torch.device:
     """A device that torch knows."""
     try:
-        return torch.device(given)
+        found = torch.device(given)
     except (RuntimeError, TypeError):
         raise InputError(f"`{name}` must be a device such as cpu or cuda; got {given!r}.") from None
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise InputError(f"`{name}` is {given}, but torch finds no GPU here.")
+    return found
 
 
 def shape(name: str, given: Sequence[int]) -> tuple[int, ...]:
@@ -247,14 +250,21 @@ def between(name: str, x: float, low: float, high: float) -> float:
     return float(x)
 
 
+def _is_index(i: Any) -> bool:
+    if isinstance(i, slice):
+        ends = i.start, i.stop, i.step
+        return all(isinstance(e, int | None) for e in ends) and (i.step is None or i.step > 0)
+    return isinstance(i, Integral) and not isinstance(i, bool)
+
+
 def index(given: Any, shape: Sequence[int], free: int) -> tuple[int | slice, ...]:
     """An index into the first `free` axes of a field of `shape`."""
     listed = given if isinstance(given, tuple) else (given,)
-    kinds = all(isinstance(i, slice | Integral) and not isinstance(i, bool) for i in listed)
+    kinds = all(map(_is_index, listed))
     if not kinds or len(listed) > free:
         raise InputError(
-            f"`index` must be whole numbers and slices for the first {free} axes of a field of "
-            f"shape {tuple(shape)}, those that are independent; got {given!r}."
+            f"`index` must be whole numbers and slices with steps above 0, for the first {free} "
+            f"axes of a field of shape {tuple(shape)}, those that are independent; got {given!r}."
         )
     for i, size in zip(listed, shape, strict=False):
         if not isinstance(i, slice) and not -size <= int(i) < size:

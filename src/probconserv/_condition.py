@@ -147,6 +147,8 @@ def audit(post: Posterior | StatePosterior) -> None:
     """
     if not isinstance(post, Posterior | StatePosterior):
         raise InputError(f"`post` must come from `condition`; got {type(post).__name__}.")
+    if isinstance(post, Posterior) and len(post._solved.mean) > 1:
+        raise InputError("`post` is one field of a state: audit the state instead.")
     fields = post.prior.parts if isinstance(post, StatePosterior) else (post.prior,)
     before, found = tuple(field.mean.double() for field in fields), post._solved
     root = covariance_of(fields, isinstance(post, StatePosterior) and post.prior.shared)

@@ -22,6 +22,7 @@ from ._fields import Diagonal, Field, LowRank
 from ._laws import Law, check_laws
 from ._mixture import Mixture
 from ._noise import quadrature_noise
+from ._shrinkage import shrunk
 from ._state import covariance_of
 
 MUCH = 0.25  # of a variance: a share of the quadrature rule that is worth a word
@@ -152,7 +153,9 @@ check its units.
     points = Diagonal._unchecked(mean, variance.clamp_min(0))
     check.finite("mean of the prior", mean)
     check.finite("variance of the prior", variance)
-    found = [_by_row(field, points, law.to(field.device)) for law in laws]
+    own = [law.to(field.device) for law in laws]
+    (shrunken,) = shrunk((field,), False, [law.on(("",), [field.shape]) for law in own])
+    found = [_by_row(shrunken, points, law) for law in own]
     rows = {name: _side_by_side([each[name] for each in found]) for name in found[0]}
     causes: tuple[Cause, ...] = ()
     if len(laws) == 1 and bool(rows["wrong"].any()):

@@ -110,7 +110,8 @@ class Chain(Node):
 
     def _densely(self, found: Fields, lost: Sequence[Tensor]) -> Fields:
         """Parts where next to nothing is left, with dense matrices."""
-        lead = min(rows.places([v.shape for v in found]) for rows in self.laws)
+        shapes = [v.shape for v in found]
+        lead = min([shared_axes(shapes), *(rows.places(shapes) for rows in self.laws)])
         new = [v.clone() for v in found]
         hard = torch.stack([x.flatten(lead).any(-1) for x in lost]).any(0)
         for index in hard.nonzero().tolist():

@@ -82,12 +82,22 @@ class Rows(Node):
         noise = self.map.adjoint(self.noise_variance.expand(value.shape))
         return Rows(self.label, maps, self.map.adjoint(value), noise, None)
 
+    def at_all(self, terms: Tensor, ndim: int, lead: int) -> Tensor:
+        """Numbers for each row; of a `Select` along one of the first `lead` axes at all of it.
+
+        ndim: of the field.
+        """
+        along = isinstance(self.map, Select) and ndim + self.map.axis < lead
+        return self.map.adjoint(terms) if along else terms
+
     def name(self, index: Sequence[int]) -> str:
         """A row in words, `index` into apply(u)."""
-        names = self.map.row_names
+        names, index = self.map.row_names, [int(i) for i in index]
         lead = len(index) - len(names)
-        words = [str([int(i) for i in index[:lead]])] if lead else []
-        words += [f"{name} {int(i)}" for name, i in zip(names, index[lead:], strict=True)]
+        words = [str(index[:lead])] if lead else []
+        if isinstance(self.map, Select) and not isinstance(self.map.entries, int):
+            index[lead] = self.map.entries[index[lead]]  # 0 or -1: an end
+        words += [f"{name} {i}" for name, i in zip(names, index[lead:], strict=True)]
         return f"`{self.label}`" + (f" at {', '.join(words)}" if words else "")
 
 
@@ -193,7 +203,8 @@ class Law:
             three = value, noise, value.new_ones(count)
             value, noise, present = (widened(self._spread(v, shape), len(rows)) for v in three)
         value, noise = widened(value, len(rows)), widened(noise, len(rows))
-        return Rows(self.label, tuple(fitted.get(name) for name in names), value, noise, present)
+        label = self.label if names == ("",) else f"{self.label} of {', '.join(own)}"
+        return Rows(label, tuple(fitted.get(name) for name in names), value, noise, present)
 
     def to(self, device: torch.device | str) -> "Law":
         """The same law on another device."""
@@ -305,8 +316,12 @@ def _array(u: Any) -> Tensor:
 
 def as_times(times: Times | None) -> slice | tuple[int | bool, ...] | None:
     """A slice, or whole numbers, or a truth value for each time."""
-    if times is None or isinstance(times, slice):
+    if isinstance(times, slice):
+        if not all(isinstance(i, int | None) for i in (times.start, times.stop, times.step)):
+            raise InputError(f"`times` must be a slice of whole numbers, got {times}.")
         return times
+    if times is None:
+        return None
     try:
         times = times.to_dense() if isinstance(times, Tensor) else times
         listed = times.tolist() if isinstance(times, Tensor | np.ndarray) else list(times)

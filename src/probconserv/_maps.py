@@ -112,8 +112,8 @@ class Join(Map):
         self.one = torch.ones(1, dtype=torch.float64)  # where it is, the weights will be
 
     def on(self, shape: Sequence[int]) -> Sum:
-        if not shape:
-            raise InputError("it reads the last axis of a field, and this one has none.")
+        if not shape or not shape[-1]:
+            raise InputError("it reads the last axis of a field, and this one has no points there.")
         one, inner = self.one, self.one.new_zeros(max(shape[-1] - 2, 0))
         return Sum(torch.cat([one, inner, -one]) if shape[-1] > 1 else 0 * one, 1)
 

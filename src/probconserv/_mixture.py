@@ -47,6 +47,10 @@ class Mixture(Field):
                 "`components` must be a field with the component axis first (not a mixture), "
                 f"got {type(components).__name__}. Use as_field or Diagonal(means, variances)."
             )
+        if len(components.shape) < 2 or not components.shape[0]:
+            raise InputError(
+                f"`components` must have at least one on axis 0, got {tuple(components.shape)}."
+            )
         self.event_dims = check.event_dims(event_dims, len(components.shape) - 1)
         if self.event_dims < components.event_dims:
             raise InputError(

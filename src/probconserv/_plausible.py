@@ -8,10 +8,12 @@ from torch import Tensor
 
 from ._blocks import root_of
 from ._convert import Prediction, as_field
+from ._covariances import shared_axes
 from ._dense import Dense
 from ._errors import InputError
 from ._fields import Diagonal, Field, LowRank
-from ._laws import Law, check_laws
+from ._laws import Law, Rows, check_laws
+from ._maps import Matrix, Select
 from ._mixture import Mixture
 from ._state import State
 
@@ -70,7 +72,7 @@ def _factor(fields: Sequence[Field], names: Sequence[str], laws: Sequence[Law]) 
     means, variances = zip(*(field._moments() for field in fields), strict=True)
     stds, shapes = tuple(map(root_of, variances)), [field.shape for field in fields]
     rows = [law.to(means[0].device).on(names, shapes) for law in laws]
-    batch = max(min(each.places(shapes) for each in rows) - 1, 0)
+    batch = min(shared_axes(shapes), *(_batch_axes(each, shapes) for each in rows))
     total = count = means[0].new_zeros(())
     for each in rows:
         spread = each.entrywise(1).apply(stds).square() + each.noise_variance
@@ -79,6 +81,14 @@ def _factor(fields: Sequence[Field], names: Sequence[str], laws: Sequence[Law]) 
         total = total + _over(torch.where(there, miss, 0.0), batch)
         count = count + _over(there.double(), batch)
     return (total / count.clamp_min(1)).clamp_min(1)
+
+
+def _batch_axes(rows: Rows, shapes: Sequence[Sequence[int]]) -> int:
+    """How many axes come before time; a matrix that reads several axes reads time as well."""
+    m = rows.map
+    timed = isinstance(m, Select) and isinstance(m.entries, int)
+    timed = timed or (isinstance(m, Matrix) and m.dims > 1)
+    return max(rows.places(shapes) - (not timed), 0)
 
 
 def _over(x: Tensor, batch: int) -> Tensor:

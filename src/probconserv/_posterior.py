@@ -93,6 +93,7 @@ class Solved(Node):
                     "no joint density. Use `marginal_log_prob`, or give the law noise > 0."
                 )
             terms = rows.residual(u) ** 2 / noise + (2 * math.pi * noise).log()
+            terms = rows.at_all(terms, self.mean[rows.first].ndim, self.lead)
             total = total - 0.5 * summed(terms, self.lead)
         return total
 

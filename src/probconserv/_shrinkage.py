@@ -16,7 +16,6 @@ from ._fields import Field, LowRank
 from ._laws import Rows
 from ._maps import SecondDifferences, Select
 
-
 MEMBERS_PER_ROW = 4  # by simulation, benchmarks/fields.py: with fewer, chance is half of it
 
 
@@ -84,6 +83,8 @@ def _with_share(field: LowRank, share: Tensor) -> LowRank:
     dims = len(field.shape) - share.ndim
     share = share[(..., *[None] * dims)].to(field.dtype)
     variance = field.factor.square().sum(0)
+    rounded = (4 * field.rounding * field.mean).square()  # members that are equal but for rounding
+    variance = torch.where(variance > rounded, variance, 0.0)
     other = field._with_mean(field.mean)
     other.factor, other.rest = field.factor * (1 - share).sqrt(), field.rest + share * variance
     other.bare = False

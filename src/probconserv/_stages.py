@@ -132,11 +132,8 @@ class Points(ByRow):
         return replaced(u, self.field, rows.map.put(u[self.field], own))
 
     def over(self, terms: Tensor, lead: int) -> Tensor:
-        (rows,) = self.rows
-        if self.prior.variance[self.field].ndim + rows.map.axis >= lead:
-            return super().over(terms, lead)
         start = terms.ndim - self.noise.ndim + lead
-        terms = rows.map.adjoint(terms)  # the axis is one of `lead`: rows at all of it
+        terms = self.rows[0].at_all(terms, self.prior.variance[self.field].ndim, lead)
         return terms.flatten(start) if terms.ndim > start else terms[..., None]
 
 

@@ -81,6 +81,8 @@ class State(Kept):
         if variance is not None and not isinstance(variance, Mapping):
             raise InputError("`variance` must be variances by the names of their fields.")
         own = variance or {}
+        for name in own:
+            check.choice("variance", name, samples)
         fields = {}
         for name, given in samples.items():
             array = check.as_tensor(f"samples[{name!r}]", given)

@@ -95,6 +95,8 @@ def _changed(value: Any, change: Change, before: int | None) -> Any:
 
 def save(node: Node, path: Path) -> None:
     """A safetensors file: the tensors by their place, everything else as words beside them."""
+    if path.is_dir():
+        raise InputError(f"`path`: {path} is a folder; name a file in it.")
     tensors: dict[str, Tensor] = {}
     words = json.dumps(_packed(node, "", tensors, {}))
     with complete(path) as part:
