@@ -294,10 +294,18 @@ def _thin(chain: Chain, prior: Correlated) -> bool:
         if isinstance(stage, ByRow):  # noise of rows that do not see each other is variance enough
             thin = thin & stage.exact
         u = stage.shift(u, r)
-        left = stage.residual(u, value=False).square().sum(0)  # of what the kept rows leave
-        if _any(thin | (stage.dropped & (left > ROUNDED * shared.max()))):
+        if _any(thin) or (_any(stage.dropped) and _any(stage.dropped & _moves(stage, u))):
             return True
     return False
+
+
+def _moves(stage: Stage, u: Fields) -> Tensor:
+    """Whether directions still move a row, by more than the rounding of its terms."""
+    sizes = tuple(None if x is None else x.abs() for x in u)
+    terms = [rows.entrywise(1).apply(sizes) for rows in stage.rows]
+    size = stage._flat(terms) if isinstance(stage, Joint) else terms[0]
+    left = stage.residual(u, value=False)
+    return left.square().sum(0) > ROUNDED * size.square().sum(0)
 
 
 def _single(
