@@ -130,7 +130,7 @@ def largest_move(moved: Fields, before: Fields, variance: Fields) -> float:
     most = 0.0
     for new, old, v in zip(moved, before, variance, strict=True):
         if v.numel():  # 0 / 0, and rounding / 0, where nothing can move
-            square = (new - old).square().div(v).nan_to_num(0.0, posinf=0.0)
+            square = (new - old).square_().div_(v).nan_to_num_(0.0, posinf=0.0)
             most = max(most, math.sqrt(square.max()))
     return most
 
@@ -159,7 +159,7 @@ def _decided_by(
     laws: tuple[Rows, ...], rows: Rows, index: Sequence[int], root: Independent | Correlated
 ) -> list[str]:
     """The exact rows that a row is made of, whatever the directions; none if it is not."""
-    shapes = [v.shape for v in root.variance]
+    shapes = root.shapes
     lead = min([shared_axes(shapes), *(each.places(shapes) for each in laws)])
     at = tuple(index[:lead])
     part = Independent(root.variance)._at(at)

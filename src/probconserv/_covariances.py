@@ -29,6 +29,10 @@ class Independent(Node):
     def __init__(self, variance: tuple[Tensor, ...]) -> None:
         self.variance = variance
 
+    @property
+    def shapes(self) -> list[torch.Size]:
+        return [d.shape for d in self.variance]
+
     def times(self, v: Fields) -> Fields:
         pairs = zip(self.variance, v, strict=True)
         return tuple(None if x is None else d * x for d, x in pairs)
@@ -65,6 +69,10 @@ class Correlated(Node):
         pairs = zip(self.directions, self.dims, dims, strict=True)
         found = tuple(expanded(f, old, new) for f, old, new in pairs)
         return Correlated(found, self.rest, dims, self._rounding)
+
+    @property
+    def shapes(self) -> list[torch.Size]:
+        return [f.shape[1:] for f in self.directions]
 
     @property
     def variance(self) -> tuple[Tensor, ...]:

@@ -44,7 +44,7 @@ class Chain(Node):
         self.laws, self.root = laws, root
         self.stages: tuple[Any, ...] = ()
         left: Any = root
-        shapes = [d.shape for d in root.variance]
+        shapes = root.shapes
         single = _single(laws, root, shapes, banded) if isinstance(root, Independent) else []
         for rows in single:
             assert isinstance(root, Independent)
@@ -126,7 +126,7 @@ class Chain(Node):
         """Draws about 0 of what is left."""
         root = self.root
         rest = root.rest if isinstance(root, Correlated) else root
-        shapes = [d.shape for d in root.variance]
+        shapes = root.shapes
         u: Fields = tuple(None for _ in shapes)
         if isinstance(root, Correlated):
             first, dims = root.directions[0], root.dims[0]
@@ -168,11 +168,13 @@ class Shared(Node):
 
     def __init__(self, chain: Chain, prior: Correlated, lead: int) -> None:
         self.chain, self.dims, self.lead = chain, prior.dims, lead
-        u, white = prior.directions, []
+        u, white, look = prior.directions, [], concrete(*prior.directions)
+        self.thin = False  # whether little but directions can move some row: not to be used then
         for stage in chain.stages:
             r = stage.residual(u, value=False)
             white.append(stage.over(stage.whiten(r), lead))
             u = stage.shift(u, r)
+            self.thin = self.thin or (look and _thin(stage, r, u))
         u = u if chain.is_simple else chain.settle(u, value=False)
         least = max([NOTHING, *(float(s.factor.nothing.amax()) for s in self._joints)])
         self.moved = _without_rounding(u, prior.variance, least)  # F - gain of G F^T, (R, *shape)
@@ -255,7 +257,7 @@ class Shared(Node):
 
 def solve(laws: tuple[Rows, ...], prior: Independent | Correlated) -> "Chain | Shared":
     """Fields given laws, by the way that suits them."""
-    shapes = [d.shape for d in prior.variance]
+    shapes = prior.shapes
     free = _free(laws, shapes)
     if isinstance(prior, Independent):
         return Chain(laws, prior, free)
@@ -264,9 +266,10 @@ def solve(laws: tuple[Rows, ...], prior: Independent | Correlated) -> "Chain | S
         return Chain(laws, prior.joined(free), free)
     if prior.rest is not None:
         few = sum(math.prod(rows.row_shape(shapes)[own:]) for rows in laws) <= FEW
-        chain = Chain(laws, prior.rest, free)
-        if not (_thin(chain, prior) if concrete(*prior.directions) else few):
-            return Shared(chain, prior, own)
+        if not few or concrete(*prior.directions):
+            shared = Shared(Chain(laws, prior.rest, free), prior, own)
+            if not shared.thin:
+                return shared
     return Chain(laws, prior, own)
 
 
@@ -278,25 +281,23 @@ def _free(laws: Sequence[Rows], shapes: Sequence[Sequence[int]]) -> int:
 
 def _without_rounding(moved: Fields, variance: Fields, least: float) -> tuple[Tensor, ...]:
     """Directions that are exactly 0 at points where exact rows leave nothing of the variance."""
-    pairs = zip(moved, variance, strict=True)
-    return tuple(
-        torch.where(f.detach().square().sum(0) < least * v.detach(), 0.0, f) for f, v in pairs
-    )
+    found = []
+    for f, v in zip(moved, variance, strict=True):
+        fixed = torch.linalg.vector_norm(f.detach(), dim=0).square() < least * v.detach()
+        found.append(torch.where(fixed, 0.0, f) if _any(fixed) else f)
+    return tuple(found)
 
 
-def _thin(chain: Chain, prior: Correlated) -> bool:
-    """Whether some row has next to no variance in the rest, so that only directions can move it."""
-    u = prior.directions
-    for stage in chain.stages:
-        r = stage.residual(u, value=False)
-        shared = r.square().sum(0)
-        thin = (shared > 0) & ((stage.seen <= THIN * shared) | stage.dropped)
-        if isinstance(stage, ByRow):  # noise of rows that do not see each other is variance enough
-            thin = thin & stage.exact
-        u = stage.shift(u, r)
-        if _any(thin) or (_any(stage.dropped) and _any(stage.dropped & _moves(stage, u))):
-            return True
-    return False
+def _thin(stage: Stage, r: Tensor, u: Fields) -> bool:
+    """Whether some row has next to no variance in the rest, so that only directions can move it.
+
+    r: G F^T. u: the directions that the stage leaves.
+    """
+    shared = r.square().sum(0)
+    thin = (shared > 0) & ((stage.seen <= THIN * shared) | stage.dropped)
+    if isinstance(stage, ByRow):  # noise of rows that do not see each other is variance enough
+        thin = thin & stage.exact
+    return _any(thin) or (_any(stage.dropped) and _any(stage.dropped & _moves(stage, u)))
 
 
 def _moves(stage: Stage, u: Fields) -> Tensor:
@@ -354,7 +355,7 @@ def _general(
         if alone:
             return Numbers(first, prior, root)
     if isinstance(root, Independent):
-        lead = _free(laws, [d.shape for d in root.variance])
+        lead = _free(laws, root.shapes)
     return Joint(laws, prior, root, lead)
 
 

@@ -280,7 +280,7 @@ class Joint(Stage):
         lead: int,
     ) -> None:
         """lead: how many of the first axes number the parts."""
-        shapes = [d.shape for d in root.variance]
+        shapes = root.shapes
         self.rows, self.prior = tuple(r.over(shapes, lead) for r in rows), prior
         rows, natural = self.rows, [r.row_shape(shapes) for r in self.rows]
         self.tails = tuple(tuple(shape[lead:]) for shape in natural)

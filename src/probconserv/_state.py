@@ -190,7 +190,7 @@ def _rest(field: Field) -> Tensor | None:
 
 def _rounding(field: Field, directions: Tensor) -> Tensor:
     """How far the directions can be off at each point, by rounding of what they were made of."""
-    spread = directions.square().sum(0).sqrt()
+    spread = torch.linalg.vector_norm(directions.detach(), dim=0)
     eps = torch.finfo(torch.float64).eps
     if isinstance(field, Dense):
         return 2 * math.sqrt(eps) * spread
