@@ -131,7 +131,7 @@ def solved(
             check_met(rows, mean, prior, root, _slack(fields))
         check_weighed(rows, mean, way, residuals)
         if warn:
-            warn_if_far(found.square if way.is_simple else None, mean, prior, fields)
+            warn_if_far(None if way.is_banded else found.square, mean, prior, fields)
     return found
 
 

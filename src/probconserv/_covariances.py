@@ -51,12 +51,12 @@ class Correlated(Node):
         directions: tuple[Tensor, ...],
         rest: Independent | None,
         dims: tuple[int, ...],
-        rounding: tuple[Tensor, ...],
+        rounding: tuple[tuple[float, Tensor], ...],
     ) -> None:
         """directions: F, (R, *shape) of each field. rest: D, None for 0.
 
-        dims: how many last axes of each field share a direction. rounding: of the directions, at
-        every point.
+        dims: how many last axes of each field share a direction. rounding: of the directions, a
+        share of their size and a number at every point.
         """
         self.directions, self.rest, self.dims, self._rounding = directions, rest, dims, rounding
 
@@ -110,7 +110,12 @@ class Correlated(Node):
 
     def rounding(self, rows: Rows) -> Tensor:
         """The variance of each row that the rounding of the directions alone can make."""
-        return rows.entrywise(1).apply(self._rounding).detach().square()
+        pairs = zip(self._rounding, self.directions, strict=True)
+        at = tuple(
+            torch.add(least, f.detach().square().sum(0).sqrt(), alpha=share)
+            for (share, least), f in pairs
+        )
+        return rows.entrywise(1).apply(at).detach().square()
 
     def left(self, joint: "Joint") -> Fields:
         """The variance that rows leave, as sums of squares: nothing is taken off a variance.

@@ -21,6 +21,7 @@ from ._covariances import Correlated, Independent, shared_axes
 from ._factor import NOTHING
 from ._laws import Fields, Rows
 from ._maps import Disjoint, SecondDifferences, Select, Sum
+from ._once import once
 from ._stages import Banded, ByRow, Joint, Numbers, Points, Stage, summed
 from ._tree import Node
 
@@ -90,6 +91,10 @@ class Chain(Node):
         return all(isinstance(stage, Points | Numbers) for stage in self.stages)
 
     @property
+    def is_banded(self) -> bool:
+        return any(isinstance(stage, Banded) for stage in self.stages)
+
+    @property
     def makes_variance(self) -> bool:
         """Whether `variance` is cheap and new at every call, so that nobody else holds it."""
         last = self.stages[-1]
@@ -101,7 +106,7 @@ class Chain(Node):
     @property
     def variance(self) -> Fields:
         found = self.covariance.variance
-        if any(isinstance(stage, Banded) for stage in self.stages):
+        if self.is_banded:
             pairs = zip(found, self.root.variance, strict=True)
             lost = [v < LOST * d for v, d in pairs]
             if concrete(*found) and any(map(_any, lost)):
@@ -167,32 +172,42 @@ class Shared(Node):
     is_simple = makes_variance = False
 
     def __init__(self, chain: Chain, prior: Correlated, lead: int) -> None:
-        self.chain, self.dims, self.lead = chain, prior.dims, lead
+        self.chain, self.prior, self.dims, self.lead = chain, prior, prior.dims, lead
+        self.differentiable = any(f.requires_grad for f in prior.directions)
         u, white, look = prior.directions, [], concrete(*prior.directions)
         self.thin = False  # whether little but directions can move some row: not to be used then
         for stage in chain.stages:
             r = stage.residual(u, value=False)
             white.append(stage.over(stage.whiten(r), lead))
-            u = stage.shift(u, r)
-            self.thin = self.thin or (look and _thin(stage, r, u))
-        u = u if chain.is_simple else chain.settle(u, value=False)
-        least = max([NOTHING, *(float(s.factor.nothing.amax()) for s in self._joints)])
-        self.moved = _without_rounding(u, prior.variance, least)  # F - gain of G F^T, (R, *shape)
+            dropped = look and _any(stage.dropped)
+            if dropped or stage is not chain.stages[-1]:
+                u = stage.shift(u, r)
+            self.thin = self.thin or (look and _thin(stage, r))
+            self.thin = self.thin or (dropped and _any(stage.dropped & _moves(stage, u)))
         self.white = torch.cat(white, -1).movedim(0, -2)  # W, (*lead, R, K)
         rank, count = self.white.shape[-2:]
         self.by_rows = count <= rank
         self.root, self.basis = qr_of_1_over(self.white if self.by_rows else self.white.mT)
 
-    @property
-    def _joints(self) -> list[Joint]:
-        return [s for s in self.chain.stages if isinstance(s, Joint) and s.factor.nothing.numel()]
+    @once
+    def moved(self) -> tuple[Tensor, ...]:  # (R, *shape)
+        """F - gain of G F^T."""
+        u, _ = self.chain.run(self.prior.directions, value=False)
+        u = u if self.chain.is_simple else self.chain.settle(u, value=False)
+        joints = [s.factor.nothing for s in self.chain.stages if isinstance(s, Joint)]
+        least = max([NOTHING, *(float(x.amax()) for x in joints if x.numel())])
+        return _without_rounding(u, self.prior.variance, least)
 
     def run(self, u: Fields) -> tuple[Fields, list[Tensor]]:
         """A mean of the prior moved to the laws."""
         u, residuals = self.chain.run(u)
         z = self._latent(self._over(residuals))
-        shift = self._left(self.moved).along(z)
+        shift, _ = self.chain.run(self.prior.along(z), value=False)  # not of all directions
         return tuple(x - d for x, d in zip(u, shift, strict=True)), residuals
+
+    @property
+    def is_banded(self) -> bool:
+        return self.chain.is_banded
 
     def settle(self, u: Fields, value: bool = True) -> Fields:
         return self.chain.settle(u, value)
@@ -283,21 +298,18 @@ def _without_rounding(moved: Fields, variance: Fields, least: float) -> tuple[Te
     """Directions that are exactly 0 at points where exact rows leave nothing of the variance."""
     found = []
     for f, v in zip(moved, variance, strict=True):
-        fixed = torch.linalg.vector_norm(f.detach(), dim=0).square() < least * v.detach()
+        fixed = f.detach().square().sum(0) < least * v.detach()
         found.append(torch.where(fixed, 0.0, f) if _any(fixed) else f)
     return tuple(found)
 
 
-def _thin(stage: Stage, r: Tensor, u: Fields) -> bool:
-    """Whether some row has next to no variance in the rest, so that only directions can move it.
-
-    r: G F^T. u: the directions that the stage leaves.
-    """
+def _thin(stage: Stage, r: Tensor) -> bool:
+    """Whether some row has next to no variance in the rest beside that of r = G F^T."""
     shared = r.square().sum(0)
     thin = (shared > 0) & ((stage.seen <= THIN * shared) | stage.dropped)
     if isinstance(stage, ByRow):  # noise of rows that do not see each other is variance enough
         thin = thin & stage.exact
-    return _any(thin) or (_any(stage.dropped) and _any(stage.dropped & _moves(stage, u)))
+    return _any(thin)
 
 
 def _moves(stage: Stage, u: Fields) -> Tensor:

@@ -325,7 +325,7 @@ class LowRank(Field):
 
     @property
     def variance(self) -> Tensor:  # type: ignore[override]
-        return self.rest + (self.factor**2).sum(0)
+        return self.rest + self.factor.square().sum(0)
 
     def covariance_times(self, v: ArrayLike) -> Tensor:
         v = self._factor_of(v)

@@ -146,14 +146,15 @@ def covariance_of(fields: Sequence[Field], shared: bool) -> Independent | Correl
     lead = min(len(field.shape) - field.event_dims for field in tied)
     lead = min(lead, shared_axes([field.shape for field in fields]))
     own = [_directions(field, lead) for field in fields]
-    directions = own if shared else [_padded(own, i) for i in range(len(own))]
+    alone = shared or len(own) == 1
+    directions = own if alone else [_padded(own, i) for i in range(len(own))]
     rests = [_rest(field) for field in fields]
     none = all(rest is None for rest in rests)
     wide = [
         f.new_zeros(()).expand(f.shape[1:]) if r is None else r
         for r, f in zip(rests, own, strict=True)
     ]
-    rounding = [_rounding(field, f) for field, f in zip(fields, own, strict=True)]
+    rounding = [_rounding(field) for field in fields]
     dims = tuple(len(field.shape) - lead for field in fields)
     rest = None if none else Independent(tuple(wide))
     return Correlated(tuple(directions), rest, dims, tuple(rounding))
@@ -188,11 +189,11 @@ def _rest(field: Field) -> Tensor | None:
     return None
 
 
-def _rounding(field: Field, directions: Tensor) -> Tensor:
-    """How far the directions can be off at each point, by rounding of what they were made of."""
-    spread = torch.linalg.vector_norm(directions.detach(), dim=0)
-    eps = torch.finfo(torch.float64).eps
+def _rounding(field: Field) -> tuple[float, Tensor]:
+    """How far directions are off by rounding: a share of their size, and a number at each point."""
+    eps, none = torch.finfo(torch.float64).eps, field.mean.detach().double().new_zeros(())
     if isinstance(field, Dense):
-        return 2 * math.sqrt(eps) * spread
+        return 2 * math.sqrt(eps), none.expand(field.shape)
     taken = field.rounding if isinstance(field, LowRank) else 0.0
-    return 16 * eps * spread + 2 * taken * (field.mean.double().abs() + spread)
+    own = 2 * taken * field.mean.detach().double().abs() if taken else none.expand(field.shape)
+    return 16 * eps + 2 * taken, own
