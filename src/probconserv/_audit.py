@@ -76,7 +76,7 @@ def check_met(
         return
     std = tuple(v.sqrt() for v in root.variance)
     for rows, (miss, size) in zip(exact, misses(exact, u, before, std), strict=True):
-        worst = torch.where(miss > 0, miss / torch.where(size > 0, size, 1.0), 0.0)
+        worst = torch.where(miss == 0, 0.0, miss / torch.where(size > 0, size, 1.0))
         worst = torch.where(worst.isnan(), torch.inf, worst)
         if bool((worst > max(UNMET, min(slack, CONTRADICTED))).any()):
             index = [int(i) for i in torch.unravel_index(worst.argmax(), worst.shape)]

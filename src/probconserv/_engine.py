@@ -9,7 +9,7 @@ the independent rest. Both work on tuples of arrays, one for each field of a sta
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from ._blocks import blocks, eye_like, qr_of_1_over, root_of
 from ._checks import concrete
 from ._covariances import Correlated, Independent, shared_axes
 from ._factor import NOTHING
+from ._fields import Normals
 from ._laws import Fields, Rows
 from ._maps import Disjoint, SecondDifferences, Select, Sum
 from ._once import once
@@ -31,8 +32,6 @@ NEARLY = 1e-8  # noise variance below this share of a row's own: all but exact
 THIN = 1e-8  # share of a row's variance in the rest below which directions are not split off
 ROUNDED = 1e-20  # share of a row's variance that is no more than rounding
 LOST = 1e-6  # of a variance: what is less after five diagonals is computed again, densely
-
-Normals = Callable[..., Tensor]  # standard normal numbers of a shape, with the draws on axis 0
 
 
 class Chain(Node):
@@ -172,7 +171,7 @@ class Shared(Node):
     is_simple = makes_variance = False
 
     def __init__(self, chain: Chain, prior: Correlated, lead: int) -> None:
-        self.chain, self.prior, self.dims, self.lead = chain, prior, prior.dims, lead
+        self.chain, self.prior, self.lead = chain, prior, lead
         self.differentiable = any(f.requires_grad for f in prior.directions)
         u, white, look = prior.directions, [], concrete(*prior.directions)
         self.thin = False  # whether little but directions can move some row: not to be used then
@@ -213,7 +212,7 @@ class Shared(Node):
         return self.chain.settle(u, value)
 
     def _left(self, directions: tuple[Tensor, ...]) -> Correlated:
-        return Correlated(directions, None, self.dims, ())
+        return Correlated(directions, None, self.prior.dims, ())
 
     def _over(self, residuals: Sequence[Tensor]) -> Tensor:  # (*lead, 1, K)
         lead = self.white.ndim - 2
@@ -231,7 +230,7 @@ class Shared(Node):
     def directions(self) -> tuple[Tensor, ...]:  # (R, *shape)
         """V^T (F - gain of G F^T), where V V^T is the covariance of z that is left."""
         solve, found = torch.linalg.solve_triangular, []
-        for f, dims in zip(self.moved, self.dims, strict=True):
+        for f, dims in zip(self.moved, self.prior.dims, strict=True):
             moved = blocks(f, f.shape[1:], dims)
             if self.by_rows:  # the square root of a Kalman update: V = I - W R^-1 (R^T + I)^-1 W^T
                 upper = (self.root + eye_like(self.root)).mT

@@ -101,12 +101,15 @@ class Field(Kept, ABC):
 
     def interval(self, level: float) -> tuple[Tensor, Tensor]:
         """Ends of the central interval that holds each point with probability `level`."""
-        mean, half = self.mean, self.std * _standard((1 + check_level(level)) / 2, self.mean)
+        mean, half = (
+            self.mean,
+            self.std * standard_quantile((1 + check_level(level)) / 2, self.mean),
+        )
         return mean - half, mean + half
 
     def quantile(self, p: float) -> Tensor:
         """The value that each point stays below with probability `p`."""
-        return self.mean + self.std * _standard(check_level(p, "p"), self.mean)
+        return self.mean + self.std * standard_quantile(check_level(p, "p"), self.mean)
 
     def covariance(self) -> Tensor:
         """The dense covariance over the event axes, `(*batch, *event, *event)`; large.
@@ -382,7 +385,7 @@ def check_level(level: float, name: str = "level") -> float:
     return float(level)
 
 
-def _standard(p: float, like: Tensor) -> Tensor:
+def standard_quantile(p: float, like: Tensor) -> Tensor:
     """The quantile of a standard normal number."""
     return torch.special.ndtri(torch.tensor(p, dtype=torch.float64)).to(like)
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from . import _checks as check
 from ._checks import ArrayLike
 from ._errors import InputError
-from ._fields import Diagonal, Field, Normals, _standard, check_level
+from ._fields import Diagonal, Field, Normals, check_level, standard_quantile
 
 CLOSE = 1e-12  # of the probability that a quantile asks for
 CHUNK = 1 << 15  # numbers that are worked on at a time, so that they stay in the cache
@@ -210,7 +210,7 @@ class Mixture(Field):
 
 def _tail(p: float, means: Tensor, variances: Tensor, weights: Tensor) -> Tensor:
     """The quantile `p`, at most 1/2, by Newton's method on log probability: (S, N) to (N,)."""
-    mean, away = (weights * means).sum(0), float(_standard(p, means))
+    mean, away = (weights * means).sum(0), float(standard_quantile(p, means))
     spread = (means - mean).square_().add_(variances).mul_(weights).sum(0).sqrt_()
     own = torch.add(means, variances.sqrt(), alpha=away)  # one is too low, another too high
     low, high = own.amin(0), own.amax(0)

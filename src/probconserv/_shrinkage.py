@@ -16,7 +16,7 @@ from ._fields import Field, LowRank
 from ._laws import Rows
 from ._maps import SecondDifferences, Select
 
-MEMBERS_PER_ROW = 4  # by simulation, benchmarks/fields.py: with fewer, chance is half of it
+MEMBERS_PER_ROW = 4  # with so many half is taken as independent; chosen by benchmarks/fields.py
 
 
 def shrunk(fields: tuple[Field, ...], shared: bool, laws: Sequence[Rows]) -> tuple[Any, ...]:
