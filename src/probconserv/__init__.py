@@ -6,6 +6,8 @@ A Gaussian field goes in, a law is stated, a Gaussian field comes out, and the l
 from . import data as data
 from . import models as models
 from . import problems as problems
+from ._budgets import budget as budget
+from ._budgets import cell_budgets as cell_budgets
 from ._builders import boundary as boundary
 from ._builders import cells as cells
 from ._builders import initial as initial

@@ -14,8 +14,8 @@ from ._engine import Chain, Shared
 from ._errors import ImplausibleWarning, InfeasibleError
 from ._factor import Factor
 from ._fields import Field
+from ._joint import Joint
 from ._laws import Fields, Rows
-from ._stages import Joint
 
 SETTLED = 1e-13  # of its terms: an exact row that misses by less is left alone
 UNMET = 1e-8  # of its terms: an exact row that misses by more is not met
@@ -42,6 +42,8 @@ def settled(way: Chain | Shared, u: Fields, laws: tuple[Rows, ...]) -> tuple[Fie
     """`u` with the rounding taken off its exact rows; and whether these are seen to hold."""
     if not concrete(*u):
         return (u if way.is_simple else way.settle(u)), True
+    if way.is_iterative:  # it looks at every row itself
+        return u, True
     exact = [rows for rows in laws if _has_exact(rows)]
     if all(_plainly_holds(rows, u) for rows in exact):
         return u, True

@@ -22,11 +22,12 @@ from ._dense import Dense
 from ._engine import Shared, solve
 from ._errors import DegenerateError, InputError
 from ._fields import Diagonal, Field, LowRank
+from ._joint import Joint
 from ._laws import Law, Rows, check_laws
 from ._mixture import Mixture
 from ._posterior import Posterior, Solved, StatePosterior
 from ._shrinkage import shrunk
-from ._stages import Joint, summed
+from ._stages import summed
 from ._state import State, covariance_of
 from ._tree import Node
 
@@ -131,7 +132,8 @@ def solved(
             check_met(rows, mean, prior, root, _slack(fields))
         check_weighed(rows, mean, way, residuals)
         if warn:
-            warn_if_far(None if way.is_banded else found.square, mean, prior, fields)
+            costly = way.is_banded or way.is_iterative
+            warn_if_far(None if costly else found.square, mean, prior, fields)
     return found
 
 

@@ -12,11 +12,12 @@ from torch import Tensor
 
 from ._blocks import blocks, combine, root_of
 from ._checks import concrete
+from ._fields import Normals
 from ._laws import Fields, Rows
 from ._tree import Node
 
 if TYPE_CHECKING:
-    from ._stages import Joint
+    from ._joint import Joint
 
 HALF = 0.5  # a point that loses more than this share of its variance is computed with more care
 CHUNK = 1 << 22  # numbers that are worked on at a time
@@ -36,6 +37,10 @@ class Independent(Node):
     def times(self, v: Fields) -> Fields:
         pairs = zip(self.variance, v, strict=True)
         return tuple(None if x is None else d * x for d, x in pairs)
+
+    def draw(self, normals: Normals) -> tuple[Tensor, ...]:
+        """Draws about 0."""
+        return tuple(root_of(d) * normals(*d.shape) for d in self.variance)
 
     def root(self) -> "Independent":
         return Independent(tuple(root_of(d) for d in self.variance))
@@ -107,6 +112,15 @@ class Correlated(Node):
             return product
         own = self.rest.times(v)
         return tuple(p if x is None else p + x for p, x in zip(product, own, strict=True))
+
+    def draw(self, normals: Normals) -> tuple[Tensor, ...]:
+        """Draws about 0."""
+        first, dims = self.directions[0], self.dims[0]
+        z = normals(*first.shape[1 : first.ndim - dims], first.shape[0])
+        shared = self.along(z.movedim(0, -2), (len(z),))
+        if self.rest is None:
+            return shared
+        return tuple(x + e for x, e in zip(shared, self.rest.draw(normals), strict=True))
 
     def rounding(self, rows: Rows) -> Tensor:
         """The variance of each row that the rounding of the directions alone can make."""

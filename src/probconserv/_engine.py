@@ -20,12 +20,15 @@ from ._checks import concrete
 from ._covariances import Correlated, Independent, shared_axes
 from ._factor import NOTHING
 from ._fields import Normals
+from ._iterative import Iterative
+from ._joint import Joint
 from ._laws import Fields, Rows
 from ._maps import Disjoint, SecondDifferences, Select, Sum
 from ._once import once
-from ._stages import Banded, ByRow, Joint, Numbers, Points, Stage, summed
+from ._stages import Banded, ByRow, Numbers, Points, Stage, summed
 from ._tree import Node
 
+MOST_DENSE = 512  # rows of one part up to which local ones are solved by a dense matrix
 MANY = 32  # matrices of five diagonals that are worth a loop along their rows
 FEW = 16  # joint rows up to which a traced computation takes the dense system
 NEARLY = 1e-8  # noise variance below this share of a row's own: all but exact
@@ -45,6 +48,7 @@ class Chain(Node):
         self.stages: tuple[Any, ...] = ()
         left: Any = root
         shapes = root.shapes
+        banded = banded and not _iterates(laws, shapes)
         single = _single(laws, root, shapes, banded) if isinstance(root, Independent) else []
         for rows in single:
             assert isinstance(root, Independent)
@@ -94,6 +98,10 @@ class Chain(Node):
         return any(isinstance(stage, Banded) for stage in self.stages)
 
     @property
+    def is_iterative(self) -> bool:
+        return any(isinstance(stage, Iterative) for stage in self.stages)
+
+    @property
     def makes_variance(self) -> bool:
         """Whether `variance` is cheap and new at every call, so that nobody else holds it."""
         last = self.stages[-1]
@@ -128,17 +136,7 @@ class Chain(Node):
 
     def draw(self, normals: Normals) -> Fields:
         """Draws about 0 of what is left."""
-        root = self.root
-        rest = root.rest if isinstance(root, Correlated) else root
-        shapes = root.shapes
-        u: Fields = tuple(None for _ in shapes)
-        if isinstance(root, Correlated):
-            first, dims = root.directions[0], root.dims[0]
-            z = normals(*first.shape[1 : first.ndim - dims], first.shape[0])
-            u = root.along(z.movedim(0, -2), (len(z),))
-        if rest is not None:
-            own = [root_of(d) * normals(*d.shape) for d in rest.variance]
-            u = tuple(e if x is None else x + e for x, e in zip(u, own, strict=True))
+        u = self.root.draw(normals)
         noise = [root_of(stage.noise) * normals(*stage.noise.shape) for stage in self.stages]
         return self.settle(self.run(u, noise, value=False)[0], value=False)
 
@@ -168,7 +166,7 @@ class Shared(Node):
     """
 
     stacked = ("moved",)
-    is_simple = makes_variance = False
+    is_simple = makes_variance = is_iterative = False
 
     def __init__(self, chain: Chain, prior: Correlated, lead: int) -> None:
         self.chain, self.prior, self.lead = chain, prior, lead
@@ -278,7 +276,7 @@ def solve(laws: tuple[Rows, ...], prior: Independent | Correlated) -> "Chain | S
     own = len(shapes[0]) - prior.dims[0]  # axes before those that share a direction
     if free < own:
         return Chain(laws, prior.joined(free), free)
-    if prior.rest is not None:
+    if prior.rest is not None and not _iterates(laws, shapes):
         few = sum(math.prod(rows.row_shape(shapes)[own:]) for rows in laws) <= FEW
         if not few or concrete(*prior.directions):
             shared = Shared(Chain(laws, prior.rest, free), prior, own)
@@ -315,7 +313,7 @@ def _moves(stage: Stage, u: Fields) -> Tensor:
     """Whether directions still move a row, by more than the rounding of its terms."""
     sizes = tuple(None if x is None else x.abs() for x in u)
     terms = [rows.entrywise(1).apply(sizes) for rows in stage.rows]
-    size = stage._flat(terms) if isinstance(stage, Joint) else terms[0]
+    size = stage.flat(terms) if isinstance(stage, Joint) else terms[0]
     left = stage.residual(u, value=False)
     return left.square().sum(0) > ROUNDED * size.square().sum(0)
 
@@ -367,7 +365,14 @@ def _general(
             return Numbers(first, prior, root)
     if isinstance(root, Independent):
         lead = _free(laws, root.shapes)
-    return Joint(laws, prior, root, lead)
+    return (Iterative if _iterates(laws, root.shapes) else Joint)(laws, prior, root, lead)
+
+
+def _iterates(laws: Sequence[Rows], shapes: Sequence[Sequence[int]]) -> bool:
+    """Whether rows are too many for a matrix, and local enough to do without."""
+    free = _free(laws, shapes)
+    count = sum(math.prod(rows.row_shape(shapes)[free:]) for rows in laws)
+    return count > MOST_DENSE and any(m.is_local for r in laws for m in r.maps if m is not None)
 
 
 def _any(x: Tensor) -> bool:

@@ -21,6 +21,7 @@ class Map(Node, ABC):
     dims: int  # last axes of the field that a row reads
     row_names: tuple[str, ...] = ()  # of the axes that number the rows of one place
     tensors: tuple[str, ...] = ()  # names of what it is made of
+    is_local: bool = False  # whether a row reads few points, so that rows may be many
 
     @abstractmethod
     def apply(self, u: Tensor) -> Tensor:  # (*more, *places, *space) -> (*more, *places, *rows)

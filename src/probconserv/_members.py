@@ -18,9 +18,10 @@ from ._covariances import Correlated
 from ._errors import InputError
 from ._factor import DEPENDENT, Factor
 from ._fields import LowRank
+from ._joint import Joint
 from ._maps import Select
 from ._shrinkage import shrunk
-from ._stages import Joint, minus
+from ._stages import minus
 from ._state import covariance_of
 
 if TYPE_CHECKING:

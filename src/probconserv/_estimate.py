@@ -1,0 +1,176 @@
+"""The variance after many local rows, estimated from draws.
+
+The rows take Var(l_j) off the variance of point j, where l = Sigma G^T S^-1 r and r ~ N(0, S) is
+what the rows of a draw are off by. With any weights h on the rows P near the point,
+
+    Var(l_j) = E[(l_j - h^T r_P)^2] + 2 h^T c_P - h^T S_PP h,    c = G Sigma e_j,
+
+and only the first term is left to chance. With h = S_PP^-1 c_P it is small.
+"""
+
+import itertools
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ._blocks import root_of
+from ._covariances import Correlated
+from ._laws import Fields
+from ._stencils import Grid, Offset, Stencil, read, short
+
+if TYPE_CHECKING:
+    from ._iterative import Iterative
+
+DRAWS = 32  # with weights near every point
+PLAIN_DRAWS = 128  # without
+SEED = 20_230_723  # of the draws, so that the estimate is the same each time
+TOLERANCE = 1e-8  # of the solves, beside the standard deviation of each row
+AT_ONCE = 1 << 24  # numbers that are worked on at a time
+UNSURE = 0.3  # relative error from which the mean square of the draws is surer
+
+
+class Estimate(NamedTuple):
+    """How a variance was estimated, and how well."""
+
+    solves: int
+    relative_error: float  # root mean square over all points, from the spread of the draws
+
+
+def estimated(stage: "Iterative") -> tuple[Fields, Estimate]:
+    """The variance that the rows leave at every point."""
+    matrix = stage.matrices[0]
+    near = matrix is not None and all(isinstance(m, Stencil | None) for m in stage.rows[0].maps)
+    count = DRAWS if near else PLAIN_DRAWS
+    y, r, moves = _draws(stage, count)
+    found, errors = [], []
+    for number, before in enumerate(stage.prior.variance):
+        left = (y[number] - moves[number]).square().mean(0)
+        error = left.new_full((), math.sqrt(2 / count)).expand(left.shape)
+        if near and stage.rows[0].maps[number] is not None:
+            better, chance = _near(stage, number, r, moves[number])
+            better = before - better
+            sure = math.sqrt(2 / count) * chance < UNSURE * better
+            left = torch.where(sure, better, left)
+            relative = math.sqrt(2 / count) * chance / torch.where(sure, better, 1.0)
+            error = torch.where(sure, relative, error)
+        found.append(left)
+        errors.append(error[before > 0].detach())
+    mean_square = torch.cat(errors).square().mean() if errors else torch.zeros(())
+    return tuple(found), Estimate(count, float(mean_square.sqrt()))
+
+
+def _draws(stage: "Iterative", count: int) -> tuple[Fields, Tensor, Fields]:
+    """Draws of the prior about 0, what their rows are off by, and how these move them."""
+    generator = torch.Generator(stage.noise.device).manual_seed(SEED)
+
+    def normals(*shape: int) -> Tensor:
+        how = {"dtype": torch.float64, "device": stage.noise.device}
+        return torch.randn(*shape, generator=generator, **how)
+
+    per_draw = sum(v.numel() for v in stage.prior.variance) + 8 * stage.noise.numel()
+    each: list[tuple[Fields, Tensor, Fields]] = []
+    for some in torch.arange(count).split(max(1, AT_ONCE // per_draw)):
+        n = len(some)
+        y = stage.prior.draw(lambda *shape, n=n: normals(n, *shape))
+        r = stage.residual(y, value=False) + root_of(stage.noise) * normals(n, *stage.noise.shape)
+        found = stage.solve(r, TOLERANCE * stage.diagonal.sqrt())
+        each.append((y, r, stage.prior.times(stage.adjoint(found))))
+    ys, rs, moves = zip(*each, strict=True)
+    fields = range(len(ys[0]))
+    together = [torch.cat([y[i] for y in ys]) for i in fields]
+    moved = [
+        torch.cat(
+            [
+                torch.zeros_like(y[i]) if m[i] is None else m[i]
+                for y, m in zip(ys, moves, strict=True)
+            ]
+        )
+        for i in fields
+    ]
+    return tuple(together), torch.cat(rs), tuple(moved)
+
+
+def _near(stage: "Iterative", number: int, r: Tensor, moves: Tensor) -> tuple[Tensor, Tensor]:
+    """Var(l_j) at every point of one field, and the part of it that is left to chance."""
+    m: Any = stage.rows[0].maps[number]
+    prior = stage.prior
+    rows = r[..., : math.prod(stage.tails[0])].unflatten(-1, stage.tails[0])
+    known, chance = [], []
+    size = max(1, AT_ONCE // max(1, 200 * moves[0].numel() // m.points[0]))
+    for start in range(0, m.points[0], size):
+        some = slice(start, min(start + size, m.points[0]))
+        at = (..., some, *[slice(None)] * (m.dims - 1))
+        d = (prior.rest if isinstance(prior, Correlated) else prior).variance[number][at]
+        patch = Patch(m, stage.matrices[0], some)
+        h = d * patch.weights
+        sure = d * (patch.coefficients * h).sum(0)
+        if isinstance(prior, Correlated):
+            seen = stage.rows[0].apply(prior.directions)  # G F^T, (R, *lead, *rows)
+            across, f = patch.along(h, seen), prior.directions[number][at]
+            sure = sure + (2 * f - across).mul(across).sum(0)
+        left = (moves[at] - patch.along(h, rows)).square().mean(0)
+        known.append(sure + left)
+        chance.append(left)
+    return torch.cat(known, -m.dims), torch.cat(chance, -m.dims)
+
+
+class Patch:
+    """The rows near some points of one field, and the weights S_PP^-1 g of each.
+
+    Near are the rows that read a point, and those tied to them.
+    """
+
+    def __init__(self, m: Stencil, matrix: Stencil, some: slice) -> None:
+        """some: the points of the first axis."""
+        self.map, self.matrix, self.some = m, matrix, some
+        readers = {short(m.grid, tuple(-a for a in o)): c for o, c in m.terms()}
+        steps = dict(matrix.terms())
+        self.offsets = list(readers)
+        for q, step in itertools.product(readers, steps):
+            other = short(m.grid, tuple(a + b for a, b in zip(q, step, strict=True)))
+            if other not in self.offsets:
+                self.offsets.append(other)
+        lead = steps[(0,) * m.dims].shape[: -m.dims]
+        shape = (*lead, some.stop - some.start, *m.points[1:])
+        k = len(self.offsets)
+        g = steps[(0,) * m.dims].new_zeros(k, *shape)
+        inner = g.new_zeros(k, k, *shape)
+        for a, q in enumerate(self.offsets):
+            if q in readers:
+                g[a] = self._at(readers[q], q)
+            for b, p in enumerate(self.offsets):
+                step = short(m.grid, tuple(y - x for x, y in zip(q, p, strict=True)))
+                if step in steps:
+                    inner[a, b] = self._at(steps[step], q)
+        self.coefficients, self.weights = g, _solved(inner, g)
+
+    def along(self, h: Tensor, rows: Tensor) -> Tensor:
+        """h^T r_P at every point, for rows (*more, *lead, *rows)."""
+        total: Any = 0.0
+        for offset, each in zip(self.offsets, h, strict=True):
+            total = total + each * self._at(rows, offset)
+        return total
+
+    def _at(self, rows: Tensor, offset: Offset) -> Tensor:
+        """Numbers of the rows, at the points that lie `offset` before them."""
+        some, (first, *others), m = self.some, self.map.rows, self.map
+        low, high = max(0, some.start - 3), min(first, some.stop + 3)
+        window = rows.narrow(rows.ndim - m.dims, low, high - low)
+        sizes = (some.stop - some.start, *m.points[1:])
+        grid = Grid(sizes, (high - low, *others), tuple(m.wraps))
+        return read(window, grid, (offset[0] + some.start - low, *offset[1:]))
+
+
+def _solved(inner: Tensor, g: Tensor) -> Tensor:  # (k, k, ...), (k, ...) -> (k, ...)
+    """S_PP^-1 g, with rows that are not there or cannot move left out."""
+    matrix, right = inner.movedim((0, 1), (-2, -1)), g.movedim(0, -1)
+    diagonal = matrix.diagonal(dim1=-2, dim2=-1)
+    there = diagonal > 0
+    scale = torch.where(there, torch.where(there, diagonal, 1.0).rsqrt(), 0.0)
+    matrix = matrix * scale[..., None, :] * scale[..., :, None] + (~there).double().diag_embed()
+    root, wrong = torch.linalg.cholesky_ex(matrix)
+    found = torch.cholesky_solve((right * scale)[..., None], root)[..., 0] * scale
+    found = torch.where((wrong != 0)[..., None], 0.0, found)
+    return found.movedim(-1, 0)

@@ -1,0 +1,256 @@
+"""Many local rows, one for each cell: S lambda = r by conjugate gradients, without a matrix.
+
+Each row is met to 1e-12 of its terms, which is looked at in the final fields. Gradients come by
+implicit differentiation: one more solve.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from ._covariances import Correlated, Independent
+from ._errors import DegenerateError, InfeasibleError
+from ._estimate import estimated
+from ._factor import TINY
+from ._laws import Fields, Rows
+from ._once import once
+from ._precondition import ROUGH, Scaling, Transform
+from ._stages import Together, minus
+from ._stencils import Stencil, between_rows
+
+MET = 1e-12  # of its terms: what a row may miss
+FIRST, AGAIN = 1e-12, 1e-14  # the same, of the first solve and of those that refine it
+REFINEMENTS = 4  # at most; one is always made
+LIMIT = 10_000  # iterations
+LOOK = 4  # iterations from one look at the rows to the next
+STUCK = 1e-15  # share of a direction's size that S must keep, else nothing can be moved along it
+
+
+class Iterative(Together):
+    """Rows that each read few points: all is done by products with S."""
+
+    def __init__(
+        self,
+        rows: tuple[Rows, ...],
+        prior: Independent | Correlated,
+        root: Independent | Correlated,
+        lead: int,
+    ) -> None:
+        """lead: how many of the first axes number the parts."""
+        self._bundle(rows, root.shapes, lead)
+        self.prior, self.lead = prior, lead
+        self.iterations = 0  # of the last solve
+        with torch.no_grad():
+            own = prior.rest if isinstance(prior, Correlated) and prior.rest else prior
+            parts = [r.detach() for r in self.parts(self.noise)]
+            both = list(zip(self.rows, parts, strict=True))
+            self.matrices = tuple(_matrix(r, own.variance, noise) for r, noise in both)
+            squares = [r.entrywise(2).apply(prior.variance).detach() + noise for r, noise in both]
+            self.diagonal = self.flat(squares)
+            pairs = zip(self.matrices, squares, strict=True)
+            self.inverses = tuple(_inverse(matrix, d) for matrix, d in pairs)
+        self.dropped = self.diagonal <= TINY
+
+    def product(self, v: Tensor) -> Tensor:
+        """S v, of this stage as it is."""
+        (matrix, *more), alone = self.matrices, isinstance(self.prior, Independent)
+        if matrix is None or more or not alone:
+            return _product(self, v)
+        return matrix.apply(v.unflatten(-1, self.tails[0])).flatten(-len(self.tails[0]))
+
+    def approximate(self, r: Tensor) -> Tensor:
+        """About S^-1 r."""
+        pairs = zip(self.inverses, self.parts(r), strict=True)
+        return self.flat([inverse(part) for inverse, part in pairs])
+
+    def shift(self, u: Fields, r: Tensor) -> Fields:
+        """u - Sigma G^T S^-1 r, so that each row holds; or an error."""
+        terms = self._terms(u)
+        multiplier = self.solve(r, FIRST * terms)
+        moved = minus(u, self.prior.times(self.adjoint(multiplier)))
+        with torch.no_grad():
+            start = self.residual(u, value=False) - r
+            for number in range(REFINEMENTS):
+                left = self.residual(moved, value=False) - start - self.noise * multiplier
+                terms = self._terms(moved) + terms if number == 0 else terms
+                if number and bool((left.abs() <= MET * terms).all()):
+                    return moved
+                more = self.solve(left, AGAIN * terms)
+                multiplier = multiplier + more
+                moved = minus(moved, self.prior.times(self.adjoint(more)))
+        self._refuse(left, terms)
+        return moved
+
+    def settle(self, u: Fields, value: bool) -> Fields:
+        return u
+
+    def solve(self, r: Tensor, tolerance: Tensor) -> Tensor:
+        """S^-1 r, each row to its tolerance."""
+        tensors = [t for t in _tensors(self.rows, self.prior) if t.requires_grad]
+        found: Tensor = Solve.apply(self, r, tolerance, *tensors)  # type: ignore[no-untyped-call]
+        return found
+
+    def square(self, r: Tensor, lead: int) -> Tensor:
+        found = self.solve(r, FIRST * self.diagonal.sqrt())
+        return self.over((r * found), lead).sum(-1)
+
+    @once
+    def _estimated(self) -> tuple[Fields, tuple[int, float]]:
+        return estimated(self)
+
+    @property
+    def variance(self) -> Fields:
+        return self._estimated[0]
+
+    def whiten(self, r: Tensor) -> Tensor:
+        raise DegenerateError(NO_DETERMINANT)
+
+    def log_norm(self, lead: int) -> Tensor:
+        raise DegenerateError(NO_DETERMINANT)
+
+    @torch.no_grad()
+    def _terms(self, u: Fields) -> Tensor:
+        """|b| + |G| (|u| + standard deviation): the size of what a row adds up."""
+        pairs = zip(u, self.prior.variance, strict=True)
+        sizes = tuple(v.sqrt() if x is None else x.abs() + v.sqrt() for x, v in pairs)
+        each = [r.entrywise(1).apply(sizes) + r.value.abs() for r in self.rows]
+        return self.flat(each).expand(*each[0].shape[: each[0].ndim - len(self.tails[0])], -1)
+
+    def _refuse(self, left: Tensor, terms: Tensor) -> None:
+        """An error that names the worst rows."""
+        share = torch.where(left == 0, 0.0, left.abs() / terms.clamp_min(TINY))
+        share = torch.where(share.isnan(), torch.inf, share)
+        named = []
+        for rows, part, miss in zip(
+            self.rows, self.parts(share), self.parts(left.abs()), strict=True
+        ):
+            flat = part.flatten()
+            for i in flat.topk(min(3, flat.numel())).indices.tolist():
+                if flat[i] > MET:
+                    at = [int(n) for n in torch.unravel_index(torch.tensor(i), part.shape)]
+                    own = at[part.ndim - self.lead - len(self.tails[0]) :]
+                    text = f"{rows.name(own)} by {float(miss.flatten()[i]):.2g}"
+                    named.append((float(flat[i]), text))
+        count, named = int((share > MET).sum()), sorted(named, reverse=True)[:3]
+        raise InfeasibleError(
+            f"{count} row{'s' * (count != 1)} cannot be met after {self.iterations} iterations; "
+            f"the worst are off: {'; '.join(text for _, text in named)}. Either exact rows "
+            "contradict each other, or nothing is left to move, or the variances of neighbours "
+            "differ too much. Ways out: make the values agree, give the laws `noise`, or give "
+            "the points that they read more even variances."
+        )
+
+
+NO_DETERMINANT = (
+    "laws for every cell are solved by conjugate gradients, which give no determinant: there is no "
+    "`log_evidence`, no `log_prob` and no mixture. Use `marginal_log_prob`, or fewer rows."
+)
+
+
+class Solve(torch.autograd.Function):
+    """S^-1 r. Its gradient needs one more solve, and one product with S."""
+
+    @staticmethod
+    def forward(ctx: Any, stage: Iterative, r: Tensor, tolerance: Tensor, *of: Tensor) -> Tensor:
+        found, stage.iterations = conjugate_gradients(
+            stage.product, stage.approximate, r, tolerance, stage.diagonal
+        )
+        ctx.stage, ctx.of = stage, of
+        ctx.save_for_backward(found)
+        return found
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        (found,), stage = ctx.saved_tensors, ctx.stage
+        size = (grad.square() / stage.diagonal.clamp_min(TINY)).sum(-1, keepdim=True).sqrt()
+        tolerance = FIRST * size * stage.diagonal.sqrt()
+        w, _ = conjugate_gradients(
+            stage.product, stage.approximate, grad, tolerance, stage.diagonal
+        )
+        if not ctx.of:
+            return None, w, None
+        with torch.enable_grad():
+            copies = {id(t): t.detach().requires_grad_() for t in ctx.of}
+            again = stage._map(lambda t: copies.get(id(t), t.detach()))
+            change = -(w * _product(again, found)).sum()
+        grads = torch.autograd.grad(change, list(copies.values()), allow_unused=True)
+        return None, w, None, *grads
+
+
+def conjugate_gradients(
+    product: Callable[[Tensor], Tensor],
+    approximate: Callable[[Tensor], Tensor],
+    r: Tensor,
+    tolerance: Tensor,
+    diagonal: Tensor,
+) -> tuple[Tensor, int]:
+    """S^-1 r (*more, *lead, K) for all right sides at once, and how many iterations it took.
+
+    A system stops when each of its rows is within its tolerance, or when nothing more can be moved.
+    """
+    r = r.expand(torch.broadcast_shapes(r.shape, tolerance.shape)).clone()
+    x = torch.zeros_like(r)
+    z = approximate(r)
+    p, rz = z.clone(), _dot(r, z)
+    for iteration in range(LIMIT):
+        if iteration % LOOK == 0:
+            going = (r.abs() > tolerance).any(-1, keepdim=True) & (rz > 0)
+            if not bool(going.any()):
+                break
+        q = product(p)
+        pq = _dot(p, q)
+        going = going & (pq > STUCK * _dot(p * diagonal, p))
+        step = torch.where(going, rz / pq, 0.0)
+        x.addcmul_(step, p)
+        r.addcmul_(step, q, value=-1)
+        z = approximate(r)
+        new = _dot(r, z)
+        p = torch.addcmul(z, torch.where(going, new / rz, 0.0), p)
+        rz = new
+    return x, iteration
+
+
+def _dot(x: Tensor, y: Tensor) -> Tensor:
+    return (x[..., None, :] @ y[..., :, None])[..., 0]
+
+
+def _product(stage: Iterative, v: Tensor) -> Tensor:
+    """S v, from the laws and the covariance."""
+    fields = stage.prior.times(stage.adjoint(v))
+    noise = [r.noise_variance for r in stage.rows]
+    pairs = zip(stage.rows, stage.parts(v), noise, strict=True)
+    return stage.flat([r.apply(fields) + n * part for r, part, n in pairs])
+
+
+def _matrix(rows: Rows, variance: Fields, noise: Tensor) -> Stencil | None:
+    """S of one law whose maps are stencils, from rows to rows."""
+    pairs = [(m, v.detach()) for m, v in zip(rows.maps, variance, strict=True) if m is not None]
+    maps = [m for m, _ in pairs if isinstance(m, Stencil)]
+    if len(maps) < len(pairs):
+        return None
+    return between_rows(maps, [v for _, v in pairs], noise)
+
+
+def _inverse(matrix: Stencil | None, diagonal: Tensor) -> "Scaling | Transform":
+    if matrix is not None:
+        transform = Transform(matrix)
+        if transform.roughness < ROUGH:
+            return transform
+    return Scaling(diagonal)
+
+
+def _tensors(*nodes: Any) -> list[Tensor]:
+    found: list[Tensor] = []
+
+    def keep(t: Tensor) -> Tensor:
+        found.append(t)
+        return t
+
+    for node in nodes:
+        for one in node if isinstance(node, tuple) else (node,):
+            one._map(keep)
+    return list({id(t): t for t in found}.values())

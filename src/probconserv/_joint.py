@@ -1,0 +1,103 @@
+"""Any rows on any fields: S as a dense matrix for each independent part."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ._blocks import root_of
+from ._covariances import Correlated, Independent, left_of
+from ._factor import DEPENDENT, LOG_2PI, Factor
+from ._laws import Fields, Rows
+from ._stages import Banded, Together, minus, summed
+
+
+class Joint(Together):
+    """Any rows on any fields: S is a dense (K, K) matrix for each independent part."""
+
+    stacked = ("units",)
+
+    def __init__(
+        self,
+        rows: tuple[Rows, ...],
+        prior: "Independent | Banded | Correlated",
+        root: Independent | Correlated,
+        lead: int,
+    ) -> None:
+        """lead: how many of the first axes number the parts."""
+        self._bundle(rows, root.shapes, lead)
+        self.prior = prior
+        count = self.noise.shape[-1]
+        eye = torch.eye(count, dtype=torch.float64, device=self.noise.device)
+        self.units = self.adjoint(eye.reshape(count, *[1] * lead, count))  # G^T, rows on axis 0
+        matrix = self.gram(prior)
+        before = matrix if prior is root else self.gram(root)
+        before = before.diagonal(dim1=-2, dim2=-1).detach() + self.noise.detach()
+        if isinstance(root, Correlated):
+            before = before + self.flat([root.rounding(r) for r in self.rows]) / DEPENDENT
+        self.factor = Factor(matrix + self.noise.diag_embed(), before, self.noise)
+        self.dropped, self.seen = ~self.factor.keep, self.factor.pivots
+
+    def gram(self, prior: Any) -> Tensor:  # (*lead, K, K)
+        """G Sigma G^T; of directions H H^T with H = G F^T: each row is rounded once."""
+        if not isinstance(prior, Correlated):
+            cross = prior.times(self.units)
+            found = self.flat([r.apply(cross) for r in self.rows]).movedim(0, -2)
+            return found.expand(*self.noise.shape, -1)
+        seen = prior.seen(self.units)  # (*lead, K, R)
+        own = 0.0 if prior.rest is None else self.gram(prior.rest)
+        return (seen @ seen.mT + own).expand(*self.noise.shape, -1)
+
+    def multiplier(self, r: Tensor) -> Tensor:
+        """lambda = S^-1 r."""
+        return self._each(self.factor.solve, r)
+
+    def shift(self, u: Fields, r: Tensor) -> Fields:
+        return minus(u, self.prior.times(self.adjoint(self.multiplier(r))))
+
+    def settle(self, u: Fields, value: bool) -> Fields:
+        along = self._each(self.factor.solve_exact, self.residual(u, value) * self.exact)
+        return minus(u, self.prior.times(self.adjoint(along)))
+
+    def whiten(self, r: Tensor) -> Tensor:
+        return self._each(self.factor.whiten, r)
+
+    def log_norm(self, lead: int) -> Tensor:
+        return summed(self.factor.log_det + LOG_2PI * (~self.dropped).double().sum(-1), lead)
+
+    def _each(self, work: Any, r: Tensor) -> Tensor:  # (*more, *lead, K), by work on (*lead, N, K)
+        shape = r.expand(torch.broadcast_shapes(r.shape, self.noise.shape)).shape
+        more = math.prod(shape[: len(shape) - self.noise.ndim])
+        flat = r.expand(shape).reshape(more, *self.noise.shape).movedim(0, -2)
+        return work(flat).movedim(-2, 0).reshape(shape)
+
+    @property
+    def variance(self) -> Fields:
+        if isinstance(self.prior, Correlated):
+            return self.prior.left(self)
+        if isinstance(self.prior, Banded):
+            pairs = zip(self.prior.variance, self.white(self.prior.times(self.units)), strict=True)
+            return tuple(
+                v if w is None else v - w.square().sum(-1).reshape(v.shape) for v, w in pairs
+            )
+        white = self.white(self.prior.root().times(self.units))
+        there = [w for w in white if w is not None]
+        least = torch.where(self.exact.any(-1), self.factor.nothing, 0.0)
+        left = left_of(torch.cat([*there, self.white_noise()], -2), least)
+        shares = iter(left[..., : -self.noise.shape[-1]].split([w.shape[-2] for w in there], -1))
+        pairs = zip(self.prior.variance, white, strict=True)
+        return tuple(d if w is None else d * next(shares).reshape(d.shape) for d, w in pairs)
+
+    def white(self, fields: Fields) -> list[Tensor | None]:
+        """L^-1 of fields with rows on axis 0: (K, *lead, *event) to (*lead, P, K)."""
+        lead = self.noise.ndim - 1
+
+        def one(x: Tensor) -> Tensor:
+            x = x.expand(-1, *self.noise.shape[:-1], *x.shape[1 + lead :])
+            return self.factor.whiten(x.flatten(1 + lead).movedim(0, -1))
+
+        return [None if x is None else one(x) for x in fields]
+
+    def white_noise(self) -> Tensor:  # (*lead, K, K)
+        return self.factor.whiten(root_of(self.noise).diag_embed())

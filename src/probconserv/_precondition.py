@@ -1,0 +1,139 @@
+"""Approximate inverses of S for conjugate gradients.
+
+A row of S is scaled by its diagonal. What is left is nearly the same at every row of a regular mesh
+where variances are smooth: `Transform` inverts that operator with constant coefficients, along each
+axis by its eigenvectors, or by Fourier transforms where it is a ring. Where neighbours differ much,
+`Scaling` by the diagonal alone is better.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ._factor import TINY
+from ._stencils import Offset, Stencil
+from ._tree import Node
+
+ROUGH = 0.1  # share of the scaled matrix off its constant part from which scaling alone is used
+FLAT = 1e-12  # of the largest: an eigenvalue that counts as 0
+
+
+class Scaling(Node):
+    """r / diag S."""
+
+    def __init__(self, diagonal: Tensor) -> None:  # (*lead, *rows)
+        usable = diagonal > TINY
+        self.inverse = torch.where(usable, 1 / torch.where(usable, diagonal, 1.0), 0.0)
+
+    def __call__(self, r: Tensor) -> Tensor:
+        return r * self.inverse
+
+
+class Transform(Node):
+    """The inverse of the scaled operator with constant coefficients."""
+
+    loose = ("bases",)
+
+    def __init__(self, matrix: Stencil) -> None:
+        """matrix: S from rows to rows, its coefficients (*lead, *rows)."""
+        self.dims, self.wraps = matrix.dims, matrix.wraps
+        terms = dict(matrix.terms())
+        diagonal = terms[(0,) * self.dims]
+        usable = diagonal > TINY
+        self.scale = torch.where(usable, torch.where(usable, diagonal, 1.0).rsqrt(), 0.0)
+        axes = range(-self.dims, 0)
+        couplings = [self._coupling(terms, axis) for axis in axes]
+        excess = sum(terms.values()) * self.scale.square()  # 0 in the middle of a closed mesh
+        middle = excess.flatten(-self.dims).median(-1).values.clamp_min(0)
+        symbol = middle[(..., *[None] * self.dims)]
+        bases = []
+        for axis, c in zip(axes, couplings, strict=True):
+            basis, values = self._modes(axis, c, excess)
+            bases.append(basis)
+            symbol = symbol + c * values.reshape(-1, *[1] * (-1 - axis))
+        floor = FLAT * symbol.amax(tuple(axes), keepdim=True)
+        least = torch.where(symbol > floor, symbol, math.inf).amin(tuple(axes), keepdim=True)
+        self.inverse = 1 / torch.where(symbol > floor, symbol, least)
+        self.bases = tuple(bases)
+        self.roughness = self._off(terms, couplings)
+
+    def _coupling(self, terms: dict[Offset, Tensor], axis: int) -> Tensor:  # (*lead, 1, ..., 1)
+        """How strongly neighbours along an axis are tied, on average over the pairs."""
+        step = unit(self.dims, axis)
+        every = tuple(range(-self.dims, 0))
+        if step not in terms:
+            return self.scale.new_zeros(())
+        pairs = math.prod(self.scale.shape[-self.dims :])
+        pairs = pairs if self.wraps[axis] else pairs - pairs // self.scale.shape[axis]
+        here = -terms[step] * self.scale * shifted(self.scale, axis, self.wraps[axis])
+        return (here.sum(every, keepdim=True) / max(pairs, 1)).clamp_min(0)
+
+    def _modes(self, axis: int, coupling: Tensor, excess: Tensor) -> tuple[Tensor | None, Tensor]:
+        """Eigenvectors along an axis, None for Fourier's, and eigenvalues."""
+        count = self.scale.shape[axis]
+        angles = torch.arange(count, dtype=torch.float64, device=self.scale.device)
+        if self.wraps[axis]:
+            return None, 2 - 2 * (2 * math.pi / count * angles).cos()
+        matrix = torch.diag(torch.full_like(angles, 2.0))
+        beside = torch.ones_like(angles[1:])
+        matrix = matrix - beside.diag(1) - beside.diag(-1)
+        tied = float(coupling.mean())
+        for end in (0, count - 1):  # 1: points beyond the end can move; 0: it is closed
+            open_ = float(excess.select(axis, end).mean()) / tied if tied else 1.0
+            matrix[end, end] -= 1 - min(max(open_, 0.0), 1.0)
+        values, vectors = torch.linalg.eigh(matrix)
+        return vectors, values.clamp_min(0)
+
+    def _off(self, terms: dict[Offset, Tensor], couplings: Sequence[Tensor]) -> float:
+        """Mean square of the scaled matrix off the constant part, beside its diagonal of 1."""
+        total = 0.0
+        steps = {unit(self.dims, a): a for a in range(-self.dims, 0)}
+        for step, c in terms.items():
+            if not any(step) or tuple(-s for s in step) in steps:
+                continue
+            here = c * self.scale
+            if step in steps:
+                axis = steps[step]
+                here = here * shifted(self.scale, axis, self.wraps[axis])
+                here = torch.where(here == 0, 0.0, here + couplings[axis])
+                total += 2 * float(here.square().mean())
+            else:
+                total += float((here * self.scale).square().mean())
+        return total
+
+    def __call__(self, r: Tensor) -> Tensor:
+        r = r * self.scale
+        fourier = [a for a in range(-self.dims, 0) if self.bases[a] is None]
+        sizes = [r.shape[a] for a in fourier]
+        for axis, basis in zip(range(-self.dims, 0), self.bases, strict=True):
+            r = r if basis is None else along(basis.mT, r, axis)
+        if fourier:
+            half = self.inverse.narrow(fourier[-1], 0, sizes[-1] // 2 + 1)
+            r = torch.fft.irfftn(torch.fft.rfftn(r, dim=fourier) * half, sizes, fourier)
+        else:
+            r = r * self.inverse
+        for axis, basis in zip(range(-self.dims, 0), self.bases, strict=True):
+            r = r if basis is None else along(basis, r, axis)
+        return r * self.scale
+
+
+def along(matrix: Tensor, r: Tensor, axis: int) -> Tensor:
+    """A matrix times one axis."""
+    shape = r.shape
+    flat = r.reshape(*shape[: axis % r.ndim], shape[axis], -1)
+    return (matrix @ flat).reshape(shape)
+
+
+def shifted(x: Tensor, axis: int, wraps: bool) -> Tensor:
+    """Of each row the next along an axis; 0 beyond the end, if it does not wrap."""
+    if wraps:
+        return x.roll(-1, axis)
+    count = x.shape[axis]
+    end = torch.zeros_like(x.narrow(axis, 0, 1))
+    return torch.cat([x.narrow(axis, 1, count - 1), end], axis) if count else x
+
+
+def unit(dims: int, axis: int) -> Offset:
+    return tuple(int(a == axis % dims) for a in range(dims))

@@ -1,0 +1,145 @@
+"""Maps on grids: each row reads a few points near it.
+
+Rows and points lie on grids of the same axes (time, then space). A grid of points may be longer
+than that of the rows by one, as times are than intervals and faces than cells.
+"""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from types import EllipsisType
+from typing import NamedTuple
+
+from torch import Tensor
+
+from ._errors import InputError
+from ._maps import Map, powered
+
+Offset = tuple[int, ...]
+Slices = tuple[EllipsisType | slice, ...]
+
+
+class Grid(NamedTuple):
+    """Rows and points along the same axes; a ring where an axis wraps."""
+
+    rows: tuple[int, ...]
+    points: tuple[int, ...]
+    wraps: tuple[bool, ...]
+
+    @property
+    def between_rows(self) -> "Grid":
+        return Grid(self.rows, self.rows, self.wraps)
+
+
+@lru_cache(maxsize=4096)
+def pieces(grid: Grid, offset: Offset) -> tuple[tuple[Slices, Slices], ...]:
+    """Where row i and point i + offset both are: slices of the rows and of the points."""
+    along = []
+    for rows, points, wraps, o in zip(*grid, offset, strict=True):
+        if wraps:
+            o %= points
+            both = [(slice(0, points - o), slice(o, points)), (slice(points - o, points), slice(o))]
+            along.append([pair for pair in both if pair[0].start < pair[0].stop])
+        else:
+            low, high = max(0, -o), min(rows, points - o)
+            along.append([(slice(low, high), slice(low + o, high + o))] if low < high else [])
+    return tuple(
+        ((..., *(r for r, _ in each)), (..., *(p for _, p in each)))
+        for each in itertools.product(*along)
+    )
+
+
+def read(u: Tensor, grid: Grid, offset: Offset) -> Tensor:
+    """u at the point i + offset of each row i; 0 where there is none."""
+    u = u.expand(*u.shape[: u.ndim - len(offset)], *grid.points)
+    found = u.new_zeros(*u.shape[: u.ndim - len(offset)], *grid.rows)
+    for rows, points in pieces(grid, offset):
+        found[rows] = u[points]
+    return found
+
+
+class Stencil(Map):
+    """Row i is the sum of c_o(i) u(i + o) over a few offsets o; a point beyond an end counts as 0.
+
+    `terms` are the c_o by offset, each of the size of the rows, or 1 along an axis.
+    """
+
+    loose: tuple[str, ...] = ("coefficients",)
+    is_local = True
+
+    def __init__(
+        self, grid: Grid, terms: Mapping[Offset, Tensor], row_names: tuple[str, ...]
+    ) -> None:
+        self.rows, self.points, self.wraps = grid
+        self.offsets, self.coefficients = tuple(terms), tuple(terms.values())
+        self.dims, self.row_names = len(grid.rows), row_names
+
+    @property
+    def grid(self) -> Grid:
+        return Grid(tuple(self.rows), tuple(self.points), tuple(self.wraps))
+
+    def terms(self) -> Iterator[tuple[Offset, Tensor]]:
+        """Offsets, and coefficients in full size."""
+        for offset, c in zip(self.offsets, self.coefficients, strict=True):
+            yield tuple(offset), c.expand(*c.shape[: c.ndim - self.dims], *self.rows)
+
+    def apply(self, u: Tensor) -> Tensor:
+        found = u.new_zeros(*u.shape[: u.ndim - self.dims], *self.rows)
+        for offset, c in self.terms():
+            for rows, points in pieces(self.grid, offset):
+                found[rows].addcmul_(c[rows], u[points])
+        return found
+
+    def adjoint(self, v: Tensor) -> Tensor:
+        found = v.new_zeros(*v.shape[: v.ndim - self.dims], *self.points)
+        for offset, c in self.terms():
+            for rows, points in pieces(self.grid, offset):
+                found[points].addcmul_(c[rows], v[rows])
+        return found
+
+    def entrywise(self, power: int) -> "Stencil":
+        terms = {o: powered(c, power) for o, c in zip(self.offsets, self.coefficients, strict=True)}
+        return Stencil(self.grid, terms, self.row_names)
+
+    def on(self, shape: Sequence[int]) -> "Stencil":
+        self._check(shape, self.points)
+        return self
+
+    def row_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        return (*super().row_shape(shape), *self.rows)
+
+    def _check(self, shape: Sequence[int], sizes: Sequence[int], lead: Sequence[int] = ()) -> None:
+        if tuple(shape[max(len(shape) - self.dims, 0) :]) != tuple(sizes):
+            raise InputError(
+                f"it reads a field that ends in {tuple(sizes)} (times, then space), but the field "
+                f"has shape {tuple(shape)}."
+            )
+
+
+class RowStencil(Stencil):
+    """A stencil from rows to rows, with coefficients for each part, (*lead, *rows)."""
+
+    loose = ()
+
+
+def between_rows(maps: Sequence[Stencil], variances: Sequence[Tensor], noise: Tensor) -> RowStencil:
+    """S = G D G^T + noise of independent points, from rows to rows.
+
+    S(i, i + d) is the sum of c_o(i) D(i + o) c_p(i + d) over the offsets with o - p = d: of the
+    points that both rows read.
+    """
+    own = maps[0].grid.between_rows
+    found: dict[Offset, Tensor] = {(0,) * maps[0].dims: noise}
+    for m, d in zip(maps, variances, strict=True):
+        seen = {o: c * read(d, m.grid, o) for o, c in m.terms()}
+        for (o, one), (p, other) in itertools.product(seen.items(), m.terms()):
+            step = short(own, tuple(a - b for a, b in zip(o, p, strict=True)))
+            term = one * read(other, own, step)
+            found[step] = found[step] + term if step in found else term
+    return RowStencil(own, found, maps[0].row_names)
+
+
+def short(grid: Grid, step: Offset) -> Offset:
+    """A step between rows, the short way round where an axis is a ring."""
+    triples = zip(step, grid.rows, grid.wraps, strict=True)
+    return tuple((a + n // 2) % n - n // 2 if wraps else a for a, n, wraps in triples)
