@@ -38,6 +38,9 @@ pc.Mixture([prior, prior])
 pc.LowRank.from_samples(samples=prior)
 pc.condition(pc.State(u=prior), law).mean
 pc.condition(pc.Mixture(prior), law).log_evidence
+pc.Mesh(x=None)
+pc.Mesh(x=x, periodic=1)
+pc.Mesh(x=x).gradient(post)
 post.samples(3)
 post.sample("3")
 number: float = post.mean

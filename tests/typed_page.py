@@ -124,6 +124,19 @@ def judged(prior: pc.Diagonal, law: pc.Law, truth: Tensor) -> dict[str, float]:
     return {"CE": float(scores.CE.abs().max())}
 
 
+def meshes() -> None:
+    mesh = pc.Mesh(x=x, y=[0, 1, 3], periodic="x")
+    assert_type(mesh, pc.Mesh)
+    assert_type(mesh.volumes, Tensor)
+    assert_type(mesh.face_shapes, tuple[tuple[int, ...], ...])
+    assert_type(mesh.gradient(np.ones((5, 2))), tuple[Tensor, ...])
+    assert_type(mesh.divergence(mesh.gradient(torch.ones(5, 2))), Tensor)
+    assert_type(mesh.upwind(torch.ones(5, 2), (1.0, np.ones((5, 3)))), tuple[Tensor, ...])
+    assert_type(mesh.to("cpu"), pc.Mesh)
+    assert_type(pc.Mesh.sphere([-90, 0, 90], np.linspace(0, 360, 5)).closed, bool)
+    assert_type(pc.Mesh.unstructured([1.0, 2.0], [[0, 1]], 1.0), pc.Mesh)
+
+
 def networks() -> None:
     assert_type(problems.Stefan(u_star=0.6, k_min=[0.0, 0.1]).k_min, Tensor)
     assert_type(problems.PorousMedium(np.array([1.0, 2.0])).total(0.5), Tensor)
@@ -161,5 +174,6 @@ def main(folder: Path) -> None:
     asked(post, truth)
     kept(post, folder)
     judged(prior, law, truth)
+    meshes()
     networks()
     a_step(truth.clone(), truth / 10, law)

@@ -42,6 +42,7 @@ from ._quadrature import balance as balance
 from ._state import State as State
 from .fronts import FrontPosition as FrontPosition
 from .fronts import front_position as front_position
+from .meshes import Mesh as Mesh
 from .metrics import Scores as Scores
 from .metrics import evaluate as evaluate
 from .models import load as load
