@@ -62,6 +62,21 @@ GOOD = {
         {"matrix": np.eye(5)[:2], "value": [1.0, 2.0], "noise": 0.1, "times": [0], "of": ""}
         | {"space": (5,), "batch_dims": 0},
     ),
+    "cell_budgets": (
+        pc.cell_budgets,
+        {"mesh": LINE, "t": T, "fluxes": "f", "source": np.ones((3, 5)), "velocity": 1.0}
+        | {"diffusivity": 0.1, "scheme": "centred", "noise": 0.1, "where": X >= 0, "of": "u"},
+    ),
+    "cell_budgets of known fluxes": (
+        pc.cell_budgets,
+        {"mesh": MESH, "t": T, "fluxes": FLUXES, "source": "q", "velocity": (1.0, FLUXES[1])},
+    ),
+    "budget": (
+        pc.budget,
+        {"cells": X, "t": T, "inflow": "inflow", "outflow": 1.0, "rule": "left", "noise": 0.1}
+        | {"of": "u"},
+    ),
+    "budget of a mesh": (pc.budget, {"cells": LINE, "t": T, "inflow": [1.0, 2.0]}),
     "balance": (pc.balance, {"t": T, "initial": 1.0, "inflow": T, "outflow": 0.0}),
     "condition": (pc.condition, {"field": FIELD, "laws": LAW}),
     "project": (pc.project, {"field": FIELD, "laws": pc.integral(X, 8.0)}),

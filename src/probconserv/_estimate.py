@@ -66,8 +66,8 @@ def _draws(stage: "Iterative", count: int) -> tuple[Fields, Tensor, Fields]:
     generator = torch.Generator(stage.noise.device).manual_seed(SEED)
 
     def normals(*shape: int) -> Tensor:
-        how = {"dtype": torch.float64, "device": stage.noise.device}
-        return torch.randn(*shape, generator=generator, **how)
+        device = stage.noise.device
+        return torch.randn(*shape, generator=generator, dtype=torch.float64, device=device)
 
     per_draw = sum(v.numel() for v in stage.prior.variance) + 8 * stage.noise.numel()
     each: list[tuple[Fields, Tensor, Fields]] = []
@@ -95,15 +95,16 @@ def _draws(stage: "Iterative", count: int) -> tuple[Fields, Tensor, Fields]:
 def _near(stage: "Iterative", number: int, r: Tensor, moves: Tensor) -> tuple[Tensor, Tensor]:
     """Var(l_j) at every point of one field, and the part of it that is left to chance."""
     m: Any = stage.rows[0].maps[number]
-    prior = stage.prior
+    matrix, prior = stage.matrices[0], stage.prior
+    assert matrix is not None
     rows = r[..., : math.prod(stage.tails[0])].unflatten(-1, stage.tails[0])
     known, chance = [], []
     size = max(1, AT_ONCE // max(1, 200 * moves[0].numel() // m.points[0]))
     for start in range(0, m.points[0], size):
         some = slice(start, min(start + size, m.points[0]))
-        at = (..., some, *[slice(None)] * (m.dims - 1))
-        d = (prior.rest if isinstance(prior, Correlated) else prior).variance[number][at]
-        patch = Patch(m, stage.matrices[0], some)
+        at: Any = (..., some, *[slice(None)] * (m.dims - 1))
+        d = stage.own[number][at]
+        patch = Patch(m, matrix, some)
         h = d * patch.weights
         sure = d * (patch.coefficients * h).sum(0)
         if isinstance(prior, Correlated):

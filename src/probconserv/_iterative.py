@@ -44,10 +44,16 @@ class Iterative(Together):
         self.prior, self.lead = prior, lead
         self.iterations = 0  # of the last solve
         with torch.no_grad():
-            own = prior.rest if isinstance(prior, Correlated) and prior.rest else prior
+            own = prior.rest if isinstance(prior, Correlated) else prior
+            self.own = tuple(
+                torch.zeros(shape, dtype=torch.float64, device=self.noise.device)
+                if own is None
+                else own.variance[i].detach()
+                for i, shape in enumerate(root.shapes)
+            )  # the variance of each point alone
             parts = [r.detach() for r in self.parts(self.noise)]
             both = list(zip(self.rows, parts, strict=True))
-            self.matrices = tuple(_matrix(r, own.variance, noise) for r, noise in both)
+            self.matrices = tuple(_matrix(r, self.own, noise) for r, noise in both)
             squares = [r.entrywise(2).apply(prior.variance).detach() + noise for r, noise in both]
             self.diagonal = self.flat(squares)
             pairs = zip(self.matrices, squares, strict=True)

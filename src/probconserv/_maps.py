@@ -211,6 +211,7 @@ class Matrix(Map):
     def __init__(self, matrix: Tensor, sizes: tuple[int, ...]) -> None:
         self.matrix, self.sizes, self.dims = matrix, sizes, len(sizes)
         self.loose = ("matrix",) if matrix.ndim == 2 else ()
+        self.is_local = matrix.layout != torch.strided
 
     def apply(self, u: Tensor) -> Tensor:
         return _matvec(self.matrix, u.flatten(-self.dims))

@@ -10,7 +10,9 @@ from functools import lru_cache
 from types import EllipsisType
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ._errors import InputError
 from ._maps import Map, powered
@@ -102,18 +104,97 @@ class Stencil(Map):
         return Stencil(self.grid, terms, self.row_names)
 
     def on(self, shape: Sequence[int]) -> "Stencil":
-        self._check(shape, self.points)
+        check_points(shape, self.points)
         return self
 
     def row_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         return (*super().row_shape(shape), *self.rows)
 
-    def _check(self, shape: Sequence[int], sizes: Sequence[int], lead: Sequence[int] = ()) -> None:
-        if tuple(shape[max(len(shape) - self.dims, 0) :]) != tuple(sizes):
-            raise InputError(
-                f"it reads a field that ends in {tuple(sizes)} (times, then space), but the field "
-                f"has shape {tuple(shape)}."
-            )
+    def plus(self, other: "Stencil") -> "Stencil":
+        """The sum of two maps between the same grids."""
+        terms = dict(zip(self.offsets, self.coefficients, strict=True))
+        for o, c in zip(other.offsets, other.coefficients, strict=True):
+            terms[o] = terms[o] + c if o in terms else c
+        return Stencil(self.grid, terms, self.row_names)
+
+
+def check_points(shape: Sequence[int], points: Sequence[int]) -> None:
+    if tuple(shape[max(len(shape) - len(points), 0) :]) != tuple(points):
+        raise InputError(
+            f"it reads a field that ends in {tuple(points)} (times, then space), but the field has "
+            f"shape {tuple(shape)}."
+        )
+
+
+class Listed(Map):
+    """Rows on lists of cells, one for each interval of time.
+
+    Row (n, rows[e]) reads the points (n + o, columns[e]) with values[o][n, e].
+    """
+
+    loose = ("entries", "columns", "values")
+    is_local = True
+    dims = 2
+
+    def __init__(
+        self,
+        entries: Tensor,
+        columns: Tensor,
+        values: tuple[Tensor, ...],  # for each time after the start, (N or 1, E)
+        sizes: tuple[int, int],  # how many rows and points a time has
+        row_names: tuple[str, ...],
+    ) -> None:
+        self.entries, self.columns, self.values, self.sizes = entries, columns, values, sizes
+        self.count = max(len(v) for v in values)
+        self.row_names = row_names
+
+    @property
+    def _points(self) -> tuple[int, int]:
+        return self.count + len(self.values) - 1, self.sizes[1]
+
+    def apply(self, u: Tensor) -> Tensor:
+        found = u.new_zeros(*u.shape[:-2], self.count, self.sizes[0])
+        for o, v in enumerate(self.values):
+            read = u.narrow(-2, o, self.count).index_select(-1, self.columns)
+            found = found.index_add(-1, self.entries, v * read)
+        return found
+
+    def adjoint(self, v: Tensor) -> Tensor:
+        found: list[Tensor] = []
+        for each in self.values:
+            part = v.new_zeros(*v.shape[:-1], self.sizes[1])
+            found.append(part.index_add(-1, self.columns, each * v.index_select(-1, self.entries)))
+        last = len(found) - 1
+        return torch.stack([pad(x, (0, 0, o, last - o)) for o, x in enumerate(found)]).sum(0)
+
+    def entrywise(self, power: int) -> "Listed":
+        values = tuple(powered(v, power) for v in self.values)
+        return Listed(self.entries, self.columns, values, self.sizes, self.row_names)
+
+    def plus(self, other: "Listed") -> "Listed":
+        """The sum of two maps of as many times."""
+        count = max(self.count, other.count)
+        values = tuple(
+            torch.cat([a.expand(count, -1), b.expand(count, -1)], -1)
+            for a, b in zip(self.values, other.values, strict=True)
+        )
+        entries = torch.cat([self.entries, other.entries])
+        columns = torch.cat([self.columns, other.columns])
+        return Listed(entries, columns, values, self.sizes, self.row_names).merged()
+
+    def merged(self) -> "Listed":
+        """With one entry for each pair of row and column."""
+        flat, place = (self.entries * self.sizes[1] + self.columns).unique(return_inverse=True)
+        values = tuple(v.new_zeros(len(v), len(flat)).index_add(-1, place, v) for v in self.values)
+        rows, columns = flat.div(self.sizes[1], rounding_mode="floor"), flat % self.sizes[1]
+        return Listed(rows, columns, values, self.sizes, self.row_names)
+
+    def on(self, shape: Sequence[int]) -> "Listed":
+        check_points(shape, self._points)
+        return self
+
+    def row_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        return (*super().row_shape(shape), self.count, self.sizes[0])
 
 
 class RowStencil(Stencil):
