@@ -18,6 +18,7 @@ from torch import Tensor
 from ._blocks import blocks, eye_like, qr_of_1_over, root_of
 from ._checks import concrete
 from ._covariances import Correlated, Independent, shared_axes
+from ._estimate import Estimate
 from ._factor import NOTHING
 from ._fields import Normals
 from ._iterative import Iterative
@@ -27,6 +28,7 @@ from ._maps import Disjoint, SecondDifferences, Select, Sum
 from ._once import once
 from ._stages import Banded, ByRow, Numbers, Points, Stage, summed
 from ._tree import Node
+from ._tridiagonal import Tridiagonal, chained
 
 MOST_DENSE = 512  # rows of one part up to which local ones are solved by a dense matrix
 MANY = 32  # matrices of five diagonals that are worth a loop along their rows
@@ -48,7 +50,7 @@ class Chain(Node):
         self.stages: tuple[Any, ...] = ()
         left: Any = root
         shapes = root.shapes
-        banded = banded and not _iterates(laws, shapes)
+        banded = banded and not _many(laws, shapes)
         single = _single(laws, root, shapes, banded) if isinstance(root, Independent) else []
         for rows in single:
             assert isinstance(root, Independent)
@@ -100,6 +102,12 @@ class Chain(Node):
     @property
     def is_iterative(self) -> bool:
         return any(isinstance(stage, Iterative) for stage in self.stages)
+
+    @property
+    def estimate(self) -> Estimate | None:
+        """How `variance` was estimated; None where it is exact."""
+        last = self.stages[-1]
+        return last.estimate if isinstance(last, Iterative) else None
 
     @property
     def makes_variance(self) -> bool:
@@ -167,6 +175,7 @@ class Shared(Node):
 
     stacked = ("moved",)
     is_simple = makes_variance = is_iterative = False
+    estimate = None
 
     def __init__(self, chain: Chain, prior: Correlated, lead: int) -> None:
         self.chain, self.prior, self.lead = chain, prior, lead
@@ -276,7 +285,8 @@ def solve(laws: tuple[Rows, ...], prior: Independent | Correlated) -> "Chain | S
     own = len(shapes[0]) - prior.dims[0]  # axes before those that share a direction
     if free < own:
         return Chain(laws, prior.joined(free), free)
-    if prior.rest is not None and not _iterates(laws, shapes):
+    alone = not _many(laws, shapes) or chained(laws, shapes, free)
+    if prior.rest is not None and alone:
         few = sum(math.prod(rows.row_shape(shapes)[own:]) for rows in laws) <= FEW
         if not few or concrete(*prior.directions):
             shared = Shared(Chain(laws, prior.rest, free), prior, own)
@@ -365,10 +375,14 @@ def _general(
             return Numbers(first, prior, root)
     if isinstance(root, Independent):
         lead = _free(laws, root.shapes)
-    return (Iterative if _iterates(laws, root.shapes) else Joint)(laws, prior, root, lead)
+    if not _many(laws, root.shapes):
+        return Joint(laws, prior, root, lead)
+    if isinstance(root, Independent) and chained(laws, root.shapes, lead):
+        return Tridiagonal(laws, prior, root, lead)
+    return Iterative(laws, prior, root, lead)
 
 
-def _iterates(laws: Sequence[Rows], shapes: Sequence[Sequence[int]]) -> bool:
+def _many(laws: Sequence[Rows], shapes: Sequence[Sequence[int]]) -> bool:
     """Whether rows are too many for a matrix, and local enough to do without."""
     free = _free(laws, shapes)
     count = sum(math.prod(rows.row_shape(shapes)[free:]) for rows in laws)

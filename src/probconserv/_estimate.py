@@ -38,8 +38,8 @@ class Estimate(NamedTuple):
     relative_error: float  # root mean square over all points, from the spread of the draws
 
 
-def estimated(stage: "Iterative") -> tuple[Fields, Estimate]:
-    """The variance that the rows leave at every point."""
+def estimated(stage: "Iterative") -> tuple[Fields, int, float]:
+    """The variance that the rows leave at every point, with the entries of `Estimate`."""
     matrix = stage.matrices[0]
     near = matrix is not None and all(isinstance(m, Stencil | None) for m in stage.rows[0].maps)
     count = DRAWS if near else PLAIN_DRAWS
@@ -58,7 +58,7 @@ def estimated(stage: "Iterative") -> tuple[Fields, Estimate]:
         found.append(left)
         errors.append(error[before > 0].detach())
     mean_square = torch.cat(errors).square().mean() if errors else torch.zeros(())
-    return tuple(found), Estimate(count, float(mean_square.sqrt()))
+    return tuple(found), count, float(mean_square.sqrt())
 
 
 def _draws(stage: "Iterative", count: int) -> tuple[Fields, Tensor, Fields]:

@@ -72,14 +72,20 @@ class Factor(Node):
         """The same for exact rows alone, where r is 0 at the others."""
         if self.order is None:
             return self.solve(r)
-        white = self.whiten(r) * self.exact.gather(-1, self.order)[..., None, :]
+        return self.back(self.whiten(r) * self.exact.gather(-1, self.order)[..., None, :])
+
+    def back(self, white: Tensor) -> Tensor:  # (*lead, N, K) -> (*lead, N, K)
+        """L^-T of it."""
         return self._unsorted(torch.linalg.solve_triangular(self.root.mT, white.mT, upper=True).mT)
 
+    def in_rows(self, white: Tensor) -> Tensor:
+        """What `whiten` gives, in the order of the rows."""
+        if self.order is None:
+            return white
+        return white.gather(-1, self.order.argsort(-1)[..., None, :].expand(white.shape))
+
     def _unsorted(self, found: Tensor) -> Tensor:
-        if self.order is not None:
-            back = self.order.argsort(-1)[..., None, :].expand(found.shape)
-            found = found.gather(-1, back)
-        return found * self.scale[..., None, :]
+        return self.in_rows(found) * self.scale[..., None, :]
 
     def _sorted(self, r: Tensor) -> Tensor:
         r = r * self.scale[..., None, :]

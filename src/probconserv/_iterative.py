@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from ._covariances import Correlated, Independent
 from ._errors import DegenerateError, InfeasibleError
-from ._estimate import estimated
+from ._estimate import Estimate, estimated
 from ._factor import TINY
 from ._laws import Fields, Rows
 from ._once import once
@@ -104,12 +104,16 @@ class Iterative(Together):
         return self.over((r * found), lead).sum(-1)
 
     @once
-    def _estimated(self) -> tuple[Fields, tuple[int, float]]:
+    def _estimated(self) -> tuple[Fields, int, float]:
         return estimated(self)
 
     @property
     def variance(self) -> Fields:
         return self._estimated[0]
+
+    @property
+    def estimate(self) -> Estimate:
+        return Estimate(*self._estimated[1:])
 
     def whiten(self, r: Tensor) -> Tensor:
         raise DegenerateError(NO_DETERMINANT)

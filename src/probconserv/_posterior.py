@@ -10,6 +10,7 @@ from . import _checks as check
 from ._checks import ArrayLike
 from ._engine import Chain, Shared
 from ._errors import DegenerateError
+from ._estimate import Estimate
 from ._fields import Field, Normals, random_normals
 from ._laws import Fields, Rows
 from ._maps import Select
@@ -142,6 +143,14 @@ class Posterior(Field):
         found = self._solved.variance[self._number]
         return found.to(self.dtype, copy=not self._solved.way.makes_variance)
 
+    @property
+    def variance_estimate(self) -> Estimate | None:
+        """How many solves `variance` was estimated from and how well; None where it is exact.
+
+        Laws for every cell have no exact variance: that would take a solve for each point.
+        """
+        return self._solved.way.estimate
+
     def _moments(self) -> tuple[Tensor, Tensor]:
         solved = self._solved
         return solved.mean[self._number], solved.variance[self._number]
@@ -189,7 +198,8 @@ class Posterior(Field):
         return members(self)
 
     def __repr__(self) -> str:
-        return f"{super().__repr__()[:-1]}, given {', '.join(self.laws)})"
+        about = ", variance estimated" if self._solved.way.is_iterative else ""
+        return f"{super().__repr__()[:-1]}, given {', '.join(self.laws)}{about})"
 
 
 class StatePosterior(State):
