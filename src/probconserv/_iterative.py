@@ -42,7 +42,7 @@ class Iterative(Together):
         """lead: how many of the first axes number the parts."""
         self._bundle(rows, root.shapes, lead)
         self.prior, self.lead = prior, lead
-        self.iterations = 0  # of the last solve
+        self.iterations = 0  # of the last update, with its refinements
         with torch.no_grad():
             own = prior.rest if isinstance(prior, Correlated) else prior
             self.own = tuple(
@@ -74,7 +74,7 @@ class Iterative(Together):
 
     def shift(self, u: Fields, r: Tensor) -> Fields:
         """u - Sigma G^T S^-1 r, so that each row holds; or an error."""
-        terms = self._terms(u)
+        terms, self.iterations = self._terms(u), 0
         multiplier = self.solve(r, FIRST * terms)
         moved = minus(u, self.prior.times(self.adjoint(multiplier)))
         with torch.no_grad():
@@ -165,9 +165,10 @@ class Solve(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, stage: Iterative, r: Tensor, tolerance: Tensor, *of: Tensor) -> Tensor:
-        found, stage.iterations = conjugate_gradients(
+        found, count = conjugate_gradients(
             stage.product, stage.approximate, r, tolerance, stage.diagonal
         )
+        stage.iterations += count
         ctx.stage, ctx.of = stage, of
         ctx.save_for_backward(found)
         return found
