@@ -12,7 +12,7 @@ from probconserv.__main__ import main as first_main
 from probconserv._progress import track
 from probconserv.figures import _problems as pictures_of_problems
 from probconserv.figures import problem_figure, save
-from probconserv.problems import PROBLEMS, simulate
+from probconserv.problems import BOXES, PROBLEMS, simulate
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def run(*arguments, **environment):
 def test_problems_are_listed_whole_in_80_columns():
     listed = run("problems")
     assert listed.returncode == 0, listed.stderr
-    for name, problem in PROBLEMS.items():
+    for name, problem in (PROBLEMS | BOXES).items():
         (line,) = (
             line for line in listed.stdout.splitlines() if line.strip().startswith(f"{name} ")
         )

@@ -23,7 +23,7 @@ from rich.table import Table
 from . import __version__, cli_files
 from ._errors import ProbConservError
 from .metrics import best
-from .problems import PROBLEMS, ClosedForm, Problem
+from .problems import BOXES, PROBLEMS, ClosedForm, Family, Problem
 
 app = App(
     name="probconserv",
@@ -48,6 +48,7 @@ def problems(*, plot: Path | None = None) -> None:
     console = Console()
     console.print(_table("Closed form", closed, console.width))
     console.print(_table("Finite volumes (simulate)", others, console.width))
+    console.print(_table("In more dimensions (from Python)", list(BOXES.values()), console.width))
     if plot is not None:
         _draw(plot, closed)
 
@@ -327,7 +328,7 @@ _COLUMNS = (
 )
 
 
-def _table(title: str, problems: Sequence[type[Problem]], width: int) -> Table:
+def _table(title: str, problems: Sequence[type[Family]], width: int) -> Table:
     table = Table(
         title=title,
         title_justify="left",

@@ -1,16 +1,19 @@
 """The equations: exact solutions, conserved totals and fronts, one equation per file.
 
-A new file is found by itself: `PROBLEMS` holds every problem of this folder by its name.
+A new file is found by itself: by their names `PROBLEMS` holds every problem of this folder on an
+interval, and `BOXES` every one in more dimensions.
 """
 
 import pkgutil
 from importlib import import_module
-from typing import get_args
+from typing import TypeVar, get_args
 
 from .. import _checks as check
+from ._box import Box as Box
 from ._diffusive import Diffusive as Diffusive
 from ._problem import ClosedForm as ClosedForm
 from ._problem import Difficulty as Difficulty
+from ._problem import Family as Family
 from ._problem import Grid as Grid
 from ._problem import Parameter as Parameter
 from ._problem import Problem as Problem
@@ -19,9 +22,12 @@ from ._problem import parametric as parametric
 from ._simulate import Simulation as Simulation
 from ._simulate import simulate as simulate
 from .advection import Advection as Advection
+from .barenblatt import Barenblatt as Barenblatt
 from .burgers import Burgers as Burgers
 from .diffusion import Diffusion as Diffusion
+from .drift import Drift as Drift
 from .general_stefan import GeneralStefan as GeneralStefan
+from .linear_flow import LinearFlow as LinearFlow
 from .pme import PorousMedium as PorousMedium
 from .stefan import Stefan as Stefan
 from .super_slow import SuperSlow as SuperSlow
@@ -34,23 +40,27 @@ FACTS = (
 )
 
 
-def _found() -> dict[str, type[Problem]]:
+Kind = TypeVar("Kind", bound=Family)
+
+
+def _found(kind: type[Kind]) -> dict[str, type[Kind]]:
     """Closed forms first, from easy to hard."""
     modules = [import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__)]
     found = [
         cls
         for module in modules
         for cls in vars(module).values()
-        if isinstance(cls, type) and issubclass(cls, Problem) and cls.__module__ == module.__name__
+        if isinstance(cls, type) and issubclass(cls, kind) and cls.__module__ == module.__name__
     ]
-    whole = [cls for cls in found if cls not in (Problem, ClosedForm, Diffusive) and _whole(cls)]
+    bases = (Problem, ClosedForm, Diffusive, Box)
+    whole = [cls for cls in found if cls not in bases and _whole(cls)]
     order = sorted(
         whole, key=lambda p: (not issubclass(p, ClosedForm), LEVELS.index(p.difficulty), p.name)
     )
     return {problem.name: problem for problem in order}
 
 
-def _whole(problem: type[Problem]) -> bool:
+def _whole(problem: type[Family]) -> bool:
     """A problem that says all that it must; one that does not is refused by name."""
     for word in FACTS:
         if not hasattr(problem, word):
@@ -59,7 +69,8 @@ def _whole(problem: type[Problem]) -> bool:
     return True
 
 
-PROBLEMS: dict[str, type[Problem]] = _found()
+PROBLEMS = _found(Problem)
+BOXES = _found(Box)
 
 
 def find(name: str) -> type[Problem]:

@@ -38,3 +38,13 @@ def broadcast(name: str, x: Tensor, other_name: str, other: Tensor) -> None:
             f"`{name}` of shape {tuple(x.shape)} does not broadcast with `{other_name}` of shape "
             f"{tuple(other.shape)}."
         ) from None
+
+
+def spans(name: str, x: Tensor, low: float, high: float, what: str) -> None:
+    """x goes from low to high, up to rounding."""
+    slack = 8 * torch.finfo(x.dtype).eps * max(abs(low), abs(high))
+    if concrete(x) and not (abs(x[0] - low) <= slack and abs(x[-1] - high) <= slack):
+        raise InputError(
+            f"`{name}` must span {what}, from {low:g} to {high:g}; it goes from {float(x[0]):.6g} "
+            f"to {float(x[-1]):.6g}."
+        )

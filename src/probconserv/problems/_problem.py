@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -36,12 +37,12 @@ class Grid(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Problem:
-    """An equation with its domain, initial and boundary conditions, for one or many parameters.
+class Family:
+    """An equation for one or many parameters.
 
-    The fields of a subclass are its parameters, numbers or tensors of any shape. They, t and x
-    broadcast elementwise; `problem[index]` indexes the parameters, so that n of them and T times
-    make `problem[:, None].total(t)`.
+    The fields of a subclass are its parameters, numbers or tensors of any shape. They, t and the
+    places broadcast elementwise; `problem[index]` indexes the parameters, so that n of them and T
+    times make `problem[:, None].total(t)`. A field annotated as `int` is a choice, not a parameter.
     """
 
     name: ClassVar[str]  # in the command line and in files
@@ -54,7 +55,7 @@ class Problem:
     time_range: ClassVar[tuple[float, float]]
     difficulty: ClassVar[Difficulty]
     example: ClassVar[tuple[float, float]]  # a parameter and a time that show it, for pictures
-    periodic: ClassVar[bool] = False
+    periodic: ClassVar[bool] = False  # along every axis
 
     def __post_init__(self) -> None:
         like, of = None, ""
@@ -71,7 +72,7 @@ class Problem:
     def __getitem__(self, index: Any) -> Self:
         """The problem with indexed parameters, broadcast to one shape; numbers stay as they are."""
         shape = self.shape
-        return self._with(
+        return self._changed(
             {k: p.expand(shape)[index] if p.ndim else p for k, p in self._parameters().items()}
         )
 
@@ -84,26 +85,18 @@ class Problem:
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
         """The problem with its parameters moved or converted, as `torch.Tensor.to` does it."""
-        return self._with({name: p.to(*args, **kwargs) for name, p in self._parameters().items()})
+        return self._changed(
+            {name: p.to(*args, **kwargs) for name, p in self._parameters().items()}
+        )
 
     @property
     def differentiable(self) -> bool:
         return any(p.requires_grad for p in self._parameters().values())
 
-    def initial(self, x: ArrayLike) -> Tensor:
-        """u(0, x)."""
-        problem, (x,) = self._ready(x=x)
-        return problem._initial(x).expand(torch.broadcast_shapes(self.shape, x.shape))
-
-    def boundary(self, t: ArrayLike) -> tuple[Tensor, Tensor]:
-        """u at the left and at the right end of the domain."""
-        problem, (t,) = self._ready(t=t)
-        shape = torch.broadcast_shapes(self.shape, t.shape)
-        left, right = problem._boundary(t)
-        return left.expand(shape), right.expand(shape)
-
     def _parameters(self) -> dict[str, Tensor]:
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        """The fields that are parameters."""
+        fields = [f.name for f in dataclasses.fields(self) if f.type is not int]
+        return {name: getattr(self, name) for name in fields}
 
     @classmethod
     def _constants(cls) -> dict[str, float]:
@@ -115,15 +108,20 @@ class Problem:
         return cast(dict[str, float], others)
 
     @classmethod
-    def _with(cls, parameters: dict[str, Tensor]) -> Self:
-        """The problem with these parameters, which are known to be right."""
+    def _with(cls, fields: Mapping[str, Tensor | int]) -> Self:
+        """The problem with these fields, which are known to be right."""
         problem = object.__new__(cls)
-        for name, value in parameters.items():
+        for name, value in fields.items():
             object.__setattr__(problem, name, value)
         return problem
 
+    def _changed(self, parameters: Mapping[str, Tensor]) -> Self:
+        """The problem with these parameters and its own choices."""
+        choices = [f.name for f in dataclasses.fields(self) if f.type is int]
+        return self._with({**parameters, **{name: getattr(self, name) for name in choices}})
+
     def _ready(self, **given: ArrayLike) -> tuple[Self, list[Tensor]]:
-        """The problem, and t >= 0 and x inside the domain as tensors, all of one kind.
+        """The problem, and t >= 0 and places inside the domain as tensors, all of one kind.
 
         Numbers take the dtype and device of what is not a number.
         """
@@ -137,16 +135,32 @@ class Problem:
             if name == "t":
                 check.finite("t", found, 0.0, "The equation starts at t = 0.")
             else:
-                inputs.inside("x", found, *self.domain, f"the domain of {self.name}")
-        cut = {"t": (0.0, None), "x": self.domain}  # what rounding put outside
-        values = [v.clamp(*cut[name]) for name, v in zip(given, tensors, strict=True)]
+                inputs.inside(name, found, *self.domain, f"the domain of {self.name}")
+        limits = [(0.0, None) if name == "t" else self.domain for name in given]
+        values = [v.clamp(*ends) for ends, v in zip(limits, tensors, strict=True)]  # rounding
         return self._like(tensors[0]), values
 
     def _like(self, tensor: Tensor) -> Self:
         """The problem with parameters that are numbers of the kind of `tensor`."""
-        return self._with(
+        return self._changed(
             {name: p if p.ndim else p.to(tensor) for name, p in self._parameters().items()}
         )
+
+
+class Problem(Family):
+    """An equation on an interval, with its initial and boundary conditions."""
+
+    def initial(self, x: ArrayLike) -> Tensor:
+        """u(0, x)."""
+        problem, (x,) = self._ready(x=x)
+        return problem._initial(x).expand(torch.broadcast_shapes(self.shape, x.shape))
+
+    def boundary(self, t: ArrayLike) -> tuple[Tensor, Tensor]:
+        """u at the left and at the right end of the domain."""
+        problem, (t,) = self._ready(t=t)
+        shape = torch.broadcast_shapes(self.shape, t.shape)
+        left, right = problem._boundary(t)
+        return left.expand(shape), right.expand(shape)
 
     def _initial(self, x: Tensor) -> Tensor:
         raise NotImplementedError
@@ -172,7 +186,7 @@ def default(number: float) -> Parameter:
     return cast(Parameter, dataclasses.field(default=number))
 
 
-Equation = TypeVar("Equation", bound=type[Problem])
+Equation = TypeVar("Equation", bound=type[Family])
 
 
 @dataclass_transform(frozen_default=True, eq_default=False)
