@@ -226,7 +226,7 @@ def conjugate_gradients(
 
 
 def _dot(x: Tensor, y: Tensor) -> Tensor:
-    return (x[..., None, :] @ y[..., :, None])[..., 0]
+    return torch.linalg.vecdot(x, y)[..., None]
 
 
 def _product(stage: Iterative, v: Tensor) -> Tensor:

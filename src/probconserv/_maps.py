@@ -209,15 +209,16 @@ class Matrix(Map):
     row_names, tensors = ("row",), ("matrix",)
 
     def __init__(self, matrix: Tensor, sizes: tuple[int, ...]) -> None:
-        self.matrix, self.sizes, self.dims = matrix, sizes, len(sizes)
+        self.sizes, self.dims = sizes, len(sizes)
         self.loose = ("matrix",) if matrix.ndim == 2 else ()
         self.is_local = matrix.layout != torch.strided
+        self.matrix = matrix
 
     def apply(self, u: Tensor) -> Tensor:
         return _matvec(self.matrix, u.flatten(-self.dims))
 
     def adjoint(self, v: Tensor) -> Tensor:
-        return _matvec(self.matrix.mT, v).unflatten(-1, self.sizes)
+        return _matvec(self.matrix, v, back=True).unflatten(-1, self.sizes)
 
     def entrywise(self, power: int) -> "Matrix":
         return Matrix(powered(self.matrix, power), self.sizes)
@@ -232,11 +233,15 @@ class Matrix(Map):
         return (*super().row_shape(shape), self.matrix.shape[-2])
 
 
-def _matvec(matrix: Tensor, v: Tensor) -> Tensor:  # (R, E), (..., E) -> (..., R)
-    if matrix.layout != torch.strided:
-        flat = matrix @ v.reshape(-1, v.shape[-1]).T
-        return flat.T.reshape(*v.shape[:-1], matrix.shape[0])
-    return v @ matrix.mT if matrix.ndim == 2 else (matrix @ v[..., None])[..., 0]
+def _matvec(matrix: Tensor, v: Tensor, back: bool = False) -> Tensor:
+    """(R, E) times (..., E) to (..., R); its transpose times (..., R) if `back`."""
+    if matrix.layout == torch.strided:
+        matrix = matrix.mT if back else matrix
+        return v @ matrix.mT if matrix.ndim == 2 else (matrix @ v[..., None])[..., 0]
+    rows, columns = matrix.indices().unbind()
+    rows, columns = (columns, rows) if back else (rows, columns)
+    found = v.new_zeros(*v.shape[:-1], matrix.shape[int(back)])
+    return found.index_add(-1, rows, matrix.values() * v.index_select(-1, columns))
 
 
 class SecondDifferences(Map):
