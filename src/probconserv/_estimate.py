@@ -40,16 +40,16 @@ class Estimate(NamedTuple):
 
 def estimated(stage: "Iterative") -> tuple[Fields, Estimate]:
     """The variance that the rows leave at every point."""
-    matrix = stage.matrices[0]
-    near = matrix is not None and all(isinstance(m, Stencil | None) for m in stage.rows[0].maps)
-    count = DRAWS if near else PLAIN_DRAWS
+    local = [i for i, matrix in enumerate(stage.matrices) if matrix is not None]
+    law = max(local, key=lambda i: math.prod(stage.tails[i]), default=None)  # whose rows are near
+    count = PLAIN_DRAWS if law is None else DRAWS
     y, r, moves = _draws(stage, count)
     found, errors = [], []
     for number, before in enumerate(stage.prior.variance):
         left = (y[number] - moves[number]).square().mean(0)
         error = left.new_full((), math.sqrt(2 / count)).expand(left.shape)
-        if near and stage.rows[0].maps[number] is not None:
-            better, chance = _near(stage, number, r, moves[number])
+        if law is not None and stage.rows[law].maps[number] is not None:
+            better, chance = _near(stage, law, number, r, moves[number])
             better = before - better
             sure = math.sqrt(2 / count) * chance < UNSURE * better
             left = torch.where(sure, better, left)
@@ -92,12 +92,14 @@ def _draws(stage: "Iterative", count: int) -> tuple[Fields, Tensor, Fields]:
     return tuple(together), torch.cat(rs), tuple(moved)
 
 
-def _near(stage: "Iterative", number: int, r: Tensor, moves: Tensor) -> tuple[Tensor, Tensor]:
+def _near(
+    stage: "Iterative", law: int, number: int, r: Tensor, moves: Tensor
+) -> tuple[Tensor, Tensor]:
     """Var(l_j) at every point of one field, and the part of it that is left to chance."""
-    m: Any = stage.rows[0].maps[number]
-    matrix, prior = stage.matrices[0], stage.prior
+    m: Any = stage.rows[law].maps[number]
+    matrix, prior = stage.matrices[law], stage.prior
     assert matrix is not None
-    rows = r[..., : math.prod(stage.tails[0])].unflatten(-1, stage.tails[0])
+    rows = stage.parts(r)[law]
     known, chance = [], []
     size = max(1, AT_ONCE // max(1, 200 * moves[0].numel() // m.points[0]))
     for start in range(0, m.points[0], size):
@@ -108,7 +110,7 @@ def _near(stage: "Iterative", number: int, r: Tensor, moves: Tensor) -> tuple[Te
         h = d * patch.weights
         sure = d * (patch.coefficients * h).sum(0)
         if isinstance(prior, Correlated):
-            seen = stage.rows[0].apply(prior.directions)  # G F^T, (R, *lead, *rows)
+            seen = stage.rows[law].apply(prior.directions)  # G F^T, (R, *lead, *rows)
             across, f = patch.along(h, seen), prior.directions[number][at]
             sure = sure + (2 * f - across).mul(across).sum(0)
         left = (moves[at] - patch.along(h, rows)).square().mean(0)

@@ -130,14 +130,14 @@ class Iterative(Together):
         share = torch.where(left == 0, 0.0, left.abs() / terms.clamp_min(TINY))
         share = torch.where(share.isnan(), torch.inf, share)
         named = []
-        for rows, part, miss in zip(
-            self.rows, self.parts(share), self.parts(left.abs()), strict=True
+        for rows, tail, part, miss in zip(
+            self.rows, self.tails, self.parts(share), self.parts(left.abs()), strict=True
         ):
             flat = part.flatten()
             for i in flat.topk(min(3, flat.numel())).indices.tolist():
                 if flat[i] > MET:
                     at = [int(n) for n in torch.unravel_index(torch.tensor(i), part.shape)]
-                    own = at[part.ndim - self.lead - len(self.tails[0]) :]
+                    own = at[part.ndim - self.lead - len(tail) :]
                     text = f"{rows.name(own)} by {float(miss.flatten()[i]):.2g}"
                     named.append((float(flat[i]), text))
         count, named = int((share > MET).sum()), sorted(named, reverse=True)[:3]
