@@ -26,6 +26,9 @@ FIRST, AGAIN = 1e-12, 1e-14  # the same, of the first solve and of those that re
 REFINEMENTS = 4  # at most; one is always made
 LIMIT = 10_000  # iterations
 LOOK = 4  # iterations from one look at the rows to the next
+NEARER = 0.9  # of the least that rows were off by: what counts as progress
+PATIENCE = 400  # iterations without progress, beside as many as there were before
+DIVERGED = 1e8  # times the least that rows were off by: they contradict each other
 STUCK = 1e-15  # share of a direction's size that S must keep, else nothing can be moved along it
 
 
@@ -79,11 +82,16 @@ class Iterative(Together):
         moved = minus(u, self.prior.times(self.adjoint(multiplier)))
         with torch.no_grad():
             start = self.residual(u, value=False) - r
+            before = torch.inf
             for number in range(REFINEMENTS):
                 left = self.residual(moved, value=False) - start - self.noise * multiplier
                 terms = self._terms(moved) + terms if number == 0 else terms
                 if number and bool((left.abs() <= MET * terms).all()):
                     return moved
+                most = float(_off_by(left, terms).max())
+                if not most < before / 2:
+                    break
+                before = most
                 more = self.solve(left, AGAIN * terms)
                 multiplier = multiplier + more
                 moved = minus(moved, self.prior.times(self.adjoint(more)))
@@ -119,16 +127,17 @@ class Iterative(Together):
 
     @torch.no_grad()
     def _terms(self, u: Fields) -> Tensor:
-        """|b| + |G| (|u| + standard deviation): the size of what a row adds up."""
+        """|b| + |G| (|u| + standard deviation) + noise: the size of what a row adds up."""
         pairs = zip(u, self.prior.variance, strict=True)
         sizes = tuple(v.sqrt() if x is None else x.abs() + v.sqrt() for x, v in pairs)
-        each = [r.entrywise(1).apply(sizes) + r.value.abs() for r in self.rows]
+        each = [
+            r.entrywise(1).apply(sizes) + r.value.abs() + r.noise_variance.sqrt() for r in self.rows
+        ]
         return self.flat(each).expand(*each[0].shape[: each[0].ndim - len(self.tails[0])], -1)
 
     def _refuse(self, left: Tensor, terms: Tensor) -> None:
         """An error that names the worst rows."""
-        share = torch.where(left == 0, 0.0, left.abs() / terms.clamp_min(TINY))
-        share = torch.where(share.isnan(), torch.inf, share)
+        share = _off_by(left, terms)
         named = []
         for rows, tail, part, miss in zip(
             self.rows, self.tails, self.parts(share), self.parts(left.abs()), strict=True
@@ -196,28 +205,43 @@ def conjugate_gradients(
 ) -> tuple[Tensor, int]:
     """S^-1 r (*more, *lead, K) for all right sides at once, and how many iterations it took.
 
-    A system stops when each of its rows is within its tolerance, or when nothing more can be moved.
+    A system stops when each of its rows is within its tolerance, or when it comes no nearer: rows
+    that contradict each other drive it away again. What came nearest is returned. Rows without
+    variance take no part.
     """
-    r = r.expand(torch.broadcast_shapes(r.shape, tolerance.shape)).clone()
-    x = torch.zeros_like(r)
+    r = r.expand(torch.broadcast_shapes(r.shape, tolerance.shape)) * (diagonal > TINY)
+    x = nearest = torch.zeros_like(r)
     z = approximate(r)
     p, rz = z.clone(), _dot(r, z)
+    least, since = torch.full_like(rz, torch.inf), torch.zeros_like(rz)
+    free = rz > 0  # whether something can be moved
     for iteration in range(LIMIT):
         if iteration % LOOK == 0:
-            going = (r.abs() > tolerance).any(-1, keepdim=True) & (rz > 0)
-            if not bool(going.any()):
+            off = _off_by(r, tolerance).amax(-1, keepdim=True)
+            better = off < NEARER * least
+            nearest = torch.where(better, x, nearest)
+            least, since = torch.where(better, off, least), torch.where(better, iteration, since)
+            going = (off > 1) & (off < DIVERGED * least) & (iteration - since <= PATIENCE + since)
+            if not bool((going & free).any()):
                 break
         q = product(p)
         pq = _dot(p, q)
-        going = going & (pq > STUCK * _dot(p * diagonal, p))
+        free = free & (rz > 0) & (pq > STUCK * _dot(p * diagonal, p))
+        going = going & free
         step = torch.where(going, rz / pq, 0.0)
-        x.addcmul_(step, p)
+        x = torch.addcmul(x, step, p)
         r.addcmul_(step, q, value=-1)
         z = approximate(r)
         new = _dot(r, z)
         p = torch.addcmul(z, torch.where(going, new / rz, 0.0), p)
         rz = new
-    return x, iteration
+    return nearest, iteration
+
+
+def _off_by(r: Tensor, size: Tensor) -> Tensor:
+    """How far rows are off beside a size; 0 of nothing is 0."""
+    share = torch.where(r == 0, 0.0, r.abs() / size.clamp_min(TINY))
+    return torch.where(share.isnan(), torch.inf, share)
 
 
 def _dot(x: Tensor, y: Tensor) -> Tensor:
