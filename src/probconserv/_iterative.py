@@ -26,8 +26,6 @@ FIRST, AGAIN = 1e-12, 1e-14  # the same, of the first solve and of those that re
 REFINEMENTS = 4  # at most; one is always made
 LIMIT = 10_000  # iterations
 LOOK = 4  # iterations from one look at the rows to the next
-NEARER = 0.9  # of the least that rows were off by: what counts as progress
-PATIENCE = 400  # iterations without progress, beside as many as there were before
 DIVERGED = 1e8  # times the least that rows were off by: they contradict each other
 STUCK = 1e-15  # share of a direction's size that S must keep, else nothing can be moved along it
 
@@ -138,11 +136,12 @@ class Iterative(Together):
     def _refuse(self, left: Tensor, terms: Tensor) -> None:
         """An error that names the worst rows."""
         share = _off_by(left, terms)
-        named = []
+        named, labels = [], []
         for rows, tail, part, miss in zip(
             self.rows, self.tails, self.parts(share), self.parts(left.abs()), strict=True
         ):
             flat = part.flatten()
+            labels += [f"`{rows.label}`"] * bool((flat > MET).any())
             for i in flat.topk(min(3, flat.numel())).indices.tolist():
                 if flat[i] > MET:
                     at = [int(n) for n in torch.unravel_index(torch.tensor(i), part.shape)]
@@ -151,11 +150,12 @@ class Iterative(Together):
                     named.append((float(flat[i]), text))
         count, named = int((share > MET).sum()), sorted(named, reverse=True)[:3]
         raise InfeasibleError(
-            f"{count} row{'s' * (count != 1)} cannot be met after {self.iterations} iterations; "
-            f"the worst are off: {'; '.join(text for _, text in named)}. Either exact rows "
-            "contradict each other, or nothing is left to move, or the variances of neighbours "
-            "differ too much. Ways out: make the values agree, give the laws `noise`, or give "
-            "the points that they read more even variances."
+            f"{count} row{'s' * (count != 1)} of {' and '.join(labels)} cannot be met after "
+            f"{self.iterations} iterations; the worst are off: "
+            f"{'; '.join(text for _, text in named)}. Either exact rows contradict each other, or "
+            "nothing is left to move, or the variances of neighbours differ too much. Ways out: "
+            "make the values agree, give the laws `noise`, or give the points that they read more "
+            "even variances."
         )
 
 
@@ -213,15 +213,14 @@ def conjugate_gradients(
     x = nearest = torch.zeros_like(r)
     z = approximate(r)
     p, rz = z.clone(), _dot(r, z)
-    least, since = torch.full_like(rz, torch.inf), torch.zeros_like(rz)
+    least = torch.full_like(rz, torch.inf)
     free = rz > 0  # whether something can be moved
     for iteration in range(LIMIT):
         if iteration % LOOK == 0:
             off = _off_by(r, tolerance).amax(-1, keepdim=True)
-            better = off < NEARER * least
-            nearest = torch.where(better, x, nearest)
-            least, since = torch.where(better, off, least), torch.where(better, iteration, since)
-            going = (off > 1) & (off < DIVERGED * least) & (iteration - since <= PATIENCE + since)
+            nearest = torch.where(off < least, x, nearest)
+            least = torch.minimum(off, least)
+            going = (off > 1) & (off < DIVERGED * least)
             if not bool((going & free).any()):
                 break
         q = product(p)
