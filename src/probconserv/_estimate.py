@@ -5,7 +5,8 @@ what the rows of a draw are off by. With any weights h on the rows P near the po
 
     Var(l_j) = E[(l_j - h^T r_P)^2] + 2 h^T c_P - h^T S_PP h,    c = G Sigma e_j,
 
-and only the first term is left to chance. With h = S_PP^-1 c_P it is small.
+and only the first term is left to chance. With h = S_PP^-1 c_P it is small. What directions add
+to independent points is not left to chance: it takes a solve for each.
 """
 
 import itertools
@@ -15,9 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ._blocks import root_of
+from ._blocks import blocks, eye_like, root_of
 from ._covariances import Correlated
 from ._laws import Fields
+from ._stages import minus
 from ._stencils import Grid, Offset, Stencil, read, short
 
 if TYPE_CHECKING:
@@ -40,6 +42,44 @@ class Estimate(NamedTuple):
 
 def estimated(stage: "Iterative") -> tuple[Fields, Estimate]:
     """The variance that the rows leave at every point."""
+    if isinstance(stage.prior, Correlated) and stage.prior.rest is not None:
+        found = _by_directions(stage, stage.prior, stage.of(stage.prior.rest))
+        if found is not None:
+            return found
+    return _by_draws(stage)
+
+
+def _by_directions(
+    stage: "Iterative", prior: Correlated, rest: "Iterative"
+) -> tuple[Fields, Estimate] | None:
+    """What is left of independent points, and of directions given these: V of u = F^T z + e.
+
+    z has the covariance (I + H S^-1 H^T)^-1 with H = F G^T and S of the independent points, and
+    moves F - H S^-1 G D. None where these points alone cannot meet the rows.
+    """
+    seen = stage.residual(prior.directions, value=False)  # H, (R, *lead, K)
+    size = TOLERANCE * stage.diagonal.sqrt()
+    some = max(1, AT_ONCE // (8 * stage.noise.numel()))
+    along = torch.cat([rest.solve(each, size) for each in seen.split(some)])
+    left = (rest.product(along) - seen).detach().abs()
+    if bool((left > 100 * size).any()):
+        return None
+    moved = minus(prior.directions, rest.prior.times(rest.adjoint(along)))
+    inner = torch.einsum("r...k,s...k->...rs", seen, along)
+    root = torch.linalg.cholesky(eye_like(inner) + (inner + inner.mT) / 2)
+    own, estimate = _by_draws(rest)
+    found = []
+    for f, dims, v in zip(moved, prior.dims, own, strict=True):
+        white = torch.linalg.solve_triangular(root, blocks(f, v.shape, dims), upper=False)
+        found.append(v + white.square().sum(-2).reshape(v.shape))
+    pairs = zip(own, found, strict=True)
+    share = torch.cat([(v / f)[f > 0].detach() for v, f in pairs]).square().mean().sqrt()
+    return tuple(found), Estimate(
+        estimate.solves + len(seen), estimate.relative_error * float(share)
+    )
+
+
+def _by_draws(stage: "Iterative") -> tuple[Fields, Estimate]:
     local = [i for i, matrix in enumerate(stage.matrices) if matrix is not None]
     law = max(local, key=lambda i: math.prod(stage.tails[i]), default=None)  # whose rows are near
     count = PLAIN_DRAWS if law is None else DRAWS

@@ -27,6 +27,7 @@ REFINEMENTS = 4  # at most; one is always made
 LIMIT = 10_000  # iterations
 LOOK = 4  # iterations from one look at the rows to the next
 DIVERGED = 1e8  # times the least that rows were off by: they contradict each other
+LITTLE = 1e-10  # share of a row's variance in independent points below which S is not like theirs
 STUCK = 1e-15  # share of a direction's size that S must keep, else nothing can be moved along it
 
 
@@ -60,6 +61,10 @@ class Iterative(Together):
             pairs = zip(self.matrices, squares, strict=True)
             self.inverses = tuple(_inverse(matrix, d) for matrix, d in pairs)
         self.dropped = self.diagonal <= TINY
+
+    def of(self, prior: Independent) -> "Iterative":
+        """The same rows, of other fields."""
+        return Iterative(self.rows, prior, prior, self.lead)
 
     def product(self, v: Tensor) -> Tensor:
         """S v, of this stage as it is."""
@@ -265,7 +270,9 @@ def _matrix(rows: Rows, variance: Fields, noise: Tensor) -> Stencil | None:
 
 
 def _inverse(matrix: Stencil | None, diagonal: Tensor) -> "Scaling | Transform":
-    if matrix is not None:
+    """matrix: S of independent points alone. diagonal: of S, with directions."""
+    alone = None if matrix is None else dict(matrix.terms())[(0,) * matrix.dims]
+    if matrix is not None and bool((alone >= LITTLE * diagonal).all()):
         transform = Transform(matrix)
         if transform.roughness < ROUGH:
             return transform
