@@ -137,7 +137,7 @@ def _near(
 ) -> tuple[Tensor, Tensor]:
     """Var(l_j) at every point of one field, and the part of it that is left to chance."""
     m: Any = stage.rows[law].maps[number]
-    matrix, prior = stage.matrices[law], stage.prior
+    matrix, prior = stage.matrix(law), stage.prior
     assert matrix is not None
     rows = stage.parts(r)[law]
     known, chance = [], []
@@ -147,8 +147,10 @@ def _near(
         at: Any = (..., some, *[slice(None)] * (m.dims - 1))
         d = stage.own[number][at]
         patch = Patch(m, matrix, some)
-        h = d * patch.weights
-        sure = d * (patch.coefficients * h).sum(0)
+        h = d.detach() * patch.weights
+        sure = 2 * d * (patch.coefficients * h).sum(0) - torch.einsum(
+            "p...,pq...,q...->...", h, patch.inner, h
+        )
         if isinstance(prior, Correlated):
             seen = stage.rows[law].apply(prior.directions)  # G F^T, (R, *lead, *rows)
             across, f = patch.along(h, seen), prior.directions[number][at]
@@ -187,7 +189,8 @@ class Patch:
                 step = short(m.grid, tuple(y - x for x, y in zip(q, p, strict=True)))
                 if step in steps:
                     inner[a, b] = self._at(steps[step], q)
-        self.coefficients, self.weights = g, _solved(inner, g)
+        self.coefficients, self.inner = g, inner
+        self.weights = _solved(inner.detach(), g.detach())
 
     def along(self, h: Tensor, rows: Tensor) -> Tensor:
         """h^T r_P at every point, for rows (*more, *lead, *rows)."""

@@ -46,17 +46,9 @@ class Iterative(Together):
         self.prior, self.lead = prior, lead
         self.iterations = 0  # of the last solve
         with torch.no_grad():
-            own = prior.rest if isinstance(prior, Correlated) else prior
-            self.own = tuple(
-                torch.zeros(shape, dtype=torch.float64, device=self.noise.device)
-                if own is None
-                else own.variance[i].detach()
-                for i, shape in enumerate(root.shapes)
-            )  # the variance of each point alone
-            parts = [r.detach() for r in self.parts(self.noise)]
-            both = list(zip(self.rows, parts, strict=True))
-            self.matrices = tuple(_matrix(r, self.own, noise) for r, noise in both)
-            squares = [r.entrywise(2).apply(prior.variance).detach() + noise for r, noise in both]
+            self.matrices = tuple(self.matrix(i) for i in range(len(rows)))
+            both = zip(self.rows, self.parts(self.noise), strict=True)
+            squares = [r.entrywise(2).apply(prior.variance) + noise for r, noise in both]
             self.diagonal = self.flat(squares)
             pairs = zip(self.matrices, squares, strict=True)
             self.inverses = tuple(_inverse(matrix, d) for matrix, d in pairs)
@@ -65,6 +57,23 @@ class Iterative(Together):
     def of(self, prior: Independent) -> "Iterative":
         """The same rows, of other fields."""
         return Iterative(self.rows, prior, prior, self.lead)
+
+    @property
+    def own(self) -> Fields:
+        """The variance of each point alone."""
+        own = self.prior.rest if isinstance(self.prior, Correlated) else self.prior
+        if own is None:
+            return tuple(torch.zeros_like(v) for v in self.prior.variance)
+        found: Fields = own.variance
+        return found
+
+    def matrix(self, law: int) -> Stencil | None:
+        """S of independent points, from rows to rows of one law whose maps are stencils."""
+        pairs = [(m, v) for m, v in zip(self.rows[law].maps, self.own, strict=True) if m is not None]
+        maps = [m for m, _ in pairs if isinstance(m, Stencil)]
+        if len(maps) < len(pairs):
+            return None
+        return between_rows(maps, [v for _, v in pairs], self.parts(self.noise)[law])
 
     def product(self, v: Tensor) -> Tensor:
         """S v, of this stage as it is."""
@@ -80,24 +89,29 @@ class Iterative(Together):
 
     def shift(self, u: Fields, r: Tensor) -> Fields:
         """u - Sigma G^T S^-1 r, so that each row holds; or an error."""
-        terms = self._terms(u)
-        multiplier = self.solve(r, FIRST * terms)
+        multiplier = self.solve(r, FIRST * self._terms(u))
         moved = minus(u, self.prior.times(self.adjoint(multiplier)))
-        with torch.no_grad():
-            start = self.residual(u, value=False) - r
-            before = torch.inf
-            for number in range(REFINEMENTS):
-                left = self.residual(moved, value=False) - start - self.noise * multiplier
-                terms = self._terms(moved) + terms if number == 0 else terms
-                if number and bool((left.abs() <= MET * terms).all()):
-                    return moved
-                most = float(_off_by(left, terms).max())
-                if not most < before / 2:
-                    break
-                before = most
-                more = self.solve(left, AGAIN * terms)
-                multiplier = multiplier + more
-                moved = minus(moved, self.prior.times(self.adjoint(more)))
+        pairs = zip(moved, self._refined(u, r, moved, multiplier), strict=True)
+        return tuple(  # the gradient is that of the first solve
+            new + (x - x.detach()) if x is not None and x.requires_grad else new for x, new in pairs
+        )
+
+    @torch.no_grad()
+    def _refined(self, u: Fields, r: Tensor, moved: Fields, multiplier: Tensor) -> Fields:
+        """`moved`, with what rows still miss taken off."""
+        start, terms = self.residual(u, value=False) - r, self._terms(u) + self._terms(moved)
+        before = torch.inf
+        for number in range(REFINEMENTS):
+            left = self.residual(moved, value=False) - start - self.noise * multiplier
+            if number and bool((left.abs() <= MET * terms).all()):
+                return moved
+            most = float(_off_by(left, terms).max())
+            if not most < before / 2:
+                break
+            before = most
+            more = self.solve(left, AGAIN * terms)
+            multiplier = multiplier + more
+            moved = minus(moved, self.prior.times(self.adjoint(more)))
         self._refuse(left, terms)
         return moved
 
@@ -260,23 +274,15 @@ def _product(stage: Iterative, v: Tensor) -> Tensor:
     return stage.flat([r.apply(fields) + n * part for r, part, n in pairs])
 
 
-def _matrix(rows: Rows, variance: Fields, noise: Tensor) -> Stencil | None:
-    """S of one law whose maps are stencils, from rows to rows."""
-    pairs = [(m, v.detach()) for m, v in zip(rows.maps, variance, strict=True) if m is not None]
-    maps = [m for m, _ in pairs if isinstance(m, Stencil)]
-    if len(maps) < len(pairs):
-        return None
-    return between_rows(maps, [v for _, v in pairs], noise)
-
-
 def _inverse(matrix: Stencil | None, diagonal: Tensor) -> "Scaling | Transform":
     """matrix: S of independent points alone. diagonal: of S, with directions."""
-    alone = None if matrix is None else dict(matrix.terms())[(0,) * matrix.dims]
-    if matrix is not None and bool((alone >= LITTLE * diagonal).all()):
-        transform = Transform(matrix)
-        if transform.roughness < ROUGH:
-            return transform
-    return Scaling(diagonal)
+    if matrix is None:
+        return Scaling(diagonal)
+    alone = dict(matrix.terms())[(0,) * matrix.dims]
+    if bool((alone < LITTLE * diagonal).any()):
+        return Scaling(diagonal)
+    transform = Transform(matrix)
+    return transform if transform.roughness < ROUGH else Scaling(diagonal)
 
 
 def _tensors(*nodes: Any) -> list[Tensor]:
