@@ -69,7 +69,8 @@ class Iterative(Together):
 
     def matrix(self, law: int) -> Stencil | None:
         """S of independent points, from rows to rows of one law whose maps are stencils."""
-        pairs = [(m, v) for m, v in zip(self.rows[law].maps, self.own, strict=True) if m is not None]
+        both = zip(self.rows[law].maps, self.own, strict=True)
+        pairs = [(m, v) for m, v in both if m is not None]
         maps = [m for m, _ in pairs if isinstance(m, Stencil)]
         if len(maps) < len(pairs):
             return None
