@@ -5,7 +5,8 @@ what the rows of a draw are off by. With any weights h on the rows P near the po
 
     Var(l_j) = E[(l_j - h^T r_P)^2] + 2 h^T c_P - h^T S_PP h,    c = G Sigma e_j,
 
-and only the first term is left to chance. With h = S_PP^-1 c_P it is small.
+and only the first term is left to chance. With h = S_PP^-1 c_P it is small. What directions add
+to independent points is not left to chance: it takes a solve for each.
 """
 
 import itertools
@@ -15,9 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ._blocks import root_of
+from ._blocks import blocks, eye_like, root_of
 from ._covariances import Correlated
 from ._laws import Fields
+from ._stages import minus
 from ._stencils import Grid, Offset, Stencil, read, short
 
 if TYPE_CHECKING:
@@ -38,18 +40,56 @@ class Estimate(NamedTuple):
     relative_error: float  # root mean square over all points, from the spread of the draws
 
 
-def estimated(stage: "Iterative") -> tuple[Fields, int, float]:
-    """The variance that the rows leave at every point, with the entries of `Estimate`."""
-    matrix = stage.matrices[0]
-    near = matrix is not None and all(isinstance(m, Stencil | None) for m in stage.rows[0].maps)
-    count = DRAWS if near else PLAIN_DRAWS
+def estimated(stage: "Iterative") -> tuple[Fields, Estimate]:
+    """The variance that the rows leave at every point."""
+    if isinstance(stage.prior, Correlated) and stage.prior.rest is not None:
+        found = _by_directions(stage, stage.prior, stage.of(stage.prior.rest))
+        if found is not None:
+            return found
+    return _by_draws(stage)
+
+
+def _by_directions(
+    stage: "Iterative", prior: Correlated, rest: "Iterative"
+) -> tuple[Fields, Estimate] | None:
+    """What is left of independent points, and of directions given these: V of u = F^T z + e.
+
+    z has the covariance (I + H S^-1 H^T)^-1 with H = F G^T and S of the independent points, and
+    moves F - H S^-1 G D. None where these points alone cannot meet the rows.
+    """
+    seen = stage.residual(prior.directions, value=False)  # H, (R, *lead, K)
+    size = TOLERANCE * stage.diagonal.sqrt()
+    some = max(1, AT_ONCE // (8 * stage.noise.numel()))
+    along = torch.cat([rest.solve(each, size) for each in seen.split(some)])
+    left = (rest.product(along) - seen).detach().abs()
+    if bool((left > 100 * size).any()):
+        return None
+    moved = minus(prior.directions, rest.prior.times(rest.adjoint(along)))
+    inner = torch.einsum("r...k,s...k->...rs", seen, along)
+    root = torch.linalg.cholesky(eye_like(inner) + (inner + inner.mT) / 2)
+    own, estimate = _by_draws(rest)
+    found = []
+    for f, dims, v in zip(moved, prior.dims, own, strict=True):
+        white = torch.linalg.solve_triangular(root, blocks(f, v.shape, dims), upper=False)
+        found.append(v + white.square().sum(-2).reshape(v.shape))
+    pairs = zip(own, found, strict=True)
+    share = torch.cat([(v / f)[f > 0].detach() for v, f in pairs]).square().mean().sqrt()
+    return tuple(found), Estimate(
+        estimate.solves + len(seen), estimate.relative_error * float(share)
+    )
+
+
+def _by_draws(stage: "Iterative") -> tuple[Fields, Estimate]:
+    local = [i for i, matrix in enumerate(stage.matrices) if matrix is not None]
+    law = max(local, key=lambda i: math.prod(stage.tails[i]), default=None)  # whose rows are near
+    count = PLAIN_DRAWS if law is None else DRAWS
     y, r, moves = _draws(stage, count)
     found, errors = [], []
     for number, before in enumerate(stage.prior.variance):
         left = (y[number] - moves[number]).square().mean(0)
         error = left.new_full((), math.sqrt(2 / count)).expand(left.shape)
-        if near and stage.rows[0].maps[number] is not None:
-            better, chance = _near(stage, number, r, moves[number])
+        if law is not None and stage.rows[law].maps[number] is not None:
+            better, chance = _near(stage, law, number, r, moves[number])
             better = before - better
             sure = math.sqrt(2 / count) * chance < UNSURE * better
             left = torch.where(sure, better, left)
@@ -58,7 +98,7 @@ def estimated(stage: "Iterative") -> tuple[Fields, int, float]:
         found.append(left)
         errors.append(error[before > 0].detach())
     mean_square = torch.cat(errors).square().mean() if errors else torch.zeros(())
-    return tuple(found), count, float(mean_square.sqrt())
+    return tuple(found), Estimate(count, float(mean_square.sqrt()))
 
 
 def _draws(stage: "Iterative", count: int) -> tuple[Fields, Tensor, Fields]:
@@ -92,12 +132,14 @@ def _draws(stage: "Iterative", count: int) -> tuple[Fields, Tensor, Fields]:
     return tuple(together), torch.cat(rs), tuple(moved)
 
 
-def _near(stage: "Iterative", number: int, r: Tensor, moves: Tensor) -> tuple[Tensor, Tensor]:
+def _near(
+    stage: "Iterative", law: int, number: int, r: Tensor, moves: Tensor
+) -> tuple[Tensor, Tensor]:
     """Var(l_j) at every point of one field, and the part of it that is left to chance."""
-    m: Any = stage.rows[0].maps[number]
-    matrix, prior = stage.matrices[0], stage.prior
+    m: Any = stage.rows[law].maps[number]
+    matrix, prior = stage.matrix(law), stage.prior
     assert matrix is not None
-    rows = r[..., : math.prod(stage.tails[0])].unflatten(-1, stage.tails[0])
+    rows = stage.parts(r)[law]
     known, chance = [], []
     size = max(1, AT_ONCE // max(1, 200 * moves[0].numel() // m.points[0]))
     for start in range(0, m.points[0], size):
@@ -105,10 +147,12 @@ def _near(stage: "Iterative", number: int, r: Tensor, moves: Tensor) -> tuple[Te
         at: Any = (..., some, *[slice(None)] * (m.dims - 1))
         d = stage.own[number][at]
         patch = Patch(m, matrix, some)
-        h = d * patch.weights
-        sure = d * (patch.coefficients * h).sum(0)
+        h = d.detach() * patch.weights
+        sure = 2 * d * (patch.coefficients * h).sum(0) - torch.einsum(
+            "p...,pq...,q...->...", h, patch.inner, h
+        )
         if isinstance(prior, Correlated):
-            seen = stage.rows[0].apply(prior.directions)  # G F^T, (R, *lead, *rows)
+            seen = stage.rows[law].apply(prior.directions)  # G F^T, (R, *lead, *rows)
             across, f = patch.along(h, seen), prior.directions[number][at]
             sure = sure + (2 * f - across).mul(across).sum(0)
         left = (moves[at] - patch.along(h, rows)).square().mean(0)
@@ -145,7 +189,8 @@ class Patch:
                 step = short(m.grid, tuple(y - x for x, y in zip(q, p, strict=True)))
                 if step in steps:
                     inner[a, b] = self._at(steps[step], q)
-        self.coefficients, self.weights = g, _solved(inner, g)
+        self.coefficients, self.inner = g, inner
+        self.weights = _solved(inner.detach(), g.detach())
 
     def along(self, h: Tensor, rows: Tensor) -> Tensor:
         """h^T r_P at every point, for rows (*more, *lead, *rows)."""

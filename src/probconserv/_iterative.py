@@ -26,6 +26,8 @@ FIRST, AGAIN = 1e-12, 1e-14  # the same, of the first solve and of those that re
 REFINEMENTS = 4  # at most; one is always made
 LIMIT = 10_000  # iterations
 LOOK = 4  # iterations from one look at the rows to the next
+DIVERGED = 1e8  # times the least that rows were off by: they contradict each other
+LITTLE = 1e-10  # share of a row's variance in independent points below which S is not like theirs
 STUCK = 1e-15  # share of a direction's size that S must keep, else nothing can be moved along it
 
 
@@ -41,24 +43,38 @@ class Iterative(Together):
     ) -> None:
         """lead: how many of the first axes number the parts."""
         self._bundle(rows, root.shapes, lead)
-        self.prior, self.lead = prior, lead
+        self.prior = prior
         self.iterations = 0  # of the last update, with its refinements
         with torch.no_grad():
-            own = prior.rest if isinstance(prior, Correlated) else prior
-            self.own = tuple(
-                torch.zeros(shape, dtype=torch.float64, device=self.noise.device)
-                if own is None
-                else own.variance[i].detach()
-                for i, shape in enumerate(root.shapes)
-            )  # the variance of each point alone
-            parts = [r.detach() for r in self.parts(self.noise)]
-            both = list(zip(self.rows, parts, strict=True))
-            self.matrices = tuple(_matrix(r, self.own, noise) for r, noise in both)
-            squares = [r.entrywise(2).apply(prior.variance).detach() + noise for r, noise in both]
+            self.matrices = tuple(self.matrix(i) for i in range(len(rows)))
+            both = zip(self.rows, self.parts(self.noise), strict=True)
+            squares = [r.entrywise(2).apply(prior.variance) + noise for r, noise in both]
             self.diagonal = self.flat(squares)
             pairs = zip(self.matrices, squares, strict=True)
             self.inverses = tuple(_inverse(matrix, d) for matrix, d in pairs)
         self.dropped = self.diagonal <= TINY
+
+    def of(self, prior: Independent) -> "Iterative":
+        """The same rows, of other fields."""
+        return Iterative(self.rows, prior, prior, self.lead)
+
+    @property
+    def own(self) -> Fields:
+        """The variance of each point alone."""
+        own = self.prior.rest if isinstance(self.prior, Correlated) else self.prior
+        if own is None:
+            return tuple(torch.zeros_like(v) for v in self.prior.variance)
+        found: Fields = own.variance
+        return found
+
+    def matrix(self, law: int) -> Stencil | None:
+        """S of independent points, from rows to rows of one law whose maps are stencils."""
+        both = zip(self.rows[law].maps, self.own, strict=True)
+        pairs = [(m, v) for m, v in both if m is not None]
+        maps = [m for m, _ in pairs if isinstance(m, Stencil)]
+        if len(maps) < len(pairs):
+            return None
+        return between_rows(maps, [v for _, v in pairs], self.parts(self.noise)[law])
 
     def product(self, v: Tensor) -> Tensor:
         """S v, of this stage as it is."""
@@ -74,19 +90,30 @@ class Iterative(Together):
 
     def shift(self, u: Fields, r: Tensor) -> Fields:
         """u - Sigma G^T S^-1 r, so that each row holds; or an error."""
-        terms, self.iterations = self._terms(u), 0
-        multiplier = self.solve(r, FIRST * terms)
+        self.iterations = 0
+        multiplier = self.solve(r, FIRST * self._terms(u))
         moved = minus(u, self.prior.times(self.adjoint(multiplier)))
-        with torch.no_grad():
-            start = self.residual(u, value=False) - r
-            for number in range(REFINEMENTS):
-                left = self.residual(moved, value=False) - start - self.noise * multiplier
-                terms = self._terms(moved) + terms if number == 0 else terms
-                if number and bool((left.abs() <= MET * terms).all()):
-                    return moved
-                more = self.solve(left, AGAIN * terms)
-                multiplier = multiplier + more
-                moved = minus(moved, self.prior.times(self.adjoint(more)))
+        pairs = zip(moved, self._refined(u, r, moved, multiplier), strict=True)
+        return tuple(  # the gradient is that of the first solve
+            new + (x - x.detach()) if x is not None and x.requires_grad else new for x, new in pairs
+        )
+
+    @torch.no_grad()
+    def _refined(self, u: Fields, r: Tensor, moved: Fields, multiplier: Tensor) -> Fields:
+        """`moved`, with what rows still miss taken off."""
+        start, terms = self.residual(u, value=False) - r, self._terms(u) + self._terms(moved)
+        before = torch.inf
+        for number in range(REFINEMENTS):
+            left = self.residual(moved, value=False) - start - self.noise * multiplier
+            if number and bool((left.abs() <= MET * terms).all()):
+                return moved
+            most = float(_off_by(left, terms).max())
+            if not most < before / 2:
+                break
+            before = most
+            more = self.solve(left, AGAIN * terms)
+            multiplier = multiplier + more
+            moved = minus(moved, self.prior.times(self.adjoint(more)))
         self._refuse(left, terms)
         return moved
 
@@ -104,8 +131,9 @@ class Iterative(Together):
         return self.over((r * found), lead).sum(-1)
 
     @once
-    def _estimated(self) -> tuple[Fields, int, float]:
-        return estimated(self)
+    def _estimated(self) -> tuple[Fields, tuple[int, float]]:  # plain, so that it can be saved
+        found, (solves, error) = estimated(self)
+        return found, (solves, error)
 
     @property
     def variance(self) -> Fields:
@@ -113,7 +141,7 @@ class Iterative(Together):
 
     @property
     def estimate(self) -> Estimate:
-        return Estimate(*self._estimated[1:])
+        return Estimate(*self._estimated[1])
 
     def whiten(self, r: Tensor) -> Tensor:
         raise DegenerateError(NO_DETERMINANT)
@@ -123,34 +151,37 @@ class Iterative(Together):
 
     @torch.no_grad()
     def _terms(self, u: Fields) -> Tensor:
-        """|b| + |G| (|u| + standard deviation): the size of what a row adds up."""
+        """|b| + |G| (|u| + standard deviation) + noise: the size of what a row adds up."""
         pairs = zip(u, self.prior.variance, strict=True)
         sizes = tuple(v.sqrt() if x is None else x.abs() + v.sqrt() for x, v in pairs)
-        each = [r.entrywise(1).apply(sizes) + r.value.abs() for r in self.rows]
+        each = [
+            r.entrywise(1).apply(sizes) + r.value.abs() + r.noise_variance.sqrt() for r in self.rows
+        ]
         return self.flat(each).expand(*each[0].shape[: each[0].ndim - len(self.tails[0])], -1)
 
     def _refuse(self, left: Tensor, terms: Tensor) -> None:
         """An error that names the worst rows."""
-        share = torch.where(left == 0, 0.0, left.abs() / terms.clamp_min(TINY))
-        share = torch.where(share.isnan(), torch.inf, share)
-        named = []
-        for rows, part, miss in zip(
-            self.rows, self.parts(share), self.parts(left.abs()), strict=True
+        share = _off_by(left, terms)
+        named, labels = [], []
+        for rows, tail, part, miss in zip(
+            self.rows, self.tails, self.parts(share), self.parts(left.abs()), strict=True
         ):
             flat = part.flatten()
+            labels += [f"`{rows.label}`"] * bool((flat > MET).any())
             for i in flat.topk(min(3, flat.numel())).indices.tolist():
                 if flat[i] > MET:
                     at = [int(n) for n in torch.unravel_index(torch.tensor(i), part.shape)]
-                    own = at[part.ndim - self.lead - len(self.tails[0]) :]
+                    own = at[part.ndim - self.lead - len(tail) :]
                     text = f"{rows.name(own)} by {float(miss.flatten()[i]):.2g}"
                     named.append((float(flat[i]), text))
         count, named = int((share > MET).sum()), sorted(named, reverse=True)[:3]
         raise InfeasibleError(
-            f"{count} row{'s' * (count != 1)} cannot be met after {self.iterations} iterations; "
-            f"the worst are off: {'; '.join(text for _, text in named)}. Either exact rows "
-            "contradict each other, or nothing is left to move, or the variances of neighbours "
-            "differ too much. Ways out: make the values agree, give the laws `noise`, or give "
-            "the points that they read more even variances."
+            f"{count} row{'s' * (count != 1)} of {' and '.join(labels)} cannot be met after "
+            f"{self.iterations} iterations; the worst are off: "
+            f"{'; '.join(text for _, text in named)}. Either exact rows contradict each other, or "
+            "nothing is left to move, or the variances of neighbours differ too much. Ways out: "
+            "make the values agree, give the laws `noise`, or give the points that they read more "
+            "even variances."
         )
 
 
@@ -201,28 +232,42 @@ def conjugate_gradients(
 ) -> tuple[Tensor, int]:
     """S^-1 r (*more, *lead, K) for all right sides at once, and how many iterations it took.
 
-    A system stops when each of its rows is within its tolerance, or when nothing more can be moved.
+    A system stops when each of its rows is within its tolerance, or when it comes no nearer: rows
+    that contradict each other drive it away again. What came nearest is returned. Rows without
+    variance take no part.
     """
-    r = r.expand(torch.broadcast_shapes(r.shape, tolerance.shape)).clone()
-    x = torch.zeros_like(r)
+    r = r.expand(torch.broadcast_shapes(r.shape, tolerance.shape)) * (diagonal > TINY)
+    x = nearest = torch.zeros_like(r)
     z = approximate(r)
     p, rz = z.clone(), _dot(r, z)
+    least = torch.full_like(rz, torch.inf)
+    free = rz > 0  # whether something can be moved
     for iteration in range(LIMIT):
         if iteration % LOOK == 0:
-            going = (r.abs() > tolerance).any(-1, keepdim=True) & (rz > 0)
-            if not bool(going.any()):
+            off = _off_by(r, tolerance).amax(-1, keepdim=True)
+            nearest = torch.where(off < least, x, nearest)
+            least = torch.minimum(off, least)
+            going = (off > 1) & (off < DIVERGED * least)
+            if not bool((going & free).any()):
                 break
         q = product(p)
         pq = _dot(p, q)
-        going = going & (pq > STUCK * _dot(p * diagonal, p))
+        free = free & (rz > 0) & (pq > STUCK * _dot(p * diagonal, p))
+        going = going & free
         step = torch.where(going, rz / pq, 0.0)
-        x.addcmul_(step, p)
+        x = torch.addcmul(x, step, p)
         r.addcmul_(step, q, value=-1)
         z = approximate(r)
         new = _dot(r, z)
         p = torch.addcmul(z, torch.where(going, new / rz, 0.0), p)
         rz = new
-    return x, iteration
+    return nearest, iteration
+
+
+def _off_by(r: Tensor, size: Tensor) -> Tensor:
+    """How far rows are off beside a size; 0 of nothing is 0."""
+    share = torch.where(r == 0, 0.0, r.abs() / size.clamp_min(TINY))
+    return torch.where(share.isnan(), torch.inf, share)
 
 
 def _dot(x: Tensor, y: Tensor) -> Tensor:
@@ -237,21 +282,15 @@ def _product(stage: Iterative, v: Tensor) -> Tensor:
     return stage.flat([r.apply(fields) + n * part for r, part, n in pairs])
 
 
-def _matrix(rows: Rows, variance: Fields, noise: Tensor) -> Stencil | None:
-    """S of one law whose maps are stencils, from rows to rows."""
-    pairs = [(m, v.detach()) for m, v in zip(rows.maps, variance, strict=True) if m is not None]
-    maps = [m for m, _ in pairs if isinstance(m, Stencil)]
-    if len(maps) < len(pairs):
-        return None
-    return between_rows(maps, [v for _, v in pairs], noise)
-
-
 def _inverse(matrix: Stencil | None, diagonal: Tensor) -> "Scaling | Transform":
-    if matrix is not None:
-        transform = Transform(matrix)
-        if transform.roughness < ROUGH:
-            return transform
-    return Scaling(diagonal)
+    """matrix: S of independent points alone. diagonal: of S, with directions."""
+    if matrix is None:
+        return Scaling(diagonal)
+    alone = dict(matrix.terms())[(0,) * matrix.dims]
+    if bool((alone < LITTLE * diagonal).any()):
+        return Scaling(diagonal)
+    transform = Transform(matrix)
+    return transform if transform.roughness < ROUGH else Scaling(diagonal)
 
 
 def _tensors(*nodes: Any) -> list[Tensor]:

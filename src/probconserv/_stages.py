@@ -279,6 +279,11 @@ class Together(Stage):
         pairs = zip(self.rows, natural, strict=True)
         self.noise = self.flat([r.noise_variance.expand(shape) for r, shape in pairs])
 
+    @property
+    def lead(self) -> int:
+        """How many first axes number the parts."""
+        return self.noise.ndim - 1
+
     def residual(self, u: Fields, value: bool = True) -> Tensor:
         return self.flat([r.residual(u) if value else r.apply(u) for r in self.rows])
 

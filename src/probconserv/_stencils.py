@@ -73,7 +73,11 @@ class Stencil(Map):
         self, grid: Grid, terms: Mapping[Offset, Tensor], row_names: tuple[str, ...]
     ) -> None:
         self.rows, self.points, self.wraps = grid
-        self.offsets, self.coefficients = tuple(terms), tuple(terms.values())
+        own: dict[Offset, Tensor] = {}  # on a short ring several steps lead to the same point
+        for o, c in terms.items():
+            step = short(grid, o)
+            own[step] = own[step] + c if step in own else c
+        self.offsets, self.coefficients = tuple(own), tuple(own.values())
         self.dims, self.row_names = len(grid.rows), row_names
 
     @property

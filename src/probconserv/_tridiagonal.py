@@ -31,7 +31,7 @@ class Tridiagonal(Together):
         self, rows: tuple[Rows, ...], prior: Independent, root: Independent, lead: int
     ) -> None:
         self._bundle(rows, root.shapes, lead)
-        self.prior, self.lead = prior, lead
+        self.prior = prior
         self.slots = max(tail[0] for tail in self.tails)
         diagonal, self.lower = self._blocks(prior)
         squares = [r.entrywise(2).apply(root.variance).detach() for r in self.rows]
