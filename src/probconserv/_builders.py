@@ -16,12 +16,13 @@ from ._errors import InputError
 from ._laws import Law, Times
 from ._maps import Join, Map, Matrix, Regions, SecondDifferences, Select, Sum
 from ._quadrature import RULES, Rule, periodic_weights
+from .meshes import Mesh
 
 NOISE_HINT = "It is a standard deviation; 0 asks for exact conservation."
 
 
 def integral(
-    coords: ArrayLike | tuple[ArrayLike, ...],
+    coords: Mesh | ArrayLike | tuple[ArrayLike, ...],
     value: ArrayLike,
     rule: Rule = "trapezoid",
     noise: ArrayLike = 0.0,
@@ -36,7 +37,7 @@ def integral(
     ----------
     coords
         The points x of the last axis, (M,), increasing; a tuple of two or three such arrays for the
-        last two or three axes.
+        last two or three axes; or a `Mesh`, of whose cells the field holds the averages.
     value
         b, a number or (..., T).
     rule
@@ -61,6 +62,9 @@ def integral(
     >>> law.apply([[1.0, 1.0, 1.0], [0.0, 4.0, 0.0]])
     tensor([1., 2.], dtype=torch.float64)
     """
+    if isinstance(coords, Mesh):
+        total = Sum(_counting(coords.volumes, where, coords.volumes.ndim), coords.volumes.ndim)
+        return _law("integral", of, total, check.wide("value", value), noise, times)
     check.choice("rule", rule, [*RULES, "periodic"])
     if period is not None and rule != "periodic":
         raise InputError(f"`period` goes with rule='periodic', not with {rule!r}.")
@@ -311,7 +315,7 @@ def linear(
 
 
 def _matrix(matrix: Any, space: Sequence[int] | None, batch_dims: int) -> Matrix:
-    m = _sparse(matrix)
+    m = check.sparse("matrix", matrix)
     entries = m.values() if m is not None else check.as_tensor("matrix", matrix)
     check.finite("matrix", entries)
     m = entries if m is None else m
@@ -330,28 +334,6 @@ def _matrix(matrix: Any, space: Sequence[int] | None, batch_dims: int) -> Matrix
         raise InputError(f"`space` {sizes} does not fit the columns of a {tuple(m.shape)} matrix.")
     flat = m if m.is_sparse else m.flatten(lead + 1)
     return Matrix(flat.to(torch.float64, copy=True), sizes)
-
-
-def _sparse(matrix: Any) -> Tensor | None:
-    """Any sparse matrix, of torch or SciPy, as a torch COO tensor; None for a dense one."""
-    if hasattr(matrix, "tocoo"):
-        if matrix.ndim != 2 or matrix.dtype.kind not in "iuf":
-            raise InputError(
-                f"a sparse `matrix` must hold real numbers and have two axes, got {matrix.dtype} "
-                f"and shape {matrix.shape}."
-            )
-        coo = matrix.tocoo()
-        index = torch.from_numpy(np.stack([coo.row, coo.col]).astype(np.int64))
-        entries = torch.from_numpy(coo.data.astype(float))
-        matrix = torch.sparse_coo_tensor(index, entries, coo.shape, check_invariants=True)
-    if not isinstance(matrix, Tensor) or matrix.layout == torch.strided:
-        return None
-    if matrix.ndim != 2 or not matrix.is_floating_point():
-        raise InputError(
-            f"a sparse `matrix` must hold floating-point numbers and have two axes, got "
-            f"{matrix.dtype} and shape {tuple(matrix.shape)}."
-        )
-    return (matrix if matrix.is_sparse else matrix.to_sparse_coo()).coalesce()
 
 
 def _law(

@@ -270,3 +270,25 @@ def index(given: Any, shape: Sequence[int], free: int) -> tuple[int | slice, ...
         if not isinstance(i, slice) and not -size <= int(i) < size:
             raise InputError(f"`index` {i} is out of range for an axis of {size} entries.")
     return tuple(i if isinstance(i, slice) else int(i) for i in listed)
+
+
+def sparse(name: str, matrix: Any) -> Tensor | None:
+    """Any sparse matrix, of torch or SciPy, as a torch COO tensor; None for a dense one."""
+    if hasattr(matrix, "tocoo"):
+        if matrix.ndim != 2 or matrix.dtype.kind not in "iuf":
+            raise InputError(
+                f"a sparse `{name}` must hold real numbers and have two axes, got {matrix.dtype} "
+                f"and shape {matrix.shape}."
+            )
+        coo = matrix.tocoo()
+        index = torch.from_numpy(np.stack([coo.row, coo.col]).astype(np.int64))
+        entries = torch.from_numpy(coo.data.astype(float))
+        matrix = torch.sparse_coo_tensor(index, entries, coo.shape, check_invariants=True)
+    if not isinstance(matrix, Tensor) or matrix.layout == torch.strided:
+        return None
+    if matrix.ndim != 2 or not matrix.is_floating_point():
+        raise InputError(
+            f"a sparse `{name}` must hold floating-point numbers and have two axes, got "
+            f"{matrix.dtype} and shape {tuple(matrix.shape)}."
+        )
+    return (matrix if matrix.is_sparse else matrix.to_sparse_coo()).coalesce()

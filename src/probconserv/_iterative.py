@@ -4,7 +4,8 @@ Each row is met to 1e-12 of its terms, which is looked at in the final fields. G
 implicit differentiation: one more solve.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -12,12 +13,13 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ._covariances import Correlated, Independent
-from ._errors import DegenerateError, InfeasibleError
+from ._errors import DegenerateError, InfeasibleError, ProbConservError
 from ._estimate import Estimate, estimated
 from ._factor import TINY
 from ._laws import Fields, Rows
 from ._once import once
 from ._precondition import ROUGH, Scaling, Transform
+from ._progress import Ticker
 from ._stages import Together, minus
 from ._stencils import Stencil, between_rows
 
@@ -90,6 +92,10 @@ class Iterative(Together):
 
     def shift(self, u: Fields, r: Tensor) -> Fields:
         """u - Sigma G^T S^-1 r, so that each row holds; or an error."""
+        with enough_memory(r):
+            return self._shifted(u, r)
+
+    def _shifted(self, u: Fields, r: Tensor) -> Fields:
         self.iterations = 0
         multiplier = self.solve(r, FIRST * self._terms(u))
         moved = minus(u, self.prior.times(self.adjoint(multiplier)))
@@ -191,6 +197,21 @@ NO_DETERMINANT = (
 )
 
 
+@contextmanager
+def enough_memory(r: Tensor) -> Iterator[None]:
+    """Words for an allocation that failed."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, RuntimeError) as error:
+        if isinstance(error, torch.OutOfMemoryError) or "memory" in str(error):
+            raise ProbConservError(
+                f"there is not enough memory for {r.numel():,} rows: conjugate gradients need "
+                "about 20 arrays of the size of the fields. Condition fewer batch entries, draws "
+                "or times at once, or use a machine with more memory."
+            ) from error
+        raise
+
+
 class Solve(torch.autograd.Function):
     """S^-1 r. Its gradient needs one more solve, and one product with S."""
 
@@ -242,25 +263,27 @@ def conjugate_gradients(
     p, rz = z.clone(), _dot(r, z)
     least = torch.full_like(rz, torch.inf)
     free = rz > 0  # whether something can be moved
-    for iteration in range(LIMIT):
-        if iteration % LOOK == 0:
-            off = _off_by(r, tolerance).amax(-1, keepdim=True)
-            nearest = torch.where(off < least, x, nearest)
-            least = torch.minimum(off, least)
-            going = (off > 1) & (off < DIVERGED * least)
-            if not bool((going & free).any()):
-                break
-        q = product(p)
-        pq = _dot(p, q)
-        free = free & (rz > 0) & (pq > STUCK * _dot(p * diagonal, p))
-        going = going & free
-        step = torch.where(going, rz / pq, 0.0)
-        x = torch.addcmul(x, step, p)
-        r.addcmul_(step, q, value=-1)
-        z = approximate(r)
-        new = _dot(r, z)
-        p = torch.addcmul(z, torch.where(going, new / rz, 0.0), p)
-        rz = new
+    with Ticker() as ticker:
+        for iteration in range(LIMIT):
+            if iteration % LOOK == 0:
+                off = _off_by(r, tolerance).amax(-1, keepdim=True)
+                nearest = torch.where(off < least, x, nearest)
+                least = torch.minimum(off, least)
+                going = (off > 1) & (off < DIVERGED * least)
+                if not bool((going & free).any()):
+                    break
+                ticker.say(f"iteration {iteration}: rows are off {float(off.max()):.0e} too much")
+            q = product(p)
+            pq = _dot(p, q)
+            free = free & (rz > 0) & (pq > STUCK * _dot(p * diagonal, p))
+            going = going & free
+            step = torch.where(going, rz / pq, 0.0)
+            x.addcmul_(step, p)
+            r.addcmul_(step, q, value=-1)
+            z = approximate(r)
+            new = _dot(r, z)
+            p = torch.addcmul(z, torch.where(going, new / rz, 0.0), p)
+            rz = new
     return nearest, iteration
 
 
