@@ -29,7 +29,7 @@ DRAWS = 32  # with weights near every point
 PLAIN_DRAWS = 128  # without
 SEED = 20_230_723  # of the draws, so that the estimate is the same each time
 TOLERANCE = 1e-8  # of the solves, beside the standard deviation of each row
-AT_ONCE = 1 << 24  # numbers that are worked on at a time
+AT_ONCE = 1 << 22  # numbers that are worked on at a time
 UNSURE = 0.3  # relative error from which the mean square of the draws is surer
 
 

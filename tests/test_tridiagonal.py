@@ -1,0 +1,145 @@
+"""Rows that reach from one time to the next, against the dense matrix of all rows."""
+
+import pytest
+import torch
+
+import probconserv as pc
+from probconserv import _engine, _tridiagonal
+
+D = torch.float64
+
+
+def made(batch=(), seed=0, noise=0.0, low_rank=False, extra=()):
+    """A state on 5 cells at 4 times, and laws: budgets, and those that are named."""
+    rng = torch.Generator().manual_seed(seed)
+    mesh = pc.Mesh(x=[0.0, 0.5, 1.5, 1.8, 3.0, 3.1], periodic="x" if "ring" in extra else ())
+    faces, t = mesh.face_shapes[0][0], torch.tensor([0.0, 0.2, 0.7, 1.0], dtype=D)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=rng, dtype=D)
+
+    u, flux = normal(*batch, 4, 5), normal(*batch, 3, faces)
+    rest = normal(*batch, 4, 5).square() + 0.1
+    field = pc.Diagonal(u, rest)
+    if low_rank:
+        field = pc.LowRank(u, normal(2, *batch, 4, 5), rest, event_dims=2)
+    state = pc.State(u=field, F=pc.Diagonal(flux, normal(*batch, 3, faces).square() + 0.1))
+    laws = [pc.cell_budgets(mesh, t, fluxes="F", noise=noise)]
+    if "start" in extra:
+        laws.append(pc.initial(normal(*batch, 5), of="u"))
+    if "totals" in extra:
+        laws.append(pc.integral(mesh, normal(*batch, 4), noise=0.1, of="u"))
+    return state, laws
+
+
+CASES = {
+    "alone": {},
+    "batch": {"batch": (2,)},
+    "ring": {"extra": ("ring",)},
+    "noise": {"noise": 0.3},
+    "start and totals": {"extra": ("start", "totals")},
+    "ensemble": {"low_rank": True, "batch": (3,), "extra": ("start",)},
+}
+
+
+@pytest.fixture
+def blocks(monkeypatch):
+    """All rows that can be are solved by blocks along time."""
+    monkeypatch.setattr(_engine, "MOST_DENSE", 0)
+
+
+@pytest.fixture(params=CASES.values(), ids=CASES)
+def both(request, monkeypatch):
+    """The posterior by blocks, and by one dense matrix."""
+    state, laws = made(**request.param)
+    dense = pc.condition(state, *laws)
+    monkeypatch.setattr(_engine, "MOST_DENSE", 0)
+    return pc.condition(state, *laws), dense, laws
+
+
+def test_blocks_are_used(both):
+    way = both[0]._solved.way
+    last = getattr(way, "chain", way).stages[-1]
+    assert isinstance(last, _tridiagonal.Tridiagonal)
+
+
+@pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
+def test_mean_variance_and_evidence_are_those_of_the_dense_matrix(both):
+    post, dense, _ = both
+    for name in ("u", "F"):
+        torch.testing.assert_close(post[name].mean, dense[name].mean, rtol=1e-11, atol=1e-12)
+        found, wanted = post[name].variance, dense[name].variance
+        torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-13)
+    torch.testing.assert_close(post.log_evidence, dense.log_evidence, rtol=1e-10, atol=1e-9)
+    assert post["u"].variance_estimate is None
+
+
+@pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
+def test_covariances_are_those_of_the_dense_matrix(both):
+    post, dense, _ = both
+    v = torch.randn(post["F"].shape, dtype=D, generator=torch.Generator().manual_seed(1))
+    found, wanted = (p["F"].covariance_times(v) for p in (post, dense))
+    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-11)
+
+
+def test_every_draw_obeys_exact_budgets(blocks):
+    state, (law, start) = made(batch=(2,), extra=("start",))
+    draws = pc.condition(state, law, start).sample(7, torch.Generator().manual_seed(0))
+    assert float((law.residual(draws).abs() / law.magnitude(draws)).max()) < 1e-12
+
+
+def test_an_entry_is_the_posterior_of_that_entry(blocks):
+    state, laws = made(batch=(3,))
+    one = pc.condition(state, *laws)[1]
+    alone = pc.condition(state[1], *laws)
+    torch.testing.assert_close(one["u"].mean, alone["u"].mean)
+    torch.testing.assert_close(one["F"].variance, alone["F"].variance)
+
+
+def test_a_saved_posterior_answers_as_before(blocks, tmp_path):
+    state, laws = made()
+    post = pc.condition(state, *laws)
+    post.save(tmp_path / "post.safetensors")
+    again = pc.StatePosterior.load(tmp_path / "post.safetensors")
+    draws = [p.sample(2, torch.Generator().manual_seed(0))["u"] for p in (post, again)]
+    torch.testing.assert_close(*draws)
+    torch.testing.assert_close(again["F"].variance, post["F"].variance)
+
+
+def test_totals_that_follow_from_the_budgets_change_nothing(blocks):
+    """The total of a ring cannot change: at later times it follows from that of the first."""
+    state, (law,) = made(extra=("ring",))
+    mesh = pc.Mesh(x=[0.0, 0.5, 1.5, 1.8, 3.0, 3.1], periodic="x")
+    first = pc.integral(mesh, [2.0], times=[0], of="u")
+    every = pc.integral(mesh, 2.0, of="u")
+    once, always = pc.condition(state, law, first), pc.condition(state, law, every)
+    torch.testing.assert_close(once["u"].mean, always["u"].mean, rtol=1e-10, atol=1e-11)
+    torch.testing.assert_close(once["F"].variance, always["F"].variance, rtol=1e-9, atol=1e-11)
+
+
+def test_totals_that_contradict_the_budgets_are_refused(blocks):
+    state, (law,) = made(extra=("ring",))
+    mesh = pc.Mesh(x=[0.0, 0.5, 1.5, 1.8, 3.0, 3.1], periodic="x")
+    with pytest.raises(pc.InfeasibleError, match="integral"):
+        pc.condition(state, law, pc.integral(mesh, [2.0, 2.0, 2.5, 2.0], of="u"))
+
+
+def test_gradients_are_right(blocks):
+    state, (law,) = made()
+    mean, flux = state["u"].mean, state["F"].mean
+
+    def moments(u, variance):
+        given = pc.State(u=pc.Diagonal(u, variance), F=pc.Diagonal(flux, 0.5))
+        post = pc.condition(given, law)
+        return post["u"].mean, post["F"].variance
+
+    inputs = mean.clone().requires_grad_(), state["u"].variance.clone().requires_grad_()
+    assert torch.autograd.gradcheck(moments, inputs, atol=1e-6)
+
+
+def test_wide_meshes_are_left_to_conjugate_gradients(blocks, monkeypatch):
+    monkeypatch.setattr(_tridiagonal, "WIDEST", 4)
+    state, laws = made()
+    post = pc.condition(state, *laws)
+    assert not isinstance(post._solved.way.stages[-1], _tridiagonal.Tridiagonal)
+    assert post["u"].variance_estimate.solves > 0
