@@ -1,5 +1,6 @@
 """Rows that reach from one time to the next, against the dense matrix of all rows."""
 
+import mpmath
 import pytest
 import torch
 
@@ -9,7 +10,7 @@ from probconserv import _engine, _tridiagonal
 D = torch.float64
 
 
-def made(batch=(), seed=0, noise=0.0, low_rank=False, extra=()):
+def made(batch=(), seed=0, noise=0.0, low_rank=False, wide=1.0, extra=()):
     """A state on 5 cells at 4 times, and laws: budgets, and those that are named."""
     rng = torch.Generator().manual_seed(seed)
     mesh = pc.Mesh(x=[0.0, 0.5, 1.5, 1.8, 3.0, 3.1], periodic="x" if "ring" in extra else ())
@@ -19,7 +20,7 @@ def made(batch=(), seed=0, noise=0.0, low_rank=False, extra=()):
         return torch.randn(*shape, generator=rng, dtype=D)
 
     u, flux = normal(*batch, 4, 5), normal(*batch, 3, faces)
-    rest = normal(*batch, 4, 5).square() + 0.1
+    rest = wide * (normal(*batch, 4, 5).square() + 0.1)
     field = pc.Diagonal(u, rest)
     if low_rank:
         field = pc.LowRank(u, normal(2, *batch, 4, 5), rest, event_dims=2)
@@ -80,6 +81,26 @@ def test_covariances_are_those_of_the_dense_matrix(both):
     v = torch.randn(post["F"].shape, dtype=D, generator=torch.Generator().manual_seed(1))
     found, wanted = (p["F"].covariance_times(v) for p in (post, dense))
     torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-11)
+
+
+def test_a_prior_that_knows_nothing_leaves_the_right_variance(blocks):
+    """1e-12 of the prior is left: a difference would have four digits. With 60 digits it has all."""
+    state, (law,) = made(wide=1e10, noise=0.01)
+    sizes = {name: state[name].mean.numel() for name in state}
+    eye = torch.eye(sum(sizes.values()), dtype=D).split(list(sizes.values()), -1)
+    units = {k: e.reshape(-1, *state[k].shape) for k, e in zip(sizes, eye, strict=True)}
+    with mpmath.workdps(60):
+        g = mpmath.matrix(law.apply(units).flatten(1).T.tolist())
+        d = mpmath.diag(torch.cat([state[k].variance.flatten() for k in sizes]).tolist())
+        for i in range(5):  # the first time is known
+            d[i, i] = 0
+        system = g * d * g.T + mpmath.mpf(0.01) ** 2 * mpmath.eye(g.rows)
+        left = d - d * g.T * mpmath.inverse(system) * g * d
+        wanted = torch.tensor([float(left[i, i]) for i in range(5, d.rows)], dtype=D)
+    post = pc.condition(state, law, pc.initial(torch.zeros(5, dtype=D), of="u"))
+    found = torch.cat([post[k].variance.flatten() for k in sizes])[5:]
+    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=0)
+    assert float((found[:15] / state["u"].variance.flatten()[5:]).min()) < 1e-9
 
 
 def test_every_draw_obeys_exact_budgets(blocks):

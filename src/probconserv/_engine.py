@@ -80,7 +80,7 @@ class Chain(Node):
     def weighed(self, u: Fields, residuals: Sequence[Tensor]) -> Tensor | None:
         """How far noisy rows of the last stage are from G u - b = sigma^2 lambda, beside sizes."""
         last = self.stages[-1]
-        if not isinstance(last, Joint) or not _any(last.noise > 0):
+        if not isinstance(last, Joint | Tridiagonal) or not _any(last.noise > 0):
             return None
         return (last.residual(u) - last.noise * last.multiplier(residuals[-1])) * (last.noise > 0)
 

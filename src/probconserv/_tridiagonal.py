@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ._checks import concrete
 from ._covariances import Independent
 from ._factor import LOG_2PI, Factor
+from ._filters import smoothed
 from ._laws import Fields, Rows
 from ._maps import Select
 from ._once import once
@@ -21,7 +23,7 @@ from ._stages import Together, minus, summed
 WIDEST = 256  # rows of one time
 LARGEST = 20_000_000  # numbers in the blocks of S
 AT_ONCE = 1 << 24  # numbers that are worked on at a time
-ROUNDED = 1e-13  # share of a variance that is no more than rounding
+ROUNDED = 1e-12  # share of a variance that is no more than rounding
 
 
 class Tridiagonal(Together):
@@ -145,12 +147,64 @@ class Tridiagonal(Together):
 
     @once
     def variance(self) -> Fields:
+        read = [self._coefficients(number) for number in range(len(self.prior.variance))]
+        return self._smoothed(read) or self._differences(read)
+
+    def _smoothed(self, read: list[tuple[Tensor, Tensor] | None]) -> Fields | None:
+        """From what past and future say; None where rows decide some points, and leave nothing."""
+        noise, fields = self._slotted(self.noise), self.prior.variance
+        carried = [i for i, c in enumerate(read) if c is not None and _any(c[1])]
+        alone = [i for i, c in enumerate(read) if c is not None and i not in carried]
+        if not carried or not concrete(*fields):
+            return None
+        lead = noise.shape[:-2]
+
+        def side_by_side(kind: list[int], side: int, count: int) -> Tensor:
+            empty = noise.new_zeros(*lead, count, self._width, 0)
+            parts = [
+                _until(c[side], count).expand(*lead, -1, -1, -1) for i in kind if (c := read[i])
+            ]
+            return torch.cat([empty, *parts], -1)
+
+        def variances(kind: list[int], count: int) -> Tensor:
+            flat = [
+                _until(fields[i].reshape(*lead, fields[i].shape[self.lead], 1, -1), count)
+                for i in kind
+            ]
+            return torch.cat([noise.new_zeros(*lead, count, 1, 0), *flat], -1)[..., 0, :]
+
+        n = self.slots
+        found = smoothed(
+            noise,
+            side_by_side(carried, 0, n + 1),
+            side_by_side(carried, 1, n + 1),
+            variances(carried, n + 1),
+            side_by_side(alone, 0, n),
+            variances(alone, n),
+        )
+        if found is None:
+            return None
+        left = list(fields)
+        for kind, together in zip((carried, alone), found, strict=True):
+            sizes = [math.prod(fields[i].shape[self.lead + 1 :]) for i in kind]
+            for i, part in zip(kind, together.split(sizes, -1), strict=True):
+                left[i] = part[..., : fields[i].shape[self.lead], :].reshape(fields[i].shape)
+        return tuple(left)
+
+    def _differences(self, read: list[tuple[Tensor, Tensor] | None]) -> Fields:
+        """What is left, as a share of 1: few digits where little is left."""
         here, beside = self._inverse()
         found = []
-        for number, d in enumerate(self.prior.variance):
-            taken = self._taken(number, here, beside)
-            left = 1 - d * taken
-            found.append(d * torch.where(left > ROUNDED, left, 0.0))
+        for d, both in zip(self.prior.variance, read, strict=True):
+            if both is None:
+                found.append(d)
+                continue
+            own, old = both
+            times = own.shape[-3]
+            inner = _first(here, times, 0) @ own + 2 * _first(beside, times, 0) @ old
+            taken = (own * inner).sum(-2) + (old * (_first(here, times, 1) @ old)).sum(-2)
+            share = 1 - d * taken.reshape(d.shape)
+            found.append(d * torch.where(share > ROUNDED, share, 0.0))
         return tuple(found)
 
     def _inverse(self) -> tuple[Tensor, Tensor]:  # (*lead, slots, m, m) each
@@ -168,20 +222,28 @@ class Tridiagonal(Together):
         beside.append(torch.zeros_like(here[0]))
         return torch.stack(here[::-1], -3), torch.stack(beside[::-1], -3)
 
-    def _taken(self, number: int, here: Tensor, beside: Tensor) -> Tensor:
-        """diag(G^T S^-1 G) at the points of one field."""
-        shape = self.prior.variance[number].shape
-        times, space = shape[self.lead], shape[self.lead + 1 :]
+    def _coefficients(self, number: int) -> tuple[Tensor, Tensor] | None:
+        """Of the points of a field in rows of their own time, and of the time before.
+
+        (*lead or 1s, times, m, P) each; None if no row reads the field.
+        """
         units = self.adjoint(self._units(torch.arange(self._width), 2))[number]
         if units is None:
-            return here.new_zeros(())
-        flat = units.flatten(self.lead + 3) if space else units[..., None]
+            return None
+        flat = units.flatten(self.lead + 3) if units.ndim > self.lead + 3 else units[..., None]
         flat = flat.movedim(2 + self.lead, 1)  # (2, times, m, *lead, P)
-        index = torch.arange(times, device=flat.device)
+        index = torch.arange(flat.shape[1], device=flat.device)
         own, old = (flat[(index + o) % 2, index].movedim((0, 1), (-3, -2)) for o in (0, 1))
-        inner = _first(here, times, 0) @ own + 2 * _first(beside, times, 0) @ old
-        taken = (own * inner).sum(-2) + (old * (_first(here, times, 1) @ old)).sum(-2)
-        return taken.reshape(shape)
+        return own, old
+
+
+def _any(x: Tensor) -> bool:
+    return not concrete(x) or bool(x.any())
+
+
+def _until(x: Tensor, count: int) -> Tensor:
+    """Of (*lead, times, a, b) the first `count` times, 0 for those that are not there."""
+    return pad(x, (0, 0, 0, 0, 0, max(count - x.shape[-3], 0))).narrow(-3, 0, count)
 
 
 def _first(blocks: Tensor, times: int, later: int) -> Tensor:
