@@ -11,7 +11,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import torch
-from torch.nn.functional import max_pool2d
+from torch.nn.functional import avg_pool2d
 
 import probconserv as pc
 
@@ -43,7 +43,7 @@ truth = pulse(t, edges)[1].diff() / edges.diff()  # averages over the cells
 first = solved(noise=0.0)
 wide = first.mean.reshape(TIMES, -1, 3).mean(-1)[::2]
 error = budgets(t[::2], edges[::3]).residual(wide).abs()  # of one wide cell in two steps
-error = max_pool2d(error[None], 5, stride=1, padding=2)[0]  # the largest nearby
+error = avg_pool2d(error[None].square(), 5, stride=1, padding=2)[0].sqrt()  # nearby
 error = error.repeat_interleave(2, 0).repeat_interleave(3, 1) / (3 * 2)  # of one cell in one step
 post = solved(noise=error / 4 * math.sqrt(LASTS / float(t[1])))  # half the step, a quarter of it
 
