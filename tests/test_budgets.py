@@ -292,28 +292,28 @@ def test_a_law_and_its_mesh_go_where_the_field_is():
 
 PLANE = GRIDS["plane"]
 ERRORS = {
-    "a list is no mesh": (dict(mesh=[0.0, 1.0]), "`mesh` must be a `Mesh`"),
-    "times decrease": (dict(t=[1.0, 0.0]), "`t` must increase"),
-    "one time": (dict(t=[1.0]), "`t` must be one axis of at least 2"),
-    "nothing flows": (dict(fluxes=None), "`fluxes`, `velocity`, `diffusivity`.*needs one"),
-    "one flux of two": (dict(fluxes="F"), "`fluxes` must be a tuple of 2.*x, y.*got 1"),
-    "three velocities": (dict(velocity=(1.0, 2.0, 3.0)), "`velocity` must be a tuple of 2"),
-    "a named velocity": (dict(velocity=("F", "G")), "`velocity` must be numbers.*`fluxes`"),
-    "velocity of other faces": (dict(velocity=(np.ones((4, 3)), 1.0)), r"`velocity`.*\(4, 5, 3\)"),
-    "negative diffusivity": (dict(diffusivity=-1.0), "`diffusivity` must be >= 0"),
-    "a scheme nobody knows": (dict(scheme="upwnd"), "`scheme`.*'upwind'"),
+    "a list is no mesh": ({"mesh": [0.0, 1.0]}, "`mesh` must be a `Mesh`"),
+    "times decrease": ({"t": [1.0, 0.0]}, "`t` must increase"),
+    "one time": ({"t": [1.0]}, "`t` must be one axis of at least 2"),
+    "nothing flows": ({"fluxes": None}, "`fluxes`, `velocity`, `diffusivity`.*needs one"),
+    "one flux of two": ({"fluxes": "F"}, "`fluxes` must be a tuple of 2.*x, y.*got 1"),
+    "three velocities": ({"velocity": (1.0, 2.0, 3.0)}, "`velocity` must be a tuple of 2"),
+    "a named velocity": ({"velocity": ("F", "G")}, "`velocity` must be numbers.*`fluxes`"),
+    "velocity of other faces": ({"velocity": (np.ones((4, 3)), 1.0)}, r"`velocity`.*\(4, 5, 3\)"),
+    "negative diffusivity": ({"diffusivity": -1.0}, "`diffusivity` must be >= 0"),
+    "a scheme nobody knows": ({"scheme": "upwnd"}, "`scheme`.*'upwind'"),
     "fluxes of the cells": (
-        dict(fluxes=(np.ones((3, 4, 3)), 0.0)),
+        {"fluxes": (np.ones((3, 4, 3)), 0.0)},
         r"`fluxes` across `x`.*\(3, 5, 3\).*\(4, 5, 3\)",
     ),
-    "a source of other cells": (dict(source=np.ones((3, 5, 3))), r"`source`.*\(3, 4, 3\)"),
-    "one name for two fluxes": (dict(fluxes=("F", "F")), "`fluxes` across `y`.*'F' is read"),
-    "u as a source": (dict(source="u"), "`source`.*'u' is read already"),
-    "NaN in a flux": (dict(fluxes=(np.nan, 0.0)), "`fluxes` across `x` must be finite"),
-    "negative noise": (dict(noise=-1.0), "`noise` must be >= 0"),
-    "where of numbers": (dict(where=np.ones((4, 3))), "`where` must be boolean"),
-    "where of other cells": (dict(where=np.ones((3, 4), bool)), r"`where` must end in \(4, 3\)"),
-    "no name": (dict(of=3), "`of` must be the name"),
+    "a source of other cells": ({"source": np.ones((3, 5, 3))}, r"`source`.*\(3, 4, 3\)"),
+    "one name for two fluxes": ({"fluxes": ("F", "F")}, "`fluxes` across `y`.*'F' is read"),
+    "u as a source": ({"source": "u"}, "`source`.*'u' is read already"),
+    "NaN in a flux": ({"fluxes": (np.nan, 0.0)}, "`fluxes` across `x` must be finite"),
+    "negative noise": ({"noise": -1.0}, "`noise` must be >= 0"),
+    "where of numbers": ({"where": np.ones((4, 3))}, "`where` must be boolean"),
+    "where of other cells": ({"where": np.ones((3, 4), bool)}, r"`where` must end in \(4, 3\)"),
+    "no name": ({"of": 3}, "`of` must be the name"),
 }
 
 
@@ -343,13 +343,13 @@ def test_fields_of_other_shapes_are_refused_with_the_right_ones(shapes, words):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (dict(cells=GRIDS["torus"], inflow=1.0), "`inflow` must be 0: the mesh is closed"),
-        (dict(cells=GRIDS["torus"], outflow="out"), "`outflow` must be 0: the mesh is closed"),
-        (dict(inflow="F", outflow="F"), "`outflow`: 'F' is read already"),
-        (dict(inflow=[1.0, 2.0]), r"`inflow`.*\(3,\).*\(4,\)"),
-        (dict(cells=[0.0, 2.0, 1.0]), "`cells` must increase"),
-        (dict(cells=[0.0, 1.0, 2.0], rule="lef"), "`rule`.*'left'"),
-        (dict(t=[0.0, 0.0]), "`t` must increase"),
+        ({"cells": GRIDS["torus"], "inflow": 1.0}, "`inflow` must be 0: the mesh is closed"),
+        ({"cells": GRIDS["torus"], "outflow": "out"}, "`outflow` must be 0: the mesh is closed"),
+        ({"inflow": "F", "outflow": "F"}, "`outflow`: 'F' is read already"),
+        ({"inflow": [1.0, 2.0]}, r"`inflow`.*\(3,\).*\(4,\)"),
+        ({"cells": [0.0, 2.0, 1.0]}, "`cells` must increase"),
+        ({"cells": [0.0, 1.0, 2.0], "rule": "lef"}, "`rule`.*'left'"),
+        ({"t": [0.0, 0.0]}, "`t` must increase"),
     ],
 )
 def test_what_is_wrong_with_a_budget_is_said(change, words):
