@@ -84,7 +84,7 @@ def test_covariances_are_those_of_the_dense_matrix(both):
 
 
 def test_a_prior_that_knows_nothing_leaves_the_right_variance(blocks):
-    """1e-12 of the prior is left: a difference would have four digits. With 60 digits it has all."""
+    """1e-12 of the prior is left: a difference would have four digits. The oracle has 60."""
     state, (law,) = made(wide=1e10, noise=0.01)
     sizes = {name: state[name].mean.numel() for name in state}
     eye = torch.eye(sum(sizes.values()), dtype=D).split(list(sizes.values()), -1)

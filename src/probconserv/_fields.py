@@ -68,7 +68,7 @@ class Field(Kept, ABC):
             nonlocal used
             size = math.prod(shape)
             used += size
-            return given[:, used - size : used].reshape(-1, *shape)
+            return given[:, used - size : used].reshape(len(given), *shape)
 
         return self._draw(next_).to(self.dtype)
 

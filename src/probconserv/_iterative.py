@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ._checks import concrete
 from ._covariances import Correlated, Independent
-from ._errors import DegenerateError, InfeasibleError, ProbConservError
+from ._errors import DegenerateError, InfeasibleError, InputError, ProbConservError
 from ._estimate import Estimate, estimated
 from ._factor import TINY
 from ._laws import Fields, Rows
@@ -113,7 +114,7 @@ class Iterative(Together):
             left = self.residual(moved, value=False) - start - self.noise * multiplier
             if number and bool((left.abs() <= MET * terms).all()):
                 return moved
-            most = float(_off_by(left, terms).max())
+            most = float(_off_by(left, terms).max()) if left.numel() else 0.0
             if not most < before / 2:
                 break
             before = most
@@ -128,6 +129,8 @@ class Iterative(Together):
 
     def solve(self, r: Tensor, tolerance: Tensor) -> Tensor:
         """S^-1 r, each row to its tolerance."""
+        if not torch.compiler.is_compiling() and not concrete(r):
+            raise InputError(NOT_TRACED)
         tensors = [t for t in _tensors(self.rows, self.prior) if t.requires_grad]
         found: Tensor = Solve.apply(self, r, tolerance, *tensors)  # type: ignore[no-untyped-call]
         return found
@@ -191,6 +194,10 @@ class Iterative(Together):
         )
 
 
+NOT_TRACED = (
+    "`laws` for every cell are solved by conjugate gradients, which look at values: not inside "
+    "`torch.func` transforms. Give the fields a batch axis instead of `vmap`, or use fewer rows."
+)
 NO_DETERMINANT = (
     "laws for every cell are solved by conjugate gradients, which give no determinant: there is no "
     "`log_evidence`, no `log_prob` and no mixture. Use `marginal_log_prob`, or fewer rows."
@@ -307,7 +314,7 @@ def _product(stage: Iterative, v: Tensor) -> Tensor:
 
 def _inverse(matrix: Stencil | None, diagonal: Tensor) -> "Scaling | Transform":
     """matrix: S of independent points alone. diagonal: of S, with directions."""
-    if matrix is None:
+    if matrix is None or not diagonal.numel():
         return Scaling(diagonal)
     alone = dict(matrix.terms())[(0,) * matrix.dims]
     if bool((alone < LITTLE * diagonal).any()):

@@ -45,6 +45,9 @@ class Transform(Node):
         self.scale = torch.where(usable, torch.where(usable, diagonal, 1.0).rsqrt(), 0.0)
         axes = range(-self.dims, 0)
         couplings = [self._coupling(terms, axis) for axis in axes]
+        self.roughness = self._off(terms, couplings)
+        if self.roughness >= ROUGH:  # it is not used then, and eigenvectors of a long axis are dear
+            return
         excess = sum(terms.values()) * self.scale.square()  # 0 in the middle of a closed mesh
         middle = excess.flatten(-self.dims).median(-1).values.clamp_min(0)
         symbol = middle[(..., *[None] * self.dims)]
@@ -57,7 +60,6 @@ class Transform(Node):
         least = torch.where(symbol > floor, symbol, math.inf).amin(tuple(axes), keepdim=True)
         self.inverse = 1 / torch.where(symbol > floor, symbol, least)
         self.bases = tuple(bases)
-        self.roughness = self._off(terms, couplings)
 
     def _coupling(self, terms: dict[Offset, Tensor], axis: int) -> Tensor:  # (*lead, 1, ..., 1)
         """How strongly neighbours along an axis are tied, on average over the pairs."""
