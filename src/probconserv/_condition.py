@@ -122,7 +122,7 @@ def solved(
     fields = shrunk(fields, shared, rows)
     root = covariance_of(fields, shared)
     prior = tuple(field.mean.double() for field in fields)
-    way = solve(rows, root)
+    way = solve(rows, root, _slack(fields))
     mean, residuals = way.run(prior)
     mean, holds = settled(way, mean, rows)
     dims = tuple(len(shape) - way.lead for shape in shapes)

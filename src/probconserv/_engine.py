@@ -43,9 +43,17 @@ class Chain(Node):
     """Fields given laws: stages one after the other, each given those before."""
 
     def __init__(
-        self, laws: tuple[Rows, ...], root: Independent | Correlated, lead: int, banded: bool = True
+        self,
+        laws: tuple[Rows, ...],
+        root: Independent | Correlated,
+        lead: int,
+        slack: float = 0.0,
+        banded: bool = True,
     ) -> None:
-        """lead: how many first axes number the parts. banded: whether five diagonals are used."""
+        """lead: how many first axes number the parts. banded: whether five diagonals are used.
+
+        slack: what the rounding of the input may leave of an exact row, as a share of its terms.
+        """
         self.laws, self.root = laws, root
         self.stages: tuple[Any, ...] = ()
         left: Any = root
@@ -61,7 +69,7 @@ class Chain(Node):
                 left = Banded(rows, left, root)
                 self.stages += (left,)
         if general := tuple(rows for rows in laws if rows not in single):
-            left = _general(general, left, root, lead)
+            left = _general(general, left, root, lead, slack)
             self.stages += (left,)
         self.covariance, self.lead = left, lead
 
@@ -276,15 +284,17 @@ class Shared(Node):
         return self.chain.count(lead)
 
 
-def solve(laws: tuple[Rows, ...], prior: Independent | Correlated) -> "Chain | Shared":
-    """Fields given laws, by the way that suits them."""
+def solve(
+    laws: tuple[Rows, ...], prior: Independent | Correlated, slack: float = 0.0
+) -> "Chain | Shared":
+    """Fields given laws, by the way that suits them. slack: as in `Chain`."""
     shapes = prior.shapes
     free = _free(laws, shapes)
     if isinstance(prior, Independent):
-        return Chain(laws, prior, free)
+        return Chain(laws, prior, free, slack)
     own = len(shapes[0]) - prior.dims[0]  # axes before those that share a direction
     if free < own:
-        return Chain(laws, prior.joined(free), free)
+        return Chain(laws, prior.joined(free), free, slack)
     alone = not _many(laws, shapes) or chained(laws, shapes, free)
     if prior.rest is not None and alone:
         few = sum(math.prod(rows.row_shape(shapes)[own:]) for rows in laws) <= FEW
@@ -292,7 +302,7 @@ def solve(laws: tuple[Rows, ...], prior: Independent | Correlated) -> "Chain | S
             shared = Shared(Chain(laws, prior.rest, free), prior, own)
             if not shared.thin:
                 return shared
-    return Chain(laws, prior, own)
+    return Chain(laws, prior, own, slack)
 
 
 def _free(laws: Sequence[Rows], shapes: Sequence[Sequence[int]]) -> int:
@@ -363,6 +373,7 @@ def _general(
     prior: Any,
     root: Independent | Correlated,
     lead: int,
+    slack: float,
 ) -> Stage:
     first = laws[0]
     if len(laws) == 1 and isinstance(root, Independent):
@@ -379,7 +390,7 @@ def _general(
         return Joint(laws, prior, root, lead)
     if isinstance(root, Independent) and chained(laws, root.shapes, lead):
         return Tridiagonal(laws, prior, root, lead)
-    return Iterative(laws, prior, root, lead)
+    return Iterative(laws, prior, root, lead, slack)
 
 
 def _many(laws: Sequence[Rows], shapes: Sequence[Sequence[int]]) -> bool:

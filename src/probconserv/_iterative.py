@@ -25,7 +25,7 @@ from ._stages import Together, minus
 from ._stencils import Stencil, between_rows
 
 MET = 1e-12  # of its terms: what a row may miss
-FIRST, AGAIN = 1e-12, 1e-14  # the same, of the first solve and of those that refine it
+FIRST, AGAIN = 1e-12, 1e-15  # the same, of the first solve and of those that refine it
 REFINEMENTS = 4  # at most; one is always made
 LIMIT = 10_000  # iterations
 LOOK = 4  # iterations from one look at the rows to the next
@@ -43,10 +43,15 @@ class Iterative(Together):
         prior: Independent | Correlated,
         root: Independent | Correlated,
         lead: int,
+        slack: float = 0.0,
     ) -> None:
-        """lead: how many of the first axes number the parts."""
+        """lead: how many of the first axes number the parts.
+
+        slack: what the rounding of the input may leave of an exact row, as a share of its terms.
+        """
         self._bundle(rows, root.shapes, lead)
         self.prior = prior
+        self.allowed = max(MET, slack)
         self.iterations = 0  # of the last update, with its refinements
         with torch.no_grad():
             self.matrices = tuple(self.matrix(i) for i in range(len(rows)))
@@ -121,6 +126,8 @@ class Iterative(Together):
             more = self.solve(left, AGAIN * terms)
             multiplier = multiplier + more
             moved = minus(moved, self.prior.times(self.adjoint(more)))
+        if bool((left.abs() <= self.allowed * terms).all()):
+            return moved
         self._refuse(left, terms)
         return moved
 

@@ -78,15 +78,9 @@ class Transform(Node):
         angles = torch.arange(count, dtype=torch.float64, device=self.scale.device)
         if self.wraps[axis]:
             return None, 2 - 2 * (2 * math.pi / count * angles).cos()
-        matrix = torch.diag(torch.full_like(angles, 2.0))
-        beside = torch.ones_like(angles[1:])
-        matrix = matrix - beside.diag(1) - beside.diag(-1)
         tied = float(coupling.mean())
-        for end in (0, count - 1):  # 1: points beyond the end can move; 0: it is closed
-            open_ = float(excess.select(axis, end).mean()) / tied if tied else 1.0
-            matrix[end, end] -= 1 - min(max(open_, 0.0), 1.0)
-        values, vectors = torch.linalg.eigh(matrix)
-        return vectors, values.clamp_min(0)
+        ends = [float(excess.select(axis, end).mean()) > tied / 2 for end in (0, count - 1)]
+        return _between_ends(angles, *ends)
 
     def _off(self, terms: dict[Offset, Tensor], couplings: Sequence[Tensor]) -> float:
         """Mean square of the scaled matrix off the constant part, beside its diagonal of 1."""
@@ -119,6 +113,23 @@ class Transform(Node):
         for axis, basis in zip(range(-self.dims, 0), self.bases, strict=True):
             r = r if basis is None else along(basis, r, axis)
         return r * self.scale
+
+
+def _between_ends(n: Tensor, first: bool, last: bool) -> tuple[Tensor, Tensor]:
+    """Waves on a line of rows 0, 1, ..., and their eigenvalues under second differences.
+
+    first, last: whether that end is open, so that points beyond it can move.
+    """
+    count = len(n)
+    place, order, period = {
+        (True, True): (n + 1, n + 1, count + 1),
+        (False, False): (n + 0.5, n, count),
+        (True, False): (n + 1, n + 0.5, count + 0.5),
+        (False, True): (n + 0.5, n + 0.5, count + 0.5),
+    }[first, last]
+    angles = math.pi / period * order
+    waves = (place[:, None] * angles).sin() if first else (place[:, None] * angles).cos()
+    return waves / waves.norm(dim=0), 2 - 2 * angles.cos()
 
 
 def along(matrix: Tensor, r: Tensor, axis: int) -> Tensor:
