@@ -185,6 +185,22 @@ def beside_a_network() -> None:
     report("24 x 32 x 32, two times, law / forward of an FNO", text, "3", "1")
 
 
+def backward() -> None:
+    state, law, _ = square(64)
+    means = [state[k].mean.clone().requires_grad_() for k in ("u", "fx", "fy")]
+    spreads = [state[k].variance.clone().requires_grad_() for k in ("u", "fx", "fy")]
+    fields = zip(("u", "fx", "fy"), means, spreads, strict=True)
+    prior = pc.State(**{k: pc.Diagonal(m, v) for k, m, v in fields})
+    ratios = []
+    for _ in range(5):
+        start = time.perf_counter()
+        post = pc.condition(prior, law)
+        between = time.perf_counter()
+        post["u"].mean.square().sum().backward()
+        ratios.append((time.perf_counter() - between) / (between - start))
+    report("64 x 64, backward / update", f"{np.median(ratios):.2f}", "3", "")
+
+
 def variances() -> None:
     """Against 4,000 solves for single points, each of which gives the variance of one exactly."""
     state, law, _ = square(64)
@@ -250,6 +266,7 @@ def on_cpu() -> None:
     report("256 x 256, mean / SciPy", against_scipy(256, 1), "0.6", "0.3")
     sparse_rows()
     beside_a_network()
+    backward()
     variances()
 
 

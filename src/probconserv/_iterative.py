@@ -286,7 +286,8 @@ def conjugate_gradients(
                 going = (off > 1) & (off < DIVERGED * least)
                 if not bool((going & free).any()):
                     break
-                ticker.say(f"iteration {iteration}: rows are off {float(off.max()):.0e} too much")
+                worst = float(off.max())
+                ticker.say(f"iteration {iteration}: the worst row is at {worst:.0e} of its goal")
             q = product(p)
             pq = _dot(p, q)
             free = free & (rz > 0) & (pq > STUCK * _dot(p * diagonal, p))
