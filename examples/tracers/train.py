@@ -2,7 +2,7 @@
 
     python examples/tracers/train.py
 
-About ten minutes for each on one core; seeds given as arguments train only those.
+About five minutes for each on one core; seeds given as arguments train only those.
 """
 
 import sys
