@@ -32,6 +32,11 @@ def called(*words, columns=80):
 def script(path, folder):
     """Run a script in that folder, as `python path` does; it may draw."""
     plt.switch_backend("Agg")
-    with contextlib.chdir(folder), torch.random.fork_rng():
+    with (
+        contextlib.chdir(folder),
+        torch.random.fork_rng(),
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.syspath_prepend(path.parent)
         runpy.run_path(str(path), run_name="__main__")
     plt.close("all")

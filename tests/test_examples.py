@@ -3,6 +3,8 @@ from pathlib import Path
 import pytest
 from commands import script
 
+import probconserv as pc
+
 ROOT = Path(__file__).parents[1]
 TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text()  # its scripts run in test_tutorial.py
 EXAMPLES = [path for path in sorted((ROOT / "examples").glob("*.py")) if path.name not in TUTORIAL]
@@ -12,3 +14,17 @@ EXAMPLES = [path for path in sorted((ROOT / "examples").glob("*.py")) if path.na
 def test_examples_run_and_leave_a_picture(path, tmp_path):
     script(path, tmp_path)
     assert (tmp_path / "out" / f"{path.stem}.png").stat().st_size > 10_000
+
+
+def test_the_tracers_of_the_example_obey_the_laws_of_its_cells_and_blocks(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    from tracers.laws import of_blocks
+    from tracers.model import CELLS, EDGES, STEP, averages, drawn, fluxes
+
+    tracers = drawn(seed=5, n=2)
+    fields = dict(zip(("fx", "fy"), fluxes(*tracers), strict=True), u=averages(*tracers))
+    mesh = pc.Mesh(x=EDGES, y=EDGES, periodic=("x", "y"))
+    law = pc.cell_budgets(mesh, t=[0.0, STEP], fluxes=("fx", "fy"))
+    for each in (law, of_blocks(law, CELLS, 4)):
+        assert each.residual(fields).abs().max() < 1e-15
+        assert each.residual(fields | {"u": 2 * fields["u"]}).abs().max() > 1e-6

@@ -193,6 +193,69 @@ def test_a_budget_that_was_only_checked_has_no_after():
         figures.budget(None)
 
 
+def cloud():
+    """A plane of 3 x 2 cells over two intervals, off balance, with its law and what it gives."""
+    edges = {"x (km)": [0.0, 1.0, 2.0, 4.0], "y (km)": [0.0, 0.5, 1.0]}
+    law = pc.cell_budgets(pc.Mesh(x=edges["x (km)"], y=edges["y (km)"]), [0, 1, 2], ("fx", "fy"))
+    rng = torch.Generator().manual_seed(0)
+    shapes = {"u": (3, 3, 2), "fx": (2, 4, 2), "fy": (2, 3, 3)}
+    state = pc.State(**{n: (torch.rand(s, generator=rng), 0.1) for n, s in shapes.items()})
+    return edges, state, pc.condition(state, law), law
+
+
+def test_maps_show_before_after_truth_the_change_and_the_imbalance_of_cells():
+    edges, state, post, law = cloud()
+    truth = np.linspace(-3, 3, 6).reshape(3, 2)
+    figure = figures.maps_figure(edges, state, post, law, truth, interval=0, units="g")
+    panels, bars = figure.axes[:6], figure.axes[6:]
+    shown = [axes.collections[0] for axes in panels]
+    u = [state["u"].mean[1], post["u"].mean[1]]  # the end of the first interval
+    off = [law.residual(state)[0], law.residual(post)[0]]
+    for mesh, values in zip(shown, [*u, truth, u[1] - u[0], *off], strict=True):
+        np.testing.assert_allclose(mesh.get_array(), np.asarray(values).T, atol=1e-12)
+    assert [axes.get_title().split("\n")[0] for axes in panels] == [
+        *("before", "after", "truth"),
+        *("after - before", "imbalance before", "imbalance after"),
+    ]
+    scales = [mesh.get_clim() for mesh in shown]
+    assert scales[0] == scales[1] == scales[2] == (-3, 3)
+    assert scales[4] == scales[5] == (-scales[4][1], scales[4][1])
+    assert [bar.get_xlabel() for bar in bars] == [
+        *("u (g)", "difference of u (g)", "gain less inflow (g), times cell size"),
+    ]
+    assert (panels[3].get_xlabel(), panels[3].get_ylabel()) == ("x (km)", "y (km)")
+    np.testing.assert_allclose(shown[0].get_coordinates()[0, :, 0], edges["x (km)"])
+
+
+def test_maps_put_latitude_upright_and_need_no_truth():
+    _, state, post, law = cloud()
+    edges = {"lat (°N)": [0.0, 1.0, 2.0, 4.0], "lon (°E)": [0.0, 0.5, 1.0]}
+    panels = figures.maps_figure(edges, state, post, law).axes
+    assert (panels[0].get_xlabel(), panels[0].get_ylabel()) == ("lon (°E)", "lat (°N)")
+    np.testing.assert_allclose(panels[0].collections[0].get_array(), state["u"].mean[-1])
+    assert not panels[2].get_visible()
+    named = figures.maps_figure(edges, state, post, law, names=("raw", "mine")).axes
+    titles = [axes.get_title().split("\n")[0] for axes in named]
+    assert titles[:6] == ["raw", "mine", "", "mine - raw", "imbalance raw", "imbalance mine"]
+
+
+def test_what_cannot_be_drawn_as_maps_is_refused():
+    edges, state, post, law = cloud()
+    two = pc.State(u=pc.Diagonal(torch.rand(2, 3, 3, 2), 1.0))
+    for draw, message in (
+        (lambda: figures.maps_figure(edges, state, post, 1.0), "`law` must be a law"),
+        (lambda: figures.maps_figure({"x": [0, 1]}, state, post, law), "`edges` must be a dict"),
+        (
+            lambda: figures.maps_figure(edges, two, post, law),
+            r"`before` must have one value for each of the 3 x 2 cells.*\(2, 3, 3, 2\)",
+        ),
+        (lambda: figures.maps_figure(edges, state, post, law, X), r"`truth` must have one value"),
+        (lambda: figures.maps_figure(edges, state, post, law, None, 2), "`interval` 2 is not"),
+    ):
+        with pytest.raises(pc.InputError, match=message):
+            draw()
+
+
 def test_a_method_has_one_colour_and_one_line_everywhere():
     assert set(PAPER) == set(METHODS)
     styles = [*PAPER.values(), *OTHERS]

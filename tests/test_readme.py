@@ -10,6 +10,7 @@ README = Path(__file__).parents[1] / "README.md"
 MODELS = README.parent / "docs" / "models.md"
 METHOD = README.parent / "docs" / "method.md"
 FILES = README.parent / "docs" / "files.md"
+CELLS = README.parent / "docs" / "cells.md"
 
 
 def run(page):
@@ -71,6 +72,14 @@ def test_the_page_on_files_closes_its_budget(capsys):
     assert names["report"].closes()
     assert not names["check"](names["forecast"], names["law"]).closes()
     assert "now: closes; off by at most" in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")  # random numbers are far off
+def test_the_page_on_cells_balances_each_of_them():
+    count, names = run(CELLS)
+    assert count == 1
+    assert names["law"].residual(names["post"]).abs().max() < 1e-12
+    assert torch.equal(names["post"]["u"].mean[0], names["now"][0])
 
 
 def test_links_lead_somewhere():
