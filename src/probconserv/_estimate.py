@@ -25,7 +25,7 @@ from ._stencils import Grid, Offset, Stencil, read, short
 if TYPE_CHECKING:
     from ._iterative import Iterative
 
-DRAWS = 32  # with weights near every point
+DRAWS = 16  # with weights near every point
 PLAIN_DRAWS = 128  # without
 SEED = 20_230_723  # of the draws, so that the estimate is the same each time
 TOLERANCE = 1e-8  # of the solves, beside the standard deviation of each row
