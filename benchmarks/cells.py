@@ -10,6 +10,7 @@ import math
 import os
 import resource
 import time
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -19,6 +20,12 @@ import probconserv as pc
 from probconserv._iterative import Iterative
 
 INTERVALS = 16
+
+
+def narrow(*sizes: int) -> Tensor:
+    """A Gaussian of width 0.1 in the middle."""
+    places = [(torch.arange(n, dtype=torch.float64) + 0.5) / n - 0.5 for n in sizes]
+    return (-(places[0][:, None] ** 2 + places[1] ** 2) / (2 * 0.1**2)).exp()
 
 
 def bump(*sizes: int) -> Tensor:
@@ -33,6 +40,7 @@ def square(
     intervals: int = INTERVALS,
     batch: tuple[int, ...] = (),
     rough: bool = False,
+    shape_of: Callable[..., Tensor] = bump,
     device: str = "cpu",
 ) -> tuple[pc.State, pc.Law, pc.Mesh]:
     """A state on n x n cells, and the law for each of them."""
@@ -43,7 +51,7 @@ def square(
     fields = {}
     for name, times in (("u", intervals + 1), ("fx", intervals), ("fy", intervals)):
         shape = (*batch, times, n, n)
-        size = torch.rand(shape, generator=rng, dtype=torch.float64) if rough else bump(n, n)
+        size = torch.rand(shape, generator=rng, dtype=torch.float64) if rough else shape_of(n, n)
         variance = (10 ** (decades * (size - 1))).expand(shape)
         mean = torch.randn(shape, generator=rng, dtype=torch.float64) * variance.sqrt()
         fields[name] = pc.Diagonal(mean.to(device), variance.to(device))
@@ -116,6 +124,10 @@ def counts() -> None:
     report("iterations, 32 x 32 to 256 x 256", found, "at most 120", "40")
     state, law, _ = square(64, decades=8)
     report("iterations, eight decades", iterations(pc.condition(state, law)), "260", "60")
+    found = [
+        iterations(pc.condition(*square(64, decades, shape_of=narrow)[:2])) for decades in (4, 8)
+    ]
+    report("iterations, a bump of width 0.1, four and eight decades", found, "", "")
     state, law, _ = square(64, rough=True)
     report("iterations, rough", iterations(pc.condition(state, law)), "on record", "")
 
