@@ -2,10 +2,11 @@
 
 import pytest
 import torch
-from oracle import KINDS, LAWS, exact_residual, field_of, laws_of
+from oracle import KINDS, LAWS, exact_residual, field_of, laws_of, normal, uniform
 from runs import Killed, killed_after, weights
 
 import probconserv as pc
+from probconserv import _engine, _tridiagonal
 from probconserv.data import Stream, draw
 from probconserv.models import AttentiveNeuralProcess
 from probconserv.paper import reproduce
@@ -48,6 +49,27 @@ def test_mixtures_on_cuda(rng):
     torch.testing.assert_close(there.mean.cpu(), here.mean)
     draws = there.sample(6, torch.Generator("cuda").manual_seed(1))
     assert law.to("cuda").residual(draws).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("mesh", ["grid", "list"])
+@pytest.mark.parametrize("way", ["dense", "blocks", "iterated"])
+def test_budgets_of_cells_are_the_same_on_cuda(way, mesh, rng, monkeypatch):
+    monkeypatch.setattr(_engine, "MOST_DENSE", 10**6 if way == "dense" else 0)
+    monkeypatch.setattr(_tridiagonal, "WIDEST", 256 if way == "blocks" else 0)
+    cells = pc.Mesh(x=[0.0, 1.0, 1.5, 3.0], y=[0.0, 1.0, 2.0, 4.0, 5.0], periodic="y")
+    names = ("fx", "fy")
+    if mesh == "list":
+        cells, names = pc.Mesh.unstructured([1.0, 2.0, 3.0], [[0, 1], [1, 2], [2, -1]], 1.0), "fx"
+    law = pc.cell_budgets(cells, [0.0, 0.5, 2.0], fluxes=names, noise=0.1)
+    shapes = {"u": (3, *cells.shape)} | {
+        name: (2, *shape) for name, shape in zip(("fx", "fy"), cells.face_shapes, strict=False)
+    }
+    state = pc.State(**{k: (normal(*s, rng=rng), uniform(*s, rng=rng)) for k, s in shapes.items()})
+    here, there = pc.condition(state, law), pc.condition(state.to("cuda"), law)
+    for name in shapes:
+        torch.testing.assert_close(there[name].mean.cpu(), here[name].mean)
+        loose = {"rtol": 0.5, "atol": 1e-3} if way == "iterated" else {"rtol": 1e-9, "atol": 1e-9}
+        torch.testing.assert_close(there[name].variance.cpu(), here[name].variance, **loose)
 
 
 def test_fronts_on_cuda(rng):
