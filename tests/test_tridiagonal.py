@@ -103,6 +103,43 @@ def test_a_prior_that_knows_nothing_leaves_the_right_variance(blocks):
     assert float((found[:15] / state["u"].variance.flatten()[5:]).min()) < 1e-9
 
 
+@pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
+@pytest.mark.parametrize("wide", [1.0, 1e10])
+@pytest.mark.parametrize("noise", [1e-3, 1e-6])
+def test_a_start_that_was_measured_is_no_row_of_other_times(wide, noise, monkeypatch):
+    """All but exact, it stays with the budgets; its rows are cells, not times."""
+    mesh, t = pc.Mesh(x=torch.linspace(0, 1, 5)), torch.linspace(0, 1, 7)
+    state = pc.State(u=(torch.zeros(7, 4, dtype=D), wide))
+    laws = pc.cell_budgets(mesh, t, velocity=1.0), pc.initial(torch.ones(4), noise=noise, of="u")
+    dense = pc.condition(state, *laws)
+    monkeypatch.setattr(_engine, "MOST_DENSE", 0)
+    post = pc.condition(state, *laws)
+    torch.testing.assert_close(post["u"].mean, dense["u"].mean, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(post["u"].variance, dense["u"].variance, rtol=1e-7, atol=0)
+
+
+@pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
+def test_rows_that_nearly_follow_from_others_leave_the_right_variance(monkeypatch):
+    state, (law,) = made()
+    mesh = pc.Mesh(x=[0.0, 0.5, 1.5, 1.8, 3.0, 3.1])
+    totals = pc.integral(mesh, torch.zeros(4), of="u")
+    seen = pc.linear(torch.eye(5), torch.zeros(4, 5), noise=1e-5, of="u")
+    dense = pc.condition(state, law, totals, seen)
+    monkeypatch.setattr(_engine, "MOST_DENSE", 0)
+    post = pc.condition(state, law, totals, seen)
+    for name in ("u", "F"):
+        torch.testing.assert_close(post[name].variance, dense[name].variance, rtol=1e-6, atol=1e-18)
+
+
+def test_a_flux_that_no_row_reads_keeps_its_variance(blocks):
+    """Around a ring of one cell what leaves comes back."""
+    mesh = pc.Mesh(x=[0.0, 1.0, 2.0], y=[0.0, 1.0], periodic=("x", "y"))
+    state = pc.State(**{k: (torch.zeros(3, 2, 1).double(), 0.7) for k in ("u", "fx", "fy")})
+    post = pc.condition(state, pc.cell_budgets(mesh, [0.0, 1.0, 2.0], ("fx", "fy")))
+    assert (post["fy"].variance == 0.7).all()
+    assert (post["fx"].variance < 0.7).all()
+
+
 def test_every_draw_obeys_exact_budgets(blocks):
     state, (law, start) = made(batch=(2,), extra=("start",))
     draws = pc.condition(state, law, start).sample(7, torch.Generator().manual_seed(0))

@@ -98,8 +98,9 @@ def check_weighed(
         off is not None and not bool((off.abs() <= _weighable(laws, u, residuals[-1])).all())
     ):
         raise InfeasibleError(
-            "rows with hardly any `noise` contradict each other, or numbers are too large: float64 "
-            "cannot weigh them. Give the laws more `noise`, or leave out those that repeat others."
+            "rows with hardly any `noise` contradict each other, or the prior is so wide beside "
+            "the `noise`, or numbers are so large, that float64 cannot weigh them. Give the laws "
+            "more `noise`, the prior less variance, or leave out laws that repeat others."
         )
 
 

@@ -56,11 +56,13 @@ def cell_budgets(
         averages over the intervals or (..., T, *faces) at the times. Positive towards the growing
         coordinate.
     source
-        q, a number, an array of T - 1 or T times, or the name of a field.
+        q, a number, an array (*cells), (..., T - 1, *cells) or (..., T, *cells), or the name of a
+        field.
     velocity
-        One for each axis, numbers that broadcast to (T, *faces): the flux velocity times u.
+        One for each axis, numbers that broadcast to (T, *faces): the flux velocity times u. At
+        the boundary u is that of the one cell there, also where it flows in.
     diffusivity
-        k, a number or one for each axis: the flux -k grad u.
+        k, a number or one for each axis: the flux -k grad u, 0 at the boundary.
     scheme
         How u is read at faces: of the cell that the velocity comes from (upwind), or in between
         (centred).

@@ -295,12 +295,12 @@ def solve(
     own = len(shapes[0]) - prior.dims[0]  # axes before those that share a direction
     if free < own:
         return Chain(laws, prior.joined(free), free, slack)
-    alone = not _many(laws, shapes) or chained(laws, shapes, free)
-    if prior.rest is not None and alone:
+    if prior.rest is not None:
         few = sum(math.prod(rows.row_shape(shapes)[own:]) for rows in laws) <= FEW
         if not few or concrete(*prior.directions):
-            shared = Shared(Chain(laws, prior.rest, free), prior, own)
-            if not shared.thin:
+            rest = Chain(laws, prior.rest, free, slack)
+            shared = None if rest.is_iterative else Shared(rest, prior, own)
+            if shared is not None and not shared.thin:
                 return shared
     return Chain(laws, prior, own, slack)
 

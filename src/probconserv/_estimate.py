@@ -59,7 +59,7 @@ def _by_directions(
     """
     seen = stage.residual(prior.directions, value=False)  # H, (R, *lead, K)
     size = TOLERANCE * stage.diagonal.sqrt()
-    some = max(1, AT_ONCE // (8 * stage.noise.numel()))
+    some = max(1, AT_ONCE // max(8 * stage.noise.numel(), 1))
     along = torch.cat([rest.solve(each, size) for each in seen.split(some)])
     left = (rest.product(along) - seen).detach().abs()
     if bool((left > 100 * size).any()):
@@ -111,7 +111,7 @@ def _draws(stage: "Iterative", count: int) -> tuple[Fields, Tensor, Fields]:
 
     per_draw = sum(v.numel() for v in stage.prior.variance) + 8 * stage.noise.numel()
     each: list[tuple[Fields, Tensor, Fields]] = []
-    for some in torch.arange(count).split(max(1, AT_ONCE // per_draw)):
+    for some in torch.arange(count).split(max(1, AT_ONCE // max(per_draw, 1))):
         n = len(some)
         y = stage.prior.draw(lambda *shape, n=n: normals(n, *shape))
         r = stage.residual(y, value=False) + root_of(stage.noise) * normals(n, *stage.noise.shape)

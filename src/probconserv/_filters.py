@@ -1,80 +1,95 @@
 """The variance along a chain of times, from what the past and what the future say.
 
 Rows of slot k read the points x_k and, where they reach to the next time, x_{k+1}. Given x_k, past
-and future are independent, and each adds information J to 1 / D: the variance that is left is the
-diagonal of (1/D + J_past + J_future)^-1. Only positive numbers are added, so that it is right
-relative to itself, however little is left.
+and future are independent. What the past leaves of x_k is a covariance P; rows that read x_k alone
+take from it first, then those that link it to x_{k+1}, with all that lies beyond as their noise M.
+Each step adds two squares,
+
+    (I - K g) P (I - K g)^T + K M K^T,    K = P g^T (g P g^T + M)^-1,
+
+so that the variance is right relative to itself, however little is left.
 """
 
 import torch
 from torch import Tensor
 
-from ._blocks import root_of
-from ._checks import concrete
+from ._factor import TINY, Factor
 
-FIRM = 1e-10  # least pivot of a scaled matrix that is inverted
+
+class Slot:
+    """Some rows of one slot: how they read points, and their noise."""
+
+    def __init__(
+        self, some: Tensor, noise: Tensor, before: Tensor, own: Tensor, old: Tensor, alone: Tensor
+    ) -> None:
+        """some: which rows, by number."""
+        self.some = some
+        self.noise, self.before = noise[..., some], before[..., some]
+        self.own, self.old, self.alone = own[..., some, :], old[..., some, :], alone[..., some, :]
+
+    def of(self, matrix: Tensor) -> Tensor:
+        """Of a matrix between all rows of the slot the part of these."""
+        return matrix[..., self.some, :][..., self.some]
+
+    def taken(self, cov: Tensor, g: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+        """I - K g, and K M K^T, for points of covariance `cov` read with g beside noise M."""
+        cross, other = cov @ g.mT, other + self.noise.diag_embed()
+        gain = Factor(g @ cross + other, self.before, self.noise).solve(cross)
+        eye = torch.eye(g.shape[-1], dtype=g.dtype, device=g.device)
+        return eye - gain @ g, gain @ other @ gain.mT
+
+    def left(self, cov: Tensor, g: Tensor, other: Tensor) -> Tensor:
+        if not len(self.some):
+            return cov
+        a, b = self.taken(cov, g, other)
+        return a @ cov @ a.mT + b
+
+    def variance(self, cov: Tensor, g: Tensor, other: Tensor) -> Tensor:
+        if not len(self.some):
+            return cov.diagonal(dim1=-2, dim2=-1)
+        a, b = self.taken(cov, g, other)
+        return ((a @ cov) * a).sum(-1) + b.diagonal(dim1=-2, dim2=-1)
 
 
 def smoothed(
     noise: Tensor,  # (*lead, slots, m)
+    before: Tensor,  # the same: the variance of each row without laws
     own: Tensor,  # (*lead, slots + 1, m, P): coefficients of x_k in slot k
     old: Tensor,  # the same: of x_k in slot k - 1
-    variance: Tensor,  # (*lead, slots + 1, P)
+    variance: Tensor,  # (*lead, slots + 1, P): of x_k
     alone: Tensor,  # (*lead, slots, m, Q): coefficients of points that no other slot reads
     free: Tensor,  # (*lead, slots, Q): their variance
-) -> tuple[Tensor, Tensor] | None:
-    """The variance left at both kinds of points; None where a part of the rows is singular."""
-    slots = noise.shape[-2]
-    missing = (noise == 0) & ~(own[..., :slots, :, :].bool().any(-1) | alone.bool().any(-1))
-    base = (noise + missing.double()).diag_embed()
-    whole = base + alone * free[..., None, :] @ alone.mT
-    stds = root_of(variance)
-    past = [torch.zeros_like(stds[..., 0, :, None] * stds[..., 0, None, :])]
-    before, after = [], []
-    for k in range(slots):
-        before.append(_between(own[..., k, :, :], stds[..., k, :], past[k]))
-        seen = _information(whole[..., k, :, :] + before[k], old[..., k + 1, :, :])
-        if seen is None:
-            return None
-        past.append(seen)
-    future = [torch.zeros_like(past[0])]
-    for k in reversed(range(slots)):
-        after.append(_between(old[..., k + 1, :, :], stds[..., k + 1, :], future[-1]))
-        seen = _information(whole[..., k, :, :] + after[-1], own[..., k, :, :])
-        if seen is None:
-            return None
-        future.append(seen)
-    both = torch.stack(past, -3) + torch.stack(future[::-1], -3)
-    carried = _root(stds, both).square().sum(-2)
-    rest = base + torch.stack(before, -3) + torch.stack(after[::-1], -3)
-    seen = _information(rest, alone)
-    if seen is None:
-        return None
-    return carried, _root(root_of(free), seen).square().sum(-2)
+) -> tuple[Tensor, Tensor]:
+    """The variance that is left of x_k, and of the points that one slot reads."""
+    count, cov = noise.shape[-2], variance.diag_embed()
+    linked = _anywhere(old[..., 1:, :, :].bool().any(-1) | alone.bool().any(-1))  # (slots, m)
+    there = _anywhere(before > TINY)
+    slots = []
+    for k in range(count):
+        read = own[..., k, :, :], old[..., k + 1, :, :], alone[..., k, :, :]
+        rows = noise[..., k, :], before[..., k, :], *read
+        kinds = there[k] & ~linked[k], there[k] & linked[k]
+        slots.append([Slot(some.nonzero()[:, 0], *rows) for some in kinds])
+    aside = alone * free[..., None, :] @ alone.mT
+    past, seen = cov[..., 0, :, :], []  # of x_k, before and after the rows that read it alone
+    for k, (single, link) in enumerate(slots):
+        nothing = single.of(torch.zeros_like(aside[..., k, :, :]))
+        seen.append(single.left(past, single.own, nothing))
+        other = link.of(aside[..., k, :, :]) + link.own @ seen[k] @ link.own.mT
+        past = link.left(cov[..., k + 1, :, :], link.old, other)
+    carried, apart = [past.diagonal(dim1=-2, dim2=-1)], []
+    future = cov[..., count, :, :]  # of x_{k+1} given the slots after k
+    for k, (single, link) in reversed(list(enumerate(slots))):
+        ahead = link.old @ future @ link.old.mT
+        other = link.of(aside[..., k, :, :]) + ahead
+        carried.append(link.variance(seen[k], link.own, other))
+        beside = link.own @ seen[k] @ link.own.mT + ahead
+        apart.append(link.variance(free[..., k, :].diag_embed(), link.alone, beside))
+        nothing = single.of(torch.zeros_like(aside[..., k, :, :]))
+        future = single.left(cov[..., k, :, :], single.own, nothing)
+        future = link.left(future, link.own, other)
+    return torch.stack(carried[::-1], -2), torch.stack(apart[::-1], -2)
 
 
-def _root(std: Tensor, information: Tensor) -> Tensor:
-    """A with A^T A = (1/D + J)^-1, where D = std^2."""
-    inner = std[..., :, None] * information * std[..., None, :]
-    eye = torch.eye(inner.shape[-1], dtype=inner.dtype, device=inner.device)
-    root = torch.linalg.cholesky(inner + eye)
-    return torch.linalg.solve_triangular(root, std.diag_embed(), upper=False)
-
-
-def _between(coefficients: Tensor, std: Tensor, information: Tensor) -> Tensor:
-    """What points with a variance and information about them add to S."""
-    moved = _root(std, information) @ coefficients.mT
-    return moved.mT @ moved
-
-
-def _information(matrix: Tensor, coefficients: Tensor) -> Tensor | None:
-    """g^T S^-1 g; None where S is all but singular."""
-    if not concrete(matrix):
-        return None
-    scale = matrix.diagonal(dim1=-2, dim2=-1).rsqrt()
-    root, wrong = torch.linalg.cholesky_ex(matrix * scale[..., None] * scale[..., None, :])
-    pivots = root.diagonal(dim1=-2, dim2=-1).square()
-    if bool(wrong.any()) or not bool((pivots > FIRM).all()):
-        return None
-    white = torch.linalg.solve_triangular(root, scale[..., None] * coefficients, upper=False)
-    return white.mT @ white
+def _anywhere(x: Tensor) -> Tensor:  # (*lead, slots, m) -> (slots, m)
+    return x.flatten(0, -3).any(0) if x.ndim > 2 else x

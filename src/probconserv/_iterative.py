@@ -142,8 +142,19 @@ class Iterative(Together):
         found: Tensor = Solve.apply(self, r, tolerance, *tensors)  # type: ignore[no-untyped-call]
         return found
 
+    def relative(self, r: Tensor) -> Tensor:
+        """What rows may miss, beside the size of r as a whole: for what has units of its own."""
+        size = (r.square() / self.diagonal.clamp_min(TINY)).sum(-1, keepdim=True).sqrt()
+        return FIRST * size * self.diagonal.sqrt()
+
+    def times(self, v: Fields) -> Fields:
+        product = self.prior.times(v)
+        r = self.residual(product, value=False)
+        found = self.solve(r, self.relative(r.detach()))
+        return minus(product, self.prior.times(self.adjoint(found)))
+
     def square(self, r: Tensor, lead: int) -> Tensor:
-        found = self.solve(r, FIRST * self.diagonal.sqrt())
+        found = self.solve(r, self.relative(r.detach()))
         return self.over((r * found), lead).sum(-1)
 
     @once
@@ -243,10 +254,8 @@ class Solve(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         (found,), stage = ctx.saved_tensors, ctx.stage
-        size = (grad.square() / stage.diagonal.clamp_min(TINY)).sum(-1, keepdim=True).sqrt()
-        tolerance = FIRST * size * stage.diagonal.sqrt()
         w, _ = conjugate_gradients(
-            stage.product, stage.approximate, grad, tolerance, stage.diagonal
+            stage.product, stage.approximate, grad, stage.relative(grad), stage.diagonal
         )
         if not ctx.of:
             return None, w, None

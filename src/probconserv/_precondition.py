@@ -49,7 +49,8 @@ class Transform(Node):
         if self.roughness >= ROUGH:  # it is not used then, and eigenvectors of a long axis are dear
             return
         excess = sum(terms.values()) * self.scale.square()  # 0 in the middle of a closed mesh
-        middle = excess.flatten(-self.dims).median(-1).values.clamp_min(0)
+        there = torch.where(usable, excess, torch.nan).flatten(-self.dims)
+        middle = there.nanmedian(-1).values.nan_to_num(0.0).clamp_min(0)
         symbol = middle[(..., *[None] * self.dims)]
         bases = []
         for axis, c in zip(axes, couplings, strict=True):
@@ -58,6 +59,7 @@ class Transform(Node):
             symbol = symbol + c * values.reshape(-1, *[1] * (-1 - axis))
         floor = FLAT * symbol.amax(tuple(axes), keepdim=True)
         least = torch.where(symbol > floor, symbol, math.inf).amin(tuple(axes), keepdim=True)
+        least = torch.where(least.isfinite(), least, 1.0)
         self.inverse = 1 / torch.where(symbol > floor, symbol, least)
         self.bases = tuple(bases)
 
@@ -100,6 +102,8 @@ class Transform(Node):
         return total
 
     def __call__(self, r: Tensor) -> Tensor:
+        if not r.numel():  # of which there is no Fourier transform
+            return r
         r = r * self.scale
         fourier = [a for a in range(-self.dims, 0) if self.bases[a] is None]
         sizes = [r.shape[a] for a in fourier]
@@ -135,7 +139,8 @@ def _between_ends(n: Tensor, first: bool, last: bool) -> tuple[Tensor, Tensor]:
 def along(matrix: Tensor, r: Tensor, axis: int) -> Tensor:
     """A matrix times one axis."""
     shape = r.shape
-    flat = r.reshape(*shape[: axis % r.ndim], shape[axis], -1)
+    after = math.prod(shape[axis:][1:])
+    flat = r.reshape(*shape[: axis % r.ndim], shape[axis], after)
     return (matrix @ flat).reshape(shape)
 
 

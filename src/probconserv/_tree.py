@@ -115,7 +115,8 @@ def load(path: Path, kind: type[Node]) -> Any:
     except (OSError, SafetensorError, KeyError, TypeError, json.JSONDecodeError) as error:
         raise InputError(f"`path`: {path} cannot be read as a field: {error}") from None
     if not isinstance(node, kind):
-        raise InputError(f"`path`: {path} holds a {type(node).__name__}.")
+        name = type(node).__name__
+        raise InputError(f"`path`: {path} holds a {name}. Use `{name}.load`.")
     return node
 
 

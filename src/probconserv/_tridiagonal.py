@@ -13,17 +13,15 @@ from torch.nn.functional import pad
 
 from ._checks import concrete
 from ._covariances import Independent
-from ._factor import LOG_2PI, Factor
+from ._factor import LOG_2PI, ROUNDING, Factor
 from ._filters import smoothed
 from ._laws import Fields, Rows
-from ._maps import Select
 from ._once import once
 from ._stages import Together, minus, summed
 
 WIDEST = 256  # rows of one time
 LARGEST = 20_000_000  # numbers in the blocks of S
-AT_ONCE = 1 << 24  # numbers that are worked on at a time
-ROUNDED = 1e-12  # share of a variance that is no more than rounding
+AT_ONCE = 1 << 21  # numbers that are worked on at a time
 
 
 class Tridiagonal(Together):
@@ -32,12 +30,12 @@ class Tridiagonal(Together):
     def __init__(
         self, rows: tuple[Rows, ...], prior: Independent, root: Independent, lead: int
     ) -> None:
-        self._bundle(rows, root.shapes, lead)
+        self._bundle(_in_time(rows, root.shapes, lead), root.shapes, lead)
         self.prior = prior
         self.slots = max(tail[0] for tail in self.tails)
         diagonal, self.lower = self._blocks(prior)
         squares = [r.entrywise(2).apply(root.variance).detach() for r in self.rows]
-        before = self._slotted(self.flat(squares) + self.noise.detach())
+        self.before = self._slotted(self.flat(squares) + self.noise.detach())
         noise = self._slotted(self.noise)
         factors: list[Factor] = []
         across: list[Tensor] = []
@@ -48,7 +46,7 @@ class Tridiagonal(Together):
                 last = factors[-1].whiten(self._slot(self.lower, s - 1))  # (*lead, next, m)
                 matrix = matrix - last @ last.mT
                 across.append(last)
-            factors.append(Factor(matrix, before[..., s, :], own))
+            factors.append(Factor(matrix, self.before[..., s, :], own))
         self.factors, self.across = tuple(factors), tuple(across)
         keep = torch.stack([f.keep for f in self.factors], -2)
         self.dropped = ~self._unslotted(keep)
@@ -148,79 +146,49 @@ class Tridiagonal(Together):
     @once
     def variance(self) -> Fields:
         read = [self._coefficients(number) for number in range(len(self.prior.variance))]
-        return self._smoothed(read) or self._differences(read)
-
-    def _smoothed(self, read: list[tuple[Tensor, Tensor] | None]) -> Fields | None:
-        """From what past and future say; None where rows decide some points, and leave nothing."""
-        noise, fields = self._slotted(self.noise), self.prior.variance
+        fields, noise = self.prior.variance, self._slotted(self.noise)
         carried = [i for i, c in enumerate(read) if c is not None and _any(c[1])]
         alone = [i for i, c in enumerate(read) if c is not None and i not in carried]
-        if not carried or not concrete(*fields):
-            return None
-        lead = noise.shape[:-2]
+        lead, n = noise.shape[:-2], self.slots
 
         def side_by_side(kind: list[int], side: int, count: int) -> Tensor:
             empty = noise.new_zeros(*lead, count, self._width, 0)
-            parts = [
-                _until(c[side], count).expand(*lead, -1, -1, -1) for i in kind if (c := read[i])
-            ]
+            sides = [c[side] for i in kind if (c := read[i]) is not None]
+            parts = [_until(x, count).expand(*lead, -1, -1, -1) for x in sides]
             return torch.cat([empty, *parts], -1)
 
         def variances(kind: list[int], count: int) -> Tensor:
-            flat = [
-                _until(fields[i].reshape(*lead, fields[i].shape[self.lead], 1, -1), count)
-                for i in kind
-            ]
-            return torch.cat([noise.new_zeros(*lead, count, 1, 0), *flat], -1)[..., 0, :]
+            flat = [fields[i].reshape(*lead, fields[i].shape[self.lead], 1, -1) for i in kind]
+            empty = noise.new_zeros(*lead, count, 1, 0)
+            return torch.cat([empty, *(_until(x, count) for x in flat)], -1)[..., 0, :]
 
-        n = self.slots
-        found = smoothed(
+        own, old = (side_by_side(carried, side, n + 1) for side in (0, 1))
+        both = smoothed(
             noise,
-            side_by_side(carried, 0, n + 1),
-            side_by_side(carried, 1, n + 1),
+            self.before,
+            own,
+            old,
             variances(carried, n + 1),
             side_by_side(alone, 0, n),
             variances(alone, n),
         )
-        if found is None:
-            return None
         left = list(fields)
-        for kind, together in zip((carried, alone), found, strict=True):
+        for kind, found in zip((carried, alone), both, strict=True):
             sizes = [math.prod(fields[i].shape[self.lead + 1 :]) for i in kind]
-            for i, part in zip(kind, together.split(sizes, -1), strict=True):
-                left[i] = part[..., : fields[i].shape[self.lead], :].reshape(fields[i].shape)
-        return tuple(left)
+            for i, part in zip(kind, found.split(sizes, -1), strict=True):
+                left[i] = self._put(fields[i], part)
+        if not _any(self.exact):
+            return tuple(left)
+        pairs = zip(left, fields, strict=True)
+        return tuple(torch.where(v <= ROUNDING * d, 0.0, v) for v, d in pairs)
 
-    def _differences(self, read: list[tuple[Tensor, Tensor] | None]) -> Fields:
-        """What is left, as a share of 1: few digits where little is left."""
-        here, beside = self._inverse()
-        found = []
-        for d, both in zip(self.prior.variance, read, strict=True):
-            if both is None:
-                found.append(d)
-                continue
-            own, old = both
-            times = own.shape[-3]
-            inner = _first(here, times, 0) @ own + 2 * _first(beside, times, 0) @ old
-            taken = (own * inner).sum(-2) + (old * (_first(here, times, 1) @ old)).sum(-2)
-            share = 1 - d * taken.reshape(d.shape)
-            found.append(d * torch.where(share > ROUNDED, share, 0.0))
-        return tuple(found)
-
-    def _inverse(self) -> tuple[Tensor, Tensor]:  # (*lead, slots, m, m) each
-        """The blocks of S^-1 on the diagonal, and those between a time and the one before."""
-        here: list[Tensor] = []
-        beside: list[Tensor] = []
-        eye = torch.eye(self._width, dtype=torch.float64, device=self.noise.device)
-        for s in reversed(range(self.slots)):
-            own = self.factors[s].solve(eye.expand(*self.noise.shape[:-1], -1, -1))
-            if here:
-                x = self.factors[s].solve(self._slot(self.lower, s))  # (*lead, next, m)
-                beside.append(-here[-1] @ x)
-                own = own - x.mT @ beside[-1]
-            here.append(own)
-        beside.append(torch.zeros_like(here[0]))
-        return torch.stack(here[::-1], -3), torch.stack(beside[::-1], -3)
+    def _put(self, field: Tensor, part: Tensor) -> Tensor:
+        """The variance of a field: at the times that rows read what is left, else as before."""
+        times, read = field.shape[self.lead], part.shape[-2]
+        if read >= times:
+            return part[..., :times, :].reshape(field.shape)
+        flat = field.reshape(*part.shape[:-2], times, -1)
+        return torch.cat([part, flat[..., read:, :]], -2).reshape(field.shape)
 
     def _coefficients(self, number: int) -> tuple[Tensor, Tensor] | None:
         """Of the points of a field in rows of their own time, and of the time before.
@@ -246,15 +214,14 @@ def _until(x: Tensor, count: int) -> Tensor:
     return pad(x, (0, 0, 0, 0, 0, max(count - x.shape[-3], 0))).narrow(-3, 0, count)
 
 
-def _first(blocks: Tensor, times: int, later: int) -> Tensor:
-    """Blocks (*lead, slots, m, m) of `times` times, `later` by one or not; 0 beyond the ends."""
-    more = max(times - later - blocks.shape[-3], 0)
-    return pad(blocks, (0, 0, 0, 0, later, more)).narrow(-3, 0, times)
+def _in_time(laws: Sequence[Rows], shapes: Sequence[Sequence[int]], lead: int) -> tuple[Rows, ...]:
+    """The laws, with the rows of one time among rows of all times."""
+    return tuple(rows.over(shapes, lead + 1) for rows in laws)
 
 
 def chained(laws: Sequence[Rows], shapes: Sequence[Sequence[int]], lead: int) -> bool:
     """Whether the rows of each law have time as their first axis, and not too many of them."""
-    laws = [rows for rows in laws if not isinstance(rows.map, Select)]
+    laws = _in_time(laws, shapes, lead)
     tails = [rows.row_shape(shapes)[lead:] for rows in laws]
     if not laws or not all(tails):
         return False
