@@ -27,6 +27,11 @@ def concrete(*tensors: Tensor) -> bool:
     return not any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors))
 
 
+def any_of(x: Tensor) -> bool:
+    """Whether some entry is true; yes, where values cannot be looked at."""
+    return not concrete(x) or bool(x.any())
+
+
 def tensor(name: str, x: ArrayLike, like: Tensor | None = None, of: str = "") -> Tensor:
     """`x` as a finite floating-point tensor with the dtype and device of `like`, named `of`.
 

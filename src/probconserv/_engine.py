@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ._blocks import blocks, eye_like, qr_of_1_over, root_of
-from ._checks import concrete
+from ._checks import any_of, concrete
 from ._covariances import Correlated, Independent, shared_axes
 from ._estimate import Estimate
 from ._factor import NOTHING
@@ -88,7 +88,7 @@ class Chain(Node):
     def weighed(self, u: Fields, residuals: Sequence[Tensor]) -> Tensor | None:
         """How far noisy rows of the last stage are from G u - b = sigma^2 lambda, beside sizes."""
         last = self.stages[-1]
-        if not isinstance(last, Joint | Tridiagonal) or not _any(last.noise > 0):
+        if not isinstance(last, Joint | Tridiagonal) or not any_of(last.noise > 0):
             return None
         return (last.residual(u) - last.noise * last.multiplier(residuals[-1])) * (last.noise > 0)
 
@@ -132,7 +132,7 @@ class Chain(Node):
         if self.is_banded:
             pairs = zip(found, self.root.variance, strict=True)
             lost = [v < LOST * d for v, d in pairs]
-            if concrete(*found) and any(map(_any, lost)):
+            if concrete(*found) and any(map(any_of, lost)):
                 return self._densely(found, lost)
         return found
 
@@ -193,11 +193,11 @@ class Shared(Node):
         for stage in chain.stages:
             r = stage.residual(u, value=False)
             white.append(stage.over(stage.whiten(r), lead))
-            dropped = look and _any(stage.dropped)
+            dropped = look and any_of(stage.dropped)
             if dropped or stage is not chain.stages[-1]:
                 u = stage.shift(u, r)
             self.thin = self.thin or (look and _thin(stage, r))
-            self.thin = self.thin or (dropped and _any(stage.dropped & _moves(stage, u)))
+            self.thin = self.thin or (dropped and any_of(stage.dropped & _moves(stage, u)))
         self.white = torch.cat(white, -1).movedim(0, -2)  # W, (*lead, R, K)
         rank, count = self.white.shape[-2:]
         self.by_rows = count <= rank
@@ -316,7 +316,7 @@ def _without_rounding(moved: Fields, variance: Fields, least: float) -> tuple[Te
     found = []
     for f, v in zip(moved, variance, strict=True):
         fixed = f.detach().square().sum(0) < least * v.detach()
-        found.append(torch.where(fixed, 0.0, f) if _any(fixed) else f)
+        found.append(torch.where(fixed, 0.0, f) if any_of(fixed) else f)
     return tuple(found)
 
 
@@ -326,7 +326,7 @@ def _thin(stage: Stage, r: Tensor) -> bool:
     thin = (shared > 0) & ((stage.seen <= THIN * shared) | stage.dropped)
     if isinstance(stage, ByRow):  # noise of rows that do not see each other is variance enough
         thin = thin & stage.exact
-    return _any(thin)
+    return any_of(thin)
 
 
 def _moves(stage: Stage, u: Fields) -> Tensor:
@@ -356,16 +356,16 @@ def _single(
     if not single:
         return []
     general = [rows for rows in laws if rows not in single]
-    if any(_any(rows.noise_variance == 0) for rows in general):
+    if any(any_of(rows.noise_variance == 0) for rows in general):
         single = [rows for rows in single if not _nearly_exact(rows, root)]
     elif bands and any(_nearly_exact(rows, root) for rows in points):
         single = points
-    return sorted(single, key=lambda rows: (rows in bands, _any(rows.noise_variance > 0)))
+    return sorted(single, key=lambda rows: (rows in bands, any_of(rows.noise_variance > 0)))
 
 
 def _nearly_exact(rows: Rows, root: Independent) -> bool:
     noise = rows.noise_variance
-    return _any((noise > 0) & (noise < NEARLY * rows.entrywise(2).apply(root.variance)))
+    return any_of((noise > 0) & (noise < NEARLY * rows.entrywise(2).apply(root.variance)))
 
 
 def _general(
@@ -398,8 +398,3 @@ def _many(laws: Sequence[Rows], shapes: Sequence[Sequence[int]]) -> bool:
     free = _free(laws, shapes)
     count = sum(math.prod(rows.row_shape(shapes)[free:]) for rows in laws)
     return count > MOST_DENSE and any(m.is_local for r in laws for m in r.maps if m is not None)
-
-
-def _any(x: Tensor) -> bool:
-    """Whether some entry is true; yes, where values cannot be looked at."""
-    return not concrete(x) or bool(x.any())

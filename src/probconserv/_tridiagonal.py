@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ._checks import concrete
+from ._checks import any_of
 from ._covariances import Independent
 from ._factor import LOG_2PI, ROUNDING, Factor
 from ._filters import smoothed
@@ -83,8 +83,10 @@ class Tridiagonal(Together):
         return self._unslotted(units.to(self.noise.device))
 
     def _blocks(self, prior: Independent) -> tuple[Tensor, Tensor]:  # (*lead, slots, m, m) each
-        """The blocks of G Sigma G^T on the diagonal and below: rows of one time in three do not
-        see each other, so that a few products tell all."""
+        """The blocks of G Sigma G^T on the diagonal and below.
+
+        Rows of every third time do not see each other, so that a few products tell all.
+        """
         size, diagonal, lower = math.prod(self.noise.shape), [], []
         for some in torch.arange(self._width).split(max(1, AT_ONCE // (3 * max(size, 1)))):
             cross = prior.times(self.adjoint(self._units(some, 3)))
@@ -147,7 +149,7 @@ class Tridiagonal(Together):
     def variance(self) -> Fields:
         read = [self._coefficients(number) for number in range(len(self.prior.variance))]
         fields, noise = self.prior.variance, self._slotted(self.noise)
-        carried = [i for i, c in enumerate(read) if c is not None and _any(c[1])]
+        carried = [i for i, c in enumerate(read) if c is not None and any_of(c[1])]
         alone = [i for i, c in enumerate(read) if c is not None and i not in carried]
         lead, n = noise.shape[:-2], self.slots
 
@@ -177,7 +179,7 @@ class Tridiagonal(Together):
             sizes = [math.prod(fields[i].shape[self.lead + 1 :]) for i in kind]
             for i, part in zip(kind, found.split(sizes, -1), strict=True):
                 left[i] = self._put(fields[i], part)
-        if not _any(self.exact):
+        if not any_of(self.exact):
             return tuple(left)
         pairs = zip(left, fields, strict=True)
         return tuple(torch.where(v <= ROUNDING * d, 0.0, v) for v, d in pairs)
@@ -203,10 +205,6 @@ class Tridiagonal(Together):
         index = torch.arange(flat.shape[1], device=flat.device)
         own, old = (flat[(index + o) % 2, index].movedim((0, 1), (-3, -2)) for o in (0, 1))
         return own, old
-
-
-def _any(x: Tensor) -> bool:
-    return not concrete(x) or bool(x.any())
 
 
 def _until(x: Tensor, count: int) -> Tensor:
