@@ -11,6 +11,7 @@ MODELS = README.parent / "docs" / "models.md"
 METHOD = README.parent / "docs" / "method.md"
 FILES = README.parent / "docs" / "files.md"
 CELLS = README.parent / "docs" / "cells.md"
+SOLVER = README.parent / "docs" / "finite_volumes.md"
 
 
 def run(page):
@@ -86,3 +87,10 @@ def test_links_lead_somewhere():
     for page in (README, *README.parent.glob("docs/*.md")):
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_page_on_a_solver_moves_its_pulse():
+    count, names = run(SOLVER)
+    assert count == 1
+    at = names["middle"][names["post"].mean[-1].argmax()]
+    assert float(at) == pytest.approx(0.3 + 0.4, abs=0.005)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from . import _checks as check
-from ._builders import NOISE_HINT
+from ._builders import law_of
 from ._checks import ArrayLike
 from ._errors import InputError
 from ._laws import Law
@@ -101,13 +101,13 @@ def cell_budgets(
     if not any((given, speeds, diffusive)):
         raise InputError("`fluxes`, `velocity`, `diffusivity`: a budget needs one of them.")
     maps: dict[str, Map] = {
-        _name(of): _own(space, t, speeds, diffusive, scheme, bool(given), names)
+        check.name("of", of): _own(space, t, speeds, diffusive, scheme, bool(given), names)
     }
     value = space.volumes.new_zeros(())
     parts = [(_across("fluxes", mesh, i), one, space.divergence(i)) for i, one in enumerate(given)]
     for label, one, term in (*parts, ("source", source, space.cells(-space.volumes))):
         value = _added(maps, label, one, InTime(term, t.diff(), names), value)
-    return _law("cell budgets", maps, value, noise)
+    return law_of("cell budgets", of, maps, value, noise)
 
 
 def budget(
@@ -155,7 +155,7 @@ def budget(
         check.increasing("cells", x)
         weights, closed = RULES[rule](x), False
     t = _times(t).to(weights.device)
-    maps: dict[str, Map] = {_name(of): Gain(weights, len(t))}
+    maps: dict[str, Map] = {check.name("of", of): Gain(weights, len(t))}
     value = weights.new_zeros(())
     for label, given, sign in (("inflow", inflow, -1.0), ("outflow", outflow, 1.0)):
         one = OnGrid(Grid((), (), ()), {(): weights.new_tensor(sign)})
@@ -163,7 +163,7 @@ def budget(
         value = _added(maps, label, given, InTime(one, t.diff(), ("interval",)), value)
         if closed and (isinstance(given, str) or bool((value != before).any())):
             raise InputError(f"`{label}` must be 0: the mesh is closed, so nothing can pass.")
-    return _law("budget", maps, value, noise)
+    return law_of("budget", of, maps, value, noise)
 
 
 def _own(
@@ -207,12 +207,6 @@ def _at_faces(label: str, given: Known, faces: Faces, t: Tensor) -> Tensor:
     check.broadcasts(label, found, (len(t), *faces.shape), "the times and faces")
     lead = found.shape[: max(found.ndim - len(faces.shape), 0)]
     return found.expand(*lead, *faces.shape)
-
-
-def _name(of: str) -> str:
-    if not isinstance(of, str):
-        raise InputError(f"`of` must be the name of a field, got {of!r:.60}.")
-    return of
 
 
 def _times(t: ArrayLike) -> Tensor:
@@ -263,8 +257,3 @@ def _added(maps: dict[str, Map], label: str, given: Known, term: InTime, value: 
         return value - term.apply(found)
     except InputError as error:
         raise InputError(f"`{label}`: {error}") from None
-
-
-def _law(label: str, maps: dict[str, Map], value: Tensor, noise: ArrayLike) -> Law:
-    sigma = check.wide("noise", noise, 0, NOISE_HINT).to(value.device)
-    return Law(label, maps, value, sigma)

@@ -64,7 +64,7 @@ def integral(
     """
     if isinstance(coords, Mesh):
         total = Sum(_counting(coords.volumes, where, coords.volumes.ndim), coords.volumes.ndim)
-        return _law("integral", of, total, check.wide("value", value), noise, times)
+        return law_of("integral", of, total, check.wide("value", value), noise, times)
     check.choice("rule", rule, [*RULES, "periodic"])
     if period is not None and rule != "periodic":
         raise InputError(f"`period` goes with rule='periodic', not with {rule!r}.")
@@ -81,7 +81,7 @@ def integral(
     assert weights is not None
     one_axis = (x, rule) if len(axes) == 1 and where is None and rule != "periodic" else None
     total = Sum(_counting(weights, where, len(axes)), len(axes))
-    return _law("integral", of, total, check.wide("value", value), noise, times, one_axis)
+    return law_of("integral", of, total, check.wide("value", value), noise, times, one_axis)
 
 
 def cells(
@@ -121,7 +121,7 @@ def cells(
         return Sum(_counting(weights, where, int(dims)), int(dims))
 
     maps = _each(volumes, of, one)
-    return _law("cells", of, maps, check.wide("value", value), noise, times)
+    return law_of("cells", of, maps, check.wide("value", value), noise, times)
 
 
 def regions(
@@ -174,7 +174,7 @@ def regions(
         )
     inside = (numbers >= 0).double()
     weights = _counting(weights.expand(numbers.shape) * inside, where, numbers.ndim)
-    return _law("regions", of, Regions(weights, numbers.clamp_min(0), count), b, noise, times)
+    return law_of("regions", of, Regions(weights, numbers.clamp_min(0), count), b, noise, times)
 
 
 def smoothness(x: ArrayLike, variance: ArrayLike, rho: float, of: str = "") -> Law:
@@ -211,7 +211,7 @@ def smoothness(x: ArrayLike, variance: ArrayLike, rho: float, of: str = "") -> L
     before, here, after = a * std[..., :-2], (a + c) * std[..., 1:-1], c * std[..., 2:]
     together, alone = here - rho * (before + after), before.square() + after.square()
     noise = root_of(torch.addcmul((1 - rho**2) * alone, together, together))
-    return _law("smoothness", of, SecondDifferences(a, -(a + c), c), noise.new_zeros(()), noise)
+    return law_of("smoothness", of, SecondDifferences(a, -(a + c), c), noise.new_zeros(()), noise)
 
 
 def boundary(
@@ -246,7 +246,7 @@ def boundary(
     entries = tuple(0 if name == "left" else -1 for name in values)
     sigma = check.wide("noise", noise, 0, NOISE_HINT)
     sigma = sigma[..., None] if sigma.ndim else sigma
-    return _law("boundary", of, Select(-1, entries), value, sigma)
+    return law_of("boundary", of, Select(-1, entries), value, sigma)
 
 
 def periodic(noise: ArrayLike = 0.0, of: str = "") -> Law:
@@ -257,7 +257,7 @@ def periodic(noise: ArrayLike = 0.0, of: str = "") -> Law:
     noise, of
         As in `integral`.
     """
-    return _law("periodic", of, Join(), torch.zeros((), dtype=torch.float64), noise)
+    return law_of("periodic", of, Join(), torch.zeros((), dtype=torch.float64), noise)
 
 
 def initial(values: ArrayLike, noise: ArrayLike = 0.0, space_dims: int = 1, of: str = "") -> Law:
@@ -282,7 +282,7 @@ def initial(values: ArrayLike, noise: ArrayLike = 0.0, space_dims: int = 1, of: 
         raise InputError(
             f"`space_dims`: `values` of shape {tuple(value.shape)} needs {space_dims!r} space axes."
         )
-    return _law("initial", of, Select(-1 - int(space_dims), 0), value, noise)
+    return law_of("initial", of, Select(-1 - int(space_dims), 0), value, noise)
 
 
 def linear(
@@ -311,7 +311,7 @@ def linear(
         As in `integral`.
     """
     maps = _each(matrix, of, lambda one: _matrix(one, space, batch_dims))
-    return _law("linear", of, maps, check.wide("value", value), noise, times)
+    return law_of("linear", of, maps, check.wide("value", value), noise, times)
 
 
 def _matrix(matrix: Any, space: Sequence[int] | None, batch_dims: int) -> Matrix:
@@ -336,7 +336,7 @@ def _matrix(matrix: Any, space: Sequence[int] | None, batch_dims: int) -> Matrix
     return Matrix(flat.to(torch.float64, copy=True), sizes)
 
 
-def _law(
+def law_of(
     label: str,
     of: str,
     maps: Map | dict[str, Map],
@@ -347,8 +347,7 @@ def _law(
 ) -> Law:
     """The law with all its tensors on one device: a GPU, if one of them is there."""
     for name in maps if isinstance(maps, dict) else [of]:
-        if not isinstance(name, str):
-            raise InputError(f"`of` must be the name of a field, got {name!r:.60}.")
+        check.name("of", name)
     maps = maps if isinstance(maps, dict) else {of: maps}
     sigma = check.wide("noise", noise, 0, NOISE_HINT)
     law = Law(label, maps, value, sigma, times, quadrature)

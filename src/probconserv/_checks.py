@@ -173,6 +173,13 @@ def broadcasts(name: str, x: Tensor, shape: Sequence[int], what: str) -> None:
             )
 
 
+def name(argument: str, given: Any) -> str:
+    """The name of a field."""
+    if not isinstance(given, str):
+        raise InputError(f"`{argument}` must be the name of a field, got {given!r:.60}.")
+    return given
+
+
 def choice(name: str, given: str, choices: Iterable[str]) -> None:
     options = list(choices)
     if not isinstance(given, str) or given not in options:

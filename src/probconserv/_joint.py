@@ -1,6 +1,5 @@
 """Any rows on any fields: S as a dense matrix for each independent part."""
 
-import math
 from typing import Any
 
 import torch
@@ -51,26 +50,20 @@ class Joint(Together):
 
     def multiplier(self, r: Tensor) -> Tensor:
         """lambda = S^-1 r."""
-        return self._each(self.factor.solve, r)
+        return self.each(self.factor.solve, r)
 
     def shift(self, u: Fields, r: Tensor) -> Fields:
         return minus(u, self.prior.times(self.adjoint(self.multiplier(r))))
 
     def settle(self, u: Fields, value: bool) -> Fields:
-        along = self._each(self.factor.solve_exact, self.residual(u, value) * self.exact)
+        along = self.each(self.factor.solve_exact, self.residual(u, value) * self.exact)
         return minus(u, self.prior.times(self.adjoint(along)))
 
     def whiten(self, r: Tensor) -> Tensor:
-        return self._each(self.factor.whiten, r)
+        return self.each(self.factor.whiten, r)
 
     def log_norm(self, lead: int) -> Tensor:
         return summed(self.factor.log_det + LOG_2PI * (~self.dropped).double().sum(-1), lead)
-
-    def _each(self, work: Any, r: Tensor) -> Tensor:  # (*more, *lead, K), by work on (*lead, N, K)
-        shape = r.expand(torch.broadcast_shapes(r.shape, self.noise.shape)).shape
-        more = math.prod(shape[: len(shape) - self.noise.ndim])
-        flat = r.expand(shape).reshape(more, *self.noise.shape).movedim(0, -2)
-        return work(flat).movedim(-2, 0).reshape(shape)
 
     @property
     def variance(self) -> Fields:

@@ -15,7 +15,7 @@ covariance again, with `times` and `variance`, so that stages follow each other.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -296,6 +296,15 @@ class Together(Stage):
         """The inverse of `flat`."""
         pairs = zip(v.split([math.prod(t) for t in self.tails], -1), self.tails, strict=True)
         return [part.unflatten(-1, tail) if tail else part[..., 0] for part, tail in pairs]
+
+    def each(self, work: Callable[[Tensor], Tensor], r: Tensor) -> Tensor:
+        """Work on (*lead, N, k), done on (*more, *lead, k)."""
+        lead = self.noise.shape[:-1]
+        shape = torch.broadcast_shapes(r.shape[:-1], lead)
+        more = math.prod(shape[: len(shape) - len(lead)])
+        flat = r.expand(*shape, -1).reshape(more, *lead, r.shape[-1]).movedim(0, -2)
+        found = work(flat).movedim(-2, 0)
+        return found.reshape(*shape, found.shape[-1])
 
     def adjoint(self, v: Tensor) -> Fields:
         """G^T v, (*more, *lead, K) to fields."""

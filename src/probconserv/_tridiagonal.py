@@ -6,6 +6,7 @@ variance and the evidence are exact. Worth it where a time has few rows, as in o
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -105,7 +106,7 @@ class Tridiagonal(Together):
     def whiten(self, r: Tensor) -> Tensor:
         white = self._forward(r)
         pairs = zip(self.factors, white.unbind(-2), strict=True)
-        return self._unslotted(torch.stack([self._each(f.in_rows, w) for f, w in pairs], -2))
+        return self._unslotted(torch.stack([self.each(f.in_rows, w) for f, w in pairs], -2))
 
     def _forward(self, r: Tensor) -> Tensor:  # (*more, *lead, slots, m)
         slotted, found = self._slotted(r), []
@@ -113,19 +114,11 @@ class Tridiagonal(Together):
         for s, factor in enumerate(self.factors):
             here = slotted[..., s, :]
             here = here if carry is None else here - carry
-            white = self._each(factor.whiten, here)
+            white = self.each(factor.whiten, here)
             if s < self.slots - 1:
-                carry = self._each(lambda y, s=s: y @ self.across[s].mT, white)
+                carry = self.each(partial(torch.matmul, other=self.across[s].mT), white)
             found.append(white)
         return torch.stack(found, -2)
-
-    def _each(self, work: object, r: Tensor) -> Tensor:
-        """Work on (*lead, N, m) done on (*more, *lead, m)."""
-        lead = self.noise.shape[:-1]
-        more = r.shape[: r.ndim - 1 - self.lead]
-        flat = r.expand(*more, *lead, -1).reshape(math.prod(more), *lead, r.shape[-1])
-        found: Tensor = work(flat.movedim(0, -2)).movedim(-2, 0)  # type: ignore[operator]
-        return found.reshape(*more, *found.shape[1:])
 
     def multiplier(self, r: Tensor) -> Tensor:
         """lambda = S^-1 r."""
@@ -134,8 +127,8 @@ class Tridiagonal(Together):
         for s in reversed(range(self.slots)):
             here = white[..., s, :]
             if found:
-                here = here - self._each(lambda y, s=s: y @ self.across[s], found[-1])
-            found.append(self._each(self.factors[s].back, here))
+                here = here - self.each(partial(torch.matmul, other=self.across[s]), found[-1])
+            found.append(self.each(self.factors[s].back, here))
         return self._unslotted(torch.stack(found[::-1], -2))
 
     def shift(self, u: Fields, r: Tensor) -> Fields:
