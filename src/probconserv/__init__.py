@@ -23,6 +23,8 @@ from ._convert import as_field as as_field
 from ._dense import Dense as Dense
 from ._diagnose import Diagnosis as Diagnosis
 from ._diagnose import diagnose as diagnose
+from ._draws import Draws as Draws
+from ._draws import StateDraws as StateDraws
 from ._errors import DegenerateError as DegenerateError
 from ._errors import ImplausibleWarning as ImplausibleWarning
 from ._errors import InfeasibleError as InfeasibleError

@@ -19,6 +19,7 @@ from . import _checks as check
 from ._audit import check_met, check_weighed, settled, warn_if_far
 from ._convert import Distributed, Prediction, as_field
 from ._dense import Dense
+from ._draws import Draws, StateDraws
 from ._engine import Shared, solve
 from ._errors import DegenerateError, InputError
 from ._fields import Diagonal, Field, LowRank
@@ -83,11 +84,15 @@ def condition(field: Prediction | State, *laws: Law) -> Posterior | StatePosteri
     tensor([0.], dtype=torch.float64)
     """
     check_laws(laws)
+    if isinstance(field, StateDraws):
+        raise InputError(KNOWN_BY_DRAWS)
     if isinstance(field, State):
         before = field._solved.laws if isinstance(field, StatePosterior) else ()
         prior = field.prior if isinstance(field, StatePosterior) else _own(field)
         return StatePosterior(prior, solved(prior.parts, prior.names, prior.shared, laws, before))
     field = as_field(field)
+    if isinstance(field, Draws):
+        raise InputError(KNOWN_BY_DRAWS)
     if isinstance(field, Mixture):
         return _condition_mixture(field, laws)
     if isinstance(field, Posterior):
@@ -98,6 +103,12 @@ def condition(field: Prediction | State, *laws: Law) -> Posterior | StatePosteri
         )
     own = _own(field)
     return Posterior(own, solved((own,), ("",), False, laws))
+
+
+KNOWN_BY_DRAWS = (
+    "`field` is known by draws, without a covariance. Condition the field before on all laws at "
+    "once, or build LowRank.from_samples(field.draws)."
+)
 
 
 def _own(prior: Whole) -> Whole:

@@ -12,6 +12,7 @@ from torch import Tensor
 from . import _checks as check
 from ._checks import ArrayLike
 from ._convert import Prediction, as_field
+from ._draws import Draws
 from ._errors import DegenerateError, InputError
 from ._fields import Field
 from ._laws import Law, check_law
@@ -25,7 +26,9 @@ class Scores:
     """Scores of a field, (*batch, T) each: averages over space.
 
     All but CE and `energy` are those of the normal with the field's mean and variance at each
-    point, as in the paper; a mixture is scored by its total mean and variance.
+    point, as in the paper; a mixture is scored by its total mean and variance. CRPS and coverage
+    of a field known by draws are those of its draws, and its LL is NaN where a point has no
+    variance.
     """
 
     CE: Tensor  # G mu - b, the conservation error; NaN where no law was given
@@ -111,20 +114,25 @@ def evaluate(
     check.broadcasts("truth", u, field.shape, "the field")
     u, space = u.expand(field.shape), tuple(range(-space_dims, 0))
     mean, std = field.mean, field.std
-    if not bool((std > 0).all()):
+    if not isinstance(field, Draws) and not bool((std > 0).all()):
         raise DegenerateError(
             "the field has points without variance, where LL is infinite. Score a field with "
             "variance everywhere, or leave those points out."
         )
     z = (u - mean) / std
     lost = torch.full(field.shape[:-space_dims], torch.nan, dtype=mean.dtype, device=mean.device)
+    density = (-(z**2) / 2 - std.log() - math.log(2 * math.pi) / 2).mean(space)
+    score = field.crps(u) if isinstance(field, Draws) else std * crps(z)
     return Scores(
         CE=lost if law is None else law.residual(mean),
-        LL=(-(z**2) / 2 - std.log() - math.log(2 * math.pi) / 2).mean(space),
+        LL=torch.where((std > 0).flatten(-space_dims).all(-1), density, torch.nan),
         MSE=((u - mean) ** 2).mean(space),
-        CRPS=(std * crps(z)).mean(space),
+        CRPS=score.mean(space),
         energy=_energy(field, u, check.samples(samples, "samples"), generator, space),
-        **{f"coverage_{level * 100:g}": _coverage(z, level).mean(space) for level in LEVELS},
+        **{
+            f"coverage_{level * 100:g}": _coverage(field, u, z, level).mean(space)
+            for level in LEVELS
+        },
     )
 
 
@@ -166,7 +174,10 @@ def crps(z: Tensor) -> Tensor:
     return z * (2 * torch.special.ndtr(z) - 1) + 2 * density - 1 / math.sqrt(math.pi)
 
 
-def _coverage(z: Tensor, level: float) -> Tensor:
+def _coverage(field: Field, u: Tensor, z: Tensor, level: float) -> Tensor:
+    if isinstance(field, Draws):
+        low, high = field.interval(level)
+        return ((low <= u) & (u <= high)).to(u)
     reach = torch.special.ndtri(torch.tensor((1 + level) / 2, dtype=torch.float64))
     return (z.abs() <= float(reach)).to(z)
 
@@ -180,8 +191,10 @@ def _energy(
 ) -> Tensor:
     """From independent pairs of samples, one pair at a time."""
     total = torch.zeros(u.shape[: -len(space)], dtype=u.dtype, device=u.device)
-    for _ in range(samples):
-        one, other = field.sample(2, generator)
+    known = field.draws if isinstance(field, Draws) else None  # pairs that are not the same draw
+    count = samples if known is None else min(samples, len(known) // 2)
+    for i in range(count):
+        one, other = field.sample(2, generator) if known is None else known[2 * i : 2 * i + 2]
         near = ((one - u) ** 2).mean(space).sqrt() + ((other - u) ** 2).mean(space).sqrt()
         total += (near - ((one - other) ** 2).mean(space).sqrt()) / 2
-    return total / samples
+    return total / count
