@@ -31,6 +31,10 @@ GOOD = {
         {"mean": MEAN, "variance": 1.0, "correlation": 0.5, "event_dims": 1},
     ),
     "Dense": (pc.Dense, {"mean": MEAN[0], "covariance": np.eye(5), "event_dims": 1}),
+    "Draws": (
+        pc.Draws,
+        {"draws": np.stack([MEAN, -MEAN]), "event_dims": 1, "point": MEAN},
+    ),
     "Mixture": (pc.Mixture, {"components": MIXTURE.components, "weights": [1, 2], "event_dims": 2}),
     "State": (pc.State, {"u": FIELD}),
     "State.from_samples": (
@@ -212,6 +216,7 @@ def test_every_public_function_is_thrown_at():
     results = {
         "Posterior",
         "StatePosterior",
+        "StateDraws",
         "Diagnosis",
         "Scores",
         "FrontPosition",
