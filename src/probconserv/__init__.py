@@ -37,6 +37,11 @@ from ._laws import Law as Law
 from ._mixture import Mixture as Mixture
 from ._noise import learned_noise as learned_noise
 from ._noise import quadrature_noise as quadrature_noise
+from ._nonlinear import NonlinearLaw as NonlinearLaw
+from ._nonlinear import law as law
+from ._nonlinear_posterior import LinearisationError as LinearisationError
+from ._nonlinear_posterior import NonlinearPosterior as NonlinearPosterior
+from ._nonlinear_posterior import NonlinearStatePosterior as NonlinearStatePosterior
 from ._plausible import plausible as plausible
 from ._posterior import Posterior as Posterior
 from ._posterior import StatePosterior as StatePosterior

@@ -10,7 +10,8 @@ A noise sigma of 0 needs no special case. `_engine.py` picks the way to solve wi
 has the ways.
 """
 
-from typing import TypeAlias, TypeVar, overload
+import warnings
+from typing import Any, TypeAlias, TypeVar, cast, overload
 
 import torch
 from torch import Tensor
@@ -21,11 +22,13 @@ from ._convert import Distributed, Prediction, as_field
 from ._dense import Dense
 from ._draws import Draws, StateDraws
 from ._engine import Shared, solve
-from ._errors import DegenerateError, InputError
+from ._errors import DegenerateError, ImplausibleWarning, InputError
 from ._fields import Diagonal, Field, LowRank
 from ._joint import Joint
 from ._laws import Law, Rows, check_laws
 from ._mixture import Mixture
+from ._nonlinear import Curved, NonlinearLaw
+from ._nonlinear_posterior import Found, NonlinearPosterior, NonlinearStatePosterior
 from ._posterior import Posterior, Solved, StatePosterior
 from ._shrinkage import shrunk
 from ._stages import summed
@@ -38,14 +41,20 @@ Whole = TypeVar("Whole", bound=Node)
 
 
 @overload
-def condition(field: Mixture, *laws: Law) -> Mixture: ...
+def condition(field: Mixture, *laws: Law) -> Mixture: ...  # type: ignore[overload-overlap]
 @overload
-def condition(field: State, *laws: Law) -> StatePosterior: ...
+def condition(field: State, *laws: Law) -> StatePosterior: ...  # type: ignore[overload-overlap]
 @overload
-def condition(field: Single, *laws: Law) -> Posterior: ...
+def condition(field: Single, *laws: Law) -> Posterior: ...  # type: ignore[overload-overlap]
 @overload
-def condition(field: Field, *laws: Law) -> Posterior | Mixture: ...
-def condition(field: Prediction | State, *laws: Law) -> Posterior | StatePosterior | Mixture:
+def condition(field: Field, *laws: Law) -> Posterior | Mixture: ...  # type: ignore[overload-overlap]
+@overload
+def condition(field: State, *laws: Law | NonlinearLaw) -> NonlinearStatePosterior: ...
+@overload
+def condition(field: Prediction, *laws: Law | NonlinearLaw) -> NonlinearPosterior: ...
+def condition(
+    field: Prediction | State, *laws: Law | NonlinearLaw
+) -> Posterior | StatePosterior | Mixture:
     """The field given that the laws hold: Eq. (8) of the paper. A field of the same axes.
 
     Parameters
@@ -55,12 +64,13 @@ def condition(field: Prediction | State, *laws: Law) -> Posterior | StatePosteri
         component is conditioned and its weight multiplied by its evidence. A posterior is
         conditioned again with all laws on its prior, so that two steps are the same as one.
     *laws
-        One or more, in any order.
+        One or more, in any order; those of `law` need not be linear.
 
     Returns
     -------
     Posterior
-        Or a `StatePosterior` of a state, a `Mixture` of a mixture.
+        Or a `StatePosterior` of a state, a `Mixture` of a mixture; a `NonlinearPosterior` or a
+        `NonlinearStatePosterior` if a law is not linear.
 
     Raises
     ------
@@ -83,7 +93,13 @@ def condition(field: Prediction | State, *laws: Law) -> Posterior | StatePosteri
     >>> law.residual(post)
     tensor([0.], dtype=torch.float64)
     """
-    check_laws(laws)
+    curved = tuple(law for law in laws if isinstance(law, NonlinearLaw))
+    laws = cast(tuple[Law, ...], tuple(law for law in laws if not isinstance(law, NonlinearLaw)))
+    again = isinstance(field, NonlinearPosterior | NonlinearStatePosterior)
+    if laws or not curved:
+        check_laws(laws)
+    if curved or again:
+        return _condition_curved(field, laws, curved)
     if isinstance(field, StateDraws):
         raise InputError(KNOWN_BY_DRAWS)
     if isinstance(field, State):
@@ -103,6 +119,40 @@ def condition(field: Prediction | State, *laws: Law) -> Posterior | StatePosteri
         )
     own = _own(field)
     return Posterior(own, solved((own,), ("",), False, laws))
+
+
+def _condition_curved(
+    field: Prediction | State, laws: tuple[Law, ...], given: tuple[NonlinearLaw, ...]
+) -> NonlinearPosterior | NonlinearStatePosterior:
+    """Laws that are not linear beside linear ones."""
+    field = field if isinstance(field, State) else as_field(field)
+    if isinstance(field, Draws | StateDraws):
+        raise InputError(KNOWN_BY_DRAWS)
+    if isinstance(field, Mixture):
+        raise InputError(
+            "`field`: a mixture takes linear laws. Condition `field.components`, and mix them "
+            "again: Mixture(condition(field.components, law)) or their draws."
+        )
+    rows: tuple[Rows, ...] = ()
+    curved: tuple[Curved, ...] = ()
+    prior: Any = field
+    if isinstance(field, NonlinearPosterior | NonlinearStatePosterior):
+        prior, rows, curved = field.prior, field._found.rows, field._found.curved
+    elif isinstance(field, Posterior | StatePosterior):
+        prior, rows = field.prior, field._solved.laws
+    else:
+        prior = _own(field)
+    state = isinstance(prior, State)
+    fields, names = (prior.parts, prior.names) if state else ((prior,), ("",))
+    means = tuple(each.mean.double() for each in fields)
+    shapes, place = [u.shape for u in means], means[0].device
+    rows = (*rows, *(law.to(place).on(names, shapes) for law in laws))
+    curved = (*curved, *(law.on(names, means) for law in given))
+    found = Found(fields, state and prior.shared, rows, curved)
+    warn_if_far(None, found.point, means, fields)
+    if state:
+        return NonlinearStatePosterior(prior, found)
+    return NonlinearPosterior(prior, found)
 
 
 KNOWN_BY_DRAWS = (
@@ -176,10 +226,10 @@ def _slack(fields: tuple[Field, ...]) -> float:
 
 
 @overload
-def project(field: Moved, *laws: Law) -> Moved: ...
+def project(field: Moved, *laws: Law | NonlinearLaw) -> Moved: ...
 @overload
-def project(field: Prediction, *laws: Law) -> Field: ...
-def project(field: Prediction, *laws: Law) -> Field:
+def project(field: Prediction, *laws: Law | NonlinearLaw) -> Field: ...
+def project(field: Prediction, *laws: Law | NonlinearLaw) -> Field:
     """The field with its mean moved to the nearest one that obeys the laws: HardC-ANP.
 
     The mean is mu - G^T (G G^T)^-1 (G mu - b), which is `condition` with Sigma = I; the covariance
@@ -198,9 +248,9 @@ def project(field: Prediction, *laws: Law) -> Field:
         Of the same kind.
     """
     field = as_field(field)
-    check_laws(laws)
     for law in laws:
-        if check.concrete(law.noise) and bool((law.noise > 0).any()):
+        noise = getattr(law, "noise", None)
+        if noise is not None and check.concrete(noise) and bool((noise > 0).any()):
             raise InputError(
                 f"`laws`: `project` takes exact ones, but `{law.label}` has noise. "
                 "Use `condition`, which weighs noise against variance."
@@ -209,7 +259,9 @@ def project(field: Prediction, *laws: Law) -> Field:
         components = project(field.components, *laws)
         return Mixture._unchecked(components, field.log_weights, field.event_dims)
     unit = Diagonal._unchecked(field.mean, torch.ones_like(field.mean))
-    near = Posterior(unit, solved((unit,), ("",), False, laws, warn=False))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ImplausibleWarning)
+        near = condition(unit, *laws)
     return field._with_mean(near.mean)
 
 

@@ -289,7 +289,7 @@ def solve(
 ) -> "Chain | Shared":
     """Fields given laws, by the way that suits them. slack: as in `Chain`."""
     shapes = prior.shapes
-    free = _free(laws, shapes)
+    free = free_axes(laws, shapes)
     if isinstance(prior, Independent):
         return Chain(laws, prior, free, slack)
     own = len(shapes[0]) - prior.dims[0]  # axes before those that share a direction
@@ -305,7 +305,7 @@ def solve(
     return Chain(laws, prior, own, slack)
 
 
-def _free(laws: Sequence[Rows], shapes: Sequence[Sequence[int]]) -> int:
+def free_axes(laws: Sequence[Rows], shapes: Sequence[Sequence[int]]) -> int:
     """How many first axes number parts that no law ties together; all fields share them."""
     tied = [rows.places(shapes) for rows in laws if not isinstance(rows.map, Select)]
     return min([shared_axes(shapes), *tied])
@@ -385,7 +385,7 @@ def _general(
         if alone:
             return Numbers(first, prior, root)
     if isinstance(root, Independent):
-        lead = _free(laws, root.shapes)
+        lead = free_axes(laws, root.shapes)
     if not _many(laws, root.shapes):
         return Joint(laws, prior, root, lead)
     if isinstance(root, Independent) and chained(laws, root.shapes, lead):
@@ -395,6 +395,6 @@ def _general(
 
 def _many(laws: Sequence[Rows], shapes: Sequence[Sequence[int]]) -> bool:
     """Whether rows are too many for a matrix, and local enough to do without."""
-    free = _free(laws, shapes)
+    free = free_axes(laws, shapes)
     count = sum(math.prod(rows.row_shape(shapes)[free:]) for rows in laws)
     return count > MOST_DENSE and any(m.is_local for r in laws for m in r.maps if m is not None)

@@ -1,0 +1,365 @@
+"""Laws that are not linear: any differentiable function of the fields has a known value.
+
+`law` makes them. On fields of known shapes a law is `Curved`, which linearises itself at a point:
+few rows as a dense matrix, many as products with the Jacobian.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import _checks as check
+from ._builders import NOISE_HINT
+from ._checks import ArrayLike
+from ._errors import InputError
+from ._laws import Fields, Rows
+from ._maps import Map, Matrix, widened
+from ._tree import Node
+
+Function = Callable[[Any], Any]
+PROBES = 16  # products with random signs that sizes of rows are taken from
+
+
+class NonlinearLaw:
+    """What is known of fields: function(u) = value, each row up to `noise`. See `law`."""
+
+    def __init__(
+        self, function: Function, value: Tensor, noise: Tensor, batch_dims: int, of: str, label: str
+    ) -> None:
+        self.function, self.value, self.noise = function, value, noise
+        self.batch_dims, self.of, self.label = batch_dims, of, label
+
+    def apply(self, u: Any) -> Tensor:
+        """function(u) in float64, (*batch, *rows).
+
+        u: an array, a field (its mean), or these by name.
+        """
+        found, _curved, tail = self._found(u)
+        return found.reshape((*found.shape[:-1], *tail))
+
+    def residual(self, u: Any) -> Tensor:
+        """function(u) - value."""
+        found, curved, tail = self._found(u)
+        return (found - curved.value).reshape((*found.shape[:-1], *tail))
+
+    def _found(self, u: Any) -> tuple[Tensor, "Curved", tuple[int, ...]]:
+        named = isinstance(u, Mapping) or hasattr(u, "fields")
+        arrays = {name: array_of(each) for name, each in dict(u if named else {"": u}).items()}
+        fields = tuple(arrays.values())
+        curved, tail = self._on(tuple(arrays), fields)
+        return curved.apply(fields), curved, tail
+
+    def on(self, names: tuple[str, ...], fields: Sequence[Tensor]) -> "Curved":
+        """The law on fields like these, which are tried."""
+        return self._on(names, fields)[0]
+
+    def _on(
+        self, names: tuple[str, ...], fields: Sequence[Tensor]
+    ) -> tuple["Curved", tuple[int, ...]]:
+        if self.of and names != ("",):
+            check.choice("of", self.of, names)
+        alone = names.index(self.of) if self.of in names else 0 if len(names) == 1 else None
+        lead = self.batch_dims
+        for name, u in zip(names, fields, strict=True):
+            if u.ndim < lead or u.shape[:lead] != fields[0].shape[:lead]:
+                raise InputError(
+                    f"`batch_dims` of `{self.label}` is {lead}, but the field {name!r} has the "
+                    f"shape {tuple(u.shape)}: all fields share their first {lead} axes."
+                )
+        dims = tuple(u.ndim - lead for u in fields)
+        value, noise = (t.to(fields[0].device) for t in (self.value, self.noise.square()))
+        curved = Curved(self.label, self.function, names, alone, dims, value, noise)
+        with torch.no_grad():
+            tail = curved.tail(fields)
+        batch = tuple(fields[0].shape[:lead])
+        for name, t in (("value", self.value), ("noise", self.noise)):
+            check.broadcasts(name, t, (*batch, *tail), f"the rows of `{self.label}`")
+        curved.value, curved.noise_variance = (_in_rows(t, lead, tail) for t in (value, noise))
+        return curved, tail
+
+    def __repr__(self) -> str:
+        noise = float(self.noise.max()) if self.noise.numel() else 0.0
+        return f"NonlinearLaw({self.label}, value {tuple(self.value.shape)}, noise up to {noise:g})"
+
+
+def law(
+    function: Function,
+    value: ArrayLike,
+    noise: ArrayLike = 0.0,
+    batch_dims: int = 0,
+    of: str = "",
+    label: str = "",
+) -> NonlinearLaw:
+    """function(u) = value, for any differentiable function of the fields.
+
+    Parameters
+    ----------
+    function
+        From one solution to rows. It gets a float64 tensor if there is one field or `of` names one,
+        else all fields of the state by name; it returns a tensor, or a tuple of numbers. It is made
+        of torch operations that have a gradient, and is mapped over the batch by `torch.vmap`.
+    value
+        (*batch, *rows), or what broadcasts to it.
+    noise
+        Standard deviation, a number or one for each row; 0 is exact.
+    batch_dims
+        How many first axes number solutions: the function sees the axes after these.
+    of
+        The name of the field, in a state of several.
+    label
+        What errors call it; the name of the function if it is not given.
+
+    Returns
+    -------
+    NonlinearLaw
+        For `condition` and `project`, beside other laws.
+
+    Examples
+    --------
+    >>> import probconserv as pc
+    >>> energy = law(lambda u: u.square().sum(), 25.0)
+    >>> pc.condition(pc.Diagonal([3.0, 3.9], 1.0), energy).point.square().sum()
+    tensor(25.0000, dtype=torch.float64)
+    """
+    if not callable(function):
+        raise InputError(
+            "`function` must be a function from one solution to rows, such as "
+            f"lambda u: u.square().sum(); got {type(function).__name__}."
+        )
+    given = check.name("label", label) or getattr(function, "__name__", "")
+    named = given if given and given != "<lambda>" else "law"
+    sigma = check.wide("noise", noise, 0, NOISE_HINT)
+    dims = check.whole("batch_dims", batch_dims)
+    if dims < 0:
+        raise InputError(f"`batch_dims` must not be negative, got {dims}.")
+    b = check.wide("value", value)
+    return NonlinearLaw(function, b, sigma, dims, check.name("of", of), named)
+
+
+def array_of(u: Any) -> Tensor:
+    field = hasattr(u, "covariance_times") and not isinstance(u, type)
+    return check.as_tensor("u", u.mean if field else u).double()
+
+
+def _in_rows(t: Tensor, lead: int, tail: tuple[int, ...]) -> Tensor:
+    """Of a value that broadcasts to (*batch, *rows): (*batch, K), where axes of 1 may stay."""
+    t = widened(t, lead + len(tail))
+    batch = tuple(t.shape[:lead])
+    return t.expand(batch + tail).reshape(*batch, math.prod(tail))
+
+
+class Curved(Node):
+    """A law that is not linear on fields of known shapes: K rows for each solution, in float64."""
+
+    def __init__(
+        self,
+        label: str,
+        function: Function,
+        names: tuple[str, ...],
+        alone: int | None,
+        dims: tuple[int, ...],
+        value: Tensor,
+        noise_variance: Tensor,
+    ) -> None:
+        """alone: the number of the only field that the function gets; None: all by name.
+
+        dims: axes of one solution, of each field.
+        """
+        self.label, self.function, self.names, self.alone = label, function, names, alone
+        self.dims, self.value, self.noise_variance = dims, value, noise_variance  # (*batch, K)
+
+    @property
+    def count(self) -> int:
+        """K, the rows of one solution."""
+        return self.value.shape[-1]
+
+    def places(self, shapes: Sequence[Sequence[int]]) -> int:
+        return len(shapes[0]) - self.dims[0]
+
+    def row_shape(self, shapes: Sequence[Sequence[int]]) -> tuple[int, ...]:
+        return (*shapes[0][: self.places(shapes)], self.count)
+
+    def apply(self, fields: Sequence[Tensor]) -> Tensor:
+        """f(u), (*lead, *own) of each field to (*lead, K)."""
+        lead, flat = self._flat(fields)
+        return self._mapped(*flat).reshape(*lead, -1)
+
+    def residual(self, fields: Sequence[Tensor]) -> Tensor:
+        return self.apply(fields) - self.value
+
+    def linearised(self, fields: Fields, dense: bool) -> tuple[Tensor, Rows]:
+        """f(u), and the rows J u' = value - f(u) + J u.
+
+        dense: whether J is computed as a matrix.
+        """
+        lead, flat = self._flat(fields)
+        if dense:
+            found, jacobians = self._jacobians(flat)
+            pairs = zip(jacobians, flat, strict=True)
+            maps: list[Map] = [
+                Matrix(j.reshape(*lead, *j.shape[1:]), tuple(x.shape[1:])) for j, x in pairs
+            ]
+        else:
+            found = self._mapped(*flat)
+            maps = [Jacobian(self, fields, i) for i in range(len(fields))]
+        found = found.reshape(*lead, -1)
+        rows = Rows(self.label, tuple(maps), self.value, self.noise_variance, None)
+        rows.value = self.value - found + rows.apply(fields)
+        return found, rows
+
+    def pulled(self, fields: Fields) -> tuple[Tensor, Callable[[Tensor], Fields]]:
+        """f(u) of each part, (P, K), and products with J^T, from (K,) or (P, K) to fields."""
+        _lead, flat = self._flat(fields)
+        found, back = torch.func.vjp(self._mapped, *flat)[:2]
+        size = (len(fields[0]), -1)
+
+        def products(v: Tensor) -> Fields:
+            whole = v.expand(found.reshape(size).shape).reshape(found.shape)
+            return tuple(x.reshape(u.shape) for x, u in zip(back(whole), fields, strict=True))
+
+        return found.reshape(size), products
+
+    def bent(self, fields: Fields, multiplier: Tensor, v: Fields) -> Fields:
+        """The second derivative of multiplier f, (P, K), times v."""
+        flat, along = self._flat(fields)[1], self._flat(v)[1]
+
+        def slope(*at: Tensor) -> tuple[Tensor, ...]:
+            found, back = torch.func.vjp(self._mapped, *at)[:2]
+            return tuple(back(multiplier.reshape(found.shape)))
+
+        found = torch.func.jvp(slope, tuple(flat), tuple(along))[1]
+        return tuple(x.reshape(u.shape) for x, u in zip(found, fields, strict=True))
+
+    def _jacobians(self, flat: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """f(u) (P, K) and J (P, K, E) of each field."""
+        found, back = torch.func.vjp(self._mapped, *flat)[:2]
+        units = torch.eye(self.count, dtype=found.dtype, device=found.device)
+        each = [back(unit.expand(found.shape)) for unit in units]
+        return found, [torch.stack(rows, 1).flatten(2) for rows in zip(*each, strict=True)]
+
+    def _flat(self, fields: Sequence[Tensor]) -> tuple[torch.Size, list[Tensor]]:
+        """The axes before those of a solution as one."""
+        lead = fields[0].shape[: fields[0].ndim - self.dims[0]]
+        return lead, [
+            u.reshape(math.prod(lead), *u.shape[u.ndim - n :])
+            for u, n in zip(fields, self.dims, strict=True)
+        ]
+
+    def tail(self, fields: Sequence[Tensor]) -> tuple[int, ...]:
+        """The shape of the rows of one solution."""
+        flat = self._flat(fields)[1]
+        return tuple(self._safely(torch.vmap(self._one), flat).shape[1:])
+
+    def _mapped(self, *flat: Tensor) -> Tensor:
+        """f of many solutions, (P, K)."""
+        found = self._safely(torch.vmap(self._one), flat)
+        return found.reshape(len(found), math.prod(found.shape[1:]))
+
+    def _safely(self, work: Callable[..., Tensor], flat: Sequence[Tensor]) -> Tensor:
+        try:
+            return work(*(u.clone() for u in flat))  # what a function changes in place is its own
+        except InputError:
+            raise
+        except (RuntimeError, TypeError, ValueError, IndexError, KeyError) as error:
+            sizes = " and ".join(str(tuple(u.shape[1:])) for u in flat)
+            raise InputError(
+                f"`function` of `{self.label}` failed on a solution of shape {sizes}: {error} "
+                "It must be made of torch operations that `torch.vmap` maps over a batch, and "
+                "`batch_dims` must say how many first axes it does not see."
+            ) from error
+
+    def _one(self, *fields: Tensor) -> Tensor:
+        named = dict(zip(self.names, fields, strict=True))
+        found = self.function(named if self.alone is None else fields[self.alone])
+        if isinstance(found, tuple | list) and all(isinstance(x, Tensor) for x in found):
+            found = torch.stack(tuple(found))
+        if not isinstance(found, Tensor) or found.dtype != torch.float64:
+            said = found.dtype if isinstance(found, Tensor) else type(found).__name__
+            raise InputError(
+                f"`function` of `{self.label}` must return a float64 tensor, which it is given, or "
+                f"a tuple of such numbers; got {said}."
+            )
+        return found
+
+
+class Jacobian(Map):
+    """J of one field at a point, by products: many rows, each of which reads few points."""
+
+    is_local = True
+
+    def __init__(self, curved: Curved, at: Fields, number: int) -> None:
+        self.curved, self.at, self.number = curved, at, number
+        self.dims, self.row_names = curved.dims[number], ("row",)
+
+    def apply(self, u: Tensor) -> Tensor:
+        own = self.at[self.number]
+        return self._each(u, own.ndim, self._forward)
+
+    def _forward(self, u: Tensor) -> Tensor:
+        def along(x: Tensor) -> Tensor:
+            return self.curved.apply([x if i == self.number else a for i, a in enumerate(self.at)])
+
+        own = self.at[self.number]
+        return torch.func.jvp(along, (own,), (u.expand(own.shape),))[1]
+
+    def adjoint(self, v: Tensor) -> Tensor:
+        lead = self.at[self.number].ndim - self.dims
+        return self._each(v, lead + 1, self._backward)
+
+    def _backward(self, v: Tensor) -> Tensor:
+        def along(x: Tensor) -> Tensor:
+            return self.curved.apply([x if i == self.number else a for i, a in enumerate(self.at)])
+
+        found, back = torch.func.vjp(along, self.at[self.number])[:2]
+        return back(v.expand(found.shape))[0]
+
+    def _each(self, x: Tensor, ndim: int, work: Callable[[Tensor], Tensor]) -> Tensor:
+        """Work on arrays of `ndim` axes, done on a stack of them."""
+        if x.ndim <= ndim:
+            return work(x)
+        more = x.shape[: x.ndim - ndim]
+        found = torch.stack([work(one) for one in x.flatten(0, x.ndim - ndim - 1)])
+        return found.reshape(*more, *found.shape[1:])
+
+    def entrywise(self, power: int) -> "Map":
+        return Sizes(self, power)
+
+    def on(self, shape: Sequence[int]) -> "Jacobian":
+        return self
+
+    def row_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        return (*super().row_shape(shape), self.curved.count)
+
+
+class Sizes(Map):
+    """About |J| or J^2 entry by entry, from products of J with random signs.
+
+    The mean square of J (z x) over signs z is J^2 x^2. Its root stands for |J| |x|, which it does
+    not exceed but by chance.
+    """
+
+    def __init__(self, of: Jacobian, power: int) -> None:
+        self.of, self.power, self.dims, self.row_names = of, power, of.dims, of.row_names
+
+    def apply(self, u: Tensor) -> Tensor:
+        generator = torch.Generator().manual_seed(PROBES)
+        size, total = u.sqrt() if self.power == 2 else u, torch.zeros((), dtype=u.dtype)
+        for _ in range(PROBES):
+            signs = torch.randint(2, size.shape, generator=generator, dtype=torch.int8)
+            total = total.to(u.device) + self.of.apply(size * (2 * signs.to(u.device) - 1)).square()
+        return total / PROBES if self.power == 2 else (total / PROBES).sqrt()
+
+    def adjoint(self, v: Tensor) -> Tensor:
+        raise NotImplementedError("sizes of rows need no transpose")
+
+    def entrywise(self, power: int) -> "Map":
+        raise NotImplementedError("sizes have no sizes")
+
+    def on(self, shape: Sequence[int]) -> "Sizes":
+        return self
+
+    def row_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        return self.of.row_shape(shape)

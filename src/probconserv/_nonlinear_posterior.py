@@ -1,0 +1,306 @@
+"""Fields given laws of which some are not linear: a most probable state, and draws about it."""
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+import torch
+from torch import Tensor
+
+from . import _checks as check
+from ._blocks import root_of
+from ._checks import ArrayLike
+from ._covariances import Correlated, Independent
+from ._draws import Draws, StateDraws
+from ._engine import free_axes, solve
+from ._errors import DegenerateError, InputError
+from ._fields import Field, Normals, random_normals
+from ._gauss_newton import most_probable, with_gradient
+from ._laws import Fields, Rows
+from ._linearised import MOST_DENSE, Problem
+from ._nonlinear import Curved
+from ._once import once
+from ._posterior import Posterior, Solved, StatePosterior
+from ._shrinkage import shrunk
+from ._state import State, covariance_of
+from ._tree import Node
+
+AT_ONCE = 1 << 24  # numbers of Jacobians that are held together
+
+
+class LinearisationError(NamedTuple):
+    """How far draws are from the Gaussian about the point: root mean squares over all points."""
+
+    mean: float  # the mean of the draws less the point, in standard deviations
+    std: float  # the standard deviation of the draws over that of the Gaussian, less 1
+    chance: tuple[float, float]  # what so many draws would give where there is no error
+
+
+class Found(Node):
+    """Fields given linear laws and others, in float64: what the posteriors answer from."""
+
+    def __init__(
+        self,
+        fields: tuple[Field, ...],
+        shared: bool,
+        rows: tuple[Rows, ...],
+        curved: tuple[Curved, ...],
+    ) -> None:
+        """Finds the most probable state."""
+        self.curved, self.mean = curved, tuple(field.mean.double() for field in fields)
+        shapes = [u.shape for u in self.mean]
+        with torch.no_grad():
+            near = tuple(each.linearised(self.mean, each.count <= MOST_DENSE)[1] for each in curved)
+        fields = shrunk(fields, shared, (*rows, *near))
+        root = covariance_of(fields, shared)
+        lead = min([free_axes(rows, shapes), *(each.places(shapes) for each in curved)])
+        if isinstance(root, Correlated):
+            own = len(shapes[0]) - root.dims[0]
+            lead = min(lead, own)
+            root = root if own == lead else root.joined(lead)
+        self.root: Independent | Correlated = root
+        self.dims = tuple(len(shape) - lead for shape in shapes)  # last axes that are tied
+        self.rows = tuple(each.over(shapes, lead) for each in rows)
+        problem = self._problem(self.mean)
+        found = _in_chunks(problem, "solution")
+        if torch.is_grad_enabled() and problem.learns(found):
+            found = with_gradient(problem, found)
+        pairs = zip(problem.fields(found), shapes, strict=True)
+        self.point = tuple(u.reshape(s) for u, s in pairs)
+
+    @property
+    def _laws(self) -> tuple[Any, ...]:
+        return (*self.rows, *self.curved)
+
+    @property
+    def lead(self) -> int:
+        """How many first axes number parts that are independent."""
+        return self.mean[0].ndim - self.dims[0]
+
+    def _problem(self, mean: Fields, noise: list[Tensor] | None = None) -> Problem:
+        """The problem with one axis of parts. noise: of each law, beside draws as `mean`."""
+        sizes = mean[0].shape[: mean[0].ndim - self.dims[0]]
+
+        def flat(node: Any) -> Any:
+            if noise is not None:
+                node = node._change(lambda t, b: t if b is None else _many(t, b, sizes[0]))
+            return node._change(lambda t, b: t if b is None else _flat(t, b, sizes))
+
+        laws: tuple[Any, ...] = tuple(flat(each) for each in self._laws)
+        for law, add in zip(laws, noise or [], strict=noise is not None):
+            law.value = law.value + _flat(add, 0, sizes)
+        count = len(self.rows)
+        means = tuple(_flat(u, 0, sizes) for u in mean)
+        return Problem(means, flat(self.root), laws[:count], laws[count:])
+
+    @once
+    def solved(self) -> Solved:
+        """The Gaussian about the point: all laws as they are there."""
+        near = [each.linearised(self.point, each.count <= MOST_DENSE)[1] for each in self.curved]
+        rows = (*self.rows, *near)
+        way = solve(rows, self.root)
+        return Solved(rows, self.point, way, tuple(way.run(self.mean)[1]), self.dims)
+
+    def draws_of_prior(self, normals: Normals) -> tuple[Fields, list[Tensor]]:
+        """Draws of the prior, and of what noise adds to each law."""
+        about, shapes = self.root.draw(normals), [u.shape for u in self.mean]
+        noise = []
+        for law in self._laws:
+            size = law.row_shape(shapes)
+            noise.append(root_of(law.noise_variance).expand(size) * normals(*size))
+        return tuple(m + x for m, x in zip(self.mean, about, strict=True)), noise
+
+    @torch.no_grad()
+    def draw(self, normals: Normals) -> Fields:
+        """Draws of the prior, each moved to the laws; without gradients."""
+        mean, noise = self.draws_of_prior(normals)
+        some = max(1, AT_ONCE // max(1, sum(u[0].numel() for u in mean)))
+        found = [tuple(u[:0] for u in mean)]
+        for start in range(0, len(mean[0]), some):
+            y, add = ([x[start : start + some] for x in each] for each in (mean, noise))
+            problem = self._problem(tuple(y), add)
+            u = problem.fields(_in_chunks(problem, "draw"))
+            found.append(tuple(x.reshape(m.shape) for x, m in zip(u, y, strict=True)))
+        return tuple(torch.cat(each) for each in zip(*found, strict=True))
+
+
+def _in_chunks(problem: Problem, name: str) -> Tensor:  # (P, N)
+    """The most probable fields, as many parts at a time as there is room for."""
+    size = problem.mean.shape[1] * (sum(problem.counts) if problem.is_dense else 1)
+    parts = torch.arange(len(problem.mean), device=problem.mean.device)
+    some = parts.split(max(1, AT_ONCE // max(1, size)))
+    if len(some) == 1:
+        return most_probable(problem, name)
+    return torch.cat([most_probable(problem.some(each), name, int(each[0])) for each in some])
+
+
+def _many(t: Tensor, before: int, count: int) -> Tensor:
+    """With a new axis of `count` equal entries."""
+    return t.unsqueeze(before).expand(*t.shape[:before], count, *t.shape[before:])
+
+
+def _flat(t: Tensor, before: int, sizes: Sequence[int]) -> Tensor:
+    """With the axes of these sizes, of which any may be 1, as one."""
+    front, rest = t.shape[:before], t.shape[before + len(sizes) :]
+    return t.expand((*front, *sizes, *rest)).reshape(*front, math.prod(sizes), *rest)
+
+
+class NonlinearPosterior(Posterior):
+    """A field given laws of which some are not linear.
+
+    `point` (and `mean`) is a most probable field that obeys the laws. `variance` and `interval` are
+    those of the Gaussian about it. `sample` moves draws of the prior to the laws, each by its own
+    steps, so that every draw obeys. `linearisation_error` compares the two.
+    """
+
+    def __init__(self, prior: Field, found: Found, number: int = 0) -> None:
+        self.prior, self._found, self._number = prior, found, number
+
+    @property
+    def _solved(self) -> Solved:  # type: ignore[override]
+        return self._found.solved
+
+    @property
+    def event_dims(self) -> int:  # type: ignore[override]
+        return self._found.dims[self._number]
+
+    @property
+    def shape(self) -> torch.Size:
+        return self._found.mean[self._number].shape
+
+    @property
+    def device(self) -> torch.device:
+        return self._found.mean[0].device
+
+    @property
+    def _free(self) -> int:
+        return self._found.lead
+
+    @property
+    def laws(self) -> tuple[str, ...]:
+        """The names of the laws that hold."""
+        return tuple(law.label for law in self._found._laws)
+
+    @property
+    def point(self) -> Tensor:
+        """A most probable field that obeys the laws."""
+        return self._found.point[self._number].to(self.dtype, copy=True)
+
+    @property
+    def mean(self) -> Tensor:  # type: ignore[override]
+        return self.point
+
+    @property
+    def normals_per_draw(self) -> int:
+        return counted(self._found.draws_of_prior, self.device)
+
+    def _draw(self, normals: Normals) -> Tensor:
+        return self._found.draw(normals)[self._number]
+
+    def from_draws(self, n: int, generator: torch.Generator | None = None) -> Draws:
+        """The field known by `n` draws: mean, variance, intervals and scores are theirs."""
+        draws = self.sample(_at_least_two(n), generator)
+        return Draws._unchecked(draws, self.event_dims, self.point)
+
+    def linearisation_error(
+        self, n: int = 100, generator: torch.Generator | None = None
+    ) -> LinearisationError:
+        """How far `n` draws are from the Gaussian about the point."""
+        return _compared(self.from_draws(n, generator), self)
+
+    def save(
+        self, path: str | Path, n: int = 1000, generator: torch.Generator | None = None
+    ) -> None:
+        """Keeps `n` draws, which `Draws.load` reads: a file cannot hold the function."""
+        self.from_draws(n, generator).save(path)
+
+    def log_prob(self, u: ArrayLike) -> NoReturn:
+        raise DegenerateError(NO_DENSITY)
+
+    def members(self) -> NoReturn:
+        raise InputError("`members` needs laws that are linear. Use `sample` or `from_draws`.")
+
+    def __repr__(self) -> str:
+        return f"{Field.__repr__(self)[:-1]}, given {', '.join(self.laws)})"
+
+
+NO_DENSITY = (
+    "a field given a law that is not linear has no density in closed form. Use "
+    "`marginal_log_prob`, that of the Gaussian about the point, or score draws: `from_draws`."
+)
+
+
+class NonlinearStatePosterior(StatePosterior):
+    """A state given laws of which some are not linear: `post["u"]` is a field."""
+
+    parts: tuple[NonlinearPosterior, ...]
+
+    def __init__(self, prior: State, found: Found) -> None:
+        self.names, self.prior, self._found = prior.names, prior, found
+        self.parts = tuple(
+            NonlinearPosterior(field, found, number) for number, field in enumerate(prior.parts)
+        )
+
+    @property
+    def _solved(self) -> Solved:  # type: ignore[override]
+        return self._found.solved
+
+    @property
+    def _free(self) -> int:
+        return self._found.lead
+
+    @property
+    def point(self) -> dict[str, Tensor]:
+        """A most probable state that obeys the laws, by name."""
+        return {name: part.point for name, part in zip(self.names, self.parts, strict=True)}
+
+    def sample(self, n: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        """`n` joint draws of all fields, each of which obeys, on a new axis 0."""
+        draws = self._found.draw(random_normals(n, generator, self.device))
+        found = zip(self.names, self.parts, draws, strict=True)
+        return {name: u.to(part.dtype) for name, part, u in found}
+
+    def from_draws(self, n: int, generator: torch.Generator | None = None) -> StateDraws:
+        """The state known by `n` joint draws."""
+        draws = self.sample(_at_least_two(n), generator)
+        pairs = [(self.parts[i], draws[name]) for i, name in enumerate(self.names)]
+        parts = tuple(Draws._unchecked(u, part.event_dims, part.point) for part, u in pairs)
+        return StateDraws(self.names, parts)
+
+    def save(
+        self, path: str | Path, n: int = 1000, generator: torch.Generator | None = None
+    ) -> None:
+        """Keeps `n` draws, which `StateDraws.load` reads: a file cannot hold the function."""
+        self.from_draws(n, generator).save(path)
+
+
+def counted(draw: Callable[[Normals], Any], device: torch.device) -> int:
+    """How many normals a draw takes."""
+    count = 0
+
+    def normals(*shape: int) -> Tensor:
+        nonlocal count
+        count += math.prod(shape)
+        return torch.zeros(0, *shape, dtype=torch.float64, device=device)
+
+    draw(normals)
+    return count
+
+
+def _at_least_two(n: int) -> int:
+    if check.samples(n) < 2:
+        raise InputError("`n` must be at least 2: one draw has no variance.")
+    return n
+
+
+def _compared(draws: Draws, about: NonlinearPosterior) -> LinearisationError:
+    std, n = about.std.double(), len(draws.draws)
+    moves = std > 0
+    shift = ((draws.mean - about.point).double() / std)[moves]
+    ratio = (draws.std.double() / std)[moves] - 1
+    if not len(shift):
+        return LinearisationError(0.0, 0.0, (0.0, 0.0))
+    chance = 1 / math.sqrt(n), 1 / math.sqrt(2 * (n - 1))
+    mean, spread = (float(x.square().mean().sqrt()) for x in (shift, ratio))
+    return LinearisationError(mean, spread, chance)
