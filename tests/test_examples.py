@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 from commands import script
 
 import probconserv as pc
@@ -28,3 +29,17 @@ def test_the_tracers_of_the_example_obey_the_laws_of_its_cells_and_blocks(monkey
     for each in (law, of_blocks(law, CELLS, 4)):
         assert each.residual(fields).abs().max() < 1e-15
         assert each.residual(fields | {"u": 2 * fields["u"]}).abs().max() > 1e-6
+
+
+def test_the_vortices_of_the_example_keep_their_energy_and_enstrophy(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    from vortices.model import CELLS, drawn, energy, enstrophy, solved
+
+    x = 2 * torch.pi / CELLS * torch.arange(CELLS, dtype=torch.float64)
+    wave = (2 * x[:, None] + 3 * x).cos()  # psi = wave / 13
+    assert float(energy(wave)) == pytest.approx(1 / 4 / 13)
+    assert float(enstrophy(wave)) == pytest.approx(1 / 4)
+    w = solved(drawn(seed=5, n=2), steps=4)
+    assert (w[:, -1] - w[:, 0]).abs().max() > 0.1
+    for invariant in (energy, enstrophy):
+        assert (invariant(w) / invariant(w[:, :1]) - 1).abs().max() < 1e-9
