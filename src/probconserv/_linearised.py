@@ -90,9 +90,10 @@ class Problem(Node):
         v = self.variance
         return torch.where(v > TINY, u.square() / v.clamp_min(TINY), 0.0).sum(-1).sqrt()
 
-    def learns(self, u: Tensor) -> bool:
+    @property
+    def learns(self) -> bool:
         """Whether the fields have a gradient: with respect to the prior, a value or a function."""
-        found = [curved.apply(self.fields(u)).requires_grad for curved in self.curved]
+        found = [curved.learns for curved in self.curved]
         self._map(lambda t: found.append(t.requires_grad) or t)  # type: ignore[func-returns-value]
         return any(found)
 

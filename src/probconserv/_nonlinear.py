@@ -72,8 +72,7 @@ class NonlinearLaw:
         dims = tuple(u.ndim - lead for u in fields)
         value, noise = (t.to(fields[0].device) for t in (self.value, self.noise.square()))
         curved = Curved(self.label, self.function, names, alone, dims, value, noise)
-        with torch.no_grad():
-            tail = curved.tail(fields)
+        tail = curved.tail(fields)
         batch = tuple(fields[0].shape[:lead])
         for name, t in (("value", self.value), ("noise", self.noise)):
             check.broadcasts(name, t, (*batch, *tail), f"the rows of `{self.label}`")
@@ -170,6 +169,7 @@ class Curved(Node):
         """
         self.label, self.function, self.names, self.alone = label, function, names, alone
         self.dims, self.value, self.noise_variance = dims, value, noise_variance  # (*batch, K)
+        self.learns = False  # whether the function has parameters with gradients
 
     @property
     def count(self) -> int:
@@ -249,9 +249,10 @@ class Curved(Node):
         ]
 
     def tail(self, fields: Sequence[Tensor]) -> tuple[int, ...]:
-        """The shape of the rows of one solution."""
-        flat = self._flat(fields)[1]
-        return tuple(self._safely(torch.vmap(self._one), flat).shape[1:])
+        """The shape of the rows of one solution; `learns`: whether the function has parameters."""
+        found = self._safely(torch.vmap(self._one), [u.detach() for u in self._flat(fields)[1]])
+        self.learns = found.requires_grad
+        return tuple(found.shape[1:])
 
     def _mapped(self, *flat: Tensor) -> Tensor:
         """f of many solutions, (P, K)."""

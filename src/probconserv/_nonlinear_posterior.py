@@ -15,7 +15,7 @@ from ._covariances import Correlated, Independent
 from ._draws import Draws, StateDraws
 from ._engine import free_axes, solve
 from ._errors import DegenerateError, InputError
-from ._fields import Field, Normals, random_normals
+from ._fields import Field, LowRank, Normals, random_normals
 from ._gauss_newton import most_probable, with_gradient
 from ._laws import Fields, Rows
 from ._linearised import MOST_DENSE, Problem
@@ -50,9 +50,8 @@ class Found(Node):
         """Finds the most probable state."""
         self.curved, self.mean = curved, tuple(field.mean.double() for field in fields)
         shapes = [u.shape for u in self.mean]
-        with torch.no_grad():
-            near = tuple(each.linearised(self.mean, each.count <= MOST_DENSE)[1] for each in curved)
-        fields = shrunk(fields, shared, (*rows, *near))
+        if any(isinstance(field, LowRank) and field.shrinkage != 0 for field in fields):
+            fields = shrunk(fields, shared, (*rows, *self._near(self.mean)))
         root = covariance_of(fields, shared)
         lead = min([free_axes(rows, shapes), *(each.places(shapes) for each in curved)])
         if isinstance(root, Correlated):
@@ -64,7 +63,7 @@ class Found(Node):
         self.rows = tuple(each.over(shapes, lead) for each in rows)
         problem = self._problem(self.mean)
         found = _in_chunks(problem, "solution")
-        if torch.is_grad_enabled() and problem.learns(found):
+        if torch.is_grad_enabled() and problem.learns:
             found = with_gradient(problem, found)
         pairs = zip(problem.fields(found), shapes, strict=True)
         self.point = tuple(u.reshape(s) for u, s in pairs)
@@ -94,11 +93,14 @@ class Found(Node):
         means = tuple(_flat(u, 0, sizes) for u in mean)
         return Problem(means, flat(self.root), laws[:count], laws[count:])
 
+    def _near(self, u: Fields) -> list[Rows]:
+        """The laws that are not linear, as they are at u."""
+        return [each.linearised(u, each.count <= MOST_DENSE)[1] for each in self.curved]
+
     @once
     def solved(self) -> Solved:
         """The Gaussian about the point: all laws as they are there."""
-        near = [each.linearised(self.point, each.count <= MOST_DENSE)[1] for each in self.curved]
-        rows = (*self.rows, *near)
+        rows = (*self.rows, *self._near(self.point))
         way = solve(rows, self.root)
         return Solved(rows, self.point, way, tuple(way.run(self.mean)[1]), self.dims)
 
@@ -249,11 +251,6 @@ class NonlinearStatePosterior(StatePosterior):
     @property
     def _free(self) -> int:
         return self._found.lead
-
-    @property
-    def point(self) -> dict[str, Tensor]:
-        """A most probable state that obeys the laws, by name."""
-        return {name: part.point for name, part in zip(self.names, self.parts, strict=True)}
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         """`n` joint draws of all fields, each of which obeys, on a new axis 0."""

@@ -139,6 +139,11 @@ class Posterior(Field):
         return self._solved.mean[self._number].to(self.dtype, copy=True)
 
     @property
+    def point(self) -> Tensor:
+        """The most probable field: the mean."""
+        return self.mean
+
+    @property
     def variance(self) -> Tensor:  # type: ignore[override]
         found = self._solved.variance[self._number]
         return found.to(self.dtype, copy=not self._solved.way.makes_variance)
@@ -223,6 +228,11 @@ class StatePosterior(State):
     @property
     def _free(self) -> int:
         return self._solved.free
+
+    @property
+    def point(self) -> dict[str, Tensor]:
+        """The most probable state, by name."""
+        return {name: part.point for name, part in zip(self.names, self.parts, strict=True)}
 
     @property
     def log_evidence(self) -> Tensor:
