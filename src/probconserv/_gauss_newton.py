@@ -64,7 +64,7 @@ def most_probable(given: Problem, name: str = "solution", first: int = 0) -> Ten
         _check_movable(step, terms, *where)
         weights = torch.where(problem.exact, torch.maximum(2 * multiplier.abs(), weights), 0.0)
         slack = MET * (weights * terms).sum(-1)
-        if number >= SOON:
+        if number >= SOON and problem.is_dense:
             there = _newton(step, a, there, multiplier)
         look, a, stuck = _searched(step, a, there, weights, slack, done)
         u = look.u

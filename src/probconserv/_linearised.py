@@ -14,13 +14,15 @@ from torch import Tensor
 
 from ._covariances import Correlated, Independent
 from ._factor import TINY, Factor
-from ._iterative import FIRST, Iterative
+from ._iterative import Iterative
 from ._laws import Fields, Rows
 from ._nonlinear import Curved
 from ._tree import Node
 
-MOST_DENSE = 512  # rows of a part up to which they are a matrix
-CLOSER = 1e-3  # beside what conjugate gradients are otherwise asked for
+MOST_DENSE = 1024  # rows of a part up to which they are a matrix
+FEW = 8  # rows up to which a loop over them is faster
+AT_ONCE = 1 << 22  # numbers of rows that are computed together
+CLOSE, CLOSER = 1e-9, 1e-15  # of its terms: what a row may miss after the two solves of a step
 
 
 class Look(NamedTuple):
@@ -143,8 +145,8 @@ class Step(ABC):
         """J^T v."""
 
     @abstractmethod
-    def solve(self, r: Tensor) -> Tensor:
-        """S^-1 r with S = J Sigma J^T + noise."""
+    def solve(self, r: Tensor, close: float = CLOSE) -> Tensor:
+        """S^-1 r with S = J Sigma J^T + noise, where it is not exact to `close` of the terms."""
 
     @abstractmethod
     def terms(self) -> Tensor:
@@ -159,12 +161,13 @@ class Step(ABC):
         problem = self.problem
         multiplier = self.solve(self._left(problem.mean))
         u = problem.away(-self.back(multiplier))
-        multiplier = multiplier + self.solve(self._left(u) - problem.noise * multiplier)
+        left = self._left(u) - problem.noise * multiplier
+        multiplier = multiplier + self.solve(left, CLOSER)
         return multiplier, -self.back(multiplier)
 
     def bent(self, misses: Tensor) -> Tensor:
         """The change of a that takes off what exact rows still miss, to first order."""
-        return -self.back(self.solve(misses * self.problem.exact))
+        return -self.back(self.solve(misses * self.problem.exact, CLOSER))
 
     def tangent(self, r: Tensor) -> Tensor:
         """a of P r = Sigma a, where P is the covariance that is left."""
@@ -201,7 +204,7 @@ class DenseStep(Step):
     def back(self, v: Tensor) -> Tensor:
         return (v[:, None] @ self.rows)[:, 0]
 
-    def solve(self, r: Tensor) -> Tensor:
+    def solve(self, r: Tensor, close: float = CLOSE) -> Tensor:
         return self.factor.solve(r[:, None])[:, 0]
 
     def terms(self) -> Tensor:
@@ -218,7 +221,7 @@ class LocalStep(Step):
         self.problem, self.look = problem, look
         near = [each.linearised(problem.fields(look.u), False)[1] for each in problem.curved]
         self.stage = Iterative((*problem.linear, *near), problem.root, problem.root, 1)
-        self.tolerance = CLOSER * FIRST * self.stage._terms(problem.fields(look.u))
+        self.sizes = self.stage._terms(problem.fields(look.u))
 
     def along(self, v: Tensor) -> Tensor:
         return self.stage.residual(self.problem.fields(v), value=False)
@@ -228,8 +231,8 @@ class LocalStep(Step):
         pairs = zip(self.stage.adjoint(v), shapes, strict=True)
         return joined([v.new_zeros(n) if x is None else x for x, n in pairs])
 
-    def solve(self, r: Tensor) -> Tensor:
-        return self.stage.solve(r, self.tolerance)
+    def solve(self, r: Tensor, close: float = CLOSE) -> Tensor:
+        return self.stage.solve(r, close * self.sizes)
 
     def terms(self) -> Tensor:
         sizes = tuple(x.abs() for x in self.problem.fields(self.look.u))
@@ -248,7 +251,11 @@ def joined(fields: Sequence[Tensor]) -> Tensor:
 def _rows_of(back: Callable[..., Any], count: int, look: Look) -> Tensor:  # (P, count, N)
     """J of one law, row by row."""
     units = torch.eye(count, dtype=look.u.dtype, device=look.u.device)
-    return torch.stack([joined(back(unit)) for unit in units], 1)
+    if count < FEW:
+        return torch.stack([joined(back(unit)) for unit in units], 1)
+    some = max(1, AT_ONCE // max(1, look.u.numel()))
+    found: Tensor = torch.vmap(lambda unit: joined(back(unit)), chunk_size=some)(units)
+    return found.movedim(0, 1)
 
 
 def _product(rows: Tensor, u: Tensor) -> Tensor:  # (P, K, N), (P, N) to (P, K)

@@ -17,7 +17,8 @@ from ._checks import ArrayLike
 from ._errors import InputError
 from ._laws import Fields, Rows
 from ._maps import Map, Matrix, widened
-from ._tree import Node
+from ._once import once
+from ._tree import Change, Node
 
 Function = Callable[[Any], Any]
 PROBES = 16  # products with random signs that sizes of rows are taken from
@@ -294,35 +295,39 @@ class Jacobian(Map):
     def __init__(self, curved: Curved, at: Fields, number: int) -> None:
         self.curved, self.at, self.number = curved, at, number
         self.dims, self.row_names = curved.dims[number], ("row",)
+        self.differentiable = curved.learns or any(u.requires_grad for u in at)
+
+    def _change(self, change: Change) -> "Jacobian":
+        at = tuple(change(u, 0) for u in self.at)
+        return Jacobian(self.curved._change(change), at, self.number)
+
+    @once
+    def _products(self) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
+        """J times something, and J^T times something: the second is linear, the first its own."""
+
+        def rows(own: Tensor) -> Tensor:
+            return self.curved.apply(
+                [own if i == self.number else u for i, u in enumerate(self.at)]
+            )
+
+        found, back = torch.func.vjp(rows, self.at[self.number])[:2]
+        forward = torch.func.vjp(lambda v: back(v)[0], torch.zeros_like(found))[1]
+        return lambda u: forward(u)[0], lambda v: back(v)[0]
 
     def apply(self, u: Tensor) -> Tensor:
-        own = self.at[self.number]
-        return self._each(u, own.ndim, self._forward)
-
-    def _forward(self, u: Tensor) -> Tensor:
-        def along(x: Tensor) -> Tensor:
-            return self.curved.apply([x if i == self.number else a for i, a in enumerate(self.at)])
-
-        own = self.at[self.number]
-        return torch.func.jvp(along, (own,), (u.expand(own.shape),))[1]
+        return self._each(u, self.at[self.number].shape, self._products[0])
 
     def adjoint(self, v: Tensor) -> Tensor:
-        lead = self.at[self.number].ndim - self.dims
-        return self._each(v, lead + 1, self._backward)
+        lead = self.at[self.number].shape[: self.at[self.number].ndim - self.dims]
+        return self._each(v, (*lead, self.curved.count), self._products[1])
 
-    def _backward(self, v: Tensor) -> Tensor:
-        def along(x: Tensor) -> Tensor:
-            return self.curved.apply([x if i == self.number else a for i, a in enumerate(self.at)])
-
-        found, back = torch.func.vjp(along, self.at[self.number])[:2]
-        return back(v.expand(found.shape))[0]
-
-    def _each(self, x: Tensor, ndim: int, work: Callable[[Tensor], Tensor]) -> Tensor:
-        """Work on arrays of `ndim` axes, done on a stack of them."""
-        if x.ndim <= ndim:
+    def _each(self, x: Tensor, shape: Sequence[int], work: Callable[[Tensor], Tensor]) -> Tensor:
+        """Work on arrays of `shape`, done on a stack of them."""
+        more = tuple(x.shape[: max(0, x.ndim - len(shape))])
+        x = x.expand(*more, *shape)
+        if not more:
             return work(x)
-        more = x.shape[: x.ndim - ndim]
-        found = torch.stack([work(one) for one in x.flatten(0, x.ndim - ndim - 1)])
+        found = torch.vmap(work)(x.reshape(-1, *shape))
         return found.reshape(*more, *found.shape[1:])
 
     def entrywise(self, power: int) -> "Map":

@@ -67,6 +67,7 @@ class Found(Node):
             found = with_gradient(problem, found)
         pairs = zip(problem.fields(found), shapes, strict=True)
         self.point = tuple(u.reshape(s) for u, s in pairs)
+        self.differentiable = any(u.requires_grad for u in self.point)
 
     @property
     def _laws(self) -> tuple[Any, ...]:
