@@ -34,8 +34,9 @@ class Cumulants(NamedTuple):
 def cumulants(mean: Tensor, variance: Tensor, low: Tensor, high: Tensor) -> Cumulants:
     """Of normal distributions cut to [low, high], by Gauss-Legendre quadrature.
 
-    32 nodes on the part of the interval that holds all but 1e-14 of the mass: errors are 1e-8 of
-    the scale or less (1e-10 in mean and variance), in any tail and for any width. variance > 0; low = high is a fixed point.
+    32 nodes on the part of the interval that holds all but 1e-14 of the mass: errors are 1e-10 of
+    the scale in mean and variance, 1e-8 in the fourth cumulant, in any tail and for any width.
+    variance > 0; low = high is a fixed point.
     """
     mean, variance, low, high = torch.broadcast_tensors(mean, variance, low, high)
     if mean.numel() <= CHUNK:

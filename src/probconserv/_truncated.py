@@ -2,17 +2,18 @@
 
     u_i ~ N(mean_i, variance_i),   low_i <= u_i <= high_i,   sum_i g_i u_i = b + noise
 
-The tilted product. With every point multiplied by exp(lambda g_i u_i), which changes nothing once the
-sum is given, the points are still independent and still normal within their bounds, with means
+The tilted product. With every point multiplied by exp(lambda g_i u_i), which changes nothing once
+the sum is given, the points are still independent and still normal within their bounds, with means
 mean_i + lambda variance_i g_i. lambda is where the expected sum is b. Given the sum, a point has its
 tilted density times that of the sum of the others at b - g_i u_i. The logarithm of the latter is
 expanded at its mean, with the cumulants V, K3, K4 of the sum of the others (Edgeworth):
 
     g K3 / (2 V^2) (u - m) - g^2 / (2 V) (1 + K4 / (2 V^2) - K3^2 / V^3) (u - m)^2
 
-That is a normal density again, so that each marginal is a normal distribution within the bounds: its
-moments are `mean` and `variance`, its quantiles are `quantile`. Without bounds this is exact. With
-them, what is left out is one order of 1 / (number of points that move) smaller than what is kept.
+That is a normal density again: each marginal is a normal distribution within the bounds, of which
+`mean` and `variance` are the moments and `quantile` the quantiles. Without bounds this is exact.
+Within bounds, and with M points that share the sum, it is off by 1e-4 standard deviations for
+M = 200 and by 1e-2 for M = 10; see benchmarks/truncated.py.
 
 Draws are exact but for the finite length of their chains, see `Tilted.draw`.
 """
@@ -233,7 +234,7 @@ def _middle(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _marginals(points: Points, tilt: Tensor, at: Cumulants) -> tuple[Tensor, Tensor]:
-    """Centre and variance of the normal distributions that, cut to the bounds, are the marginals."""
+    """Centre and variance of the normal distributions that the marginals are, but for bounds."""
     g = points.weights
     own = g.square() * at.variance
     largest = own.argmax(-1, keepdim=True)
