@@ -6,8 +6,8 @@ For each row the root lambda of
 
 F never rises, and is straight between the breakpoints (y - high) / (d g) and (y - low) / (d g). A
 read pass adds up, for each row, the line that F is in a window about a centre, and keeps the points
-that have a breakpoint in the window, which is narrowed when they are more than `capacity`. A root in
-the window is found from the kept points. One outside gives the next bracket and the next centre. The
+with a breakpoint in the window, which is narrowed when they are more than `capacity`. A root in the
+window is found from the kept points; one outside gives the next bracket and the next centre. The
 first centre is 0: most fields move little, and need one pass.
 """
 

@@ -72,14 +72,19 @@ def quantile(p: Tensor, mean: Tensor, variance: Tensor, low: Tensor, high: Tenso
     left = a + b < 0  # mirrored, so that small probabilities are those of the right tail
     a, b = torch.where(left, -b, a), torch.where(left, -a, b)
     p = torch.where(left, 1 - p, p)
-    above = torch.special.ndtr(-a)
-    x = -torch.special.ndtri(above - p * (above - torch.special.ndtr(-b)))
+    above = _above(a)
+    x = -torch.special.ndtri(above - p * (above - _above(b)))
     u = mean + torch.where(left, -x, x) * std
     hard = (a > FAR) | (b - a < NARROW)
     if any_of(hard):
         step = std * _from_the_bound(p, a, b)
         u = torch.where(hard, torch.where(left, high - step, low + step), u)
     return u.clamp(low, high)
+
+
+def _above(x: Tensor) -> Tensor:
+    """The probability above x. torch.special.ndtr loses the digits of a tail."""
+    return torch.erfc(x / math.sqrt(2)) / 2
 
 
 def _from_the_bound(p: Tensor, a: Tensor, b: Tensor) -> Tensor:

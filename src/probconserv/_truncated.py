@@ -4,9 +4,9 @@
 
 The tilted product. With every point multiplied by exp(lambda g_i u_i), which changes nothing once
 the sum is given, the points are still independent and still normal within their bounds, with means
-mean_i + lambda variance_i g_i. lambda is where the expected sum is b. Given the sum, a point has its
-tilted density times that of the sum of the others at b - g_i u_i. The logarithm of the latter is
-expanded at its mean, with the cumulants V, K3, K4 of the sum of the others (Edgeworth):
+mean_i + lambda variance_i g_i. lambda is where the expected sum is b. Given the sum, the density of
+a point is its tilted one times that of the sum of the others at b - g_i u_i. The logarithm of the
+latter is expanded at its mean, with the cumulants V, K3, K4 of the sum of the others (Edgeworth):
 
     g K3 / (2 V^2) (u - m) - g^2 / (2 V) (1 + K4 / (2 V^2) - K3^2 / V^3) (u - m)^2
 
@@ -33,7 +33,7 @@ CLOSE = 1e-6  # standard deviations of the sum: one step more squares what is mi
 ROUNDING = 1e-14  # of a row's terms: a sum that is missed by less holds
 EDGE = 1e-13  # of a row's terms: totals stay so far inside their reach, until the end
 SHARE = 1e-20  # of a point's variance: less in all others is nothing
-SWEEPS = 40  # of pairs: see benchmarks/truncated.py for what is left of the start after them
+SWEEPS = 32  # of pairs: see benchmarks/truncated.py for what is left of the start after them
 
 
 @dataclass(eq=False)
@@ -209,20 +209,23 @@ def _newton(points: Points, value: Tensor) -> Tensor:
     """
     least, most = points.reach()
     size = _terms(points, points.mean.clamp(points.low, points.high), value)
-    value = value.maximum(least + EDGE * size).minimum(most - EDGE * size)
-    near_least = value - least < most - value
-    end = torch.where(near_least, least, most)
     tilt, left, right = (torch.full_like(value, x) for x in (0.0, -torch.inf, torch.inf))
+    total, spread = _sum(points, points.at(tilt))
+    edge = (EDGE * (size + spread.sqrt())).minimum((most - least) / 4)
+    value = value.maximum(least + edge).minimum(most - edge)
+    end = torch.where(value - least < most - value, least, most)
     for _ in range(STEPS):
-        total, spread = _sum(points, points.at(tilt))
         missed = value - total
-        if bool(((missed.abs() <= CLOSE * spread.sqrt()) | (spread == 0)).all()):
+        near = missed.abs() <= (CLOSE * spread.sqrt()).maximum(ROUNDING * size)
+        near = near | (spread == 0)
+        if bool(near.all()):
             break
         left, right = torch.where(missed > 0, tilt, left), torch.where(missed < 0, tilt, right)
         bend = torch.where(end.isfinite(), (total - end) / (value - end), 1.0)
-        step = tilt + torch.where(spread > 0, bend * missed / spread, 0.0)
+        step = tilt + bend * missed / spread
         inside = (step > left) & (step < right)
-        tilt = torch.where(inside | (missed == 0), step, _middle(left, right))
+        tilt = torch.where(near, tilt, torch.where(inside, step, _middle(left, right)))
+        total, spread = _sum(points, points.at(tilt))
     return tilt
 
 
