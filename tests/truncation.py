@@ -3,7 +3,6 @@
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.stats import truncnorm
 
 
 def by_fourier(mean, variance, low, high, weights, value, frequencies=400, reach=12.0, nodes=400):
@@ -12,27 +11,26 @@ def by_fourier(mean, variance, low, high, weights, value, frequencies=400, reach
     E[u_i^k; sum = b] is the integral over w of exp(-i w b) E[u_i^k exp(i w g_i u_i)] times the
     characteristic functions of all other terms. The points are tilted first, so that b is likely.
     """
-    mean, std = np.asarray(mean), np.sqrt(np.asarray(variance))
-    low, high, g = np.asarray(low), np.asarray(high), np.asarray(weights)
+    mean, std, low, high, g = map(np.asarray, (mean, np.sqrt(variance), low, high, weights))
+    mode = np.clip(mean, low, high)
+    a, b = np.maximum(low, mode - 14 * std), np.minimum(high, mode + 14 * std)
+    z, w = np.polynomial.legendre.leggauss(nodes)
+    u = ((a + b)[:, None] + (b - a)[:, None] * z) / 2  # (M, nodes)
 
-    def tilted(tilt):
-        centre = mean + tilt * std**2 * g
-        return truncnorm((low - centre) / std, (high - centre) / std, centre, std)
+    def masses(tilt):
+        log = -((u - mean[:, None]) ** 2) / 2 / std[:, None] ** 2 + tilt * g[:, None] * u
+        mass = w * np.exp(log - log.max(1, keepdims=True))
+        return mass / mass.sum(1, keepdims=True)
 
     spread = np.sqrt((g**2 * std**2).sum())
-    tilt = brentq(lambda t: (g * tilted(t).mean()).sum() - value, -1e3 / spread, 1e3 / spread)
-    own = tilted(tilt)
-    m, s = own.mean(), own.std()
-    a, b = np.maximum(low, m - 14 * s), np.minimum(high, m + 14 * s)
-    z, w = np.polynomial.legendre.leggauss(nodes)
-    u = (a + b)[:, None] / 2 + (b - a)[:, None] / 2 * z  # (M, nodes)
-    density = w * own.pdf(u.T).T
-    density /= density.sum(1, keepdims=True)
+    ends = -100 / spread, 100 / spread
+    mass = masses(brentq(lambda tilt: g @ (masses(tilt) * u).sum(1) - value, *ends))
+    m = (mass * u).sum(1)
     u = u - m[:, None]
-    spread = np.sqrt((g**2 * s**2).sum())
+    spread = np.sqrt(g**2 @ (mass * u**2).sum(1))
     total = np.zeros((3, len(g)))
     for omega in np.linspace(0, reach / spread, frequencies):
-        wave = density * np.exp(1j * omega * g[:, None] * u)
+        wave = mass * np.exp(1j * omega * g[:, None] * u)
         parts = np.stack([(wave * u**k).sum(1) for k in range(3)])  # (3, M)
         rest = np.prod(parts[0]) / parts[0]
         total += (0.5 if omega == 0 else 1.0) * (parts * rest).real

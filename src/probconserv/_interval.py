@@ -49,9 +49,10 @@ def cumulants(mean: Tensor, variance: Tensor, low: Tensor, high: Tensor) -> Cumu
 def _cumulants(mean: Tensor, variance: Tensor, low: Tensor, high: Tensor) -> Cumulants:
     std, mode = variance.sqrt(), mean.clamp(low, high)
     k = (mode - mean) / std
-    reach = (k.square() + 2 * NEGLIGIBLE).sqrt()
-    start = ((low - mode) / std).maximum(-2 * NEGLIGIBLE / (reach - k.clamp(max=0)))
-    end = ((high - mode) / std).minimum(2 * NEGLIGIBLE / (reach + k.clamp(min=0)))
+    root = (k.square() + 2 * NEGLIGIBLE).sqrt()
+    down, up = (2 * NEGLIGIBLE / (root + (side * k).clamp(min=0)) for side in (-1, 1))
+    start = (low - mode).maximum(-std * down) / std  # not an infinite bound over std: gradients
+    end = (high - mode).minimum(std * up) / std
     middle, half = (start + end) / 2, (end - start) / 2  # t = middle + half z, z from -1 to 1
     bend = torch.stack([half * (middle + k), half.square() / 2], -1)
     density = (-bend @ POWERS[1:3].to(mean)).exp()  # but for a factor

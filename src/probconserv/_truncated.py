@@ -13,7 +13,7 @@ latter is expanded at its mean, with the cumulants V, K3, K4 of the sum of the o
 That is a normal density again: each marginal is a normal distribution within the bounds, of which
 `mean` and `variance` are the moments and `quantile` the quantiles. Without bounds this is exact.
 Within bounds, and with M points that share the sum, it is off by 1e-4 standard deviations for
-M = 200 and by 1e-2 for M = 10; see benchmarks/truncated.py.
+M = 200, by 1e-2 for M = 10 and by up to 1e-1 for M = 5; see benchmarks/truncated.py.
 
 Draws are exact but for the finite length of their chains, see `Tilted.draw`.
 """
@@ -145,7 +145,7 @@ def tilted(
     tilt, at = _tilt(points, value)
     centre, spread = _marginals(points, tilt, at)
     mean, variance, *_ = cumulants(centre, spread, points.low, points.high)
-    mean = settled(mean, variance, points, value)
+    mean = settled(mean, _doubt(points, at), points, value)
     return Tilted(mean[..., :size], variance[..., :size], tilt, points, centre, spread, value)
 
 
@@ -189,8 +189,9 @@ def _check_reach(points: Points, value: Tensor) -> None:
 def _tilt(points: Points, value: Tensor) -> tuple[Tensor, Cumulants]:
     """lambda, (..., 1), and the cumulants of the points there."""
     with torch.no_grad():
-        tilt = _newton(points, value.detach())
-    at = points.at(tilt)  # one step more, through which gradients flow
+        tilt, at = _newton(points, value.detach())
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (value, *vars(points).values())):
+        at = points.at(tilt)  # gradients flow through the last step
     total, spread = _sum(points, at)
     tilt = tilt + torch.where(spread > 0, (value - total) / spread.detach(), 0.0)
     return tilt, points.at(tilt)
@@ -201,7 +202,7 @@ def _sum(points: Points, at: Cumulants) -> tuple[Tensor, Tensor]:
     return (g * at.mean).sum(-1, keepdim=True), (g.square() * at.variance).sum(-1, keepdim=True)
 
 
-def _newton(points: Points, value: Tensor) -> Tensor:
+def _newton(points: Points, value: Tensor) -> tuple[Tensor, Cumulants]:
     """lambda to 1e-6 standard deviations of the sum, within a bracket that shrinks.
 
     Against a bound the sum is like 1 / lambda from there: Newton's method is for 1 / (sum - least),
@@ -210,7 +211,8 @@ def _newton(points: Points, value: Tensor) -> Tensor:
     least, most = points.reach()
     size = _terms(points, points.mean.clamp(points.low, points.high), value)
     tilt, left, right = (torch.full_like(value, x) for x in (0.0, -torch.inf, torch.inf))
-    total, spread = _sum(points, points.at(tilt))
+    at = points.at(tilt)
+    total, spread = _sum(points, at)
     edge = (EDGE * (size + spread.sqrt())).minimum((most - least) / 4)
     value = value.maximum(least + edge).minimum(most - edge)
     end = torch.where(value - least < most - value, least, most)
@@ -225,8 +227,9 @@ def _newton(points: Points, value: Tensor) -> Tensor:
         step = tilt + bend * missed / spread
         inside = (step > left) & (step < right)
         tilt = torch.where(near, tilt, torch.where(inside, step, _middle(left, right)))
-        total, spread = _sum(points, points.at(tilt))
-    return tilt
+        at = points.at(tilt)
+        total, spread = _sum(points, at)
+    return tilt, at
 
 
 def _middle(left: Tensor, right: Tensor) -> Tensor:
@@ -253,6 +256,14 @@ def _marginals(points: Points, tilt: Tensor, at: Cumulants) -> tuple[Tensor, Ten
     spread = points.variance / (1 + points.variance * curve)
     mean = points.tilted(tilt)
     return mean + spread * (curve * (at.mean - mean) + slope), spread
+
+
+def _doubt(points: Points, at: Cumulants) -> Tensor:
+    """How the sum that the expansion misses is shared out: its error in g u goes with the square
+    of the point's share of the variance of the sum."""
+    own = points.weights.square() * at.variance
+    total = own.sum(-1, keepdim=True)
+    return at.variance * torch.where(total > 0, own / total, 1.0)
 
 
 def _of_the_others(x: Tensor, largest: Tensor) -> Tensor:
