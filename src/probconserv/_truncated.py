@@ -33,7 +33,8 @@ CLOSE = 1e-6  # standard deviations of the sum: one step more squares what is mi
 ROUNDING = 1e-14  # of a row's terms: a sum that is missed by less holds
 EDGE = 1e-13  # of a row's terms: totals stay so far inside their reach, until the end
 SHARE = 1e-20  # of a point's variance: less in all others is nothing
-SWEEPS = 32  # of pairs: see benchmarks/truncated.py for what is left of the start after them
+SWEEPS = 32  # of pairs at least: benchmarks/truncated.py prints what is left of the start
+MOVES = 1000  # of pairs and points: few points start further off, and cost little
 
 
 @dataclass(eq=False)
@@ -104,9 +105,9 @@ class Tilted(Node):
         sides = points.tilted(self.tilt), points.variance, points.low, points.high
         u = quantile(_uniform((n, *sides[0].shape), sides[0], generator), *sides)
         u = settled(u, variance, points, self._value)
-        for _ in range(SWEEPS):
-            order = torch.randperm(u.shape[-1], generator=generator, device=u.device)
-            half = len(order) // 2
+        size = u.shape[-1]
+        for _ in range(max(SWEEPS, MOVES // size)):
+            order, half = torch.randperm(size, generator=generator, device=u.device), size // 2
             _move_pairs(u, points, order[:half], order[half : 2 * half], generator)
         return settled(u, variance, points, self._value)[..., : self.mean.shape[-1]]
 
