@@ -105,7 +105,7 @@ def test_rows_together_are_rows_one_by_one(capacity):
 
 def test_any_sign_scale_tie_and_capacity_meets_the_totals():
     rng = np.random.default_rng(0)
-    for _ in range(250):
+    for _ in range(150):
         n, rows = rng.integers(1, 60), rng.integers(1, 4)
         unit = 10.0 ** rng.choice([0, 0, 0, 5, -150, -300])
         mean = rng.standard_normal(n) * 10.0 ** -rng.uniform(0, rng.choice([0, 8]), n)
@@ -152,10 +152,10 @@ def test_ten_thousand_points_through_a_capacity_of_ten():
     assert roots.passes < 20
 
 
-def test_a_million_points_keep_all_digits():
-    mean, variance, weights, *_ = field(1_000_000)
+def test_many_points_keep_all_digits():
+    mean, variance, weights, *_ = field(400_000)
     total = 0.9 * fsum(weights * mean.clip(0))
-    blocks = Blocks(mean, variance, weights, 0.0, np.inf, 0, size=200_000)
+    blocks = Blocks(mean, variance, weights, 0.0, np.inf, 0, size=80_000)
     u = bounded_roots(blocks, np.array([total]), capacity=20_000).apply(Block(*blocks.parts))
     assert fsum(weights * u) == pytest.approx(total, rel=1e-14)
 

@@ -24,7 +24,7 @@ Array: TypeAlias = NDArray[np.float64]
 Rows: TypeAlias = NDArray[np.intp]
 Flags: TypeAlias = NDArray[np.bool_]
 
-CAPACITY = 1 << 18  # points kept at a time, each of 64 bytes
+CAPACITY = 1 << 20  # points kept at a time, each of 64 bytes
 REACH = 1e-12  # of a row's terms: a total so little outside what can be reached is taken as its end
 ROUNDING = 1e-14  # of a row's terms
 LOST = 1e-13  # of a row's terms: more than that lost to a centre far from the root, and it is moved
@@ -269,7 +269,8 @@ class _Window:
         self.kept: _Points | None = None
 
     def add(self, points: _Points) -> None:
-        points = points[self.active[points.row]]
+        if not self.active.all():
+            points = points[self.active[points.row]]
         points = self._settle(points)
         self.kept = points if self.kept is None else self.kept.join(points)
         if len(self.kept) > self.capacity:
@@ -278,9 +279,9 @@ class _Window:
     def _settle(self, points: _Points) -> _Points:
         """Adds up the points that are straight in the window; returns the others."""
         inside = points.inside(self.left, self.right)
-        straight = points[~inside]
-        self.value.add(straight.terms(self.centre), straight.row)
-        self.slope.add(straight.slopes(self.centre, self.centre), straight.row)
+        terms, slopes = points.terms(self.centre), points.slopes(self.centre, self.centre)
+        self.value.add(np.where(inside, 0.0, terms), points.row)
+        self.slope.add(np.where(inside, 0.0, slopes), points.row)
         return points[inside]
 
     def _pruned(self, points: _Points) -> _Points:

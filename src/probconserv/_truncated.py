@@ -34,7 +34,7 @@ ROUNDING = 1e-14  # of a row's terms: a sum that is missed by less holds
 EDGE = 1e-13  # of a row's terms: totals stay so far inside their reach, until the end
 SHARE = 1e-20  # of a point's variance: less in all others is nothing
 SWEEPS = 32  # of pairs at least: benchmarks/truncated.py prints what is left of the start
-MOVES = 1000  # of pairs and points: few points start further off, and cost little
+MOVES = 500  # of pairs and points: few points start further off, and cost little
 
 
 @dataclass(eq=False)
