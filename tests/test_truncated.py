@@ -124,7 +124,7 @@ def test_moments_of_201_points_are_within_2e_4_standard_deviations(field):
 @pytest.mark.parametrize("field", [soft, zeros])
 def test_moments_of_ten_points_are_within_two_hundredths(field):
     given = field(10)
-    mean, std = errors(tilted(*given), given, frequencies=1500, reach=60.0, nodes=300)
+    mean, std = errors(tilted(*given), given, frequencies=1000, reach=60.0, nodes=200)
     assert mean < 0.01
     assert std < 0.02
 
@@ -132,8 +132,8 @@ def test_moments_of_ten_points_are_within_two_hundredths(field):
 def test_hamiltonian_moves_and_fourier_transforms_agree():
     given = arrays(zeros(6, seed=3))
     start = tilted(*numbers(*given)).draw(10, torch.Generator().manual_seed(0)).numpy()
-    draws = by_reflections(*given, start, 120, np.random.default_rng(0))
-    mean, variance = by_fourier(*given, frequencies=2000, reach=80.0, nodes=300)
+    draws = by_reflections(*given, start, 80, np.random.default_rng(0))
+    mean, variance = by_fourier(*given, frequencies=1500, reach=80.0, nodes=300)
     assert (draws >= given[2] - 1e-12).all()
     np.testing.assert_allclose(draws @ given[4], given[5], rtol=1e-12)
     chains = (draws.mean(0) - mean) / np.sqrt(variance)  # ten independent means of each point
@@ -186,9 +186,7 @@ def test_means_and_draws_stay_within_bounds_and_have_the_sum(field):
     found = tilted(*given)
     for u in (found.mean, found.draw(3, torch.Generator().manual_seed(0))):
         assert bool((u >= 0).all())
-        torch.testing.assert_close(
-            (u @ given[4]), given[5].expand(u.shape[:-1]), rtol=1e-13, atol=0
-        )
+        np.testing.assert_allclose(u @ given[4], float(given[5]), rtol=1e-13)
 
 
 def test_weights_of_both_signs_and_two_bounds_are_met():
@@ -227,8 +225,8 @@ def test_rows_together_are_rows_one_by_one():
     assert together.draw(5).shape == (5, 2, 3, 9)
     for i, row in enumerate(rows):
         alone = tilted(*row)
-        torch.testing.assert_close(together.mean.flatten(0, 1)[i], alone.mean, rtol=1e-9, atol=0)
-        torch.testing.assert_close(together.variance.flatten(0, 1)[i], alone.variance)
+        np.testing.assert_allclose(together.mean.flatten(0, 1)[i], alone.mean, rtol=1e-9)
+        np.testing.assert_allclose(together.variance.flatten(0, 1)[i], alone.variance, rtol=1e-7)
 
 
 def test_gradients_are_those_of_finite_differences():
