@@ -5,7 +5,7 @@ of their own, the same in every picture; other names take what is left.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from .. import _checks as check
 from .._checks import ArrayLike
 from .._convert import as_field
+from .._draws import Draws
 from .._errors import InputError
 from .._laws import Law, check_law
 from ..fronts import FrontPosition
@@ -39,7 +40,17 @@ COLUMNS = 3
 BINS = 30
 FEW = 250  # places of a grid, each of which has a bar of its own
 
+INSIDE = 0.9973  # the share of a normal within that band
+
 Array = NDArray[np.float64]
+
+
+class Line(NamedTuple):
+    """The mean of a field along an axis, and the ends of its band."""
+
+    mean: Array
+    low: Array
+    high: Array
 
 
 def profiles_figure(
@@ -47,17 +58,18 @@ def profiles_figure(
 ) -> Figure:
     """Each field at one time: its mean and a band of three standard deviations, over x.
 
-    x: (M,). fields: (M,) or (1, M) each. truth: the same. Bands that reach far beyond the truth are
-    cut off.
+    x: (M,). fields: (M,) or (1, M) each; the band of one known by draws holds as many of them as
+    three standard deviations do of a normal. truth: the same. Bands that reach far beyond the truth
+    are cut off.
     """
     places = _axis("x", x)
     lines = _lines(places, fields)
     exact = None if truth is None else _line("truth", truth, places)
     figure, axes = _small_multiples(len(lines))
-    for (name, (mean, std)), panel in zip(lines.items(), axes, strict=True):
+    for (name, line), panel in zip(lines.items(), axes, strict=True):
         if exact is not None:
             panel.plot(places, exact, **TRUTH, zorder=3)
-        _band(panel, places, mean, std, _style(name, fields))
+        _band(panel, places, line, 0.0, _style(name, fields))
         panel.set_title(name)
     _label(axes, "x", "u")
     if exact is not None:
@@ -72,9 +84,9 @@ def errors_figure(x: ArrayLike, fields: Mapping[str, Any], truth: ArrayLike) -> 
     places = _axis("x", x)
     lines, exact = _lines(places, fields), _line("truth", truth, places)
     figure, axes = _small_multiples(len(lines))
-    for (name, (mean, std)), panel in zip(lines.items(), axes, strict=True):
+    for (name, line), panel in zip(lines.items(), axes, strict=True):
         panel.axhline(0, **TRUTH, zorder=3)
-        _band(panel, places, mean - exact, std, _style(name, fields))
+        _band(panel, places, line, exact, _style(name, fields))
         panel.set_title(name)
     _label(axes, "x", "mean of u less the truth")
     reach = _reach(lines, exact)
@@ -225,9 +237,10 @@ def _label(panels: list[Axes], x: str, y: str) -> None:
             panel.tick_params(labelbottom=True)
 
 
-def _band(axes: Axes, x: Array, mean: Array, std: Array, style: dict[str, Any]) -> None:
-    axes.plot(x, mean, **style)
-    ends = mean - SIGMAS * std, mean + SIGMAS * std
+def _band(axes: Axes, x: Array, line: Line, less: Array | float, style: dict[str, Any]) -> None:
+    """less: what is taken off."""
+    axes.plot(x, line.mean - less, **style)
+    ends = line.low - less, line.high - less
     axes.fill_between(x, *ends, color=style["color"], alpha=0.25, linewidth=0)
 
 
@@ -243,19 +256,25 @@ def _style(name: str, names: Mapping[str, Any], along: Array | None = None) -> d
     return {"color": colour, "linestyle": line, "linewidth": 1.6, **alone}
 
 
-def _reach(lines: dict[str, tuple[Array, Array]], exact: Array) -> float:
+def _reach(lines: dict[str, Line], exact: Array) -> float:
     """How far from the truth a picture must reach: the worst error, and half of the bands."""
-    worst = max(float(np.abs(mean - exact).max()) for mean, _ in lines.values())
-    bands = SIGMAS * float(np.median([std for _, std in lines.values()]))
+    worst = max(float(np.abs(line.mean - exact).max()) for line in lines.values())
+    bands = float(np.median([(line.high - line.low) / 2 for line in lines.values()]))
     return 1.3 * max(worst, bands) or 1.0
 
 
-def _lines(places: Array, fields: Mapping[str, Any]) -> dict[str, tuple[Array, Array]]:
-    """Mean and standard deviation of each field, (M,)."""
+def _lines(places: Array, fields: Mapping[str, Any]) -> dict[str, Line]:
+    """Mean and band of each field, (M,): its draws' own where it is known by draws."""
     lines = {}
     for name, given in _given("fields", fields).items():
         field, label = as_field(given), f"fields[{name!r}]"
-        lines[name] = _line(label, field.mean, places), _line(label, field.std, places)
+        mean = _line(label, field.mean, places)
+        if isinstance(field, Draws):
+            low, high = (_line(label, end, places) for end in field.interval(INSIDE))
+        else:
+            reach = SIGMAS * _line(label, field.std, places)
+            low, high = mean - reach, mean + reach
+        lines[name] = Line(mean, low, high)
     return lines
 
 
