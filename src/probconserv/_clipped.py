@@ -92,10 +92,15 @@ class Clipped:
         return self.target.abs() + self.total(self._u.abs(), self.weights.abs())
 
     def ends(self) -> tuple[Tensor, Tensor]:
-        least, most = torch.full_like(self.target, torch.inf), torch.full_like(
-            self.target, -torch.inf
+        least, most = (
+            torch.full_like(self.target, torch.inf),
+            torch.full_like(self.target, -torch.inf),
         )
-        at = torch.zeros_like(self.y[0, 0], dtype=torch.int64) if self.labels is None else self.labels
+        at = (
+            torch.zeros_like(self.y[0, 0], dtype=torch.int64)
+            if self.labels is None
+            else self.labels
+        )
         at = at.expand(self.y.shape)
         for end in (self.low, self.high):
             if end is not None:

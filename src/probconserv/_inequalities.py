@@ -58,9 +58,7 @@ class Monotone(Inequality):
         self.decreasing, self.axis = decreasing, axis
 
 
-def bounds(
-    low: ArrayLike | None = None, high: ArrayLike | None = None, of: str = ""
-) -> Inequality:
+def bounds(low: ArrayLike | None = None, high: ArrayLike | None = None, of: str = "") -> Inequality:
     """No value lies below `low` or above `high`.
 
     Parameters
@@ -142,7 +140,7 @@ class Limits:
     def holding(self, u: Tensor) -> Tensor:
         """`u`, which obeys up to rounding, exactly within the limits."""
         for axis, sign in self.slopes:
-            u = sign * (sign * u).cummax(axis).values
+            u = u.cummax(axis).values if sign > 0 else u.cummin(axis).values
         return torch.clamp(u, self.low, self.high)
 
 
@@ -178,8 +176,8 @@ def limits_of(
         low = found[i].low if low is None else torch.maximum(found[i].low, low)
         high = found[i].high if high is None else torch.minimum(found[i].high, high)
         found[i] = replace(found[i], low=low, high=high)
-    pairs = zip(found, dtypes, strict=True)
-    return tuple(replace(one, **_inward(one, dtype)) for one, dtype in pairs)
+    triples = zip(found, dtypes, shapes, strict=True)
+    return tuple(_tightened(_inward(one, dtype), shape) for one, dtype, shape in triples)
 
 
 def _axis(one: Monotone, shape: torch.Size) -> int:
@@ -191,20 +189,37 @@ def _axis(one: Monotone, shape: torch.Size) -> int:
     return one.axis if one.axis < 0 else one.axis - len(shape)
 
 
-def _inward(one: Limits, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Bounds that numbers of `dtype` can meet; an error where they cross."""
-    low, high = torch.broadcast_tensors(one.low, one.high)
+def _tightened(one: Limits, shape: torch.Size) -> Limits:
+    """Bounds that rise along with the values, so that clipping to them keeps the order."""
+    if not one.slopes or one.one_range:
+        return one
+    low, high = one.low.expand(shape), one.high.expand(shape)
+    for axis, sign in one.slopes:
+        ahead, back = (axis,) * (sign < 0), (axis,) * (sign > 0)
+        low = low.flip(ahead).cummax(axis).values.flip(ahead)
+        high = high.flip(back).cummin(axis).values.flip(back)
+    _check_order(low, high, "`monotone` carries `bounds` along its axis, and there ")
+    return replace(one, low=low, high=high)
+
+
+def _check_order(low: Tensor, high: Tensor, why: str = "") -> None:
     if bool((cross := low > high).any()):
         index = [int(i) for i in torch.unravel_index(cross.int().argmax(), cross.shape)]
         at = f" at {index}" if index else ""
         raise InputError(
-            f"`low` must not be above `high`, but{at} they are {float(low[tuple(index)]):.6g} and "
-            f"{float(high[tuple(index)]):.6g}. All `bounds` of one field hold together."
+            f"{why}`low` must not be above `high`, but{at} they are {float(low[tuple(index)]):.6g} "
+            f"and {float(high[tuple(index)]):.6g}. All `bounds` of one field hold together."
         )
+
+
+def _inward(one: Limits, dtype: torch.dtype) -> Limits:
+    """With bounds that numbers of `dtype` can meet; an error where they cross."""
+    low, high = torch.broadcast_tensors(one.low, one.high)
+    _check_order(low, high)
     if bool((low == torch.inf).any() or (high == -torch.inf).any()):
         raise InputError("`low` must not be inf, nor `high` -inf: no value could be there.")
     if dtype == torch.float64:
-        return {"low": one.low, "high": one.high}
+        return one
     near = low.to(dtype), high.to(dtype)
     up = torch.nextafter(near[0], torch.full_like(near[0], torch.inf))
     down = torch.nextafter(near[1], torch.full_like(near[1], -torch.inf))
@@ -214,4 +229,4 @@ def _inward(one: Limits, dtype: torch.dtype) -> dict[str, Tensor]:
     low_in, high_in = (
         torch.where(between, x, y.double()) for x, y in ((low_in, near[0]), (high_in, near[1]))
     )
-    return {"low": low_in, "high": high_in}
+    return replace(one, low=low_in, high=high_in)

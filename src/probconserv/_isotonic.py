@@ -4,10 +4,10 @@ As in `_clipped.py`, with isotonic regression in place of y - d g mu:
 
     u = clip(iso(y - d g mu; weights 1 / d), low, high)   with   sum g_i u_i = t + s mu
 
-Isotonic regression is piecewise constant: each block has the weighted mean of its points. SciPy finds
-the blocks, of many lines in one call: each line is lifted above the one before, so that no block
-reaches from one to the next. Points of no variance end a line; the points before them have them as
-an upper bound, those after as a lower one.
+Isotonic regression is piecewise constant: each block has the weighted mean of its points. SciPy
+finds the blocks, of many lines in one call: each line is lifted above the one before, so that no
+block reaches from one to the next. Points of no variance end a line; the points before them have
+them as an upper bound, those after as a lower one.
 """
 
 from dataclasses import dataclass
@@ -38,7 +38,9 @@ class Rising(Clipped):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        assert self.weight is not None and self.low is not None and self.high is not None
+        assert self.weight is not None
+        assert self.low is not None
+        assert self.high is not None
         shape = self.y.shape
         weight = self.weight.expand(shape)
         fixed = (weight == 0).numpy().reshape(-1, self.length)

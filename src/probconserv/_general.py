@@ -1,0 +1,181 @@
+"""Fields given laws and inequalities of any kind: draws of the engine, then a programme for each.
+
+The engine draws from the fields given all laws. Its covariance, as a dense matrix for each part
+that nothing ties to others, says how a draw moves within the inequalities.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ._audit import check_met, misses, settled
+from ._covariances import Correlated, Independent, shared_axes
+from ._engine import Chain, Shared, solve
+from ._errors import InfeasibleError, InputError
+from ._feasible import Programme
+from ._fields import random_normals
+from ._inequalities import Limits
+from ._laws import Fields, Rows
+from ._maps import Select
+
+MOST_POINTS = 2500  # of one part, for which a dense matrix is made
+SETTLED = 1e-13  # of its terms: an exact row that misses by less is left alone
+UNMET = 1e-8
+INSIDE = 1e-9  # standard deviations: a point closer to its bound is not moved when rows settle
+
+
+class Given:
+    """Fields given laws, solved once: draws, and the covariance of what is left."""
+
+    def __init__(
+        self, rows: tuple[Rows, ...], prior: Fields, root: Independent | Correlated, slack: float
+    ) -> None:
+        self.rows, self.root, self.shapes = rows, root, root.shapes
+        self.way: Chain | Shared | None = None
+        self.mean, self.variance = prior, root.variance
+        self.lead = self.free = _own_parts(root)
+        if rows:
+            self.way = way = solve(rows, root, slack)
+            self.mean, holds = settled(way, way.run(prior)[0], rows)
+            if not holds:
+                check_met(rows, self.mean, prior, root, slack)
+            self.lead, self.variance = way.lead, way.variance
+            points = (r.places(self.shapes) for r in rows if isinstance(r.map, Select))
+            self.free = min([self.lead, *points])
+
+    def draws(self, n: int, generator: torch.Generator | None) -> Fields:  # (n + 1, *shape) each
+        """Draws, and the mean as the last."""
+        if not n:
+            return tuple(m[None] for m in self.mean)
+        normals = random_normals(n, generator, self.mean[0].device)
+        about = (self.way or self.root).draw(normals)
+        found = tuple(m + x for m, x in zip(self.mean, about, strict=True))
+        if self.way is not None and not self.way.is_simple:
+            found = self.way.settle(found)
+        return tuple(torch.cat([x, m[None]]) for x, m in zip(found, self.mean, strict=True))
+
+    def covariances(self, lead: int) -> Iterator[Any]:  # (N, N) each
+        """The covariance of each part, one after the other."""
+        if not min(lead, self.free):
+            yield from _covariances(self.way or self.root, self.variance, lead)
+            return
+        for i in range(self.shapes[0][0]):
+            some = (self.way or self.root)._at((i,))
+            yield from _covariances(some, tuple(v[i] for v in self.variance), lead - 1)
+
+
+def _own_parts(root: Independent | Correlated) -> int:
+    """How many first axes number the parts of the prior."""
+    if isinstance(root, Independent):
+        return shared_axes(root.shapes)
+    return len(root.shapes[0]) - root.dims[0]
+
+
+def _covariances(way: Any, variance: Fields, lead: int) -> Any:  # (parts, N, N)
+    """The covariance of each part; exactly 0 at points of no variance."""
+    sizes = [math.prod(v.shape[lead:]) for v in variance]
+    count = sum(sizes)
+    units = torch.eye(count, dtype=torch.float64, device=variance[0].device).split(sizes, -1)
+    basis = tuple(
+        one.reshape(count, *[1] * lead, *v.shape[lead:]).expand(count, *v.shape)
+        for one, v in zip(units, variance, strict=True)
+    )
+    product = zip(way.times(basis), variance, strict=True)
+    found = _flat(tuple(x.expand(count, *v.shape) for x, v in product), lead).movedim(0, -2)
+    free = _flat(tuple((v > 0)[None] for v in variance), lead)[0]
+    found = torch.where(free[:, :, None] & free[:, None, :], found, 0.0)
+    return ((found + found.mT) / 2).cpu().numpy()
+
+
+def draws_of(
+    given: Given, limits: Sequence[Limits], n: int, generator: torch.Generator | None
+) -> tuple[Fields, int]:
+    """`n` draws of each field and the point as the last, and how many axes number the parts."""
+    shapes = given.shapes
+    pairs = zip(shapes, limits, strict=True)
+    lead = min([given.lead, *(len(shape) + axis for shape, one in pairs for axis, _ in one.slopes)])
+    sizes = [math.prod(shape[lead:]) for shape in shapes]
+    if sum(sizes) > MOST_POINTS:
+        raise InputError(
+            f"`laws`: these tie {sum(sizes)} points to each other, and inequalities beside such "
+            f"laws are solved for up to {MOST_POINTS}. Ways out: laws and inequalities at each "
+            "time by itself, a field of independent points with one exact law, or a coarser grid."
+        )
+    y = given.draws(n, generator)
+    flat = _flat(y, lead).cpu().numpy()  # (n + 1, parts, N)
+    low, high = (
+        _flat(tuple(x.expand(s)[None] for x, s in zip(ends, shapes, strict=True)), lead)[0]
+        for ends in zip(*((one.low, one.high) for one in limits), strict=True)
+    )
+    differences = _differences(limits, [shape[lead:] for shape in shapes])
+    found = np.empty_like(flat)
+    for part, matrix in enumerate(given.covariances(lead)):
+        rows, least = _inequalities(low[part].cpu().numpy(), high[part].cpu().numpy(), differences)
+        found[:, part] = Programme(matrix, rows, least).solve(flat[:, part])
+    pieces = torch.from_numpy(found).to(y[0].device).split(sizes, -1)
+    u = tuple(x.reshape(n + 1, *shape) for x, shape in zip(pieces, shapes, strict=True))
+    return _held(given, limits, u), lead
+
+
+def _flat(fields: Fields, lead: int) -> Tensor:  # (n, *shape) each to (n, parts, N)
+    first = fields[0].shape
+    parts = math.prod(first[1 : 1 + lead])
+    return torch.cat([x.reshape(first[0], parts, -1) for x in fields], -1)
+
+
+def _differences(limits: Sequence[Limits], shapes: Sequence[torch.Size]) -> list[Any]:
+    """Pairs (i, j) of points of a part with u_j >= u_i."""
+    pairs, start = [], 0
+    for one, shape in zip(limits, shapes, strict=True):
+        numbers = start + torch.arange(math.prod(shape)).reshape(shape)
+        for axis, sign in one.slopes:
+            last = numbers.shape[axis] - 1
+            first, second = numbers.narrow(axis, 0, last), numbers.narrow(axis, 1, last)
+            pair = (first, second) if sign > 0 else (second, first)
+            pairs.append(np.stack([x.flatten().numpy() for x in pair]))
+        start += numbers.numel()
+    return pairs
+
+
+def _inequalities(low: Any, high: Any, differences: Sequence[Any]) -> tuple[Any, Any]:
+    """A and h of A u >= h."""
+    eye = np.eye(len(low))
+    rows = [eye[np.isfinite(low)], -eye[np.isfinite(high)]]
+    least = [low[np.isfinite(low)], -high[np.isfinite(high)]]
+    for i, j in differences:
+        rows.append(eye[j] - eye[i])
+        least.append(np.zeros(len(i)))
+    return np.concatenate(rows), np.concatenate(least)
+
+
+def _held(given: Given, limits: Sequence[Limits], u: Fields) -> Fields:
+    """Exactly within the limits, with the rounding taken off exact rows."""
+    u = tuple(one.holding(x) for one, x in zip(limits, u, strict=True))
+    exact = [rows for rows in given.rows if bool((rows.noise_variance == 0).any())]
+    for _ in range(5):
+        worst = _worst(exact, u)
+        if worst <= SETTLED:
+            return u
+        wide = tuple(r._change(lambda t, b: t if b is None else t.unsqueeze(b)) for r in exact)
+        free = []
+        for x, v, one in zip(u, given.variance, limits, strict=True):
+            margin = INSIDE * v.sqrt()
+            free.append(torch.where((x > one.low + margin) & (x < one.high - margin), v, 0.0))
+        u = solve(wide, Independent(tuple(free))).settle(u)
+        u = tuple(one.holding(x) for one, x in zip(limits, u, strict=True))
+    if (worst := _worst(exact, u)) > UNMET:
+        raise InfeasibleError(
+            f"the exact laws are off by {worst:.2g} of their terms within the inequalities. Ways "
+            "out: widen the `bounds`, correct the values of the laws, or give laws `noise`."
+        )
+    return u
+
+
+def _worst(exact: Sequence[Rows], u: Fields) -> float:
+    """The most that an exact row misses, of its terms."""
+    shares = [(miss / size.clamp_min(1e-300)).amax() for miss, size in misses(exact, u)]
+    return max(map(float, shares), default=0.0)
