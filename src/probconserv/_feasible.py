@@ -10,6 +10,7 @@ not settle, or rows follow from each other, non-negative least squares decides: 
 z the coordinates along F, |z| is least subject to A F^T z >= h - A y.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ GUESSES = 30  # corrections of the active rows
 NEAR = 1e-12  # standard deviations of a row: below this it is met
 REPEATED = 1e-13  # share of its variance that a row of differences keeps, at least, to be moved
 UNMET = 1e-7  # standard deviations of a row: how far least squares may leave it off
+INSIDE = 1e-9  # standard deviations: a point closer to its bound, or to the next, is there
 RANK = 1e-15  # of the largest: variances of directions that count
 
 
@@ -135,3 +137,31 @@ class Programme:
     def _worst(self, nu: Array, q: Array) -> Any:
         left = q + self.gram @ nu
         return np.max(-left[self.moves], initial=0.0) if np.isfinite(left).all() else np.inf
+
+
+def face_step(
+    u: Array,
+    missing: Array,
+    rows: Array,
+    variance: Array,
+    ends: tuple[Array, Array],
+    pairs: Sequence[Array],
+) -> Array:  # (N,)
+    """The least step that makes up for what rows miss and keeps active inequalities active."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    near, count = INSIDE * np.sqrt(variance), len(u)
+    links = [p[:, u[p[1]] - u[p[0]] <= np.maximum(near[p[0]], near[p[1]])] for p in pairs]
+    i, j = np.concatenate([np.zeros((2, 0), int), *links], 1)
+    _, blocks = connected_components(coo_array((np.ones(len(i)), (i, j)), shape=(count, count)))
+    stuck = (variance == 0) | (u <= ends[0] + near) | (u >= ends[1] - near)
+    free = ~np.isin(blocks, blocks[stuck])
+    basis = np.zeros((count, blocks.max() + 1))
+    basis[free, blocks[free]] = 1.0
+    spread = np.sqrt(variance @ basis**2)  # of each block
+    seen = (rows @ basis) * spread
+    size = np.abs(rows) @ np.sqrt(variance)
+    scale = 1 / np.where(size > 0, size, 1.0)
+    step = np.linalg.lstsq(seen * scale[:, None], missing * scale, rcond=1e-12)[0]
+    return basis @ (spread * step)

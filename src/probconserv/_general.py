@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from ._audit import check_met, misses, settled
+from ._checks import any_of
 from ._covariances import Correlated, Independent, shared_axes
 from ._engine import Chain, Shared, solve
 from ._errors import InfeasibleError, InputError
-from ._feasible import Programme
+from ._feasible import Programme, face_step
 from ._fields import random_normals
 from ._inequalities import Limits
 from ._laws import Fields, Rows
@@ -24,8 +25,8 @@ from ._maps import Select
 
 MOST_POINTS = 2500  # of one part, for which a dense matrix is made
 SETTLED = 1e-13  # of its terms: an exact row that misses by less is left alone
-UNMET = 1e-8
-INSIDE = 1e-9  # standard deviations: a point closer to its bound is not moved when rows settle
+UNMET = 1e-10  # the same: one that misses by more after all tries is an error
+TRIES = 4
 
 
 class Given:
@@ -77,13 +78,9 @@ def _own_parts(root: Independent | Correlated) -> int:
 
 def _covariances(way: Any, variance: Fields, lead: int) -> Any:  # (parts, N, N)
     """The covariance of each part; exactly 0 at points of no variance."""
-    sizes = [math.prod(v.shape[lead:]) for v in variance]
-    count = sum(sizes)
-    units = torch.eye(count, dtype=torch.float64, device=variance[0].device).split(sizes, -1)
-    basis = tuple(
-        one.reshape(count, *[1] * lead, *v.shape[lead:]).expand(count, *v.shape)
-        for one, v in zip(units, variance, strict=True)
-    )
+    shapes = [v.shape for v in variance]
+    sizes = _sizes(shapes, lead)
+    count, basis = sum(sizes), _units(sizes, shapes, lead, variance[0].device)
     product = zip(way.times(basis), variance, strict=True)
     found = _flat(tuple(x.expand(count, *v.shape) for x, v in product), lead).movedim(0, -2)
     free = _flat(tuple((v > 0)[None] for v in variance), lead)[0]
@@ -98,7 +95,7 @@ def draws_of(
     shapes = given.shapes
     pairs = zip(shapes, limits, strict=True)
     lead = min([given.lead, *(len(shape) + axis for shape, one in pairs for axis, _ in one.slopes)])
-    sizes = [math.prod(shape[lead:]) for shape in shapes]
+    sizes = _sizes(shapes, lead)
     if sum(sizes) > MOST_POINTS:
         raise InputError(
             f"`laws`: these tie {sum(sizes)} points to each other, and inequalities beside such "
@@ -107,18 +104,13 @@ def draws_of(
         )
     y = given.draws(n, generator)
     flat = _flat(y, lead).cpu().numpy()  # (n + 1, parts, N)
-    low, high = (
-        _flat(tuple(x.expand(s)[None] for x, s in zip(ends, shapes, strict=True)), lead)[0]
-        for ends in zip(*((one.low, one.high) for one in limits), strict=True)
-    )
+    low, high = _ends(limits, shapes, lead)
     differences = _differences(limits, [shape[lead:] for shape in shapes])
     found = np.empty_like(flat)
     for part, matrix in enumerate(given.covariances(lead)):
-        rows, least = _inequalities(low[part].cpu().numpy(), high[part].cpu().numpy(), differences)
+        rows, least = _inequalities(low[part], high[part], differences)
         found[:, part] = Programme(matrix, rows, least).solve(flat[:, part])
-    pieces = torch.from_numpy(found).to(y[0].device).split(sizes, -1)
-    u = tuple(x.reshape(n + 1, *shape) for x, shape in zip(pieces, shapes, strict=True))
-    return _held(given, limits, u), lead
+    return _held(given, limits, _as_fields(found, y[0].device, sizes, shapes), lead), lead
 
 
 def _flat(fields: Fields, lead: int) -> Tensor:  # (n, *shape) each to (n, parts, N)
@@ -152,22 +144,18 @@ def _inequalities(low: Any, high: Any, differences: Sequence[Any]) -> tuple[Any,
     return np.concatenate(rows), np.concatenate(least)
 
 
-def _held(given: Given, limits: Sequence[Limits], u: Fields) -> Fields:
+def _held(given: Given, limits: Sequence[Limits], u: Fields, lead: int) -> Fields:
     """Exactly within the limits, with the rounding taken off exact rows."""
-    u = tuple(one.holding(x) for one, x in zip(limits, u, strict=True))
-    exact = [rows for rows in given.rows if bool((rows.noise_variance == 0).any())]
-    for _ in range(5):
-        worst = _worst(exact, u)
-        if worst <= SETTLED:
-            return u
-        wide = tuple(r._change(lambda t, b: t if b is None else t.unsqueeze(b)) for r in exact)
-        free = []
-        for x, v, one in zip(u, given.variance, limits, strict=True):
-            margin = INSIDE * v.sqrt()
-            free.append(torch.where((x > one.low + margin) & (x < one.high - margin), v, 0.0))
-        u = solve(wide, Independent(tuple(free))).settle(u)
+    exact = [r.over(given.shapes, lead) for r in given.rows if any_of(r.noise_variance == 0)]
+    face = None
+    for _ in range(TRIES):
         u = tuple(one.holding(x) for one, x in zip(limits, u, strict=True))
-    if (worst := _worst(exact, u)) > UNMET:
+        off = _off(exact, u, lead)
+        if not bool((off > SETTLED).any()):
+            return u
+        face = face or _Face(given, limits, exact, lead)
+        u = face.settled(u, off > SETTLED)
+    if (worst := float(off.max())) > UNMET:
         raise InfeasibleError(
             f"the exact laws are off by {worst:.2g} of their terms within the inequalities. Ways "
             "out: widen the `bounds`, correct the values of the laws, or give laws `noise`."
@@ -175,7 +163,82 @@ def _held(given: Given, limits: Sequence[Limits], u: Fields) -> Fields:
     return u
 
 
-def _worst(exact: Sequence[Rows], u: Fields) -> float:
-    """The most that an exact row misses, of its terms."""
-    shares = [(miss / size.clamp_min(1e-300)).amax() for miss, size in misses(exact, u)]
-    return max(map(float, shares), default=0.0)
+def _off(exact: Sequence[Rows], u: Fields, lead: int) -> Tensor:  # (n, parts)
+    """The most that an exact row of each part misses, of its terms."""
+    parts = math.prod(u[0].shape[1 : 1 + lead])
+    found = u[0].new_zeros(len(u[0]), parts, 1)
+    for miss, size in misses(exact, u):
+        share = (miss / size.clamp_min(1e-300)).reshape(len(found), parts, -1)
+        found = torch.cat([found, share], -1).amax(-1, keepdim=True)
+    return found[..., 0]
+
+
+class _Face:
+    """Where exact rows are settled: points at a bound stay there, points that are equal stay so."""
+
+    def __init__(
+        self, given: Given, limits: Sequence[Limits], exact: Sequence[Rows], lead: int
+    ) -> None:
+        self.shapes, self.lead, self.sizes = given.shapes, lead, _sizes(given.shapes, lead)
+        self.pairs = _differences(limits, [shape[lead:] for shape in given.shapes])
+        self.low, self.high = _ends(limits, given.shapes, lead)
+        self.variance = _flat(tuple(v[None] for v in given.variance), lead)[0].cpu().numpy()
+        self.rows, self.value = self._dense(exact)
+
+    def _dense(self, exact: Sequence[Rows]) -> tuple[Any, Any]:
+        """G (parts, K, N) and b (parts, K); rows with noise are 0."""
+        count, matrices, values = sum(self.sizes), [], []
+        basis = _units(self.sizes, self.shapes, self.lead, exact[0].value.device)
+        for rows in exact:
+            there = (rows.noise_variance == 0).double()
+            shape = rows.row_shape(self.shapes)
+            each = (rows.apply(basis) * there).expand(count, *shape)
+            parts = math.prod(shape[: self.lead])
+            matrices.append(each.reshape(count, parts, -1).movedim(0, -1))
+            values.append((rows.value * there).expand(shape).reshape(parts, -1))
+        return torch.cat(matrices, -2).cpu().numpy(), torch.cat(values, -1).cpu().numpy()
+
+    def settled(self, u: Fields, wrong: Tensor) -> Fields:
+        flat = _flat(u, self.lead).cpu().numpy().copy()
+        for i, part in wrong.nonzero().tolist():
+            flat[i, part] += face_step(
+                flat[i, part],
+                self.value[part] - self.rows[part] @ flat[i, part],
+                self.rows[part],
+                self.variance[part],
+                (self.low[part], self.high[part]),
+                self.pairs,
+            )
+        return _as_fields(flat, u[0].device, self.sizes, self.shapes)
+
+
+def _as_fields(
+    flat: Any, device: torch.device, sizes: Sequence[int], shapes: Sequence[torch.Size]
+) -> Fields:
+    pieces = torch.from_numpy(flat).to(device).split(list(sizes), -1)
+    return tuple(x.reshape(len(flat), *shape) for x, shape in zip(pieces, shapes, strict=True))
+
+
+def _ends(limits: Sequence[Limits], shapes: Sequence[torch.Size], lead: int) -> list[Any]:
+    """Bounds, (parts, N) each."""
+    found = []
+    for ends in ([one.low for one in limits], [one.high for one in limits]):
+        wide = tuple(x.expand(s)[None] for x, s in zip(ends, shapes, strict=True))
+        found.append(_flat(wide, lead)[0].cpu().numpy())
+    return found
+
+
+def _sizes(shapes: Sequence[torch.Size], lead: int) -> list[int]:
+    return [math.prod(shape[lead:]) for shape in shapes]
+
+
+def _units(
+    sizes: Sequence[int], shapes: Sequence[torch.Size], lead: int, device: torch.device
+) -> Fields:  # (N, *shape) each
+    """Every point of a part, at all parts at once."""
+    count = sum(sizes)
+    eye = torch.eye(count, dtype=torch.float64, device=device).split(list(sizes), -1)
+    return tuple(
+        one.reshape(count, *[1] * lead, *shape[lead:]).expand(count, *shape)
+        for one, shape in zip(eye, shapes, strict=True)
+    )
