@@ -51,9 +51,13 @@ def condition(field: Single, *laws: Law) -> Posterior: ...  # type: ignore[overl
 @overload
 def condition(field: Field, *laws: Law) -> Posterior | Mixture: ...  # type: ignore[overload-overlap]
 @overload
-def condition(field: State, *laws: Law | NonlinearLaw) -> NonlinearStatePosterior: ...
+def condition(  # type: ignore[overload-overlap]
+    field: State, *laws: Law | NonlinearLaw
+) -> NonlinearStatePosterior: ...
 @overload
-def condition(field: Prediction, *laws: Law | NonlinearLaw) -> NonlinearPosterior: ...
+def condition(  # type: ignore[overload-overlap]
+    field: Prediction, *laws: Law | NonlinearLaw
+) -> NonlinearPosterior: ...
 @overload
 def condition(
     field: State,
@@ -120,9 +124,9 @@ def condition(
     >>> law.residual(post)
     tensor([0.], dtype=torch.float64)
     """
-    laws, inequalities = split(laws)
+    linear, inequalities = split(laws)
     if inequalities:
-        return _condition_within(field, laws, inequalities, draws, generator)
+        return _condition_within(field, linear, inequalities, draws, generator)
     curved = tuple(law for law in laws if isinstance(law, NonlinearLaw))
     laws = cast(tuple[Law, ...], tuple(law for law in laws if not isinstance(law, NonlinearLaw)))
     again = isinstance(field, NonlinearPosterior | NonlinearStatePosterior)
@@ -196,14 +200,9 @@ def _condition_within(
     field = field if isinstance(field, State) else as_field(field)
     if isinstance(field, Draws | StateDraws):
         raise InputError(KNOWN_BY_DRAWS)
-    curved = NonlinearPosterior | NonlinearStatePosterior
-    if isinstance(field, curved) or any(isinstance(law, NonlinearLaw) for law in laws):
-        raise InputError(
-            "`laws`: inequalities hold beside linear laws. Leave out the laws that are not, or the "
-            "inequalities."
-        )
-    for law in laws:
-        check_law(law, "laws")
+    _check_linear(laws)
+    if isinstance(field, NonlinearPosterior | NonlinearStatePosterior):
+        raise InputError(LINEAR_ONLY)
     if check.samples(draws, "draws") < 2:
         raise InputError(f"`draws` must be at least 2, got {draws}: a variance takes two.")
     if isinstance(field, Mixture):
@@ -212,6 +211,19 @@ def _condition_within(
     if isinstance(field, Posterior) and len(field._solved.mean) > 1:
         raise InputError("`field` is one of a state: condition the state instead.")
     return condition_within(field, laws, inequalities, int(draws), generator)
+
+
+LINEAR_ONLY = (
+    "`laws`: inequalities stand beside linear laws only. Leave out the laws that are not linear, "
+    "or the inequalities."
+)
+
+
+def _check_linear(laws: tuple[Any, ...]) -> None:
+    for law in laws:
+        if isinstance(law, NonlinearLaw):
+            raise InputError(LINEAR_ONLY)
+        check_law(law, "laws")
 
 
 KNOWN_BY_DRAWS = (
@@ -319,11 +331,12 @@ def project(field: Prediction, *laws: Law | NonlinearLaw | Inequality) -> Field:
         return Mixture._unchecked(components, field.log_weights, field.event_dims)
     linear, inequalities = split(laws)
     if inequalities:
+        _check_linear(linear)
         return field._with_mean(nearest_within(field.mean, linear, inequalities))
     unit = Diagonal._unchecked(field.mean, torch.ones_like(field.mean))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ImplausibleWarning)
-        near = condition(unit, *laws)
+        near = condition(unit, *linear)
     return field._with_mean(near.mean)
 
 

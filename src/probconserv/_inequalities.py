@@ -10,7 +10,6 @@ from torch import Tensor
 from . import _checks as check
 from ._checks import ArrayLike
 from ._errors import InputError
-from ._laws import Law
 
 
 class Inequality:
@@ -144,7 +143,7 @@ class Limits:
         return torch.clamp(u, self.low, self.high)
 
 
-def split(laws: Sequence[Any]) -> tuple[tuple[Law, ...], tuple[Inequality, ...]]:
+def split(laws: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Inequality, ...]]:
     """Laws, and inequalities."""
     limits = tuple(law for law in laws if isinstance(law, Inequality))
     return tuple(law for law in laws if not isinstance(law, Inequality)), limits
