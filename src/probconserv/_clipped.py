@@ -17,6 +17,9 @@ from torch import Tensor
 
 MOST = 200  # steps; Newton takes about five, halving a bracket about sixty
 NEAR = 1e-14  # of its terms: a row that misses by less is met
+BEYOND = 1e-6  # of the range of all bends: so far beyond it a sum is a straight line
+TINY = 1e-290
+ROUNDED = 1e-13  # of its terms: a row that misses by more is looked at again
 GRAIN = 4e-16  # of mu: two that are closer are the same
 
 
@@ -111,7 +114,7 @@ class Clipped:
         return least, most
 
     def taken(self, index: Tensor) -> "Clipped":
-        return Clipped(**_taken(self, index))
+        return Clipped(**taken_fields(self, index))
 
     def finished(self, mu: Tensor) -> tuple[Tensor, Tensor]:
         """The values, rounding taken off their sums; and by how much of its terms a row misses."""
@@ -123,11 +126,33 @@ class Clipped:
             step = torch.where(slope > 0, off / slope, 0.0)
             u, mu = torch.addcmul(u, free, self.spread(step), value=-1, out=u), mu + step
             u = u if self.unbounded else torch.clamp(u, self.low, self.high, out=u)
+        return self.measured(u, mu)
+
+    def measured(self, u: Tensor, mu: Tensor) -> tuple[Tensor, Tensor]:
+        """`u`, and by how much of its terms each row misses, (k, n, R).
+
+        Of sums near 0 what is left may be rounding of y: there points that close to a bound are at
+        it.
+        """
+        miss = self._miss(u, mu)
+        if bool((miss > ROUNDED).any()):
+            grain = 4 * GRAIN * (self.y.abs() + (self.move * self.spread(mu)).abs())
+            other = u
+            for end in (self.low, self.high):
+                if end is not None:
+                    other = torch.where((other - end).abs() <= grain, end, other)
+            less = self._miss(other, mu)
+            u = torch.where(self.spread(less < miss), other, u)
+            miss = torch.minimum(less, miss)
+        return u, miss
+
+    def _miss(self, u: Tensor, mu: Tensor) -> Tensor:
         off = self.total(u, self.weights) - self.noise * mu - self.target
-        return u, off.abs() / self.size().clamp_min(1e-300)
+        size = self.target.abs() + self.total(u.abs(), self.weights.abs())
+        return torch.where(off == 0, 0.0, off.abs() / size)
 
 
-def _taken(problem: Any, index: Tensor) -> dict[str, Any]:
+def taken_fields(problem: Any, index: Tensor) -> dict[str, Any]:
     """The fields of a dataclass of (k, n, ...) tensors, at some of the k n."""
     n = problem.y.shape[1]
     found = dict(vars(problem))
@@ -175,8 +200,11 @@ def root_of_falling(
 def _inside(
     mu: Tensor, off: Tensor, low: Tensor, high: Tensor, least: Tensor, most: Tensor
 ) -> Tensor:
-    """The middle of the bracket, or where it has no end as far as points meet their bounds."""
+    """The middle of the bracket; where it has no end, beyond where points meet their bounds."""
     middle = (low + high) / 2
-    up, down = torch.maximum(mu, most), torch.minimum(mu, least)
-    out = torch.where(off > 0, torch.minimum(up, high), torch.maximum(down, low))
+    least, most = torch.minimum(mu, least), torch.maximum(mu, most)
+    width = (most - least).nan_to_num(0.0, 0.0, 0.0) + GRAIN * mu.abs() + TINY
+    up = torch.where(most > mu, most + BEYOND * width, mu + width)
+    down = torch.where(least < mu, least - BEYOND * width, mu - width)
+    out = torch.where(off > 0, up, down)
     return torch.where(low.isfinite() & high.isfinite(), middle, out)

@@ -11,14 +11,14 @@ them as an upper bound, those after as a lower one.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ._clipped import Clipped, _taken
+from ._clipped import Clipped, taken_fields
 
 
 def implied(low: Tensor, high: Tensor, fixed: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -57,12 +57,22 @@ class Rising(Clipped):
     def values(self, mu: Tensor) -> Tensor:
         torch.addcmul(self.y, self.move, mu, value=-1, out=self._v)
         v = self._v.numpy().ravel()
-        self._starts = starts = _blocks(v, self._weight, self._lines)
+        self._starts = starts = self._blocks(v)
         sizes = np.diff(starts, append=len(v))
         means = np.add.reduceat(self._weight * v, starts) / np.add.reduceat(self._weight, starts)
         self._free = (means > self._low[starts]) & (means < self._high[starts])
         u = np.repeat(means, sizes).reshape(self.y.shape)
         return self._held(torch.from_numpy(u))
+
+    def _blocks(self, v: NDArray[Any]) -> NDArray[Any]:
+        """Where blocks start, of all lines in one call."""
+        from scipy.optimize import isotonic_regression
+
+        apart = 2 * (v.max() - v.min()) + 1e-300
+        found: NDArray[Any] = isotonic_regression(
+            v + apart * self._lines, weights=self._weight
+        ).blocks
+        return found[:-1]
 
     def _held(self, u: Tensor) -> Tensor:
         """Exactly within the limits."""
@@ -86,8 +96,8 @@ class Rising(Clipped):
             self.y.shape
         )
 
-    def taken(self, index: Tensor) -> "Rising":
-        return Rising(**_taken(self, index))
+    def taken(self, index: Tensor) -> Self:
+        return type(self)(**taken_fields(self, index))
 
     def finished(self, mu: Tensor) -> tuple[Tensor, Tensor]:
         u = self.values(mu)
@@ -97,14 +107,20 @@ class Rising(Clipped):
             off = self.total(u, self.weights) - self.noise * mu - self.target
             step = torch.where(slope > 0, off / slope, 0.0)
             u, mu = self._held(u - fall * step), mu + step
-        off = self.total(u, self.weights) - self.noise * mu - self.target
-        return u, off.abs() / self.size().clamp_min(1e-300)
+        u, _ = self.measured(u, mu)
+        u = self._held(u)
+        return u, self._miss(u, mu)
 
 
-def _blocks(v: NDArray[Any], weight: NDArray[Any], lines: NDArray[Any]) -> NDArray[Any]:
-    """Where the blocks of isotonic regression start, of lines one after the other."""
-    from scipy.optimize import isotonic_regression
+class RisingLineByLine(Rising):
+    """The same, one line after the other: slower, and to the last digit at any scale."""
 
-    apart = 2 * (v.max() - v.min()) + 1e-300
-    found: NDArray[Any] = isotonic_regression(v + apart * lines, weights=weight).blocks[:-1]
-    return found
+    def _blocks(self, v: NDArray[Any]) -> NDArray[Any]:
+        from scipy.optimize import isotonic_regression
+
+        first = np.flatnonzero(np.diff(self._lines, prepend=0.0))
+        found = []
+        for start, end in zip(first, [*first[1:], len(v)], strict=True):
+            line = isotonic_regression(v[start:end], weights=self._weight[start:end])
+            found.append(start + line.blocks[:-1])
+        return np.concatenate(found)

@@ -12,16 +12,17 @@ import torch
 from torch import Tensor
 
 from ._blocks import root_of
-from ._clipped import Clipped, root_of_falling
+from ._clipped import Clipped, root_of_falling, taken_fields
 from ._errors import InfeasibleError
 from ._inequalities import Limits
-from ._isotonic import Rising, implied
+from ._isotonic import Rising, RisingLineByLine, implied
 from ._laws import Rows
 from ._maps import Disjoint, Regions, Sum
 
 CHUNK = 1 << 17  # numbers that are worked on at a time
 CHUNK_CUDA = 1 << 24
 MET = 1e-12  # of its terms: how far a row may be off
+AT_END = 1e-15  # of its terms: a row that is as close to the least it can be is there
 ROUNDING = 1e-9  # of a spread: how far a fixed value may be out of bounds by rounding
 
 Found = tuple[Tensor, Tensor, Tensor]  # draws (n, *shape), their mean, and the point
@@ -200,6 +201,7 @@ class Group:
             ends.append(self._sum(terms))
         size = self.value.abs() + sum(x.abs().nan_to_num(0.0, 0.0, 0.0) for x in ends)
         off = torch.maximum(ends[0] - self.value, self.value - ends[1])
+        self._snap(least, most, (self.noise == 0) & (off.abs() <= AT_END * size), ends)
         short = (self.noise == 0) & (off > MET * size)
         if bool(short.any()):
             at = _first(short)
@@ -209,6 +211,17 @@ class Group:
                 f"the bounds it can only be {_range(ends[0][at], ends[1][at])}. Ways out: correct "
                 "the value, widen the `bounds`, or give the law `noise`."
             )
+
+    def _snap(self, least: Tensor, most: Tensor, at_end: Tensor, ends: list[Tensor]) -> None:
+        """Where a row has its least or its largest value, all points are at their bounds."""
+        if not bool(at_end.any()) or self.slope:
+            return
+        points = at_end.expand(-1, 1) if self.labels is None else at_end[:, self.labels]
+        lowest = (self.value - ends[0]).abs() <= (self.value - ends[1]).abs()
+        lowest = lowest if self.labels is None else lowest[:, self.labels]
+        snapped = points & (self.weights != 0) & (self.variance > 0)
+        end = torch.where(lowest, least, most)
+        self.low, self.high = (torch.where(snapped, end, t) for t in (self.low, self.high))
 
     def _sum(self, x: Tensor) -> Tensor:  # (P, E) to (P, R)
         if self.labels is None:
@@ -271,6 +284,9 @@ class Group:
         if self.weights is None:
             return problem.values(problem.noise).to(y.device)
         u, miss = problem.finished(root_of_falling(problem, problem.start()))
+        wrong = ~(miss <= MET).all(-1)
+        if self.slope and bool(wrong.any()):
+            u, miss = self._again(problem, wrong, u, miss)
         if not bool((miss <= MET).all()):
             assert self.law is not None
             raise InfeasibleError(
@@ -279,6 +295,19 @@ class Group:
                 "the value, widen the `bounds`, or give the law `noise`."
             )
         return u.to(y.device)
+
+    def _again(
+        self, problem: Clipped, wrong: Tensor, u: Tensor, miss: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Rows of very different scales, which one call for many lines cannot resolve."""
+        at = wrong.flatten().nonzero()[:, 0]
+        some = RisingLineByLine(**taken_fields(problem, at))
+        new, off = some.finished(root_of_falling(some, some.start()))
+
+        def put(old: Tensor, one: Tensor) -> Tensor:
+            return old.flatten(0, 1).index_copy(0, at, one[:, 0]).reshape(old.shape)
+
+        return put(u, new), put(miss, off)
 
     def _normals(
         self, rows: slice, n: int, points: int, ends: bool, generator: torch.Generator | None
