@@ -23,6 +23,7 @@ GUESSES = 30  # corrections of the active rows
 NEAR = 1e-12  # standard deviations of a row: below this it is met
 REPEATED = 1e-13  # share of its variance that a row of differences keeps, at least, to be moved
 UNMET = 1e-7  # standard deviations of a row: how far least squares may leave it off
+FIXED = 1e-9  # of the size of a field: what a row that nothing moves may be off by rounding
 INSIDE = 1e-9  # standard deviations: a point closer to its bound, or to the next, is there
 RANK = 1e-15  # of the largest: variances of directions that count
 
@@ -54,8 +55,8 @@ class Programme:
 
     def _check_fixed(self, y: Array, slack: Array) -> None:
         """Rows that nothing moves hold already."""
-        size = np.abs(y) @ np.abs(self.rows).T + np.abs(self.least)
-        wrong = ~self.moves & (slack < -1e-9 * size)
+        size = np.abs(y).max() + np.sqrt(np.diag(self.covariance).max()) + np.abs(self.least)
+        wrong = ~self.moves & (slack < -FIXED * size)
         if wrong.any():
             at = np.unravel_index(np.argmax(wrong), wrong.shape)
             raise InfeasibleError(

@@ -27,6 +27,7 @@ MOST_POINTS = 2500  # of one part, for which a dense matrix is made
 SETTLED = 1e-13  # of its terms: an exact row that misses by less is left alone
 UNMET = 1e-10  # the same: one that misses by more after all tries is an error
 TRIES = 4
+ROUNDING = 1e-14  # of the size of a draw: a point as close to its bound is there
 
 
 class Given:
@@ -109,7 +110,11 @@ def draws_of(
     found = np.empty_like(flat)
     for part, matrix in enumerate(given.covariances(lead)):
         rows, least = _inequalities(low[part], high[part], differences)
-        found[:, part] = Programme(matrix, rows, least).solve(flat[:, part])
+        u = Programme(matrix, rows, least).solve(flat[:, part])
+        near = ROUNDING * (np.abs(flat[:, part]).max(-1, keepdims=True) + np.diag(matrix) ** 0.5)
+        for end in (low[part], high[part]):
+            u = np.where(np.abs(u - end) <= near, end, u)
+        found[:, part] = u
     return _held(given, limits, _as_fields(found, y[0].device, sizes, shapes), lead), lead
 
 
@@ -155,7 +160,8 @@ def _held(given: Given, limits: Sequence[Limits], u: Fields, lead: int) -> Field
             return u
         face = face or _Face(given, limits, exact, lead)
         u = face.settled(u, off > SETTLED)
-    if (worst := float(off.max())) > UNMET:
+    std = tuple(v.sqrt() for v in given.variance)
+    if (worst := float(_off(exact, u, lead, std).max())) > UNMET:
         raise InfeasibleError(
             f"the exact laws are off by {worst:.2g} of their terms within the inequalities. Ways "
             "out: widen the `bounds`, correct the values of the laws, or give laws `noise`."
@@ -163,11 +169,11 @@ def _held(given: Given, limits: Sequence[Limits], u: Fields, lead: int) -> Field
     return u
 
 
-def _off(exact: Sequence[Rows], u: Fields, lead: int) -> Tensor:  # (n, parts)
-    """The most that an exact row of each part misses, of its terms."""
+def _off(exact: Sequence[Rows], u: Fields, lead: int, *more: Fields) -> Tensor:  # (n, parts)
+    """The most that an exact row of each part misses, of its terms in all fields given."""
     parts = math.prod(u[0].shape[1 : 1 + lead])
     found = u[0].new_zeros(len(u[0]), parts, 1)
-    for miss, size in misses(exact, u):
+    for miss, size in misses(exact, u, *more):
         share = (miss / size.clamp_min(1e-300)).reshape(len(found), parts, -1)
         found = torch.cat([found, share], -1).amax(-1, keepdim=True)
     return found[..., 0]
