@@ -140,29 +140,35 @@ class Programme:
         return np.max(-left[self.moves], initial=0.0) if np.isfinite(left).all() else np.inf
 
 
-def face_step(
+def settled_on_face(
     u: Array,
-    missing: Array,
-    rows: Array,
+    law: tuple[Array, Array],
     variance: Array,
     ends: tuple[Array, Array],
     pairs: Sequence[Array],
 ) -> Array:  # (N,)
-    """The least step that makes up for what rows miss and keeps active inequalities active."""
+    """`u` with what exact rows miss made up for by the least step that keeps to its inequalities.
+
+    law: G and b. ends: bounds. pairs: (i, j) with u_j >= u_i. Points next to a bound go there, and
+    points that are nearly equal move together.
+    """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    near, count = INSIDE * np.sqrt(variance), len(u)
+    near, count, (rows, value) = INSIDE * np.sqrt(variance), len(u), law
     links = [p[:, u[p[1]] - u[p[0]] <= np.maximum(near[p[0]], near[p[1]])] for p in pairs]
     i, j = np.concatenate([np.zeros((2, 0), int), *links], 1)
     _, blocks = connected_components(coo_array((np.ones(len(i)), (i, j)), shape=(count, count)))
-    stuck = (variance == 0) | (u <= ends[0] + near) | (u >= ends[1] - near)
+    stuck = variance == 0
+    for end in ends:
+        there = np.abs(u - end) <= near
+        u, stuck = np.where(there, end, u), stuck | there
     free = ~np.isin(blocks, blocks[stuck])
     basis = np.zeros((count, blocks.max() + 1))
     basis[free, blocks[free]] = 1.0
     spread = np.sqrt(variance @ basis**2)  # of each block
-    seen = (rows @ basis) * spread
     size = np.abs(rows) @ np.sqrt(variance)
     scale = 1 / np.where(size > 0, size, 1.0)
+    seen, missing = (rows @ basis) * spread, value - rows @ u
     step = np.linalg.lstsq(seen * scale[:, None], missing * scale, rcond=1e-12)[0]
-    return basis @ (spread * step)
+    return u + basis @ (spread * step)

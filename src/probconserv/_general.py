@@ -17,7 +17,7 @@ from ._checks import any_of
 from ._covariances import Correlated, Independent, shared_axes
 from ._engine import Chain, Shared, solve
 from ._errors import InfeasibleError, InputError
-from ._feasible import Programme, face_step
+from ._feasible import Programme, settled_on_face
 from ._fields import random_normals
 from ._inequalities import Limits
 from ._laws import Fields, Rows
@@ -160,7 +160,7 @@ def _held(given: Given, limits: Sequence[Limits], u: Fields, lead: int) -> Field
             return u
         face = face or _Face(given, limits, exact, lead)
         u = face.settled(u, off > SETTLED)
-    std = tuple(v.sqrt() for v in given.variance)
+    std = tuple(v.sqrt() for v in given.root.variance)
     if (worst := float(_off(exact, u, lead, std).max())) > UNMET:
         raise InfeasibleError(
             f"the exact laws are off by {worst:.2g} of their terms within the inequalities. Ways "
@@ -207,10 +207,9 @@ class _Face:
     def settled(self, u: Fields, wrong: Tensor) -> Fields:
         flat = _flat(u, self.lead).cpu().numpy().copy()
         for i, part in wrong.nonzero().tolist():
-            flat[i, part] += face_step(
+            flat[i, part] = settled_on_face(
                 flat[i, part],
-                self.value[part] - self.rows[part] @ flat[i, part],
-                self.rows[part],
+                (self.rows[part], self.value[part]),
                 self.variance[part],
                 (self.low[part], self.high[part]),
                 self.pairs,
