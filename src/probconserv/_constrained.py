@@ -82,7 +82,7 @@ def _at_points(
         stage = Points(rows, left, root)
         mean, left = stage.shift(mean, stage.residual(mean)), stage.left
     check_met(points, mean, prior, root, slack)
-    return mean, left
+    return _general.placed(points, mean), left
 
 
 def condition_within(

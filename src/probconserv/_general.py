@@ -52,13 +52,14 @@ class Given:
     def draws(self, n: int, generator: torch.Generator | None) -> Fields:  # (n + 1, *shape) each
         """Draws, and the mean as the last."""
         if not n:
-            return tuple(m[None] for m in self.mean)
+            return placed(self.rows, tuple(m[None] for m in self.mean))
         normals = random_normals(n, generator, self.mean[0].device)
         about = (self.way or self.root).draw(normals)
         found = tuple(m + x for m, x in zip(self.mean, about, strict=True))
         if self.way is not None and not self.way.is_simple:
             found = self.way.settle(found)
-        return tuple(torch.cat([x, m[None]]) for x, m in zip(found, self.mean, strict=True))
+        pairs = zip(found, self.mean, strict=True)
+        return placed(self.rows, tuple(torch.cat([x, m[None]]) for x, m in pairs))
 
     def covariances(self, lead: int) -> Iterator[Any]:  # (N, N) each
         """The covariance of each part, one after the other."""
@@ -68,6 +69,17 @@ class Given:
         for i in range(self.shapes[0][0]):
             some = (self.way or self.root)._at((i,))
             yield from _covariances(some, tuple(v[i] for v in self.variance), lead - 1)
+
+
+def placed(rows: Sequence[Rows], u: Fields) -> Fields:
+    """`u` with values that are known exactly in their places, to the last digit."""
+    found = list(u)
+    for one in rows:
+        if isinstance(one.map, Select):
+            own = one.map.apply(found[one.first])
+            own = torch.where(one.noise_variance == 0, one.value, own)
+            found[one.first] = one.map.put(found[one.first], own)
+    return tuple(found)
 
 
 def _own_parts(root: Independent | Correlated) -> int:
@@ -160,6 +172,7 @@ def _held(given: Given, limits: Sequence[Limits], u: Fields, lead: int) -> Field
             return u
         face = face or _Face(given, limits, exact, lead)
         u = face.settled(u, off > SETTLED)
+    u = tuple(one.holding(x) for one, x in zip(limits, u, strict=True))
     std = tuple(v.sqrt() for v in given.root.variance)
     if (worst := float(_off(exact, u, lead, std).max())) > UNMET:
         raise InfeasibleError(
