@@ -49,7 +49,8 @@ def times(functions: int, repeats: int) -> None:
         "rising from 0 to 1": lambda: within(pc.bounds(0.0, 1.0), pc.monotone()),
     }
     base, *found = seconds(plain, *jobs.values(), repeats=repeats)
-    print(f"| {DRAWS} draws of {functions} x {TIMES} x {POINTS}, given the mass | / draws without |")
+    size = f"{functions} x {TIMES} x {POINTS}"
+    print(f"| {DRAWS} draws of {size}, given the mass | / draws without |")
     print("|---|---|")
     for name, each in zip(jobs, found, strict=True):
         print(f"| {name} | {each / base:.2f} |")

@@ -22,6 +22,7 @@ from ._maps import Disjoint, Regions, Sum
 CHUNK = 1 << 17  # numbers that are worked on at a time
 CHUNK_CUDA = 1 << 24
 MET = 1e-12  # of its terms: how far a row may be off
+ROUNDED = 1e-14  # of the size of a field: a total beyond its range by less is at its end
 AT_END = 1e-15  # of its terms: a row that is as close to the least it can be is there
 ROUNDING = 1e-9  # of a spread: how far a fixed value may be out of bounds by rounding
 
@@ -199,29 +200,31 @@ class Group:
         for end in (least, most):
             terms = torch.where(g == 0, 0.0, g * torch.where(fixed, self.mean, end))
             ends.append(self._sum(terms))
-        size = self.value.abs() + sum(x.abs().nan_to_num(0.0, 0.0, 0.0) for x in ends)
-        off = torch.maximum(ends[0] - self.value, self.value - ends[1])
-        self._snap(least, most, (self.noise == 0) & (off.abs() <= AT_END * size), ends)
-        short = (self.noise == 0) & (off > MET * size)
+        exact, value = self.noise == 0, self.value
+        scale = self._sum((g * self.mean).abs() + g.abs() * root_of(self.variance))
+        self.value = torch.where(exact, value.clamp(*ends), value)
+        beyond = (value - self.value).abs()
+        short = beyond > MET * value.abs() + ROUNDED * scale
         if bool(short.any()):
             at = _first(short)
             index = torch.unravel_index(short.int().argmax(), tuple(shape))
             raise InfeasibleError(
-                f"{law.name([int(i) for i in index])} is {float(self.value[at]):.6g}, but within "
+                f"{law.name([int(i) for i in index])} is {float(value[at]):.6g}, but within "
                 f"the bounds it can only be {_range(ends[0][at], ends[1][at])}. Ways out: correct "
                 "the value, widen the `bounds`, or give the law `noise`."
             )
+        for points_at, total in zip((least, most), ends, strict=True):
+            self._snap(points_at, total)
 
-    def _snap(self, least: Tensor, most: Tensor, at_end: Tensor, ends: list[Tensor]) -> None:
+    def _snap(self, points_at: Tensor, total: Tensor) -> None:
         """Where a row has its least or its largest value, all points are at their bounds."""
-        if not bool(at_end.any()) or self.slope:
-            return
-        points = at_end.expand(-1, 1) if self.labels is None else at_end[:, self.labels]
-        lowest = (self.value - ends[0]).abs() <= (self.value - ends[1]).abs()
-        lowest = lowest if self.labels is None else lowest[:, self.labels]
-        snapped = points & (self.weights != 0) & (self.variance > 0)
-        end = torch.where(lowest, least, most)
-        self.low, self.high = (torch.where(snapped, end, t) for t in (self.low, self.high))
+        close = (self.value - total).abs() <= AT_END * (self.value.abs() + total.abs())
+        there = (self.noise == 0) & total.isfinite() & close
+        there = there if self.labels is None else there[:, self.labels]
+        snapped = there & (self.weights != 0) & (self.variance > 0)
+        if bool(snapped.any()) and not self.slope:
+            ends = (torch.where(snapped, points_at, t) for t in (self.low, self.high))
+            self.low, self.high = ends
 
     def _sum(self, x: Tensor) -> Tensor:  # (P, E) to (P, R)
         if self.labels is None:
@@ -285,7 +288,7 @@ class Group:
             return problem.values(problem.noise).to(y.device)
         u, miss = problem.finished(root_of_falling(problem, problem.start()))
         wrong = ~(miss <= MET).all(-1)
-        if self.slope and bool(wrong.any()):
+        if bool(wrong.any()):
             u, miss = self._again(problem, wrong, u, miss)
         if not bool((miss <= MET).all()):
             assert self.law is not None
@@ -299,10 +302,19 @@ class Group:
     def _again(
         self, problem: Clipped, wrong: Tensor, u: Tensor, miss: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Rows of very different scales, which one call for many lines cannot resolve."""
+        """Rows whose rounding shows: each line alone, and from where the last root left them."""
         at = wrong.flatten().nonzero()[:, 0]
-        some = RisingLineByLine(**taken_fields(problem, at))
-        new, off = some.finished(root_of_falling(some, some.start()))
+        given = taken_fields(problem, at)
+        start: Tensor | None = None
+        for _ in range(3):
+            some = RisingLineByLine(**given) if self.slope else Clipped(**given)
+            start = some.start() if start is None else torch.zeros_like(start)
+            mu = root_of_falling(some, start)
+            new, off = some.finished(mu)
+            if bool((off <= MET).all()):
+                break
+            given["y"] = some.y - some.move * some.spread(mu)
+            given["target"] = some.target + some.noise * mu
 
         def put(old: Tensor, one: Tensor) -> Tensor:
             return old.flatten(0, 1).index_copy(0, at, one[:, 0]).reshape(old.shape)
