@@ -61,6 +61,12 @@ GOOD = {
     "boundary": (pc.boundary, {"left": 1.0, "right": [1.0, 2.0], "noise": 0.1, "of": ""}),
     "periodic": (pc.periodic, {"noise": 0.1, "of": ""}),
     "initial": (pc.initial, {"values": X, "noise": 0.1, "space_dims": 1, "of": ""}),
+    "bounds": (pc.bounds, {"low": 0.0, "high": X, "of": ""}),
+    "monotone": (pc.monotone, {"decreasing": False, "axis": -1, "of": ""}),
+    "condition within bounds": (
+        pc.condition,
+        {"field": FIELD, "laws": pc.bounds(low=0.0), "draws": 2, "generator": None},
+    ),
     "linear": (
         pc.linear,
         {"matrix": np.eye(5)[:2], "value": [1.0, 2.0], "noise": 0.1, "times": [0], "of": ""}

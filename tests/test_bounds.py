@@ -9,6 +9,7 @@ import probconserv as pc
 from probconserv.metrics import crps
 
 X = np.linspace(0.0, 1.0, 9)
+pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")  # random fields
 
 
 @pytest.fixture

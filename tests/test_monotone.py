@@ -8,6 +8,7 @@ from kkt import bounds, distance_from_optimal, everything, rising
 import probconserv as pc
 
 X = np.linspace(0.0, 1.0, 11)
+pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")  # random fields
 
 
 @pytest.fixture

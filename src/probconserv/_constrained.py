@@ -13,8 +13,8 @@ from torch import Tensor
 
 from . import _checks as check
 from . import _general, _linewise
-from ._audit import check_met
-from ._covariances import Independent
+from ._audit import check_met, warn_if_far
+from ._covariances import Independent, shared_axes
 from ._draws import Draws, StateDraws
 from ._errors import InputError
 from ._fields import Diagonal, Field
@@ -60,17 +60,16 @@ def constrained(
             mean, left = _at_points(points, prior, root, slack)
             found = _linewise.draws_of(others, limits, mean, left.variance, dtypes, n, generator)
             tied = [r.places(shapes) for r in others]
-            ends = [
-                len(s) + a for s, one in zip(shapes, limits, strict=True) for a, _ in one.slopes
-            ]
-            return found, min([len(s) for s in shapes] + tied + ends)
+            pairs = zip(shapes, limits, strict=True)
+            ends = [len(shape) + axis for shape, one in pairs for axis, _ in one.slopes]
+            return found, min([shared_axes(shapes), *tied, *ends])
     given = _general.Given(rows, prior, root, slack)
     draws, lead = _general.draws_of(given, limits, n, generator)
-    results = []
-    for u, one, dtype in zip(draws, limits, dtypes, strict=True):
-        mean_ = one.holding(u[:n].mean(0)) if n else u[-1]
-        results.append((u[:n].to(dtype), mean_.to(dtype), u[-1].to(dtype)))
-    return results, lead
+    found = []
+    for u, one, v, dtype in zip(draws, limits, given.variance, dtypes, strict=True):
+        mean_ = torch.where(v == 0, u[-1], u[:n].mean(0)) if n else u[-1]
+        found.append((u[:n].to(dtype), one.holding(mean_).to(dtype), u[-1].to(dtype)))
+    return found, lead
 
 
 def _at_points(
@@ -102,6 +101,8 @@ def condition_within(
     else:
         given = (prior,), ("",), False
     found, lead = constrained(*given, laws, before, inequalities, n, generator)
+    points = tuple(point.double() for _, _, point in found)
+    warn_if_far(None, points, tuple(each.mean.double() for each in given[0]), given[0])
     parts = tuple(
         Draws._unchecked(draws, max(1, point.ndim - lead), point, mean)
         for draws, mean, point in found

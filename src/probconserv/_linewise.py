@@ -253,6 +253,7 @@ class Group:
                 for piece, kept in zip(u[:, :count].split(sizes, -1), out, strict=True):
                     kept[first : first + count, rows] = piece.movedim(1, 0)
                 mean[rows] += u[:, :count].sum(1) / max(n, 1)
+        mean = torch.where(self.variance == 0, point, mean)
         return self._results(out, mean, point, sizes, dtypes)
 
     def _some(
