@@ -151,10 +151,13 @@ def _differences(limits: Sequence[Limits], shapes: Sequence[torch.Size]) -> list
 
 
 def _inequalities(low: Any, high: Any, differences: Sequence[Any]) -> tuple[Any, Any]:
-    """A and h of A u >= h."""
-    eye = np.eye(len(low))
-    rows = [eye[np.isfinite(low)], -eye[np.isfinite(high)]]
-    least = [low[np.isfinite(low)], -high[np.isfinite(high)]]
+    """A and h of A u >= h, without bounds that follow from those of a neighbour."""
+    eye, lows, highs = np.eye(len(low)), np.isfinite(low), np.isfinite(high)
+    once = len(differences) == 1
+    for i, j in differences if once else []:
+        lows[j[low[j] <= low[i]]] = False
+        highs[i[high[i] >= high[j]]] = False
+    rows, least = [eye[lows], -eye[highs]], [low[lows], -high[highs]]
     for i, j in differences:
         rows.append(eye[j] - eye[i])
         least.append(np.zeros(len(i)))
