@@ -7,6 +7,7 @@ pieces that stay in the cache: draws, their rows, the mean over the draws.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,6 +25,7 @@ CHUNK_CUDA = 1 << 24
 MET = 1e-12  # of its terms: how far a row may be off
 ROUNDED = 1e-14  # of the size of a field: a total beyond its range by less is at its end
 AT_END = 1e-15  # of its terms: a row that is as close to the least it can be is there
+TINY = 1e-290  # below this a variance has no usable inverse
 ROUNDING = 1e-9  # of a spread: how far a fixed value may be out of bounds by rounding
 
 Found = tuple[Tensor, Tensor, Tensor]  # draws (n, *shape), their mean, and the point
@@ -105,7 +107,8 @@ class Group:
         self.layouts = [
             _layout(m.shape, g, one) for m, g, one in zip(mean, maps, limits, strict=True)
         ]
-        self.mean, self.variance = self._side(mean), self._side(variance, signed=False)
+        self.mean, own = self._side(mean), self._side(variance, signed=False)
+        self.variance = torch.where(own > TINY, own, 0.0)
         self.slope = limits[0].slopes if len(limits) == 1 else ()
         self.low, self.high = (self._ends(limits, name) for name in ("low", "high"))
         self._fix()
@@ -260,33 +263,9 @@ class Group:
         self, rows: slice, std: Tensor, n: int, ends: bool, generator: torch.Generator | None
     ) -> Tensor:  # (k, n, E)
         """Draws of some places; ends: whether the last is not a draw but the point."""
-        y = self._normals(rows, n, self.mean.shape[1], ends, generator)
-        y = torch.addcmul(self.mean[rows, None], std[rows, None], y, out=y)
-        low, high = (t[:, None] if len(t) == 1 else t[rows, None] for t in (self.low, self.high))
-        variance = self.variance[rows, None]
+        problem = self._problem(rows, std, n, ends, generator)
         if self.weights is None:
-            none = y.new_zeros(len(y), 1, 1)
-            weights, target, noise = none, none.expand(len(y), n, 1), none
-        else:
-            weights = self.weights[:, None] if len(self.weights) == 1 else self.weights[rows, None]
-            noise, value = self.noise[rows, None], self.value[rows, None]
-            target = value.expand(len(y), n, -1)
-            if bool((noise > 0).any()):
-                shape = value.shape[-1]
-                target = value - root_of(noise) * self._normals(rows, n, shape, ends, generator)
-        move = variance * weights
-        problem: Clipped
-        if self.slope:  # SciPy works on the CPU
-            weight = torch.where(variance > 0, 1 / variance, 0.0)
-            length = self.layouts[0].shape[self.layouts[0].axis]
-            near = [t.cpu() for t in (y, move, weights, low, high, target, noise, weight)]
-            y_, move, weights, low, high, target, noise, weight = near
-            problem = Rising(y_, move, weights, low, high, target, noise, None, weight, length)
-        else:
-            ends_ = _or_none(low), _or_none(high)
-            problem = Clipped(y, move, weights, *ends_, target, noise, self.labels)
-        if self.weights is None:
-            return problem.values(problem.noise).to(y.device)
+            return problem.values(problem.noise).to(self.mean.device)
         u, miss = problem.finished(root_of_falling(problem, problem.start()))
         wrong = ~(miss <= MET).all(-1)
         if bool(wrong.any()):
@@ -298,7 +277,31 @@ class Group:
                 f"{float(miss.nan_to_num(torch.inf).max()):.2g} of its terms. Ways out: correct "
                 "the value, widen the `bounds`, or give the law `noise`."
             )
-        return u.to(y.device)
+        return u.to(self.mean.device)
+
+    def _problem(
+        self, rows: slice, std: Tensor, n: int, ends: bool, generator: torch.Generator | None
+    ) -> Clipped:
+        """What is to be solved, at draws of the prior; on the CPU where SciPy works on it."""
+        y = self._normals(rows, n, self.mean.shape[1], ends, generator)
+        y = torch.addcmul(self.mean[rows, None], std[rows, None], y, out=y)
+        low, high = (t[:, None] if len(t) == 1 else t[rows, None] for t in (self.low, self.high))
+        weights = target = noise = y.new_zeros(len(y), 1, 1)
+        if self.weights is not None:
+            weights = self.weights[:, None] if len(self.weights) == 1 else self.weights[rows, None]
+            noise, target = self.noise[rows, None], self.value[rows, None]
+            if bool((noise > 0).any()):
+                eps = self._normals(rows, n, target.shape[-1], ends, generator)
+                target = target - root_of(noise) * eps
+        target, variance = target.expand(len(y), n, -1), self.variance[rows, None]
+        given: dict[str, Any] = {"y": y, "move": variance * weights, "weights": weights}
+        given |= {"low": low, "high": high, "target": target, "noise": noise}
+        if self.slope:
+            given["weight"] = torch.where(variance > 0, 1 / variance, 0.0)
+            near = {name: t.cpu() for name, t in given.items()}
+            return Rising(**near, length=self.layouts[0].shape[self.layouts[0].axis])
+        none = {name: None for name in ("low", "high") if _no_bound(given[name])}
+        return Clipped(**(given | none), labels=self.labels)
 
     def _again(
         self, problem: Clipped, wrong: Tensor, u: Tensor, miss: Tensor
@@ -357,8 +360,8 @@ def _layout(shape: torch.Size, m: object, limits: Limits) -> Layout:
     return Layout(shape, dims, axis, sign)
 
 
-def _or_none(end: Tensor) -> Tensor | None:
-    return None if end.numel() == 1 and bool(end.isinf()) else end
+def _no_bound(end: Tensor) -> bool:
+    return end.numel() == 1 and bool(end.isinf())
 
 
 def _first(where: Tensor) -> tuple[int, ...]:
