@@ -56,12 +56,14 @@ class Layout:
     sign: int = 1  # -1: of falling values the negative ones, which rise
 
     def flat(self, x: Tensor) -> Tensor:  # (*more, *shape) to (*more, P, E)
-        more = x.shape[: x.ndim - len(self.shape)]
-        places = math.prod(self.shape[: len(self.shape) - self.dims])
-        return x.movedim(self.axis, -1).reshape(*more, places, -1)
+        more, start = x.shape[: x.ndim - len(self.shape)], len(self.shape) - self.dims
+        sizes = math.prod(self.shape[:start]), math.prod(self.shape[start:])
+        return (x.movedim(self.axis, -1) if self.shape else x).reshape(*more, *sizes)
 
     def back(self, x: Tensor) -> Tensor:
         sizes = list(self.shape)
+        if not sizes:
+            return x[..., 0, 0]
         sizes.append(sizes.pop(self.axis))
         return x.reshape(*x.shape[:-2], *sizes).movedim(-1, self.axis)
 
@@ -185,11 +187,12 @@ class Group:
         self.weights = torch.cat([w.expand(places, -1) for w in weights], -1)
         count = len(self.mean)
         rows = law.row_shape([torch.Size(())] * law.first + [self.layouts[0].shape])
+        width = math.prod(rows[len(rows) - len(law.map.row_names) :])
         if law.present is not None:
-            present = law.present.expand(rows).reshape(count, -1)
+            present = law.present.expand(rows).reshape(count, width)
             self.weights = self.weights * present[:, :1]
-        self.value = law.value.expand(rows).reshape(count, -1)
-        self.noise = law.noise_variance.expand(rows).reshape(count, -1)
+        self.value = law.value.expand(rows).reshape(count, width)
+        self.noise = law.noise_variance.expand(rows).reshape(count, width)
         self._check_reach(law, rows)
 
     def _check_reach(self, law: Rows, shape: Sequence[int]) -> None:
@@ -238,7 +241,7 @@ class Group:
         self, dtypes: Sequence[torch.dtype], n: int, generator: torch.Generator | None
     ) -> list[Found]:
         places, points = self.mean.shape
-        sizes = [math.prod(a.shape) // max(places, 1) for a in self.layouts]
+        sizes = [math.prod(a.shape[len(a.shape) - a.dims :]) for a in self.layouts]
         new = self.mean.new_empty
         out = [new(n, places, e, dtype=dtype) for e, dtype in zip(sizes, dtypes, strict=True)]
         mean, point = torch.zeros_like(self.mean), torch.zeros_like(self.mean)
