@@ -61,6 +61,12 @@ GOOD = {
     "boundary": (pc.boundary, {"left": 1.0, "right": [1.0, 2.0], "noise": 0.1, "of": ""}),
     "periodic": (pc.periodic, {"noise": 0.1, "of": ""}),
     "initial": (pc.initial, {"values": X, "noise": 0.1, "space_dims": 1, "of": ""}),
+    "bounds": (pc.bounds, {"low": 0.0, "high": X, "of": ""}),
+    "monotone": (pc.monotone, {"decreasing": False, "axis": -1, "of": ""}),
+    "condition within bounds": (
+        pc.condition,
+        {"field": FIELD, "laws": pc.bounds(low=0.0), "draws": 2, "generator": None},
+    ),
     "linear": (
         pc.linear,
         {"matrix": np.eye(5)[:2], "value": [1.0, 2.0], "noise": 0.1, "times": [0], "of": ""}
@@ -186,7 +192,11 @@ def call(function, arguments):
     many = [n for n, p in names.items() if p.kind is p.VAR_POSITIONAL]
     rest = [arguments[n] for n in many if n in arguments]
     if rest:
-        return function(*[v for n, v in arguments.items() if n not in many], *rest)
+        named = {
+            n: v for n, v in arguments.items() if names[n].kind is inspect.Parameter.KEYWORD_ONLY
+        }
+        first = [v for n, v in arguments.items() if n not in many and n not in named]
+        return function(*first, *rest, **named)
     return function(**arguments)
 
 
@@ -221,6 +231,7 @@ def test_every_public_function_is_thrown_at():
         "Scores",
         "FrontPosition",
         "Law",
+        "Inequality",
         "Field",
     }
     errors = {n for n in own if inspect.isclass(vars(pc)[n]) and issubclass(vars(pc)[n], Exception)}

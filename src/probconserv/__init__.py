@@ -33,6 +33,9 @@ from ._errors import ProbConservError as ProbConservError
 from ._fields import Diagonal as Diagonal
 from ._fields import Field as Field
 from ._fields import LowRank as LowRank
+from ._inequalities import Inequality as Inequality
+from ._inequalities import bounds as bounds
+from ._inequalities import monotone as monotone
 from ._laws import Law as Law
 from ._mixture import Mixture as Mixture
 from ._noise import learned_noise as learned_noise

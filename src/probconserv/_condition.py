@@ -18,14 +18,16 @@ from torch import Tensor
 
 from . import _checks as check
 from ._audit import check_met, check_weighed, settled, warn_if_far
+from ._constrained import condition_within, mixture_within, nearest_within
 from ._convert import Distributed, Prediction, as_field
 from ._dense import Dense
 from ._draws import Draws, StateDraws
 from ._engine import Shared, solve
 from ._errors import DegenerateError, ImplausibleWarning, InputError
 from ._fields import Diagonal, Field, LowRank
+from ._inequalities import Inequality, split
 from ._joint import Joint
-from ._laws import Law, Rows, check_laws
+from ._laws import Law, Rows, check_law, check_laws
 from ._mixture import Mixture
 from ._nonlinear import Curved, NonlinearLaw
 from ._nonlinear_posterior import Found, NonlinearPosterior, NonlinearStatePosterior
@@ -49,12 +51,33 @@ def condition(field: Single, *laws: Law) -> Posterior: ...  # type: ignore[overl
 @overload
 def condition(field: Field, *laws: Law) -> Posterior | Mixture: ...  # type: ignore[overload-overlap]
 @overload
-def condition(field: State, *laws: Law | NonlinearLaw) -> NonlinearStatePosterior: ...
+def condition(  # type: ignore[overload-overlap]
+    field: State, *laws: Law | NonlinearLaw
+) -> NonlinearStatePosterior: ...
 @overload
-def condition(field: Prediction, *laws: Law | NonlinearLaw) -> NonlinearPosterior: ...
+def condition(  # type: ignore[overload-overlap]
+    field: Prediction, *laws: Law | NonlinearLaw
+) -> NonlinearPosterior: ...
+@overload
 def condition(
-    field: Prediction | State, *laws: Law | NonlinearLaw
-) -> Posterior | StatePosterior | Mixture:
+    field: State,
+    *laws: Law | Inequality,
+    draws: int = 100,
+    generator: torch.Generator | None = None,
+) -> StateDraws: ...
+@overload
+def condition(
+    field: Prediction,
+    *laws: Law | Inequality,
+    draws: int = 100,
+    generator: torch.Generator | None = None,
+) -> Draws: ...
+def condition(
+    field: Prediction | State,
+    *laws: Law | NonlinearLaw | Inequality,
+    draws: int = 100,
+    generator: torch.Generator | None = None,
+) -> Posterior | StatePosterior | Mixture | Draws | StateDraws:
     """The field given that the laws hold: Eq. (8) of the paper. A field of the same axes.
 
     Parameters
@@ -64,18 +87,26 @@ def condition(
         component is conditioned and its weight multiplied by its evidence. A posterior is
         conditioned again with all laws on its prior, so that two steps are the same as one.
     *laws
-        One or more, in any order; those of `law` need not be linear.
+        One or more, in any order; those of `law` need not be linear. With `bounds` or `monotone`
+        among them the result is known by draws.
+    draws
+        How many, if there are inequalities.
+    generator
+        Of their random numbers.
 
     Returns
     -------
     Posterior
         Or a `StatePosterior` of a state, a `Mixture` of a mixture; a `NonlinearPosterior` or a
-        `NonlinearStatePosterior` if a law is not linear.
+        `NonlinearStatePosterior` if a law is not linear. With inequalities a `Draws` or a
+        `StateDraws`, without gradients: each draw is one of the field given the laws with noise,
+        moved to the nearest field, in the norm of its precision, that obeys the exact laws and the
+        inequalities. `point` is the mean, moved in the same way.
 
     Raises
     ------
     InfeasibleError
-        If exact rows contradict each other, or nothing is left to move.
+        If exact rows contradict each other or the inequalities, or nothing is left to move.
 
     Warns
     -----
@@ -93,6 +124,9 @@ def condition(
     >>> law.residual(post)
     tensor([0.], dtype=torch.float64)
     """
+    linear, inequalities = split(laws)
+    if inequalities:
+        return _condition_within(field, linear, inequalities, draws, generator)
     curved = tuple(law for law in laws if isinstance(law, NonlinearLaw))
     laws = cast(tuple[Law, ...], tuple(law for law in laws if not isinstance(law, NonlinearLaw)))
     again = isinstance(field, NonlinearPosterior | NonlinearStatePosterior)
@@ -153,6 +187,43 @@ def _condition_curved(
     if state:
         return NonlinearStatePosterior(prior, found)
     return NonlinearPosterior(prior, found)
+
+
+def _condition_within(
+    field: Prediction | State,
+    laws: tuple[Law, ...],
+    inequalities: tuple[Inequality, ...],
+    draws: int,
+    generator: torch.Generator | None,
+) -> Draws | StateDraws:
+    """The field given laws and inequalities, as draws."""
+    field = field if isinstance(field, State) else as_field(field)
+    if isinstance(field, Draws | StateDraws):
+        raise InputError(KNOWN_BY_DRAWS)
+    _check_linear(laws)
+    if isinstance(field, NonlinearPosterior | NonlinearStatePosterior):
+        raise InputError(LINEAR_ONLY)
+    if check.samples(draws, "draws") < 2:
+        raise InputError(f"`draws` must be at least 2, got {draws}: a variance takes two.")
+    if isinstance(field, Mixture):
+        mixture = _condition_mixture(field, laws) if laws else field
+        return mixture_within(mixture, inequalities, int(draws), generator)
+    if isinstance(field, Posterior) and len(field._solved.mean) > 1:
+        raise InputError("`field` is one of a state: condition the state instead.")
+    return condition_within(field, laws, inequalities, int(draws), generator)
+
+
+LINEAR_ONLY = (
+    "`laws`: inequalities stand beside linear laws only. Leave out the laws that are not linear, "
+    "or the inequalities."
+)
+
+
+def _check_linear(laws: tuple[Any, ...]) -> None:
+    for law in laws:
+        if isinstance(law, NonlinearLaw):
+            raise InputError(LINEAR_ONLY)
+        check_law(law, "laws")
 
 
 KNOWN_BY_DRAWS = (
@@ -226,10 +297,10 @@ def _slack(fields: tuple[Field, ...]) -> float:
 
 
 @overload
-def project(field: Moved, *laws: Law | NonlinearLaw) -> Moved: ...
+def project(field: Moved, *laws: Law | NonlinearLaw | Inequality) -> Moved: ...
 @overload
-def project(field: Prediction, *laws: Law | NonlinearLaw) -> Field: ...
-def project(field: Prediction, *laws: Law | NonlinearLaw) -> Field:
+def project(field: Prediction, *laws: Law | NonlinearLaw | Inequality) -> Field: ...
+def project(field: Prediction, *laws: Law | NonlinearLaw | Inequality) -> Field:
     """The field with its mean moved to the nearest one that obeys the laws: HardC-ANP.
 
     The mean is mu - G^T (G G^T)^-1 (G mu - b), which is `condition` with Sigma = I; the covariance
@@ -240,7 +311,7 @@ def project(field: Prediction, *laws: Law | NonlinearLaw) -> Field:
     field
         Any field before `condition`, or what `as_field` takes.
     *laws
-        One or more, without noise.
+        One or more, without noise. With `bounds` or `monotone` the mean has no gradient.
 
     Returns
     -------
@@ -258,10 +329,14 @@ def project(field: Prediction, *laws: Law | NonlinearLaw) -> Field:
     if isinstance(field, Mixture):
         components = project(field.components, *laws)
         return Mixture._unchecked(components, field.log_weights, field.event_dims)
+    linear, inequalities = split(laws)
+    if inequalities:
+        _check_linear(linear)
+        return field._with_mean(nearest_within(field.mean, linear, inequalities))
     unit = Diagonal._unchecked(field.mean, torch.ones_like(field.mean))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ImplausibleWarning)
-        near = condition(unit, *laws)
+        near = condition(unit, *linear)
     return field._with_mean(near.mean)
 
 

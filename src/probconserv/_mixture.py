@@ -163,19 +163,33 @@ class Mixture(Field):
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """Picks a component for each draw (and batch index), then draws from it."""
+        index = self._picks(n, generator)
+        if index.ndim <= self.components._free:
+            return self._taken(index).sample(1, generator)[0]
+        draws = torch.empty(len(index), *self.shape, dtype=self.dtype, device=self.device)
+        for number in index.unique().tolist():
+            own = self.components[number].sample(len(index), generator)
+            draws = torch.where(self._wide(index == number), own, draws)
+        return draws
+
+    def _picks(self, n: int, generator: torch.Generator | None) -> Tensor:  # (n, *batch)
+        """A component for each draw and batch index, by the weights."""
         count = check.samples(n)
         check.generator(generator)
         weights = self.log_weights.exp()
         flat = weights.flatten(1).T if weights.ndim > 1 else weights[None]
         index = flat.multinomial(count, replacement=True, generator=generator).T
-        index = index.reshape(count, *weights.shape[1:])
-        if weights.ndim <= self.components._free:
-            return self._taken(index).sample(1, generator)[0]
-        draws = torch.empty(count, *self.shape, dtype=self.dtype, device=self.device)
-        for number in index.unique().tolist():
-            own = self.components[number].sample(count, generator)
-            draws = torch.where(self._wide(index == number), own, draws)
-        return draws
+        return index.reshape(count, *weights.shape[1:])
+
+    def _picked(self, n: int, generator: torch.Generator | None) -> Field:
+        """Components, picked by the weights: a field with `n` of them on axis 0."""
+        index = self._picks(n, generator)
+        if index.ndim > self.components._free:
+            raise InputError(
+                "`field`: components whose first axes are joint cannot be picked for each of them. "
+                f"Use Mixture(..., event_dims={len(self.shape)})."
+            )
+        return self._taken(index)
 
     def _taken(self, index: Tensor) -> Field:
         """The components, with axis 0 replaced by the entries that `index` (n, *batch) picks."""

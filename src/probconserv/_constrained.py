@@ -1,0 +1,140 @@
+"""Fields given laws and inequalities, as draws: picks the way in one place.
+
+| fields | laws | way |
+|---|---|---|
+| independent points | at most one that ties points, by rows that share none | `_linewise.py` |
+| any | any | `_general.py` |
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from . import _checks as check
+from . import _general, _linewise
+from ._audit import check_met, warn_if_far
+from ._covariances import Independent, shared_axes
+from ._draws import Draws, StateDraws
+from ._errors import InputError
+from ._fields import Diagonal, Field
+from ._inequalities import Inequality, limits_of
+from ._laws import Fields, Law, Rows
+from ._maps import Select
+from ._mixture import Mixture
+from ._posterior import Posterior, StatePosterior
+from ._shrinkage import shrunk
+from ._stages import Points
+from ._state import State, covariance_of
+
+Found = list[tuple[Tensor, Tensor, Tensor]]  # draws, their mean, the point, of each field
+
+
+@torch.no_grad()
+def constrained(
+    fields: tuple[Field, ...],
+    names: tuple[str, ...],
+    shared: bool,
+    laws: Sequence[Law],
+    before: tuple[Rows, ...],
+    inequalities: Sequence[Inequality],
+    n: int,
+    generator: torch.Generator | None,
+) -> tuple[Found, int]:
+    """`n` draws of each field, their mean and the point; and how many axes number the parts."""
+    check.generator(generator)
+    if not check.concrete(*(field.mean for field in fields)):
+        raise InputError("`laws`: inequalities look at values, so `condition` cannot be traced.")
+    device, shapes = fields[0].device, [field.shape for field in fields]
+    rows = (*before, *(law.to(device).on(names, shapes) for law in laws))
+    dtypes = [_dtype(field) for field in fields]
+    limits = limits_of(inequalities, names, shapes, dtypes, device)
+    fields = shrunk(fields, shared, rows)
+    root = covariance_of(fields, shared)
+    prior = tuple(field.mean.double() for field in fields)
+    slack = 16 * max(torch.finfo(field.dtype).eps for field in fields)
+    if isinstance(root, Independent):
+        points = tuple(r for r in rows if isinstance(r.map, Select))
+        others = [r for r in rows if r not in points]
+        if _linewise.suits(others, limits):
+            mean, left = _at_points(points, prior, root, slack)
+            found = _linewise.draws_of(others, limits, mean, left.variance, dtypes, n, generator)
+            tied = [r.places(shapes) for r in others]
+            pairs = zip(shapes, limits, strict=True)
+            ends = [len(shape) + axis for shape, one in pairs for axis, _ in one.slopes]
+            return found, min([shared_axes(shapes), *tied, *ends])
+    given = _general.Given(rows, prior, root, slack)
+    draws, lead = _general.draws_of(given, limits, n, generator)
+    found = []
+    for u, one, v, dtype in zip(draws, limits, given.variance, dtypes, strict=True):
+        mean_ = torch.where(v == 0, u[-1], u[:n].mean(0)) if n else u[-1]
+        found.append((u[:n].to(dtype), one.holding(mean_).to(dtype), u[-1].to(dtype)))
+    return found, lead
+
+
+def _at_points(
+    points: tuple[Rows, ...], prior: Fields, root: Independent, slack: float
+) -> tuple[Fields, Independent]:
+    """Mean and covariance of independent points given values at some of them."""
+    mean, left = prior, root
+    for rows in sorted(points, key=lambda r: bool((r.noise_variance > 0).any())):
+        stage = Points(rows, left, root)
+        mean, left = stage.shift(mean, stage.residual(mean)), stage.left
+    check_met(points, mean, prior, root, slack)
+    return _general.placed(points, mean), left
+
+
+def condition_within(
+    field: Field | State,
+    laws: Sequence[Law],
+    inequalities: Sequence[Inequality],
+    n: int,
+    generator: torch.Generator | None,
+) -> Draws | StateDraws:
+    """A field or a state, no mixture, given laws and inequalities."""
+    prior: Field | State = field
+    before: tuple[Rows, ...] = ()
+    if isinstance(field, Posterior | StatePosterior):
+        prior, before = field.prior, field._solved.laws
+    if isinstance(prior, State):
+        given = prior.parts, prior.names, prior.shared
+    else:
+        given = (prior,), ("",), False
+    found, lead = constrained(*given, laws, before, inequalities, n, generator)
+    points = tuple(point.double() for _, _, point in found)
+    warn_if_far(None, points, tuple(each.mean.double() for each in given[0]), given[0])
+    parts = tuple(
+        Draws._unchecked(draws, max(1, point.ndim - lead), point, mean)
+        for draws, mean, point in found
+    )
+    return StateDraws(prior.names, parts) if isinstance(prior, State) else parts[0]
+
+
+def mixture_within(
+    mixture: Mixture,
+    inequalities: Sequence[Inequality],
+    n: int,
+    generator: torch.Generator | None,
+) -> Draws:
+    """A mixture, its laws given, with inequalities: a draw is one of a component picked for it."""
+    picked = mixture._picked(n, generator)
+    prior, before = picked, ()  # type: tuple[Field, tuple[Rows, ...]]
+    if isinstance(picked, Posterior):
+        prior, before = picked.prior, picked._solved.laws
+    found, lead = constrained((prior,), ("",), False, (), before, inequalities, 1, generator)
+    ((draws, _, points),) = found
+    (limits,) = limits_of(inequalities, ("",), [mixture.shape], [draws.dtype], draws.device)
+    mean, point = (limits.holding(x.double().mean(0)).to(draws.dtype) for x in (draws[0], points))
+    dims = max(1, mixture.event_dims, points.ndim - lead)
+    return Draws._unchecked(draws[0], dims, point, mean)
+
+
+def nearest_within(mean: Tensor, laws: Sequence[Law], inequalities: Sequence[Inequality]) -> Tensor:
+    """The nearest field that obeys laws and inequalities."""
+    unit = Diagonal._unchecked(mean, torch.ones_like(mean))
+    ((_, _, point),), _ = constrained((unit,), ("",), False, laws, (), inequalities, 0, None)
+    return point.to(mean.dtype)
+
+
+def _dtype(field: Field) -> torch.dtype:
+    return field.dtype if field.dtype.itemsize >= 4 else torch.float32

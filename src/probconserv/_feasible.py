@@ -1,0 +1,174 @@
+"""Any Gaussian within inequalities: a quadratic programme for each draw and each independent part.
+
+A draw y of the Gaussian N(m, C), which obeys the laws, goes to the u that minimises
+(u - y)^T C^+ (u - y) subject to A u >= h. That u is
+
+    u = y + C A^T nu,   nu >= 0,   A u - h >= 0,   nu (A u - h) = 0
+
+A guess which rows are active, corrected until it is right, mostly takes a few solves. Where it does
+not settle, or rows follow from each other, non-negative least squares decides: with C = F^T F and
+z the coordinates along F, |z| is least subject to A F^T z >= h - A y.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._errors import InfeasibleError
+
+Array = NDArray[np.float64]
+GUESSES = 30  # corrections of the active rows
+NEAR = 1e-12  # standard deviations of a row: below this it is met
+REPEATED = 1e-13  # share of its variance that a row of differences keeps, at least, to be moved
+UNMET = 1e-7  # standard deviations of a row: how far least squares may leave it off
+FIXED = 1e-9  # of the size of a field: what a row that nothing moves may be off by rounding
+INSIDE = 1e-9  # standard deviations: a point closer to its bound, or to the next, is there
+RANK = 1e-15  # of the largest: variances of directions that count
+
+
+class Programme:
+    """min (u - y)^T C^+ (u - y) subject to A u >= h, for many y."""
+
+    def __init__(self, covariance: Array, rows: Array, least: Array) -> None:
+        """covariance: C, (N, N). rows: A, (m, N). least: h, (m,)."""
+        self.covariance, self.rows, self.least = covariance, rows, least
+        self.cross = rows @ covariance  # A C, (m, N)
+        gram = self.cross @ rows.T
+        before = (rows**2) @ np.diag(covariance)
+        own = np.diag(gram)
+        self.moves = own > REPEATED * before
+        scale = np.where(self.moves, own, 1.0) ** -0.5
+        self.scale = np.where(self.moves, scale, 0.0)
+        self.gram = gram * self.scale[:, None] * self.scale
+
+    def solve(self, y: Array) -> Array:  # (n, N)
+        """Each y moved to where the inequalities hold, up to rounding."""
+        slack = y @ self.rows.T - self.least
+        self._check_fixed(y, slack)
+        q = slack * self.scale
+        nu = np.zeros_like(q)
+        for i in np.flatnonzero((q < 0).any(-1)):
+            nu[i] = self._multipliers(q[i])
+        return y + (nu * self.scale) @ self.cross
+
+    def _check_fixed(self, y: Array, slack: Array) -> None:
+        """Rows that nothing moves hold already."""
+        size = np.abs(y).max() + np.sqrt(np.diag(self.covariance).max()) + np.abs(self.least)
+        wrong = ~self.moves & (slack < -FIXED * size)
+        if wrong.any():
+            at = np.unravel_index(np.argmax(wrong), wrong.shape)
+            raise InfeasibleError(
+                "`bounds`, `monotone`: points without variance, or fixed by exact laws, break an "
+                f"inequality by {-slack[at]:.3g} and cannot be moved. Ways out: correct their "
+                "values, give them variance, or give the laws `noise`."
+            )
+
+    def _multipliers(self, q: Array) -> Array:  # (m,)
+        near = NEAR * (1 + np.abs(q).max())
+        active = q < -near
+        for _ in range(GUESSES):
+            nu = self._given(active, q)
+            if nu is None:
+                break
+            left = q + self.gram @ nu
+            new = np.where(active, nu > 0, left < -near)
+            if (new == active).all():
+                return nu
+            active = new
+        return self._by_least_squares(q, near)
+
+    def _given(self, active: NDArray[np.bool_], q: Array) -> Array | None:
+        """Multipliers that make the active rows hold with equality."""
+        nu, at = np.zeros_like(q), np.flatnonzero(active)
+        try:
+            root = np.linalg.cholesky(self.gram[np.ix_(at, at)])
+        except np.linalg.LinAlgError:
+            return None
+        if len(at) and np.diag(root).min() < 1e-6:
+            return None
+        from scipy.linalg import solve_triangular
+
+        half = solve_triangular(root, -q[at], lower=True, check_finite=False)
+        nu[at] = solve_triangular(root, half, lower=True, trans=1, check_finite=False)
+        return nu
+
+    def _directions(self) -> Array:  # (m, R)
+        """A F^T, rows scaled as `gram` is."""
+        if not hasattr(self, "_seen"):
+            std = np.sqrt(np.diag(self.covariance))
+            inverse = np.where(std > 0, 1 / np.where(std > 0, std, 1.0), 0.0)
+            sizes, vectors = np.linalg.eigh(self.covariance * inverse[:, None] * inverse)
+            keep = sizes > RANK * sizes.max()
+            root = std[:, None] * vectors[:, keep] * np.sqrt(sizes[keep])
+            self._seen = (self.scale[:, None] * self.rows) @ root
+        return self._seen
+
+    def _by_least_squares(self, q: Array, near: float) -> Array:
+        from scipy.optimize import nnls
+
+        seen, size = self._directions(), np.abs(q).max()
+        matrix = np.vstack([seen.T, -q / size])  # A F^T z >= -q
+        wanted = np.zeros(len(matrix))
+        wanted[-1] = 1.0
+        found, _ = nnls(matrix, wanted, maxiter=30 * matrix.shape[1])
+        left = wanted[-1] - matrix[-1] @ found
+        nu = found * (size / left) if left > 0 else np.full_like(q, np.nan)
+        again = self._polished(nu > 0, q)
+        for each in (again, nu):
+            if each is not None and (self._worst(each, q) <= near or each is nu):
+                nu = each
+                break
+        worst = self._worst(nu, q)
+        if not worst <= UNMET * (1 + size):
+            raise InfeasibleError(
+                "no field obeys the exact laws and the inequalities together: the best found "
+                f"breaks an inequality by {worst:.3g} of its standard deviations. Ways out: widen "
+                "the `bounds`, correct the values of the laws, or give laws `noise`."
+            )
+        return nu
+
+    def _polished(self, active: NDArray[np.bool_], q: Array) -> Array | None:
+        """The same active rows, solved to rounding; None where some multiplier turns negative."""
+        nu, at = np.zeros_like(q), np.flatnonzero(active)
+        nu[at] = np.linalg.lstsq(self.gram[np.ix_(at, at)], -q[at], rcond=1e-13)[0]
+        return nu if (nu >= 0).all() else None
+
+    def _worst(self, nu: Array, q: Array) -> Any:
+        left = q + self.gram @ nu
+        return np.max(-left[self.moves], initial=0.0) if np.isfinite(left).all() else np.inf
+
+
+def settled_on_face(
+    u: Array,
+    law: tuple[Array, Array],
+    variance: Array,
+    ends: tuple[Array, Array],
+    pairs: Sequence[Array],
+) -> Array:  # (N,)
+    """`u` with what exact rows miss made up for by the least step that keeps to its inequalities.
+
+    law: G and b. ends: bounds. pairs: (i, j) with u_j >= u_i. Points next to a bound go there, and
+    points that are nearly equal move together.
+    """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    near, count, (rows, value) = INSIDE * np.sqrt(variance), len(u), law
+    links = [p[:, u[p[1]] - u[p[0]] <= np.maximum(near[p[0]], near[p[1]])] for p in pairs]
+    i, j = np.concatenate([np.zeros((2, 0), int), *links], 1)
+    _, blocks = connected_components(coo_array((np.ones(len(i)), (i, j)), shape=(count, count)))
+    stuck = variance == 0
+    for end in ends:
+        there = np.abs(u - end) <= near
+        u, stuck = np.where(there, end, u), stuck | there
+    free = ~np.isin(blocks, blocks[stuck])
+    basis = np.zeros((count, blocks.max() + 1))
+    basis[free, blocks[free]] = 1.0
+    spread = np.sqrt(variance @ basis**2)  # of each block
+    size = np.abs(rows) @ np.sqrt(variance)
+    scale = 1 / np.where(size > 0, size, 1.0)
+    seen, missing = (rows @ basis) * spread, value - rows @ u
+    step = np.linalg.lstsq(seen * scale[:, None], missing * scale, rcond=1e-12)[0]
+    return u + basis @ (spread * step)

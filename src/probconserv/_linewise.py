@@ -1,0 +1,375 @@
+"""Independent points given inequalities, where one number for each row of one law decides.
+
+Fields that a law ties are laid side by side as (P, E), P places of E points each, and worked on in
+pieces that stay in the cache: draws, their rows, the mean over the draws.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ._blocks import root_of
+from ._clipped import Clipped, root_of_falling, taken_fields
+from ._errors import InfeasibleError
+from ._inequalities import Limits
+from ._isotonic import Rising, RisingLineByLine, implied
+from ._laws import Rows
+from ._maps import Disjoint, Regions, Sum
+
+CHUNK = 1 << 17  # numbers that are worked on at a time
+CHUNK_CUDA = 1 << 24
+MET = 1e-12  # of its terms: how far a row may be off
+ROUNDED = 1e-14  # of the size of a field: a total beyond its range by less is at its end
+AT_END = 1e-15  # of its terms: a row that is as close to the least it can be is there
+TINY = 1e-290  # below this a variance has no usable inverse
+ROUNDING = 1e-9  # of a spread: how far a fixed value may be out of bounds by rounding
+
+Found = tuple[Tensor, Tensor, Tensor]  # draws (n, *shape), their mean, and the point
+
+
+def suits(rows: Sequence[Rows], limits: Sequence[Limits]) -> bool:
+    """Whether one number for each row decides; rows: those that tie points."""
+    if len(rows) > 1 or any(len(one.slopes) > 1 for one in limits):
+        return False
+    if any(one.slopes and not one.one_range for one in limits):
+        return False
+    if not rows:
+        return True
+    maps = [(m, one) for m, one in zip(rows[0].maps, limits, strict=True) if m is not None]
+    if not any(one.slopes for _, one in maps):
+        return all(isinstance(m, Disjoint) for m, _ in maps)
+    (m, one), *others = maps
+    return not others and isinstance(m, Sum) and -one.slopes[0][0] <= m.dims
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a field is laid out as (P, E): the axis along which it rises comes last."""
+
+    shape: torch.Size
+    dims: int  # last axes that are one place
+    axis: int = -1
+    sign: int = 1  # -1: of falling values the negative ones, which rise
+
+    def flat(self, x: Tensor) -> Tensor:  # (*more, *shape) to (*more, P, E)
+        more, start = x.shape[: x.ndim - len(self.shape)], len(self.shape) - self.dims
+        sizes = math.prod(self.shape[:start]), math.prod(self.shape[start:])
+        return (x.movedim(self.axis, -1) if self.shape else x).reshape(*more, *sizes)
+
+    def back(self, x: Tensor) -> Tensor:
+        sizes = list(self.shape)
+        if not sizes:
+            return x[..., 0, 0]
+        sizes.append(sizes.pop(self.axis))
+        return x.reshape(*x.shape[:-2], *sizes).movedim(-1, self.axis)
+
+
+def draws_of(
+    rows: Sequence[Rows],
+    limits: Sequence[Limits],
+    mean: Sequence[Tensor],
+    variance: Sequence[Tensor],
+    dtypes: Sequence[torch.dtype],
+    n: int,
+    generator: torch.Generator | None,
+) -> list[Found]:
+    """`n` draws of each field, their mean and the point, exactly within the limits."""
+    found: list[Found | None] = [None] * len(mean)
+    tied = [i for i, m in enumerate(rows[0].maps) if m is not None] if rows else []
+    groups = [tied, *([i] for i in range(len(mean)) if i not in tied)]
+    for group in groups:
+        if group:
+            law = rows[0] if group is tied else None
+            own = [limits[i] for i in group]
+            one = Group(law, own, [mean[i] for i in group], [variance[i] for i in group], group)
+            results = one.draws([dtypes[i] for i in group], n, generator)
+            for i, result in zip(group, results, strict=True):
+                found[i] = result
+    return [each for each in found if each is not None]
+
+
+class Group:
+    """Fields side by side, tied by one law or by none."""
+
+    def __init__(
+        self,
+        law: Rows | None,
+        limits: list[Limits],
+        mean: list[Tensor],
+        variance: list[Tensor],
+        numbers: list[int],
+    ) -> None:
+        """numbers: of the fields, among those of the law."""
+        self.law, self.limits = law, limits
+        maps = [None if law is None else law.maps[i] for i in numbers]
+        self.layouts = [
+            _layout(m.shape, g, one) for m, g, one in zip(mean, maps, limits, strict=True)
+        ]
+        self.mean, own = self._side(mean), self._side(variance, signed=False)
+        self.variance = torch.where(own > TINY, own, 0.0)
+        self.slope = limits[0].slopes if len(limits) == 1 else ()
+        self.low, self.high = (self._ends(limits, name) for name in ("low", "high"))
+        self._fix()
+        self.weights: Tensor | None = None
+        self.labels: Tensor | None = None
+        if law is not None:
+            self._read(law, maps)
+
+    def _side(self, given: Sequence[Tensor], signed: bool = True) -> Tensor:  # (P, E)
+        pairs = zip(self.layouts, given, strict=True)
+        flat = [a.flat(x.expand(a.shape)) * (a.sign if signed else 1) for a, x in pairs]
+        return flat[0] if len(flat) == 1 else torch.cat(flat, -1)
+
+    def _ends(self, limits: Sequence[Limits], name: str) -> Tensor:
+        """Bounds, (1, 1) or (P, E); those of falling values change sides."""
+        if len(limits) == 1 and limits[0].one_range:
+            sign = self.layouts[0].sign
+            other = {"low": "high", "high": "low"}[name] if sign < 0 else name
+            return sign * getattr(limits[0], other).reshape(1, 1)
+        return self._side([getattr(one, name) for one in limits])
+
+    def _fix(self) -> None:
+        """Points of no variance stay, and must be where the inequalities let them."""
+        fixed = self.variance == 0
+        if not bool(fixed.any()):
+            return
+        scale = ROUNDING * (self.mean.abs().amax() + self.variance.amax().sqrt())
+        out = fixed & ((self.mean < self.low - scale) | (self.mean > self.high + scale))
+        if bool(out.any()):
+            at = _first(out)
+            ends = [t.expand(out.shape)[at] for t in (self.low, self.high)]
+            raise InfeasibleError(
+                f"`bounds`: a point of no variance, {list(at)} of (place, point), is "
+                f"{float(self.mean[at]):.6g}, outside of {_range(*ends)}, and cannot be moved. "
+                "Ways out: give it variance, correct the value, or bound the others alone."
+            )
+        self.mean = torch.where(fixed, self.mean.clamp(self.low, self.high), self.mean)
+        if self.slope:
+            self._fix_rising(fixed, scale)
+
+    def _fix_rising(self, fixed: Tensor, scale: Tensor) -> None:
+        length = self.layouts[0].shape[self.layouts[0].axis]
+        shape = self.mean.shape
+        lines = [
+            t.expand(shape).reshape(-1, length) for t in (self.low, self.high, fixed, self.mean)
+        ]
+        highest = torch.where(lines[2], lines[3], -torch.inf).cummax(-1).values
+        falls = lines[2] & (lines[3] < highest - scale)
+        if bool(falls.any()):
+            line, at = _first(falls)
+            raise InfeasibleError(
+                f"`monotone`: points of no variance are in the wrong order: point {at} of line "
+                f"{line} is {float(lines[3][line, at]):.6g}, beside {float(highest[line, at]):.6g} "
+                "before it (signs changed where values fall). Give one of them variance, or "
+                "correct it."
+            )
+        lines[3] = torch.where(lines[2], highest, lines[3])
+        low, high = implied(*lines)
+        self.mean, self.low, self.high = (t.reshape(shape) for t in (lines[3], low, high))
+
+    def _read(self, law: Rows, maps: Sequence[object]) -> None:
+        """The rows of the law: weights (1, E) or (P, E), value and noise (P, R)."""
+        weights = []
+        for m, layout in zip(maps, self.layouts, strict=True):
+            assert isinstance(m, Disjoint)
+            alone = m.weights.ndim == m.dims
+            shape = layout.shape[len(layout.shape) - m.dims :] if alone else layout.shape
+            own = Layout(torch.Size(shape), m.dims, layout.axis)
+            weights.append(own.flat(m.weights.expand(shape)) * layout.sign)
+            if isinstance(m, Regions):
+                labels = m.labels.flatten()
+                self.labels = labels if self.labels is None else torch.cat([self.labels, labels])
+        places = max(len(w) for w in weights)
+        self.weights = torch.cat([w.expand(places, -1) for w in weights], -1)
+        count = len(self.mean)
+        rows = law.row_shape([torch.Size(())] * law.first + [self.layouts[0].shape])
+        width = math.prod(rows[len(rows) - len(law.map.row_names) :])
+        if law.present is not None:
+            present = law.present.expand(rows).reshape(count, width)
+            self.weights = self.weights * present[:, :1]
+        self.value = law.value.expand(rows).reshape(count, width)
+        self.noise = law.noise_variance.expand(rows).reshape(count, width)
+        self._check_reach(law, rows)
+
+    def _check_reach(self, law: Rows, shape: Sequence[int]) -> None:
+        """The bounds let every exact row have its value."""
+        g = self.weights
+        assert g is not None
+        fixed = self.variance == 0
+        least = torch.where(g > 0, self.low, self.high)
+        most = torch.where(g > 0, self.high, self.low)
+        ends = []
+        for end in (least, most):
+            terms = torch.where(g == 0, 0.0, g * torch.where(fixed, self.mean, end))
+            ends.append(self._sum(terms))
+        exact, value = self.noise == 0, self.value
+        scale = self._sum((g * self.mean).abs() + g.abs() * root_of(self.variance))
+        self.value = torch.where(exact, value.clamp(*ends), value)
+        beyond = (value - self.value).abs()
+        short = beyond > MET * value.abs() + ROUNDED * scale
+        if bool(short.any()):
+            at = _first(short)
+            index = torch.unravel_index(short.int().argmax(), tuple(shape))
+            raise InfeasibleError(
+                f"{law.name([int(i) for i in index])} is {float(value[at]):.6g}, but within "
+                f"the bounds it can only be {_range(ends[0][at], ends[1][at])}. Ways out: correct "
+                "the value, widen the `bounds`, or give the law `noise`."
+            )
+        for points_at, total in zip((least, most), ends, strict=True):
+            self._snap(points_at, total)
+
+    def _snap(self, points_at: Tensor, total: Tensor) -> None:
+        """Where a row has its least or its largest value, all points are at their bounds."""
+        close = (self.value - total).abs() <= AT_END * (self.value.abs() + total.abs())
+        there = (self.noise == 0) & total.isfinite() & close
+        there = there if self.labels is None else there[:, self.labels]
+        snapped = there & (self.weights != 0) & (self.variance > 0)
+        if bool(snapped.any()) and not self.slope:
+            ends = (torch.where(snapped, points_at, t) for t in (self.low, self.high))
+            self.low, self.high = ends
+
+    def _sum(self, x: Tensor) -> Tensor:  # (P, E) to (P, R)
+        if self.labels is None:
+            return x.sum(-1, keepdim=True)
+        return x.new_zeros(len(x), self.value.shape[-1]).index_add_(-1, self.labels, x)
+
+    def draws(
+        self, dtypes: Sequence[torch.dtype], n: int, generator: torch.Generator | None
+    ) -> list[Found]:
+        places, points = self.mean.shape
+        sizes = [math.prod(a.shape[len(a.shape) - a.dims :]) for a in self.layouts]
+        new = self.mean.new_empty
+        out = [new(n, places, e, dtype=dtype) for e, dtype in zip(sizes, dtypes, strict=True)]
+        mean, point = torch.zeros_like(self.mean), torch.zeros_like(self.mean)
+        most = CHUNK_CUDA if self.mean.is_cuda else CHUNK
+        at_once = max(1, min(n + 1, most // max(points, 1)))
+        step = max(1, most // (at_once * max(points, 1)))
+        std = root_of(self.variance)
+        for start in range(0, places, step):
+            rows = slice(start, start + step)
+            for first in range(0, n + 1, at_once):  # the last is the point
+                count = min(at_once, n + 1 - first)
+                u = self._some(rows, std, count, first + count == n + 1, generator)
+                if first + count == n + 1:
+                    point[rows], count = u[:, -1], count - 1
+                for piece, kept in zip(u[:, :count].split(sizes, -1), out, strict=True):
+                    kept[first : first + count, rows] = piece.movedim(1, 0)
+                mean[rows] += u[:, :count].sum(1) / max(n, 1)
+        mean = torch.where(self.variance == 0, point, mean)
+        return self._results(out, mean, point, sizes, dtypes)
+
+    def _some(
+        self, rows: slice, std: Tensor, n: int, ends: bool, generator: torch.Generator | None
+    ) -> Tensor:  # (k, n, E)
+        """Draws of some places; ends: whether the last is not a draw but the point."""
+        problem = self._problem(rows, std, n, ends, generator)
+        if self.weights is None:
+            return problem.values(problem.noise).to(self.mean.device)
+        u, miss = problem.finished(root_of_falling(problem, problem.start()))
+        wrong = ~(miss <= MET).all(-1)
+        if bool(wrong.any()):
+            u, miss = self._again(problem, wrong, u, miss)
+        if not bool((miss <= MET).all()):
+            assert self.law is not None
+            raise InfeasibleError(
+                f"`{self.law.label}` cannot be met within the inequalities: a row is off by "
+                f"{float(miss.nan_to_num(torch.inf).max()):.2g} of its terms. Ways out: correct "
+                "the value, widen the `bounds`, or give the law `noise`."
+            )
+        return u.to(self.mean.device)
+
+    def _problem(
+        self, rows: slice, std: Tensor, n: int, ends: bool, generator: torch.Generator | None
+    ) -> Clipped:
+        """What is to be solved, at draws of the prior; on the CPU where SciPy works on it."""
+        y = self._normals(rows, n, self.mean.shape[1], ends, generator)
+        y = torch.addcmul(self.mean[rows, None], std[rows, None], y, out=y)
+        low, high = (t[:, None] if len(t) == 1 else t[rows, None] for t in (self.low, self.high))
+        weights = target = noise = y.new_zeros(len(y), 1, 1)
+        if self.weights is not None:
+            weights = self.weights[:, None] if len(self.weights) == 1 else self.weights[rows, None]
+            noise, target = self.noise[rows, None], self.value[rows, None]
+            if bool((noise > 0).any()):
+                eps = self._normals(rows, n, target.shape[-1], ends, generator)
+                target = target - root_of(noise) * eps
+        target, variance = target.expand(len(y), n, -1), self.variance[rows, None]
+        given: dict[str, Any] = {"y": y, "move": variance * weights, "weights": weights}
+        given |= {"low": low, "high": high, "target": target, "noise": noise}
+        if self.slope:
+            given["weight"] = torch.where(variance > 0, 1 / variance, 0.0)
+            near = {name: t.cpu() for name, t in given.items()}
+            return Rising(**near, length=self.layouts[0].shape[self.layouts[0].axis])
+        none = {name: None for name in ("low", "high") if _no_bound(given[name])}
+        return Clipped(**(given | none), labels=self.labels)
+
+    def _again(
+        self, problem: Clipped, wrong: Tensor, u: Tensor, miss: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Rows whose rounding shows: each line alone, and from where the last root left them."""
+        at = wrong.flatten().nonzero()[:, 0]
+        given = taken_fields(problem, at)
+        start: Tensor | None = None
+        for _ in range(3):
+            some = RisingLineByLine(**given) if self.slope else Clipped(**given)
+            start = some.start() if start is None else torch.zeros_like(start)
+            mu = root_of_falling(some, start)
+            new, off = some.finished(mu)
+            if bool((off <= MET).all()):
+                break
+            given["y"] = some.y - some.move * some.spread(mu)
+            given["target"] = some.target + some.noise * mu
+
+        def put(old: Tensor, one: Tensor) -> Tensor:
+            return old.flatten(0, 1).index_copy(0, at, one[:, 0]).reshape(old.shape)
+
+        return put(u, new), put(miss, off)
+
+    def _normals(
+        self, rows: slice, n: int, points: int, ends: bool, generator: torch.Generator | None
+    ) -> Tensor:
+        count = len(range(*rows.indices(len(self.mean))))
+        kind, device = torch.float64, self.mean.device
+        z = torch.randn((count, n, points), generator=generator, dtype=kind, device=device)
+        if ends:
+            z[:, -1] = 0
+        return z
+
+    def _results(
+        self,
+        out: Sequence[Tensor],
+        mean: Tensor,
+        point: Tensor,
+        sizes: Sequence[int],
+        dtypes: Sequence[torch.dtype],
+    ) -> list[Found]:
+        found = []
+        each = mean.split(sizes, -1), point.split(sizes, -1)
+        pieces = zip(self.layouts, self.limits, dtypes, out, *each, strict=True)
+        for layout, limits, dtype, draws, average, one in pieces:
+            for t in (draws, average, one):
+                _ = t.neg_().add_(0.0) if layout.sign < 0 else t  # 0, not -0
+            draws, average, one = (layout.back(t) for t in (draws, average, one))
+            found.append((draws, limits.holding(average).to(dtype), one.to(dtype)))
+        return found
+
+
+def _layout(shape: torch.Size, m: object, limits: Limits) -> Layout:
+    axis, sign = limits.slopes[0] if limits.slopes else (-1, 1)
+    dims = m.dims if isinstance(m, Disjoint) else min(len(shape), max(1, -axis))
+    return Layout(shape, dims, axis, sign)
+
+
+def _no_bound(end: Tensor) -> bool:
+    return end.numel() == 1 and bool(end.isinf())
+
+
+def _first(where: Tensor) -> tuple[int, ...]:
+    return tuple(int(i) for i in torch.unravel_index(where.int().argmax(), where.shape))
+
+
+def _range(low: Tensor, high: Tensor) -> str:
+    return f"from {float(low):.6g} to {float(high):.6g}"

@@ -1,0 +1,206 @@
+"""Values within bounds: independent points and sums of them."""
+
+import numpy as np
+import pytest
+import torch
+from kkt import bounds, distance_from_optimal, everything
+
+import probconserv as pc
+from probconserv.metrics import crps
+
+X = np.linspace(0.0, 1.0, 9)
+pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")  # random fields
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+def random_prior(rng, *shape):
+    mean = rng.normal(size=shape)
+    return pc.Diagonal(mean, 10 ** rng.uniform(-2, 1, shape))
+
+
+def generator():
+    return torch.Generator().manual_seed(0)
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, None), (None, 0.4), (0.0, 0.6), (-X, 1 + X)])
+@pytest.mark.parametrize("signs", [False, True])
+def test_the_point_is_the_nearest_in_the_norm_of_the_prior(rng, low, high, signs):
+    prior, weights = random_prior(rng, 5, 9), 0.1 + rng.random(9)
+    weights = weights * np.where(rng.random(9) < 0.3, -1, 1) if signs else weights
+    inside = np.clip(rng.random((5, 9)), low, high)
+    post = pc.condition(prior, pc.cells(weights, inside @ weights), pc.bounds(low, high), draws=2)
+    for u, y, d in zip(post.point.numpy(), prior.mean.numpy(), prior.variance.numpy(), strict=True):
+        off = distance_from_optimal(u, y, np.diag(d), weights[None], *bounds(9, low, high))
+        assert off < 1e-10
+
+
+def test_a_noisy_sum_pulls_as_its_precision_says(rng):
+    prior, weights, value, noise = random_prior(rng, 4, 9), 0.1 + rng.random(9), rng.random(4), 0.3
+    law = pc.cells(weights, value, noise=noise)
+    post = pc.condition(prior, law, pc.bounds(low=0.0), draws=2)
+    for i in range(4):
+        y, d = prior.mean[i].numpy(), prior.variance[i].numpy()
+        precision = np.diag(1 / d) + np.outer(weights, weights) / noise**2
+        covariance = np.linalg.inv(precision)
+        mean = covariance @ (y / d + weights * value[i] / noise**2)
+        off = distance_from_optimal(
+            post.point[i].numpy(), mean, covariance, None, *bounds(9, low=0.0)
+        )
+        assert off < 1e-9
+
+
+def test_a_thousand_draws_their_mean_and_the_point_obey(rng):
+    prior = random_prior(rng, 3, 9)
+    law = pc.integral(X, [0.3, 1e-3, 0.0])
+    post = pc.condition(prior, law, pc.bounds(0.0, 2.0), draws=1000, generator=generator())
+    u = everything(post)
+    assert u.min() == 0
+    assert u.max() <= 2
+    miss, size = law.residual(u).abs(), law.value.abs() + law.magnitude(u)
+    assert (miss <= 1e-12 * size).all()
+
+
+def test_bounds_hold_exactly_in_float32(rng):
+    prior = pc.Diagonal(torch.tensor(rng.normal(size=(3, 9)), dtype=torch.float32), 1.0)
+    law = pc.integral(X, 0.35)
+    post = pc.condition(prior, law, pc.bounds(0.1, 0.7), draws=50)
+    u = everything(post)
+    assert u.dtype == np.float32
+    assert u.astype(float).min() >= 0.1
+    assert u.astype(float).max() <= 0.7
+    assert law.residual(u).abs().max() < 1e-6
+
+
+def test_bounds_that_nothing_meets_leave_the_plain_posterior(rng):
+    prior = random_prior(rng, 2, 9)
+    laws = pc.integral(X, 1.0, noise=0.5), pc.boundary(left=0.5)
+    post = pc.condition(prior, *laws, pc.bounds(-1e6, 1e6), draws=20_000, generator=generator())
+    plain = pc.condition(prior, *laws)
+    assert torch.allclose(post.point, plain.mean, atol=1e-10)
+    off = (post.mean - plain.mean).abs() / (plain.std + 1e-300)
+    assert off.max() < 0.05
+    assert torch.allclose(post.variance, plain.variance, rtol=0.06, atol=1e-12)
+
+
+def test_without_laws_draws_are_clipped_and_infinite_bounds_are_none():
+    prior = pc.Diagonal(np.zeros(9), 1.0)
+    low = np.where(np.arange(9) < 5, 0.0, -np.inf)
+    post = pc.condition(prior, pc.bounds(low, np.inf), draws=20_000, generator=generator())
+    expected = np.where(np.arange(9) < 5, 1 / np.sqrt(2 * np.pi), 0.0)
+    assert np.allclose(post.mean, expected, atol=0.03)
+    assert post.draws[:, :5].min() == 0
+    assert post.draws[:, 5:].min() < -3
+
+
+def test_regions_times_and_several_axes_of_space(rng):
+    mean = rng.normal(size=(2, 4, 3, 5))
+    prior, labels = pc.Diagonal(mean, 1.0), rng.integers(-1, 3, (3, 5))
+    labels[0, :3] = [0, 1, 2]
+    law = pc.regions(labels, [[1.0, 0.0, 2.0], [0.5, 0.5, 0.5]], times=[1, 3])
+    post = pc.condition(prior, law, pc.bounds(low=0.0), draws=7, generator=generator())
+    u = everything(post)
+    assert u.min() == 0
+    assert law.residual(u).abs().max() < 1e-13
+    assert np.allclose(post.point[:, [0, 2]], mean[:, [0, 2]].clip(0))  # no law at these times
+    assert np.allclose(post.point.numpy()[..., labels < 0], mean[..., labels < 0].clip(0))
+
+
+def test_one_region_alone_is_one_sum(rng):
+    prior = random_prior(rng, 4, 9)
+    first, second = pc.regions(np.zeros(9, int), np.full((4, 1), 1.5)), pc.cells(np.ones(9), 1.5)
+    found = [pc.condition(prior, law, pc.bounds(0.0, 0.9), draws=2) for law in (first, second)]
+    assert torch.allclose(found[0].point, found[1].point, atol=1e-13)
+
+
+def test_a_sum_over_several_fields_of_a_state(rng):
+    state = pc.State(rain=random_prior(rng, 3, 5), snow=random_prior(rng, 3, 4))
+    law = pc.cells({"rain": np.ones(5), "snow": 0.5 * np.ones(4)}, 2.0)
+    limits = pc.bounds(low=0.0, of="rain"), pc.bounds(0.0, 0.8, of="snow")
+    post = pc.condition(state, law, *limits, draws=6, generator=generator())
+    rain, snow = post["rain"], post["snow"]
+    u, v = everything(rain), everything(snow)
+    assert min(u.min(), v.min()) >= 0
+    assert v.max() <= 0.8
+    assert np.allclose(u.sum(-1) + 0.5 * v.sum(-1), 2.0, rtol=1e-13, atol=0)
+    y = np.concatenate([state["rain"].mean[0], state["snow"].mean[0]])
+    d = np.concatenate([state["rain"].variance[0], state["snow"].variance[0]])
+    high = np.where(np.arange(9) < 5, 1e9, 0.8)
+    point = np.concatenate([rain.point[0], snow.point[0]])
+    weights = np.where(np.arange(9) < 5, 1.0, 0.5)
+    limits = bounds(9, 0.0, high)
+    assert distance_from_optimal(point, y, np.diag(d), weights[None], *limits) < 1e-10
+
+
+def test_points_of_no_variance_stay(rng):
+    variance = np.where(np.arange(9) % 3 == 0, 0.0, 1.0)
+    mean = np.abs(rng.normal(size=(2, 9)))
+    post = pc.condition(
+        pc.Diagonal(mean, variance), pc.integral(X, 1.0), pc.bounds(low=0.0), draws=20
+    )
+    assert (everything(post)[..., ::3] == mean[..., ::3]).all()
+
+
+def test_intervals_cover_and_scores_improve_where_the_truth_has_zeros():
+    rng = generator()
+    mean = torch.randn(60, 201, generator=rng, dtype=torch.float64)
+    prior = pc.Diagonal(mean, torch.ones_like(mean))
+    truth = prior.sample(1, rng)[0].clamp_min(0)
+    x = np.linspace(0, 1, 201)
+    law = pc.integral(x, torch.trapezoid(truth, torch.tensor(x)))
+    post = pc.condition(prior, law, pc.bounds(low=0.0), draws=200, generator=rng)
+    low, high = post.interval(0.9)
+    inside, zero = (low <= truth) & (truth <= high), truth == 0
+    assert 0.87 <= inside[~zero].double().mean() <= 0.93
+    assert inside[zero].double().mean() >= 0.87
+    plain = pc.condition(prior, law)
+    before = plain.std * crps((truth - plain.mean) / plain.std)
+    assert post.crps(truth).mean() < 0.7 * before.mean()
+
+
+@pytest.mark.parametrize("total", [0.0, 1e-18, 1e-9, 0.999999, 1.0])
+def test_totals_at_the_ends_of_what_the_bounds_allow(rng, total):
+    prior = random_prior(rng, 3, 9)
+    law = pc.integral(X, total)
+    u = everything(pc.condition(prior, law, pc.bounds(0.0, 1.0), draws=20))
+    assert u.min() >= 0
+    assert u.max() <= 1
+    assert (law.residual(u).abs() <= 1e-12 * (total + law.magnitude(u))).all()
+
+
+def test_scales_that_differ_by_many_orders(rng):
+    for _ in range(20):
+        d = 10 ** rng.uniform(-8, 3, (4, 12)) * 10 ** rng.uniform(-6, 6)
+        prior = pc.Diagonal(rng.normal(size=(4, 12)) * np.sqrt(d.mean()), d)
+        weights = rng.normal(size=12)
+        inside = np.abs(rng.normal(size=(4, 12))) * (rng.random((4, 12)) < 0.5)
+        law = pc.cells(weights, inside @ weights)
+        u = everything(pc.condition(prior, law, pc.bounds(low=0.0), draws=5))
+        assert u.min() >= 0
+        assert (law.residual(u).abs() <= 1e-12 * (law.value.abs() + law.magnitude(u))).all()
+
+
+def test_errors_name_the_bound_the_row_and_the_way_out():
+    prior = pc.Diagonal(np.zeros((2, 9)), 1.0)
+    with pytest.raises(pc.InputError, match="`low`, `high`"):
+        pc.bounds()
+    with pytest.raises(pc.InputError, match="`high` must be numbers, and has NaN"):
+        pc.bounds(high=[0.0, np.nan])
+    with pytest.raises(pc.InputError, match=r"`low` must not be above `high`, but at \[3\]"):
+        pc.condition(prior, pc.bounds(0.0, np.where(np.arange(9) == 3, -1.0, 1.0)))
+    with pytest.raises(pc.InputError, match="`low` must not be inf"):
+        pc.condition(prior, pc.bounds(low=np.inf))
+    with pytest.raises(pc.InputError, match="`low` of shape"):
+        pc.condition(prior, pc.bounds(low=np.zeros(4)))
+    with pytest.raises(pc.InfeasibleError, match=r"`integral` at \[1\] is 3.*from 0 to 2"):
+        pc.condition(prior, pc.integral(X, [1.0, 3.0]), pc.bounds(0.0, 2.0))
+    fixed = pc.Diagonal(np.full((2, 9), -1.0), np.where(np.arange(9) == 4, 0.0, 1.0))
+    with pytest.raises(pc.InfeasibleError, match=r"no variance.*is -1, outside of from 0 to inf"):
+        pc.condition(fixed, pc.bounds(low=0.0))
+    with pytest.raises(pc.InputError, match="`of`: `bounds` speaks of 'v'"):
+        pc.condition(pc.State(u=prior, w=prior), pc.bounds(low=0.0, of="v"))
+    with pytest.raises(pc.InputError, match="`draws` must be at least 2"):
+        pc.condition(prior, pc.bounds(low=0.0), draws=1)
