@@ -61,7 +61,16 @@ GOOD = {
     "boundary": (pc.boundary, {"left": 1.0, "right": [1.0, 2.0], "noise": 0.1, "of": ""}),
     "periodic": (pc.periodic, {"noise": 0.1, "of": ""}),
     "initial": (pc.initial, {"values": X, "noise": 0.1, "space_dims": 1, "of": ""}),
-    "bounds": (pc.bounds, {"low": 0.0, "high": X, "of": ""}),
+    "bounds": (pc.bounds, {"low": 0.0, "high": X, "truncated": False, "of": ""}),
+    "law": (
+        pc.law,
+        {"function": lambda u: u.sum(), "value": 1.0, "noise": 0.1, "batch_dims": 0, "of": ""}
+        | {"label": "sum"},
+    ),
+    "condition on a law that is not linear": (
+        pc.condition,
+        {"field": FIELD, "laws": pc.law(lambda u: u.square().mean(), 80.0)},
+    ),
     "monotone": (pc.monotone, {"decreasing": False, "axis": -1, "of": ""}),
     "condition within bounds": (
         pc.condition,
@@ -227,6 +236,11 @@ def test_every_public_function_is_thrown_at():
         "Posterior",
         "StatePosterior",
         "StateDraws",
+        "Truncated",
+        "NonlinearLaw",
+        "NonlinearPosterior",
+        "NonlinearStatePosterior",
+        "LinearisationError",
         "Diagnosis",
         "Scores",
         "FrontPosition",

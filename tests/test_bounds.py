@@ -204,3 +204,46 @@ def test_errors_name_the_bound_the_row_and_the_way_out():
         pc.condition(pc.State(u=prior, w=prior), pc.bounds(low=0.0, of="v"))
     with pytest.raises(pc.InputError, match="`draws` must be at least 2"):
         pc.condition(prior, pc.bounds(low=0.0), draws=1)
+
+
+def cut(*shape, seed=0, **how):
+    x = torch.linspace(0.0, 1.0, shape[-1], dtype=torch.float64)
+    mean = 0.3 + 0.5 * torch.randn(
+        *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
+    law = pc.integral(x, 0.6)
+    inside = pc.bounds(low=0.0, truncated=True)
+    return law, pc.condition(pc.Diagonal(mean, 0.2), law, inside, generator=generator(), **how)
+
+
+def test_truncated_points_obey_law_and_bounds_in_mean_point_and_draws():
+    law, post = cut(2, 60, draws=40)
+    for u in (post.mean, post.point, *post.draws, *post.sample(3, generator())):
+        assert law.residual(u).abs().max() < 1e-14
+        assert u.min() >= 0
+
+
+def test_moments_and_quantiles_of_truncated_points_are_those_of_their_draws():
+    _, post = cut(1, 40, draws=6000)
+    draws = pc.Draws(post.draws)
+    assert ((draws.mean - post.mean) / post.std).abs().max() < 4.5 / 6000**0.5
+    assert (draws.std / post.std - 1).abs().max() < 4.5 / 3000**0.5
+    for share in (0.1, 0.5, 0.9):
+        below = (post.draws <= post.quantile(share)).double().mean(0)
+        assert (below - share).abs().max() < 4.5 * (share * (1 - share) / 6000) ** 0.5
+
+
+def test_truncated_points_are_indexed_and_saved(tmp_path):
+    _, post = cut(2, 30, draws=5)
+    post.save(tmp_path / "cut.safetensors")
+    kept = pc.Draws.load(tmp_path / "cut.safetensors")
+    assert torch.equal(kept[1].interval(0.9)[0], post.interval(0.9)[0][1])
+    assert torch.equal(kept[1].variance, post.variance[1])
+
+
+@pytest.mark.parametrize(
+    "more", [(), (pc.boundary(left=0.0),), (pc.cells([1.0, 1.0, 1.0], 1.0), pc.monotone())]
+)
+def test_truncated_bounds_need_one_law_on_sums(more):
+    with pytest.raises(pc.InputError, match="`truncated`"):
+        pc.condition(pc.Diagonal([1.0, 2.0, 3.0], 1.0), pc.bounds(low=0.0, truncated=True), *more)

@@ -19,6 +19,7 @@ from ._builders import smoothness as smoothness
 from ._condition import audit as audit
 from ._condition import condition as condition
 from ._condition import project as project
+from ._constrained import Truncated as Truncated
 from ._convert import as_field as as_field
 from ._dense import Dense as Dense
 from ._diagnose import Diagnosis as Diagnosis

@@ -18,14 +18,15 @@ from ._covariances import Independent, shared_axes
 from ._draws import Draws, StateDraws
 from ._errors import InputError
 from ._fields import Diagonal, Field
-from ._inequalities import Inequality, limits_of
+from ._inequalities import Bounds, Inequality, Limits, limits_of
 from ._laws import Fields, Law, Rows
-from ._maps import Select
+from ._maps import Select, Sum
 from ._mixture import Mixture
 from ._posterior import Posterior, StatePosterior
 from ._shrinkage import shrunk
 from ._stages import Points
 from ._state import State, covariance_of
+from ._truncated import Tilted, tilted
 
 Found = list[tuple[Tensor, Tensor, Tensor]]  # draws, their mean, the point, of each field
 
@@ -84,6 +85,46 @@ def _at_points(
     return _general.placed(points, mean), left
 
 
+class Truncated(Draws):
+    """Independent points that cannot lie outside of their bounds, given one law.
+
+    Mean, variance and quantiles come in closed form and are right to 1e-4 standard deviations for
+    200 points in a row of the law, to 1e-2 for 10. Draws are exact, and so is the law in each.
+    """
+
+    def __init__(
+        self,
+        law: Tilted,
+        limits: Limits,
+        dtype: torch.dtype,
+        shape: torch.Size,
+        point: Tensor,
+        n: int,
+        generator: torch.Generator | None,
+    ) -> None:
+        self._law, self._low, self._high = law, limits.low.expand(shape), limits.high.expand(shape)
+        self.event_dims, self.point = len(shape) - law.mean.ndim + 1, point.to(dtype)
+        self.draws = self._shaped(law.draw(n, generator)).to(dtype)
+        self._mean = self._shaped(law.mean).to(dtype)
+
+    def _shaped(self, x: Tensor) -> Tensor:
+        """(*more, *places, M) as the field, within the bounds."""
+        own = self._low.shape[self._low.ndim - self.event_dims :]
+        return x.unflatten(-1, own).clamp(self._low, self._high)
+
+    @property
+    def variance(self) -> Tensor:  # type: ignore[override]
+        own = self.shape[len(self.shape) - self.event_dims :]
+        return self._law.variance.unflatten(-1, own).to(self.dtype)
+
+    def _quantiles(self, *shares: float) -> list[Tensor]:
+        return [self._shaped(self._law.quantile(p)).to(self.dtype) for p in shares]
+
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        """`n` new draws, on a new axis 0."""
+        return self._shaped(self._law.draw(n, generator)).to(self.dtype)
+
+
 def condition_within(
     field: Field | State,
     laws: Sequence[Law],
@@ -100,6 +141,8 @@ def condition_within(
         given = prior.parts, prior.names, prior.shared
     else:
         given = (prior,), ("",), False
+    if any(isinstance(one, Bounds) and one.truncated for one in inequalities):
+        return _truncated(prior, laws, before, inequalities, n, generator)
     found, lead = constrained(*given, laws, before, inequalities, n, generator)
     points = tuple(point.double() for _, _, point in found)
     warn_if_far(None, points, tuple(each.mean.double() for each in given[0]), given[0])
@@ -108,6 +151,39 @@ def condition_within(
         for draws, mean, point in found
     )
     return StateDraws(prior.names, parts) if isinstance(prior, State) else parts[0]
+
+
+@torch.no_grad()
+def _truncated(
+    prior: Field | State,
+    laws: Sequence[Law],
+    before: tuple[Rows, ...],
+    inequalities: Sequence[Inequality],
+    n: int,
+    generator: torch.Generator | None,
+) -> Truncated:
+    """Independent points that cannot lie outside of their bounds, given one law."""
+    alone = isinstance(prior, Diagonal) and len(laws) + len(before) == 1
+    if not isinstance(prior, Diagonal) or not alone or len(inequalities) > 1:
+        raise InputError(
+            "`truncated` bounds take a `Diagonal` field and one law beside them. Leave `truncated` "
+            "out for other fields, several laws, or `monotone`."
+        )
+    rows = before[0] if before else laws[0].to(prior.device).on(("",), [prior.shape])
+    if not isinstance(rows.map, Sum) or not rows.map.dims:
+        raise InputError(
+            f"`truncated` bounds take a law on sums, `integral` or `cells`, not `{rows.label}`."
+        )
+    ((_, _, point),), _ = constrained((prior,), ("",), False, laws, before, inequalities, 0, None)
+    shape, dims, dtype = prior.shape, rows.map.dims, _dtype(prior)
+    (limits,) = limits_of(inequalities, ("",), [shape], [dtype], prior.device)
+    present = 1.0 if rows.present is None else rows.present[(..., *[None] * dims)]
+    weights = rows.map.weights * present
+    points = (prior.mean.double(), prior.variance.double(), limits.low, limits.high, weights)
+    own = [t.expand(shape).flatten(-dims) for t in points]
+    places = shape[: len(shape) - dims]
+    law = tilted(*own, *(t.expand(places) for t in (rows.value, rows.noise_variance)))
+    return Truncated(law, limits, dtype, shape, point, n, generator)
 
 
 def mixture_within(

@@ -44,9 +44,11 @@ class Inequality:
 class Bounds(Inequality):
     """low <= u <= high; None stands for no bound."""
 
-    def __init__(self, low: Tensor | None, high: Tensor | None, of: str) -> None:
+    def __init__(
+        self, low: Tensor | None, high: Tensor | None, of: str, truncated: bool = False
+    ) -> None:
         super().__init__("bounds", of)
-        self.low, self.high = low, high
+        self.low, self.high, self.truncated = low, high, truncated
 
 
 class Monotone(Inequality):
@@ -57,7 +59,12 @@ class Monotone(Inequality):
         self.decreasing, self.axis = decreasing, axis
 
 
-def bounds(low: ArrayLike | None = None, high: ArrayLike | None = None, of: str = "") -> Inequality:
+def bounds(
+    low: ArrayLike | None = None,
+    high: ArrayLike | None = None,
+    truncated: bool = False,
+    of: str = "",
+) -> Inequality:
     """No value lies below `low` or above `high`.
 
     Parameters
@@ -65,6 +72,10 @@ def bounds(low: ArrayLike | None = None, high: ArrayLike | None = None, of: str 
     low, high
         One of them or both: numbers, or arrays that broadcast to the field. Infinite ones are no
         bound.
+    truncated
+        What lies outside is impossible, so that no value is exactly at a bound: the Gaussian cut
+        off there. For a `Diagonal` field and one law, `integral` or `cells`. Otherwise a draw that
+        lies outside is moved to the bounds, and values at a bound are common.
     of
         The name of the field, in a state of several.
 
@@ -80,7 +91,9 @@ def bounds(low: ArrayLike | None = None, high: ArrayLike | None = None, of: str 
     ends = {name: _end(name, x) for name, x in given.items() if x is not None}
     if not ends:
         raise InputError("`low`, `high`: `bounds` needs one of them or both.")
-    return Bounds(ends.get("low"), ends.get("high"), of)
+    if not isinstance(truncated, bool):
+        raise InputError(f"`truncated` must be True or False, got {truncated!r}.")
+    return Bounds(ends.get("low"), ends.get("high"), of, truncated)
 
 
 def monotone(decreasing: bool = False, axis: int = -1, of: str = "") -> Inequality:

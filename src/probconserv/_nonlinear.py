@@ -265,10 +265,10 @@ class Curved(Node):
             return work(*(u.clone() for u in flat))  # what a function changes in place is its own
         except InputError:
             raise
-        except (RuntimeError, TypeError, ValueError, IndexError, KeyError) as error:
+        except Exception as error:  # a user's function may raise anything
             sizes = " and ".join(str(tuple(u.shape[1:])) for u in flat)
             raise InputError(
-                f"`function` of `{self.label}` failed on a solution of shape {sizes}: {error} "
+                f"`function` of `{self.label}` failed on a solution of shape {sizes}: {type(error).__name__}: {error}. "
                 "It must be made of torch operations that `torch.vmap` maps over a batch, and "
                 "`batch_dims` must say how many first axes it does not see."
             ) from error
