@@ -268,7 +268,8 @@ class Curved(Node):
         except Exception as error:  # a user's function may raise anything
             sizes = " and ".join(str(tuple(u.shape[1:])) for u in flat)
             raise InputError(
-                f"`function` of `{self.label}` failed on a solution of shape {sizes}: {type(error).__name__}: {error}. "
+                f"`function` of `{self.label}` failed on a solution of shape {sizes}: "
+                f"{type(error).__name__}: {error}. "
                 "It must be made of torch operations that `torch.vmap` maps over a batch, and "
                 "`batch_dims` must say how many first axes it does not see."
             ) from error
