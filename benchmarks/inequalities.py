@@ -71,12 +71,17 @@ def scores(functions: int = 2) -> None:
     at_0, above = inside[zero].double().mean(), inside[~zero].double().mean()
     ours = post.crps(truth).mean()
     before = (plain.std * crps((truth - plain.mean) / plain.std)).mean()
+    cut = pc.bounds(low=0.0, truncated=True)
+    some, of_some = pc.Diagonal(mean[0, :50], 1.0), pc.integral(x, law.value[0, :50])
+    truncated = pc.condition(some, of_some, cut, draws=DRAWS, generator=rng)
+    other = truncated.crps(truth[0, :50]).mean() / post[0].crps(truth[0])[:50].mean()
     print("| score | |")
     print("|---|---|")
     print(f"| truth at 0 | {100 * zero.double().mean():.1f} % |")
     print(f"| in the interval of 90 %, truth above 0 | {100 * above:.1f} % |")
     print(f"| in the interval of 90 %, truth at 0 | {100 * at_0:.1f} % |")
     print(f"| CRPS / that of the plain update | {ours / before:.3f} |")
+    print(f"| CRPS of truncated bounds / that | {float(other):.3f} |")
 
 
 if __name__ == "__main__":

@@ -15,12 +15,19 @@ def normal_draws(n=4000, shape=(3, 5), seed=0):
 def test_moments_and_quantiles_are_those_of_the_draws():
     draws = normal_draws(101)
     field = pc.Draws(draws)
-    ends = np.quantile(draws.numpy(), [0.05, 0.95], axis=0)
+    ends = np.quantile(draws.numpy(), [0.05, 0.95], axis=0, method="weibull")
     assert torch.equal(field.mean, draws.mean(0))
     assert torch.equal(field.variance, draws.var(0))
     for found, wanted in zip(field.interval(0.9), ends, strict=True):
         assert np.allclose(found, wanted, rtol=1e-14, atol=1e-15)
     assert torch.equal(field.quantile(0.5), draws.median(0).values)
+
+
+def test_an_interval_of_few_draws_holds_a_new_one_as_often_as_it_says():
+    draws = normal_draws(21, (100, 300))
+    low, high = pc.Draws(draws[:20]).interval(0.8)
+    inside = ((low <= draws[20]) & (draws[20] <= high)).double().mean()
+    assert abs(float(inside) - 0.8) < 0.01
 
 
 def test_the_covariance_is_that_of_the_draws():
@@ -31,10 +38,10 @@ def test_the_covariance_is_that_of_the_draws():
 
 
 def test_scores_of_normal_draws_are_those_of_the_normal():
-    draws, truth = normal_draws(20_000, (2, 4)), torch.full((2, 4), 0.7, dtype=torch.float64)
+    draws, truth = normal_draws(10_000, (2, 4)), torch.full((2, 4), 0.7, dtype=torch.float64)
     scores = pc.evaluate(pc.Draws(draws), truth)
-    exact = pc.evaluate(pc.Diagonal(torch.zeros_like(truth), 1.0), truth, samples=20_000)
-    for name, near in {"CRPS": 0.01, "LL": 0.02, "MSE": 0.02, "energy": 0.02}.items():
+    exact = pc.evaluate(pc.Diagonal(torch.zeros_like(truth), 1.0), truth, samples=5_000)
+    for name, near in {"CRPS": 0.02, "LL": 0.03, "MSE": 0.04, "energy": 0.04}.items():
         assert torch.allclose(getattr(scores, name), getattr(exact, name), atol=near), name
     assert bool((scores.coverage_90 == 1).all())
     assert bool((scores.coverage_50 == 0).all())

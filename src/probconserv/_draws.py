@@ -31,7 +31,7 @@ class Draws(Field):
     Examples
     --------
     >>> Draws([[0.0, 1.0], [0.0, 3.0]]).interval(0.5)
-    (tensor([0.0000, 1.5000], dtype=torch.float64), tensor([0.0000, 2.5000], dtype=torch.float64))
+    (tensor([0., 1.], dtype=torch.float64), tensor([0., 3.], dtype=torch.float64))
     """
 
     stacked = ("draws",)
@@ -102,8 +102,12 @@ class Draws(Field):
         return self._quantiles(check_level(p, "p"))[0]
 
     def _quantiles(self, *shares: float) -> list[Tensor]:
-        """Linear between the sorted draws, as NumPy does it."""
-        places = torch.tensor(shares, dtype=torch.float64) * (len(self.draws) - 1)
+        """Linear between the sorted draws; n of them cut the probability into n + 1 equal shares.
+
+        So a central interval holds a new draw as often as it says, however few draws there are.
+        """
+        count = len(self.draws)
+        places = (torch.tensor(shares, dtype=torch.float64) * (count + 1) - 1).clamp(0, count - 1)
         found: list[list[Tensor]] = [[] for _ in shares]
         flat = self.draws.flatten(1)
         for part in flat.split(max(1, CHUNK // len(flat)), 1):
