@@ -10,7 +10,7 @@ import probconserv as pc
 from probconserv import figures
 
 TEST, STEPS = 3_000_000, 50  # the seed of fields that no network saw
-networks, truth = load(), solved(drawn(TEST, 16), STEPS)  # (16, 51, 32, 32)
+networks, truth = load(), solved(drawn(TEST, 8), STEPS)  # (8, 51, 32, 32)
 start = truth[:, 0]
 
 
@@ -29,7 +29,7 @@ for name, laws in zip(runs, ((), (mean,), (mean, kept)), strict=True):
         after = pc.condition(before, *laws).point if laws else before.mean
         runs[name] = torch.cat([runs[name], after[:, None]], 1)
 
-print(f"{STEPS} steps of 16 fields; worst drift of the mean, of E and of Z after the last")
+print(f"{STEPS} steps of 8 fields; worst drift of the mean, of E and of Z after the last")
 for name, w in {"truth": truth, **runs}.items():
     print(line(name, w, truth))
 Path("out").mkdir(exist_ok=True)

@@ -11,6 +11,7 @@ MODELS = README.parent / "docs" / "models.md"
 METHOD = README.parent / "docs" / "method.md"
 FILES = README.parent / "docs" / "files.md"
 CELLS = README.parent / "docs" / "cells.md"
+NONLINEAR = README.parent / "docs" / "nonlinear.md"
 SOLVER = README.parent / "docs" / "finite_volumes.md"
 
 
@@ -94,3 +95,12 @@ def test_the_page_on_a_solver_moves_its_pulse():
     assert count == 1
     at = names["middle"][names["post"].mean[-1].argmax()]
     assert float(at) == pytest.approx(0.3 + 0.4, abs=0.005)
+
+
+def test_the_page_on_laws_that_are_not_linear_keeps_them():
+    count, names = run(NONLINEAR)
+    assert count == 1
+    assert names["energy"].residual(names["post"].point).abs().max() < 1e-12
+    assert names["mass"].residual(names["post"]["h"]).abs().max() < 1e-12
+    assert names["draws"].draws.min() >= 0
+    assert names["total"].residual(names["draws"].mean).abs().max() < 1e-12
