@@ -348,5 +348,5 @@ def check_laws(laws: Sequence[Any]) -> None:
 def check_law(law: Any, name: str = "law") -> None:
     if not isinstance(law, Law):
         raise InputError(
-            f"`{name}` must be a law such as `integral(x, total)`; got {type(law).__name__}."
+            f"`{name}` must be a linear law such as `integral(x, total)`; got {type(law).__name__}."
         )

@@ -16,6 +16,7 @@ from ._draws import Draws
 from ._errors import DegenerateError, InputError
 from ._fields import Field
 from ._laws import Law, check_law
+from ._nonlinear import NonlinearLaw
 
 LEVELS = (0.5, 0.9, 0.99)
 EXACT = 1e-12  # a conservation error below this is none
@@ -81,7 +82,7 @@ class Scores:
 def evaluate(
     field: Prediction,
     truth: ArrayLike,
-    law: Law | None = None,
+    law: Law | NonlinearLaw | None = None,
     samples: int = 100,
     generator: torch.Generator | None = None,
     space_dims: int | None = None,
@@ -90,8 +91,8 @@ def evaluate(
 
     field: any that `condition` takes, (*batch, T, M). truth: u, broadcast to the field.
     law: whose error is CE; the field need not have been conditioned on it. samples:
-    of the field, for the energy score. space_dims: how many last axes are space, as many as the law
-    reads if that is not given.
+    of the field, for the energy score. space_dims: how many last axes are space, as many as a linear
+    law reads if that is not given.
 
     >>> from probconserv import Diagonal, integral
     >>> law = integral([0.0, 1.0, 2.0], 2.0)
@@ -100,10 +101,10 @@ def evaluate(
     (tensor([0.5000], dtype=torch.float64), tensor([0.0833], dtype=torch.float64))
     """
     field = as_field(field)
-    if law is not None:
+    if law is not None and not isinstance(law, NonlinearLaw):
         check_law(law)
     if space_dims is None:
-        space_dims = 1 if law is None else law.space_dims
+        space_dims = law.space_dims if isinstance(law, Law) else 1
     if not isinstance(space_dims, Integral) or not 0 < space_dims < len(field.shape):
         raise InputError(
             f"`space_dims` must leave an axis of time before it, so be from 1 to "
