@@ -91,8 +91,8 @@ def evaluate(
 
     field: any that `condition` takes, (*batch, T, M). truth: u, broadcast to the field.
     law: whose error is CE; the field need not have been conditioned on it. samples:
-    of the field, for the energy score. space_dims: how many last axes are space, as many as a linear
-    law reads if that is not given.
+    of the field, for the energy score. space_dims: how many last axes are space; if it is not
+    given, as many as a linear law reads, else 1.
 
     >>> from probconserv import Diagonal, integral
     >>> law = integral([0.0, 1.0, 2.0], 2.0)
