@@ -6,7 +6,7 @@ from oracle import KINDS, LAWS, exact_residual, field_of, laws_of, normal, unifo
 from runs import Killed, killed_after, weights
 
 import probconserv as pc
-from probconserv import _engine, _tridiagonal
+from probconserv import _engine, _linearised, _tridiagonal
 from probconserv.data import Stream, draw
 from probconserv.models import AttentiveNeuralProcess
 from probconserv.paper import reproduce
@@ -72,6 +72,42 @@ def test_budgets_of_cells_are_the_same_on_cuda(way, mesh, rng, monkeypatch):
             torch.testing.assert_close(there[name].variance.cpu(), here[name].variance)
     draws = there.sample(3, torch.Generator("cuda").manual_seed(0))
     assert float(law.residual(draws).abs().max()) < 1.0  # ten times the noise
+
+
+@pytest.mark.parametrize("most", [1024, 0])
+def test_laws_that_are_not_linear_are_the_same_on_cuda(most, rng, monkeypatch):
+    monkeypatch.setattr(_linearised, "MOST_DENSE", most)
+    field = pc.Diagonal(1 + 0.1 * normal(*SHAPE, rng=rng), 0.1 + 0.1 * uniform(*SHAPE, rng=rng))
+    laws = pc.law(lambda u: u.square().sum(), 7.5, batch_dims=1), pc.cells([1.0] * 7, 7.1)
+    here = pc.condition(field, *laws)
+    there = pc.condition(field.to("cuda"), *laws)
+    torch.testing.assert_close(there.point.cpu(), here.point, rtol=1e-7, atol=1e-9)
+    draws = there.sample(5, torch.Generator("cuda").manual_seed(1))
+    assert max(float(laws[0].residual(u).abs().max()) for u in draws) < 1e-10
+
+
+INSIDE = {
+    "bounds": (pc.bounds(0.9, 1.1),),
+    "falling": (pc.monotone(decreasing=True),),
+    "both": (pc.bounds(0.9), pc.monotone()),
+    "general": (
+        pc.bounds(0.9),
+        pc.boundary(left=0.95, noise=0.1),
+        pc.smoothness(range(7), [1.0] * 7, 0.5),
+    ),
+    "truncated": (pc.bounds(0.9, truncated=True),),
+}
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_inequalities_are_the_same_on_cuda(name, rng):
+    field, law = pc.Diagonal(1 + 0.1 * normal(*SHAPE, rng=rng), 0.01), pc.cells([1.0] * 7, 7.0)
+    here = pc.condition(field, law, *INSIDE[name], draws=3)
+    own = torch.Generator("cuda").manual_seed(1)
+    there = pc.condition(field.to("cuda"), law, *INSIDE[name], draws=3, generator=own)
+    assert there.draws.is_cuda
+    torch.testing.assert_close(there.point.cpu(), here.point, rtol=1e-9, atol=1e-9)
+    assert max(float(law.residual(u).abs().max()) for u in there.draws) < 1e-12
 
 
 def test_fronts_on_cuda(rng):

@@ -116,7 +116,8 @@ class Problem(Node):
         if self.is_dense:
             misses = [_product(m, u) for m in self.matrix]
         else:
-            misses = [rows.apply(fields).flatten(1) for rows in self.linear]
+            pairs = zip(self.linear, self.counts, strict=False)
+            misses = [rows.apply(fields).reshape(len(u), count) for rows, count in pairs]
         for curved in self.curved:
             if self.is_dense:
                 found, back = curved.pulled(fields)
