@@ -27,7 +27,7 @@ LIMIT = 100  # steps
 SHORTEST = 2.0**-30  # share of a step
 LOWER = 1e-4  # share of the expected decrease that a step must bring
 ROUNDING = 64 * torch.finfo(torch.float64).eps
-SOON = 4  # steps after which the second derivative is used
+SOON, LATER = 4, 20  # steps after which the second derivative is used, for few rows and for many
 INNER = 50  # products with the second derivative in one step
 CLOSE, CLOSER = 1e-2, 1e-12  # to which these solve: for a step, for a gradient
 
@@ -64,7 +64,7 @@ def most_probable(given: Problem, name: str = "solution", first: int = 0) -> Ten
         _check_movable(step, terms, *where)
         weights = torch.where(problem.exact, torch.maximum(2 * multiplier.abs(), weights), 0.0)
         slack = MET * (weights * terms).sum(-1)
-        if number >= SOON and problem.is_dense:
+        if number >= (SOON if problem.is_dense else LATER):
             there = _newton(step, a, there, multiplier)
         look, a, stuck = _searched(step, a, there, weights, slack, done)
         u = look.u
