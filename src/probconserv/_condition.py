@@ -146,7 +146,7 @@ def condition(
     if isinstance(field, Mixture):
         return _condition_mixture(field, laws)
     if isinstance(field, Posterior):
-        if len(field._solved.mean) > 1:
+        if len(field._of_state) > 1:
             raise InputError("`field` is one of a state: condition the state instead.")
         return Posterior(
             field.prior, solved((field.prior,), ("",), False, laws, field._solved.laws)
@@ -176,9 +176,16 @@ def _condition_curved(
         prior, rows = field.prior, field._solved.laws
     else:
         prior = _own(field)
+    if isinstance(field, Posterior) and len(field._of_state) > 1:
+        raise InputError("`field` is one of a state: condition the state instead.")
     state = isinstance(prior, State)
     fields, names = (prior.parts, prior.names) if state else ((prior,), ("",))
     means = tuple(each.mean.double() for each in fields)
+    if not check.concrete(*means):
+        raise InputError(
+            "`laws` that are not linear are met by steps that look at values: not inside "
+            "`torch.func` transforms, nor compiled. Give the fields a batch axis instead."
+        )
     shapes, place = [u.shape for u in means], means[0].device
     rows = (*rows, *(law.to(place).on(names, shapes) for law in laws))
     curved = (*curved, *(law.on(names, means) for law in given))

@@ -12,6 +12,7 @@ is bent back to the law, then shortened. Where steps do not shrink fast, the sec
 the laws is added. Sigma^-1 is never needed: u - mu = Sigma a, and a is kept.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -25,6 +26,8 @@ MET = 1e-12  # of |b| + |J| |u|: what an exact row may miss
 STATIONARY = 1e-7  # of the way from the prior: the longest step that is left
 LIMIT = 100  # steps
 SHORTEST = 2.0**-30  # share of a step
+TURN = 0.5  # of a step: what it may be bent by
+KICK, SEED = 0.3, 1  # standard deviations by which a saddle is left, in a direction drawn from this
 LOWER = 1e-4  # share of the expected decrease that a step must bring
 ROUNDING = 64 * torch.finfo(torch.float64).eps
 SOON, LATER = 4, 20  # steps after which the second derivative is used, for few rows and for many
@@ -43,62 +46,96 @@ def most_probable(given: Problem, name: str = "solution", first: int = 0) -> Ten
     a, left = torch.zeros_like(u), torch.arange(len(u), device=u.device)
     done, weights = torch.zeros_like(left, dtype=torch.bool), torch.zeros_like(problem.value)
     look = problem.look(u)
-    for number in range(LIMIT):
+    for number in range(LIMIT if len(u) else 0):
         step = problem.step(look)
         where = f"{name} {{}}", left + first, number
         _check_defined(step, *where)
-        multiplier, there = step.solved()
+        multiplier, change = step.solved(a)
         terms = step.terms()
-        now = _arrived(step, a, there, terms) & ~done
+        now = _arrived(step, a, change, terms) & ~done
+        kick = _off_the_top(step, multiplier, now)
+        now = now & (kick == 0).all(-1)
         found[left[now]] = u[now]
         done = done | now
         if bool(done.all()):
             return found
         if 2 * int(done.sum()) > len(done):  # go on with the others alone
             keep = (~done).nonzero()[:, 0]
-            parts = left, u, a, there, multiplier, terms, weights, done
-            left, u, a, there, multiplier, terms, weights, done = (x[keep] for x in parts)
+            parts = left, u, a, change, multiplier, terms, weights, done, kick
+            left, u, a, change, multiplier, terms, weights, done, kick = (x[keep] for x in parts)
             problem = problem.some(keep)
             step = problem.step(problem.look(u))
             where = where[0], left + first, number
         _check_movable(step, terms, *where)
-        weights = torch.where(problem.exact, torch.maximum(2 * multiplier.abs(), weights), 0.0)
-        slack = MET * (weights * terms).sum(-1)
+        least = 2 * multiplier.abs()
+        weights = torch.where(problem.exact, torch.maximum(least, (least + weights) / 2), 0.0)
+        slack = ((MET * weights + _rounded(step)) * terms).sum(-1)
         if number >= (SOON if problem.is_dense else LATER):
-            there = _newton(step, a, there, multiplier)
-        look, a, stuck = _searched(step, a, there, weights, slack, done)
+            change = _newton(step, change, multiplier)
+        still = done | (kick != 0).any(-1)
+        look, a, stuck = _searched(step, a, change, weights, slack, still)
+        if bool(kick.any()):
+            a, look = a + kick, problem.look(look.u + problem.times(kick))
         u = look.u
         if bool(stuck.any()):
             raise InfeasibleError(_explained(step, stuck, *where))
+    if not len(u):
+        return found
     raise InfeasibleError(_explained(problem.step(look), ~done, *where))
 
 
-def _arrived(step: Step, a: Tensor, there: Tensor, terms: Tensor) -> Tensor:  # (P,)
+def _arrived(step: Step, a: Tensor, change: Tensor, terms: Tensor) -> Tensor:  # (P,)
     """Whether u is feasible, and the step from it is next to nothing."""
-    problem, u = step.problem, step.look.u
-    new = problem.away(there)
+    problem = step.problem
     feasible = ((step.look.misses.abs() <= MET * terms) | ~problem.exact).all(-1)
-    length, reach = _dot(there - a, new - u).abs(), _dot(there, new - problem.mean).abs()
-    floor = (ROUNDING * problem.size(u)).square()
+    length, reach = (_dot(x, problem.times(x)).abs() for x in (change, a + change))
+    floor = (ROUNDING * problem.size(step.look.u)).square()
     return feasible & (length <= STATIONARY**2 * reach + floor)
 
 
-def _newton(step: Step, a: Tensor, there: Tensor, multiplier: Tensor) -> Tensor:
-    """a of where the step goes if the second derivative counts; `there` where it has no minimum."""
-    move = step.problem.times(there - a)
-    change, fine = _solved_on_tangent(step, multiplier, -step.curvature(multiplier, move), CLOSE)
-    return torch.where(fine[:, None], there + change, there)
+def _off_the_top(step: Step, multiplier: Tensor, now: Tensor) -> Tensor:  # (P, N)
+    """A change of a for parts that have arrived where there is less probable only on one side.
+
+    A saddle or a maximum of the probability is left along a direction in which it rises.
+    """
+    problem = step.problem
+    none = torch.zeros_like(problem.mean)
+    if not problem.is_dense or not bool(now.any()):
+        return none
+    generator = torch.Generator().manual_seed(SEED)
+    any_ = torch.randn(problem.mean.shape[1:], generator=generator, dtype=none.dtype).to(none)
+    start = torch.where(
+        problem.variance > TINY, any_ * problem.variance.clamp_min(TINY).rsqrt(), 0.0
+    )
+    _, fine, down = _solved_on_tangent(step, multiplier, start, CLOSE)
+    size = _dot(down, problem.times(down)).clamp_min(TINY).rsqrt()
+    return torch.where((now & ~fine)[:, None], KICK * size[:, None] * down, none)
+
+
+def _rounded(step: Step) -> Tensor:  # (P, K)
+    """What the rounding of a noisy row's terms makes of the merit, for each of its terms."""
+    problem = step.problem
+    noise = torch.where(problem.exact, torch.inf, problem.noise)
+    return 1e-15 * step.look.misses.abs() / noise
+
+
+def _newton(step: Step, change: Tensor, multiplier: Tensor) -> Tensor:
+    """The change of a if the second derivative counts."""
+    bend = step.curvature(multiplier, step.problem.times(change))
+    more, _, _ = _solved_on_tangent(step, multiplier, -bend, CLOSE)
+    return torch.where(more.isfinite().all(-1, keepdim=True), change + more, change)
 
 
 def _solved_on_tangent(
     step: Step, multiplier: Tensor, g: Tensor, close: float
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """a of x = Sigma a with (P^-1 + W) x = g along the laws, and whether that is a minimum.
 
     By conjugate gradients, with P, the covariance that is left, as the inverse of the first part.
+    Where there is no minimum they end with one step downhill; last comes a of its direction.
     """
     times = step.problem.times
-    r, x = g, torch.zeros_like(g)
+    r, x, down = g, torch.zeros_like(g), torch.zeros_like(g)
     z = step.tangent(r)
     s, h = z, r  # P^-1 of times(s) is h along the laws
     size = first = _dot(r, times(z)).clamp_min(0)
@@ -110,57 +147,79 @@ def _solved_on_tangent(
         move = times(s)
         product = h + step.curvature(multiplier, move)
         curve = _dot(move, product)
-        fine = fine & (~going | (curve > 0))
-        share = torch.where(going & fine, size / curve, 0.0)[:, None]
+        falls = going & ~(curve > 0)
+        down, fine = torch.where(falls[:, None], s, down), fine & ~falls
+        scale = torch.where(falls, _dot(move, h), curve)  # without W where the sum has no minimum
+        share = torch.where(going, size / scale, 0.0)[:, None]
         x, r = x + share * s, r - share * product
         z = step.tangent(r)
         new = _dot(r, times(z)).clamp_min(0)
         more = torch.where(going, new / size.clamp_min(TINY), 0.0)[:, None]
         s, h, size = z + more * s, r + more * h, new
-    return x, fine & x.isfinite().all(-1)
+    return x, fine & x.isfinite().all(-1), down
 
 
 def _searched(
-    step: Step, a: Tensor, there: Tensor, weights: Tensor, slack: Tensor, done: Tensor
+    step: Step, a: Tensor, change: Tensor, weights: Tensor, slack: Tensor, still: Tensor
 ) -> tuple[Look, Tensor, Tensor]:
     """The next u and its a, and which parts found no step that lowers the merit.
 
-    done: parts that need none.
+    change: of a, by the full step. still: parts that need none.
     """
     problem, misses, u = step.problem, step.look.misses, step.look.u
+    change = torch.where(still[:, None], 0.0, change)
     noisy = torch.where(problem.exact, 0.0, 1 / torch.where(problem.exact, 1.0, problem.noise))
 
     def merit(at: Look, of: Tensor) -> Tensor:
         rows = noisy * at.misses.square() / 2 + weights * at.misses.abs()
-        return _dot(of, at.u - problem.mean) / 2 + rows.sum(-1)
+        return _dot(of, problem.times(of)) / 2 + rows.sum(-1)
 
+    move = problem.times(change)
     before = merit(step.look, a)
-    moves = problem.away(there) - u
-    slope = noisy * misses * step.along(moves) - weights * misses.abs()
-    slope = _dot(a, moves) + slope.sum(-1)
+    slope = noisy * misses * step.along(move) - weights * misses.abs()
+    slope = _dot(a, move) + slope.sum(-1)
     slack = slack + 1e-13 * before.abs()
 
-    def lowers(at: Look, of: Tensor, share: Any) -> Tensor:
-        return merit(at, of) <= before + LOWER * share * slope + slack
+    def tried(change: Tensor, share: Any = 1.0) -> tuple[Look, Tensor]:
+        at = problem.look(u + problem.times(change))
+        return at, merit(at, a + change) <= before + LOWER * share * slope + slack
 
-    full = problem.look(problem.away(there))
-    ok = lowers(full, there, 1.0) | done
+    full, ok = tried(change)
+    ok = ok | still
     if bool(ok.all()):
-        return full, there, ~ok
-    bent = there + step.bent(torch.where(full.misses.isfinite(), full.misses, 0.0))
-    at = problem.look(problem.away(bent))
-    best_a = torch.where(ok[:, None], there, a)
-    better = lowers(at, bent, 1.0) & ~ok
-    best_a, ok = torch.where(better[:, None], bent, best_a), ok | better
+        return full, a + change, ~ok
+    best = torch.where(ok[:, None], change, 0.0)
+    turn = step.bent(torch.where(full.misses.isfinite(), full.misses, 0.0))
+    short = _dot(turn, problem.times(turn)) <= TURN**2 * _dot(change, move)
+    better = tried(change + turn)[1] & short & ~ok
+    best, ok = torch.where(better[:, None], change + turn, best), ok | better
     share = torch.ones_like(before)
     while not bool(ok.all()):
         share = torch.where(ok, share, share / 2)
         if bool((share < SHORTEST).any()):
             break
-        next_a = torch.lerp(a, there, share[:, None])
-        better = lowers(problem.look(problem.away(next_a)), next_a, share) & ~ok
-        best_a, ok = torch.where(better[:, None], next_a, best_a), ok | better
-    return problem.look(problem.away(best_a)), best_a, ~ok
+        some = share[:, None] * change
+        better = tried(some, share)[1] & ~ok
+        best, ok = torch.where(better[:, None], some, best), ok | better
+    return problem.look(u + problem.times(best)), a + best, ~ok
+
+
+class Implicit(torch.autograd.Function):
+    """Its input, with a gradient that is changed on the way back."""
+
+    @staticmethod
+    def forward(ctx: Any, found: Tensor, backward: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.backward_of = backward
+        return found.clone()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+        if torch.is_grad_enabled():
+            raise DegenerateError(
+                "fields given laws that are not linear have first derivatives only: leave out "
+                "`create_graph`."
+            )
+        return ctx.backward_of(g), None
 
 
 def with_gradient(problem: Problem, u: Tensor) -> Tensor:
@@ -172,13 +231,13 @@ def with_gradient(problem: Problem, u: Tensor) -> Tensor:
     with torch.no_grad():
         start = problem._map(Tensor.detach)
         here = start.step(start.look(u.detach()))
-        multiplier = here.solved()[0]
+        multiplier = here.multiplier(CLOSER)
     with torch.enable_grad():
-        found = problem.away(problem.step(problem.look(u.detach())).solved()[1])
+        step = problem.step(problem.look(u.detach()))
+        found = problem.mean - problem.times(step.back(step.multiplier(CLOSER)))
 
-    @torch.no_grad()
     def backward(g: Tensor) -> Tensor:
-        x, fine = _solved_on_tangent(here, multiplier, g, CLOSER)
+        x, fine, _ = _solved_on_tangent(here, multiplier, g, CLOSER)
         if not bool(fine.all()):
             raise DegenerateError(
                 "there is no gradient here: fields given laws that are not linear are not at a "
@@ -186,9 +245,8 @@ def with_gradient(problem: Problem, u: Tensor) -> Tensor:
             )
         return g - here.curvature(multiplier, start.times(x))
 
-    if found.requires_grad:
-        found.register_hook(backward)
-    return u.detach() + (found - found.detach())
+    again: Tensor = Implicit.apply(found, backward)  # type: ignore[no-untyped-call]
+    return u.detach() + (again - again.detach())
 
 
 def _dot(x: Tensor, y: Tensor) -> Tensor:  # (P, N), (P, N) to (P,)
@@ -197,6 +255,12 @@ def _dot(x: Tensor, y: Tensor) -> Tensor:  # (P, N), (P, N) to (P,)
 
 def _check_defined(step: Step, name: str, left: Tensor, number: int) -> None:
     misses = step.look.misses
+    if bool(misses.isfinite().all()) and not step.is_finite():
+        raise InfeasibleError(
+            f"a gradient of {' or '.join(step.problem.labels)} is NaN or infinite at step {number} "
+            f"of a {name.split()[0]}. The function must be smooth wherever the prior puts the "
+            "field (the root of a number that may be 0 is not)."
+        )
     if not bool(misses.isfinite().all()):
         row, part = _worst((~misses.isfinite()).double())
         raise InfeasibleError(

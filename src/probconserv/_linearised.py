@@ -20,6 +20,7 @@ from ._nonlinear import Curved
 from ._tree import Node
 
 MOST_DENSE = 1024  # rows of a part up to which they are a matrix
+SMALL = 1e-3  # share of mean and standard deviation below which values count as this much
 FEW = 8  # rows up to which a loop over them is faster
 AT_ONCE = 1 << 22  # numbers of rows that are computed together
 CLOSE, CLOSER = 1e-9, 1e-15  # of its terms: what a row may miss after the two solves of a step
@@ -83,9 +84,9 @@ class Problem(Node):
             total = total + (wide @ self.directions.mT) @ self.directions
         return total.reshape(v.shape)
 
-    def away(self, a: Tensor) -> Tensor:
-        """mu + Sigma a."""
-        return self.mean + self.times(a)
+    def sizes(self, u: Tensor) -> Tensor:
+        """|u|, and a thousandth of what the prior allows, where u itself is next to nothing."""
+        return u.abs() + SMALL * (self.mean.abs() + self.variance.sqrt())
 
     def size(self, u: Tensor) -> Tensor:  # (P,)
         """|u| in standard deviations."""
@@ -124,7 +125,7 @@ class Problem(Node):
                 backs.append(back)
             else:
                 found = curved.apply(fields)
-            misses.append(found.flatten(1))
+            misses.append(found.reshape(len(u), math.prod(found.shape[1:])))
         return Look(u, torch.cat(misses, 1) - self.value, tuple(backs))
 
     def step(self, look: Look) -> "Step":
@@ -151,24 +152,35 @@ class Step(ABC):
 
     @abstractmethod
     def terms(self) -> Tensor:
-        """|b| + |J| |u|, (P, K)."""
+        """|b| + |J| |u|, (P, K); see `Problem.sizes`."""
 
     @abstractmethod
     def variance(self) -> Tensor:
         """Of each row, (P, K)."""
 
-    def solved(self) -> tuple[Tensor, Tensor]:
-        """The multipliers of the full step, and a of where it goes; refined once."""
-        problem = self.problem
-        multiplier = self.solve(self._left(problem.mean))
-        u = problem.away(-self.back(multiplier))
-        left = self._left(u) - problem.noise * multiplier
-        multiplier = multiplier + self.solve(left, CLOSER)
-        return multiplier, -self.back(multiplier)
+    def multiplier(self, close: float = CLOSE) -> Tensor:
+        """Of the full step."""
+        away = self.problem.mean - self.look.u
+        return self.solve(self.look.misses + self.along(away), close)
+
+    def solved(self, a: Tensor) -> tuple[Tensor, Tensor]:
+        """The multipliers of the full step, and by how much it changes a; refined once.
+
+        The refinement adds to the change itself, so that no digit of u is lost where u is small.
+        """
+        problem, multiplier = self.problem, self.multiplier()
+        change = -self.back(multiplier) - a
+        left = self.look.misses + self.along(problem.times(change)) - problem.noise * multiplier
+        more = self.solve(left, CLOSER)
+        return multiplier + more, change - self.back(more)
 
     def bent(self, misses: Tensor) -> Tensor:
         """The change of a that takes off what exact rows still miss, to first order."""
         return -self.back(self.solve(misses * self.problem.exact, CLOSER))
+
+    @abstractmethod
+    def is_finite(self) -> bool:
+        """Whether J is."""
 
     def tangent(self, r: Tensor) -> Tensor:
         """a of P r = Sigma a, where P is the covariance that is left."""
@@ -182,9 +194,6 @@ class Step(ABC):
         for curved, part in zip(problem.curved, parts, strict=True):
             total = total + joined(curved.bent(fields, part, along))
         return total
-
-    def _left(self, u: Tensor) -> Tensor:
-        return self.look.misses + self.along(u - self.look.u)
 
 
 class DenseStep(Step):
@@ -209,7 +218,10 @@ class DenseStep(Step):
         return self.factor.solve(r[:, None])[:, 0]
 
     def terms(self) -> Tensor:
-        return self.problem.value.abs() + _product(self.rows.abs(), self.look.u.abs())
+        return self.problem.value.abs() + _product(self.rows.abs(), self.problem.sizes(self.look.u))
+
+    def is_finite(self) -> bool:
+        return bool(self.rows.isfinite().all())
 
     def variance(self) -> Tensor:
         return self.gram.diagonal(dim1=-2, dim2=-1)
@@ -236,17 +248,20 @@ class LocalStep(Step):
         return self.stage.solve(r, close * self.sizes)
 
     def terms(self) -> Tensor:
-        sizes = tuple(x.abs() for x in self.problem.fields(self.look.u))
+        sizes = self.problem.fields(self.problem.sizes(self.look.u))
         each = [rows.entrywise(1).apply(sizes) for rows in self.stage.rows]
         return self.stage.flat(each) + self.problem.value.abs()
 
     def variance(self) -> Tensor:
         return self.stage.diagonal
 
+    def is_finite(self) -> bool:
+        return bool(self.stage.diagonal.isfinite().all())
+
 
 def joined(fields: Sequence[Tensor]) -> Tensor:
     """The fields of each part as one vector, (P, N)."""
-    return torch.cat([x.flatten(1) for x in fields], 1)
+    return torch.cat([x.reshape(len(x), math.prod(x.shape[1:])) for x in fields], 1)
 
 
 def _rows_of(back: Callable[..., Any], count: int, look: Look) -> Tensor:  # (P, count, N)
@@ -272,12 +287,12 @@ def _dense(law: Rows, size: Sequence[int], shapes: Sequence[Sequence[int]]) -> T
         eye.new_zeros(()).expand(count, size[0], *n) if x is None else x
         for x, n in zip(found, shapes, strict=True)
     ]
-    return torch.cat([x.flatten(2) for x in wide], 2).movedim(0, 1)
+    return torch.stack([joined(each) for each in zip(*wide, strict=True)], 1)
 
 
 def _parts(root: Independent | Correlated) -> tuple[Tensor | None, Tensor | None]:
     """F (P, R, N) and D (P, N) of a covariance, None for 0."""
     if isinstance(root, Independent):
         return None, joined(root.variance)
-    shared = torch.cat([f.flatten(2) for f in root.directions], 2).movedim(0, 1)
+    shared = torch.stack([joined(each) for each in zip(*root.directions, strict=True)], 1)
     return shared, None if root.rest is None else joined(root.rest.variance)

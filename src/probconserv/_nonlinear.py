@@ -5,7 +5,8 @@ few rows as a dense matrix, many as products with the Jacobian.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 from . import _checks as check
 from ._builders import NOISE_HINT
 from ._checks import ArrayLike
-from ._errors import InputError
+from ._errors import InputError, ProbConservError
 from ._laws import Fields, Rows
 from ._maps import Map, Matrix, widened
 from ._once import once
@@ -62,7 +63,9 @@ class NonlinearLaw:
     ) -> tuple["Curved", tuple[int, ...]]:
         if self.of and names != ("",):
             check.choice("of", self.of, names)
-        alone = names.index(self.of) if self.of in names else 0 if len(names) == 1 else None
+        if not fields:
+            raise InputError(f"`u`: `{self.label}` reads fields, and there is none.")
+        alone = names.index(self.of) if self.of in names else 0 if names == ("",) else None
         lead = self.batch_dims
         for name, u in zip(names, fields, strict=True):
             if u.ndim < lead or u.shape[:lead] != fields[0].shape[:lead]:
@@ -74,6 +77,8 @@ class NonlinearLaw:
         value, noise = (t.to(fields[0].device) for t in (self.value, self.noise.square()))
         curved = Curved(self.label, self.function, names, alone, dims, value, noise)
         tail = curved.tail(fields)
+        if not math.prod(tail):
+            raise InputError(f"`function` of `{self.label}` must return a row, got shape {tail}.")
         batch = tuple(fields[0].shape[:lead])
         for name, t in (("value", self.value), ("noise", self.noise)):
             check.broadcasts(name, t, (*batch, *tail), f"the rows of `{self.label}`")
@@ -98,8 +103,8 @@ def law(
     Parameters
     ----------
     function
-        From one solution to rows. It gets a float64 tensor if there is one field or `of` names one,
-        else all fields of the state by name; it returns a tensor, or a tuple of numbers. It is made
+        From one solution to rows. It gets a float64 tensor, of a state all fields by name unless
+        `of` names one; it returns a tensor, or a tuple of numbers. It is made
         of torch operations that have a gradient, and is mapped over the batch by `torch.vmap`.
     value
         (*batch, *rows), or what broadcasts to it.
@@ -186,7 +191,8 @@ class Curved(Node):
     def apply(self, fields: Sequence[Tensor]) -> Tensor:
         """f(u), (*lead, *own) of each field to (*lead, K)."""
         lead, flat = self._flat(fields)
-        return self._mapped(*flat).reshape(*lead, -1)
+        found = self._mapped(*flat)
+        return found.reshape(*lead, found.shape[1])
 
     def residual(self, fields: Sequence[Tensor]) -> Tensor:
         return self.apply(fields) - self.value
@@ -206,20 +212,22 @@ class Curved(Node):
         else:
             found = self._mapped(*flat)
             maps = [Jacobian(self, fields, i) for i in range(len(fields))]
-        found = found.reshape(*lead, -1)
+        found = found.reshape(*lead, self.count)
         rows = Rows(self.label, tuple(maps), self.value, self.noise_variance, None)
         rows.value = self.value - found + rows.apply(fields)
         return found, rows
 
     def pulled(self, fields: Fields) -> tuple[Tensor, Callable[[Tensor], Fields]]:
         """f(u) of each part, (P, K), and products with J^T, from (K,) or (P, K) to fields."""
-        _lead, flat = self._flat(fields)
+        lead, flat = self._flat(fields)
         found, back = torch.func.vjp(self._mapped, *flat)[:2]
-        size = (len(fields[0]), -1)
+        size = (len(fields[0]), math.prod(lead[1:]) * found.shape[1])
 
         def products(v: Tensor) -> Fields:
-            whole = v.expand(found.reshape(size).shape).reshape(found.shape)
-            return tuple(x.reshape(u.shape) for x, u in zip(back(whole), fields, strict=True))
+            whole = v.expand(size).reshape(found.shape)
+            with self._asked(flat):
+                every = back(whole)
+            return tuple(x.reshape(u.shape) for x, u in zip(every, fields, strict=True))
 
         return found.reshape(size), products
 
@@ -231,15 +239,19 @@ class Curved(Node):
             found, back = torch.func.vjp(self._mapped, *at)[:2]
             return tuple(back(multiplier.reshape(found.shape)))
 
-        found = torch.func.jvp(slope, tuple(flat), tuple(along))[1]
+        with self._asked(flat):
+            found = torch.func.jvp(slope, tuple(flat), tuple(along))[1]
         return tuple(x.reshape(u.shape) for x, u in zip(found, fields, strict=True))
 
     def _jacobians(self, flat: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """f(u) (P, K) and J (P, K, E) of each field."""
         found, back = torch.func.vjp(self._mapped, *flat)[:2]
         units = torch.eye(self.count, dtype=found.dtype, device=found.device)
-        each = [back(unit.expand(found.shape)) for unit in units]
-        return found, [torch.stack(rows, 1).flatten(2) for rows in zip(*each, strict=True)]
+        with self._asked(flat):
+            each = [back(unit.expand(found.shape)) for unit in units]
+        sizes = [(len(u), self.count, math.prod(u.shape[1:])) for u in flat]
+        pairs = zip(zip(*each, strict=True), sizes, strict=True)
+        return found, [torch.stack(rows, 1).reshape(size) for rows, size in pairs]
 
     def _flat(self, fields: Sequence[Tensor]) -> tuple[torch.Size, list[Tensor]]:
         """The axes before those of a solution as one."""
@@ -261,17 +273,24 @@ class Curved(Node):
         return found.reshape(len(found), math.prod(found.shape[1:]))
 
     def _safely(self, work: Callable[..., Tensor], flat: Sequence[Tensor]) -> Tensor:
-        try:
+        with self._asked(flat):
             return work(*(u.clone() for u in flat))  # what a function changes in place is its own
-        except InputError:
+
+    @contextmanager
+    def _asked(self, flat: Sequence[Tensor]) -> Iterator[None]:
+        """Words for what a user's function raises, which may be anything."""
+        try:
+            yield
+        except ProbConservError:
             raise
-        except Exception as error:  # a user's function may raise anything
+        except Exception as error:
             sizes = " and ".join(str(tuple(u.shape[1:])) for u in flat)
+            given = "all fields by name" if self.alone is None else "a tensor"
             raise InputError(
-                f"`function` of `{self.label}` failed on a solution of shape {sizes}: "
-                f"{type(error).__name__}: {error}. "
-                "It must be made of torch operations that `torch.vmap` maps over a batch, and "
-                "`batch_dims` must say how many first axes it does not see."
+                f"`function` of `{self.label}` failed on {given}, of shape {sizes}: "
+                f"{type(error).__name__}: {error}. It must be made of torch operations that "
+                "`torch.vmap` maps over a batch, without changes in place; `batch_dims` says how "
+                "many first axes it does not see, and `of` which field of a state it gets."
             ) from error
 
     def _one(self, *fields: Tensor) -> Tensor:

@@ -67,7 +67,6 @@ class Found(Node):
             found = with_gradient(problem, found)
         pairs = zip(problem.fields(found), shapes, strict=True)
         self.point = tuple(u.reshape(s) for u, s in pairs)
-        self.differentiable = any(u.requires_grad for u in self.point)
 
     @property
     def _laws(self) -> tuple[Any, ...]:
@@ -94,6 +93,10 @@ class Found(Node):
         means = tuple(_flat(u, 0, sizes) for u in mean)
         return Problem(means, flat(self.root), laws[:count], laws[count:])
 
+    @property
+    def differentiable(self) -> bool:
+        return any(u.requires_grad for u in self.point)
+
     def _near(self, u: Fields) -> list[Rows]:
         """The laws that are not linear, as they are at u."""
         return [each.linearised(u, each.count <= MOST_DENSE)[1] for each in self.curved]
@@ -101,6 +104,10 @@ class Found(Node):
     @once
     def solved(self) -> Solved:
         """The Gaussian about the point: all laws as they are there."""
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.differentiable):
+            return self._linear()
+
+    def _linear(self) -> Solved:
         rows = (*self.rows, *self._near(self.point))
         way = solve(rows, self.root)
         return Solved(rows, self.point, way, tuple(way.run(self.mean)[1]), self.dims)
@@ -118,7 +125,7 @@ class Found(Node):
     def draw(self, normals: Normals) -> Fields:
         """Draws of the prior, each moved to the laws; without gradients."""
         mean, noise = self.draws_of_prior(normals)
-        some = max(1, AT_ONCE // max(1, sum(u[0].numel() for u in mean)))
+        some = max(1, AT_ONCE // max(1, sum(u.numel() for u in self.mean)))
         found = [tuple(u[:0] for u in mean)]
         for start in range(0, len(mean[0]), some):
             y, add = ([x[start : start + some] for x in each] for each in (mean, noise))
@@ -163,6 +170,10 @@ class NonlinearPosterior(Posterior):
     @property
     def _solved(self) -> Solved:  # type: ignore[override]
         return self._found.solved
+
+    @property
+    def _of_state(self) -> Fields:
+        return self._found.mean
 
     @property
     def event_dims(self) -> int:  # type: ignore[override]
