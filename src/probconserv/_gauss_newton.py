@@ -26,6 +26,9 @@ MET = 1e-12  # of |b| + |J| |u|: what an exact row may miss
 STATIONARY = 1e-7  # of the way from the prior: the longest step that is left
 LIMIT = 100  # steps
 SHORTEST = 2.0**-30  # share of a step
+FARTHEST = (
+    3.0  # standard deviations that a point moves in the first step; in the next twice as many
+)
 TURN = 0.5  # of a step: what it may be bent by
 KICK, SEED = 0.3, 1  # standard deviations by which a saddle is left, in a direction drawn from this
 LOWER = 1e-4  # share of the expected decrease that a step must bring
@@ -72,6 +75,7 @@ def most_probable(given: Problem, name: str = "solution", first: int = 0) -> Ten
         slack = ((MET * weights + _rounded(step)) * terms).sum(-1)
         if number >= (SOON if problem.is_dense else LATER):
             change = _newton(step, change, multiplier)
+        change = change * _shortened(problem, change, FARTHEST * 2.0**number)
         still = done | (kick != 0).any(-1)
         look, a, stuck = _searched(step, a, change, weights, slack, still)
         if bool(kick.any()):
@@ -110,6 +114,16 @@ def _off_the_top(step: Step, multiplier: Tensor, now: Tensor) -> Tensor:  # (P, 
     _, fine, down = _solved_on_tangent(step, multiplier, start, CLOSE)
     size = _dot(down, problem.times(down)).clamp_min(TINY).rsqrt()
     return torch.where((now & ~fine)[:, None], KICK * size[:, None] * down, none)
+
+
+def _shortened(problem: Problem, change: Tensor, farthest: float) -> Tensor:  # (P, 1)
+    """The share of a step by which no point moves further than so many standard deviations.
+
+    A law that is bent says little about what is far away.
+    """
+    move, v = problem.times(change), problem.variance
+    far = torch.where(v > TINY, move.square() / v.clamp_min(TINY), 0.0).amax(-1, keepdim=True)
+    return (farthest * far.clamp_min(TINY).rsqrt()).clamp_max(1.0)
 
 
 def _rounded(step: Step) -> Tensor:  # (P, K)
