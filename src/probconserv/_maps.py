@@ -236,8 +236,11 @@ class Matrix(Map):
 def _matvec(matrix: Tensor, v: Tensor, back: bool = False) -> Tensor:
     """(R, E) times (..., E) to (..., R); its transpose times (..., R) if `back`."""
     if matrix.layout == torch.strided:
-        matrix = matrix.mT if back else matrix
-        return v @ matrix.mT if matrix.ndim == 2 else (matrix @ v[..., None])[..., 0]
+        matrix = matrix if back else matrix.mT
+        more = v.ndim + 1 - matrix.ndim  # axes that the matrix does not have
+        if matrix.ndim == 2 or more != 1:
+            return v @ matrix if matrix.ndim == 2 else (v[..., None, :] @ matrix)[..., 0, :]
+        return (v.movedim(0, -2) @ matrix).movedim(-2, 0)  # not a copy of it for each of a stack
     rows, columns = matrix.indices().unbind()
     rows, columns = (columns, rows) if back else (rows, columns)
     found = v.new_zeros(*v.shape[:-1], matrix.shape[int(back)])
