@@ -12,39 +12,18 @@ first centre is 0: most fields move little, and need one pass.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
-from typing import Any, Self, TypeAlias
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ._block_points import Array, Block, Flags, Points, Rows, Scales, Sum, by_row, points_of
 from ._errors import InfeasibleError, InputError
-
-Array: TypeAlias = NDArray[np.float64]
-Rows: TypeAlias = NDArray[np.intp]
-Flags: TypeAlias = NDArray[np.bool_]
 
 CAPACITY = 1 << 20  # points kept at a time, each of 64 bytes
 REACH = 1e-12  # of a row's terms: a total so little outside what can be reached is taken as its end
 ROUNDING = 1e-14  # of a row's terms
 LOST = 1e-13  # of a row's terms: more than that lost to a centre far from the root, and it is moved
-USUAL = 128  # powers of two that numbers may be away from 1 and their cubes do no harm
 LIMIT = 200  # passes; halving a bracket of floating-point numbers takes 64
-
-
-@dataclass(frozen=True)
-class Block:
-    """Points of a field, each array (P,) or a number: mean, variance, weights g, bounds, rows.
-
-    Missing points must be left out. labels: the row of each point, from 0.
-    """
-
-    mean: Array
-    variance: Array
-    weights: Array
-    low: Array | float = -np.inf
-    high: Array | float = np.inf
-    labels: Rows | int = 0
 
 
 @dataclass(frozen=True)
@@ -63,7 +42,7 @@ class Roots:
     least: Array
     most: Array
     _tilt: Array  # lambda in scaled units
-    _scales: "_Scales"
+    _scales: "Scales"
 
     @property
     def tilt(self) -> Array:
@@ -111,17 +90,17 @@ def bounded_roots(
 
 
 def _found(read: Callable[[], Iterator[Block]], totals: Array, capacity: int) -> Roots:
-    search = _Search(len(totals), _Scales())
+    search = _Search(len(totals), Scales())
     surveyed = False
     for passes in range(1, LIMIT + 1):
         window = _Window(search, capacity)
         for block in read():
-            points = _points(block, search.scales, len(totals))
+            points = points_of(block, search.scales, len(totals))
             if not surveyed:
                 search.survey(block, points)
             window.add(points)
         if not surveyed and not search.scales.fit(search.largest):
-            search = _Search(len(totals), _Scales(*map(_power_of_two, search.largest)))
+            search = _Search(len(totals), Scales(*map(_power_of_two, search.largest)))
             continue
         if not surveyed:
             search.limit(totals)
@@ -133,129 +112,6 @@ def _found(read: Callable[[], Iterator[Block]], totals: Array, capacity: int) ->
     raise RuntimeError(f"no root after {LIMIT} passes: the blocks differ from pass to pass.")
 
 
-@dataclass(frozen=True)
-class _Points:
-    """Points sorted by row, in scaled units: u = mean - lambda step, held between low and high."""
-
-    row: Rows
-    mean: Array
-    step: Array  # d g
-    weight: Array
-    low: Array
-    high: Array
-    start: Array  # the breakpoints: before `start` and after `stop` a point is at a bound
-    stop: Array
-
-    def __len__(self) -> int:
-        return len(self.row)
-
-    def __getitem__(self, index: Any) -> Self:
-        return type(self)(*(getattr(self, f.name)[index] for f in fields(self)))
-
-    def join(self, other: Self) -> Self:
-        pairs = ((getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
-        both = type(self)(*(np.concatenate(pair) for pair in pairs))
-        in_order = not len(self) or not len(other) or self.row[-1] <= other.row[0]
-        return both if in_order else both[np.argsort(both.row, kind="stable")]
-
-    def terms(self, tilt: Array) -> Array:
-        """g u of each point, for the tilts of the rows."""
-        moved = self.mean - tilt[self.row] * self.step
-        return self.weight * np.clip(moved, self.low, self.high)
-
-    def slopes(self, left: Array, right: Array) -> Array:
-        """-d(g u) / d lambda of each point between two ends with no breakpoint between them."""
-        free = (self.start <= left[self.row]) & (self.stop >= right[self.row])
-        return np.where(free, self.weight * self.step, 0.0)
-
-    def inside(self, left: Array, right: Array) -> Flags:
-        """Which points have a breakpoint between the ends of their row."""
-        a, b = left[self.row], right[self.row]
-        return ((self.start > a) & (self.start < b)) | ((self.stop > a) & (self.stop < b))
-
-
-@dataclass(frozen=True)
-class _Scales:
-    """Powers of two by which numbers are divided that would under- or overflow when multiplied."""
-
-    mean: float = 1.0
-    variance: float = 1.0
-    weights: float = 1.0
-
-    def fit(self, largest: Array) -> bool:
-        """Whether numbers as large as these need no others."""
-        share = np.abs(np.log2(largest / (self.mean, self.variance, self.weights)))
-        return bool(((share < USUAL) | (largest == 0)).all())
-
-    def total(self, x: Array) -> Array:
-        return x * self.mean * self.weights
-
-
-def _points(block: Block, scales: _Scales, rows: int) -> _Points:
-    parts = (block.labels, block.mean, block.variance, block.weights, block.low, block.high)
-    labels, mean, variance, weight, low, high = map(np.ravel, np.broadcast_arrays(*parts))
-    _check(labels, mean, variance, weight, low, high, rows)
-    if len(labels) and (labels[1:] < labels[:-1]).any():
-        order = np.argsort(labels, kind="stable")
-        sides = (x[order] for x in (labels, mean, variance, weight, low, high))
-        labels, mean, variance, weight, low, high = sides
-    weight = weight / scales.weights
-    step = variance / scales.variance * weight
-    mean, low, high = mean / scales.mean, low / scales.mean, high / scales.mean
-    fixed = (step == 0) | (low == high)
-    held = np.clip(mean, low, high)
-    low, high = np.where(fixed, held, low), np.where(fixed, held, high)
-    a, b = (mean - high) / step, (mean - low) / step
-    start = np.where(fixed, -np.inf, np.minimum(a, b))
-    stop = np.where(fixed, -np.inf, np.maximum(a, b))
-    return _Points(labels, mean, step, weight, low, high, start, stop)
-
-
-def _check(
-    labels: Rows, mean: Array, variance: Array, weight: Array, low: Array, high: Array, rows: int
-) -> None:
-    if not len(labels):
-        return
-    for name, x in (("mean", mean), ("variance", variance), ("weights", weight)):
-        if not np.isfinite(x).all():
-            raise InputError(f"`{name}` must be finite. Leave missing points out of the blocks.")
-    if variance.min() < 0:
-        raise InputError(f"`variance` must be >= 0; its smallest value is {variance.min():g}.")
-    if not (low <= high).all():
-        raise InputError("`low` must not be above `high`, nor missing; it is, at some points.")
-    if labels.min() < 0 or labels.max() >= rows:
-        raise InputError(f"`labels` must be from 0 to {rows - 1}, one for each of `totals`.")
-
-
-class _Sum:
-    """A sum for each row over many blocks: pairwise within a block, compensated between them."""
-
-    def __init__(self, rows: int) -> None:
-        self._sum, self._rest = np.zeros(rows), np.zeros(rows)
-
-    def add(self, terms: Array, row: Rows) -> None:
-        """Terms sorted by row."""
-        new = _by_row(terms, row, len(self._sum))
-        total = self._sum + new
-        back = total - self._sum
-        rest = (self._sum - (total - back)) + (new - back)
-        self._rest += np.where(np.isfinite(total), rest, 0.0)
-        self._sum = total
-
-    @property
-    def sum(self) -> Array:
-        return self._sum + self._rest
-
-
-def _by_row(terms: Array, row: Rows, rows: int) -> Array:
-    """Sums of terms that are sorted by row, pairwise: naive ones lose digits with the length."""
-    found = np.zeros(rows)
-    if len(row):
-        starts = np.flatnonzero(np.diff(row, prepend=row[0] - 1))
-        found[row[starts]] = np.add.reduceat(terms, starts)
-    return found
-
-
 class _Window:
     """What one pass gathers: F between `left` and `right` of each row.
 
@@ -265,10 +121,10 @@ class _Window:
     def __init__(self, search: "_Search", capacity: int) -> None:
         self.centre, self.left, self.right = search.centre, search.left.copy(), search.right.copy()
         self.capacity, self.active = capacity, search.active
-        self.value, self.slope = _Sum(len(self.centre)), _Sum(len(self.centre))
-        self.kept: _Points | None = None
+        self.value, self.slope = Sum(len(self.centre)), Sum(len(self.centre))
+        self.kept: Points | None = None
 
-    def add(self, points: _Points) -> None:
+    def add(self, points: Points) -> None:
         if not self.active.all():
             points = points[self.active[points.row]]
         points = self._settle(points)
@@ -276,7 +132,7 @@ class _Window:
         if len(self.kept) > self.capacity:
             self.kept = self._pruned(self.kept)
 
-    def _settle(self, points: _Points) -> _Points:
+    def _settle(self, points: Points) -> Points:
         """Adds up the points that are straight in the window; returns the others."""
         inside = points.inside(self.left, self.right)
         terms, slopes = points.terms(self.centre), points.slopes(self.centre, self.centre)
@@ -284,7 +140,7 @@ class _Window:
         self.slope.add(np.where(inside, 0.0, slopes), points.row)
         return points[inside]
 
-    def _pruned(self, points: _Points) -> _Points:
+    def _pruned(self, points: Points) -> Points:
         """The points nearest to the centre. The window ends before the next one."""
         centre, row = self.centre[points.row], points.row
         sides = points.start, points.stop
@@ -302,14 +158,14 @@ class _Window:
         line = self.value.sum - self.slope.sum * (tilt - self.centre)
         if self.kept is None:
             return line
-        return line + _by_row(self.kept.terms(tilt), self.kept.row, len(tilt))
+        return line + by_row(self.kept.terms(tilt), self.kept.row, len(tilt))
 
     def steepness(self, left: Array, right: Array) -> Array:
         """-dF / d lambda between two ends with no breakpoint between them."""
         if self.kept is None:
             return self.slope.sum
         slopes = self.kept.slopes(left, right)
-        return self.slope.sum + _by_row(slopes, self.kept.row, len(left))
+        return self.slope.sum + by_row(slopes, self.kept.row, len(left))
 
     def segment(self, totals: Array) -> tuple[Array, Array]:
         """The neighbouring breakpoints, or ends of the window, that have the root between them.
@@ -350,16 +206,16 @@ class _Window:
 class _Search:
     """The bracket of each row's root, from pass to pass."""
 
-    def __init__(self, rows: int, scales: _Scales) -> None:
+    def __init__(self, rows: int, scales: Scales) -> None:
         self.scales, self.largest = scales, np.zeros(3)  # of mean, variance and weights
         self.left, self.right = np.full(rows, -np.inf), np.full(rows, np.inf)
         self.centre, self.tilt = np.zeros(rows), np.zeros(rows)
         self.active = np.ones(rows, dtype=bool)
-        self.least, self.most, self.size = _Sum(rows), _Sum(rows), _Sum(rows)
+        self.least, self.most, self.size = Sum(rows), Sum(rows), Sum(rows)
         self.first, self.last = np.full(rows, np.inf), np.full(rows, -np.inf)  # breakpoints
         self.totals, self.missed = np.zeros(rows), np.full(rows, np.inf)
 
-    def survey(self, block: Block, points: _Points) -> None:
+    def survey(self, block: Block, points: Points) -> None:
         """What the field can reach, the size of its terms, and its outermost breakpoints."""
         given = block.mean, block.variance, block.weights
         largest = [np.max(np.abs(x), initial=0.0) for x in given]

@@ -26,9 +26,7 @@ MET = 1e-12  # of |b| + |J| |u|: what an exact row may miss
 STATIONARY = 1e-7  # of the way from the prior: the longest step that is left
 LIMIT = 100  # steps
 SHORTEST = 2.0**-30  # share of a step
-FARTHEST = (
-    3.0  # standard deviations that a point moves in the first step; in the next twice as many
-)
+FARTHEST = 3.0  # standard deviations by which the first step moves a point; each next one twice
 TURN = 0.5  # of a step: what it may be bent by
 KICK, SEED = 0.3, 1  # standard deviations by which a saddle is left, in a direction drawn from this
 LOWER = 1e-4  # share of the expected decrease that a step must bring
@@ -98,19 +96,18 @@ def _arrived(step: Step, a: Tensor, change: Tensor, terms: Tensor) -> Tensor:  #
 
 
 def _off_the_top(step: Step, multiplier: Tensor, now: Tensor) -> Tensor:  # (P, N)
-    """A change of a for parts that have arrived where there is less probable only on one side.
+    """A change of a for parts that have arrived at a saddle; 0 for all others.
 
-    A saddle or a maximum of the probability is left along a direction in which it rises.
+    There the probability rises along some direction, and that is the change.
     """
     problem = step.problem
     none = torch.zeros_like(problem.mean)
     if not problem.is_dense or not bool(now.any()):
         return none
     generator = torch.Generator().manual_seed(SEED)
-    any_ = torch.randn(problem.mean.shape[1:], generator=generator, dtype=none.dtype).to(none)
-    start = torch.where(
-        problem.variance > TINY, any_ * problem.variance.clamp_min(TINY).rsqrt(), 0.0
-    )
+    random = torch.randn(problem.mean.shape[1:], generator=generator, dtype=none.dtype).to(none)
+    moves, scale = problem.variance > TINY, problem.variance.clamp_min(TINY).rsqrt()
+    start = torch.where(moves, random * scale, 0.0)
     _, fine, down = _solved_on_tangent(step, multiplier, start, CLOSE)
     size = _dot(down, problem.times(down)).clamp_min(TINY).rsqrt()
     return torch.where((now & ~fine)[:, None], KICK * size[:, None] * down, none)
