@@ -26,7 +26,6 @@ MET = 1e-12  # of |b| + |J| |u|: what an exact row may miss
 STATIONARY = 1e-7  # of the way from the prior: the longest step that is left
 LIMIT = 100  # steps
 SHORTEST = 2.0**-30  # share of a step
-FARTHEST = 3.0  # standard deviations by which the first step moves a point; each next one twice
 TURN = 0.5  # of a step: what it may be bent by
 KICK, SEED = 0.3, 1  # standard deviations by which a saddle is left, in a direction drawn from this
 LOWER = 1e-4  # share of the expected decrease that a step must bring
@@ -37,15 +36,22 @@ CLOSE, CLOSER = 1e-2, 1e-12  # to which these solve: for a step, for a gradient
 
 
 @torch.no_grad()
-def most_probable(given: Problem, name: str = "solution", first: int = 0) -> Tensor:  # (P, N)
+def most_probable(
+    given: Problem, name: str = "solution", first: int = 0, near: Tensor | None = None
+) -> Tensor:  # (P, N)
     """The fields, each part by its own number of steps; or an error.
 
-    name: what errors call a part. first: the number of the first one.
+    name: what errors call a part. first: the number of the first one. near: fields at which the
+    laws are linearised for the first step, if not at the mean.
     """
     problem = given._map(Tensor.detach)
     u, found = problem.mean, torch.empty_like(problem.mean)
     a, left = torch.zeros_like(u), torch.arange(len(u), device=u.device)
     done, weights = torch.zeros_like(left, dtype=torch.bool), torch.zeros_like(problem.value)
+    if near is not None and len(u):
+        step = problem.step(problem.look(near))
+        a = -step.back(step.multiplier(CLOSER))
+        u = u + problem.times(a)
     look = problem.look(u)
     for number in range(LIMIT if len(u) else 0):
         step = problem.step(look)
@@ -73,7 +79,6 @@ def most_probable(given: Problem, name: str = "solution", first: int = 0) -> Ten
         slack = ((MET * weights + _rounded(step)) * terms).sum(-1)
         if number >= (SOON if problem.is_dense else LATER):
             change = _newton(step, change, multiplier)
-        change = change * _shortened(problem, change, FARTHEST * 2.0**number)
         still = done | (kick != 0).any(-1)
         look, a, stuck = _searched(step, a, change, weights, slack, still)
         if bool(kick.any()):
@@ -111,16 +116,6 @@ def _off_the_top(step: Step, multiplier: Tensor, now: Tensor) -> Tensor:  # (P, 
     _, fine, down = _solved_on_tangent(step, multiplier, start, CLOSE)
     size = _dot(down, problem.times(down)).clamp_min(TINY).rsqrt()
     return torch.where((now & ~fine)[:, None], KICK * size[:, None] * down, none)
-
-
-def _shortened(problem: Problem, change: Tensor, farthest: float) -> Tensor:  # (P, 1)
-    """The share of a step by which no point moves further than so many standard deviations.
-
-    A law that is bent says little about what is far away.
-    """
-    move, v = problem.times(change), problem.variance
-    far = torch.where(v > TINY, move.square() / v.clamp_min(TINY), 0.0).amax(-1, keepdim=True)
-    return (farthest * far.clamp_min(TINY).rsqrt()).clamp_max(1.0)
 
 
 def _rounded(step: Step) -> Tensor:  # (P, K)

@@ -18,7 +18,7 @@ from ._errors import DegenerateError, InputError
 from ._fields import Field, LowRank, Normals, random_normals
 from ._gauss_newton import most_probable, with_gradient
 from ._laws import Fields, Rows
-from ._linearised import MOST_DENSE, Problem
+from ._linearised import MOST_DENSE, Problem, joined
 from ._nonlinear import Curved
 from ._once import once
 from ._posterior import Posterior, Solved, StatePosterior
@@ -130,19 +130,25 @@ class Found(Node):
         for start in range(0, len(mean[0]), some):
             y, add = ([x[start : start + some] for x in each] for each in (mean, noise))
             problem = self._problem(tuple(y), add)
-            u = problem.fields(_in_chunks(problem, "draw"))
+            sizes = y[0].shape[: y[0].ndim - self.dims[0]]
+            point = joined([_flat(u.detach()[None], 0, sizes) for u in self.point])
+            u = problem.fields(_in_chunks(problem, "draw", point))
             found.append(tuple(x.reshape(m.shape) for x, m in zip(u, y, strict=True)))
         return tuple(torch.cat(each) for each in zip(*found, strict=True))
 
 
-def _in_chunks(problem: Problem, name: str) -> Tensor:  # (P, N)
+def _in_chunks(problem: Problem, name: str, near: Tensor | None = None) -> Tensor:  # (P, N)
     """The most probable fields, as many parts at a time as there is room for."""
     size = problem.mean.shape[1] * (sum(problem.counts) if problem.is_dense else 1)
     parts = torch.arange(len(problem.mean), device=problem.mean.device)
     some = parts.split(max(1, AT_ONCE // max(1, size)))
     if len(some) == 1:
-        return most_probable(problem, name)
-    return torch.cat([most_probable(problem.some(each), name, int(each[0])) for each in some])
+        return most_probable(problem, name, 0, near)
+    found = []
+    for each in some:
+        own = None if near is None else near[each]
+        found.append(most_probable(problem.some(each), name, int(each[0]), own))
+    return torch.cat(found)
 
 
 def _many(t: Tensor, before: int, count: int) -> Tensor:
