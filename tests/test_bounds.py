@@ -247,3 +247,32 @@ def test_truncated_points_are_indexed_and_saved(tmp_path):
 def test_truncated_bounds_need_one_law_on_sums(more):
     with pytest.raises(pc.InputError, match="`truncated`"):
         pc.condition(pc.Diagonal([1.0, 2.0, 3.0], 1.0), pc.bounds(low=0.0, truncated=True), *more)
+
+
+@pytest.mark.parametrize(("mean", "variance"), [([0.5, 0.5], 1e28), ([1e15, 0.5], 1.0)])
+@pytest.mark.parametrize("kind", [pc.Diagonal, lambda m, v: pc.Dense(m, v * np.eye(2))])
+def test_a_total_out_of_reach_is_refused_however_wide_or_far_the_prior(kind, mean, variance):
+    with pytest.raises(pc.InfeasibleError, match="bounds"):
+        pc.condition(kind(mean, variance), pc.cells([1.0, 1.0], 2.5), pc.bounds(0.0, 1.0))
+
+
+@pytest.mark.parametrize("more", [(), (pc.monotone(axis=0),)])
+def test_large_values_elsewhere_leave_a_fixed_point_no_room(more):
+    mean = [[1.0, -0.5], [1e9, 1e9]]
+    for prior, laws in (
+        (pc.Diagonal(mean, [[1.0, 0.0], [1.0, 1.0]]), ()),
+        (pc.Diagonal(np.abs(mean), 1.0), (pc.boundary(right=[-0.5, 1e9]),)),
+    ):
+        with pytest.raises(pc.InfeasibleError, match="variance"):
+            pc.condition(prior, pc.bounds(low=0.0), *laws, *more, draws=2)
+
+
+def test_bounds_that_float32_cannot_hold_leave_what_they_allow_feasible():
+    prior = pc.Diagonal(torch.full((1, 3), 0.05), torch.ones(1, 3))
+    at_the_end = pc.condition(prior, pc.boundary(left=0.1), pc.bounds(0.0, 0.1), draws=3)
+    assert at_the_end.point[0, 0].double() == pytest.approx(0.1, rel=1e-7)
+    full = pc.condition(prior, pc.cells([1.0, 1.0, 1.0], 0.3), pc.bounds(0.0, 0.1), draws=3)
+    assert (full.draws.double() <= 0.1).all()
+    assert full.draws.sum(-1).numpy() == pytest.approx(0.3, rel=1e-6)
+    with pytest.raises(pc.InfeasibleError, match="cells"):
+        pc.condition(prior, pc.cells([1.0, 1.0, 1.0], 0.3001), pc.bounds(0.0, 0.1), draws=3)

@@ -59,15 +59,20 @@ def constrained(
         others = [r for r in rows if r not in points]
         if _linewise.suits(others, limits):
             mean, left = _at_points(points, prior, root, slack)
-            found = _linewise.draws_of(others, limits, mean, left.variance, dtypes, n, generator)
+            sizes = tuple(
+                torch.where(v == before, 0.0, u.abs() + before.sqrt())
+                for v, before, u in zip(left.variance, root.variance, prior, strict=True)
+            )
+            given = (mean, left.variance, sizes, dtypes)
+            found = _linewise.draws_of(others, limits, *given, n, generator)
             tied = [r.places(shapes) for r in others]
             pairs = zip(shapes, limits, strict=True)
             ends = [len(shape) + axis for shape, one in pairs for axis, _ in one.slopes]
             return found, min([shared_axes(shapes), *tied, *ends])
-    given = _general.Given(rows, prior, root, slack)
-    draws, lead = _general.draws_of(given, limits, n, generator)
+    whole = _general.Given(rows, prior, root, slack)
+    draws, lead = _general.draws_of(whole, limits, n, generator)
     found = []
-    for u, one, v, dtype in zip(draws, limits, given.variance, dtypes, strict=True):
+    for u, one, v, dtype in zip(draws, limits, whole.variance, dtypes, strict=True):
         mean_ = torch.where(v == 0, u[-1], u[:n].mean(0)) if n else u[-1]
         found.append((u[:n].to(dtype), one.holding(mean_).to(dtype), u[-1].to(dtype)))
     return found, lead
