@@ -268,7 +268,7 @@ class Group:
                 for piece, kept in zip(u[:, :count].split(sizes, -1), out, strict=True):
                     kept[first : first + count, rows] = piece.movedim(1, 0)
                 mean[rows] += u[:, :count].sum(1) / max(n, 1)
-        mean = torch.where(self.variance == 0, point, mean)
+        mean = torch.where(self.variance == 0, point, mean).clamp(self.low, self.high)
         return self._results(out, mean, point, sizes)
 
     def _some(
