@@ -125,7 +125,7 @@ def _end(name: str, given: ArrayLike) -> Tensor:
         raise InputError(
             f"`{name}` must be numbers, and has NaN. An infinite one stands for no bound."
         )
-    return found.to(torch.float64, copy=found is given)
+    return found.to(torch.float64, copy=True)
 
 
 @dataclass(frozen=True)
@@ -256,4 +256,6 @@ def _inward(one: Limits, dtype: torch.dtype) -> Limits:
     low_in, high_in = (
         torch.where(between, x, y.double()) for x, y in ((low_in, near[0]), (high_in, near[1]))
     )
+    if bool((low_in == torch.inf).any() or (high_in == -torch.inf).any()):
+        raise InputError(f"`low`, `high`: no number of {dtype} is as large. Use float64.")
     return replace(one, low=low_in, high=high_in)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ._blocks import root_of
 from ._clipped import Clipped, root_of_falling, taken_fields
+from ._draws import mean_of
 from ._errors import InfeasibleError
 from ._inequalities import Limits
 from ._isotonic import Rising, RisingLineByLine, implied
@@ -267,7 +268,8 @@ class Group:
                     point[rows], count = u[:, -1], count - 1
                 for piece, kept in zip(u[:, :count].split(sizes, -1), out, strict=True):
                     kept[first : first + count, rows] = piece.movedim(1, 0)
-                mean[rows] += u[:, :count].sum(1) / max(n, 1)
+                if count:
+                    mean[rows] += mean_of(u[:, :count], 1) * (count / n)
         mean = torch.where(self.variance == 0, point, mean).clamp(self.low, self.high)
         return self._results(out, mean, point, sizes)
 
