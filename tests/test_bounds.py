@@ -247,3 +247,95 @@ def test_truncated_points_are_indexed_and_saved(tmp_path):
 def test_truncated_bounds_need_one_law_on_sums(more):
     with pytest.raises(pc.InputError, match="`truncated`"):
         pc.condition(pc.Diagonal([1.0, 2.0, 3.0], 1.0), pc.bounds(low=0.0, truncated=True), *more)
+
+
+@pytest.mark.parametrize(("mean", "variance"), [([0.5, 0.5], 1e28), ([1e15, 0.5], 1.0)])
+@pytest.mark.parametrize("kind", [pc.Diagonal, lambda m, v: pc.Dense(m, v * np.eye(2))])
+def test_a_total_out_of_reach_is_refused_however_wide_or_far_the_prior(kind, mean, variance):
+    with pytest.raises(pc.InfeasibleError, match="bounds"):
+        pc.condition(kind(mean, variance), pc.cells([1.0, 1.0], 2.5), pc.bounds(0.0, 1.0))
+
+
+@pytest.mark.parametrize("more", [(), (pc.monotone(axis=0),)])
+def test_large_values_elsewhere_leave_a_fixed_point_no_room(more):
+    mean = [[1.0, -0.5], [1e9, 1e9]]
+    for prior, laws in (
+        (pc.Diagonal(mean, [[1.0, 0.0], [1.0, 1.0]]), ()),
+        (pc.Diagonal(np.abs(mean), 1.0), (pc.boundary(right=[-0.5, 1e9]),)),
+    ):
+        with pytest.raises(pc.InfeasibleError, match="variance"):
+            pc.condition(prior, pc.bounds(low=0.0), *laws, *more, draws=2)
+
+
+def test_bounds_that_float32_cannot_hold_leave_what_they_allow_feasible():
+    prior = pc.Diagonal(torch.full((1, 3), 0.05), torch.ones(1, 3))
+    at_the_end = pc.condition(prior, pc.boundary(left=0.1), pc.bounds(0.0, 0.1), draws=3)
+    assert at_the_end.point[0, 0].double() == pytest.approx(0.1, rel=1e-7)
+    full = pc.condition(prior, pc.cells([1.0, 1.0, 1.0], 0.3), pc.bounds(0.0, 0.1), draws=3)
+    assert (full.draws.double() <= 0.1).all()
+    assert full.draws.sum(-1).numpy() == pytest.approx(0.3, rel=1e-6)
+    with pytest.raises(pc.InfeasibleError, match="cells"):
+        pc.condition(prior, pc.cells([1.0, 1.0, 1.0], 0.3001), pc.bounds(0.0, 0.1), draws=3)
+
+
+@pytest.mark.parametrize("dtype", [torch.half, torch.bfloat16])
+def test_project_keeps_bounds_that_the_dtype_cannot_hold(dtype):
+    field = pc.Diagonal(torch.tensor([-1.0, 5.0], dtype=dtype), torch.ones(2, dtype=dtype))
+    near = pc.project(field, pc.bounds(0.1, 0.7)).mean
+    assert near.dtype == dtype
+    assert (near.double() >= 0.1).all()
+    assert (near.double() <= 0.7).all()
+
+
+def test_truncated_bounds_are_refused_where_they_would_be_left_out():
+    cut = pc.bounds(low=0.0, truncated=True)
+    mixture = pc.Mixture(pc.Diagonal(np.zeros((2, 1, 3)), 1.0))
+    with pytest.raises(pc.InputError, match="`truncated` bounds take"):
+        pc.condition(mixture, cut)
+    with pytest.raises(pc.InputError, match="`truncated` bounds take"):
+        pc.project(pc.Diagonal([0.0, 1.0], 1.0), cut)
+
+
+def test_the_point_of_a_mixture_does_not_depend_on_the_draws(rng):
+    mixture = pc.Mixture(pc.Diagonal(rng.normal(size=(3, 2, 4)), 1.0), [0.2, 0.3, 0.5])
+    law = pc.cells(np.ones(4), 1.0)
+    one, other = (pc.condition(mixture, law, pc.bounds(low=0.0), draws=k) for k in (2, 9))
+    assert (one.point == other.point).all()
+    assert (law.residual(one.point).abs() < 1e-12).all()
+    fixed = pc.Mixture(pc.Diagonal(np.full((3, 1, 2), 0.1), [1.0, 0.0]))
+    post = pc.condition(fixed, pc.bounds(low=0.0), draws=7)
+    assert post.mean[0, 1] == 0.1
+    assert post.point[0, 1] == 0.1
+
+
+@pytest.mark.filterwarnings("default::probconserv.ImplausibleWarning")
+def test_moves_that_are_not_plausible_warn_for_mixtures_and_truncated_bounds():
+    with pytest.warns(pc.ImplausibleWarning):
+        pc.condition(pc.Mixture(pc.Diagonal(np.full((2, 1, 3), -100.0), 1.0)), pc.bounds(low=0.0))
+    cut, law = pc.bounds(low=0.0, truncated=True), pc.cells([1.0, 1.0, 1.0], 1.0)
+    with pytest.warns(pc.ImplausibleWarning):
+        pc.condition(pc.Diagonal([-100.0, -100.0, -100.0], 1.0), cut, law)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0)])
+@pytest.mark.parametrize("more", [(), (pc.monotone(),)])
+def test_empty_fields_give_empty_draws(shape, more):
+    eye = np.broadcast_to(np.eye(shape[-1]), (*shape, shape[-1]))
+    low = pc.bounds(np.zeros(shape))
+    for prior in (pc.Diagonal(np.zeros(shape), 1.0), pc.Dense(np.zeros(shape), eye)):
+        post = pc.condition(prior, low, *more, draws=3)
+        assert post.draws.shape == (3, *shape)
+        assert post.mean.shape == post.point.shape == shape
+        assert pc.project(prior, low, *more).mean.shape == shape
+
+
+def test_the_mean_of_huge_draws_is_finite():
+    post = pc.condition(pc.Diagonal([1e307, 1e307], 1.0), pc.bounds(low=0.0), draws=50)
+    assert post.mean.tolist() == pytest.approx([1e307, 1e307])
+
+
+def test_bounds_keep_a_copy_of_what_they_are_given():
+    low = torch.zeros(3, dtype=torch.float64)
+    inside = pc.bounds(low=low)
+    low += 5
+    assert pc.project(pc.Diagonal([-1.0, 0.0, 1.0], 1.0), inside).mean.tolist() == [0.0, 0.0, 1.0]

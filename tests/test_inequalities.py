@@ -237,8 +237,53 @@ def test_what_cannot_be_met_is_refused_in_words(rng):
     post = pc.condition(field, pc.bounds(low=0.0), draws=3)
     with pytest.raises(pc.InputError, match="`field` is known by draws"):
         pc.condition(post, pc.bounds(low=0.0))
-    with pytest.raises(pc.InputError, match="`laws` must be a law"):
+    with pytest.raises(pc.InputError, match="`laws` must be a linear law"):
         pc.condition(field, pc.bounds(low=0.0), 3.0)
     state = pc.condition(pc.State(u=wide, v=wide), pc.cells(np.ones(60), 1.0, of="u"))
     with pytest.raises(pc.InputError, match="one of a state"):
         pc.condition(state["u"], pc.bounds(low=0.0))
+
+
+def test_small_points_beside_large_ones_keep_their_values():
+    prior = pc.Dense([1e5, 1e-10], np.diag([1e2, 1e-22]))
+    post = pc.condition(prior, pc.bounds(low=0.0), draws=20, generator=generator())
+    assert post.point.tolist() == [1e5, 1e-10]
+    assert (post.draws[:, 1] > 0).all()
+    fixed = pc.Dense([1e12, 1e-3], np.diag([1.0, 0.0]))
+    assert pc.condition(fixed, pc.bounds(low=0.0), draws=2).point.tolist() == [1e12, 1e-3]
+
+
+@pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
+def test_exact_laws_hold_beside_variances_of_many_decades():
+    prior = pc.Dense(np.full(21, 0.5), np.diag(10.0 ** np.arange(-10, 11)))
+    law = pc.cells(np.ones(21), 3.0)
+    post = pc.condition(prior, law, pc.bounds(low=0.0), draws=100, generator=generator())
+    assert (law.residual(everything(post)).abs() <= 6e-12).all()
+
+
+def test_a_total_out_of_reach_of_a_very_wide_dense_prior_is_refused():
+    prior = pc.Dense([0.5, 0.5], 1e40 * np.eye(2))
+    with pytest.raises(pc.InfeasibleError, match="`bounds`"):
+        pc.condition(prior, pc.cells([1.0, 1.0], 2.5), pc.bounds(0.0, 1.0), draws=2)
+
+
+def test_fixed_points_stay_to_the_last_digit_where_values_rise(rng):
+    covariance = np.exp(-np.abs(np.arange(5)[:, None] - np.arange(5)))
+    for _ in range(20):
+        mean, right = rng.normal(size=5), pc.boundary(right=0.7)
+        post = pc.condition(pc.Dense(mean, covariance), right, pc.monotone(), draws=10)
+        assert (everything(post)[:, -1] == 0.7).all()
+        low = np.full(5, mean[-1] - 3)
+        prior = pc.Diagonal(mean, [1.0, 1.0, 1.0, 1.0, 0.0])
+        post = pc.condition(prior, pc.monotone(), pc.bounds(low), draws=10)
+        assert (everything(post)[:, -1] == mean[-1]).all()
+
+
+def test_a_value_with_hardly_any_noise_beside_inequalities():
+    rng = np.random.default_rng(3)
+    mean, root = rng.normal(size=4).round(1), rng.normal(size=(4, 4)).round(1)
+    prior = pc.Dense(mean, root @ root.T + np.eye(4))
+    laws = pc.boundary(left=0.0, noise=1e-9), pc.cells([1.0, 1.0, 1.0, 1.0], 1.0)
+    limits = pc.monotone(), pc.bounds([0.0, 0.1, 0.1, 0.2])
+    post = pc.condition(prior, *laws, *limits, draws=10, generator=generator())
+    assert post.point.numpy() == pytest.approx([0.0, 0.1538, 0.1538, 0.6924], abs=1e-5)

@@ -135,3 +135,21 @@ def test_errors_name_the_argument_and_the_way_out():
     varying = pc.bounds([1.0, 0.0, 0.0, 0.0], [2.0, 0.5, 2.0, 2.0])
     with pytest.raises(pc.InputError, match=r"`monotone` carries `bounds`.*at \[0\]"):
         pc.condition(pc.Diagonal(np.zeros(4), 1.0), pc.monotone(), varying)
+
+
+def test_lines_of_one_batch_leave_each_other_as_they_are(rng):
+    mean = np.array([[0.0, 1e12, 2e12], [1e-8, 2e-8, 3e-8], [1e-8, 3e-8, 1e-8]])
+    near = pc.project(pc.Diagonal(mean, 1.0), pc.monotone()).mean.numpy()
+    assert (near[:2] == mean[:2]).all()
+    assert near[2] == pytest.approx([1e-8, 2e-8, 2e-8], rel=1e-13)
+    scales = 10.0 ** rng.uniform(-9, 9, (40, 1))
+    mean, variance = rng.normal(size=(40, 7)) * scales, 10 ** rng.uniform(-9, 2, (40, 7))
+    together = pc.condition(pc.Diagonal(mean, variance), pc.monotone(), draws=2).point
+    for u, m, v in zip(together.numpy(), mean, variance, strict=True):
+        alone = pc.condition(pc.Diagonal(m, v), pc.monotone(), draws=2).point.numpy()
+        assert (np.abs(u - alone) <= 1e-12 * np.abs(alone) + 1e-5 * np.sqrt(v)).all()
+
+
+def test_tiny_variances_have_weights_that_do_not_overflow():
+    prior = pc.Diagonal([2e20, 1e20, 3e20], [1e-289, 1e-289, 1.0])
+    assert pc.condition(prior, pc.monotone(), draws=2).point.tolist() == [1.5e20, 1.5e20, 3e20]

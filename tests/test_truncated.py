@@ -7,6 +7,7 @@ import torch
 from scipy.stats import truncnorm
 from truncation import by_fourier, by_reflections
 
+import probconserv as pc
 from probconserv._errors import InfeasibleError, InputError
 from probconserv._interval import cumulants, quantile
 from probconserv._truncated import tilted
@@ -252,3 +253,25 @@ def test_bounds_the_wrong_way_round_and_impossible_shares_are_refused():
         tilted(mean, variance, high, low, g, value)
     with pytest.raises(InputError, match="`p` must lie between 0 and 1"):
         tilted(mean, variance, low, high, g, value).quantile(1.0)
+
+
+@pytest.mark.parametrize("scale", [1e-140, 1e-100, 1e80, 1e150])
+def test_units_however_small_or_large_change_nothing(scale):
+    def at(c):
+        prior = pc.Diagonal(c * np.array([0.1, 0.2, 1.0]), np.full(3, c) ** 2)
+        law, cut = pc.cells([1.0, 1.0, 1.0], 0.7 * c), pc.bounds(low=0.0, truncated=True)
+        rng = torch.Generator().manual_seed(0)
+        return pc.condition(prior, law, cut, draws=20, generator=rng)
+
+    usual, other = at(1.0), at(scale)
+    assert (other.mean / scale).numpy() == pytest.approx(usual.mean.numpy(), rel=1e-9)
+    assert (other.draws / scale).sum(-1).numpy() == pytest.approx(0.7, rel=1e-12)
+    spread = (other.variance / scale / scale).numpy()
+    assert spread == pytest.approx(usual.variance.numpy(), rel=1e-9)
+
+
+def test_short_rows_take_variance_and_intervals_from_their_draws():
+    prior, law = pc.Diagonal([0.1, 0.2, 1.0], 1.0), pc.cells([1.0, 1.0, 1.0], 0.7)
+    post = pc.condition(prior, law, pc.bounds(low=0.0, truncated=True), draws=50)
+    assert (post.variance == post.draws.var(0)).all()
+    assert (post.quantile(0.5) == pc.Draws(post.draws).quantile(0.5)).all()

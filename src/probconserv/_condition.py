@@ -101,7 +101,8 @@ def condition(
         `NonlinearStatePosterior` if a law is not linear. With inequalities a `Draws` or a
         `StateDraws`, without gradients: each draw is one of the field given the laws with noise,
         moved to the nearest field, in the norm of its precision, that obeys the exact laws and the
-        inequalities. `point` is the mean, moved in the same way.
+        inequalities. `point` is the mean, moved in the same way; of a mixture,
+        the weighted mean of those of its components.
 
     Raises
     ------

@@ -15,7 +15,7 @@ from . import _checks as check
 from . import _general, _linewise
 from ._audit import check_met, warn_if_far
 from ._covariances import Independent, shared_axes
-from ._draws import Draws, StateDraws
+from ._draws import Draws, StateDraws, mean_of
 from ._errors import InputError
 from ._fields import Diagonal, Field
 from ._inequalities import Bounds, Inequality, Limits, limits_of
@@ -28,6 +28,7 @@ from ._stages import Points
 from ._state import State, covariance_of
 from ._truncated import Tilted, tilted
 
+CLOSED = 50  # points in a row: from here on the closed form of `Truncated` is good
 Found = list[tuple[Tensor, Tensor, Tensor]]  # draws, their mean, the point, of each field
 
 
@@ -41,34 +42,48 @@ def constrained(
     inequalities: Sequence[Inequality],
     n: int,
     generator: torch.Generator | None,
+    dtypes: Sequence[torch.dtype] = (),
 ) -> tuple[Found, int]:
-    """`n` draws of each field, their mean and the point; and how many axes number the parts."""
+    """`n` draws of each field, their mean and the point; and how many axes number the parts.
+
+    dtypes: of the results, where bounds are to hold in less than float32.
+    """
     check.generator(generator)
     if not check.concrete(*(field.mean for field in fields)):
         raise InputError("`laws`: inequalities look at values, so `condition` cannot be traced.")
     device, shapes = fields[0].device, [field.shape for field in fields]
     rows = (*before, *(law.to(device).on(names, shapes) for law in laws))
-    dtypes = [_dtype(field) for field in fields]
+    dtypes = dtypes or [_dtype(field) for field in fields]
     limits = limits_of(inequalities, names, shapes, dtypes, device)
     fields = shrunk(fields, shared, rows)
     root = covariance_of(fields, shared)
     prior = tuple(field.mean.double() for field in fields)
     slack = 16 * max(torch.finfo(field.dtype).eps for field in fields)
+    if not any(u.numel() for u in prior):
+        check_met(rows, prior, prior, root, slack)
+        given = zip(prior, dtypes, strict=True)
+        return [(x.new_empty(n, *x.shape, dtype=d), x.to(d), x.to(d)) for x, d in given], 0
     if isinstance(root, Independent):
         points = tuple(r for r in rows if isinstance(r.map, Select))
         others = [r for r in rows if r not in points]
         if _linewise.suits(others, limits):
             mean, left = _at_points(points, prior, root, slack)
-            found = _linewise.draws_of(others, limits, mean, left.variance, dtypes, n, generator)
+            sizes = tuple(
+                torch.where(v == before, 0.0, u.abs() + before.sqrt())
+                for v, before, u in zip(left.variance, root.variance, prior, strict=True)
+            )
+            each = (mean, left.variance, sizes, dtypes)
+            found = _linewise.draws_of(others, limits, *each, n, generator)
             tied = [r.places(shapes) for r in others]
             pairs = zip(shapes, limits, strict=True)
             ends = [len(shape) + axis for shape, one in pairs for axis, _ in one.slopes]
             return found, min([shared_axes(shapes), *tied, *ends])
-    given = _general.Given(rows, prior, root, slack)
-    draws, lead = _general.draws_of(given, limits, n, generator)
+    whole = _general.Given(rows, prior, root, slack)
+    grain = 4 * max(torch.finfo(dtype).eps for dtype in dtypes)
+    draws, tight, lead = _general.draws_of(whole, limits, grain, n, generator)
     found = []
-    for u, one, v, dtype in zip(draws, limits, given.variance, dtypes, strict=True):
-        mean_ = torch.where(v == 0, u[-1], u[:n].mean(0)) if n else u[-1]
+    for u, one, v, dtype in zip(draws, tight, whole.variance, dtypes, strict=True):
+        mean_ = torch.where(v == 0, u[-1], mean_of(u[:n])) if n else u[-1]
         found.append((u[:n].to(dtype), one.holding(mean_).to(dtype), u[-1].to(dtype)))
     return found, lead
 
@@ -88,8 +103,10 @@ def _at_points(
 class Truncated(Draws):
     """Independent points that cannot lie outside of their bounds, given one law.
 
-    Mean, variance and quantiles come in closed form and are right to 1e-4 standard deviations for
-    200 points in a row of the law, to 1e-2 for 10. Draws are exact, and so is the law in each.
+    The mean comes in closed form, right to 1e-4 standard deviations for 200 points in a row of the
+    law, to 1e-2 for 10 and to 1e-1 for 5. So do variance and quantiles of rows of at least 50
+    points; for shorter ones, where the closed form is too wide or too narrow by several percent,
+    they are those of the draws. Draws are exact, and so is the law in each.
     """
 
     def __init__(
@@ -113,11 +130,20 @@ class Truncated(Draws):
         return x.unflatten(-1, own).clamp(self._low, self._high)
 
     @property
+    def _closed(self) -> bool:
+        """Whether variance and quantiles come in closed form."""
+        return self._law.mean.shape[-1] >= CLOSED
+
+    @property
     def variance(self) -> Tensor:  # type: ignore[override]
+        if not self._closed:
+            return super().variance
         own = self.shape[len(self.shape) - self.event_dims :]
         return self._law.variance.unflatten(-1, own).to(self.dtype)
 
     def _quantiles(self, *shares: float) -> list[Tensor]:
+        if not self._closed:
+            return super()._quantiles(*shares)
         return [self._shaped(self._law.quantile(p)).to(self.dtype) for p in shares]
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
@@ -165,10 +191,7 @@ def _truncated(
     """Independent points that cannot lie outside of their bounds, given one law."""
     alone = isinstance(prior, Diagonal) and len(laws) + len(before) == 1
     if not isinstance(prior, Diagonal) or not alone or len(inequalities) > 1:
-        raise InputError(
-            "`truncated` bounds take a `Diagonal` field and one law beside them. Leave `truncated` "
-            "out for other fields, several laws, or `monotone`."
-        )
+        raise InputError(NOT_TRUNCATED)
     rows = before[0] if before else laws[0].to(prior.device).on(("",), [prior.shape])
     if not isinstance(rows.map, Sum) or not rows.map.dims:
         raise InputError(
@@ -183,7 +206,19 @@ def _truncated(
     own = [t.expand(shape).flatten(-dims) for t in points]
     places = shape[: len(shape) - dims]
     law = tilted(*own, *(t.expand(places) for t in (rows.value, rows.noise_variance)))
+    warn_if_far(None, (point.double(),), (prior.mean.double(),), (prior,))
     return Truncated(law, limits, dtype, shape, point, n, generator)
+
+
+NOT_TRUNCATED = (
+    "`truncated` bounds take a `Diagonal` field and one law beside them, in `condition`. Leave "
+    "`truncated` out for other fields, several laws, `monotone`, or `project`."
+)
+
+
+def _check_not_truncated(inequalities: Sequence[Inequality]) -> None:
+    if any(isinstance(one, Bounds) and one.truncated for one in inequalities):
+        raise InputError(NOT_TRUNCATED)
 
 
 def mixture_within(
@@ -192,24 +227,43 @@ def mixture_within(
     n: int,
     generator: torch.Generator | None,
 ) -> Draws:
-    """A mixture, its laws given, with inequalities: a draw is one of a component picked for it."""
-    picked = mixture._picked(n, generator)
-    prior, before = picked, ()  # type: tuple[Field, tuple[Rows, ...]]
-    if isinstance(picked, Posterior):
-        prior, before = picked.prior, picked._solved.laws
+    """A mixture, its laws given, with inequalities: a draw is one of a component picked for it.
+
+    The point is the weighted mean of the points of the components.
+    """
+    _check_not_truncated(inequalities)
+    prior, before = _prior_and_laws(mixture._picked(n, generator))
     found, lead = constrained((prior,), ("",), False, (), before, inequalities, 1, generator)
-    ((draws, _, points),) = found
+    draws = found[0][0][0]
+    prior, before = _prior_and_laws(mixture.components)
+    found, _ = constrained((prior,), ("",), False, (), before, inequalities, 0, None)
+    points = found[0][2]
+    warn_if_far(None, (points.double(),), (prior.mean.double(),), (prior,))
+    share = mixture.log_weights.softmax(0)
+    share = share.reshape(*share.shape, *[1] * (points.ndim - share.ndim))
     (limits,) = limits_of(inequalities, ("",), [mixture.shape], [draws.dtype], draws.device)
-    mean, point = (limits.holding(x.double().mean(0)).to(draws.dtype) for x in (draws[0], points))
-    dims = max(1, mixture.event_dims, points.ndim - lead)
-    return Draws._unchecked(draws[0], dims, point, mean)
+    both = (draws, mean_of(draws.double())), (points, (share * points.double()).sum(0))
+    mean, point = (limits.holding(_between(x, of)).to(draws.dtype) for of, x in both)
+    dims = max(1, mixture.event_dims, draws.ndim - lead)
+    return Draws._unchecked(draws, dims, point, mean)
+
+
+def _prior_and_laws(field: Field) -> tuple[Field, tuple[Rows, ...]]:
+    return (field.prior, field._solved.laws) if isinstance(field, Posterior) else (field, ())
+
+
+def _between(mean: Tensor, of: Tensor) -> Tensor:
+    """A mean, exact where all are equal."""
+    return mean.clamp(of.amin(0).double(), of.amax(0).double())
 
 
 def nearest_within(mean: Tensor, laws: Sequence[Law], inequalities: Sequence[Inequality]) -> Tensor:
     """The nearest field that obeys laws and inequalities."""
+    _check_not_truncated(inequalities)
     unit = Diagonal._unchecked(mean, torch.ones_like(mean))
-    ((_, _, point),), _ = constrained((unit,), ("",), False, laws, (), inequalities, 0, None)
-    return point.to(mean.dtype)
+    given = (unit,), ("",), False, laws, (), inequalities, 0, None
+    ((_, _, point),), _ = constrained(*given, dtypes=[mean.dtype])
+    return point
 
 
 def _dtype(field: Field) -> torch.dtype:

@@ -176,6 +176,12 @@ class StateDraws(State):
         return {name: part.draws[at] for name, part in zip(self.names, self.parts, strict=True)}
 
 
+def mean_of(draws: Tensor, axis: int = 0) -> Tensor:
+    """Their mean, also where the sum of all is too large a number."""
+    mean = draws.mean(axis)
+    return mean if bool(mean.isfinite().all()) else (draws / draws.shape[axis]).sum(axis)
+
+
 def picked(count: int, n: int, generator: torch.Generator | None, device: torch.device) -> Tensor:
     """`n` numbers below `count`, at random."""
     check.generator(generator)

@@ -23,17 +23,17 @@ GUESSES = 30  # corrections of the active rows
 NEAR = 1e-12  # standard deviations of a row: below this it is met
 REPEATED = 1e-13  # share of its variance that a row of differences keeps, at least, to be moved
 UNMET = 1e-7  # standard deviations of a row: how far least squares may leave it off
-FIXED = 1e-9  # of the size of a field: what a row that nothing moves may be off by rounding
-INSIDE = 1e-9  # standard deviations: a point closer to its bound, or to the next, is there
 RANK = 1e-15  # of the largest: variances of directions that count
 
 
 class Programme:
     """min (u - y)^T C^+ (u - y) subject to A u >= h, for many y."""
 
-    def __init__(self, covariance: Array, rows: Array, least: Array) -> None:
-        """covariance: C, (N, N). rows: A, (m, N). least: h, (m,)."""
+    def __init__(self, covariance: Array, rows: Array, least: Array, near: Array) -> None:
+        """covariance: C, (N, N). rows: A, (m, N). least: h, (m,). near: what rounding may leave of
+        points that nothing moves, (N,)."""
         self.covariance, self.rows, self.least = covariance, rows, least
+        self.near = np.abs(rows) @ near
         self.cross = rows @ covariance  # A C, (m, N)
         gram = self.cross @ rows.T
         before = (rows**2) @ np.diag(covariance)
@@ -55,8 +55,7 @@ class Programme:
 
     def _check_fixed(self, y: Array, slack: Array) -> None:
         """Rows that nothing moves hold already."""
-        size = np.abs(y).max() + np.sqrt(np.diag(self.covariance).max()) + np.abs(self.least)
-        wrong = ~self.moves & (slack < -FIXED * size)
+        wrong = ~self.moves & (slack < -self.near)
         if wrong.any():
             at = np.unravel_index(np.argmax(wrong), wrong.shape)
             raise InfeasibleError(
@@ -146,17 +145,18 @@ def settled_on_face(
     variance: Array,
     ends: tuple[Array, Array],
     pairs: Sequence[Array],
+    inside: float,
 ) -> Array:  # (N,)
     """`u` with what exact rows miss made up for by the least step that keeps to its inequalities.
 
-    law: G and b. ends: bounds. pairs: (i, j) with u_j >= u_i. Points next to a bound go there, and
-    points that are nearly equal move together.
+    law: G and b. ends: bounds. pairs: (i, j) with u_j >= u_i. inside: standard deviations, a point
+    closer to its bound goes there, and points closer to each other move together.
     """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    near, count, (rows, value) = INSIDE * np.sqrt(variance), len(u), law
-    links = [p[:, u[p[1]] - u[p[0]] <= np.maximum(near[p[0]], near[p[1]])] for p in pairs]
+    near, count, (rows, value) = inside * np.sqrt(variance), len(u), law
+    links = [p[:, u[p[1]] - u[p[0]] <= np.minimum(near[p[0]], near[p[1]])] for p in pairs]
     i, j = np.concatenate([np.zeros((2, 0), int), *links], 1)
     _, blocks = connected_components(coo_array((np.ones(len(i)), (i, j)), shape=(count, count)))
     stuck = variance == 0
@@ -167,8 +167,8 @@ def settled_on_face(
     basis = np.zeros((count, blocks.max() + 1))
     basis[free, blocks[free]] = 1.0
     spread = np.sqrt(variance @ basis**2)  # of each block
-    size = np.abs(rows) @ np.sqrt(variance)
-    scale = 1 / np.where(size > 0, size, 1.0)
     seen, missing = (rows @ basis) * spread, value - rows @ u
+    size = np.abs(seen).max(-1, initial=0.0)
+    scale = 1 / np.where(size > 0, size, 1.0)
     step = np.linalg.lstsq(seen * scale[:, None], missing * scale, rcond=1e-12)[0]
     return u + basis @ (spread * step)

@@ -25,9 +25,13 @@ from ._maps import Select
 
 MOST_POINTS = 2500  # of one part, for which a dense matrix is made
 SETTLED = 1e-13  # of its terms: an exact row that misses by less is left alone
-UNMET = 1e-10  # the same: one that misses by more after all tries is an error
-TRIES = 4
-ROUNDING = 1e-14  # of the size of a draw: a point as close to its bound is there
+UNMET = 1e-12  # the same: one that misses by more after all tries is an error
+INSIDE = (0.0, 0.0, 0.0, 0.0, 1e-12, 1e-9, 1e-9)  # standard deviations: a point as close is there
+ROUNDING = 1e-14  # of a point and its standard deviation: one as close to its bound is there
+LEFT = 1e-15  # of its variance before: a point that keeps less is fixed
+FIXED = 1e-9  # of a point before the laws that fix it: what these may leave by rounding
+GIVEN = 1e-12  # of a point that no law fixes: the same
+WITHIN = 10.0  # standard deviations of noise: how far a value that laws hardly leave free may go
 
 
 class Given:
@@ -36,7 +40,7 @@ class Given:
     def __init__(
         self, rows: tuple[Rows, ...], prior: Fields, root: Independent | Correlated, slack: float
     ) -> None:
-        self.rows, self.root, self.shapes = rows, root, root.shapes
+        self.rows, self.root, self.shapes, self.prior = rows, root, root.shapes, prior
         self.way: Chain | Shared | None = None
         self.mean, self.variance = prior, root.variance
         self.lead = self.free = _own_parts(root)
@@ -64,11 +68,28 @@ class Given:
     def covariances(self, lead: int) -> Iterator[Any]:  # (N, N) each
         """The covariance of each part, one after the other."""
         if not min(lead, self.free):
-            yield from _covariances(self.way or self.root, self.variance, lead)
+            given = self.variance, self.root.variance
+            yield from _covariances(self.way or self.root, *given, lead)
             return
         for i in range(self.shapes[0][0]):
             some = (self.way or self.root)._at((i,))
-            yield from _covariances(some, tuple(v[i] for v in self.variance), lead - 1)
+            own, before = (tuple(v[i] for v in x) for x in (self.variance, self.root.variance))
+            yield from _covariances(some, own, before, lead - 1)
+
+    def near(self, grain: float) -> Fields:
+        """What rounding may leave of each point, where nothing moves it; grain: of its dtype."""
+        each = zip(self.mean, self.prior, self.variance, self.root.variance, strict=True)
+        return tuple(
+            max(GIVEN, grain) * u.abs()
+            + torch.where(v0 > 0, FIXED * (u0.abs() + v0.sqrt()), 0.0)
+            + torch.where(v <= LEFT * v0, WITHIN * v.sqrt(), 0.0)
+            for u, u0, v, v0 in each
+        )
+
+    def tightened(self, limits: Sequence[Limits]) -> list[Limits]:
+        """Limits, with what points of no variance imply for others that rise or fall."""
+        each = zip(limits, self.variance, placed(self.rows, self.mean), strict=True)
+        return [one.given(v == 0, u) for one, v, u in each]
 
 
 def placed(rows: Sequence[Rows], u: Fields) -> Fields:
@@ -89,22 +110,29 @@ def _own_parts(root: Independent | Correlated) -> int:
     return len(root.shapes[0]) - root.dims[0]
 
 
-def _covariances(way: Any, variance: Fields, lead: int) -> Any:  # (parts, N, N)
-    """The covariance of each part; exactly 0 at points of no variance."""
+def _covariances(way: Any, variance: Fields, before: Fields, lead: int) -> Any:  # (parts, N, N)
+    """The covariance of each part; exactly 0 at points that keep no variance."""
     shapes = [v.shape for v in variance]
     sizes = _sizes(shapes, lead)
     count, basis = sum(sizes), _units(sizes, shapes, lead, variance[0].device)
     product = zip(way.times(basis), variance, strict=True)
     found = _flat(tuple(x.expand(count, *v.shape) for x, v in product), lead).movedim(0, -2)
-    free = _flat(tuple((v > 0)[None] for v in variance), lead)[0]
+    own, most = (_flat(tuple(v[None] for v in each), lead)[0] for each in (variance, before))
+    free = own > LEFT * most
     found = torch.where(free[:, :, None] & free[:, None, :], found, 0.0)
+    found.diagonal(dim1=-2, dim2=-1).copy_(torch.where(free, own, 0.0))
     return ((found + found.mT) / 2).cpu().numpy()
 
 
 def draws_of(
-    given: Given, limits: Sequence[Limits], n: int, generator: torch.Generator | None
-) -> tuple[Fields, int]:
-    """`n` draws of each field and the point as the last, and how many axes number the parts."""
+    given: Given,
+    limits: Sequence[Limits],
+    grain: float,
+    n: int,
+    generator: torch.Generator | None,
+) -> tuple[Fields, list[Limits], int]:
+    """`n` draws of each field and the point as the last; the limits with what fixed points imply;
+    and how many axes number the parts. grain: of the numbers that bounds are rounded to."""
     shapes = given.shapes
     pairs = zip(shapes, limits, strict=True)
     lead = min([given.lead, *(len(shape) + axis for shape, one in pairs for axis, _ in one.slopes)])
@@ -120,14 +148,17 @@ def draws_of(
     low, high = _ends(limits, shapes, lead)
     differences = _differences(limits, [shape[lead:] for shape in shapes])
     found = np.empty_like(flat)
+    doubt = _flat(tuple(x[None] for x in given.near(grain)), lead)[0].cpu().numpy()
     for part, matrix in enumerate(given.covariances(lead)):
         rows, least = _inequalities(low[part], high[part], differences)
-        u = Programme(matrix, rows, least).solve(flat[:, part])
-        near = ROUNDING * (np.abs(flat[:, part]).max(-1, keepdims=True) + np.diag(matrix) ** 0.5)
+        u = Programme(matrix, rows, least, doubt[part]).solve(flat[:, part])
+        std = np.sqrt(np.diag(matrix))
+        near = np.where(std > 0, ROUNDING * (np.abs(flat[:, part]) + std), 0.0)
         for end in (low[part], high[part]):
             u = np.where(np.abs(u - end) <= near, end, u)
         found[:, part] = u
-    return _held(given, limits, _as_fields(found, y[0].device, sizes, shapes), lead), lead
+    moved, tight = _as_fields(found, y[0].device, sizes, shapes), given.tightened(limits)
+    return _held(given, tight, moved, lead, max(UNMET, grain)), tight, lead
 
 
 def _flat(fields: Fields, lead: int) -> Tensor:  # (n, *shape) each to (n, parts, N)
@@ -164,20 +195,19 @@ def _inequalities(low: Any, high: Any, differences: Sequence[Any]) -> tuple[Any,
     return np.concatenate(rows), np.concatenate(least)
 
 
-def _held(given: Given, limits: Sequence[Limits], u: Fields, lead: int) -> Fields:
+def _held(given: Given, limits: Sequence[Limits], u: Fields, lead: int, unmet: float) -> Fields:
     """Exactly within the limits, with the rounding taken off exact rows."""
     exact = [r.over(given.shapes, lead) for r in given.rows if any_of(r.noise_variance == 0)]
     face = None
-    for _ in range(TRIES):
+    for inside in INSIDE:
         u = tuple(one.holding(x) for one, x in zip(limits, u, strict=True))
         off = _off(exact, u, lead)
         if not bool((off > SETTLED).any()):
             return u
         face = face or _Face(given, limits, exact, lead)
-        u = face.settled(u, off > SETTLED)
+        u = face.settled(u, off > SETTLED, inside)
     u = tuple(one.holding(x) for one, x in zip(limits, u, strict=True))
-    std = tuple(v.sqrt() for v in given.root.variance)
-    if (worst := float(_off(exact, u, lead, std).max())) > UNMET:
+    if not (worst := float(_off(exact, u, lead).max())) <= unmet:
         raise InfeasibleError(
             f"the exact laws are off by {worst:.2g} of their terms within the inequalities. Ways "
             "out: widen the `bounds`, correct the values of the laws, or give laws `noise`."
@@ -185,11 +215,11 @@ def _held(given: Given, limits: Sequence[Limits], u: Fields, lead: int) -> Field
     return u
 
 
-def _off(exact: Sequence[Rows], u: Fields, lead: int, *more: Fields) -> Tensor:  # (n, parts)
-    """The most that an exact row of each part misses, of its terms in all fields given."""
+def _off(exact: Sequence[Rows], u: Fields, lead: int) -> Tensor:  # (n, parts)
+    """The most that an exact row of each part misses, of its terms."""
     parts = math.prod(u[0].shape[1 : 1 + lead])
     found = u[0].new_zeros(len(u[0]), parts, 1)
-    for miss, size in misses(exact, u, *more):
+    for miss, size in misses(exact, u):
         share = (miss / size.clamp_min(1e-300)).reshape(len(found), parts, -1)
         found = torch.cat([found, share], -1).amax(-1, keepdim=True)
     return found[..., 0]
@@ -220,7 +250,7 @@ class _Face:
             values.append((rows.value * there).expand(shape).reshape(parts, -1))
         return torch.cat(matrices, -2).cpu().numpy(), torch.cat(values, -1).cpu().numpy()
 
-    def settled(self, u: Fields, wrong: Tensor) -> Fields:
+    def settled(self, u: Fields, wrong: Tensor, inside: float) -> Fields:
         flat = _flat(u, self.lead).cpu().numpy().copy()
         for i, part in wrong.nonzero().tolist():
             flat[i, part] = settled_on_face(
@@ -229,6 +259,7 @@ class _Face:
                 self.variance[part],
                 (self.low[part], self.high[part]),
                 self.pairs,
+                inside,
             )
         return _as_fields(flat, u[0].device, self.sizes, self.shapes)
 

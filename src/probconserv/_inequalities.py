@@ -125,7 +125,7 @@ def _end(name: str, given: ArrayLike) -> Tensor:
         raise InputError(
             f"`{name}` must be numbers, and has NaN. An infinite one stands for no bound."
         )
-    return found.to(torch.float64, copy=found is given)
+    return found.to(torch.float64, copy=True)
 
 
 @dataclass(frozen=True)
@@ -151,9 +151,19 @@ class Limits:
 
     def holding(self, u: Tensor) -> Tensor:
         """`u`, which obeys up to rounding, exactly within the limits."""
+        u = torch.clamp(u, self.low, self.high) if self.slopes else u
         for axis, sign in self.slopes:
             u = u.cummax(axis).values if sign > 0 else u.cummin(axis).values
         return torch.clamp(u, self.low, self.high)
+
+    def given(self, fixed: Tensor, value: Tensor) -> "Limits":
+        """The limits beside points that are fixed, which obey up to rounding."""
+        if not bool(fixed.any()):
+            return self
+        value = value.clamp(self.low, self.high)
+        low, high = (torch.where(fixed, value, end) for end in (self.low, self.high))
+        low, high = _carried(low, high, self.slopes)
+        return replace(self, low=low, high=torch.maximum(low, high))
 
 
 def split(laws: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Inequality, ...]]:
@@ -205,13 +215,18 @@ def _tightened(one: Limits, shape: torch.Size) -> Limits:
     """Bounds that rise along with the values, so that clipping to them keeps the order."""
     if not one.slopes or one.one_range:
         return one
-    low, high = one.low.expand(shape), one.high.expand(shape)
-    for axis, sign in one.slopes:
+    low, high = _carried(one.low.expand(shape), one.high.expand(shape), one.slopes)
+    _check_order(low, high, "`monotone` carries `bounds` along its axis, and there ")
+    return replace(one, low=low, high=high)
+
+
+def _carried(low: Tensor, high: Tensor, slopes: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor]:
+    """Bounds that rise or fall along with the values."""
+    for axis, sign in slopes:
         ahead, back = (axis,) * (sign < 0), (axis,) * (sign > 0)
         low = low.flip(ahead).cummax(axis).values.flip(ahead)
         high = high.flip(back).cummin(axis).values.flip(back)
-    _check_order(low, high, "`monotone` carries `bounds` along its axis, and there ")
-    return replace(one, low=low, high=high)
+    return low, high
 
 
 def _check_order(low: Tensor, high: Tensor, why: str = "") -> None:
@@ -241,4 +256,6 @@ def _inward(one: Limits, dtype: torch.dtype) -> Limits:
     low_in, high_in = (
         torch.where(between, x, y.double()) for x, y in ((low_in, near[0]), (high_in, near[1]))
     )
+    if bool((low_in == torch.inf).any() or (high_in == -torch.inf).any()):
+        raise InputError(f"`low`, `high`: no number of {dtype} is as large. Use float64.")
     return replace(one, low=low_in, high=high_in)

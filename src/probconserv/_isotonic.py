@@ -5,11 +5,13 @@ As in `_clipped.py`, with isotonic regression in place of y - d g mu:
     u = clip(iso(y - d g mu; weights 1 / d), low, high)   with   sum g_i u_i = t + s mu
 
 Isotonic regression is piecewise constant: each block has the weighted mean of its points. SciPy
-finds the blocks, of many lines in one call: each line is lifted above the one before, so that no
-block reaches from one to the next. Points of no variance end a line; the points before them have
-them as an upper bound, those after as a lower one.
+finds the blocks, of many lines in one call: each line is scaled to the range from 0 to 1, which
+leaves its blocks as they are, and lifted above the one before, so that no block reaches from one to
+the next. Lines whose digits do not survive the lift are done alone. Points of no variance end a
+line; the points before them have them as an upper bound, those after as a lower one.
 """
 
+import itertools
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -19,6 +21,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ._clipped import Clipped, taken_fields
+
+AT_ONCE = 1024  # lines in one call
+LOST = 2 * AT_ONCE * 2.0**-52  # of the range of a line: what the lift rounds
+SEEN = 1e-6  # standard deviations: a line that the lift rounds by more is done alone
+LIGHT = 1e-300  # of the largest weight of a line: least of a point
 
 
 def implied(low: Tensor, high: Tensor, fixed: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -48,8 +55,12 @@ class Rising(Clipped):
         first[:, 0] = True
         first[:, 1:] |= fixed[:, :-1]
         first |= fixed
-        self._lines = np.cumsum(first.ravel()).astype(float)
-        self._weight = np.where(fixed, 1.0, weight.numpy().reshape(fixed.shape)).ravel()
+        self._first = first.ravel()
+        self._begins = np.flatnonzero(self._first)
+        self._sizes = np.diff(self._begins, append=len(self._first))
+        own = np.where(fixed, 1.0, weight.numpy().reshape(fixed.shape)).ravel()
+        self._most = np.maximum.reduceat(own, self._begins)  # of each line
+        self._weight = (own / self._wide(self._most)).clip(LIGHT)
         self._g = self.weights.expand(shape).numpy().ravel()
         self._low, self._high = (t.expand(shape).numpy().ravel() for t in (self.low, self.high))
         self._sums = np.arange(0, self.y.numel(), shape[-1])  # where each of the k n rows starts
@@ -57,22 +68,57 @@ class Rising(Clipped):
     def values(self, mu: Tensor) -> Tensor:
         torch.addcmul(self.y, self.move, mu, value=-1, out=self._v)
         v = self._v.numpy().ravel()
-        self._starts = starts = self._blocks(v)
-        sizes = np.diff(starts, append=len(v))
-        means = np.add.reduceat(self._weight * v, starts) / np.add.reduceat(self._weight, starts)
+        starts, means = self._merged(self._blocks(v), v)
+        self._starts, sizes = starts, np.diff(starts, append=len(v))
         self._free = (means > self._low[starts]) & (means < self._high[starts])
         u = np.repeat(means, sizes).reshape(self.y.shape)
         return self._held(torch.from_numpy(u))
 
+    def _merged(self, starts: NDArray[Any], v: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Blocks whose means rise along each line, and the means."""
+        heavy = self._weight * v
+        while True:
+            means = np.add.reduceat(heavy, starts) / np.add.reduceat(self._weight, starts)
+            falls = (means[1:] < means[:-1]) & ~self._first[starts[1:]]
+            if not falls.any():
+                return starts, means
+            starts = starts[np.concatenate([[True], ~falls])]
+
     def _blocks(self, v: NDArray[Any]) -> NDArray[Any]:
-        """Where blocks start, of all lines in one call."""
+        """Where blocks start, of many lines in one call."""
         from scipy.optimize import isotonic_regression
 
-        apart = 2 * (v.max() - v.min()) + 1e-300
-        found: NDArray[Any] = isotonic_regression(
-            v + apart * self._lines, weights=self._weight
-        ).blocks
-        return found[:-1]
+        begins = self._begins
+        low, high = np.minimum.reduceat(v, begins), np.maximum.reduceat(v, begins)
+        width = high - low
+        alone = ~(LOST * width * np.sqrt(self._most) <= SEEN)
+        scale = np.where(alone, 0.0, 1 / np.where(width > 0, width, 1.0))
+        lift = 2.0 * (np.arange(len(begins)) % AT_ONCE)
+        lifted = (v - self._wide(low)) * self._wide(scale) + self._wide(lift)
+        ends = [*begins[::AT_ONCE], len(v)]
+        found = [
+            start + isotonic_regression(lifted[start:end], weights=self._weight[start:end]).blocks
+            for start, end in itertools.pairwise(ends)
+        ]
+        starts = np.concatenate([each[:-1] for each in found])
+        if not alone.any():
+            return starts
+        starts = starts[~alone[np.searchsorted(begins, starts, "right") - 1]]
+        lines = [self._alone(v, i) for i in np.flatnonzero(alone).tolist()]
+        return np.sort(np.concatenate([starts, *lines]))
+
+    def _wide(self, x: NDArray[Any]) -> NDArray[Any]:
+        """Numbers of lines, at all their points."""
+        return np.repeat(x, self._sizes)
+
+    def _alone(self, v: NDArray[Any], number: int) -> NDArray[Any]:
+        """Where blocks of one line start."""
+        from scipy.optimize import isotonic_regression
+
+        start = self._begins[number]
+        line = slice(start, start + self._sizes[number])
+        found: NDArray[Any] = isotonic_regression(v[line], weights=self._weight[line]).blocks
+        return start + found[:-1]
 
     def _held(self, u: Tensor) -> Tensor:
         """Exactly within the limits."""
@@ -89,7 +135,8 @@ class Rising(Clipped):
         """How fast sums fall in mu, (k, n, 1), and how fast points do, (k, n, E)."""
         starts = self._starts
         g = np.add.reduceat(self._g, starts)
-        fall = np.where(self._free, g / np.add.reduceat(self._weight, starts), 0.0)
+        most = self._most[np.searchsorted(self._begins, starts, "right") - 1]
+        fall = np.where(self._free, g / np.add.reduceat(self._weight, starts) / most, 0.0)
         rows = np.add.reduceat(g * fall, np.searchsorted(starts, self._sums))
         each = np.repeat(fall, np.diff(starts, append=len(self._g)))
         return torch.from_numpy(rows).reshape(self.target.shape), torch.from_numpy(each).reshape(
@@ -116,11 +163,4 @@ class RisingLineByLine(Rising):
     """The same, one line after the other: slower, and to the last digit at any scale."""
 
     def _blocks(self, v: NDArray[Any]) -> NDArray[Any]:
-        from scipy.optimize import isotonic_regression
-
-        first = np.flatnonzero(np.diff(self._lines, prepend=0.0))
-        found = []
-        for start, end in zip(first, [*first[1:], len(v)], strict=True):
-            line = isotonic_regression(v[start:end], weights=self._weight[start:end])
-            found.append(start + line.blocks[:-1])
-        return np.concatenate(found)
+        return np.concatenate([self._alone(v, i) for i in range(len(self._begins))])

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ._blocks import root_of
 from ._clipped import Clipped, root_of_falling, taken_fields
+from ._draws import mean_of
 from ._errors import InfeasibleError
 from ._inequalities import Limits
 from ._isotonic import Rising, RisingLineByLine, implied
@@ -23,10 +24,10 @@ from ._maps import Disjoint, Regions, Sum
 CHUNK = 1 << 17  # numbers that are worked on at a time
 CHUNK_CUDA = 1 << 24
 MET = 1e-12  # of its terms: how far a row may be off
-ROUNDED = 1e-14  # of the size of a field: a total beyond its range by less is at its end
+ROUNDED = 1e-14  # of its terms: a total beyond its range by less is at its end
 AT_END = 1e-15  # of its terms: a row that is as close to the least it can be is there
 TINY = 1e-290  # below this a variance has no usable inverse
-ROUNDING = 1e-9  # of a spread: how far a fixed value may be out of bounds by rounding
+ROUNDING = 1e-12  # of a point: how far a fixed value may be out of bounds by rounding
 
 Found = tuple[Tensor, Tensor, Tensor]  # draws (n, *shape), their mean, and the point
 
@@ -73,20 +74,24 @@ def draws_of(
     limits: Sequence[Limits],
     mean: Sequence[Tensor],
     variance: Sequence[Tensor],
+    sizes: Sequence[Tensor],
     dtypes: Sequence[torch.dtype],
     n: int,
     generator: torch.Generator | None,
 ) -> list[Found]:
-    """`n` draws of each field, their mean and the point, exactly within the limits."""
+    """`n` draws of each field, their mean and the point, exactly within the limits.
+
+    sizes: of the numbers that values fixed by laws come from, where there are any.
+    """
     found: list[Found | None] = [None] * len(mean)
     tied = [i for i, m in enumerate(rows[0].maps) if m is not None] if rows else []
     groups = [tied, *([i] for i in range(len(mean)) if i not in tied)]
     for group in groups:
         if group:
             law = rows[0] if group is tied else None
-            own = [limits[i] for i in group]
-            one = Group(law, own, [mean[i] for i in group], [variance[i] for i in group], group)
-            results = one.draws([dtypes[i] for i in group], n, generator)
+            each = (range(len(mean)), limits, mean, variance, sizes, dtypes)
+            given: Any = ([x[i] for i in group] for x in each)
+            results = Group(law, *given).draws(n, generator)
             for i, result in zip(group, results, strict=True):
                 found[i] = result
     return [each for each in found if each is not None]
@@ -98,13 +103,16 @@ class Group:
     def __init__(
         self,
         law: Rows | None,
+        numbers: list[int],
         limits: list[Limits],
         mean: list[Tensor],
         variance: list[Tensor],
-        numbers: list[int],
+        sizes: list[Tensor],
+        dtypes: list[torch.dtype],
     ) -> None:
         """numbers: of the fields, among those of the law."""
-        self.law, self.limits = law, limits
+        self.law, self.limits, self.dtypes = law, limits, dtypes
+        self.grain = 4 * max(torch.finfo(dtype).eps for dtype in dtypes)  # bounds are rounded
         maps = [None if law is None else law.maps[i] for i in numbers]
         self.layouts = [
             _layout(m.shape, g, one) for m, g, one in zip(mean, maps, limits, strict=True)
@@ -113,7 +121,7 @@ class Group:
         self.variance = torch.where(own > TINY, own, 0.0)
         self.slope = limits[0].slopes if len(limits) == 1 else ()
         self.low, self.high = (self._ends(limits, name) for name in ("low", "high"))
-        self._fix()
+        self._fix(self._side(sizes, signed=False))
         self.weights: Tensor | None = None
         self.labels: Tensor | None = None
         if law is not None:
@@ -132,33 +140,35 @@ class Group:
             return sign * getattr(limits[0], other).reshape(1, 1)
         return self._side([getattr(one, name) for one in limits])
 
-    def _fix(self) -> None:
+    def _fix(self, sizes: Tensor) -> None:
         """Points of no variance stay, and must be where the inequalities let them."""
         fixed = self.variance == 0
         if not bool(fixed.any()):
             return
-        scale = ROUNDING * (self.mean.abs().amax() + self.variance.amax().sqrt())
-        out = fixed & ((self.mean < self.low - scale) | (self.mean > self.high + scale))
+        share = max(ROUNDING, self.grain)
+        near = share * self.mean.abs() + ROUNDING * sizes
+        low, high = self.low - share * self.low.abs(), self.high + share * self.high.abs()
+        out = fixed & ((self.mean < low - near) | (self.mean > high + near))
         if bool(out.any()):
             at = _first(out)
             ends = [t.expand(out.shape)[at] for t in (self.low, self.high)]
             raise InfeasibleError(
                 f"`bounds`: a point of no variance, {list(at)} of (place, point), is "
-                f"{float(self.mean[at]):.6g}, outside of {_range(*ends)}, and cannot be moved. "
+                f"{float(self.mean[at]):.10g}, outside of {_range(*ends)}, and cannot be moved. "
                 "Ways out: give it variance, correct the value, or bound the others alone."
             )
         self.mean = torch.where(fixed, self.mean.clamp(self.low, self.high), self.mean)
         if self.slope:
-            self._fix_rising(fixed, scale)
+            self._fix_rising(fixed, near)
 
-    def _fix_rising(self, fixed: Tensor, scale: Tensor) -> None:
+    def _fix_rising(self, fixed: Tensor, near: Tensor) -> None:
         length = self.layouts[0].shape[self.layouts[0].axis]
         shape = self.mean.shape
         lines = [
             t.expand(shape).reshape(-1, length) for t in (self.low, self.high, fixed, self.mean)
         ]
         highest = torch.where(lines[2], lines[3], -torch.inf).cummax(-1).values
-        falls = lines[2] & (lines[3] < highest - scale)
+        falls = lines[2] & (lines[3] < highest - near.reshape(-1, length))
         if bool(falls.any()):
             line, at = _first(falls)
             raise InfeasibleError(
@@ -202,20 +212,22 @@ class Group:
         fixed = self.variance == 0
         least = torch.where(g > 0, self.low, self.high)
         most = torch.where(g > 0, self.high, self.low)
-        ends = []
+        ends, sizes = [], []
         for end in (least, most):
             terms = torch.where(g == 0, 0.0, g * torch.where(fixed, self.mean, end))
             ends.append(self._sum(terms))
+            sizes.append(self._sum(terms.abs()))
         exact, value = self.noise == 0, self.value
-        scale = self._sum((g * self.mean).abs() + g.abs() * root_of(self.variance))
         self.value = torch.where(exact, value.clamp(*ends), value)
         beyond = (value - self.value).abs()
-        short = beyond > MET * value.abs() + ROUNDED * scale
+        size = torch.where(value < ends[0], sizes[0], sizes[1])
+        short = beyond > MET * value.abs() + max(ROUNDED, self.grain) * size
+        short = short & (beyond > 0)
         if bool(short.any()):
             at = _first(short)
             index = torch.unravel_index(short.int().argmax(), tuple(shape))
             raise InfeasibleError(
-                f"{law.name([int(i) for i in index])} is {float(value[at]):.6g}, but within "
+                f"{law.name([int(i) for i in index])} is {float(value[at]):.10g}, but within "
                 f"the bounds it can only be {_range(ends[0][at], ends[1][at])}. Ways out: correct "
                 "the value, widen the `bounds`, or give the law `noise`."
             )
@@ -237,13 +249,11 @@ class Group:
             return x.sum(-1, keepdim=True)
         return x.new_zeros(len(x), self.value.shape[-1]).index_add_(-1, self.labels, x)
 
-    def draws(
-        self, dtypes: Sequence[torch.dtype], n: int, generator: torch.Generator | None
-    ) -> list[Found]:
+    def draws(self, n: int, generator: torch.Generator | None) -> list[Found]:
         places, points = self.mean.shape
         sizes = [math.prod(a.shape[len(a.shape) - a.dims :]) for a in self.layouts]
         new = self.mean.new_empty
-        out = [new(n, places, e, dtype=dtype) for e, dtype in zip(sizes, dtypes, strict=True)]
+        out = [new(n, places, e, dtype=dtype) for e, dtype in zip(sizes, self.dtypes, strict=True)]
         mean, point = torch.zeros_like(self.mean), torch.zeros_like(self.mean)
         most = CHUNK_CUDA if self.mean.is_cuda else CHUNK
         at_once = max(1, min(n + 1, most // max(points, 1)))
@@ -258,9 +268,10 @@ class Group:
                     point[rows], count = u[:, -1], count - 1
                 for piece, kept in zip(u[:, :count].split(sizes, -1), out, strict=True):
                     kept[first : first + count, rows] = piece.movedim(1, 0)
-                mean[rows] += u[:, :count].sum(1) / max(n, 1)
-        mean = torch.where(self.variance == 0, point, mean)
-        return self._results(out, mean, point, sizes, dtypes)
+                if count:
+                    mean[rows] += mean_of(u[:, :count], 1) * (count / n)
+        mean = torch.where(self.variance == 0, point, mean).clamp(self.low, self.high)
+        return self._results(out, mean, point, sizes)
 
     def _some(
         self, rows: slice, std: Tensor, n: int, ends: bool, generator: torch.Generator | None
@@ -344,11 +355,10 @@ class Group:
         mean: Tensor,
         point: Tensor,
         sizes: Sequence[int],
-        dtypes: Sequence[torch.dtype],
     ) -> list[Found]:
         found = []
         each = mean.split(sizes, -1), point.split(sizes, -1)
-        pieces = zip(self.layouts, self.limits, dtypes, out, *each, strict=True)
+        pieces = zip(self.layouts, self.limits, self.dtypes, out, *each, strict=True)
         for layout, limits, dtype, draws, average, one in pieces:
             for t in (draws, average, one):
                 _ = t.neg_().add_(0.0) if layout.sign < 0 else t  # 0, not -0
@@ -372,4 +382,4 @@ def _first(where: Tensor) -> tuple[int, ...]:
 
 
 def _range(low: Tensor, high: Tensor) -> str:
-    return f"from {float(low):.6g} to {float(high):.6g}"
+    return f"from {float(low):.10g} to {float(high):.10g}"
