@@ -287,3 +287,14 @@ def test_a_value_with_hardly_any_noise_beside_inequalities():
     limits = pc.monotone(), pc.bounds([0.0, 0.1, 0.1, 0.2])
     post = pc.condition(prior, *laws, *limits, draws=10, generator=generator())
     assert post.point.numpy() == pytest.approx([0.0, 0.1538, 0.1538, 0.6924], abs=1e-5)
+
+
+@pytest.mark.parametrize("noise", [1e-6, 1e-9])
+def test_a_total_with_hardly_any_noise_at_the_end_of_its_range_is_feasible(noise):
+    prior, law = pc.Dense([0.1, 0.2, 0.3], np.eye(3)), pc.cells([1.0, 1.0, 1.0], 0.0, noise=noise)
+    u = everything(pc.condition(prior, law, pc.bounds(low=0.0), draws=20, generator=generator()))
+    assert u.min() >= 0
+    assert u.sum(-1).max() < 6 * noise
+    own = pc.Diagonal([0.1, 0.2, 0.3], 1.0)
+    other = everything(pc.condition(own, law, pc.bounds(low=0.0), draws=200, generator=generator()))
+    assert u.sum(-1).mean() == pytest.approx(other.sum(-1).mean(), abs=noise)

@@ -29,9 +29,11 @@ RANK = 1e-15  # of the largest: variances of directions that count
 class Programme:
     """min (u - y)^T C^+ (u - y) subject to A u >= h, for many y."""
 
-    def __init__(self, covariance: Array, rows: Array, least: Array, near: Array) -> None:
+    def __init__(
+        self, covariance: Array, rows: Array, least: Array, near: Array, root: Array | None = None
+    ) -> None:
         """covariance: C, (N, N). rows: A, (m, N). least: h, (m,). near: what rounding may leave of
-        points that nothing moves, (N,)."""
+        points that nothing moves, (N,). root: F, (N, R), where C = F F^T is too rough."""
         self.covariance, self.rows, self.least = covariance, rows, least
         self.near = np.abs(rows) @ near
         self.cross = rows @ covariance  # A C, (m, N)
@@ -42,16 +44,43 @@ class Programme:
         scale = np.where(self.moves, own, 1.0) ** -0.5
         self.scale = np.where(self.moves, scale, 0.0)
         self.gram = gram * self.scale[:, None] * self.scale
+        self.root = root
 
     def solve(self, y: Array) -> Array:  # (n, N)
         """Each y moved to where the inequalities hold, up to rounding."""
         slack = y @ self.rows.T - self.least
+        if self.root is not None:
+            return np.stack([self._along(self.root, *each) for each in zip(y, slack, strict=True)])
         self._check_fixed(y, slack)
         q = slack * self.scale
         nu = np.zeros_like(q)
         for i in np.flatnonzero((q < 0).any(-1)):
             nu[i] = self._multipliers(q[i])
         return y + (nu * self.scale) @ self.cross
+
+    def _along(self, root: Array, y: Array, slack: Array) -> Array:
+        """One y moved by F z with the least |z|, by least squares."""
+        from scipy.optimize import nnls
+
+        seen = self.rows @ root
+        size = np.sqrt((seen**2).sum(-1))
+        moves = size > 1e-13 * (np.abs(self.rows) @ np.sqrt((root**2).sum(-1)))
+        if (slack[~moves] < -self.near[~moves]).any():
+            self._check_fixed(y, np.where(moves, np.inf, slack))
+        if not (slack[moves] < 0).any():
+            return y
+        seen, short = seen[moves] / size[moves, None], -slack[moves] / size[moves]
+        unit = np.abs(short).max()
+        matrix = np.vstack([seen.T, short / unit])
+        wanted = np.eye(len(matrix))[-1]
+        found, _ = nnls(matrix, wanted, maxiter=30 * matrix.shape[1])
+        left = wanted - matrix @ found
+        tries = [np.linalg.lstsq(seen[found > 0], short[found > 0], rcond=1e-13)[0]]
+        tries += [-left[:-1] / left[-1] * unit] if left[-1] > 0 else []
+        broken = [np.max(short - seen @ z) for z in tries]
+        if not (worst := min(broken)) <= UNMET * (1 + unit):
+            raise InfeasibleError(_NOTHING_OBEYS.format(worst))
+        return y + root @ tries[int(np.argmin(broken))]
 
     def _check_fixed(self, y: Array, slack: Array) -> None:
         """Rows that nothing moves hold already."""
@@ -121,11 +150,7 @@ class Programme:
                 break
         worst = self._worst(nu, q)
         if not worst <= UNMET * (1 + size):
-            raise InfeasibleError(
-                "no field obeys the exact laws and the inequalities together: the best found "
-                f"breaks an inequality by {worst:.3g} of its standard deviations. Ways out: widen "
-                "the `bounds`, correct the values of the laws, or give laws `noise`."
-            )
+            raise InfeasibleError(_NOTHING_OBEYS.format(worst))
         return nu
 
     def _polished(self, active: NDArray[np.bool_], q: Array) -> Array | None:
@@ -137,6 +162,34 @@ class Programme:
     def _worst(self, nu: Array, q: Array) -> Any:
         left = q + self.gram @ nu
         return np.max(-left[self.moves], initial=0.0) if np.isfinite(left).all() else np.inf
+
+
+_NOTHING_OBEYS = (
+    "no field obeys the exact laws and the inequalities together: the best found breaks an "
+    "inequality by {:.3g} of its standard deviations. Ways out: widen the `bounds`, correct the "
+    "values of the laws, or give laws `noise`."
+)
+
+
+def root_given(prior: Array, rows: Array, noise: Array) -> Array:  # (N, R)
+    """F with F F^T the covariance given rows G: right relative to each direction, however small
+    the noise. noise: its variances, 0 for exact rows."""
+    std = np.sqrt(np.diag(prior))
+    inverse = 1 / np.where(std > 0, std, np.inf)
+    sizes, vectors = np.linalg.eigh(prior * inverse[:, None] * inverse)
+    keep = sizes > RANK * max(sizes.max(), 0)
+    root = std[:, None] * vectors[:, keep] * np.sqrt(sizes[keep])
+    seen = rows @ root
+    exact = (noise == 0) & (np.abs(seen).max(-1, initial=0.0) > 0)
+    if exact.any():
+        unit = seen[exact] / np.linalg.norm(seen[exact], axis=-1, keepdims=True)
+        _, found, across = np.linalg.svd(unit)
+        root = root @ across[np.sum(found > 1e-12 * found[0]) :].T
+    noisy = noise > 0
+    _, found, across = np.linalg.svd(rows[noisy] @ root / np.sqrt(noise[noisy])[:, None])
+    shrunk = np.ones(len(across))
+    shrunk[: len(found)] = 1 / np.sqrt(1 + found**2)
+    return root @ across.T * shrunk
 
 
 def settled_on_face(

@@ -4,6 +4,7 @@ The engine draws from the fields given all laws. Its covariance, as a dense matr
 that nothing ties to others, says how a draw moves within the inequalities.
 """
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -17,7 +18,7 @@ from ._checks import any_of
 from ._covariances import Correlated, Independent, shared_axes
 from ._engine import Chain, Shared, solve
 from ._errors import InfeasibleError, InputError
-from ._feasible import Programme, settled_on_face
+from ._feasible import Programme, root_given, settled_on_face
 from ._fields import random_normals
 from ._inequalities import Limits
 from ._laws import Fields, Rows
@@ -28,6 +29,7 @@ SETTLED = 1e-13  # of its terms: an exact row that misses by less is left alone
 UNMET = 1e-12  # the same: one that misses by more after all tries is an error
 INSIDE = (0.0, 0.0, 0.0, 0.0, 1e-12, 1e-9, 1e-9)  # standard deviations: a point as close is there
 ROUNDING = 1e-14  # of a point and its standard deviation: one as close to its bound is there
+SMALL = 1e-8  # of the variance of a row: noise that the covariance given the row hardly shows
 LEFT = 1e-15  # of its variance before: a point that keeps less is fixed
 FIXED = 1e-9  # of a point before the laws that fix it: what these may leave by rounding
 GIVEN = 1e-12  # of a point that no law fixes: the same
@@ -67,14 +69,29 @@ class Given:
 
     def covariances(self, lead: int) -> Iterator[Any]:  # (N, N) each
         """The covariance of each part, one after the other."""
-        if not min(lead, self.free):
-            given = self.variance, self.root.variance
-            yield from _covariances(self.way or self.root, *given, lead)
+        return self._parts(self.way or self.root, self.variance, self.free, lead)
+
+    def _parts(self, way: Any, variance: Fields, free: int, lead: int) -> Iterator[Any]:
+        if not min(lead, free):
+            yield from _covariances(way, variance, self.root.variance, lead)
             return
         for i in range(self.shapes[0][0]):
-            some = (self.way or self.root)._at((i,))
-            own, before = (tuple(v[i] for v in x) for x in (self.variance, self.root.variance))
-            yield from _covariances(some, own, before, lead - 1)
+            own, before = (tuple(v[i] for v in x) for x in (variance, self.root.variance))
+            yield from _covariances(way._at((i,)), own, before, lead - 1)
+
+    def directions(self, lead: int) -> Iterator[Any]:  # (N, R) each, or None
+        """F of the covariance F F^T of each part, where laws have so little noise that the
+        covariance itself does not show it."""
+        rows = [r.over(self.shapes, lead) for r in self.rows]
+        if not any(bool((r.noise_variance > 0).any()) for r in rows):
+            yield from itertools.repeat(None)
+            return
+        dense, _, noise = _dense(rows, self.shapes, lead)
+        before = self._parts(self.root, self.root.variance, _own_parts(self.root), lead)
+        for part, prior in enumerate(before):
+            own = ((dense[part] @ prior) * dense[part]).sum(-1)
+            small = (noise[part] > 0) & (noise[part] < SMALL * own)
+            yield root_given(prior, dense[part], noise[part]) if small.any() else None
 
     def near(self, grain: float) -> Fields:
         """What rounding may leave of each point, where nothing moves it; grain: of its dtype."""
@@ -149,9 +166,10 @@ def draws_of(
     differences = _differences(limits, [shape[lead:] for shape in shapes])
     found = np.empty_like(flat)
     doubt = _flat(tuple(x[None] for x in given.near(grain)), lead)[0].cpu().numpy()
-    for part, matrix in enumerate(given.covariances(lead)):
+    each = zip(given.covariances(lead), given.directions(lead), strict=False)
+    for part, (matrix, root) in enumerate(each):
         rows, least = _inequalities(low[part], high[part], differences)
-        u = Programme(matrix, rows, least, doubt[part]).solve(flat[:, part])
+        u = Programme(matrix, rows, least, doubt[part], root).solve(flat[:, part])
         std = np.sqrt(np.diag(matrix))
         near = np.where(std > 0, ROUNDING * (np.abs(flat[:, part]) + std), 0.0)
         for end in (low[part], high[part]):
@@ -225,6 +243,21 @@ def _off(exact: Sequence[Rows], u: Fields, lead: int) -> Tensor:  # (n, parts)
     return found[..., 0]
 
 
+def _dense(rows: Sequence[Rows], shapes: Sequence[torch.Size], lead: int) -> tuple[Any, Any, Any]:
+    """G (parts, K, N), b and the variance of its noise (parts, K)."""
+    sizes = _sizes(shapes, lead)
+    count, found = sum(sizes), []
+    basis = _units(sizes, shapes, lead, rows[0].value.device)
+    for one in rows:
+        shape = one.row_shape(shapes)
+        parts = math.prod(shape[:lead])
+        matrix = one.apply(basis).expand(count, *shape).reshape(count, parts, -1).movedim(0, -1)
+        ends = (x.expand(shape).reshape(parts, -1) for x in (one.value, one.noise_variance))
+        found.append([x.cpu().numpy() for x in (matrix, *ends)])
+    matrices, values, noises = zip(*found, strict=True)
+    return np.concatenate(matrices, 1), np.concatenate(values, 1), np.concatenate(noises, 1)
+
+
 class _Face:
     """Where exact rows are settled: points at a bound stay there, points that are equal stay so."""
 
@@ -235,20 +268,8 @@ class _Face:
         self.pairs = _differences(limits, [shape[lead:] for shape in given.shapes])
         self.low, self.high = _ends(limits, given.shapes, lead)
         self.variance = _flat(tuple(v[None] for v in given.variance), lead)[0].cpu().numpy()
-        self.rows, self.value = self._dense(exact)
-
-    def _dense(self, exact: Sequence[Rows]) -> tuple[Any, Any]:
-        """G (parts, K, N) and b (parts, K); rows with noise are 0."""
-        count, matrices, values = sum(self.sizes), [], []
-        basis = _units(self.sizes, self.shapes, self.lead, exact[0].value.device)
-        for rows in exact:
-            there = (rows.noise_variance == 0).double()
-            shape = rows.row_shape(self.shapes)
-            each = (rows.apply(basis) * there).expand(count, *shape)
-            parts = math.prod(shape[: self.lead])
-            matrices.append(each.reshape(count, parts, -1).movedim(0, -1))
-            values.append((rows.value * there).expand(shape).reshape(parts, -1))
-        return torch.cat(matrices, -2).cpu().numpy(), torch.cat(values, -1).cpu().numpy()
+        rows, value, noise = _dense(exact, given.shapes, lead)
+        self.rows, self.value = rows * (noise == 0)[..., None], value * (noise == 0)
 
     def settled(self, u: Fields, wrong: Tensor, inside: float) -> Fields:
         flat = _flat(u, self.lead).cpu().numpy().copy()
