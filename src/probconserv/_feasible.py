@@ -49,8 +49,14 @@ class Programme:
     def solve(self, y: Array) -> Array:  # (n, N)
         """Each y moved to where the inequalities hold, up to rounding."""
         slack = y @ self.rows.T - self.least
-        if self.root is not None:
-            return np.stack([self._along(self.root, *each) for each in zip(y, slack, strict=True)])
+        try:
+            return self._by_covariance(y, slack)
+        except InfeasibleError:
+            if self.root is None:
+                raise
+        return np.stack([self._along(self.root, *each) for each in zip(y, slack, strict=True)])
+
+    def _by_covariance(self, y: Array, slack: Array) -> Array:
         self._check_fixed(y, slack)
         q = slack * self.scale
         nu = np.zeros_like(q)
