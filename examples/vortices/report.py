@@ -41,7 +41,7 @@ def picture(truth: Tensor, without: Tensor, given: Tensor) -> Figure:
     norm = CenteredNorm(0, float(truth[i].abs().max()))
     for (name, w), axes in zip(fields.items(), panels, strict=True):
         extent = (0, 2 * math.pi, 0, 2 * math.pi)
-        seen = axes.imshow(w[-1].T, cmap="PuOr_r", norm=norm, origin="lower", extent=extent)
+        seen = axes.imshow(w[-1].T.numpy(), cmap="PuOr_r", norm=norm, origin="lower", extent=extent)
         axes.set(title=name, xlabel="x (dimensionless)")
     panels[0].set_ylabel("y (dimensionless)")
     maps.colorbar(seen, ax=list(panels), label=f"vorticity at t = {STEP * (len(w) - 1):g}")

@@ -347,6 +347,7 @@ def check_laws(laws: Sequence[Any]) -> None:
 
 def check_law(law: Any, name: str = "law") -> None:
     if not isinstance(law, Law):
+        kind = "linear law" if hasattr(law, "label") else "law"  # one of another kind was given
         raise InputError(
-            f"`{name}` must be a linear law such as `integral(x, total)`; got {type(law).__name__}."
+            f"`{name}` must be a {kind} such as `integral(x, total)`; got {type(law).__name__}."
         )

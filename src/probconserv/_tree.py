@@ -33,6 +33,8 @@ class Node:
 
     def __init_subclass__(cls, **how: Any) -> None:
         super().__init_subclass__(**how)
+        known = Node.kinds.setdefault(cls.__name__, cls)
+        assert known.__module__ == cls.__module__, f"two nodes are called {cls.__name__}"
         Node.kinds[cls.__name__] = cls
 
     def _change(self, change: Change) -> Self:

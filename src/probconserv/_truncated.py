@@ -44,7 +44,7 @@ MOVES = 500  # of pairs and points: few points start further off, and cost littl
 
 
 @dataclass(eq=False)
-class Points(Node):
+class Inside(Node):
     """Normal points within bounds, and what they weigh in the sum of their row; each (..., M)."""
 
     mean: Tensor
@@ -83,7 +83,7 @@ class Tilted(Node):
     mean: Tensor
     variance: Tensor
     tilt: Tensor
-    _points: Points  # with a term for the noise of the sum after the last, where there is noise
+    _points: Inside  # with a term for the noise of the sum after the last, where there is noise
     _centre: Tensor  # of the normal distributions that, cut to the bounds, are the marginals
     _spread: Tensor  # their variances
     _value: Tensor  # b, (..., 1)
@@ -146,7 +146,7 @@ def tilted(
     InfeasibleError
         A total that no field within the bounds has.
     """
-    points = Points(*torch.broadcast_tensors(mean, variance, low, high, weights))
+    points = Inside(*torch.broadcast_tensors(mean, variance, low, high, weights))
     value = value.expand(points.mean.shape[:-1])[..., None]
     noise = torch.as_tensor(noise_variance).to(value).expand(value.shape[:-1])[..., None]
     size, points = points.mean.shape[-1], _prepared(points, noise)
@@ -160,7 +160,7 @@ def tilted(
     return Tilted(*moments, tilt, points, centre, spread, value, unit)
 
 
-def _in_own_units(points: Points, value: Tensor) -> tuple[Points, Tensor, Tensor]:
+def _in_own_units(points: Inside, value: Tensor) -> tuple[Inside, Tensor, Tensor]:
     """Points over the unit of their row, its largest standard deviation; weights over the largest.
 
     The units are powers of two: nothing is rounded.
@@ -172,7 +172,7 @@ def _in_own_units(points: Points, value: Tensor) -> tuple[Points, Tensor, Tensor
     )
     mean, low, high = (x / unit for x in (points.mean, points.low, points.high))
     variance = torch.where(points.high > points.low, points.variance / unit / unit, 1.0)
-    return Points(mean, variance, low, high, points.weights / heavy), value / unit / heavy, unit
+    return Inside(mean, variance, low, high, points.weights / heavy), value / unit / heavy, unit
 
 
 def _power_of_two(x: Tensor) -> Tensor:
@@ -180,7 +180,7 @@ def _power_of_two(x: Tensor) -> Tensor:
     return torch.ones_like(power).ldexp(power)
 
 
-def _met(u: Tensor, points: Points, value: Tensor) -> Tensor:
+def _met(u: Tensor, points: Inside, value: Tensor) -> Tensor:
     """`u`, which has the sum of its row."""
     if check.concrete(u):
         missed = (value - (points.weights * u).sum(-1, keepdim=True)).abs()
@@ -193,7 +193,7 @@ def _met(u: Tensor, points: Points, value: Tensor) -> Tensor:
     return u
 
 
-def _prepared(points: Points, noise: Tensor) -> Points:
+def _prepared(points: Inside, noise: Tensor) -> Inside:
     """Fixed points as those with low = high; noise as one more point, without bounds."""
     parts = points.mean, points.variance, points.low, points.high, points.weights
     mean, variance, low, high, weights = parts
@@ -207,14 +207,14 @@ def _prepared(points: Points, noise: Tensor) -> Points:
         inf = torch.full_like(noise, torch.inf)
         extra = torch.zeros_like(noise), torch.ones_like(noise), -inf, inf, noise.sqrt()
         parts = tuple(torch.cat(pair, -1) for pair in zip(parts, extra, strict=True))  # type: ignore[assignment]
-    return Points(*parts)
+    return Inside(*parts)
 
 
-def _terms(points: Points, u: Tensor, value: Tensor) -> Tensor:
+def _terms(points: Inside, u: Tensor, value: Tensor) -> Tensor:
     return (points.weights * u).abs().sum(-1, keepdim=True) + value.abs()
 
 
-def _check_reach(points: Points, value: Tensor) -> None:
+def _check_reach(points: Inside, value: Tensor) -> None:
     least, most = points.reach()
     if not check.concrete(value):
         return
@@ -230,7 +230,7 @@ def _check_reach(points: Points, value: Tensor) -> None:
         )
 
 
-def _tilt(points: Points, value: Tensor) -> tuple[Tensor, Cumulants]:
+def _tilt(points: Inside, value: Tensor) -> tuple[Tensor, Cumulants]:
     """lambda, (..., 1), and the cumulants of the points there."""
     with torch.no_grad():
         tilt, at = _newton(points, value.detach())
@@ -241,12 +241,12 @@ def _tilt(points: Points, value: Tensor) -> tuple[Tensor, Cumulants]:
     return tilt, points.at(tilt)
 
 
-def _sum(points: Points, at: Cumulants) -> tuple[Tensor, Tensor]:
+def _sum(points: Inside, at: Cumulants) -> tuple[Tensor, Tensor]:
     g = points.weights
     return (g * at.mean).sum(-1, keepdim=True), (g.square() * at.variance).sum(-1, keepdim=True)
 
 
-def _newton(points: Points, value: Tensor) -> tuple[Tensor, Cumulants]:
+def _newton(points: Inside, value: Tensor) -> tuple[Tensor, Cumulants]:
     """lambda to 1e-6 standard deviations of the sum, within a bracket that shrinks.
 
     Against a bound the sum is like 1 / lambda from there: Newton's method is for 1 / (sum - least),
@@ -283,7 +283,7 @@ def _middle(left: Tensor, right: Tensor) -> Tensor:
     return torch.where(same, along, (left + right) / 2)
 
 
-def _marginals(points: Points, tilt: Tensor, at: Cumulants) -> tuple[Tensor, Tensor]:
+def _marginals(points: Inside, tilt: Tensor, at: Cumulants) -> tuple[Tensor, Tensor]:
     """Centre and variance of the normal distributions that the marginals are, but for bounds."""
     g = points.weights
     own = g.square() * at.variance
@@ -302,7 +302,7 @@ def _marginals(points: Points, tilt: Tensor, at: Cumulants) -> tuple[Tensor, Ten
     return mean + spread * (curve * (at.mean - mean) + slope), spread
 
 
-def _doubt(points: Points, at: Cumulants) -> Tensor:
+def _doubt(points: Inside, at: Cumulants) -> Tensor:
     """How the sum that the expansion misses is shared out: its error in g u goes with the square
     of the point's share of the variance of the sum."""
     own = points.weights.square() * at.variance
@@ -316,7 +316,7 @@ def _of_the_others(x: Tensor, largest: Tensor) -> Tensor:
     return (others + x.gather(-1, largest) - x).scatter(-1, largest, others)
 
 
-def settled(u: Tensor, scale: Tensor, points: Points, value: Tensor) -> Tensor:
+def settled(u: Tensor, scale: Tensor, points: Inside, value: Tensor) -> Tensor:
     """`u` with the sum, moved in proportion to scale and weights, and held at the bounds."""
     g = points.weights
     for _ in range(STEPS):
@@ -335,7 +335,7 @@ def _uniform(shape: tuple[int, ...], like: Tensor, generator: torch.Generator | 
 
 
 def _move_pairs(
-    u: Tensor, points: Points, i: Tensor, j: Tensor, generator: torch.Generator | None
+    u: Tensor, points: Inside, i: Tensor, j: Tensor, generator: torch.Generator | None
 ) -> None:
     """Draws the points i and j anew, in place: u_i + g_j tau, u_j - g_i tau."""
     mean, variance, low, high, g = (
