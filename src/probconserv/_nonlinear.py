@@ -240,8 +240,8 @@ class Curved(Node):
             found, back = torch.func.vjp(self._mapped, *at)[:2]
             return tuple(back(multiplier.reshape(found.shape)))
 
-        with self._asked(flat):
-            found = torch.func.jvp(slope, tuple(flat), tuple(along))[1]
+        with self._asked(flat):  # the derivative of a slope is its own transpose
+            found = torch.func.vjp(slope, *flat)[1](tuple(along))
         return tuple(x.reshape(u.shape) for x, u in zip(found, fields, strict=True))
 
     def _jacobians(self, flat: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
