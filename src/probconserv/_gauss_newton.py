@@ -47,7 +47,7 @@ def most_probable(
     problem = given._map(Tensor.detach)
     u, found = problem.mean, torch.empty_like(problem.mean)
     a, left = torch.zeros_like(u), torch.arange(len(u), device=u.device)
-    done, weights = torch.zeros_like(left, dtype=torch.bool), torch.zeros_like(problem.value)
+    weights = torch.zeros_like(problem.value)
     if near is not None and len(u):
         step = problem.step(problem.look(near))
         a = -step.back(step.multiplier(CLOSER))
@@ -59,36 +59,34 @@ def most_probable(
         _check_defined(step, *where)
         multiplier, change = step.solved(a)
         terms = step.terms()
-        now = _arrived(step, a, change, terms) & ~done
-        kick = _off_the_top(step, multiplier, now)
-        now = now & (kick == 0).all(-1)
-        found[left[now]] = u[now]
-        done = done | now
-        if bool(done.all()):
-            return found
-        if 2 * int(done.sum()) > len(done):  # go on with the others alone
+        still = _arrived(step, a, change, terms)
+        if 2 * int(still.sum()) > len(still):  # look at these, and go on with the others alone
+            kick = _off_the_top(step, multiplier, still)
+            done = still & (kick == 0).all(-1)
+            found[left[done]] = u[done]
+            if bool(done.all()):
+                return found
             keep = (~done).nonzero()[:, 0]
-            parts = left, u, a, change, multiplier, terms, weights, done, kick
-            left, u, a, change, multiplier, terms, weights, done, kick = (x[keep] for x in parts)
+            parts = left, a + kick, weights, u + problem.times(kick)
+            left, a, weights, u = (x[keep] for x in parts)
             problem = problem.some(keep)
-            step = problem.step(problem.look(u))
-            where = where[0], left + first, number
+            look = problem.look(u)
+            continue
         _check_movable(step, terms, *where)
         least = 2 * multiplier.abs()
         weights = torch.where(problem.exact, torch.maximum(least, (least + weights) / 2), 0.0)
         slack = ((MET * weights + _rounded(step)) * terms).sum(-1)
         if number >= (SOON if problem.is_dense else LATER):
             change = _newton(step, change, multiplier)
-        still = done | (kick != 0).any(-1)
         look, a, stuck = _searched(step, a, change, weights, slack, still)
-        if bool(kick.any()):
-            a, look = a + kick, problem.look(look.u + problem.times(kick))
         u = look.u
         if bool(stuck.any()):
             raise InfeasibleError(_explained(step, stuck, *where))
     if not len(u):
         return found
-    raise InfeasibleError(_explained(problem.step(look), ~done, *where))
+    step = problem.step(look)
+    stuck = ~_arrived(step, a, step.solved(a)[1], step.terms())
+    raise InfeasibleError(_explained(step, stuck, where[0], left + first, LIMIT - 1))
 
 
 def _arrived(step: Step, a: Tensor, change: Tensor, terms: Tensor) -> Tensor:  # (P,)
