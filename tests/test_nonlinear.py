@@ -3,25 +3,12 @@ import math
 import numpy as np
 import pytest
 import torch
+from curves import DOUBLE, energy, prior, randn
 from scipy.optimize import minimize
 from torch import Tensor
 
 import probconserv as pc
 from probconserv import _linearised
-
-DOUBLE = torch.float64
-
-
-def randn(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=DOUBLE)
-
-
-def prior(*shape, seed=0):
-    return pc.Diagonal(1 + 0.3 * randn(*shape, seed=seed), 0.02 + randn(*shape, seed=seed + 1) ** 2)
-
-
-def energy(u):
-    return u.square().sum()
 
 
 def closest(mean, covariance, function, value, noise=0.0):
@@ -334,115 +321,3 @@ def test_rows_have_names_in_tables():
     law = pc.law(energy, [1.0, 2.0], batch_dims=1)
     assert "energy" in repr(law)
     assert math.isclose(float(law.apply(torch.ones(2, 3))[1]), 3.0)
-
-
-@pytest.mark.parametrize(
-    ("mean", "function", "value", "wanted"),
-    [
-        ([1.0, 1.0, 1.0], energy, 27.0, [3.0, 3.0, 3.0]),
-        ([1.0], energy, 9.0, [3.0]),
-        ([1.0, 1.0], torch.prod, 9.0, [3.0, 3.0]),
-    ],
-)
-def test_the_nearest_side_is_found_and_not_the_farthest(mean, function, value, wanted):
-    point = pc.condition(pc.Diagonal(mean, 1.0), pc.law(function, value)).point
-    assert torch.allclose(point, torch.tensor(wanted, dtype=DOUBLE))
-
-
-@pytest.mark.parametrize(
-    ("mean", "variance", "function", "value"),
-    [
-        ([2.0, 2.0], 1.0, torch.prod, 0.5),
-        ([1.0, 0.0], [1.0, 100.0], energy, 25.0),
-        ([0.5] * 4, 4.0, lambda u: (u**4).sum(), 8.0),
-        ([1.0] * 5, 4.0, lambda u: (u**4).sum(), 80.0),
-        ([0.5] * 4, 4.0, lambda u: u.cosh().sum(), 30.0),
-    ],
-)
-def test_a_symmetric_start_does_not_end_on_a_saddle(mean, variance, function, value):
-    prior = pc.Diagonal(mean, variance)
-    u = pc.condition(prior, pc.law(function, value)).point
-    slope, bend = torch.func.jacrev(function)(u), torch.func.hessian(function)(u)
-    multiplier = -((u - prior.mean) / prior.variance) @ slope / (slope @ slope)
-    along = torch.linalg.svd(slope[None]).Vh[1:]
-    curve = along @ (torch.diag(1 / prior.variance) + multiplier * bend) @ along.T
-    assert torch.linalg.eigvalsh(curve).min() > 0
-
-
-def test_the_top_between_two_wells_is_left():
-    point = pc.condition(pc.Diagonal([0.0], 1.0), pc.law(energy, 1.0, noise=0.1)).point
-    assert abs(abs(float(point)) - 0.9975) < 1e-4
-
-
-def test_a_value_of_zero_is_met():
-    for seed in range(20):
-        field = pc.LowRank(randn(4, seed=seed), randn(2, 4, seed=seed + 100), 0.1)
-        assert pc.condition(field, pc.law(lambda u: u[:2], 0.0)).point[:2].abs().max() < 1e-14
-        other = pc.Diagonal(randn(4, seed=seed), 1.0)
-        assert pc.condition(other, pc.law(lambda u: u.sinh(), 0.0)).point.abs().max() < 1e-14
-
-
-def test_noise_far_from_zero_is_weighed():
-    field = pc.Diagonal([300.5, 299.0, 301.0, 300.0], 1.0)
-    law = pc.law(lambda u: (u - 300).square().sum(), 3.0, noise=1.0)
-    assert pc.condition(field, law).sample(300, torch.Generator().manual_seed(0)).isfinite().all()
-
-
-def test_what_has_no_right_derivative_is_refused():
-    law, mean = pc.law(energy, 25.0), torch.tensor([3.0, 3.9], dtype=DOUBLE)
-
-    def point(mean: Tensor) -> Tensor:
-        return pc.condition(pc.Diagonal(mean, torch.ones(2, dtype=DOUBLE)), law).point
-
-    with pytest.raises(pc.InputError, match="`laws` that are not linear"):
-        torch.func.jvp(point, (mean,), (torch.ones(2, dtype=DOUBLE),))
-    given = mean.clone().requires_grad_()
-    with pytest.raises(pc.DegenerateError, match="first derivatives only"):
-        torch.autograd.grad(point(given).sum(), given, create_graph=True)
-
-
-def test_detached_is_detached():
-    power = torch.tensor(2.2, dtype=DOUBLE, requires_grad=True)
-    post = pc.condition(pc.Diagonal([3.0, 3.9], 1.0), pc.law(lambda u: (u**power).sum(), 30.0))
-    assert post.variance.requires_grad
-    assert not post.detach().variance.requires_grad
-
-
-def test_numbers_empty_batches_and_parameters_without_axes():
-    alone = pc.condition(
-        pc.Diagonal(torch.tensor(1.0, dtype=DOUBLE), 1.0), pc.law(torch.square, 2.0)
-    )
-    assert math.isclose(float(alone.point), math.sqrt(2))
-    none = pc.condition(pc.Diagonal(torch.ones(0, 3), 1.0), pc.law(energy, 2.0, batch_dims=1))
-    assert none.point.shape == (0, 3)
-    state = pc.State(u=pc.Diagonal([1.0, 2.0], 1.0), k=pc.Diagonal(1.0, 1.0))
-    post = pc.condition(state, pc.law(lambda s: s["u"] * s["k"], [1.5, 2.0])).point
-    assert torch.allclose(post["u"] * post["k"], torch.tensor([1.5, 2.0], dtype=DOUBLE))
-
-
-def test_one_field_of_a_state_is_not_conditioned_again():
-    state = pc.State(u=pc.Diagonal([3.0, 3.9], 1.0), v=pc.Diagonal([1.0, 2.0, 3.0], 1.0))
-    post = pc.condition(state, pc.law(lambda s: s["u"].square().sum() + s["v"].sum(), 30.0))
-    for laws in (pc.law(energy, 25.0), pc.cells([1.0, 1.0], 6.0)):
-        with pytest.raises(pc.InputError, match="one of a state"):
-            pc.condition(post["u"], laws)
-
-
-def test_a_slope_that_is_infinite_is_refused():
-    with pytest.raises(pc.InfeasibleError, match="a gradient of law is NaN or infinite"):
-        pc.condition(
-            pc.Diagonal([3.0, 3.9], 1.0), pc.law(lambda u: (u - 3).abs().sqrt().sum(), 1.0)
-        )
-
-
-def changes_in_place(u):
-    u[0] = u[0] ** 2
-    return u.sum()
-
-
-@pytest.mark.parametrize(
-    "function", [changes_in_place, lambda u: u.missing, lambda u: 1 / 0, lambda u: u[:0]]
-)
-def test_what_a_function_raises_comes_with_words(function):
-    with pytest.raises(pc.InputError, match="`function`"):
-        pc.condition(pc.Diagonal([3.0, 3.9], 1.0), pc.law(function, 14.0))

@@ -241,7 +241,7 @@ class Law:
             raise InputError(
                 f"`u`: `{self.label}` reads {', '.join(self.maps)}; give them by name."
             )
-        arrays = {name: _array(each) for name, each in dict(u if named else {"": u}).items()}
+        arrays = {name: array_of(each) for name, each in dict(u if named else {"": u}).items()}
         total: Any = 0.0
         for name in self.maps:
             if name not in arrays and len(arrays) > 1:
@@ -309,7 +309,8 @@ class Law:
         )
 
 
-def _array(u: Any) -> Tensor:
+def array_of(u: Any) -> Tensor:
+    """An array, or the mean of a field, in float64."""
     field = hasattr(u, "covariance_times") and not isinstance(u, type)
     return check.as_tensor("u", u.mean if field else u).double()
 

@@ -16,7 +16,7 @@ from . import _checks as check
 from ._builders import NOISE_HINT
 from ._checks import ArrayLike
 from ._errors import InputError, ProbConservError
-from ._laws import Fields, Rows
+from ._laws import Fields, Rows, array_of
 from ._maps import Map, Matrix, widened
 from ._once import once
 from ._tree import Change, Node
@@ -143,11 +143,6 @@ def law(
         raise InputError(f"`batch_dims` must not be negative, got {dims}.")
     b = check.wide("value", value)
     return NonlinearLaw(function, b, sigma, dims, check.name("of", of), named)
-
-
-def array_of(u: Any) -> Tensor:
-    field = hasattr(u, "covariance_times") and not isinstance(u, type)
-    return check.as_tensor("u", u.mean if field else u).double()
 
 
 def _in_rows(t: Tensor, lead: int, tail: tuple[int, ...]) -> Tensor:

@@ -1,7 +1,7 @@
 """Fields given laws of which some are not linear: a most probable state, and draws about it."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -21,7 +21,7 @@ from ._laws import Fields, Rows
 from ._linearised import MOST_DENSE, Problem, joined
 from ._nonlinear import Curved
 from ._once import once
-from ._posterior import Posterior, Solved, StatePosterior
+from ._posterior import Posterior, Solved, StatePosterior, counted
 from ._shrinkage import shrunk
 from ._state import State, covariance_of
 from ._tree import Node
@@ -288,19 +288,6 @@ class NonlinearStatePosterior(StatePosterior):
     ) -> None:
         """Keeps `n` draws, which `StateDraws.load` reads: a file cannot hold the function."""
         self.from_draws(n, generator).save(path)
-
-
-def counted(draw: Callable[[Normals], Any], device: torch.device) -> int:
-    """How many normals a draw takes."""
-    count = 0
-
-    def normals(*shape: int) -> Tensor:
-        nonlocal count
-        count += math.prod(shape)
-        return torch.zeros(0, *shape, dtype=torch.float64, device=device)
-
-    draw(normals)
-    return count
 
 
 def _at_least_two(n: int) -> int:

@@ -1,6 +1,7 @@
 """What `condition` returns: fields given laws, solved once."""
 
 import math
+from collections.abc import Callable
 from typing import Any, Self, overload
 
 import torch
@@ -68,16 +69,7 @@ class Solved(Node):
 
     @property
     def normals_per_draw(self) -> int:
-        """Counted by a draw of nothing."""
-        count = 0
-
-        def normals(*shape: int) -> Tensor:
-            nonlocal count
-            count += math.prod(shape)
-            return self.mean[0].new_zeros(0, *shape)
-
-        self.draw(normals)
-        return count
+        return counted(self.draw, self.mean[0].device)
 
     def draw(self, normals: Normals) -> Fields:
         about = self.way.draw(normals)
@@ -97,6 +89,19 @@ class Solved(Node):
             terms = rows.at_all(terms, self.mean[rows.first].ndim, self.lead)
             total = total - 0.5 * summed(terms, self.lead)
         return total
+
+
+def counted(draw: Callable[[Normals], Any], device: torch.device) -> int:
+    """How many normals a draw takes: those of a draw of nothing."""
+    count = 0
+
+    def normals(*shape: int) -> Tensor:
+        nonlocal count
+        count += math.prod(shape)
+        return torch.zeros(0, *shape, dtype=torch.float64, device=device)
+
+    draw(normals)
+    return count
 
 
 class Posterior(Field):
