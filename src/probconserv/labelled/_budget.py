@@ -37,6 +37,7 @@ class Budget:
     size: xr.DataArray  # the sum of cell sizes, over points that are not missing
     spread: xr.DataArray  # standard deviation of the field's total if its points move together
     independent: xr.DataArray  # and if they are independent
+    remarks: tuple[str, ...] = ()  # what was found, assumed or converted on the way
 
     def gap(self, after: bool = False) -> xr.DataArray:
         """Field - total, for every row and member; 0 for rows without data."""
@@ -166,6 +167,7 @@ def _budget(plan: Plan, ready: Ready, parts: Mapping[str, Array], after: Array |
         size=rows(parts["size"]),
         spread=rows(parts["spread"]),
         independent=rows(np.sqrt(parts["independent"])),
+        remarks=ready.remarks,
     )
 
 

@@ -28,6 +28,7 @@ class Ready:
     noise: xr.Variable
     inner: tuple[str, ...]  # axes of its rows that are not indices of the system
     first: int
+    remarks: tuple[str, ...] = ()  # for the report
 
     @property
     def rows(self) -> int:
@@ -132,7 +133,9 @@ def _plan(dataset: xr.Dataset, group: list[tuple[Law, Points]], spread: Spread) 
     for law, its in group:
         totals = Totals(dataset, law, its, spread.member)
         inner = tuple(dim for dim in its.rows if dim not in index)
-        ready.append(Ready(law, its, totals.value(), totals.noise(), inner, row))
+        value, noise = totals.value(), totals.noise()
+        remarks = (*its.remarks, *totals.remarks)
+        ready.append(Ready(law, its, value, noise, inner, row, remarks))
         row += ready[-1].rows
     sizes = {str(d): n for field in fields.values() for d, n in field.sizes.items()}
     names = tuple(each.law.label for each in ready for _ in range(each.rows))

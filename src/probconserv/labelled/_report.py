@@ -82,6 +82,7 @@ def _lines(budget: Budget, tolerance: float) -> list[str]:
     lines = [
         f"{budget.name}, summed over {', '.join(budget.over)}{unit}",
         f"  weights: {budget.measure}",
+        *(f"  {remark}" for remark in budget.remarks),
         f"  {rows} total{'s' * (rows != 1)}{f', {empty} without data' if empty else ''}",
         f"  {'now' if budget.after is None else 'before'}: {_imbalance(budget, tolerance, False)}",
     ]
@@ -112,6 +113,7 @@ def _figures(budget: Budget) -> dict[str, Any]:
         "over": list(budget.over),
         "units": budget.unit,
         "weights": budget.measure,
+        "remarks": list(budget.remarks),
         "totals": int(budget.terms.size),
         "imbalance_before": float(budget.imbalance().max()),
         "closed_before": budget.closes(),

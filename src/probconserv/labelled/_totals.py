@@ -21,6 +21,7 @@ class Totals:
 
     def __init__(self, dataset: xr.Dataset, law: Law, points: Points, member: str | None) -> None:
         self.dataset, self.law, self.points, self.member = dataset, law, points, member
+        self.remarks: list[str] = []  # for the report: what was found, assumed or converted
 
     def value(self) -> xr.Variable:
         """b, with some of the axes of the rows, and that of members if each has its own."""

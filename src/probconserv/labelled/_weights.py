@@ -27,6 +27,7 @@ class Points:
     coords: Mapping[str, xr.DataArray]  # of the rows
     unit: str | None  # of the total
     measure: str  # in words
+    remarks: tuple[str, ...] = ()  # for the report: what was found, assumed or converted
 
     @property
     def first(self) -> xr.DataArray:
