@@ -63,7 +63,9 @@ def test_an_area_is_multiplied_with_the_thickness_that_it_lacks(dataset, area):
     xr.testing.assert_allclose(weights, (thickness * area.fillna(0)).transpose(*SPACE))
     assert weights.dims == SPACE
     assert weights.units == "m2 hPa"
-    assert weights.description == "the array area given; times lengths from the centres of lev"
+    assert weights.description == (
+        "the array area given; times lengths from the centres of lev (dp, not mass)"
+    )
 
 
 def test_weights_may_change_in_time(dataset):
@@ -80,7 +82,7 @@ def test_areas_and_lengths_are_multiplied(dataset):
     assert whole.units == "hPa m2"
     assert whole.description == (
         "cell areas from the centres of lat and lon, on a sphere of 6371 km; "
-        "times lengths from the centres of lev"
+        "times lengths from the centres of lev (dp, not mass)"
     )
 
 
@@ -110,7 +112,7 @@ def test_cell_measures_that_are_elsewhere_are_remarked_on(dataset, area):
     dataset.u.attrs["cell_measures"] = "area: areacella volume: volcello"
     weights = cell_measure(dataset, "u", SPACE)
     assert weights.description == (
-        "the area areacella; times lengths from the centres of lev"
+        "the area areacella; times lengths from the centres of lev (dp, not mass)"
         "; cell_measures names volume: volcello, which is not in the dataset"
     )
 
@@ -133,7 +135,7 @@ def test_lengths_come_from_bounds_where_there_are_some():
     assert weights.description == "lengths from the bounds of depth"
     weights = cell_measure(dataset.drop_vars("depth_bnds"), "u", ("depth",))
     assert weights.description == (
-        "lengths from the centres of depth (its bounds depth_bnds are not in the dataset)"
+        "lengths from the centres of depth (its bounds depth_bnds are not in the dataset), cut at 0"
     )
 
 
@@ -174,7 +176,7 @@ def test_times_that_were_not_decoded_keep_their_unit():
 def test_a_dimension_without_coordinate_takes_the_only_one_along_it():
     coords = {"height": ("level", [0.0, 10, 20], {"units": "m"})}
     dataset = xr.Dataset({"u": ("level", np.ones(3))}, coords)
-    np.testing.assert_array_equal(cell_measure(dataset, "u", ("level",)), [10, 10, 10])
+    np.testing.assert_array_equal(cell_measure(dataset, "u", ("level",)), [5, 10, 10])
 
 
 def test_numbers_of_rows_yield_to_the_latitudes_along_them():

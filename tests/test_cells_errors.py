@@ -134,7 +134,7 @@ def test_level_numbers_beside_heights_are_refused():
     dataset = field(level=[1, 2, 3]).assign_coords(height=("level", [0.0, 1, 5], {"units": "m"}))
     refuses("'level' only numbers the cells along its dimension. Choose", dataset, ("level",))
     heights = cell_measure(dataset.swap_dims(level="height"), "u", ("height",))
-    np.testing.assert_array_equal(heights, [1, 2.5, 4])
+    np.testing.assert_array_equal(heights, [0.5, 2.5, 4])
 
 
 def test_a_curvilinear_grid_without_corners_is_refused():

@@ -25,6 +25,7 @@ from ._coordinates import (
     numbers,
     units,
 )
+from ._vertical import check_pressure, cut_at_zero, is_pressure, layers_of
 
 BLOCK = 1 << 19  # cells whose corners are in memory at once
 
@@ -69,6 +70,9 @@ def from_coordinates(
         factors.append(_mesh_areas(dataset, *mesh, radius))
         over = [dim for dim in over if dim not in mesh[0].dims]
     for dim in over:
+        if layers := layers_of(dataset, variable, dim):
+            factors.append(Factor(layers.thickness, layers.units, layers.where))
+            continue
         coordinate = along(dim, coordinates)
         if mesh and dim in mesh[0].dims:
             _stands_without(dataset, mesh, coordinate)
@@ -186,10 +190,13 @@ def _lengths(dataset: xr.Dataset, coordinate: xr.DataArray, radius: float) -> Fa
     where = f"the {'centres' if bounds is None else 'bounds'} of {coordinate.name}"
     where += missing_bounds(dataset, coordinate)
     if kind is None:
-        cells, unit = _plain(coordinate, bounds), _length_unit(coordinate)
+        ends, remark = intervals(coordinate, bounds)
+        cells, unit = np.abs(np.diff(ends, axis=-1))[:, 0], _length_unit(coordinate)
         plane = str(coordinate.attrs.get("standard_name", "")).startswith("projection_")
         what = "lengths in the plane of the projection" if plane else "lengths"
-        return Factor(xr.DataArray(cells, dims=coordinate.dims), unit, f"{what} from {where}")
+        return Factor(
+            xr.DataArray(cells, dims=coordinate.dims), unit, f"{what} from {where}{remark}"
+        )
     cells = _zones(coordinate, bounds) if kind is LATITUDE else _arcs(coordinate, bounds)
     return Factor(xr.DataArray(radius * cells, dims=coordinate.dims), "m", where, kind)
 
@@ -198,12 +205,18 @@ def _length_unit(coordinate: xr.DataArray) -> str | None:
     return "s" if is_time(coordinate) else units(coordinate) or None
 
 
-def _plain(coordinate: xr.DataArray, bounds: xr.DataArray | None) -> Array:
+def intervals(coordinate: xr.DataArray, bounds: xr.DataArray | None) -> tuple[Array, str]:  # (n, 2)
+    """The ends of each cell, and a remark on those that end at 0 and on pressure."""
+    pressure = " (dp, not mass)" if is_pressure(coordinate) else ""
     if bounds is not None:
-        return np.abs(np.diff(numbers(bounds, coordinate), axis=-1))[:, 0]
+        ends = numbers(bounds, coordinate)
+        check_pressure(coordinate, ends)
+        return ends, pressure
     centres = numbers(coordinate, coordinate)
     _monotonic(coordinate, centres)
-    return np.abs(np.diff(sphere.half_way(centres), axis=-1))[:, 0]
+    ends = sphere.half_way(centres)
+    cut = cut_at_zero(coordinate, ends)
+    return cut, f"{'' if (cut == ends).all() else ', cut at 0'}{pressure}"
 
 
 def _zones(coordinate: xr.DataArray, bounds: xr.DataArray | None) -> Array:

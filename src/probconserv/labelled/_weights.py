@@ -89,7 +89,9 @@ def _cells(
     sizes = cell_measure(dataset, str(field.name), over, law.measure)
     if extra := [dim for dim in sizes.dims if dim not in field.dims]:
         raise InputError(
-            f"`measure` changes along {extra[0]!r}. It must be the same for all members."
+            f"`measure` changes along {extra[0]!r} ({sizes.description}). It must be the same for "
+            "all members: give that of one surface pressure or one grid, or take the members one "
+            "by one."
         )
     counted = _counted(dataset, law, field)
     if regions is not None:

@@ -1,0 +1,361 @@
+"""The thickness of cells along the vertical, from the formula terms of their coordinate.
+
+A level lies at constant + slope * surface, where surface is the surface pressure or the orography:
+a p0 + b ps or ap + b ps (hybrid sigma-pressure), ptop + sigma (ps - ptop) (sigma) and a + b orog
+(hybrid height). Arrays `levels` hold both numbers on their first axis. A cell lies between two half
+levels of the same form; pressure differences over g are the mass of air per area.
+"""
+
+import importlib
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import xarray as xr
+from dask.base import compute
+
+from .._errors import InputError
+from ._coordinates import Array, bounds_of, coordinates_of, numbers, setting, units
+
+GRAVITY = 9.80665  # m s-2
+MASS = f"mass of air per area (dp / g, g = {GRAVITY} m s-2)"
+WAY_OUT = "Give the thickness of the cells as `measure`."
+HYBRID, SIGMA, HEIGHT = (
+    f"atmosphere_{name}_coordinate" for name in ("hybrid_sigma_pressure", "sigma", "hybrid_height")
+)
+TERMS = {
+    HYBRID: (("ap", "b", "ps"), ("a", "b", "p0", "ps")),
+    SIGMA: (("sigma", "ptop", "ps"),),
+    HEIGHT: (("a", "b", "orog"),),
+}
+GROUND = np.array([[0.0], [1.0]])  # constant and slope of the surface itself
+FROM_ZERO = ("depth", "height", "air_pressure", "sea_water_pressure")
+
+
+@dataclass(frozen=True, eq=False)
+class Layers:
+    """The cells of a column: each is constant + slope * surface thick."""
+
+    constant: xr.DataArray
+    slope: xr.DataArray
+    surface: xr.DataArray  # surface pressure in Pa, or orography in m
+    units: str
+    where: str  # in words
+
+    @property
+    def thickness(self) -> xr.DataArray:
+        return self.constant + self.slope * self.surface
+
+
+@dataclass(frozen=True, eq=False)
+class Formula:
+    """A coordinate with formula terms, and their names in the dataset."""
+
+    dataset: xr.Dataset
+    coordinate: xr.DataArray
+    kind: str
+    names: dict[str, str]
+
+    @classmethod
+    def of(cls, dataset: xr.Dataset, coordinate: xr.DataArray) -> "Formula":
+        kind, terms = str(coordinate.attrs.get("standard_name")), _terms(coordinate)
+        if kind not in TERMS:
+            raise InputError(
+                f"the levels of {coordinate.name!r} follow the formula of the standard name {kind},"
+                f" which is not known here; known are {', '.join(TERMS)}. {WAY_OUT}"
+            )
+        for needed in TERMS[kind]:
+            if set(needed) <= set(terms):
+                return cls(dataset, coordinate, kind, {key: terms[key] for key in needed})
+        raise InputError(
+            f"`formula_terms` of {coordinate.name!r} must name {' or '.join(map(str, TERMS[kind]))}"
+            f", it names {tuple(terms)}. Complete it. {WAY_OUT}"
+        )
+
+    @property
+    def surface(self) -> str:
+        return "orog" if self.kind == HEIGHT else "ps"
+
+    @property
+    def unit(self) -> str:
+        return "m" if self.kind == HEIGHT else "Pa"
+
+    @property
+    def of_levels(self) -> list[str]:
+        return [key for key in self.names if key in ("a", "ap", "b", "sigma")]
+
+    @property
+    def without_units(self) -> list[str]:
+        """Terms that should say their unit and do not."""
+        sized = ("a", "orog") if self.kind == HEIGHT else ("p0", "ap", "ptop", "ps")
+        return [key for key in sized if key in self.names and not units(self.term(key))]
+
+    def term(self, key: str) -> xr.DataArray:
+        name = self.names[key]
+        if name not in self.dataset.variables:
+            raise InputError(
+                f"`formula_terms` of {self.coordinate.name!r} names {key}: {name}, which is not in "
+                f"the dataset. Add {name!r} from the file that has it. {WAY_OUT}"
+            )
+        return self.dataset[name]
+
+    def levels(self, others: dict[str, str]) -> Array:  # (2, ...)
+        """Constant and slope, of the levels or of others by the names of their terms."""
+
+        def values(key: str) -> Array:
+            found = self.dataset[others[key]] if key in others else self.term(key)
+            sized = key in ("p0", "ap", "ptop") or (key == "a" and self.kind == HEIGHT)
+            exact = sized and key not in self.without_units
+            return numbers(found, found) * (factor(self.term(key), self.unit) if exact else 1.0)
+
+        if self.kind == SIGMA:
+            sigma = values("sigma")
+            return np.stack([(1 - sigma) * values("ptop"), sigma])
+        constant = values("ap" if "ap" in self.names else "a")
+        constant = constant * values("p0") if "p0" in self.names else constant
+        return np.stack([constant, values("b")])
+
+
+def layers_of(dataset: xr.Dataset, variable: str, dim: str) -> Layers | None:
+    """The cells along a dimension whose coordinate has formula terms; None for any other."""
+    data = dataset[variable]
+    along = [c for c in coordinates_of(dataset, variable) if c.dims == (dim,) and _is_parametric(c)]
+    if not along:
+        return None
+    formula = Formula.of(dataset, along[0])
+    surface = _surface(formula, data)
+    lowest, highest, missing = _extremes(surface)
+    reference = lowest if formula.kind == HEIGHT else highest
+    ends, half_levels = _half_levels(formula, reference)
+    turned = np.diff(_at(ends, reference), axis=-1) < 0
+    ends = np.where(turned, ends[..., ::-1], ends)  # the smaller pressure or height first
+    _check_thickness(formula, ends, (lowest, highest))
+    steps = np.diff(ends, axis=-1)[..., 0] / (1.0 if formula.kind == HEIGHT else GRAVITY)
+    constant, slope = (_chunked(xr.DataArray(each, dims=dim), data) for each in steps)
+    what = "heights" if formula.kind == HEIGHT else MASS
+    where = f"{what} from {', '.join(formula.names.values())}; half levels: {half_levels}; "
+    where += f"cells from {_reach(formula, ends, reference)}"
+    if bare := [formula.names[key] for key in formula.without_units]:
+        where += f"; {' and '.join(bare)} taken to be in {formula.unit}"
+    surface = _chunked(surface, data)
+    if missing:
+        where += f"; {missing} places without {surface.name} do not count"
+        constant, surface = constant * surface.notnull(), surface.fillna(0.0)
+    return Layers(constant, slope, surface, "m" if formula.kind == HEIGHT else "kg m-2", where)
+
+
+def _is_parametric(coordinate: xr.DataArray) -> bool:
+    """Whether its levels lie at what a formula says, not at its values."""
+    name = str(coordinate.attrs.get("standard_name"))
+    by_name = name.startswith(("atmosphere_", "ocean_")) and "_coordinate" in name
+    return by_name or bool(_terms(coordinate))
+
+
+def _terms(array: xr.DataArray) -> dict[str, str]:
+    return dict(re.findall(r"(\w+):\s*(\S+)", setting(array, "formula_terms")))
+
+
+def _surface(formula: Formula, data: xr.DataArray) -> xr.DataArray:
+    """Surface pressure in Pa, or orography in m, without coordinates."""
+    found = formula.term(formula.surface)
+    if extra := [dim for dim in found.dims if dim not in data.dims]:
+        raise InputError(
+            f"{found.name!r}, from which the thickness along {formula.coordinate.name!r} is found, "
+            f"has the dimension {extra[0]!r}, which {data.name!r} does not have. Select or average "
+            "it."
+        )
+    return in_unit(found, formula.unit)
+
+
+def in_unit(array: xr.DataArray, wanted: str) -> xr.DataArray:
+    """The array in that unit, as float64 without coordinates."""
+    by, values = factor(array, wanted), array.variable.astype(np.float64)
+    return xr.DataArray(values if by == 1 else by * values, name=array.name)
+
+
+def factor(array: xr.DataArray, wanted: str) -> float:
+    """What leads from the unit of an array to another; an error where nothing does."""
+    found = scale(units(array), wanted)
+    if found is None:
+        raise InputError(
+            f"{array.name!r} must be in {wanted} or what a factor leads from; its `units` are "
+            f"{array.attrs.get('units', 'missing')!r}. Set or convert them."
+        )
+    return found
+
+
+def scale(unit: str, wanted: str) -> float | None:
+    """The factor from one unit to another; None where there is none."""
+    library = importlib.import_module("cf_units")
+    try:
+        known, target = library.Unit(unit), library.Unit(wanted)
+    except ValueError:
+        return None
+    if not unit or not known.is_convertible(target) or known.convert(0.0, target) != 0:
+        return None
+    return float(known.convert(1.0, target))
+
+
+def _extremes(surface: xr.DataArray) -> tuple[float, float, int]:
+    """The smallest and the largest value, and how many are missing, computed now."""
+    found = compute(surface.min(), surface.max(), surface.isnull().sum())
+    lowest, highest, missing = (each.item() for each in found)
+    if not (np.isfinite(lowest) and np.isfinite(highest)):
+        raise InputError(f"{surface.name!r} must be finite; it has {lowest} and {highest}.")
+    return lowest, highest, missing
+
+
+def _at(levels: Array, surface: float) -> Array:
+    return levels[0] + levels[1] * surface
+
+
+def _half_levels(formula: Formula, reference: float) -> tuple[Array, str]:  # (2, n, 2)
+    """Where every cell ends, and in words how that is known."""
+    count = formula.coordinate.size
+    if bounds := _bounds(formula):
+        ends = formula.levels(bounds)
+        if ends.shape != (2, count, 2):
+            raise InputError(
+                f"{' and '.join(bounds.values())} must hold two ends for each of the {count} "
+                f"levels of {formula.coordinate.name!r}, got {ends.shape[1:]}. {WAY_OUT}"
+            )
+        return ends, " and ".join(bounds.values())
+    if interfaces := _interfaces(formula):
+        return _pairs(formula.levels(interfaces)), " and ".join(interfaces.values())
+    levels = formula.levels({})
+    order = np.argsort(_at(levels, reference))
+    edges, words = _assumed(formula, levels[:, order], reference)
+    return _pairs(edges)[:, np.argsort(order)], f"assumed {words}"
+
+
+def _bounds(formula: Formula) -> dict[str, str]:
+    """The names of the bounds of the terms; empty where one has none."""
+    bounds = bounds_of(formula.dataset, formula.coordinate)
+    named = {} if bounds is None else _terms(bounds)
+    found = {
+        key: named.get(key) or setting(formula.term(key), "bounds") for key in formula.of_levels
+    }
+    return found if all(name in formula.dataset.variables for name in found.values()) else {}
+
+
+def _interfaces(formula: Formula) -> dict[str, str]:
+    """The terms of a coordinate of half levels: of the same kind, with one entry more."""
+    for name in formula.dataset.coords:
+        other = formula.dataset[name]
+        terms = {key: each for key, each in _terms(other).items() if key in formula.of_levels}
+        same = other.attrs.get("standard_name") == formula.kind
+        if (
+            same
+            and other.shape == (formula.coordinate.size + 1,)
+            and len(terms) == len(formula.of_levels)
+        ):
+            return terms
+    return {}
+
+
+def _pairs(edges: Array) -> Array:  # (2, n + 1) -> (2, n, 2)
+    return np.stack([edges[:, :-1], edges[:, 1:]], -1)
+
+
+def _assumed(formula: Formula, levels: Array, reference: float) -> tuple[Array, str]:  # (2, n + 1)
+    """Half levels that nobody gave, for levels in the order of their pressure or height."""
+    means = None if formula.kind == HEIGHT else _means(levels, reference)
+    if means is not None:
+        return means, "such that each level is the mean of its two, from the surface up"
+    if levels.shape[1] < 2:
+        raise InputError(f"{formula.coordinate.name!r} has one level and no bounds. {WAY_OUT}")
+    middle = (levels[:, 1:] + levels[:, :-1]) / 2
+    if formula.kind == HEIGHT:
+        edges = np.concatenate([GROUND, middle, 2 * levels[:, -1:] - middle[:, -1:]], 1)
+        _check_end(formula, levels, edges, 0, reference)
+        return edges, "half way between the levels, from the ground"
+    top = np.zeros((2, 1))
+    if formula.kind == SIGMA:
+        top[0] = levels[0, 0] / (1 - levels[1, 0])  # ptop
+    edges = np.concatenate([top, middle, GROUND], 1)
+    for end in (0, -1):
+        _check_end(formula, levels, edges, end, reference)
+    return edges, "half way between the levels, to the surface"
+
+
+def _means(levels: Array, surface: float) -> Array | None:  # (2, n + 1)
+    """The half levels of which the levels are the means, from the surface up; None if not so."""
+    edges = [GROUND[:, 0]]
+    for level in levels.T[::-1]:
+        edges.append(2 * level - edges[-1])
+    found = np.stack(edges[::-1], 1)
+    down = (np.diff(_at(found, surface)) > 0).all() and (np.diff(found[1]) > -1e-4).all()
+    top = abs(found[1, 0]) < 1e-4 and found[0, 0] > -1e-5 * surface
+    return found if down and top else None
+
+
+def _check_end(formula: Formula, levels: Array, edges: Array, end: int, reference: float) -> None:
+    """Refuse an end cell that reaches far beyond its level: a part of the levels is missing."""
+    at, ends = _at(levels, reference), _at(edges, reference)
+    out, inner = abs(ends[end] - at[end]), abs(at[end] - ends[1 if end == 0 else -2])
+    if out > 3 * inner and out > 0.02 * at[-1]:
+        raise InputError(
+            f"{formula.coordinate.name!r} has no half levels, and its outermost level at "
+            f"{at[end]:.6g} {formula.unit} is too far from {ends[end]:.6g} {formula.unit} to be the"
+            f" last of the column. Add the bounds of its terms. {WAY_OUT}"
+        )
+
+
+def _check_thickness(formula: Formula, ends: Array, surface: tuple[float, float]) -> None:
+    """Thickness is linear in the surface, so that its extremes tell all."""
+    for each in surface:
+        thickness = np.diff(_at(ends, each), axis=-1)[:, 0]
+        if not (thickness > 0).all():
+            k = int(np.argmin(thickness))
+            raise InputError(
+                f"cell number {k} of {formula.coordinate.name!r} would be {thickness[k]:.6g} "
+                f"{formula.unit} thick where {formula.names[formula.surface]!r} is {each:.6g}. Are "
+                "its formula terms, their bounds and `units` right?"
+            )
+
+
+def _reach(formula: Formula, ends: Array, reference: float) -> str:
+    """From where to where the cells reach, and whether they touch."""
+    low, high = np.moveaxis(ends[:, np.argsort(_at(ends, reference)[:, 0])], -1, 0)
+    apart = np.abs(_at(low, reference)[1:] - _at(high, reference)[:-1])
+    gaps = (apart > 1e-6 * np.abs(_at(high, reference)).max()).any()
+
+    def text(constant: float, slope: float) -> str:
+        if abs(slope - 1) < 1e-6 and abs(constant) < 1e-3:
+            return "the surface"
+        part = f" + {slope:.4g} {formula.names[formula.surface]}" if abs(slope) > 1e-6 else ""
+        return f"{round(constant, 3) + 0.0:.6g} {formula.unit}{part}"
+
+    said = f"{text(*low[:, 0])} to {text(*high[:, -1])}"
+    return f"{said}, with gaps or overlaps between them" if gaps else said
+
+
+def _chunked(array: xr.DataArray, data: xr.DataArray) -> xr.DataArray:
+    """In the blocks of lazy data, so that no more than a block of a product is in memory."""
+    return (
+        array if data.chunks is None else array.chunk({d: data.chunksizes[d] for d in array.dims})
+    )
+
+
+def is_pressure(coordinate: xr.DataArray) -> bool:
+    return scale(units(coordinate), "Pa") is not None
+
+
+def cut_at_zero(coordinate: xr.DataArray, ends: Array) -> Array:  # (n, 2)
+    """Ends of cells, none beyond zero depth, zero pressure or the ground."""
+    name, positive = coordinate.attrs.get("standard_name"), setting(coordinate, "positive")
+    from_zero = {name, coordinate.name} & set(FROM_ZERO) or is_pressure(coordinate)
+    if (from_zero or positive == "down") and (coordinate.values >= 0).all():
+        return np.maximum(ends, 0.0)
+    if (from_zero or positive) and (coordinate.values <= 0).all():
+        return np.minimum(ends, 0.0)
+    return ends
+
+
+def check_pressure(coordinate: xr.DataArray, bounds: Array) -> None:
+    """Refuse an edge of negative pressure."""
+    if is_pressure(coordinate) and (bounds < 0).any():
+        raise InputError(
+            f"a cell of {coordinate.name!r} ends at the pressure {bounds.min():.6g}, which cannot "
+            "be negative. Correct its bounds."
+        )
