@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
+from ._checks import choice
 from ._errors import InputError, ProbConservError
 from ._extras import missing
 
 if TYPE_CHECKING:
     from .labelled import Law
+    from .labelled._law import Recipe
 
 Names = Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())]
 
@@ -43,18 +45,28 @@ class Laws:
     """Standard deviation of the total, a number or a variable; 0 is exact."""
     time: str | None = None
     """The dimension of time, if its name or coordinate does not tell."""
+    law: Names = None
+    """Laws made of what the file holds, instead of all these: dry-air, moisture, energy."""
     laws: Path | None = None
     """A TOML file instead of all these, with a table [[law]] for each law: variables, over, ..."""
 
-    def read(self) -> "list[Law]":
+    def read(self) -> "list[Law | Recipe]":
         require("files", "xarray", "dask", "netCDF4", "zarr")
-        from .labelled import Law
+        from .labelled import RECIPES, Law
 
+        if self.law is not None:
+            self._check_alone("law")
+            for name in self.law:
+                choice("--law", name, RECIPES)
+            return [RECIPES[name] for name in self.law]
         if self.laws is not None:
-            self._check_alone()
-            return _laws(self.laws)
+            self._check_alone("laws")
+            return [*_laws(self.laws)]
         if self.mean is None or not self.over:
-            raise InputError("give `--mean` and `--over`, or a file of laws with `--laws`.")
+            raise InputError(
+                "give `--mean` and `--over`, a law of the air with `--law`, or a file of laws with "
+                "`--laws`."
+            )
         return [
             Law(
                 self.mean,
@@ -70,17 +82,16 @@ class Laws:
             )
         ]
 
-    def _check_alone(self) -> None:
-        """No option of a law stands beside the file of laws, where it would not count."""
+    def _check_alone(self, name: str) -> None:
+        """No option of a law stands beside `--law` or `--laws`, where it would not count."""
         given = [
             f"`--{option.name}`"
             for option in fields(self)
-            if option.name != "laws" and getattr(self, option.name) != option.default
+            if option.name != name and getattr(self, option.name) != option.default
         ]
         if given:
-            raise InputError(
-                f"`--laws` stands instead of {', '.join(given)}: say that in {self.laws}."
-            )
+            where = f": say that in {self.laws}" if name == "laws" else ""
+            raise InputError(f"`--{name}` stands instead of {', '.join(given)}{where}.")
 
 
 @Parameter(name="*")

@@ -149,6 +149,7 @@ def _budget(plan: Plan, ready: Ready, parts: Mapping[str, Array], after: Array |
         return _labelled(found, ready)
 
     law, points = ready.law, ready.points
+    fixed = _labelled(xr.DataArray(ready.fixed), ready)
     shape = {dim: points.rows[dim] for dim in points.rows}
     if after is not None and plan.member is not None:
         after = after.reshape(*after.shape[:-1], -1, len(plan.kind.laws))
@@ -159,10 +160,10 @@ def _budget(plan: Plan, ready: Ready, parts: Mapping[str, Array], after: Array |
         unit=points.unit,
         measure=points.measure,
         time=_time(points.first, law.time, shape),
-        total=_wide(ready.value, shape, ready),
+        total=_wide(ready.value + ready.fixed, shape, ready),
         noise=_wide(ready.noise, shape, ready),
-        before=rows(parts["total"]),
-        after=None if after is None else rows(after),
+        before=rows(parts["total"]) + fixed,
+        after=None if after is None else rows(after) + fixed,
         terms=rows(parts["terms"]),
         size=rows(parts["size"]),
         spread=rows(parts["spread"]),

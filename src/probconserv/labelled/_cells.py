@@ -99,7 +99,8 @@ def _first(
         check.choice("measure", given, [str(name) for name in dataset.variables])
         return _as_factor(dataset[given], data, "measure", f"the variable {given}"), ""
     if isinstance(given, xr.DataArray):
-        what = "the array given" if given.name is None else f"the array {given.name} given"
+        what = given.attrs.get("description", "the array given")
+        what = what if given.name is None else f"the array {given.name} given"
         return _as_factor(given, data, "measure", what), ""
     if not isinstance(given, Real):
         raise InputError(

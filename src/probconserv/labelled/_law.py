@@ -1,6 +1,6 @@
 """A law of labelled data: which sums of which variables are known."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ from .._errors import InputError
 from ._lookup import Given
 
 INITIAL = "initial"
+Recipe = Callable[[xr.Dataset], "Law"]  # makes a law of what it finds in a dataset
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +27,9 @@ class Law:
     volumes; found by bounds, cell_measures or coordinates if not given. where: which points count,
     the others stay as they are; regions: a number for each point, whose regions have a total each.
     noise: standard deviation of the total, 0 is exact. time: the dimension, if its name or
-    coordinate does not tell. name: for the report.
+    coordinate does not tell. name: for the report. fixed: what counts in the sum beside the
+    variables and is not moved, per cell size as they are. held: variables that weights, factors
+    or `fixed` were made of; remarks: lines for the report.
     """
 
     variables: str | Mapping[str, Given]
@@ -40,6 +43,9 @@ class Law:
     noise: Given = 0.0
     time: str | None = None
     name: str | None = None
+    fixed: Given = 0.0
+    held: Sequence[str] = ()
+    remarks: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.variables, str | Mapping) or not self.variables:
@@ -65,6 +71,24 @@ class Law:
     def label(self) -> str:
         return self.name or " + ".join(self.factors)
 
+    def __str__(self) -> str:
+        terms = [
+            f"{_text(factor)} {name}".removeprefix("1 ") for name, factor in self.factors.items()
+        ]
+        terms += [_text(self.fixed)] if isinstance(self.fixed, xr.DataArray | str) else []
+        total = [_text(self.total), *(f"+ {_text(rate)}" for rate in listed(self.inflow))]
+        total += [f"- {_text(rate)}" for rate in listed(self.outflow)]
+        law = f"{self.label}: the sum of {' + '.join(terms)} over {', '.join(self.dims)} is "
+        measure = [] if self.measure is None else [f"weights: {_text(self.measure)}"]
+        return "\n  ".join([law + " ".join(total), *measure, *self.remarks])
+
 
 def listed(given: Any) -> list[Any]:
     return list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+
+
+def _text(given: Given) -> str:
+    """A number, a name, or what an array says of itself."""
+    if isinstance(given, xr.DataArray):
+        return str(given.name or given.attrs.get("description", "an array"))
+    return f"{given:g}" if isinstance(given, float) else str(given)

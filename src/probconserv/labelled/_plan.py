@@ -1,7 +1,7 @@
 """Laws that share variables, as one system: its rows, and what every point adds to them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -12,7 +12,7 @@ from .._errors import InputError
 from .._sums import Ensemble, MeanAndStd
 from ._blocks import Array, Kind
 from ._graph import NamedPart, NamedRows
-from ._law import Law
+from ._law import Law, Recipe
 from ._lookup import array
 from ._totals import Totals
 from ._weights import REGION, Points, points
@@ -28,6 +28,7 @@ class Ready:
     noise: xr.Variable
     inner: tuple[str, ...]  # axes of its rows that are not indices of the system
     first: int
+    fixed: xr.Variable  # what counts beside the variables; not in `value`
     remarks: tuple[str, ...] = ()  # for the report
 
     @property
@@ -103,9 +104,9 @@ class Spread:
     jointly: tuple[str, ...] = ()
 
 
-def plans(dataset: xr.Dataset, laws: Sequence[Law], spread: Spread) -> list[Plan]:
+def plans(dataset: xr.Dataset, laws: Sequence[Law | Recipe], spread: Spread) -> list[Plan]:
     """The systems that the laws make, each as small as can be."""
-    named = _checked(laws)
+    named = _checked(dataset, laws)
     ready = [(law, points(dataset, law, spread.member)) for law in named]
     groups: list[list[int]] = []
     for number, law in enumerate(named):
@@ -115,13 +116,24 @@ def plans(dataset: xr.Dataset, laws: Sequence[Law], spread: Spread) -> list[Plan
     return [_plan(dataset, [ready[i] for i in sorted(group)], spread) for group in groups]
 
 
-def _checked(laws: Sequence[Law]) -> list[Law]:
+def _checked(dataset: xr.Dataset, laws: Sequence[Law | Recipe]) -> list[Law]:
+    """The laws, those that recipes make among them, with a remark on what others move."""
     if not laws:
         raise InputError("at least one law is needed.")
-    for law in laws:
+    made = [law(dataset) if callable(law) else law for law in laws]
+    for law in made:
         if not isinstance(law, Law):
             raise InputError(f"laws are made by `Law(...)`; got {type(law).__name__}.")
-    return list(laws)
+    return [replace(law, remarks=(*law.remarks, *_disturbed(law, made))) for law in made]
+
+
+def _disturbed(law: Law, laws: Sequence[Law]) -> list[str]:
+    return [
+        f"{other.label} moves {name}, which this law holds fixed: enforce it again afterwards"
+        for other in laws
+        for name in other.factors
+        if name in law.held
+    ]
 
 
 def _plan(dataset: xr.Dataset, group: list[tuple[Law, Points]], spread: Spread) -> Plan:
@@ -134,8 +146,8 @@ def _plan(dataset: xr.Dataset, group: list[tuple[Law, Points]], spread: Spread) 
         totals = Totals(dataset, law, its, spread.member)
         inner = tuple(dim for dim in its.rows if dim not in index)
         value, noise = totals.value(), totals.noise()
-        remarks = (*its.remarks, *totals.remarks)
-        ready.append(Ready(law, its, value, noise, inner, row, remarks))
+        remarks = (*law.remarks, *its.remarks, *totals.remarks)
+        ready.append(Ready(law, its, value, noise, inner, row, totals.fixed, remarks))
         row += ready[-1].rows
     sizes = {str(d): n for field in fields.values() for d, n in field.sizes.items()}
     names = tuple(each.law.label for each in ready for _ in range(each.rows))

@@ -1,6 +1,7 @@
 """The totals of a law: numbers, variables, or what the field starts with and gains."""
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ class Totals:
         start = self._start()
         rates = [(rate, 1.0, "inflow") for rate in listed(self.law.inflow)]
         rates += [(rate, -1.0, "outflow") for rate in listed(self.law.outflow)]
-        value = start + self._gained(rates, start) if rates else start
+        value = (start + self._gained(rates, start) if rates else start) - self.fixed
         bad = ~np.isfinite(value.values)
         if bad.any():
             first = zip(value.dims, np.argwhere(bad)[0], strict=True)
@@ -38,6 +39,21 @@ class Totals:
                 "Every row needs a total."
             )
         return value
+
+    @cached_property
+    def fixed(self) -> xr.Variable:
+        """What counts beside the variables, summed where the first of them is not missing."""
+        first, cells = self.points.first, self.points.cells
+        found = array(self.dataset, self.law.fixed, "fixed", first)
+        if not found.dims and found == 0:
+            return found.variable
+        unit = _units.product(found.attrs.get("units"), cells.attrs.get("units"))
+        _units.check_same("fixed", unit, self.points.unit, self.law.label)
+        summed = {dim: first.sizes[dim] for dim in self.law.dims if dim in first.dims}
+        wide = found.variable.set_dims({**cells.sizes, **summed, **found.sizes})
+        there = first.variable.notnull()
+        there = there.all(self.member) if self.member in there.dims else there
+        return self._sum(wide.where(there), cells)[0]
 
     def noise(self) -> xr.Variable:
         """The standard deviation of b."""
@@ -60,6 +76,7 @@ class Totals:
                 "Give the total as a number or a variable."
             )
         found, size = self._summed(lambda variable: _at_start(variable, time))
+        found = found + _at_start(self.fixed, time)
         empty = size == 0
         if empty.values.any() and (empty & (self._summed(lambda v: v)[1] > 0)).values.any():
             raise InputError(

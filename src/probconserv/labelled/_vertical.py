@@ -104,6 +104,7 @@ class Formula:
 
         def values(key: str) -> Array:
             found = self.dataset[others[key]] if key in others else self.term(key)
+            found = found.transpose(*self.coordinate.dims, ..., missing_dims="ignore")
             sized = key in ("p0", "ap", "ptop") or (key == "a" and self.kind == HEIGHT)
             exact = sized and key not in self.without_units
             return numbers(found, found) * (factor(self.term(key), self.unit) if exact else 1.0)

@@ -14,7 +14,7 @@ from .. import __version__
 from .._errors import InputError
 from ._budget import budgets
 from ._graph import as_tensors, unpack
-from ._law import Law
+from ._law import Law, Recipe
 from ._lookup import nearest
 from ._packing import is_packed, unpacked_after_packing
 from ._plan import Plan, Spread, plans
@@ -38,7 +38,11 @@ class Work:
 
     @classmethod
     def of(
-        cls, dataset: xr.Dataset, laws: Sequence[Law], spread: Spread, minimum: float | None
+        cls,
+        dataset: xr.Dataset,
+        laws: Sequence[Law | Recipe],
+        spread: Spread,
+        minimum: float | None,
     ) -> "Work":
         if not isinstance(dataset, xr.Dataset):
             raise InputError(f"`dataset` must be an xarray.Dataset, got {type(dataset).__name__}.")
