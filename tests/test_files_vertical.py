@@ -105,7 +105,7 @@ def test_other_levels_end_half_way_and_the_column_at_the_surface_and_at_no_press
     found = thickness(dataset)
     np.testing.assert_allclose(found, mass(dataset.ps, edges[0] * 1e5, edges[1]), rtol=1e-13)
     np.testing.assert_allclose(found.sum("lev"), dataset.ps / G, rtol=1e-13)
-    assert "assumed half way between the levels, to the surface" in found.description
+    assert "assumed half way between the levels, and at the surface" in found.description
 
 
 def test_a_part_of_the_levels_without_half_levels_is_refused():
@@ -148,7 +148,7 @@ def test_hybrid_heights_are_as_thick_as_their_bounds_say_above_the_orography():
     np.testing.assert_allclose(found.sum("lev"), top - ground, rtol=1e-13)
     assert found.units == "m"
     half_way = thickness(dataset.drop_vars(["a_bnds", "b_bnds"]))
-    assert "assumed half way between the levels, from the ground" in half_way.description
+    assert "assumed half way between the levels, and at the ground" in half_way.description
 
 
 def test_the_hybrid_heights_of_a_real_file_are_found_beside_its_level_numbers():

@@ -22,34 +22,33 @@ HEAT_CAPACITY = 1004.64  # of dry air at constant pressure, J kg-1 K-1
 VAPORIZATION = 2.501e6  # latent heat of water, J kg-1
 
 HUMIDITY, TEMPERATURE = "specific_humidity", "air_temperature"
-PRESSURE = ("surface_air_pressure",)
+PRESSURE = "surface_air_pressure"
 WINDS = ("eastward_wind", "northward_wind")
 CLOUDS = tuple(f"mass_fraction_of_cloud_{each}_in_air" for each in ("liquid_water", "ice"))
-GEOPOTENTIAL = ("surface_geopotential", "geopotential", "surface_altitude")
-EVAPORATION = (("water_evapotranspiration_flux", "water_evaporation_flux"),)
-PRECIPITATION = (("precipitation_flux",),)
+GEOPOTENTIAL = "surface_geopotential geopotential surface_altitude"  # the first that is there
+EVAPORATION = "water_evapotranspiration_flux water_evaporation_flux"
 HEATING = (
-    ("toa_incoming_shortwave_flux",),
-    ("surface_upwelling_shortwave_flux_in_air",),
-    ("surface_upwelling_longwave_flux_in_air",),
-    ("surface_upward_sensible_heat_flux",),
-    ("surface_upward_latent_heat_flux",),
+    "toa_incoming_shortwave_flux",
+    "surface_upwelling_shortwave_flux_in_air",
+    "surface_upwelling_longwave_flux_in_air",
+    "surface_upward_sensible_heat_flux",
+    "surface_upward_latent_heat_flux",
 )
 COOLING = (
-    ("toa_outgoing_shortwave_flux",),
-    ("toa_outgoing_longwave_flux",),
-    ("surface_downwelling_shortwave_flux_in_air",),
-    ("surface_downwelling_longwave_flux_in_air",),
+    "toa_outgoing_shortwave_flux",
+    "toa_outgoing_longwave_flux",
+    "surface_downwelling_shortwave_flux_in_air",
+    "surface_downwelling_longwave_flux_in_air",
 )
 USUAL = {  # names of variables that do not say their standard name
     HUMIDITY: ("specific_humidity", "hus", "q"),
     TEMPERATURE: ("temperature", "ta", "t"),
-    PRESSURE[0]: ("surface_pressure", "ps", "sp"),
+    PRESSURE: ("surface_pressure", "ps", "sp"),
     WINDS[0]: ("u_component_of_wind", "ua", "u"),
     WINDS[1]: ("v_component_of_wind", "va", "v"),
     CLOUDS[0]: ("specific_cloud_liquid_water_content", "clw", "clwc"),
     CLOUDS[1]: ("specific_cloud_ice_water_content", "cli", "ciwc"),
-    GEOPOTENTIAL[0]: ("geopotential_at_surface", "phis"),
+    "surface_geopotential": ("geopotential_at_surface", "phis"),
 }
 
 
@@ -81,10 +80,10 @@ class Air:
     def beside(self, standard_names: Sequence[str]) -> list[str]:
         """Variables in the same cells, of those of these standard names that are there."""
         dims = self.dataset[self.name].dims
-        found = (_find(self.dataset, (each,), [dims]) for each in standard_names)
+        found = (_find(self.dataset, each, [dims]) for each in standard_names)
         return [name for name in found if name]
 
-    def below(self, standard_names: Sequence[str]) -> str | None:
+    def below(self, standard_names: str) -> str | None:
         """The variable at the surface or the top that has one of these standard names."""
         moving = [d for d in self.dataset[self.name].dims if d != self.vertical]
         return _find(self.dataset, standard_names, [moving, self.area.dims])
@@ -112,7 +111,7 @@ def dry_air(dataset: xr.Dataset) -> Law:
     air = _air(dataset, HUMIDITY, "dry-air")
     if not air.pressure:
         raise InputError(
-            f"`dry-air` moves the surface pressure, and no variable is {PRESSURE[0]}. Where levels "
+            f"`dry-air` moves the surface pressure, and no variable is {PRESSURE}. Where levels "
             "are fixed, the mass of dry air changes with humidity only: see `moisture`."
         )
     (pressure,), water = air.pressure, [air.name, *air.beside(CLOUDS)]
@@ -141,16 +140,17 @@ def moisture(dataset: xr.Dataset) -> Law:
     factor(dataset[air.name], "1")
     parts = {name: in_unit(dataset[name], unit) for name in clouds}
     held = [*clouds, *air.pressure]
-    rates, said = _rates(air, EVAPORATION, PRECIPITATION, "kg")
+    inflow, outflow, said = _rates(air, [EVAPORATION], ["precipitation_flux"], "kg")
     return Law(
         air.name,
         air.over,
+        inflow=inflow,
+        outflow=outflow,
         measure=air.mass,
         name="moisture",
         fixed=_sum(parts, unit),
         held=held,
         remarks=(_moves(air.name, held), said),
-        **rates,
     )
 
 
@@ -169,10 +169,12 @@ def energy(dataset: xr.Dataset) -> Law:
     there = {"humidity": humidity, "wind": len(winds) == 2, "surface geopotential": ground}
     lacking = [what for what, found in there.items() if not found]
     held = [*humidity, *winds, *air.pressure]
-    rates, said = _rates(air, HEATING, COOLING, "J")
+    inflow, outflow, said = _rates(air, HEATING, COOLING, "J")
     return Law(
         {air.name: _said(xr.DataArray(HEAT_CAPACITY), "J kg-1 K-1", "cp")},
         air.over,
+        inflow=inflow,
+        outflow=outflow,
         measure=air.mass,
         name="energy",
         fixed=_sum(parts, "J kg-1"),
@@ -184,7 +186,6 @@ def energy(dataset: xr.Dataset) -> Law:
             _moves(air.name, held),
             said,
         ),
-        **rates,
     )
 
 
@@ -198,7 +199,7 @@ def _air(dataset: xr.Dataset, standard_name: str, recipe: str) -> Air:
         for name in dataset.data_vars
         if (dim := _vertical_dimension(dataset, str(name)))
     }
-    name = _find(dataset, (standard_name,), [dataset[each].dims for each in upright])
+    name = _find(dataset, standard_name, [dataset[each].dims for each in upright])
     if name is None:
         raise InputError(
             f"`{recipe}` needs a variable with the standard_name {standard_name} on levels, whose "
@@ -251,9 +252,7 @@ def _on_pressure_levels(
     return Layers(constant, slope, ps, "kg m-2", where)
 
 
-def _find(
-    dataset: xr.Dataset, standard_names: Sequence[str], dims: Sequence[Collection[Any]]
-) -> str | None:
+def _find(dataset: xr.Dataset, standard_names: str, dims: Sequence[Collection[Any]]) -> str | None:
     """The variable that has one of the standard names, or a usual name, and one set of dims."""
 
     def fits(name: str) -> bool:
@@ -265,7 +264,7 @@ def _find(
     ancillary = {
         each for name in known for each in setting(dataset[name], "ancillary_variables").split()
     }
-    for standard in standard_names:
+    for standard in standard_names.split():
         named = [name for name in known if dataset[name].attrs.get("standard_name") == standard]
         usual = [name for name in USUAL.get(standard, ()) if name in known]
         found = [*filter(fits, named)] or [*filter(fits, usual)]
@@ -279,17 +278,14 @@ def _find(
     return None
 
 
-def _rates(
-    air: Air, into: Sequence[Sequence[str]], out: Sequence[Sequence[str]], unit: str
-) -> tuple[dict[str, list[xr.DataArray]], str]:
+def _rates(air: Air, into: Sequence[str], out: Sequence[str], unit: str) -> tuple[Any, Any, str]:
     """The fluxes in and out, all of them or none, and what is to be said of them."""
-    found = {names: air.below(names) for names in (*into, *out)}
-    if lacking := [names[0] for names, name in found.items() if name is None]:
-        return {}, f"no fluxes counted, for want of {', '.join(lacking)}"
-    names = [[str(found[each]) for each in part] for part in (into, out)]
-    inflow, outflow = ([air.flux(name, unit) for name in part] for part in names)
-    said = f"fluxes: + {' + '.join(names[0])} - {' - '.join(names[1])}"
-    return {"inflow": inflow, "outflow": outflow}, said
+    found = {each: air.below(each) for each in (*into, *out)}
+    if lacking := [each.split()[0] for each, name in found.items() if name is None]:
+        return (), (), f"no fluxes counted, for want of {', '.join(lacking)}"
+    inflow, outflow = ([air.flux(str(found[each]), unit) for each in part] for part in (into, out))
+    text = [f"+ {rate.name}" for rate in inflow] + [f"- {rate.name}" for rate in outflow]
+    return inflow, outflow, f"fluxes: {' '.join(text)}"
 
 
 def _geopotential(ground: xr.DataArray) -> xr.DataArray:

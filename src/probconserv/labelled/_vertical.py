@@ -73,10 +73,6 @@ class Formula:
         )
 
     @property
-    def surface(self) -> str:
-        return "orog" if self.kind == HEIGHT else "ps"
-
-    @property
     def unit(self) -> str:
         return "m" if self.kind == HEIGHT else "Pa"
 
@@ -87,8 +83,12 @@ class Formula:
     @property
     def without_units(self) -> list[str]:
         """Terms that should say their unit and do not."""
-        sized = ("a", "orog") if self.kind == HEIGHT else ("p0", "ap", "ptop", "ps")
-        return [key for key in sized if key in self.names and not units(self.term(key))]
+        return [key for key in self._sized if not units(self.term(key))]
+
+    @property
+    def _sized(self) -> list[str]:
+        plain = ("b", "sigma") if self.kind == HEIGHT else ("a", "b", "sigma")
+        return [key for key in self.names if key not in plain]
 
     def term(self, key: str) -> xr.DataArray:
         name = self.names[key]
@@ -99,22 +99,30 @@ class Formula:
             )
         return self.dataset[name]
 
+    def surface(self, data: xr.DataArray) -> xr.DataArray:
+        """Surface pressure in Pa, or orography in m, without coordinates."""
+        found = self.term("orog" if self.kind == HEIGHT else "ps")
+        if extra := [dim for dim in found.dims if dim not in data.dims]:
+            raise InputError(
+                f"{found.name!r}, which gives the thickness along {self.coordinate.name!r}, has the"
+                f" dimension {extra[0]!r}, which {data.name!r} has not. Select or average it."
+            )
+        return in_unit(found, self.unit)
+
     def levels(self, others: dict[str, str]) -> Array:  # (2, ...)
         """Constant and slope, of the levels or of others by the names of their terms."""
 
         def values(key: str) -> Array:
             found = self.dataset[others[key]] if key in others else self.term(key)
             found = found.transpose(*self.coordinate.dims, ..., missing_dims="ignore")
-            sized = key in ("p0", "ap", "ptop") or (key == "a" and self.kind == HEIGHT)
-            exact = sized and key not in self.without_units
-            return numbers(found, found) * (factor(self.term(key), self.unit) if exact else 1.0)
+            known = key in self._sized and key not in self.without_units
+            return numbers(found, found) * (factor(self.term(key), self.unit) if known else 1.0)
 
         if self.kind == SIGMA:
             sigma = values("sigma")
             return np.stack([(1 - sigma) * values("ptop"), sigma])
         constant = values("ap" if "ap" in self.names else "a")
-        constant = constant * values("p0") if "p0" in self.names else constant
-        return np.stack([constant, values("b")])
+        return np.stack([constant * values("p0") if "p0" in self.names else constant, values("b")])
 
 
 def layers_of(dataset: xr.Dataset, variable: str, dim: str) -> Layers | None:
@@ -124,18 +132,18 @@ def layers_of(dataset: xr.Dataset, variable: str, dim: str) -> Layers | None:
     if not along:
         return None
     formula = Formula.of(dataset, along[0])
-    surface = _surface(formula, data)
+    surface = formula.surface(data)
     lowest, highest, missing = _extremes(surface)
     reference = lowest if formula.kind == HEIGHT else highest
     ends, half_levels = _half_levels(formula, reference)
     turned = np.diff(_at(ends, reference), axis=-1) < 0
     ends = np.where(turned, ends[..., ::-1], ends)  # the smaller pressure or height first
-    _check_thickness(formula, ends, (lowest, highest))
+    _check_thickness(formula, ends, surface, lowest, highest)
     steps = np.diff(ends, axis=-1)[..., 0] / (1.0 if formula.kind == HEIGHT else GRAVITY)
     constant, slope = (_chunked(xr.DataArray(each, dims=dim), data) for each in steps)
     what = "heights" if formula.kind == HEIGHT else MASS
     where = f"{what} from {', '.join(formula.names.values())}; half levels: {half_levels}; "
-    where += f"cells from {_reach(formula, ends, reference)}"
+    where += f"cells from {_reach(ends, reference, formula.unit, surface.name)}"
     if bare := [formula.names[key] for key in formula.without_units]:
         where += f"; {' and '.join(bare)} taken to be in {formula.unit}"
     surface = _chunked(surface, data)
@@ -154,18 +162,6 @@ def _is_parametric(coordinate: xr.DataArray) -> bool:
 
 def _terms(array: xr.DataArray) -> dict[str, str]:
     return dict(re.findall(r"(\w+):\s*(\S+)", setting(array, "formula_terms")))
-
-
-def _surface(formula: Formula, data: xr.DataArray) -> xr.DataArray:
-    """Surface pressure in Pa, or orography in m, without coordinates."""
-    found = formula.term(formula.surface)
-    if extra := [dim for dim in found.dims if dim not in data.dims]:
-        raise InputError(
-            f"{found.name!r}, from which the thickness along {formula.coordinate.name!r} is found, "
-            f"has the dimension {extra[0]!r}, which {data.name!r} does not have. Select or average "
-            "it."
-        )
-    return in_unit(found, formula.unit)
 
 
 def in_unit(array: xr.DataArray, wanted: str) -> xr.DataArray:
@@ -213,16 +209,15 @@ def _at(levels: Array, surface: float) -> Array:
 def _half_levels(formula: Formula, reference: float) -> tuple[Array, str]:  # (2, n, 2)
     """Where every cell ends, and in words how that is known."""
     count = formula.coordinate.size
-    if bounds := _bounds(formula):
-        ends = formula.levels(bounds)
+    if names := _bounds(formula) or _interfaces(formula):
+        ends = formula.levels(names)
+        ends = _pairs(ends) if ends.ndim == 2 else ends
         if ends.shape != (2, count, 2):
             raise InputError(
-                f"{' and '.join(bounds.values())} must hold two ends for each of the {count} "
-                f"levels of {formula.coordinate.name!r}, got {ends.shape[1:]}. {WAY_OUT}"
+                f"{' and '.join(names.values())} must hold two ends for each of the {count} levels "
+                f"of {formula.coordinate.name!r}, got {ends.shape[1:]}. {WAY_OUT}"
             )
-        return ends, " and ".join(bounds.values())
-    if interfaces := _interfaces(formula):
-        return _pairs(formula.levels(interfaces)), " and ".join(interfaces.values())
+        return ends, " and ".join(names.values())
     levels = formula.levels({})
     order = np.argsort(_at(levels, reference))
     edges, words = _assumed(formula, levels[:, order], reference)
@@ -243,14 +238,10 @@ def _interfaces(formula: Formula) -> dict[str, str]:
     """The terms of a coordinate of half levels: of the same kind, with one entry more."""
     for name in formula.dataset.coords:
         other = formula.dataset[name]
-        terms = {key: each for key, each in _terms(other).items() if key in formula.of_levels}
-        same = other.attrs.get("standard_name") == formula.kind
-        if (
-            same
-            and other.shape == (formula.coordinate.size + 1,)
-            and len(terms) == len(formula.of_levels)
-        ):
-            return terms
+        alike = other.attrs.get("standard_name") == formula.kind
+        if alike and other.shape == (formula.coordinate.size + 1,):
+            terms = _terms(other)
+            return {key: terms[key] for key in formula.of_levels if key in terms}
     return {}
 
 
@@ -267,16 +258,21 @@ def _assumed(formula: Formula, levels: Array, reference: float) -> tuple[Array, 
         raise InputError(f"{formula.coordinate.name!r} has one level and no bounds. {WAY_OUT}")
     middle = (levels[:, 1:] + levels[:, :-1]) / 2
     if formula.kind == HEIGHT:
-        edges = np.concatenate([GROUND, middle, 2 * levels[:, -1:] - middle[:, -1:]], 1)
-        _check_end(formula, levels, edges, 0, reference)
-        return edges, "half way between the levels, from the ground"
-    top = np.zeros((2, 1))
-    if formula.kind == SIGMA:
-        top[0] = levels[0, 0] / (1 - levels[1, 0])  # ptop
-    edges = np.concatenate([top, middle, GROUND], 1)
-    for end in (0, -1):
-        _check_end(formula, levels, edges, end, reference)
-    return edges, "half way between the levels, to the surface"
+        first, last, end = GROUND, 2 * levels[:, -1:] - middle[:, -1:], "the ground"
+    else:
+        top = levels[0, 0] / (1 - levels[1, 0]) if formula.kind == SIGMA else 0.0  # ptop
+        first, last, end = np.array([[top], [0.0]]), GROUND, "the surface"
+    edges = np.concatenate([first, middle, last], 1)
+    at, out = _at(levels, reference), _at(edges, reference)
+    for centre, outer, inner in ((at[0], out[0], out[1]), (at[-1], out[-1], out[-2])):
+        reach = abs(outer - centre)
+        if reach > 3 * abs(centre - inner) and reach > 0.02 * at[-1]:  # levels are missing
+            raise InputError(
+                f"{formula.coordinate.name!r} has no half levels, and its outermost level at "
+                f"{centre:.6g} {formula.unit} is too far from {outer:.6g} {formula.unit} to be the "
+                f"last of the column. Add the bounds of its terms. {WAY_OUT}"
+            )
+    return edges, f"half way between the levels, and at {end}"
 
 
 def _means(levels: Array, surface: float) -> Array | None:  # (2, n + 1)
@@ -290,32 +286,20 @@ def _means(levels: Array, surface: float) -> Array | None:  # (2, n + 1)
     return found if down and top else None
 
 
-def _check_end(formula: Formula, levels: Array, edges: Array, end: int, reference: float) -> None:
-    """Refuse an end cell that reaches far beyond its level: a part of the levels is missing."""
-    at, ends = _at(levels, reference), _at(edges, reference)
-    out, inner = abs(ends[end] - at[end]), abs(at[end] - ends[1 if end == 0 else -2])
-    if out > 3 * inner and out > 0.02 * at[-1]:
-        raise InputError(
-            f"{formula.coordinate.name!r} has no half levels, and its outermost level at "
-            f"{at[end]:.6g} {formula.unit} is too far from {ends[end]:.6g} {formula.unit} to be the"
-            f" last of the column. Add the bounds of its terms. {WAY_OUT}"
-        )
-
-
-def _check_thickness(formula: Formula, ends: Array, surface: tuple[float, float]) -> None:
+def _check_thickness(formula: Formula, ends: Array, surface: xr.DataArray, *at: float) -> None:
     """Thickness is linear in the surface, so that its extremes tell all."""
-    for each in surface:
+    for each in at:
         thickness = np.diff(_at(ends, each), axis=-1)[:, 0]
         if not (thickness > 0).all():
             k = int(np.argmin(thickness))
             raise InputError(
                 f"cell number {k} of {formula.coordinate.name!r} would be {thickness[k]:.6g} "
-                f"{formula.unit} thick where {formula.names[formula.surface]!r} is {each:.6g}. Are "
+                f"{formula.unit} thick where {surface.name!r} is {each:.6g}. Are "
                 "its formula terms, their bounds and `units` right?"
             )
 
 
-def _reach(formula: Formula, ends: Array, reference: float) -> str:
+def _reach(ends: Array, reference: float, unit: str, surface: object) -> str:
     """From where to where the cells reach, and whether they touch."""
     low, high = np.moveaxis(ends[:, np.argsort(_at(ends, reference)[:, 0])], -1, 0)
     apart = np.abs(_at(low, reference)[1:] - _at(high, reference)[:-1])
@@ -324,8 +308,8 @@ def _reach(formula: Formula, ends: Array, reference: float) -> str:
     def text(constant: float, slope: float) -> str:
         if abs(slope - 1) < 1e-6 and abs(constant) < 1e-3:
             return "the surface"
-        part = f" + {slope:.4g} {formula.names[formula.surface]}" if abs(slope) > 1e-6 else ""
-        return f"{round(constant, 3) + 0.0:.6g} {formula.unit}{part}"
+        part = f" + {slope:.4g} {surface}" if abs(slope) > 1e-6 else ""
+        return f"{round(constant, 3) + 0.0:.6g} {unit}{part}"
 
     said = f"{text(*low[:, 0])} to {text(*high[:, -1])}"
     return f"{said}, with gaps or overlaps between them" if gaps else said
