@@ -221,6 +221,7 @@ def _rest(
 def _product(factors: list[Factor], data: xr.DataArray) -> xr.DataArray:
     """All factors multiplied, in the order of the dimensions of the data and on its coordinates."""
     arrays = [factor.weights.drop_vars(list(factor.weights.coords)) for factor in factors]
+    arrays.sort(key=lambda array: -array.ndim)  # so that the product lies in memory as the data do
     dims = [dim for dim in data.dims if any(dim in array.dims for array in arrays)]
     if data.chunks is not None and 8 * math.prod(data.sizes[dim] for dim in dims) > SMALL:
         arrays = [a.chunk({d: data.chunksizes[d] for d in a.dims}) for a in arrays]

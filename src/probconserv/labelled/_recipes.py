@@ -16,7 +16,17 @@ from ._cells import cell_measure
 from ._coordinates import angle, coordinates_of, interval_bounds, setting, units
 from ._law import Law, Recipe
 from ._lengths import intervals
-from ._vertical import GRAVITY, MASS, Layers, factor, in_unit, is_pressure, layers_of, scale
+from ._vertical import (
+    GRAVITY,
+    MASS,
+    Layers,
+    factor,
+    in_order,
+    in_unit,
+    is_pressure,
+    layers_of,
+    scale,
+)
 
 HEAT_CAPACITY = 1004.64  # of dry air at constant pressure, J kg-1 K-1
 VAPORIZATION = 2.501e6  # latent heat of water, J kg-1
@@ -70,7 +80,7 @@ class Air:
     def mass(self) -> xr.DataArray:
         """Of every cell, kg."""
         where = f"{self.area.description}; times {self.layers.where}"
-        return _said(self.area * self.layers.thickness, "kg", where)
+        return _said(self.layers.thickness * self.area, "kg", where)
 
     @property
     def pressure(self) -> list[str]:
@@ -233,21 +243,19 @@ def _on_pressure_levels(
     coordinate = next(filter(is_pressure, along))
     bounds = interval_bounds(dataset, coordinate)
     ends = np.sort(intervals(coordinate, bounds)[0], -1) * factor(coordinate, "Pa")
-    top, bottom = (xr.DataArray(end, dims=dim) for end in ends.T)
     where = f"{MASS} between the pressures of {coordinate.name}, "
     where += "half way between levels" if bounds is None else f"from {bounds.name}"
     moving = [each for each in data.dims if each != dim]
     name = _find(dataset, PRESSURE, [moving, flat])
     if name is None:
         where += f", from {ends.min():g} to {ends.max():g} Pa: no surface pressure to cut them at"
-        thickness = (bottom - top) / GRAVITY
+        thickness = xr.DataArray((ends[:, 1] - ends[:, 0]) / GRAVITY, dims=dim)
         return Layers(thickness, 0 * thickness, xr.DataArray(0.0), "kg m-2", where)
-    ps = in_unit(dataset[name], "Pa")
-    ps = ps if data.chunks is None else ps.chunk({d: data.chunksizes[d] for d in ps.dims})
-    lowest = bottom == bottom.max()  # reaches down to the surface, wherever that is
-    slope = ((ps > top) & ((ps <= bottom) | lowest)) / GRAVITY
-    whole = (ps > bottom) & ~lowest
-    constant = whole * (bottom - top) / GRAVITY - slope * top
+    ps = in_order(in_unit(dataset[name], "Pa"), data)
+    reaching = np.where(ends == ends.max(), np.inf, ends)  # the lowest ends at the surface
+    top, bottom = (in_order(xr.DataArray(end, dims=dim), data, ps) for end in reaching.T)
+    slope = ((top < ps) & (bottom >= ps)) / GRAVITY
+    constant = (xr.where(bottom < ps, bottom, 0.0) - xr.where(top < ps, top, 0.0)) / GRAVITY
     where += f", from {ends.min():g} Pa to the surface ({name})"
     return Layers(constant, slope, ps, "kg m-2", where)
 
@@ -282,7 +290,8 @@ def _rates(air: Air, into: Sequence[str], out: Sequence[str], unit: str) -> tupl
     """The fluxes in and out, all of them or none, and what is to be said of them."""
     found = {each: air.below(each) for each in (*into, *out)}
     if lacking := [each.split()[0] for each, name in found.items() if name is None]:
-        return (), (), f"no fluxes counted, for want of {', '.join(lacking)}"
+        more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
+        return (), (), f"no fluxes counted, for want of {lacking[0]}{more}"
     inflow, outflow = ([air.flux(str(found[each]), unit) for each in part] for part in (into, out))
     text = [f"+ {rate.name}" for rate in inflow] + [f"- {rate.name}" for rate in outflow]
     return inflow, outflow, f"fluxes: {' '.join(text)}"

@@ -140,13 +140,13 @@ def layers_of(dataset: xr.Dataset, variable: str, dim: str) -> Layers | None:
     ends = np.where(turned, ends[..., ::-1], ends)  # the smaller pressure or height first
     _check_thickness(formula, ends, surface, lowest, highest)
     steps = np.diff(ends, axis=-1)[..., 0] / (1.0 if formula.kind == HEIGHT else GRAVITY)
-    constant, slope = (_chunked(xr.DataArray(each, dims=dim), data) for each in steps)
+    surface = in_order(surface, data)
+    constant, slope = (in_order(xr.DataArray(each, dims=dim), data, surface) for each in steps)
     what = "heights" if formula.kind == HEIGHT else MASS
     where = f"{what} from {', '.join(formula.names.values())}; half levels: {half_levels}; "
     where += f"cells from {_reach(ends, reference, formula.unit, surface.name)}"
     if bare := [formula.names[key] for key in formula.without_units]:
         where += f"; {' and '.join(bare)} taken to be in {formula.unit}"
-    surface = _chunked(surface, data)
     if missing:
         where += f"; {missing} places without {surface.name} do not count"
         constant, surface = constant * surface.notnull(), surface.fillna(0.0)
@@ -315,11 +315,18 @@ def _reach(ends: Array, reference: float, unit: str, surface: object) -> str:
     return f"{said}, with gaps or overlaps between them" if gaps else said
 
 
-def _chunked(array: xr.DataArray, data: xr.DataArray) -> xr.DataArray:
-    """In the blocks of lazy data, so that no more than a block of a product is in memory."""
-    return (
-        array if data.chunks is None else array.chunk({d: data.chunksizes[d] for d in array.dims})
-    )
+def in_order(
+    array: xr.DataArray, data: xr.DataArray, surface: xr.DataArray | None = None
+) -> xr.DataArray:
+    """In the order and the blocks of the data, so that products have them too, at no extra cost.
+
+    Where a surface is given, the axes that it has in front of those of the array are added.
+    """
+    here = max(data.dims.index(dim) for dim in array.dims) if array.dims else 0
+    front = [] if surface is None else [d for d in data.dims[:here] if d in surface.dims]
+    wide = array.expand_dims({dim: data.sizes[dim] for dim in front if dim not in array.dims})
+    wide = wide.transpose(*(dim for dim in data.dims if dim in wide.dims))
+    return wide if data.chunks is None else wide.chunk({d: data.chunksizes[d] for d in wide.dims})
 
 
 def is_pressure(coordinate: xr.DataArray) -> bool:

@@ -52,6 +52,8 @@ def points(dataset: xr.Dataset, law: Law, member: str | None) -> Points:
     }
     weights = {
         each: cells[each].variable * factor.variable.astype(float).fillna(0.0)
+        if factor.dims or factor != 1
+        else cells[each].variable
         for each, factor in factors.items()
     }
     units = {
@@ -96,7 +98,7 @@ def _cells(
     counted = _counted(dataset, law, field)
     if regions is not None:
         counted = counted * (regions >= 0).astype(float)
-    weighed = sizes.variable * counted
+    weighed = sizes.variable * counted if counted.dims else sizes.variable
     return xr.DataArray(weighed.data, dims=weighed.dims, attrs=sizes.attrs)
 
 
