@@ -179,7 +179,7 @@ def test_pressure_levels_are_cut_at_the_surface_pressure():
     water = (dataset.q.values * dp / G * AREA).sum((1, 2, 3))
     np.testing.assert_allclose(totals(dataset, moisture(dataset)), water, rtol=1e-12)
     np.testing.assert_allclose(dp.sum(1), ps[:, 0])
-    assert "from 0 Pa to the surface (ps)" in str(check(dataset, moisture))
+    assert "from 0 Pa to the surface (ps), linear while" in str(check(dataset, moisture))
     new = enforce(dataset, dry_air, std=100.0)
     dp = np.diff(np.minimum(edges, new.ps.values[:, None]), axis=1)[:, ::-1]
     dry = ((1 - dataset.q.values) * dp / G * AREA).sum((1, 2, 3))
@@ -194,6 +194,36 @@ def test_pressure_levels_without_surface_pressure_are_not_cut_and_dry_air_is_ref
     assert "no surface pressure to cut them at" in str(check(dataset, moisture))
     with pytest.raises(InputError, match="`dry-air` moves the surface pressure"):
         dry_air(dataset)
+
+
+def test_a_surface_pressure_that_no_level_lies_above_is_refused():
+    dataset = on_pressure_levels()
+    dataset["ps"] = (dataset.ps / 100).assign_attrs(dataset.ps.attrs)
+    with pytest.raises(InputError, match=r"'ps' reaches .* Pa at most.*`units`"):
+        moisture(dataset)
+
+
+def test_places_without_surface_pressure_do_not_count_on_pressure_levels():
+    dataset = on_pressure_levels()
+    dataset["ps"] = dataset.ps.where(dataset.lat > 0)
+    assert "24 places without ps do not count" in str(check(dataset, moisture))
+    north = dataset.isel(lat=[2]).fillna(0.0)
+    dp = np.diff(
+        np.minimum([[[0.0]], [[3e4]], [[7.5e4]], [[np.inf]]], north.ps.values[:, None]), axis=1
+    )
+    water = (north.q.values[:, ::-1] * dp / G * AREA[2]).sum((1, 2, 3))
+    np.testing.assert_allclose(totals(dataset, moisture(dataset)), water, rtol=1e-12)
+
+
+def test_levels_of_height_are_refused():
+    dataset = air(zs=(("lat", "lon"), np.zeros((3, 4)), {"units": "m"}))
+    dataset["ap"].attrs["units"] = "m"
+    terms = {"formula_terms": "a: ap b: b orog: zs", "bounds": ""}
+    dataset.lev.attrs |= {"standard_name": "atmosphere_hybrid_height_coordinate", **terms}
+    dataset["ap"], dataset["b"] = dataset.ap[::-1] * 0 + [100, 500, 900], dataset.b * 0
+    dataset["ap"].attrs["units"] = "m"
+    with pytest.raises(InputError, match="`moisture` needs levels of pressure"):
+        moisture(dataset)
 
 
 def test_variables_near_the_ground_and_standard_deviations_are_not_taken_for_the_field():
@@ -229,6 +259,21 @@ def test_a_law_made_by_a_recipe_can_be_read():
     assert str(Law("u", "x", total=2.0, inflow="rain", outflow=["a", "b"])) == (
         "u: the sum of u over x is 2 + rain - a - b"
     )
+
+
+def test_members_with_a_surface_pressure_each_are_fields_of_their_own():
+    one, two = air(), air()
+    two["ps"], two["q"] = two.ps * 0.98, two.q * 1.1
+    both = xr.concat([one, two], "member", data_vars="different", coords="minimal", compat="equals")
+    for name in ("q", "ps", "T"):
+        both[name].attrs = one[name].attrs
+    with pytest.raises(InputError, match=r"`measure` changes along 'member'.*`std` instead"):
+        enforce(both, moisture, member="member")
+    new = enforce(both, moisture, std=1e-3).q.transpose("member", ...)
+    for number, alone in enumerate((one, two)):
+        water = (new.values[number] * mass(alone.ps)).sum((1, 2, 3))
+        start = (alone.q.values * mass(alone.ps)).sum((1, 2, 3))[0]
+        np.testing.assert_allclose(water, start, rtol=1e-12)
 
 
 def test_what_is_fixed_counts_in_the_total_but_does_not_move():

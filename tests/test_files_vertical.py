@@ -71,6 +71,16 @@ def test_bounds_of_the_terms_give_the_mass_of_air_at_every_time_and_place():
     assert "g = 9.80665 m s-2" in found.description
 
 
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("order", [("lat", "lon", "time", "lev"), ("lon", "lev", "lat", "time")])
+def test_the_order_of_dimensions_does_not_matter(order, lazy):
+    dataset = with_bounds()
+    dataset["q"] = dataset.q.transpose(*order)
+    found = thickness(dataset.chunk(time=1, lev=2) if lazy else dataset)
+    assert found.dims == order
+    np.testing.assert_allclose(found.transpose("time", *SPACE), mass(dataset.ps), rtol=1e-13)
+
+
 def test_bounds_may_be_named_by_the_formula_terms_of_the_bounds_of_the_levels():
     dataset = with_bounds(lev_bnds=(("lev", "n"), pairs(A + B)))
     for name in ("a", "b"):

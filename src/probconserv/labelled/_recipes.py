@@ -20,6 +20,7 @@ from ._vertical import (
     GRAVITY,
     MASS,
     Layers,
+    extremes,
     factor,
     in_order,
     in_unit,
@@ -129,9 +130,9 @@ def dry_air(dataset: xr.Dataset) -> Law:
     slope = (air.layers.slope * dry).sum(air.vertical) * factor(dataset[pressure], "Pa")
     rest = (air.layers.constant * dry).sum(air.vertical)
     return Law(
-        {pressure: _said(slope, f"kg m-2 {units(dataset[pressure])}-1", "d mass / d ps times")},
+        {pressure: _said(slope, f"kg m-2 ({units(dataset[pressure])})-1", "d mass / d ps times")},
         air.over[1:],
-        measure=_said(air.area, "m2", air.area.description),
+        measure=air.area,
         name="dry air",
         fixed=_said(rest, "kg m-2", "mass that does not depend on it"),
         held=water,
@@ -220,11 +221,11 @@ def _air(dataset: xr.Dataset, standard_name: str, recipe: str) -> Air:
     over = tuple(str(dim) for dim in data.dims if dim in flat)
     if not over:
         raise InputError(f"`{recipe}` needs latitudes and longitudes of {name!r}.")
+    layers = layers_of(dataset, name, vertical) or _on_pressures(dataset, data, vertical, over)
+    if layers.units != "kg m-2":
+        raise InputError(f"`{recipe}` needs levels of pressure; those of {name!r} are heights.")
     area = cell_measure(dataset, name, over)
-    layers = layers_of(dataset, name, vertical) or _on_pressure_levels(
-        dataset, data, vertical, over
-    )
-    return Air(dataset, name, vertical, layers, area.drop_vars(list(area.coords)))
+    return Air(dataset, name, vertical, layers, _said(in_unit(area, "m2"), "m2", area.description))
 
 
 def _vertical_dimension(dataset: xr.Dataset, name: str) -> str | None:
@@ -235,9 +236,7 @@ def _vertical_dimension(dataset: xr.Dataset, name: str) -> str | None:
     return None
 
 
-def _on_pressure_levels(
-    dataset: xr.Dataset, data: xr.DataArray, dim: str, flat: Sequence[str]
-) -> Layers:
+def _on_pressures(dataset: xr.Dataset, data: xr.DataArray, dim: str, flat: Sequence[str]) -> Layers:
     """Cells between pressures, cut at the surface pressure where the dataset has it."""
     along = (c for c in coordinates_of(dataset, str(data.name)) if c.dims == (dim,))
     coordinate = next(filter(is_pressure, along))
@@ -252,11 +251,21 @@ def _on_pressure_levels(
         thickness = xr.DataArray((ends[:, 1] - ends[:, 0]) / GRAVITY, dims=dim)
         return Layers(thickness, 0 * thickness, xr.DataArray(0.0), "kg m-2", where)
     ps = in_order(in_unit(dataset[name], "Pa"), data)
+    _, highest, missing = extremes(ps)
+    if highest < coordinate.max() * factor(coordinate, "Pa") / 2:
+        raise InputError(
+            f"{name!r} reaches {highest:.6g} Pa at most, and {coordinate.name!r} has levels far "
+            "below that surface. Are the `units` of both right?"
+        )
+    where += (
+        f", from {ends.min():g} Pa to the surface ({name}), linear while that stays in its cell"
+    )
+    where += f"; {missing} places without {name} do not count" if missing else ""
+    ps = ps.fillna(0.0) if missing else ps
     reaching = np.where(ends == ends.max(), np.inf, ends)  # the lowest ends at the surface
     top, bottom = (in_order(xr.DataArray(end, dims=dim), data, ps) for end in reaching.T)
     slope = ((top < ps) & (bottom >= ps)) / GRAVITY
     constant = (xr.where(bottom < ps, bottom, 0.0) - xr.where(top < ps, top, 0.0)) / GRAVITY
-    where += f", from {ends.min():g} Pa to the surface ({name})"
     return Layers(constant, slope, ps, "kg m-2", where)
 
 

@@ -133,7 +133,7 @@ def layers_of(dataset: xr.Dataset, variable: str, dim: str) -> Layers | None:
         return None
     formula = Formula.of(dataset, along[0])
     surface = formula.surface(data)
-    lowest, highest, missing = _extremes(surface)
+    lowest, highest, missing = extremes(surface)
     reference = lowest if formula.kind == HEIGHT else highest
     ends, half_levels = _half_levels(formula, reference)
     turned = np.diff(_at(ends, reference), axis=-1) < 0
@@ -193,7 +193,7 @@ def scale(unit: str, wanted: str) -> float | None:
     return float(known.convert(1.0, target))
 
 
-def _extremes(surface: xr.DataArray) -> tuple[float, float, int]:
+def extremes(surface: xr.DataArray) -> tuple[float, float, int]:
     """The smallest and the largest value, and how many are missing, computed now."""
     found = compute(surface.min(), surface.max(), surface.isnull().sum())
     lowest, highest, missing = (each.item() for each in found)

@@ -92,8 +92,8 @@ def _cells(
     if extra := [dim for dim in sizes.dims if dim not in field.dims]:
         raise InputError(
             f"`measure` changes along {extra[0]!r} ({sizes.description}). It must be the same for "
-            "all members: give that of one surface pressure or one grid, or take the members one "
-            "by one."
+            "all members: give that of one surface pressure or one grid, or `std` instead of "
+            "`member`, which makes each a field of its own."
         )
     counted = _counted(dataset, law, field)
     if regions is not None:
