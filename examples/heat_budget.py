@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import numpy as np
-from scipy.sparse import identity
 from sea_heat.data import read
 from sea_heat.report import held_out, maps
 
@@ -21,9 +20,9 @@ print(f"{share.shape[1]} cells; the parts miss net by {abs(off).max():.2f} W m-2
 print("One report is off by", ", ".join(f"{k} {s:.0f}" for k, s in sea.sigma.items()), "W m-2")
 
 # The laws: the parts add up in every cell and month; the mean over the sea and the year is 0.
-one = identity(share.size, format="csr")
+one = np.ones_like(share)
 signed = {k: sign * one for k, sign in SIGNS.items()} | {"net": -one}
-every_cell = pc.linear(signed, value=0.0, space=share.shape)
+every_cell = pc.cells(signed, value=0.0, space_dims=0)
 year = pc.cells(share, value=0.0, space_dims=2, of="net")
 
 
