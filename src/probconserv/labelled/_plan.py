@@ -1,7 +1,7 @@
 """Laws that share variables, as one system: its rows, and what every point adds to them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -10,6 +10,7 @@ import xarray as xr
 
 from .._errors import InputError
 from .._sums import Ensemble, MeanAndStd
+from . import _units
 from ._blocks import Array, Kind
 from ._graph import NamedPart, NamedRows
 from ._law import Law
@@ -26,6 +27,7 @@ class Ready:
     points: Points
     value: xr.Variable
     noise: xr.Variable
+    sizes: xr.Variable  # of an average: the cell sizes that it was multiplied by; else 1
     inner: tuple[str, ...]  # axes of its rows that are not indices of the system
     first: int
     remarks: tuple[str, ...] = ()  # for the report
@@ -59,6 +61,7 @@ class Plan:
     index: tuple[str, ...]  # axes along which the system falls apart
     sizes: Mapping[str, int]  # of all axes
     member: str | None
+    std_factors: Mapping[str, float]  # of each variable, from the unit of `std` to that of the mean
 
     def rows(self, name: str) -> NamedRows:
         """G on one variable."""
@@ -106,6 +109,7 @@ class Spread:
 def plans(dataset: xr.Dataset, laws: Sequence[Law], spread: Spread) -> list[Plan]:
     """The systems that the laws make, each as small as can be."""
     named = _checked(laws)
+    dataset = _units.assumed(dataset, named)
     ready = [(law, points(dataset, law, spread.member)) for law in named]
     groups: list[list[int]] = []
     for number, law in enumerate(named):
@@ -135,12 +139,17 @@ def _plan(dataset: xr.Dataset, group: list[tuple[Law, Points]], spread: Spread) 
         inner = tuple(dim for dim in its.rows if dim not in index)
         value, noise = totals.value(), totals.noise()
         remarks = (*its.remarks, *totals.remarks)
-        ready.append(Ready(law, its, value, noise, inner, row, remarks))
+        ready.append(Ready(law, its, value, noise, totals.sizes, inner, row, remarks))
         row += ready[-1].rows
     sizes = {str(d): n for field in fields.values() for d, n in field.sizes.items()}
     names = tuple(each.law.label for each in ready for _ in range(each.rows))
     kind, arrays = _kind(dataset, fields, names, len(ready) == 1, spread)
-    return Plan(kind, tuple(ready), arrays, index, sizes, spread.member)
+    converted = {name: _std_unit(dataset, field, spread.std) for name, field in fields.items()}
+    arrays = {name: _scaled(each, converted[name].factor) for name, each in arrays.items()}
+    said = (remark for each in converted.values() for remark in each.remarks)
+    ready[0] = replace(ready[0], remarks=(*ready[0].remarks, *said))
+    factors = {name: each.factor for name, each in converted.items()}
+    return Plan(kind, tuple(ready), arrays, index, sizes, spread.member, factors)
 
 
 def _kind(
@@ -180,3 +189,20 @@ def _std(dataset: xr.Dataset, field: xr.DataArray, given: Any) -> xr.Variable:
     if found.dims and found.dtype.kind != "f":
         raise InputError(f"`std` of `{field.name}` holds {found.dtype}, not floats. Convert it.")
     return found.variable
+
+
+def _std_unit(dataset: xr.Dataset, field: xr.DataArray, given: Any) -> _units.Conversion:
+    """From the unit of the standard deviations to that of their field."""
+    std = given.get(field.name) if isinstance(given, Mapping) else given
+    std = dataset[std] if isinstance(std, str) else std
+    if not isinstance(std, xr.DataArray):
+        return _units.Conversion()
+    name = "std" if std.name is None else f"std {std.name}"
+    units = std.attrs.get("units"), field.attrs.get("units")
+    return _units.conversion_of_difference(name, *units, str(field.name))
+
+
+def _scaled(arrays: tuple[xr.Variable, ...], factor: float) -> tuple[xr.Variable, ...]:
+    """A mean, and its standard deviations in the same unit."""
+    mean, *std = arrays
+    return arrays if factor == 1 else (mean, *(each * factor for each in std))

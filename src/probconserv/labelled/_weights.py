@@ -26,6 +26,7 @@ class Points:
     rows: Mapping[str, int]  # the axes of the rows and their sizes, REGION last if there are any
     coords: Mapping[str, xr.DataArray]  # of the rows
     unit: str | None  # of the total
+    mean_unit: str | None  # of the mean over the cells
     measure: str  # in words
     remarks: tuple[str, ...] = ()  # for the report: what was found, assumed or converted
 
@@ -50,29 +51,37 @@ def points(dataset: xr.Dataset, law: Law, member: str | None) -> Points:
         each: array(dataset, factor, f"factor of {each}", like[each])
         for each, factor in law.factors.items()
     }
-    weights = {
-        each: cells[each].variable * factor.variable.astype(float).fillna(0.0)
-        for each, factor in factors.items()
-    }
-    units = {
+    means = {
         each: _units.product(
-            field.attrs.get("units"),
-            _factor_unit(factors[each], law.factors[each]),
-            cells[each].attrs.get("units"),
+            field.attrs.get("units"), _factor_unit(factors[each], law.factors[each])
         )
         for each, field in fields.items()
     }
-    for other, unit in units.items():
-        _units.check_same(other, unit, units[name], f"`{name}` of the same law")
+    units = {e: _units.product(mean, cells[e].attrs.get("units")) for e, mean in means.items()}
+    unit = next((each for each in units.values() if each), None)
+    converted = {
+        each: _units.conversion(
+            each if its else f"{each} times its factor", its, unit, f"the rest of {law.label}"
+        )
+        for each, its in units.items()
+    }
+    weights = {
+        each: cells[each].variable
+        * (factor.variable.astype(float).fillna(0.0) * converted[each].factor)
+        for each, factor in factors.items()
+    }
+    assumed = (f"units of {each} assumed: {its}" for each, its in law.assume_units.items())
     return Points(
         fields=fields,
         weights=weights,
-        cells=cells[name].variable,
+        cells=cells[name].variable * factors[name].variable.notnull(),
         regions=None if regions is None else regions.clip(0),
         rows=rows,
         coords=coords,
-        unit=units[name],
+        unit=unit,
+        mean_unit=means[name],
         measure=cells[name].attrs["description"],
+        remarks=(*assumed, *(said for each in converted.values() for said in each.remarks)),
     )
 
 
@@ -172,7 +181,7 @@ def _counted(dataset: xr.Dataset, law: Law, field: xr.DataArray) -> xr.Variable:
 
 
 def _factor_unit(factor: xr.DataArray, given: object) -> str | None:
-    """A plain number has no unit, and only 1 leaves that of the field."""
+    """A plain number has no unit, and only 1 and -1 leave that of the field."""
     if isinstance(given, int | float):
-        return "1" if given == 1 else None
+        return "1" if abs(given) == 1 else None
     return factor.attrs.get("units")
