@@ -26,7 +26,7 @@ class Totals:
 
     def value(self) -> xr.Variable:
         """b, with some of the axes of the rows, and that of members if each has its own."""
-        start = self._start() if self.law.average is None else self._average()
+        start = self._start()
         rates = [(rate, 1.0, "inflow") for rate in listed(self.law.inflow)]
         rates += [(rate, -1.0, "outflow") for rate in listed(self.law.outflow)]
         gained: Any = self._gained(rates, start) if rates else 0.0
@@ -64,33 +64,30 @@ class Totals:
             field = field.isel({self.member: 0}).where(field.notnull().all(self.member))
         return self._sum(field, part(self.points.cells))[1]
 
-    def _average(self) -> xr.Variable:
-        given: Any = self.law.average
+    def _start(self) -> xr.Variable:
+        """The total or average that is given, or that of the first time."""
+        argument = "total" if self.law.average is None else "average"
+        given = getattr(self.law, argument)
         if not isinstance(given, str) or given != INITIAL:
             members = [self.member] if self.member else []
-            return self._of_rows(given, "average", [*self.points.rows, *members])
-        time = time_of(self.points.first, self.law.time)
-        size = self._cell_sizes(lambda variable: _at_start(variable, time))
-        return self._start() / size.where(size > 0, 1.0)
-
-    def _start(self) -> xr.Variable:
-        if not isinstance(self.law.total, str) or self.law.total != INITIAL:
-            members = [self.member] if self.member else []
-            return self._of_rows(self.law.total, "total", [*self.points.rows, *members])
+            return self._of_rows(given, argument, [*self.points.rows, *members])
         time = time_of(self.points.first, self.law.time)
         if time not in self.points.rows:
             raise InputError(
-                f"`total` is {INITIAL!r}, but {self.law.label} is summed over {time!r}, its time. "
-                "Give the total as a number or a variable."
+                f"`{argument}` is {INITIAL!r}, but {self.law.label} is summed over {time!r}, its time. "
+                "Give it as a number or a variable."
             )
         found, size = self._summed(lambda variable: _at_start(variable, time))
         empty = size == 0
         if empty.values.any() and (empty & (self._summed(lambda v: v)[1] > 0)).values.any():
             raise InputError(
-                f"`total` is {INITIAL!r}, but {self.law.label} has no data at the first {time!r} "
-                "where it has some later. Give the total as a number or a variable."
+                f"`{argument}` is {INITIAL!r}, but {self.law.label} has no data at the first {time!r} "
+                "where it has some later. Give it as a number or a variable."
             )
-        return found
+        if self.law.average is None:
+            return found
+        cells = self._cell_sizes(lambda variable: _at_start(variable, time))
+        return found / cells.where(cells > 0, 1.0)
 
     def _summed(self, part: Callable[[xr.Variable], xr.Variable]) -> tuple[Any, Any]:
         """The rows of a part of the field, and the cell sizes times |factors| that are in them."""

@@ -123,7 +123,7 @@ class Work:
             for name, arrays in new.items():
                 out[name] = out.variables[name].copy(data=arrays[0].data)
                 if len(arrays) == 2:
-                    factor = plan.std_factors[name]
+                    factor = plan.converted[name].factor
                     self._put_std(out, name, arrays[1] if factor == 1 else arrays[1] / factor)
         line = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} probconserv {__version__}: enforced " + (
             "; ".join(f"{law.label} over {', '.join(law.dims)}" for law in self._laws)
