@@ -45,7 +45,8 @@ def remarks(dataset, *laws, **how):
      ("percent", "% m2", 1), ("mb", "Pa m2", 0.01), ("DU", "DU m2", 1), ("kgC m-2", "PgC", 1e12),
      ("kg C m-2", "tC", 1e3), ("gCO2/m2", "MtCO2", 1e12), ("psu", "psu m2", 1), ("-", "m2", 1),
      ("0-1", "km2", 1e6), ("bananas", "m2 bananas", 1), ("degC", "m2 degC", 1), ("1", "ha", 1e4),
-     ("J/(m2 K)", "J K-1", 1), ("kg m⁻²", "kg", 1), ("m of water", "(m of water) m2", 1)],
+     ("J/(m2 K)", "J K-1", 1), ("kg m⁻²", "kg", 1), ("kg m -2", "kg", 1), ("$W m^{-2}$", "W", 1),
+     ("[-]", "m2", 1), ("m of water", "(m of water) m2", 1)],
 )  # fmt: skip
 def test_a_total_is_converted_to_the_unit_of_the_sum(unit, total, want):
     budget = check(made(unit, T=(7.0, total)), law(total="T")).budgets[0]
@@ -65,7 +66,7 @@ def test_the_unit_of_the_sum_reads_as_the_user_wrote_it(unit, want):
 
 def test_every_known_unit_means_what_udunits_says():
     for text in ("kg m-2 s-1", "J/(kg K)", "m2 s**-2", "W per m2", "1e-3 kg", "10^6 km^2", "/s",
-                 "mol/m3/day", "(m/s) s", "hPa day-1", "kg m-2/ (3 s)"):  # fmt: skip
+                 "mol/m3/day", "(m/s) s", "hPa day-1", "kg/(m^2*s)", "kg m-2/ (3 s)"):  # fmt: skip
         theirs = cf_units.Unit(text.replace("/s", "1/s") if text == "/s" else text)
         for ours in (text, units.product(text), units.product(units.product(text, "m2"), "m-2")):
             found = units.conversion("total", ours, theirs.definition, "that")

@@ -74,15 +74,15 @@ class Totals:
         time = time_of(self.points.first, self.law.time)
         if time not in self.points.rows:
             raise InputError(
-                f"`{argument}` is {INITIAL!r}, but {self.law.label} is summed over {time!r}, its time. "
-                "Give it as a number or a variable."
+                f"`{argument}` is {INITIAL!r}, but {self.law.label} is summed over {time!r}, its "
+                "time. Give it as a number or a variable."
             )
         found, size = self._summed(lambda variable: _at_start(variable, time))
         empty = size == 0
         if empty.values.any() and (empty & (self._summed(lambda v: v)[1] > 0)).values.any():
             raise InputError(
-                f"`{argument}` is {INITIAL!r}, but {self.law.label} has no data at the first {time!r} "
-                "where it has some later. Give it as a number or a variable."
+                f"`{argument}` is {INITIAL!r}, but {self.law.label} has no data at the first "
+                f"{time!r} where it has some later. Give it as a number or a variable."
             )
         if self.law.average is None:
             return found

@@ -18,13 +18,14 @@ from ._lookup import find
 
 Words = Mapping[str, int]  # the power of each word
 
-DIMENSIONLESS = {"-", "~", "none", "no_unit", "dimensionless", "unitless", "numeric"} | {
-    *("fraction", "proportion", "ratio", "0-1", "0 - 1", "(0-1)", "(0 - 1)")
+DIMENSIONLESS = {
+    *("-", "~", "0-1", "0 - 1", "(0-1)", "(0 - 1)", "none", "no_unit", "dimensionless", "unitless"),
+    *("numeric", "fraction", "proportion", "ratio"),
 }
 READ_AS = {"mb": "mbar", "C": "degC", "Sv": "1e6 m3 s-1"}  # not barn, coulomb and sievert
 PROSE = ("of", "as")  # m of water equivalent, day as %Y%m%d.%f
 MEAN_LENGTHS = re.compile("(months?|years?|yr)$")
-SIGNS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺·⋅", "0123456789-+  ")
+SIGNS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺·⋅", "0123456789-+  ", "{}[]$")
 AMOUNT = "[EPTGMkmunµμ]?(?:g|t|mol)"
 OF_WHAT = "CO2|CH4|N2O|H2O|O2|O3|CO|SO2|SO4|NO2|NO3|NO|NH3|NH4|Fe|Si|C|N|P|S"
 SUBSTANCE = re.compile(rf"({AMOUNT})({OF_WHAT})")  # kgC: kg of a new unit C
@@ -33,9 +34,9 @@ DEGREES = re.compile(r"\bdeg(?:ree)?s?\.?[ _](celsius|c|k)(?![\w^-])", re.IGNORE
 BRACKETS = re.compile(r"/\s*\(([^()/]+)\)")
 TERM = re.compile(
     r"(?P<between>[\s.*]*/?\s*)"
-    r"(?:(?P<number>\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)(?:\^(?P<to>[+-]?\d+))?"
+    r"(?:(?P<number>\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)(?:\^(?P<to>[+-]?\d{1,2}))?"
     rf"|(?P<word>{AMOUNT}(?:{OF_WHAT})(?![A-Za-z])|(?:[^\W\d]|[%°'])+"
-    r"|\((?:[^()]|\([^()]*\))*\))\^?(?P<power>[+-]?\d+)?)(?=[\s*/]|\.(?!\d)|$)"
+    r"|\((?:[^()]|\([^()]*\))*\))\^?(?P<power>[+-]?\d{1,2})?)(?=[\s*/]|\.(?!\d)|$)"
 )
 
 
@@ -117,8 +118,9 @@ def _words(text: str | None) -> Words | None:
     if plain.lower() in DIMENSIONLESS:
         return {}
     plain = DEGREES.sub(lambda found: "K" if found[1] in "kK" else "degC", plain)
-    plain = BRACKETS.sub(lambda found: "".join(f"/{word}" for word in found[1].split()), plain)
-    plain = SPACED.sub(r"\1\2", re.sub(r"\s+per\s+", "/", plain))
+    plain = BRACKETS.sub(lambda found: re.sub(r"(^|[\s.*]+)(?=\w)", "/", found[1]), plain)
+    plain = re.sub(r"(?<=[A-Za-z]) (?=-\d)", "", re.sub(r"\s+per\s+", "/", plain))
+    plain = SPACED.sub(r"\1\2", plain)
     powers: Counter[str] = Counter()
     end = 0
     while end < len(plain):
@@ -173,7 +175,8 @@ def _meaning(words: Words) -> Meaning:
 @cache
 def _known(word: str) -> tuple[Any, str]:
     """What UDUNITS knows of a word, and what it does not: of "kgC" that it is of C."""
-    if unit := _udunits(READ_AS.get(word, word)):
+    unit = _udunits(READ_AS.get(word, word))
+    if unit is not None:
         return unit, ""
     if parts := SUBSTANCE.fullmatch(word):
         return _udunits(parts[1]), f"of {parts[2]}"
@@ -182,16 +185,18 @@ def _known(word: str) -> tuple[Any, str]:
 
 @cache
 def _udunits(text: str) -> Any:
-    """None for what UDUNITS cannot read or multiply, such as logarithms."""
+    """None for what UDUNITS cannot read or multiply: logarithms, dates."""
     import cf_units
 
     try:
         with cf_units.suppress_errors():
             unit = cf_units.Unit(text)
-            known = not unit.is_unknown() and not unit.is_no_unit()
-            return unit if known and unit * cf_units.Unit("m") else None
+            per_metre = unit / cf_units.Unit("m")  # not for logarithms
     except ValueError:
         return None
+    if unit.is_unknown() or unit.is_no_unit():
+        return None
+    return unit if "@" not in unit.definition or per_metre.is_convertible("K m-1") else None
 
 
 def _difference(argument: str, one: Meaning, other: Meaning) -> str:
@@ -213,7 +218,7 @@ def _difference(argument: str, one: Meaning, other: Meaning) -> str:
 
 
 def _unknown(word: str) -> str:
-    near = [each for each in (word.lower(), word.capitalize()) if _udunits(each)]
+    near = [each for each in (word.lower(), word.capitalize()) if _udunits(each) is not None]
     return f"{word!r} (is it {near[0]}?)" if near else repr(word)
 
 
