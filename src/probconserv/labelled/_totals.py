@@ -22,6 +22,7 @@ class Totals:
 
     def __init__(self, dataset: xr.Dataset, law: Law, points: Points, member: str | None) -> None:
         self.dataset, self.law, self.points, self.member = dataset, law, points, member
+        self.argument = "total" if law.average is None else "average"
         self.remarks: list[str] = []  # for the report: what was found, assumed or converted
 
     def value(self) -> xr.Variable:
@@ -36,14 +37,14 @@ class Totals:
             first = zip(value.dims, np.argwhere(bad)[0], strict=True)
             at = ", ".join(f"{dim} number {number}" for dim, number in first)
             raise InputError(
-                f"`total` of {self.law.label} is missing or infinite{f' at {at}' if at else ''}. "
-                "Every row needs a total."
+                f"`{self.argument}` of {self.law.label} is missing or infinite"
+                f"{f' at {at}' if at else ''}. Every row needs one."
             )
         return value
 
     def noise(self) -> xr.Variable:
         """The standard deviation of b."""
-        noise = self._of_rows(self.law.noise, "noise", [*self.points.rows]) * abs(self.sizes)
+        noise = self._of_rows(self.law.noise, "noise", [*self.points.rows]) * self.sizes
         if not (noise.values >= 0).all() or not np.isfinite(noise.values).all():
             raise InputError(
                 "`noise` is a standard deviation, finite and not negative; 0 asks for an exact "
@@ -66,7 +67,7 @@ class Totals:
 
     def _start(self) -> xr.Variable:
         """The total or average that is given, or that of the first time."""
-        argument = "total" if self.law.average is None else "average"
+        argument = self.argument
         given = getattr(self.law, argument)
         if not isinstance(given, str) or given != INITIAL:
             members = [self.member] if self.member else []
