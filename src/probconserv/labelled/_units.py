@@ -30,7 +30,7 @@ AMOUNT = "[EPTGMkmunµμ]?(?:g|t|mol)"
 OF_WHAT = "CO2|CH4|N2O|H2O|O2|O3|CO|SO2|SO4|NO2|NO3|NO|NH3|NH4|Fe|Si|C|N|P|S"
 SUBSTANCE = re.compile(rf"({AMOUNT})({OF_WHAT})")  # kgC: kg of a new unit C
 SPACED = re.compile(rf"\b({AMOUNT}) ({OF_WHAT})(?![\w^-])")
-DEGREES = re.compile(r"\bdeg(?:ree)?s?\.?[ _](celsius|c|k)(?![\w^-])", re.IGNORECASE)
+DEGREES = re.compile(r"\bdeg(?:ree)?s?\.? (celsius|c|k)(?![\w^-])", re.IGNORECASE)
 BRACKETS = re.compile(r"/\s*\(([^()/]+)\)")
 TERM = re.compile(
     r"(?P<between>[\s.*]*/?\s*)"
