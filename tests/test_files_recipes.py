@@ -285,7 +285,7 @@ def test_what_is_fixed_counts_in_the_total_but_does_not_move():
     report = check(new, law).budgets[0]
     assert (report.before.item(), report.total.item()) == (36.0, 36.0)
     dataset.u.attrs["units"], dataset.f.attrs["units"] = "kg", "m"
-    with pytest.raises(InputError, match="`fixed` is in 'm'"):
+    with pytest.raises(InputError, match="`fixed f` is in 'm'"):
         enforce(dataset, law, std=1.0)
 
 

@@ -31,6 +31,8 @@ class Laws:
     """Dimensions to sum over, such as lat lon."""
     total: str = "initial"
     """What the sum is: a number, a variable, or initial: what the field has at its first time."""
+    average: str | None = None
+    """Instead of --total the mean over the cells: a number, a variable, or initial."""
     inflow: Names = None
     """Rates that add to the total, variables; those on the grid are summed with the cell sizes."""
     outflow: Names = None
@@ -45,13 +47,15 @@ class Laws:
     """Standard deviation of the total, a number or a variable; 0 is exact."""
     time: str | None = None
     """The dimension of time, if its name or coordinate does not tell."""
+    assume_units: Names = None
+    """Units of variables instead of those in the file: VARIABLE=UNIT ..."""
     law: Names = None
     """Laws made of what the file holds, instead of all these: dry-air, moisture, energy."""
     laws: Path | None = None
     """A TOML file instead of all these, with a table [[law]] for each law: variables, over, ..."""
 
     def read(self) -> "list[Law | Recipe]":
-        require("files", "xarray", "dask", "netCDF4", "zarr")
+        require("files", "xarray", "dask", "netCDF4", "zarr", "cf_units")
         from .labelled import RECIPES, Law
 
         if self.law is not None:
@@ -79,13 +83,15 @@ class Laws:
                 self.regions,
                 _number(self.noise),
                 self.time,
+                average=None if self.average is None else _number(self.average),
+                assume_units=dict(_pair(text, "assume-units") for text in self.assume_units or ()),
             )
         ]
 
     def _check_alone(self, name: str) -> None:
         """No option of a law stands beside `--law` or `--laws`, where it would not count."""
         given = [
-            f"`--{option.name}`"
+            f"`--{option.name.replace('_', '-')}`"
             for option in fields(self)
             if option.name != name and getattr(self, option.name) != option.default
         ]

@@ -16,6 +16,7 @@ from ._cells import cell_measure
 from ._coordinates import angle, coordinates_of, interval_bounds, setting, units
 from ._law import Law, Recipe
 from ._lengths import intervals
+from ._units import per
 from ._vertical import (
     GRAVITY,
     MASS,
@@ -130,7 +131,7 @@ def dry_air(dataset: xr.Dataset) -> Law:
     slope = (air.layers.slope * dry).sum(air.vertical) * factor(dataset[pressure], "Pa")
     rest = (air.layers.constant * dry).sum(air.vertical)
     return Law(
-        {pressure: _said(slope, f"kg m-2 ({units(dataset[pressure])})-1", "d mass / d ps times")},
+        {pressure: _said(slope, per("kg m-2", units(dataset[pressure])), "d mass / d ps times")},
         air.over[1:],
         measure=air.area,
         name="dry air",
@@ -319,7 +320,7 @@ def _sum(parts: dict[str, xr.DataArray], unit: str) -> xr.DataArray | float:
     return _said(sum(others, start=first), unit, " + ".join(parts))
 
 
-def _said(array: xr.DataArray, unit: str, description: str) -> xr.DataArray:
+def _said(array: xr.DataArray, unit: str | None, description: str) -> xr.DataArray:
     return array.rename(None).assign_attrs(units=unit, description=description)
 
 

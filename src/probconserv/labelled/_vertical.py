@@ -6,7 +6,6 @@ a p0 + b ps or ap + b ps (hybrid sigma-pressure), ptop + sigma (ps - ptop) (sigm
 levels of the same form; pressure differences over g are the mass of air per area.
 """
 
-import importlib
 import re
 from dataclasses import dataclass
 
@@ -16,6 +15,7 @@ from dask.base import compute
 
 from .._errors import InputError
 from ._coordinates import Array, bounds_of, coordinates_of, numbers, setting, units
+from ._units import conversion
 
 GRAVITY = 9.80665  # m s-2
 MASS = f"mass of air per area (dp / g, g = {GRAVITY} m s-2)"
@@ -183,14 +183,10 @@ def factor(array: xr.DataArray, wanted: str) -> float:
 
 def scale(unit: str, wanted: str) -> float | None:
     """The factor from one unit to another; None where there is none."""
-    library = importlib.import_module("cf_units")
     try:
-        known, target = library.Unit(unit), library.Unit(wanted)
-    except ValueError:
+        return conversion("it", unit, wanted, "that").factor if unit else None
+    except InputError:
         return None
-    if not unit or not known.is_convertible(target) or known.convert(0.0, target) != 0:
-        return None
-    return float(known.convert(1.0, target))
 
 
 def extremes(surface: xr.DataArray) -> tuple[float, float, int]:
