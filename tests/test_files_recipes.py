@@ -307,6 +307,22 @@ def test_the_command_line_takes_recipes_by_name(tmp_path):
     )
 
 
+def test_units_that_a_file_lacks_can_be_said(tmp_path):
+    dataset = on_pressure_levels((1000, 500, 100))
+    expected = totals(dataset, moisture(dataset))
+    for name in ("q", "ps", "lev"):
+        dataset[name].attrs = {}
+    dataset.to_netcdf(tmp_path / "in.nc")
+    with pytest.raises(InputError, match=r"units of a pressure.*`assume_units`"):
+        moisture(dataset)
+    given = {"q": "1", "ps": "Pa", "lev": "hPa"}
+    law = moisture(dataset, assume_units=given)
+    np.testing.assert_allclose(totals(dataset, law), expected, rtol=1e-14)
+    words = [f"{name}={unit}" for name, unit in given.items()]
+    said = called("check", tmp_path / "in.nc", "--law", "moisture", "--assume-units", *words)
+    assert "units of lev assumed: hPa" in said.stdout, said.stderr
+
+
 def test_files_are_weighed_block_by_block(tmp_path):
     air().to_netcdf(tmp_path / "in.nc", encoding={"q": {"chunksizes": (1, 2, 3, 4)}})
     how = {"std": 100.0, "chunks": {"time": 1, "lat": 2}}

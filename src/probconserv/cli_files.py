@@ -4,6 +4,7 @@ import importlib.util
 import sys
 import tomllib
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -59,10 +60,10 @@ class Laws:
         from .labelled import RECIPES, Law
 
         if self.law is not None:
-            self._check_alone("law")
+            self._check_alone("law", "assume_units")
             for name in self.law:
                 choice("--law", name, RECIPES)
-            return [RECIPES[name] for name in self.law]
+            return [partial(RECIPES[name], assume_units=self._units) for name in self.law]
         if self.laws is not None:
             self._check_alone("laws")
             return [*_laws(self.laws)]
@@ -84,16 +85,20 @@ class Laws:
                 _number(self.noise),
                 self.time,
                 average=None if self.average is None else _number(self.average),
-                assume_units=dict(_pair(text, "assume-units") for text in self.assume_units or ()),
+                assume_units=self._units,
             )
         ]
 
-    def _check_alone(self, name: str) -> None:
+    @property
+    def _units(self) -> dict[str, str]:
+        return dict(_pair(text, "assume-units") for text in self.assume_units or ())
+
+    def _check_alone(self, name: str, *also: str) -> None:
         """No option of a law stands beside `--law` or `--laws`, where it would not count."""
         given = [
             f"`--{option.name.replace('_', '-')}`"
             for option in fields(self)
-            if option.name != name and getattr(self, option.name) != option.default
+            if option.name not in (name, *also) and getattr(self, option.name) != option.default
         ]
         if given:
             where = f": say that in {self.laws}" if name == "laws" else ""

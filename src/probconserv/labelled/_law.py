@@ -10,7 +10,7 @@ from .._errors import InputError
 from ._lookup import Given
 
 INITIAL = "initial"
-Recipe = Callable[[xr.Dataset], "Law"]  # makes a law of what it finds in a dataset
+Recipe = Callable[..., "Law"]  # makes a law of what it finds in a dataset
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,8 +4,9 @@ Variables are found by their standard names, else by names that models use. Thes
 products of several variables: each law moves one and holds the others as they are, and says so.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from ._cells import cell_measure
 from ._coordinates import angle, coordinates_of, interval_bounds, setting, units
 from ._law import Law, Recipe
 from ._lengths import intervals
-from ._units import per
+from ._units import assumed, per
 from ._vertical import (
     GRAVITY,
     MASS,
@@ -33,6 +34,7 @@ from ._vertical import (
 HEAT_CAPACITY = 1004.64  # of dry air at constant pressure, J kg-1 K-1
 VAPORIZATION = 2.501e6  # latent heat of water, J kg-1
 
+NONE: Mapping[str, str] = MappingProxyType({})
 HUMIDITY, TEMPERATURE = "specific_humidity", "air_temperature"
 PRESSURE = "surface_air_pressure"
 WINDS = ("eastward_wind", "northward_wind")
@@ -114,13 +116,14 @@ class Air:
         return found.assign_attrs({**given.attrs, "units": f"{unit} s-1"})
 
 
-def dry_air(dataset: xr.Dataset) -> Law:
+def dry_air(dataset: xr.Dataset, assume_units: Mapping[str, str] = NONE) -> Law:
     """The mass of dry air stays that of the start; the surface pressure is moved.
 
     A column has the sum of (1 - water) dp / g over its cells, and dp depends on the surface
     pressure. Water, which is humidity and clouds, is held fixed.
     """
-    air = _air(dataset, HUMIDITY, "dry-air")
+    air = _air(dataset, HUMIDITY, "dry-air", assume_units)
+    dataset = air.dataset
     if not air.pressure:
         raise InputError(
             f"`dry-air` moves the surface pressure, and no variable is {PRESSURE}. Where levels "
@@ -135,19 +138,21 @@ def dry_air(dataset: xr.Dataset) -> Law:
         air.over[1:],
         measure=air.area,
         name="dry air",
+        assume_units=assume_units,
         fixed=_said(rest, "kg m-2", "mass that does not depend on it"),
         held=water,
         remarks=(f"(1 - {' - '.join(water)}) times {air.layers.where}", _moves(pressure, water)),
     )
 
 
-def moisture(dataset: xr.Dataset) -> Law:
+def moisture(dataset: xr.Dataset, assume_units: Mapping[str, str] = NONE) -> Law:
     """Water in the air is that of the start, plus evaporation less precipitation; q is moved.
 
     A column has the sum of (q + cloud water + cloud ice) dp / g over its cells. Clouds and surface
     pressure are held fixed.
     """
-    air = _air(dataset, HUMIDITY, "moisture")
+    air = _air(dataset, HUMIDITY, "moisture", assume_units)
+    dataset = air.dataset
     unit, clouds = units(dataset[air.name]), air.beside(CLOUDS)
     factor(dataset[air.name], "1")
     parts = {name: in_unit(dataset[name], unit) for name in clouds}
@@ -160,19 +165,21 @@ def moisture(dataset: xr.Dataset) -> Law:
         outflow=outflow,
         measure=air.mass,
         name="moisture",
+        assume_units=assume_units,
         fixed=_sum(parts, unit),
         held=held,
         remarks=(_moves(air.name, held), said),
     )
 
 
-def energy(dataset: xr.Dataset) -> Law:
+def energy(dataset: xr.Dataset, assume_units: Mapping[str, str] = NONE) -> Law:
     """Energy of the air is that of the start, plus what fluxes bring; temperature is moved.
 
     A column has the sum of (cp T + L q + (u^2 + v^2) / 2 + surface geopotential) dp / g over its
     cells. All but the temperature is held fixed.
     """
-    air = _air(dataset, TEMPERATURE, "energy")
+    air = _air(dataset, TEMPERATURE, "energy", assume_units)
+    dataset = air.dataset
     factor(dataset[air.name], "K")
     humidity, winds, ground = air.beside([HUMIDITY]), air.beside(WINDS), air.below(GEOPOTENTIAL)
     parts = {f"L {name}": VAPORIZATION * in_unit(dataset[name], "1") for name in humidity}
@@ -189,6 +196,7 @@ def energy(dataset: xr.Dataset) -> Law:
         outflow=outflow,
         measure=air.mass,
         name="energy",
+        assume_units=assume_units,
         fixed=_sum(parts, "J kg-1"),
         held=held,
         remarks=(
@@ -204,8 +212,9 @@ def energy(dataset: xr.Dataset) -> Law:
 RECIPES: dict[str, Recipe] = {"dry-air": dry_air, "moisture": moisture, "energy": energy}
 
 
-def _air(dataset: xr.Dataset, standard_name: str, recipe: str) -> Air:
+def _air(dataset: xr.Dataset, standard_name: str, recipe: str, units: Mapping[str, str]) -> Air:
     """The columns of the variable that a recipe starts from."""
+    dataset = assumed(dataset, [Law(standard_name, recipe, assume_units=units)])
     upright = {
         str(name): dim
         for name in dataset.data_vars
@@ -215,7 +224,7 @@ def _air(dataset: xr.Dataset, standard_name: str, recipe: str) -> Air:
     if name is None:
         raise InputError(
             f"`{recipe}` needs a variable with the standard_name {standard_name} on levels, whose "
-            "coordinate has formula_terms or the units of a pressure."
+            "coordinate has formula_terms or the units of a pressure; `assume_units` can say those."
         )
     vertical, data = upright[name], dataset[name]
     flat = {dim for c in coordinates_of(dataset, name) if angle(c) for dim in c.dims}
