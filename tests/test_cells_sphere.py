@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probconserv.labelled import _sphere as sphere
-from probconserv.labelled._cells import EARTH, cell_measure
+from probconserv.labelled._cells import cell_measure
+from probconserv.labelled._coordinates import EARTH
 
 SPHERE = 4 * np.pi * EARTH**2
 
@@ -101,7 +102,7 @@ def test_a_mesh_with_poles_and_date_line_inside_its_cells_covers_the_sphere_once
     assert areas.units == "m2"
     assert areas.description == (
         "cell areas from the bounds of nav_lat and nav_lon, corners joined by great circles on a "
-        "sphere of 6371 km"
+        "sphere of 6371.229 km"
     )
 
 
@@ -189,7 +190,7 @@ def test_a_regional_grid_is_the_rectangle_of_its_edges():
     want = EARTH**2 * np.radians(8) * (np.sin(north) - np.sin(south))
     assert float(areas.sum()) == pytest.approx(want, rel=1e-12)
     assert areas.description == (
-        "cell areas from the centres of lat and lon, on a sphere of 6371 km"
+        "cell areas from the centres of lat and lon, on a sphere of 6371.229 km"
     )
 
 

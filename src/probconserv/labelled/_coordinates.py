@@ -1,60 +1,57 @@
-"""The coordinates of a variable: which are latitudes and longitudes, and where cells end."""
+"""What the coordinates of a variable are: angles, counts, places on a map; and where cells end."""
 
+import math
+import re
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
+from cf_xarray.criteria import coordinate_criteria
 
 from .._errors import InputError
 
 Array = npt.NDArray[np.float64]
 
 WAY_OUT = "Give the weights of the cells as `measure`; `measure=1` means plain sums."
-
-
-@dataclass(frozen=True)
-class Angle:
-    """How files name one of the two angles on a sphere."""
-
-    name: str
-    axis: str
-    standard_names: frozenset[str]
-    units: frozenset[str]
-    names: frozenset[str]
-
-
-def _angle(name: str, axis: str, ways: tuple[str, ...], names: tuple[str, ...]) -> Angle:
-    units = {f"degree{s}{way}" for s in ("", "s") for way in ways}
-    standard = frozenset({name, f"grid_{name}"})
-    return Angle(name, axis, standard, frozenset(units), standard | set(names))
-
-
-LATITUDE = _angle("latitude", "Y", ("_north", "_n", "n"), ("lat", "nav_lat", "rlat", "clat"))
-LONGITUDE = _angle("longitude", "X", ("_east", "_e", "e"), ("lon", "nav_lon", "rlon", "clon"))
+EARTH = 6_371_229.0  # metres
+SHAPE = ("earth_radius", "semi_major_axis", "semi_minor_axis", "inverse_flattening")
+LATITUDE, LONGITUDE = "latitude", "longitude"
+AXES = {LATITUDE: "Y", LONGITUDE: "X"}
+UNITS = {kind: {unit.lower() for unit in coordinate_criteria[kind]["units"]} for kind in AXES}
+NAMES = {kind: re.compile(f"(nav_|r|c)?{kind[:3]}|(grid_)?{kind}") for kind in AXES}
 RADIANS = {"radian", "radians", "rad"}
 DEGREES = {"degree", "degrees", "deg"}
+NUMBERED = re.compile("realization|number|(ensemble_?)?members?|ensemble|model_level_number")
 
 
-def angle(coordinate: xr.DataArray) -> Angle | None:
-    """LATITUDE, LONGITUDE, or None for any other coordinate."""
-    for kind in (LATITUDE, LONGITUDE):
-        if _is(kind, coordinate):
+def angle(coordinate: xr.DataArray) -> str | None:
+    """LATITUDE or LONGITUDE, also those of a rotated pole; None for any other coordinate."""
+    unit, said = units(coordinate).lower(), coordinate.attrs.get("standard_name")
+    for kind in AXES:
+        if unit in UNITS[kind]:
+            return kind
+    if unit and unit not in RADIANS | DEGREES:
+        return None
+    for kind, axis in AXES.items():
+        by_axis = bool(unit) and not said and coordinate.attrs.get("axis") == axis
+        if by_axis or NAMES[kind].fullmatch(str(said or coordinate.name).lower()):
             return kind
     return None
 
 
-def _is(kind: Angle, coordinate: xr.DataArray) -> bool:
-    unit = units(coordinate).lower()
-    if unit in kind.units:
-        return True
-    if unit and unit not in RADIANS | DEGREES:
-        return False
-    if "standard_name" in coordinate.attrs:
-        return coordinate.attrs["standard_name"] in kind.standard_names
-    by_axis = bool(unit) and coordinate.attrs.get("axis") == kind.axis
-    return by_axis or str(coordinate.name).lower() in kind.names
+def is_axis(coordinate: xr.DataArray, *keys: str) -> bool:
+    """Whether its attributes say that it is one of cf-xarray's X, Y, Z, T, vertical, ..."""
+    criteria = [pair for key in keys for pair in coordinate_criteria[key].items()]
+    return any(str(coordinate.attrs.get(name)) in known for name, known in criteria)
+
+
+def is_horizontal(dim: str, coordinates: list[xr.DataArray]) -> bool:
+    """Whether a dimension is neither time nor vertical nor one of members."""
+    own = along(dim, coordinates)
+    return own is None or not (tells_time(own) or is_axis(own, "Z", "vertical") or is_numbered(own))
 
 
 def units(array: xr.DataArray) -> str:
@@ -88,8 +85,70 @@ def along(dim: str, coordinates: list[xr.DataArray]) -> xr.DataArray | None:
 
 
 def counts(coordinate: xr.DataArray) -> bool:
-    """Whether it only numbers the cells: integers without a unit."""
-    return coordinate.dtype.kind in "iu" and units(coordinate) in ("", "1")
+    """Whether it only numbers the cells: integers without a unit, or members and model levels."""
+    whole = coordinate.dtype.kind in "iu" and units(coordinate) in ("", "1")
+    return whole or is_numbered(coordinate)
+
+
+def is_numbered(coordinate: xr.DataArray) -> bool:
+    """Whether its name says that it counts, as members and the levels of a model are counted."""
+    said = coordinate.attrs.get("standard_name", coordinate.name)
+    return bool(NUMBERED.fullmatch(str(said).lower())) and units(coordinate) in ("", "1")
+
+
+@dataclass(frozen=True)
+class Globe:
+    """The sphere that cells lie on."""
+
+    radius: float  # metres
+    origin: str = ""
+
+    def __str__(self) -> str:
+        return f"on a sphere of {self.radius / 1000:.10g} km{self.origin}"
+
+
+def mappings_of(dataset: xr.Dataset, data: xr.DataArray) -> list[xr.DataArray]:
+    """The grid mappings that the data name and the dataset has."""
+    names = setting(data, "grid_mapping").replace(":", " ").split()
+    found = [dataset[name] for name in dict.fromkeys(names) if name in dataset.variables]
+    return [each for each in found if not each.ndim]
+
+
+def globe_of(dataset: xr.Dataset, data: xr.DataArray, radius: float | None) -> Globe:
+    """The sphere of the radius given, else that of the grid mapping, else one of 6371.229 km.
+
+    An ellipsoid becomes the sphere of the same area.
+    """
+    if radius is not None:
+        positive("radius", radius)
+        return Globe(radius, " (as given)")
+    sized = [each for each in mappings_of(dataset, data) if set(SHAPE[:2]) & set(each.attrs)]
+    return _globe(sized[0]) if sized else Globe(EARTH)
+
+
+def _globe(mapping: xr.DataArray) -> Globe:
+    said = {key: mapping.attrs[key] for key in SHAPE if key in mapping.attrs}
+    try:
+        radius, a, b, f = (float(np.squeeze(said.get(key, 0))) for key in SHAPE)
+    except (TypeError, ValueError):
+        radius = a = b = f = math.nan
+    a, b = (radius, radius) if radius else (a, b or (a - a / f if f else a))
+    if not 1e5 < b <= a < math.inf:
+        raise InputError(
+            f"the grid mapping {mapping.name!r} must give the size of its globe in metres, got "
+            f"{said}. Give `radius`."
+        )
+    if a == b:
+        return Globe(a, f" ({mapping.name})")
+    e = math.sqrt(1 - (b / a) ** 2)
+    same = math.sqrt((a**2 + b**2 * math.atanh(e) / e) / 2)
+    return Globe(same, f" (the area of the ellipsoid {mapping.name})")
+
+
+def positive(name: str, number: Any) -> None:
+    real = isinstance(number, Real) and not isinstance(number, bool)
+    if not (real and 0 < number < math.inf):
+        raise InputError(f"`{name}` must be a positive finite number, got {number!r}.")
 
 
 def bounds_of(dataset: xr.Dataset, coordinate: xr.DataArray) -> xr.DataArray | None:  # (*dims, n)

@@ -26,7 +26,9 @@ class Law:
     volumes; found by bounds, cell_measures or coordinates if not given. where: which points count,
     the others stay as they are; regions: a number for each point, whose regions have a total each.
     noise: standard deviation of the total, 0 is exact. time: the dimension, if its name or
-    coordinate does not tell. name: for the report.
+    coordinate does not tell. name: for the report. fraction: the part of each cell that counts (a
+    land fraction, 0 to 1 or per cent). radius: of the globe in metres, if not as its grid mapping
+    says or 6371229.
     """
 
     variables: str | Mapping[str, Given]
@@ -40,6 +42,8 @@ class Law:
     noise: Given = 0.0
     time: str | None = None
     name: str | None = None
+    fraction: Given | None = None
+    radius: float | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.variables, str | Mapping) or not self.variables:

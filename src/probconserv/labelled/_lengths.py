@@ -1,6 +1,8 @@
 """Weights of cells from coordinates: lengths along one dimension, areas of a mesh on a sphere."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -11,8 +13,8 @@ from ._coordinates import (
     LATITUDE,
     LONGITUDE,
     WAY_OUT,
-    Angle,
     Array,
+    Globe,
     along,
     angle,
     bounds_of,
@@ -20,13 +22,29 @@ from ._coordinates import (
     counts,
     degrees,
     interval_bounds,
+    is_axis,
+    is_horizontal,
+    is_numbered,
     is_time,
+    mappings_of,
     missing_bounds,
     numbers,
+    setting,
     units,
 )
 
 BLOCK = 1 << 19  # cells whose corners are in memory at once
+AREAS = (
+    "Give the areas of the cells as `measure`; `cdo gridarea IN.nc AREAS.nc` finds those of many "
+    "grids, as --measure AREAS.nc:cell_area takes them."
+)
+EQUAL_AREA = {
+    "albers_conical_equal_area",
+    "lambert_azimuthal_equal_area",
+    "lambert_cylindrical_equal_area",
+    "sinusoidal",
+}
+ANGULAR = {"latitude_longitude", "rotated_latitude_longitude", "reduced_gaussian", "healpix"}
 
 
 @dataclass(frozen=True)
@@ -36,7 +54,7 @@ class Factor:
     weights: xr.DataArray
     units: str | None
     where: str
-    angle: Angle | None = None
+    angle: str | None = None
 
 
 ALONE = {
@@ -45,7 +63,7 @@ ALONE = {
 }
 
 
-def describe(factors: list[Factor], radius: float) -> str:
+def describe(factors: list[Factor], globe: Globe) -> str:
     """One sentence for a report: what the weights are and where they come from."""
     texts = [factor.where for factor in factors if factor.angle is None]
     angles = {factor.angle: factor.where for factor in factors if factor.angle}
@@ -53,21 +71,22 @@ def describe(factors: list[Factor], radius: float) -> str:
         what = "cell areas" if len(angles) == 2 else ALONE[next(iter(angles))]
         where = [angles[kind] for kind in (LATITUDE, LONGITUDE) if kind in angles]
         where[1:] = [text.removeprefix(f"{where[0].split(' of ')[0]} of ") for text in where[1:]]
-        on = f"on a sphere of {radius / 1000:.0f} km"
-        texts.insert(0, f"{what} from {' and '.join(where)}, {on}")
+        texts.insert(0, f"{what} from {' and '.join(where)}, {globe}")
     return "; times ".join(texts)
 
 
 def from_coordinates(
-    dataset: xr.Dataset, variable: str, over: list[str], radius: float
+    dataset: xr.Dataset, variable: str, over: list[str], globe: Globe
 ) -> list[Factor]:
     """The factors whose product is the weight of each cell in a sum over the dimensions."""
-    coordinates = coordinates_of(dataset, variable)
+    data, coordinates = dataset[variable], coordinates_of(dataset, variable)
     mesh = mesh_of(coordinates, over)
     factors = []
     if mesh and all(bounds_of(dataset, c) is not None for c in mesh):
-        factors.append(_mesh_areas(dataset, *mesh, radius))
-        over = [dim for dim in over if dim not in mesh[0].dims]
+        factors.append(_mesh_areas(dataset, *mesh, globe))
+    elif flat := [dim for dim in over if is_horizontal(dim, coordinates)]:
+        factors += _equal_areas(dataset, data, flat, globe)
+    over = [dim for dim in over if not any(dim in factor.weights.dims for factor in factors)]
     for dim in over:
         coordinate = along(dim, coordinates)
         if mesh and dim in mesh[0].dims:
@@ -78,8 +97,41 @@ def from_coordinates(
                 f"its cells from. {WAY_OUT}"
             )
         _more_than_a_count(coordinate, coordinates)
-        factors.append(_lengths(dataset, coordinate, radius))
+        factors.append(_lengths(dataset, data, coordinate, globe))
     return factors
+
+
+def _equal_areas(
+    dataset: xr.Dataset, data: xr.DataArray, flat: list[str], globe: Globe
+) -> list[Factor]:
+    """The areas of HEALPix cells; none on other grids, but an error on the mesh of UGRID."""
+    if topology := setting(data, "mesh"):
+        raise InputError(
+            f"{data.name!r} lies on the mesh {topology!r} (UGRID), whose cells have no areas here. "
+            f"{AREAS}"
+        )
+    own = [dataset[dim].attrs for dim in flat if dim in dataset.coords]
+    marks = [m.attrs for m in mappings_of(dataset, data)] + [data.attrs, dataset.attrs, *own]
+    attrs = next((each for each in marks if _says_healpix(each)), None)
+    if attrs is None:
+        return []
+    orders = [attrs[key] for key in ("refinement_level", "healpix_order", "level") if key in attrs]
+    side = int(attrs.get("healpix_nside", 2 ** int(orders[0]) if orders else 0))
+    dim = max(flat, key=lambda name: data.sizes[name])
+    size = data.sizes[dim]
+    count = 12 * side**2 or size
+    if size > count or count != 12 * round((count / 12) ** 0.5) ** 2:
+        raise InputError(
+            f"{data.name!r} lies on HEALPix cells, but its {size} entries along {dim!r} are not "
+            f"some of 12 nside^2 equal cells (nside {side or 'is not said'}). {AREAS}"
+        )
+    weights = xr.DataArray(np.full(size, 4 * np.pi * globe.radius**2 / count), dims=dim)
+    return [Factor(weights, "m2", f"equal areas, a sphere over {count} HEALPix cells, {globe}")]
+
+
+def _says_healpix(attrs: Mapping[str, Any]) -> bool:
+    named = "healpix" in (attrs.get("grid_mapping_name"), attrs.get("grid_name"))
+    return named or "healpix_nside" in attrs
 
 
 def _more_than_a_count(own: xr.DataArray, coordinates: list[xr.DataArray]) -> None:
@@ -116,8 +168,7 @@ def _stands_without(
     remark = missing_bounds(dataset, lat) or missing_bounds(dataset, lon)
     raise InputError(
         f"{lat.name!r} and {lon.name!r} lie on {lat.dims} and have no bounds, so that the areas "
-        f"of the cells are not known{remark}. Add their corners as bounds, or give the areas as "
-        "`measure`; `measure=1` means plain sums."
+        f"of the cells are not known{remark}. Add their corners as bounds. {AREAS}"
     )
 
 
@@ -133,7 +184,7 @@ def _nominal(own: xr.DataArray, mesh: tuple[xr.DataArray, xr.DataArray]) -> bool
     return bool((np.abs((off + 180) % 360 - 180) > 1e-3).any())
 
 
-def _mesh_areas(dataset: xr.Dataset, lat: xr.DataArray, lon: xr.DataArray, radius: float) -> Factor:
+def _mesh_areas(dataset: xr.Dataset, lat: xr.DataArray, lon: xr.DataArray, globe: Globe) -> Factor:
     north = bounds_of(dataset, lat)
     east = bounds_of(dataset, lon)
     assert north is not None
@@ -149,9 +200,9 @@ def _mesh_areas(dataset: xr.Dataset, lat: xr.DataArray, lon: xr.DataArray, radiu
     remark = f" ({unknown} cells without corners count as 0)" if unknown else ""
     where = (
         f"cell areas from the bounds of {lat.name} and {lon.name}, corners joined by great "
-        f"circles on a sphere of {radius / 1000:.0f} km{remark}"
+        f"circles {globe}{remark}"
     )
-    weights = xr.DataArray(radius**2 * np.nan_to_num(areas), dims=lat.dims)
+    weights = xr.DataArray(globe.radius**2 * np.nan_to_num(areas), dims=lat.dims)
     return Factor(weights, "m2", where)
 
 
@@ -180,18 +231,38 @@ def _on_sphere(coordinate: xr.DataArray, latitude: Array, slack: float = 1e-3) -
         )
 
 
-def _lengths(dataset: xr.Dataset, coordinate: xr.DataArray, radius: float) -> Factor:
+def _lengths(
+    dataset: xr.Dataset, data: xr.DataArray, coordinate: xr.DataArray, globe: Globe
+) -> Factor:
     kind = angle(coordinate)
     bounds = interval_bounds(dataset, coordinate)
+    if bounds is None and is_numbered(coordinate):
+        ones = xr.DataArray(np.ones(coordinate.size), dims=coordinate.dims)
+        return Factor(ones, "1", f"1 for every {coordinate.name}, which is a number")
     where = f"the {'centres' if bounds is None else 'bounds'} of {coordinate.name}"
     where += missing_bounds(dataset, coordinate)
     if kind is None:
+        what = _in_words(coordinate, mappings_of(dataset, data))
         cells, unit = _plain(coordinate, bounds), _length_unit(coordinate)
-        plane = str(coordinate.attrs.get("standard_name", "")).startswith("projection_")
-        what = "lengths in the plane of the projection" if plane else "lengths"
         return Factor(xr.DataArray(cells, dims=coordinate.dims), unit, f"{what} from {where}")
     cells = _zones(coordinate, bounds) if kind is LATITUDE else _arcs(coordinate, bounds)
-    return Factor(xr.DataArray(radius * cells, dims=coordinate.dims), "m", where, kind)
+    return Factor(xr.DataArray(globe.radius * cells, dims=coordinate.dims), "m", where, kind)
+
+
+def _in_words(coordinate: xr.DataArray, mappings: list[xr.DataArray]) -> str:
+    """What lengths along it are; an error on a map that does not keep areas."""
+    names = {str(each.attrs.get("grid_mapping_name")) for each in mappings} - ANGULAR
+    standard = str(coordinate.attrs.get("standard_name", ""))
+    on_axis = is_axis(coordinate, "X", "Y") or str(coordinate.name).lower() in ("x", "y")
+    if not (standard.startswith("projection_") or (names and on_axis)):
+        return "lengths"
+    if names and names <= EQUAL_AREA:
+        return f"lengths in the plane of the projection {names.pop()}, which keeps areas,"
+    what = ", ".join(sorted(names)) or "of which no grid mapping tells"
+    raise InputError(
+        f"{coordinate.name!r} lies in the plane of a projection ({what}), and an area there is not "
+        f"that on the globe. {AREAS}"
+    )
 
 
 def _length_unit(coordinate: xr.DataArray) -> str | None:
@@ -203,6 +274,12 @@ def _plain(coordinate: xr.DataArray, bounds: xr.DataArray | None) -> Array:
         return np.abs(np.diff(numbers(bounds, coordinate), axis=-1))[:, 0]
     centres = numbers(coordinate, coordinate)
     _monotonic(coordinate, centres)
+    if counts(coordinate) and np.ptp(np.diff(centres)):
+        raise InputError(
+            f"{coordinate.name!r} holds whole numbers without a unit, and not each one: are they "
+            "positions or do they count? Give positions `units`; give what counts the "
+            f"`standard_name` realization or model_level_number. {WAY_OUT}"
+        )
     return np.abs(np.diff(sphere.half_way(centres), axis=-1))[:, 0]
 
 
@@ -266,6 +343,6 @@ def split_angles(dataset: xr.Dataset, variable: str, given: set[str], rest: list
     return [dim for dim in rest if kinds[dim]]
 
 
-def _kind(dim: str, coordinates: list[xr.DataArray]) -> Angle | None:
+def _kind(dim: str, coordinates: list[xr.DataArray]) -> str | None:
     coordinate = along(dim, coordinates)
     return None if coordinate is None else angle(coordinate)

@@ -86,7 +86,7 @@ def _cells(
 ) -> xr.DataArray:
     """Cell sizes, 0 where the law does not count a point."""
     over = tuple(dim for dim in law.dims if dim in field.dims)
-    sizes = cell_measure(dataset, str(field.name), over, law.measure)
+    sizes = cell_measure(dataset, str(field.name), over, law.measure, law.radius, law.fraction)
     if extra := [dim for dim in sizes.dims if dim not in field.dims]:
         raise InputError(
             f"`measure` changes along {extra[0]!r}. It must be the same for all members."
