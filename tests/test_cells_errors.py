@@ -48,8 +48,8 @@ def refuses(message, dataset, over, given=None, variable="u", **options):
     ("over", "message"),
     [
         (("latt", "lon"), "`over` must be one of lat, lon; got 'latt'. Did you mean 'lat'?"),
-        (("lat", "lat"), "`over` must name each dimension once, got 'lat' twice."),
-        ((), "`over` must name at least one dimension of 'u': lat, lon."),
+        (("lat", "lat"), "`over` must name dimensions of 'u', each once: lat, lon; got lat, lat."),
+        ((), "`over` must name dimensions of 'u', each once: lat, lon; got none."),
     ],
 )
 def test_over_names_dimensions_of_the_variable_once(over, message):

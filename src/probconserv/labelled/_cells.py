@@ -3,6 +3,7 @@
 import math
 import re
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +12,7 @@ import xarray as xr
 from .. import _checks as check
 from .._errors import InputError
 from ._coordinates import coordinates_of, globe_of, is_horizontal, positive, setting, tells_time
-from ._lengths import Factor, describe, from_coordinates, split_angles
+from ._lengths import Factor, area_dims, describe, from_coordinates
 from ._lookup import Given, array, match
 
 SMALL = 1 << 28  # bytes of weights that are held in memory; larger ones stay lazy
@@ -73,14 +74,13 @@ def cell_measure(
 
 def _dimensions(data: xr.DataArray, over: tuple[str, ...]) -> tuple[str, ...]:
     over = (over,) if isinstance(over, str) else tuple(over)
-    if not over:
-        dims = ", ".join(map(str, data.dims)) or "it has none"
-        raise InputError(f"`over` must name at least one dimension of {data.name!r}: {dims}.")
     for dim in over:
         check.choice("over", dim, [str(name) for name in data.dims])
-    twice = [dim for dim, n in Counter(over).items() if n > 1]
-    if twice:
-        raise InputError(f"`over` must name each dimension once, got {twice[0]!r} twice.")
+    if not over or len(set(over)) < len(over):
+        raise InputError(
+            f"`over` must name dimensions of {data.name!r}, each once: "
+            f"{', '.join(map(str, data.dims)) or 'it has none'}; got {', '.join(over) or 'none'}."
+        )
     return over
 
 
@@ -89,7 +89,7 @@ def _given(dataset: xr.Dataset, data: xr.DataArray, given: Given) -> Factor:
     if isinstance(given, str | xr.DataArray):
         name = f" {found.name}" if found.name else ""
         text = f"the variable{name}" if isinstance(given, str) else f"the array{name} given"
-        return _as_factor(found, data, "measure", text)
+        return _factor(found, data, "measure", text)
     positive("measure", given)
     plain = given == 1
     text = "plain sums: every cell has the weight 1" if plain else f"{given:g} for every cell"
@@ -111,7 +111,7 @@ def _named_by_file(
         elif _applies(kind, dataset[name], over):
             where = f"cell_measures of {data.name}"
             match(dataset[name], data, where)
-            return _as_factor(dataset[name], data, where, f"the {kind} {name}"), remark
+            return _factor(dataset[name], data, where, f"the {kind} {name}"), remark
     return None, remark
 
 
@@ -120,17 +120,8 @@ def _applies(kind: str, measure: xr.DataArray, over: tuple[str, ...]) -> bool:
     return dims <= set(over) if kind == "volume" else bool(dims & set(over))
 
 
-def _as_factor(measure: xr.DataArray, data: xr.DataArray, where: str, text: str) -> Factor:
-    weights, text = _checked(measure, data, where, text, LARGEST)
-    return Factor(weights, str(measure.attrs.get("units", "")).strip() or None, text)
-
-
 def _fraction(
-    dataset: xr.Dataset,
-    data: xr.DataArray,
-    over: tuple[str, ...],
-    given: Given | None,
-    measured: bool,
+    dataset: xr.Dataset, data: xr.DataArray, over: tuple[str, ...], given: Any, measured: bool
 ) -> tuple[Factor | None, str]:
     """The part of each cell that the field is a mean over, and a remark."""
     kind = _area_type(dataset, data, over)
@@ -138,14 +129,13 @@ def _fraction(
         return None, ""
     if given is None and measured:
         return None, f"; taken for the areas of {kind}, which the means of {data.name} are over"
-    found = array(
-        dataset, _found(dataset, data, kind) if given is None else given, "fraction", data
-    )
-    percent = str(found.attrs.get("units", "1")).strip() in ("%", "percent")
-    scaled = found / 100 if percent else found
-    text = f"the fraction {found.name}" if found.ndim else f"the fraction {float(scaled):g}"
-    weights, text = _checked(scaled, data, "fraction", text, 1.0)
-    return Factor(weights, "1", text + " in per cent" * percent), ""
+    given = _found(dataset, data, kind) if given is None else given
+    found = array(dataset, given, "fraction", data)
+    percent = str(found.attrs.get("units")).strip() in ("%", "percent")
+    parts = (found / 100 if percent else found).assign_attrs(units="1")
+    name = found.name or (f"{found:g}" if not found.ndim else "given")
+    text = f"the fraction {name}" + " in per cent" * percent
+    return _factor(parts, data, "fraction", text, 1.0), ""
 
 
 def _area_type(dataset: xr.Dataset, data: xr.DataArray, over: tuple[str, ...]) -> str | None:
@@ -174,24 +164,25 @@ def _found(dataset: xr.Dataset, data: xr.DataArray, kind: str | None) -> str:
     return str(there[0])
 
 
-def _checked(
-    measure: xr.DataArray, data: xr.DataArray, where: str, text: str, most: float
-) -> tuple[xr.DataArray, str]:
-    """Weights from 0 to `most` with 0 for missing ones, and what they are with a word on those."""
+def _factor(
+    measure: xr.DataArray, data: xr.DataArray, where: str, text: str, most: float = LARGEST
+) -> Factor:
+    """Weights from 0 to `most`, with 0 for missing ones and a word on those."""
+    unit = str(measure.attrs.get("units", "")).strip() or None
     weights = xr.DataArray(measure.variable.astype(np.float64), name=measure.name)
     if weights.nbytes > SMALL and weights.chunks is not None:
-        checked = weights.data.map_blocks(_usable, where=where, most=most)
-        return weights.copy(data=checked), text
+        lazy = weights.data.map_blocks(_usable, where=where, most=most)
+        return Factor(weights.copy(data=lazy), unit, text)
     weights = weights.compute()
-    missing = weights.isnull()
+    missing = weights.isnull().variable
     if missing.any():
-        first = data.isel({dim: 0 for dim in data.dims if dim not in weights.dims})
-        lost = int((first.variable.notnull() & missing.variable).sum())
+        first = data.variable.isel({dim: 0 for dim in data.dims if dim not in weights.dims})
+        lost = int((first.notnull() & missing).sum())
         text += f" (missing in {lost} cells with values of {data.name})" * (lost > 0)
     weights = weights.copy(data=_usable(weights.values, where, most))
-    if not weights.values.any():
+    if not weights.any():
         raise InputError(f"`{where}` must have a cell that counts; all its weights are 0 or NaN.")
-    return weights, text
+    return Factor(weights, unit, text)
 
 
 def _usable(weights: npt.NDArray[np.float64], where: str, most: float) -> npt.NDArray[np.float64]:
@@ -199,14 +190,10 @@ def _usable(weights: npt.NDArray[np.float64], where: str, most: float) -> npt.ND
     slack = 1e-6 if most == 1 else 0.0  # of fractions in float32
     wrong = (weights < -slack) | (weights > most + slack)
     if wrong.any():
-        rule = (
-            "lie between 0 and 1, or 0 and 100 with the `units` %,"
-            if most == 1
-            else ("be finite and not negative,")
-        )
+        fraction = "lie between 0 and 1, or 0 and 100 with the `units` %"
         raise InputError(
-            f"`{where}` must {rule} got {weights[wrong][0]:.6g}. A cell that does not count has "
-            "the weight 0 or NaN."
+            f"`{where}` must {fraction if most == 1 else 'be finite and not negative'}, got "
+            f"{weights[wrong][0]:.6g}. A cell that does not count has the weight 0 or NaN."
         )
     return np.clip(np.nan_to_num(weights), 0, most)
 
@@ -215,12 +202,11 @@ def _rest(
     dataset: xr.Dataset, data: xr.DataArray, over: tuple[str, ...], factor: Factor | None
 ) -> list[str]:
     """The dimensions of `over` that the measure lacks."""
-    if factor is None:
-        return list(over)
-    has = {str(dim) for dim in factor.weights.dims}
+    has = [] if factor is None else [str(dim) for dim in factor.weights.dims]
     rest = [dim for dim in over if dim not in has]
-    split = split_angles(dataset, str(data.name), has, rest)
-    if split:
+    areas = area_dims(dataset, str(data.name), [*has, *rest])
+    split = [dim for dim in rest if dim in areas]
+    if factor and split and set(has) & set(areas):
         raise InputError(
             f"`measure` is {factor.where}, which lacks {split[0]!r}, and half of an area cannot be "
             "found. Give it with both dimensions of the areas, for example as "
