@@ -75,6 +75,12 @@ def test_small_steps_beside_large_numbers_are_steps():
     )
 
 
+def test_places_in_no_order_are_the_same_in_float32():
+    lat = np.random.default_rng(0).uniform(-90, 90, 10_000)
+    assert same_places(lat.astype("float32"), lat).all()
+    assert not same_places(lat + 0.1, lat).any()
+
+
 def test_dates_are_equal_or_not():
     days = np.array(["2000-01-01", "2000-01-02"], "datetime64[ns]")
     assert same_places(days, days.astype("datetime64[s]")).all()
@@ -89,6 +95,7 @@ def test_latitudes_of_each_cell_are_compared_where_both_have_them():
     field = xr.DataArray(np.ones((3, 4)), {"nav_lat": (("y", "x"), lat)}, ("y", "x"), "u")
     match(field.assign_coords(nav_lat=field.nav_lat.astype("float32")), field, "std")
     match(field.drop_vars("nav_lat"), field, "std")
+    match(field.assign_coords(nav_lat=field.nav_lat + 5e-5).transpose(), field, "std")
     off = field.assign_coords(nav_lat=field.nav_lat + 1e-3 * (field.nav_lat > 2))
     with pytest.raises(InputError, match=r"`std` and `u` differ in 'nav_lat'.*\(2, 1\): 2.101"):
         match(off, field, "std")

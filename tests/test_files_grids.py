@@ -5,6 +5,7 @@ import pytest
 import xarray as xr
 
 from probconserv import InputError
+from probconserv.cli_files import Laws
 from probconserv.labelled import Law, cell_measure, check, enforce, totals
 
 LAT, LON = np.arange(-85.0, 90, 10), np.arange(5.0, 360, 10)
@@ -36,6 +37,9 @@ def test_the_globe_is_as_large_as_the_grid_mapping_says():
 def test_the_radius_given_goes_before_that_of_the_file():
     dataset = globe(earth_radius=6371000.0)
     assert radius_of(dataset, radius=3389500.0) == pytest.approx(3389500, rel=1e-12)
+    files = dataset.expand_dims(time=1).assign(crs=dataset.crs.expand_dims(time=1))
+    files.u.attrs["grid_mapping"] = "crs: lat lon"
+    assert "6371 km (crs)" in cell_measure(files, "u", OVER).description
     report = check(dataset, Law("u", OVER, total=1.0, radius=3389500))
     assert "on a sphere of 3389.5 km (as given)" in str(report)
     assert "on a sphere of 6371.229 km" in str(check(globe(), Law("u", OVER, total=1.0)))
@@ -245,6 +249,13 @@ def test_areas_missing_under_values_are_counted():
     assert cell_measure(dataset, "u", OVER).description == text
     dataset.u[1] = np.nan
     assert cell_measure(dataset, "u", OVER).description == "the area areacella"
+
+
+def test_the_command_line_takes_fraction_and_radius():
+    (law,) = Laws(mean="u", over=["lat", "lon"], fraction="sftlf", radius=1.0).read()
+    assert (law.fraction, law.radius) == ("sftlf", 1.0)
+    (law,) = Laws(mean="u", over=["lat", "lon"], fraction="1").read()
+    assert (law.fraction, law.radius) == (1.0, None)
 
 
 def test_an_update_uses_fraction_and_radius():

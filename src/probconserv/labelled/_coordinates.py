@@ -112,7 +112,7 @@ def mappings_of(dataset: xr.Dataset, data: xr.DataArray) -> list[xr.DataArray]:
     """The grid mappings that the data name and the dataset has."""
     names = setting(data, "grid_mapping").replace(":", " ").split()
     found = [dataset[name] for name in dict.fromkeys(names) if name in dataset.variables]
-    return [each for each in found if not each.ndim]
+    return [each for each in found if {"grid_mapping_name", *SHAPE} & set(each.attrs)]
 
 
 def globe_of(dataset: xr.Dataset, data: xr.DataArray, radius: float | None) -> Globe:

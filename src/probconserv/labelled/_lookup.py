@@ -105,9 +105,9 @@ def same_places(ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> npt.NDArray
     """Which entries of two coordinates are equal, up to the rounding with which files store them.
 
     Numbers may differ by 2^-23 of the largest (float32 holds no more), or by 1e-4 of the smallest
-    step where that is more, and never by more than a quarter of that step. On a grid of 1 degree
-    that is 1e-4 degrees, on one of 0.1 degrees 4e-5. Whole numbers, dates and text are equal or
-    not.
+    step (where they are in no order: the usual step) where that is more, and never by more than a
+    quarter of it. On a grid of 1 degree that is 1e-4 degrees, on one of 0.1 degrees 4e-5. Whole
+    numbers, dates and text are equal or not.
     """
     kinds = {ours.dtype.kind, theirs.dtype.kind}
     if not kinds <= set("iuf"):
@@ -115,10 +115,13 @@ def same_places(ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> npt.NDArray
         return np.fromiter((bool(a == b) for a, b in pairs), bool).reshape(ours.shape)
     if "f" not in kinds:
         return np.asarray(ours == theirs)
+    steps = [np.diff(theirs, axis=axis) for axis in range(theirs.ndim)]
+    if theirs.ndim == 1 and len(set(np.sign(steps[0]))) == 1:
+        step = np.abs(steps[0]).min()
+    else:
+        step = max((np.nanmedian(np.abs(each)) for each in steps if each.size), default=0.0)
     slack = 2.0**-23 * np.nanmax(np.abs(theirs), initial=0.0)
-    step = np.abs(np.diff(theirs)).min(initial=np.inf) if theirs.ndim == 1 else np.inf
-    if 0 < step < np.inf:
-        slack = min(max(slack, 1e-4 * step), step / 4)
+    slack = min(max(slack, 1e-4 * step), step / 4) if step > 0 else slack
     return np.isclose(ours, theirs, rtol=0, atol=slack, equal_nan=True)
 
 
@@ -126,9 +129,10 @@ def _difference(found: xr.DataArray, like: xr.DataArray, name: Hashable) -> str:
     """The first entry of a coordinate that differs, in words; empty where none does."""
     if name not in found.coords or name not in like.coords:
         return ""
-    if found[name].dims != like[name].dims or found[name].variable.equals(like[name].variable):
+    one, other = found[name].variable, like[name].variable
+    if set(one.dims) != set(other.dims) or one.equals(other):
         return ""
-    ours, theirs = found[name].values, like[name].values
+    ours, theirs = one.values, other.transpose(*one.dims).values
     shared = min(len(ours), len(theirs))
     differ = np.argwhere(~same_places(ours[:shared], theirs[:shared]))
     if not differ.size and len(ours) == len(theirs):
