@@ -179,6 +179,15 @@ def test_a_map_is_seen_by_its_grid_mapping_alone():
         cell_measure(dataset, "u", ("y", "x"))
 
 
+def test_a_projection_in_degrees_is_a_rotated_pole():
+    dataset = globe(grid_mapping_name="rotated_latitude_longitude").rename(lat="rlat", lon="rlon")
+    for name, axis in (("rlat", "y"), ("rlon", "x")):
+        said = {"standard_name": f"projection_{axis}_coordinate", "axis": axis.upper()}
+        dataset[name].attrs = said | {"units": "degrees"}
+    areas = cell_measure(dataset, "u", ("rlat", "rlon"), radius=1.0)
+    assert areas.sum().item() == pytest.approx(4 * np.pi, rel=1e-12)
+
+
 def test_the_mesh_of_ugrid_without_areas_is_refused():
     coords = {"face": np.arange(4), "lat": ("face", LAT[:4]), "lon": ("face", LON[:4])}
     attrs = {"mesh": "mesh2d", "location": "face"}

@@ -36,6 +36,8 @@ def angle(coordinate: xr.DataArray) -> str | None:
             return kind
     if unit and unit not in RADIANS | DEGREES:
         return None
+    if unit in DEGREES and str(said).startswith("projection_"):  # cdo, of a rotated pole
+        said = None
     for kind, axis in AXES.items():
         by_axis = bool(unit) and not said and coordinate.attrs.get("axis") == axis
         if by_axis or NAMES[kind].fullmatch(str(said or coordinate.name).lower()):
