@@ -30,7 +30,7 @@ def test_the_globe_is_as_large_as_the_grid_mapping_says():
     for key in ("earth_radius", "semi_major_axis"):
         dataset = globe(**{key: 6371000.0, "inverse_flattening": 0.0})
         assert radius_of(dataset) == pytest.approx(6371000, rel=1e-12)
-    assert "on a sphere of 6371 km (crs)" in cell_measure(dataset, "u", OVER).description
+    assert "on a sphere of 6371 km (grid mapping crs)" in cell_measure(dataset, "u", OVER).description
     assert radius_of(globe(grid_mapping_name="latitude_longitude")) == pytest.approx(6371229)
 
 
@@ -39,7 +39,7 @@ def test_the_radius_given_goes_before_that_of_the_file():
     assert radius_of(dataset, radius=3389500.0) == pytest.approx(3389500, rel=1e-12)
     files = dataset.expand_dims(time=1).assign(crs=dataset.crs.expand_dims(time=1))
     files.u.attrs["grid_mapping"] = "crs: lat lon"
-    assert "6371 km (crs)" in cell_measure(files, "u", OVER).description
+    assert "6371 km (grid mapping crs)" in cell_measure(files, "u", OVER).description
     report = check(dataset, Law("u", OVER, total=1.0, radius=3389500))
     assert "on a sphere of 3389.5 km (as given)" in str(report)
     assert "on a sphere of 6371.229 km" in str(check(globe(), Law("u", OVER, total=1.0)))
@@ -59,7 +59,7 @@ def test_an_ellipsoid_becomes_the_sphere_of_its_area(second):
     dataset = globe(semi_major_axis=a, **{second: value})
     weights = cell_measure(dataset, "u", OVER)
     assert weights.sum().item() == pytest.approx(ellipsoid_area(a, a - a / f), rel=1e-10)
-    assert "6371.007181 km (the area of the ellipsoid crs)" in weights.description
+    assert "6371.007181 km (the area of the ellipsoid of crs)" in weights.description
 
 
 @pytest.mark.parametrize("wrong", [6371.0, "round", -1.0, np.nan])

@@ -142,10 +142,10 @@ def _globe(mapping: xr.DataArray) -> Globe:
             f"{said}. Give `radius`."
         )
     if a == b:
-        return Globe(a, f" ({mapping.name})")
+        return Globe(a, f" (grid mapping {mapping.name})")
     e = math.sqrt(1 - (b / a) ** 2)
     same = math.sqrt((a**2 + b**2 * math.atanh(e) / e) / 2)
-    return Globe(same, f" (the area of the ellipsoid {mapping.name})")
+    return Globe(same, f" (the area of the ellipsoid of {mapping.name})")
 
 
 def positive(name: str, number: Any) -> None:
