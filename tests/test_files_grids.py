@@ -30,7 +30,9 @@ def test_the_globe_is_as_large_as_the_grid_mapping_says():
     for key in ("earth_radius", "semi_major_axis"):
         dataset = globe(**{key: 6371000.0, "inverse_flattening": 0.0})
         assert radius_of(dataset) == pytest.approx(6371000, rel=1e-12)
-    assert "on a sphere of 6371 km (grid mapping crs)" in cell_measure(dataset, "u", OVER).description
+    assert (
+        "on a sphere of 6371 km (grid mapping crs)" in cell_measure(dataset, "u", OVER).description
+    )
     assert radius_of(globe(grid_mapping_name="latitude_longitude")) == pytest.approx(6371229)
 
 
@@ -127,6 +129,15 @@ def test_means_over_land_need_a_fraction_or_a_measure():
     np.testing.assert_allclose(whole, cell_measure(globe(), "u", OVER), rtol=1e-15)
     given = cell_measure(dataset, "u", OVER, whole)
     assert "taken for the areas of land" in given.description
+
+
+def test_a_measure_of_the_file_that_is_of_land_needs_no_fraction():
+    dataset = globe().assign(areas=cell_measure(globe(), "u", OVER))
+    dataset.u.attrs |= {"cell_methods": "area: mean where land", "cell_measures": "area: areas"}
+    with pytest.raises(InputError, match="`fraction`"):
+        cell_measure(dataset, "u", OVER)
+    dataset.areas.attrs["cell_methods"] = "area: sum where land"
+    xr.testing.assert_equal(cell_measure(dataset, "u", OVER), dataset.areas)
 
 
 @pytest.mark.parametrize("methods", ["area: mean where land over all_area_types", "area: mean"])

@@ -55,10 +55,13 @@ def cell_measure(
     data = dataset[variable]
     over = _dimensions(data, over)
     globe = globe_of(dataset, data, radius)
-    part, remark = _fraction(dataset, data, over, fraction, given is not None)
     factor, missing = (
         _named_by_file(dataset, data, over) if given is None else (_given(dataset, data, given), "")
     )
+    kind = _area_type(dataset, data, over)
+    named = dataset[str(factor.weights.name)] if factor and given is None else None
+    of_kind = named is not None and f"where {kind}" in setting(named, "cell_methods")
+    part, remark = _fraction(dataset, data, kind, fraction, given is not None or of_kind)
     factors = [factor] if factor else []
     if not (factor and factor.weights.ndim == 0):
         rest = _rest(dataset, data, over, factor)
@@ -121,10 +124,9 @@ def _applies(kind: str, measure: xr.DataArray, over: tuple[str, ...]) -> bool:
 
 
 def _fraction(
-    dataset: xr.Dataset, data: xr.DataArray, over: tuple[str, ...], given: Any, measured: bool
+    dataset: xr.Dataset, data: xr.DataArray, kind: str | None, given: Any, measured: bool
 ) -> tuple[Factor | None, str]:
     """The part of each cell that the field is a mean over, and a remark."""
-    kind = _area_type(dataset, data, over)
     if given is None and kind is None:
         return None, ""
     if given is None and measured:
