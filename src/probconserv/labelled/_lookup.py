@@ -115,6 +115,7 @@ def same_places(ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> npt.NDArray
         return np.fromiter((bool(a == b) for a, b in pairs), bool).reshape(ours.shape)
     if "f" not in kinds:
         return np.asarray(ours == theirs)
+    theirs = theirs.astype(np.float64)
     steps = [np.diff(theirs, axis=axis) for axis in range(theirs.ndim)]
     if theirs.ndim == 1 and len(set(np.sign(steps[0]))) == 1:
         step = np.abs(steps[0]).min()
@@ -151,11 +152,8 @@ def _difference(found: xr.DataArray, like: xr.DataArray, name: Hashable) -> str:
 
 def _same_circle(ours: npt.NDArray[Any], theirs: npt.NDArray[Any], angles: bool) -> bool:
     """Whether they are the same longitudes, counted from elsewhere."""
-    numbers = {ours.dtype.kind, theirs.dtype.kind} <= set("iuf")
-    if (
-        not (angles and numbers and ours.shape == theirs.shape)
-        or abs(ours.min() - theirs.min()) < 1
-    ):
+    numbers = angles and {ours.dtype.kind, theirs.dtype.kind} <= set("iuf")
+    if not numbers or ours.shape != theirs.shape or abs(float(ours.min()) - theirs.min()) < 1:
         return False
     one, other = (np.sort(np.round(x % 360, 3) % 360, axis=None) for x in (ours, theirs))
     return bool(np.array_equal(one, other))
