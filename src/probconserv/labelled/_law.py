@@ -30,9 +30,11 @@ class Law:
     coordinate does not tell. name: for the report. average: instead of `total` the mean over the
     cells, the sum divided by the sizes of the cells that are not missing; as `total` it is a
     number, a name, a DataArray or "initial"; `noise` is then that of the mean. assume_units: units
-    of variables instead of those in the dataset, as in {"T": "kg"}. fixed: what counts in the sum
-    beside the variables and is not moved, per cell size as they are. held: variables that weights,
-    factors or `fixed` were made of; remarks: lines for the report.
+    of variables instead of those in the dataset, as in {"T": "kg"}. fraction: the part of each cell
+    that counts (a land fraction, 0 to 1 or per cent). radius: of the globe in metres, if not as its
+    grid mapping says or 6371229. fixed: what counts in the sum beside the variables and is not
+    moved, per cell size as they are. held: variables that weights, factors or `fixed` were made
+    of; remarks: lines for the report.
     """
 
     variables: str | Mapping[str, Given]
@@ -48,6 +50,8 @@ class Law:
     name: str | None = None
     average: Given | None = None
     assume_units: Mapping[str, str] = field(default_factory=dict)
+    fraction: Given | None = None
+    radius: float | None = None
     fixed: Given = 0.0
     held: Sequence[str] = ()
     remarks: Sequence[str] = ()
