@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, Parameter
 
 from ._errors import InputError, ProbConservError
-from ._extras import missing
 
 if TYPE_CHECKING:
     from .labelled import Law
@@ -228,6 +227,8 @@ def check(
 def require(extra: str, *names: str) -> None:
     for name in names:
         if importlib.util.find_spec(name) is None:
+            from ._extras import missing
+
             raise ProbConservError(missing(name, extra))
 
 

@@ -31,7 +31,7 @@ def cluster(scheduler: str | None = None, workers: int | None = None) -> Iterato
         samples(workers, "workers")
     if scheduler is None:
         chosen = {} if workers is None else {"num_workers": workers}
-        with dask.config.set({"scheduler": "threads", **chosen}):
+        with dask.config.set({"scheduler": dask.threaded.get, **chosen}):
             yield None
     elif scheduler == "local":
         with _processes(workers or 2) as client:
