@@ -1,7 +1,7 @@
 """Predictions that obey conservation laws, with honest uncertainty.
 
-A Gaussian field goes in, a law is stated, a Gaussian field comes out, and the law holds. The names
-are in `_public.py`; they are imported when the first is asked for, since torch takes seconds and the
+A Gaussian field goes in, a law is stated, a Gaussian field comes out, and the law holds. The
+names are in `_public.py`, and imported when the first is asked for: torch takes seconds, and the
 command line can often do without.
 """
 

@@ -24,6 +24,7 @@ from ._diagnose import diagnose as diagnose
 from ._draws import Draws as Draws
 from ._draws import StateDraws as StateDraws
 from ._errors import DegenerateError as DegenerateError
+from ._errors import ImplausibleError as ImplausibleError
 from ._errors import ImplausibleWarning as ImplausibleWarning
 from ._errors import InfeasibleError as InfeasibleError
 from ._errors import InputError as InputError

@@ -244,8 +244,8 @@ def check_usable(sums: Sums) -> None:
 
 
 def _shapes(rows: tuple[int], disjoint: bool) -> dict[str, tuple[int, ...]]:
-    sizes: dict[str, tuple[int, ...]] = dict.fromkeys(("size", "terms", "spread"), rows)
-    return sizes | {"negative": (), "gram": rows if disjoint else rows * 2}
+    sizes: dict[str, tuple[int, ...]] = dict.fromkeys(("size", "count", "terms", "spread"), rows)
+    return sizes | {"negative": (), "marks": (), "gram": rows if disjoint else rows * 2}
 
 
 def _check_met(

@@ -13,9 +13,11 @@ from .._errors import InputError
 from .._sums import check_usable
 from ._blocks import Array
 from ._graph import as_tensors, unpack
+from ._law import listed
 from ._lookup import time_of
 from ._plan import Plan, Ready
 
+SAME = 1e-9  # of the sum of cell sizes: so much may it change by rounding
 TOLERANCE = 1e-6  # of the sum of |u| times cell sizes: a budget closes that is off by no more
 
 
@@ -37,6 +39,8 @@ class Budget:
     size: xr.DataArray  # the sum of cell sizes, over points that are not missing
     spread: xr.DataArray  # standard deviation of the field's total if its points move together
     independent: xr.DataArray  # and if they are independent
+    present: xr.DataArray | None = None  # as `size`, where it should be the same at all times
+    marks: int = 0  # values that look like marks for missing ones
     remarks: tuple[str, ...] = ()  # what was found, assumed or converted on the way
 
     def gap(self, after: bool = False) -> xr.DataArray:
@@ -68,6 +72,44 @@ class Budget:
         return self._mean(self.gap()) / (self.spread**2 + self.noise**2) ** 0.5
 
     @property
+    def warnings(self) -> list[str]:
+        """What is implausible before the update."""
+        rows = self._rows(self.spread)
+        found = [self._changes(), self._marks()]
+        if bool((rows.std > 0).any()) and bool(rows.wrong.any()):
+            found.insert(0, self._beyond(rows))
+        return [f"{self.name}: {text}" for text in found if text]
+
+    def _beyond(self, rows: Rows) -> str:
+        return (
+            f"{int(rows.wrong.sum())} of {rows.wrong.numel()} totals are more than 5 standard "
+            "deviations off, whatever the correlations"
+        )
+
+    def _changes(self) -> str:
+        """Of points that are missing at some times and there at others."""
+        if self.present is None:
+            return ""
+        whole = self.present.max(self.time)
+        gone = (1 - self.present / whole).where(self.present > 0, 0.0)  # NaN where nothing ever is
+        most, where = worst(gone.fillna(0.0))
+        if most <= SAME:
+            return ""
+        return (
+            f"points are missing at some times and there at others, {100 * most:.3g} % of the "
+            f"whole at {where}; what is left is given the total of the whole. Give a total for "
+            "each time, or fill the gaps"
+        )
+
+    def _marks(self) -> str:
+        if not self.marks:
+            return ""
+        return (
+            f"{self.marks} values look like marks for missing ones (1e+20 and the like), which the "
+            "file does not declare. Declare them as _FillValue"
+        )
+
+    @property
     def verdict(self) -> str:
         """Whether the totals are plausible for a field with this uncertainty, and if not why."""
         rows = self._rows(self.spread)
@@ -78,10 +120,7 @@ class Budget:
             return self._plausible()
         causes = [c.said_of("the total", "the field") for c in rows.causes() if c.kind != "rows"]
         why = "; or ".join(causes) or "the totals are wrong (by no factor, shift or constant)"
-        return (
-            f"{wrong} of {rows.wrong.numel()} totals are more than 5 standard deviations off, "
-            f"whatever the correlations: the standard deviations are too small, or {why}"
-        )
+        return f"{self._beyond(rows)}: the standard deviations are too small, or {why}"
 
     def _plausible(self) -> str:
         """What the totals take to be plausible: errors that go together, if they are far off."""
@@ -150,6 +189,11 @@ def _budget(plan: Plan, ready: Ready, parts: Mapping[str, Array], after: Array |
 
     law, points = ready.law, ready.points
     shape = {dim: points.rows[dim] for dim in points.rows}
+    time = _time(points.first, law.time, shape)
+    given = time is None or (
+        time in ready.value.dims and not (listed(law.inflow) or listed(law.outflow))
+    )
+    vary = any(time in weights.dims for weights in points.weights.values())
     if after is not None and plan.member is not None:
         after = after.reshape(*after.shape[:-1], -1, len(plan.kind.laws))
     return Budget(
@@ -158,7 +202,7 @@ def _budget(plan: Plan, ready: Ready, parts: Mapping[str, Array], after: Array |
         over=law.dims,
         unit=points.unit,
         measure=points.measure,
-        time=_time(points.first, law.time, shape),
+        time=time,
         total=_wide(ready.value, shape, ready),
         noise=_wide(ready.noise, shape, ready),
         before=rows(parts["total"]),
@@ -167,6 +211,8 @@ def _budget(plan: Plan, ready: Ready, parts: Mapping[str, Array], after: Array |
         size=rows(parts["size"]),
         spread=rows(parts["spread"]),
         independent=rows(np.sqrt(parts["independent"])),
+        present=None if given else rows(parts["count" if vary else "size"]),
+        marks=int(parts["marks"].sum()),
         remarks=ready.remarks,
     )
 
