@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cyclopts import App
+from cyclopts import App, CycloptsError
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -368,12 +368,13 @@ def _draw(folder: Path, closed: "Sequence[type[Problem]]") -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command; `arguments` are those of the process if not given."""
-    words = sys.argv[1:] if arguments is None else arguments
     try:
-        app(arguments)
+        app(arguments, exit_on_error=False)
+    except CycloptsError:  # it has been printed
+        sys.exit(2)
     except (ProbConservError, OSError) as error:
         print(f"probconserv: {error}", file=sys.stderr)
-        sys.exit(2 if "check" in words[:1] else 1)  # of check, 1 says that a budget is open
+        sys.exit(2)
     except KeyboardInterrupt as stop:
         kept = str(stop) or "what was finished is kept"
         print(f"probconserv: stopped; {kept}", file=sys.stderr)

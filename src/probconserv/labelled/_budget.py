@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from ._law import listed
 from ._lookup import time_of
 from ._plan import Plan, Ready
 
+FIGURES = ("total", "field", "gap", "relative", "closes")  # of a total, in a table
 SAME = 1e-9  # of the sum of cell sizes: so much may it change by rounding
 TOLERANCE = 1e-6  # of the sum of |u| times cell sizes: a budget closes that is off by no more
 
@@ -60,6 +62,21 @@ class Budget:
     def closes(self, tolerance: float = TOLERANCE, after: bool = False) -> bool:
         """Whether every total is met, up to the tolerance and three times the noise."""
         return bool((self.imbalance(after) <= tolerance + 3 * self.noise / self._scale).all())
+
+    def table(self, tolerance: float = TOLERANCE) -> list[dict[str, Any]]:
+        """Of every total (and member) its place and `FIGURES`, after the update if there is one."""
+        after = self.after is not None
+        gap = self.gap(after)
+        relative = abs(gap) / self._scale
+        closes = relative <= tolerance + 3 * self.noise / self._scale
+        field = (gap + self.total).where(self.size > 0)
+        columns = [_column(each, gap) for each in (self.total, field, gap, relative, closes)]
+        places = product(*(_labels(gap, dim) for dim in gap.dims))
+        names = ["law", *map(str, gap.dims), *FIGURES]
+        rows = zip(places, zip(*columns, strict=True), strict=True)
+        return [
+            dict(zip(names, (self.name, *place, *values), strict=True)) for place, values in rows
+        ]
 
     @property
     def _scale(self) -> xr.DataArray:
@@ -243,6 +260,24 @@ def worst(array: xr.DataArray) -> tuple[float, str]:
     entry = array[tuple(at)]
     names = [f"{dim} {_shown(entry, dim, int(i))}" for dim, i in zip(array.dims, at, strict=True)]
     return float(entry), ", ".join(names)
+
+
+def _column(array: xr.DataArray, like: xr.DataArray) -> list[Any]:
+    """The entries one after the other, None for missing ones."""
+    wide = array.broadcast_like(like).transpose(*like.dims)
+    return [None if each != each else each for each in wide.values.ravel().tolist()]
+
+
+def _labels(array: xr.DataArray, dim: Any) -> list[Any]:
+    """The coordinate as numbers and texts; numbers from 0 where there is none."""
+    if dim not in array.coords:
+        return list(range(array.sizes[dim]))
+    values = array[dim].values
+    if values.dtype.kind == "m":
+        return (values / np.timedelta64(1, "s")).tolist()
+    if values.dtype.kind == "M":
+        return np.datetime_as_string(values, "s").tolist()
+    return [each.isoformat() if hasattr(each, "isoformat") else each for each in values.tolist()]
 
 
 def _shown(entry: xr.DataArray, dim: Any, number: int) -> str:

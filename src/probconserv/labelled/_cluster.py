@@ -80,8 +80,8 @@ def _connected(address: str, workers: int | None) -> Iterator[Any]:
 
     if ":" not in address:
         raise InputError(
-            "`scheduler` must be None for threads, 'local' for processes, or an address such as "
-            f"tcp://host:8786; got {address!r}."
+            "`scheduler` must be left out for threads, or be 'local' for processes, or an address "
+            f"such as tcp://host:8786; got {address!r}."
         )
     if workers is not None:
         raise InputError(

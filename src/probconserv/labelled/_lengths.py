@@ -87,9 +87,9 @@ def _more_than_a_count(own: xr.DataArray, coordinates: list[xr.DataArray]) -> No
     others = [c for c in coordinates if c.dims == own.dims and not counts(c) and units(c)]
     if counts(own) and others:
         raise InputError(
-            f"{own.name!r} only numbers the cells along its dimension. Choose the coordinate that "
-            f"has their sizes, {' or '.join(str(c.name) for c in others)}, with "
-            f"dataset.swap_dims, or give the weights as `measure`; `measure=1` means plain sums."
+            f"{own.name!r} only numbers the cells along its dimension. Make the coordinate that "
+            f"has their sizes, {' or '.join(str(c.name) for c in others)}, the one of the "
+            "dimension, or give the weights as `measure`; `measure=1` means plain sums."
         )
 
 

@@ -1,5 +1,7 @@
 """The report of an update: every budget before and after, and what else a user should know."""
 
+import csv
+import io
 import json
 import warnings
 from collections.abc import Mapping
@@ -9,7 +11,7 @@ from typing import Any
 import xarray as xr
 
 from .._errors import ImplausibleError, ImplausibleWarning
-from ._budget import TOLERANCE, Budget, worst
+from ._budget import FIGURES, TOLERANCE, Budget, worst
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,10 +77,10 @@ class Report:
             text = f"{'; '.join(self.warnings)}. See the report; `strict=True` refuses this."
             warnings.warn(text, ImplausibleWarning, stacklevel=3)
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self, tolerance: float = TOLERANCE) -> dict[str, Any]:
         """The figures of the report, as JSON takes them."""
         return {
-            "laws": [_figures(budget) for budget in self.budgets],
+            "laws": [_figures(budget, tolerance) for budget in self.budgets],
             "method": self.method,
             "minimum": self.minimum,
             "below_minimum": dict(self.below) if self.is_done else None,
@@ -86,10 +88,25 @@ class Report:
             "largest_change_in_std": dict(self.in_std) if self.is_done else None,
             "notes": list(self.notes),
             "warnings": list(self.warnings),
+            "plausible": self.plausible,
         }
 
     def json(self) -> str:
         return json.dumps(self.summary())
+
+    def rows(self, tolerance: float = TOLERANCE) -> list[dict[str, Any]]:
+        """Every total: its place, what it should be, and what the field has."""
+        return [row for budget in self.budgets for row in budget.table(tolerance)]
+
+    def csv(self, tolerance: float = TOLERANCE) -> str:
+        """The same as lines, with a column for each of the axes that some law has."""
+        rows = self.rows(tolerance)
+        axes = dict.fromkeys(key for row in rows for key in row if key not in ("law", *FIGURES))
+        text = io.StringIO()
+        writer = csv.DictWriter(text, ["law", *axes, *FIGURES], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        return text.getvalue()
 
 
 def _lines(budget: Budget, tolerance: float) -> list[str]:
@@ -123,7 +140,7 @@ def _imbalance(budget: Budget, tolerance: float, after: bool) -> str:
     return f"{said}, {mean:.3g} on average"
 
 
-def _figures(budget: Budget) -> dict[str, Any]:
+def _figures(budget: Budget, tolerance: float) -> dict[str, Any]:
     figures = {
         "name": budget.name,
         "variables": list(budget.variables),
@@ -133,12 +150,12 @@ def _figures(budget: Budget) -> dict[str, Any]:
         "remarks": list(budget.remarks),
         "totals": int(budget.terms.size),
         "imbalance_before": float(budget.imbalance().max()),
-        "closed_before": budget.closes(),
+        "closed_before": budget.closes(tolerance),
         "verdict": budget.verdict,
     }
     if budget.after is not None:
         figures |= {
             "imbalance_after": float(budget.imbalance(True).max()),
-            "closed_after": budget.closes(after=True),
+            "closed_after": budget.closes(tolerance, after=True),
         }
     return figures

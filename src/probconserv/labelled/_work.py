@@ -211,7 +211,7 @@ class Work:
                 raise InputError(
                     f"`std` of `{name}` is {place!r}, which cannot hold what the update makes of "
                     f"`{taken[place]}` as well. Give every variable its own, "
-                    f"std={{'{name}': ..., ...}}."
+                    f"`std={{'{name}': ..., ...}}`."
                 )
             taken[place] = name
 
