@@ -11,6 +11,8 @@ FAR = 10.0  # standard deviations that no law should move a point by
 class ProbConservError(ValueError):
     """Anything this library refuses to do; the message says why and what to do instead."""
 
+    place: tuple[int, int] | None = None  # the index and the row that are wrong, of many
+
 
 class InputError(ProbConservError):
     """An argument breaks a rule: its shape, dtype, device or values."""

@@ -1,6 +1,7 @@
 """One law's budget: the totals that it states beside those that the field has."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 import xarray as xr
 
 from .._causes import Rows
-from .._errors import InputError
+from .._errors import InputError, ProbConservError
 from .._sums import check_usable
 from ._blocks import Array
 from ._graph import as_tensors, unpack
@@ -18,6 +19,7 @@ from ._law import listed
 from ._lookup import time_of
 from ._plan import Plan, Ready
 
+Axis = tuple[str, Any, int]  # its name, its coordinate if it has one, its size
 FIGURES = ("total", "field", "gap", "relative", "closes")  # of a total, in a table
 SAME = 1e-9  # of the sum of cell sizes: so much may it change by rounding
 TOLERANCE = 1e-6  # of the sum of |u| times cell sizes: a budget closes that is off by no more
@@ -175,10 +177,49 @@ class Budget:
         return array.mean([dim for dim in array.dims if dim not in self.terms.dims])
 
 
+@dataclass(frozen=True, eq=False)
+class Places:
+    """The names of the indices and the rows of a system, for messages."""
+
+    index: tuple[Axis, ...]
+    laws: tuple[tuple[int, tuple[Axis, ...]], ...]  # the first row of each, and its own axes
+
+    @classmethod
+    def of(cls, plan: Plan) -> "Places":
+        def axes(ready: Ready, dims: tuple[str, ...]) -> tuple[Axis, ...]:
+            coords, sizes = ready.points.coords, {**plan.sizes, **ready.points.rows}
+            return tuple((d, coords[d].values if d in coords else None, sizes[d]) for d in dims)
+
+        laws = tuple((ready.first, axes(ready, ready.inner)) for ready in plan.laws)
+        return cls(axes(plan.laws[0], plan.index), laws)
+
+    @contextmanager
+    def named(self, numbers: Any = None) -> Iterator[None]:
+        """Errors that are raised inside say where; numbers: of the indices that are looked at."""
+        try:
+            yield
+        except ProbConservError as error:
+            if error.place is None:
+                raise
+            index, row = error.place
+            index = index if numbers is None else int(np.ravel(numbers)[index])
+            first, inner = [each for each in self.laws if each[0] <= row][-1]
+            found = [*_at(self.index, index), *_at(inner, row - first)]
+            where = f" Look at {', '.join(found)}." if found else ""
+            raise type(error)(f"{error}{where}") from None
+
+
+def _at(axes: tuple[Axis, ...], number: int) -> list[str]:
+    """The entry of that number, counted over all axes."""
+    at = np.unravel_index(number, [size for *_, size in axes])
+    return [f"{dim} {_shown(labels, int(i))}" for (dim, labels, _), i in zip(axes, at, strict=True)]
+
+
 def budgets(plan: Plan, sums: Array, after: Array | None) -> list[Budget]:
     """The budgets of a system, from what its passes summed, (*index, C)."""
     parts = unpack(plan.kind.sums, sums)
-    check_usable(as_tensors(parts))
+    with Places.of(plan).named():
+        check_usable(as_tensors(parts))
     for ready in plan.laws:
         if not parts["size"][..., ready.own].any():
             raise InputError(
@@ -257,9 +298,9 @@ def worst(array: xr.DataArray) -> tuple[float, str]:
     if not array.ndim:
         return float(array), ""
     at = np.unravel_index(int(np.argmax(array.values)), array.shape)
-    entry = array[tuple(at)]
-    names = [f"{dim} {_shown(entry, dim, int(i))}" for dim, i in zip(array.dims, at, strict=True)]
-    return float(entry), ", ".join(names)
+    axes = [(d, array[d].values if d in array.coords else None) for d in array.dims]
+    names = [f"{dim} {_shown(labels, int(i))}" for (dim, labels), i in zip(axes, at, strict=True)]
+    return float(array[tuple(at)]), ", ".join(names)
 
 
 def _column(array: xr.DataArray, like: xr.DataArray) -> list[Any]:
@@ -280,10 +321,11 @@ def _labels(array: xr.DataArray, dim: Any) -> list[Any]:
     return [each.isoformat() if hasattr(each, "isoformat") else each for each in values.tolist()]
 
 
-def _shown(entry: xr.DataArray, dim: Any, number: int) -> str:
-    if dim not in entry.coords:
+def _shown(labels: Any, number: int) -> str:
+    """The label of that number, if there are any."""
+    if labels is None:
         return f"number {number}"
-    value = entry[dim].values.item() if entry[dim].dtype.kind != "M" else entry[dim].values
+    value = labels[number] if labels.dtype.kind in "mMO" else labels[number].item()
     if isinstance(value, float):
         return f"{value:g}"
     return str(value).removesuffix("T00:00:00.000000000").removesuffix(" 00:00:00")

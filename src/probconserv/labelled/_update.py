@@ -15,6 +15,7 @@ from torch import Tensor
 from .._sums import Ensemble, MeanAndStd, is_hard
 from . import _blocks as blocks
 from ._blocks import Array, BlockRows, Kind
+from ._budget import Places
 from ._graph import STEPS, SUMS, Shapes, as_tensors, blockwise, pack, packed_size, unpack
 from ._plan import Plan
 
@@ -77,23 +78,33 @@ def _of_sums(
     plan: Plan, function: Callable[..., dict[str, Tensor]], shapes: Shapes, *sums: Any
 ) -> Any:  # (*index, C)
     """The function of sums, b and noise at every index, now or lazily."""
-    call = partial(_packed, function=function, given=plan.kind.sums, shapes=shapes)
+    call = partial(
+        _packed, function=function, given=plan.kind.sums, shapes=shapes, places=Places.of(plan)
+    )
     value, noise = plan.value(), plan.noise()
+    sizes = [plan.sizes[dim] for dim in plan.index]
+    numbers = np.arange(prod(sizes)).reshape(sizes)
     if not isinstance(sums[0], da.Array):
-        return call(*sums, value, noise)
+        return call(*sums, value, noise, numbers)
     tail = (MEMBERS, ROWS) if plan.member is not None else (ROWS,)
     pairs = [(each, (*plan.index, f"{SUMS} {number}")) for number, each in enumerate(sums)]
-    pairs += [(value, (*plan.index, *tail)), (noise, (*plan.index, ROWS))]
+    pairs += [(value, (*plan.index, *tail)), (noise, (*plan.index, ROWS)), (numbers, plan.index)]
     new = {STEPS: packed_size(shapes)}
     return blockwise(call, (*plan.index, STEPS), pairs, float, new_axes=new)
 
 
 def _packed(
-    *arrays: Array, function: Callable[..., dict[str, Tensor]], given: Shapes, shapes: Shapes
+    *arrays: Array,
+    function: Callable[..., dict[str, Tensor]],
+    given: Shapes,
+    shapes: Shapes,
+    places: Places,
 ) -> Array:
+    """numbers, the last of the arrays, says which indices these are."""
     lead = arrays[0].shape[:-1]
-    sums, *rest = (a.reshape(prod(lead), *a.shape[len(lead) :]) for a in arrays)
-    found = function(as_tensors(unpack(given, sums)), *map(torch.tensor, rest))
+    sums, *rest, numbers = (a.reshape(prod(lead), *a.shape[len(lead) :]) for a in arrays)
+    with places.named(numbers):
+        found = function(as_tensors(unpack(given, sums)), *map(torch.tensor, rest))
     return pack(shapes, {name: x.numpy() for name, x in found.items()}).reshape(*lead, -1)
 
 
