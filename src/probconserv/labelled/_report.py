@@ -59,7 +59,7 @@ class Report:
     def _move(self, name: str) -> str:
         most, times = self.moved[name], self.in_std[name]
         return (
-            f"{name} moved by at most {most:.3g}, and {times:.2g} of a value's standard deviation"
+            f"{name} moved by at most {most:.3g}, {times:.2g} of a value's own standard deviation"
         )
 
     def check_plausible(self) -> None:
