@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -46,6 +46,7 @@ class Budget:
     present: xr.DataArray | None = None  # as `size`, where it should be the same at all times
     marks: int = 0  # values that look like marks for missing ones
     remarks: tuple[str, ...] = ()  # what was found, assumed or converted on the way
+    is_average: bool = False  # whether the rows are means: sums divided by cell sizes
 
     def gap(self, after: bool = False) -> xr.DataArray:
         """Field - total, for every row and member; 0 for rows without data."""
@@ -101,8 +102,8 @@ class Budget:
 
     def _beyond(self, rows: Rows) -> str:
         return (
-            f"{int(rows.wrong.sum())} of {rows.wrong.numel()} totals are more than 5 standard "
-            "deviations off, whatever the correlations"
+            f"{int(rows.wrong.sum())} of {rows.wrong.numel()} {self._kind}s are more than 5 "
+            "standard deviations off, whatever the correlations"
         )
 
     def _changes(self) -> str:
@@ -134,16 +135,21 @@ class Budget:
         rows = self._rows(self.spread)
         wrong = int(rows.wrong.sum())
         if not bool((rows.std > 0).any()):
-            return "without `std` or members nothing says whether the totals are plausible"
+            return f"without `std` or members nothing says whether the {self._kind}s are plausible"
         if not wrong:
             return self._plausible()
-        causes = [c.said_of("the total", "the field") for c in rows.causes() if c.kind != "rows"]
-        why = "; or ".join(causes) or "the totals are wrong (by no factor, shift or constant)"
+        kind = self._kind
+        causes = [c.said_of(f"the {kind}", "the field") for c in rows.causes() if c.kind != "rows"]
+        why = "; or ".join(causes) or f"the {kind}s are wrong (by no factor, shift or constant)"
         return f"{self._beyond(rows)}: the standard deviations are too small, or {why}"
+
+    @property
+    def _kind(self) -> str:
+        return "average" if self.is_average else "total"
 
     def _plausible(self) -> str:
         """What the totals take to be plausible: errors that go together, if they are far off."""
-        said = "the totals are plausible for a field with these standard deviations"
+        said = f"the {self._kind}s are plausible for a field with these standard deviations"
         wrong = self._rows(self.independent).wrong
         if not bool(wrong.any()):
             return said
@@ -254,7 +260,7 @@ def _budget(plan: Plan, ready: Ready, parts: Mapping[str, Array], after: Array |
     vary = any(time in weights.dims for weights in points.weights.values())
     if after is not None and plan.member is not None:
         after = after.reshape(*after.shape[:-1], -1, len(plan.kind.laws))
-    return Budget(
+    budget = Budget(
         name=law.label,
         variables=tuple(law.factors),
         over=law.dims,
@@ -273,6 +279,17 @@ def _budget(plan: Plan, ready: Ready, parts: Mapping[str, Array], after: Array |
         marks=int(parts["marks"].sum()),
         remarks=ready.remarks,
     )
+    return budget if law.average is None else _averaged(budget, ready, shape)
+
+
+def _averaged(budget: Budget, ready: Ready, shape: Mapping[str, int]) -> Budget:
+    """The budget of an average: all that is summed, divided by the cell sizes."""
+    sizes = _wide(ready.sizes.where(ready.sizes > 0, 1.0), shape, ready)
+    summed = ("total", "noise", "before", "terms", "size", "spread", "independent")
+    means = {name: getattr(budget, name) / sizes for name in summed}
+    after = None if budget.after is None else budget.after / sizes
+    unit = ready.points.mean_unit
+    return replace(budget, unit=unit, is_average=True, after=after, **means)
 
 
 def _wide(given: xr.Variable, shape: Mapping[str, int], ready: Ready) -> xr.DataArray:
