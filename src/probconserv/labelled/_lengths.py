@@ -87,8 +87,8 @@ def _more_than_a_count(own: xr.DataArray, coordinates: list[xr.DataArray]) -> No
     others = [c for c in coordinates if c.dims == own.dims and not counts(c) and units(c)]
     if counts(own) and others:
         raise InputError(
-            f"{own.name!r} only numbers the cells along its dimension. Make the coordinate that "
-            f"has their sizes, {' or '.join(str(c.name) for c in others)}, the one of the "
+            f"{own.name!r} only numbers the cells along its dimension. Choose the coordinate that "
+            f"has their sizes, {' or '.join(str(c.name) for c in others)}, as that of the "
             "dimension, or give the weights as `measure`; `measure=1` means plain sums."
         )
 
