@@ -86,7 +86,7 @@ def test_a_progress_bar_passes_everything_on(monkeypatch, capsys):
 def test_errors_are_one_line_and_a_status(tmp_path):
     (tmp_path / "file").write_text("")
     failed = called("problems", "--plot", tmp_path / "file" / "folder")
-    assert failed.returncode == 1
+    assert failed.returncode == 2
     assert failed.stderr.startswith("probconserv: ")
     assert "Traceback" not in failed.stderr
     unknown = called("problem")
@@ -117,7 +117,7 @@ def test_training_from_the_command_line(tmp_path):
     card = json.loads((tmp_path / "through" / "card.json").read_text())
     assert card["settings"]["through"] == "crps"
     unknown = called("train", "advektion", *options)
-    assert unknown.returncode == 1
+    assert unknown.returncode == 2
     assert "Did you mean 'advection'" in unknown.stderr
     open_ended = called("train", "super_slow", *options)
     assert "super_slow has no closed form" in open_ended.stderr
@@ -144,6 +144,6 @@ def test_a_missing_extra_is_named_before_anything_is_computed(
     monkeypatch.setitem(sys.modules, missing, None)
     out = tmp_path / "out"
     failed = called(*words.split(), out)
-    assert failed.returncode == 1
+    assert failed.returncode == 2
     assert f"no {missing} here; pip install 'matplotlib" in failed.stderr
     assert not out.exists()

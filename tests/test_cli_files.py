@@ -30,7 +30,7 @@ def source(tmp_path):
     return tmp_path / "in.nc"
 
 
-def refused(capsys, *arguments, status="1"):
+def refused(capsys, *arguments, status="2"):
     """What the command says on stderr before it exits, in this process."""
     with pytest.raises(SystemExit, match=status):
         main(arguments)
@@ -102,7 +102,7 @@ def test_a_file_of_laws_states_several_at_once(source, tmp_path):
         (("--mean", "u", "--std", "u_std"), "give `--mean` and `--over`"),
         ((*ASKED, "--std", "u_std"), "where to? Give `-o OUT.nc`"),
         ((*ASKED, "--std", "u_sdt", "--dry-run"), "Did you mean 'u_std'"),
-        ((*ASKED, "--dry-run"), "how uncertain is `u`? Give `std`"),
+        ((*ASKED, "--dry-run"), "how uncertain is `u`? Give `--std`"),
         ((*ASKED, "--std", "u_std", "--chunks", "time", "--dry-run"), "takes NAME=VALUE pairs"),
         ((*ASKED, "--std", "1", "--chunks", "time=a", "--dry-run"), "needs whole numbers"),
         (
@@ -134,7 +134,7 @@ def test_what_is_wrong_is_said_in_one_line(source, arguments, message, capsys):
 def test_a_file_of_laws_that_is_none_is_refused(source, tmp_path, text, message, capsys):
     laws = tmp_path / "laws.toml"
     laws.write_text(text)
-    assert message in refused(capsys, "check", str(source), "--laws", str(laws), status="2")
+    assert message in refused(capsys, "check", str(source), "--laws", str(laws))
 
 
 def test_a_run_that_is_stopped_says_that_nothing_was_written(source, monkeypatch, capsys):

@@ -7,6 +7,9 @@ from commands import called
 
 from probconserv import InputError
 from probconserv.labelled import (
+
+# totals far off the start make the figures easy to check
+pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
     Law,
     check,
     dry_air,

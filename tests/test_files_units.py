@@ -10,6 +10,8 @@ from probconserv.cli import main
 from probconserv.labelled import Law, check, check_file, enforce, enforce_file, totals
 from probconserv.labelled import _units as units
 
+pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
+
 AREA = np.array([[2.0, 3.0, 1.0], [4.0, 1.0, 5.0]])
 DAYS = np.array(["2000-01-01", "2000-01-02", "2000-01-04", "2000-01-05"], "datetime64[ns]")
 GRID = ("time", "y", "x")

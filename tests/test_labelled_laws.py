@@ -174,6 +174,7 @@ def test_mass_and_energy_are_two_laws_over_two_variables(correlation):
         np.testing.assert_allclose(spread, np.diag(covariance) ** 0.5, rtol=0, atol=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
 def test_missing_values_stay_missing_and_out_of_the_integral_at_each_time():
     d = made()
     gaps = d.u > 2.5

@@ -190,6 +190,7 @@ def test_one_law_over_two_ensembles_with_a_negative_factor():
         np.testing.assert_allclose(after.mean(0), mean, rtol=0, atol=1e-10)
 
 
+@pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
 def test_a_point_that_one_member_lacks_is_missing_in_all():
     d = made()
     d["u"][1, 2, 3, 4] = np.nan
@@ -225,6 +226,7 @@ def test_the_report_of_an_ensemble_has_the_worst_member():
 
 
 @given(st.integers(0, 10**6), st.floats(0.01, 1), st.sampled_from([1e-30, 1.0, 1e30]))
+@pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
 def test_any_ensemble_conserves_at_any_scale(seed, shrinkage, scale):
     d = made(members=4, seed=seed, times=2)
     d["u"] = scale * d.u

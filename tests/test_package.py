@@ -98,7 +98,7 @@ def test_a_command_without_its_weights_is_refused_before_any_work(
     weights = site / "probconserv" / "models" / "weights"
     monkeypatch.setattr(_load, "_folders", lambda: [weights])
     failed = called(*command.split(), "--out", tmp_path / "out")
-    assert failed.returncode == 1
+    assert failed.returncode == 2
     assert failed.stderr.startswith("probconserv: ")
     assert argument in failed.stderr
     assert "pip install --editable ." in failed.stderr

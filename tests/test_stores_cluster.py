@@ -112,7 +112,9 @@ def test_a_scheduler_that_nobody_answers_for_is_an_error(monkeypatch: pytest.Mon
 
 
 def test_what_is_no_scheduler_is_refused() -> None:
-    with pytest.raises(InputError, match=r"`scheduler` must be None for threads, .*got 'lokal'"):
+    with pytest.raises(
+        InputError, match=r"`scheduler` must be left out for threads, .*got 'lokal'"
+    ):
         cluster("lokal").__enter__()
     with pytest.raises(InputError, match="`workers` must be a positive whole number, got 0"):
         cluster("local", 0).__enter__()

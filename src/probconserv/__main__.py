@@ -2,13 +2,13 @@
 
 import sys
 
-from ._extras import missing
-
 
 def main() -> None:
     try:
         from .cli import main as run
     except ModuleNotFoundError as error:
+        from ._extras import missing
+
         sys.exit(f"probconserv: {missing(error.name, 'cli', 'plots')}")
     run()
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from ._checks import concrete
 from ._covariances import Correlated, Independent, shared_axes
 from ._engine import Chain, Shared
-from ._errors import ImplausibleWarning, InfeasibleError
+from ._errors import FAR, ImplausibleWarning, InfeasibleError
 from ._factor import Factor
 from ._fields import Field
 from ._joint import Joint
@@ -20,7 +20,6 @@ from ._laws import Fields, Rows
 SETTLED = 1e-13  # of its terms: an exact row that misses by less is left alone
 UNMET = 1e-8  # of its terms: an exact row that misses by more is not met
 WEIGHED = 1e-6  # of the largest residual: a noisy row that is off by more was not weighed
-FAR = 10.0  # standard deviations that no law should move a point by
 PART_OF = 1e-6  # least coefficient of a row in the expansion of another
 FOLLOWS = 1e-10  # share of its variance that a row keeps if it does not follow from others
 CONTRADICTED = 16 * torch.finfo(torch.float32).eps  # the most that values of other rows are rounded

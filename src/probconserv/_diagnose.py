@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from . import _checks as check
-from ._audit import FAR, UNMET, largest_move
+from ._audit import UNMET, largest_move
 from ._causes import Cause, Rows
 from ._condition import solved
 from ._convert import Prediction, as_field
 from ._covariances import Independent
 from ._dense import Dense
+from ._errors import FAR
 from ._fields import Diagonal, Field, LowRank
 from ._laws import Law, check_laws
 from ._mixture import Mixture

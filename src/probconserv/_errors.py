@@ -3,10 +3,15 @@
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
+
+FAR = 10.0  # standard deviations that no law should move a point by
 
 
 class ProbConservError(ValueError):
     """Anything this library refuses to do; the message says why and what to do instead."""
+
+    place: tuple[int, int] | None = None  # the index and the row that are wrong, of many
 
 
 class InputError(ProbConservError):
@@ -19,6 +24,12 @@ class InfeasibleError(ProbConservError):
 
 class DegenerateError(ProbConservError):
     """A density was asked of a field that has none: some direction has no variance."""
+
+
+class ImplausibleError(ProbConservError):
+    """The laws were kept from being enforced, by `strict`: what they ask is implausible."""
+
+    report: Any = None  # of `labelled.enforce`
 
 
 class ImplausibleWarning(UserWarning):

@@ -232,20 +232,27 @@ class Ensemble:
 
 def check_usable(sums: Sums) -> None:
     """Refuse infinite values and what is no standard deviation."""
-    if not bool(sums["terms"].isfinite().all()):
-        raise InputError(
-            "the field or a factor has infinite values. Missing ones are NaN or _FillValue."
-        )
-    if bool(sums["negative"].any()) or not bool(sums["spread"].isfinite().all()):
-        raise InputError(
-            "`std` is negative, infinite or missing at points that have a mean. It is a standard "
-            "deviation, at every point of the field."
-        )
+    _refuse(
+        ~sums["terms"].isfinite(),
+        "the field or a factor has infinite values. Missing ones are NaN or _FillValue.",
+    )
+    _refuse(
+        (sums["negative"][..., None] > 0) | ~sums["spread"].isfinite(),
+        "`std` is negative, infinite or missing at points that have a mean. It is a standard "
+        "deviation, at every point of the field.",
+    )
+
+
+def _refuse(wrong: Tensor, message: str) -> None:  # (*index, K)
+    if bool(wrong.any()):
+        error = InputError(message)
+        error.place = (*wrong.flatten(0, -2).nonzero()[0].tolist(),)
+        raise error
 
 
 def _shapes(rows: tuple[int], disjoint: bool) -> dict[str, tuple[int, ...]]:
-    sizes: dict[str, tuple[int, ...]] = dict.fromkeys(("size", "terms", "spread"), rows)
-    return sizes | {"negative": (), "gram": rows if disjoint else rows * 2}
+    sizes: dict[str, tuple[int, ...]] = dict.fromkeys(("size", "count", "terms", "spread"), rows)
+    return sizes | {"negative": (), "marks": (), "gram": rows if disjoint else rows * 2}
 
 
 def _check_met(
@@ -256,9 +263,11 @@ def _check_met(
     wrong = ~(missed <= max(UNMET, SLACK * rounding) * size) & (sums["size"] > 0)
     if bool(wrong.any()):
         index, row = wrong.nonzero()[0].tolist()
-        raise InfeasibleError(
+        error = InfeasibleError(
             f"{int(wrong.sum())} totals cannot be met, the first of `{laws[row]}`, by "
             f"{float(missed[index, row]):.3g}: the standard deviations or the members' spread "
             "leave nothing to move there, or laws contradict each other. Ways out: more spread, "
             "`shrinkage` for an ensemble, `noise` for the law."
         )
+        error.place = index, row
+        raise error

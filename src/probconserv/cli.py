@@ -5,30 +5,24 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cyclopts import App
+from cyclopts import App, CycloptsError
 from rich import box
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-    track,
-)
 from rich.table import Table
 
 from . import __version__, cli_files
 from ._errors import ProbConservError
-from .metrics import best
-from .problems import BOXES, PROBLEMS, ClosedForm, Family, Problem
+
+if TYPE_CHECKING:  # torch takes seconds: commands import what they need
+    from .problems import Family, Problem
 
 app = App(
     name="probconserv",
     help="Predictions that obey conservation laws, with honest uncertainty.",
     version=__version__,
+    help_format="plaintext",
     suppress_keyboard_interrupt=False,
 )
 cli_files.register(app)
@@ -43,6 +37,8 @@ def problems(*, plot: Path | None = None) -> None:
     plot
         Draw each into this folder as well.
     """
+    from .problems import BOXES, PROBLEMS, ClosedForm
+
     closed = [p for p in PROBLEMS.values() if issubclass(p, ClosedForm)]
     others = [p for p in PROBLEMS.values() if not issubclass(p, ClosedForm)]
     console = Console()
@@ -105,8 +101,24 @@ def train(
     through
         ll or crps: train by that score of the predictions after Step 2, best with --start.
     """
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
     from .training import train as run
 
+    columns = (
+        TextColumn("step"),
+        MofNCompleteColumn(),
+        BarColumn(),
+        TextColumn("loss {task.fields[loss]:.4g}  {task.fields[judge]} {task.fields[score]:.4g}"),
+        TextColumn(" left"),
+        TimeRemainingColumn(),
+    )
     folder = Path("out", f"{problem}-{model}-{recipe}") if out is None else out
     changes = {
         "steps": steps,
@@ -120,7 +132,7 @@ def train(
     judge = "validation_ll" if through is None else f"constrained_{through}"
     shown = {judge: math.nan}
     first = os.environ.get("RANK", "0") == "0"  # of the processes of torchrun
-    with Progress(*_COLUMNS, console=Console(stderr=True), disable=not first) as progress:
+    with Progress(*columns, console=Console(stderr=True), disable=not first) as progress:
         task = progress.add_task("", total=None, loss=math.nan, judge=judge, score=math.nan)
 
         def report(line: dict[str, float]) -> None:
@@ -280,6 +292,8 @@ def _updates(cell: list[dict[str, Any]]) -> Table:
 
 def _scores(experiment: Any, cell: list[dict[str, Any]]) -> Table:
     """One problem and parameter: a row for each method, the paper's numbers beside ours."""
+    from .metrics import best
+
     first = cell[0]
     title = (
         f"{first['problem']}, {experiment.problem.parameter} = {first['parameter']:g}, "
@@ -319,16 +333,7 @@ def _narrow(title: str) -> Table:
     )
 
 
-_COLUMNS = (
-    TextColumn("step"),
-    MofNCompleteColumn(),
-    BarColumn(),
-    TextColumn("loss {task.fields[loss]:.4g}  {task.fields[judge]} {task.fields[score]:.4g}  left"),
-    TimeRemainingColumn(),
-)
-
-
-def _table(title: str, problems: Sequence[type[Family]], width: int) -> Table:
+def _table(title: str, problems: "Sequence[type[Family]]", width: int) -> Table:
     table = Table(
         title=title,
         title_justify="left",
@@ -348,9 +353,12 @@ def _table(title: str, problems: Sequence[type[Family]], width: int) -> Table:
     return table
 
 
-def _draw(folder: Path, closed: Sequence[type[Problem]]) -> None:
+def _draw(folder: Path, closed: "Sequence[type[Problem]]") -> None:
     cli_files.require("plots", "matplotlib")
+    from rich.progress import track
+
     from .figures import overview_figure, problem_figure, save
+    from .problems import PROBLEMS
 
     save(overview_figure(closed), folder / "overview.png")
     for name, problem in track(PROBLEMS.items(), "Drawing", transient=True):
@@ -360,12 +368,13 @@ def _draw(folder: Path, closed: Sequence[type[Problem]]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command; `arguments` are those of the process if not given."""
-    words = sys.argv[1:] if arguments is None else arguments
     try:
-        app(arguments)
+        app(arguments, exit_on_error=False)
+    except CycloptsError:  # it has been printed
+        sys.exit(2)
     except (ProbConservError, OSError) as error:
         print(f"probconserv: {error}", file=sys.stderr)
-        sys.exit(2 if "check" in words[:1] else 1)  # of check, 1 says that a budget is open
+        sys.exit(2)
     except KeyboardInterrupt as stop:
         kept = str(stop) or "what was finished is kept"
         print(f"probconserv: stopped; {kept}", file=sys.stderr)

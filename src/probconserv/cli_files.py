@@ -1,23 +1,27 @@
 """Commands for files of predictions: enforce and check."""
 
 import importlib.util
+import json
 import sys
 import tomllib
-from dataclasses import dataclass, fields
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
+from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
-from ._checks import choice
-from ._errors import InputError, ProbConservError
-from ._extras import missing
+from ._errors import ImplausibleError, InputError, ProbConservError, surprises_expected
+from .cli_words import in_options
 
 if TYPE_CHECKING:
-    from .labelled import Law
+    from .labelled import Law, Report
     from .labelled._law import Recipe
 
+TOLERANCE = 1e-6
 Names = Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())]
 
 
@@ -61,6 +65,7 @@ class Laws:
 
     def read(self) -> "list[Law | Recipe]":
         require("files", "xarray", "dask", "netCDF4", "zarr", "cf_units")
+        from ._checks import choice
         from .labelled import RECIPES, Law
 
         if self.law is not None:
@@ -79,7 +84,7 @@ class Laws:
         return [
             Law(
                 self.mean,
-                self.over,
+                _split(self.over),
                 _number(self.total),
                 self.inflow or (),
                 self.outflow or (),
@@ -98,6 +103,22 @@ class Laws:
     @property
     def _units(self) -> dict[str, str]:
         return dict(_pair(text, "assume-units") for text in self.assume_units or ())
+
+    def in_options(self, text: str) -> str:
+        """A message in the words of the command line; variables and keys of a file stay."""
+        from .labelled import Law
+
+        keys = {key.name for key in fields(Law)} if self.laws else set()
+        return in_options(text, _options() - keys - {self.mean})
+
+    @contextmanager
+    def speaking(self) -> Iterator[None]:
+        """Errors that are raised inside speak of options."""
+        try:
+            yield
+        except ProbConservError as error:
+            error.args = (self.in_options(str(error)),)
+            raise
 
     def _check_alone(self, name: str, *also: str) -> None:
         """No option of a law stands beside `--law` or `--laws`, where it would not count."""
@@ -160,11 +181,16 @@ def enforce(
     plot: Path | None = None,
     overwrite: bool = False,
     unpack: bool = False,
+    strict: bool = False,
+    format: Literal["text", "json", "csv"] = "text",
     machine: Machine = Machine(),  # noqa: B008
 ) -> None:
     """Make the predictions in a NetCDF file or Zarr store obey a conservation law.
 
     probconserv enforce IN.nc --mean u --std u_std --over lat lon --total initial -o OUT.nc
+
+    Exit status: 0 if it was done; 1 if the law does not hold after it; 2 on errors; 3 if it was
+    done but is implausible.
 
     Parameters
     ----------
@@ -188,6 +214,10 @@ def enforce(
         Replace a file that is there.
     unpack
         Write packed integers as floats, which keep the total.
+    strict
+        Write nothing if the update is implausible (exit status 3) or a law does not hold after it.
+    format
+        Of the report: text, json, or csv with a line for each total.
     """
     laws = law.read()
     _need_plots(plot)
@@ -195,28 +225,30 @@ def enforce(
         raise InputError("where to? Give `-o OUT.nc` or `-o OUT.zarr`, or `--dry-run`.")
     from .labelled import enforce_file
 
+    written = [] if dry_run else [out]
     try:
-        report = enforce_file(
-            source,
-            None if dry_run else out,
-            *laws,
-            **field.read(),
-            correlation=correlation,
-            shrinkage=shrinkage,
-            jointly=jointly or (),
-            minimum=minimum,
-            overwrite=overwrite,
-            unpack=unpack,
-            change=plot is not None,
-            **machine.read(),
-        )
+        with law.speaking(), surprises_expected():
+            report = enforce_file(
+                source,
+                None if dry_run else out,
+                *laws,
+                **field.read(),
+                correlation=correlation,
+                shrinkage=shrinkage,
+                jointly=_split(jointly),
+                minimum=minimum,
+                overwrite=overwrite,
+                unpack=unpack,
+                strict=strict,
+                change=plot is not None,
+                **machine.read(),
+            )
+    except ImplausibleError as error:
+        print(f"probconserv: nothing was written; {error}", file=sys.stderr)
+        report, written = error.report, []
     except KeyboardInterrupt:
         raise KeyboardInterrupt("nothing was written") from None
-    print(report)
-    if plot is not None:
-        _draw(report, plot)
-    if not dry_run:
-        print(out)
+    _show(report, law, format, TOLERANCE, plot, *written)
 
 
 def check(
@@ -224,13 +256,16 @@ def check(
     *,
     law: Laws = Laws(),  # noqa: B008
     field: Fields = Fields(),  # noqa: B008
-    tolerance: float = 1e-6,
+    tolerance: float = TOLERANCE,
     plot: Path | None = None,
+    format: Literal["text", "json", "csv"] = "text",
     machine: Machine = Machine(),  # noqa: B008
 ) -> None:
-    """Say whether a conservation law holds in a file: exit status 0 if so, 1 if not, 2 on errors.
+    """Say whether a conservation law holds in a file.
 
     probconserv check IN.nc --mean u --over lat lon --total initial
+
+    Exit status: 0 if it holds; 1 if not; 2 on errors; 3 if it holds but something is implausible.
 
     Parameters
     ----------
@@ -240,22 +275,23 @@ def check(
         Relative to the sum of |u| times cell sizes.
     plot
         Draw the budget into this picture.
+    format
+        Of the report: text, json, or csv with a line for each total.
     """
     laws = law.read()
     _need_plots(plot)
     from .labelled import check_file
 
-    report = check_file(source, *laws, **field.read(), **machine.read())
-    print(report.text(tolerance))
-    if plot is not None:
-        _draw(report, plot)
-    if not report.closes(tolerance):
-        sys.exit(1)
+    with law.speaking():
+        report = check_file(source, *laws, **field.read(), **machine.read())
+    _show(report, law, format, tolerance, plot)
 
 
 def require(extra: str, *names: str) -> None:
     for name in names:
         if importlib.util.find_spec(name) is None:
+            from ._extras import missing
+
             raise ProbConservError(missing(name, extra))
 
 
@@ -270,11 +306,36 @@ def _need_plots(path: Path | None) -> None:
         require("plots", "matplotlib")
 
 
-def _draw(report: Any, path: Path) -> None:
-    from .figures import budget, save
+def _show(
+    report: "Report", law: Laws, format: str, tolerance: float, plot: Path | None, *written: Any
+) -> None:
+    """Print the report and what was written, and exit with the status that says how it is."""
+    if format == "text":
+        print(law.in_options(report.text(tolerance)))
+    elif format == "json":
+        print(json.dumps(report.summary(tolerance) | {"rows": report.rows(tolerance)}))
+    else:
+        print(report.csv(tolerance), end="")
+    if plot is not None:
+        from .figures import budget, save
 
-    save(budget(report), path)
-    print(path)
+        save(budget(report), plot)
+    for path in [plot, *written] if format == "text" else []:
+        if path is not None:
+            print(path)
+    if not report.closes(tolerance, after=report.is_done):
+        sys.exit(1)
+    if not report.plausible:
+        sys.exit(3)
+
+
+def _options() -> set[str]:
+    """The names of all options, as arguments of Python."""
+    groups = [p for f in (enforce, check) for p in signature(f).parameters.values()]
+    found = {p.name for p in groups if not is_dataclass(p.default)} - {"source"}
+    return found.union(
+        *({f.name for f in fields(p.default)} for p in groups if is_dataclass(p.default))
+    )
 
 
 def _laws(path: Path) -> "list[Law]":
@@ -305,6 +366,11 @@ def _std(given: list[str] | None) -> Any:
     if len(given) == 1 and "=" not in given[0]:
         return _number(given[0])
     return {name: _number(std) for name, std in (_pair(text, "std") for text in given)}
+
+
+def _split(names: list[str] | None) -> list[str]:
+    """Names that stand apart or are joined by commas."""
+    return [name for word in names or () for name in word.split(",") if name]
 
 
 def _pair(text: str, option: str) -> tuple[str, str]:

@@ -13,13 +13,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .._errors import FAR
 from .._sums import Ensemble, MeanAndStd
 
 Array = NDArray[Any]
 Sums = Mapping[str, Array]
 Kind = MeanAndStd | Ensemble
 
-quiet = np.errstate(invalid="ignore", over="ignore")  # points that do not count may hold anything
+MARKS = (1e15, 1e20, 9.999e20, 1e30, 1e35, 1e36, 9.96921e36)  # usual for values that are missing
+LARGE = 1e9  # on average: a field with such a mark at one of a million points is larger
+
+# points that do not count may hold anything
+quiet = np.errstate(invalid="ignore", over="ignore", divide="ignore")
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +121,12 @@ class BlockRows:
         return BlockRows(parts, self.count, self.disjoint)
 
     @cached_property
+    def present(self) -> "BlockRows":
+        """1 where G is not 0."""
+        parts = tuple(part.entrywise((part.weights != 0).astype(float)) for part in self.parts)
+        return BlockRows(parts, self.count, self.disjoint)
+
+    @cached_property
     def squared(self) -> "BlockRows":
         parts = tuple(part.entrywise(np.square(part.weights)) for part in self.parts)
         return BlockRows(parts, self.count, self.disjoint)
@@ -159,6 +170,14 @@ def sizes(rows: BlockRows, missing: Array | None, u: Array) -> Array:  # (I, K)
     return np.broadcast_to(rows.sizes.apply(there), (len(u), rows.count))
 
 
+def _marks(u: Array, terms: Array, size: Array) -> Array:  # (I)
+    """How many values look like a mark for missing ones that the file does not declare."""
+    if not (terms > LARGE * size).any():
+        return np.zeros(len(u))
+    found: Any = sum(np.isclose(np.abs(u), mark, rtol=1e-5) for mark in MARKS)
+    return found.sum(-1).astype(float)
+
+
 @quiet
 def statistics(kind: Kind, *block: Any) -> dict[str, Array]:
     """The sums that `kind.solve` takes: of mean and std, or of members, and G."""
@@ -190,9 +209,12 @@ def _of_members(kind: Ensemble, x: Array, rows: BlockRows) -> dict[str, Array]:
 
 def _about(mean: Array, std: Array, missing: Array | None, rows: BlockRows) -> dict[str, Array]:
     """Sums of |g|, |g u| and |g| std of every row; `mean` and `std` are 0 where missing."""
+    size, terms = sizes(rows, missing, mean), rows.sizes.apply(np.abs(mean))
     return {
-        "size": sizes(rows, missing, mean),
-        "terms": rows.sizes.apply(np.abs(mean)),
+        "size": size,
+        "count": sizes(rows.present, missing, mean),
+        "terms": terms,
+        "marks": _marks(mean, terms, size),
         "spread": rows.sizes.apply(std),
         "negative": (std.min(-1) < 0).astype(float),
     }
@@ -250,6 +272,33 @@ def updated_std(kind: MeanAndStd, std: Array, mean: Array, rows: BlockRows, step
     if not _finite(mean):
         np.copyto(variance, std, where=np.isnan(mean))
     return _kept(variance, std, rows)
+
+
+@quiet
+def changes(
+    new: Array, old: Array, std: Array | None = None, *, rounding: float
+) -> tuple[Array, Array, Array]:  # (I) each
+    """The largest change, the largest in the value's own std, and how many changed by far.
+
+    Without `std` the values are members, and theirs is the spread at each point.
+    """
+    change = np.abs(new - old)
+    if std is None:
+        deviation = old - old.mean(0)
+        std = np.sqrt(np.einsum("nip,nip->ip", deviation, deviation) / (len(old) - 1))
+    largest, relative = _largest(change), np.divide(change, std, out=change)
+    most = _largest(relative)
+    if not (most > FAR).any():
+        return largest, most, np.zeros(len(most))
+    relative[np.abs(new - old) <= 8 * rounding * np.abs(old)] = 0.0  # rounding, whatever the std
+    far = (relative > FAR).sum(-1)
+    return largest, _largest(relative), (far if far.ndim == 1 else far.sum(0)).astype(float)
+
+
+def _largest(x: Array) -> Array:  # (..., I, P) to (I)
+    """Missing values are left out."""
+    found = np.fmax.reduce(x, axis=-1, initial=0.0)
+    return found if found.ndim == 1 else found.max(0)
 
 
 def _without(u: Array, missing: Array | None) -> Array:

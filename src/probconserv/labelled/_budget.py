@@ -1,7 +1,9 @@
 """One law's budget: the totals that it states beside those that the field has."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -9,13 +11,17 @@ import torch
 import xarray as xr
 
 from .._causes import Rows
-from .._errors import InputError
+from .._errors import InputError, ProbConservError
 from .._sums import check_usable
 from ._blocks import Array
 from ._graph import as_tensors, unpack
+from ._law import listed
 from ._lookup import time_of
 from ._plan import Plan, Ready
 
+Axis = tuple[str, Any, int]  # its name, its coordinate if it has one, its size
+FIGURES = ("total", "field", "gap", "relative", "closes")  # of a total, in a table
+SAME = 1e-9  # of the sum of cell sizes: so much may it change by rounding
 TOLERANCE = 1e-6  # of the sum of |u| times cell sizes: a budget closes that is off by no more
 
 
@@ -37,6 +43,8 @@ class Budget:
     size: xr.DataArray  # the sum of cell sizes, over points that are not missing
     spread: xr.DataArray  # standard deviation of the field's total if its points move together
     independent: xr.DataArray  # and if they are independent
+    present: xr.DataArray | None = None  # as `size`, where it should be the same at all times
+    marks: int = 0  # values that look like marks for missing ones
     remarks: tuple[str, ...] = ()  # what was found, assumed or converted on the way
     is_average: bool = False  # whether the rows are means: sums divided by cell sizes
 
@@ -58,6 +66,21 @@ class Budget:
         """Whether every total is met, up to the tolerance and three times the noise."""
         return bool((self.imbalance(after) <= tolerance + 3 * self.noise / self._scale).all())
 
+    def table(self, tolerance: float = TOLERANCE) -> list[dict[str, Any]]:
+        """Of every total (and member) its place and `FIGURES`, after the update if there is one."""
+        after = self.after is not None
+        gap = self.gap(after)
+        relative = abs(gap) / self._scale
+        closes = relative <= tolerance + 3 * self.noise / self._scale
+        field = (gap + self.total).where(self.size > 0)
+        columns = [_column(each, gap) for each in (self.total, field, gap, relative, closes)]
+        places = product(*(_labels(gap, dim) for dim in gap.dims))
+        names = ["law", *map(str, gap.dims), *FIGURES]
+        rows = zip(places, zip(*columns, strict=True), strict=True)
+        return [
+            dict(zip(names, (self.name, *place, *values), strict=True)) for place, values in rows
+        ]
+
     @property
     def _scale(self) -> xr.DataArray:
         size = self.terms.where(self.terms > abs(self.total), abs(self.total))
@@ -67,6 +90,44 @@ class Budget:
     def z(self) -> xr.DataArray:
         """Field - total in standard deviations, those of points that move together."""
         return self._mean(self.gap()) / (self.spread**2 + self.noise**2) ** 0.5
+
+    @property
+    def warnings(self) -> list[str]:
+        """What is implausible before the update."""
+        rows = self._rows(self.spread)
+        found = [self._changes(), self._marks()]
+        if bool((rows.std > 0).any()) and bool(rows.wrong.any()):
+            found.insert(0, self._beyond(rows))
+        return [f"{self.name}: {text}" for text in found if text]
+
+    def _beyond(self, rows: Rows) -> str:
+        return (
+            f"{int(rows.wrong.sum())} of {rows.wrong.numel()} {self._kind}s are more than 5 "
+            "standard deviations off, whatever the correlations"
+        )
+
+    def _changes(self) -> str:
+        """Of points that are missing at some times and there at others."""
+        if self.present is None:
+            return ""
+        whole = self.present.max(self.time)
+        gone = (1 - self.present / whole).where(self.present > 0, 0.0)  # NaN where nothing ever is
+        most, where = worst(gone.fillna(0.0))
+        if most <= SAME:
+            return ""
+        return (
+            f"points are missing at some times and there at others, {100 * most:.3g} % of the "
+            f"whole at {where}; what is left is given the total of the whole. Give a total for "
+            "each time, or fill the gaps"
+        )
+
+    def _marks(self) -> str:
+        if not self.marks:
+            return ""
+        return (
+            f"{self.marks} values look like marks for missing ones (1e+20 and the like), which the "
+            "file does not declare. Declare them as _FillValue"
+        )
 
     @property
     def verdict(self) -> str:
@@ -80,10 +141,7 @@ class Budget:
         kind = self._kind
         causes = [c.said_of(f"the {kind}", "the field") for c in rows.causes() if c.kind != "rows"]
         why = "; or ".join(causes) or f"the {kind}s are wrong (by no factor, shift or constant)"
-        return (
-            f"{wrong} of {rows.wrong.numel()} {kind}s are more than 5 standard deviations off, "
-            f"whatever the correlations: the standard deviations are too small, or {why}"
-        )
+        return f"{self._beyond(rows)}: the standard deviations are too small, or {why}"
 
     @property
     def _kind(self) -> str:
@@ -125,10 +183,49 @@ class Budget:
         return array.mean([dim for dim in array.dims if dim not in self.terms.dims])
 
 
+@dataclass(frozen=True, eq=False)
+class Places:
+    """The names of the indices and the rows of a system, for messages."""
+
+    index: tuple[Axis, ...]
+    laws: tuple[tuple[int, tuple[Axis, ...]], ...]  # the first row of each, and its own axes
+
+    @classmethod
+    def of(cls, plan: Plan) -> "Places":
+        def axes(ready: Ready, dims: tuple[str, ...]) -> tuple[Axis, ...]:
+            coords, sizes = ready.points.coords, {**plan.sizes, **ready.points.rows}
+            return tuple((d, coords[d].values if d in coords else None, sizes[d]) for d in dims)
+
+        laws = tuple((ready.first, axes(ready, ready.inner)) for ready in plan.laws)
+        return cls(axes(plan.laws[0], plan.index), laws)
+
+    @contextmanager
+    def named(self, numbers: Any = None) -> Iterator[None]:
+        """Errors that are raised inside say where; numbers: of the indices that are looked at."""
+        try:
+            yield
+        except ProbConservError as error:
+            if error.place is None:
+                raise
+            index, row = error.place
+            index = index if numbers is None else int(np.ravel(numbers)[index])
+            first, inner = [each for each in self.laws if each[0] <= row][-1]
+            found = [*_at(self.index, index), *_at(inner, row - first)]
+            where = f" Look at {', '.join(found)}." if found else ""
+            raise type(error)(f"{error}{where}") from None
+
+
+def _at(axes: tuple[Axis, ...], number: int) -> list[str]:
+    """The entry of that number, counted over all axes."""
+    at = np.unravel_index(number, [size for *_, size in axes])
+    return [f"{dim} {_shown(labels, int(i))}" for (dim, labels, _), i in zip(axes, at, strict=True)]
+
+
 def budgets(plan: Plan, sums: Array, after: Array | None) -> list[Budget]:
     """The budgets of a system, from what its passes summed, (*index, C)."""
     parts = unpack(plan.kind.sums, sums)
-    check_usable(as_tensors(parts))
+    with Places.of(plan).named():
+        check_usable(as_tensors(parts))
     for ready in plan.laws:
         if not parts["size"][..., ready.own].any():
             raise InputError(
@@ -157,6 +254,11 @@ def _budget(plan: Plan, ready: Ready, parts: Mapping[str, Array], after: Array |
     law, points = ready.law, ready.points
     fixed = _labelled(xr.DataArray(ready.fixed), ready)
     shape = {dim: points.rows[dim] for dim in points.rows}
+    time = _time(points.first, law.time, shape)
+    given = time is None or (
+        time in ready.value.dims and not (listed(law.inflow) or listed(law.outflow))
+    )
+    vary = any(time in weights.dims for weights in points.weights.values())
     if after is not None and plan.member is not None:
         after = after.reshape(*after.shape[:-1], -1, len(plan.kind.laws))
     budget = Budget(
@@ -165,7 +267,7 @@ def _budget(plan: Plan, ready: Ready, parts: Mapping[str, Array], after: Array |
         over=law.dims,
         unit=points.unit,
         measure=points.measure,
-        time=_time(points.first, law.time, shape),
+        time=time,
         total=_wide(ready.value + ready.fixed, shape, ready),
         noise=_wide(ready.noise, shape, ready),
         before=rows(parts["total"]) + fixed,
@@ -174,6 +276,8 @@ def _budget(plan: Plan, ready: Ready, parts: Mapping[str, Array], after: Array |
         size=rows(parts["size"]),
         spread=rows(parts["spread"]),
         independent=rows(np.sqrt(parts["independent"])),
+        present=None if given else rows(parts["count" if vary else "size"]),
+        marks=int(parts["marks"].sum()),
         remarks=ready.remarks,
     )
     return budget if law.average is None else _averaged(budget, ready, shape)
@@ -212,15 +316,34 @@ def worst(array: xr.DataArray) -> tuple[float, str]:
     if not array.ndim:
         return float(array), ""
     at = np.unravel_index(int(np.argmax(array.values)), array.shape)
-    entry = array[tuple(at)]
-    names = [f"{dim} {_shown(entry, dim, int(i))}" for dim, i in zip(array.dims, at, strict=True)]
-    return float(entry), ", ".join(names)
+    axes = [(d, array[d].values if d in array.coords else None) for d in array.dims]
+    names = [f"{dim} {_shown(labels, int(i))}" for (dim, labels), i in zip(axes, at, strict=True)]
+    return float(array[tuple(at)]), ", ".join(names)
 
 
-def _shown(entry: xr.DataArray, dim: Any, number: int) -> str:
-    if dim not in entry.coords:
+def _column(array: xr.DataArray, like: xr.DataArray) -> list[Any]:
+    """The entries one after the other, None for missing ones."""
+    wide = array.broadcast_like(like).transpose(*like.dims)
+    return [None if each != each else each for each in wide.values.ravel().tolist()]
+
+
+def _labels(array: xr.DataArray, dim: Any) -> list[Any]:
+    """The coordinate as numbers and texts; numbers from 0 where there is none."""
+    if dim not in array.coords:
+        return list(range(array.sizes[dim]))
+    values = array[dim].values
+    if values.dtype.kind == "m":
+        return (values / np.timedelta64(1, "s")).tolist()
+    if values.dtype.kind == "M":
+        return np.datetime_as_string(values, "s").tolist()
+    return [each.isoformat() if hasattr(each, "isoformat") else each for each in values.tolist()]
+
+
+def _shown(labels: Any, number: int) -> str:
+    """The label of that number, if there are any."""
+    if labels is None:
         return f"number {number}"
-    value = entry[dim].values.item() if entry[dim].dtype.kind != "M" else entry[dim].values
+    value = labels[number] if labels.dtype.kind in "mMO" else labels[number].item()
     if isinstance(value, float):
         return f"{value:g}"
     return str(value).removesuffix("T00:00:00.000000000").removesuffix(" 00:00:00")

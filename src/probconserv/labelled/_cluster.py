@@ -31,7 +31,7 @@ def cluster(scheduler: str | None = None, workers: int | None = None) -> Iterato
         samples(workers, "workers")
     if scheduler is None:
         chosen = {} if workers is None else {"num_workers": workers}
-        with dask.config.set({"scheduler": "threads", **chosen}):
+        with dask.config.set({"scheduler": dask.threaded.get, **chosen}):
             yield None
     elif scheduler == "local":
         with _processes(workers or 2) as client:
@@ -80,8 +80,8 @@ def _connected(address: str, workers: int | None) -> Iterator[Any]:
 
     if ":" not in address:
         raise InputError(
-            "`scheduler` must be None for threads, 'local' for processes, or an address such as "
-            f"tcp://host:8786; got {address!r}."
+            "`scheduler` must be left out for threads, or be 'local' for processes, or an address "
+            f"such as tcp://host:8786; got {address!r}."
         )
     if workers is not None:
         raise InputError(

@@ -25,6 +25,7 @@ def enforce(
     shrinkage: float | None = None,
     jointly: str | Sequence[str] = (),
     minimum: float | None = None,
+    strict: bool = False,
 ) -> xr.Dataset:
     """The dataset with its variables updated so that the laws hold: Step 2 for labelled data.
 
@@ -36,10 +37,12 @@ def enforce(
     standard deviation. shrinkage: of an ensemble's covariance towards independent points, 0 to 1;
     if not given, as much as the spread of the members' totals does not speak against, at least one
     over their number. jointly: dimensions beside `over` that an ensemble's update couples, such as
-    time. minimum: values pushed below it are counted.
+    time. minimum: values pushed below it are counted. strict: raise `ImplausibleError` where there
+    would be an `ImplausibleWarning`, or where a law does not hold after the update.
 
     Data in memory are computed, dask arrays stay lazy; the totals that the update starts from are
-    computed now in both cases. The report is in the attribute `probconserv_report`.
+    computed now in both cases. The report is in the attribute `probconserv_report`; of lazy data it
+    says whether the totals are plausible, and cannot say how far values move.
 
     >>> field = xr.Dataset({"u": ("x", [1.0, 2.0, 3.0]), "s": ("x", [0.1, 0.2, 0.1])})
     >>> enforce(field, Law("u", "x", total=7.0, measure=1.0), std="s")["u"].values.sum()
@@ -49,11 +52,13 @@ def enforce(
     work = Work.of(dataset, laws, spread, minimum)
     sums = compute(*work.first)
     found = [second_pass(plan, solve(plan, s)) for plan, s in zip(work.plans, sums, strict=True)]
-    if lazy(work.plans):
-        return work.finished(found, work.report(sums))
-    both = work.outcomes(found)
-    (both,) = compute(both)  # cell sizes may be lazy where the field is not
-    return work.finished([new for new, _ in both], work.report(sums, [after for _, after in both]))
+    after = None
+    if not lazy(work.plans):
+        (both,) = compute(work.outcomes(found))  # cell sizes may be lazy where the field is not
+        found, after = [new for new, _ in both], [after for _, after in both]
+    report = work.report(sums, after)
+    report.check_plausible() if strict else report.warn_if_implausible()
+    return work.finished(found, report)
 
 
 def check(
@@ -69,7 +74,8 @@ def check(
     """
     given = 0.0 if std is None and member is None else std
     work = Work.of(dataset, laws, Spread(given, member), None)
-    return work.report(compute(*work.first))
+    sums, outside = compute(work.first, work.outside)
+    return work.report(sums, outside=outside)
 
 
 def totals(dataset: xr.Dataset, law: Law) -> xr.DataArray:

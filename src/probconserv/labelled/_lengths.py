@@ -111,8 +111,8 @@ def _more_than_a_count(own: xr.DataArray, coordinates: list[xr.DataArray]) -> No
     if grid.counts(own) and others:
         raise InputError(
             f"{own.name!r} only numbers the cells along its dimension. Choose the coordinate that "
-            f"has their sizes, {' or '.join(str(c.name) for c in others)}, with "
-            f"dataset.swap_dims. {WAY_OUT}"
+            f"has their sizes, {' or '.join(str(c.name) for c in others)}, as that of the "
+            "dimension, or give the weights as `measure`; `measure=1` means plain sums."
         )
 
 

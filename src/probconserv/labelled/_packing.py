@@ -53,6 +53,29 @@ def packed_range(encoding: Mapping[str, Any]) -> tuple[float, float]:
     return low, high
 
 
+def valid_limits(variable: xr.DataArray) -> tuple[float, float] | None:
+    """Between which its values are valid, as its attributes say; None if they do not.
+
+    Limits of packed integers speak of these, unless they are floats.
+    """
+    attrs = variable.attrs
+    if not set(LIMITS) & set(attrs):
+        return None
+    ends = np.ravel(attrs.get("valid_range", (-np.inf, np.inf)))
+    try:
+        given = [
+            np.asarray(attrs.get("valid_min", ends[0])),
+            np.asarray(attrs.get("valid_max", ends[-1])),
+        ]
+        low, high = (float(each) for each in given)
+    except (ValueError, TypeError):
+        return None
+    if is_packed(variable) and all(each.dtype.kind in "iu" for each in given):
+        scale, offset = (float(variable.encoding.get(key, of)) for key, of in _NEUTRAL.items())
+        low, high = sorted((scale * low + offset, scale * high + offset))
+    return low, high
+
+
 def check_fits(name: str, array: Array, encoding: Mapping[str, Any]) -> None:
     """Refuses values that packing would change beyond rounding; xarray lets them wrap around."""
     bad = misfits(array, encoding)

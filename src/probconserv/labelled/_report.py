@@ -1,13 +1,17 @@
 """The report of an update: every budget before and after, and what else a user should know."""
 
+import csv
+import io
 import json
+import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import xarray as xr
 
-from ._budget import TOLERANCE, Budget, worst
+from .._errors import ImplausibleError, ImplausibleWarning
+from ._budget import FIGURES, TOLERANCE, Budget, worst
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,12 +23,19 @@ class Report:
     minimum: float | None = None
     below: Mapping[str, int] = field(default_factory=dict)  # values that were pushed below minimum
     moved: Mapping[str, float] = field(default_factory=dict)  # the largest change of a value
+    in_std: Mapping[str, float] = field(default_factory=dict)  # in its own standard deviations
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()  # what is implausible
     change: Mapping[str, xr.DataArray] = field(default_factory=dict)  # mean over what is not a map
 
     def closes(self, tolerance: float = TOLERANCE, after: bool = False) -> bool:
         """Whether all budgets close."""
         return all(budget.closes(tolerance, after) for budget in self.budgets)
+
+    @property
+    def plausible(self) -> bool:
+        """Whether nothing speaks against what was asked and done."""
+        return not self.warnings
 
     @property
     def is_done(self) -> bool:
@@ -42,37 +53,60 @@ class Report:
             f"{count} values of {name} were pushed below {self.minimum:g}"
             for name, count in self.below.items()
         ]
-        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
-
-    def in_std(self, name: str) -> float | None:
-        """The largest change of a variable beside its mean standard deviation, if that is known."""
-        for budget in self.budgets:
-            std = float((budget.spread / budget.size.where(budget.size > 0)).max())
-            if budget.variables == (name,) and std > 0:
-                return self.moved[name] / std
-        return None
+        lines += [f"note: {note}" for note in self.notes]
+        return "\n".join([*lines, *(f"implausible: {text}" for text in self.warnings)])
 
     def _move(self, name: str) -> str:
-        times = self.in_std(name)
-        beside = "" if times is None else f", {times:.2g} times its mean standard deviation"
-        return f"{name} moved by at most {self.moved[name]:.3g}{beside}"
+        most, times = self.moved[name], self.in_std[name]
+        return (
+            f"{name} moved by at most {most:.3g}, {times:.2g} of a value's own standard deviation"
+        )
 
-    def noting(self, note: str) -> "Report":
-        return replace(self, notes=(*self.notes, note))
+    def check_plausible(self) -> None:
+        """Refuse what is implausible, or does not hold after the update."""
+        reasons = list(self.warnings)
+        if self.is_done and not self.closes(after=True):
+            reasons.append("the laws do not hold after the update")
+        if reasons:
+            error = ImplausibleError(f"`strict` refuses this: {'; '.join(reasons)}.")
+            error.report = self
+            raise error
 
-    def summary(self) -> dict[str, Any]:
+    def warn_if_implausible(self) -> None:
+        if self.warnings:
+            text = f"{'; '.join(self.warnings)}. See the report; `strict=True` refuses this."
+            warnings.warn(text, ImplausibleWarning, stacklevel=3)
+
+    def summary(self, tolerance: float = TOLERANCE) -> dict[str, Any]:
         """The figures of the report, as JSON takes them."""
         return {
-            "laws": [_figures(budget) for budget in self.budgets],
+            "laws": [_figures(budget, tolerance) for budget in self.budgets],
             "method": self.method,
             "minimum": self.minimum,
             "below_minimum": dict(self.below) if self.is_done else None,
             "largest_change": dict(self.moved) if self.is_done else None,
+            "largest_change_in_std": dict(self.in_std) if self.is_done else None,
             "notes": list(self.notes),
+            "warnings": list(self.warnings),
+            "plausible": self.plausible,
         }
 
     def json(self) -> str:
         return json.dumps(self.summary())
+
+    def rows(self, tolerance: float = TOLERANCE) -> list[dict[str, Any]]:
+        """Every total: its place, what it should be, and what the field has."""
+        return [row for budget in self.budgets for row in budget.table(tolerance)]
+
+    def csv(self, tolerance: float = TOLERANCE) -> str:
+        """The same as lines, with a column for each of the axes that some law has."""
+        rows = self.rows(tolerance)
+        axes = dict.fromkeys(key for row in rows for key in row if key not in ("law", *FIGURES))
+        text = io.StringIO()
+        writer = csv.DictWriter(text, ["law", *axes, *FIGURES], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        return text.getvalue()
 
 
 def _lines(budget: Budget, tolerance: float) -> list[str]:
@@ -110,7 +144,7 @@ def _imbalance(budget: Budget, tolerance: float, after: bool) -> str:
     return f"{said}, {mean:.3g} on average"
 
 
-def _figures(budget: Budget) -> dict[str, Any]:
+def _figures(budget: Budget, tolerance: float) -> dict[str, Any]:
     figures = {
         "name": budget.name,
         "variables": list(budget.variables),
@@ -121,12 +155,12 @@ def _figures(budget: Budget) -> dict[str, Any]:
         "remarks": list(budget.remarks),
         "totals": int(budget.terms.size),
         "imbalance_before": float(budget.imbalance().max()),
-        "closed_before": budget.closes(),
+        "closed_before": budget.closes(tolerance),
         "verdict": budget.verdict,
     }
     if budget.after is not None:
         figures |= {
             "imbalance_after": float(budget.imbalance(True).max()),
-            "closed_after": budget.closes(after=True),
+            "closed_after": budget.closes(tolerance, after=True),
         }
     return figures

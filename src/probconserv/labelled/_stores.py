@@ -34,6 +34,7 @@ def enforce_file(
     minimum: float | None = None,
     overwrite: bool = False,
     unpack: bool = False,
+    strict: bool = False,
     change: bool = False,
     chunks: Mapping[str, int] | None = None,
     scheduler: str | None = None,
@@ -45,7 +46,9 @@ def enforce_file(
     Data need not fit in memory: blocks are read once where each holds all points of its totals,
     else twice. The target appears under its name when it is complete, or not at all. target: None
     only computes the report. overwrite: replace a target that is there. unpack: write packed
-    integers as floats. change: have the mean change of every point in the report, for `figures`.
+    integers as floats. strict: write nothing, and raise `ImplausibleError`, if the update is
+    implausible or a law does not hold after it. change: have the mean change of every point in the
+    report, for `figures`.
     chunks: entries of a block along dimensions. scheduler: None for threads,
     "local" for processes, or the address of a dask scheduler; workers: how many.
     """
@@ -56,7 +59,9 @@ def enforce_file(
         if unpack:
             dataset = dataset.map(_plain_floats, keep_attrs=True)
         work = Work.of(dataset, laws, spread, minimum)
-        return _run(work, source, target, overwrite, change)
+        report = _run(work, source, target, overwrite, change, strict)
+    report.warn_if_implausible()
+    return report
 
 
 def check_file(
@@ -72,10 +77,18 @@ def check_file(
     given = 0.0 if std is None and member is None else std
     with cluster(scheduler, workers), read(source, chunks) as dataset:
         work = Work.of(dataset, laws, Spread(given, member), None)
-        return work.report(compute(work.first, "summing"))
+        found = compute({"sums": work.first, "outside": work.outside}, "summing")
+        return work.report(**found)
 
 
-def _run(work: Work, source: Path, target: Path | None, overwrite: bool, change: bool) -> Report:
+def _run(
+    work: Work,
+    source: Path,
+    target: Path | None,
+    overwrite: bool,
+    change: bool,
+    strict: bool,
+) -> Report:
     sums: Any = [first_pass(plan) for plan in work.plans]
     if not work.one_pass:
         sums = compute(sums, "summing")
@@ -84,11 +97,11 @@ def _run(work: Work, source: Path, target: Path | None, overwrite: bool, change:
     found, after = [new for new, _ in both], [after for _, after in both]
     also = {"sums": sums, "after": after, "change": _changes(work, found) if change else {}}
     if target is None:
-        return _report(work, compute(also, "computing"))
+        return _report(work, compute(also, "computing"), strict)
     reports: list[Report] = []
 
     def finish(results: Any) -> dict[str, str]:
-        reports.append(_report(work, results))
+        reports.append(_report(work, results, strict))
         return {REPORT: reports[0].json()}
 
     write(work.finished(found), target, overwrite, also, finish, like=source)
@@ -109,9 +122,11 @@ def _changes(work: Work, found: Sequence[Mapping[str, Any]]) -> dict[str, xr.Dat
     return changes
 
 
-def _report(work: Work, results: Any) -> Report:
-    report = work.report(results["sums"], results["after"])
-    return replace(report, change=results["change"])
+def _report(work: Work, results: Any, strict: bool) -> Report:
+    report = replace(work.report(results["sums"], results["after"]), change=results["change"])
+    if strict:
+        report.check_plausible()
+    return report
 
 
 def _plain_floats(variable: xr.DataArray) -> xr.DataArray:

@@ -15,11 +15,14 @@ from torch import Tensor
 from .._sums import Ensemble, MeanAndStd, is_hard
 from . import _blocks as blocks
 from ._blocks import Array, BlockRows, Kind
+from ._budget import Places
 from ._graph import STEPS, SUMS, Shapes, as_tensors, blockwise, pack, packed_size, unpack
 from ._plan import Plan
 
 ROWS, MEMBERS = "rows of the laws", "members of the totals"  # axes that no dataset has
 SETTLING = 2  # times that exact rows are settled at most
+COUNTS = ("below", "outside", "outside_before", "far")  # values: see `_after`
+LARGEST = ("change", "in_std")  # and changes, the latter in the value's own standard deviations
 View = Callable[[Array], Array]  # what a reader of the output will see of its values
 
 
@@ -75,23 +78,33 @@ def _of_sums(
     plan: Plan, function: Callable[..., dict[str, Tensor]], shapes: Shapes, *sums: Any
 ) -> Any:  # (*index, C)
     """The function of sums, b and noise at every index, now or lazily."""
-    call = partial(_packed, function=function, given=plan.kind.sums, shapes=shapes)
+    call = partial(
+        _packed, function=function, given=plan.kind.sums, shapes=shapes, places=Places.of(plan)
+    )
     value, noise = plan.value(), plan.noise()
+    sizes = [plan.sizes[dim] for dim in plan.index]
+    numbers = np.arange(prod(sizes)).reshape(sizes)
     if not isinstance(sums[0], da.Array):
-        return call(*sums, value, noise)
+        return call(*sums, value, noise, numbers)
     tail = (MEMBERS, ROWS) if plan.member is not None else (ROWS,)
     pairs = [(each, (*plan.index, f"{SUMS} {number}")) for number, each in enumerate(sums)]
-    pairs += [(value, (*plan.index, *tail)), (noise, (*plan.index, ROWS))]
+    pairs += [(value, (*plan.index, *tail)), (noise, (*plan.index, ROWS)), (numbers, plan.index)]
     new = {STEPS: packed_size(shapes)}
     return blockwise(call, (*plan.index, STEPS), pairs, float, new_axes=new)
 
 
 def _packed(
-    *arrays: Array, function: Callable[..., dict[str, Tensor]], given: Shapes, shapes: Shapes
+    *arrays: Array,
+    function: Callable[..., dict[str, Tensor]],
+    given: Shapes,
+    shapes: Shapes,
+    places: Places,
 ) -> Array:
+    """numbers, the last of the arrays, says which indices these are."""
     lead = arrays[0].shape[:-1]
-    sums, *rest = (a.reshape(prod(lead), *a.shape[len(lead) :]) for a in arrays)
-    found = function(as_tensors(unpack(given, sums)), *map(torch.tensor, rest))
+    sums, *rest, numbers = (a.reshape(prod(lead), *a.shape[len(lead) :]) for a in arrays)
+    with places.named(numbers):
+        found = function(as_tensors(unpack(given, sums)), *map(torch.tensor, rest))
     return pack(shapes, {name: x.numpy() for name, x in found.items()}).reshape(*lead, -1)
 
 
@@ -155,49 +168,68 @@ def outcome(
     plan: Plan,
     found: Mapping[str, tuple[xr.Variable, ...]],
     minimum: float | None,
+    limits: Mapping[str, tuple[float, float]],
     views: Mapping[str, View],
-) -> tuple[dict[str, tuple[xr.Variable, ...]], tuple[Any, dict[str, Any], dict[str, Any]]]:
+) -> tuple[dict[str, tuple[xr.Variable, ...]], tuple[Any, dict[str, dict[str, Any]]]]:
     """The moved arrays again, and what is to be said of them.
 
-    That is their totals, (*index, K) or (*index, N K), and for each variable how many values were
-    pushed below `minimum` and the largest change. It is these arrays that should be written, so
-    that each block is summed before it is let go.
+    That is their totals, (*index, K) or (*index, N K), and for each variable the counts and the
+    largest changes of `_after`, (*index). It is these arrays that should be written, so that each
+    block is summed before it is let go. limits: between which the values of a variable are valid.
     """
     size = prod(plan.kind.sums["total"])
     totals: list[Any] = []
-    below: dict[str, Any] = {}
-    largest: dict[str, Any] = {}
+    moves: dict[str, dict[str, Any]] = {}
     watched = dict(found)
     for name, arrays in plan.arrays.items():
         rows, (new, *others) = plan.rows(name), found[name]
-        call = partial(_after, minimum=minimum, view=views.get(name), dtype=new.dtype)
-        parts = rows.partials(call, [new, arrays[0]], size + 2)
+        call = partial(
+            _after,
+            minimum=minimum,
+            limits=limits.get(name),
+            view=views.get(name),
+            dtype=new.dtype,
+        )
+        parts = rows.partials(call, [new, *arrays], size + len(COUNTS) + len(LARGEST))
         blocks = rows.after(new.transpose(*rows.all).data, parts)
         watched[name] = (xr.Variable(rows.all, blocks).transpose(*new.dims), *others)
-        sums = rows.total(parts)
+        sums, axes = rows.total(parts), tuple(range(len(plan.index), len(rows.places)))
         totals.append(sums[..., :size])
-        below[name], largest[name] = sums[..., size].sum(), parts[..., size + 1].max()
-    return watched, (sum(totals[1:], start=totals[0]), below, largest)
+        moves[name] = {each: sums[..., size + i] for i, each in enumerate(COUNTS)}
+        for i, each in enumerate(LARGEST, start=size + len(COUNTS)):
+            moves[name][each] = parts[..., i].max(axis=axes)
+    return watched, (sum(totals[1:], start=totals[0]), moves)
 
 
 def _after(
     new: Array,
     old: Array,
-    rows: BlockRows,
-    *,
+    *std_and_rows: Any,
     minimum: float | None,
+    limits: tuple[float, float] | None,
     view: View | None,
     dtype: Any,
 ) -> Array:
+    """The totals of a block, and what `COUNTS` and `LARGEST` name."""
+    *std, rows = std_and_rows
     new = new if view is None else view(new.astype(dtype)).astype(float)
     total = _by_index(blocks.totals(new, rows)[0])
-    below = np.zeros((len(total), 1))
-    if minimum is not None:
-        below[:, 0] = _by_index((new < minimum) & ~(old < minimum)).sum(-1)
-    with np.errstate(invalid="ignore"):  # points that do not count may be infinite
-        change = _by_index(np.abs(new - old))
-    largest = np.fmax.reduce(change, axis=1, initial=0.0)[:, None]  # leaves out what is missing
-    return np.concatenate([total, below, largest], axis=1)
+    low = -np.inf if minimum is None else minimum
+    below, _ = _counts_outside(new, old, (low, np.inf))
+    outside, before = _counts_outside(new, old, limits or (-np.inf, np.inf))
+    largest, relative, far = blocks.changes(new, old, *std, rounding=float(np.finfo(dtype).eps))
+    more = [below, outside, before, far, largest, relative]
+    return np.concatenate([total, np.stack(more, axis=1)], axis=1)
+
+
+def _counts_outside(new: Array, old: Array, limits: tuple[float, float]) -> tuple[Any, Any]:  # (I)
+    """How many values were pushed outside, and how many had been there."""
+    low, high = limits
+    if np.isinf(low) and np.isinf(high):
+        return np.zeros(new.shape[-2]), np.zeros(new.shape[-2])
+    before = (old < low) | (old > high)
+    pushed = ((new < low) | (new > high)) & ~before
+    return _by_index(pushed).sum(-1), _by_index(before).sum(-1)
 
 
 def _by_index(x: Array) -> Array:  # (I, P) or (N, I, P) to (I, ...)

@@ -119,8 +119,7 @@ def _field(dataset: xr.Dataset, name: str) -> xr.DataArray:
     field = find(dataset, name, "variables")
     if field.dtype.kind != "f":
         raise InputError(
-            f"`{name}` holds {field.dtype}, not floats. Decode packed integers (xarray does so "
-            "with mask_and_scale=True) or convert it."
+            f"`{name}` holds {field.dtype}, not floats. Decode packed integers, or convert it."
         )
     for dim, size in field.sizes.items():
         if not size:

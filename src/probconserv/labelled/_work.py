@@ -1,7 +1,7 @@
 """A dataset and laws on their way through the passes."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from numbers import Real
@@ -11,19 +11,23 @@ import numpy as np
 import xarray as xr
 
 from .. import __version__
-from .._errors import InputError
-from ._budget import budgets
+from .._errors import FAR, InputError
+from ._budget import budgets, worst
 from ._graph import as_tensors, unpack
 from ._law import Law, Recipe
 from ._lookup import nearest
-from ._packing import is_packed, unpacked_after_packing
+from ._packing import is_packed, unpacked_after_packing, valid_limits
 from ._plan import Plan, Spread, plans
 from ._report import Report
-from ._update import first_pass, one_pass, outcome
+from ._update import LARGEST, first_pass, one_pass, outcome
 
 REPORT = "probconserv_report"
 ENSEMBLES = ("member", "members", "realization", "ensemble", "ensemble_member")
-FAR = 50.0  # standard deviations that no ensemble should move by
+FEW = (
+    "What so few members say about distant points is chance; `shrinkage=1` takes points for "
+    "independent"
+)
+_NONE = np.zeros(())
 OF_SHAPE = ("chunksizes", "chunks", "preferred_chunks", "shards", "original_shape", "contiguous")
 
 
@@ -61,24 +65,45 @@ class Work:
     def one_pass(self) -> bool:
         return all(map(one_pass, self.plans))
 
-    def report(self, sums: Any, after: Any = None) -> Report:
-        after = after or [(None, {}, {})] * len(self.plans)
+    @property
+    def outside(self) -> dict[str, Any]:
+        """Of each variable with limits, how many values lie outside."""
+        found = {}
+        for name, (low, high) in self._limits.items():
+            values = self.dataset[name].variable
+            found[name] = {"outside_before": ((values < low) | (values > high)).sum().data}
+        return found
+
+    def report(self, sums: Any, after: Any = None, outside: Any = None) -> Report:
+        """after: of `outcomes`. outside: counts, if it is not known after."""
         found = [
             budget
-            for plan, s, (totals, *_) in zip(self.plans, sums, after, strict=True)
+            for plan, s, (totals, _) in zip(
+                self.plans, sums, after or [(None, None)] * len(self.plans), strict=True
+            )
             for budget in budgets(plan, s, totals)
         ]
-        below = {name: int(n) for _, counts, _ in after for name, n in counts.items() if n}
-        moved = {name: float(most) for *_, moves in after for name, most in moves.items()}
-        report = Report(tuple(found), self._method(sums), self.minimum, below, moved)
-        for note in self._notes(report):
-            report = report.noting(note)
-        return report
+        moves = {name: each for _, of in after or [] for name, each in of.items()} or outside or {}
+        report = Report(
+            tuple(found),
+            self._method(sums),
+            self.minimum,
+            {
+                name: int(m["below"].sum())
+                for name, m in moves.items()
+                if m.get("below", _NONE).any()
+            },
+            {name: float(m["change"].max()) for name, m in moves.items() if "change" in m},
+            {name: float(m["in_std"].max()) for name, m in moves.items() if "in_std" in m},
+        )
+        warnings = [text for budget in found for text in budget.warnings]
+        warnings += [text for name, m in moves.items() for text in self._implausible(name, m)]
+        return replace(report, notes=tuple(self._notes(report)), warnings=tuple(warnings))
 
     def outcomes(self, found: Sequence[Any]) -> list[Any]:
         """The moved arrays and their sums, of every system."""
         both = zip(self.plans, found, strict=True)
-        return [outcome(plan, new, self.minimum, self._views) for plan, new in both]
+        return [outcome(plan, new, self.minimum, self._limits, self._views) for plan, new in both]
 
     @property
     def _views(self) -> dict[str, Any]:
@@ -90,23 +115,40 @@ class Work:
             if is_packed(self.dataset[name])
         }
 
+    @property
+    def _limits(self) -> dict[str, tuple[float, float]]:
+        names = (name for plan in self.plans for name in plan.arrays)
+        return {name: ends for name in names if (ends := valid_limits(self.dataset[name]))}
+
     def _notes(self, report: Report) -> Iterator[str]:
         if self._views and report.is_done and not report.closes(after=True):
             yield (
                 f"{', '.join(self._views)} packed into integers: rounding to them opens the budget "
                 "again. Write floats with `unpack` to keep it closed."
             )
-        far = [name for name in report.moved if (report.in_std(name) or 0.0) > FAR]
-        if far and self.spread.member is not None:
-            yield (
-                f"members of {', '.join(far)} moved far: their totals hardly differ, and what so "
-                "few say about distant points is chance. `shrinkage` 1 takes points for "
-                "independent."
-            )
         for plan in self.plans if self.spread.member is None else ():
             for dim in plan.index:
                 if dim.lower() in ENSEMBLES:
                     yield f"{dim!r} looks like an ensemble; as `member` it gives the uncertainty."
+
+    def _implausible(self, name: str, found: Mapping[str, Any]) -> Iterator[str]:
+        """What is implausible about the values of a variable."""
+        counts = {each: int(np.sum(found[each])) for each in found if each not in LARGEST}
+        low, high = self._limits.get(name, (0.0, 0.0))
+        valid = f"the valid {low:g} to {high:g}"
+        if counts["outside_before"]:
+            yield f"{counts['outside_before']} values of {name} lie outside {valid} already"
+        if counts.get("outside"):
+            yield f"{counts['outside']} values of {name} were pushed outside {valid}"
+        if counts.get("far"):
+            (index,) = (plan.index for plan in self.plans if name in plan.arrays)
+            coords = {dim: self.dataset[dim] for dim in index if dim in self.dataset.coords}
+            most, where = worst(xr.DataArray(found["in_std"], coords, index))
+            yield (
+                f"{counts['far']} values of {name} moved by more than {FAR:g} of their standard "
+                f"deviations, by up to {most:.3g}{f' ({where})' if where else ''}"
+                + (f". {FEW}" if self.spread.member else "")
+            )
 
     def _method(self, sums: Any) -> str:
         if self.spread.member is None:
@@ -174,7 +216,7 @@ class Work:
                 raise InputError(
                     f"`std` of `{name}` is {place!r}, which cannot hold what the update makes of "
                     f"`{taken[place]}` as well. Give every variable its own, "
-                    f"std={{'{name}': ..., ...}}."
+                    f"`std={{'{name}': ..., ...}}`."
                 )
             taken[place] = name
 

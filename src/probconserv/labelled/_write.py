@@ -11,6 +11,7 @@ from typing import Any
 
 import dask
 import dask.array as da
+import dask.threaded
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
@@ -76,7 +77,7 @@ def _into_zarr(
 def _into_netcdf(
     dataset: xr.Dataset, part: Path, format: Format, also: Any, finish: Finish | None
 ) -> Any:
-    with dask.config.set(scheduler="threads"):
+    with dask.config.set(scheduler=dask.threaded.get):
         # only the definitions and what is in memory; the file closes with what comes back
         dataset.to_netcdf(  # type: ignore[call-overload]
             part,

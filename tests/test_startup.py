@@ -1,0 +1,37 @@
+"""What a command imports: those that need no torch do not wait for it."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {"torch", "scipy", "matplotlib", "distributed", "zarr", "rich.progress", "xarray"}
+
+
+def imported(*words):
+    """The modules that a process has imported when the command is done."""
+    code = (
+        "import sys\nfrom probconserv.__main__ import main\n"
+        f"sys.argv = ['probconserv', *{list(map(str, words))!r}]\n"
+        "try:\n    main()\nfinally:\n    print('\\n@', *sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ}
+    )
+    return set(done.stdout.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize("words", [("--help",), ("enforce", "--help"), ("--version",)])
+def test_help_imports_nothing_heavy(words):
+    assert not HEAVY & imported(*words)
+
+
+def test_the_names_of_the_library_are_there_when_asked_for():
+    code = (
+        "import sys, probconserv as pc\nassert 'torch' not in sys.modules\n"
+        "print('condition' in dir(pc), pc.condition.__name__, pc.metrics.__name__)\n"
+        "from probconserv import Diagonal, problems\nprint(hasattr(pc, 'condtion'))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.split() == ["True", "condition", "probconserv.metrics", "False"], done.stderr
