@@ -13,8 +13,9 @@ from .._errors import InputError
 from .._sums import check_usable
 from ._blocks import Array
 from ._graph import as_tensors, unpack
-from ._lookup import time_of
+from ._law import Law
 from ._plan import Plan, Ready
+from ._time import shown, time_of
 
 TOLERANCE = 1e-6  # of the sum of |u| times cell sizes: a budget closes that is off by no more
 
@@ -158,7 +159,7 @@ def _budget(plan: Plan, ready: Ready, parts: Mapping[str, Array], after: Array |
         over=law.dims,
         unit=points.unit,
         measure=points.measure,
-        time=_time(points.first, law.time, shape),
+        time=_time(points.first, law, shape),
         total=_wide(ready.value, shape, ready),
         noise=_wide(ready.noise, shape, ready),
         before=rows(parts["total"]),
@@ -181,9 +182,9 @@ def _labelled(found: xr.DataArray, ready: Ready) -> xr.DataArray:
     return found.assign_coords(coords)
 
 
-def _time(field: xr.DataArray, given: str | None, shape: Mapping[str, int]) -> str | None:
+def _time(field: xr.DataArray, law: Law, shape: Mapping[str, int]) -> str | None:
     try:
-        time = time_of(field, given)
+        time = time_of(field, law.time, law.dims).dim
     except InputError:
         return None
     return time if time in shape else None
@@ -202,7 +203,4 @@ def worst(array: xr.DataArray) -> tuple[float, str]:
 def _shown(entry: xr.DataArray, dim: Any, number: int) -> str:
     if dim not in entry.coords:
         return f"number {number}"
-    value = entry[dim].values.item() if entry[dim].dtype.kind != "M" else entry[dim].values
-    if isinstance(value, float):
-        return f"{value:g}"
-    return str(value).removesuffix("T00:00:00.000000000").removesuffix(" 00:00:00")
+    return shown(entry[dim].values[()])

@@ -12,8 +12,9 @@ import xarray as xr
 
 from .. import _checks as check
 from .._errors import InputError
-from ._coordinates import setting, tells_time
+from ._coordinates import setting
 from ._lengths import Factor, describe, from_coordinates, split_angles
+from ._time import decoded, tells_time
 
 EARTH = 6_371_229.0  # metres
 SMALL = 1 << 28  # bytes of weights that are held in memory; larger ones stay lazy
@@ -49,6 +50,7 @@ def cell_measure(
     (4.0, 'm2')
     """
     check.choice("variable", variable, [str(name) for name in dataset.data_vars])
+    dataset = decoded(dataset)
     data = dataset[variable]
     over = _dimensions(data, over)
     _positive("radius", radius)

@@ -20,11 +20,11 @@ from ._coordinates import (
     counts,
     degrees,
     interval_bounds,
-    is_time,
     missing_bounds,
     numbers,
     units,
 )
+from ._time import is_decoded
 
 BLOCK = 1 << 19  # cells whose corners are in memory at once
 
@@ -195,7 +195,7 @@ def _lengths(dataset: xr.Dataset, coordinate: xr.DataArray, radius: float) -> Fa
 
 
 def _length_unit(coordinate: xr.DataArray) -> str | None:
-    return "s" if is_time(coordinate) else units(coordinate) or None
+    return "s" if is_decoded(coordinate) else units(coordinate) or None
 
 
 def _plain(coordinate: xr.DataArray, bounds: xr.DataArray | None) -> Array:

@@ -10,9 +10,12 @@ from dask.base import compute
 from .._errors import InputError
 from . import _units
 from ._blocks import Array, BlockRows, sizes, totals
+from ._flows import Flow
 from ._graph import NamedPart, NamedRows
 from ._law import INITIAL, Law, listed
-from ._lookup import Given, array, check_numbers, elapsed, find, match, nearest, time_of
+from ._lookup import Given, array, check_numbers, find, match, nearest
+from ._rates import Rate, distinct_times, rate_of, time_method
+from ._time import Time, decoded, shown, time_of
 from ._weights import REGION, Points
 
 
@@ -22,13 +25,15 @@ class Totals:
     def __init__(self, dataset: xr.Dataset, law: Law, points: Points, member: str | None) -> None:
         self.dataset, self.law, self.points, self.member = dataset, law, points, member
         self.remarks: list[str] = []  # for the report: what was found, assumed or converted
+        self.rates = [(rate, 1.0, "inflow") for rate in listed(law.inflow)]
+        self.rates += [(rate, -1.0, "outflow") for rate in listed(law.outflow)]
 
     def value(self) -> xr.Variable:
         """b, with some of the axes of the rows, and that of members if each has its own."""
-        start = self._start()
-        rates = [(rate, 1.0, "inflow") for rate in listed(self.law.inflow)]
-        rates += [(rate, -1.0, "outflow") for rate in listed(self.law.outflow)]
-        value = start + self._gained(rates, start) if rates else start
+        time = self._time()
+        value = self._start(time)
+        if time is not None and self.rates:
+            value = value + self._gained(time, value)
         bad = ~np.isfinite(value.values)
         if bad.any():
             first = zip(value.dims, np.argwhere(bad)[0], strict=True)
@@ -49,23 +54,43 @@ class Totals:
             )
         return noise
 
-    def _start(self) -> xr.Variable:
-        if not isinstance(self.law.total, str) or self.law.total != INITIAL:
+    def _time(self) -> Time | None:
+        """Which dimension is time, with a remark; None where that is not needed and not clear."""
+        needed = self._is_initial or bool(self.rates)
+        try:
+            time = time_of(self.points.first, self.law.time, self.law.dims)
+        except InputError:
+            if needed or self.law.time is not None:
+                raise
+            return None
+        if needed or time.dim in self.points.rows:
+            self.remarks.append(f"time: {time}")
+        return time
+
+    @property
+    def _is_initial(self) -> bool:
+        return isinstance(self.law.total, str) and self.law.total == INITIAL
+
+    def _start(self, time: Time | None) -> xr.Variable:
+        if time is None or not self._is_initial:
             members = [self.member] if self.member else []
             return self._of_rows(self.law.total, "total", [*self.points.rows, *members])
-        time = time_of(self.points.first, self.law.time)
-        if time not in self.points.rows:
+        if time.dim not in self.points.rows:
             raise InputError(
-                f"`total` is {INITIAL!r}, but {self.law.label} is summed over {time!r}, its time. "
-                "Give the total as a number or a variable."
+                f"`total` is {INITIAL!r}, but {self.law.label} is summed over {time.dim!r}, its "
+                "time. Give the total as a number or a variable."
             )
-        found, size = self._summed(lambda variable: _at_start(variable, time))
+        entry = time.earliest
+        found, size = self._summed(lambda variable: _at(variable, time.dim, entry))
         empty = size == 0
         if empty.values.any() and (empty & (self._summed(lambda v: v)[1] > 0)).values.any():
             raise InputError(
-                f"`total` is {INITIAL!r}, but {self.law.label} has no data at the first {time!r} "
-                "where it has some later. Give the total as a number or a variable."
+                f"`total` is {INITIAL!r}, but {self.law.label} has no data at the first "
+                f"{time.dim!r} where it has some later. Give the total as a number or a variable."
             )
+        when = "" if time.coordinate is None else f", {shown(time.coordinate.values[entry])}"
+        number = f" (entry {entry})" if entry else ""
+        self.remarks[-1] += f"; total of the earliest{when}{number}"
         return found
 
     def _summed(self, part: Callable[[xr.Variable], xr.Variable]) -> tuple[Any, Any]:
@@ -94,43 +119,61 @@ class Totals:
             return xr.Variable(rows, total[..., 0]), xr.Variable(rows, size[..., 0])
         return xr.Variable((*rows, REGION), total), xr.Variable((*rows, REGION), size)
 
-    def _gained(self, rates: list[tuple[Given, float, str]], start: xr.Variable) -> xr.Variable:
-        """What came in less what went out since the first time; rates are linear between times."""
-        first = self.points.first
-        time = time_of(first, self.law.time)
-        if time in start.dims:
+    def _gained(self, time: Time, start: xr.Variable) -> xr.Variable:
+        """What came in less what went out since the earliest time."""
+        if time.dim in start.dims:
             raise InputError(
                 f"`inflow` and `outflow` change the total of the first time, but `total` of "
-                f"{self.law.label} has an entry for each {time!r}."
+                f"{self.law.label} has an entry for each {time.dim!r}."
             )
-        if time not in first.coords:
-            raise InputError(f"`inflow` and `outflow` need the times: {time!r} has no coordinate.")
-        t, unit = elapsed(first[time])
-        if not (np.diff(t) > 0).all():
-            raise InputError(f"`inflow` and `outflow` need times that increase along {time!r}.")
-        net: Any = xr.Variable(time, np.zeros(len(t)))
-        for given, sign, argument in rates:
-            net = net + sign * self._rate(given, argument, unit)
-        steps = (net.isel({time: slice(1, None)}) + net.isel({time: slice(-1)})) / 2
-        gained = (steps * xr.Variable(time, np.diff(t))).cumsum(time, skipna=False)
-        return gained.pad({time: (1, 0)}, constant_values=0.0)
+        ends = distinct_times(time)
+        for name, field in self.points.fields.items():
+            if time_method(field, name, time) in ("mean", "sum"):
+                self.remarks.append(f"{name}: a time mean or sum, taken as its value at {time.dim}")
+        rates = [self._rate(given, argument, time) for given, _, argument in self.rates]
+        gained: Any = xr.Variable(time.dim, np.zeros(len(ends)))
+        if len(ends) == 1:
+            return gained
+        courses = [rate.course(time, ends) for rate in rates]
+        flows = [
+            Flow(rate, course, time, ends, self.points, self.law, self.member)
+            for rate, course in zip(rates, courses, strict=True)
+        ]
+        (found,) = compute([flow.lazy() for flow in flows])
+        for flow, values, (_, sign, _) in zip(flows, found, self.rates, strict=True):
+            gained = gained + sign * flow.gained(values)
+        changes = [flow.remark(values) for flow, values in zip(flows, found, strict=True)]
+        self.remarks += dict.fromkeys(each for each in changes if each)
+        return gained
 
-    def _rate(self, given: Given, argument: str, time: str | None) -> xr.Variable:
-        """One rate, summed over the cells if it is a density."""
-        rate = array(self.dataset, given, argument, self.points.first)
-        gain = _units.product(rate.attrs.get("units"), time)
-        name = f"{argument} {rate.name}" if rate.name else argument
-        if not any(dim in self.law.dims for dim in rate.dims):
-            total = _units.of_change(self.points.unit)
-            _units.check_same(f"{name} times time", gain, total, self.law.label)
-            return rate.variable.astype(float).compute()
-        field = self.points.first
-        own = _units.of_change(field.attrs.get("units"))
-        _units.check_same(f"{name} times time", gain, own, str(field.name))
-        summed = {dim: field.sizes[dim] for dim in self.law.dims if dim in field.dims}
-        cells = self.points.cells
-        density = rate.variable.set_dims({**cells.sizes, **summed, **rate.sizes})
-        return self._sum(density, cells)[0]
+    def _rate(self, given: Given, argument: str, time: Time) -> Rate:
+        """A rate, its axes and units compared with those of the field."""
+        first = self.points.first
+        found = find(self.dataset, given, argument) if isinstance(given, str) else given
+        if not isinstance(found, xr.DataArray):
+            found = array(self.dataset, found, argument, first)
+        found = self._by_region(decoded(found), argument)
+        rate = rate_of(self.dataset, found, argument, time, first)
+        on_grid = any(dim in self.law.dims for dim in found.dims)
+        apart = [] if self.law.regions is None or on_grid else [REGION]
+        apart += [rate.dim] if rate.dim and rate.times is not time.coordinate else []
+        one = {dim: 0 for dim in apart if dim in found.dims}
+        array(self.dataset, found.isel(one, drop=True), argument, first)
+        self._check_unit(rate, "1" if rate.method == "sum" else time.unit, on_grid)
+        self.remarks += [rate.remark] if rate.remark else []
+        return rate
+
+    def _check_unit(self, rate: Rate, during: str | None, on_grid: bool) -> None:
+        """A rate times time, and times the cells if it is a density, has the unit of the total."""
+        cells: str | None = "1"
+        expected = self.points.unit
+        if on_grid:
+            cells = self.points.cells.attrs.get("units")
+            if cells is None and next(iter(self.law.factors.values())) == 1.0:
+                cells, expected = "1", self.points.first.attrs.get("units")
+        gain = _units.product(rate.array.attrs.get("units"), during, cells)
+        said = rate.name if rate.method == "sum" else f"{rate.name} times time"
+        _units.check_same(said, gain, _units.of_change(expected), self.law.label)
 
     def _of_rows(self, given: Given, argument: str, known: list[str]) -> xr.Variable:
         """A number, or an array with some of the axes that are known."""
@@ -179,5 +222,5 @@ def _total_and_size(values: Array, rows: BlockRows) -> Array:
     return np.concatenate([total, sizes(rows, missing, values)], 1)
 
 
-def _at_start(variable: xr.Variable, time: str) -> xr.Variable:
-    return variable.isel({time: 0}) if time in variable.dims else variable
+def _at(variable: xr.Variable, dim: str, entry: int) -> xr.Variable:
+    return variable.isel({dim: entry}) if dim in variable.dims else variable

@@ -70,3 +70,11 @@ def _unit(text: str | None) -> Any:
     except ValueError:
         return None
     return None if unit.is_unknown() or unit.is_no_unit() or unit.is_time_reference() else unit
+
+
+def seconds(unit: str | None) -> float | None:
+    """Seconds in a unit of time; None for any other."""
+    known = _unit(unit or None)
+    if known is None or not known.is_convertible("s"):
+        return None
+    return float(known.convert(1.0, "s"))

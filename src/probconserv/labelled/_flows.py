@@ -1,0 +1,165 @@
+"""Rates on their way into the totals of a law: where the field counts, summed and integrated."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NoReturn
+
+import numpy as np
+import xarray as xr
+
+from .._errors import InputError
+from ._blocks import Array, BlockRows, quiet
+from ._graph import NamedPart, NamedRows
+from ._law import Law
+from ._rates import Course, Rate
+from ._time import Time, shown
+from ._weights import REGION, Points
+
+MEMBER = "members of a rate"  # an axis that no dataset has
+
+
+@dataclass(frozen=True, eq=False)
+class Flow:
+    """A rate, its course in time and the points of a law."""
+
+    rate: Rate
+    course: Course
+    time: Time
+    ends: Array  # the times of the field
+    points: Points
+    law: Law
+    member: str | None
+
+    def lazy(self) -> Any:
+        """What is to be computed: (*index, sums) of a density, else the rate itself."""
+        if not self._on_grid:
+            return self._entries.data
+        arrays = [self._near(self.points.first.variable), self._entries]
+        size = (self._members + 1) * self._rows.count + 1
+        return self._rows.summed(_where_there, arrays, size)
+
+    def gained(self, found: Array) -> xr.Variable:
+        """The integral up to each time of the field, from what was computed."""
+        if not self._on_grid:
+            flow = xr.Variable(self._entries.dims, np.asarray(found, float))
+            if (bad := np.argwhere(~np.isfinite(flow.values))).size:
+                self._refuse(dict(zip(flow.dims, bad[0], strict=True)))
+            return self.course.gained(flow, self.time.dim)
+        index, count = self._rows.index, self._rows.count
+        if (bad := np.argwhere(found[..., -1] > 0)).size:
+            self._refuse_on_grid(dict(zip(index, bad[0], strict=True)))
+        shape = (*found.shape[:-1], self._members, count)
+        own = self.member if self.member in self.rate.array.dims else MEMBER
+        totals = found[..., : self._members * count].reshape(shape)
+        flow = xr.Variable((*index, own, REGION), totals)
+        flow = flow.isel({MEMBER: 0}, missing_dims="ignore")
+        flow = flow.isel({REGION: 0}) if self.points.regions is None else flow
+        return self.course.gained(flow, self.time.dim)
+
+    def remark(self, found: Array) -> str | None:
+        """That the points of the field change, where they do."""
+        if not self._on_grid:
+            return None
+        axis = self._rows.index.index(self.time.dim)
+        size = found[..., -1 - self._rows.count : -1]
+        if np.ptp(size, axis=axis).max() <= 1e-9 * size.max():
+            return None
+        return "its points change in time; rates count where it is at the nearer time"
+
+    @property
+    def _on_grid(self) -> bool:
+        return any(dim in self.law.dims for dim in self.rate.array.dims)
+
+    @property
+    def _members(self) -> int:
+        return int(self.rate.array.sizes.get(self.member, 1))
+
+    @cached_property
+    def _entries(self) -> xr.Variable:
+        """The entries of the rate that count, along the time of the field."""
+        variable, dim = self.rate.array.variable, self.time.dim
+        if self.rate.dim is None:
+            if self._on_grid:
+                return variable
+            return variable.set_dims({dim: len(self.ends), **variable.sizes})
+        taken = _taken(variable, self.rate.dim, self.course.entries)
+        return xr.Variable([dim if d == self.rate.dim else d for d in taken.dims], taken.data)
+
+    def _near(self, variable: xr.Variable) -> xr.Variable:
+        """The field or its cells at the entries of the rate: the times that are nearer."""
+        if self.time.dim not in variable.dims:
+            return variable
+        return _taken(variable, self.time.dim, self._nearest)
+
+    @cached_property
+    def _nearest(self) -> Array:
+        times = self.rate.times
+        if times is None or np.array_equal(self.time.seconds(times), self.ends):
+            return self.course.entries
+        off = np.abs(self.course.moments[:, None] - self.ends)
+        return off.argmin(1)
+
+    @cached_property
+    def _rows(self) -> NamedRows:
+        """Sums over the cells where the law counts points."""
+        points, (first, *_) = self.points, self.points.weights.values()
+        cells = points.cells
+        if not isinstance(next(iter(self.law.factors.values())), int | float):
+            cells = cells * (first != 0)
+        count = 1 if points.regions is None else points.rows[REGION]
+        part = NamedPart(self._near(cells), points.regions, 0, count)
+        dims = points.first.dims
+        index = tuple(dim for dim in points.rows if dim in dims)
+        rest = tuple(str(dim) for dim in dims if dim not in index and dim != self.member)
+        member = self.member if self.member in dims else None
+        return NamedRows((part,), count, True, index, rest, member)
+
+    def _refuse_on_grid(self, at: dict[str, Any]) -> NoReturn:
+        """An error that names one of the missing rates of a row."""
+
+        def here(variable: xr.Variable) -> xr.Variable:
+            return variable.isel({dim: i for dim, i in at.items() if dim in variable.dims})
+
+        there = here(self._near(self.points.first.variable)).notnull()
+        if self.member in there.dims:
+            there = there.all(self.member)
+        rate = here(self._entries)
+        wrong = there & (here(self._rows.parts[0].weights) != 0) & ~np.isfinite(rate)
+        place = np.argwhere(wrong.values)[0]
+        self._refuse(at | dict(zip(wrong.dims, place, strict=True)))
+
+    def _refuse(self, at: dict[Any, Any]) -> NoReturn:
+        said = []
+        for dim, number in at.items():
+            times = self.rate.times if dim == self.time.dim else self.points.first.coords.get(dim)
+            if dim == self.time.dim and times is not None:
+                number = self.course.entries[number]
+            if dim in self.rate.array.dims or dim != self.time.dim:
+                where = f"number {number}" if times is None else shown(times.values[number])
+                said.append(f"{dim} {where}")
+        raise InputError(
+            f"`{self.rate.name}` is missing or infinite{' at ' * bool(said)}{', '.join(said)}, "
+            f"where {self.points.first.name} counts. Fill it, or leave the point out with `where`."
+        )
+
+
+def _taken(variable: xr.Variable, dim: str, entries: Array) -> xr.Variable:
+    """Some entries, as a slice where that does."""
+    start, stop = int(entries[0]), int(entries[0]) + len(entries)
+    straight = np.array_equal(entries, np.arange(start, stop))
+    return variable.isel({dim: slice(start, stop) if straight else entries})
+
+
+@quiet
+def _where_there(field: Array, rate: Array, rows: BlockRows) -> Array:
+    """Sums of a rate where the field is there, sizes of these points, number of missing rates."""
+    there: Array = ~np.isnan(field) if field.ndim == 2 else ~np.isnan(field).any(0)
+    if rows.left_out is not None:
+        there = there & ~rows.left_out
+    fine = np.isfinite(rate)
+    total = rows.apply(np.where(there & fine, rate, 0.0))
+    if total.ndim == 3:  # members
+        total = np.moveaxis(total, 0, 1).reshape(len(there), -1)
+    sizes = rows.sizes.apply(there.astype(float))
+    missing: Array = there & ~(fine if fine.ndim == 2 else fine.all(0))
+    return np.concatenate([total, sizes, missing.sum(-1, keepdims=True)], 1)

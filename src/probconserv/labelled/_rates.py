@@ -1,0 +1,240 @@
+"""Rates in time: what comes in between the times of a field, by the `cell_methods` of each rate."""
+
+import re
+from dataclasses import dataclass, replace
+
+import numpy as np
+import xarray as xr
+
+from .._errors import InputError
+from . import _sphere as sphere
+from ._coordinates import setting
+from ._time import Array, Time, tells_time, times_along
+
+METHODS = re.compile(r"((?:[\w.-]+:\s*)+)(\w+)((?:\s+(?:where|within|over)\s+\w+)*)")
+SLACK = 1e-6  # of the shortest cell: bounds that miss each other by less meet
+
+
+@dataclass(frozen=True, eq=False)
+class Course:
+    """What a rate has in each piece of time: a mixture of two of its entries, times a length."""
+
+    entries: Array  # of the rate that count, in the order of time
+    moments: Array  # when they are, on the clock of the field
+    before: Array  # (pieces) number of an entry
+    after: Array  # (pieces)
+    share: Array  # (pieces) of the later of the two
+    lengths: Array  # (pieces)
+    passed: Array  # (times of the field) number of pieces that are over by then
+
+    def gained(self, rate: xr.Variable, dim: str) -> xr.Variable:
+        """The integral of a rate, whose entries along `dim` are ours, up to each time."""
+        values = rate.transpose(dim, ...).values
+        shape = (-1, *[1] * (values.ndim - 1))
+        share, lengths = self.share.reshape(shape), self.lengths.reshape(shape)
+        pieces = lengths * ((1 - share) * values[self.before] + share * values[self.after])
+        whole = np.concatenate([np.zeros((1, *values.shape[1:])), np.cumsum(pieces, axis=0)])
+        dims = (dim, *(d for d in rate.dims if d != dim))
+        return xr.Variable(dims, whole[self.passed])
+
+
+@dataclass(frozen=True, eq=False)
+class Rate:
+    """A rate and its times."""
+
+    name: str  # in messages
+    array: xr.DataArray
+    dim: str | None  # its time; None if it is constant
+    times: xr.DataArray | None
+    method: str | None  # point, mean or sum; None if nothing says
+    bounds: xr.DataArray | None
+    remark: str  # on how it is integrated; empty where there is nothing to say
+
+    def course(self, time: Time, ends: Array) -> Course:
+        """Its course between the times of the field, two or more."""
+        if self.times is None:
+            return _by_cells(self.name, time, _half_way(ends), ends)
+        times = time.seconds(self.times)
+        if self.method in (None, "point"):
+            return _by_points(self.name, time, times, ends)
+        if self.bounds is not None:
+            cells = np.sort(time.seconds(self.bounds, self.times), axis=-1)
+        else:
+            cells = _half_way(times) if self.method == "mean" else _since_previous(times)
+        course = _by_cells(self.name, time, cells, ends)
+        if self.method == "mean":
+            return course
+        widths = (cells[:, 1] - cells[:, 0])[course.entries][course.before]
+        return replace(course, lengths=course.lengths / widths)
+
+
+def distinct_times(time: Time) -> Array:
+    """The times of the field on its clock, in the order of the file."""
+    if time.coordinate is None:
+        raise InputError(f"`inflow` and `outflow` need the times: {time.dim!r} has no coordinate.")
+    ends = time.seconds(time.coordinate)
+    if (same := np.flatnonzero(np.diff(np.sort(ends)) == 0)).size:
+        raise InputError(
+            f"`inflow` and `outflow` need times that differ; {time.dim!r} has "
+            f"{time.at(np.sort(ends)[same[0]])} twice. Drop one."
+        )
+    return ends
+
+
+def rate_of(
+    dataset: xr.Dataset, array: xr.DataArray, argument: str, time: Time, field: xr.DataArray
+) -> Rate:
+    """A rate with what its attributes say about time."""
+    name = f"{argument} {array.name}" if array.name else argument
+    dim = _own_time(array, time, field)
+    if dim is None:
+        if time_method(array, name, time) == "sum":
+            raise InputError(
+                f"`{name}` is an amount (time: sum) without times. Give it {time.dim!r}, or a rate."
+            )
+        return Rate(name, array, None, None, None, None, "")
+    if not array.sizes[dim]:
+        raise InputError(f"`{name}` is empty: it has no entries along {dim!r}.")
+    times = times_along(array, dim)
+    times = time.coordinate if times is None else times
+    assert times is not None
+    method = time_method(array, name, time, dim, str(times.attrs.get("standard_name", dim)))
+    bounds, lacking = None, "no bounds"
+    if method in ("mean", "sum"):
+        bounds, lacking = _bounds(dataset, array, times, name)
+    said = {
+        None: "no cell_methods; taken as point values, linear between times",
+        "point": "point values, linear between times",
+        "mean": f"means, taken over cells half way between times ({lacking})",
+        "sum": f"amounts, taken since the time before ({lacking})",
+    }[method]
+    if bounds is not None:
+        said = f"{'means' if method == 'mean' else 'amounts'} within the bounds {bounds.name}"
+    return Rate(name, array, dim, times, method, bounds, f"{name}: {said}")
+
+
+def _own_time(array: xr.DataArray, time: Time, field: xr.DataArray) -> str | None:
+    """Its time: that of the field, or another that the field does not have."""
+    if time.dim in array.dims:
+        return time.dim
+    others = [str(dim) for dim in array.dims if dim not in field.dims]
+    return next((d for d in others if d in array.coords and tells_time(array[d])), None)
+
+
+def time_method(array: xr.DataArray, name: str, time: Time, *more: str) -> str | None:
+    """What `cell_methods` says about time: point, mean or sum; None for nothing."""
+    text = re.sub(r"\([^)]*\)", " ", setting(array, "cell_methods"))
+    names = {"time", time.dim, *more}
+    found = [m for m in METHODS.findall(text) if names & set(re.findall(r"[\w.-]+", m[0]))]
+    if not found:
+        return None
+    *others, (_, method, qualifier) = found
+    if others or qualifier.strip():
+        raise InputError(
+            f"`{name}` is a climatology ({text.strip()!r}), which does not follow the times of the "
+            "field. Give a rate for each time."
+        )
+    if method not in ("point", "mean", "sum"):
+        raise InputError(
+            f"`{name}` has cell_methods 'time: {method}'; over time only point values, means and "
+            "sums add up. Give such a rate, or correct its `cell_methods`."
+        )
+    return str(method)
+
+
+def _bounds(
+    dataset: xr.Dataset, array: xr.DataArray, times: xr.DataArray, name: str
+) -> tuple[xr.DataArray | None, str]:
+    """The bounds of its times (n, 2); else None and why."""
+    if setting(times, "climatology"):
+        raise InputError(
+            f"`{name}`: the times {times.name!r} are those of a climatology, which does not follow "
+            "the times of the field. Give a rate for each time."
+        )
+    label = setting(times, "bounds")
+    within = array.coords if label in array.coords else dataset
+    if not label or label not in within:
+        return None, f"its bounds {label} are not there" if label else "no bounds"
+    found = xr.DataArray(within[label].variable, name=label).transpose(
+        *times.dims, ..., missing_dims="ignore"
+    )
+    if found.shape != (times.size, 2):
+        raise InputError(
+            f"`{name}`: the bounds {label!r} of {times.name!r} must hold two times for each of its "
+            f"entries, got {dict(found.sizes)}."
+        )
+    return found, ""
+
+
+def _half_way(times: Array) -> Array:  # (n) -> (n, 2)
+    order = np.argsort(times)
+    cells = np.empty((len(times), 2))
+    cells[order] = sphere.half_way(times[order]) if len(times) > 1 else times[:, None]
+    return cells
+
+
+def _since_previous(times: Array) -> Array:  # (n) -> (n, 2)
+    order = np.argsort(times)
+    cells = np.stack([times, times], axis=-1)
+    cells[order[1:], 0] = times[order[:-1]]
+    return cells
+
+
+def _by_points(name: str, time: Time, times: Array, ends: Array) -> Course:
+    """Linear between times."""
+    order = np.argsort(times)
+    x, start, stop = times[order], ends.min(), ends.max()
+    if not (np.diff(x) > 0).all():
+        raise InputError(f"`{name}` has two entries for the same time. Drop one.")
+    _covers(name, time, (x[0], x[-1]), (start, stop))
+    used = slice(np.searchsorted(x, start, "right") - 1, np.searchsorted(x, stop) + 1)
+    x, entries = x[used], order[used]
+    moments = np.unique(np.concatenate([x.clip(start, stop), ends]))
+    middle = (moments[1:] + moments[:-1]) / 2
+    before = np.searchsorted(x, middle, "right") - 1
+    share = (middle - x[before]) / (x[before + 1] - x[before])
+    passed = np.searchsorted(moments, ends)
+    return Course(entries, x, before, before + 1, share, np.diff(moments), passed)
+
+
+def _by_cells(name: str, time: Time, cells: Array, ends: Array) -> Course:
+    """Constant within cells, which must fill the time between the first and the last end."""
+    start, stop = ends.min(), ends.max()
+    widths = cells[:, 1] - cells[:, 0]
+    slack = SLACK * widths[widths > 0].min(initial=stop - start)
+    entries = np.flatnonzero(
+        (widths > 0) & (cells[:, 1] > start + slack) & (cells[:, 0] < stop - slack)
+    )
+    entries = entries[np.argsort(cells[entries, 0], kind="stable")]
+    x, y = cells[entries].T
+    for end, begin in zip(y[:-1], x[1:], strict=True):
+        if begin < end - slack:
+            raise InputError(
+                f"`{name}`: its time bounds overlap from {time.at(begin)} to {time.at(end)}. Take "
+                "differences, so that each time is in one of them."
+            )
+        if begin > end + slack:
+            _refuse_gap(name, time, end, begin)
+    _covers(name, time, (x[0], y[-1]) if len(x) else (stop, stop), (start, stop), slack)
+    moments = np.unique(np.concatenate([[start], x[1:], ends]))
+    cell = np.searchsorted(x, (moments[1:] + moments[:-1]) / 2, "right") - 1
+    passed = np.searchsorted(moments, ends)
+    share = np.zeros(len(cell))
+    middle = (x + y) / 2
+    return Course(entries, middle, cell.clip(0), cell.clip(0), share, np.diff(moments), passed)
+
+
+def _covers(
+    name: str, time: Time, has: tuple[float, float], needs: tuple[float, float], slack: float = 0.0
+) -> None:
+    if has[0] > needs[0] + slack:
+        _refuse_gap(name, time, needs[0], has[0])
+    if has[1] < needs[1] - slack:
+        _refuse_gap(name, time, has[1], needs[1])
+
+
+def _refuse_gap(name: str, time: Time, start: float, stop: float) -> None:
+    raise InputError(
+        f"`{name}` says nothing about the time from {time.at(start)} to {time.at(stop)}, between "
+        f"times of the field. Give it for all of that time."
+    )
