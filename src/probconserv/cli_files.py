@@ -28,7 +28,7 @@ class Laws:
     over: Names = None
     """Dimensions to sum over, such as lat lon."""
     total: str = "initial"
-    """What the sum is: a number, a variable, or initial: what the field has at its first time."""
+    """What the sum is: a number, a variable, or initial: what the field has at its earliest time."""
     inflow: Names = None
     """Rates that add to the total, variables; those on the grid are summed with the cell sizes."""
     outflow: Names = None
@@ -42,7 +42,7 @@ class Laws:
     noise: str = "0"
     """Standard deviation of the total, a number or a variable; 0 is exact."""
     time: str | None = None
-    """The dimension of time, if its name or coordinate does not tell."""
+    """The dimension of time, if attributes, units or names do not tell."""
     laws: Path | None = None
     """A TOML file instead of all these, with a table [[law]] for each law: variables, over, ..."""
 

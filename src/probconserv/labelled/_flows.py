@@ -1,5 +1,6 @@
 """Rates on their way into the totals of a law: where the field counts, summed and integrated."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NoReturn
@@ -56,15 +57,17 @@ class Flow:
         flow = flow.isel({REGION: 0}) if self.points.regions is None else flow
         return self.course.gained(flow, self.time.dim)
 
-    def remark(self, found: Array) -> str | None:
-        """That the points of the field change, where they do."""
+    def remarks(self, found: Array) -> Iterator[str]:
+        """Where a density counts, if that is not plain."""
         if not self._on_grid:
-            return None
+            return
+        first, *others = self.points.fields
+        if others:
+            yield f"rates on the grid count where {first} does"
         axis = self._rows.index.index(self.time.dim)
         size = found[..., -1 - self._rows.count : -1]
-        if np.ptp(size, axis=axis).max() <= 1e-9 * size.max():
-            return None
-        return "its points change in time; rates count where it is at the nearer time"
+        if np.ptp(size, axis=axis).max() > 1e-9 * size.max():
+            yield f"points of {first} change in time; rates count where it is at the nearer time"
 
     @property
     def _on_grid(self) -> bool:
@@ -96,8 +99,9 @@ class Flow:
         times = self.rate.times
         if times is None or np.array_equal(self.time.seconds(times), self.ends):
             return self.course.entries
-        off = np.abs(self.course.moments[:, None] - self.ends)
-        return off.argmin(1)
+        order = np.argsort(self.ends)
+        half_way = (self.ends[order][1:] + self.ends[order][:-1]) / 2
+        return order[np.searchsorted(half_way, self.course.moments)]
 
     @cached_property
     def _rows(self) -> NamedRows:
@@ -131,12 +135,14 @@ class Flow:
     def _refuse(self, at: dict[Any, Any]) -> NoReturn:
         said = []
         for dim, number in at.items():
-            times = self.rate.times if dim == self.time.dim else self.points.first.coords.get(dim)
-            if dim == self.time.dim and times is not None:
-                number = self.course.entries[number]
-            if dim in self.rate.array.dims or dim != self.time.dim:
-                where = f"number {number}" if times is None else shown(times.values[number])
-                said.append(f"{dim} {where}")
+            if dim == self.time.dim and self.rate.times is not None:
+                said.append(f"{dim} {shown(self.rate.times.values[self.course.entries[number]])}")
+            elif dim != self.time.dim:
+                coords = self.points.coords if dim == REGION else self.points.first.coords
+                known = dim in coords
+                said.append(
+                    f"{dim} {shown(coords[dim].values[number]) if known else f'number {number}'}"
+                )
         raise InputError(
             f"`{self.rate.name}` is missing or infinite{' at ' * bool(said)}{', '.join(said)}, "
             f"where {self.points.first.name} counts. Fill it, or leave the point out with `where`."
@@ -153,7 +159,8 @@ def _taken(variable: xr.Variable, dim: str, entries: Array) -> xr.Variable:
 @quiet
 def _where_there(field: Array, rate: Array, rows: BlockRows) -> Array:
     """Sums of a rate where the field is there, sizes of these points, number of missing rates."""
-    there: Array = ~np.isnan(field) if field.ndim == 2 else ~np.isnan(field).any(0)
+    gaps = np.isnan(field)
+    there = ~(gaps if gaps.ndim == 2 else np.asarray(gaps.any(0)))  # in all members
     if rows.left_out is not None:
         there = there & ~rows.left_out
     fine = np.isfinite(rate)
@@ -161,5 +168,5 @@ def _where_there(field: Array, rate: Array, rows: BlockRows) -> Array:
     if total.ndim == 3:  # members
         total = np.moveaxis(total, 0, 1).reshape(len(there), -1)
     sizes = rows.sizes.apply(there.astype(float))
-    missing: Array = there & ~(fine if fine.ndim == 2 else fine.all(0))
+    missing = there & ~(fine if fine.ndim == 2 else np.asarray(fine.all(0)))
     return np.concatenate([total, sizes, missing.sum(-1, keepdims=True)], 1)

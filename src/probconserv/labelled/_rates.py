@@ -54,7 +54,7 @@ class Rate:
         """Its course between the times of the field, two or more."""
         if self.times is None:
             return _by_cells(self.name, time, _half_way(ends), ends)
-        times = time.seconds(self.times)
+        times = _snapped(time.seconds(self.times), ends)
         if self.method in (None, "point"):
             return _by_points(self.name, time, times, ends)
         if self.bounds is not None:
@@ -88,7 +88,7 @@ def rate_of(
     name = f"{argument} {array.name}" if array.name else argument
     dim = _own_time(array, time, field)
     if dim is None:
-        if time_method(array, name, time) == "sum":
+        if _method(array, name, time.dim) == "sum":
             raise InputError(
                 f"`{name}` is an amount (time: sum) without times. Give it {time.dim!r}, or a rate."
             )
@@ -98,10 +98,10 @@ def rate_of(
     times = times_along(array, dim)
     times = time.coordinate if times is None else times
     assert times is not None
-    method = time_method(array, name, time, dim, str(times.attrs.get("standard_name", dim)))
+    method = _method(array, name, dim, str(times.attrs.get("standard_name", dim)))
     bounds, lacking = None, "no bounds"
     if method in ("mean", "sum"):
-        bounds, lacking = _bounds(dataset, array, times, name)
+        bounds, lacking = _bounds(dataset, times, name)
     said = {
         None: "no cell_methods; taken as point values, linear between times",
         "point": "point values, linear between times",
@@ -121,30 +121,40 @@ def _own_time(array: xr.DataArray, time: Time, field: xr.DataArray) -> str | Non
     return next((d for d in others if d in array.coords and tells_time(array[d])), None)
 
 
-def time_method(array: xr.DataArray, name: str, time: Time, *more: str) -> str | None:
-    """What `cell_methods` says about time: point, mean or sum; None for nothing."""
+def time_methods(array: xr.DataArray, *dims: str) -> list[tuple[str, str]]:
+    """The methods of `cell_methods` that are about time, and within or over what."""
     text = re.sub(r"\([^)]*\)", " ", setting(array, "cell_methods"))
-    names = {"time", time.dim, *more}
-    found = [m for m in METHODS.findall(text) if names & set(re.findall(r"[\w.-]+", m[0]))]
+    found = METHODS.findall(text)
+    own = [m for m in found if {"time", *dims} & set(re.findall(r"[\w.-]+", m[0]))]
+    return [(method, qualifier.strip()) for _, method, qualifier in own]
+
+
+def _method(array: xr.DataArray, name: str, *dims: str) -> str | None:
+    """What a rate is in time: point, mean or sum; None if nothing says."""
+    found = time_methods(array, *dims)
+    step = array.attrs.get("GRIB_stepType", "instant")
+    if not found and step != "instant":
+        raise InputError(
+            f"`{name}` has GRIB_stepType {step!r}, which does not say since when. Take differences "
+            "and give it `cell_methods`, 'time: sum' for amounts since the time before."
+        )
     if not found:
         return None
-    *others, (_, method, qualifier) = found
-    if others or qualifier.strip():
+    *others, (method, qualifier) = found
+    if others or qualifier:
         raise InputError(
-            f"`{name}` is a climatology ({text.strip()!r}), which does not follow the times of the "
-            "field. Give a rate for each time."
+            f"`{name}` is a climatology ({setting(array, 'cell_methods')}), which does not follow "
+            "the times of the field. Give a rate for each time."
         )
     if method not in ("point", "mean", "sum"):
         raise InputError(
             f"`{name}` has cell_methods 'time: {method}'; over time only point values, means and "
             "sums add up. Give such a rate, or correct its `cell_methods`."
         )
-    return str(method)
+    return method
 
 
-def _bounds(
-    dataset: xr.Dataset, array: xr.DataArray, times: xr.DataArray, name: str
-) -> tuple[xr.DataArray | None, str]:
+def _bounds(dataset: xr.Dataset, times: xr.DataArray, name: str) -> tuple[xr.DataArray | None, str]:
     """The bounds of its times (n, 2); else None and why."""
     if setting(times, "climatology"):
         raise InputError(
@@ -152,18 +162,23 @@ def _bounds(
             "the times of the field. Give a rate for each time."
         )
     label = setting(times, "bounds")
-    within = array.coords if label in array.coords else dataset
-    if not label or label not in within:
+    known = times.name in dataset.variables and dataset[times.name].variable.equals(times.variable)
+    if not label or not known or label not in dataset.variables:
         return None, f"its bounds {label} are not there" if label else "no bounds"
-    found = xr.DataArray(within[label].variable, name=label).transpose(
-        *times.dims, ..., missing_dims="ignore"
-    )
+    found = dataset[label].transpose(*times.dims, ..., missing_dims="ignore")
     if found.shape != (times.size, 2):
         raise InputError(
             f"`{name}`: the bounds {label!r} of {times.name!r} must hold two times for each of its "
             f"entries, got {dict(found.sizes)}."
         )
     return found, ""
+
+
+def _snapped(times: Array, ends: Array) -> Array:
+    """The times of the field, where those of a rate are the same up to rounding."""
+    same = len(times) == len(ends)
+    slack = SLACK * np.diff(np.sort(ends)).min()
+    return ends if same and (np.abs(times - ends) <= slack).all() else times
 
 
 def _half_way(times: Array) -> Array:  # (n) -> (n, 2)

@@ -1,6 +1,7 @@
 """Time: which dimension of a field it is, and how long it is between entries."""
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -74,9 +75,9 @@ class Time:
         if of_cftime(self.coordinate):
             return shown(start + timedelta(seconds=moment))
         if start.dtype.kind == "M":
-            return shown(start + np.timedelta64(round(moment * 1e9), "ns"))
+            return shown(start + np.timedelta64(round(moment * 1e6), "us"))
         if start.dtype.kind == "m":
-            return shown(np.timedelta64(round(moment * 1e9), "ns"))
+            return shown(np.timedelta64(round(moment * 1e6), "us"))
         return shown(moment / _factor(self.coordinate))
 
 
@@ -124,7 +125,9 @@ def _likely(like: xr.DataArray, marks: dict[str, tuple[str, ...]]) -> list[str]:
 
 def _valid(like: xr.DataArray, *dims: str) -> bool:
     """Whether a coordinate has the time of every pair of entries: one of them is no time."""
-    return any(set(dims) <= set(c.dims) and _mark(c) for c in like.coords.values())
+    return any(
+        set(dims) <= set(c.dims) and _mark(c) in (BY_NAME, DATES) for c in like.coords.values()
+    )
 
 
 def _marks(like: xr.DataArray, dim: str) -> Iterator[str]:
@@ -231,8 +234,9 @@ def shown(value: Any) -> str:
         return f"{value / np.timedelta64(1, 'h'):g} h"
     if isinstance(value, float | np.floating):
         return f"{value:g}"
-    short = str(value).removesuffix(".000000000")
-    return short.removesuffix("T00:00:00").removesuffix(" 00:00:00")
+    if isinstance(value, np.datetime64) or hasattr(value, "calendar"):
+        return re.sub(r"([T ]00:00:00)?(\.0+)?$", "", str(value))
+    return str(value)
 
 
 def decoded(data: Labelled) -> Labelled:
@@ -241,19 +245,20 @@ def decoded(data: Labelled) -> Labelled:
     Units that xarray cannot decode are left as they are.
     """
     found: dict[Any, xr.Variable] = {}
+    within: Mapping[Any, xr.Variable] = data.variables if isinstance(data, xr.Dataset) else {}
     for name, coordinate in data.coords.items():
         if coordinate.dtype.kind in "iuf" and " since " in _unit(coordinate):
             both = {name: coordinate.variable}
             bounds = coordinate.attrs.get("bounds") or coordinate.encoding.get("bounds")
-            within = data.variables if isinstance(data, xr.Dataset) else data.coords
             if bounds in within:
-                own = data[bounds].variable
+                own = within[bounds]
                 both[bounds] = xr.Variable(own.dims, own.data, coordinate.attrs | own.attrs)
             found |= _as_dates(both)
-    coords = {name: each for name, each in found.items() if name in data.coords}
-    data = data.assign_coords(coords) if coords else data
-    rest = {name: each for name, each in found.items() if name not in coords}
-    return data.assign(rest) if isinstance(data, xr.Dataset) and rest else data
+    if not found:
+        return data
+    if isinstance(data, xr.DataArray):
+        return data.assign_coords(found)
+    return data.assign(found)
 
 
 def _as_dates(variables: dict[Any, xr.Variable]) -> dict[Any, xr.Variable]:

@@ -14,7 +14,7 @@ from ._flows import Flow
 from ._graph import NamedPart, NamedRows
 from ._law import INITIAL, Law, listed
 from ._lookup import Given, array, check_numbers, find, match, nearest
-from ._rates import Rate, distinct_times, rate_of, time_method
+from ._rates import Rate, distinct_times, rate_of, time_methods
 from ._time import Time, decoded, shown, time_of
 from ._weights import REGION, Points
 
@@ -126,10 +126,18 @@ class Totals:
                 f"`inflow` and `outflow` change the total of the first time, but `total` of "
                 f"{self.law.label} has an entry for each {time.dim!r}."
             )
+        if time.dim not in self.points.rows:
+            raise InputError(
+                f"`inflow` and `outflow` change the total in time, but {self.law.label} is summed "
+                f"over {time.dim!r}, its time. Add them to the total."
+            )
         ends = distinct_times(time)
         for name, field in self.points.fields.items():
-            if time_method(field, name, time) in ("mean", "sum"):
-                self.remarks.append(f"{name}: a time mean or sum, taken as its value at {time.dim}")
+            for method, _ in time_methods(field, time.dim):
+                if method != "point":
+                    self.remarks.append(
+                        f"{name}: a time {method}, taken as its value at {time.dim}"
+                    )
         rates = [self._rate(given, argument, time) for given, _, argument in self.rates]
         gained: Any = xr.Variable(time.dim, np.zeros(len(ends)))
         if len(ends) == 1:
@@ -142,8 +150,8 @@ class Totals:
         (found,) = compute([flow.lazy() for flow in flows])
         for flow, values, (_, sign, _) in zip(flows, found, self.rates, strict=True):
             gained = gained + sign * flow.gained(values)
-        changes = [flow.remark(values) for flow, values in zip(flows, found, strict=True)]
-        self.remarks += dict.fromkeys(each for each in changes if each)
+        where = [r for flow, v in zip(flows, found, strict=True) for r in flow.remarks(v)]
+        self.remarks += dict.fromkeys(where)
         return gained
 
     def _rate(self, given: Given, argument: str, time: Time) -> Rate:
