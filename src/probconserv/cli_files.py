@@ -28,7 +28,7 @@ class Laws:
     over: Names = None
     """Dimensions to sum over, such as lat lon."""
     total: str = "initial"
-    """What the sum is: a number, a variable, or initial: what the field has at its earliest time."""
+    """What the sum is: a number, a variable, or initial: what the field has at first in time."""
     inflow: Names = None
     """Rates that add to the total, variables; those on the grid are summed with the cell sizes."""
     outflow: Names = None

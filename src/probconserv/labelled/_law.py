@@ -23,11 +23,11 @@ class Law:
     member and each run of a forecast what it has itself). inflow, outflow: rates that add to and
     take from the total, names or DataArrays; point values are linear between times, `cell_methods`
     may say means or sums within time bounds; per second, or per unit of times without a unit; those
-    with dimensions in `over` are densities and summed where the field counts. measure: cell areas or
-    volumes; found by bounds, cell_measures or coordinates if not given. where: which points count,
-    the others stay as they are; regions: a number for each point, whose regions have a total each.
-    noise: standard deviation of the total, 0 is exact. time: the dimension, if attributes, units
-    or names do not tell. name: for the report.
+    with dimensions in `over` are densities and summed where the field counts. measure: cell areas
+    or volumes; found by bounds, cell_measures or coordinates if not given. where: which points
+    count, the others stay as they are; regions: a number for each point, whose regions have a total
+    each. noise: standard deviation of the total, 0 is exact. time: the dimension, if attributes,
+    units or names do not tell. name: for the report.
     """
 
     variables: str | Mapping[str, Given]
