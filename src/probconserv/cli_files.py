@@ -29,6 +29,8 @@ class Laws:
     """Dimensions to sum over, such as lat lon."""
     total: str = "initial"
     """What the sum is: a number, a variable, or initial: what the field has at first in time."""
+    average: str | None = None
+    """Instead of --total the mean over the cells: a number, a variable, or initial."""
     inflow: Names = None
     """Rates that add to the total, variables; those on the grid are summed with the cell sizes."""
     outflow: Names = None
@@ -43,11 +45,13 @@ class Laws:
     """Standard deviation of the total, a number or a variable; 0 is exact."""
     time: str | None = None
     """The dimension of time, if attributes, units or names do not tell."""
+    assume_units: Names = None
+    """Units of variables instead of those in the file: VARIABLE=UNIT ..."""
     laws: Path | None = None
     """A TOML file instead of all these, with a table [[law]] for each law: variables, over, ..."""
 
     def read(self) -> "list[Law]":
-        require("files", "xarray", "dask", "netCDF4", "zarr")
+        require("files", "xarray", "dask", "netCDF4", "zarr", "cf_units")
         from .labelled import Law
 
         if self.laws is not None:
@@ -67,13 +71,15 @@ class Laws:
                 self.regions,
                 _number(self.noise),
                 self.time,
+                average=None if self.average is None else _number(self.average),
+                assume_units=dict(_pair(text, "assume-units") for text in self.assume_units or ()),
             )
         ]
 
     def _check_alone(self) -> None:
         """No option of a law stands beside the file of laws, where it would not count."""
         given = [
-            f"`--{option.name}`"
+            f"`--{option.name.replace('_', '-')}`"
             for option in fields(self)
             if option.name != "laws" and getattr(self, option.name) != option.default
         ]

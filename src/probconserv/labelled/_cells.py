@@ -12,6 +12,7 @@ import xarray as xr
 
 from .. import _checks as check
 from .._errors import InputError
+from . import _units
 from ._coordinates import setting
 from ._lengths import Factor, describe, from_coordinates, split_angles
 from ._time import decoded, tells_time
@@ -61,7 +62,7 @@ def cell_measure(
         factors += from_coordinates(dataset, variable, rest, radius)
     weights = _product(factors, data)
     weights.attrs["description"] = describe(factors, radius) + remark
-    unit = _product_of_units([factor.units for factor in factors])
+    unit = _units.product(*(factor.units for factor in factors))
     if unit is not None:
         weights.attrs["units"] = unit
     return weights
@@ -228,23 +229,3 @@ def _product(factors: list[Factor], data: xr.DataArray) -> xr.DataArray:
     product = math.prod(arrays[1:], start=arrays[0]).transpose(*dims)
     coords = {dim: data.coords[dim].variable for dim in dims if dim in data.coords}
     return xr.DataArray(product.variable, coords, name="cell_measure")
-
-
-def _product_of_units(units: list[str | None]) -> str | None:
-    """The unit of a product, "m2" and "m" as "m3"; None where one is not known."""
-    powers: Counter[str] = Counter()
-    for unit in units:
-        if unit is None:
-            return None
-        powers.update(dict(_parts(unit)))
-    texts = [name if n == 1 else f"{name}{n}" for name, n in powers.items() if n]
-    return " ".join(texts) or "1"
-
-
-def _parts(unit: str) -> list[tuple[str, int]]:
-    """Names and powers of a unit such as "kg m-2"; any other unit is one name in brackets."""
-    words = [] if unit == "1" else re.sub(r"\^|\*\*", "", unit).split()
-    parts = [re.fullmatch(r"([A-Za-z_]+)(-?\d*)", word) for word in words]
-    if all(parts) and "per" not in words:
-        return [(part[1], int(part[2] or 1)) for part in parts if part]
-    return [(f"({unit})", 1)]

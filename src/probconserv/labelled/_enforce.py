@@ -77,6 +77,7 @@ def totals(dataset: xr.Dataset, law: Law) -> xr.DataArray:
     >>> totals(xr.Dataset({"u": ("x", [1.0, 2.0, 4.0])}), Law("u", "x", measure=1.0)).item()
     7.0
     """
-    (budget,) = check(dataset, replace(law, total=0.0, inflow=(), outflow=(), noise=0.0)).budgets
+    plain = replace(law, total=0.0, average=None, inflow=(), outflow=(), noise=0.0)
+    (budget,) = check(dataset, plain).budgets
     named = budget.before.rename("total")
     return named if budget.unit is None else named.assign_attrs(units=budget.unit)

@@ -11,7 +11,6 @@ import xarray as xr
 from .._errors import InputError
 from ._blocks import Array, BlockRows, quiet
 from ._graph import NamedPart, NamedRows
-from ._law import Law
 from ._rates import Course, Rate
 from ._time import Time, shown
 from ._weights import REGION, Points
@@ -28,7 +27,6 @@ class Flow:
     time: Time
     ends: Array  # the times of the field
     points: Points
-    law: Law
     member: str | None
 
     def lazy(self) -> Any:
@@ -71,7 +69,8 @@ class Flow:
 
     @property
     def _on_grid(self) -> bool:
-        return any(dim in self.law.dims for dim in self.rate.array.dims)
+        own = {self.rate.dim, self.member, REGION, *self.points.rows}
+        return any(dim not in own for dim in self.rate.array.dims)
 
     @property
     def _members(self) -> int:
@@ -97,7 +96,7 @@ class Flow:
     @cached_property
     def _nearest(self) -> Array:
         times = self.rate.times
-        if times is None or np.array_equal(self.time.seconds(times), self.ends):
+        if times is None or np.array_equal(self.time.seconds(times, self.rate.name), self.ends):
             return self.course.entries
         order = np.argsort(self.ends)
         half_way = (self.ends[order][1:] + self.ends[order][:-1]) / 2
@@ -106,10 +105,8 @@ class Flow:
     @cached_property
     def _rows(self) -> NamedRows:
         """Sums over the cells where the law counts points."""
-        points, (first, *_) = self.points, self.points.weights.values()
-        cells = points.cells
-        if not isinstance(next(iter(self.law.factors.values())), int | float):
-            cells = cells * (first != 0)
+        points, weights = self.points, next(iter(self.points.weights.values()))
+        cells = points.cells * (weights != 0)
         count = 1 if points.regions is None else points.rows[REGION]
         part = NamedPart(self._near(cells), points.regions, 0, count)
         dims = points.first.dims

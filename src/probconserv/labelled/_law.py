@@ -1,7 +1,7 @@
 """A law of labelled data: which sums of which variables are known."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import xarray as xr
@@ -27,7 +27,10 @@ class Law:
     or volumes; found by bounds, cell_measures or coordinates if not given. where: which points
     count, the others stay as they are; regions: a number for each point, whose regions have a total
     each. noise: standard deviation of the total, 0 is exact. time: the dimension, if attributes,
-    units or names do not tell. name: for the report.
+    units or names do not tell. name: for the report. average: instead of `total` the mean over the
+    cells, the sum divided by the sizes of the cells that are not missing; as `total` it is a
+    number, a name, a DataArray or "initial"; `noise` is then that of the mean. assume_units: units
+    of variables instead of those in the dataset, as in {"T": "kg"}.
     """
 
     variables: str | Mapping[str, Given]
@@ -41,6 +44,8 @@ class Law:
     noise: Given = 0.0
     time: str | None = None
     name: str | None = None
+    average: Given | None = None
+    assume_units: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not isinstance(self.variables, str | Mapping) or not self.variables:
@@ -53,6 +58,22 @@ class Law:
             raise InputError(f"`over` must name the dimensions to sum over; got {self.over!r}.")
         if len(set(self.dims)) < len(self.dims):
             raise InputError(f"`over` names a dimension twice: {', '.join(self.dims)}.")
+        if not isinstance(self.assume_units, Mapping):
+            raise InputError(
+                f"`assume_units` must be units by name as in {{'T': 'kg'}}; got "
+                f"{self.assume_units!r}."
+            )
+        self._check_average()
+
+    def _check_average(self) -> None:
+        if self.average is None:
+            return
+        if not isinstance(self.total, str) or self.total != INITIAL:
+            raise InputError("`average` and `total` are two ways to say what is known: give one.")
+        if len(self.factors) > 1:
+            raise InputError(
+                f"`average` is for one variable, not for {self.label}: give `total` for a sum."
+            )
 
     @property
     def factors(self) -> Mapping[str, Given]:

@@ -1,7 +1,7 @@
 """Laws that share variables, as one system: its rows, and what every point adds to them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -15,6 +15,7 @@ from ._graph import NamedPart, NamedRows
 from ._law import Law
 from ._lookup import array
 from ._totals import Totals
+from ._units import Conversion, assumed, conversion_of_difference
 from ._weights import REGION, Points, points
 
 
@@ -26,6 +27,7 @@ class Ready:
     points: Points
     value: xr.Variable
     noise: xr.Variable
+    sizes: xr.Variable  # of an average: the cell sizes that it was multiplied by; else 1
     inner: tuple[str, ...]  # axes of its rows that are not indices of the system
     first: int
     remarks: tuple[str, ...] = ()  # for the report
@@ -59,6 +61,7 @@ class Plan:
     index: tuple[str, ...]  # axes along which the system falls apart
     sizes: Mapping[str, int]  # of all axes
     member: str | None
+    converted: Mapping[str, Conversion]  # of each `std`, from its unit to that of the mean
 
     def rows(self, name: str) -> NamedRows:
         """G on one variable."""
@@ -106,6 +109,7 @@ class Spread:
 def plans(dataset: xr.Dataset, laws: Sequence[Law], spread: Spread) -> list[Plan]:
     """The systems that the laws make, each as small as can be."""
     named = _checked(laws)
+    dataset = assumed(dataset, named)
     ready = [(law, points(dataset, law, spread.member)) for law in named]
     groups: list[list[int]] = []
     for number, law in enumerate(named):
@@ -135,12 +139,14 @@ def _plan(dataset: xr.Dataset, group: list[tuple[Law, Points]], spread: Spread) 
         inner = tuple(dim for dim in its.rows if dim not in index)
         value, noise = totals.value(), totals.noise()
         remarks = (*its.remarks, *totals.remarks)
-        ready.append(Ready(law, its, value, noise, inner, row, remarks))
+        ready.append(Ready(law, its, value, noise, totals.sizes, inner, row, remarks))
         row += ready[-1].rows
     sizes = {str(d): n for field in fields.values() for d, n in field.sizes.items()}
     names = tuple(each.law.label for each in ready for _ in range(each.rows))
-    kind, arrays = _kind(dataset, fields, names, len(ready) == 1, spread)
-    return Plan(kind, tuple(ready), arrays, index, sizes, spread.member)
+    kind, arrays, converted = _kind(dataset, fields, names, len(ready) == 1, spread)
+    said = (remark for each in converted.values() for remark in each.remarks)
+    ready[0] = replace(ready[0], remarks=(*ready[0].remarks, *said))
+    return Plan(kind, tuple(ready), arrays, index, sizes, spread.member, converted)
 
 
 def _kind(
@@ -149,14 +155,15 @@ def _kind(
     rows: tuple[str, ...],
     single: bool,
     spread: Spread,
-) -> tuple[Kind, dict[str, tuple[xr.Variable, ...]]]:
+) -> tuple[Kind, dict[str, tuple[xr.Variable, ...]], dict[str, Conversion]]:
     rounding = max(float(np.finfo(field.dtype).eps) for field in fields.values())
     if spread.member is None:
+        stds = {name: _std(dataset, field, spread.std) for name, field in fields.items()}
         arrays: dict[str, tuple[xr.Variable, ...]] = {
-            name: (field.variable, _std(dataset, field, spread.std))
-            for name, field in fields.items()
+            name: (field.variable, stds[name][0]) for name, field in fields.items()
         }
-        return MeanAndStd(rows, single, spread.correlation, rounding), arrays
+        converted = {name: conversion for name, (_, conversion) in stds.items()}
+        return MeanAndStd(rows, single, spread.correlation, rounding), arrays, converted
     for name, field in fields.items():
         if spread.member not in field.dims:
             raise InputError(f"`{name}` has no dimension {spread.member!r} for its members.")
@@ -166,10 +173,12 @@ def _kind(
     return (
         Ensemble(rows, single, members, spread.shrinkage, rounding),
         {name: (field.variable,) for name, field in fields.items()},
+        {},
     )
 
 
-def _std(dataset: xr.Dataset, field: xr.DataArray, given: Any) -> xr.Variable:
+def _std(dataset: xr.Dataset, field: xr.DataArray, given: Any) -> tuple[xr.Variable, Conversion]:
+    """The standard deviations in the unit of the field, and how they came there."""
     std = given.get(field.name) if isinstance(given, Mapping) else given
     if std is None:
         raise InputError(
@@ -179,4 +188,9 @@ def _std(dataset: xr.Dataset, field: xr.DataArray, given: Any) -> xr.Variable:
     found = array(dataset, std, "std", field)
     if found.dims and found.dtype.kind != "f":
         raise InputError(f"`std` of `{field.name}` holds {found.dtype}, not floats. Convert it.")
-    return found.variable
+    if not isinstance(std, str | xr.DataArray):
+        return found.variable, Conversion()
+    name = "std" if found.name is None else f"std {found.name}"
+    units = found.attrs.get("units"), field.attrs.get("units")
+    how = conversion_of_difference(name, *units, str(field.name))
+    return found.variable if how.factor == 1 else found.variable * how.factor, how

@@ -49,16 +49,17 @@ class Rate:
     method: str | None  # point, mean or sum; None if nothing says
     bounds: xr.DataArray | None
     remark: str  # on how it is integrated; empty where there is nothing to say
+    factor: float = 1.0  # to the units of the law
 
     def course(self, time: Time, ends: Array) -> Course:
         """Its course between the times of the field, two or more."""
         if self.times is None:
             return _by_cells(self.name, time, _half_way(ends), ends)
-        times = _snapped(time.seconds(self.times), ends)
+        times = _snapped(time.seconds(self.times, self.name), ends)
         if self.method in (None, "point"):
             return _by_points(self.name, time, times, ends)
         if self.bounds is not None:
-            cells = np.sort(time.seconds(self.bounds, self.times), axis=-1)
+            cells = np.sort(time.seconds(self.bounds, self.name, self.times), axis=-1)
         else:
             cells = _half_way(times) if self.method == "mean" else _since_previous(times)
         course = _by_cells(self.name, time, cells, ends)
@@ -72,7 +73,7 @@ def distinct_times(time: Time) -> Array:
     """The times of the field on its clock, in the order of the file."""
     if time.coordinate is None:
         raise InputError(f"`inflow` and `outflow` need the times: {time.dim!r} has no coordinate.")
-    ends = time.seconds(time.coordinate)
+    ends = time.seconds(time.coordinate, "time")
     if (same := np.flatnonzero(np.diff(np.sort(ends)) == 0)).size:
         raise InputError(
             f"`inflow` and `outflow` need times that differ; {time.dim!r} has "
@@ -166,7 +167,7 @@ def _bounds(dataset: xr.Dataset, times: xr.DataArray, name: str) -> tuple[xr.Dat
     if not label or not known or label not in dataset.variables:
         return None, f"its bounds {label} are not there" if label else "no bounds"
     found = dataset[label].transpose(*times.dims, ..., missing_dims="ignore")
-    if found.shape != (times.size, 2):
+    if found.dims[0] != times.dims[0] or found.shape != (times.size, 2):
         raise InputError(
             f"`{name}`: the bounds {label!r} of {times.name!r} must hold two times for each of its "
             f"entries, got {dict(found.sizes)}."

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache, cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,7 +13,6 @@ import xarray as xr
 
 from .._checks import choice
 from .._errors import InputError
-from . import _units
 
 Array = npt.NDArray[Any]
 Labelled = TypeVar("Labelled", xr.Dataset, xr.DataArray)
@@ -35,14 +35,31 @@ class Time:
         return f"{self.dim} ({self.how}){runs}"
 
     @property
-    def earliest(self) -> int:
-        """The entry with the earliest time; the first where nothing tells the times."""
+    def _has_order(self) -> bool:
         times = self.coordinate
-        if times is None or not (times.dtype.kind in "iufmM" or of_cftime(times)):
+        return times is not None and (times.dtype.kind in "iufmM" or of_cftime(times))
+
+    @cached_property
+    def earliest(self) -> int:
+        """The entry with the earliest time; 0 where nothing tells the times."""
+        if self.coordinate is None or not self._has_order:
             return 0
-        if times.isnull().any():
+        if self.coordinate.isnull().any():
             raise InputError(f"{self.dim!r} is time and has entries that are missing. Drop them.")
-        return int(np.argmin(times.values))
+        return int(np.argmin(self.coordinate.values))
+
+    @property
+    def first(self) -> str:
+        """The earliest entry, in words."""
+        if self.coordinate is None or not self._has_order:
+            return "entry 0"
+        unit = _unit(self.coordinate) if self.coordinate.dtype.kind in "iuf" else ""
+        when = f"{shown(self.coordinate.values[self.earliest])} {unit}".strip()
+        return f"the earliest, {when}" + f" (entry {self.earliest})" * bool(self.earliest)
+
+    def at_start(self, variable: xr.Variable) -> xr.Variable:
+        """A variable at the earliest time."""
+        return variable.isel({self.dim: self.earliest}, missing_dims="ignore")
 
     @property
     def unit(self) -> str | None:
@@ -50,7 +67,9 @@ class Time:
         counted = self.coordinate is not None and kind(self.coordinate) == "numbers"
         return None if counted else "s"
 
-    def seconds(self, times: xr.DataArray, unit_of: xr.DataArray | None = None) -> Array:
+    def seconds(
+        self, times: xr.DataArray, argument: str, unit_of: xr.DataArray | None = None
+    ) -> Array:
         """Times in seconds, on the clock of the field; as they are if they have no unit.
 
         unit_of: the coordinate whose bounds these are, which has the unit of both.
@@ -58,14 +77,14 @@ class Time:
         assert self.coordinate is not None
         unit_of = times if unit_of is None else unit_of
         ours, theirs = kind(self.coordinate), kind(unit_of)
-        if theirs != ours:
+        if ours != theirs or is_decoded(times) != is_decoded(unit_of):
             raise InputError(
-                f"`time`: {self.dim!r} holds {ours}, {times.name!r} holds {theirs}. Give both in "
-                "the same way."
+                f"`{argument}`: its {times.name!r} must hold {ours} as {self.dim!r} of the field; "
+                f"got {times.dtype}. Give both in the same way."
             )
         found = seconds(times, self.coordinate.values[0], _factor(unit_of))
         if not np.isfinite(found).all():
-            raise InputError(f"`time`: {times.name!r} has times that are missing. Drop them.")
+            raise InputError(f"`{argument}`: {times.name!r} has times that are missing. Drop them.")
         return found
 
     def at(self, moment: float) -> str:
@@ -153,7 +172,7 @@ def _mark(coordinate: xr.DataArray) -> str | None:
         return BY_AXIS
     if coordinate.dtype.kind == "M" or of_cftime(coordinate) or " since " in _unit(coordinate):
         return DATES
-    if coordinate.dtype.kind == "m" or (not name and _units.seconds(_unit(coordinate))):
+    if coordinate.dtype.kind == "m" or (not name and seconds_in(_unit(coordinate))):
         return DURATIONS
     return None
 
@@ -192,12 +211,26 @@ def kind(times: xr.DataArray) -> str:
     return DURATIONS if times.dtype.kind == "m" or _unit(times) not in ("", "1") else "numbers"
 
 
+@cache
+def seconds_in(unit: str) -> float | None:
+    """Seconds in a unit of time; None for any other."""
+    import cf_units
+
+    try:
+        with cf_units.suppress_errors():
+            known = cf_units.Unit(unit)
+    except ValueError:
+        return None
+    fixed = known.is_convertible("s") and not known.is_time_reference()
+    return float(known.convert(1.0, "s")) if fixed else None
+
+
 def _factor(times: xr.DataArray) -> float:
     """Seconds in the unit of times that are numbers."""
     unit = _unit(times)
     if times.dtype.kind not in "iuf" or unit in ("", "1"):
         return 1.0
-    found = _units.seconds(unit)
+    found = seconds_in(unit)
     if found is None:
         raise InputError(
             f"`inflow` and `outflow` need the time between entries, but the units {unit!r} of "

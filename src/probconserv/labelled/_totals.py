@@ -1,6 +1,8 @@
 """The totals of a law: numbers, variables, or what the field starts with and gains."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from ._graph import NamedPart, NamedRows
 from ._law import INITIAL, Law, listed
 from ._lookup import Given, array, check_numbers, find, match, nearest
 from ._rates import Rate, distinct_times, rate_of, time_methods
-from ._time import Time, decoded, shown, time_of
+from ._time import Time, decoded, time_of
 from ._weights import REGION, Points
 
 
@@ -24,6 +26,7 @@ class Totals:
 
     def __init__(self, dataset: xr.Dataset, law: Law, points: Points, member: str | None) -> None:
         self.dataset, self.law, self.points, self.member = dataset, law, points, member
+        self.argument = "total" if law.average is None else "average"
         self.remarks: list[str] = []  # for the report: what was found, assumed or converted
         self.rates = [(rate, 1.0, "inflow") for rate in listed(law.inflow)]
         self.rates += [(rate, -1.0, "outflow") for rate in listed(law.outflow)]
@@ -31,28 +34,41 @@ class Totals:
     def value(self) -> xr.Variable:
         """b, with some of the axes of the rows, and that of members if each has its own."""
         time = self._time()
-        value = self._start(time)
-        if time is not None and self.rates:
-            value = value + self._gained(time, value)
+        start = self._start(time)
+        gained: Any = self._gained(time, start) if time and self.rates else 0.0
+        value = start * self.sizes + gained
         bad = ~np.isfinite(value.values)
         if bad.any():
             first = zip(value.dims, np.argwhere(bad)[0], strict=True)
             at = ", ".join(f"{dim} number {number}" for dim, number in first)
             raise InputError(
-                f"`total` of {self.law.label} is missing or infinite{f' at {at}' if at else ''}. "
-                "Every row needs a total."
+                f"`{self.argument}` of {self.law.label} is missing or infinite"
+                f"{f' at {at}' if at else ''}. Every row needs one."
             )
         return value
 
     def noise(self) -> xr.Variable:
         """The standard deviation of b."""
-        noise = self._of_rows(self.law.noise, "noise", [*self.points.rows])
+        noise = self._of_rows(self.law.noise, "noise", [*self.points.rows]) * self.sizes
         if not (noise.values >= 0).all() or not np.isfinite(noise.values).all():
             raise InputError(
                 "`noise` is a standard deviation, finite and not negative; 0 asks for an exact "
                 "total."
             )
         return noise
+
+    @cached_property
+    def sizes(self) -> Any:
+        """What an average is multiplied by: the cell sizes of a row that are not missing."""
+        if self.law.average is None:
+            return xr.Variable((), 1.0)
+        return self._cell_sizes(lambda variable: variable)
+
+    def _cell_sizes(self, part: Callable[[xr.Variable], xr.Variable]) -> xr.Variable:
+        field = part(self.points.first.variable)
+        if self.member in field.dims:  # a point that one member lacks is missing in all
+            field = field.isel({self.member: 0}).where(field.notnull().all(self.member))
+        return self._sum(field, part(self.points.cells))[1]
 
     def _time(self) -> Time | None:
         """Which dimension is time, with a remark; None where that is not needed and not clear."""
@@ -63,35 +79,41 @@ class Totals:
             if needed or self.law.time is not None:
                 raise
             return None
-        if needed or time.dim in self.points.rows:
-            self.remarks.append(f"time: {time}")
+        if needed and time.dim not in self.points.rows:
+            what = f"`{self.argument}` is {INITIAL!r}" if self._is_initial else "there are rates"
+            raise InputError(
+                f"{what}, but {self.law.label} is summed over {time.dim!r}, its time. Give it as a "
+                "number or a variable, without `inflow` and `outflow`."
+            )
+        if time.dim in self.points.rows:
+            first = f"; {self.argument} of {time.first}" if self._is_initial else ""
+            self.remarks.append(f"time: {time}{first}")
         return time
 
     @property
     def _is_initial(self) -> bool:
-        return isinstance(self.law.total, str) and self.law.total == INITIAL
+        given = getattr(self.law, self.argument)
+        return isinstance(given, str) and given == INITIAL
 
     def _start(self, time: Time | None) -> xr.Variable:
+        """The total or average that is given, or that of the earliest time."""
+        argument = self.argument
         if time is None or not self._is_initial:
             members = [self.member] if self.member else []
-            return self._of_rows(self.law.total, "total", [*self.points.rows, *members])
-        if time.dim not in self.points.rows:
-            raise InputError(
-                f"`total` is {INITIAL!r}, but {self.law.label} is summed over {time.dim!r}, its "
-                "time. Give the total as a number or a variable."
+            return self._of_rows(
+                getattr(self.law, argument), argument, [*self.points.rows, *members]
             )
-        entry = time.earliest
-        found, size = self._summed(lambda variable: _at(variable, time.dim, entry))
+        found, size = self._summed(time.at_start)
         empty = size == 0
         if empty.values.any() and (empty & (self._summed(lambda v: v)[1] > 0)).values.any():
             raise InputError(
-                f"`total` is {INITIAL!r}, but {self.law.label} has no data at the first "
-                f"{time.dim!r} where it has some later. Give the total as a number or a variable."
+                f"`{argument}` is {INITIAL!r}, but {self.law.label} has no data at the first "
+                f"{time.dim!r} where it has some later. Give it as a number or a variable."
             )
-        when = "" if time.coordinate is None else f", {shown(time.coordinate.values[entry])}"
-        number = f" (entry {entry})" if entry else ""
-        self.remarks[-1] += f"; total of the earliest{when}{number}"
-        return found
+        if self.law.average is None:
+            return found
+        cells = self._cell_sizes(time.at_start)
+        return found / cells.where(cells > 0, 1.0)
 
     def _summed(self, part: Callable[[xr.Variable], xr.Variable]) -> tuple[Any, Any]:
         """The rows of a part of the field, and the cell sizes times |factors| that are in them."""
@@ -126,32 +148,23 @@ class Totals:
                 f"`inflow` and `outflow` change the total of the first time, but `total` of "
                 f"{self.law.label} has an entry for each {time.dim!r}."
             )
-        if time.dim not in self.points.rows:
-            raise InputError(
-                f"`inflow` and `outflow` change the total in time, but {self.law.label} is summed "
-                f"over {time.dim!r}, its time. Add them to the total."
-            )
         ends = distinct_times(time)
         for name, field in self.points.fields.items():
-            for method, _ in time_methods(field, time.dim):
-                if method != "point":
-                    self.remarks.append(
-                        f"{name}: a time {method}, taken as its value at {time.dim}"
-                    )
-        rates = [self._rate(given, argument, time) for given, _, argument in self.rates]
+            methods = {method for method, _ in time_methods(field, time.dim)} - {"point"}
+            self.remarks += [
+                f"{name}: a time {m}, taken as its value at {time.dim}" for m in methods
+            ]
         gained: Any = xr.Variable(time.dim, np.zeros(len(ends)))
+        rates = [(self._rate(given, argument, time), sign) for given, sign, argument in self.rates]
         if len(ends) == 1:
             return gained
-        courses = [rate.course(time, ends) for rate in rates]
         flows = [
-            Flow(rate, course, time, ends, self.points, self.law, self.member)
-            for rate, course in zip(rates, courses, strict=True)
+            Flow(r, r.course(time, ends), time, ends, self.points, self.member) for r, _ in rates
         ]
         (found,) = compute([flow.lazy() for flow in flows])
-        for flow, values, (_, sign, _) in zip(flows, found, self.rates, strict=True):
-            gained = gained + sign * flow.gained(values)
-        where = [r for flow, v in zip(flows, found, strict=True) for r in flow.remarks(v)]
-        self.remarks += dict.fromkeys(where)
+        for flow, (rate, sign), values in zip(flows, rates, found, strict=True):
+            gained = gained + sign * rate.factor * flow.gained(values)
+            self.remarks += [r for r in flow.remarks(values) if r not in self.remarks]
         return gained
 
     def _rate(self, given: Given, argument: str, time: Time) -> Rate:
@@ -167,28 +180,30 @@ class Totals:
         apart += [rate.dim] if rate.dim and rate.times is not time.coordinate else []
         one = {dim: 0 for dim in apart if dim in found.dims}
         array(self.dataset, found.isel(one, drop=True), argument, first)
-        self._check_unit(rate, "1" if rate.method == "sum" else time.unit, on_grid)
+        unit = self.points.mean_unit if on_grid else self.points.unit
+        expected = unit if rate.method == "sum" else _units.per(unit, time.unit)
         self.remarks += [rate.remark] if rate.remark else []
-        return rate
+        return replace(rate, factor=self._factor(argument, found, expected, "the gain"))
 
-    def _check_unit(self, rate: Rate, during: str | None, on_grid: bool) -> None:
-        """A rate times time, and times the cells if it is a density, has the unit of the total."""
-        cells: str | None = "1"
-        expected = self.points.unit
-        if on_grid:
-            cells = self.points.cells.attrs.get("units")
-            if cells is None and next(iter(self.law.factors.values())) == 1.0:
-                cells, expected = "1", self.points.first.attrs.get("units")
-        gain = _units.product(rate.array.attrs.get("units"), during, cells)
-        said = rate.name if rate.method == "sum" else f"{rate.name} times time"
-        _units.check_same(said, gain, _units.of_change(expected), self.law.label)
+    def _factor(
+        self, argument: str, given: xr.DataArray, expected: str | None, what: str = "that"
+    ) -> float:
+        """From the unit of what is given to the one expected."""
+        name = argument if given.name is None else f"{argument} {given.name}"
+        convert = _units.conversion_of_difference
+        if argument in ("total", "average"):
+            convert = _units.conversion
+        found = convert(name, given.attrs.get("units"), expected, f"{what} of {self.law.label}")
+        self.remarks += found.remarks
+        return found.factor
 
     def _of_rows(self, given: Given, argument: str, known: list[str]) -> xr.Variable:
         """A number, or an array with some of the axes that are known."""
         found = find(self.dataset, given, argument) if isinstance(given, str) else given
         if not isinstance(found, xr.DataArray):
             return array(self.dataset, found, argument, self.points.first).variable
-        _units.check_same(argument, found.attrs.get("units"), self.points.unit, self.law.label)
+        unit = self.points.unit if self.law.average is None else self.points.mean_unit
+        factor = self._factor(argument, found, unit)
         found = self._by_region(found, argument)
         for dim in found.dims:
             if dim not in known:
@@ -203,7 +218,7 @@ class Totals:
             extra=[REGION] if self.law.regions is not None else [],
         )
         check_numbers(found, argument)
-        return found.variable.astype(float).compute()  # not read again from an open file
+        return found.variable.astype(float).compute() * factor  # not read again from an open file
 
     def _by_region(self, found: xr.DataArray, argument: str) -> xr.DataArray:
         """With the axis of regions called REGION and in our order."""
@@ -228,7 +243,3 @@ class Totals:
 def _total_and_size(values: Array, rows: BlockRows) -> Array:
     total, values, missing = totals(values, rows)
     return np.concatenate([total, sizes(rows, missing, values)], 1)
-
-
-def _at(variable: xr.Variable, dim: str, entry: int) -> xr.Variable:
-    return variable.isel({dim: entry}) if dim in variable.dims else variable

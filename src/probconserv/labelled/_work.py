@@ -120,11 +120,12 @@ class Work:
     def finished(self, found: Any, report: Report | None = None) -> xr.Dataset:
         """A copy of the dataset with the new values, a line of history and the report."""
         out = self.dataset.copy()
-        for new in found:
+        for plan, new in zip(self.plans, found, strict=True):
             for name, arrays in new.items():
                 out[name] = out.variables[name].copy(data=arrays[0].data)
                 if len(arrays) == 2:
-                    self._put_std(out, name, arrays[1])
+                    factor = plan.converted[name].factor
+                    self._put_std(out, name, arrays[1] if factor == 1 else arrays[1] / factor)
         line = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} probconserv {__version__}: enforced " + (
             "; ".join(f"{law.label} over {', '.join(law.dims)}" for law in self._laws)
         )
