@@ -181,6 +181,32 @@ def test_bounds_must_fill_the_time_between_the_first_and_the_last(bounds, text):
             gain(d)
 
 
+@pytest.mark.parametrize(
+    ("bounds", "text"),
+    [
+        ((("time", "ends"), np.ones((4, 3))), "must hold two times for each"),
+        ((("x", "ends"), np.ones((2, 2))), "must hold two times for each"),
+        ((("time", "ends"), 1.0 * ENDS), "its 'time_bnds' must hold dates as 'time' of the field"),
+        ((("time", "ends"), np.full((4, 2), np.datetime64("NaT", "ns"))), "are missing"),
+    ],
+)
+def test_bounds_are_two_times_for_each_entry(bounds, text):
+    d = made(bounds=None).assign(time_bnds=bounds)
+    d.time.attrs["bounds"], d.e.attrs = "time_bnds", MEAN
+    with pytest.raises(InputError, match=f"`inflow e`: .*{text}"):
+        gain(d)
+
+
+def test_rates_of_another_calendar_are_refused():
+    d = made(bounds=None)
+    other = d.e.convert_calendar("noleap", use_cftime=True)
+    for field, rate in ((d, other), (d.convert_calendar("noleap", use_cftime=True), d.e)):
+        with pytest.raises(InputError, match="`time`: the dates of 'time' are of another calendar"):
+            gain(field, inflow=rate)
+    with pytest.raises(InputError, match="its 'time' must hold dates as 'time' of the field"):
+        gain(d, inflow=d.e.assign_coords(time=HOURS))
+
+
 def test_gaps_outside_the_time_that_is_needed_do_not_matter():
     d = made(bounds=[[-9, -6], [0, 6], [6, 18], [18, 24]])
     d.e.attrs = MEAN

@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 from .._errors import InputError
-from ._blocks import Array, BlockRows, quiet
+from ._blocks import Array, BlockRows, quiet, sizes
 from ._graph import NamedPart, NamedRows
 from ._rates import Course, Rate
 from ._time import Time, shown
@@ -23,11 +23,13 @@ class Flow:
     """A rate, its course in time and the points of a law."""
 
     rate: Rate
-    course: Course
     time: Time
-    ends: Array  # the times of the field
     points: Points
     member: str | None
+
+    @cached_property
+    def course(self) -> Course:
+        return self.rate.course(self.time)
 
     def lazy(self) -> Any:
         """What is to be computed: (*index, sums) of a density, else the rate itself."""
@@ -83,7 +85,7 @@ class Flow:
         if self.rate.dim is None:
             if self._on_grid:
                 return variable
-            return variable.set_dims({dim: len(self.ends), **variable.sizes})
+            return variable.set_dims({dim: len(self.time.ends), **variable.sizes})
         taken = _taken(variable, self.rate.dim, self.course.entries)
         return xr.Variable([dim if d == self.rate.dim else d for d in taken.dims], taken.data)
 
@@ -96,10 +98,12 @@ class Flow:
     @cached_property
     def _nearest(self) -> Array:
         times = self.rate.times
-        if times is None or np.array_equal(self.time.seconds(times, self.rate.name), self.ends):
+        if times is None or np.array_equal(
+            self.time.seconds(times, self.rate.name), self.time.ends
+        ):
             return self.course.entries
-        order = np.argsort(self.ends)
-        half_way = (self.ends[order][1:] + self.ends[order][:-1]) / 2
+        order = np.argsort(self.time.ends)
+        half_way = (self.time.ends[order][1:] + self.time.ends[order][:-1]) / 2
         return order[np.searchsorted(half_way, self.course.moments)]
 
     @cached_property
@@ -130,16 +134,15 @@ class Flow:
         self._refuse(at | dict(zip(wrong.dims, place, strict=True)))
 
     def _refuse(self, at: dict[Any, Any]) -> NoReturn:
-        said = []
-        for dim, number in at.items():
-            if dim == self.time.dim and self.rate.times is not None:
-                said.append(f"{dim} {shown(self.rate.times.values[self.course.entries[number]])}")
-            elif dim != self.time.dim:
-                coords = self.points.coords if dim == REGION else self.points.first.coords
-                known = dim in coords
-                said.append(
-                    f"{dim} {shown(coords[dim].values[number]) if known else f'number {number}'}"
-                )
+        coords = {**self.points.first.coords, **self.points.coords}
+        if self.rate.times is not None:
+            coords[self.time.dim] = self.rate.times[self.course.entries]
+        elif self.time.dim in at:
+            del at[self.time.dim]
+        said = [
+            f"{dim} {shown(coords[dim].values[i]) if dim in coords else f'number {i}'}"
+            for dim, i in at.items()
+        ]
         raise InputError(
             f"`{self.rate.name}` is missing or infinite{' at ' * bool(said)}{', '.join(said)}, "
             f"where {self.points.first.name} counts. Fill it, or leave the point out with `where`."
@@ -156,14 +159,15 @@ def _taken(variable: xr.Variable, dim: str, entries: Array) -> xr.Variable:
 @quiet
 def _where_there(field: Array, rate: Array, rows: BlockRows) -> Array:
     """Sums of a rate where the field is there, sizes of these points, number of missing rates."""
-    gaps = np.isnan(field)
-    there = ~(gaps if gaps.ndim == 2 else np.asarray(gaps.any(0)))  # in all members
-    if rows.left_out is not None:
-        there = there & ~rows.left_out
-    fine = np.isfinite(rate)
-    total = rows.apply(np.where(there & fine, rate, 0.0))
-    if total.ndim == 3:  # members
-        total = np.moveaxis(total, 0, 1).reshape(len(there), -1)
-    sizes = rows.sizes.apply(there.astype(float))
-    missing = there & ~(fine if fine.ndim == 2 else np.asarray(fine.all(0)))
-    return np.concatenate([total, sizes, missing.sum(-1, keepdims=True)], 1)
+    points = field.reshape(-1, *field.shape[-2:])[0]
+    total = rows.apply(rate)
+    missing, lost = None, np.zeros((len(points), 1))
+    if not (np.isfinite(field.sum()) and np.isfinite(total).all()):
+        missing = np.isnan(field.sum(0) if field.ndim == 3 else field)  # in one member or in all
+        missing = missing if rows.left_out is None else missing | rows.left_out
+        total = rows.apply(np.where(missing | ~np.isfinite(rate), 0.0, rate))
+        wrong = ~np.isfinite(rate.sum(0) if rate.ndim == 3 else rate)
+        lost = (wrong & ~missing).sum(-1, keepdims=True)
+    if total.ndim == 3:  # each member has its own
+        total = np.moveaxis(total, 0, 1).reshape(len(points), -1)
+    return np.concatenate([total, sizes(rows, missing, points), lost], 1)

@@ -51,35 +51,22 @@ class Rate:
     remark: str  # on how it is integrated; empty where there is nothing to say
     factor: float = 1.0  # to the units of the law
 
-    def course(self, time: Time, ends: Array) -> Course:
+    def course(self, time: Time) -> Course:
         """Its course between the times of the field, two or more."""
         if self.times is None:
-            return _by_cells(self.name, time, _half_way(ends), ends)
-        times = _snapped(time.seconds(self.times, self.name), ends)
+            return _by_cells(self.name, time, _half_way(time.ends))
+        times = time.seconds(self.times, self.name)
         if self.method in (None, "point"):
-            return _by_points(self.name, time, times, ends)
+            return _by_points(self.name, time, times)
         if self.bounds is not None:
             cells = np.sort(time.seconds(self.bounds, self.name, self.times), axis=-1)
         else:
             cells = _half_way(times) if self.method == "mean" else _since_previous(times)
-        course = _by_cells(self.name, time, cells, ends)
+        course = _by_cells(self.name, time, cells)
         if self.method == "mean":
             return course
         widths = (cells[:, 1] - cells[:, 0])[course.entries][course.before]
         return replace(course, lengths=course.lengths / widths)
-
-
-def distinct_times(time: Time) -> Array:
-    """The times of the field on its clock, in the order of the file."""
-    if time.coordinate is None:
-        raise InputError(f"`inflow` and `outflow` need the times: {time.dim!r} has no coordinate.")
-    ends = time.seconds(time.coordinate, "time")
-    if (same := np.flatnonzero(np.diff(np.sort(ends)) == 0)).size:
-        raise InputError(
-            f"`inflow` and `outflow` need times that differ; {time.dim!r} has "
-            f"{time.at(np.sort(ends)[same[0]])} twice. Drop one."
-        )
-    return ends
 
 
 def rate_of(
@@ -100,9 +87,7 @@ def rate_of(
     times = time.coordinate if times is None else times
     assert times is not None
     method = _method(array, name, dim, str(times.attrs.get("standard_name", dim)))
-    bounds, lacking = None, "no bounds"
-    if method in ("mean", "sum"):
-        bounds, lacking = _bounds(dataset, times, name)
+    bounds, lacking = _bounds(dataset, times, name) if method in ("mean", "sum") else (None, "")
     said = {
         None: "no cell_methods; taken as point values, linear between times",
         "point": "point values, linear between times",
@@ -175,13 +160,6 @@ def _bounds(dataset: xr.Dataset, times: xr.DataArray, name: str) -> tuple[xr.Dat
     return found, ""
 
 
-def _snapped(times: Array, ends: Array) -> Array:
-    """The times of the field, where those of a rate are the same up to rounding."""
-    same = len(times) == len(ends)
-    slack = SLACK * np.diff(np.sort(ends)).min()
-    return ends if same and (np.abs(times - ends) <= slack).all() else times
-
-
 def _half_way(times: Array) -> Array:  # (n) -> (n, 2)
     order = np.argsort(times)
     cells = np.empty((len(times), 2))
@@ -196,61 +174,47 @@ def _since_previous(times: Array) -> Array:  # (n) -> (n, 2)
     return cells
 
 
-def _by_points(name: str, time: Time, times: Array, ends: Array) -> Course:
+def _by_points(name: str, time: Time, times: Array) -> Course:
     """Linear between times."""
     order = np.argsort(times)
-    x, start, stop = times[order], ends.min(), ends.max()
-    if not (np.diff(x) > 0).all():
+    x, ends, start, stop = times[order], time.ends, time.ends.min(), time.ends.max()
+    slack = SLACK * np.diff(x).min(initial=stop - start)
+    if slack <= 0:
         raise InputError(f"`{name}` has two entries for the same time. Drop one.")
-    _covers(name, time, (x[0], x[-1]), (start, stop))
-    used = slice(np.searchsorted(x, start, "right") - 1, np.searchsorted(x, stop) + 1)
+    _refuse_gaps(name, time, np.array([start, x[-1]]), np.array([x[0], stop]), slack)
+    used = slice(max(0, np.searchsorted(x, start, "right") - 1), np.searchsorted(x, stop) + 1)
     x, entries = x[used], order[used]
     moments = np.unique(np.concatenate([x.clip(start, stop), ends]))
     middle = (moments[1:] + moments[:-1]) / 2
-    before = np.searchsorted(x, middle, "right") - 1
+    before = (np.searchsorted(x, middle, "right") - 1).clip(0, len(x) - 2)
     share = (middle - x[before]) / (x[before + 1] - x[before])
     passed = np.searchsorted(moments, ends)
     return Course(entries, x, before, before + 1, share, np.diff(moments), passed)
 
 
-def _by_cells(name: str, time: Time, cells: Array, ends: Array) -> Course:
+def _by_cells(name: str, time: Time, cells: Array) -> Course:
     """Constant within cells, which must fill the time between the first and the last end."""
-    start, stop = ends.min(), ends.max()
+    ends, start, stop = time.ends, time.ends.min(), time.ends.max()
     widths = cells[:, 1] - cells[:, 0]
     slack = SLACK * widths[widths > 0].min(initial=stop - start)
-    entries = np.flatnonzero(
-        (widths > 0) & (cells[:, 1] > start + slack) & (cells[:, 0] < stop - slack)
-    )
-    entries = entries[np.argsort(cells[entries, 0], kind="stable")]
+    used = (widths > 0) & (cells[:, 1] > start + slack) & (cells[:, 0] < stop - slack)
+    entries = np.flatnonzero(used)[np.argsort(cells[used, 0])]
     x, y = cells[entries].T
-    for end, begin in zip(y[:-1], x[1:], strict=True):
-        if begin < end - slack:
-            raise InputError(
-                f"`{name}`: its time bounds overlap from {time.at(begin)} to {time.at(end)}. Take "
-                "differences, so that each time is in one of them."
-            )
-        if begin > end + slack:
-            _refuse_gap(name, time, end, begin)
-    _covers(name, time, (x[0], y[-1]) if len(x) else (stop, stop), (start, stop), slack)
+    for i in np.flatnonzero(y[:-1] - x[1:] > slack)[:1]:
+        raise InputError(
+            f"`{name}`: its time bounds overlap from {time.at(x[i + 1])} to {time.at(y[i])}. Take "
+            "differences, so that each time is in one of them."
+        )
+    _refuse_gaps(name, time, np.append(start, y), np.append(x, stop), slack)
     moments = np.unique(np.concatenate([[start], x[1:], ends]))
-    cell = np.searchsorted(x, (moments[1:] + moments[:-1]) / 2, "right") - 1
+    cell = (np.searchsorted(x, (moments[1:] + moments[:-1]) / 2, "right") - 1).clip(0)
     passed = np.searchsorted(moments, ends)
-    share = np.zeros(len(cell))
-    middle = (x + y) / 2
-    return Course(entries, middle, cell.clip(0), cell.clip(0), share, np.diff(moments), passed)
+    return Course(entries, (x + y) / 2, cell, cell, np.zeros(len(cell)), np.diff(moments), passed)
 
 
-def _covers(
-    name: str, time: Time, has: tuple[float, float], needs: tuple[float, float], slack: float = 0.0
-) -> None:
-    if has[0] > needs[0] + slack:
-        _refuse_gap(name, time, needs[0], has[0])
-    if has[1] < needs[1] - slack:
-        _refuse_gap(name, time, has[1], needs[1])
-
-
-def _refuse_gap(name: str, time: Time, start: float, stop: float) -> None:
-    raise InputError(
-        f"`{name}` says nothing about the time from {time.at(start)} to {time.at(stop)}, between "
-        f"times of the field. Give it for all of that time."
-    )
+def _refuse_gaps(name: str, time: Time, starts: Array, stops: Array, slack: float) -> None:
+    for i in np.flatnonzero(stops - starts > slack)[:1]:
+        raise InputError(
+            f"`{name}` says nothing about the time from {time.at(starts[i])} to "
+            f"{time.at(stops[i])}, between times of the field. Give it for all of that time."
+        )

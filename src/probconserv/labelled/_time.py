@@ -87,16 +87,30 @@ class Time:
             raise InputError(f"`{argument}`: {times.name!r} has times that are missing. Drop them.")
         return found
 
+    @cached_property
+    def ends(self) -> Array:
+        """The times of the field on its clock, in the order of the file; no two are the same."""
+        if self.coordinate is None:
+            raise InputError(
+                f"`inflow` and `outflow` need the times: {self.dim!r} has no coordinate."
+            )
+        found = self.seconds(self.coordinate, "time")
+        for i in np.flatnonzero(np.diff(np.sort(found)) == 0)[:1]:
+            raise InputError(
+                f"`inflow` and `outflow` need times that differ; {self.dim!r} has "
+                f"{self.at(np.sort(found)[i])} twice. Drop one."
+            )
+        return found
+
     def at(self, moment: float) -> str:
         """A moment of the clock as the field would write it."""
         assert self.coordinate is not None
-        start: Any = self.coordinate.values[0]
-        if of_cftime(self.coordinate):
-            return shown(start + timedelta(seconds=moment))
-        if start.dtype.kind == "M":
-            return shown(start + np.timedelta64(round(moment * 1e6), "us"))
-        if start.dtype.kind == "m":
-            return shown(np.timedelta64(round(moment * 1e6), "us"))
+        if kind(self.coordinate) == DATES:
+            later: Any = timedelta(seconds=float(moment))
+            later = later if of_cftime(self.coordinate) else np.timedelta64(later)
+            return shown(self.coordinate.values[0] + later)
+        if self.coordinate.dtype.kind == "m":
+            return f"{moment / 3600:g} h"
         return shown(moment / _factor(self.coordinate))
 
 
@@ -243,17 +257,17 @@ def _factor(times: xr.DataArray) -> float:
 def seconds(times: xr.DataArray, start: Any, factor: float = 1.0) -> Array:
     """Dates as seconds since `start`, durations as seconds, numbers times a factor."""
     values = times.values
-    if values.dtype.kind in "mM":
-        after = values - start if values.dtype.kind == "M" else values
-        return np.where(np.isnat(after), np.nan, after / np.timedelta64(1, "s"))
-    if values.dtype.kind != "O":
-        return values.astype(float) * factor
+    if values.dtype.kind in "iufm":
+        length = np.timedelta64(1, "s") if values.dtype.kind == "m" else 1.0
+        return np.where(times.isnull(), np.nan, values / length * factor)
     try:
+        if values.dtype.kind == "M":
+            return np.where(np.isnat(values), np.nan, (values - start) / np.timedelta64(1, "s"))
         return np.vectorize(lambda date: (date - start).total_seconds(), otypes=[float])(values)
     except (TypeError, ValueError):
         raise InputError(
             f"`time`: the dates of {times.name!r} are of another calendar than those of the "
-            f"field, or missing. Convert them with `convert_calendar` of xarray."
+            "field, or missing. Convert them with `convert_calendar` of xarray."
         ) from None
 
 

@@ -16,7 +16,7 @@ from ._flows import Flow
 from ._graph import NamedPart, NamedRows
 from ._law import INITIAL, Law, listed
 from ._lookup import Given, array, check_numbers, find, match, nearest
-from ._rates import Rate, distinct_times, rate_of, time_methods
+from ._rates import Rate, rate_of, time_methods
 from ._time import Time, decoded, time_of
 from ._weights import REGION, Points
 
@@ -148,23 +148,19 @@ class Totals:
                 f"`inflow` and `outflow` change the total of the first time, but `total` of "
                 f"{self.law.label} has an entry for each {time.dim!r}."
             )
-        ends = distinct_times(time)
         for name, field in self.points.fields.items():
             methods = {method for method, _ in time_methods(field, time.dim)} - {"point"}
-            self.remarks += [
-                f"{name}: a time {m}, taken as its value at {time.dim}" for m in methods
-            ]
-        gained: Any = xr.Variable(time.dim, np.zeros(len(ends)))
-        rates = [(self._rate(given, argument, time), sign) for given, sign, argument in self.rates]
-        if len(ends) == 1:
+            said = f"taken as its value at {time.dim}"
+            self.remarks += [f"{name}: a time {method}, {said}" for method in sorted(methods)]
+        gained: Any = xr.Variable(time.dim, np.zeros(len(time.ends)))
+        rates = [self._rate(given, argument, time) for given, _, argument in self.rates]
+        if len(time.ends) == 1:
             return gained
-        flows = [
-            Flow(r, r.course(time, ends), time, ends, self.points, self.member) for r, _ in rates
-        ]
+        flows = [Flow(rate, time, self.points, self.member) for rate in rates]
         (found,) = compute([flow.lazy() for flow in flows])
-        for flow, (rate, sign), values in zip(flows, rates, found, strict=True):
-            gained = gained + sign * rate.factor * flow.gained(values)
-            self.remarks += [r for r in flow.remarks(values) if r not in self.remarks]
+        for flow, values, (_, sign, _) in zip(flows, found, self.rates, strict=True):
+            gained = gained + sign * flow.rate.factor * flow.gained(values)
+            self.remarks += [said for said in flow.remarks(values) if said not in self.remarks]
         return gained
 
     def _rate(self, given: Given, argument: str, time: Time) -> Rate:
