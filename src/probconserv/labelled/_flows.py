@@ -134,7 +134,7 @@ class Flow:
         self._refuse(at | dict(zip(wrong.dims, place, strict=True)))
 
     def _refuse(self, at: dict[Any, Any]) -> NoReturn:
-        coords = {**self.points.first.coords, **self.points.coords}
+        coords: dict[Any, xr.DataArray] = dict(self.points.first.coords) | dict(self.points.coords)
         if self.rate.times is not None:
             coords[self.time.dim] = self.rate.times[self.course.entries]
         elif self.time.dim in at:
