@@ -159,3 +159,11 @@ def test_the_clock_runs_in_seconds_where_times_have_a_unit():
 def test_a_time_that_no_dimension_has_is_refused_also_where_it_is_not_used():
     with pytest.raises(InputError, match=r"`time` must be one of time, x; got 'tim'\. Did you"):
         check(made("time", time=("time", DAYS)), Law("u", "x", 9.0, measure=1.0, time="tim"))
+
+
+def test_an_array_may_bring_times_that_are_decoded_or_not():
+    d = made("time", time=("time", [0.0, 2.0, 3.5], {"units": "days since 2000-02-28"}))
+    read = xr.decode_cf(d)
+    for dataset, other in ((d, read), (read, d), (d, d)):
+        law = Law("u", "x", where=other.u > 0, measure=1.0)
+        assert np.isfinite(check(dataset, law, std=abs(other.u)).budgets[0].total).all()

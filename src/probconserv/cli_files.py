@@ -37,6 +37,10 @@ class Laws:
     """Rates that take from it."""
     measure: str | None = None
     """Cell areas or volumes, a variable or a number (1: plain sums); found if not given."""
+    fraction: str | None = None
+    """The part of each cell that counts, 0 to 1 or per cent, such as sftlf; 1: all of it."""
+    radius: float | None = None
+    """Of the globe, in metres; as the grid mapping says, or 6371229, if not given."""
     where: str | None = None
     """A variable that is not 0 where points count."""
     regions: str | None = None
@@ -73,6 +77,8 @@ class Laws:
                 self.time,
                 average=None if self.average is None else _number(self.average),
                 assume_units=dict(_pair(text, "assume-units") for text in self.assume_units or ()),
+                fraction=None if self.fraction is None else _number(self.fraction),
+                radius=self.radius,
             )
         ]
 

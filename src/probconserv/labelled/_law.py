@@ -31,6 +31,9 @@ class Law:
     cells, the sum divided by the sizes of the cells that are not missing; as `total` it is a
     number, a name, a DataArray or "initial"; `noise` is then that of the mean. assume_units: units
     of variables instead of those in the dataset, as in {"T": "kg"}.
+    fraction: the part of each cell that counts (a
+    land fraction, 0 to 1 or per cent). radius: of the globe in metres, if not as its grid mapping
+    says or 6371229.
     """
 
     variables: str | Mapping[str, Given]
@@ -46,6 +49,8 @@ class Law:
     name: str | None = None
     average: Given | None = None
     assume_units: Mapping[str, str] = field(default_factory=dict)
+    fraction: Given | None = None
+    radius: float | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.variables, str | Mapping) or not self.variables:

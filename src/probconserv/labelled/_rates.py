@@ -7,8 +7,7 @@ import numpy as np
 import xarray as xr
 
 from .._errors import InputError
-from . import _sphere as sphere
-from ._coordinates import setting
+from ._coordinates import half_way, setting
 from ._time import Array, Time, tells_time, times_along
 
 METHODS = re.compile(r"((?:[\w.-]+:\s*)+)(\w+)((?:\s+(?:where|within|over)\s+\w+)*)")
@@ -163,7 +162,7 @@ def _bounds(dataset: xr.Dataset, times: xr.DataArray, name: str) -> tuple[xr.Dat
 def _half_way(times: Array) -> Array:  # (n) -> (n, 2)
     order = np.argsort(times)
     cells = np.empty((len(times), 2))
-    cells[order] = sphere.half_way(times[order]) if len(times) > 1 else times[:, None]
+    cells[order] = half_way(times[order]) if len(times) > 1 else times[:, None]
     return cells
 
 

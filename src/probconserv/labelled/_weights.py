@@ -88,7 +88,7 @@ def _one_unit(
 
 def _term(dataset: xr.Dataset, law: Law, field: xr.DataArray, regions: xr.Variable | None) -> Term:
     over = tuple(dim for dim in law.dims if dim in field.dims)
-    sizes = cell_measure(dataset, str(field.name), over, law.measure)
+    sizes = cell_measure(dataset, str(field.name), over, law.measure, law.radius, law.fraction)
     if extra := [dim for dim in sizes.dims if dim not in field.dims]:
         raise InputError(
             f"`measure` changes along {extra[0]!r}. It must be the same for all members."
