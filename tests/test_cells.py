@@ -165,10 +165,12 @@ def test_time_is_measured_in_seconds(dataset):
     np.testing.assert_array_equal(got, [1, 1, 2])
 
 
-def test_times_that_were_not_decoded_keep_their_unit():
+def test_times_that_were_not_decoded_count_in_seconds_as_dates_do():
     attrs = {"units": "days since 2000-01-01"}
     dataset = xr.Dataset({"u": ("time", [1.0, 2])}, {"time": ("time", [0, 3], attrs)})
-    assert cell_measure(dataset, "u", ("time",)).units == "days"
+    weights = cell_measure(dataset, "u", ("time",))
+    assert weights.units == "s"
+    assert weights.values.tolist() == [3 * 86400.0] * 2
 
 
 def test_a_dimension_without_coordinate_takes_the_only_one_along_it():

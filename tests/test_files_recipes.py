@@ -7,9 +7,6 @@ from commands import called
 
 from probconserv import InputError
 from probconserv.labelled import (
-
-# totals far off the start make the figures easy to check
-pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
     Law,
     check,
     dry_air,
@@ -19,6 +16,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning"
     moisture,
     totals,
 )
+
+# totals far off the start make the figures easy to check
+pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
 
 G, CP, L = 9.80665, 1004.64, 2.501e6
 A = np.array([200.0, 2e4, 1e4, 0.0])  # of half levels, from the top down

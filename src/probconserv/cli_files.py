@@ -35,7 +35,7 @@ class Laws:
     over: Names = None
     """Dimensions to sum over, such as lat lon."""
     total: str = "initial"
-    """What the sum is: a number, a variable, or initial: what the field has at its first time."""
+    """What the sum is: a number, a variable, or initial: what the field has at first in time."""
     average: str | None = None
     """Instead of --total the mean over the cells: a number, a variable, or initial."""
     inflow: Names = None
@@ -55,7 +55,7 @@ class Laws:
     noise: str = "0"
     """Standard deviation of the total, a number or a variable; 0 is exact."""
     time: str | None = None
-    """The dimension of time, if its name or coordinate does not tell."""
+    """The dimension of time, if attributes, units or names do not tell."""
     assume_units: Names = None
     """Units of variables instead of those in the file: VARIABLE=UNIT ..."""
     law: Names = None

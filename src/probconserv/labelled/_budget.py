@@ -15,9 +15,9 @@ from .._errors import InputError, ProbConservError
 from .._sums import check_usable
 from ._blocks import Array
 from ._graph import as_tensors, unpack
-from ._law import listed
-from ._lookup import time_of
+from ._law import Law, listed
 from ._plan import Plan, Ready
+from ._time import shown, time_of
 
 Axis = tuple[str, Any, int]  # its name, its coordinate if it has one, its size
 FIGURES = ("total", "field", "gap", "relative", "closes")  # of a total, in a table
@@ -254,7 +254,7 @@ def _budget(plan: Plan, ready: Ready, parts: Mapping[str, Array], after: Array |
     law, points = ready.law, ready.points
     fixed = _labelled(xr.DataArray(ready.fixed), ready)
     shape = {dim: points.rows[dim] for dim in points.rows}
-    time = _time(points.first, law.time, shape)
+    time = _time(points.first, law, shape)
     given = time is None or (
         time in ready.value.dims and not (listed(law.inflow) or listed(law.outflow))
     )
@@ -303,9 +303,9 @@ def _labelled(found: xr.DataArray, ready: Ready) -> xr.DataArray:
     return found.assign_coords(coords)
 
 
-def _time(field: xr.DataArray, given: str | None, shape: Mapping[str, int]) -> str | None:
+def _time(field: xr.DataArray, law: Law, shape: Mapping[str, int]) -> str | None:
     try:
-        time = time_of(field, given)
+        time = time_of(field, law.time, law.dims).dim
     except InputError:
         return None
     return time if time in shape else None
@@ -343,7 +343,4 @@ def _shown(labels: Any, number: int) -> str:
     """The label of that number, if there are any."""
     if labels is None:
         return f"number {number}"
-    value = labels[number] if labels.dtype.kind in "mMO" else labels[number].item()
-    if isinstance(value, float):
-        return f"{value:g}"
-    return str(value).removesuffix("T00:00:00.000000000").removesuffix(" 00:00:00")
+    return shown(labels[number])

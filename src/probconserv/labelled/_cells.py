@@ -11,9 +11,10 @@ import xarray as xr
 from .. import _checks as check
 from .._errors import InputError
 from . import _units
-from ._coordinates import coordinates_of, globe_of, is_horizontal, positive, setting, tells_time
+from ._coordinates import coordinates_of, globe_of, is_horizontal, positive, setting
 from ._lengths import Factor, area_dims, describe, from_coordinates
 from ._lookup import Given, array, match
+from ._time import decoded, tells_time
 
 SMALL = 1 << 28  # bytes of weights that are held in memory; larger ones stay lazy
 LARGEST = float(np.finfo(np.float64).max)
@@ -52,6 +53,7 @@ def cell_measure(
     (4.0, 'm2')
     """
     check.choice("variable", variable, [str(name) for name in dataset.data_vars])
+    dataset = decoded(dataset)
     data = dataset[variable]
     over = _dimensions(data, over)
     globe = globe_of(dataset, data, radius)

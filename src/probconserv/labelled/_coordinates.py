@@ -12,6 +12,7 @@ import xarray as xr
 from cf_xarray.criteria import coordinate_criteria
 
 from .._errors import InputError
+from ._time import is_decoded, seconds, tells_time
 
 Array = npt.NDArray[np.float64]
 
@@ -186,44 +187,19 @@ def interval_bounds(dataset: xr.Dataset, coordinate: xr.DataArray) -> xr.DataArr
     return bounds
 
 
-def is_time(coordinate: xr.DataArray) -> bool:
-    return coordinate.dtype.kind in "mM" or _holds_dates(coordinate)
-
-
-def tells_time(coordinate: xr.DataArray) -> bool:
-    """Whether it is time, decoded or not."""
-    attrs = coordinate.attrs
-    by_name = attrs.get("standard_name") == "time" or attrs.get("axis") == "T"
-    return is_time(coordinate) or by_name or " since " in str(attrs.get("units", ""))
-
-
-def _holds_dates(coordinate: xr.DataArray) -> bool:
-    if coordinate.dtype.kind != "O" or not coordinate.size:
-        return False
-    return hasattr(coordinate.values.flat[0], "calendar")
-
-
 def numbers(array: xr.DataArray, coordinate: xr.DataArray) -> Array:
     """A coordinate or its bounds as float64, dates as seconds; an error for text and gaps."""
-    dates = is_time(coordinate)
-    if dates != is_time(array) or not (dates or array.dtype.kind in "iuf"):
+    dates = is_decoded(coordinate)
+    if dates != is_decoded(array) or not (dates or array.dtype.kind in "iuf"):
         kinds = "dates, as its coordinate does" if dates else "numbers or dates"
         raise InputError(f"{array.name!r} must hold {kinds}, got {array.dtype}. {WAY_OUT}")
-    values = array.values
-    values = (_seconds(values, coordinate.values[0]) if dates else values).astype(np.float64)
+    values = seconds(array, coordinate.values.flat[0])
     if not np.isfinite(values).all():
         raise InputError(
             f"{array.name!r} must be finite; {(~np.isfinite(values)).sum()} of its {values.size} "
             f"values are NaN or infinite. {WAY_OUT}"
         )
     return values
-
-
-def _seconds(values: npt.NDArray[Any], origin: Any) -> npt.NDArray[Any]:
-    if values.dtype.kind == "O":
-        return np.vectorize(lambda date: (date - origin).total_seconds(), otypes=[float])(values)
-    after = values - origin
-    return np.where(np.isnat(after), np.nan, after / np.timedelta64(1, "s"))
 
 
 def degrees(values: npt.NDArray[Any], coordinate: xr.DataArray) -> Array:

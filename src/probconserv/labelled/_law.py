@@ -20,14 +20,15 @@ class Law:
     variables: a name, or names with factors ({"temperature": "heat_capacity", "ice": -3.3e5}): the
     sum of factor times variable, each factor a number, a name or a DataArray. over: dimensions to
     sum over; every index of the others (a time, a level) has a total of its own. total: a number, a
-    name in the dataset, a DataArray, or "initial", what the field has at its first time (each
-    member what it has itself). inflow, outflow: rates that add to and take from the total, names or
-    DataArrays, linear between times; per second if times are dates, else per unit of time; those
-    with dimensions in `over` are densities and summed with the cell sizes. measure: cell areas or
-    volumes; found by bounds, cell_measures or coordinates if not given. where: which points count,
-    the others stay as they are; regions: a number for each point, whose regions have a total each.
-    noise: standard deviation of the total, 0 is exact. time: the dimension, if its name or
-    coordinate does not tell. name: for the report. average: instead of `total` the mean over the
+    name in the dataset, a DataArray, or "initial", what the field has at its earliest time (each
+    member and each run of a forecast what it has itself). inflow, outflow: rates that add to and
+    take from the total, names or DataArrays; point values are linear between times, `cell_methods`
+    may say means or sums within time bounds; per second, or per unit of times without a unit; those
+    with dimensions in `over` are densities and summed where the field counts. measure: cell areas
+    or volumes; found by bounds, cell_measures or coordinates if not given. where: which points
+    count, the others stay as they are; regions: a number for each point, whose regions have a total
+    each. noise: standard deviation of the total, 0 is exact. time: the dimension, if attributes,
+    units or names do not tell. name: for the report. average: instead of `total` the mean over the
     cells, the sum divided by the sizes of the cells that are not missing; as `total` it is a
     number, a name, a DataArray or "initial"; `noise` is then that of the mean. assume_units: units
     of variables instead of those in the dataset, as in {"T": "kg"}. fraction: the part of each cell

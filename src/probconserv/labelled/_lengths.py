@@ -8,6 +8,7 @@ import xarray as xr
 from .._errors import InputError
 from . import _coordinates as grid
 from ._coordinates import LATITUDE, LONGITUDE, WAY_OUT, Array, Globe
+from ._time import is_decoded
 from ._vertical import check_pressure, cut_at_zero, is_pressure, layers_of
 
 Mesh = tuple[xr.DataArray, xr.DataArray]  # latitudes and longitudes of each cell
@@ -200,7 +201,7 @@ def _lengths(
         ends, remark = intervals(coordinate, bounds)
         what = _in_words(coordinate, grid.mappings_of(dataset, data))
         cells = xr.DataArray(np.abs(np.diff(ends))[:, 0], dims=coordinate.dims)
-        unit = "s" if grid.is_time(coordinate) else grid.units(coordinate) or None
+        unit = "s" if is_decoded(coordinate) else grid.units(coordinate) or None
         return Factor(cells, unit, f"{what} from {where}{remark}")
     ends = _ends(coordinate, bounds, kind)
     size = grid.zone_heights(ends) if kind == LATITUDE else _arcs(coordinate, ends)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import xarray as xr
 
 from .._errors import InputError
+from ._time import decoded
 
 Given = float | str | xr.DataArray  # a number, a name in the dataset, or an array
 
@@ -130,7 +131,7 @@ def _difference(found: xr.DataArray, like: xr.DataArray, name: Hashable) -> str:
     """The first entry of a coordinate that differs, in words; empty where none does."""
     if name not in found.coords or name not in like.coords:
         return ""
-    one, other = found[name].variable, like[name].variable
+    one, other = (decoded(each)[name].variable for each in (found, like))
     if set(one.dims) != set(other.dims) or one.equals(other):
         return ""
     ours, theirs = one.values, other.transpose(*one.dims).values
@@ -161,48 +162,3 @@ def _same_circle(ours: npt.NDArray[Any], theirs: npt.NDArray[Any], angles: bool)
 
 def _entry(values: Any, number: tuple[int, ...]) -> str:
     return str(values[number]) if number[0] < len(values) else "nothing"
-
-
-def time_of(like: xr.DataArray, given: str | None) -> str:
-    """The name of the time axis."""
-    if given is not None:
-        if given not in like.dims:
-            raise InputError(
-                f"`time`: `{like.name}` has no dimension {given!r}. {nearest(given, like.dims)}"
-            )
-        return given
-    for dim in like.dims:
-        if dim in like.coords and _is_time(like[dim]):
-            return str(dim)
-    for name in ("time", "t"):
-        if name in like.dims:
-            return name
-    raise InputError(
-        f"which of the dimensions of `{like.name}`, {', '.join(map(str, like.dims))}, is time? "
-        "Give its name as `time`."
-    )
-
-
-def _is_time(coordinate: xr.DataArray) -> bool:
-    if coordinate.attrs.get("axis") == "T" or coordinate.attrs.get("standard_name") == "time":
-        return True
-    return coordinate.dtype.kind == "M" or _of_cftime(coordinate.values)
-
-
-def _of_cftime(values: Any) -> bool:
-    return values.dtype == object and type(values.flat[0]).__module__.startswith("cftime")
-
-
-def elapsed(coordinate: xr.DataArray) -> tuple[Any, str | None]:
-    """Times since the first, and their unit: seconds for dates, else as the coordinate says."""
-    values = coordinate.values
-    if values.dtype.kind in "mM":
-        return (values - values[0]) / np.timedelta64(1, "s"), "s"
-    if _of_cftime(values):
-        return np.array([(each - values[0]).total_seconds() for each in values]), "s"
-    if values.dtype.kind not in "iuf":
-        raise InputError(
-            f"`inflow` and `outflow` need times that are dates or numbers; {coordinate.name!r} "
-            f"holds {values.dtype}."
-        )
-    return values.astype(float) - float(values[0]), coordinate.attrs.get("units")

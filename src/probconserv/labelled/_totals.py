@@ -1,6 +1,7 @@
 """The totals of a law: numbers, variables, or what the field starts with and gains."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -11,9 +12,12 @@ from dask.base import compute
 from .._errors import InputError
 from . import _units
 from ._blocks import Array, BlockRows, sizes, totals
+from ._flows import Flow
 from ._graph import NamedPart, NamedRows
 from ._law import INITIAL, Law, listed
-from ._lookup import Given, array, check_numbers, elapsed, find, match, nearest, time_of
+from ._lookup import Given, array, check_numbers, find, match, nearest
+from ._rates import Rate, rate_of, time_methods
+from ._time import Time, decoded, time_of
 from ._weights import REGION, Points
 
 
@@ -24,13 +28,14 @@ class Totals:
         self.dataset, self.law, self.points, self.member = dataset, law, points, member
         self.argument = "total" if law.average is None else "average"
         self.remarks: list[str] = []  # for the report: what was found, assumed or converted
+        self.rates = [(rate, 1.0, "inflow") for rate in listed(law.inflow)]
+        self.rates += [(rate, -1.0, "outflow") for rate in listed(law.outflow)]
 
     def value(self) -> xr.Variable:
         """b, with some of the axes of the rows, and that of members if each has its own."""
-        start = self._start()
-        rates = [(rate, 1.0, "inflow") for rate in listed(self.law.inflow)]
-        rates += [(rate, -1.0, "outflow") for rate in listed(self.law.outflow)]
-        gained: Any = self._gained(rates, start) if rates else 0.0
+        time = self._time()
+        start = self._start(time)
+        gained: Any = self._gained(time, start) if time and self.rates else 0.0
         value = start * self.sizes + gained - self.fixed
         bad = ~np.isfinite(value.values)
         if bad.any():
@@ -79,30 +84,50 @@ class Totals:
             field = field.isel({self.member: 0}).where(field.notnull().all(self.member))
         return self._sum(field, part(self.points.cells))[1]
 
-    def _start(self) -> xr.Variable:
-        """The total or average that is given, or that of the first time."""
-        argument = self.argument
-        given = getattr(self.law, argument)
-        if not isinstance(given, str) or given != INITIAL:
-            members = [self.member] if self.member else []
-            return self._of_rows(given, argument, [*self.points.rows, *members])
-        time = time_of(self.points.first, self.law.time)
-        if time not in self.points.rows:
+    def _time(self) -> Time | None:
+        """Which dimension is time, with a remark; None where that is not needed and not clear."""
+        needed = self._is_initial or bool(self.rates)
+        try:
+            time = time_of(self.points.first, self.law.time, self.law.dims)
+        except InputError:
+            if needed or self.law.time is not None:
+                raise
+            return None
+        if needed and time.dim not in self.points.rows:
+            what = f"`{self.argument}` is {INITIAL!r}" if self._is_initial else "there are rates"
             raise InputError(
-                f"`{argument}` is {INITIAL!r}, but {self.law.label} is summed over {time!r}, its "
-                "time. Give it as a number or a variable."
+                f"{what}, but {self.law.label} is summed over {time.dim!r}, its time. Give it as a "
+                "number or a variable, without `inflow` and `outflow`."
             )
-        found, size = self._summed(lambda variable: _at_start(variable, time))
-        found = found + _at_start(self.fixed, time)
+        if time.dim in self.points.rows:
+            first = f"; {self.argument} of {time.first}" if self._is_initial else ""
+            self.remarks.append(f"time: {time}{first}")
+        return time
+
+    @property
+    def _is_initial(self) -> bool:
+        given = getattr(self.law, self.argument)
+        return isinstance(given, str) and given == INITIAL
+
+    def _start(self, time: Time | None) -> xr.Variable:
+        """The total or average that is given, or that of the earliest time."""
+        argument = self.argument
+        if time is None or not self._is_initial:
+            members = [self.member] if self.member else []
+            return self._of_rows(
+                getattr(self.law, argument), argument, [*self.points.rows, *members]
+            )
+        found, size = self._summed(time.at_start)
+        found = found + time.at_start(self.fixed)
         empty = size == 0
         if empty.values.any() and (empty & (self._summed(lambda v: v)[1] > 0)).values.any():
             raise InputError(
                 f"`{argument}` is {INITIAL!r}, but {self.law.label} has no data at the first "
-                f"{time!r} where it has some later. Give it as a number or a variable."
+                f"{time.dim!r} where it has some later. Give it as a number or a variable."
             )
         if self.law.average is None:
             return found
-        cells = self._cell_sizes(lambda variable: _at_start(variable, time))
+        cells = self._cell_sizes(time.at_start)
         return found / cells.where(cells > 0, 1.0)
 
     def _summed(self, part: Callable[[xr.Variable], xr.Variable]) -> tuple[Any, Any]:
@@ -131,40 +156,45 @@ class Totals:
             return xr.Variable(rows, total[..., 0]), xr.Variable(rows, size[..., 0])
         return xr.Variable((*rows, REGION), total), xr.Variable((*rows, REGION), size)
 
-    def _gained(self, rates: list[tuple[Given, float, str]], start: xr.Variable) -> xr.Variable:
-        """What came in less what went out since the first time; rates are linear between times."""
-        first = self.points.first
-        time = time_of(first, self.law.time)
-        if time in start.dims:
+    def _gained(self, time: Time, start: xr.Variable) -> xr.Variable:
+        """What came in less what went out since the earliest time."""
+        if time.dim in start.dims:
             raise InputError(
                 f"`inflow` and `outflow` change the total of the first time, but `total` of "
-                f"{self.law.label} has an entry for each {time!r}."
+                f"{self.law.label} has an entry for each {time.dim!r}."
             )
-        if time not in first.coords:
-            raise InputError(f"`inflow` and `outflow` need the times: {time!r} has no coordinate.")
-        t, unit = elapsed(first[time])
-        if not (np.diff(t) > 0).all():
-            raise InputError(f"`inflow` and `outflow` need times that increase along {time!r}.")
-        net: Any = xr.Variable(time, np.zeros(len(t)))
-        for given, sign, argument in rates:
-            net = net + sign * self._rate(given, argument, unit)
-        steps = (net.isel({time: slice(1, None)}) + net.isel({time: slice(-1)})) / 2
-        gained = (steps * xr.Variable(time, np.diff(t))).cumsum(time, skipna=False)
-        return gained.pad({time: (1, 0)}, constant_values=0.0)
+        for name, field in self.points.fields.items():
+            methods = {method for method, _ in time_methods(field, time.dim)} - {"point"}
+            said = f"taken as its value at {time.dim}"
+            self.remarks += [f"{name}: a time {method}, {said}" for method in sorted(methods)]
+        gained: Any = xr.Variable(time.dim, np.zeros(len(time.ends)))
+        rates = [self._rate(given, argument, time) for given, _, argument in self.rates]
+        if len(time.ends) == 1:
+            return gained
+        flows = [Flow(rate, time, self.points, self.member) for rate in rates]
+        (found,) = compute([flow.lazy() for flow in flows])
+        for flow, values, (_, sign, _) in zip(flows, found, self.rates, strict=True):
+            gained = gained + sign * flow.rate.factor * flow.gained(values)
+            self.remarks += [said for said in flow.remarks(values) if said not in self.remarks]
+        return gained
 
-    def _rate(self, given: Given, argument: str, time: str | None) -> xr.Variable:
-        """One rate, summed over the cells if it is a density."""
-        rate = array(self.dataset, given, argument, self.points.first)
-        on_grid = any(dim in self.law.dims for dim in rate.dims)
+    def _rate(self, given: Given, argument: str, time: Time) -> Rate:
+        """A rate, its axes and units compared with those of the field."""
+        first = self.points.first
+        found = find(self.dataset, given, argument) if isinstance(given, str) else given
+        if not isinstance(found, xr.DataArray):
+            found = array(self.dataset, found, argument, first)
+        found = self._by_region(decoded(found), argument)
+        rate = rate_of(self.dataset, found, argument, time, first)
+        on_grid = any(dim in self.law.dims for dim in found.dims)
+        apart = [] if self.law.regions is None or on_grid else [REGION]
+        apart += [rate.dim] if rate.dim and rate.times is not time.coordinate else []
+        one = {dim: 0 for dim in apart if dim in found.dims}
+        array(self.dataset, found.isel(one, drop=True), argument, first)
         unit = self.points.mean_unit if on_grid else self.points.unit
-        factor = self._factor(argument, rate, _units.per(unit, time), "the gain")
-        if not on_grid:
-            return rate.variable.astype(float).compute() * factor
-        field = self.points.first
-        summed = {dim: field.sizes[dim] for dim in self.law.dims if dim in field.dims}
-        cells = self.points.cells
-        density = rate.variable.set_dims({**cells.sizes, **summed, **rate.sizes})
-        return self._sum(density, cells)[0] * factor
+        expected = unit if rate.method == "sum" else _units.per(unit, time.unit)
+        self.remarks += [rate.remark] if rate.remark else []
+        return replace(rate, factor=self._factor(argument, found, expected, "the gain"))
 
     def _factor(
         self, argument: str, given: xr.DataArray, expected: str | None, what: str = "that"
@@ -224,7 +254,3 @@ class Totals:
 def _total_and_size(values: Array, rows: BlockRows) -> Array:
     total, values, missing = totals(values, rows)
     return np.concatenate([total, sizes(rows, missing, values)], 1)
-
-
-def _at_start(variable: xr.Variable, time: str) -> xr.Variable:
-    return variable.isel({time: 0}) if time in variable.dims else variable

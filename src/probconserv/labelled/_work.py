@@ -19,6 +19,7 @@ from ._lookup import nearest
 from ._packing import is_packed, unpacked_after_packing, valid_limits
 from ._plan import Plan, Spread, plans
 from ._report import Report
+from ._time import decoded
 from ._update import LARGEST, first_pass, one_pass, outcome
 
 REPORT = "probconserv_report"
@@ -53,7 +54,7 @@ class Work:
         _check(dataset, spread)
         if minimum is not None and not isinstance(minimum, Real):
             raise InputError(f"`minimum` must be a number, got {minimum!r}.")
-        work = cls(dataset, plans(dataset, laws, spread), spread, minimum)
+        work = cls(dataset, plans(decoded(dataset), laws, spread), spread, minimum)
         work._check_places()
         return work
 
