@@ -184,8 +184,11 @@ def _of_members(kind: Ensemble, x: Array, rows: BlockRows) -> dict[str, Array]:
         total = rows.apply(x)
     mean = x.mean(0)
     variance = np.square(x - mean).sum(0) / (kind.members - 1)
-    found = _about(mean, np.sqrt(variance), missing, rows)
-    return found | {"total": np.moveaxis(total, 0, 1), "gram": rows.gram(variance)}
+    std = np.sqrt(variance)
+    found = _about(mean, std, missing, rows)
+    common = found["spread"] if rows.sizes is rows else rows.apply(std)
+    sums = {"total": np.moveaxis(total, 0, 1), "common": common, "gram": rows.gram(variance)}
+    return found | sums
 
 
 def _about(mean: Array, std: Array, missing: Array | None, rows: BlockRows) -> dict[str, Array]:
@@ -218,16 +221,18 @@ def _moved_mean(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows, *mov
 def _moved_members(x: Array, rows: BlockRows, *moves: Sums) -> Array:
     deviation, new = x - x.mean(0), x
     variance = np.square(deviation).sum(0) / (len(x) - 1)
+    std = np.sqrt(variance)
     for move in moves:
         # not einsum, which is slow here, nor one product for all indices, which would copy
         shift = np.empty_like(x)
         for index, mixing in enumerate(move["mixing"]):
             np.matmul(mixing.T, deviation[:, index], out=shift[:, index])
-        shift *= rows.counted
-        if move["shrinkage"].any():
-            rest = variance * move["shrinkage"][:, None]
+        if move["independent"].any() or move["latent"].any():
+            rest = variance * move["independent"][:, None]
             for number, own in enumerate(shift):
+                own += std * move["latent"][:, number, None]
                 own += rest * rows.adjoint(move["along"][:, number])
+        shift *= rows.counted
         new = np.add(new, shift, out=shift)
     return _kept(new, x, rows)
 

@@ -108,13 +108,16 @@ class Work:
         if self.spread.member is None:
             return f"mean and standard deviation, correlation {self.spread.correlation:.3g}"
         kinds: list[Any] = [plan.kind for plan in self.plans]
-        used = [
-            kind.shrinkages(as_tensors(unpack(kind.sums, s.reshape(-1, s.shape[-1])))).numpy()
+        mixes = [
+            kind.mix(as_tensors(unpack(kind.sums, s.reshape(-1, s.shape[-1]))))
             for kind, s in zip(kinds, sums, strict=True)
         ]
-        ends = [f"{end:.3g}" for end in (min(map(np.min, used)), max(map(np.max, used)))]
+        share, correlation = (_range(np.concatenate(each)) for each in zip(*mixes, strict=True))
         tied = f", jointly over {', '.join(self.spread.jointly)}" if self.spread.jointly else ""
-        return f"ensemble of {kinds[0].members}, shrinkage {' to '.join(dict.fromkeys(ends))}{tied}"
+        return (
+            f"ensemble of {kinds[0].members}, shrinkage {share} towards a correlation of "
+            f"{correlation}{tied}"
+        )
 
     def finished(self, found: Any, report: Report | None = None) -> xr.Dataset:
         """A copy of the dataset with the new values, a line of history and the report."""
@@ -172,6 +175,11 @@ class Work:
                     f"std={{'{name}': ..., ...}}."
                 )
             taken[place] = name
+
+
+def _range(values: Any) -> str:
+    ends = (f"{end:.3g}" for end in (np.min(values), np.max(values)))
+    return " to ".join(dict.fromkeys(ends))
 
 
 def _check(dataset: xr.Dataset, spread: Spread) -> None:
