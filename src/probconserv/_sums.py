@@ -12,6 +12,7 @@ in `condition`. Whoever has the blocks makes the sums and the update. I is the n
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -26,6 +27,7 @@ REFINEMENTS = 2  # corrections of lambda by what S lambda misses
 ROUNDING = 1e-15  # of a variance: what is left of it by subtraction is no more than rounding
 SLACK = 16  # times the rounding of the input, as a share of a row's terms, is no contradiction
 
+How = Literal["variance", "uniform", "proportional"]
 Sums = Mapping[str, Tensor]  # under names, with the indices on axis 0
 
 
@@ -97,13 +99,26 @@ def is_hard(least: Tensor) -> Tensor:
 class MeanAndStd:
     """A field given as mean and standard deviation, of which any two points have one correlation.
 
-    That is F = sqrt(correlation) std and D = (1 - correlation) std^2.
+    That is F = sqrt(correlation) std and D = (1 - correlation) d, where d of a point with weight g
+    in its row is
+
+        std^2            if every point has a standard deviation of its own
+        std^2 m / |g|    if one number is given: errors are alike per unit of area
+        m / |g|          for `how` uniform: all points of a row move alike
+        |mean| m / |g|   for `how` proportional: all values of a row are multiplied alike
+
+    with the mean m of |g|. The last two know nothing of uncertainty.
     """
 
     laws: tuple[str, ...]  # of each row, its name
     disjoint: bool  # one law: no point is in two of its rows
     correlation: float = 0.0
     rounding: float = 0.0  # of the input, relative
+    how: How = "variance"
+
+    @property
+    def knows_std(self) -> bool:
+        return self.how == "variance"
 
     @property
     def is_easy(self) -> bool:

@@ -6,7 +6,7 @@ thread: those of torch and of BLAS would fight with the threads that work on oth
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from typing import Any
 
@@ -30,6 +30,7 @@ class Part:
     labels: Array | None  # (P), the row of each point within the law; None: all are of one row
     first: int  # row of the law among the rows of all laws
     rows: int
+    unit: float | None = None  # the mean weight, if one number is the std of all points
 
     @property
     def own(self) -> slice:
@@ -49,7 +50,7 @@ class Part:
         return self.weights * (v if self.labels is None else v[..., self.labels])
 
     def entrywise(self, weights: Array) -> "Part":
-        return Part(weights, self.labels, self.first, self.rows)
+        return replace(self, weights=weights)
 
     def times(self, other: "Part") -> "Part":
         """The points that two laws share, with a row for each pair of their rows."""
@@ -131,6 +132,14 @@ class BlockRows:
         """1 where some law counts a point, else 0."""
         return 1.0 if self.left_out is None else (~self.left_out).astype(float)
 
+    @cached_property
+    def relative_sizes(self) -> Array:  # (P) or (I, P)
+        """|g| over the mean weight, by the first law that counts a point; inf if none does."""
+        found: Any = 0.0
+        for part in self.parts:
+            found = np.where(found == 0, np.abs(part.weights) / (part.unit or 1.0), found)
+        return np.where(found == 0, np.inf, found)
+
     def at(self, indices: slice) -> "BlockRows":
         """The same at some of the indices."""
         if all(part.weights.ndim == 1 for part in self.parts):
@@ -162,18 +171,34 @@ def sizes(rows: BlockRows, missing: Array | None, u: Array) -> Array:  # (I, K)
 @quiet
 def statistics(kind: Kind, *block: Any) -> dict[str, Array]:
     """The sums that `kind.solve` takes: of mean and std, or of members, and G."""
-    return _of_members(kind, *block) if isinstance(kind, Ensemble) else _of_moments(*block)
+    return _of_members(kind, *block) if isinstance(kind, Ensemble) else _of_moments(kind, *block)
 
 
-def _of_moments(mean: Array, std: Array, rows: BlockRows) -> dict[str, Array]:
+def _of_moments(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows) -> dict[str, Array]:
     total, mean, missing = totals(mean, rows)
-    std = _without(std, missing)
+    d = independent(kind, mean, _without(std, missing), rows)
+    std = _without(std, missing) if kind.knows_std else np.zeros_like(mean)
     found = _about(mean, std, missing, rows)
     if not np.isfinite(found["spread"]).all() and rows.left_out is not None:
-        std = _without(std, rows.left_out)
+        std, d = _without(std, rows.left_out), _without(d, rows.left_out)
         found = _about(mean, std, missing, rows)
     common = found["spread"] if rows.sizes is rows else rows.apply(std)
-    return found | {"total": total, "common": common, "gram": rows.gram(np.square(std))}
+    return found | {"total": total, "common": common, "gram": rows.gram(d)}
+
+
+def independent(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows) -> Array:
+    """d of every point, see `MeanAndStd`."""
+    given = np.abs(mean) if kind.how == "proportional" else np.square(std)
+    if all(part.unit is None for part in rows.parts):
+        return given
+    return given / rows.relative_sizes
+
+
+def freedom(kind: Kind, *block: Any) -> Array:  # (I, P)
+    """How far each point may move beside the others: d, or the variance of the members."""
+    if isinstance(kind, MeanAndStd):
+        return independent(kind, *block)
+    return np.asarray(block[0].var(0, ddof=1))
 
 
 def _of_members(kind: Ensemble, x: Array, rows: BlockRows) -> dict[str, Array]:
@@ -211,7 +236,7 @@ def _moved_mean(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows, *mov
     new = mean
     for move in moves:
         shift = rows.adjoint(move["along"])
-        shift *= (1 - kind.correlation) * np.square(std)
+        shift *= (1 - kind.correlation) * independent(kind, mean, std, rows)
         if kind.correlation:
             shift += kind.correlation**0.5 * std * rows.counted * move["latent"][:, None]
         new = np.add(new, shift, out=shift)

@@ -30,6 +30,7 @@ class NamedPart:
     labels: xr.Variable | None
     first: int
     rows: int
+    unit: float | None = None
 
     @property
     def arrays(self) -> tuple[Any, Any]:
@@ -71,9 +72,9 @@ class NamedRows:
     def total(self, partials: Any) -> Any:
         return partials.sum(axis=tuple(range(len(self.index), len(self.places))))
 
-    def moved(self, function: Callable[..., Array], arrays: Any, steps: Any, dtype: Any) -> Any:
-        """Every block by function(block, ..., rows, steps), in the order of `all`."""
-        return self._mapped(_Task(function, self, arrays, dtype), self.all, arrays, [steps], {})
+    def moved(self, function: Callable[..., Array], arrays: Any, dtype: Any, *steps: Any) -> Any:
+        """Every block by function(block, ..., rows, *steps), in the order of `all`."""
+        return self._mapped(_Task(function, self, arrays, dtype), self.all, arrays, steps, {})
 
     def _mapped(
         self,
@@ -179,7 +180,12 @@ class _Task:
         self.count, self.disjoint = rows.count, rows.disjoint
         self.dims = [rows.dims(array) for array in arrays]
         self.parts: list[Any] = [
-            (part.first, part.rows, *(x if x is None else rows.dims(x) for x in part.arrays))
+            (
+                part.first,
+                part.rows,
+                part.unit,
+                *(x if x is None else rows.dims(x) for x in part.arrays),
+            )
             for part in rows.parts
         ]
 
@@ -218,14 +224,14 @@ class _Task:
     def _rows(self, blocks: list[Array], sizes: dict[str, int], points: int) -> BlockRows:
         """G, from the first of the blocks, which are taken off."""
         parts = []
-        for first, count, dims, label_dims in self.parts:
+        for first, count, unit, dims, label_dims in self.parts:
             varies = any(dim in dims for dim in self.index)
             wanted = (*self.index, *self.points) if varies else self.points
             weights = _wide(blocks.pop(0), dims, wanted, sizes).reshape(*[-1] * varies, points)
             labels = None
             if label_dims is not None:
                 labels = _wide(blocks.pop(0), label_dims, self.points, sizes).reshape(points)
-            parts.append(Part(weights, labels, first, count))
+            parts.append(Part(weights, labels, first, count, unit))
         return BlockRows(tuple(parts), self.count, self.disjoint)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import xarray as xr
 
 from ._cluster import cluster, compute
-from ._enforce import Std
+from ._enforce import How, Std
 from ._law import Law, listed
 from ._packing import is_packed, without_packing
 from ._plan import Spread
@@ -26,12 +26,14 @@ def enforce_file(
     source: Path,
     target: Path | None,
     *laws: Law,
+    how: How | None = None,
     std: Std = None,
     member: str | None = None,
     correlation: float = 0.0,
     shrinkage: float | None = None,
     jointly: str | Sequence[str] = (),
     minimum: float | None = None,
+    maximum: float | None = None,
     overwrite: bool = False,
     unpack: bool = False,
     change: bool = False,
@@ -51,11 +53,12 @@ def enforce_file(
     """
     if target is not None:
         check_output(target, overwrite, {str(source)})
-    spread = Spread(std, member, correlation, shrinkage, tuple(listed(jointly)))
+    tied = tuple(listed(jointly))
+    spread = Spread(std, member, correlation, shrinkage, tied, how, minimum, maximum)
     with cluster(scheduler, workers), read(source, chunks) as dataset:
         if unpack:
             dataset = dataset.map(_plain_floats, keep_attrs=True)
-        work = Work.of(dataset, laws, spread, minimum)
+        work = Work.of(dataset, laws, spread)
         return _run(work, source, target, overwrite, change)
 
 
@@ -71,7 +74,7 @@ def check_file(
     """Whether the laws hold in a file as it is; see `check`."""
     given = 0.0 if std is None and member is None else std
     with cluster(scheduler, workers), read(source, chunks) as dataset:
-        work = Work.of(dataset, laws, Spread(given, member), None)
+        work = Work.of(dataset, laws, Spread(given, member))
         return work.report(compute(work.first, "summing"))
 
 

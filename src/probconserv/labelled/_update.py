@@ -1,6 +1,6 @@
 """Step 2 for a dataset: sums, solve and update of every system, lazily where data are lazy."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from math import prod
 from typing import Any
@@ -10,11 +10,14 @@ import numpy as np
 import torch
 import xarray as xr
 from dask.base import compute
+from dask.system import CPU_COUNT
 from torch import Tensor
 
-from .._sums import Ensemble, MeanAndStd, is_hard
+from .._block_roots import Block, bounded_roots
+from .._sums import MeanAndStd, is_hard
 from . import _blocks as blocks
 from ._blocks import Array, BlockRows, Kind
+from ._bounds import Bounds, clipped, held, points
 from ._graph import STEPS, SUMS, Shapes, as_tensors, blockwise, pack, packed_size, unpack
 from ._plan import Plan
 
@@ -41,6 +44,8 @@ def _summed(plan: Plan, call: Callable[..., Array], size: int, *steps: Any) -> A
 
 def one_pass(plan: Plan) -> bool:
     """Whether every block holds all points of its indices, so that it need not be read twice."""
+    if plan.is_bounded and len(plan.arrays) > 1:
+        return False
     for name, arrays in plan.arrays.items():
         points = plan.rows(name).points
         for array in arrays:
@@ -68,7 +73,49 @@ def solve(plan: Plan, sums: Any) -> Any:  # (*index, C)
             (totals,) = compute(totals)
         more = _of_sums(plan, kind.settle, kind.moves, sums, totals)
         steps = np.concatenate([steps, more], -1)
-    return steps
+    if not plan.is_bounded or one_pass(plan):
+        return steps
+    return np.concatenate([steps, _tilts(plan, steps, unpack(kind.sums, sums)["size"])], -1)
+
+
+def _tilts(plan: Plan, steps: Array, size: Array) -> Array:  # (*index, K) or (*index, N K)
+    """lambda of every row, for values within bounds whose rows lie in several blocks; read now."""
+    if plan.noise().any():
+        call = partial(_totals_moved, kind=plan.kind)
+        (totals,) = compute(_summed(plan, call, prod(plan.kind.sums["total"]), steps))
+    else:
+        value = plan.value().reshape(*size.shape[:-1], -1, size.shape[-1])
+        members = plan.sizes[plan.member] if plan.member else 1
+        wanted = np.where(size[..., None, :] > 0, value, 0.0)
+        totals = np.broadcast_to(wanted, (*size.shape[:-1], members, size.shape[-1]))
+    bounds = _bounds(plan)
+
+    def read() -> Iterator[Block]:
+        for name, arrays in plan.arrays.items():
+            call = partial(_points, kind=plan.kind, bounds=bounds[name])
+            yield from _each(plan.rows(name).partials(call, arrays, 1, steps, plan.numbers))
+
+    name = next(iter(bounds.values())).row
+    return bounded_roots(read, totals.ravel(), name=name).tilt.reshape(*size.shape[:-1], -1)
+
+
+def _each(objects: Any) -> Iterator[Any]:
+    """The objects in an array, with one block after the other computed."""
+    if not isinstance(objects, da.Array):
+        yield from (each for each in objects.flat if each is not None)
+        return
+    delayed = objects.to_delayed().ravel()
+    for start in range(0, len(delayed), CPU_COUNT):
+        for block in compute(*delayed[start : start + CPU_COUNT]):
+            yield from _each(block)
+
+
+def _points(*block: Any, kind: Kind, bounds: Bounds) -> Array:
+    *given, numbers = block
+    new, d, rows = _moved(*given, kind=kind), blocks.freedom(kind, *given[:-1]), given[-2]
+    found = np.full((len(numbers), 1), None)
+    found[0, 0] = points(new, d, rows, numbers, bounds)[1]
+    return found
 
 
 def _of_sums(
@@ -97,10 +144,14 @@ def _packed(
 
 def _sums_after(*block: Any, kind: Kind) -> Array:
     """The totals after the update, where rows are nearly dependent; else 0."""
-    *_, rows, steps = block
+    steps = block[-1]
     if not _hard(kind, steps):
         return np.zeros((len(steps), prod(kind.sums["total"])))
-    return _by_index(blocks.totals(_moved(*block, kind=kind), rows)[0])
+    return _totals_moved(*block, kind=kind)
+
+
+def _totals_moved(*block: Any, kind: Kind) -> Array:
+    return _by_index(blocks.totals(_moved(*block, kind=kind), block[-2])[0])
 
 
 def _hard(kind: Kind, steps: Array) -> bool:
@@ -110,7 +161,7 @@ def _hard(kind: Kind, steps: Array) -> bool:
 def _parts(kind: Kind, steps: Array) -> list[dict[str, Array]]:
     """The steps of the solve, and the moves that settle rows."""
     first, each = packed_size(kind.steps), packed_size(kind.moves)
-    more = range(first, steps.shape[-1], each)
+    more = range(first, steps.shape[-1] - each + 1, each)
     return [
         unpack(kind.steps, steps[..., :first]),
         *(unpack(kind.moves, steps[..., start : start + each]) for start in more),
@@ -120,26 +171,27 @@ def _parts(kind: Kind, steps: Array) -> list[dict[str, Array]]:
 def second_pass(plan: Plan, steps: Any) -> dict[str, tuple[xr.Variable, ...]]:
     """The moved arrays of every variable, lazy, in the order of their axes in the dataset."""
     found = {}
+    bounds = _bounds(plan) if plan.is_bounded else {}
     for name, arrays in plan.arrays.items():
-        rows, new = plan.rows(name), []
-        for update, used, dtype in _updates(plan.kind, arrays):
-            data = rows.moved(partial(update, kind=plan.kind), used, steps, dtype)
-            new.append(xr.Variable(rows.all, data).transpose(*arrays[0].dims))
-        found[name] = tuple(new)
+        rows, call, given = plan.rows(name), partial(_moved, kind=plan.kind), [steps]
+        if name in bounds:
+            call = partial(
+                _held if one_pass(plan) else _clipped, kind=plan.kind, bounds=bounds[name]
+            )
+            given = [steps, plan.numbers]
+        new = [rows.moved(call, arrays, arrays[0].dtype, *given)]
+        if len(arrays) == 2 and arrays[1].dims:  # one number is no variable of the dataset
+            mean, std = arrays
+            wide = std.set_dims(dict(mean.sizes)), mean
+            new.append(rows.moved(partial(_std, kind=plan.kind), wide, std.dtype, steps))
+        named = (xr.Variable(rows.all, data).transpose(*arrays[0].dims) for data in new)
+        found[name] = tuple(named)
     return found
 
 
-def _updates(
-    kind: Kind, arrays: tuple[xr.Variable, ...]
-) -> list[tuple[Callable[..., Array], tuple[xr.Variable, ...], Any]]:
-    """The functions that update a block, what each works on, and the dtype of what it gives."""
-    if isinstance(kind, Ensemble):
-        return [(_moved, arrays, arrays[0].dtype)]
-    mean, std = arrays
-    updates: list[Any] = [(_moved, arrays, mean.dtype)]
-    if std.dims:  # one number for all points is no variable of the dataset
-        updates.append((_std, (std.set_dims(dict(mean.sizes)), mean), std.dtype))
-    return updates
+def _bounds(plan: Plan) -> dict[str, Bounds]:
+    each = plan.arrays.items()
+    return {name: Bounds.of(arrays[0], *plan.bounds, plan.places) for name, arrays in each}
 
 
 def _moved(*block: Any, kind: Kind) -> Array:
@@ -147,37 +199,55 @@ def _moved(*block: Any, kind: Kind) -> Array:
     return blocks.moved(kind, *given, *_parts(kind, steps))
 
 
+@blocks.quiet
+def _held(*block: Any, kind: Kind, bounds: Bounds) -> Array:
+    """Within the bounds, in a block with all points of its rows."""
+    *given, rows, steps, numbers = block
+    new, d = _moved(*given, rows, steps, kind=kind), blocks.freedom(kind, *given, rows)
+    return held(new, d, rows, numbers, bounds)
+
+
+@blocks.quiet
+def _clipped(*block: Any, kind: Kind, bounds: Bounds) -> Array:
+    """Within the bounds, by the last of the steps."""
+    *given, rows, steps, _ = block
+    new, d = _moved(*given, rows, steps, kind=kind), blocks.freedom(kind, *given, rows)
+    size = packed_size({"total": kind.sums["total"]})
+    tilt = unpack({"total": kind.sums["total"]}, steps[..., -size:])["total"]
+    return clipped(new, d, rows, np.moveaxis(tilt, 0, -2), bounds)
+
+
 def _std(std: Array, mean: Array, rows: BlockRows, steps: Array, *, kind: MeanAndStd) -> Array:
     return blocks.updated_std(kind, std, mean, rows, _parts(kind, steps)[0])
 
 
 def outcome(
-    plan: Plan,
-    found: Mapping[str, tuple[xr.Variable, ...]],
-    minimum: float | None,
-    views: Mapping[str, View],
-) -> tuple[dict[str, tuple[xr.Variable, ...]], tuple[Any, dict[str, Any], dict[str, Any]]]:
+    plan: Plan, found: Mapping[str, tuple[xr.Variable, ...]], views: Mapping[str, View]
+) -> tuple[dict[str, tuple[xr.Variable, ...]], tuple[Any, dict[str, Any]]]:
     """The moved arrays again, and what is to be said of them.
 
     That is their totals, (*index, K) or (*index, N K), and for each variable how many values were
-    pushed below `minimum` and the largest change. It is these arrays that should be written, so
-    that each block is summed before it is let go.
+    out of the bounds and are now, and the largest change. It is these arrays that should be
+    written, so that each block is summed before it is let go.
     """
     size = prod(plan.kind.sums["total"])
     totals: list[Any] = []
-    below: dict[str, Any] = {}
-    largest: dict[str, Any] = {}
+    counts: dict[str, Any] = {}
     watched = dict(found)
     for name, arrays in plan.arrays.items():
         rows, (new, *others) = plan.rows(name), found[name]
-        call = partial(_after, minimum=minimum, view=views.get(name), dtype=new.dtype)
-        parts = rows.partials(call, [new, arrays[0]], size + 2)
+        call = partial(_after, bounds=plan.bounds, view=views.get(name), dtype=new.dtype)
+        parts = rows.partials(call, [new, arrays[0]], size + 3)
         blocks = rows.after(new.transpose(*rows.all).data, parts)
         watched[name] = (xr.Variable(rows.all, blocks).transpose(*new.dims), *others)
         sums = rows.total(parts)
         totals.append(sums[..., :size])
-        below[name], largest[name] = sums[..., size].sum(), parts[..., size + 1].max()
-    return watched, (sum(totals[1:], start=totals[0]), below, largest)
+        counts[name] = {
+            "outside_before": sums[..., size].sum(),
+            "outside": sums[..., size + 1].sum(),
+            "moved": parts[..., size + 2].max(),
+        }
+    return watched, (sum(totals[1:], start=totals[0]), counts)
 
 
 def _after(
@@ -185,19 +255,18 @@ def _after(
     old: Array,
     rows: BlockRows,
     *,
-    minimum: float | None,
+    bounds: tuple[float, float],
     view: View | None,
     dtype: Any,
 ) -> Array:
     new = new if view is None else view(new.astype(dtype)).astype(float)
     total = _by_index(blocks.totals(new, rows)[0])
-    below = np.zeros((len(total), 1))
-    if minimum is not None:
-        below[:, 0] = _by_index((new < minimum) & ~(old < minimum)).sum(-1)
+    low, high = bounds
     with np.errstate(invalid="ignore"):  # points that do not count may be infinite
+        outside = [_by_index((u < low) | (u > high)).sum(-1) for u in (old, new)]
         change = _by_index(np.abs(new - old))
-    largest = np.fmax.reduce(change, axis=1, initial=0.0)[:, None]  # leaves out what is missing
-    return np.concatenate([total, below, largest], axis=1)
+    largest = np.fmax.reduce(change, axis=1, initial=0.0)  # leaves out what is missing
+    return np.concatenate([total, np.stack([*outside, largest], axis=1)], axis=1)
 
 
 def _by_index(x: Array) -> Array:  # (I, P) or (N, I, P) to (I, ...)

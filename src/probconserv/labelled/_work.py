@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from ._graph import as_tensors, unpack
 from ._law import Law
 from ._lookup import nearest
 from ._packing import is_packed, unpacked_after_packing
-from ._plan import Plan, Spread, plans
+from ._plan import HOW, Plan, Spread, plans
 from ._report import Report
 from ._update import first_pass, one_pass, outcome
 
@@ -34,18 +33,13 @@ class Work:
     dataset: xr.Dataset
     plans: Sequence[Plan]
     spread: Spread
-    minimum: float | None
 
     @classmethod
-    def of(
-        cls, dataset: xr.Dataset, laws: Sequence[Law], spread: Spread, minimum: float | None
-    ) -> "Work":
+    def of(cls, dataset: xr.Dataset, laws: Sequence[Law], spread: Spread) -> "Work":
         if not isinstance(dataset, xr.Dataset):
             raise InputError(f"`dataset` must be an xarray.Dataset, got {type(dataset).__name__}.")
         _check(dataset, spread)
-        if minimum is not None and not isinstance(minimum, Real):
-            raise InputError(f"`minimum` must be a number, got {minimum!r}.")
-        work = cls(dataset, plans(dataset, laws, spread), spread, minimum)
+        work = cls(dataset, plans(dataset, laws, spread), spread)
         work._check_places()
         return work
 
@@ -58,15 +52,20 @@ class Work:
         return all(map(one_pass, self.plans))
 
     def report(self, sums: Any, after: Any = None) -> Report:
-        after = after or [(None, {}, {})] * len(self.plans)
+        after = after or [(None, {})] * len(self.plans)
         found = [
             budget
-            for plan, s, (totals, *_) in zip(self.plans, sums, after, strict=True)
+            for plan, s, (totals, _) in zip(self.plans, sums, after, strict=True)
             for budget in budgets(plan, s, totals)
         ]
-        below = {name: int(n) for _, counts, _ in after for name, n in counts.items() if n}
-        moved = {name: float(most) for *_, moves in after for name, most in moves.items()}
-        report = Report(tuple(found), self._method(sums), self.minimum, below, moved)
+        counts = {name: each for _, of_each in after for name, each in of_each.items()}
+        outside_before, outside = (
+            {name: int(each[key]) for name, each in counts.items() if each[key]}
+            for key in ("outside_before", "outside")
+        )
+        moved = {name: float(each["moved"]) for name, each in counts.items()}
+        method, bounds = self._method(sums), (self.spread.minimum, self.spread.maximum)
+        report = Report(tuple(found), method, *bounds, outside_before, outside, moved)
         for note in self._notes(report):
             report = report.noting(note)
         return report
@@ -74,7 +73,7 @@ class Work:
     def outcomes(self, found: Sequence[Any]) -> list[Any]:
         """The moved arrays and their sums, of every system."""
         both = zip(self.plans, found, strict=True)
-        return [outcome(plan, new, self.minimum, self._views) for plan, new in both]
+        return [outcome(plan, new, self._views) for plan, new in both]
 
     @property
     def _views(self) -> dict[str, Any]:
@@ -105,6 +104,8 @@ class Work:
                     yield f"{dim!r} looks like an ensemble; as `member` it gives the uncertainty."
 
     def _method(self, sums: Any) -> str:
+        if self.spread.how in ("uniform", "proportional"):
+            return f"{self.spread.how}, {HOW[self.spread.how]}"
         if self.spread.member is None:
             return f"mean and standard deviation, correlation {self.spread.correlation:.3g}"
         kinds: list[Any] = [plan.kind for plan in self.plans]
@@ -183,20 +184,10 @@ def _range(values: Any) -> str:
 
 
 def _check(dataset: xr.Dataset, spread: Spread) -> None:
-    if spread.member is not None and spread.std is not None:
-        raise InputError(
-            "`std` and `member` are two ways to say how uncertain a field is: give one."
-        )
     if spread.member is not None and spread.member not in dataset.dims:
         raise InputError(
             f"`member`: no dimension {spread.member!r} here. {nearest(spread.member, dataset.dims)}"
         )
-    if spread.member is not None and spread.correlation:
-        raise InputError("`correlation` is for `std`; an ensemble has its own. See `shrinkage`.")
-    for name in ("correlation", "shrinkage"):
-        value: Any = getattr(spread, name)
-        if value is not None and not (isinstance(value, Real) and 0 <= float(value) <= 1):
-            raise InputError(f"`{name}` must lie between 0 and 1, got {value!r}.")
     for dim in spread.jointly:
         if dim not in dataset.dims:
             raise InputError(f"`jointly`: no dimension {dim!r} here. {nearest(dim, dataset.dims)}")
