@@ -150,7 +150,7 @@ class MeanAndStd:
         residual = torch.where(sums["size"] > 0, value - sums["total"], 0.0)[:, None]
         along = system.solve(residual)
         missed = (residual - system.times(along)).abs()[:, 0]
-        _check_met(self.laws, missed, value.abs(), sums, self.rounding)
+        _check_met(self, missed, value.abs(), sums)
         steps = self._moves(shared, along)
         steps |= {"inverse": system.inverse(), "least": system.least()}
         if shared is None:
@@ -215,7 +215,7 @@ class Ensemble:
         system, shared = self._system(sums, noise, mixed)
         residual = torch.where((sums["size"] > 0)[:, None], value - sums["total"], 0.0)
         missed = residual - system.times(system.solve(residual))
-        _check_met(self.laws, missed.abs().amax(1), value.abs().amax(1), sums, self.rounding)
+        _check_met(self, missed.abs().amax(1), value.abs().amax(1), sums)
         assert isinstance(system.factor, Factor)
         along = multipliers(system.matrix, system.factor, system.noise, residual, system.solve)
         return self._moves(shared, mixed, along) | {"least": system.least()}
@@ -277,17 +277,17 @@ def _shapes(rows: tuple[int], disjoint: bool) -> dict[str, tuple[int, ...]]:
     return sizes | {"negative": (), "gram": rows if disjoint else rows * 2}
 
 
-def _check_met(
-    laws: tuple[str, ...], missed: Tensor, value: Tensor, sums: Sums, rounding: float
-) -> None:
+def _check_met(kind: "MeanAndStd | Ensemble", missed: Tensor, value: Tensor, sums: Sums) -> None:
     """Rows that nothing can move must hold already."""
     size = sums["terms"] + sums["spread"] + value
-    wrong = ~(missed <= max(UNMET, SLACK * rounding) * size) & (sums["size"] > 0)
+    wrong = ~(missed <= max(UNMET, SLACK * kind.rounding) * size) & (sums["size"] > 0)
     if bool(wrong.any()):
         index, row = wrong.nonzero()[0].tolist()
+        stuck = "the standard deviations or the members' spread leave nothing to move there"
+        if isinstance(kind, MeanAndStd) and kind.how == "proportional":
+            stuck = "`how` 'proportional' multiplies values, and all are 0 there"
         raise InfeasibleError(
-            f"{int(wrong.sum())} totals cannot be met, the first of `{laws[row]}`, by "
-            f"{float(missed[index, row]):.3g}: the standard deviations or the members' spread "
-            "leave nothing to move there, or laws contradict each other. Ways out: more spread, "
-            "`shrinkage` for an ensemble, `noise` for the law."
+            f"{int(wrong.sum())} totals cannot be met, the first of `{kind.laws[row]}`, by "
+            f"{float(missed[index, row]):.3g}: {stuck}, or laws contradict each other. Ways out: "
+            "more spread, `shrinkage` for an ensemble, `noise` for the law."
         )
