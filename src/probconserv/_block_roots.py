@@ -60,10 +60,7 @@ class Roots:
 
 
 def bounded_roots(
-    read: Callable[[], Iterator[Block]],
-    totals: Array,
-    capacity: int = CAPACITY,
-    name: Callable[[int], str] = "row {}".format,
+    read: Callable[[], Iterator[Block]], totals: Array, capacity: int = CAPACITY
 ) -> Roots:
     """lambda of each row such that the field, moved and held within its bounds, has the totals.
 
@@ -77,8 +74,6 @@ def bounded_roots(
         b of each row, (R,).
     capacity
         How many points to hold at a time, besides two blocks and a few numbers for each row.
-    name
-        What a row is called in errors.
 
     Raises
     ------
@@ -91,12 +86,10 @@ def bounded_roots(
     if capacity < 1:
         raise InputError(f"`capacity` must be a positive number of points, got {capacity}.")
     with np.errstate(all="ignore"):  # infinite bounds and far breakpoints are as they should be
-        return _found(read, totals, capacity, name)
+        return _found(read, totals, capacity)
 
 
-def _found(
-    read: Callable[[], Iterator[Block]], totals: Array, capacity: int, name: Callable[[int], str]
-) -> Roots:
+def _found(read: Callable[[], Iterator[Block]], totals: Array, capacity: int) -> Roots:
     search = _Search(len(totals), Scales())
     surveyed = False
     for passes in range(1, LIMIT + 1):
@@ -110,7 +103,7 @@ def _found(
             search = _Search(len(totals), Scales(*map(_power_of_two, search.largest)))
             continue
         if not surveyed:
-            search.limit(totals, name)
+            search.limit(totals)
             surveyed = True
         search.advance(window)
         if not search.active.any():
@@ -238,11 +231,11 @@ class _Search:
             np.minimum.at(self.first, points.row[seen], x[seen])
             np.maximum.at(self.last, points.row[seen], x[seen])
 
-    def limit(self, totals: Array, name: Callable[[int], str]) -> None:
+    def limit(self, totals: Array) -> None:
         """Checks what is asked for. Totals at an end of the reach have their root at once."""
         self.totals = totals / self.scales.weights / self.scales.mean
         least, most, size = self.least.sum, self.most.sum, self.size.sum + np.abs(self.totals)
-        _check_reach(totals, *map(self.scales.total, (least, most, REACH * size)), name)
+        _check_reach(totals, *map(self.scales.total, (least, most, REACH * size)))
         moves = np.isfinite(self.first)
         first, last = (np.where(moves, x, 0.0) for x in (self.first, self.last))
         past = 4 * np.finfo(float).eps  # of a breakpoint: beyond it for certain
@@ -328,15 +321,13 @@ def _middle(left: Array, right: Array) -> Array:
     return bits.view(np.float64)
 
 
-def _check_reach(
-    totals: Array, least: Array, most: Array, slack: Array, name: Callable[[int], str]
-) -> None:
+def _check_reach(totals: Array, least: Array, most: Array, slack: Array) -> None:
     wrong = (totals < least - slack) | (totals > most + slack)
     if wrong.any():
         i = int(np.argmax(wrong))
         raise InfeasibleError(
             f"{int(wrong.sum())} of {len(totals)} totals cannot be met within the bounds. The "
-            f"first is {totals[i]:.6g}, of {name(i)}, and fields within the bounds have totals "
-            f"from {least[i]:.6g} to {most[i]:.6g}. Ways out: wider bounds, another total, or "
-            "noise for the law."
+            f"first is {totals[i]:.6g}, of row {i}, and fields within the bounds have totals from "
+            f"{least[i]:.6g} to {most[i]:.6g}. Ways out: wider bounds, another total, or noise for "
+            "the law."
         )

@@ -2,18 +2,26 @@
 
 A value u that the update gave becomes clip(u - lambda d g, low, high), with one lambda for each row
 so that its total stays; d says how far a point may move, see `MeanAndStd`, or is the variance of
-the members. With independent points this is the most likely field within the bounds.
+the members. With independent points this is the most likely field within the bounds. The total
+falls with lambda, straight between places where a point gets stuck, so Newton's method ends at the
+root after a few sums over all points.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import xarray as xr
 
-from .._block_roots import Block, bounded_roots
-from ._blocks import Array, BlockRows
+from .._errors import InfeasibleError
+from ._blocks import Array, BlockRows, quiet
 from ._budget import worst
 from ._packing import is_packed, packed_range, unpacked_after_packing
+
+LIMIT = 100  # sums at most; it takes about six
+ROUNDING = 1e-14  # of a row's terms
+REACH = 1e-12  # of a row's terms: a total so little out of reach is taken as the end of it
+HUGE = 1e200  # lambda that moves every point to its bound
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,9 +42,6 @@ class Bounds:
         at = worst(self.places == number)[1]
         return f"{self.places.name}{f' at {at}' if at else ''}"
 
-    def outside(self, u: Array) -> Array:
-        return (u < self.low) | (u > self.high)
-
 
 def _next_held(variable: xr.Variable, bound: float, towards: float) -> float:
     """The first number from the bound on that the file can hold."""
@@ -52,47 +57,87 @@ def _next_held(variable: xr.Variable, bound: float, towards: float) -> float:
     return first if np.isinf(bound) or (first - bound) * towards >= 0 else second
 
 
-def held(new: Array, d: Array, rows: BlockRows, numbers: Array, bounds: Bounds) -> Array:
-    """The values of a block that has all points of its rows, within the bounds.
-
-    new: after the update, (I, P) or (N, I, P), changed in place. numbers: of the indices, (I, 1).
-    """
-    there, block = points(new, d, rows, numbers, bounds)
-    labels = np.asarray(block.labels)
-    broken = np.unique(labels[bounds.outside(block.mean)])
-    if not len(broken):
-        return new
-    here = np.isin(labels, broken)
-    own = np.searchsorted(broken, labels[here])
-    some = Block(
-        *(x[here] for x in (block.mean, block.variance, block.weights)),
-        bounds.low,
-        bounds.high,
-        own,
-    )
-    totals = np.bincount(own, some.weights * some.mean)
-    roots = bounded_roots(lambda: iter([some]), totals, name=lambda i: bounds.row(int(broken[i])))
-    new.flat[np.flatnonzero(there)[here]] = roots.apply(some)
-    return new
-
-
-def points(
-    new: Array, d: Array, rows: BlockRows, numbers: Array, bounds: Bounds
-) -> tuple[Array, Block]:
-    """Which values of a block count, and these with their rows."""
-    (part,) = rows.parts
-    weights, d = np.broadcast_to(part.weights, new.shape), np.broadcast_to(d, new.shape)
-    first = numbers.astype(int)
-    if new.ndim == 3:
-        first = first * len(new) + np.arange(len(new))[:, None, None]
-    labels = first * part.rows + (0 if part.labels is None else part.labels)
-    labels = np.broadcast_to(labels, new.shape)
-    there = (weights != 0) & ~np.isnan(new)
-    arrays = (x[there] for x in (new, d, weights))
-    return there, Block(*arrays, bounds.low, bounds.high, labels[there])
-
-
 def clipped(new: Array, d: Array, rows: BlockRows, tilt: Array, bounds: Bounds) -> Array:
     """The values of a block, from lambda of every row, (I, K) or (N, I, K)."""
     moved = np.clip(new - rows.adjoint(tilt) * d, bounds.low, bounds.high)
     return moved if rows.left_out is None else np.where(rows.left_out, new, moved)
+
+
+def line(new: Array, d: Array, rows: BlockRows, tilt: Array, bounds: Bounds) -> list[Array]:
+    """The totals that a block has within the bounds, and how fast they fall with lambda."""
+    held = clipped(new, d, rows, tilt, bounds)
+    free = np.where((held > bounds.low) & (held < bounds.high), d, 0.0)
+    return [rows.apply(np.where(np.isnan(held), 0.0, held)), rows.squared.apply(free)]
+
+
+def survey(new: Array, d: Array, rows: BlockRows, bounds: Bounds) -> list[Array]:
+    """The least and the most that totals can be, how fast they fall if free, and their terms."""
+    u = np.where(np.isnan(new), 0.0, new)
+    shape = (*new.shape[:-1], rows.count)
+    ends = (line(new, d, rows, np.full(shape, far), bounds)[0] for far in (HUGE, -HUGE))
+    free = np.broadcast_to(np.where(np.isnan(new), 0.0, d), new.shape)
+    return [*ends, rows.squared.apply(free), rows.sizes.apply(np.abs(u))]
+
+
+def held(new: Array, d: Array, rows: BlockRows, numbers: Array, bounds: Bounds) -> Array:
+    """The values of a block that has all points of its rows, within the bounds.
+
+    new: after the update, (I, P) or (N, I, P). numbers: of the indices, (I, 1).
+    """
+    if not ((new < bounds.low) | (new > bounds.high)).any():
+        return new
+    first = numbers if new.ndim == 2 else numbers * len(new) + np.arange(len(new))[:, None, None]
+    labels = first * rows.count + np.arange(rows.count)
+    total = rows.apply(np.where(np.isnan(new), 0.0, new))
+    seen = survey(new, d, rows, bounds)
+    tilt = tilts(lambda t: line(new, d, rows, t, bounds), seen, total, labels, bounds.row)
+    return clipped(new, d, rows, tilt, bounds)
+
+
+@quiet
+def tilts(
+    line: Callable[[Array], list[Array]],
+    seen: list[Array],
+    total: Array,
+    labels: Array,
+    name: Callable[[int], str],
+) -> Array:
+    """lambda of every row: where the line through the totals of all points meets those asked for.
+
+    seen: the survey of all points. labels: the numbers of the rows, to name them in errors.
+    """
+    least, most, full, terms = seen
+    size = terms + np.abs(total)
+    _check_reach(total, least, most, size, labels, name)
+    total = np.clip(total, least, most)
+    tilt, left, right = (
+        np.zeros_like(total),
+        np.full_like(total, -np.inf),
+        np.full_like(total, np.inf),
+    )
+    for number in range(LIMIT):
+        value, slope = line(tilt)
+        missed = np.where(np.abs(value - total) > ROUNDING * size, value - total, 0.0)
+        if not missed.any():
+            break
+        left, right = np.where(missed > 0, tilt, left), np.where(missed < 0, tilt, right)
+        steep = np.where(slope > 0, slope, full / 2.0**number)  # all stuck: ever farther
+        guess = tilt + missed / np.where(steep > 0, steep, 1.0)
+        bracket = np.isfinite(left) & np.isfinite(right)
+        middle = np.where(bracket, (left + right) / 2, guess)
+        tilt = np.where((guess > left) & (guess < right), guess, middle)
+    return tilt
+
+
+def _check_reach(
+    total: Array, least: Array, most: Array, size: Array, labels: Array, name: Callable[[int], str]
+) -> None:
+    wrong = (total < least - REACH * size) | (total > most + REACH * size)
+    if wrong.any():
+        place = tuple(np.argwhere(wrong)[0])
+        asked, low, high = (float(x[place]) for x in (total, least, most))
+        raise InfeasibleError(
+            f"{int(wrong.sum())} totals cannot be met with values from `minimum` to `maximum`. The "
+            f"first is {asked:.6g}, of {name(int(labels[place]))}, and such fields have totals "
+            f"from {low:.6g} to {high:.6g}. Ways out: wider bounds, another total, `noise`."
+        )

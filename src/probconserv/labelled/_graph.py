@@ -87,7 +87,7 @@ class NamedRows:
         """The task on whole arrays with all cores, or on every block of dask's."""
         all_ = [*arrays, *(array for part in self.parts for array in part.arrays)]
         pairs = [self._pair(array) for array in all_ if array is not None]
-        pairs += [(each, (*self.index, STEPS)) for each in steps]
+        pairs += [(each, (*self.index, f"{STEPS} {n}")) for n, each in enumerate(steps)]
         if any(isinstance(array, da.Array) for array, _ in pairs):
             return blockwise(task, dims, pairs, task.dtype or float, **how)
         with ThreadPoolExecutor(CPU_COUNT) as pool:

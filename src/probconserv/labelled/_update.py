@@ -1,6 +1,6 @@
 """Step 2 for a dataset: sums, solve and update of every system, lazily where data are lazy."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import prod
 from typing import Any
@@ -10,14 +10,12 @@ import numpy as np
 import torch
 import xarray as xr
 from dask.base import compute
-from dask.system import CPU_COUNT
 from torch import Tensor
 
-from .._block_roots import Block, bounded_roots
-from .._sums import MeanAndStd, is_hard
+from .._sums import Ensemble, MeanAndStd, is_hard
 from . import _blocks as blocks
 from ._blocks import Array, BlockRows, Kind
-from ._bounds import Bounds, clipped, held, points
+from ._bounds import Bounds, clipped, held, line, survey, tilts
 from ._graph import STEPS, SUMS, Shapes, as_tensors, blockwise, pack, packed_size, unpack
 from ._plan import Plan
 
@@ -78,44 +76,41 @@ def solve(plan: Plan, sums: Any) -> Any:  # (*index, C)
     return np.concatenate([steps, _tilts(plan, steps, unpack(kind.sums, sums)["size"])], -1)
 
 
-def _tilts(plan: Plan, steps: Array, size: Array) -> Array:  # (*index, K) or (*index, N K)
+def _tilts(plan: Plan, steps: Array, size_of: Array) -> Array:  # (*index, K) or (*index, N K)
     """lambda of every row, for values within bounds whose rows lie in several blocks; read now."""
     if plan.noise().any():
         call = partial(_totals_moved, kind=plan.kind)
         (totals,) = compute(_summed(plan, call, prod(plan.kind.sums["total"]), steps))
     else:
-        value = plan.value().reshape(*size.shape[:-1], -1, size.shape[-1])
+        value = plan.value().reshape(*size_of.shape[:-1], -1, size_of.shape[-1])
         members = plan.sizes[plan.member] if plan.member else 1
-        wanted = np.where(size[..., None, :] > 0, value, 0.0)
-        totals = np.broadcast_to(wanted, (*size.shape[:-1], members, size.shape[-1]))
-    bounds = _bounds(plan)
+        wanted = np.where(size_of[..., None, :] > 0, value, 0.0)
+        totals = np.broadcast_to(wanted, (*size_of.shape[:-1], members, size_of.shape[-1]))
+    bounds, size = _bounds(plan), prod(plan.kind.sums["total"])
 
-    def read() -> Iterator[Block]:
+    def sums(function: Callable[..., Any], columns: int, *more: Array) -> list[Array]:
+        found: Any = 0.0
         for name, arrays in plan.arrays.items():
-            call = partial(_points, kind=plan.kind, bounds=bounds[name])
-            yield from _each(plan.rows(name).partials(call, arrays, 1, steps, plan.numbers))
+            call = partial(_watched, function=function, kind=plan.kind, bounds=bounds[name])
+            found = found + plan.rows(name).summed(call, arrays, columns * size, steps, *more)
+        return np.split(compute(found)[0], columns, -1)
 
-    name = next(iter(bounds.values())).row
-    return bounded_roots(read, totals.ravel(), name=name).tilt.reshape(*size.shape[:-1], -1)
-
-
-def _each(objects: Any) -> Iterator[Any]:
-    """The objects in an array, with one block after the other computed."""
-    if not isinstance(objects, da.Array):
-        yield from (each for each in objects.flat if each is not None)
-        return
-    delayed = objects.to_delayed().ravel()
-    for start in range(0, len(delayed), CPU_COUNT):
-        for block in compute(*delayed[start : start + CPU_COUNT]):
-            yield from _each(block)
+    totals = totals.reshape(*size_of.shape[:-1], -1)
+    labels, name = np.arange(totals.size).reshape(totals.shape), next(iter(bounds.values())).row
+    return tilts(partial(sums, line, 2), sums(survey, 4), totals, labels, name)
 
 
-def _points(*block: Any, kind: Kind, bounds: Bounds) -> Array:
-    *given, numbers = block
-    new, d, rows = _moved(*given, kind=kind), blocks.freedom(kind, *given[:-1]), given[-2]
-    found = np.full((len(numbers), 1), None)
-    found[0, 0] = points(new, d, rows, numbers, bounds)[1]
-    return found
+def _watched(*block: Any, function: Callable[..., Any], kind: Kind, bounds: Bounds) -> Array:
+    """What `line` or `survey` say of a block, side by side."""
+    arrays = block[: 1 if isinstance(kind, Ensemble) else 2]
+    rows, steps, *tilt = block[len(arrays) :]
+    new, d = _moved(*arrays, rows, steps, kind=kind), blocks.freedom(kind, *arrays, rows)
+    found = function(new, d, rows, *(_by_row(kind, t) for t in tilt), bounds)
+    return np.concatenate([_by_index(x) for x in found], -1)
+
+
+def _by_row(kind: Kind, tilt: Array) -> Array:  # (I, K) or (I, N K) to (I, K) or (N, I, K)
+    return np.moveaxis(tilt.reshape(len(tilt), *kind.sums["total"]), 0, -2)
 
 
 def _of_sums(
@@ -212,9 +207,8 @@ def _clipped(*block: Any, kind: Kind, bounds: Bounds) -> Array:
     """Within the bounds, by the last of the steps."""
     *given, rows, steps, _ = block
     new, d = _moved(*given, rows, steps, kind=kind), blocks.freedom(kind, *given, rows)
-    size = packed_size({"total": kind.sums["total"]})
-    tilt = unpack({"total": kind.sums["total"]}, steps[..., -size:])["total"]
-    return clipped(new, d, rows, np.moveaxis(tilt, 0, -2), bounds)
+    tilt = steps[..., -prod(kind.sums["total"]) :]
+    return clipped(new, d, rows, _by_row(kind, tilt), bounds)
 
 
 def _std(std: Array, mean: Array, rows: BlockRows, steps: Array, *, kind: MeanAndStd) -> Array:
