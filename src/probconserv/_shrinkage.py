@@ -70,11 +70,11 @@ def _mix_of(members: Sequence[Any], laws: Sequence[Rows]) -> Mix:
         sums.append((spread, alone, together))
     if not sums:
         return Mix(none + 1 / count, none)
-    side_by_side = (
+    spread, alone, together = (
         torch.cat([x[..., None].flatten(lead) for x in each], -1)
         for each in zip(*sums, strict=True)
     )
-    return mix(*side_by_side, count)
+    return mix(spread, alone, together, count)
 
 
 def mix(spread: Tensor, alone: Tensor, together: Tensor, count: int) -> Mix:  # (*lead, K) each

@@ -282,6 +282,10 @@ def updated_std(kind: MeanAndStd, std: Array, mean: Array, rows: BlockRows, step
     return _kept(variance, std, rows)
 
 
+def by_index(x: Array) -> Array:  # (I, P) or (N, I, P) to (I, ...)
+    return x if x.ndim == 2 else np.moveaxis(x, 0, 1).reshape(x.shape[1], -1)
+
+
 def _without(u: Array, missing: Array | None) -> Array:
     return u if missing is None else np.where(missing, 0.0, u)
 

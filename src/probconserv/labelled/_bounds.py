@@ -14,7 +14,7 @@ import numpy as np
 import xarray as xr
 
 from .._errors import InfeasibleError
-from ._blocks import Array, BlockRows, quiet
+from ._blocks import Array, BlockRows, by_index, quiet
 from ._budget import worst
 from ._packing import is_packed, packed_range, unpacked_after_packing
 
@@ -58,86 +58,67 @@ def _next_held(variable: xr.Variable, bound: float, towards: float) -> float:
 
 
 def clipped(new: Array, d: Array, rows: BlockRows, tilt: Array, bounds: Bounds) -> Array:
-    """The values of a block, from lambda of every row, (I, K) or (N, I, K)."""
+    """The values of a block, from lambda of every row, (I, K) or (I, N K)."""
+    if new.ndim == 3:
+        tilt = np.moveaxis(tilt.reshape(len(tilt), len(new), -1), 1, 0)
     moved = np.clip(new - rows.adjoint(tilt) * d, bounds.low, bounds.high)
     return moved if rows.left_out is None else np.where(rows.left_out, new, moved)
 
 
-def line(new: Array, d: Array, rows: BlockRows, tilt: Array, bounds: Bounds) -> list[Array]:
+def line(new: Array, d: Array, rows: BlockRows, tilt: Array, bounds: Bounds) -> Array:
     """The totals that a block has within the bounds, and how fast they fall with lambda."""
-    held = clipped(new, d, rows, tilt, bounds)
-    free = np.where((held > bounds.low) & (held < bounds.high), d, 0.0)
-    return [rows.apply(np.where(np.isnan(held), 0.0, held)), rows.squared.apply(free)]
+    u = clipped(new, d, rows, tilt, bounds)
+    free = np.where((u > bounds.low) & (u < bounds.high), d, 0.0)
+    return np.concatenate([_total(rows, u), _total(rows.squared, free)], -1)
 
 
-def survey(new: Array, d: Array, rows: BlockRows, bounds: Bounds) -> list[Array]:
-    """The least and the most that totals can be, how fast they fall if free, and their terms."""
-    u = np.where(np.isnan(new), 0.0, new)
-    shape = (*new.shape[:-1], rows.count)
-    ends = (line(new, d, rows, np.full(shape, far), bounds)[0] for far in (HUGE, -HUGE))
-    free = np.broadcast_to(np.where(np.isnan(new), 0.0, d), new.shape)
-    return [*ends, rows.squared.apply(free), rows.sizes.apply(np.abs(u))]
+def survey(new: Array, d: Array, rows: BlockRows, bounds: Bounds) -> Array:
+    """The totals of a block, their terms, the least and the most that they can be, and how fast
+    they fall if free."""
+    total, terms = _total(rows, new), _total(rows.sizes, np.abs(new))
+    far = (clipped(new, d, rows, np.full_like(total, end), bounds) for end in (HUGE, -HUGE))
+    free = _total(rows.squared, np.where(np.isnan(new), 0.0, d))
+    return np.concatenate([total, terms, *(_total(rows, u) for u in far), free], -1)
+
+
+def _total(rows: BlockRows, u: Array) -> Array:  # (I, K) or (I, N K)
+    return by_index(rows.apply(np.where(np.isnan(u), 0.0, u)))
 
 
 def held(new: Array, d: Array, rows: BlockRows, numbers: Array, bounds: Bounds) -> Array:
-    """The values of a block that has all points of its rows, within the bounds.
-
-    new: after the update, (I, P) or (N, I, P). numbers: of the indices, (I, 1).
-    """
+    """The values of a block that has all points of its rows; `numbers` of its indices, (I, 1)."""
     if not ((new < bounds.low) | (new > bounds.high)).any():
         return new
-    first = numbers if new.ndim == 2 else numbers * len(new) + np.arange(len(new))[:, None, None]
-    labels = first * rows.count + np.arange(rows.count)
-    total = rows.apply(np.where(np.isnan(new), 0.0, new))
     seen = survey(new, d, rows, bounds)
-    tilt = tilts(lambda t: line(new, d, rows, t, bounds), seen, total, labels, bounds.row)
+    tilt = tilts(lambda t: line(new, d, rows, t, bounds), seen, numbers, bounds)
     return clipped(new, d, rows, tilt, bounds)
 
 
 @quiet
-def tilts(
-    line: Callable[[Array], list[Array]],
-    seen: list[Array],
-    total: Array,
-    labels: Array,
-    name: Callable[[int], str],
-) -> Array:
-    """lambda of every row: where the line through the totals of all points meets those asked for.
-
-    seen: the survey of all points. labels: the numbers of the rows, to name them in errors.
-    """
-    least, most, full, terms = seen
+def tilts(line: Callable[[Array], Array], seen: Array, numbers: Array, bounds: Bounds) -> Array:
+    """lambda of every row, from the sums of `line` and `survey` over all points."""
+    total, terms, least, most, full = np.split(seen, 5, -1)
     size = terms + np.abs(total)
-    _check_reach(total, least, most, size, labels, name)
-    total = np.clip(total, least, most)
-    tilt, left, right = (
-        np.zeros_like(total),
-        np.full_like(total, -np.inf),
-        np.full_like(total, np.inf),
-    )
-    for number in range(LIMIT):
-        value, slope = line(tilt)
+    wrong = (total < least - REACH * size) | (total > most + REACH * size)
+    if wrong.any():
+        place = tuple(np.argwhere(wrong)[0])
+        number = numbers[place[:-1]].item() * total.shape[-1] + place[-1]
+        asked, low, high = (float(x[place]) for x in (total, least, most))
+        raise InfeasibleError(
+            f"{int(wrong.sum())} totals cannot be met with values from `minimum` to `maximum`. The "
+            f"first is {asked:.6g}, of {bounds.row(number)}, and such fields have totals "
+            f"from {low:.6g} to {high:.6g}. Ways out: wider bounds, another total, `noise`."
+        )
+    total, tilt = np.clip(total, least, most), np.zeros_like(total)
+    left, right = np.full_like(total, -np.inf), np.full_like(total, np.inf)
+    for count in range(LIMIT):
+        value, slope = np.split(line(tilt), 2, -1)
         missed = np.where(np.abs(value - total) > ROUNDING * size, value - total, 0.0)
         if not missed.any():
             break
         left, right = np.where(missed > 0, tilt, left), np.where(missed < 0, tilt, right)
-        steep = np.where(slope > 0, slope, full / 2.0**number)  # all stuck: ever farther
+        steep = np.where(slope > 0, slope, full / 2.0**count)  # all stuck: ever farther
         guess = tilt + missed / np.where(steep > 0, steep, 1.0)
-        bracket = np.isfinite(left) & np.isfinite(right)
-        middle = np.where(bracket, (left + right) / 2, guess)
+        middle = np.where(np.isfinite(left) & np.isfinite(right), (left + right) / 2, guess)
         tilt = np.where((guess > left) & (guess < right), guess, middle)
     return tilt
-
-
-def _check_reach(
-    total: Array, least: Array, most: Array, size: Array, labels: Array, name: Callable[[int], str]
-) -> None:
-    wrong = (total < least - REACH * size) | (total > most + REACH * size)
-    if wrong.any():
-        place = tuple(np.argwhere(wrong)[0])
-        asked, low, high = (float(x[place]) for x in (total, least, most))
-        raise InfeasibleError(
-            f"{int(wrong.sum())} totals cannot be met with values from `minimum` to `maximum`. The "
-            f"first is {asked:.6g}, of {name(int(labels[place]))}, and such fields have totals "
-            f"from {low:.6g} to {high:.6g}. Ways out: wider bounds, another total, `noise`."
-        )

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from numbers import Real
 from typing import Any
@@ -90,13 +91,14 @@ class Plan:
         sizes = [self.sizes[dim] for dim in self.index]
         return np.arange(prod(sizes)).reshape(*sizes, 1)
 
-    def rows(self, name: str) -> NamedRows:
-        """G on one variable."""
-        parts = (
-            ready.part(name, self._unit(name, ready.points.weights[name]))
-            for ready in self.laws
-            if name in ready.points.weights
-        )
+    @cached_property
+    def rows(self) -> dict[str, NamedRows]:
+        """G on each variable."""
+        return {name: self._rows(name) for name in self.arrays}
+
+    def _rows(self, name: str) -> NamedRows:
+        laws = [ready for ready in self.laws if name in ready.points.weights]
+        parts = (ready.part(name, self._unit(name, ready.points.weights[name])) for ready in laws)
         dims = self.arrays[name][0].dims
         rest = tuple(str(d) for d in dims if d not in self.index and d != self.member)
         kind = self.kind
@@ -104,8 +106,7 @@ class Plan:
 
     def _unit(self, name: str, weights: xr.Variable) -> float | None:
         """The mean weight of the points that count at the first index, if one number is the std."""
-        arrays = self.arrays[name]
-        if len(arrays) == 1 or arrays[1].dims:
+        if isinstance(self.kind, Ensemble) or self.arrays[name][1].dims:
             return None
         sizes = np.abs(weights.isel({dim: 0 for dim in self.index if dim in weights.dims}).values)
         return float(sizes[sizes > 0].mean()) if (sizes > 0).any() else None

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .._sums import Ensemble, MeanAndStd, is_hard
 from . import _blocks as blocks
-from ._blocks import Array, BlockRows, Kind
+from ._blocks import Array, BlockRows, Kind, by_index
 from ._bounds import Bounds, clipped, held, line, survey, tilts
 from ._graph import STEPS, SUMS, Shapes, as_tensors, blockwise, pack, packed_size, unpack
 from ._plan import Plan
@@ -36,7 +36,7 @@ def _statistics(*block: Any, kind: Kind) -> Array:
 def _summed(plan: Plan, call: Callable[..., Array], size: int, *steps: Any) -> Any:
     """The sums of all variables of a system."""
     each = plan.arrays.items()
-    first, *others = (plan.rows(name).summed(call, arrays, size, *steps) for name, arrays in each)
+    first, *others = (plan.rows[name].summed(call, arrays, size, *steps) for name, arrays in each)
     return sum(others, start=first)
 
 
@@ -45,7 +45,7 @@ def one_pass(plan: Plan) -> bool:
     if plan.is_bounded and len(plan.arrays) > 1:
         return False
     for name, arrays in plan.arrays.items():
-        points = plan.rows(name).points
+        points = plan.rows[name].points
         for array in arrays:
             if array.chunks and any(
                 len(array.chunksizes[dim]) > 1 for dim in points if dim in array.dims
@@ -71,46 +71,7 @@ def solve(plan: Plan, sums: Any) -> Any:  # (*index, C)
             (totals,) = compute(totals)
         more = _of_sums(plan, kind.settle, kind.moves, sums, totals)
         steps = np.concatenate([steps, more], -1)
-    if not plan.is_bounded or one_pass(plan):
-        return steps
-    return np.concatenate([steps, _tilts(plan, steps, unpack(kind.sums, sums)["size"])], -1)
-
-
-def _tilts(plan: Plan, steps: Array, size_of: Array) -> Array:  # (*index, K) or (*index, N K)
-    """lambda of every row, for values within bounds whose rows lie in several blocks; read now."""
-    if plan.noise().any():
-        call = partial(_totals_moved, kind=plan.kind)
-        (totals,) = compute(_summed(plan, call, prod(plan.kind.sums["total"]), steps))
-    else:
-        value = plan.value().reshape(*size_of.shape[:-1], -1, size_of.shape[-1])
-        members = plan.sizes[plan.member] if plan.member else 1
-        wanted = np.where(size_of[..., None, :] > 0, value, 0.0)
-        totals = np.broadcast_to(wanted, (*size_of.shape[:-1], members, size_of.shape[-1]))
-    bounds, size = _bounds(plan), prod(plan.kind.sums["total"])
-
-    def sums(function: Callable[..., Any], columns: int, *more: Array) -> list[Array]:
-        found: Any = 0.0
-        for name, arrays in plan.arrays.items():
-            call = partial(_watched, function=function, kind=plan.kind, bounds=bounds[name])
-            found = found + plan.rows(name).summed(call, arrays, columns * size, steps, *more)
-        return np.split(compute(found)[0], columns, -1)
-
-    totals = totals.reshape(*size_of.shape[:-1], -1)
-    labels, name = np.arange(totals.size).reshape(totals.shape), next(iter(bounds.values())).row
-    return tilts(partial(sums, line, 2), sums(survey, 4), totals, labels, name)
-
-
-def _watched(*block: Any, function: Callable[..., Any], kind: Kind, bounds: Bounds) -> Array:
-    """What `line` or `survey` say of a block, side by side."""
-    arrays = block[: 1 if isinstance(kind, Ensemble) else 2]
-    rows, steps, *tilt = block[len(arrays) :]
-    new, d = _moved(*arrays, rows, steps, kind=kind), blocks.freedom(kind, *arrays, rows)
-    found = function(new, d, rows, *(_by_row(kind, t) for t in tilt), bounds)
-    return np.concatenate([_by_index(x) for x in found], -1)
-
-
-def _by_row(kind: Kind, tilt: Array) -> Array:  # (I, K) or (I, N K) to (I, K) or (N, I, K)
-    return np.moveaxis(tilt.reshape(len(tilt), *kind.sums["total"]), 0, -2)
+    return steps
 
 
 def _of_sums(
@@ -139,14 +100,10 @@ def _packed(
 
 def _sums_after(*block: Any, kind: Kind) -> Array:
     """The totals after the update, where rows are nearly dependent; else 0."""
-    steps = block[-1]
+    *_, rows, steps = block
     if not _hard(kind, steps):
         return np.zeros((len(steps), prod(kind.sums["total"])))
-    return _totals_moved(*block, kind=kind)
-
-
-def _totals_moved(*block: Any, kind: Kind) -> Array:
-    return _by_index(blocks.totals(_moved(*block, kind=kind), block[-2])[0])
+    return by_index(blocks.totals(_moved(*block, kind=kind), rows)[0])
 
 
 def _hard(kind: Kind, steps: Array) -> bool:
@@ -156,7 +113,7 @@ def _hard(kind: Kind, steps: Array) -> bool:
 def _parts(kind: Kind, steps: Array) -> list[dict[str, Array]]:
     """The steps of the solve, and the moves that settle rows."""
     first, each = packed_size(kind.steps), packed_size(kind.moves)
-    more = range(first, steps.shape[-1] - each + 1, each)
+    more = range(first, steps.shape[-1], each)
     return [
         unpack(kind.steps, steps[..., :first]),
         *(unpack(kind.moves, steps[..., start : start + each]) for start in more),
@@ -165,50 +122,64 @@ def _parts(kind: Kind, steps: Array) -> list[dict[str, Array]]:
 
 def second_pass(plan: Plan, steps: Any) -> dict[str, tuple[xr.Variable, ...]]:
     """The moved arrays of every variable, lazy, in the order of their axes in the dataset."""
-    found = {}
-    bounds = _bounds(plan) if plan.is_bounded else {}
+    found, kind = {}, plan.kind
+    calls: dict[str, Any] = dict.fromkeys(plan.arrays, partial(_moved, kind=kind))
+    more: list[Array] = []
+    if plan.is_bounded:
+        whole = one_pass(plan)
+        calls = _bounded_by(plan, held if whole else clipped)
+        more = [plan.numbers if whole else _tilts(plan, steps)]
     for name, arrays in plan.arrays.items():
-        rows, call, given = plan.rows(name), partial(_moved, kind=plan.kind), [steps]
-        if name in bounds:
-            call = partial(
-                _held if one_pass(plan) else _clipped, kind=plan.kind, bounds=bounds[name]
-            )
-            given = [steps, plan.numbers]
-        new = [rows.moved(call, arrays, arrays[0].dtype, *given)]
-        if len(arrays) == 2 and arrays[1].dims:  # one number is no variable of the dataset
+        rows = plan.rows[name]
+        new = [rows.moved(calls[name], arrays, arrays[0].dtype, steps, *more)]
+        if isinstance(kind, MeanAndStd) and arrays[1].dims:  # one number is no variable
             mean, std = arrays
             wide = std.set_dims(dict(mean.sizes)), mean
-            new.append(rows.moved(partial(_std, kind=plan.kind), wide, std.dtype, steps))
+            new.append(rows.moved(partial(_std, kind=kind), wide, std.dtype, steps))
         named = (xr.Variable(rows.all, data).transpose(*arrays[0].dims) for data in new)
         found[name] = tuple(named)
     return found
 
 
-def _bounds(plan: Plan) -> dict[str, Bounds]:
-    each = plan.arrays.items()
-    return {name: Bounds.of(arrays[0], *plan.bounds, plan.places) for name, arrays in each}
+def _tilts(plan: Plan, steps: Array) -> Array:  # (*index, K) or (*index, N K)
+    """lambda of every row that holds its values within bounds; all blocks are read now."""
+    size = prod(plan.kind.sums["total"])
+
+    def sums(calls: dict[str, Any], columns: int, *tilt: Array) -> Any:
+        each = plan.arrays.items()
+        found = (plan.rows[n].summed(calls[n], a, columns * size, steps, *tilt) for n, a in each)
+        return compute(sum(found))[0]
+
+    seen, lines = sums(_bounded_by(plan, survey), 5), _bounded_by(plan, line)
+    bounds = next(iter(lines.values())).keywords["bounds"]
+    return tilts(lambda tilt: sums(lines, 2, tilt), seen, plan.numbers, bounds)
+
+
+def _bounded_by(plan: Plan, function: Callable[..., Array]) -> dict[str, Any]:
+    """The function for the blocks of every variable, with its bounds."""
+    return {
+        name: partial(
+            _bounded,
+            function=function,
+            kind=plan.kind,
+            bounds=Bounds.of(arrays[0], *plan.bounds, plan.places),
+        )
+        for name, arrays in plan.arrays.items()
+    }
+
+
+@blocks.quiet
+def _bounded(*block: Any, function: Callable[..., Array], kind: Kind, bounds: Bounds) -> Array:
+    """A function of the moved values of a block and of how far each may move."""
+    count = 1 if isinstance(kind, Ensemble) else 2
+    *arrays, rows, steps = block[: count + 2]
+    new, d = _moved(*arrays, rows, steps, kind=kind), blocks.freedom(kind, *arrays, rows)
+    return function(new, d, rows, *block[count + 2 :], bounds)
 
 
 def _moved(*block: Any, kind: Kind) -> Array:
     *given, steps = block
     return blocks.moved(kind, *given, *_parts(kind, steps))
-
-
-@blocks.quiet
-def _held(*block: Any, kind: Kind, bounds: Bounds) -> Array:
-    """Within the bounds, in a block with all points of its rows."""
-    *given, rows, steps, numbers = block
-    new, d = _moved(*given, rows, steps, kind=kind), blocks.freedom(kind, *given, rows)
-    return held(new, d, rows, numbers, bounds)
-
-
-@blocks.quiet
-def _clipped(*block: Any, kind: Kind, bounds: Bounds) -> Array:
-    """Within the bounds, by the last of the steps."""
-    *given, rows, steps, _ = block
-    new, d = _moved(*given, rows, steps, kind=kind), blocks.freedom(kind, *given, rows)
-    tilt = steps[..., -prod(kind.sums["total"]) :]
-    return clipped(new, d, rows, _by_row(kind, tilt), bounds)
 
 
 def _std(std: Array, mean: Array, rows: BlockRows, steps: Array, *, kind: MeanAndStd) -> Array:
@@ -229,7 +200,7 @@ def outcome(
     counts: dict[str, Any] = {}
     watched = dict(found)
     for name, arrays in plan.arrays.items():
-        rows, (new, *others) = plan.rows(name), found[name]
+        rows, (new, *others) = plan.rows[name], found[name]
         call = partial(_after, bounds=plan.bounds, view=views.get(name), dtype=new.dtype)
         parts = rows.partials(call, [new, arrays[0]], size + 3)
         blocks = rows.after(new.transpose(*rows.all).data, parts)
@@ -254,17 +225,13 @@ def _after(
     dtype: Any,
 ) -> Array:
     new = new if view is None else view(new.astype(dtype)).astype(float)
-    total = _by_index(blocks.totals(new, rows)[0])
+    total = by_index(blocks.totals(new, rows)[0])
     low, high = bounds
     with np.errstate(invalid="ignore"):  # points that do not count may be infinite
-        outside = [_by_index((u < low) | (u > high)).sum(-1) for u in (old, new)]
-        change = _by_index(np.abs(new - old))
+        outside = [by_index((u < low) | (u > high)).sum(-1) for u in (old, new)]
+        change = by_index(np.abs(new - old))
     largest = np.fmax.reduce(change, axis=1, initial=0.0)  # leaves out what is missing
     return np.concatenate([total, np.stack([*outside, largest], axis=1)], axis=1)
-
-
-def _by_index(x: Array) -> Array:  # (I, P) or (N, I, P) to (I, ...)
-    return x if x.ndim == 2 else np.moveaxis(x, 0, 1).reshape(x.shape[1], -1)
 
 
 def lazy(plans: Sequence[Plan]) -> bool:
