@@ -150,16 +150,16 @@ class Spread:
 
     def __post_init__(self) -> None:
         self._check_numbers()
-        if self.std is not None and self.member is not None:
+        given = {"variance": self.std, "members": self.member}
+        fits = [how for how, each in given.items() if each is not None]
+        if len(fits) == 2:
             raise InputError("`std` and `member` are two ways to spread a correction: give one.")
-        if self.how is not None and self.how not in HOW:
+        if self.how not in (None, *HOW):
             raise InputError(f"`how` is {self.how!r}. {nearest(self.how, HOW)}")
-        given = {"variance": self.std is not None, "members": self.member is not None}
-        own = next((how for how, there in given.items() if there), None)
-        if self.how in given and not given[self.how]:
+        if self.how in given and not fits:
             raise InputError(f"`how` {self.how!r} is {HOW[self.how]}.")
-        if self.how is not None and own not in (None, self.how):
-            name = "member" if own == "members" else "std"
+        if self.how is not None and fits and self.how not in fits:
+            name = "member" if self.std is None else "std"
             raise InputError(f"`how` {self.how!r} takes no `{name}`: leave one of the two out.")
         if self.correlation and self.std is None:
             raise InputError(

@@ -94,9 +94,9 @@ class Work:
         far = [name for name in report.moved if (report.in_std(name) or 0.0) > FAR]
         if far and self.spread.member is not None:
             yield (
-                f"members of {', '.join(far)} moved far: their totals hardly differ, and what so "
-                "few say about distant points is chance. `shrinkage` 1 takes points for "
-                "independent."
+                f"members of {', '.join(far)} moved far: their totals differ by much less than what "
+                "was asked, and what so few say about distant points is chance. `how` 'uniform' "
+                "moves all points alike."
             )
         for plan in self.plans if self.spread.member is None else ():
             for dim in plan.index:
@@ -107,7 +107,9 @@ class Work:
         if self.spread.how in ("uniform", "proportional"):
             return f"{self.spread.how}, {HOW[self.spread.how]}"
         if self.spread.member is None:
-            return f"mean and standard deviation, correlation {self.spread.correlation:.3g}"
+            number = any(not std.dims for p in self.plans for _, std in p.arrays.values())
+            alike = " (a number: that of a cell of mean size, alike per unit of area)" * number
+            return f"mean and standard deviation{alike}, correlation {self.spread.correlation:.3g}"
         kinds: list[Any] = [plan.kind for plan in self.plans]
         mixes = [
             kind.mix(as_tensors(unpack(kind.sums, s.reshape(-1, s.shape[-1]))))
