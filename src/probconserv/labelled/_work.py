@@ -94,7 +94,7 @@ class Work:
         far = [name for name in report.moved if (report.in_std(name) or 0.0) > FAR]
         if far and self.spread.member is not None:
             yield (
-                f"members of {', '.join(far)} moved far: their totals differ by much less than what "
+                f"members of {', '.join(far)} moved far: their totals differ by less than what "
                 "was asked, and what so few say about distant points is chance. `how` 'uniform' "
                 "moves all points alike."
             )
