@@ -73,12 +73,13 @@ def line(new: Array, d: Array, rows: BlockRows, tilt: Array, bounds: Bounds) -> 
 
 
 def survey(new: Array, d: Array, rows: BlockRows, bounds: Bounds) -> Array:
-    """The totals of a block, their terms, the least and the most that they can be, and how fast
-    they fall if free."""
+    """The totals of a block, their terms, the least and the most that they can be, how fast they
+    fall if all points are free, and the line where lambda is 0."""
     total, terms = _total(rows, new), _total(rows.sizes, np.abs(new))
     far = (clipped(new, d, rows, np.full_like(total, end), bounds) for end in (HUGE, -HUGE))
     free = _total(rows.squared, np.where(np.isnan(new), 0.0, d))
-    return np.concatenate([total, terms, *(_total(rows, u) for u in far), free], -1)
+    start = line(new, d, rows, np.zeros_like(total), bounds)
+    return np.concatenate([total, terms, *(_total(rows, u) for u in far), free, start], -1)
 
 
 def _total(rows: BlockRows, u: Array) -> Array:  # (I, K) or (I, N K)
@@ -97,7 +98,7 @@ def held(new: Array, d: Array, rows: BlockRows, numbers: Array, bounds: Bounds) 
 @quiet
 def tilts(line: Callable[[Array], Array], seen: Array, numbers: Array, bounds: Bounds) -> Array:
     """lambda of every row, from the sums of `line` and `survey` over all points."""
-    total, terms, least, most, full = np.split(seen, 5, -1)
+    total, terms, least, most, full, value, slope = np.split(seen, 7, -1)
     size = terms + np.abs(total)
     wrong = (total < least - REACH * size) | (total > most + REACH * size)
     if wrong.any():
@@ -112,7 +113,6 @@ def tilts(line: Callable[[Array], Array], seen: Array, numbers: Array, bounds: B
     total, tilt = np.clip(total, least, most), np.zeros_like(total)
     left, right = np.full_like(total, -np.inf), np.full_like(total, np.inf)
     for count in range(LIMIT):
-        value, slope = np.split(line(tilt), 2, -1)
         missed = np.where(np.abs(value - total) > ROUNDING * size, value - total, 0.0)
         if not missed.any():
             break
@@ -121,4 +121,5 @@ def tilts(line: Callable[[Array], Array], seen: Array, numbers: Array, bounds: B
         guess = tilt + missed / np.where(steep > 0, steep, 1.0)
         middle = np.where(np.isfinite(left) & np.isfinite(right), (left + right) / 2, guess)
         tilt = np.where((guess > left) & (guess < right), guess, middle)
+        value, slope = np.split(line(tilt), 2, -1)
     return tilt

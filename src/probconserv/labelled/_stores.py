@@ -45,9 +45,10 @@ def enforce_file(
 
     Laws and their arguments are those of `enforce`. NetCDF and Zarr, by the ending of the name.
     Data need not fit in memory: blocks are read once where each holds all points of its totals,
-    else twice. The target appears under its name when it is complete, or not at all. target: None
-    only computes the report. overwrite: replace a target that is there. unpack: write packed
-    integers as floats. change: have the mean change of every point in the report, for `figures`.
+    else twice, and with `minimum` or `maximum` two to five times more. The target appears under its
+    name when it is complete, or not at all. target: None only computes the report. overwrite:
+    replace a target that is there. unpack: write packed integers as floats. change: have the mean
+    change of every point in the report, for `figures`.
     chunks: entries of a block along dimensions. scheduler: None for threads,
     "local" for processes, or the address of a dask scheduler; workers: how many.
     """

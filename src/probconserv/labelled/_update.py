@@ -150,7 +150,7 @@ def _tilts(plan: Plan, steps: Array) -> Array:  # (*index, K) or (*index, N K)
         found = (plan.rows[n].summed(calls[n], a, columns * size, steps, *tilt) for n, a in each)
         return compute(sum(found))[0]
 
-    seen, lines = sums(_bounded_by(plan, survey), 5), _bounded_by(plan, line)
+    seen, lines = sums(_bounded_by(plan, survey), 7), _bounded_by(plan, line)
     bounds = next(iter(lines.values())).keywords["bounds"]
     return tilts(lambda tilt: sums(lines, 2, tilt), seen, plan.numbers, bounds)
 
