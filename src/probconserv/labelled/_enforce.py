@@ -7,7 +7,7 @@ from typing import Literal
 import xarray as xr
 from dask.base import compute
 
-from ._law import Law, listed
+from ._law import Law, Recipe, listed
 from ._lookup import Given
 from ._plan import Spread
 from ._report import Report
@@ -20,7 +20,7 @@ Std = Given | Mapping[str, Given] | None
 
 def enforce(
     dataset: xr.Dataset,
-    *laws: Law,
+    *laws: Law | Recipe,
     how: How | None = None,
     std: Std = None,
     member: str | None = None,
@@ -32,10 +32,12 @@ def enforce(
 ) -> xr.Dataset:
     """The dataset with its variables updated so that the laws hold: Step 2 for labelled data.
 
-    how: the way to spread a correction, by what is given if not said. "uniform": every
-    point of a row moves by the same amount. "proportional": every value by the same share of its
-    size. "variance", the default with `std`: by how uncertain each point is. "members", the default
-    with `member`: as the members of an ensemble differ.
+    Laws are `Law(...)`, or functions that make one of a dataset, such as `moisture`.
+
+    how: the way to spread a correction, by what is given if not said. "uniform": every point of a
+    row moves by the same amount. "proportional": every value by the same share of its size.
+    "variance", the default with `std`: by how uncertain each point is. "members", the default with
+    `member`: as the members of an ensemble differ.
 
     std: the name of the standard deviations, a number, or a mapping from variables to them; those
     with a name are updated too. One number is that of a cell of mean size, and errors are alike per
@@ -69,7 +71,7 @@ def enforce(
 
 def check(
     dataset: xr.Dataset,
-    *laws: Law,
+    *laws: Law | Recipe,
     std: Std = None,
     member: str | None = None,
 ) -> Report:
@@ -89,6 +91,7 @@ def totals(dataset: xr.Dataset, law: Law) -> xr.DataArray:
     >>> totals(xr.Dataset({"u": ("x", [1.0, 2.0, 4.0])}), Law("u", "x", measure=1.0)).item()
     7.0
     """
-    (budget,) = check(dataset, replace(law, total=0.0, inflow=(), outflow=(), noise=0.0)).budgets
+    plain = replace(law, total=0.0, average=None, inflow=(), outflow=(), noise=0.0)
+    (budget,) = check(dataset, plain).budgets
     named = budget.before.rename("total")
     return named if budget.unit is None else named.assign_attrs(units=budget.unit)

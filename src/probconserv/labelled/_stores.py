@@ -9,7 +9,7 @@ import xarray as xr
 
 from ._cluster import cluster, compute
 from ._enforce import How, Std
-from ._law import Law, listed
+from ._law import Law, Recipe, listed
 from ._packing import is_packed, without_packing
 from ._plan import Spread
 from ._read import read
@@ -25,7 +25,7 @@ Path = str | PathLike[str]
 def enforce_file(
     source: Path,
     target: Path | None,
-    *laws: Law,
+    *laws: Law | Recipe,
     how: How | None = None,
     std: Std = None,
     member: str | None = None,
@@ -65,7 +65,7 @@ def enforce_file(
 
 def check_file(
     source: Path,
-    *laws: Law,
+    *laws: Law | Recipe,
     std: Std = None,
     member: str | None = None,
     chunks: Mapping[str, int] | None = None,
