@@ -65,7 +65,7 @@ def test_a_dry_run_prints_both_budgets_and_writes_nothing(source, tmp_path):
     done = called("enforce", source, *ASKED, "--std", "0.3", "--dry-run", "--minimum", "2.5")
     assert done.returncode == 0, done.stderr
     assert "after:  closes" in done.stdout
-    assert "values of u were pushed below 2.5" in done.stdout
+    assert "values of u were below 2.5 and are not now" in done.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["in.nc"]
 
 
@@ -102,7 +102,7 @@ def test_a_file_of_laws_states_several_at_once(source, tmp_path):
         (("--mean", "u", "--std", "u_std"), "give `--mean` and `--over`"),
         ((*ASKED, "--std", "u_std"), "where to? Give `-o OUT.nc`"),
         ((*ASKED, "--std", "u_sdt", "--dry-run"), "Did you mean 'u_std'"),
-        ((*ASKED, "--dry-run"), "how uncertain is `u`? Give `--std`"),
+        ((*ASKED, "--dry-run"), "how should `u` be moved? Give `--how`"),
         ((*ASKED, "--std", "u_std", "--chunks", "time", "--dry-run"), "takes NAME=VALUE pairs"),
         ((*ASKED, "--std", "1", "--chunks", "time=a", "--dry-run"), "needs whole numbers"),
         (

@@ -86,7 +86,7 @@ def test_an_ensemble_conserves_in_every_member(tmp_path, dataset):
         totals = (found["u"] * dataset["area"]).sum(("lat", "lon"))
         assert totals.sizes == {"member": 7, "time": 6}
         np.testing.assert_allclose(totals, 40.0, rtol=1e-6)
-    assert "ensemble of 7, shrinkage 0.4" in str(report)
+    assert "ensemble of 7, shrinkage 0.727 towards a correlation of 1" in str(report)
 
 
 def test_packing_that_opens_the_budget_again_is_reported(tmp_path, dataset):

@@ -107,7 +107,7 @@ def test_the_own_std_of_a_member_is_the_spread_at_its_point():
     law = Law("u", "x", total=200.0 + 60, measure=1.0)
     (text,) = [t for t in warned(d, law, member="member", shrinkage=1.0) if "moved" in t]
     assert float(text.split("by up to ")[1].split()[0]) < 100  # 1.5 of a spread of about 0.1
-    assert "`shrinkage=1`" in text
+    assert "`how` 'uniform'" in text
 
 
 def test_a_mask_that_changes_is_said_with_time_and_share():

@@ -9,6 +9,8 @@ import probconserv.labelled as labelled
 from probconserv import InputError
 from probconserv.labelled import Law, check, enforce
 
+pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
+
 DAYS = np.array(["2000-01-01", "2000-01-02", "2000-01-04"], "datetime64[ns]")
 HOURS = (np.array([0, 6, 12, 18]) * np.timedelta64(1, "h")).astype("timedelta64[ns]")
 PERIOD, REFERENCE = (

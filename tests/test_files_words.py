@@ -52,7 +52,7 @@ def test_a_variable_called_like_an_option_keeps_its_name(tmp_path):
     d.to_netcdf(tmp_path / "in.nc")
     asked = ("--mean", "total", "--over", "x", "--measure", "1", "--dry-run")
     said = called("enforce", tmp_path / "in.nc", *asked).stderr
-    assert "how uncertain is `total`? Give `--std`" in said
+    assert "how should `total` be moved? Give `--how`" in said
 
 
 def test_keys_of_a_file_of_laws_are_no_options(tmp_path):

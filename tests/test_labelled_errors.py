@@ -186,8 +186,8 @@ def test_totals_of_regions_need_an_entry_for_each():
 def test_the_std_must_be_one_of_every_variable():
     d, two = made(), law(variables={"u": 1.0, "v": 2.0})
     for given, text in (
-        (None, "how uncertain is `u`? Give `std`, a variable or a number"),
-        ({"u": "s"}, "how uncertain is `v`? Give `std`"),
+        (None, "how should `u` be moved? Give `how`: uniform, the same amount"),
+        ({"u": "s"}, "how should `v` be moved? Give `how`"),
         ("s", "`std` of `v` is 's', which cannot hold what the update makes of `u` as well."),
         (
             {"u": "s", "v": "u"},
@@ -217,7 +217,7 @@ def test_an_array_as_std_gets_a_name_of_its_own():
     ("how", "text"),
     [
         ({"correlation": 1.1}, "`correlation` must lie between 0 and 1, got 1.1."),
-        ({"correlation": "a"}, "`correlation` must lie between 0 and 1, got 'a'."),
+        ({"correlation": "a"}, "`correlation` must be a number, got 'a'."),
         ({"minimum": "a"}, "`minimum` must be a number, got 'a'."),
         ({"jointly": ("lev",)}, "`jointly`: no dimension 'lev' here. There are: time, lat, lon."),
     ],

@@ -283,7 +283,9 @@ class LowRank(Field):
         shrinkage
             The share of the samples' variance that is taken as independent from point to point,
             since a few samples say little about distant points: from 0 to 1. If it is not given
-            `condition` finds it for each part, from how far the samples' totals spread.
+            `condition` finds it for each part, the larger the fewer samples there are for each
+            total, and takes it to have one correlation between any two points, as large as the
+            spread of the samples' totals shows.
         """
         given, own = check.alike(samples=samples, variance=variance)
         check.finite("samples", given)

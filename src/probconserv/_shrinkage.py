@@ -1,13 +1,18 @@
-"""How much of an ensemble's covariance is chance: shrinkage towards independent points.
+"""How much of an ensemble's covariance is chance: what it is mixed with.
 
 A few members say little about how distant points move together. Taken at their word they move a
-field along directions that are noise. The members' totals tell: if they spread no more than those
-of independent points would, the points are taken as independent.
+field along directions that are noise. The covariance P of N members is mixed with one that has
+their variances s^2 and the same correlation c between any two points,
+
+    Sigma = (1 - a) P + a (c s s^T + (1 - c) diag(s^2))
+
+with c such that totals spread as those of the members do, and a the larger the fewer members there
+are for each total. Where a is given c is 0.
 """
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,11 +21,18 @@ from ._fields import Field, LowRank
 from ._laws import Rows
 from ._maps import SecondDifferences, Select
 
-MEMBERS_PER_ROW = 4  # with so many half is taken as independent; chosen by benchmarks/fields.py
+MEMBERS_PER_ROW = 16  # with so many a is a half; chosen by benchmarks/fields.py
+
+
+class Mix(NamedTuple):
+    """How an ensemble's covariance is mixed, for each part that is solved by itself."""
+
+    share: Tensor  # a, (*lead)
+    correlation: Tensor  # c, (*lead)
 
 
 def shrunk(fields: tuple[Field, ...], shared: bool, laws: Sequence[Rows]) -> tuple[Any, ...]:
-    """The fields, with part of each ensemble's variance made independent.
+    """The fields, with part of each ensemble's covariance replaced by one common correlation.
 
     shared: whether all fields are moved by the same members.
     """
@@ -29,20 +41,20 @@ def shrunk(fields: tuple[Field, ...], shared: bool, laws: Sequence[Rows]) -> tup
     for group in groups:
         first = fields[group[0]]
         if isinstance(first, LowRank) and first.shrinkage != 0:
-            share = _share([fields[i] if i in group else None for i in range(len(fields))], laws)
+            mix = _mix_of([fields[i] if i in group else None for i in range(len(fields))], laws)
             for i in group:
-                found[i] = _with_share(found[i], share)
+                found[i] = _mixed(found[i], mix)
     return tuple(found)
 
 
-def _share(members: Sequence[Any], laws: Sequence[Rows]) -> Tensor:  # (*lead), or broadcasts to it
-    """Of the spread of the members' totals, what independent points and chance would make."""
+def _mix_of(members: Sequence[Any], laws: Sequence[Rows]) -> Mix:
+    """From the totals of the members, as the laws take them, if it is not given."""
     first = next(field for field in members if field is not None)
+    none = first.mean.new_zeros((), dtype=torch.float64)
     if first.shrinkage is not None:
-        return first.mean.new_tensor(first.shrinkage, dtype=torch.float64)
+        return Mix(none + first.shrinkage, none)
     lead, count = len(first.shape) - first.event_dims, len(first.factor)
-    spreads: list[Tensor] = []
-    alones: list[Tensor] = []
+    sums: list[tuple[Tensor, Tensor, Tensor]] = []
     for rows in laws:
         read = [f is not None and m is not None for f, m in zip(members, rows.maps, strict=True)]
         if not any(read) or isinstance(rows.map, Select | SecondDifferences):
@@ -53,39 +65,44 @@ def _share(members: Sequence[Any], laws: Sequence[Rows]) -> Tensor:  # (*lead), 
         variances = tuple(None if f is None else f.square().sum(0) for f in factors)
         spread = rows.apply(factors).square().sum(0)
         alone = rows.entrywise(2).apply(variances)
+        together = rows.apply(tuple(None if v is None else v.sqrt() for v in variances)).square()
         lead = min(lead, spread.ndim - len(rows.map.row_names))
-        spreads.append(spread)
-        alones.append(alone)
-    if not spreads:
-        return first.mean.new_tensor(1 / count, dtype=torch.float64)
-    spread, alone = (
-        torch.cat([x[..., None].flatten(lead) for x in each], -1) for each in (spreads, alones)
+        sums.append((spread, alone, together))
+    if not sums:
+        return Mix(none + 1 / count, none)
+    spread, alone, together = (
+        torch.cat([x[..., None].flatten(lead) for x in each], -1)
+        for each in zip(*sums, strict=True)
     )
-    return share_of_chance(spread, alone, count)
+    return mix(spread, alone, together, count)
 
 
-def share_of_chance(spread: Tensor, alone: Tensor, count: int) -> Tensor:  # (*lead, K) to (*lead)
-    """Of the spread of members' totals, what independent points and chance would make.
+def mix(spread: Tensor, alone: Tensor, together: Tensor, count: int) -> Mix:  # (*lead, K) each
+    """What the spread of members' totals leaves to chance, and how points go together otherwise.
 
-    spread: the variance of each total over the members. alone: the same if the points were
-    independent. count: of the members. The share is larger the more totals there are beside them.
+    spread: the variance of each total over the members. alone, together: the same if the errors of
+    all points were independent, and if they were one. count: of the members.
     """
-    chance = 1 + 2 * math.sqrt(2 / (count - 1))  # of a variance from so many members
     there = alone > 0
-    beside = torch.where(spread > 0, spread, torch.where(there, alone, 1.0))
-    share = (chance * alone / beside).clamp_max(1)
-    share = torch.where(there, share, 0.0).sum(-1) / there.sum(-1).clamp_min(1)
     rows = there.sum(-1)
-    return torch.maximum(share, rows / (rows + (count - 1) / MEMBERS_PER_ROW)).clamp(1 / count, 1)
+    more = torch.where(together > alone, (spread - alone) / (together - alone), 0.0)
+    correlation = torch.where(there, more.clamp(0, 1), 0.0).sum(-1) / rows.clamp_min(1)
+    chance = 1 + 2 * math.sqrt(2 / (count - 1))  # of a variance from so many members
+    beside = torch.where(spread > 0, spread, torch.where(there, alone, 1.0))
+    share = torch.where(there, (chance * alone / beside).clamp_max(1), 0.0).sum(-1)
+    share = torch.maximum(share / rows.clamp_min(1), rows / (rows + (count - 1) / MEMBERS_PER_ROW))
+    return Mix(share.clamp(1 / count, 1), correlation)
 
 
-def _with_share(field: LowRank, share: Tensor) -> LowRank:
-    dims = len(field.shape) - share.ndim
-    share = share[(..., *[None] * dims)].to(field.dtype)
+def _mixed(field: LowRank, mix: Mix) -> LowRank:
+    dims = len(field.shape) - mix.share.ndim
+    share, correlation = (x[(..., *[None] * dims)].to(field.dtype) for x in mix)
     variance = field.factor.square().sum(0)
     rounded = (4 * field.rounding * field.mean).square()  # members that are equal but for rounding
     variance = torch.where(variance > rounded, variance, 0.0)
     other = field._with_mean(field.mean)
-    other.factor, other.rest = field.factor * (1 - share).sqrt(), field.rest + share * variance
+    common = (share * correlation * variance).sqrt()[None]
+    other.factor = torch.cat([field.factor * (1 - share).sqrt(), common])
+    other.rest = field.rest + share * (1 - correlation) * variance
     other.bare = False
     return other

@@ -12,6 +12,7 @@ in `condition`. Whoever has the blocks makes the sums and the update. I is the n
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -20,12 +21,13 @@ from ._audit import UNMET
 from ._errors import InfeasibleError, InputError
 from ._factor import DEPENDENT, EASY, Factor, RowFactor
 from ._members import multipliers
-from ._shrinkage import share_of_chance
+from ._shrinkage import Mix, mix
 
 REFINEMENTS = 2  # corrections of lambda by what S lambda misses
 ROUNDING = 1e-15  # of a variance: what is left of it by subtraction is no more than rounding
 SLACK = 16  # times the rounding of the input, as a share of a row's terms, is no contradiction
 
+How = Literal["variance", "uniform", "proportional"]
 Sums = Mapping[str, Tensor]  # under names, with the indices on axis 0
 
 
@@ -97,13 +99,26 @@ def is_hard(least: Tensor) -> Tensor:
 class MeanAndStd:
     """A field given as mean and standard deviation, of which any two points have one correlation.
 
-    That is F = sqrt(correlation) std and D = (1 - correlation) std^2.
+    That is F = sqrt(correlation) std and D = (1 - correlation) d, where d of a point with weight g
+    in its row is
+
+        std^2            if every point has a standard deviation of its own
+        std^2 m / |g|    if one number is given: errors are alike per unit of area
+        m / |g|          for `how` uniform: all points of a row move alike
+        |mean| m / |g|   for `how` proportional: all values of a row are multiplied alike
+
+    with the mean m of |g|. The last two know nothing of uncertainty.
     """
 
     laws: tuple[str, ...]  # of each row, its name
     disjoint: bool  # one law: no point is in two of its rows
     correlation: float = 0.0
     rounding: float = 0.0  # of the input, relative
+    how: How = "variance"
+
+    @property
+    def knows_std(self) -> bool:
+        return self.how == "variance"
 
     @property
     def is_easy(self) -> bool:
@@ -135,7 +150,7 @@ class MeanAndStd:
         residual = torch.where(sums["size"] > 0, value - sums["total"], 0.0)[:, None]
         along = system.solve(residual)
         missed = (residual - system.times(along)).abs()[:, 0]
-        _check_met(self.laws, missed, value.abs(), sums, self.rounding)
+        _check_met(self, missed, value.abs(), sums)
         steps = self._moves(shared, along)
         steps |= {"inverse": system.inverse(), "least": system.least()}
         if shared is None:
@@ -163,9 +178,10 @@ class MeanAndStd:
 class Ensemble:
     """A field given as N members, (N, I, P).
 
-    Sigma is their covariance, shrunk towards independent points: F the deviations from the mean
-    over sqrt(N - 1), times sqrt(1 - shrinkage); D the variance, times shrinkage. Every member is
-    moved by its own residual, see `_members.py`. Without a `shrinkage` it is found for each index.
+    Sigma is their covariance, mixed with one common correlation, see `_shrinkage.py`: F are the
+    deviations from the mean over sqrt(N - 1), times sqrt(1 - a), and one more row, the standard
+    deviation times sqrt(a c); D is the variance times a (1 - c). Every member is moved by its own
+    residual, see `_members.py`. Without a `shrinkage` it is found for each index.
     """
 
     laws: tuple[str, ...]
@@ -180,13 +196,13 @@ class Ensemble:
 
     @property
     def sums(self) -> dict[str, tuple[int, ...]]:
-        rows = len(self.laws)
-        return _shapes((rows,), self.disjoint) | {"total": (self.members, rows)}
+        rows = (len(self.laws),)
+        return _shapes(rows, self.disjoint) | {"total": (self.members, *rows), "common": rows}
 
     @property
     def moves(self) -> dict[str, tuple[int, ...]]:
         n, rows = self.members, len(self.laws)
-        return {"along": (n, rows), "mixing": (n, n), "shrinkage": ()}
+        return {"along": (n, rows), "mixing": (n, n), "latent": (n,), "independent": ()}
 
     @property
     def steps(self) -> dict[str, tuple[int, ...]]:
@@ -195,39 +211,52 @@ class Ensemble:
     def solve(self, sums: Sums, value: Tensor, noise: Tensor) -> dict[str, Tensor]:
         """value: b, (I, N or 1, K)."""
         check_usable(sums)
-        system, shared, share = self._system(sums, noise)
+        mixed = self.mix(sums)
+        system, shared = self._system(sums, noise, mixed)
         residual = torch.where((sums["size"] > 0)[:, None], value - sums["total"], 0.0)
         missed = residual - system.times(system.solve(residual))
-        _check_met(self.laws, missed.abs().amax(1), value.abs().amax(1), sums, self.rounding)
+        _check_met(self, missed.abs().amax(1), value.abs().amax(1), sums)
         assert isinstance(system.factor, Factor)
         along = multipliers(system.matrix, system.factor, system.noise, residual, system.solve)
-        return self._moves(shared, share, along) | {"least": system.least()}
+        return self._moves(shared, mixed, along) | {"least": system.least()}
 
     def settle(self, sums: Sums, total: Tensor, value: Tensor, noise: Tensor) -> dict[str, Tensor]:
-        system, shared, share = self._system(sums, noise)
+        mixed = self.mix(sums)
+        system, shared = self._system(sums, noise, mixed)
         residual = value - total.reshape(sums["total"].shape)
-        return self._moves(shared, share, system.solve(system.missed(residual)))
+        return self._moves(shared, mixed, system.solve(system.missed(residual)))
 
-    def _system(self, sums: Sums, noise: Tensor) -> tuple[System, Tensor, Tensor]:
-        share, gram = self.shrinkages(sums), sums["gram"]
-        deviation = sums["total"] - sums["total"].mean(1, keepdim=True)
-        shared = ((1 - share) / (self.members - 1)).sqrt()[:, None, None] * deviation
-        rounding = (2 * self.rounding * (sums["terms"] + sums["spread"])).square()
-        noise = torch.where(sums["size"] > 0, noise, 0.0).square()
-        gram = share.reshape(-1, *[1] * (gram.ndim - 1)) * gram
-        return System(gram, shared, noise, rounding), shared, share
-
-    def _moves(self, shared: Tensor, share: Tensor, along: Tensor) -> dict[str, Tensor]:
-        scale = ((1 - share) / (self.members - 1)).sqrt()[:, None, None]
-        return {"along": along, "mixing": scale * shared @ along.mT, "shrinkage": share}
-
-    def shrinkages(self, sums: Sums) -> Tensor:  # (I)
-        """The share of the variance that is taken as independent."""
+    def mix(self, sums: Sums) -> Mix:
+        """What the members' covariance is mixed with, (I)."""
         if self.shrinkage is not None:
-            return torch.full((len(sums["total"]),), self.shrinkage, dtype=torch.float64)
+            none = sums["size"].new_zeros(len(sums["size"]))
+            return Mix(none + self.shrinkage, none)
         alone = sums["gram"]
         alone = alone.diagonal(dim1=-2, dim2=-1) if alone.ndim == 3 else alone
-        return share_of_chance(sums["total"].var(1), alone, self.members)
+        spread, together = sums["total"].var(1), sums["common"].square()
+        return mix(spread, alone, together, self.members)
+
+    def _system(self, sums: Sums, noise: Tensor, mixed: Mix) -> tuple[System, Tensor]:
+        own, common = self._scales(mixed)
+        deviation = sums["total"] - sums["total"].mean(1, keepdim=True)
+        shared = torch.cat([own * deviation, common * sums["common"][:, None]], 1)
+        rounding = (2 * self.rounding * (sums["terms"] + sums["spread"])).square()
+        noise = torch.where(sums["size"] > 0, noise, 0.0).square()
+        independent = mixed.share * (1 - mixed.correlation)
+        gram = independent.reshape(-1, *[1] * (sums["gram"].ndim - 1)) * sums["gram"]
+        return System(gram, shared, noise, rounding), shared
+
+    def _moves(self, shared: Tensor, mixed: Mix, along: Tensor) -> dict[str, Tensor]:
+        own, common = self._scales(mixed)
+        z = shared @ along.mT  # (I, N + 1, N)
+        independent = mixed.share * (1 - mixed.correlation)
+        moves = {"along": along, "mixing": own * z[:, :-1], "latent": common[..., 0] * z[:, -1]}
+        return moves | {"independent": independent}
+
+    def _scales(self, mixed: Mix) -> tuple[Tensor, Tensor]:  # (I, 1, 1) each
+        """What deviations and standard deviations are multiplied with in F."""
+        own = ((1 - mixed.share) / (self.members - 1)).sqrt()
+        return own[:, None, None], (mixed.share * mixed.correlation).sqrt()[:, None, None]
 
 
 def check_usable(sums: Sums) -> None:
@@ -255,19 +284,19 @@ def _shapes(rows: tuple[int], disjoint: bool) -> dict[str, tuple[int, ...]]:
     return sizes | {"negative": (), "marks": (), "gram": rows if disjoint else rows * 2}
 
 
-def _check_met(
-    laws: tuple[str, ...], missed: Tensor, value: Tensor, sums: Sums, rounding: float
-) -> None:
+def _check_met(kind: "MeanAndStd | Ensemble", missed: Tensor, value: Tensor, sums: Sums) -> None:
     """Rows that nothing can move must hold already."""
     size = sums["terms"] + sums["spread"] + value
-    wrong = ~(missed <= max(UNMET, SLACK * rounding) * size) & (sums["size"] > 0)
+    wrong = ~(missed <= max(UNMET, SLACK * kind.rounding) * size) & (sums["size"] > 0)
     if bool(wrong.any()):
         index, row = wrong.nonzero()[0].tolist()
+        stuck = "the standard deviations or the members' spread leave nothing to move there"
+        if isinstance(kind, MeanAndStd) and kind.how == "proportional":
+            stuck = "`how` 'proportional' multiplies values, and all are 0 there"
         error = InfeasibleError(
-            f"{int(wrong.sum())} totals cannot be met, the first of `{laws[row]}`, by "
-            f"{float(missed[index, row]):.3g}: the standard deviations or the members' spread "
-            "leave nothing to move there, or laws contradict each other. Ways out: more spread, "
-            "`shrinkage` for an ensemble, `noise` for the law."
+            f"{int(wrong.sum())} totals cannot be met, the first of `{kind.laws[row]}`, by "
+            f"{float(missed[index, row]):.3g}: {stuck}, or laws contradict each other. Ways out: "
+            "more spread, `shrinkage` for an ensemble, `noise` for the law."
         )
         error.place = index, row
         raise error

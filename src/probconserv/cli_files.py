@@ -176,7 +176,9 @@ def enforce(
     correlation: float = 0.0,
     shrinkage: float | None = None,
     jointly: Names = None,
+    how: Literal["uniform", "proportional", "variance", "members"] | None = None,
     minimum: float | None = None,
+    maximum: float | None = None,
     dry_run: bool = False,
     plot: Path | None = None,
     overwrite: bool = False,
@@ -204,8 +206,13 @@ def enforce(
         Of an ensemble's covariance towards independent points, 0 to 1; found if not given.
     jointly
         Dimensions beside --over that an ensemble's update couples, such as time.
+    how
+        The way to spread a correction: uniform, the same amount for every point; proportional, the
+        same factor for every value; variance, by --std; members, by --member.
     minimum
-        Count the values that the update pushes below it.
+        No value ends below it, and the total holds.
+    maximum
+        No value ends above it.
     dry_run
         Print the budget before and after, and write nothing.
     plot
@@ -236,7 +243,9 @@ def enforce(
                 correlation=correlation,
                 shrinkage=shrinkage,
                 jointly=_split(jointly),
+                how=how,
                 minimum=minimum,
+                maximum=maximum,
                 overwrite=overwrite,
                 unpack=unpack,
                 strict=strict,

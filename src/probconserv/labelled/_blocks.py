@@ -6,7 +6,7 @@ thread: those of torch and of BLAS would fight with the threads that work on oth
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from typing import Any
 
@@ -35,6 +35,7 @@ class Part:
     labels: Array | None  # (P), the row of each point within the law; None: all are of one row
     first: int  # row of the law among the rows of all laws
     rows: int
+    unit: float | None = None  # the mean weight, if one number is the std of all points
 
     @property
     def own(self) -> slice:
@@ -54,7 +55,7 @@ class Part:
         return self.weights * (v if self.labels is None else v[..., self.labels])
 
     def entrywise(self, weights: Array) -> "Part":
-        return Part(weights, self.labels, self.first, self.rows)
+        return replace(self, weights=weights)
 
     def times(self, other: "Part") -> "Part":
         """The points that two laws share, with a row for each pair of their rows."""
@@ -142,6 +143,14 @@ class BlockRows:
         """1 where some law counts a point, else 0."""
         return 1.0 if self.left_out is None else (~self.left_out).astype(float)
 
+    @cached_property
+    def relative_sizes(self) -> Array:  # (P) or (I, P)
+        """|g| over the mean weight, by the first law that counts a point; inf if none does."""
+        found: Any = 0.0
+        for part in self.parts:
+            found = np.where(found == 0, np.abs(part.weights) / (part.unit or 1.0), found)
+        return np.where(found == 0, np.inf, found)
+
     def at(self, indices: slice) -> "BlockRows":
         """The same at some of the indices."""
         if all(part.weights.ndim == 1 for part in self.parts):
@@ -181,18 +190,34 @@ def _marks(u: Array, terms: Array, size: Array) -> Array:  # (I)
 @quiet
 def statistics(kind: Kind, *block: Any) -> dict[str, Array]:
     """The sums that `kind.solve` takes: of mean and std, or of members, and G."""
-    return _of_members(kind, *block) if isinstance(kind, Ensemble) else _of_moments(*block)
+    return _of_members(kind, *block) if isinstance(kind, Ensemble) else _of_moments(kind, *block)
 
 
-def _of_moments(mean: Array, std: Array, rows: BlockRows) -> dict[str, Array]:
+def _of_moments(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows) -> dict[str, Array]:
     total, mean, missing = totals(mean, rows)
-    std = _without(std, missing)
+    d = independent(kind, mean, _without(std, missing), rows)
+    std = _without(std, missing) if kind.knows_std else np.zeros_like(mean)
     found = _about(mean, std, missing, rows)
     if not np.isfinite(found["spread"]).all() and rows.left_out is not None:
-        std = _without(std, rows.left_out)
+        std, d = _without(std, rows.left_out), _without(d, rows.left_out)
         found = _about(mean, std, missing, rows)
     common = found["spread"] if rows.sizes is rows else rows.apply(std)
-    return found | {"total": total, "common": common, "gram": rows.gram(np.square(std))}
+    return found | {"total": total, "common": common, "gram": rows.gram(d)}
+
+
+def independent(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows) -> Array:
+    """d of every point, see `MeanAndStd`."""
+    given = np.abs(mean) if kind.how == "proportional" else np.square(std)
+    if all(part.unit is None for part in rows.parts):
+        return given
+    return given / rows.relative_sizes
+
+
+def freedom(kind: Kind, *block: Any) -> Array:  # (I, P)
+    """How far each point may move beside the others: d, or the variance of the members."""
+    if isinstance(kind, MeanAndStd):
+        return independent(kind, *block)
+    return np.asarray(block[0].var(0, ddof=1))
 
 
 def _of_members(kind: Ensemble, x: Array, rows: BlockRows) -> dict[str, Array]:
@@ -203,8 +228,11 @@ def _of_members(kind: Ensemble, x: Array, rows: BlockRows) -> dict[str, Array]:
         total = rows.apply(x)
     mean = x.mean(0)
     variance = np.square(x - mean).sum(0) / (kind.members - 1)
-    found = _about(mean, np.sqrt(variance), missing, rows)
-    return found | {"total": np.moveaxis(total, 0, 1), "gram": rows.gram(variance)}
+    std = np.sqrt(variance)
+    found = _about(mean, std, missing, rows)
+    common = found["spread"] if rows.sizes is rows else rows.apply(std)
+    sums = {"total": np.moveaxis(total, 0, 1), "common": common, "gram": rows.gram(variance)}
+    return found | sums
 
 
 def _about(mean: Array, std: Array, missing: Array | None, rows: BlockRows) -> dict[str, Array]:
@@ -230,7 +258,7 @@ def _moved_mean(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows, *mov
     new = mean
     for move in moves:
         shift = rows.adjoint(move["along"])
-        shift *= (1 - kind.correlation) * np.square(std)
+        shift *= (1 - kind.correlation) * independent(kind, mean, std, rows)
         if kind.correlation:
             shift += kind.correlation**0.5 * std * rows.counted * move["latent"][:, None]
         new = np.add(new, shift, out=shift)
@@ -240,16 +268,18 @@ def _moved_mean(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows, *mov
 def _moved_members(x: Array, rows: BlockRows, *moves: Sums) -> Array:
     deviation, new = x - x.mean(0), x
     variance = np.square(deviation).sum(0) / (len(x) - 1)
+    std = np.sqrt(variance)
     for move in moves:
         # not einsum, which is slow here, nor one product for all indices, which would copy
         shift = np.empty_like(x)
         for index, mixing in enumerate(move["mixing"]):
             np.matmul(mixing.T, deviation[:, index], out=shift[:, index])
-        shift *= rows.counted
-        if move["shrinkage"].any():
-            rest = variance * move["shrinkage"][:, None]
+        if move["independent"].any() or move["latent"].any():
+            rest = variance * move["independent"][:, None]
             for number, own in enumerate(shift):
+                own += std * move["latent"][:, number, None]
                 own += rest * rows.adjoint(move["along"][:, number])
+        shift *= rows.counted
         new = np.add(new, shift, out=shift)
     return _kept(new, x, rows)
 
@@ -276,20 +306,20 @@ def updated_std(kind: MeanAndStd, std: Array, mean: Array, rows: BlockRows, step
 
 @quiet
 def changes(
-    new: Array, old: Array, std: Array | None = None, *, rounding: float
+    kind: Kind, new: Array, old: Array, *std_and_rows: Any, rounding: float
 ) -> tuple[Array, Array, Array]:  # (I) each
     """The largest change, the largest in the value's own std, and how many changed by far.
 
-    Without `std` the values are members, and theirs is the spread at each point.
+    The std of members is their spread at each point; where none is known the latter are 0.
     """
     change = np.abs(new - old)
-    if std is None:
-        deviation = old - old.mean(0)
-        std = np.sqrt(np.einsum("nip,nip->ip", deviation, deviation) / (len(old) - 1))
-    largest, relative = _largest(change), np.divide(change, std, out=change)
+    largest = _largest(change)
+    if isinstance(kind, MeanAndStd) and not kind.knows_std:
+        return largest, np.zeros_like(largest), np.zeros_like(largest)
+    relative = np.divide(change, np.sqrt(freedom(kind, old, *std_and_rows)), out=change)
     most = _largest(relative)
     if not (most > FAR).any():
-        return largest, most, np.zeros(len(most))
+        return largest, most, np.zeros_like(most)
     relative[np.abs(new - old) <= 8 * rounding * np.abs(old)] = 0.0  # rounding, whatever the std
     far = (relative > FAR).sum(-1)
     return largest, _largest(relative), (far if far.ndim == 1 else far.sum(0)).astype(float)
@@ -299,6 +329,10 @@ def _largest(x: Array) -> Array:  # (..., I, P) to (I)
     """Missing values are left out."""
     found = np.fmax.reduce(x, axis=-1, initial=0.0)
     return found if found.ndim == 1 else found.max(0)
+
+
+def by_index(x: Array) -> Array:  # (I, P) or (N, I, P) to (I, ...)
+    return x if x.ndim == 2 else np.moveaxis(x, 0, 1).reshape(x.shape[1], -1)
 
 
 def _without(u: Array, missing: Array | None) -> Array:

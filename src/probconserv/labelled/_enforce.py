@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Literal
 
 import xarray as xr
 from dask.base import compute
@@ -13,32 +14,43 @@ from ._report import Report
 from ._update import lazy, second_pass, solve
 from ._work import Work
 
+How = Literal["uniform", "proportional", "variance", "members"]
 Std = Given | Mapping[str, Given] | None
 
 
 def enforce(
     dataset: xr.Dataset,
     *laws: Law | Recipe,
+    how: How | None = None,
     std: Std = None,
     member: str | None = None,
     correlation: float = 0.0,
     shrinkage: float | None = None,
     jointly: str | Sequence[str] = (),
     minimum: float | None = None,
+    maximum: float | None = None,
     strict: bool = False,
 ) -> xr.Dataset:
     """The dataset with its variables updated so that the laws hold: Step 2 for labelled data.
 
-    Laws are `Law(...)`, or functions that make one of a dataset, such as `moisture`. The variables
-    are means with a standard deviation each, or an ensemble. std: the name of the
-    standard deviations, a number, or a mapping from variables to them; they are updated too.
-    member: the dimension of an ensemble, of which every member is made to hold. correlation: of the
-    errors of any two points, for `std`: 0 moves points by variance times cell size, towards 1 by
-    standard deviation. shrinkage: of an ensemble's covariance towards independent points, 0 to 1;
-    if not given, as much as the spread of the members' totals does not speak against, at least one
-    over their number. jointly: dimensions beside `over` that an ensemble's update couples, such as
-    time. minimum: values pushed below it are counted. strict: raise `ImplausibleError` where there
-    would be an `ImplausibleWarning`, or where a law does not hold after the update.
+    Laws are `Law(...)`, or functions that make one of a dataset, such as `moisture`.
+
+    how: the way to spread a correction, by what is given if not said. "uniform": every point of a
+    row moves by the same amount. "proportional": every value by the same share of its size.
+    "variance", the default with `std`: by how uncertain each point is. "members", the default with
+    `member`: as the members of an ensemble differ.
+
+    std: the name of the standard deviations, a number, or a mapping from variables to them; those
+    with a name are updated too. One number is that of a cell of mean size, and errors are alike per
+    unit of area (variance times mean cell size / cell size), so that all points move alike. member:
+    the dimension of an ensemble, of which every member is made to hold. correlation: of the errors
+    of any two points, for `std`: 0 moves points by variance times cell size, towards 1 by standard
+    deviation. shrinkage: of an ensemble's covariance towards independent points, 0 to 1; if not
+    given, towards one correlation between any two points, as large as the members' totals show, by
+    a share that falls with their number. jointly: dimensions beside `over` that an ensemble's
+    update couples, such as time. minimum, maximum: no value that counts ends below or above it, and
+    the total holds all the same; with one law for each variable. strict: raise `ImplausibleError`
+    where there would be an `ImplausibleWarning`, or where a law does not hold after the update.
 
     Data in memory are computed, dask arrays stay lazy; the totals that the update starts from are
     computed now in both cases. The report is in the attribute `probconserv_report`; of lazy data it
@@ -48,8 +60,9 @@ def enforce(
     >>> enforce(field, Law("u", "x", total=7.0, measure=1.0), std="s")["u"].values.sum()
     np.float64(7.0)
     """
-    spread = Spread(std, member, correlation, shrinkage, tuple(listed(jointly)))
-    work = Work.of(dataset, laws, spread, minimum)
+    tied = tuple(listed(jointly))
+    spread = Spread(std, member, correlation, shrinkage, tied, how, minimum, maximum)
+    work = Work.of(dataset, laws, spread)
     sums = compute(*work.first)
     found = [second_pass(plan, solve(plan, s)) for plan, s in zip(work.plans, sums, strict=True)]
     after = None
@@ -73,9 +86,9 @@ def check(
     plausible.
     """
     given = 0.0 if std is None and member is None else std
-    work = Work.of(dataset, laws, Spread(given, member), None)
-    sums, outside = compute(work.first, work.outside)
-    return work.report(sums, outside=outside)
+    work = Work.of(dataset, laws, Spread(given, member))
+    sums, invalid = compute(work.first, work.invalid)
+    return work.report(sums, invalid=invalid)
 
 
 def totals(dataset: xr.Dataset, law: Law) -> xr.DataArray:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -30,6 +30,7 @@ class NamedPart:
     labels: xr.Variable | None
     first: int
     rows: int
+    unit: float | None = None
 
     @property
     def arrays(self) -> tuple[Any, Any]:
@@ -71,9 +72,9 @@ class NamedRows:
     def total(self, partials: Any) -> Any:
         return partials.sum(axis=tuple(range(len(self.index), len(self.places))))
 
-    def moved(self, function: Callable[..., Array], arrays: Any, steps: Any, dtype: Any) -> Any:
-        """Every block by function(block, ..., rows, steps), in the order of `all`."""
-        return self._mapped(_Task(function, self, arrays, dtype), self.all, arrays, [steps], {})
+    def moved(self, function: Callable[..., Array], arrays: Any, dtype: Any, *steps: Any) -> Any:
+        """Every block by function(block, ..., rows, *steps), in the order of `all`."""
+        return self._mapped(_Task(function, self, arrays, dtype), self.all, arrays, steps, {})
 
     def _mapped(
         self,
@@ -86,7 +87,7 @@ class NamedRows:
         """The task on whole arrays with all cores, or on every block of dask's."""
         all_ = [*arrays, *(array for part in self.parts for array in part.arrays)]
         pairs = [self._pair(array) for array in all_ if array is not None]
-        pairs += [(each, (*self.index, STEPS)) for each in steps]
+        pairs += [(each, (*self.index, f"{STEPS} {n}")) for n, each in enumerate(steps)]
         if any(isinstance(array, da.Array) for array, _ in pairs):
             return blockwise(task, dims, pairs, task.dtype or float, **how)
         with ThreadPoolExecutor(CPU_COUNT) as pool:
@@ -169,24 +170,19 @@ class _Task:
         self, function: Callable[..., Array], rows: NamedRows, arrays: Any, dtype: Any = None
     ) -> None:
         """dtype: of the updated block; None for sums."""
-        self.function, self.dtype = function, dtype
-        self.index, self.points, self.member, self.all = (
-            rows.index,
-            rows.points,
-            rows.member,
-            rows.all,
-        )
-        self.count, self.disjoint = rows.count, rows.disjoint
+        self.function, self.dtype, self.rows = function, dtype, replace(rows, parts=())
         self.dims = [rows.dims(array) for array in arrays]
         self.parts: list[Any] = [
-            (part.first, part.rows, *(x if x is None else rows.dims(x) for x in part.arrays))
-            for part in rows.parts
+            (p.first, p.rows, p.unit, *(x if x is None else rows.dims(x) for x in p.arrays))
+            for p in rows.parts
         ]
 
     def __call__(self, *blocks: Array, each: Callable[..., Iterator[Any]] = map) -> Array:
         """each: `map`, or that of a pool of threads."""
         sizes = dict(zip(self.dims[0], blocks[0].shape, strict=True))
-        indices, points = (prod(sizes[dim] for dim in dims) for dims in (self.index, self.points))
+        indices, points = (
+            prod(sizes[dim] for dim in dims) for dims in (self.rows.index, self.rows.points)
+        )
         rest = list(blocks)
         arrays = [self._members(rest.pop(0), dims, sizes, (indices, points)) for dims in self.dims]
         rows = self._rows(rest, sizes, points)
@@ -204,29 +200,29 @@ class _Task:
         stride = max(1, SLAB * indices // max(1, arrays[0].size))
         parts = list(each(work, [slice(i, i + stride) for i in range(0, indices, stride)]))
         if new is not None:
-            return new.reshape([sizes[dim] for dim in self.all])
-        shape = [sizes[dim] for dim in self.index]
-        return np.concatenate(parts).reshape(*shape, *[1] * len(self.points), -1)
+            return new.reshape([sizes[dim] for dim in self.rows.all])
+        shape = [sizes[dim] for dim in self.rows.index]
+        return np.concatenate(parts).reshape(*shape, *[1] * len(self.rows.points), -1)
 
     def _members(
         self, block: Array, dims: tuple[str, ...], sizes: dict[str, int], shape: tuple[int, int]
     ) -> Array:
-        lead = (self.member,) if self.member in dims else ()
-        wide = _wide(block, dims, (*lead, *self.index, *self.points), sizes)
+        lead = (self.rows.member,) if self.rows.member in dims else ()
+        wide = _wide(block, dims, (*lead, *self.rows.index, *self.rows.points), sizes)
         return wide.reshape(*wide.shape[: len(lead)], *shape)
 
     def _rows(self, blocks: list[Array], sizes: dict[str, int], points: int) -> BlockRows:
         """G, from the first of the blocks, which are taken off."""
         parts = []
-        for first, count, dims, label_dims in self.parts:
-            varies = any(dim in dims for dim in self.index)
-            wanted = (*self.index, *self.points) if varies else self.points
+        for first, count, unit, dims, label_dims in self.parts:
+            varies = any(dim in dims for dim in self.rows.index)
+            wanted = (*self.rows.index, *self.rows.points) if varies else self.rows.points
             weights = _wide(blocks.pop(0), dims, wanted, sizes).reshape(*[-1] * varies, points)
             labels = None
             if label_dims is not None:
-                labels = _wide(blocks.pop(0), label_dims, self.points, sizes).reshape(points)
-            parts.append(Part(weights, labels, first, count))
-        return BlockRows(tuple(parts), self.count, self.disjoint)
+                labels = _wide(blocks.pop(0), label_dims, self.rows.points, sizes).reshape(points)
+            parts.append(Part(weights, labels, first, count, unit))
+        return BlockRows(tuple(parts), self.rows.count, self.rows.disjoint)
 
 
 def _wide(

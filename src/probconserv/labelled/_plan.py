@@ -1,8 +1,11 @@
 """Laws that share variables, as one system: its rows, and what every point adds to them."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -13,10 +16,17 @@ from .._sums import Ensemble, MeanAndStd
 from ._blocks import Array, Kind
 from ._graph import NamedPart, NamedRows
 from ._law import Law, Recipe
-from ._lookup import array
+from ._lookup import array, nearest
 from ._totals import Totals
 from ._units import Conversion, assumed, conversion_of_difference
 from ._weights import REGION, Points, points
+
+HOW = {
+    "uniform": "the same amount for every point of a row",
+    "proportional": "the same factor for every value of a row",
+    "variance": "by how uncertain each point is: it needs `std`, a variable or a number",
+    "members": "as the members of an ensemble differ: it needs `member`, their dimension",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +51,7 @@ class Ready:
     def own(self) -> slice:
         return slice(self.first, self.first + self.rows)
 
-    def part(self, name: str) -> NamedPart:
+    def part(self, name: str, unit: float | None) -> NamedPart:
         labels: xr.Variable | None = None
         for dim in self.inner:
             size = self.points.rows[dim]
@@ -49,7 +59,7 @@ class Ready:
             if dim == REGION and self.points.regions is not None:
                 codes = self.points.regions
             labels = codes if labels is None else labels * size + codes
-        return NamedPart(self.points.weights[name], labels, self.first, self.rows)
+        return NamedPart(self.points.weights[name], labels, self.first, self.rows, unit)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,15 +72,48 @@ class Plan:
     index: tuple[str, ...]  # axes along which the system falls apart
     sizes: Mapping[str, int]  # of all axes
     member: str | None
+    bounds: tuple[float, float]  # of all values
     converted: Mapping[str, Conversion]  # of each `std`, from its unit to that of the mean
 
-    def rows(self, name: str) -> NamedRows:
-        """G on one variable."""
-        parts = (ready.part(name) for ready in self.laws if name in ready.points.weights)
+    @property
+    def is_bounded(self) -> bool:
+        return math.isfinite(self.bounds[0]) or math.isfinite(self.bounds[1])
+
+    @property
+    def places(self) -> xr.DataArray:
+        """The numbers of the rows of the only law, by their coordinates."""
+        (ready,) = self.laws
+        dims = (*self.index, *([self.member] if self.member else []), *ready.inner)
+        sizes = [ready.points.rows.get(dim) or self.sizes[dim] for dim in dims]
+        coords = {dim: each.variable for dim, each in ready.points.coords.items()}
+        numbers = np.arange(prod(sizes)).reshape(sizes)
+        return xr.DataArray(numbers, coords, dims, name=ready.law.label)
+
+    @property
+    def numbers(self) -> Array:  # (*index, 1)
+        """Of the indices."""
+        sizes = [self.sizes[dim] for dim in self.index]
+        return np.arange(prod(sizes)).reshape(*sizes, 1)
+
+    @cached_property
+    def rows(self) -> dict[str, NamedRows]:
+        """G on each variable."""
+        return {name: self._rows(name) for name in self.arrays}
+
+    def _rows(self, name: str) -> NamedRows:
+        laws = [ready for ready in self.laws if name in ready.points.weights]
+        parts = (ready.part(name, self._unit(name, ready.points.weights[name])) for ready in laws)
         dims = self.arrays[name][0].dims
         rest = tuple(str(d) for d in dims if d not in self.index and d != self.member)
         kind = self.kind
         return NamedRows(tuple(parts), len(kind.laws), kind.disjoint, self.index, rest, self.member)
+
+    def _unit(self, name: str, weights: xr.Variable) -> float | None:
+        """The mean weight of the points that count at the first index, if one number is the std."""
+        if isinstance(self.kind, Ensemble) or self.arrays[name][1].dims:
+            return None
+        sizes = np.abs(weights.isel({dim: 0 for dim in self.index if dim in weights.dims}).values)
+        return float(sizes[sizes > 0].mean()) if (sizes > 0).any() else None
 
     def value(self) -> Array:  # (*index, K), or (*index, N or 1, K) for members
         return self._side_by_side("value", self.member is not None)
@@ -98,13 +141,52 @@ class Plan:
 
 @dataclass(frozen=True)
 class Spread:
-    """How uncertain the field is: `std` of each variable, or an ensemble along `member`."""
+    """How a correction is spread over the points, by what is known of them, and within bounds."""
 
     std: Any = None
     member: str | None = None
     correlation: float = 0.0
     shrinkage: float | None = None
     jointly: tuple[str, ...] = ()
+    how: str | None = None
+    minimum: float | None = None
+    maximum: float | None = None
+
+    def __post_init__(self) -> None:
+        self._check_numbers()
+        given = {"variance": self.std, "members": self.member}
+        fits = [how for how, each in given.items() if each is not None]
+        if len(fits) == 2:
+            raise InputError("`std` and `member` are two ways to spread a correction: give one.")
+        if self.how not in (None, *HOW):
+            raise InputError(f"`how` is {self.how!r}. {nearest(self.how, HOW)}")
+        if self.how in given and not fits:
+            raise InputError(f"`how` {self.how!r} is {HOW[self.how]}.")
+        if self.how is not None and fits and self.how not in fits:
+            name = "member" if self.std is None else "std"
+            raise InputError(f"`how` {self.how!r} takes no `{name}`: leave one of the two out.")
+        if self.correlation and self.std is None:
+            raise InputError(
+                "`correlation` is for `std`; an ensemble has its own, see `shrinkage`."
+            )
+
+    def _check_numbers(self) -> None:
+        for name in ("correlation", "shrinkage", "minimum", "maximum"):
+            value: Any = getattr(self, name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, Real) or value != value:
+                raise InputError(f"`{name}` must be a number, got {value!r}.")
+            if name in ("correlation", "shrinkage") and not 0 <= float(value) <= 1:
+                raise InputError(f"`{name}` must lie between 0 and 1, got {value!r}.")
+        low, high = self.bounds
+        if not low < high:
+            raise InputError(f"`minimum` must be below `maximum`, got {low:g} and {high:g}.")
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        low, high = self.minimum, self.maximum
+        return -math.inf if low is None else float(low), math.inf if high is None else float(high)
 
 
 def plans(dataset: xr.Dataset, laws: Sequence[Law | Recipe], spread: Spread) -> list[Plan]:
@@ -158,7 +240,19 @@ def _plan(dataset: xr.Dataset, group: list[tuple[Law, Points]], spread: Spread) 
     kind, arrays, converted = _kind(dataset, fields, names, len(ready) == 1, spread)
     said = (remark for each in converted.values() for remark in each.remarks)
     ready[0] = replace(ready[0], remarks=(*ready[0].remarks, *said))
-    return Plan(kind, tuple(ready), arrays, index, sizes, spread.member, converted)
+    plan = Plan(kind, tuple(ready), arrays, index, sizes, spread.member, spread.bounds, converted)
+    labels = ", ".join(law.label for law, _ in group)
+    if plan.is_bounded and len(group) > 1:
+        raise InputError(
+            f"`minimum` and `maximum` go with one law for each variable, but {labels} share some. "
+            "Leave the bounds out, or enforce one law after the other."
+        )
+    if spread.how in ("uniform", "proportional") and plan.noise().any():
+        raise InputError(
+            f"`noise` of {labels} says how exact a total is beside the field, of which `how` "
+            f"{spread.how!r} knows nothing. Give `std`, or leave `noise` out."
+        )
+    return plan
 
 
 def _kind(
@@ -170,12 +264,13 @@ def _kind(
 ) -> tuple[Kind, dict[str, tuple[xr.Variable, ...]], dict[str, Conversion]]:
     rounding = max(float(np.finfo(field.dtype).eps) for field in fields.values())
     if spread.member is None:
-        stds = {name: _std(dataset, field, spread.std) for name, field in fields.items()}
+        stds = {name: _std(dataset, field, spread) for name, field in fields.items()}
         arrays: dict[str, tuple[xr.Variable, ...]] = {
             name: (field.variable, stds[name][0]) for name, field in fields.items()
         }
         converted = {name: conversion for name, (_, conversion) in stds.items()}
-        return MeanAndStd(rows, single, spread.correlation, rounding), arrays, converted
+        how: Any = spread.how or "variance"
+        return MeanAndStd(rows, single, spread.correlation, rounding, how), arrays, converted
     for name, field in fields.items():
         if spread.member not in field.dims:
             raise InputError(f"`{name}` has no dimension {spread.member!r} for its members.")
@@ -189,14 +284,15 @@ def _kind(
     )
 
 
-def _std(dataset: xr.Dataset, field: xr.DataArray, given: Any) -> tuple[xr.Variable, Conversion]:
+def _std(
+    dataset: xr.Dataset, field: xr.DataArray, spread: Spread
+) -> tuple[xr.Variable, Conversion]:
     """The standard deviations in the unit of the field, and how they came there."""
-    std = given.get(field.name) if isinstance(given, Mapping) else given
+    std = spread.std.get(field.name) if isinstance(spread.std, Mapping) else spread.std
+    std = 1.0 if spread.how in ("uniform", "proportional") else std
     if std is None:
-        raise InputError(
-            f"how uncertain is `{field.name}`? Give `std`, a variable or a number (with 1 and "
-            "`correlation=1` all points are moved alike), or `member` for an ensemble."
-        )
+        ways = "; ".join(f"{how}, {meaning}" for how, meaning in HOW.items())
+        raise InputError(f"how should `{field.name}` be moved? Give `how`: {ways}.")
     found = array(dataset, std, "std", field)
     if found.dims and found.dtype.kind != "f":
         raise InputError(f"`std` of `{field.name}` holds {found.dtype}, not floats. Convert it.")

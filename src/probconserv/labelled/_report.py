@@ -21,7 +21,9 @@ class Report:
     budgets: tuple[Budget, ...]
     method: str
     minimum: float | None = None
-    below: Mapping[str, int] = field(default_factory=dict)  # values that were pushed below minimum
+    maximum: float | None = None
+    outside_before: Mapping[str, int] = field(default_factory=dict)  # values out of these bounds
+    outside: Mapping[str, int] = field(default_factory=dict)  # the same after the update
     moved: Mapping[str, float] = field(default_factory=dict)  # the largest change of a value
     in_std: Mapping[str, float] = field(default_factory=dict)  # in its own standard deviations
     notes: tuple[str, ...] = ()
@@ -50,17 +52,32 @@ class Report:
         lines += [f"update: {self.method}"] if self.is_done else []
         lines += [self._move(name) for name in self.moved]
         lines += [
-            f"{count} values of {name} were pushed below {self.minimum:g}"
-            for name, count in self.below.items()
+            f"{count} values of {name} were {self._bounds} and are not now"
+            for name, count in self._brought_in.items()
+        ]
+        lines += [
+            f"{count} values of {name} are {self._bounds}: no law counts them"
+            for name, count in self.outside.items()
         ]
         lines += [f"note: {note}" for note in self.notes]
         return "\n".join([*lines, *(f"implausible: {text}" for text in self.warnings)])
 
+    @property
+    def _brought_in(self) -> dict[str, int]:
+        found = {n: count - self.outside.get(n, 0) for n, count in self.outside_before.items()}
+        return {name: count for name, count in found.items() if count > 0}
+
+    @property
+    def _bounds(self) -> str:
+        low = f"below {self.minimum:g}" if self.minimum is not None else ""
+        high = f"above {self.maximum:g}" if self.maximum is not None else ""
+        return " or ".join(end for end in (low, high) if end)
+
     def _move(self, name: str) -> str:
-        most, times = self.moved[name], self.in_std[name]
-        return (
-            f"{name} moved by at most {most:.3g}, {times:.2g} of a value's own standard deviation"
-        )
+        said = f"{name} moved by at most {self.moved[name]:.3g}"
+        if name not in self.in_std:
+            return said
+        return f"{said}, {self.in_std[name]:.2g} of a value's own standard deviation"
 
     def check_plausible(self) -> None:
         """Refuse what is implausible, or does not hold after the update."""
@@ -83,7 +100,9 @@ class Report:
             "laws": [_figures(budget, tolerance) for budget in self.budgets],
             "method": self.method,
             "minimum": self.minimum,
-            "below_minimum": dict(self.below) if self.is_done else None,
+            "maximum": self.maximum,
+            "outside_before": dict(self.outside_before) if self.is_done else None,
+            "outside_after": dict(self.outside) if self.is_done else None,
             "largest_change": dict(self.moved) if self.is_done else None,
             "largest_change_in_std": dict(self.in_std) if self.is_done else None,
             "notes": list(self.notes),

@@ -8,7 +8,7 @@ from typing import Any
 import xarray as xr
 
 from ._cluster import cluster, compute
-from ._enforce import Std
+from ._enforce import How, Std
 from ._law import Law, Recipe, listed
 from ._packing import is_packed, without_packing
 from ._plan import Spread
@@ -26,12 +26,14 @@ def enforce_file(
     source: Path,
     target: Path | None,
     *laws: Law | Recipe,
+    how: How | None = None,
     std: Std = None,
     member: str | None = None,
     correlation: float = 0.0,
     shrinkage: float | None = None,
     jointly: str | Sequence[str] = (),
     minimum: float | None = None,
+    maximum: float | None = None,
     overwrite: bool = False,
     unpack: bool = False,
     strict: bool = False,
@@ -44,21 +46,22 @@ def enforce_file(
 
     Laws and their arguments are those of `enforce`. NetCDF and Zarr, by the ending of the name.
     Data need not fit in memory: blocks are read once where each holds all points of its totals,
-    else twice. The target appears under its name when it is complete, or not at all. target: None
-    only computes the report. overwrite: replace a target that is there. unpack: write packed
-    integers as floats. strict: write nothing, and raise `ImplausibleError`, if the update is
-    implausible or a law does not hold after it. change: have the mean change of every point in the
-    report, for `figures`.
-    chunks: entries of a block along dimensions. scheduler: None for threads,
-    "local" for processes, or the address of a dask scheduler; workers: how many.
+    else twice, and with `minimum` or `maximum` two to five times more. The target appears under its
+    name when it is complete, or not at all. target: None only computes the report. overwrite:
+    replace a target that is there. unpack: write packed integers as floats. strict: write nothing,
+    and raise `ImplausibleError`, if the update is implausible or a law does not hold after it.
+    change: have the mean change of every point in the report, for `figures`. chunks: entries of a
+    block along dimensions. scheduler: None for threads, "local" for processes, or the address of a
+    dask scheduler; workers: how many.
     """
     if target is not None:
         check_output(target, overwrite, {str(source)})
-    spread = Spread(std, member, correlation, shrinkage, tuple(listed(jointly)))
+    tied = tuple(listed(jointly))
+    spread = Spread(std, member, correlation, shrinkage, tied, how, minimum, maximum)
     with cluster(scheduler, workers), read(source, chunks) as dataset:
         if unpack:
             dataset = dataset.map(_plain_floats, keep_attrs=True)
-        work = Work.of(dataset, laws, spread, minimum)
+        work = Work.of(dataset, laws, spread)
         report = _run(work, source, target, overwrite, change, strict)
     report.warn_if_implausible()
     return report
@@ -76,8 +79,8 @@ def check_file(
     """Whether the laws hold in a file as it is; see `check`."""
     given = 0.0 if std is None and member is None else std
     with cluster(scheduler, workers), read(source, chunks) as dataset:
-        work = Work.of(dataset, laws, Spread(given, member), None)
-        found = compute({"sums": work.first, "outside": work.outside}, "summing")
+        work = Work.of(dataset, laws, Spread(given, member))
+        found = compute({"sums": work.first, "invalid": work.invalid}, "summing")
         return work.report(**found)
 
 

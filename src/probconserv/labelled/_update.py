@@ -14,15 +14,17 @@ from torch import Tensor
 
 from .._sums import Ensemble, MeanAndStd, is_hard
 from . import _blocks as blocks
-from ._blocks import Array, BlockRows, Kind
+from ._blocks import Array, BlockRows, Kind, by_index
+from ._bounds import Bounds, clipped, held, line, survey, tilts
 from ._budget import Places
 from ._graph import STEPS, SUMS, Shapes, as_tensors, blockwise, pack, packed_size, unpack
 from ._plan import Plan
 
 ROWS, MEMBERS = "rows of the laws", "members of the totals"  # axes that no dataset has
 SETTLING = 2  # times that exact rows are settled at most
-COUNTS = ("below", "outside", "outside_before", "far")  # values: see `_after`
+COUNTS = ("invalid", "invalid_before", "outside", "outside_before", "far")  # see `_after`
 LARGEST = ("change", "in_std")  # and changes, the latter in the value's own standard deviations
+NO_BOUNDS = (-np.inf, np.inf)
 View = Callable[[Array], Array]  # what a reader of the output will see of its values
 
 
@@ -38,14 +40,16 @@ def _statistics(*block: Any, kind: Kind) -> Array:
 def _summed(plan: Plan, call: Callable[..., Array], size: int, *steps: Any) -> Any:
     """The sums of all variables of a system."""
     each = plan.arrays.items()
-    first, *others = (plan.rows(name).summed(call, arrays, size, *steps) for name, arrays in each)
+    first, *others = (plan.rows[name].summed(call, arrays, size, *steps) for name, arrays in each)
     return sum(others, start=first)
 
 
 def one_pass(plan: Plan) -> bool:
     """Whether every block holds all points of its indices, so that it need not be read twice."""
+    if plan.is_bounded and len(plan.arrays) > 1:
+        return False
     for name, arrays in plan.arrays.items():
-        points = plan.rows(name).points
+        points = plan.rows[name].points
         for array in arrays:
             if array.chunks and any(
                 len(array.chunksizes[dim]) > 1 for dim in points if dim in array.dims
@@ -113,7 +117,7 @@ def _sums_after(*block: Any, kind: Kind) -> Array:
     *_, rows, steps = block
     if not _hard(kind, steps):
         return np.zeros((len(steps), prod(kind.sums["total"])))
-    return _by_index(blocks.totals(_moved(*block, kind=kind), rows)[0])
+    return by_index(blocks.totals(_moved(*block, kind=kind), rows)[0])
 
 
 def _hard(kind: Kind, steps: Array) -> bool:
@@ -132,27 +136,59 @@ def _parts(kind: Kind, steps: Array) -> list[dict[str, Array]]:
 
 def second_pass(plan: Plan, steps: Any) -> dict[str, tuple[xr.Variable, ...]]:
     """The moved arrays of every variable, lazy, in the order of their axes in the dataset."""
-    found = {}
+    found, kind = {}, plan.kind
+    calls: dict[str, Any] = dict.fromkeys(plan.arrays, partial(_moved, kind=kind))
+    more: list[Array] = []
+    if plan.is_bounded:
+        whole = one_pass(plan)
+        calls = _bounded_by(plan, held if whole else clipped)
+        more = [plan.numbers if whole else _tilts(plan, steps)]
     for name, arrays in plan.arrays.items():
-        rows, new = plan.rows(name), []
-        for update, used, dtype in _updates(plan.kind, arrays):
-            data = rows.moved(partial(update, kind=plan.kind), used, steps, dtype)
-            new.append(xr.Variable(rows.all, data).transpose(*arrays[0].dims))
-        found[name] = tuple(new)
+        rows = plan.rows[name]
+        new = [rows.moved(calls[name], arrays, arrays[0].dtype, steps, *more)]
+        if isinstance(kind, MeanAndStd) and arrays[1].dims:  # one number is no variable
+            mean, std = arrays
+            wide = std.set_dims(dict(mean.sizes)), mean
+            new.append(rows.moved(partial(_std, kind=kind), wide, std.dtype, steps))
+        named = (xr.Variable(rows.all, data).transpose(*arrays[0].dims) for data in new)
+        found[name] = tuple(named)
     return found
 
 
-def _updates(
-    kind: Kind, arrays: tuple[xr.Variable, ...]
-) -> list[tuple[Callable[..., Array], tuple[xr.Variable, ...], Any]]:
-    """The functions that update a block, what each works on, and the dtype of what it gives."""
-    if isinstance(kind, Ensemble):
-        return [(_moved, arrays, arrays[0].dtype)]
-    mean, std = arrays
-    updates: list[Any] = [(_moved, arrays, mean.dtype)]
-    if std.dims:  # one number for all points is no variable of the dataset
-        updates.append((_std, (std.set_dims(dict(mean.sizes)), mean), std.dtype))
-    return updates
+def _tilts(plan: Plan, steps: Array) -> Array:  # (*index, K) or (*index, N K)
+    """lambda of every row that holds its values within bounds; all blocks are read now."""
+    size = prod(plan.kind.sums["total"])
+
+    def sums(calls: dict[str, Any], columns: int, *tilt: Array) -> Any:
+        each = plan.arrays.items()
+        found = (plan.rows[n].summed(calls[n], a, columns * size, steps, *tilt) for n, a in each)
+        return compute(sum(found))[0]
+
+    seen, lines = sums(_bounded_by(plan, survey), 7), _bounded_by(plan, line)
+    bounds = next(iter(lines.values())).keywords["bounds"]
+    return tilts(lambda tilt: sums(lines, 2, tilt), seen, plan.numbers, bounds)
+
+
+def _bounded_by(plan: Plan, function: Callable[..., Array]) -> dict[str, Any]:
+    """The function for the blocks of every variable, with its bounds."""
+    return {
+        name: partial(
+            _bounded,
+            function=function,
+            kind=plan.kind,
+            bounds=Bounds.of(arrays[0], *plan.bounds, plan.places),
+        )
+        for name, arrays in plan.arrays.items()
+    }
+
+
+@blocks.quiet
+def _bounded(*block: Any, function: Callable[..., Array], kind: Kind, bounds: Bounds) -> Array:
+    """A function of the moved values of a block and of how far each may move."""
+    count = 1 if isinstance(kind, Ensemble) else 2
+    *arrays, rows, steps = block[: count + 2]
+    new, d = _moved(*arrays, rows, steps, kind=kind), blocks.freedom(kind, *arrays, rows)
+    return function(new, d, rows, *block[count + 2 :], bounds)
 
 
 def _moved(*block: Any, kind: Kind) -> Array:
@@ -167,26 +203,26 @@ def _std(std: Array, mean: Array, rows: BlockRows, steps: Array, *, kind: MeanAn
 def outcome(
     plan: Plan,
     found: Mapping[str, tuple[xr.Variable, ...]],
-    minimum: float | None,
-    limits: Mapping[str, tuple[float, float]],
+    valid: Mapping[str, tuple[float, float]],
     views: Mapping[str, View],
 ) -> tuple[dict[str, tuple[xr.Variable, ...]], tuple[Any, dict[str, dict[str, Any]]]]:
     """The moved arrays again, and what is to be said of them.
 
     That is their totals, (*index, K) or (*index, N K), and for each variable the counts and the
     largest changes of `_after`, (*index). It is these arrays that should be written, so that each
-    block is summed before it is let go. limits: between which the values of a variable are valid.
+    block is summed before it is let go. valid: the ends of the valid range of variables.
     """
     size = prod(plan.kind.sums["total"])
     totals: list[Any] = []
     moves: dict[str, dict[str, Any]] = {}
     watched = dict(found)
     for name, arrays in plan.arrays.items():
-        rows, (new, *others) = plan.rows(name), found[name]
+        rows, (new, *others) = plan.rows[name], found[name]
         call = partial(
             _after,
-            minimum=minimum,
-            limits=limits.get(name),
+            kind=plan.kind,
+            bounds=plan.bounds,
+            valid=valid.get(name, NO_BOUNDS),
             view=views.get(name),
             dtype=new.dtype,
         )
@@ -205,35 +241,32 @@ def _after(
     new: Array,
     old: Array,
     *std_and_rows: Any,
-    minimum: float | None,
-    limits: tuple[float, float] | None,
+    kind: Kind,
+    bounds: tuple[float, float],
+    valid: tuple[float, float],
     view: View | None,
     dtype: Any,
 ) -> Array:
-    """The totals of a block, and what `COUNTS` and `LARGEST` name."""
-    *std, rows = std_and_rows
+    """The totals of a block, and what `COUNTS` and `LARGEST` name.
+
+    Invalid values are those pushed out of the valid range, and before, those that had been there;
+    values outside are out of the bounds that were asked for; far is a move of many std.
+    """
     new = new if view is None else view(new.astype(dtype)).astype(float)
-    total = _by_index(blocks.totals(new, rows)[0])
-    low = -np.inf if minimum is None else minimum
-    below, _ = _counts_outside(new, old, (low, np.inf))
-    outside, before = _counts_outside(new, old, limits or (-np.inf, np.inf))
-    largest, relative, far = blocks.changes(new, old, *std, rounding=float(np.finfo(dtype).eps))
-    more = [below, outside, before, far, largest, relative]
+    total = by_index(blocks.totals(new, std_and_rows[-1])[0])
+    invalid = [_outside(u, valid) for u in (new, old)]
+    counts = [invalid[0] & ~invalid[1], invalid[1], *(_outside(u, bounds) for u in (new, old))]
+    largest, relative, far = blocks.changes(
+        kind, new, old, *std_and_rows, rounding=float(np.finfo(dtype).eps)
+    )
+    more = [*(by_index(each).sum(-1) for each in counts), far, largest, relative]
     return np.concatenate([total, np.stack(more, axis=1)], axis=1)
 
 
-def _counts_outside(new: Array, old: Array, limits: tuple[float, float]) -> tuple[Any, Any]:  # (I)
-    """How many values were pushed outside, and how many had been there."""
-    low, high = limits
-    if np.isinf(low) and np.isinf(high):
-        return np.zeros(new.shape[-2]), np.zeros(new.shape[-2])
-    before = (old < low) | (old > high)
-    pushed = ((new < low) | (new > high)) & ~before
-    return _by_index(pushed).sum(-1), _by_index(before).sum(-1)
-
-
-def _by_index(x: Array) -> Array:  # (I, P) or (N, I, P) to (I, ...)
-    return x if x.ndim == 2 else np.moveaxis(x, 0, 1).reshape(x.shape[1], -1)
+def _outside(u: Array, ends: tuple[float, float]) -> Array:
+    if ends == NO_BOUNDS:
+        return np.zeros((u.shape[-2], 1), bool)
+    return (u < ends[0]) | (u > ends[1])
 
 
 def lazy(plans: Sequence[Plan]) -> bool:

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from ._graph import as_tensors, unpack
 from ._law import Law, Recipe
 from ._lookup import nearest
 from ._packing import is_packed, unpacked_after_packing, valid_limits
-from ._plan import Plan, Spread, plans
+from ._plan import HOW, Plan, Spread, plans
 from ._report import Report
 from ._time import decoded
 from ._update import LARGEST, first_pass, one_pass, outcome
@@ -25,10 +24,9 @@ from ._update import LARGEST, first_pass, one_pass, outcome
 REPORT = "probconserv_report"
 ENSEMBLES = ("member", "members", "realization", "ensemble", "ensemble_member")
 FEW = (
-    "What so few members say about distant points is chance; `shrinkage=1` takes points for "
-    "independent"
+    "Members' totals differ by less than what was asked, and what so few say about distant points "
+    "is chance; `how` 'uniform' moves all points alike"
 )
-_NONE = np.zeros(())
 OF_SHAPE = ("chunksizes", "chunks", "preferred_chunks", "shards", "original_shape", "contiguous")
 
 
@@ -39,22 +37,13 @@ class Work:
     dataset: xr.Dataset
     plans: Sequence[Plan]
     spread: Spread
-    minimum: float | None
 
     @classmethod
-    def of(
-        cls,
-        dataset: xr.Dataset,
-        laws: Sequence[Law | Recipe],
-        spread: Spread,
-        minimum: float | None,
-    ) -> "Work":
+    def of(cls, dataset: xr.Dataset, laws: Sequence[Law | Recipe], spread: Spread) -> "Work":
         if not isinstance(dataset, xr.Dataset):
             raise InputError(f"`dataset` must be an xarray.Dataset, got {type(dataset).__name__}.")
         _check(dataset, spread)
-        if minimum is not None and not isinstance(minimum, Real):
-            raise InputError(f"`minimum` must be a number, got {minimum!r}.")
-        work = cls(dataset, plans(decoded(dataset), laws, spread), spread, minimum)
+        work = cls(dataset, plans(decoded(dataset), laws, spread), spread)
         work._check_places()
         return work
 
@@ -67,44 +56,47 @@ class Work:
         return all(map(one_pass, self.plans))
 
     @property
-    def outside(self) -> dict[str, Any]:
-        """Of each variable with limits, how many values lie outside."""
+    def invalid(self) -> dict[str, Any]:
+        """Of each variable with a valid range, how many values lie outside."""
         found = {}
-        for name, (low, high) in self._limits.items():
+        for name, (low, high) in self._valid.items():
             values = self.dataset[name].variable
-            found[name] = {"outside_before": ((values < low) | (values > high)).sum().data}
+            found[name] = {"invalid_before": ((values < low) | (values > high)).sum().data}
         return found
 
-    def report(self, sums: Any, after: Any = None, outside: Any = None) -> Report:
-        """after: of `outcomes`. outside: counts, if it is not known after."""
-        found = [
-            budget
-            for plan, s, (totals, _) in zip(
-                self.plans, sums, after or [(None, None)] * len(self.plans), strict=True
-            )
-            for budget in budgets(plan, s, totals)
-        ]
-        moves = {name: each for _, of in after or [] for name, each in of.items()} or outside or {}
+    def report(self, sums: Any, after: Any = None, invalid: Any = None) -> Report:
+        """after: of `outcomes`. invalid: of the property, where nothing is updated."""
+        each = zip(self.plans, sums, after or [(None, {})] * len(self.plans), strict=True)
+        found = [budget for plan, s, (totals, _) in each for budget in budgets(plan, s, totals)]
+        moves = {name: figures for _, of in after or [] for name, figures in of.items()}
+        outside, before = (
+            {name: int(m[key].sum()) for name, m in moves.items() if m[key].any()}
+            for key in ("outside", "outside_before")
+        )
+        warnings = [text for budget in found for text in budget.warnings]
+        known = moves or invalid or {}
+        warnings += [text for name, m in known.items() for text in self._implausible(name, m)]
         report = Report(
             tuple(found),
             self._method(sums),
-            self.minimum,
-            {
-                name: int(m["below"].sum())
-                for name, m in moves.items()
-                if m.get("below", _NONE).any()
-            },
-            {name: float(m["change"].max()) for name, m in moves.items() if "change" in m},
-            {name: float(m["in_std"].max()) for name, m in moves.items() if "in_std" in m},
+            self.spread.minimum,
+            self.spread.maximum,
+            before,
+            outside,
+            {name: float(m["change"].max()) for name, m in moves.items()},
+            {name: float(m["in_std"].max()) for name, m in moves.items() if self._knows_std},
+            warnings=tuple(warnings),
         )
-        warnings = [text for budget in found for text in budget.warnings]
-        warnings += [text for name, m in moves.items() for text in self._implausible(name, m)]
-        return replace(report, notes=tuple(self._notes(report)), warnings=tuple(warnings))
+        return replace(report, notes=tuple(self._notes(report)))
+
+    @property
+    def _knows_std(self) -> bool:
+        return self.spread.how not in ("uniform", "proportional")
 
     def outcomes(self, found: Sequence[Any]) -> list[Any]:
         """The moved arrays and their sums, of every system."""
         both = zip(self.plans, found, strict=True)
-        return [outcome(plan, new, self.minimum, self._limits, self._views) for plan, new in both]
+        return [outcome(plan, new, self._valid, self._views) for plan, new in both]
 
     @property
     def _views(self) -> dict[str, Any]:
@@ -117,7 +109,7 @@ class Work:
         }
 
     @property
-    def _limits(self) -> dict[str, tuple[float, float]]:
+    def _valid(self) -> dict[str, tuple[float, float]]:
         names = (name for plan in self.plans for name in plan.arrays)
         return {name: ends for name in names if (ends := valid_limits(self.dataset[name]))}
 
@@ -135,12 +127,12 @@ class Work:
     def _implausible(self, name: str, found: Mapping[str, Any]) -> Iterator[str]:
         """What is implausible about the values of a variable."""
         counts = {each: int(np.sum(found[each])) for each in found if each not in LARGEST}
-        low, high = self._limits.get(name, (0.0, 0.0))
+        low, high = self._valid.get(name, (0.0, 0.0))
         valid = f"the valid {low:g} to {high:g}"
-        if counts["outside_before"]:
-            yield f"{counts['outside_before']} values of {name} lie outside {valid} already"
-        if counts.get("outside"):
-            yield f"{counts['outside']} values of {name} were pushed outside {valid}"
+        if counts["invalid_before"]:
+            yield f"{counts['invalid_before']} values of {name} lie outside {valid} already"
+        if counts.get("invalid"):
+            yield f"{counts['invalid']} values of {name} were pushed outside {valid}"
         if counts.get("far"):
             (index,) = (plan.index for plan in self.plans if name in plan.arrays)
             coords = {dim: self.dataset[dim] for dim in index if dim in self.dataset.coords}
@@ -152,16 +144,23 @@ class Work:
             )
 
     def _method(self, sums: Any) -> str:
+        if self.spread.how and not self._knows_std:
+            return f"{self.spread.how}, {HOW[self.spread.how]}"
         if self.spread.member is None:
-            return f"mean and standard deviation, correlation {self.spread.correlation:.3g}"
+            number = any(not std.dims for p in self.plans for _, std in p.arrays.values())
+            alike = " (a number: that of a cell of mean size, alike per unit of area)" * number
+            return f"mean and standard deviation{alike}, correlation {self.spread.correlation:.3g}"
         kinds: list[Any] = [plan.kind for plan in self.plans]
-        used = [
-            kind.shrinkages(as_tensors(unpack(kind.sums, s.reshape(-1, s.shape[-1])))).numpy()
+        mixes = [
+            kind.mix(as_tensors(unpack(kind.sums, s.reshape(-1, s.shape[-1]))))
             for kind, s in zip(kinds, sums, strict=True)
         ]
-        ends = [f"{end:.3g}" for end in (min(map(np.min, used)), max(map(np.max, used)))]
+        share, correlation = (_range(np.concatenate(each)) for each in zip(*mixes, strict=True))
         tied = f", jointly over {', '.join(self.spread.jointly)}" if self.spread.jointly else ""
-        return f"ensemble of {kinds[0].members}, shrinkage {' to '.join(dict.fromkeys(ends))}{tied}"
+        return (
+            f"ensemble of {kinds[0].members}, shrinkage {share} towards a correlation of "
+            f"{correlation}{tied}"
+        )
 
     def finished(self, found: Any, report: Report | None = None) -> xr.Dataset:
         """A copy of the dataset with the new values, a line of history and the report."""
@@ -222,21 +221,16 @@ class Work:
             taken[place] = name
 
 
+def _range(values: Any) -> str:
+    ends = (f"{end:.3g}" for end in (np.min(values), np.max(values)))
+    return " to ".join(dict.fromkeys(ends))
+
+
 def _check(dataset: xr.Dataset, spread: Spread) -> None:
-    if spread.member is not None and spread.std is not None:
-        raise InputError(
-            "`std` and `member` are two ways to say how uncertain a field is: give one."
-        )
     if spread.member is not None and spread.member not in dataset.dims:
         raise InputError(
             f"`member`: no dimension {spread.member!r} here. {nearest(spread.member, dataset.dims)}"
         )
-    if spread.member is not None and spread.correlation:
-        raise InputError("`correlation` is for `std`; an ensemble has its own. See `shrinkage`.")
-    for name in ("correlation", "shrinkage"):
-        value: Any = getattr(spread, name)
-        if value is not None and not (isinstance(value, Real) and 0 <= float(value) <= 1):
-            raise InputError(f"`{name}` must lie between 0 and 1, got {value!r}.")
     for dim in spread.jointly:
         if dim not in dataset.dims:
             raise InputError(f"`jointly`: no dimension {dim!r} here. {nearest(dim, dataset.dims)}")

@@ -1,0 +1,65 @@
+"""What an ensemble does by default: members are not taken at their word."""
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+from oracle import kalman
+
+import probconserv as pc
+from probconserv.labelled import Law, enforce
+
+
+def field_of(members, seed=0):
+    """Errors that are half smooth, larger at one end, on 400 points: truth and members."""
+    rng = np.random.default_rng(seed)
+    x = np.linspace(0, 1, 400)
+    waves = np.exp(-(((x[:, None] - np.linspace(0, 1, 15)) / 0.08) ** 2))
+    errors = rng.normal(size=(members + 1, 15)) @ waves.T + rng.normal(size=(members + 1, 400))
+    drawn = np.sin(6 * x) + (0.2 + x) * errors
+    return drawn[0], xr.Dataset({"u": (("member", "x"), drawn[1:])})
+
+
+@pytest.mark.parametrize("members", [4, 8, 13, 50])
+def test_a_fair_total_does_no_harm(members):
+    before, after = [], []
+    for seed in range(60):
+        truth, d = field_of(members, seed)
+        out = enforce(d, Law("u", "x", total=truth.sum(), measure=1.0), member="member")
+        before.append(np.mean((d.u.mean("member") - truth) ** 2))
+        after.append(np.mean((out.u.mean("member") - truth) ** 2))
+    assert np.mean(after) < 1.01 * np.mean(before)
+
+
+@pytest.mark.parametrize("members", [4, 13])
+def test_a_fair_total_moves_no_value_by_more_than_three_of_its_spreads(members):
+    _, d = field_of(members)
+    totals = d.u.sum("x")
+    law = Law("u", "x", total=totals + 0.5 * totals.std("member", ddof=1), measure=1.0)
+    out = enforce(d, law, member="member")
+    assert float((abs(out.u - d.u) / d.u.std("member", ddof=1)).max()) < 3
+
+
+def test_the_covariance_is_mixed_with_one_that_has_the_spread_of_the_totals():
+    _, d = field_of(13)
+    x, g = d.u.values, np.ones((1, 400))
+    out = enforce(d, Law("u", "x", total=5.0, measure=1.0), member="member")
+    sample, s = np.cov(x.T), x.std(0, ddof=1)
+    wide, alone = np.outer(s, s), np.diag(s**2)
+    spreads = [(g @ sigma @ g.T).item() for sigma in (sample, wide, alone)]
+    c = (spreads[0] - spreads[2]) / (spreads[1] - spreads[2])
+    share = 16 / (16 + 12)
+    sigma = (1 - share) * sample + share * (c * wide + (1 - c) * alone)
+    np.testing.assert_allclose((g @ sigma @ g.T).item(), spreads[0], rtol=1e-12)
+    mean, _ = kalman(x.mean(0), sigma, g, [5.0])
+    np.testing.assert_allclose(out.u.mean("member"), mean, atol=1e-10)
+    post = pc.condition(pc.LowRank.from_samples(torch.tensor(x)), pc.cells(g[0], 5.0))
+    np.testing.assert_allclose(post.mean, mean, atol=1e-10)
+    np.testing.assert_allclose(post.members(), out.u, atol=1e-10)
+
+
+def test_weights_of_both_signs_have_no_common_error_to_go_by():
+    _, d = field_of(6)
+    signs = xr.DataArray(np.where(np.arange(400) % 2, 1.0, -1.0), dims="x")
+    out = enforce(d, Law({"u": signs}, "x", total=1.0, measure=1.0), member="member")
+    np.testing.assert_allclose((out.u * signs).sum("x"), 1.0, atol=1e-10)
