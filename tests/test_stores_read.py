@@ -13,7 +13,7 @@ import zarr
 from stores import FORMATS, small, store
 
 from probconserv import InputError
-from probconserv.labelled import _probe, _read, _survey
+from probconserv.labelled import _read, _survey
 from probconserv.labelled._read import errors_of, read
 
 
@@ -252,11 +252,11 @@ def test_a_file_that_hangs_or_crashes_its_library_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = store(tmp_path, "netcdf4")
-    monkeypatch.setattr(_probe, "_open_and_leave", lambda path: signal.pause())
+    monkeypatch.setattr(_survey, "_open_and_leave", lambda path: signal.pause())
     with pytest.raises(InputError, match=r"opening it does not end within 0\.2 s"):
-        _probe.check_opens(path, 0.2)
+        _survey.check_opens(path, 0.2)
     monkeypatch.setattr(
-        _probe, "_open_and_leave", lambda path: os.kill(os.getpid(), signal.SIGKILL)
+        _survey, "_open_and_leave", lambda path: os.kill(os.getpid(), signal.SIGKILL)
     )
     with pytest.raises(InputError, match="opening it crashes its library"):
-        _probe.check_opens(path)
+        _survey.check_opens(path)

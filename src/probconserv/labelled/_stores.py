@@ -8,9 +8,9 @@ from typing import Any
 import xarray as xr
 
 from ._cluster import cluster, compute
+from ._encoding import is_packed, without_packing
 from ._enforce import Std
 from ._law import Law, listed
-from ._packing import is_packed, without_packing
 from ._plan import Spread
 from ._read import read
 from ._report import Report

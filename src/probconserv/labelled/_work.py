@@ -13,10 +13,10 @@ import xarray as xr
 from .. import __version__
 from .._errors import InputError
 from ._budget import budgets
+from ._encoding import is_packed, unpacked_after_packing
 from ._graph import as_tensors, unpack
 from ._law import Law
 from ._lookup import nearest
-from ._packing import is_packed, unpacked_after_packing
 from ._plan import Plan, Spread, plans
 from ._report import Report
 from ._update import first_pass, one_pass, outcome
