@@ -121,6 +121,11 @@ class BlockRows:
         return BlockRows(parts, self.count, self.disjoint)
 
     @cached_property
+    def whole(self) -> Array:  # (1, K) or (I, K)
+        """The sums of ones."""
+        return self.apply(np.ones((1, self.parts[0].weights.shape[-1])))
+
+    @cached_property
     def left_out(self) -> Array | None:  # (P) or (I, P)
         """Which points no law counts; None if there are none."""
         out = [part.weights == 0 for part in self.parts]
@@ -155,8 +160,8 @@ def totals(u: Array, rows: BlockRows) -> tuple[Array, Array, Array | None]:
 
 def sizes(rows: BlockRows, missing: Array | None, u: Array) -> Array:  # (I, K)
     """The sum of |G| over the points that are there."""
-    there = np.ones((1, u.shape[-1])) if missing is None else (~missing).astype(float)
-    return np.broadcast_to(rows.sizes.apply(there), (len(u), rows.count))
+    found = rows.sizes.whole if missing is None else rows.sizes.apply((~missing).astype(float))
+    return np.broadcast_to(found, (len(u), rows.count))
 
 
 @quiet
@@ -167,7 +172,9 @@ def statistics(kind: Kind, *block: Any) -> dict[str, Array]:
 
 def _of_moments(mean: Array, std: Array, rows: BlockRows) -> dict[str, Array]:
     total, mean, missing = totals(mean, rows)
-    std = _without(std, missing)
+    if std.size == 1 and missing is None and rows.disjoint:
+        return _of_one_std(mean, float(std.item()), total, rows)
+    std = np.broadcast_to(_without(std, missing), mean.shape).astype(float, copy=False)
     found = _about(mean, std, missing, rows)
     if not np.isfinite(found["spread"]).all() and rows.left_out is not None:
         std = _without(std, rows.left_out)
@@ -176,7 +183,29 @@ def _of_moments(mean: Array, std: Array, rows: BlockRows) -> dict[str, Array]:
     return found | {"total": total, "common": common, "gram": rows.gram(np.square(std))}
 
 
+def _of_one_std(mean: Array, std: float, total: Array, rows: BlockRows) -> dict[str, Array]:
+    """As `_of_moments` where no point is missing and all have the same standard deviation."""
+    size = sizes(rows, None, mean)
+    return {
+        "size": size,
+        "terms": _terms(mean, total, rows),
+        "spread": std * size,
+        "negative": np.full(len(mean), float(std < 0)),
+        "total": total,
+        "common": std * np.broadcast_to(rows.whole, total.shape),
+        "gram": std**2 * np.broadcast_to(rows.squared.whole, total.shape),
+    }
+
+
+def _terms(mean: Array, total: Array, rows: BlockRows) -> Array:
+    """The sum of |g u|; `mean` is 0 where missing."""
+    if rows.sizes is rows and mean.min() >= 0:
+        return total
+    return rows.sizes.apply(np.abs(mean))
+
+
 def _of_members(kind: Ensemble, x: Array, rows: BlockRows) -> dict[str, Array]:
+    x = x.astype(float, copy=False)
     total, _, missing = totals(x, rows)
     if missing is not None:
         missing = np.asarray(missing.any(0))  # a point that one member lacks is missing in all
@@ -205,10 +234,13 @@ def moved(kind: Kind, *block: Any) -> Array:
 
 
 def _moved_mean(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows, *moves: Sums) -> Array:
-    new = mean
+    new, std = mean, std.astype(float, copy=False)
     for move in moves:
-        shift = rows.adjoint(move["along"])
-        shift *= (1 - kind.correlation) * np.square(std)
+        if std.size == 1:
+            shift = rows.adjoint(move["along"] * ((1 - kind.correlation) * np.square(std)))
+        else:
+            shift = rows.adjoint(move["along"])
+            shift *= (1 - kind.correlation) * np.square(std)
         if kind.correlation:
             shift += kind.correlation**0.5 * std * rows.counted * move["latent"][:, None]
         new = np.add(new, shift, out=shift)
@@ -216,6 +248,7 @@ def _moved_mean(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows, *mov
 
 
 def _moved_members(x: Array, rows: BlockRows, *moves: Sums) -> Array:
+    x = x.astype(float, copy=False)
     deviation, new = x - x.mean(0), x
     variance = np.square(deviation).sum(0) / (len(x) - 1)
     for move in moves:
@@ -235,6 +268,7 @@ def _moved_members(x: Array, rows: BlockRows, *moves: Sums) -> Array:
 @quiet
 def updated_std(kind: MeanAndStd, std: Array, mean: Array, rows: BlockRows, steps: Sums) -> Array:
     """The standard deviation of a block after the update; as it was where the mean is NaN."""
+    std = std.astype(float, copy=False)
     variance = np.square(std)
     lost = rows.quadratic(steps["inverse"])  # of the variance, as a share
     lost *= variance

@@ -31,7 +31,8 @@ def cluster(scheduler: str | None = None, workers: int | None = None) -> Iterato
         samples(workers, "workers")
     if scheduler is None:
         chosen = {} if workers is None else {"num_workers": workers}
-        with dask.config.set({"scheduler": "threads", **chosen}):
+        # its name would make dask import distributed, which takes half a second
+        with dask.config.set({"scheduler": dask.threaded.get, **chosen}):
             yield None
     elif scheduler == "local":
         with _processes(workers or 2) as client:
@@ -66,7 +67,7 @@ def _processes(workers: int) -> Iterator[Any]:
             n_workers=workers,
             threads_per_worker=1,
             processes=True,
-            dashboard_address=None,
+            dashboard_address=":0",  # any port that is free
             silence_logs=logging.CRITICAL,
         ) as processes,
         Client(processes) as client,

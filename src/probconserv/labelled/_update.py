@@ -189,14 +189,16 @@ def _after(
     view: View | None,
     dtype: Any,
 ) -> Array:
-    new = new if view is None else view(new.astype(dtype)).astype(float)
+    new = new if view is None else view(new.astype(dtype))
     total = _by_index(blocks.totals(new, rows)[0])
     below = np.zeros((len(total), 1))
     if minimum is not None:
         below[:, 0] = _by_index((new < minimum) & ~(old < minimum)).sum(-1)
     with np.errstate(invalid="ignore"):  # points that do not count may be infinite
-        change = _by_index(np.abs(new - old))
-    largest = np.fmax.reduce(change, axis=1, initial=0.0)[:, None]  # leaves out what is missing
+        change = _by_index(new - old)
+    up = np.fmax.reduce(change, axis=1, initial=0.0)  # leaves out what is missing
+    down = np.fmin.reduce(change, axis=1, initial=0.0)
+    largest = np.maximum(up, -down)[:, None]
     return np.concatenate([total, below, largest], axis=1)
 
 

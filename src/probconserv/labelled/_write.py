@@ -12,6 +12,7 @@ from typing import Any
 
 import dask
 import dask.array as da
+import dask.threaded
 import netCDF4
 import numpy as np
 import numpy.typing as npt
@@ -94,7 +95,7 @@ def _into_zarr(
 def _into_netcdf(
     dataset: xr.Dataset, part: Path, format: Format, also: Any, finish: Finish | None
 ) -> Any:
-    with dask.config.set(scheduler="threads"):
+    with dask.config.set(scheduler=dask.threaded.get):
         # only the definitions and what is in memory; the file closes with what comes back
         dataset.to_netcdf(  # type: ignore[call-overload]
             part,
@@ -194,6 +195,9 @@ class NetcdfFile:
             self.file: Any = netCDF4.Dataset(path, "r+")
             self.file.set_auto_maskandscale(False)
             self.file.set_auto_chartostring(False)
+            for variable in self.file.variables.values():
+                if _is_plain(variable):  # blocks go to the disk, not through a cache
+                    variable.set_var_chunk_cache(1, 1, 0.0)
         self.closed = False
 
     def set_attributes(self, attributes: Mapping[str, Any]) -> None:
@@ -221,6 +225,12 @@ class NetcdfVariable:
             if self.file.closed:  # a thread that went on after an error or Ctrl-C
                 raise InputError("the run was ended before this block was written.")
             self.file.file.variables[self.name][where or ...] = block
+
+
+def _is_plain(variable: Any) -> bool:
+    """Whether its chunks are stored without any filter."""
+    filters = variable.filters()
+    return filters is not None and not any(filters.values()) and variable.chunking() != "contiguous"
 
 
 def _attrs(finish: Finish | None, results: Any) -> dict[str, Any]:
