@@ -100,8 +100,10 @@ class Fields:
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Machine:
-    """Where the work is done."""
+    """Which part of the file, and where the work is done."""
 
+    group: str = ""
+    """The group of the file that holds the variables, such as forecast/day1; others are kept."""
     chunks: Names = None
     """Entries of a block: DIMENSION=NUMBER ..."""
     scheduler: str | None = None
@@ -115,7 +117,12 @@ class Machine:
             chunks = {name: int(size) for name, size in pairs.items()}
         except ValueError:
             raise InputError("`--chunks` needs whole numbers: DIMENSION=NUMBER.") from None
-        return {"chunks": chunks or None, "scheduler": self.scheduler, "workers": self.workers}
+        return {
+            "group": self.group,
+            "chunks": chunks or None,
+            "scheduler": self.scheduler,
+            "workers": self.workers,
+        }
 
 
 def enforce(

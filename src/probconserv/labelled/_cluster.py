@@ -98,6 +98,13 @@ def _connected(address: str, workers: int | None) -> Iterator[Any]:
             "`dask scheduler`, or use 'local' for processes of this machine."
         ) from None
     with Client(address, timeout=PATIENCE) as client:
+        if not client.nthreads():
+            print(
+                f"waiting for workers: the scheduler at {address} has none yet. Start some with "
+                f"`dask worker {address}`.",
+                file=sys.stderr,
+                flush=True,
+            )
         yield client
 
 

@@ -35,6 +35,7 @@ def enforce_file(
     overwrite: bool = False,
     unpack: bool = False,
     change: bool = False,
+    group: str = "",
     chunks: Mapping[str, int] | None = None,
     scheduler: str | None = None,
     workers: int | None = None,
@@ -46,17 +47,19 @@ def enforce_file(
     else twice. The target appears under its name when it is complete, or not at all. target: None
     only computes the report. overwrite: replace a target that is there. unpack: write packed
     integers as floats. change: have the mean change of every point in the report, for `figures`.
+    group: the group of the file that the laws are about; the others are kept.
     chunks: entries of a block along dimensions. scheduler: None for threads,
     "local" for processes, or the address of a dask scheduler; workers: how many.
     """
     if target is not None:
         check_output(target, overwrite, {str(source)})
     spread = Spread(std, member, correlation, shrinkage, tuple(listed(jointly)))
-    with cluster(scheduler, workers), read(source, chunks) as dataset:
+    whole = () if member is None else (member,)
+    with cluster(scheduler, workers), read(source, chunks, group, whole) as dataset:
         if unpack:
             dataset = dataset.map(_plain_floats, keep_attrs=True)
         work = Work.of(dataset, laws, spread, minimum)
-        return _run(work, source, target, overwrite, change)
+        return _run(work, source, target, overwrite, change, group)
 
 
 def check_file(
@@ -64,18 +67,22 @@ def check_file(
     *laws: Law,
     std: Std = None,
     member: str | None = None,
+    group: str = "",
     chunks: Mapping[str, int] | None = None,
     scheduler: str | None = None,
     workers: int | None = None,
 ) -> Report:
     """Whether the laws hold in a file as it is; see `check`."""
     given = 0.0 if std is None and member is None else std
-    with cluster(scheduler, workers), read(source, chunks) as dataset:
+    whole = () if member is None else (member,)
+    with cluster(scheduler, workers), read(source, chunks, group, whole) as dataset:
         work = Work.of(dataset, laws, Spread(given, member), None)
         return work.report(compute(work.first, "summing"))
 
 
-def _run(work: Work, source: Path, target: Path | None, overwrite: bool, change: bool) -> Report:
+def _run(
+    work: Work, source: Path, target: Path | None, overwrite: bool, change: bool, group: str
+) -> Report:
     sums: Any = [first_pass(plan) for plan in work.plans]
     if not work.one_pass:
         sums = compute(sums, "summing")
@@ -91,7 +98,7 @@ def _run(work: Work, source: Path, target: Path | None, overwrite: bool, change:
         reports.append(_report(work, results))
         return {REPORT: reports[0].json()}
 
-    write(work.finished(found), target, overwrite, also, finish, like=source)
+    write(work.finished(found), target, overwrite, also, finish, like=source, group=group)
     return reports[0]
 
 

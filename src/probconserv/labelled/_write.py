@@ -23,7 +23,9 @@ from xarray.backends.netCDF4_ import NETCDF4_PYTHON_LOCK as LOCK  # the one that
 from .._errors import InputError, ProbConservError
 from . import _cluster
 from ._encoding import Format, aligned, encoded, is_lazy, output_format, prepared
+from ._read import INHERITED, READ
 from ._stage import check_output, staged
+from ._survey import groups, kind
 
 Finish = Callable[[Any], Mapping[str, Any]]
 Lazy = Mapping[Hashable, da.Array]
@@ -36,6 +38,7 @@ def write(
     also: Any = None,
     finish: Finish | None = None,
     like: str | PathLike[str] | None = None,
+    group: str = "",
 ) -> Any:
     """What `also` came to; the dataset is then in the file under its name, or nothing is.
 
@@ -46,16 +49,24 @@ def write(
     path: ends in .nc, .nc4 or .cdf for NetCDF, in .zarr for Zarr. overwrite: replace what is
     there, once the new one is complete. also: small dask collections, in any nest of dicts and
     lists. finish: given what they came to, returns attributes for the file. like: a file whose
-    format the output takes over; otherwise it is NetCDF 4 or Zarr 3.
+    format the output takes over; otherwise it is NetCDF 4 or Zarr 3. group: where in the file
+    the dataset belongs. Other groups, and what else is in this one, come from `like` as they are.
     """
     inputs = sources(dataset) | ({str(like)} if like is not None else set())
     where = check_output(path, overwrite, inputs)
     format = output_format(where, None if like is None else Path(like), dataset)
+    dataset = dataset.drop_vars(
+        [name for name in dataset.encoding.get(INHERITED, ()) if not _is_changed(dataset, name)]
+    )
+    source = None if like is None or not groups(Path(like)) else Path(like).resolve()
+    if source is not None:
+        _check_groups_fit(source, format)
+        dataset = dataset.drop_vars([n for n in dataset.variables if not _is_changed(dataset, n)])
     ready = prepared(dataset, format)
     with _errors_of_writing(where), staged(where) as part, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # texts in Zarr 3, and NaN where packing checks anyway
         store = _into_zarr if format.zarr else _into_netcdf
-        return store(ready, part, format, also, finish)
+        return store(ready, part, format, also, finish, source, group.strip("/"))
 
 
 def sources(dataset: xr.Dataset) -> set[str]:
@@ -78,34 +89,75 @@ def _errors_of_writing(path: Path) -> Iterator[None]:
         ) from error
 
 
+def _is_changed(dataset: xr.Dataset, name: Hashable) -> bool:
+    """Whether the variable is no longer what was read."""
+    variable = dataset.variables[name]
+    return is_lazy(variable) and not variable.data.name.startswith(READ)
+
+
+def _check_groups_fit(source: Path, format: Format) -> None:
+    if (kind(source) == "zarr") != (format.zarr is not None):
+        raise InputError(
+            f"`path`: {source} has groups, which are kept only from NetCDF to NetCDF and from "
+            f"Zarr to Zarr. Choose a name that ends in {'.nc' if format.zarr else '.zarr'}."
+        )
+
+
 def _into_zarr(
-    dataset: xr.Dataset, part: Path, format: Format, also: Any, finish: Finish | None
+    dataset: xr.Dataset,
+    part: Path,
+    format: Format,
+    also: Any,
+    finish: Finish | None,
+    source: Path | None,
+    group: str,
 ) -> Any:
-    dataset.to_zarr(part, mode="w", compute=False, consolidated=False, zarr_format=format.zarr)
+    if source is not None:
+        new = {str(source / group / str(name)) for name in dataset.variables}
+        shutil.copytree(
+            source, part, ignore=lambda at, names: [n for n in names if f"{at}/{n}" in new]
+        )
+    how: Any = {"mode": "w" if source is None else "a", "group": group or None}
+    dataset.to_zarr(part, compute=False, consolidated=False, zarr_format=format.zarr, **how)
     lazy = _lazy(dataset)
-    targets = {name: ZarrArray(part / str(name), part.parent) for name in lazy}
+    targets = {name: ZarrArray(part / group / str(name), part.parent) for name in lazy}
     results = _run(lazy, targets, also)
     for left in [] if _cluster.in_process() else part.rglob("*.partial"):
         left.unlink()  # of a worker that was killed
-    zarr.open_group(part, mode="r+", use_consolidated=False).attrs.update(_attrs(finish, results))
-    zarr.consolidate_metadata(part, zarr_format=2 if format.zarr == 2 else 3)
+    written = zarr.open_group(part, mode="r+", path=group or None, use_consolidated=False)
+    written.attrs.update(_attrs(finish, results))
+    for level in dict.fromkeys([group, ""]):
+        zarr.consolidate_metadata(
+            part, path=level or None, zarr_format=2 if format.zarr == 2 else 3
+        )
     return results
 
 
 def _into_netcdf(
-    dataset: xr.Dataset, part: Path, format: Format, also: Any, finish: Finish | None
+    dataset: xr.Dataset,
+    part: Path,
+    format: Format,
+    also: Any,
+    finish: Finish | None,
+    source: Path | None,
+    group: str,
 ) -> Any:
+    new, how = dataset, {}
+    if source is not None:
+        shutil.copyfile(source, part)
+        new, how = _not_in(part, group, dataset), {"mode": "a", "group": group or None}
     with dask.config.set(scheduler=dask.threaded.get):
         # only the definitions and what is in memory; the file closes with what comes back
-        dataset.to_netcdf(  # type: ignore[call-overload]
+        new.to_netcdf(  # type: ignore[call-overload]
             part,
             engine="netcdf4",
             format=format.netcdf,
             unlimited_dims=format.unlimited,
             compute=False,
+            **how,
         )
     lazy = _lazy(dataset)
-    with NetcdfFile(part) as file:
+    with NetcdfFile(part, group) as file:
         targets = {name: NetcdfVariable(file, str(name)) for name in lazy}
         if _cluster.in_process():
             results = _run(lazy, targets, also)
@@ -113,6 +165,20 @@ def _into_netcdf(
             results = _run_apart(lazy, targets, also, part.with_suffix(".blocks"))
         file.set_attributes(_attrs(finish, results))
     return results
+
+
+def _not_in(path: Path, group: str, dataset: xr.Dataset) -> xr.Dataset:
+    """The variables of the dataset that the group of the file has not yet."""
+    with netCDF4.Dataset(path) as file:
+        there = (file[group] if group else file).variables
+        for name in set(there) & set(dataset.variables):
+            kept, wanted = there[name].dtype, dataset[name].encoding.get("dtype", there[name].dtype)
+            if kept != wanted:
+                raise InputError(
+                    f"`unpack`: {name} would change from {kept} to {wanted}, which is not possible "
+                    "in a file with groups. Take the group out first (`ncks -G : -g GROUP`)."
+                )
+        return dataset.drop_vars(set(there) & set(dataset.variables))
 
 
 def _lazy(dataset: xr.Dataset) -> dict[Hashable, da.Array]:
@@ -190,19 +256,20 @@ class ZarrArray:
 class NetcdfFile:
     """A NetCDF file whose variables are defined, open for writing by threads of this process."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, group: str = "") -> None:
         with LOCK:
             self.file: Any = netCDF4.Dataset(path, "r+")
-            self.file.set_auto_maskandscale(False)
-            self.file.set_auto_chartostring(False)
-            for variable in self.file.variables.values():
+            self.group: Any = self.file[group] if group else self.file
+            self.group.set_auto_maskandscale(False)
+            self.group.set_auto_chartostring(False)
+            for variable in self.group.variables.values():
                 if _is_plain(variable):  # blocks go to the disk, not through a cache
                     variable.set_var_chunk_cache(1, 1, 0.0)
         self.closed = False
 
     def set_attributes(self, attributes: Mapping[str, Any]) -> None:
         with LOCK:
-            self.file.setncatts(dict(attributes))
+            self.group.setncatts(dict(attributes))
 
     def __enter__(self) -> "NetcdfFile":
         return self
@@ -224,7 +291,7 @@ class NetcdfVariable:
         with LOCK:
             if self.file.closed:  # a thread that went on after an error or Ctrl-C
                 raise InputError("the run was ended before this block was written.")
-            self.file.file.variables[self.name][where or ...] = block
+            self.file.group.variables[self.name][where or ...] = block
 
 
 def _is_plain(variable: Any) -> bool:
