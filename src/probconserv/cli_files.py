@@ -126,7 +126,7 @@ class Machine:
 
 
 def enforce(
-    source: Path,
+    source: list[Path],
     *,
     out: Annotated[Path | None, Parameter(name=["--out", "-o"])] = None,
     law: Laws = Laws(),  # noqa: B008
@@ -148,9 +148,11 @@ def enforce(
     Parameters
     ----------
     source
-        NetCDF or Zarr; it is not changed.
+        NetCDF or Zarr; it is not changed. Several files in a row, such as run_*.nc, are one series
+        in time.
     out
-        The file to write, .nc or .zarr.
+        The file to write, .nc or .zarr; for several files also a folder that is there, which gets
+        one of the same name for each.
     correlation
         Of the errors of any two points, 0 to 1: the nearer 1, the more evenly points move.
     shrinkage
@@ -199,7 +201,7 @@ def enforce(
 
 
 def check(
-    source: Path,
+    source: list[Path],
     *,
     law: Laws = Laws(),  # noqa: B008
     field: Fields = Fields(),  # noqa: B008
@@ -214,7 +216,7 @@ def check(
     Parameters
     ----------
     source
-        NetCDF or Zarr.
+        NetCDF or Zarr; several files in a row, such as run_*.nc, are one series in time.
     tolerance
         Relative to the sum of |u| times cell sizes.
     plot

@@ -1,8 +1,10 @@
 """`enforce` and `check` from file to file, block by block."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import xarray as xr
@@ -14,17 +16,24 @@ from ._law import Law, listed
 from ._plan import Spread
 from ._read import read
 from ._report import Report
+from ._series import (
+    Paths,
+    from_file,
+    joined,
+    laws_of_parts,
+    paths_of,
+    read_series,
+    with_files,
+)
 from ._stage import check_output
 from ._update import first_pass, second_pass, solve
 from ._work import REPORT, Work
 from ._write import write
 
-Path = str | PathLike[str]
-
 
 def enforce_file(
-    source: Path,
-    target: Path | None,
+    source: Paths,
+    target: str | PathLike[str] | None,
     *laws: Law,
     std: Std = None,
     member: str | None = None,
@@ -42,6 +51,10 @@ def enforce_file(
 ) -> Report:
     """Write `target`, the dataset in `source` with the laws enforced; returns the report.
 
+    source: a file, or several that follow one another in time ("run_*.nc" or a list) and count as
+    one series: `target` is then one file, or a folder that is there, for files of the same names.
+    Names in laws and `std` may lie in other files: "areacella.nc:areacella".
+
     Laws and their arguments are those of `enforce`. NetCDF and Zarr, by the ending of the name.
     Data need not fit in memory: blocks are read once where each holds all points of its totals,
     else twice. The target appears under its name when it is complete, or not at all. target: None
@@ -51,19 +64,43 @@ def enforce_file(
     chunks: entries of a block along dimensions. scheduler: None for threads,
     "local" for processes, or the address of a dask scheduler; workers: how many.
     """
-    if target is not None:
-        check_output(target, overwrite, {str(source)})
+    paths = paths_of(source)
+    one_by_one = len(paths) > 1 and target is not None and _is_folder(target)
+    if target is not None and not one_by_one:
+        check_output(target, overwrite, map(str, paths))
     spread = Spread(std, member, correlation, shrinkage, tuple(listed(jointly)))
-    whole = () if member is None else (member,)
-    with cluster(scheduler, workers), read(source, chunks, group, whole) as dataset:
+    with cluster(scheduler, workers), ExitStack() as opened:
+        dataset, along = _opened(paths, opened, chunks, group, member)
         if unpack:
             dataset = dataset.map(_plain_floats, keep_attrs=True)
-        work = Work.of(dataset, laws, spread, minimum)
-        return _run(work, source, target, overwrite, change, group)
+        spread = replace(spread, std=from_file(std, opened))
+        work = Work.of(dataset, [with_files(law, opened) for law in laws], spread, minimum)
+        if not one_by_one:
+            return _run(work, paths[0], target, overwrite, change, group)
+        assert target is not None
+        reports = [
+            enforce_file(
+                path,
+                Path(target) / path.name,
+                *own,
+                std=std,
+                member=member,
+                correlation=correlation,
+                shrinkage=shrinkage,
+                jointly=jointly,
+                minimum=minimum,
+                overwrite=overwrite,
+                unpack=unpack,
+                change=change,
+                chunks=chunks,
+            )
+            for path, own in zip(paths, laws_of_parts(work.plans, paths, along), strict=True)
+        ]
+        return joined(reports, along)
 
 
 def check_file(
-    source: Path,
+    source: Paths,
     *laws: Law,
     std: Std = None,
     member: str | None = None,
@@ -74,14 +111,38 @@ def check_file(
 ) -> Report:
     """Whether the laws hold in a file as it is; see `check`."""
     given = 0.0 if std is None and member is None else std
-    whole = () if member is None else (member,)
-    with cluster(scheduler, workers), read(source, chunks, group, whole) as dataset:
-        work = Work.of(dataset, laws, Spread(given, member), None)
+    with cluster(scheduler, workers), ExitStack() as opened:
+        dataset, _ = _opened(paths_of(source), opened, chunks, group, member)
+        spread = Spread(from_file(given, opened), member)
+        work = Work.of(dataset, [with_files(law, opened) for law in laws], spread, None)
         return work.report(compute(work.first, "summing"))
 
 
+def _opened(
+    paths: list[Path],
+    opened: ExitStack,
+    chunks: Mapping[str, int] | None,
+    group: str,
+    member: str | None,
+) -> tuple[xr.Dataset, str]:
+    """The dataset in one file, or in many as a series along a dimension."""
+    how: dict[str, Any] = {"chunks": chunks, "whole": () if member is None else (member,)}
+    if len(paths) > 1:
+        return read_series(paths, opened, group=group, **how)
+    return opened.enter_context(read(paths[0], group=group, **how)), ""
+
+
+def _is_folder(target: str | PathLike[str]) -> bool:
+    return Path(target).is_dir() and Path(target).suffix != ".zarr"
+
+
 def _run(
-    work: Work, source: Path, target: Path | None, overwrite: bool, change: bool, group: str
+    work: Work,
+    source: Path,
+    target: str | PathLike[str] | None,
+    overwrite: bool,
+    change: bool,
+    group: str,
 ) -> Report:
     sums: Any = [first_pass(plan) for plan in work.plans]
     if not work.one_pass:
