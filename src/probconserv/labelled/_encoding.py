@@ -202,12 +202,12 @@ def misfits(array: Array, encoding: Mapping[str, Any]) -> npt.NDArray[np.bool_]:
     It is out of the range of the integers, would become the one that stands for missing, or is
     missing while none stands for that.
     """
-    low, high = _integers(encoding)
+    low, high = integers(encoding)
     only_scaled = _variable(array, encoding, ("scale_factor", "add_offset"))
     scaled = xr.conventions.encode_cf_variable(only_scaled).values
     stored = np.rint(scaled.astype(np.float64))
     missing = np.isnan(array)
-    fills = _fills(encoding)
+    fills = fill_integers(encoding)
     bad = (stored < low) | (stored >= high + 1.0)  # high itself may round up, as 2^63 - 1 does
     for fill in fills:
         bad |= stored == fill
@@ -217,7 +217,7 @@ def misfits(array: Array, encoding: Mapping[str, Any]) -> npt.NDArray[np.bool_]:
 def packed_range(encoding: Mapping[str, Any]) -> tuple[float, float]:
     """The smallest and the largest value that the integers can stand for."""
     scale, offset = (float(encoding.get(key, of)) for key, of in _NEUTRAL.items())
-    low, high = sorted(scale * end + offset for end in _integers(encoding))
+    low, high = sorted(scale * end + offset for end in integers(encoding))
     return low, high
 
 
@@ -260,7 +260,8 @@ def _variable(array: Array, encoding: Mapping[str, Any], keys: tuple[str, ...]) 
     return xr.Variable(dims, array, encoding={k: encoding[k] for k in keys if k in encoding})
 
 
-def _integers(encoding: Mapping[str, Any]) -> tuple[int, int]:
+def integers(encoding: Mapping[str, Any]) -> tuple[int, int]:
+    """The smallest and the largest that packing knows."""
     info = np.iinfo(_dtype(encoding))
     return int(info.min), int(info.max)
 
@@ -272,7 +273,7 @@ def _dtype(encoding: Mapping[str, Any]) -> np.dtype[Any]:
     return np.dtype(f"{unsigned}{dtype.itemsize}")
 
 
-def _fills(encoding: Mapping[str, Any]) -> list[int]:
+def fill_integers(encoding: Mapping[str, Any]) -> list[int]:
     """The integers that stand for missing."""
     given = [encoding.get(key) for key in ("_FillValue", "missing_value")]
     fills = [fill for some in given if some is not None for fill in np.atleast_1d(some)]
@@ -280,5 +281,5 @@ def _fills(encoding: Mapping[str, Any]) -> list[int]:
 
 
 def _reserved(encoding: Mapping[str, Any]) -> str:
-    fills = _fills(encoding)
+    fills = fill_integers(encoding)
     return f" ({', '.join(map(str, fills))} stored means missing)" if fills else ""

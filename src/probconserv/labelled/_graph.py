@@ -72,8 +72,9 @@ class NamedRows:
         return partials.sum(axis=tuple(range(len(self.index), len(self.places))))
 
     def moved(self, function: Callable[..., Array], arrays: Any, steps: Any, dtype: Any) -> Any:
-        """Every block by function(block, ..., rows, steps), in the order of `all`."""
-        return self._mapped(_Task(function, self, arrays, dtype), self.all, arrays, [steps], {})
+        """Every block by function(block, ..., rows, steps if any), in the order of `all`."""
+        given = [] if steps is None else [steps]
+        return self._mapped(_Task(function, self, arrays, dtype), self.all, arrays, given, {})
 
     def _mapped(
         self,

@@ -16,6 +16,7 @@ from ._law import Law, listed
 from ._plan import Spread
 from ._read import read
 from ._report import Report
+from ._rounding import rounded
 from ._series import (
     Paths,
     from_file,
@@ -148,7 +149,9 @@ def _run(
     if not work.one_pass:
         sums = compute(sums, "summing")
     found = [second_pass(plan, solve(plan, s)) for plan, s in zip(work.plans, sums, strict=True)]
-    both = work.outcomes(found)
+    packing = {str(n): v.encoding for n, v in work.dataset.data_vars.items() if is_packed(v)}
+    pairs = zip(work.plans, found, strict=True)
+    both = work.outcomes([rounded(plan, new, packing) for plan, new in pairs])
     found, after = [new for new, _ in both], [after for _, after in both]
     also = {"sums": sums, "after": after, "change": _changes(work, found) if change else {}}
     if target is None:
