@@ -1,7 +1,7 @@
 """Several files: names in other files, and a series in time over many."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields, replace
 from glob import glob
@@ -16,7 +16,7 @@ from .._errors import InputError
 from ._budget import Budget
 from ._law import Law
 from ._lookup import find
-from ._plan import Plan
+from ._plan import Plan, Ready
 from ._read import SMALL, read
 from ._report import Report
 from ._stage import NETCDF
@@ -50,7 +50,8 @@ def paths_of(source: Paths) -> list[Path]:
     """The files that are meant; a name with * or ? stands for all that match it."""
     given = [source] if isinstance(source, str | PathLike) else list(source)
     found = []
-    for each in map(fspath, given):
+    for path in given:
+        each = fspath(path)
         many = [] if Path(each).exists() else sorted(glob(each))
         found += many or [each]
     return list(map(Path, found))
@@ -109,31 +110,45 @@ def _dimension(paths: Sequence[Path], parts: Sequence[xr.Dataset]) -> str:
     return differ[0]
 
 
-def laws_of_parts(plans: Sequence[Plan], paths: Sequence[Path], dim: str) -> Iterator[list[Law]]:
-    """For each file the laws with its own totals, which follow from the whole series."""
-    ready = [each for plan in plans for each in plan.laws]
-    for each in ready:
-        if dim not in each.points.rows:
-            raise InputError(
-                f"`target`: {each.law.label} ties all files together along {dim!r}, so they cannot "
-                "be written one by one. Write one file: give a name that ends in .nc or .zarr."
-            )
-    for path in paths:
-        with read(path) as dataset:
-            times = dataset[dim]
-        laws = []
-        for each in ready:
-            b, noise = (_at(value, each.points.coords, times) for value in (each.value, each.noise))
-            laws.append(replace(each.law, total=b, noise=noise, inflow=(), outflow=()))
-        yield laws
+def outputs(paths: Sequence[Path], folder: Path) -> list[Path]:
+    """A file of the same name in the folder for each."""
+    names = [path.name for path in paths]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(f"`source` has two files called {twice}, which cannot both be written.")
+    return [folder / name for name in names]
 
 
-def _at(value: xr.Variable, coords: Mapping[str, xr.DataArray], times: xr.DataArray) -> Any:
-    if not value.dims:
-        return float(value)
-    known = {dim: coords[dim].variable for dim in value.dims if dim in coords}
-    found = xr.DataArray(value, known)
-    return found.sel({times.name: times.values}) if times.name in found.dims else found
+def part_of(plans: Sequence[Plan], std: Any, path: Path, dim: str) -> tuple[list[Law], Any]:
+    """The laws with the totals of one file, which follow from the whole series, and its std."""
+    with read(path) as dataset:
+        times = dataset[dim]
+    return [_law_at(ready, times) for plan in plans for ready in plan.laws], _at(std, times)
+
+
+def _law_at(ready: Ready, times: xr.DataArray) -> Law:
+    coords = ready.points.coords
+    if times.name not in ready.points.rows:
+        raise InputError(
+            f"`target`: {ready.law.label} ties all files together along {times.name!r}, so they "
+            "cannot be written one by one. Write one file: a name that ends in .nc or .zarr."
+        )
+    known: dict[str, Any] = {"inflow": (), "outflow": ()}
+    for name, value in (("total", ready.value), ("noise", ready.noise)):
+        labels = {dim: coords[str(dim)].variable for dim in value.dims if dim in coords}
+        known[name] = xr.DataArray(value, labels) if value.dims else float(value)
+    law = replace(ready.law, **known)
+    return replace(law, **{f.name: _at(getattr(law, f.name), times) for f in fields(law)})
+
+
+def _at(given: Any, times: xr.DataArray) -> Any:
+    """What is given at these times, if it changes in time; also within lists and mappings."""
+    if isinstance(given, Mapping):
+        return {key: _at(value, times) for key, value in given.items()}
+    if isinstance(given, list | tuple):
+        return [_at(value, times) for value in given]
+    timed = isinstance(given, xr.DataArray) and times.name in given.indexes
+    return given.sel({times.name: times.values}) if timed else given
 
 
 def joined(reports: Sequence[Report], dim: str) -> Report:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,8 @@ from ._series import (
     Paths,
     from_file,
     joined,
-    laws_of_parts,
+    outputs,
+    part_of,
     paths_of,
     read_series,
     with_files,
@@ -65,39 +66,71 @@ def enforce_file(
     chunks: entries of a block along dimensions. scheduler: None for threads,
     "local" for processes, or the address of a dask scheduler; workers: how many.
     """
-    paths = paths_of(source)
-    one_by_one = len(paths) > 1 and target is not None and _is_folder(target)
-    if target is not None and not one_by_one:
-        check_output(target, overwrite, map(str, paths))
     spread = Spread(std, member, correlation, shrinkage, tuple(listed(jointly)))
-    with cluster(scheduler, workers), ExitStack() as opened:
-        dataset, along = _opened(paths, opened, chunks, group, member)
-        if unpack:
-            dataset = dataset.map(_plain_floats, keep_attrs=True)
-        spread = replace(spread, std=from_file(std, opened))
-        work = Work.of(dataset, [with_files(law, opened) for law in laws], spread, minimum)
-        if not one_by_one:
-            return _run(work, paths[0], target, overwrite, change, group)
-        assert target is not None
-        reports = [
-            enforce_file(
-                path,
-                Path(target) / path.name,
-                *own,
-                std=std,
-                member=member,
-                correlation=correlation,
-                shrinkage=shrinkage,
-                jointly=jointly,
-                minimum=minimum,
-                overwrite=overwrite,
-                unpack=unpack,
-                change=change,
-                chunks=chunks,
-            )
-            for path, own in zip(paths, laws_of_parts(work.plans, paths, along), strict=True)
+    job = _Job(spread, minimum, overwrite, unpack, change, group, chunks)
+    with cluster(scheduler, workers):
+        return job.run(paths_of(source), None if target is None else Path(target), laws)
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    """How files are worked on; see `enforce_file`."""
+
+    spread: Spread
+    minimum: float | None
+    overwrite: bool
+    unpack: bool
+    change: bool
+    group: str
+    chunks: Mapping[str, int] | None
+
+    def run(self, paths: list[Path], target: Path | None, laws: Sequence[Law]) -> Report:
+        one_by_one = len(paths) > 1 and target is not None and _is_folder(target)
+        if target is not None:
+            for out in outputs(paths, target) if one_by_one else [target]:
+                check_output(out, self.overwrite, map(str, paths))
+        with ExitStack() as opened:
+            dataset, along = _opened(paths, opened, self.chunks, self.group, self.spread.member)
+            if self.unpack:
+                dataset = dataset.map(_plain_floats, keep_attrs=True)
+            spread = replace(self.spread, std=from_file(self.spread.std, opened))
+            named = [with_files(law, opened) for law in laws]
+            work = Work.of(dataset, named, spread, self.minimum)
+            if target is None or not one_by_one:
+                return self._write(work, paths[0], target)
+            reports = []
+            for path, out in zip(paths, outputs(paths, target), strict=True):
+                own, std = part_of(work.plans, spread.std, path, along)
+                part = replace(self, spread=replace(spread, std=std))
+                reports.append(part.run([path], out, own))
+            return joined(reports, along)
+
+    def _write(self, work: Work, source: Path, target: Path | None) -> Report:
+        sums: Any = [first_pass(plan) for plan in work.plans]
+        if not work.one_pass:
+            sums = compute(sums, "summing")
+        found = [
+            second_pass(plan, solve(plan, s)) for plan, s in zip(work.plans, sums, strict=True)
         ]
-        return joined(reports, along)
+        packing = {str(n): v.encoding for n, v in work.dataset.data_vars.items() if is_packed(v)}
+        pairs = zip(work.plans, found, strict=True)
+        both = work.outcomes([rounded(plan, new, packing) for plan, new in pairs])
+        found, after = [new for new, _ in both], [after for _, after in both]
+        also = {
+            "sums": sums,
+            "after": after,
+            "change": _changes(work, found) if self.change else {},
+        }
+        if target is None:
+            return _report(work, compute(also, "computing"))
+        reports: list[Report] = []
+
+        def finish(results: Any) -> dict[str, str]:
+            reports.append(_report(work, results))
+            return {REPORT: reports[0].json()}
+
+        write(work.finished(found), target, self.overwrite, also, finish, source, self.group)
+        return reports[0]
 
 
 def check_file(
@@ -133,37 +166,8 @@ def _opened(
     return opened.enter_context(read(paths[0], group=group, **how)), ""
 
 
-def _is_folder(target: str | PathLike[str]) -> bool:
-    return Path(target).is_dir() and Path(target).suffix != ".zarr"
-
-
-def _run(
-    work: Work,
-    source: Path,
-    target: str | PathLike[str] | None,
-    overwrite: bool,
-    change: bool,
-    group: str,
-) -> Report:
-    sums: Any = [first_pass(plan) for plan in work.plans]
-    if not work.one_pass:
-        sums = compute(sums, "summing")
-    found = [second_pass(plan, solve(plan, s)) for plan, s in zip(work.plans, sums, strict=True)]
-    packing = {str(n): v.encoding for n, v in work.dataset.data_vars.items() if is_packed(v)}
-    pairs = zip(work.plans, found, strict=True)
-    both = work.outcomes([rounded(plan, new, packing) for plan, new in pairs])
-    found, after = [new for new, _ in both], [after for _, after in both]
-    also = {"sums": sums, "after": after, "change": _changes(work, found) if change else {}}
-    if target is None:
-        return _report(work, compute(also, "computing"))
-    reports: list[Report] = []
-
-    def finish(results: Any) -> dict[str, str]:
-        reports.append(_report(work, results))
-        return {REPORT: reports[0].json()}
-
-    write(work.finished(found), target, overwrite, also, finish, like=source, group=group)
-    return reports[0]
+def _is_folder(target: Path) -> bool:
+    return target.is_dir() and target.suffix != ".zarr"
 
 
 def _changes(work: Work, found: Sequence[Mapping[str, Any]]) -> dict[str, xr.DataArray]:

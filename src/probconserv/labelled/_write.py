@@ -5,6 +5,7 @@ import uuid
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from itertools import pairwise, product
 from os import PathLike
 from pathlib import Path
@@ -29,6 +30,14 @@ from ._survey import groups, kind
 
 Finish = Callable[[Any], Mapping[str, Any]]
 Lazy = Mapping[Hashable, da.Array]
+
+
+@dataclass(frozen=True)
+class _Output:
+    part: Path  # where it grows
+    format: Format
+    source: Path | None  # a file with groups, whose other contents it takes over
+    group: str
 
 
 def write(
@@ -66,7 +75,7 @@ def write(
     with _errors_of_writing(where), staged(where) as part, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # texts in Zarr 3, and NaN where packing checks anyway
         store = _into_zarr if format.zarr else _into_netcdf
-        return store(ready, part, format, also, finish, source, group.strip("/"))
+        return store(ready, _Output(part, format, source, group.strip("/")), also, finish)
 
 
 def sources(dataset: xr.Dataset) -> set[str]:
@@ -103,15 +112,8 @@ def _check_groups_fit(source: Path, format: Format) -> None:
         )
 
 
-def _into_zarr(
-    dataset: xr.Dataset,
-    part: Path,
-    format: Format,
-    also: Any,
-    finish: Finish | None,
-    source: Path | None,
-    group: str,
-) -> Any:
+def _into_zarr(dataset: xr.Dataset, out: _Output, also: Any, finish: Finish | None) -> Any:
+    part, format, source, group = out.part, out.format, out.source, out.group
     if source is not None:
         new = {str(source / group / str(name)) for name in dataset.variables}
         shutil.copytree(
@@ -133,15 +135,8 @@ def _into_zarr(
     return results
 
 
-def _into_netcdf(
-    dataset: xr.Dataset,
-    part: Path,
-    format: Format,
-    also: Any,
-    finish: Finish | None,
-    source: Path | None,
-    group: str,
-) -> Any:
+def _into_netcdf(dataset: xr.Dataset, out: _Output, also: Any, finish: Finish | None) -> Any:
+    part, format, source, group = out.part, out.format, out.source, out.group
     new, how = dataset, {}
     if source is not None:
         shutil.copyfile(source, part)
@@ -198,7 +193,7 @@ def _run(lazy: Lazy, targets: Mapping[Hashable, Any], also: Any) -> Any:
     """
     alike: dict[Any, list[da.Array]] = {}
     for name, data in lazy.items():
-        stored = da.store([data], [targets[name]], lock=False, compute=False)  # type: ignore[call-overload]
+        stored = da.store([data], [targets[name]], lock=False, compute=False)
         alike.setdefault(data.numblocks, []).append(stored)
     ties = [_tied(each) for each in alike.values()]
     return _cluster.compute((ties, also), "writing")[1]
