@@ -48,8 +48,8 @@ def refuses(message, dataset, over, given=None, variable="u", **options):
     ("over", "message"),
     [
         (("latt", "lon"), "`over` must be one of lat, lon; got 'latt'. Did you mean 'lat'?"),
-        (("lat", "lat"), "`over` must name each dimension once, got 'lat' twice."),
-        ((), "`over` must name at least one dimension of 'u': lat, lon."),
+        (("lat", "lat"), "`over` must name dimensions of 'u', each once: lat, lon; got lat, lat."),
+        ((), "`over` must name dimensions of 'u', each once: lat, lon; got none."),
     ],
 )
 def test_over_names_dimensions_of_the_variable_once(over, message):
@@ -71,24 +71,30 @@ def test_the_radius_is_positive(radius):
 
 
 def test_a_measure_is_a_number_a_name_or_labelled():
-    refuses("`measure` must be one of u, lat, lon; got 'lan'. Did you", GRID, LATLON, "lan")
-    for number in (0, -2.0, np.nan, True):
+    refuses("`measure`: no variable 'lan' here. Did you mean 'lon'?", GRID, LATLON, "lan")
+    for number in (0, -2.0):
         refuses(f"`measure` must be a positive finite number, got {number!r}", GRID, LATLON, number)
-    message = "got ndarray. Label an array: xr.DataArray(values, dims=('lat', 'lon'))."
-    refuses(message, GRID, LATLON, np.ones((3, 4)))
+    refuses("`measure` must be finite, got nan", GRID, LATLON, np.nan)
+    refuses("`measure` must be a number, a name in the dataset", GRID, LATLON, True)
+    refuses("`measure` is an array without names. Give a DataArr", GRID, LATLON, np.ones((3, 4)))
 
 
 def test_a_measure_lies_on_the_grid_of_the_variable():
     deep = AREA.expand_dims(depth=2)
-    refuses("`measure` has the dimension 'depth', which 'u' does not have", GRID, LATLON, deep)
-    message = "`measure` has 2 entries along 'lat' but 'u' has 3. Give it on the same grid."
+    refuses("`measure` has a dimension 'depth', which `u` has not", GRID, LATLON, deep)
+    message = "`measure` has 2 entries along 'lat', `u` has 3."
     refuses(message, GRID, LATLON, AREA[:2])
-    message = "`measure` and 'u' differ along 'lat': entry 0 is 45.0 and -45.0. Put both"
+    message = "`measure` and `u` differ along 'lat'. The first entry that differs is number 0: 45.0"
     refuses(message, GRID, LATLON, AREA[::-1])
     moved = AREA.assign_coords(lon=[0.0, 10, 21, 30])
-    refuses("'lon': entry 2 is 21.0 and 20.0.", GRID, LATLON, moved)
+    refuses(
+        "'lon'. The first entry that differs is number 2: 21.0",
+        GRID,
+        LATLON,
+        moved,
+    )
     moved = AREA.assign_coords(lon=["a", "b", "c", "d"])
-    refuses("'lon': entry 0 is a and 0.0.", GRID, LATLON, moved)
+    refuses("'lon'. The first entry that differs is number 0: a inst", GRID, LATLON, moved)
 
 
 def test_rounding_of_stored_coordinates_is_no_difference():
@@ -112,7 +118,7 @@ def test_some_cell_counts():
 def test_a_file_that_names_a_measure_on_another_grid_is_refused():
     dataset = GRID.assign(areas=(("lat", "face"), np.ones((3, 2))))
     dataset["u"] = dataset.u.assign_attrs(cell_measures="area: areas")
-    refuses("`cell_measures of u` has the dimension 'face', which 'u'", dataset, LATLON)
+    refuses("`cell_measures of u` has a dimension 'face', which `u`", dataset, LATLON)
 
 
 def test_half_of_an_area_is_refused():
@@ -134,13 +140,13 @@ def test_level_numbers_beside_heights_are_refused():
     dataset = field(level=[1, 2, 3]).assign_coords(height=("level", [0.0, 1, 5], {"units": "m"}))
     refuses("'level' only numbers the cells along its dimension. Choose", dataset, ("level",))
     heights = cell_measure(dataset.swap_dims(level="height"), "u", ("height",))
-    np.testing.assert_array_equal(heights, [1, 2.5, 4])
+    np.testing.assert_array_equal(heights, [0.5, 2.5, 4])
 
 
 def test_a_curvilinear_grid_without_corners_is_refused():
     message = (
         "'lat' and 'lon' lie on ('y', 'x') and have no bounds, so that the areas of the cells are "
-        "not known. Add their corners as bounds, or give the areas as `measure`"
+        "not known. Add their corners as bounds. Give the areas of the cells as `measure`; `cdo"
     )
     refuses(message, curvilinear(), ("y", "x"))
     refuses(message, curvilinear(y=[0, 1, 2], x=[0, 1, 2, 3]), ("y", "x"))

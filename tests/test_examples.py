@@ -7,8 +7,9 @@ from commands import script
 import probconserv as pc
 
 ROOT = Path(__file__).parents[1]
-TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text()  # its scripts run in test_tutorial.py
-EXAMPLES = [path for path in sorted((ROOT / "examples").glob("*.py")) if path.name not in TUTORIAL]
+PAGES = "tutorial.md", "heat_budget.md"  # their scripts run in test_tutorial, test_heat_budget
+ELSEWHERE = "".join((ROOT / "docs" / name).read_text() for name in PAGES)
+EXAMPLES = [path for path in sorted((ROOT / "examples").glob("*.py")) if path.name not in ELSEWHERE]
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

@@ -114,7 +114,7 @@ LAWS = [
     ),
     (
         {"total": "initial", "over": ("time", *SPACE)},
-        "`total` is 'initial', but u is summed over 'time', its time. Give the total as a number",
+        "`total` is 'initial', but u is summed over 'time', its time. Give it as a number",
     ),
     (
         {"total": over("time", [1.0, 2.0, 3.0]), "inflow": 1.0},

@@ -1,14 +1,12 @@
 """Totals, regions, levels, rates, factors, units and masks of laws on a dataset."""
 
-import sys
-
 import cftime
 import numpy as np
 import pytest
 import xarray as xr
 from oracle import kalman
 
-from probconserv import InfeasibleError, InputError
+from probconserv import InfeasibleError
 from probconserv.labelled import Law, check, enforce
 
 SPACE = ("lat", "lon")
@@ -241,45 +239,5 @@ def test_units_of_the_total_are_those_of_the_field_times_the_cells():
     d["u"].attrs["units"], d["area"].attrs["units"] = "kg m-2", "m2"
     d["total"] = xr.DataArray(5.0, attrs={"units": "kg"})
     assert check(d, law(total="total")).budgets[0].unit == "kg"
-    d["total"].attrs["units"] = "t"
-    with pytest.raises(
-        InputError, match=r"`total` is in 't', but u is in 'kg'. Multiply it by 1000 "
-    ):
-        check(d, law(total="total"))
-    d["total"].attrs["units"] = "kg m-2"
-    with pytest.raises(
-        InputError, match=r"another quantity: is it a mean where a total is meant, or a rate\.$"
-    ):
-        check(d, law(total="total"))
-    rate = xr.DataArray(1.0, attrs={"units": "kg day-1"})
-    with pytest.raises(InputError, match="`inflow times time` is in"):
-        check(d.assign_coords(time=DAYS), law(inflow=rate))
-    d["v"].attrs["units"] = "g m-2"
-    with pytest.raises(
-        InputError,
-        match=r"`v` is in '.*', but `u` of the same law is in 'kg'. Multiply it by 0.001",
-    ):
-        check(d, law(variables={"u": 1.0, "v": 1.0}, total=1.0))
+    d["v"].attrs["units"] = "g m-2"  # a factor of 0.001 may have a unit, so none is compared
     assert check(d, law(variables={"u": 1.0, "v": 0.001}, total=1.0)).budgets[0].unit == "kg"
-
-
-def test_a_total_in_kelvins_is_no_total_of_a_field_in_degrees_celsius():
-    d = made()
-    d["u"].attrs["units"], d["area"].attrs["units"] = "degC", "m2"
-    d["total"] = xr.DataArray(5.0, attrs={"units": "K m2"})
-    with pytest.raises(InputError, match=r"the zero of degC lies elsewhere.*in 'degC m2'"):
-        check(d, law(total="total"))
-    d["total"].attrs["units"] = "m2 degC"
-    assert check(d, law(total="total")).budgets[0].unit == "degC m2"
-    rate = xr.DataArray(1.0, attrs={"units": "K m2 s-1"})
-    d = d.assign_coords(time=d.time.assign_attrs(units="s"))
-    assert check(d, law(total="total", inflow=rate)).budgets[0].total.max() > 5.0
-
-
-def test_units_are_not_compared_where_nothing_can_be_said(monkeypatch):
-    d = made()
-    d["u"].attrs["units"], d["area"].attrs["units"] = "kg m-2", "m2"
-    total = xr.DataArray(5.0, attrs={"units": "bananas per day"})
-    assert check(d, law(total=total)).budgets[0].unit == "kg"
-    monkeypatch.setitem(sys.modules, "cf_units", None)  # as if it were not installed
-    assert check(d, law(total=total.assign_attrs(units="t"))).budgets[0].unit is None

@@ -4,16 +4,19 @@ import importlib.util
 import sys
 import tomllib
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
+from ._checks import choice
 from ._errors import InputError, ProbConservError
 from ._extras import missing
 
 if TYPE_CHECKING:
     from .labelled import Law
+    from .labelled._law import Recipe
 
 Names = Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())]
 
@@ -29,12 +32,18 @@ class Laws:
     """Dimensions to sum over, such as lat lon."""
     total: str = "initial"
     """What the sum is: a number, a variable, or initial: what the field has at its first time."""
+    average: str | None = None
+    """Instead of --total the mean over the cells: a number, a variable, or initial."""
     inflow: Names = None
     """Rates that add to the total, variables; those on the grid are summed with the cell sizes."""
     outflow: Names = None
     """Rates that take from it."""
     measure: str | None = None
     """Cell areas or volumes, a variable or a number (1: plain sums); found if not given."""
+    fraction: str | None = None
+    """The part of each cell that counts, 0 to 1 or per cent, such as sftlf; 1: all of it."""
+    radius: float | None = None
+    """Of the globe, in metres; as the grid mapping says, or 6371229, if not given."""
     where: str | None = None
     """A variable that is not 0 where points count."""
     regions: str | None = None
@@ -43,18 +52,30 @@ class Laws:
     """Standard deviation of the total, a number or a variable; 0 is exact."""
     time: str | None = None
     """The dimension of time, if its name or coordinate does not tell."""
+    assume_units: Names = None
+    """Units of variables instead of those in the file: VARIABLE=UNIT ..."""
+    law: Names = None
+    """Laws made of what the file holds, instead of all these: dry-air, moisture, energy."""
     laws: Path | None = None
     """A TOML file instead of all these, with a table [[law]] for each law: variables, over, ..."""
 
-    def read(self) -> "list[Law]":
-        require("files", "xarray", "dask", "netCDF4", "zarr")
-        from .labelled import Law
+    def read(self) -> "list[Law | Recipe]":
+        require("files", "xarray", "dask", "netCDF4", "zarr", "cf_units")
+        from .labelled import RECIPES, Law
 
+        if self.law is not None:
+            self._check_alone("law", "assume_units")
+            for name in self.law:
+                choice("--law", name, RECIPES)
+            return [partial(RECIPES[name], assume_units=self._units) for name in self.law]
         if self.laws is not None:
-            self._check_alone()
-            return _laws(self.laws)
+            self._check_alone("laws")
+            return [*_laws(self.laws)]
         if self.mean is None or not self.over:
-            raise InputError("give `--mean` and `--over`, or a file of laws with `--laws`.")
+            raise InputError(
+                "give `--mean` and `--over`, a law of the air with `--law`, or a file of laws with "
+                "`--laws`."
+            )
         return [
             Law(
                 self.mean,
@@ -67,20 +88,27 @@ class Laws:
                 self.regions,
                 _number(self.noise),
                 self.time,
+                average=None if self.average is None else _number(self.average),
+                assume_units=self._units,
+                fraction=None if self.fraction is None else _number(self.fraction),
+                radius=self.radius,
             )
         ]
 
-    def _check_alone(self) -> None:
-        """No option of a law stands beside the file of laws, where it would not count."""
+    @property
+    def _units(self) -> dict[str, str]:
+        return dict(_pair(text, "assume-units") for text in self.assume_units or ())
+
+    def _check_alone(self, name: str, *also: str) -> None:
+        """No option of a law stands beside `--law` or `--laws`, where it would not count."""
         given = [
-            f"`--{option.name}`"
+            f"`--{option.name.replace('_', '-')}`"
             for option in fields(self)
-            if option.name != "laws" and getattr(self, option.name) != option.default
+            if option.name not in (name, *also) and getattr(self, option.name) != option.default
         ]
         if given:
-            raise InputError(
-                f"`--laws` stands instead of {', '.join(given)}: say that in {self.laws}."
-            )
+            where = f": say that in {self.laws}" if name == "laws" else ""
+            raise InputError(f"`--{name}` stands instead of {', '.join(given)}{where}.")
 
 
 @Parameter(name="*")

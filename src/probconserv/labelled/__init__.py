@@ -20,6 +20,10 @@ from ._enforce import check as check
 from ._enforce import enforce as enforce
 from ._enforce import totals as totals
 from ._law import Law as Law
+from ._recipes import RECIPES as RECIPES
+from ._recipes import dry_air as dry_air
+from ._recipes import energy as energy
+from ._recipes import moisture as moisture
 from ._report import Report as Report
 from ._stores import check_file as check_file
 from ._stores import enforce_file as enforce_file

@@ -6,7 +6,7 @@ from typing import Any
 import xarray as xr
 
 from ._enforce import check, enforce, totals
-from ._law import Law
+from ._law import Law, Recipe
 from ._report import Report
 from ._work import REPORT
 
@@ -18,7 +18,7 @@ class Accessor:
     def __init__(self, dataset: xr.Dataset) -> None:
         self._dataset = dataset
 
-    def enforce(self, *laws: Law, **how: Any) -> xr.Dataset:
+    def enforce(self, *laws: Law | Recipe, **how: Any) -> xr.Dataset:
         """As `labelled.enforce`."""
         return enforce(self._dataset, *laws, **how)
 
@@ -32,6 +32,6 @@ class Accessor:
         text = self._dataset.attrs.get(REPORT)
         return None if text is None else json.loads(text)
 
-    def check(self, *laws: Law, **how: Any) -> Report:
+    def check(self, *laws: Law | Recipe, **how: Any) -> Report:
         """As `labelled.check`."""
         return check(self._dataset, *laws, **how)

@@ -1,7 +1,7 @@
 """One law's budget: the totals that it states beside those that the field has."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,7 @@ class Budget:
     spread: xr.DataArray  # standard deviation of the field's total if its points move together
     independent: xr.DataArray  # and if they are independent
     remarks: tuple[str, ...] = ()  # what was found, assumed or converted on the way
+    is_average: bool = False  # whether the rows are means: sums divided by cell sizes
 
     def gap(self, after: bool = False) -> xr.DataArray:
         """Field - total, for every row and member; 0 for rows without data."""
@@ -73,19 +74,24 @@ class Budget:
         rows = self._rows(self.spread)
         wrong = int(rows.wrong.sum())
         if not bool((rows.std > 0).any()):
-            return "without `std` or members nothing says whether the totals are plausible"
+            return f"without `std` or members nothing says whether the {self._kind}s are plausible"
         if not wrong:
             return self._plausible()
-        causes = [c.said_of("the total", "the field") for c in rows.causes() if c.kind != "rows"]
-        why = "; or ".join(causes) or "the totals are wrong (by no factor, shift or constant)"
+        kind = self._kind
+        causes = [c.said_of(f"the {kind}", "the field") for c in rows.causes() if c.kind != "rows"]
+        why = "; or ".join(causes) or f"the {kind}s are wrong (by no factor, shift or constant)"
         return (
-            f"{wrong} of {rows.wrong.numel()} totals are more than 5 standard deviations off, "
+            f"{wrong} of {rows.wrong.numel()} {kind}s are more than 5 standard deviations off, "
             f"whatever the correlations: the standard deviations are too small, or {why}"
         )
 
+    @property
+    def _kind(self) -> str:
+        return "average" if self.is_average else "total"
+
     def _plausible(self) -> str:
         """What the totals take to be plausible: errors that go together, if they are far off."""
-        said = "the totals are plausible for a field with these standard deviations"
+        said = f"the {self._kind}s are plausible for a field with these standard deviations"
         wrong = self._rows(self.independent).wrong
         if not bool(wrong.any()):
             return said
@@ -149,26 +155,38 @@ def _budget(plan: Plan, ready: Ready, parts: Mapping[str, Array], after: Array |
         return _labelled(found, ready)
 
     law, points = ready.law, ready.points
+    fixed = _labelled(xr.DataArray(ready.fixed), ready)
     shape = {dim: points.rows[dim] for dim in points.rows}
     if after is not None and plan.member is not None:
         after = after.reshape(*after.shape[:-1], -1, len(plan.kind.laws))
-    return Budget(
+    budget = Budget(
         name=law.label,
         variables=tuple(law.factors),
         over=law.dims,
         unit=points.unit,
         measure=points.measure,
         time=_time(points.first, law.time, shape),
-        total=_wide(ready.value, shape, ready),
+        total=_wide(ready.value + ready.fixed, shape, ready),
         noise=_wide(ready.noise, shape, ready),
-        before=rows(parts["total"]),
-        after=None if after is None else rows(after),
+        before=rows(parts["total"]) + fixed,
+        after=None if after is None else rows(after) + fixed,
         terms=rows(parts["terms"]),
         size=rows(parts["size"]),
         spread=rows(parts["spread"]),
         independent=rows(np.sqrt(parts["independent"])),
         remarks=ready.remarks,
     )
+    return budget if law.average is None else _averaged(budget, ready, shape)
+
+
+def _averaged(budget: Budget, ready: Ready, shape: Mapping[str, int]) -> Budget:
+    """The budget of an average: all that is summed, divided by the cell sizes."""
+    sizes = _wide(ready.sizes.where(ready.sizes > 0, 1.0), shape, ready)
+    summed = ("total", "noise", "before", "terms", "size", "spread", "independent")
+    means = {name: getattr(budget, name) / sizes for name in summed}
+    after = None if budget.after is None else budget.after / sizes
+    unit = ready.points.mean_unit
+    return replace(budget, unit=unit, is_average=True, after=after, **means)
 
 
 def _wide(given: xr.Variable, shape: Mapping[str, int], ready: Ready) -> xr.DataArray:

@@ -2,8 +2,6 @@
 
 import math
 import re
-from collections import Counter
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -12,19 +10,22 @@ import xarray as xr
 
 from .. import _checks as check
 from .._errors import InputError
-from ._coordinates import setting, tells_time
-from ._lengths import Factor, describe, from_coordinates, split_angles
+from . import _units
+from ._coordinates import coordinates_of, globe_of, is_horizontal, positive, setting, tells_time
+from ._lengths import Factor, area_dims, describe, from_coordinates
+from ._lookup import Given, array, match
 
-EARTH = 6_371_229.0  # metres
 SMALL = 1 << 28  # bytes of weights that are held in memory; larger ones stay lazy
+LARGEST = float(np.finfo(np.float64).max)
 
 
 def cell_measure(
     dataset: xr.Dataset,
     variable: str,
     over: tuple[str, ...],
-    given: str | float | xr.DataArray | None = None,
-    radius: float = EARTH,
+    given: Given | None = None,
+    radius: float | None = None,
+    fraction: Given | None = None,
 ) -> xr.DataArray:
     """Gives the weight of every cell of `variable` in a sum over the dimensions `over`.
 
@@ -40,7 +41,9 @@ def cell_measure(
         given: a number for all cells (1: plain sums), a name in the dataset, or an array, with
             missing values where a cell does not count; a dimension of `over` that it lacks is
             found from the coordinates.
-        radius: of the sphere, in metres.
+        radius: of the sphere, in metres; that of the grid mapping or 6371229 if not given.
+        fraction: the part of each cell that counts, 0 to 1 or per cent: a name, an array, or 1.
+            It is looked for where `cell_methods` say "area: mean where land" or the like.
 
     >>> lat, lon = xr.Variable("lat", [-45.0, 45.0]), xr.Variable("lon", [0.0, 120.0, 240.0])
     >>> field = xr.DataArray(np.ones((2, 3)), {"lat": lat, "lon": lon}, ("lat", "lon"), "u")
@@ -51,15 +54,22 @@ def cell_measure(
     check.choice("variable", variable, [str(name) for name in dataset.data_vars])
     data = dataset[variable]
     over = _dimensions(data, over)
-    _positive("radius", radius)
-    factor, remark = _first(dataset, data, given, over)
+    globe = globe_of(dataset, data, radius)
+    factor, missing = (
+        _named_by_file(dataset, data, over) if given is None else (_given(dataset, data, given), "")
+    )
+    kind = _area_type(dataset, data, over)
+    named = dataset[str(factor.weights.name)] if factor and given is None else None
+    of_kind = named is not None and f"where {kind}" in setting(named, "cell_methods")
+    part, remark = _fraction(dataset, data, kind, fraction, given is not None or of_kind)
     factors = [factor] if factor else []
     if not (factor and factor.weights.ndim == 0):
         rest = _rest(dataset, data, over, factor)
-        factors += from_coordinates(dataset, variable, rest, radius)
+        factors += from_coordinates(dataset, variable, rest, globe)
+    factors += [part] if part else []
     weights = _product(factors, data)
-    weights.attrs["description"] = describe(factors, radius) + remark
-    unit = _product_of_units([factor.units for factor in factors])
+    weights.attrs["description"] = describe(factors, globe) + missing + remark
+    unit = _units.product(*(factor.units for factor in factors))
     if unit is not None:
         weights.attrs["units"] = unit
     return weights
@@ -67,50 +77,27 @@ def cell_measure(
 
 def _dimensions(data: xr.DataArray, over: tuple[str, ...]) -> tuple[str, ...]:
     over = (over,) if isinstance(over, str) else tuple(over)
-    if not over:
-        raise InputError(
-            f"`over` must name at least one dimension of {data.name!r}: {_list(data.dims)}."
-        )
     for dim in over:
         check.choice("over", dim, [str(name) for name in data.dims])
-    twice = [dim for dim, n in Counter(over).items() if n > 1]
-    if twice:
-        raise InputError(f"`over` must name each dimension once, got {twice[0]!r} twice.")
+    if not over or len(set(over)) < len(over):
+        raise InputError(
+            f"`over` must name dimensions of {data.name!r}, each once: "
+            f"{', '.join(map(str, data.dims)) or 'it has none'}; got {', '.join(over) or 'none'}."
+        )
     return over
 
 
-def _list(dims: tuple[Any, ...]) -> str:
-    return ", ".join(map(str, dims)) or "it has none"
-
-
-def _positive(name: str, number: Any) -> None:
-    real = isinstance(number, Real) and not isinstance(number, bool)
-    if not (real and 0 < number < math.inf):
-        raise InputError(f"`{name}` must be a positive finite number, got {number!r}.")
-
-
-def _first(
-    dataset: xr.Dataset, data: xr.DataArray, given: Any, over: tuple[str, ...]
-) -> tuple[Factor | None, str]:
-    """The weights that nobody has to compute, and a remark on those that are missing."""
-    if given is None:
-        return _named_by_file(dataset, data, over)
-    if isinstance(given, str):
-        check.choice("measure", given, [str(name) for name in dataset.variables])
-        return _as_factor(dataset[given], data, "measure", f"the variable {given}"), ""
-    if isinstance(given, xr.DataArray):
-        what = "the array given" if given.name is None else f"the array {given.name} given"
-        return _as_factor(given, data, "measure", what), ""
-    if not isinstance(given, Real):
-        raise InputError(
-            "`measure` must be a number, the name of a variable, or a DataArray, got "
-            f"{type(given).__name__}. Label an array: xr.DataArray(values, dims={data.dims})."
-        )
-    _positive("measure", given)
-    weights = xr.DataArray(np.float64(given))
+def _given(dataset: xr.Dataset, data: xr.DataArray, given: Given) -> Factor:
+    found = array(dataset, given, "measure", data)
+    if isinstance(given, str | xr.DataArray):
+        name = f" {found.name}" if found.name else ""
+        text = f"the variable{name}" if isinstance(given, str) else f"the array{name} given"
+        text = text if name else str(found.attrs.get("description", text))
+        return _factor(found, data, "measure", text)
+    positive("measure", given)
     plain = given == 1
     text = "plain sums: every cell has the weight 1" if plain else f"{given:g} for every cell"
-    return Factor(weights, "1" if plain else None, text), ""
+    return Factor(found, "1" if plain else None, text)
 
 
 def _named_by_file(
@@ -127,7 +114,8 @@ def _named_by_file(
             remark += f"; cell_measures names {kind}: {name}, which is not in the dataset"
         elif _applies(kind, dataset[name], over):
             where = f"cell_measures of {data.name}"
-            return _as_factor(dataset[name], data, where, f"the {kind} {name}"), remark
+            match(dataset[name], data, where)
+            return _factor(dataset[name], data, where, f"the {kind} {name}"), remark
     return None, remark
 
 
@@ -136,79 +124,92 @@ def _applies(kind: str, measure: xr.DataArray, over: tuple[str, ...]) -> bool:
     return dims <= set(over) if kind == "volume" else bool(dims & set(over))
 
 
-def _as_factor(measure: xr.DataArray, data: xr.DataArray, where: str, text: str) -> Factor:
-    extra = [dim for dim in measure.dims if dim not in data.dims]
-    if extra:
+def _fraction(
+    dataset: xr.Dataset, data: xr.DataArray, kind: str | None, given: Any, measured: bool
+) -> tuple[Factor | None, str]:
+    """The part of each cell that the field is a mean over, and a remark."""
+    if given is None and kind is None:
+        return None, ""
+    if given is None and measured:
+        return None, f"; taken for the areas of {kind}, which the means of {data.name} are over"
+    given = _found(dataset, data, kind) if given is None else given
+    found = array(dataset, given, "fraction", data)
+    percent = str(found.attrs.get("units")).strip() in ("%", "percent")
+    parts = (found / 100 if percent else found).assign_attrs(units="1")
+    name = found.name or (f"{found:g}" if not found.ndim else "given")
+    text = f"the fraction {name}" + " in per cent" * percent
+    return _factor(parts, data, "fraction", text, 1.0), ""
+
+
+def _area_type(dataset: xr.Dataset, data: xr.DataArray, over: tuple[str, ...]) -> str | None:
+    """What the field is a mean over by its cell_methods, such as land; None for whole cells."""
+    pattern = r"((?:\w+: *)+)\w+ +where +(\w+)(?: +over +(\w+))?"
+    coordinates = coordinates_of(dataset, str(data.name))
+    flat = [dim for dim in over if is_horizontal(dim, coordinates)]
+    for names, kind, base in re.findall(pattern, setting(data, "cell_methods")):
+        on_area = set(re.findall(r"\w+", names)) & {"area", *flat}
+        if flat and on_area and (base or kind) != "all_area_types":
+            return str(base or kind)
+    return None
+
+
+def _found(dataset: xr.Dataset, data: xr.DataArray, kind: str | None) -> str:
+    """The variable that is the fraction of this kind by its standard_name."""
+    name = f"{kind}_area_fraction"
+    there = [n for n, v in dataset.variables.items() if v.attrs.get("standard_name") == name]
+    if len(there) != 1:
         raise InputError(
-            f"`{where}` has the dimension {extra[0]!r}, which {data.name!r} does not have; it may "
-            f"have {_list(data.dims)}. Sum, select or rename that dimension."
+            f"the values of {data.name!r} are means over the {kind} of each cell (cell_methods "
+            f"{setting(data, 'cell_methods')!r}), and {len(there) or 'no'} variables have the "
+            f"standard_name {name}. Give the part of each cell that is {kind} as `fraction` "
+            f"(1: all of it), or its area as `measure`."
         )
-    for dim in measure.dims:
-        _same_places(where, measure, data, str(dim))
+    return str(there[0])
+
+
+def _factor(
+    measure: xr.DataArray, data: xr.DataArray, where: str, text: str, most: float = LARGEST
+) -> Factor:
+    """Weights from 0 to `most`, with 0 for missing ones and a word on those."""
+    unit = str(measure.attrs.get("units", "")).strip() or None
     weights = xr.DataArray(measure.variable.astype(np.float64), name=measure.name)
-    lazy = weights.nbytes > SMALL and weights.chunks is not None
-    weights = xr.apply_ufunc(
-        _checked,
-        weights if lazy else weights.compute(),
-        kwargs={"where": where},
-        dask="parallelized",
-        output_dtypes=[np.float64],
-    )
-    if not lazy and not weights.values.any():
+    if weights.nbytes > SMALL and weights.chunks is not None:
+        lazy = weights.data.map_blocks(_usable, where=where, most=most)
+        return Factor(weights.copy(data=lazy), unit, text)
+    weights = weights.compute()
+    missing = weights.isnull().variable
+    if missing.any():
+        first = data.variable.isel({dim: 0 for dim in data.dims if dim not in weights.dims})
+        lost = int((first.notnull() & missing).sum())
+        text += f" (missing in {lost} cells with values of {data.name})" * (lost > 0)
+    weights = weights.copy(data=_usable(weights.values, where, most))
+    if not weights.any():
         raise InputError(f"`{where}` must have a cell that counts; all its weights are 0 or NaN.")
-    return Factor(weights, str(measure.attrs.get("units", "")).strip() or None, text)
+    return Factor(weights, unit, text)
 
 
-def _checked(weights: npt.NDArray[np.float64], where: str) -> npt.NDArray[np.float64]:
+def _usable(weights: npt.NDArray[np.float64], where: str, most: float) -> npt.NDArray[np.float64]:
     """The weights with 0 for missing ones; an error for those that no cell can have."""
-    wrong = (weights < 0) | np.isinf(weights)
+    slack = 1e-6 if most == 1 else 0.0  # of fractions in float32
+    wrong = (weights < -slack) | (weights > most + slack)
     if wrong.any():
+        fraction = "lie between 0 and 1, or 0 and 100 with the `units` %"
         raise InputError(
-            f"`{where}` must be finite and not negative, got {weights[wrong][0]:.6g}. A cell that "
-            "does not count has the weight 0 or NaN."
+            f"`{where}` must {fraction if most == 1 else 'be finite and not negative'}, got "
+            f"{weights[wrong][0]:.6g}. A cell that does not count has the weight 0 or NaN."
         )
-    return np.nan_to_num(weights)
-
-
-def _same_places(where: str, measure: xr.DataArray, data: xr.DataArray, dim: str) -> None:
-    """Nothing is aligned in silence: the weights lie where the data lie, entry by entry."""
-    sizes = measure.sizes[dim], data.sizes[dim]
-    if sizes[0] != sizes[1]:
-        raise InputError(
-            f"`{where}` has {sizes[0]} entries along {dim!r} but {data.name!r} has {sizes[1]}. "
-            "Give it on the same grid."
-        )
-    if dim not in measure.coords or dim not in data.coords:
-        return
-    theirs, ours = measure[dim].values, data[dim].values
-    differ = _differ(theirs, ours)
-    if differ.any():
-        i = int(np.flatnonzero(differ)[0])
-        raise InputError(
-            f"`{where}` and {data.name!r} differ along {dim!r}: entry {i} is {theirs[i]} and "
-            f"{ours[i]}. Put both on the same coordinates, in the same order."
-        )
-
-
-def _differ(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Entries that differ by more than the rounding of a stored coordinate."""
-    if not (a.dtype.kind in "iuf" and b.dtype.kind in "iuf"):
-        return np.asarray(a != b)
-    a, b = a.astype(np.float64), b.astype(np.float64)
-    spacing = np.abs(np.diff(b)).min() if b.size > 1 else np.abs(b).max(initial=0) * 1e-3
-    return np.asarray(~(np.abs(a - b) <= 1e-3 * spacing))
+    return np.clip(np.nan_to_num(weights), 0, most)
 
 
 def _rest(
     dataset: xr.Dataset, data: xr.DataArray, over: tuple[str, ...], factor: Factor | None
 ) -> list[str]:
     """The dimensions of `over` that the measure lacks."""
-    if factor is None:
-        return list(over)
-    has = {str(dim) for dim in factor.weights.dims}
+    has = [] if factor is None else [str(dim) for dim in factor.weights.dims]
     rest = [dim for dim in over if dim not in has]
-    split = split_angles(dataset, str(data.name), has, rest)
-    if split:
+    areas = area_dims(dataset, str(data.name), [*has, *rest])
+    split = [dim for dim in rest if dim in areas]
+    if factor and split and set(has) & set(areas):
         raise InputError(
             f"`measure` is {factor.where}, which lacks {split[0]!r}, and half of an area cannot be "
             "found. Give it with both dimensions of the areas, for example as "
@@ -220,29 +221,10 @@ def _rest(
 def _product(factors: list[Factor], data: xr.DataArray) -> xr.DataArray:
     """All factors multiplied, in the order of the dimensions of the data and on its coordinates."""
     arrays = [factor.weights.drop_vars(list(factor.weights.coords)) for factor in factors]
+    arrays.sort(key=lambda array: -array.ndim)  # so that the product lies in memory as the data do
     dims = [dim for dim in data.dims if any(dim in array.dims for array in arrays)]
     if data.chunks is not None and 8 * math.prod(data.sizes[dim] for dim in dims) > SMALL:
         arrays = [a.chunk({d: data.chunksizes[d] for d in a.dims}) for a in arrays]
     product = math.prod(arrays[1:], start=arrays[0]).transpose(*dims)
     coords = {dim: data.coords[dim].variable for dim in dims if dim in data.coords}
     return xr.DataArray(product.variable, coords, name="cell_measure")
-
-
-def _product_of_units(units: list[str | None]) -> str | None:
-    """The unit of a product, "m2" and "m" as "m3"; None where one is not known."""
-    powers: Counter[str] = Counter()
-    for unit in units:
-        if unit is None:
-            return None
-        powers.update(dict(_parts(unit)))
-    texts = [name if n == 1 else f"{name}{n}" for name, n in powers.items() if n]
-    return " ".join(texts) or "1"
-
-
-def _parts(unit: str) -> list[tuple[str, int]]:
-    """Names and powers of a unit such as "kg m-2"; any other unit is one name in brackets."""
-    words = [] if unit == "1" else re.sub(r"\^|\*\*", "", unit).split()
-    parts = [re.fullmatch(r"([A-Za-z_]+)(-?\d*)", word) for word in words]
-    if all(parts) and "per" not in words:
-        return [(part[1], int(part[2] or 1)) for part in parts if part]
-    return [(f"({unit})", 1)]

@@ -6,7 +6,7 @@ from dataclasses import replace
 import xarray as xr
 from dask.base import compute
 
-from ._law import Law, listed
+from ._law import Law, Recipe, listed
 from ._lookup import Given
 from ._plan import Spread
 from ._report import Report
@@ -18,7 +18,7 @@ Std = Given | Mapping[str, Given] | None
 
 def enforce(
     dataset: xr.Dataset,
-    *laws: Law,
+    *laws: Law | Recipe,
     std: Std = None,
     member: str | None = None,
     correlation: float = 0.0,
@@ -28,7 +28,8 @@ def enforce(
 ) -> xr.Dataset:
     """The dataset with its variables updated so that the laws hold: Step 2 for labelled data.
 
-    The variables are means with a standard deviation each, or an ensemble. std: the name of the
+    Laws are `Law(...)`, or functions that make one of a dataset, such as `moisture`. The variables
+    are means with a standard deviation each, or an ensemble. std: the name of the
     standard deviations, a number, or a mapping from variables to them; they are updated too.
     member: the dimension of an ensemble, of which every member is made to hold. correlation: of the
     errors of any two points, for `std`: 0 moves points by variance times cell size, towards 1 by
@@ -57,7 +58,7 @@ def enforce(
 
 def check(
     dataset: xr.Dataset,
-    *laws: Law,
+    *laws: Law | Recipe,
     std: Std = None,
     member: str | None = None,
 ) -> Report:
@@ -77,6 +78,7 @@ def totals(dataset: xr.Dataset, law: Law) -> xr.DataArray:
     >>> totals(xr.Dataset({"u": ("x", [1.0, 2.0, 4.0])}), Law("u", "x", measure=1.0)).item()
     7.0
     """
-    (budget,) = check(dataset, replace(law, total=0.0, inflow=(), outflow=(), noise=0.0)).budgets
+    plain = replace(law, total=0.0, average=None, inflow=(), outflow=(), noise=0.0)
+    (budget,) = check(dataset, plain).budgets
     named = budget.before.rename("total")
     return named if budget.unit is None else named.assign_attrs(units=budget.unit)

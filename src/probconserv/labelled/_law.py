@@ -1,7 +1,7 @@
 """A law of labelled data: which sums of which variables are known."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import xarray as xr
@@ -10,6 +10,7 @@ from .._errors import InputError
 from ._lookup import Given
 
 INITIAL = "initial"
+Recipe = Callable[..., "Law"]  # makes a law of what it finds in a dataset
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +27,14 @@ class Law:
     volumes; found by bounds, cell_measures or coordinates if not given. where: which points count,
     the others stay as they are; regions: a number for each point, whose regions have a total each.
     noise: standard deviation of the total, 0 is exact. time: the dimension, if its name or
-    coordinate does not tell. name: for the report.
+    coordinate does not tell. name: for the report. average: instead of `total` the mean over the
+    cells, the sum divided by the sizes of the cells that are not missing; as `total` it is a
+    number, a name, a DataArray or "initial"; `noise` is then that of the mean. assume_units: units
+    of variables instead of those in the dataset, as in {"T": "kg"}. fraction: the part of each cell
+    that counts (a land fraction, 0 to 1 or per cent). radius: of the globe in metres, if not as its
+    grid mapping says or 6371229. fixed: what counts in the sum beside the variables and is not
+    moved, per cell size as they are. held: variables that weights, factors or `fixed` were made
+    of; remarks: lines for the report.
     """
 
     variables: str | Mapping[str, Given]
@@ -40,6 +48,13 @@ class Law:
     noise: Given = 0.0
     time: str | None = None
     name: str | None = None
+    average: Given | None = None
+    assume_units: Mapping[str, str] = field(default_factory=dict)
+    fraction: Given | None = None
+    radius: float | None = None
+    fixed: Given = 0.0
+    held: Sequence[str] = ()
+    remarks: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.variables, str | Mapping) or not self.variables:
@@ -52,6 +67,22 @@ class Law:
             raise InputError(f"`over` must name the dimensions to sum over; got {self.over!r}.")
         if len(set(self.dims)) < len(self.dims):
             raise InputError(f"`over` names a dimension twice: {', '.join(self.dims)}.")
+        if not isinstance(self.assume_units, Mapping):
+            raise InputError(
+                f"`assume_units` must be units by name as in {{'T': 'kg'}}; got "
+                f"{self.assume_units!r}."
+            )
+        self._check_average()
+
+    def _check_average(self) -> None:
+        if self.average is None:
+            return
+        if not isinstance(self.total, str) or self.total != INITIAL:
+            raise InputError("`average` and `total` are two ways to say what is known: give one.")
+        if len(self.factors) > 1:
+            raise InputError(
+                f"`average` is for one variable, not for {self.label}: give `total` for a sum."
+            )
 
     @property
     def factors(self) -> Mapping[str, Given]:
@@ -65,6 +96,24 @@ class Law:
     def label(self) -> str:
         return self.name or " + ".join(self.factors)
 
+    def __str__(self) -> str:
+        terms = [
+            f"{_text(factor)} {name}".removeprefix("1 ") for name, factor in self.factors.items()
+        ]
+        terms += [_text(self.fixed)] if isinstance(self.fixed, xr.DataArray | str) else []
+        total = [_text(self.total), *(f"+ {_text(rate)}" for rate in listed(self.inflow))]
+        total += [f"- {_text(rate)}" for rate in listed(self.outflow)]
+        law = f"{self.label}: the sum of {' + '.join(terms)} over {', '.join(self.dims)} is "
+        measure = [] if self.measure is None else [f"weights: {_text(self.measure)}"]
+        return "\n  ".join([law + " ".join(total), *measure, *self.remarks])
+
 
 def listed(given: Any) -> list[Any]:
     return list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+
+
+def _text(given: Given) -> str:
+    """A number, a name, or what an array says of itself."""
+    if isinstance(given, xr.DataArray):
+        return str(given.name or given.attrs.get("description", "an array"))
+    return f"{given:g}" if isinstance(given, float) else str(given)

@@ -6,6 +6,7 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import xarray as xr
 
 from .._errors import InputError
@@ -71,10 +72,13 @@ def check_numbers(found: xr.DataArray, argument: str) -> None:
 def match(
     found: xr.DataArray, like: xr.DataArray, argument: str, extra: Sequence[str] = ()
 ) -> None:
-    """Refuse axes that `like` does not have and coordinates that differ from its own."""
-    for dim in found.dims:
-        if dim in extra:
-            continue
+    """Refuse axes that `like` does not have and coordinates that differ from its own.
+
+    The coordinates of the axes are compared, and latitudes and longitudes of each cell where both
+    have them, by the rule of `same_places`.
+    """
+    own = [dim for dim in found.dims if dim not in extra]
+    for dim in own:
         if dim not in like.dims:
             raise InputError(
                 f"`{argument}` has a dimension {dim!r}, which `{like.name}` has not. "
@@ -83,31 +87,80 @@ def match(
         if found.sizes[dim] != like.sizes[dim]:
             raise InputError(
                 f"`{argument}` has {found.sizes[dim]} entries along {dim!r}, `{like.name}` has "
-                f"{like.sizes[dim]}.{_first_difference(found, like, dim)}"
+                f"{like.sizes[dim]}.{_difference(found, like, dim)}"
             )
-        if difference := _first_difference(found, like, dim):
-            raise InputError(f"`{argument}` and `{like.name}` differ along {dim!r}.{difference}")
+    angles = [name for name in found.coords if name not in own and _is_angle(found[name])]
+    for name in (*own, *angles):
+        if difference := _difference(found, like, name):
+            word = "along" if name in own else "in"
+            raise InputError(f"`{argument}` and `{like.name}` differ {word} {name!r}.{difference}")
 
 
-def _first_difference(one: xr.DataArray, other: xr.DataArray, dim: Hashable) -> str:
-    if dim not in one.indexes or dim not in other.indexes:
+def _is_angle(coordinate: xr.DataArray) -> bool:
+    text = f"{coordinate.name} {coordinate.attrs.get('units')}".lower()
+    return coordinate.ndim > 0 and any(word in text for word in ("lat", "lon", "degree"))
+
+
+def same_places(ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Which entries of two coordinates are equal, up to the rounding with which files store them.
+
+    Numbers may differ by 2^-23 of the largest (float32 holds no more), or by 1e-4 of the smallest
+    step (where they are in no order: the usual step) where that is more, and never by more than a
+    quarter of it. On a grid of 1 degree that is 1e-4 degrees, on one of 0.1 degrees 4e-5. Whole
+    numbers, dates and text are equal or not.
+    """
+    kinds = {ours.dtype.kind, theirs.dtype.kind}
+    if not kinds <= set("iuf"):
+        pairs = zip(ours.flat, theirs.flat, strict=True)
+        return np.fromiter((bool(a == b) for a, b in pairs), bool).reshape(ours.shape)
+    if "f" not in kinds:
+        return np.asarray(ours == theirs)
+    theirs = theirs.astype(np.float64)
+    steps = [np.diff(theirs, axis=axis) for axis in range(theirs.ndim)]
+    if theirs.ndim == 1 and len(set(np.sign(steps[0]))) == 1:
+        step = np.abs(steps[0]).min()
+    else:
+        step = max((np.nanmedian(np.abs(each)) for each in steps if each.size), default=0.0)
+    slack = 2.0**-23 * np.nanmax(np.abs(theirs), initial=0.0)
+    slack = min(max(slack, 1e-4 * step), step / 4) if step > 0 else slack
+    return np.isclose(ours, theirs, rtol=0, atol=slack, equal_nan=True)
+
+
+def _difference(found: xr.DataArray, like: xr.DataArray, name: Hashable) -> str:
+    """The first entry of a coordinate that differs, in words; empty where none does."""
+    if name not in found.coords or name not in like.coords:
         return ""
-    if one.indexes[dim].equals(other.indexes[dim]):
+    one, other = found[name].variable, like[name].variable
+    if set(one.dims) != set(other.dims) or one.equals(other):
         return ""
-    ours, theirs = one[dim].values, other[dim].values
-    if np.float32 in (ours.dtype, theirs.dtype) and ours.dtype.kind == theirs.dtype.kind:
-        ours, theirs = ours.astype(np.float32), theirs.astype(np.float32)
+    ours, theirs = one.values, other.transpose(*one.dims).values
     shared = min(len(ours), len(theirs))
-    differ = np.flatnonzero([a != b for a, b in zip(ours, theirs, strict=False)])
+    differ = np.argwhere(~same_places(ours[:shared], theirs[:shared]))
     if not differ.size and len(ours) == len(theirs):
         return ""
-    first = int(differ[0]) if differ.size else shared
+    if _same_circle(ours, theirs, _is_angle(like[name])):
+        ends = [f"{values.min():g} to {values.max():g}" for values in (ours, theirs)]
+        return (
+            f" The longitudes are the same but run from {ends[0]} and from {ends[1]}: shift one of "
+            f"them, as in data.assign_coords({name}=data.{name} % 360).sortby({str(name)!r})."
+        )
+    first = tuple(map(int, differ[0])) if differ.size else (shared,)
     there = [_entry(values, first) for values in (ours, theirs)]
-    return f" The first entry that differs is number {first}: {there[0]} instead of {there[1]}."
+    number = first[0] if len(first) == 1 else first
+    return f" The first entry that differs is number {number}: {there[0]} instead of {there[1]}."
 
 
-def _entry(values: Any, number: int) -> str:
-    return str(values[number]) if number < len(values) else "nothing"
+def _same_circle(ours: npt.NDArray[Any], theirs: npt.NDArray[Any], angles: bool) -> bool:
+    """Whether they are the same longitudes, counted from elsewhere."""
+    numbers = angles and {ours.dtype.kind, theirs.dtype.kind} <= set("iuf")
+    if not numbers or ours.shape != theirs.shape or abs(float(ours.min()) - theirs.min()) < 1:
+        return False
+    one, other = (np.sort(np.round(x % 360, 3) % 360, axis=None) for x in (ours, theirs))
+    return bool(np.array_equal(one, other))
+
+
+def _entry(values: Any, number: tuple[int, ...]) -> str:
+    return str(values[number]) if number[0] < len(values) else "nothing"
 
 
 def time_of(like: xr.DataArray, given: str | None) -> str:

@@ -1,7 +1,7 @@
 """Laws that share variables, as one system: its rows, and what every point adds to them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -12,9 +12,10 @@ from .._errors import InputError
 from .._sums import Ensemble, MeanAndStd
 from ._blocks import Array, Kind
 from ._graph import NamedPart, NamedRows
-from ._law import Law
+from ._law import Law, Recipe
 from ._lookup import array
 from ._totals import Totals
+from ._units import Conversion, assumed, conversion_of_difference
 from ._weights import REGION, Points, points
 
 
@@ -26,8 +27,10 @@ class Ready:
     points: Points
     value: xr.Variable
     noise: xr.Variable
+    sizes: xr.Variable  # of an average: the cell sizes that it was multiplied by; else 1
     inner: tuple[str, ...]  # axes of its rows that are not indices of the system
     first: int
+    fixed: xr.Variable  # what counts beside the variables; not in `value`
     remarks: tuple[str, ...] = ()  # for the report
 
     @property
@@ -59,6 +62,7 @@ class Plan:
     index: tuple[str, ...]  # axes along which the system falls apart
     sizes: Mapping[str, int]  # of all axes
     member: str | None
+    converted: Mapping[str, Conversion]  # of each `std`, from its unit to that of the mean
 
     def rows(self, name: str) -> NamedRows:
         """G on one variable."""
@@ -103,9 +107,10 @@ class Spread:
     jointly: tuple[str, ...] = ()
 
 
-def plans(dataset: xr.Dataset, laws: Sequence[Law], spread: Spread) -> list[Plan]:
+def plans(dataset: xr.Dataset, laws: Sequence[Law | Recipe], spread: Spread) -> list[Plan]:
     """The systems that the laws make, each as small as can be."""
-    named = _checked(laws)
+    named = _checked(dataset, laws)
+    dataset = assumed(dataset, named)
     ready = [(law, points(dataset, law, spread.member)) for law in named]
     groups: list[list[int]] = []
     for number, law in enumerate(named):
@@ -115,13 +120,24 @@ def plans(dataset: xr.Dataset, laws: Sequence[Law], spread: Spread) -> list[Plan
     return [_plan(dataset, [ready[i] for i in sorted(group)], spread) for group in groups]
 
 
-def _checked(laws: Sequence[Law]) -> list[Law]:
+def _checked(dataset: xr.Dataset, laws: Sequence[Law | Recipe]) -> list[Law]:
+    """The laws, those that recipes make among them, with a remark on what others move."""
     if not laws:
         raise InputError("at least one law is needed.")
-    for law in laws:
+    made = [law(dataset) if callable(law) else law for law in laws]
+    for law in made:
         if not isinstance(law, Law):
             raise InputError(f"laws are made by `Law(...)`; got {type(law).__name__}.")
-    return list(laws)
+    return [replace(law, remarks=(*law.remarks, *_disturbed(law, made))) for law in made]
+
+
+def _disturbed(law: Law, laws: Sequence[Law]) -> list[str]:
+    return [
+        f"{other.label} moves {name}, which this law holds fixed: enforce it again afterwards"
+        for other in laws
+        for name in other.factors
+        if name in law.held
+    ]
 
 
 def _plan(dataset: xr.Dataset, group: list[tuple[Law, Points]], spread: Spread) -> Plan:
@@ -134,13 +150,15 @@ def _plan(dataset: xr.Dataset, group: list[tuple[Law, Points]], spread: Spread) 
         totals = Totals(dataset, law, its, spread.member)
         inner = tuple(dim for dim in its.rows if dim not in index)
         value, noise = totals.value(), totals.noise()
-        remarks = (*its.remarks, *totals.remarks)
-        ready.append(Ready(law, its, value, noise, inner, row, remarks))
+        remarks = (*law.remarks, *its.remarks, *totals.remarks)
+        ready.append(Ready(law, its, value, noise, totals.sizes, inner, row, totals.fixed, remarks))
         row += ready[-1].rows
     sizes = {str(d): n for field in fields.values() for d, n in field.sizes.items()}
     names = tuple(each.law.label for each in ready for _ in range(each.rows))
-    kind, arrays = _kind(dataset, fields, names, len(ready) == 1, spread)
-    return Plan(kind, tuple(ready), arrays, index, sizes, spread.member)
+    kind, arrays, converted = _kind(dataset, fields, names, len(ready) == 1, spread)
+    said = (remark for each in converted.values() for remark in each.remarks)
+    ready[0] = replace(ready[0], remarks=(*ready[0].remarks, *said))
+    return Plan(kind, tuple(ready), arrays, index, sizes, spread.member, converted)
 
 
 def _kind(
@@ -149,14 +167,15 @@ def _kind(
     rows: tuple[str, ...],
     single: bool,
     spread: Spread,
-) -> tuple[Kind, dict[str, tuple[xr.Variable, ...]]]:
+) -> tuple[Kind, dict[str, tuple[xr.Variable, ...]], dict[str, Conversion]]:
     rounding = max(float(np.finfo(field.dtype).eps) for field in fields.values())
     if spread.member is None:
+        stds = {name: _std(dataset, field, spread.std) for name, field in fields.items()}
         arrays: dict[str, tuple[xr.Variable, ...]] = {
-            name: (field.variable, _std(dataset, field, spread.std))
-            for name, field in fields.items()
+            name: (field.variable, stds[name][0]) for name, field in fields.items()
         }
-        return MeanAndStd(rows, single, spread.correlation, rounding), arrays
+        converted = {name: conversion for name, (_, conversion) in stds.items()}
+        return MeanAndStd(rows, single, spread.correlation, rounding), arrays, converted
     for name, field in fields.items():
         if spread.member not in field.dims:
             raise InputError(f"`{name}` has no dimension {spread.member!r} for its members.")
@@ -166,10 +185,12 @@ def _kind(
     return (
         Ensemble(rows, single, members, spread.shrinkage, rounding),
         {name: (field.variable,) for name, field in fields.items()},
+        {},
     )
 
 
-def _std(dataset: xr.Dataset, field: xr.DataArray, given: Any) -> xr.Variable:
+def _std(dataset: xr.Dataset, field: xr.DataArray, given: Any) -> tuple[xr.Variable, Conversion]:
+    """The standard deviations in the unit of the field, and how they came there."""
     std = given.get(field.name) if isinstance(given, Mapping) else given
     if std is None:
         raise InputError(
@@ -179,4 +200,9 @@ def _std(dataset: xr.Dataset, field: xr.DataArray, given: Any) -> xr.Variable:
     found = array(dataset, std, "std", field)
     if found.dims and found.dtype.kind != "f":
         raise InputError(f"`std` of `{field.name}` holds {found.dtype}, not floats. Convert it.")
-    return found.variable
+    if not isinstance(std, str | xr.DataArray):
+        return found.variable, Conversion()
+    name = "std" if found.name is None else f"std {found.name}"
+    units = found.attrs.get("units"), field.attrs.get("units")
+    how = conversion_of_difference(name, *units, str(field.name))
+    return found.variable if how.factor == 1 else found.variable * how.factor, how

@@ -79,11 +79,12 @@ def _lines(budget: Budget, tolerance: float) -> list[str]:
     unit = f" in {budget.unit}" if budget.unit else ""
     rows = int(budget.terms.size)
     empty = int((budget.size == 0).sum())
+    done, sort = ("averaged", "average") if budget.is_average else ("summed", "total")
     lines = [
-        f"{budget.name}, summed over {', '.join(budget.over)}{unit}",
+        f"{budget.name}, {done} over {', '.join(budget.over)}{unit}",
         f"  weights: {budget.measure}",
         *(f"  {remark}" for remark in budget.remarks),
-        f"  {rows} total{'s' * (rows != 1)}{f', {empty} without data' if empty else ''}",
+        f"  {rows} {sort}{'s' * (rows != 1)}{f', {empty} without data' if empty else ''}",
         f"  {'now' if budget.after is None else 'before'}: {_imbalance(budget, tolerance, False)}",
     ]
     if budget.after is not None:
@@ -98,6 +99,9 @@ def _imbalance(budget: Budget, tolerance: float, after: bool) -> str:
     word = "closes" if budget.closes(tolerance, after) else "does not close"
     at = f" ({where})" if where else ""
     terms = " + ".join(f"|{name}|" for name in budget.variables)
+    if budget.is_average:
+        said = f"{off:.1e} of the mean of {terms}{at}, {float(gap.max()):.3g} on average"
+        return f"{word}; off by at most {said}"
     most = f"{off:.1e} of the sum of {terms}{at}, {float(gap.max()):.3g} in total"
     said = f"{word}; off by at most {most}"
     if len(budget.variables) > 1:  # an average of variables in different units means nothing
@@ -112,6 +116,7 @@ def _figures(budget: Budget) -> dict[str, Any]:
         "variables": list(budget.variables),
         "over": list(budget.over),
         "units": budget.unit,
+        "average": budget.is_average,
         "weights": budget.measure,
         "remarks": list(budget.remarks),
         "totals": int(budget.terms.size),

@@ -14,7 +14,7 @@ import xarray as xr
 
 from .._errors import InputError
 from ._budget import Budget
-from ._law import Law
+from ._law import Law, Recipe
 from ._lookup import find
 from ._plan import Plan, Ready
 from ._read import SMALL, read
@@ -25,8 +25,10 @@ from ._survey import groups
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 
 
-def with_files(law: Law, opened: ExitStack) -> Law:
+def with_files(law: Law | Recipe, opened: ExitStack) -> Law | Recipe:
     """The law with a DataArray in place of every FILE:VARIABLE; files stay open with the stack."""
+    if not isinstance(law, Law):
+        return law
     given = {each.name: getattr(law, each.name) for each in fields(law)}
     return replace(law, **{key: from_file(value, opened) for key, value in given.items()})
 
@@ -133,7 +135,7 @@ def _law_at(ready: Ready, times: xr.DataArray) -> Law:
             f"`target`: {ready.law.label} ties all files together along {times.name!r}, so they "
             "cannot be written one by one. Write one file: a name that ends in .nc or .zarr."
         )
-    known: dict[str, Any] = {"inflow": (), "outflow": ()}
+    known: dict[str, Any] = {"inflow": (), "outflow": (), "average": None}
     for name, value in (("total", ready.value), ("noise", ready.noise)):
         labels = {dim: coords[str(dim)].variable for dim in value.dims if dim in coords}
         known[name] = xr.DataArray(value, labels) if value.dims else float(value)

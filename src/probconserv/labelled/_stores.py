@@ -12,7 +12,7 @@ import xarray as xr
 from ._cluster import cluster, compute
 from ._encoding import is_packed, without_packing
 from ._enforce import Std
-from ._law import Law, listed
+from ._law import Law, Recipe, listed
 from ._plan import Spread
 from ._read import read
 from ._report import Report
@@ -36,7 +36,7 @@ from ._write import write
 def enforce_file(
     source: Paths,
     target: str | PathLike[str] | None,
-    *laws: Law,
+    *laws: Law | Recipe,
     std: Std = None,
     member: str | None = None,
     correlation: float = 0.0,
@@ -84,7 +84,7 @@ class _Job:
     group: str
     chunks: Mapping[str, int] | None
 
-    def run(self, paths: list[Path], target: Path | None, laws: Sequence[Law]) -> Report:
+    def run(self, paths: list[Path], target: Path | None, laws: Sequence[Law | Recipe]) -> Report:
         one_by_one = len(paths) > 1 and target is not None and _is_folder(target)
         if target is not None:
             for out in outputs(paths, target) if one_by_one else [target]:
@@ -135,7 +135,7 @@ class _Job:
 
 def check_file(
     source: Paths,
-    *laws: Law,
+    *laws: Law | Recipe,
     std: Std = None,
     member: str | None = None,
     group: str = "",

@@ -1,6 +1,7 @@
 """The totals of a law: numbers, variables, or what the field starts with and gains."""
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ class Totals:
 
     def __init__(self, dataset: xr.Dataset, law: Law, points: Points, member: str | None) -> None:
         self.dataset, self.law, self.points, self.member = dataset, law, points, member
+        self.argument = "total" if law.average is None else "average"
         self.remarks: list[str] = []  # for the report: what was found, assumed or converted
 
     def value(self) -> xr.Variable:
@@ -28,20 +30,35 @@ class Totals:
         start = self._start()
         rates = [(rate, 1.0, "inflow") for rate in listed(self.law.inflow)]
         rates += [(rate, -1.0, "outflow") for rate in listed(self.law.outflow)]
-        value = start + self._gained(rates, start) if rates else start
+        gained: Any = self._gained(rates, start) if rates else 0.0
+        value = start * self.sizes + gained - self.fixed
         bad = ~np.isfinite(value.values)
         if bad.any():
             first = zip(value.dims, np.argwhere(bad)[0], strict=True)
             at = ", ".join(f"{dim} number {number}" for dim, number in first)
             raise InputError(
-                f"`total` of {self.law.label} is missing or infinite{f' at {at}' if at else ''}. "
-                "Every row needs a total."
+                f"`{self.argument}` of {self.law.label} is missing or infinite"
+                f"{f' at {at}' if at else ''}. Every row needs one."
             )
         return value
 
+    @cached_property
+    def fixed(self) -> xr.Variable:
+        """What counts beside the variables, summed where the first of them is not missing."""
+        first, cells = self.points.first, self.points.cells
+        found = array(self.dataset, self.law.fixed, "fixed", first)
+        if not found.dims and found == 0:
+            return found.variable
+        factor = self._factor("fixed", found, self.points.mean_unit)
+        summed = {dim: first.sizes[dim] for dim in self.law.dims if dim in first.dims}
+        wide = found.variable.set_dims({**cells.sizes, **summed, **found.sizes})
+        there = first.variable.notnull()
+        there = there.all(self.member) if self.member in there.dims else there
+        return self._sum(wide.where(there), cells)[0] * factor
+
     def noise(self) -> xr.Variable:
         """The standard deviation of b."""
-        noise = self._of_rows(self.law.noise, "noise", [*self.points.rows])
+        noise = self._of_rows(self.law.noise, "noise", [*self.points.rows]) * self.sizes
         if not (noise.values >= 0).all() or not np.isfinite(noise.values).all():
             raise InputError(
                 "`noise` is a standard deviation, finite and not negative; 0 asks for an exact "
@@ -49,24 +66,44 @@ class Totals:
             )
         return noise
 
+    @cached_property
+    def sizes(self) -> Any:
+        """What an average is multiplied by: the cell sizes of a row that are not missing."""
+        if self.law.average is None:
+            return xr.Variable((), 1.0)
+        return self._cell_sizes(lambda variable: variable)
+
+    def _cell_sizes(self, part: Callable[[xr.Variable], xr.Variable]) -> xr.Variable:
+        field = part(self.points.first.variable)
+        if self.member in field.dims:  # a point that one member lacks is missing in all
+            field = field.isel({self.member: 0}).where(field.notnull().all(self.member))
+        return self._sum(field, part(self.points.cells))[1]
+
     def _start(self) -> xr.Variable:
-        if not isinstance(self.law.total, str) or self.law.total != INITIAL:
+        """The total or average that is given, or that of the first time."""
+        argument = self.argument
+        given = getattr(self.law, argument)
+        if not isinstance(given, str) or given != INITIAL:
             members = [self.member] if self.member else []
-            return self._of_rows(self.law.total, "total", [*self.points.rows, *members])
+            return self._of_rows(given, argument, [*self.points.rows, *members])
         time = time_of(self.points.first, self.law.time)
         if time not in self.points.rows:
             raise InputError(
-                f"`total` is {INITIAL!r}, but {self.law.label} is summed over {time!r}, its time. "
-                "Give the total as a number or a variable."
+                f"`{argument}` is {INITIAL!r}, but {self.law.label} is summed over {time!r}, its "
+                "time. Give it as a number or a variable."
             )
         found, size = self._summed(lambda variable: _at_start(variable, time))
+        found = found + _at_start(self.fixed, time)
         empty = size == 0
         if empty.values.any() and (empty & (self._summed(lambda v: v)[1] > 0)).values.any():
             raise InputError(
-                f"`total` is {INITIAL!r}, but {self.law.label} has no data at the first {time!r} "
-                "where it has some later. Give the total as a number or a variable."
+                f"`{argument}` is {INITIAL!r}, but {self.law.label} has no data at the first "
+                f"{time!r} where it has some later. Give it as a number or a variable."
             )
-        return found
+        if self.law.average is None:
+            return found
+        cells = self._cell_sizes(lambda variable: _at_start(variable, time))
+        return found / cells.where(cells > 0, 1.0)
 
     def _summed(self, part: Callable[[xr.Variable], xr.Variable]) -> tuple[Any, Any]:
         """The rows of a part of the field, and the cell sizes times |factors| that are in them."""
@@ -118,26 +155,36 @@ class Totals:
     def _rate(self, given: Given, argument: str, time: str | None) -> xr.Variable:
         """One rate, summed over the cells if it is a density."""
         rate = array(self.dataset, given, argument, self.points.first)
-        gain = _units.product(rate.attrs.get("units"), time)
-        name = f"{argument} {rate.name}" if rate.name else argument
-        if not any(dim in self.law.dims for dim in rate.dims):
-            total = _units.of_change(self.points.unit)
-            _units.check_same(f"{name} times time", gain, total, self.law.label)
-            return rate.variable.astype(float).compute()
+        on_grid = any(dim in self.law.dims for dim in rate.dims)
+        unit = self.points.mean_unit if on_grid else self.points.unit
+        factor = self._factor(argument, rate, _units.per(unit, time), "the gain")
+        if not on_grid:
+            return rate.variable.astype(float).compute() * factor
         field = self.points.first
-        own = _units.of_change(field.attrs.get("units"))
-        _units.check_same(f"{name} times time", gain, own, str(field.name))
         summed = {dim: field.sizes[dim] for dim in self.law.dims if dim in field.dims}
         cells = self.points.cells
         density = rate.variable.set_dims({**cells.sizes, **summed, **rate.sizes})
-        return self._sum(density, cells)[0]
+        return self._sum(density, cells)[0] * factor
+
+    def _factor(
+        self, argument: str, given: xr.DataArray, expected: str | None, what: str = "that"
+    ) -> float:
+        """From the unit of what is given to the one expected."""
+        name = argument if given.name is None else f"{argument} {given.name}"
+        convert = _units.conversion_of_difference
+        if argument in ("total", "average"):
+            convert = _units.conversion
+        found = convert(name, given.attrs.get("units"), expected, f"{what} of {self.law.label}")
+        self.remarks += found.remarks
+        return found.factor
 
     def _of_rows(self, given: Given, argument: str, known: list[str]) -> xr.Variable:
         """A number, or an array with some of the axes that are known."""
         found = find(self.dataset, given, argument) if isinstance(given, str) else given
         if not isinstance(found, xr.DataArray):
             return array(self.dataset, found, argument, self.points.first).variable
-        _units.check_same(argument, found.attrs.get("units"), self.points.unit, self.law.label)
+        unit = self.points.unit if self.law.average is None else self.points.mean_unit
+        factor = self._factor(argument, found, unit)
         found = self._by_region(found, argument)
         for dim in found.dims:
             if dim not in known:
@@ -152,7 +199,7 @@ class Totals:
             extra=[REGION] if self.law.regions is not None else [],
         )
         check_numbers(found, argument)
-        return found.variable.astype(float).compute()  # not read again from an open file
+        return found.variable.astype(float).compute() * factor  # not read again from an open file
 
     def _by_region(self, found: xr.DataArray, argument: str) -> xr.DataArray:
         """With the axis of regions called REGION and in our order."""

@@ -1,72 +1,234 @@
-"""Units as UDUNITS writes them; without cf-units, or without units, nothing is compared."""
+"""Units: products of words, compared and converted by UDUNITS.
 
-import importlib
+A word that UDUNITS does not know is a unit of its own: "bananas m-2" times "m2" is "bananas".
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
+import xarray as xr
+
 from .._errors import InputError
+from ._law import Law
+from ._lookup import find
+
+Words = Mapping[str, int]  # the power of each word
+
+DIMENSIONLESS = {
+    *("-", "~", "0-1", "0 - 1", "(0-1)", "(0 - 1)", "none", "no_unit", "dimensionless", "unitless"),
+    *("numeric", "fraction", "proportion", "ratio"),
+}
+READ_AS = {"mb": "mbar", "C": "degC", "Sv": "1e6 m3 s-1"}  # not barn, coulomb and sievert
+PROSE = ("of", "as")  # m of water equivalent, day as %Y%m%d.%f
+MEAN_LENGTHS = re.compile("(months?|years?|yr)$")
+SIGNS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺·⋅", "0123456789-+  ", "{}[]$")
+AMOUNT = "[EPTGMkmunµμ]?(?:g|t|mol)"
+OF_WHAT = "CO2|CH4|N2O|H2O|O2|O3|CO|SO2|SO4|NO2|NO3|NO|NH3|NH4|Fe|Si|C|N|P|S"
+SUBSTANCE = re.compile(rf"({AMOUNT})({OF_WHAT})")  # kgC: kg of a new unit C
+SPACED = re.compile(rf"\b({AMOUNT}) ({OF_WHAT})(?![\w^-])")
+DEGREES = re.compile(r"\bdeg(?:ree)?s?\.? (celsius|c|k)(?![\w^-])", re.IGNORECASE)
+BRACKETS = re.compile(r"/\s*\(([^()/]+)\)")
+TERM = re.compile(
+    r"(?P<between>[\s.*]*/?\s*)"
+    r"(?:(?P<number>\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)(?:\^(?P<to>[+-]?\d{1,2}))?"
+    rf"|(?P<word>{AMOUNT}(?:{OF_WHAT})(?![A-Za-z])|(?:[^\W\d]|[%°'])+"
+    r"|\((?:[^()]|\([^()]*\))*\))\^?(?P<power>[+-]?\d{1,2})?)(?=[\s*/]|\.(?!\d)|$)"
+)
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """The factor to another unit, and what the report says of it."""
+
+    factor: float = 1.0
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """A unit as UDUNITS has it, the words that it does not know, and where its zero lies."""
+
+    unit: Any
+    unknown: Words
+    zero: float  # in kelvins
 
 
 def product(*units: str | None) -> str | None:
-    """The unit of a product; None if one of them is not known or cannot be read.
+    """The unit of a product in the words given, "kg m-2" and "m2" as "kg"; None if one is None."""
+    powers: Counter[str] = Counter()
+    for unit in units:
+        words = _words(unit)
+        if words is None:
+            return None
+        powers.update(words)
+    return " ".join(_term(word, power) for word, power in powers.items() if power) or "1"
 
-    A scale with a zero of its own, such as degrees Celsius, keeps its name and stands first.
-    """
-    parts = [_unit(unit) for unit in units]
-    if any(part is None for part in parts):
+
+def per(unit: str | None, time: str | None) -> str | None:
+    """The unit of a rate; None if one is None."""
+    words = _words(time)
+    inverse = None if words is None else product(*(_term(w, -n) for w, n in words.items()))
+    return product(unit, inverse)
+
+
+def conversion(argument: str, given: str | None, expected: str | None, of: str) -> Conversion:
+    """How `argument` becomes what is expected; an error if no factor leads there."""
+    return _conversion(argument, given, expected, of, _meaning)
+
+
+def conversion_of_difference(
+    argument: str, given: str | None, expected: str | None, of: str
+) -> Conversion:
+    """As `conversion`, for what has no zero: a difference of 1 degC is one of 1 K."""
+    return _conversion(argument, given, expected, of, lambda w: replace(_meaning(w), zero=0.0))
+
+
+def assumed(dataset: xr.Dataset, laws: Iterable[Law]) -> xr.Dataset:
+    """The dataset with the units that laws assume; the one given is not changed."""
+    units: dict[str, str] = {}
+    for law in laws:
+        for name, unit in law.assume_units.items():
+            find(dataset, name, "assume_units")
+            if _words(unit) is None or units.setdefault(name, unit) != unit:
+                raise InputError(
+                    f"`assume_units` of `{name}` must be one unit such as 'kg m-2' in all laws; "
+                    f"got {unit!r}."
+                )
+    dataset = dataset.copy()
+    for name, unit in units.items():
+        dataset[name].attrs["units"] = unit
+    return dataset
+
+
+def _term(word: str, power: int) -> str:
+    if power == 1:
+        return word
+    return f"{word}^{power}" if word[-1].isdigit() else f"{word}{power}"
+
+
+def _words(text: str | None) -> Words | None:
+    """The powers of the words of a unit; None where it says nothing."""
+    plain = str(text or "").split(" since ")[0].translate(SIGNS).replace("**", "^").strip()
+    if not plain or plain in ("unknown", "?"):
         return None
-    if _has_zero(parts[0]):
-        return f"{units[0]} {product(*units[1:])}"
-    whole, *rest = parts
-    for part in rest:
-        whole = whole * part
-    return str(whole)
+    if plain.lower() in DIMENSIONLESS:
+        return {}
+    plain = DEGREES.sub(lambda found: "K" if found[1] in "kK" else "degC", plain)
+    plain = BRACKETS.sub(lambda found: re.sub(r"(^|[\s.*]+)(?=\w)", "/", found[1]), plain)
+    plain = re.sub(r"(?<=[A-Za-z]) (?=-\d)", "", re.sub(r"\s+per\s+", "/", plain))
+    plain = SPACED.sub(r"\1\2", plain)
+    powers: Counter[str] = Counter()
+    end = 0
+    while end < len(plain):
+        found = TERM.match(plain, end)
+        if found is None or (end and not found["between"]) or found["word"] in PROSE:
+            return {f"({plain})": 1}  # one word, whatever it is
+        sign = -1 if "/" in found["between"] else 1
+        powers[found["number"] or found["word"]] += sign * int(found["to"] or found["power"] or 1)
+        end = found.end()
+    return {word: power for word, power in powers.items() if power and word != "1"}
 
 
-def check_same(argument: str, given: str | None, expected: str | None, of: str) -> None:
-    """Refuse a unit that is not the expected one, with the factor between them."""
-    ours, theirs = _unit(given), _unit(expected)
-    if ours is None or theirs is None:
-        return
-    scale = str(expected).split()[0]
-    if _has_zero(_unit(scale)) and scale not in str(given).split():
-        raise InputError(
-            f"`{argument}` is in {given!r}, but {of} is in {expected!r}: the zero of {scale} lies "
-            f"elsewhere, so that no factor leads from one to the other. Give a total in "
-            f"{expected!r}, or convert the field."
-        )
+def _conversion(
+    argument: str, given: str | None, expected: str | None, of: str, meaning: Any
+) -> Conversion:
+    ours, theirs = _words(given), _words(expected)
     if ours == theirs:
-        return
-    raise InputError(
-        f"`{argument}` is in {given!r}, but {of} is in {expected!r}{_way_out(ours, theirs)}."
-    )
+        return Conversion()
+    if ours is None or theirs is None:
+        lacks = "it" if ours is None else of
+        return Conversion(1.0, (f"units of {argument} not compared: {lacks} has none",))
+    one, other = meaning(ours), meaning(theirs)
+    if wrong := _difference(argument, one, other):
+        raise InputError(f"`{argument}` is in {given!r}, but {of} is in {expected!r}{wrong}")
+    factor = one.unit.convert(1.0, other.unit)
+    if abs(factor - 1) < 1e-14:  # m2 Pa and N
+        return Conversion()
+    both = sorted({*ours, *theirs})
+    notes = [f"{word} is {READ_AS[word]}" for word in both if word in READ_AS]
+    notes += [f"a mean {word}" for word in both if MEAN_LENGTHS.match(word)]
+    why = f" ({', '.join(notes)})" if notes else ""
+    said = f"{argument} converted from {given} to {expected}: times {factor:.10g}{why}"
+    return Conversion(factor, (said,))
 
 
-def of_change(unit: str | None) -> str | None:
-    """The unit of differences: those of degrees Celsius are kelvins."""
-    known = _unit(unit)
-    return None if known is None else str(known * _unit("1"))
+def _meaning(words: Words) -> Meaning:
+    whole = _udunits("1")
+    unknown: Counter[str] = Counter()
+    zeros: list[float] = []
+    kelvins = 0
+    for word, power in words.items():
+        unit, of_what = _known(word)
+        unknown[of_what] += power
+        kelvins += bool(re.search(r"\bK", unit.definition))
+        if "@" in unit.definition and power == 1:
+            zeros.append(unit.convert(0.0, "K"))
+        whole = whole * (unit * _udunits("1")) ** power
+    zero = zeros[0] if zeros and kelvins == 1 else 0.0  # degC times J K-1 has no zero
+    return Meaning(whole, {word: n for word, n in unknown.items() if word and n}, zero)
 
 
-def _has_zero(unit: Any) -> bool:
-    return unit is not None and "@" in unit.definition
+@cache
+def _known(word: str) -> tuple[Any, str]:
+    """What UDUNITS knows of a word, and what it does not: of "kgC" that it is of C."""
+    unit = _udunits(READ_AS.get(word, word))
+    if unit is not None:
+        return unit, ""
+    if parts := SUBSTANCE.fullmatch(word):
+        return _udunits(parts[1]), f"of {parts[2]}"
+    return _udunits("1"), word
 
 
-def _way_out(ours: Any, theirs: Any) -> str:
-    if not ours.is_convertible(theirs):
-        return ", another quantity: is it a mean where a total is meant, or a rate"
-    return f". Multiply it by {ours.convert(1.0, theirs):.10g} and change its `units`"
+@cache
+def _udunits(text: str) -> Any:
+    """None for what UDUNITS cannot read or multiply: logarithms, dates."""
+    import cf_units
 
-
-def _unit(text: str | None) -> Any:
-    """None where nothing can be said."""
-    if text is None:
-        return None
     try:
-        library = importlib.import_module("cf_units")
-    except ImportError:
-        return None
-    try:
-        unit = library.Unit(str(text))
+        with cf_units.suppress_errors():
+            unit = cf_units.Unit(text)
+            per_metre = unit / cf_units.Unit("m")  # not for logarithms
     except ValueError:
         return None
-    return None if unit.is_unknown() or unit.is_no_unit() or unit.is_time_reference() else unit
+    if unit.is_unknown() or unit.is_no_unit():
+        return None
+    return unit if "@" not in unit.definition or per_metre.is_convertible("K m-1") else None
+
+
+def _difference(argument: str, one: Meaning, other: Meaning) -> str:
+    """Why no factor leads from one to the other, and the way out; empty if one does."""
+    if words := {w for w, n in {*one.unknown.items()} ^ {*other.unknown.items()}}:
+        name = argument.split()[-1] if " " in argument else "NAME"
+        return (
+            f". UDUNITS does not know {' and '.join(map(_unknown, sorted(words)))}: say what is "
+            f"meant, as in assume_units={{{name!r}: 'kg'}} or `--assume-units {name}=kg`."
+        )
+    if not one.unit.is_convertible(other.unit):
+        return f", another quantity{_hint(argument, one.unit, other.unit)}."
+    if abs(one.zero - other.zero) > 1e-6:
+        return (
+            ": their zeros differ, so that no factor leads from one to the other. Convert one of "
+            "them, values and `units`."
+        )
+    return ""
+
+
+def _unknown(word: str) -> str:
+    near = [each for each in (word.lower(), word.capitalize()) if _udunits(each) is not None]
+    return f"{word!r} (is it {near[0]}?)" if near else repr(word)
+
+
+def _hint(argument: str, one: Any, other: Any) -> str:
+    if any((a / b).is_convertible("kg m-3") for a, b in ((one, other), (other, one))):
+        return ". 1 mm of water is 1 kg m-2, 1 m is '1e3 kg m-2': say so with `assume_units`"
+    if one.is_convertible(other * other):
+        return ": is it a variance? Its square root is a standard deviation"
+    if argument.startswith("total"):
+        return ": is it a mean where a total is meant (then give `average`), or a rate"
+    if argument.startswith("std"):
+        return ": a standard deviation has the unit of its variable"
+    return ""

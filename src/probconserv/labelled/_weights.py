@@ -26,6 +26,7 @@ class Points:
     rows: Mapping[str, int]  # the axes of the rows and their sizes, REGION last if there are any
     coords: Mapping[str, xr.DataArray]  # of the rows
     unit: str | None  # of the total
+    mean_unit: str | None  # of the mean over the cells
     measure: str  # in words
     remarks: tuple[str, ...] = ()  # for the report: what was found, assumed or converted
 
@@ -34,68 +35,84 @@ class Points:
         return next(iter(self.fields.values()))
 
 
+@dataclass(frozen=True, eq=False)
+class Term:
+    """One variable of a law."""
+
+    cells: xr.Variable  # cell sizes, 0 where the law does not count a point
+    factor: xr.Variable  # 0 where missing
+    mean_unit: str | None  # of the variable times its factor
+    unit: str | None  # and times the cell size
+    measure: str
+
+
 def points(dataset: xr.Dataset, law: Law, member: str | None) -> Points:
     """The law's points in this dataset; `member` is the dimension of an ensemble, if any."""
     fields = {name: _field(dataset, name) for name in law.factors}
     rows = _rows(fields, law, member)
-    name, first = next(iter(fields.items()))
-    like = {each: _of_one(field, member) for each, field in fields.items()}
+    first = next(iter(fields.values()))
+    one = {member: 0} if member else {}  # a law asks the same of all members
+    like = {each: f.isel(one, drop=True, missing_dims="ignore") for each, f in fields.items()}
     coords = {dim: first[dim] for dim in rows if dim in first.coords}
     regions, names = _regions(dataset, law, like, rows)
     if names is not None:
         rows = rows | {REGION: len(names)}
         coords = coords | {REGION: xr.DataArray(names, dims=REGION, name=REGION)}
-    cells = {each: _cells(dataset, law, field, regions) for each, field in like.items()}
-    factors = {
-        each: array(dataset, factor, f"factor of {each}", like[each])
-        for each, factor in law.factors.items()
-    }
-    weights = {
-        each: cells[each].variable * factor.variable.astype(float).fillna(0.0)
-        for each, factor in factors.items()
-    }
-    units = {
-        each: _units.product(
-            field.attrs.get("units"),
-            _factor_unit(factors[each], law.factors[each]),
-            cells[each].attrs.get("units"),
-        )
-        for each, field in fields.items()
-    }
-    for other, unit in units.items():
-        _units.check_same(other, unit, units[name], f"`{name}` of the same law")
+    terms = {each: _term(dataset, law, field, regions) for each, field in like.items()}
+    unit, converted = _one_unit(law, terms)
+    main = next(iter(terms.values()))
+    assumed = (f"units of {each} assumed: {its}" for each, its in law.assume_units.items())
     return Points(
         fields=fields,
-        weights=weights,
-        cells=cells[name].variable,
+        weights={e: _weighed(t.cells, t.factor * converted[e].factor) for e, t in terms.items()},
+        cells=main.cells,
         regions=None if regions is None else regions.clip(0),
         rows=rows,
         coords=coords,
-        unit=units[name],
-        measure=cells[name].attrs["description"],
+        unit=unit,
+        mean_unit=main.mean_unit,
+        measure=main.measure,
+        remarks=(*assumed, *(said for each in converted.values() for said in each.remarks)),
     )
 
 
-def _of_one(field: xr.DataArray, member: str | None) -> xr.DataArray:
-    """The field of one member: a law asks the same of all."""
-    return field.isel({member: 0}, drop=True) if member in field.dims else field
+def _one_unit(
+    law: Law, terms: Mapping[str, Term]
+) -> tuple[str | None, dict[str, _units.Conversion]]:
+    """The unit of the sum, the first that is known, and how each variable comes to it."""
+    unit = next((term.unit for term in terms.values() if term.unit), None)
+    names = {each: each if t.unit else f"{each} times its factor" for each, t in terms.items()}
+    rest = f"the rest of {law.label}"
+    return unit, {e: _units.conversion(names[e], t.unit, unit, rest) for e, t in terms.items()}
 
 
-def _cells(
-    dataset: xr.Dataset, law: Law, field: xr.DataArray, regions: xr.Variable | None
-) -> xr.DataArray:
-    """Cell sizes, 0 where the law does not count a point."""
+def _term(dataset: xr.Dataset, law: Law, field: xr.DataArray, regions: xr.Variable | None) -> Term:
     over = tuple(dim for dim in law.dims if dim in field.dims)
-    sizes = cell_measure(dataset, str(field.name), over, law.measure)
+    sizes = cell_measure(dataset, str(field.name), over, law.measure, law.radius, law.fraction)
     if extra := [dim for dim in sizes.dims if dim not in field.dims]:
         raise InputError(
-            f"`measure` changes along {extra[0]!r}. It must be the same for all members."
+            f"`measure` changes along {extra[0]!r} ({sizes.description}). It must be the same for "
+            "all members: give that of one surface pressure or one grid, or `std` instead of "
+            "`member`, which makes each a field of its own."
         )
-    counted = _counted(dataset, law, field)
+    given = law.factors[str(field.name)]
+    factor = array(dataset, given, f"factor of {field.name}", field)
+    cells = sizes.variable
+    if law.where is not None:
+        cells = cells * (array(dataset, law.where, "where", field).variable.fillna(0) != 0)
     if regions is not None:
-        counted = counted * (regions >= 0).astype(float)
-    weighed = sizes.variable * counted
-    return xr.DataArray(weighed.data, dims=weighed.dims, attrs=sizes.attrs)
+        cells = cells * (regions >= 0)
+    if factor.dims:
+        cells = cells * factor.variable.notnull()
+    mean_unit = _units.product(field.attrs.get("units"), _factor_unit(factor, given))
+    unit = _units.product(mean_unit, sizes.attrs.get("units"))
+    plain = factor.variable.astype(float).fillna(0.0)
+    return Term(cells, plain, mean_unit, unit, sizes.attrs["description"])
+
+
+def _weighed(cells: xr.Variable, factor: xr.Variable) -> xr.Variable:
+    """A factor of 1 costs nothing where cells are lazy and large."""
+    return cells * factor if factor.dims or factor != 1 else cells
 
 
 def _field(dataset: xr.Dataset, name: str) -> xr.DataArray:
@@ -164,15 +181,8 @@ def _regions(
     return xr.Variable(found.dims, numbers), names
 
 
-def _counted(dataset: xr.Dataset, law: Law, field: xr.DataArray) -> xr.Variable:
-    if law.where is None:
-        return xr.Variable((), 1.0)
-    where = array(dataset, law.where, "where", field).variable
-    return (where.fillna(0) != 0).astype(float)
-
-
 def _factor_unit(factor: xr.DataArray, given: object) -> str | None:
-    """A plain number has no unit, and only 1 leaves that of the field."""
+    """A plain number has no unit, and only 1 and -1 leave that of the field."""
     if isinstance(given, int | float):
-        return "1" if given == 1 else None
+        return "1" if abs(given) == 1 else None
     return factor.attrs.get("units")

@@ -15,7 +15,7 @@ from .._errors import InputError
 from ._budget import budgets
 from ._encoding import is_packed, unpacked_after_packing
 from ._graph import as_tensors, unpack
-from ._law import Law
+from ._law import Law, Recipe
 from ._lookup import nearest
 from ._plan import Plan, Spread, plans
 from ._report import Report
@@ -38,7 +38,11 @@ class Work:
 
     @classmethod
     def of(
-        cls, dataset: xr.Dataset, laws: Sequence[Law], spread: Spread, minimum: float | None
+        cls,
+        dataset: xr.Dataset,
+        laws: Sequence[Law | Recipe],
+        spread: Spread,
+        minimum: float | None,
     ) -> "Work":
         if not isinstance(dataset, xr.Dataset):
             raise InputError(f"`dataset` must be an xarray.Dataset, got {type(dataset).__name__}.")
@@ -119,11 +123,12 @@ class Work:
     def finished(self, found: Any, report: Report | None = None) -> xr.Dataset:
         """A copy of the dataset with the new values, a line of history and the report."""
         out = self.dataset.copy()
-        for new in found:
+        for plan, new in zip(self.plans, found, strict=True):
             for name, arrays in new.items():
                 out[name] = out.variables[name].copy(data=arrays[0].data)
                 if len(arrays) == 2:
-                    self._put_std(out, name, arrays[1])
+                    factor = plan.converted[name].factor
+                    self._put_std(out, name, arrays[1] if factor == 1 else arrays[1] / factor)
         line = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} probconserv {__version__}: enforced " + (
             "; ".join(f"{law.label} over {', '.join(law.dims)}" for law in self._laws)
         )
