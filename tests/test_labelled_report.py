@@ -113,7 +113,7 @@ def test_members_that_differ_by_noise_are_taken_for_independent_points():
     noise = np.random.default_rng(4).normal(0, 0.5, (10, 3, 2000))
     d = xr.Dataset({"u": (("member", "time", "x"), 5 + noise)})
     law = Law("u", "x", total=2000 * 5.6, measure=1.0, time="time")
-    with pytest.warns(ImplausibleWarning, match="so few members"):
+    with pytest.warns(ImplausibleWarning, match="what so few say"):
         wild = enforce(d, law, member="member", shrinkage=0.1)
     calm = enforce(d, law, member="member")
     assert calm.probconserv.report["warnings"] == []

@@ -9,9 +9,9 @@ import pytest
 import xarray as xr
 
 from probconserv import InputError
-from probconserv.labelled import _probe, cell_measure
+from probconserv.labelled import _survey, cell_measure
 from probconserv.labelled._read import read
-from probconserv.labelled._targets import NetcdfFile, ZarrArray
+from probconserv.labelled._write import NetcdfFile, NetcdfVariable, ZarrArray
 
 
 @pytest.mark.parametrize(
@@ -22,9 +22,9 @@ from probconserv.labelled._targets import NetcdfFile, ZarrArray
     ],
 )
 def test_a_file_whose_opening_hangs_or_crashes_is_refused(tmp_path, monkeypatch, opening, message):
-    monkeypatch.setattr(_probe, "_open_and_leave", opening)
+    monkeypatch.setattr(_survey, "_open_and_leave", opening)
     with pytest.raises(InputError, match=message):
-        _probe.check_opens(tmp_path / "in.nc", patience=0.2)
+        _survey.check_opens(tmp_path / "in.nc", patience=0.2)
 
 
 def test_the_first_bytes_of_netcdf_4_alone_are_no_file(tmp_path):
@@ -36,12 +36,12 @@ def test_the_first_bytes_of_netcdf_4_alone_are_no_file(tmp_path):
 def test_blocks_that_come_after_the_end_of_a_run_are_refused(tmp_path):
     late = ZarrArray(tmp_path / "gone" / "u", tmp_path / "gone")
     with pytest.raises(InputError, match="is not there: the run was ended, or this worker"):
-        late.write((slice(0, 3),), np.zeros(3))
+        late[(slice(0, 3),)] = np.zeros(3)
     xr.Dataset({"u": ("x", np.zeros(3))}).to_netcdf(tmp_path / "out.nc")
     with NetcdfFile(tmp_path / "out.nc") as file:
-        variable = file.variable("u")
+        variable = NetcdfVariable(file, "u")
     with pytest.raises(InputError, match="the run was ended before this block was written"):
-        variable.write((slice(0, 3),), np.ones(3))
+        variable[(slice(0, 3),)] = np.ones(3)
 
 
 def test_a_coordinate_of_text_has_no_lengths():

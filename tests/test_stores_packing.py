@@ -8,7 +8,7 @@ import xarray as xr
 from stores import small
 
 from probconserv import InputError
-from probconserv.labelled._packing import (
+from probconserv.labelled._encoding import (
     check_fits,
     is_packed,
     misfits,

@@ -13,7 +13,7 @@ import zarr
 from stores import FORMATS, small, store
 
 from probconserv import InputError
-from probconserv.labelled import _probe, _read, _survey
+from probconserv.labelled import _read, _survey
 from probconserv.labelled._read import errors_of, read
 
 
@@ -66,9 +66,9 @@ def test_durations_stay_numbers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("shape", "stored", "chunks", "expected"),
     [
-        ((100, 1000, 1000), None, {}, (8, 1000, 1000)),  # 32 MB of float32
-        ((4, 20_000, 10_000), None, {}, (1, 838, 10_000)),
-        ((100, 1000, 1000), (1, 300, 400), {}, (8, 1000, 1000)),  # whole chunks, clipped
+        ((100, 1000, 1000), None, {}, (4, 1000, 1000)),  # 16 MB of float32
+        ((4, 20_000, 10_000), None, {}, (1, 419, 10_000)),
+        ((100, 1000, 1000), (1, 300, 400), {}, (4, 1000, 1000)),  # whole chunks, clipped
         ((100, 1000, 1000), (64, 1000, 1000), {}, (64, 1000, 1000)),  # never part of a chunk
         ((100, 30, 40), (7, 30, 40), {"t": 10}, (14, 30, 40)),
         ((100, 30, 40), (7, 30, 40), {"t": -1, "x": 5}, (100, 30, 40)),
@@ -252,11 +252,11 @@ def test_a_file_that_hangs_or_crashes_its_library_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = store(tmp_path, "netcdf4")
-    monkeypatch.setattr(_probe, "_open_and_leave", lambda path: signal.pause())
+    monkeypatch.setattr(_survey, "_open_and_leave", lambda path: signal.pause())
     with pytest.raises(InputError, match=r"opening it does not end within 0\.2 s"):
-        _probe.check_opens(path, 0.2)
+        _survey.check_opens(path, 0.2)
     monkeypatch.setattr(
-        _probe, "_open_and_leave", lambda path: os.kill(os.getpid(), signal.SIGKILL)
+        _survey, "_open_and_leave", lambda path: os.kill(os.getpid(), signal.SIGKILL)
     )
     with pytest.raises(InputError, match="opening it crashes its library"):
-        _probe.check_opens(path)
+        _survey.check_opens(path)

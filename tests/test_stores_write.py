@@ -13,8 +13,7 @@ import zarr
 from stores import FORMATS, small, store
 
 from probconserv import InputError
-from probconserv.labelled._encoding import aligned
-from probconserv.labelled._packing import without_packing
+from probconserv.labelled._encoding import aligned, without_packing
 from probconserv.labelled._read import read
 from probconserv.labelled._write import write
 

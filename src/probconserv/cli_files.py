@@ -149,8 +149,10 @@ class Fields:
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Machine:
-    """Where the work is done."""
+    """Which part of the file, and where the work is done."""
 
+    group: str = ""
+    """The group of the file that holds the variables, such as forecast/day1; others are kept."""
     chunks: Names = None
     """Entries of a block: DIMENSION=NUMBER ..."""
     scheduler: str | None = None
@@ -164,11 +166,16 @@ class Machine:
             chunks = {name: int(size) for name, size in pairs.items()}
         except ValueError:
             raise InputError("`--chunks` needs whole numbers: DIMENSION=NUMBER.") from None
-        return {"chunks": chunks or None, "scheduler": self.scheduler, "workers": self.workers}
+        return {
+            "group": self.group,
+            "chunks": chunks or None,
+            "scheduler": self.scheduler,
+            "workers": self.workers,
+        }
 
 
 def enforce(
-    source: Path,
+    source: list[Path],
     *,
     out: Annotated[Path | None, Parameter(name=["--out", "-o"])] = None,
     law: Laws = Laws(),  # noqa: B008
@@ -197,9 +204,11 @@ def enforce(
     Parameters
     ----------
     source
-        NetCDF or Zarr; it is not changed.
+        NetCDF or Zarr; it is not changed. Several files in a row, such as run_*.nc, are one series
+        in time.
     out
-        The file to write, .nc or .zarr.
+        The file to write, .nc or .zarr; for several files also a folder that is there, which gets
+        one of the same name for each.
     correlation
         Of the errors of any two points, 0 to 1: the nearer 1, the more evenly points move.
     shrinkage
@@ -261,7 +270,7 @@ def enforce(
 
 
 def check(
-    source: Path,
+    source: list[Path],
     *,
     law: Laws = Laws(),  # noqa: B008
     field: Fields = Fields(),  # noqa: B008
@@ -279,7 +288,7 @@ def check(
     Parameters
     ----------
     source
-        NetCDF or Zarr.
+        NetCDF or Zarr; several files in a row, such as run_*.nc, are one series in time.
     tolerance
         Relative to the sum of |u| times cell sizes.
     plot

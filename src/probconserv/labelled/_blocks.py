@@ -133,6 +133,21 @@ class BlockRows:
         return BlockRows(parts, self.count, self.disjoint)
 
     @cached_property
+    def signs(self) -> "BlockRows":
+        parts = tuple(part.entrywise(np.sign(part.weights)) for part in self.parts)
+        return BlockRows(parts, self.count, self.disjoint)
+
+    @property
+    def even(self) -> float | None:
+        """The mean weight if there is one law, and one number is the std of all its points."""
+        return self.parts[0].unit if self.disjoint else None
+
+    @cached_property
+    def whole(self) -> Array:  # (1, K) or (I, K)
+        """The sums of ones."""
+        return self.apply(np.ones((1, self.parts[0].weights.shape[-1])))
+
+    @cached_property
     def left_out(self) -> Array | None:  # (P) or (I, P)
         """Which points no law counts; None if there are none."""
         out = [part.weights == 0 for part in self.parts]
@@ -175,8 +190,8 @@ def totals(u: Array, rows: BlockRows) -> tuple[Array, Array, Array | None]:
 
 def sizes(rows: BlockRows, missing: Array | None, u: Array) -> Array:  # (I, K)
     """The sum of |G| over the points that are there."""
-    there = np.ones((1, u.shape[-1])) if missing is None else (~missing).astype(float)
-    return np.broadcast_to(rows.sizes.apply(there), (len(u), rows.count))
+    found = rows.sizes.whole if missing is None else rows.sizes.apply((~missing).astype(float))
+    return np.broadcast_to(found, (len(u), rows.count))
 
 
 def _marks(u: Array, terms: Array, size: Array) -> Array:  # (I)
@@ -195,14 +210,47 @@ def statistics(kind: Kind, *block: Any) -> dict[str, Array]:
 
 def _of_moments(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows) -> dict[str, Array]:
     total, mean, missing = totals(mean, rows)
-    d = independent(kind, mean, _without(std, missing), rows)
-    std = _without(std, missing) if kind.knows_std else np.zeros_like(mean)
+    if rows.even is not None and missing is None:
+        return _of_even(kind, mean, std, total, rows)
+    std = np.broadcast_to(_without(std, missing), mean.shape).astype(float, copy=False)
+    d = independent(kind, mean, std, rows)
+    std = std if kind.knows_std else np.zeros_like(std)
     found = _about(mean, std, missing, rows)
     if not np.isfinite(found["spread"]).all() and rows.left_out is not None:
         std, d = _without(std, rows.left_out), _without(d, rows.left_out)
         found = _about(mean, std, missing, rows)
     common = found["spread"] if rows.sizes is rows else rows.apply(std)
     return found | {"total": total, "common": common, "gram": rows.gram(d)}
+
+
+def _of_even(
+    kind: MeanAndStd, mean: Array, std: Array, total: Array, rows: BlockRows
+) -> dict[str, Array]:
+    """As `_of_moments` where no point is missing and one number is the std of all.
+
+    d is that number squared over |g|, so that the sum of g^2 d is one of |g|.
+    """
+    size, terms, one = sizes(rows, None, mean), _terms(mean, total, rows), float(std.item())
+    given: Any = terms if kind.how == "proportional" else one**2 * size
+    known = one if kind.knows_std else 0.0
+    return {
+        "size": size,
+        "count": sizes(rows.present, None, mean),
+        "terms": terms,
+        "marks": _marks(mean, terms, size),
+        "spread": known * size,
+        "negative": np.full(len(mean), float(one < 0)),
+        "total": total,
+        "common": known * np.broadcast_to(rows.whole, total.shape),
+        "gram": rows.even * given,
+    }
+
+
+def _terms(mean: Array, total: Array, rows: BlockRows) -> Array:
+    """The sum of |g u|; `mean` is 0 where missing."""
+    if rows.sizes is rows and mean.min() >= 0:
+        return total
+    return rows.sizes.apply(np.abs(mean))
 
 
 def independent(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows) -> Array:
@@ -217,10 +265,11 @@ def freedom(kind: Kind, *block: Any) -> Array:  # (I, P)
     """How far each point may move beside the others: d, or the variance of the members."""
     if isinstance(kind, MeanAndStd):
         return independent(kind, *block)
-    return np.asarray(block[0].var(0, ddof=1))
+    return np.asarray(block[0].var(0, ddof=1, dtype=float))
 
 
 def _of_members(kind: Ensemble, x: Array, rows: BlockRows) -> dict[str, Array]:
+    x = x.astype(float, copy=False)
     total, _, missing = totals(x, rows)
     if missing is not None:
         missing = np.asarray(missing.any(0))  # a point that one member lacks is missing in all
@@ -255,17 +304,29 @@ def moved(kind: Kind, *block: Any) -> Array:
 
 
 def _moved_mean(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows, *moves: Sums) -> Array:
-    new = mean
+    new, std = mean, std.astype(float, copy=False)
     for move in moves:
-        shift = rows.adjoint(move["along"])
-        shift *= (1 - kind.correlation) * independent(kind, mean, std, rows)
+        shift = _shift(kind, mean, std, rows, (1 - kind.correlation) * move["along"])
         if kind.correlation:
             shift += kind.correlation**0.5 * std * rows.counted * move["latent"][:, None]
         new = np.add(new, shift, out=shift)
     return _kept(new, mean, rows)
 
 
+def _shift(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows, along: Array) -> Array:
+    """D G^T lambda."""
+    if rows.even is None:
+        shift = rows.adjoint(along)
+        shift *= independent(kind, mean, std, rows)
+        return shift
+    shift = rows.signs.adjoint(rows.even * np.square(std) * along)
+    if kind.how == "proportional":
+        shift *= np.abs(mean)
+    return shift
+
+
 def _moved_members(x: Array, rows: BlockRows, *moves: Sums) -> Array:
+    x = x.astype(float, copy=False)
     deviation, new = x - x.mean(0), x
     variance = np.square(deviation).sum(0) / (len(x) - 1)
     std = np.sqrt(variance)
@@ -287,6 +348,7 @@ def _moved_members(x: Array, rows: BlockRows, *moves: Sums) -> Array:
 @quiet
 def updated_std(kind: MeanAndStd, std: Array, mean: Array, rows: BlockRows, steps: Sums) -> Array:
     """The standard deviation of a block after the update; as it was where the mean is NaN."""
+    std = std.astype(float, copy=False)
     variance = np.square(std)
     lost = rows.quadratic(steps["inverse"])  # of the variance, as a share
     lost *= variance

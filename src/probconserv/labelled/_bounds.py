@@ -16,7 +16,7 @@ import xarray as xr
 from .._errors import InfeasibleError
 from ._blocks import Array, BlockRows, by_index, quiet
 from ._budget import worst
-from ._packing import is_packed, packed_range, unpacked_after_packing
+from ._encoding import is_packed, packed_range, unpacked_after_packing
 
 LIMIT = 100  # sums at most; it takes about six
 ROUNDING = 1e-14  # of a row's terms

@@ -31,6 +31,7 @@ def cluster(scheduler: str | None = None, workers: int | None = None) -> Iterato
         samples(workers, "workers")
     if scheduler is None:
         chosen = {} if workers is None else {"num_workers": workers}
+        # its name would make dask import distributed, which takes half a second
         with dask.config.set({"scheduler": dask.threaded.get, **chosen}):
             yield None
     elif scheduler == "local":
@@ -66,7 +67,7 @@ def _processes(workers: int) -> Iterator[Any]:
             n_workers=workers,
             threads_per_worker=1,
             processes=True,
-            dashboard_address=None,
+            dashboard_address=":0",  # any port that is free
             silence_logs=logging.CRITICAL,
         ) as processes,
         Client(processes) as client,
@@ -97,6 +98,13 @@ def _connected(address: str, workers: int | None) -> Iterator[Any]:
             "`dask scheduler`, or use 'local' for processes of this machine."
         ) from None
     with Client(address, timeout=PATIENCE) as client:
+        if not client.nthreads():
+            print(
+                f"waiting for workers: the scheduler at {address} has none yet. Start some with "
+                f"`dask worker {address}`.",
+                file=sys.stderr,
+                flush=True,
+            )
         yield client
 
 

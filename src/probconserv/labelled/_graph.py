@@ -18,7 +18,7 @@ from ._blocks import Array, BlockRows, Part
 Shapes = Mapping[str, tuple[int, ...]]
 Pair = tuple[Any, tuple[str, ...]]  # an array and the names of its axes
 
-SLAB = 1 << 20  # points that are worked on at a time; fewer, and threads wait for each other
+SLAB = 1 << 18  # points that are worked on at a time: what stays in a core's cache
 SUMS, STEPS = "sums of a block", "steps of a block"  # names of axes that no dataset has
 
 
@@ -190,7 +190,7 @@ class _Task:
         new = None if self.dtype is None else np.empty(arrays[0].shape, self.dtype)
 
         def work(slab: slice) -> Array | None:
-            given = [array[..., slab, :].astype(float, copy=False) for array in arrays]
+            given = [a if a.size == 1 else a[..., slab, :] for a in arrays]
             found = self.function(*given, rows.at(slab), *(x[slab] for x in steps))
             if new is None:
                 return found
@@ -207,6 +207,8 @@ class _Task:
     def _members(
         self, block: Array, dims: tuple[str, ...], sizes: dict[str, int], shape: tuple[int, int]
     ) -> Array:
+        if not dims:  # one number for all
+            return block.reshape(1, 1)
         lead = (self.rows.member,) if self.rows.member in dims else ()
         wide = _wide(block, dims, (*lead, *self.rows.index, *self.rows.points), sizes)
         return wide.reshape(*wide.shape[: len(lead)], *shape)

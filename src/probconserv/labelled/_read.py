@@ -2,8 +2,9 @@
 
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from math import ceil, prod
 from os import PathLike
 from pathlib import Path
@@ -16,15 +17,24 @@ import xarray as xr
 
 from .._checks import choice
 from .._errors import InputError, ProbConservError
-from ._survey import Stored, kind, survey
+from ._survey import Stored, groups, kind, survey
 
-BLOCK = 32 * 2**20  # bytes that a block has at most, where the stored chunks allow it
+BLOCK = 16 * 2**20  # bytes that a block has at most, where the stored chunks allow it
 SMALL = 8 * 2**20  # bytes up to which a coordinate is kept in memory
 MOST_BLOCKS = 1_000_000
 NUMBERS = "biufcmM"
 
 
-def read(path: str | PathLike[str], chunks: Mapping[str, int] | None = None) -> xr.Dataset:
+READ = "read-"  # how dask calls what lies in a file
+INHERITED = "inherited"  # in the encoding of a dataset: names that groups around it hold
+
+
+def read(
+    path: str | PathLike[str],
+    chunks: Mapping[str, int] | None = None,
+    group: str = "",
+    whole: Iterable[str] = (),
+) -> xr.Dataset:
     """The dataset in a NetCDF file or a Zarr folder, its values read block by block when needed.
 
     Missing values are NaN, packed values are unpacked, and how they were stored stays in each
@@ -32,21 +42,58 @@ def read(path: str | PathLike[str], chunks: Mapping[str, int] | None = None) -> 
     open it in a `with` statement.
 
     chunks: how many entries a block has along some dimensions, -1 for all of them; rounded up to
-    whole stored chunks. Without it, blocks are whole stored chunks of about 32 MB together.
+    whole stored chunks. Without it, blocks are whole stored chunks of about 16 MB together.
+    group: the one to read, "a/b" for b inside a; what the groups around it hold on its dimensions
+    is seen in it too. whole: dimensions that blocks do not cut, where they are.
     """
-    where = Path(path).resolve()
+    where, group = Path(path).resolve(), group.strip("/")
     with errors_of(where), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        stored = survey(where)
+        levels = _levels(where, group)
+        stored = {s.name: s for level in levels for s in survey(where, level)}
         _check_chunks(chunks or {}, stored)
-        shapes = {s.name: block_shape(s, chunks or {}) for s in stored}
+        wanted = dict.fromkeys(whole, -1) | dict(chunks or {})
+        shapes = {name: block_shape(s, wanted) for name, s in stored.items()}
         _check_count(where, stored, shapes)
-        opened = _open(where)
+        *around, opened = [_open(where, level) for level in levels]
         if not opened.variables:
-            raise InputError(f"`path` {where} holds no variables at its root.")
-        dataset = _lazy(opened, where, shapes)
-    dataset.set_close(opened.close)
+            inside, place = (
+                ", ".join(groups(where)),
+                f"in group {group}" if group else "at its root",
+            )
+            raise InputError(
+                f"`path` {where} holds no variables {place}."
+                + (f" It has groups: give `group`, one of {inside}." if inside else "")
+            )
+        seen = _inherited(opened, around)
+        dataset = _lazy(opened.assign_coords(seen), where, shapes)
+    dataset.encoding = {**opened.encoding, INHERITED: tuple(seen)}
+    dataset.set_close(partial(_close, (opened, *around)))
     return dataset
+
+
+def _close(opened: Iterable[xr.Dataset]) -> None:
+    for each in opened:
+        each.close()
+
+
+def _levels(path: Path, group: str) -> list[str]:
+    """The root, the groups around the group, and itself."""
+    if group:
+        choice("group", group, groups(path))
+    parts = group.split("/") if group else []
+    return ["/".join(parts[:depth]) for depth in range(len(parts) + 1)]
+
+
+def _inherited(inner: xr.Dataset, around: list[xr.Dataset]) -> dict[Any, xr.Variable]:
+    """What the groups around one hold on its dimensions; the nearest counts."""
+    return {
+        name: variable
+        for outer in around
+        for name, variable in outer.variables.items()
+        if name not in inner.variables
+        and all(inner.sizes.get(dim) == size for dim, size in variable.sizes.items())
+    }
 
 
 @contextmanager
@@ -87,8 +134,8 @@ def _unit(stored: Stored) -> tuple[int, ...]:
     return stored.chunks or (1,) * len(stored.shape)
 
 
-def _check_chunks(chunks: Mapping[str, int], stored: list[Stored]) -> None:
-    dims = sorted({dim for s in stored for dim in s.dims})
+def _check_chunks(chunks: Mapping[str, int], stored: Mapping[str, Stored]) -> None:
+    dims = sorted({dim for s in stored.values() for dim in s.dims})
     for dim, size in chunks.items():
         choice("chunks", dim, dims)
         if not isinstance(size, int | np.integer) or (size < 1 and size != -1):
@@ -98,9 +145,12 @@ def _check_chunks(chunks: Mapping[str, int], stored: list[Stored]) -> None:
             )
 
 
-def _check_count(path: Path, stored: list[Stored], shapes: dict[str, tuple[int, ...]]) -> None:
+def _check_count(
+    path: Path, stored: Mapping[str, Stored], shapes: dict[str, tuple[int, ...]]
+) -> None:
     count = sum(
-        prod(ceil(n / c) for n, c in zip(s.shape, shapes[s.name], strict=True)) for s in stored
+        prod(ceil(n / c) for n, c in zip(s.shape, shapes[name], strict=True))
+        for name, s in stored.items()
     )
     if count > MOST_BLOCKS:
         raise InputError(
@@ -109,10 +159,11 @@ def _check_count(path: Path, stored: list[Stored], shapes: dict[str, tuple[int, 
         )
 
 
-def _open(path: Path) -> xr.Dataset:
+def _open(path: Path, group: str) -> xr.Dataset:
     """The store as xarray reads it; where its times make no sense, with the times as numbers."""
     engine = "zarr" if kind(path) == "zarr" else "netcdf4"
     options: dict[str, Any] = {"cache": False, "decode_timedelta": False, "chunks": None}
+    options |= {"group": group} if group else {}
     try:
         return xr.open_dataset(path, engine=engine, **options)
     except (ValueError, OverflowError, TypeError):
@@ -144,7 +195,7 @@ def _as_blocks(
     blocks = da.from_array(
         values,
         chunks=shape,
-        name=f"read-{values.name}-{run}",
+        name=f"{READ}{values.name}-{run}",
         meta=np.empty((0,) * variable.ndim, variable.dtype),
         inline_array=True,
     )

@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import signal
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -30,13 +32,30 @@ def check_output(path: str | os.PathLike[str], overwrite: bool, inputs: Iterable
 
 
 @contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """A request to end (SIGTERM) is met as Ctrl-C is: what was begun is removed."""
+    if threading.current_thread() is not threading.main_thread():  # only it may set handlers
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _end(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)
+
+
+@contextmanager
 def staged(path: Path) -> Iterator[Path]:
     """A place to write to, which takes the name `path` at the end, or vanishes.
 
     What had that name before stays until then.
     """
     stage = path.with_name(f".{path.name}.part")
-    with sole_writer(stage):
+    with ended_by_sigterm(), sole_writer(stage):
         _clear(stage, path)
         part = stage / path.name
         try:
@@ -77,12 +96,17 @@ def _check_replaceable(path: Path, overwrite: bool) -> None:
 
 
 def _check_folder(folder: Path) -> None:
-    """The folder, or the nearest one above it that exists, can be written to."""
-    there = next(f for f in (folder, *folder.parents) if f.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+    """The folder is there and can be written to; one that is misspelt is not made."""
+    if not folder.exists():
+        there = next(f for f in folder.parents if f.exists())
         raise InputError(
-            f"`path` lies in {folder}, where nothing can be written: {there} is "
-            f"{'not writable' if there.is_dir() else 'no folder'}. Choose another folder."
+            f"`path` lies in {folder}, which does not exist; the nearest folder that does is "
+            f"{there}. Check its spelling, or make it first."
+        )
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(
+            f"`path` lies in {folder}, where nothing can be written: it is "
+            f"{'not writable' if folder.is_dir() else 'no folder'}. Choose another folder."
         )
 
 

@@ -1,30 +1,41 @@
 """`enforce` and `check` from file to file, block by block."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import xarray as xr
 
 from ._cluster import cluster, compute
+from ._encoding import is_packed, without_packing
 from ._enforce import How, Std
 from ._law import Law, Recipe, listed
-from ._packing import is_packed, without_packing
 from ._plan import Spread
 from ._read import read
 from ._report import Report
+from ._rounding import rounded
+from ._series import (
+    Paths,
+    from_file,
+    joined,
+    outputs,
+    part_of,
+    paths_of,
+    read_series,
+    with_files,
+)
 from ._stage import check_output
 from ._update import first_pass, second_pass, solve
 from ._work import REPORT, Work
 from ._write import write
 
-Path = str | PathLike[str]
-
 
 def enforce_file(
-    source: Path,
-    target: Path | None,
+    source: Paths,
+    target: str | PathLike[str] | None,
     *laws: Law | Recipe,
     how: How | None = None,
     std: Std = None,
@@ -38,11 +49,16 @@ def enforce_file(
     unpack: bool = False,
     strict: bool = False,
     change: bool = False,
+    group: str = "",
     chunks: Mapping[str, int] | None = None,
     scheduler: str | None = None,
     workers: int | None = None,
 ) -> Report:
     """Write `target`, the dataset in `source` with the laws enforced; returns the report.
+
+    source: a file, or several that follow one another in time ("run_*.nc" or a list) and count as
+    one series: `target` is then one file, or a folder that is there, for files of the same names.
+    Names in laws and `std` may lie in other files: "areacella.nc:areacella".
 
     Laws and their arguments are those of `enforce`. NetCDF and Zarr, by the ending of the name.
     Data need not fit in memory: blocks are read once where each holds all points of its totals,
@@ -50,65 +66,119 @@ def enforce_file(
     name when it is complete, or not at all. target: None only computes the report. overwrite:
     replace a target that is there. unpack: write packed integers as floats. strict: write nothing,
     and raise `ImplausibleError`, if the update is implausible or a law does not hold after it.
-    change: have the mean change of every point in the report, for `figures`. chunks: entries of a
-    block along dimensions. scheduler: None for threads, "local" for processes, or the address of a
-    dask scheduler; workers: how many.
+    change: have the mean change of every point in the report, for `figures`. group: the group of
+    the file that the laws are about; the others are kept. chunks: entries of a block along
+    dimensions. scheduler: None for threads, "local" for processes, or the address of a dask
+    scheduler; workers: how many.
     """
-    if target is not None:
-        check_output(target, overwrite, {str(source)})
     tied = tuple(listed(jointly))
     spread = Spread(std, member, correlation, shrinkage, tied, how, minimum, maximum)
-    with cluster(scheduler, workers), read(source, chunks) as dataset:
-        if unpack:
-            dataset = dataset.map(_plain_floats, keep_attrs=True)
-        work = Work.of(dataset, laws, spread)
-        report = _run(work, source, target, overwrite, change, strict)
+    job = _Job(spread, overwrite, unpack, strict, change, group, chunks)
+    with cluster(scheduler, workers):
+        report = job.run(paths_of(source), None if target is None else Path(target), laws)
     report.warn_if_implausible()
     return report
 
 
+@dataclass(frozen=True, eq=False)
+class _Job:
+    """How files are worked on; see `enforce_file`."""
+
+    spread: Spread
+    overwrite: bool
+    unpack: bool
+    strict: bool
+    change: bool
+    group: str
+    chunks: Mapping[str, int] | None
+
+    def run(self, paths: list[Path], target: Path | None, laws: Sequence[Law | Recipe]) -> Report:
+        one_by_one = len(paths) > 1 and target is not None and _is_folder(target)
+        if target is not None:
+            for out in outputs(paths, target) if one_by_one else [target]:
+                check_output(out, self.overwrite, map(str, paths))
+        with ExitStack() as opened:
+            dataset, along = _opened(paths, opened, self.chunks, self.group, self.spread.member)
+            if self.unpack:
+                dataset = dataset.map(_plain_floats, keep_attrs=True)
+            spread = replace(self.spread, std=from_file(self.spread.std, opened))
+            named = [with_files(law, opened) for law in laws]
+            work = Work.of(dataset, named, spread)
+            if target is None or not one_by_one:
+                return self._write(work, paths[0], target)
+            if self.strict:  # all files are looked at before one is written
+                self._write(work, paths[0], None)
+            reports = []
+            for path, out in zip(paths, outputs(paths, target), strict=True):
+                own, std = part_of(work.plans, spread.std, path, along)
+                part = replace(self, spread=replace(spread, std=std))
+                reports.append(part.run([path], out, own))
+            return joined(reports, along)
+
+    def _write(self, work: Work, source: Path, target: Path | None) -> Report:
+        sums: Any = [first_pass(plan) for plan in work.plans]
+        if not work.one_pass:
+            sums = compute(sums, "summing")
+        found = [
+            second_pass(plan, solve(plan, s)) for plan, s in zip(work.plans, sums, strict=True)
+        ]
+        packing = {str(n): v.encoding for n, v in work.dataset.data_vars.items() if is_packed(v)}
+        pairs = zip(work.plans, found, strict=True)
+        both = work.outcomes([rounded(plan, new, packing) for plan, new in pairs])
+        found, after = [new for new, _ in both], [after for _, after in both]
+        also = {
+            "sums": sums,
+            "after": after,
+            "change": _changes(work, found) if self.change else {},
+        }
+        if target is None:
+            return _report(work, compute(also, "computing"), self.strict)
+        reports: list[Report] = []
+
+        def finish(results: Any) -> dict[str, str]:
+            reports.append(_report(work, results, self.strict))
+            return {REPORT: reports[0].json()}
+
+        write(work.finished(found), target, self.overwrite, also, finish, source, self.group)
+        return reports[0]
+
+
 def check_file(
-    source: Path,
+    source: Paths,
     *laws: Law | Recipe,
     std: Std = None,
     member: str | None = None,
+    group: str = "",
     chunks: Mapping[str, int] | None = None,
     scheduler: str | None = None,
     workers: int | None = None,
 ) -> Report:
     """Whether the laws hold in a file as it is; see `check`."""
     given = 0.0 if std is None and member is None else std
-    with cluster(scheduler, workers), read(source, chunks) as dataset:
-        work = Work.of(dataset, laws, Spread(given, member))
+    with cluster(scheduler, workers), ExitStack() as opened:
+        dataset, _ = _opened(paths_of(source), opened, chunks, group, member)
+        spread = Spread(from_file(given, opened), member)
+        work = Work.of(dataset, [with_files(law, opened) for law in laws], spread)
         found = compute({"sums": work.first, "invalid": work.invalid}, "summing")
         return work.report(**found)
 
 
-def _run(
-    work: Work,
-    source: Path,
-    target: Path | None,
-    overwrite: bool,
-    change: bool,
-    strict: bool,
-) -> Report:
-    sums: Any = [first_pass(plan) for plan in work.plans]
-    if not work.one_pass:
-        sums = compute(sums, "summing")
-    found = [second_pass(plan, solve(plan, s)) for plan, s in zip(work.plans, sums, strict=True)]
-    both = work.outcomes(found)
-    found, after = [new for new, _ in both], [after for _, after in both]
-    also = {"sums": sums, "after": after, "change": _changes(work, found) if change else {}}
-    if target is None:
-        return _report(work, compute(also, "computing"), strict)
-    reports: list[Report] = []
+def _opened(
+    paths: list[Path],
+    opened: ExitStack,
+    chunks: Mapping[str, int] | None,
+    group: str,
+    member: str | None,
+) -> tuple[xr.Dataset, str]:
+    """The dataset in one file, or in many as a series along a dimension."""
+    how: dict[str, Any] = {"chunks": chunks, "whole": () if member is None else (member,)}
+    if len(paths) > 1:
+        return read_series(paths, opened, group=group, **how)
+    return opened.enter_context(read(paths[0], group=group, **how)), ""
 
-    def finish(results: Any) -> dict[str, str]:
-        reports.append(_report(work, results, strict))
-        return {REPORT: reports[0].json()}
 
-    write(work.finished(found), target, overwrite, also, finish, like=source)
-    return reports[0]
+def _is_folder(target: Path) -> bool:
+    return target.is_dir() and target.suffix != ".zarr"
 
 
 def _changes(work: Work, found: Sequence[Mapping[str, Any]]) -> dict[str, xr.DataArray]:

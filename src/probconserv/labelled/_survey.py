@@ -1,17 +1,19 @@
 """What a store says it holds, looked at before any value is read or any memory taken."""
 
-from collections.abc import Iterator
+import os
+import signal
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import ceil, prod
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import netCDF4
 import numpy as np
 import zarr
+from xarray.backends.netCDF4_ import NETCDF4_PYTHON_LOCK as LOCK
 
 from .._errors import InputError
-from ._netcdf3 import check_header
-from ._probe import check_opens
 
 HDF5 = b"\x89HDF\r\n\x1a\n"
 ZARR = ("zarr.json", ".zgroup", ".zmetadata")
@@ -27,6 +29,9 @@ LARGEST_CHUNK = 4 * 2**30
 LARGEST_INDEX = 2**30
 SUSPICIOUS = 16 * 2**30  # bytes from which a store must have something to show for them
 DENSEST = 2000  # bytes of values that one byte of a file can hold, compressed
+PATIENCE = 30.0  # seconds for a file to open
+NETCDF3_SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 4, 6: 8, 7: 1, 8: 2, 9: 4, 10: 8, 11: 8}  # of a type
+AGAIN = "Copy or download it again."
 
 
 @dataclass(frozen=True)
@@ -42,10 +47,6 @@ class Stored:
     @property
     def nbytes(self) -> int:
         return self.itemsize * prod(self.shape)
-
-    @property
-    def is_index(self) -> bool:
-        return self.dims == (self.name,)
 
 
 def kind(path: Path) -> str:
@@ -76,24 +77,39 @@ def kind(path: Path) -> str:
     )
 
 
-def survey(path: Path) -> list[Stored]:
-    """The variables of the store, after every check that needs no values."""
+def survey(path: Path, group: str = "") -> list[Stored]:
+    """The variables of a group of the store, after every check that needs no values."""
     found = kind(path)
     if found == "netcdf3":
-        check_header(path)
+        _check_netcdf3(path)
     elif found == "netcdf4":
         _check_length(path)
         check_opens(path)
-    stored = list(_zarr(path) if found == "zarr" else _netcdf(path))
+    stored = list(_zarr(path, group) if found == "zarr" else _netcdf(path, group))
     for variable in stored:
         _check_size(path, variable)
     _check_substance(path, sum(variable.nbytes for variable in stored))
     return stored
 
 
-def _netcdf(path: Path) -> Iterator[Stored]:
+def groups(path: Path) -> list[str]:
+    """The groups of a store, "a/b" for one inside another; those that hold variables or not."""
+    if kind(path) == "zarr":
+        members = zarr.open_group(path, mode="r").members(max_depth=None)
+        return [name for name, member in members if isinstance(member, zarr.Group)]
     with netCDF4.Dataset(path) as file:
-        for name, variable in file.variables.items():
+        return list(_groups_below(file))
+
+
+def _groups_below(group: netCDF4.Dataset) -> Iterator[str]:
+    for inner in group.groups.values():
+        yield inner.path.strip("/")
+        yield from _groups_below(inner)
+
+
+def _netcdf(path: Path, group: str) -> Iterator[Stored]:
+    with netCDF4.Dataset(path) as file:
+        for name, variable in (file[group] if group else file).variables.items():
             chunks = variable.chunking()
             yield Stored(
                 name,
@@ -104,12 +120,40 @@ def _netcdf(path: Path) -> Iterator[Stored]:
             )
 
 
-def _zarr(path: Path) -> Iterator[Stored]:
-    for name, array in zarr.open_group(path, mode="r").arrays():
+def _zarr(path: Path, group: str) -> Iterator[Stored]:
+    for name, array in zarr.open_group(path, mode="r", path=group or None).arrays():
         dims = array.attrs.get("_ARRAY_DIMENSIONS", getattr(array.metadata, "dimension_names", ()))
         unit = array.shards or array.chunks
         itemsize = np.dtype(array.dtype).itemsize or 8
         yield Stored(name, tuple(dims or ()), array.shape, itemsize, unit)  # type: ignore[arg-type]
+
+
+def check_opens(path: Path, patience: float = PATIENCE) -> None:
+    """Refuses a NetCDF file whose opening does not end, or ends the process.
+
+    A child process opens it first: the library may crash over a damaged file, or hang.
+    """
+    if not hasattr(os, "fork"):  # Windows
+        return
+    with LOCK:  # so that the child finds the library idle
+        child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, patience)  # its end, also inside the library
+        _open_and_leave(path)
+    status = os.waitpid(child, 0)[1]
+    if os.WIFSIGNALED(status):
+        slow = os.WTERMSIG(status) == signal.SIGALRM
+        what = f"does not end within {patience:g} s" if slow else "crashes its library"
+        raise InputError(f"`path` {path} is damaged: opening it {what}. {AGAIN}")
+
+
+def _open_and_leave(path: Path) -> None:
+    """Ends the child; an error is for the parent to find."""
+    try:
+        netCDF4.Dataset(path).close()
+    finally:
+        os._exit(0)
 
 
 def _check_length(path: Path) -> None:
@@ -122,18 +166,105 @@ def _check_length(path: Path) -> None:
     if version > 3 or width not in (2, 4, 8) or len(head) < at + width:
         raise InputError(
             f"`path` {path} starts like NetCDF 4, but its first block is damaged or cut off. "
-            "Copy or download it again."
+            + AGAIN
         )
-    promised, size = int.from_bytes(head[at : at + width], "little"), path.stat().st_size
+    _check_promise(path, int.from_bytes(head[at : at + width], "little"))
+
+
+def _check_netcdf3(path: Path) -> None:
+    """Refuses a file whose end is missing: its library reads that as 0."""
+    with path.open("rb") as file:
+        header = _Netcdf3(file, path.stat().st_size)
+        try:
+            promised = header.promised()
+        except (IndexError, KeyError):
+            raise InputError(
+                f"`path` {path} has a NetCDF 3 header that is cut off or damaged near byte "
+                f"{file.tell():,}. {AGAIN}"
+            ) from None
+    _check_promise(path, promised)
+
+
+def _check_promise(path: Path, promised: int) -> None:
+    size = path.stat().st_size
     if promised > size:
         raise InputError(
-            f"`path` {path} is cut off: it says that it has {promised:,} bytes and the file has "
-            f"{size:,}. Copy or download it again."
+            f"`path` {path} is cut off: its header promises {promised:,} bytes and the file has "
+            f"{size:,}. {AGAIN}"
         )
+
+
+class _Netcdf3:
+    """The header of a NetCDF 3 file; what makes no sense is an IndexError or a KeyError."""
+
+    def __init__(self, file: BinaryIO, size: int) -> None:
+        self.file, self.size = file, size
+        version = file.read(4)[3]
+        self.width = 8 if version == 5 else 4  # bytes of a count
+        self.offset = 4 if version == 1 else 8  # bytes of a position in the file
+
+    def promised(self) -> int:
+        """The last byte that some value of some variable takes."""
+        records = self._number(self.width)
+        if records == 2 ** (8 * self.width) - 1:  # never filled in
+            records = 0
+        lengths = self._list(self._dimension)
+        self._list(self._attribute)
+        variables = self._list(lambda: self._variable(lengths))
+        sizes = [size for size, _, many in variables if many]
+        # a variable that is alone in its records is not padded
+        stride = sizes[0] if len(sizes) == 1 else sum(map(_padded, sizes))
+        ends = [begin + size for size, begin, many in variables if not many]
+        if records:
+            ends += [b + size + stride * (records - 1) for size, b, many in variables if many]
+        return max([self.file.tell(), *ends])
+
+    def _list(self, entry: Callable[[], Any]) -> list[Any]:
+        tag, count = self._number(4), self._number(self.width)
+        if tag > 12 or count > self.size:
+            raise IndexError
+        return [entry() for _ in range(count)]
+
+    def _dimension(self) -> int:
+        self._skip(self._number(self.width))
+        return self._number(self.width)
+
+    def _attribute(self) -> None:
+        self._skip(self._number(self.width))
+        size = NETCDF3_SIZES[self._number(4)]
+        self._skip(size * self._number(self.width))
+
+    def _variable(self, lengths: list[int]) -> tuple[int, int, bool]:
+        """Its bytes, where it begins, and whether it has records (the bytes are then of one)."""
+        self._skip(self._number(self.width))
+        rank = self._number(self.width)
+        if rank > self.size:
+            raise IndexError
+        shape = [lengths[self._number(self.width)] for _ in range(rank)]
+        self._list(self._attribute)
+        size = NETCDF3_SIZES[self._number(4)]
+        self._number(self.width)  # the size it claims, which overflows in valid files
+        many = bool(shape) and shape[0] == 0
+        return size * prod(shape[many:]), self._number(self.offset), many
+
+    def _number(self, width: int) -> int:
+        read = self.file.read(width)
+        if len(read) < width:
+            raise IndexError
+        return int.from_bytes(read, "big")
+
+    def _skip(self, count: int) -> None:
+        if self.file.tell() + count > self.size:
+            raise IndexError
+        self.file.seek(_padded(count), 1)
+
+
+def _padded(size: int) -> int:
+    return -(-size // 4) * 4
 
 
 def _check_size(path: Path, variable: Stored) -> None:
-    if variable.is_index and variable.nbytes > LARGEST_INDEX:
+    if variable.dims == (variable.name,) and variable.nbytes > LARGEST_INDEX:
         raise InputError(
             f"`path` {path} gives its dimension {variable.name!r} a coordinate of "
             f"{variable.shape[0]:,} values, too many to label anything. Is the file damaged? "

@@ -252,7 +252,7 @@ def _after(
     Invalid values are those pushed out of the valid range, and before, those that had been there;
     values outside are out of the bounds that were asked for; far is a move of many std.
     """
-    new = new if view is None else view(new.astype(dtype)).astype(float)
+    new = new if view is None else view(new.astype(dtype))
     total = by_index(blocks.totals(new, std_and_rows[-1])[0])
     invalid = [_outside(u, valid) for u in (new, old)]
     counts = [invalid[0] & ~invalid[1], invalid[1], *(_outside(u, bounds) for u in (new, old))]
@@ -266,7 +266,8 @@ def _after(
 def _outside(u: Array, ends: tuple[float, float]) -> Array:
     if ends == NO_BOUNDS:
         return np.zeros((u.shape[-2], 1), bool)
-    return (u < ends[0]) | (u > ends[1])
+    low, high = map(np.float64, ends)  # not rounded to the type of u
+    return (u < low) | (u > high)
 
 
 def lazy(plans: Sequence[Plan]) -> bool:

@@ -12,10 +12,10 @@ import xarray as xr
 from .. import __version__
 from .._errors import FAR, InputError
 from ._budget import budgets, worst
+from ._encoding import is_packed, unpacked_after_packing, valid_limits
 from ._graph import as_tensors, unpack
 from ._law import Law, Recipe
 from ._lookup import nearest
-from ._packing import is_packed, unpacked_after_packing, valid_limits
 from ._plan import HOW, Plan, Spread, plans
 from ._report import Report
 from ._time import decoded

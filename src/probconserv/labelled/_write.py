@@ -3,7 +3,9 @@
 import shutil
 import uuid
 import warnings
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from itertools import pairwise, product
 from os import PathLike
 from pathlib import Path
@@ -12,17 +14,30 @@ from typing import Any
 import dask
 import dask.array as da
 import dask.threaded
+import netCDF4
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
 import zarr
+from xarray.backends.netCDF4_ import NETCDF4_PYTHON_LOCK as LOCK  # the one that reading takes
 
+from .._errors import InputError, ProbConservError
 from . import _cluster
 from ._encoding import Format, aligned, encoded, is_lazy, output_format, prepared
+from ._read import INHERITED, READ
 from ._stage import check_output, staged
-from ._targets import NetcdfFile, Target, ZarrArray, errors_of_writing
+from ._survey import groups, kind
 
 Finish = Callable[[Any], Mapping[str, Any]]
+Lazy = Mapping[Hashable, da.Array]
+
+
+@dataclass(frozen=True)
+class _Output:
+    part: Path  # where it grows
+    format: Format
+    source: Path | None  # a file with groups, whose other contents it takes over
+    group: str
 
 
 def write(
@@ -32,6 +47,7 @@ def write(
     also: Any = None,
     finish: Finish | None = None,
     like: str | PathLike[str] | None = None,
+    group: str = "",
 ) -> Any:
     """What `also` came to; the dataset is then in the file under its name, or nothing is.
 
@@ -42,16 +58,24 @@ def write(
     path: ends in .nc, .nc4 or .cdf for NetCDF, in .zarr for Zarr. overwrite: replace what is
     there, once the new one is complete. also: small dask collections, in any nest of dicts and
     lists. finish: given what they came to, returns attributes for the file. like: a file whose
-    format the output takes over; otherwise it is NetCDF 4 or Zarr 3.
+    format the output takes over; otherwise it is NetCDF 4 or Zarr 3. group: where in the file
+    the dataset belongs. Other groups, and what else is in this one, come from `like` as they are.
     """
     inputs = sources(dataset) | ({str(like)} if like is not None else set())
     where = check_output(path, overwrite, inputs)
     format = output_format(where, None if like is None else Path(like), dataset)
+    dataset = dataset.drop_vars(
+        [name for name in dataset.encoding.get(INHERITED, ()) if not _is_changed(dataset, name)]
+    )
+    source = None if like is None or not groups(Path(like)) else Path(like).resolve()
+    if source is not None:
+        _check_groups_fit(source, format)
+        dataset = dataset.drop_vars([n for n in dataset.variables if not _is_changed(dataset, n)])
     ready = prepared(dataset, format)
-    with errors_of_writing(where), staged(where) as part, warnings.catch_warnings():
+    with _errors_of_writing(where), staged(where) as part, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # texts in Zarr 3, and NaN where packing checks anyway
         store = _into_zarr if format.zarr else _into_netcdf
-        return store(ready, part, format, also, finish)
+        return store(ready, _Output(part, format, source, group.strip("/")), also, finish)
 
 
 def sources(dataset: xr.Dataset) -> set[str]:
@@ -60,41 +84,96 @@ def sources(dataset: xr.Dataset) -> set[str]:
     return {encoding["source"] for encoding in held if "source" in encoding}
 
 
-def _into_zarr(
-    dataset: xr.Dataset, part: Path, format: Format, also: Any, finish: Finish | None
-) -> Any:
-    dataset.to_zarr(part, mode="w", compute=False, consolidated=False, zarr_format=format.zarr)
+@contextmanager
+def _errors_of_writing(path: Path) -> Iterator[None]:
+    """Whatever the disk or a library refuses becomes an error that names the output."""
+    try:
+        yield
+    except ProbConservError:
+        raise
+    except (OSError, RuntimeError, ValueError, TypeError, NotImplementedError) as error:
+        raise InputError(
+            f"`path` {path} cannot be written: {error}. Nothing was left of it; is there room on "
+            "the disk, and does the format know these values?"
+        ) from error
+
+
+def _is_changed(dataset: xr.Dataset, name: Hashable) -> bool:
+    """Whether the variable is no longer what was read."""
+    variable = dataset.variables[name]
+    return is_lazy(variable) and not variable.data.name.startswith(READ)
+
+
+def _check_groups_fit(source: Path, format: Format) -> None:
+    if (kind(source) == "zarr") != (format.zarr is not None):
+        raise InputError(
+            f"`path`: {source} has groups, which are kept only from NetCDF to NetCDF and from "
+            f"Zarr to Zarr. Choose a name that ends in {'.nc' if format.zarr else '.zarr'}."
+        )
+
+
+def _into_zarr(dataset: xr.Dataset, out: _Output, also: Any, finish: Finish | None) -> Any:
+    part, format, source, group = out.part, out.format, out.source, out.group
+    if source is not None:
+        new = {str(source / group / str(name)) for name in dataset.variables}
+        shutil.copytree(
+            source, part, ignore=lambda at, names: [n for n in names if f"{at}/{n}" in new]
+        )
+    how: Any = {"mode": "w" if source is None else "a", "group": group or None}
+    dataset.to_zarr(part, compute=False, consolidated=False, zarr_format=format.zarr, **how)
     lazy = _lazy(dataset)
-    targets = {name: ZarrArray(part / str(name), part.parent) for name in lazy}
+    targets = {name: ZarrArray(part / group / str(name), part.parent) for name in lazy}
     results = _run(lazy, targets, also)
     for left in [] if _cluster.in_process() else part.rglob("*.partial"):
         left.unlink()  # of a worker that was killed
-    zarr.open_group(part, mode="r+", use_consolidated=False).attrs.update(_attrs(finish, results))
-    zarr.consolidate_metadata(part, zarr_format=2 if format.zarr == 2 else 3)
+    written = zarr.open_group(part, mode="r+", path=group or None, use_consolidated=False)
+    written.attrs.update(_attrs(finish, results))
+    for level in dict.fromkeys([group, ""]):
+        zarr.consolidate_metadata(
+            part, path=level or None, zarr_format=2 if format.zarr == 2 else 3
+        )
     return results
 
 
-def _into_netcdf(
-    dataset: xr.Dataset, part: Path, format: Format, also: Any, finish: Finish | None
-) -> Any:
+def _into_netcdf(dataset: xr.Dataset, out: _Output, also: Any, finish: Finish | None) -> Any:
+    part, format, source, group = out.part, out.format, out.source, out.group
+    new, how = dataset, {}
+    if source is not None:
+        shutil.copyfile(source, part)
+        new, how = _not_in(part, group, dataset), {"mode": "a", "group": group or None}
     with dask.config.set(scheduler=dask.threaded.get):
         # only the definitions and what is in memory; the file closes with what comes back
-        dataset.to_netcdf(  # type: ignore[call-overload]
+        new.to_netcdf(  # type: ignore[call-overload]
             part,
             engine="netcdf4",
             format=format.netcdf,
             unlimited_dims=format.unlimited,
             compute=False,
+            **how,
         )
     lazy = _lazy(dataset)
-    with NetcdfFile(part) as file:
-        targets = {name: file.variable(str(name)) for name in lazy}
+    with NetcdfFile(part, group) as file:
+        targets = {name: NetcdfVariable(file, str(name)) for name in lazy}
         if _cluster.in_process():
             results = _run(lazy, targets, also)
         else:
             results = _run_apart(lazy, targets, also, part.with_suffix(".blocks"))
         file.set_attributes(_attrs(finish, results))
     return results
+
+
+def _not_in(path: Path, group: str, dataset: xr.Dataset) -> xr.Dataset:
+    """The variables of the dataset that the group of the file has not yet."""
+    with netCDF4.Dataset(path) as file:
+        there = (file[group] if group else file).variables
+        for name in set(there) & set(dataset.variables):
+            kept, wanted = there[name].dtype, dataset[name].encoding.get("dtype", there[name].dtype)
+            if kept != wanted:
+                raise InputError(
+                    f"`unpack`: {name} would change from {kept} to {wanted}, which is not possible "
+                    "in a file with groups. Take the group out first (`ncks -G : -g GROUP`)."
+                )
+        return dataset.drop_vars(set(there) & set(dataset.variables))
 
 
 def _lazy(dataset: xr.Dataset) -> dict[Hashable, da.Array]:
@@ -106,36 +185,40 @@ def _lazy(dataset: xr.Dataset) -> dict[Hashable, da.Array]:
     }
 
 
-def _run(lazy: Mapping[Hashable, da.Array], targets: Mapping[Hashable, Target], also: Any) -> Any:
-    """Computes and writes all blocks, and `also`, in one go."""
-    writes = [_writes(data, targets[name], str(name)) for name, data in lazy.items()]
-    return _cluster.compute((_tied(writes), also), "writing")[1]
+def _run(lazy: Lazy, targets: Mapping[Hashable, Any], also: Any) -> Any:
+    """Computes and writes all blocks, and `also`, in one go.
 
-
-def _tied(writes: list[da.Array]) -> list[da.Array]:
-    """Blocks of variables that are cut alike, together: what they share is then not held for long.
-
-    Otherwise dask may write all of one variable first, and keep what the others need of it.
+    Variables that are cut alike are tied, block by block: what they share is then not held for
+    long. Otherwise dask may write all of one variable first, and keep what the others need of it.
     """
-    alike: dict[tuple[int, ...], list[da.Array]] = {}
-    for each in writes:
-        alike.setdefault(each.shape, []).append(each)
-    return [
-        da.map_blocks(_all, *each, dtype=bool) if len(each) > 1 else each[0]
-        for each in alike.values()
-    ]
+    alike: dict[Any, list[da.Array]] = {}
+    for name, data in lazy.items():
+        stored = da.store([data], [targets[name]], lock=False, compute=False)
+        alike.setdefault(data.numblocks, []).append(stored)
+    ties = [_tied(each) for each in alike.values()]
+    return _cluster.compute((ties, also), "writing")[1]
 
 
-def _all(*written: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    return np.logical_and.reduce(written)
+def _tied(stored: list[da.Array]) -> da.Array:
+    """One element for each block of the arrays, which is there when all of them are written."""
+    shape = stored[0].numblocks
+    one = np.ones((1,) * len(shape), bool)
+    chunks = tuple((1,) * count for count in shape)
+    indices = [each for array in stored for each in (array, range(len(shape)))]
+    return da.blockwise(
+        lambda *_: one,
+        range(len(shape)),
+        *indices,
+        adjust_chunks=dict(enumerate(chunks)),
+        align_arrays=False,
+        meta=np.empty((0,) * len(shape), bool),
+    )
 
 
-def _run_apart(
-    lazy: Mapping[Hashable, da.Array], targets: Mapping[Hashable, Target], also: Any, folder: Path
-) -> Any:
+def _run_apart(lazy: Lazy, targets: Mapping[Hashable, Any], also: Any, folder: Path) -> Any:
     """As `_run`, through a Zarr store: only this process may write to a NetCDF file."""
     whole = {name: aligned(xr.Variable(range(a.ndim), a)).data for name, a in lazy.items()}
-    between: dict[Hashable, Target] = {}
+    between: dict[Hashable, ZarrArray] = {}
     for name, data in whole.items():
         array = folder / str(name)
         zarr.create_array(array, shape=data.shape, dtype=data.dtype, chunks=data.chunksize)
@@ -143,40 +226,73 @@ def _run_apart(
     results = _run(whole, between, also)
     for name, data in whole.items():
         held = zarr.open_array(folder / str(name), mode="r")
-        for where in _regions(data.chunks):
-            targets[name].write(where, np.asarray(held[where]))
+        ends = [np.cumsum([0, *sizes]).tolist() for sizes in data.chunks]
+        for where in product(*([slice(a, b) for a, b in pairwise(end)] for end in ends)):
+            targets[name][where] = np.asarray(held[where])
     shutil.rmtree(folder, ignore_errors=True)
     return results
 
 
-def _writes(data: da.Array, target: Target, name: str) -> da.Array:
-    """One element for each block, whose computation writes the block."""
-    starts = tuple(tuple(int(s) for s in np.cumsum([0, *sizes])) for sizes in data.chunks)
-    return da.map_blocks(
-        _put,
-        data,
-        target=target,
-        starts=starts,
-        name=f"write-{name}-{uuid.uuid4().hex}",
-        chunks=tuple((1,) * len(sizes) for sizes in data.chunks),
-        meta=np.empty((0,) * data.ndim, bool),
-    )
+class ZarrArray:
+    """A Zarr array; blocks that share no chunk can be written at the same time, or twice."""
+
+    def __init__(self, path: Path, stage: Path) -> None:
+        self.path, self.stage = path, stage
+
+    def __setitem__(self, where: tuple[slice, ...], block: npt.NDArray[Any]) -> None:
+        if not self.stage.exists():
+            raise InputError(
+                f"{self.stage} is not there: the run was ended, or this worker does not see the "
+                "folder of the output. Use a folder that all workers share."
+            )
+        zarr.open_array(self.path, mode="r+")[where] = block
 
 
-def _put(
-    block: npt.NDArray[Any],
-    target: Target,
-    starts: tuple[tuple[int, ...], ...],
-    block_id: tuple[int, ...],
-) -> npt.NDArray[np.bool_]:
-    where = tuple(slice(s[i], s[i + 1]) for s, i in zip(starts, block_id, strict=True))
-    target.write(where, block)
-    return np.ones((1,) * block.ndim, bool)
+class NetcdfFile:
+    """A NetCDF file whose variables are defined, open for writing by threads of this process."""
+
+    def __init__(self, path: Path, group: str = "") -> None:
+        with LOCK:
+            self.file: Any = netCDF4.Dataset(path, "r+")
+            self.group: Any = self.file[group] if group else self.file
+            self.group.set_auto_maskandscale(False)
+            self.group.set_auto_chartostring(False)
+            for variable in self.group.variables.values():
+                if _is_plain(variable):  # blocks go to the disk, not through a cache
+                    variable.set_var_chunk_cache(1, 1, 0.0)
+        self.closed = False
+
+    def set_attributes(self, attributes: Mapping[str, Any]) -> None:
+        with LOCK:
+            self.group.setncatts(dict(attributes))
+
+    def __enter__(self) -> "NetcdfFile":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with LOCK, suppress(*([] if kind is None else [Exception])):
+            self.closed = True
+            self.file.close()
 
 
-def _regions(chunks: tuple[tuple[int, ...], ...]) -> Any:
-    ends = [np.cumsum([0, *sizes]) for sizes in chunks]
-    return product(*([slice(int(a), int(b)) for a, b in pairwise(end)] for end in ends))
+class NetcdfVariable:
+    def __init__(self, file: NetcdfFile, name: str) -> None:
+        self.file, self.name = file, name
+
+    def __dask_tokenize__(self) -> str:
+        return uuid.uuid4().hex
+
+    def __setitem__(self, where: tuple[slice, ...], block: npt.NDArray[Any]) -> None:
+        with LOCK:
+            if self.file.closed:  # a thread that went on after an error or Ctrl-C
+                raise InputError("the run was ended before this block was written.")
+            self.file.group.variables[self.name][where or ...] = block
+
+
+def _is_plain(variable: Any) -> bool:
+    """Whether its chunks are stored without any filter."""
+    filters = variable.filters()
+    return filters is not None and not any(filters.values()) and variable.chunking() != "contiguous"
 
 
 def _attrs(finish: Finish | None, results: Any) -> dict[str, Any]:

@@ -1,0 +1,124 @@
+"""Files with groups: one is worked on, the others are kept as they are."""
+
+import netCDF4
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+
+from probconserv import InputError
+from probconserv.labelled import Law, check_file, enforce_file
+from probconserv.labelled._read import read
+
+pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
+
+LAW = Law("u", "x", total=7.0, measure="area")
+
+
+@pytest.fixture
+def grouped(tmp_path):
+    """A root with dimensions and areas, two groups with a field each, one inside another."""
+    path = tmp_path / "in.nc"
+    with netCDF4.Dataset(path, "w") as file:
+        file.title = "grouped"
+        file.createDimension("x", 3)
+        file.createVariable("x", "f8", ("x",))[:] = [0.0, 1.0, 2.0]
+        file.createVariable("area", "f8", ("x",))[:] = [1.0, 2.0, 1.0]
+        for name, values in (("day1", [1.0, 2.0, 3.0]), ("day1/night", [4.0, 5.0, 6.0])):
+            group = file.createGroup(name)
+            group.createDimension("n", 2)
+            group.createVariable("u", "f4", ("x",), zlib=True)[:] = values
+            group.createVariable("text", str, ("n",))[:] = np.array(["a", "b"], object)
+            group.note = name
+    return path
+
+
+def contents(path):
+    """Every variable of every group of a NetCDF file, raw."""
+    found = {}
+    with netCDF4.Dataset(path) as file:
+        for group in (file, file["day1"], file["day1/night"]):
+            for name, variable in group.variables.items():
+                variable.set_auto_maskandscale(False)
+                found[f"{group.path}:{name}"] = np.array(variable[:])
+    return found
+
+
+def test_one_group_is_read_with_the_coordinates_of_those_around_it(grouped):
+    with read(grouped, group="day1/night") as dataset:
+        np.testing.assert_array_equal(dataset["u"], [4.0, 5.0, 6.0])
+        np.testing.assert_array_equal(dataset["x"], [0.0, 1.0, 2.0])
+        assert "area" in dataset.coords
+
+
+@pytest.mark.parametrize(("group", "total"), [("day1", 8.0), ("/day1/night", 20.0)])
+def test_a_law_is_about_the_group_that_is_named(grouped, group, total):
+    assert float(check_file(grouped, LAW, group=group).budgets[0].before) == total
+
+
+def test_all_other_groups_are_kept_bit_for_bit(grouped, tmp_path):
+    before = contents(grouped)
+    report = enforce_file(grouped, tmp_path / "out.nc", LAW, std=1.0, group="day1")
+    after = contents(tmp_path / "out.nc")
+    assert report.closes(after=True)
+    assert after.keys() == before.keys()
+    assert after["/day1:u"] @ after["/:area"] == pytest.approx(7.0)
+    for name in before.keys() - {"/day1:u"}:
+        np.testing.assert_array_equal(after[name], before[name])
+    with netCDF4.Dataset(tmp_path / "out.nc") as file:
+        assert "probconserv_report" in file["day1"].ncattrs()
+        assert file["day1"]["u"].filters()["zlib"]
+        assert list(file["day1"].dimensions) == ["n"]
+
+
+def test_a_law_on_the_root_keeps_the_groups_and_new_standard_deviations_join_it(tmp_path):
+    path = tmp_path / "in.nc"
+    root = xr.Dataset({"u": ("x", np.array([1.0, 2.0])), "area": ("x", np.ones(2))})
+    root.to_netcdf(path)
+    xr.Dataset({"v": ("y", np.arange(3.0))}).to_netcdf(path, mode="a", group="other")
+    spread = xr.DataArray([0.1, 0.2], dims="x", name="spread")
+    enforce_file(path, tmp_path / "out.nc", LAW, std=spread)
+    with xr.open_dataset(tmp_path / "out.nc") as out:
+        assert float(out["u"].sum()) == pytest.approx(7.0)
+        assert out["spread"].shape == (2,)
+    with xr.open_dataset(tmp_path / "out.nc", group="other") as kept:
+        np.testing.assert_array_equal(kept["v"], [0.0, 1.0, 2.0])
+
+
+@pytest.mark.parametrize("format", [2, 3])
+def test_the_groups_of_a_zarr_store_are_kept(tmp_path, format):
+    path = tmp_path / "in.zarr"
+    for group, value in (("a", 1.0), ("a/b", 2.0)):
+        field = {"u": ("x", np.full(4, value)), "area": ("x", np.ones(4))}
+        xr.Dataset(field).to_zarr(
+            path, group=group, mode="a", zarr_format=format, consolidated=format == 2
+        )
+    report = enforce_file(path, tmp_path / "out.zarr", LAW, std=1.0, group="a/b")
+    out = zarr.open_group(tmp_path / "out.zarr", mode="r")
+    assert report.closes(after=True)
+    np.testing.assert_allclose(out["a/b/u"][:], 7 / 4)
+    np.testing.assert_array_equal(out["a/u"][:], np.ones(4))
+    assert "probconserv_report" in out["a/b"].attrs
+
+
+def test_a_file_without_variables_at_its_root_names_its_groups(grouped, tmp_path):
+    path = tmp_path / "deep.nc"
+    xr.Dataset({"u": ("x", np.ones(2))}).to_netcdf(path, group="deep")
+    with pytest.raises(InputError, match=r"no variables at its root.*`group`, one of deep"):
+        check_file(path, LAW)
+    with pytest.raises(InputError, match=r"`group` must be one of day1, day1/night; got 'day2'"):
+        check_file(grouped, LAW, group="day2")
+
+
+def test_groups_do_not_change_their_format(grouped, tmp_path):
+    with pytest.raises(InputError, match=r"has groups, which are kept only from NetCDF to NetCDF"):
+        enforce_file(grouped, tmp_path / "out.zarr", LAW, std=1.0, group="day1")
+
+
+def test_packed_values_in_a_group_cannot_be_unpacked(tmp_path):
+    path = tmp_path / "in.nc"
+    field = xr.Dataset({"u": ("x", np.array([1.0, 2.0])), "area": ("x", np.ones(2))})
+    packed = {"u": {"dtype": "i2", "scale_factor": 0.5, "_FillValue": -1}}
+    field.to_netcdf(path, group="g", encoding=packed)
+    with pytest.raises(InputError, match="`unpack`: u would change from int16 to float"):
+        enforce_file(path, tmp_path / "out.nc", LAW, std=1.0, group="g", unpack=True)

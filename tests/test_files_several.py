@@ -1,0 +1,122 @@
+"""Several files: areas, masks and totals from elsewhere, and a series over many files."""
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from probconserv import InputError
+from probconserv.cli import app
+from probconserv.labelled import Law, check_file, enforce, enforce_file
+
+AREA = np.array([1.0, 2.0, 1.0])
+
+
+@pytest.fixture
+def series():
+    """Six times on three cells."""
+    u = np.random.default_rng(0).uniform(1, 2, (6, 3))
+    time = ("time", np.arange(6.0), {"units": "days since 2000-01-01"})
+    field = xr.Dataset({"u": (("time", "x"), u), "area": ("x", AREA)}, {"x": [0.0, 1.0, 2.0]})
+    return xr.decode_cf(field.assign_coords(time=time))
+
+
+@pytest.fixture
+def folder(series, tmp_path):
+    """The series in three files, the latest first by name."""
+    for name, times in (("c", slice(0, 2)), ("b", slice(2, 3)), ("a", slice(3, 6))):
+        series.isel(time=times).to_netcdf(tmp_path / f"run_{name}.nc")
+    (tmp_path / "out").mkdir()
+    return tmp_path
+
+
+def test_areas_masks_totals_and_std_are_found_in_other_files(series, tmp_path):
+    series[["u"]].to_netcdf(tmp_path / "in.nc")
+    series[["area"]].to_netcdf(tmp_path / "areas.nc", group="grid")
+    other = xr.Dataset({"land": ("x", [1, 0, 1]), "b": ("time", np.arange(6.0)), "s": series["u"]})
+    other.assign_coords(series.coords).to_zarr(tmp_path / "other.zarr", consolidated=False)
+    at = f"{tmp_path}/other.zarr"
+    law = Law("u", "x", f"{at}:b", measure=f"{tmp_path}/areas.nc:grid/area", where=f"{at}:land")
+    enforce_file(tmp_path / "in.nc", tmp_path / "out.nc", law, std=f"{at}:s")
+    with xr.open_dataset(tmp_path / "out.nc") as out:
+        np.testing.assert_allclose(out["u"].values[:, [0, 2]].sum(1), np.arange(6.0), atol=1e-12)
+        np.testing.assert_array_equal(out["u"][:, 1], series["u"][:, 1])
+        assert (out["s"].values[:, 0] < series["u"].values[:, 0]).all()
+
+
+def test_a_name_that_the_other_file_has_not_is_an_error(series, tmp_path):
+    series.to_netcdf(tmp_path / "in.nc")
+    law = Law("u", "x", 1.0, measure=f"{tmp_path}/in.nc:aera")
+    with pytest.raises(InputError, match=r"in\.nc:aera`: no variable 'aera'.*Did you mean 'area'"):
+        check_file(tmp_path / "in.nc", law)
+
+
+def test_other_coordinates_than_those_of_the_field_are_refused(series, tmp_path):
+    series.to_netcdf(tmp_path / "in.nc")
+    series.assign_coords(x=[0.0, 1.0, 2.5]).to_netcdf(tmp_path / "other.nc")
+    with pytest.raises(InputError, match="differ along 'x'"):
+        check_file(tmp_path / "in.nc", Law("u", "x", 1.0, measure=f"{tmp_path}/other.nc:area"))
+
+
+def test_many_files_become_one_with_the_first_total_of_all(series, folder):
+    law = Law("u", "x", measure="area")
+    report = enforce_file(f"{folder}/run_*.nc", folder / "all.nc", law, std=1.0)
+    with xr.open_dataset(folder / "all.nc") as out:
+        expected = enforce(series, law, std=1.0)
+        np.testing.assert_allclose(out["u"], expected["u"])
+        np.testing.assert_array_equal(out["time"], series["time"])
+        np.testing.assert_allclose(out["u"].values @ AREA, series["u"].values[0] @ AREA)
+    assert report.budgets[0].before.shape == (6,)
+
+
+@pytest.mark.parametrize("member", [None, "member"])
+def test_a_folder_gets_a_file_of_the_same_name_for_each(series, folder, member):
+    rate = xr.DataArray(np.full(6, 1e-6), {"time": series["time"]}, name="rate")
+    law = Law("u", "x", inflow=rate, measure="area")
+    if member:
+        for path in folder.glob("run_*.nc"):
+            with xr.open_dataset(path) as part:
+                noise = xr.DataArray([0.0, 0.1, -0.2], dims="member") * part["x"]
+                many = part.load().assign(u=(part["u"] + noise).transpose("member", ...))
+            many.to_netcdf(path)
+    how = {"member": member} if member else {"std": 1.0}
+    one = enforce_file(f"{folder}/run_*.nc", folder / "all.nc", law, **how)
+    each = enforce_file(f"{folder}/run_*.nc", folder / "out", law, **how)
+    assert sorted(p.name for p in (folder / "out").iterdir()) == [
+        "run_a.nc",
+        "run_b.nc",
+        "run_c.nc",
+    ]
+    with xr.open_dataset(folder / "all.nc") as whole:
+        for name, times in (("c", slice(0, 2)), ("b", slice(2, 3)), ("a", slice(3, 6))):
+            with xr.open_dataset(folder / "out" / f"run_{name}.nc") as part:
+                np.testing.assert_allclose(part["u"], whole["u"].isel(time=times))
+    np.testing.assert_allclose(each.budgets[0].after, one.budgets[0].after)
+    assert each.moved["u"] == pytest.approx(one.moved["u"])
+
+
+def test_files_that_overlap_or_do_not_follow_are_refused(series, folder):
+    law = Law("u", "x", 1.0, measure="area")
+    series.isel(time=slice(1, 3)).to_netcdf(folder / "run_d.nc")
+    with pytest.raises(InputError, match=r"run_c.nc and run_d.nc overlap along 'time'"):
+        check_file([folder / "run_c.nc", folder / "run_d.nc"], law)
+    with pytest.raises(InputError, match=r"exactly one of their coordinates differs.* none"):
+        check_file([folder / "run_c.nc", folder / "run_c.nc"], law)
+    other = series.isel(time=slice(2, 3)).assign(area=("x", [1.0, 1.0, 1.0]))
+    other.to_netcdf(folder / "run_e.nc")
+    with pytest.raises(InputError, match="do not fit together along 'time'"):
+        check_file([folder / "run_c.nc", folder / "run_e.nc"], law)
+
+
+def test_a_law_over_time_cannot_be_written_file_by_file(folder):
+    law = Law("u", ("x", "time"), 1.0, measure=1.0)
+    with pytest.raises(InputError, match=r"`target`: u ties all files together along 'time'"):
+        enforce_file(f"{folder}/run_*.nc", folder / "out", law, std=1.0)
+
+
+def test_the_command_takes_many_files_and_names_in_others(folder, capsys):
+    area = f"{folder}/run_a.nc:area"
+    options = ["--mean", "u", "--std", "1", "--over", "x", "--measure", area]
+    sources = [str(p) for p in sorted(folder.glob("run_*.nc"))]
+    app(["enforce", *sources, *options, "-o", str(folder / "all.nc")], result_action="return_value")
+    assert "6 totals" in capsys.readouterr().out
+    assert (folder / "all.nc").exists()
