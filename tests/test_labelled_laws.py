@@ -168,7 +168,8 @@ def test_mass_and_energy_are_two_laws_over_two_variables(correlation):
             np.concatenate([each[name].values[t].ravel() for name in names])
             for each, names in ((d, "uv"), (d, "sr"), (out, "uv"), (out, "sr"))
         )
-        sigma = correlation * np.outer(std, std) + (1 - correlation) * np.diag(std**2)
+        alike = np.kron(np.eye(2), np.ones((40, 40)))  # the errors of u and v are independent
+        sigma = correlation * alike * np.outer(std, std) + (1 - correlation) * np.diag(std**2)
         new, covariance = kalman(mean, sigma, G, [55.0, 20.0])
         np.testing.assert_allclose(found, new, rtol=0, atol=1e-10)
         np.testing.assert_allclose(spread, np.diag(covariance) ** 0.5, rtol=0, atol=1e-9)

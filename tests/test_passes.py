@@ -11,6 +11,8 @@ import probconserv as pc
 from probconserv import InfeasibleError, InputError
 from probconserv.labelled import Law, enforce, enforce_file
 
+pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
+
 TIMES, POINTS = 3, 7
 BASINS = np.array([0, 2, 1, 1, 0, 2, 2])
 CUTS = [None, {"time": 1}, {"x": 4}, {"x": 2, "time": 2}]
@@ -176,3 +178,18 @@ def test_a_row_that_contradicts_others_is_named():
     laws = [Law("u", "x", total=b, measure=1.0, name=name) for b, name in ((1.0, "a"), (2.0, "b"))]
     with pytest.raises(InfeasibleError, match="3 totals cannot be met, the first of `b`, by 1:"):
         enforce(d, *laws, std="s")
+
+
+@pytest.mark.parametrize("chunks", [None, {"x": 4}], ids=str)
+def test_a_correlation_is_that_of_the_errors_of_one_variable(chunks):
+    rng = np.random.default_rng(8)
+    m, s = rng.normal(size=(2, POINTS)), rng.uniform(0.5, 2, (2, POINTS))
+    d = xr.Dataset({"u": ("x", m[0]), "v": ("x", m[1]), "su": ("x", s[0]), "sv": ("x", s[1])})
+    law = Law({"u": 1.0, "v": -1.0}, "x", total=3.0, measure=1.0)
+    out = enforce(cut(d, chunks), law, std={"u": "su", "v": "sv"}, correlation=0.4)
+    zero = np.zeros((POINTS, POINTS))
+    own = [0.4 * np.outer(e, e) + 0.6 * np.diag(e**2) for e in s]
+    sigma, G = np.block([[own[0], zero], [zero, own[1]]]), np.repeat([[1.0, -1.0]], POINTS, 1)
+    mean, covariance = kalman(m.ravel(), sigma, G, [3.0], 0.0)
+    np.testing.assert_allclose([out.u, out.v], mean.reshape(2, POINTS))
+    np.testing.assert_allclose([out.su, out.sv], np.diag(covariance).reshape(2, POINTS) ** 0.5)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ._blocks import root_of
 from ._fields import Field, LowRank
 from ._laws import Rows
 from ._maps import SecondDifferences, Select
@@ -65,7 +66,7 @@ def _mix_of(members: Sequence[Any], laws: Sequence[Rows]) -> Mix:
         variances = tuple(None if f is None else f.square().sum(0) for f in factors)
         spread = rows.apply(factors).square().sum(0)
         alone = rows.entrywise(2).apply(variances)
-        together = rows.apply(tuple(None if v is None else v.sqrt() for v in variances)).square()
+        together = rows.apply(tuple(None if v is None else root_of(v) for v in variances)).square()
         lead = min(lead, spread.ndim - len(rows.map.row_names))
         sums.append((spread, alone, together))
     if not sums:
@@ -85,7 +86,8 @@ def mix(spread: Tensor, alone: Tensor, together: Tensor, count: int) -> Mix:  # 
     """
     there = alone > 0
     rows = there.sum(-1)
-    more = torch.where(together > alone, (spread - alone) / (together - alone), 0.0)
+    less = together - alone
+    more = torch.where(less > 0, (spread - alone) / torch.where(less > 0, less, 1.0), 0.0)
     correlation = torch.where(there, more.clamp(0, 1), 0.0).sum(-1) / rows.clamp_min(1)
     chance = 1 + 2 * math.sqrt(2 / (count - 1))  # of a variance from so many members
     beside = torch.where(spread > 0, spread, torch.where(there, alone, 1.0))
@@ -101,7 +103,7 @@ def _mixed(field: LowRank, mix: Mix) -> LowRank:
     rounded = (4 * field.rounding * field.mean).square()  # members that are equal but for rounding
     variance = torch.where(variance > rounded, variance, 0.0)
     other = field._with_mean(field.mean)
-    common = (share * correlation * variance).sqrt()[None]
+    common = root_of(share * correlation * variance)[None]
     other.factor = torch.cat([field.factor * (1 - share).sqrt(), common])
     other.rest = field.rest + share * (1 - correlation) * variance
     other.bare = False

@@ -97,10 +97,10 @@ def is_hard(least: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class MeanAndStd:
-    """A field given as mean and standard deviation, of which any two points have one correlation.
+    """Fields given as mean and standard deviation, each with one correlation of any two points.
 
-    That is F = sqrt(correlation) std and D = (1 - correlation) d, where d of a point with weight g
-    in its row is
+    That is F = sqrt(correlation) std, one row for each variable, and D = (1 - correlation) d, where
+    d of a point with weight g in its row is
 
         std^2            if every point has a standard deviation of its own
         std^2 m / |g|    if one number is given: errors are alike per unit of area
@@ -115,6 +115,7 @@ class MeanAndStd:
     correlation: float = 0.0
     rounding: float = 0.0  # of the input, relative
     how: How = "variance"
+    variables: int = 1
 
     @property
     def knows_std(self) -> bool:
@@ -129,19 +130,20 @@ class MeanAndStd:
     def sums(self) -> dict[str, tuple[int, ...]]:
         """The shapes of what `statistics` returns, for each index."""
         rows = (len(self.laws),)
-        return _shapes(rows, self.disjoint) | {"total": rows, "common": rows}
+        return _shapes(rows, self.disjoint) | {"total": rows, "common": (self.variables, *rows)}
 
     @property
     def moves(self) -> dict[str, tuple[int, ...]]:
         """The shapes of what `settle` returns, for each index."""
-        return {"along": (len(self.laws),), "latent": ()}
+        return {"along": (len(self.laws),), "latent": (self.variables,)}
 
     @property
     def steps(self) -> dict[str, tuple[int, ...]]:
         """The shapes of what `solve` returns, for each index."""
         rows = (len(self.laws),)
         shapes = self.moves | {"inverse": rows if self.disjoint else rows * 2, "least": ()}
-        return shapes | ({"mixed": rows, "lost": ()} if self.correlation else {})
+        shared = {"mixed": (self.variables, *rows), "lost": (self.variables,)}
+        return shapes | (shared if self.correlation else {})
 
     def solve(self, sums: Sums, value: Tensor, noise: Tensor) -> dict[str, Tensor]:
         """What the update needs, from the sums over all points and from b and its noise, (I, K)."""
@@ -158,7 +160,7 @@ class MeanAndStd:
         if self.disjoint:
             steps["inverse"] = steps["inverse"].diagonal(dim1=-2, dim2=-1)
         mixed = system.solve(shared)
-        return steps | {"mixed": mixed[:, 0], "lost": (shared * mixed).sum((-1, -2))}
+        return steps | {"mixed": mixed, "lost": (shared * mixed).sum(-1)}
 
     def settle(self, sums: Sums, total: Tensor, value: Tensor, noise: Tensor) -> dict[str, Tensor]:
         """One more move, from the totals that the field has after the update."""
@@ -166,11 +168,12 @@ class MeanAndStd:
         return self._moves(shared, system.solve(system.missed((value - total)[:, None])))
 
     def _system(self, sums: Sums, noise: Tensor) -> tuple[System, Tensor | None]:
-        shared = self.correlation**0.5 * sums["common"][:, None] if self.correlation else None
+        shared = self.correlation**0.5 * sums["common"] if self.correlation else None
         return System((1 - self.correlation) * sums["gram"], shared, noise.square()), shared
 
     def _moves(self, shared: Tensor | None, along: Tensor) -> dict[str, Tensor]:
-        latent = along.new_zeros(len(along)) if shared is None else (shared * along).sum((-1, -2))
+        none = along.new_zeros(len(along), self.variables)
+        latent = none if shared is None else (shared * along).sum(-1)
         return {"along": along[:, 0], "latent": latent}  # lambda and z
 
 

@@ -175,7 +175,8 @@ class Machine:
 
 
 def enforce(
-    source: list[Path],
+    source: Annotated[list[Path], Parameter(negative=())],
+    /,
     *,
     out: Annotated[Path | None, Parameter(name=["--out", "-o"])] = None,
     law: Laws = Laws(),  # noqa: B008
@@ -210,7 +211,7 @@ def enforce(
         The file to write, .nc or .zarr; for several files also a folder that is there, which gets
         one of the same name for each.
     correlation
-        Of the errors of any two points, 0 to 1: the nearer 1, the more evenly points move.
+        Of the errors of any two points of a variable, 0 to 1: nearer 1, points move more evenly.
     shrinkage
         Of an ensemble's covariance towards independent points, 0 to 1; found if not given.
     jointly
@@ -270,7 +271,8 @@ def enforce(
 
 
 def check(
-    source: list[Path],
+    source: Annotated[list[Path], Parameter(negative=())],
+    /,
     *,
     law: Laws = Laws(),  # noqa: B008
     field: Fields = Fields(),  # noqa: B008

@@ -73,6 +73,7 @@ class BlockRows:
     parts: tuple[Part, ...]
     count: int  # K
     disjoint: bool  # whether no point is in two rows, so that G D G^T is diagonal
+    variable: int = 0  # number of the variable that this is a block of
 
     def apply(self, u: Array) -> Array:  # (..., I, P) to (..., I, K)
         first, *others = self.parts
@@ -119,23 +120,23 @@ class BlockRows:
         if not any((part.weights < 0).any() for part in self.parts):
             return self
         parts = tuple(part.entrywise(np.abs(part.weights)) for part in self.parts)
-        return BlockRows(parts, self.count, self.disjoint)
+        return replace(self, parts=parts)
 
     @cached_property
     def present(self) -> "BlockRows":
         """1 where G is not 0."""
         parts = tuple(part.entrywise((part.weights != 0).astype(float)) for part in self.parts)
-        return BlockRows(parts, self.count, self.disjoint)
+        return replace(self, parts=parts)
 
     @cached_property
     def squared(self) -> "BlockRows":
         parts = tuple(part.entrywise(np.square(part.weights)) for part in self.parts)
-        return BlockRows(parts, self.count, self.disjoint)
+        return replace(self, parts=parts)
 
     @cached_property
     def signs(self) -> "BlockRows":
         parts = tuple(part.entrywise(np.sign(part.weights)) for part in self.parts)
-        return BlockRows(parts, self.count, self.disjoint)
+        return replace(self, parts=parts)
 
     @property
     def even(self) -> float | None:
@@ -174,7 +175,7 @@ class BlockRows:
             part if part.weights.ndim == 1 else part.entrywise(part.weights[indices])
             for part in self.parts
         )
-        return BlockRows(parts, self.count, self.disjoint)
+        return replace(self, parts=parts)
 
 
 @quiet
@@ -220,7 +221,18 @@ def _of_moments(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows) -> d
         std, d = _without(std, rows.left_out), _without(d, rows.left_out)
         found = _about(mean, std, missing, rows)
     common = found["spread"] if rows.sizes is rows else rows.apply(std)
-    return found | {"total": total, "common": common, "gram": rows.gram(d)}
+    return found | {
+        "total": total,
+        "common": _of_variable(kind, rows, common),
+        "gram": rows.gram(d),
+    }
+
+
+def _of_variable(kind: MeanAndStd, rows: BlockRows, common: Array) -> Array:  # (I, V, K)
+    """What the points of a variable share, apart from that of the others."""
+    found = np.zeros((len(common), kind.variables, rows.count))
+    found[:, rows.variable] = common
+    return found
 
 
 def _of_even(
@@ -241,7 +253,7 @@ def _of_even(
         "spread": known * size,
         "negative": np.full(len(mean), float(one < 0)),
         "total": total,
-        "common": known * np.broadcast_to(rows.whole, total.shape),
+        "common": _of_variable(kind, rows, known * np.broadcast_to(rows.whole, total.shape)),
         "gram": rows.even * given,
     }
 
@@ -308,7 +320,8 @@ def _moved_mean(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows, *mov
     for move in moves:
         shift = _shift(kind, mean, std, rows, (1 - kind.correlation) * move["along"])
         if kind.correlation:
-            shift += kind.correlation**0.5 * std * rows.counted * move["latent"][:, None]
+            latent = move["latent"][:, rows.variable, None]
+            shift += kind.correlation**0.5 * std * rows.counted * latent
         new = np.add(new, shift, out=shift)
     return _kept(new, mean, rows)
 
@@ -355,8 +368,8 @@ def updated_std(kind: MeanAndStd, std: Array, mean: Array, rows: BlockRows, step
     if kind.correlation:
         shared, rest = kind.correlation**0.5 * rows.counted, 1 - kind.correlation
         lost *= rest**2
-        lost += 2 * shared * rest * std * rows.adjoint(steps["mixed"])
-        lost += np.square(shared) * steps["lost"][:, None]
+        lost += 2 * shared * rest * std * rows.adjoint(steps["mixed"][:, rows.variable])
+        lost += np.square(shared) * steps["lost"][:, rows.variable, None]
     left = np.subtract(1, lost, out=lost)
     left[left <= steps["least"][:, None]] = 0.0
     variance *= left

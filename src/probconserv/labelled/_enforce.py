@@ -44,8 +44,8 @@ def enforce(
     with a name are updated too. One number is that of a cell of mean size, and errors are alike per
     unit of area (variance times mean cell size / cell size), so that all points move alike. member:
     the dimension of an ensemble, of which every member is made to hold. correlation: of the errors
-    of any two points, for `std`: 0 moves points by variance times cell size, towards 1 by standard
-    deviation. shrinkage: of an ensemble's covariance towards independent points, 0 to 1; if not
+    of any two points of a variable, for `std`: 0 moves points by variance times cell size, towards
+    1 by standard deviation. shrinkage: of an ensemble's covariance towards independent points, 0 to 1; if not
     given, towards one correlation between any two points, as large as the members' totals show, by
     a share that falls with their number. jointly: dimensions beside `over` that an ensemble's
     update couples, such as time. minimum, maximum: no value that counts ends below or above it, and

@@ -47,6 +47,7 @@ class NamedRows:
     index: tuple[str, ...]
     points: tuple[str, ...]
     member: str | None = None
+    variable: int = 0  # its number among those of the system
 
     @property
     def places(self) -> tuple[str, ...]:
@@ -224,7 +225,7 @@ class _Task:
             if label_dims is not None:
                 labels = _wide(blocks.pop(0), label_dims, self.rows.points, sizes).reshape(points)
             parts.append(Part(weights, labels, first, count, unit))
-        return BlockRows(tuple(parts), self.rows.count, self.rows.disjoint)
+        return BlockRows(tuple(parts), self.rows.count, self.rows.disjoint, self.rows.variable)
 
 
 def _wide(

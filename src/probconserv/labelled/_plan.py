@@ -105,8 +105,10 @@ class Plan:
         parts = (ready.part(name, self._unit(name, ready.points.weights[name])) for ready in laws)
         dims = self.arrays[name][0].dims
         rest = tuple(str(d) for d in dims if d not in self.index and d != self.member)
-        kind = self.kind
-        return NamedRows(tuple(parts), len(kind.laws), kind.disjoint, self.index, rest, self.member)
+        kind, number = self.kind, list(self.arrays).index(name)
+        return NamedRows(
+            tuple(parts), len(kind.laws), kind.disjoint, self.index, rest, self.member, number
+        )
 
     def _unit(self, name: str, weights: xr.Variable) -> float | None:
         """The mean weight of the points that count at the first index, if one number is the std."""
@@ -270,7 +272,8 @@ def _kind(
         }
         converted = {name: conversion for name, (_, conversion) in stds.items()}
         how: Any = spread.how or "variance"
-        return MeanAndStd(rows, single, spread.correlation, rounding, how), arrays, converted
+        kind = MeanAndStd(rows, single, spread.correlation, rounding, how, len(fields))
+        return kind, arrays, converted
     for name, field in fields.items():
         if spread.member not in field.dims:
             raise InputError(f"`{name}` has no dimension {spread.member!r} for its members.")
