@@ -16,7 +16,7 @@ OPTIONS = sorted(
     for command in ("enforce", "check")
     for argument in app[command].assemble_argument_collection()
     for name in argument.names[:1]
-    if name not in ("*", "--source")
+    if name.startswith("--")
 )
 
 

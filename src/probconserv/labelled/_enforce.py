@@ -45,12 +45,13 @@ def enforce(
     unit of area (variance times mean cell size / cell size), so that all points move alike. member:
     the dimension of an ensemble, of which every member is made to hold. correlation: of the errors
     of any two points of a variable, for `std`: 0 moves points by variance times cell size, towards
-    1 by standard deviation. shrinkage: of an ensemble's covariance towards independent points, 0 to 1; if not
-    given, towards one correlation between any two points, as large as the members' totals show, by
-    a share that falls with their number. jointly: dimensions beside `over` that an ensemble's
-    update couples, such as time. minimum, maximum: no value that counts ends below or above it, and
-    the total holds all the same; with one law for each variable. strict: raise `ImplausibleError`
-    where there would be an `ImplausibleWarning`, or where a law does not hold after the update.
+    1 by standard deviation. shrinkage: of an ensemble's covariance towards independent points, 0 to
+    1; if not given, towards one correlation between any two points, as large as the members' totals
+    show, by a share that falls with their number. jointly: dimensions beside `over` that an
+    ensemble's update couples, such as time. minimum, maximum: no value that counts ends below or
+    above it, and the total holds all the same; with one law for each variable. strict: raise
+    `ImplausibleError` where there would be an `ImplausibleWarning`, or where a law does not hold
+    after the update.
 
     Data in memory are computed, dask arrays stay lazy; the totals that the update starts from are
     computed now in both cases. The report is in the attribute `probconserv_report`; of lazy data it
