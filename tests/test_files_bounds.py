@@ -5,9 +5,8 @@ import pytest
 import xarray as xr
 from scipy.optimize import minimize
 
+import probconserv as pc
 from probconserv import InfeasibleError, InputError
-from probconserv._block_points import Block
-from probconserv._block_roots import bounded_roots
 from probconserv.labelled import Law, check, enforce, enforce_file
 
 pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
@@ -62,7 +61,7 @@ def nearest(u, variance, g, b, low, high):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_hard_rows_have_the_roots_that_sorting_finds(seed):
+def test_hard_rows_have_the_field_that_the_core_finds(seed):
     rng = np.random.default_rng(seed)
     u, s = rng.normal(0, 1, 30) * 10.0 ** rng.integers(-3, 4, 30), 10.0 ** rng.uniform(-4, 4, 30)
     g = rng.uniform(0.1, 1, 30) * np.where(rng.random(30) < 0.2, -1, 1)
@@ -72,8 +71,8 @@ def test_hard_rows_have_the_roots_that_sorting_finds(seed):
     d = xr.Dataset({"u": ("x", u), "s": ("x", s), "g": ("x", g)})
     law = Law({"u": "g"}, "x", total=b, measure=1.0)
     out = enforce(d, law, std="s", minimum=low, maximum=high).u.values
-    block = Block(u, s**2, g, low, high)
-    wanted = bounded_roots(lambda: iter([block]), np.array([b])).apply(block)
+    within = pc.bounds(low=low, high=high)
+    wanted = pc.condition((u, s**2), pc.cells(g, b), within, draws=2).point
     assert out @ g == pytest.approx(b, abs=1e-12 * np.abs(u) @ np.abs(g))
     np.testing.assert_allclose(out, wanted, atol=1e-6 * (high - low))
 

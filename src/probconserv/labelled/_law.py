@@ -17,25 +17,48 @@ Recipe = Callable[..., "Law"]  # makes a law of what it finds in a dataset
 class Law:
     """The sum of `variables` times cell sizes over the dimensions `over` is `total`.
 
-    variables: a name, or names with factors ({"temperature": "heat_capacity", "ice": -3.3e5}): the
-    sum of factor times variable, each factor a number, a name or a DataArray. over: dimensions to
-    sum over; every index of the others (a time, a level) has a total of its own. total: a number, a
-    name in the dataset, a DataArray, or "initial", what the field has at its earliest time (each
-    member and each run of a forecast what it has itself). inflow, outflow: rates that add to and
-    take from the total, names or DataArrays; point values are linear between times, `cell_methods`
-    may say means or sums within time bounds; per second, or per unit of times without a unit; those
-    with dimensions in `over` are densities and summed where the field counts. measure: cell areas
-    or volumes; found by bounds, cell_measures or coordinates if not given. where: which points
-    count, the others stay as they are; regions: a number for each point, whose regions have a total
-    each. noise: standard deviation of the total, 0 is exact. time: the dimension, if attributes,
-    units or names do not tell. name: for the report. average: instead of `total` the mean over the
-    cells, the sum divided by the sizes of the cells that are not missing; as `total` it is a
-    number, a name, a DataArray or "initial"; `noise` is then that of the mean. assume_units: units
-    of variables instead of those in the dataset, as in {"T": "kg"}. fraction: the part of each cell
-    that counts (a land fraction, 0 to 1 or per cent). radius: of the globe in metres, if not as its
-    grid mapping says or 6371229. fixed: what counts in the sum beside the variables and is not
-    moved, per cell size as they are. held: variables that weights, factors or `fixed` were made
-    of; remarks: lines for the report.
+    Where a number is meant, it may be a name in the dataset or a DataArray as well.
+
+    Parameters
+    ----------
+    variables
+        A name, or names with factors, {"temperature": "heat_capacity", "ice": -3.3e5}: the sum of
+        factor times variable.
+    over
+        Dimensions to sum over. Every index of the others (a time, a level) has its own total.
+    total
+        What the sum is; "initial" is what the field has at its earliest time (each member and each
+        run of a forecast what it has itself).
+    inflow, outflow
+        Rates that add to and take from the total: point values, linear between times, or means or
+        sums within time bounds, as `cell_methods` say; per second, or per unit of times that have
+        no unit. Rates with dimensions in `over` are densities, summed where the field counts.
+    measure
+        Cell areas or volumes; found by bounds, `cell_measures` or coordinates if not given.
+    where
+        Which points count; the others stay as they are.
+    regions
+        A number for each point: each region has a total of its own.
+    noise
+        Standard deviation of the total; 0 is exact.
+    time
+        The dimension of time, if attributes, units or names do not tell.
+    name
+        For the report.
+    average
+        Instead of `total`: the mean over the cells that are not missing; `noise` is then its.
+    assume_units
+        Units of variables instead of those in the dataset, {"T": "kg"}.
+    fraction
+        The part of each cell that counts, 0 to 1 or per cent (a land fraction).
+    radius
+        Of the globe in metres, if not as the grid mapping says, or 6371229.
+    fixed
+        What counts in the sum and is not moved, per cell size as the variables are.
+    held
+        Variables that weights, factors or `fixed` were made of.
+    remarks
+        Lines for the report.
     """
 
     variables: str | Mapping[str, Given]
