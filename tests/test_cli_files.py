@@ -47,7 +47,7 @@ def test_one_command_makes_a_file_conserve_and_another_sees_it(source, tmp_path)
     assert "after:  closes" in done.stdout
     assert "cell areas from the centres of lat and lon" in done.stdout
     assert picture.stat().st_size > 10_000
-    seen = run("check", str(out), *asked)
+    seen = called("check", out, *asked)
     assert seen.returncode == 0, seen.stderr
     assert "now: closes" in seen.stdout
 
@@ -148,9 +148,11 @@ def test_a_run_that_is_stopped_says_that_nothing_was_written(source, monkeypatch
     assert capsys.readouterr().err == "probconserv: stopped; nothing was written\n"
 
 
-def test_processes_of_this_machine_do_the_work_and_say_nothing(source, tmp_path):
-    out = tmp_path / "out.zarr"
-    how = ("--std", "u_std", "--chunks", "time=1", "--scheduler", "local", "-o", str(out))
-    done = run("enforce", str(source), *ASKED, *how)
+def test_processes_of_this_machine_write_what_threads_write_and_say_nothing(source, tmp_path):
+    out, other = tmp_path / "out.nc", tmp_path / "other.nc"
+    how = ("--std", "u_std", "--chunks", "time=1")
+    done = run("enforce", str(source), *ASKED, *how, "--scheduler", "local", "-o", str(out))
     assert (done.returncode, done.stderr) == (0, "")
-    assert called("check", out, *ASKED).returncode == 0
+    assert called("enforce", source, *ASKED, *how, "-o", other).returncode == 0
+    with xr.open_dataset(out) as one, xr.open_dataset(other) as two:
+        xr.testing.assert_equal(one, two)

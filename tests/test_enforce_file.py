@@ -141,13 +141,3 @@ def test_without_a_target_only_the_report_is_made(tmp_path, dataset):
     expected = (enforce(dataset, LAW, std="s")["u"] - dataset["u"]).mean("time")
     np.testing.assert_allclose(dry.change["u"], expected, atol=1e-6)
     assert dry.change["u"].attrs["units"] == "kg m-2"
-
-
-def test_a_cluster_of_processes_gives_the_same_file(tmp_path, dataset):
-    dataset.to_netcdf(tmp_path / "in.nc")
-    for name, how in (("a.nc", None), ("b.nc", "local")):
-        enforce_file(
-            tmp_path / "in.nc", tmp_path / name, LAW, std="s", chunks={"time": 2}, scheduler=how
-        )
-    with xr.open_dataset(tmp_path / "a.nc") as a, xr.open_dataset(tmp_path / "b.nc") as b:
-        xr.testing.assert_equal(a, b)
