@@ -15,8 +15,9 @@ import xarray as xr
 
 from .._errors import InfeasibleError
 from ._blocks import Array, BlockRows, by_index, quiet
-from ._budget import worst
+from ._budget import Places
 from ._encoding import is_packed, packed_range, unpacked_after_packing
+from ._plan import Plan
 
 LIMIT = 100  # sums at most; it takes about six
 ROUNDING = 1e-14  # of a row's terms
@@ -30,17 +31,15 @@ class Bounds:
 
     low: float
     high: float
-    places: xr.DataArray  # named after the law: the number of each row, by its coordinates
+    law: str
+    places: Places
 
     @classmethod
-    def of(cls, variable: xr.Variable, low: float, high: float, places: xr.DataArray) -> "Bounds":
+    def of(cls, plan: Plan, variable: xr.Variable) -> "Bounds":
         """For the floats or the packed integers that a variable is stored as."""
-        return cls(_next_held(variable, low, 1.0), _next_held(variable, high, -1.0), places)
-
-    def row(self, number: int) -> str:
-        """In words."""
-        at = worst(self.places == number)[1]
-        return f"{self.places.name}{f' at {at}' if at else ''}"
+        low, high = plan.bounds
+        ends = _next_held(variable, low, 1.0), _next_held(variable, high, -1.0)
+        return cls(*ends, plan.laws[0].law.label, Places.of(plan))
 
 
 def _next_held(variable: xr.Variable, bound: float, towards: float) -> float:
@@ -103,13 +102,15 @@ def tilts(line: Callable[[Array], Array], seen: Array, numbers: Array, bounds: B
     wrong = (total < least - REACH * size) | (total > most + REACH * size)
     if wrong.any():
         place = tuple(np.argwhere(wrong)[0])
-        number = numbers[place[:-1]].item() * total.shape[-1] + place[-1]
         asked, low, high = (float(x[place]) for x in (total, least, most))
-        raise InfeasibleError(
+        error = InfeasibleError(
             f"{int(wrong.sum())} totals cannot be met with values from `minimum` to `maximum`. The "
-            f"first is {asked:.6g}, of {bounds.row(number)}, and such fields have totals "
-            f"from {low:.6g} to {high:.6g}. Ways out: wider bounds, another total, `noise`."
+            f"first of {bounds.law} is {asked:.6g}, and such fields have totals from {low:.6g} to "
+            f"{high:.6g}. Ways out: wider bounds, another total, `noise`."
         )
+        error.place = 0, int(place[-1])
+        with bounds.places.named(numbers[place[:-1]]):
+            raise error
     total, tilt = np.clip(total, least, most), np.zeros_like(total)
     left, right = np.full_like(total, -np.inf), np.full_like(total, np.inf)
     for count in range(LIMIT):

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -210,7 +211,8 @@ class Places:
             index, row = error.place
             index = index if numbers is None else int(np.ravel(numbers)[index])
             first, inner = [each for each in self.laws if each[0] <= row][-1]
-            found = [*_at(self.index, index), *_at(inner, row - first)]
+            inside = (row - first) % max(1, prod(size for *_, size in inner))  # of any member
+            found = [*_at(self.index, index), *_at(inner, inside)]
             where = f" Look at {', '.join(found)}." if found else ""
             raise type(error)(f"{error}{where}") from None
 

@@ -80,16 +80,6 @@ class Plan:
         return math.isfinite(self.bounds[0]) or math.isfinite(self.bounds[1])
 
     @property
-    def places(self) -> xr.DataArray:
-        """The numbers of the rows of the only law, by their coordinates."""
-        (ready,) = self.laws
-        dims = (*self.index, *([self.member] if self.member else []), *ready.inner)
-        sizes = [ready.points.rows.get(dim) or self.sizes[dim] for dim in dims]
-        coords = {dim: each.variable for dim, each in ready.points.coords.items()}
-        numbers = np.arange(prod(sizes)).reshape(sizes)
-        return xr.DataArray(numbers, coords, dims, name=ready.law.label)
-
-    @property
     def numbers(self) -> Array:  # (*index, 1)
         """Of the indices."""
         sizes = [self.sizes[dim] for dim in self.index]

@@ -176,7 +176,7 @@ def _bounded_by(plan: Plan, function: Callable[..., Array]) -> dict[str, Any]:
             _bounded,
             function=function,
             kind=plan.kind,
-            bounds=Bounds.of(arrays[0], *plan.bounds, plan.places),
+            bounds=Bounds.of(plan, arrays[0]),
         )
         for name, arrays in plan.arrays.items()
     }
