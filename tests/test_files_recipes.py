@@ -249,9 +249,13 @@ def test_names_that_models_use_stand_in_for_standard_names():
 
 def test_laws_that_move_what_others_hold_fixed_say_so():
     report = str(check(air(), moisture, dry_air))
-    assert "dry air moves ps, which this law holds fixed: enforce it again afterwards" in report
+    assert "dry air moves ps, which this law holds fixed: enforce one after the other" in report
     assert "moisture moves q, which this law holds fixed" in report
     assert "holds fixed:" not in str(check(air(), moisture))
+    with pytest.raises(
+        InputError, match="moves ps, which moisture holds fixed.* one after the other"
+    ):
+        enforce(air(), moisture, dry_air, std={"q": 1e-4, "ps": 100.0})
 
 
 def test_a_law_made_by_a_recipe_can_be_read():

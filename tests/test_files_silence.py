@@ -224,3 +224,12 @@ def test_the_report_of_enforce_has_the_same_formats(file, tmp_path):
     told = json.loads(done.stdout)
     assert told["laws"][0]["closed_after"]
     assert all(row["closes"] for row in told["rows"])
+
+
+def test_values_that_were_pushed_below_zero_are_noted():
+    d = xr.Dataset({"u": ("x", [0.1, 2.0, 3.0])})
+    law = Law("u", "x", total=4.5, measure=1.0)
+    (note,) = enforce(d, law, how="uniform").probconserv.report["notes"]
+    assert "pushed below 0, to -0.1" in note
+    assert enforce(d, law, how="proportional").probconserv.report["notes"] == []
+    assert enforce(d, law, how="uniform", minimum=0.0).probconserv.report["notes"] == []

@@ -372,6 +372,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         app(arguments, exit_on_error=False)
     except CycloptsError:  # it has been printed
         sys.exit(2)
+    except BrokenPipeError:  # whoever reads has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
     except (ProbConservError, OSError) as error:
         print(f"probconserv: {error}", file=sys.stderr)
         sys.exit(2)

@@ -336,6 +336,8 @@ def _show(
         print(json.dumps(report.summary(tolerance) | {"rows": report.rows(tolerance)}))
     else:
         print(report.csv(tolerance), end="")
+    for warning in report.warnings if format != "text" else ():
+        print(law.in_options(f"implausible: {warning}"), file=sys.stderr)
     if plot is not None:
         from .figures import budget, save
 

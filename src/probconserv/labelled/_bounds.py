@@ -94,6 +94,10 @@ def held(new: Array, d: Array, rows: BlockRows, numbers: Array, bounds: Bounds) 
     return clipped(new, d, rows, tilt, bounds)
 
 
+def _end(total: float) -> str:
+    return "any" if abs(total) > HUGE else f"{total:.6g}"
+
+
 @quiet
 def tilts(line: Callable[[Array], Array], seen: Array, numbers: Array, bounds: Bounds) -> Array:
     """lambda of every row, from the sums of `line` and `survey` over all points."""
@@ -105,8 +109,8 @@ def tilts(line: Callable[[Array], Array], seen: Array, numbers: Array, bounds: B
         asked, low, high = (float(x[place]) for x in (total, least, most))
         error = InfeasibleError(
             f"{int(wrong.sum())} totals cannot be met with values from `minimum` to `maximum`. The "
-            f"first of {bounds.law} is {asked:.6g}, and such fields have totals from {low:.6g} to "
-            f"{high:.6g}. Ways out: wider bounds, another total, `noise`."
+            f"first of {bounds.law} is {asked:.6g}, and such fields have totals from "
+            f"{_end(low)} to {_end(high)}. Ways out: wider bounds, another total, `noise`."
         )
         error.place = 0, int(place[-1])
         with bounds.places.named(numbers[place[:-1]]):

@@ -64,6 +64,7 @@ def enforce(
     tied = tuple(listed(jointly))
     spread = Spread(std, member, correlation, shrinkage, tied, how, minimum, maximum)
     work = Work.of(dataset, laws, spread)
+    work.check_apart()
     sums = compute(*work.first)
     found = [second_pass(plan, solve(plan, s)) for plan, s in zip(work.plans, sums, strict=True)]
     after = None

@@ -18,9 +18,10 @@ Given = float | str | xr.DataArray  # a number, a name in the dataset, or an arr
 def find(dataset: xr.Dataset, name: str, argument: str) -> xr.DataArray:
     """The variable or coordinate of that name."""
     if not isinstance(name, str) or name not in dataset.variables:
-        raise InputError(
-            f"`{argument}`: no variable {name!r} here. {nearest(name, dataset.variables)}"
-        )
+        known = [*dataset.variables, *(["initial"] if argument in ("total", "average") else [])]
+        file = str(name).endswith((".nc", ".nc4", ".cdf", ".zarr"))
+        way = f"A variable in a file is {name}:VARIABLE." if file else nearest(name, known)
+        raise InputError(f"`{argument}`: no variable {name!r} here. {way}")
     return dataset[name]
 
 

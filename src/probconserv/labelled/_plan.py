@@ -27,6 +27,7 @@ HOW = {
     "variance": "by how uncertain each point is: it needs `std`, a variable or a number",
     "members": "as the members of an ensemble differ: it needs `member`, their dimension",
 }
+ONE_BY_ONE = "enforce one after the other, then check"
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,7 +208,7 @@ def _checked(dataset: xr.Dataset, laws: Sequence[Law | Recipe]) -> list[Law]:
 
 def _disturbed(law: Law, laws: Sequence[Law]) -> list[str]:
     return [
-        f"{other.label} moves {name}, which this law holds fixed: enforce it again afterwards"
+        f"{other.label} moves {name}, which this law holds fixed: {ONE_BY_ONE}"
         for other in laws
         for name in other.factors
         if name in law.held

@@ -79,6 +79,8 @@ def _close(opened: Iterable[xr.Dataset]) -> None:
 
 def _levels(path: Path, group: str) -> list[str]:
     """The root, the groups around the group, and itself."""
+    if group and not groups(path):
+        raise InputError(f"`group` is {group!r}, but {path} has no groups. Leave it out.")
     if group:
         choice("group", group, groups(path))
     parts = group.split("/") if group else []

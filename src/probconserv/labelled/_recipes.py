@@ -309,8 +309,9 @@ def _rates(air: Air, into: Sequence[str], out: Sequence[str], unit: str) -> tupl
     """The fluxes in and out, all of them or none, and what is to be said of them."""
     found = {each: air.below(each) for each in (*into, *out)}
     if lacking := [each.split()[0] for each, name in found.items() if name is None]:
-        more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
-        return (), (), f"no fluxes counted, for want of {lacking[0]}{more}"
+        beside = [name for name in found.values() if name]
+        unused = f"; {', '.join(beside)} alone would not do" if beside else ""
+        return (), (), f"no fluxes counted, for want of {', '.join(lacking)}{unused}"
     inflow, outflow = ([air.flux(str(found[each]), unit) for each in part] for part in (into, out))
     text = [f"+ {rate.name}" for rate in inflow] + [f"- {rate.name}" for rate in outflow]
     return inflow, outflow, f"fluxes: {' '.join(text)}"

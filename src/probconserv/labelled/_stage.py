@@ -21,7 +21,8 @@ def check_output(path: str | os.PathLike[str], overwrite: bool, inputs: Iterable
     where = Path(path).resolve()
     if where.suffix not in (*NETCDF, ".zarr"):
         raise InputError(
-            f"`path` {where.name!r} must end in {', '.join(NETCDF)} (NetCDF) or .zarr (Zarr)."
+            f"`path` {where.name!r} must end in {', '.join(NETCDF)} (NetCDF) or .zarr (Zarr); "
+            "for several files it may be a folder that is there."
         )
     for given in inputs:
         _check_apart(where, Path(given).resolve())

@@ -104,6 +104,7 @@ class _Job:
             spread = replace(self.spread, std=from_file(self.spread.std, opened))
             named = [with_files(law, opened) for law in laws]
             work = Work.of(dataset, named, spread)
+            work.check_apart()
             if target is None or not one_by_one:
                 return self._write(work, paths[0], target)
             if self.strict:  # all files are looked at before one is written

@@ -23,7 +23,7 @@ from ._plan import Plan
 ROWS, MEMBERS = "rows of the laws", "members of the totals"  # axes that no dataset has
 SETTLING = 2  # times that exact rows are settled at most
 COUNTS = ("invalid", "invalid_before", "outside", "outside_before", "far")  # see `_after`
-LARGEST = ("change", "in_std")  # and changes, the latter in the value's own standard deviations
+LARGEST = ("change", "in_std", "below", "below_before")  # changes, also in std; minus the least
 NO_BOUNDS = (-np.inf, np.inf)
 View = Callable[[Array], Array]  # what a reader of the output will see of its values
 
@@ -250,7 +250,8 @@ def _after(
     """The totals of a block, and what `COUNTS` and `LARGEST` name.
 
     Invalid values are those pushed out of the valid range, and before, those that had been there;
-    values outside are out of the bounds that were asked for; far is a move of many std.
+    values outside are out of the bounds that were asked for; far is a move of many std; below is
+    how far the least value lies below 0.
     """
     new = new if view is None else view(new.astype(dtype))
     total = by_index(blocks.totals(new, std_and_rows[-1])[0])
@@ -259,7 +260,8 @@ def _after(
     largest, relative, far = blocks.changes(
         kind, new, old, *std_and_rows, rounding=float(np.finfo(dtype).eps)
     )
-    more = [*(by_index(each).sum(-1) for each in counts), far, largest, relative]
+    least = [-np.fmin.reduce(by_index(u), axis=1, initial=np.inf) for u in (new, old)]
+    more = [*(by_index(each).sum(-1) for each in counts), far, largest, relative, *least]
     return np.concatenate([total, np.stack(more, axis=1)], axis=1)
 
 

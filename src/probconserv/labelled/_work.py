@@ -16,7 +16,7 @@ from ._encoding import is_packed, unpacked_after_packing, valid_limits
 from ._graph import as_tensors, unpack
 from ._law import Law, Recipe
 from ._lookup import nearest
-from ._plan import HOW, Plan, Spread, plans
+from ._plan import HOW, ONE_BY_ONE, Plan, Spread, plans
 from ._report import Report
 from ._time import decoded
 from ._update import LARGEST, first_pass, one_pass, outcome
@@ -46,6 +46,16 @@ class Work:
         work = cls(dataset, plans(decoded(dataset), laws, spread), spread)
         work._check_places()
         return work
+
+    def check_apart(self) -> None:
+        """Refuse to update what another law takes as it is: its total would not hold."""
+        for law in self._laws:
+            for other in self._laws:
+                if shared := set(other.factors) & set(law.held):
+                    raise InputError(
+                        f"{other.label} moves {min(shared)}, which {law.label} holds fixed, so "
+                        f"that both cannot be met at once: {ONE_BY_ONE}."
+                    )
 
     @property
     def first(self) -> list[Any]:
@@ -87,7 +97,8 @@ class Work:
             {name: float(m["in_std"].max()) for name, m in moves.items() if self._knows_std},
             warnings=tuple(warnings),
         )
-        return replace(report, notes=tuple(self._notes(report)))
+        notes = [*self._notes(report), *_pushed_below_zero(moves)]
+        return replace(report, notes=tuple(notes))
 
     @property
     def _knows_std(self) -> bool:
@@ -219,6 +230,17 @@ class Work:
                     f"`std={{'{name}': ..., ...}}`."
                 )
             taken[place] = name
+
+
+def _pushed_below_zero(moves: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """A note on variables that had no negative value and have some now."""
+    for name, figures in moves.items():
+        least = -float(figures["below"].max())
+        if least < 0 and not (figures["below_before"] > 0).any():
+            yield (
+                f"values of {name} were pushed below 0, to {least:.3g}; none was before. "
+                "`minimum=0` holds them, `how='proportional'` keeps signs."
+            )
 
 
 def _range(values: Any) -> str:
