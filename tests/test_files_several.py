@@ -120,3 +120,12 @@ def test_the_command_takes_many_files_and_names_in_others(folder, capsys):
     app(["enforce", *sources, *options, "-o", str(folder / "all.nc")], result_action="return_value")
     assert "6 totals" in capsys.readouterr().out
     assert (folder / "all.nc").exists()
+
+
+def test_units_that_change_from_file_to_file_are_refused(folder):
+    with xr.open_dataset(folder / "run_b.nc") as given:
+        other = given.load()
+    other["u"].attrs["units"] = "g m-2"
+    other.to_netcdf(folder / "run_b.nc")
+    with pytest.raises(InputError, match=r"`units` of 'u' is 'g m-2' in run_b.nc"):
+        check_file(sorted(folder.glob("run_*.nc")), Law("u", "x", measure="area"))

@@ -233,3 +233,23 @@ def test_values_that_were_pushed_below_zero_are_noted():
     assert "pushed below 0, to -0.1" in note
     assert enforce(d, law, how="proportional").probconserv.report["notes"] == []
     assert enforce(d, law, how="uniform", minimum=0.0).probconserv.report["notes"] == []
+
+
+def test_a_point_that_one_member_lacks_stays_as_it_is_in_the_others():
+    x = np.random.default_rng(3).normal(5, 1, (4, 2, 6))
+    x[1, 0, 2] = np.nan
+    d = xr.Dataset({"u": (("member", "time", "x"), x)})
+    law = Law("u", "x", total=xr.DataArray([24.0, 28.0], dims="time"), measure=1.0)
+    for more in ({}, {"minimum": 0.0}):
+        out = enforce(d, law, member="member", **more)
+        np.testing.assert_array_equal(np.isnan(out.u), np.isnan(x))
+        np.testing.assert_array_equal(out.u[:, 0, 2], x[:, 0, 2])
+        counted = np.delete(out.u.values[:, 0], 2, axis=1).sum(1)
+        np.testing.assert_allclose(counted, 24.0)
+        assert out.probconserv.report["laws"][0]["closed_after"]
+
+
+def test_a_proportional_correction_that_turns_signs_is_implausible():
+    d = xr.Dataset({"u": ("x", [1.0, -1.0, 0.5, -0.4])})
+    with pytest.warns(ImplausibleWarning, match="2 values of u changed sign"):
+        enforce(d, Law("u", "x", total=4.0, measure=1.0), how="proportional")

@@ -218,7 +218,7 @@ def enforce(
         Dimensions beside --over that an ensemble's update couples, such as time.
     how
         The way to spread a correction: uniform, the same amount for every point; proportional, the
-        same factor for every value; variance, by --std; members, by --member.
+        same share of every value; variance, by --std; members, by --member.
     minimum
         No value ends below it, and the total holds.
     maximum

@@ -355,6 +355,8 @@ def _moved_members(x: Array, rows: BlockRows, *moves: Sums) -> Array:
                 own += rest * rows.adjoint(move["along"][:, number])
         shift *= rows.counted
         new = np.add(new, shift, out=shift)
+    if not _finite(new):  # a point that one member lacks stays as it is in the others
+        np.copyto(new, x, where=np.isnan(new))
     return _kept(new, x, rows)
 
 
@@ -385,12 +387,14 @@ def changes(
 ) -> tuple[Array, Array, Array]:  # (I) each
     """The largest change, the largest in the value's own std, and how many changed by far.
 
-    The std of members is their spread at each point; where none is known the latter are 0.
+    The std of members is their spread at each point. Where none is known, those changed by far that
+    a proportional correction turned round.
     """
     change = np.abs(new - old)
     largest = _largest(change)
     if isinstance(kind, MeanAndStd) and not kind.knows_std:
-        return largest, np.zeros_like(largest), np.zeros_like(largest)
+        turned = (new * old < 0).sum(-1) if kind.how == "proportional" else np.zeros_like(largest)
+        return largest, np.zeros_like(largest), turned.astype(float)
     relative = np.divide(change, np.sqrt(freedom(kind, old, *std_and_rows)), out=change)
     most = _largest(relative)
     if not (most > FAR).any():

@@ -61,7 +61,9 @@ def clipped(new: Array, d: Array, rows: BlockRows, tilt: Array, bounds: Bounds) 
     if new.ndim == 3:
         tilt = np.moveaxis(tilt.reshape(len(tilt), len(new), -1), 1, 0)
     moved = np.clip(new - rows.adjoint(tilt) * d, bounds.low, bounds.high)
-    return moved if rows.left_out is None else np.where(rows.left_out, new, moved)
+    if rows.left_out is not None:
+        moved = np.where(rows.left_out, new, moved)
+    return np.where(np.isnan(moved), new, moved)
 
 
 def line(new: Array, d: Array, rows: BlockRows, tilt: Array, bounds: Bounds) -> Array:

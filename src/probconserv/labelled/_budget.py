@@ -16,7 +16,7 @@ from .._errors import InputError, ProbConservError
 from .._sums import check_usable
 from ._blocks import Array
 from ._graph import as_tensors, unpack
-from ._law import Law, listed
+from ._law import INITIAL, Law, listed
 from ._plan import Plan, Ready
 from ._time import shown, time_of
 
@@ -257,9 +257,9 @@ def _budget(plan: Plan, ready: Ready, parts: Mapping[str, Array], after: Array |
     fixed = _labelled(xr.DataArray(ready.fixed), ready)
     shape = {dim: points.rows[dim] for dim in points.rows}
     time = _time(points.first, law, shape)
-    given = time is None or (
-        time in ready.value.dims and not (listed(law.inflow) or listed(law.outflow))
-    )
+    stated = law.average is not None or not (isinstance(law.total, str) and law.total == INITIAL)
+    rates = listed(law.inflow) or listed(law.outflow)
+    given = time is None or (stated and time in ready.value.dims and not rates)
     vary = any(time in weights.dims for weights in points.weights.values())
     if after is not None and plan.member is not None:
         after = after.reshape(*after.shape[:-1], -1, len(plan.kind.laws))

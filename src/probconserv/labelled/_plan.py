@@ -23,7 +23,7 @@ from ._weights import REGION, Points, points
 
 HOW = {
     "uniform": "the same amount for every point of a row",
-    "proportional": "the same factor for every value of a row",
+    "proportional": "the same share of its size for every value of a row",
     "variance": "by how uncertain each point is: it needs `std`, a variable or a number",
     "members": "as the members of an ensemble differ: it needs `member`, their dimension",
 }

@@ -131,6 +131,8 @@ def dry_air(dataset: xr.Dataset, assume_units: Mapping[str, str] = NONE) -> Law:
         )
     (pressure,), water = air.pressure, [air.name, *air.beside(CLOUDS)]
     dry = 1 - sum(in_unit(dataset[name], "1").fillna(0.0) for name in water)
+    gaps = [name for name in water if bool(dataset[name].isnull().any())]
+    counted = (f"missing values of {', '.join(gaps)} count as dry air",) if gaps else ()
     slope = (air.layers.slope * dry).sum(air.vertical) * factor(dataset[pressure], "Pa")
     rest = (air.layers.constant * dry).sum(air.vertical)
     return Law(
@@ -141,7 +143,11 @@ def dry_air(dataset: xr.Dataset, assume_units: Mapping[str, str] = NONE) -> Law:
         assume_units=assume_units,
         fixed=_said(rest, "kg m-2", "mass that does not depend on it"),
         held=water,
-        remarks=(f"(1 - {' - '.join(water)}) times {air.layers.where}", _moves(pressure, water)),
+        remarks=(
+            f"(1 - {' - '.join(water)}) times {air.layers.where}",
+            _moves(pressure, water),
+            *counted,
+        ),
     )
 
 

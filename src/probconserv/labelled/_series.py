@@ -68,6 +68,7 @@ def read_series(paths: Sequence[Path], opened: ExitStack, **how: Any) -> tuple[x
                 "Take the group out of each first, or give one file at a time."
             )
     parts = [opened.enter_context(read(path, **how)) for path in paths]
+    _check_alike(paths, parts)
     dim = _dimension(paths, parts)
     order = sorted(range(len(parts)), key=lambda number: parts[number].indexes[dim][0])
     for one, other in pairwise(order):
@@ -94,6 +95,19 @@ def read_series(paths: Sequence[Path], opened: ExitStack, **how: Any) -> tuple[x
         ) from error
     whole.encoding = parts[order[0]].encoding
     return whole, dim
+
+
+def _check_alike(paths: Sequence[Path], parts: Sequence[xr.Dataset]) -> None:
+    """Refuse variables that mean something else in another file: they become one array."""
+    for path, part in zip(paths[1:], parts[1:], strict=True):
+        for name in part.data_vars.keys() & parts[0].data_vars.keys():
+            for key in ("units", "cell_methods"):
+                ours, theirs = (each[name].attrs.get(key) for each in (parts[0], part))
+                if ours != theirs:
+                    raise InputError(
+                        f"`source`: `{key}` of {str(name)!r} is {theirs!r} in {path.name} and "
+                        f"{ours!r} in {paths[0].name}. Make them the same, values and attributes."
+                    )
 
 
 def _dimension(paths: Sequence[Path], parts: Sequence[xr.Dataset]) -> str:

@@ -17,7 +17,7 @@ from ._graph import NamedPart, NamedRows
 from ._law import INITIAL, Law, listed
 from ._lookup import Given, array, check_numbers, find, match, nearest
 from ._rates import Rate, rate_of, time_methods
-from ._time import Time, decoded, time_of
+from ._time import Time, decoded, shown, time_of
 from ._weights import REGION, Points
 
 
@@ -59,7 +59,27 @@ class Totals:
         wide = found.variable.set_dims({**cells.sizes, **summed, **found.sizes})
         there = first.variable.notnull()
         there = there.all(self.member) if self.member in there.dims else there
-        return self._sum(wide.where(there), cells)[0] * factor
+        total, size = self._sum(wide.where(there), cells)
+        self._check_fixed(size)
+        return total * factor
+
+    def _check_fixed(self, size: xr.Variable) -> None:
+        """Refuse gaps in what is held fixed, where the law counts: size is what has none."""
+        whole = self._cell_sizes(lambda variable: variable)
+        short = (whole - size) > 1e-9 * whole
+        if short.values.any():
+            at = zip(short.dims, np.argwhere(short.values)[0], strict=True)
+            coords = self.points.coords
+            places = [
+                f"{d} {shown(coords[str(d)].values[i]) if d in coords else f'number {i}'}"
+                for d, i in at
+            ]
+            held = ", ".join(self.law.held) or "`fixed`"
+            raise InputError(
+                f"{held}: held fixed by {self.law.label}, and missing at points where "
+                f"{self.points.first.name} counts, at {', '.join(places)}. Fill it, or leave the "
+                "points out with `where`."
+            )
 
     def noise(self) -> xr.Variable:
         """The standard deviation of b."""

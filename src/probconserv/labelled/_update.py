@@ -254,7 +254,10 @@ def _after(
     how far the least value lies below 0.
     """
     new = new if view is None else view(new.astype(dtype))
-    total = by_index(blocks.totals(new, std_and_rows[-1])[0])
+    whole = new
+    if isinstance(kind, Ensemble) and np.isnan(new).any():  # what one lacks counts in none
+        whole = np.where(np.isnan(new).any(0), np.nan, new)
+    total = by_index(blocks.totals(whole, std_and_rows[-1])[0])
     invalid = [_outside(u, valid) for u in (new, old)]
     counts = [invalid[0] & ~invalid[1], invalid[1], *(_outside(u, bounds) for u in (new, old))]
     largest, relative, far = blocks.changes(

@@ -144,7 +144,9 @@ class Work:
             yield f"{counts['invalid_before']} values of {name} lie outside {valid} already"
         if counts.get("invalid"):
             yield f"{counts['invalid']} values of {name} were pushed outside {valid}"
-        if counts.get("far"):
+        if counts.get("far") and not self._knows_std:
+            yield f"{counts['far']} values of {name} changed sign"
+        elif counts.get("far"):
             (index,) = (plan.index for plan in self.plans if name in plan.arrays)
             coords = {dim: self.dataset[dim] for dim in index if dim in self.dataset.coords}
             most, where = worst(xr.DataArray(found["in_std"], coords, index))
