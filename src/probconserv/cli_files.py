@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import sys
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import App, Parameter
 
 from ._errors import ImplausibleError, InputError, ProbConservError, surprises_expected
+from .cli_values import laws_in, number, pair, split, std
 from .cli_words import in_options
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Laws:
             return [partial(RECIPES[name], assume_units=self._units) for name in self.law]
         if self.laws is not None:
             self._check_alone("laws")
-            return [*_laws(self.laws)]
+            return [*laws_in(self.laws)]
         if self.mean is None or not self.over:
             raise InputError(
                 "give `--mean` and `--over`, a law of the air with `--law`, or a file of laws with "
@@ -84,25 +84,25 @@ class Laws:
         return [
             Law(
                 self.mean,
-                _split(self.over),
-                _number(self.total),
+                split(self.over),
+                number(self.total),
                 self.inflow or (),
                 self.outflow or (),
-                None if self.measure is None else _number(self.measure),
+                None if self.measure is None else number(self.measure),
                 self.where,
                 self.regions,
-                _number(self.noise),
+                number(self.noise),
                 self.time,
-                average=None if self.average is None else _number(self.average),
+                average=None if self.average is None else number(self.average),
                 assume_units=self._units,
-                fraction=None if self.fraction is None else _number(self.fraction),
+                fraction=None if self.fraction is None else number(self.fraction),
                 radius=self.radius,
             )
         ]
 
     @property
     def _units(self) -> dict[str, str]:
-        return dict(_pair(text, "assume-units") for text in self.assume_units or ())
+        return dict(pair(text, "assume-units") for text in self.assume_units or ())
 
     def in_options(self, text: str) -> str:
         """A message in the words of the command line; variables and keys of a file stay."""
@@ -143,7 +143,7 @@ class Fields:
     """The dimension of an ensemble instead."""
 
     def read(self) -> dict[str, Any]:
-        return {"std": _std(self.std), "member": self.member}
+        return {"std": std(self.std), "member": self.member}
 
 
 @Parameter(name="*")
@@ -161,7 +161,7 @@ class Machine:
     """How many threads or processes."""
 
     def read(self) -> dict[str, Any]:
-        pairs = dict(_pair(text, "chunks") for text in self.chunks or ())
+        pairs = dict(pair(text, "chunks") for text in self.chunks or ())
         try:
             chunks = {name: int(size) for name, size in pairs.items()}
         except ValueError:
@@ -252,7 +252,7 @@ def enforce(
                 **field.read(),
                 correlation=correlation,
                 shrinkage=shrinkage,
-                jointly=_split(jointly),
+                jointly=split(jointly),
                 how=how,
                 minimum=minimum,
                 maximum=maximum,
@@ -358,53 +358,3 @@ def _options() -> set[str]:
     return found.union(
         *({f.name for f in fields(p.default)} for p in groups if is_dataclass(p.default))
     )
-
-
-def _laws(path: Path) -> "list[Law]":
-    from .labelled import Law
-
-    try:
-        tables = tomllib.loads(path.read_text()).get("law")
-    except OSError as error:
-        raise InputError(f"`--laws` {path} cannot be read: {error.strerror}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"`--laws` {path} is no TOML file: {error}.") from None
-    if not isinstance(tables, list) or not tables or not all(isinstance(t, dict) for t in tables):
-        raise InputError(f"`--laws` {path} has no table [[law]].")
-    known = [field.name for field in fields(Law)]
-    for table in tables:
-        for key in table:
-            if key not in known:
-                raise InputError(f"`--laws`: a law has no {key!r}; it has {', '.join(known)}.")
-        for key in ("variables", "over"):
-            if key not in table:
-                raise InputError(f"`--laws`: a law in {path} has no {key!r}.")
-    return [Law(**table) for table in tables]
-
-
-def _std(given: list[str] | None) -> Any:
-    if not given:
-        return None
-    if len(given) == 1 and "=" not in given[0]:
-        return _number(given[0])
-    return {name: _number(std) for name, std in (_pair(text, "std") for text in given)}
-
-
-def _split(names: list[str] | None) -> list[str]:
-    """Names that stand apart or are joined by commas."""
-    return [name for word in names or () for name in word.split(",") if name]
-
-
-def _pair(text: str, option: str) -> tuple[str, str]:
-    name, separator, value = text.partition("=")
-    if not (name and separator and value):
-        raise InputError(f"`--{option}` takes NAME=VALUE pairs; got {text!r}.")
-    return name, value
-
-
-def _number(text: str) -> float | str:
-    """A number if it is one, else the name of a variable."""
-    try:
-        return float(text)
-    except ValueError:
-        return text

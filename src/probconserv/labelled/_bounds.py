@@ -14,10 +14,11 @@ import numpy as np
 import xarray as xr
 
 from .._errors import InfeasibleError
-from ._blocks import Array, BlockRows, by_index, quiet
+from ._blocks import by_index, quiet
 from ._budget import Places
 from ._encoding import is_packed, packed_range, unpacked_after_packing
 from ._plan import Plan
+from ._rows import Array, BlockRows
 
 LIMIT = 100  # sums at most; it takes about six
 ROUNDING = 1e-14  # of a row's terms

@@ -14,10 +14,10 @@ import xarray as xr
 from .._causes import Rows
 from .._errors import InputError, ProbConservError
 from .._sums import check_usable
-from ._blocks import Array
 from ._graph import as_tensors, unpack
 from ._law import INITIAL, Law, listed
 from ._plan import Plan, Ready
+from ._rows import Array
 from ._time import shown, time_of
 
 Axis = tuple[str, Any, int]  # its name, its coordinate if it has one, its size

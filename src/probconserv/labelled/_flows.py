@@ -9,9 +9,10 @@ import numpy as np
 import xarray as xr
 
 from .._errors import InputError
-from ._blocks import Array, BlockRows, quiet, sizes
+from ._blocks import quiet, sizes
 from ._graph import NamedPart, NamedRows
 from ._rates import Course, Rate
+from ._rows import Array, BlockRows
 from ._time import Time, shown
 from ._weights import REGION, Points
 

@@ -13,7 +13,7 @@ import xarray as xr
 from dask.system import CPU_COUNT
 from torch import Tensor
 
-from ._blocks import Array, BlockRows, Part
+from ._rows import Array, BlockRows, Part
 
 Shapes = Mapping[str, tuple[int, ...]]
 Pair = tuple[Any, tuple[str, ...]]  # an array and the names of its axes

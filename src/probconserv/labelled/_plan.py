@@ -13,10 +13,11 @@ import xarray as xr
 
 from .._errors import InputError
 from .._sums import Ensemble, MeanAndStd
-from ._blocks import Array, Kind
+from ._blocks import Kind
 from ._graph import NamedPart, NamedRows
 from ._law import Law, Recipe
 from ._lookup import array, nearest
+from ._rows import Array
 from ._totals import Totals
 from ._units import Conversion, assumed, conversion_of_difference
 from ._weights import REGION, Points, points

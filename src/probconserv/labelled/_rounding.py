@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from ._blocks import Array, BlockRows
 from ._encoding import fill_integers, integers
 from ._plan import Plan
+from ._rows import Array, BlockRows
 
 TRIES = 20  # values that close the last part of a total, one by one
 

@@ -11,12 +11,13 @@ from dask.base import compute
 
 from .._errors import InputError
 from . import _units
-from ._blocks import Array, BlockRows, sizes, totals
+from ._blocks import sizes, totals
 from ._flows import Flow
 from ._graph import NamedPart, NamedRows
 from ._law import INITIAL, Law, listed
 from ._lookup import Given, array, check_numbers, find, match, nearest
 from ._rates import Rate, rate_of, time_methods
+from ._rows import Array, BlockRows
 from ._time import Time, decoded, shown, time_of
 from ._weights import REGION, Points
 

@@ -14,11 +14,12 @@ from torch import Tensor
 
 from .._sums import Ensemble, MeanAndStd, is_hard
 from . import _blocks as blocks
-from ._blocks import Array, BlockRows, Kind, by_index
+from ._blocks import Kind, by_index
 from ._bounds import Bounds, clipped, held, line, survey, tilts
 from ._budget import Places
 from ._graph import STEPS, SUMS, Shapes, as_tensors, blockwise, pack, packed_size, unpack
 from ._plan import Plan
+from ._rows import Array, BlockRows
 
 ROWS, MEMBERS = "rows of the laws", "members of the totals"  # axes that no dataset has
 SETTLING = 2  # times that exact rows are settled at most
