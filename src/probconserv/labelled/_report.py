@@ -98,7 +98,7 @@ class Report:
         """The figures of the report, as JSON takes them."""
         return {
             "laws": [_figures(budget, tolerance) for budget in self.budgets],
-            "method": self.method,
+            "method": self.method if self.is_done else None,
             "minimum": self.minimum,
             "maximum": self.maximum,
             "outside_before": dict(self.outside_before) if self.is_done else None,

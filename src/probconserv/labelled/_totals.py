@@ -90,6 +90,8 @@ class Totals:
                 "`noise` is a standard deviation, finite and not negative; 0 asks for an exact "
                 "total."
             )
+        if (noise.values > 0).any():
+            self.remarks.append(f"{self.argument} known to within its noise, {_least_most(noise)}")
         return noise
 
     @cached_property
@@ -275,3 +277,8 @@ class Totals:
 def _total_and_size(values: Array, rows: BlockRows) -> Array:
     total, values, missing = totals(values, rows)
     return np.concatenate([total, sizes(rows, missing, values)], 1)
+
+
+def _least_most(noise: xr.Variable) -> str:
+    ends = (f"{end:.3g}" for end in (noise.values.min(), noise.values.max()))
+    return " to ".join(dict.fromkeys(ends))

@@ -228,7 +228,7 @@ def _hint(argument: str, one: Any, other: Any) -> str:
     if one.is_convertible(other * other):
         return ": is it a variance? Its square root is a standard deviation"
     if argument.startswith("total"):
-        return ": is it a mean where a total is meant (then give `average`), or a rate"
+        return ", perhaps a mean where a total is meant (then give `average`), or a rate"
     if argument.startswith("std"):
         return ": a standard deviation has the unit of its variable"
     return ""

@@ -61,7 +61,12 @@ def points(dataset: xr.Dataset, law: Law, member: str | None) -> Points:
     terms = {each: _term(dataset, law, field, regions) for each, field in like.items()}
     unit, converted = _one_unit(law, terms)
     main = next(iter(terms.values()))
-    assumed = (f"units of {each} assumed: {its}" for each, its in law.assume_units.items())
+    said = [f"units of {each} assumed: {its}" for each, its in law.assume_units.items()]
+    said += [remark for each in converted.values() for remark in each.remarks]
+    if law.where is not None:
+        said.append(f"points count where {_name(law.where)} is not 0")
+    if names is not None:
+        said.append(f"regions: {len(names)} of {_name(law.regions)}")
     return Points(
         fields=fields,
         weights={e: _weighed(t.cells, t.factor * converted[e].factor) for e, t in terms.items()},
@@ -72,8 +77,12 @@ def points(dataset: xr.Dataset, law: Law, member: str | None) -> Points:
         unit=unit,
         mean_unit=main.mean_unit,
         measure=main.measure,
-        remarks=(*assumed, *(said for each in converted.values() for said in each.remarks)),
+        remarks=tuple(said),
     )
+
+
+def _name(given: object) -> str:
+    return given if isinstance(given, str) else str(getattr(given, "name", None) or "an array")
 
 
 def _one_unit(
