@@ -189,3 +189,9 @@ def test_laws_that_share_a_variable_have_no_bounds():
     laws = [LAW, Law("u", ("time", "x"), total=3.0, measure=1.0, name="all")]
     with pytest.raises(InputError, match=r"`minimum` and .* one law .* u, all share"):
         enforce(made(), *laws, std="s", minimum=0.0)
+
+
+def test_a_reach_without_end_is_said_in_words():
+    d = xr.Dataset({"u": ("x", [1.0, 2.0])})
+    with pytest.raises(InfeasibleError, match=r"`minimum` to `maximum`.* totals from 0 to any"):
+        enforce(d, Law("u", "x", total=-1.0, measure=1.0), how="uniform", minimum=0.0)

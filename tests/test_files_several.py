@@ -129,3 +129,22 @@ def test_units_that_change_from_file_to_file_are_refused(folder):
     other.to_netcdf(folder / "run_b.nc")
     with pytest.raises(InputError, match=r"`units` of 'u' is 'g m-2' in run_b.nc"):
         check_file(sorted(folder.glob("run_*.nc")), Law("u", "x", measure="area"))
+
+
+@pytest.mark.parametrize(
+    ("law", "message"),
+    [
+        ({"measure": "areas.nc"}, r"`measure`: no variable .* areas.nc:VARIABLE"),
+        ({"total": "intial"}, r"`total`: no variable .* Did you mean 'initial'"),
+    ],
+)
+def test_names_that_are_nearly_right_are_told_the_way(series, tmp_path, law, message):
+    series.to_netcdf(tmp_path / "in.nc")
+    with pytest.raises(InputError, match=message):
+        check_file(tmp_path / "in.nc", Law("u", "x", **{"measure": "area", **law}))
+
+
+def test_a_group_of_a_file_without_groups_is_refused(series, tmp_path):
+    series.to_netcdf(tmp_path / "in.nc")
+    with pytest.raises(InputError, match=r"`group` is 'day1', but .* has no groups"):
+        check_file(tmp_path / "in.nc", Law("u", "x", measure="area"), group="day1")

@@ -80,7 +80,7 @@ LAWS = [
     ({"total": "intial"}, "`total`: no variable 'intial' here."),
     (
         {"total": over("time", [1.0, np.nan, 2.0])},
-        "missing or infinite at time number 1. Every row",
+        "missing or infinite at time 1. Every row",
     ),
     ({"total": over("time", list("abc"))}, "`total` must hold real numbers, got <U1. Convert it."),
     (

@@ -1,6 +1,6 @@
 """The totals of a law: numbers, variables, or what the field starts with and gains."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -40,8 +40,7 @@ class Totals:
         value = start * self.sizes + gained - self.fixed
         bad = ~np.isfinite(value.values)
         if bad.any():
-            first = zip(value.dims, np.argwhere(bad)[0], strict=True)
-            at = ", ".join(f"{dim} number {number}" for dim, number in first)
+            at = self._first(value.dims, bad)
             raise InputError(
                 f"`{self.argument}` of {self.law.label} is missing or infinite"
                 f"{f' at {at}' if at else ''}. Every row needs one."
@@ -69,18 +68,21 @@ class Totals:
         whole = self._cell_sizes(lambda variable: variable)
         short = (whole - size) > 1e-9 * whole
         if short.values.any():
-            at = zip(short.dims, np.argwhere(short.values)[0], strict=True)
-            coords = self.points.coords
-            places = [
-                f"{d} {shown(coords[str(d)].values[i]) if d in coords else f'number {i}'}"
-                for d, i in at
-            ]
+            at = self._first(short.dims, short.values)
             held = ", ".join(self.law.held) or "`fixed`"
             raise InputError(
                 f"{held}: held fixed by {self.law.label}, and missing at points where "
-                f"{self.points.first.name} counts, at {', '.join(places)}. Fill it, or leave the "
-                "points out with `where`."
+                f"{self.points.first.name} counts{f', at {at}' if at else ''}. Fill it, or leave "
+                "the points out with `where`."
             )
+
+    def _first(self, dims: Iterable[Hashable], wrong: Array) -> str:
+        """Where the first of them is, in words."""
+        coords = self.points.coords
+        return ", ".join(
+            f"{dim} {shown(coords[str(dim)].values[i]) if dim in coords else f'number {i}'}"
+            for dim, i in zip(dims, np.argwhere(wrong)[0], strict=True)
+        )
 
     def noise(self) -> xr.Variable:
         """The standard deviation of b."""
