@@ -75,7 +75,7 @@ class Laws:
             return [partial(RECIPES[name], assume_units=self._units) for name in self.law]
         if self.laws is not None:
             self._check_alone("laws")
-            return [*laws_in(self.laws)]
+            return laws_in(self.laws)
         if self.mean is None or not self.over:
             raise InputError(
                 "give `--mean` and `--over`, a law of the air with `--law`, or a file of laws with "

@@ -2,6 +2,7 @@
 
 import tomllib
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,11 +10,10 @@ from ._errors import InputError
 
 if TYPE_CHECKING:
     from .labelled import Law
+    from .labelled._law import Recipe
 
 
-def laws_in(path: Path) -> "list[Law]":
-    from .labelled import Law
-
+def laws_in(path: Path) -> "list[Law | Recipe]":
     try:
         tables = tomllib.loads(path.read_text()).get("law")
     except OSError as error:
@@ -22,15 +22,27 @@ def laws_in(path: Path) -> "list[Law]":
         raise InputError(f"`--laws` {path} is no TOML file: {error}.") from None
     if not isinstance(tables, list) or not tables or not all(isinstance(t, dict) for t in tables):
         raise InputError(f"`--laws` {path} has no table [[law]].")
-    known = [field.name for field in fields(Law)]
-    for table in tables:
-        for key in table:
-            if key not in known:
-                raise InputError(f"`--laws`: a law has no {key!r}; it has {', '.join(known)}.")
-        for key in ("variables", "over"):
-            if key not in table:
-                raise InputError(f"`--laws`: a law in {path} has no {key!r}.")
-    return [Law(**table) for table in tables]
+    return [_law(table, path) for table in tables]
+
+
+def _law(table: dict[str, Any], path: Path) -> "Law | Recipe":
+    """The law in a table, or the recipe that it names."""
+    from ._checks import choice
+    from .labelled import RECIPES, Law
+
+    rest = dict(table)
+    recipe = rest.pop("recipe", None)
+    what, needed, known = "a law", ["variables", "over"], [field.name for field in fields(Law)]
+    if recipe is not None:
+        choice("recipe", recipe, RECIPES)
+        what, needed, known = "a recipe", [], ["assume_units"]
+    for key in rest:
+        if key not in known:
+            raise InputError(f"`--laws`: {what} has no {key!r}; it has {', '.join(known)}.")
+    for key in needed:
+        if key not in rest:
+            raise InputError(f"`--laws`: a law in {path} has no {key!r}, and no 'recipe' either.")
+    return Law(**rest) if recipe is None else partial(RECIPES[recipe], **rest)
 
 
 def std(given: list[str] | None) -> Any:

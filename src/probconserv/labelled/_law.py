@@ -59,6 +59,9 @@ class Law:
         Variables that weights, factors or `fixed` were made of.
     remarks
         Lines for the report.
+    linear
+        The least and the most of the one variable that its factor holds for; the report warns of
+        values that the update moved out.
     """
 
     variables: str | Mapping[str, Given]
@@ -79,6 +82,7 @@ class Law:
     fixed: Given = 0.0
     held: Sequence[str] = ()
     remarks: Sequence[str] = ()
+    linear: Sequence[xr.DataArray] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.variables, str | Mapping) or not self.variables:

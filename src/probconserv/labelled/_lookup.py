@@ -19,8 +19,14 @@ def find(dataset: xr.Dataset, name: str, argument: str) -> xr.DataArray:
     """The variable or coordinate of that name."""
     if not isinstance(name, str) or name not in dataset.variables:
         known = [*dataset.variables, *(["initial"] if argument in ("total", "average") else [])]
-        file = str(name).endswith((".nc", ".nc4", ".cdf", ".zarr"))
-        way = f"A variable in a file is {name}:VARIABLE." if file else nearest(name, known)
+        way = nearest(name, known)
+        if str(name).endswith((".nc", ".nc4", ".cdf", ".zarr")):
+            way = f"A variable in a file is {name}:VARIABLE."
+        elif ":" in str(name):
+            way = (
+                "FILE:VARIABLE is for `enforce_file`, `check_file` and the command line, with a "
+                "FILE that ends in .nc, .nc4, .cdf or .zarr."
+            )
         raise InputError(f"`{argument}`: no variable {name!r} here. {way}")
     return dataset[name]
 

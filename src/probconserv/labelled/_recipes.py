@@ -4,8 +4,9 @@ Variables are found by their standard names, else by names that models use. Thes
 products of several variables: each law moves one and holds the others as they are, and says so.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from types import MappingProxyType
 from typing import Any
 
@@ -33,6 +34,8 @@ from ._vertical import (
 
 HEAT_CAPACITY = 1004.64  # of dry air at constant pressure, J kg-1 K-1
 VAPORIZATION = 2.501e6  # latent heat of water, J kg-1
+
+Sizes = Mapping[Any, int]  # of the dimensions of a variable
 
 NONE: Mapping[str, str] = MappingProxyType({})
 HUMIDITY, TEMPERATURE = "specific_humidity", "air_temperature"
@@ -93,14 +96,30 @@ class Air:
 
     def beside(self, standard_names: Sequence[str]) -> list[str]:
         """Variables in the same cells, of those of these standard names that are there."""
-        dims = self.dataset[self.name].dims
-        found = (_find(self.dataset, each, [dims]) for each in standard_names)
+        own = set(self.dataset[self.name].dims)
+
+        def apart(sizes: Sizes) -> bool:
+            """Whether it is on levels, but on others, or for more members or times."""
+            extra = [size for dim, size in sizes.items() if dim not in own]
+            return bool(extra) and (self.vertical in sizes or max(extra) > 1)
+
+        fits = (
+            lambda sizes: own == set(sizes),
+            lambda sizes: self.vertical in sizes and own >= set(sizes),
+            apart,
+        )
+        found = [_find(self.dataset, each, *fits) for each in standard_names]
+        for name in filter(None, found):
+            if extra := [dim for dim in self.dataset[name].dims if dim not in own]:
+                raise InputError(
+                    f"{name!r} has the dimension {extra[0]!r}, which {self.name!r} has not. Bring "
+                    "it onto the same cells, or drop it: then it does not count."
+                )
         return [name for name in found if name]
 
     def below(self, standard_names: str) -> str | None:
         """The variable at the surface or the top that has one of these standard names."""
-        moving = [d for d in self.dataset[self.name].dims if d != self.vertical]
-        return _find(self.dataset, standard_names, [moving, self.area.dims])
+        return _at_surface(self.dataset, standard_names, self.over, self.dataset[self.name])
 
     def flux(self, name: str, unit: str) -> xr.DataArray:
         """A flux per area as the sum over all of it."""
@@ -135,6 +154,7 @@ def dry_air(dataset: xr.Dataset, assume_units: Mapping[str, str] = NONE) -> Law:
     counted = (f"missing values of {', '.join(gaps)} count as dry air",) if gaps else ()
     slope = (air.layers.slope * dry).sum(air.vertical) * factor(dataset[pressure], "Pa")
     rest = (air.layers.constant * dry).sum(air.vertical)
+    reach = air.layers.reach
     return Law(
         {pressure: _said(slope, per("kg m-2", units(dataset[pressure])), "d mass / d ps times")},
         air.over[1:],
@@ -148,6 +168,7 @@ def dry_air(dataset: xr.Dataset, assume_units: Mapping[str, str] = NONE) -> Law:
             _moves(pressure, water),
             *counted,
         ),
+        linear=None if reach is None else [e / factor(dataset[pressure], "Pa") for e in reach],
     )
 
 
@@ -226,12 +247,10 @@ def _air(dataset: xr.Dataset, standard_name: str, recipe: str, units: Mapping[st
         for name in dataset.data_vars
         if (dim := _vertical_dimension(dataset, str(name)))
     }
-    name = _find(dataset, standard_name, [dataset[each].dims for each in upright])
+    shapes = [dict(dataset[each].sizes) for each in upright]
+    name = _find(dataset, standard_name, lambda sizes: dict(sizes) in shapes)
     if name is None:
-        raise InputError(
-            f"`{recipe}` needs a variable with the standard_name {standard_name} on levels, whose "
-            "coordinate has formula_terms or the units of a pressure; `assume_units` can say those."
-        )
+        raise InputError(_lacks(dataset, standard_name, recipe))
     vertical, data = upright[name], dataset[name]
     flat = {dim for c in coordinates_of(dataset, name) if angle(c) for dim in c.dims}
     over = tuple(str(dim) for dim in data.dims if dim in flat)
@@ -242,6 +261,22 @@ def _air(dataset: xr.Dataset, standard_name: str, recipe: str, units: Mapping[st
         raise InputError(f"`{recipe}` needs levels of pressure; those of {name!r} are heights.")
     area = cell_measure(dataset, name, over)
     return Air(dataset, name, vertical, layers, _said(in_unit(area, "m2"), "m2", area.description))
+
+
+def _lacks(dataset: xr.Dataset, standard_name: str, recipe: str) -> str:
+    """Why a recipe has no variable to start from, and the way out."""
+    there = _find(dataset, standard_name, lambda sizes: len(sizes) > 2)
+    if there is None:
+        return (
+            f"`{recipe}` needs a variable with the standard_name {standard_name} on levels, whose "
+            "coordinate has formula_terms or the units of a pressure; `assume_units` can say those."
+        )
+    dims = ", ".join(map(str, dataset[there].dims))
+    return (
+        f"`{recipe}` needs the pressure of the levels of {there!r}, and no coordinate along {dims} "
+        "has formula_terms or the units of a pressure. Copy the coordinate with its terms from the "
+        "file that has them, or say the units of pressures with `assume_units`."
+    )
 
 
 def _vertical_dimension(dataset: xr.Dataset, name: str) -> str | None:
@@ -260,8 +295,7 @@ def _on_pressures(dataset: xr.Dataset, data: xr.DataArray, dim: str, flat: Seque
     ends = np.sort(intervals(coordinate, bounds)[0], -1) * factor(coordinate, "Pa")
     where = f"{MASS} between the pressures of {coordinate.name}, "
     where += "half way between levels" if bounds is None else f"from {bounds.name}"
-    moving = [each for each in data.dims if each != dim]
-    name = _find(dataset, PRESSURE, [moving, flat])
+    name = _at_surface(dataset, PRESSURE, (dim, *flat), data)
     if name is None:
         where += f", from {ends.min():g} to {ends.max():g} Pa: no surface pressure to cut them at"
         thickness = xr.DataArray((ends[:, 1] - ends[:, 0]) / GRAVITY, dims=dim)
@@ -282,25 +316,41 @@ def _on_pressures(dataset: xr.Dataset, data: xr.DataArray, dim: str, flat: Seque
     top, bottom = (in_order(xr.DataArray(end, dims=dim), data, ps) for end in reaching.T)
     slope = ((top < ps) & (bottom >= ps)) / GRAVITY
     constant = (xr.where(bottom < ps, bottom, 0.0) - xr.where(top < ps, top, 0.0)) / GRAVITY
-    return Layers(constant, slope, ps, "kg m-2", where)
+    reach = tuple(end.where(slope > 0, 0.0).sum(dim) for end in (top, bottom))
+    return Layers(constant, slope, ps, "kg m-2", where, reach)
 
 
-def _find(dataset: xr.Dataset, standard_names: str, dims: Sequence[Collection[Any]]) -> str | None:
-    """The variable that has one of the standard names, or a usual name, and one set of dims."""
+def _at_surface(
+    dataset: xr.Dataset, standard_names: str, over: Sequence[str], data: xr.DataArray
+) -> str | None:
+    """The variable that has one of the standard names and lies below or above the data.
 
-    def fits(name: str) -> bool:
-        spread = "standard_deviation" in setting(dataset[name], "cell_methods")
-        spread |= name.endswith("_std") or name in ancillary
-        return not spread and any(set(dataset[name].dims) == set(each) for each in dims)
+    over: the dimension of levels, and those of the area.
+    """
+    vertical, *flat = over
+    moving = {dim for dim in data.dims if dim != vertical}
+    return _find(
+        dataset,
+        standard_names,
+        lambda sizes: moving == set(sizes),
+        lambda sizes: set(flat) <= set(sizes) <= moving,
+    )
 
+
+def _find(dataset: xr.Dataset, standard_names: str, *fits: Callable[[Sizes], bool]) -> str | None:
+    """The variable that has one of the standard names, or a usual name, and sizes that fit best."""
     known = [str(name) for name in dataset.variables]
     ancillary = {
         each for name in known for each in setting(dataset[name], "ancillary_variables").split()
     }
-    for standard in standard_names.split():
-        named = [name for name in known if dataset[name].attrs.get("standard_name") == standard]
-        usual = [name for name in USUAL.get(standard, ()) if name in known]
-        found = [*filter(fits, named)] or [*filter(fits, usual)]
+    spreads = {name for name in known if name.endswith("_std") or name in ancillary}
+    spreads |= {n for n in known if "standard_deviation" in setting(dataset[n], "cell_methods")}
+    fields = [name for name in known if name not in spreads]
+    for standard, fit in product(standard_names.split(), fits):
+        named = [name for name in fields if dataset[name].attrs.get("standard_name") == standard]
+        usual = [name for name in USUAL.get(standard, ()) if name in fields]
+        found = [n for n in named if fit(dataset[n].sizes)]
+        found = found or [n for n in usual if fit(dataset[n].sizes)]
         if len(found) > 1:
             raise InputError(
                 f"which is the {standard}: {' or '.join(found)}? Drop the others, or take their "

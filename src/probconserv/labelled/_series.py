@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields, replace
+from difflib import get_close_matches
 from glob import glob
 from itertools import pairwise
 from os import PathLike, fspath
@@ -27,25 +28,34 @@ Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 
 def with_files(law: Law | Recipe, opened: ExitStack) -> Law | Recipe:
     """The law with a DataArray in place of every FILE:VARIABLE; files stay open with the stack."""
-    if not isinstance(law, Law):
-        return law
-    given = {each.name: getattr(law, each.name) for each in fields(law)}
-    return replace(law, **{key: from_file(value, opened) for key, value in given.items()})
+    if isinstance(law, Law):
+        given = {each.name: getattr(law, each.name) for each in fields(law)}
+        return replace(law, **{key: from_file(each, key, opened) for key, each in given.items()})
+    return (lambda dataset: with_files(law(dataset), opened)) if callable(law) else law
 
 
-def from_file(given: Any, opened: ExitStack) -> Any:
+def from_file(given: Any, argument: str, opened: ExitStack) -> Any:
     """What FILE:VARIABLE stands for, also within lists and mappings; anything else as it is."""
     if isinstance(given, Mapping):
-        return {key: from_file(value, opened) for key, value in given.items()}
+        return {key: from_file(value, argument, opened) for key, value in given.items()}
     if isinstance(given, list | tuple):
-        return [from_file(value, opened) for value in given]
+        return [from_file(value, argument, opened) for value in given]
     path, _, name = given.rpartition(":") if isinstance(given, str) else ("", "", "")
-    if Path(path).suffix not in (*NETCDF, ".zarr"):
+    if Path(path).suffix not in (*NETCDF, ".zarr") or argument in ("name", "remarks"):
         return given
+    if not Path(path).exists():
+        raise InputError(f"`{argument}` is {given!r}, but there is no file {path}.{_near(path)}")
     group, _, name = name.rpartition("/")
     dataset = opened.enter_context(read(path, group=group))
-    found = find(dataset, name, given)
+    found = find(dataset, name, f"{argument} {given}")
     return found.load() if found.nbytes <= SMALL else found
+
+
+def _near(path: str) -> str:
+    """A file of nearly the same name, as the end of a message."""
+    there = [each.name for each in Path(path).parent.glob("*")]
+    close = get_close_matches(Path(path).name, there, 1)
+    return f" Did you mean {close[0]!r}?" if close else " Check its spelling and the folder."
 
 
 def paths_of(source: Paths) -> list[Path]:

@@ -101,7 +101,7 @@ class _Job:
             dataset, along = _opened(paths, opened, self.chunks, self.group, self.spread.member)
             if self.unpack:
                 dataset = dataset.map(_plain_floats, keep_attrs=True)
-            spread = replace(self.spread, std=from_file(self.spread.std, opened))
+            spread = replace(self.spread, std=from_file(self.spread.std, "std", opened))
             named = [with_files(law, opened) for law in laws]
             work = Work.of(dataset, named, spread)
             work.check_apart()
@@ -158,7 +158,7 @@ def check_file(
     given = 0.0 if std is None and member is None else std
     with cluster(scheduler, workers), ExitStack() as opened:
         dataset, _ = _opened(paths_of(source), opened, chunks, group, member)
-        spread = Spread(from_file(given, opened), member)
+        spread = Spread(from_file(given, "std", opened), member)
         work = Work.of(dataset, [with_files(law, opened) for law in laws], spread)
         found = compute({"sums": work.first, "invalid": work.invalid}, "summing")
         return work.report(**found)

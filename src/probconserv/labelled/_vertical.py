@@ -41,6 +41,7 @@ class Layers:
     surface: xr.DataArray  # surface pressure in Pa, or orography in m
     units: str
     where: str  # in words
+    reach: tuple[xr.DataArray, ...] | None = None  # of the surface: the ends of the cell it is in
 
     @property
     def thickness(self) -> xr.DataArray:

@@ -58,7 +58,7 @@ def points(dataset: xr.Dataset, law: Law, member: str | None) -> Points:
     if names is not None:
         rows = rows | {REGION: len(names)}
         coords = coords | {REGION: xr.DataArray(names, dims=REGION, name=REGION)}
-    terms = {each: _term(dataset, law, field, regions) for each, field in like.items()}
+    terms = {each: _term(dataset, law, field, regions, member) for each, field in like.items()}
     unit, converted = _one_unit(law, terms)
     main = next(iter(terms.values()))
     said = [f"units of {each} assumed: {its}" for each, its in law.assume_units.items()]
@@ -95,16 +95,23 @@ def _one_unit(
     return unit, {e: _units.conversion(names[e], t.unit, unit, rest) for e, t in terms.items()}
 
 
-def _term(dataset: xr.Dataset, law: Law, field: xr.DataArray, regions: xr.Variable | None) -> Term:
+def _term(
+    dataset: xr.Dataset,
+    law: Law,
+    field: xr.DataArray,
+    regions: xr.Variable | None,
+    member: str | None,
+) -> Term:
     over = tuple(dim for dim in law.dims if dim in field.dims)
     sizes = cell_measure(dataset, str(field.name), over, law.measure, law.radius, law.fraction)
-    if extra := [dim for dim in sizes.dims if dim not in field.dims]:
-        raise InputError(
-            f"`measure` changes along {extra[0]!r} ({sizes.description}). It must be the same for "
-            "all members: give that of one surface pressure or one grid, or `std` instead of "
-            "`member`, which makes each a field of its own."
-        )
     given = law.factors[str(field.name)]
+    for what, each in (("measure", sizes), (f"factor of {field.name}", given)):
+        if member and member in getattr(each, "dims", ()):
+            raise InputError(
+                f"`{what}` changes along {member!r} ({getattr(each, 'description', 'as given')}). "
+                "It must be the same for all members: give that of one surface pressure or one "
+                "grid, or `std` or `how` instead of `member`, which makes each a field of its own."
+            )
     factor = array(dataset, given, f"factor of {field.name}", field)
     cells = sizes.variable
     if law.where is not None:

@@ -107,7 +107,14 @@ class Work:
     def outcomes(self, found: Sequence[Any]) -> list[Any]:
         """The moved arrays and their sums, of every system."""
         both = zip(self.plans, found, strict=True)
-        return [outcome(plan, new, self._valid, self._views) for plan, new in both]
+        done = [outcome(plan, new, self._valid, self._views) for plan, new in both]
+        for plan, (new, (_, moves)) in zip(self.plans, done, strict=True):
+            for law in (ready.law for ready in plan.laws if ready.law.linear is not None):
+                (name,), (low, high) = law.factors, law.linear or ()
+                values = new[name][0]
+                out = (values < low.variable) | (values > high.variable)
+                moves[name]["left"] = out.sum().data
+        return done
 
     @property
     def _views(self) -> dict[str, Any]:
@@ -144,6 +151,11 @@ class Work:
             yield f"{counts['invalid_before']} values of {name} lie outside {valid} already"
         if counts.get("invalid"):
             yield f"{counts['invalid']} values of {name} were pushed outside {valid}"
+        if counts.get("left"):
+            yield (
+                f"{counts['left']} values of {name} left the range in which the law is linear in "
+                "them, so that it holds only nearly: enforce it again on the output"
+            )
         if counts.get("far") and not self._knows_std:
             yield f"{counts['far']} values of {name} changed sign"
         elif counts.get("far"):
