@@ -15,12 +15,10 @@ from .._causes import Rows
 from .._errors import InputError, ProbConservError
 from .._sums import check_usable
 from ._graph import as_tensors, unpack
-from ._law import INITIAL, Law, listed
 from ._plan import Plan, Ready
 from ._rows import Array
-from ._time import shown, time_of
+from ._time import place
 
-Axis = tuple[str, Any, int]  # its name, its coordinate if it has one, its size
 FIGURES = ("total", "field", "gap", "relative", "closes")  # of a total, in a table
 SAME = 1e-9  # of the sum of cell sizes: so much may it change by rounding
 TOLERANCE = 1e-6  # of the sum of |u| times cell sizes: a budget closes that is off by no more
@@ -44,7 +42,8 @@ class Budget:
     size: xr.DataArray  # the sum of cell sizes, over points that are not missing
     spread: xr.DataArray  # standard deviation of the field's total if its points move together
     independent: xr.DataArray  # and if they are independent
-    present: xr.DataArray | None = None  # as `size`, where it should be the same at all times
+    present: xr.DataArray  # as `size`, or how many points there are where cell sizes change
+    one_total: bool  # whether one total holds at all times, so that all should have all points
     marks: int = 0  # values that look like marks for missing ones
     remarks: tuple[str, ...] = ()  # what was found, assumed or converted on the way
     is_average: bool = False  # whether the rows are means: sums divided by cell sizes
@@ -74,7 +73,8 @@ class Budget:
         relative = abs(gap) / self._scale
         closes = relative <= tolerance + 3 * self.noise / self._scale
         field = (gap + self.total).where(self.size > 0)
-        columns = [_column(each, gap) for each in (self.total, field, gap, relative, closes)]
+        total = self.total.where(self.size > 0) if self.is_average else self.total
+        columns = [_column(each, gap) for each in (total, field, gap, relative, closes)]
         places = product(*(_labels(gap, dim) for dim in gap.dims))
         names = ["law", *map(str, gap.dims), *FIGURES]
         rows = zip(places, zip(*columns, strict=True), strict=True)
@@ -109,7 +109,7 @@ class Budget:
 
     def _changes(self) -> str:
         """Of points that are missing at some times and there at others."""
-        if self.present is None:
+        if self.time is None or not self.one_total:
             return ""
         whole = self.present.max(self.time)
         gone = (1 - self.present / whole).where(self.present > 0, 0.0)  # NaN where nothing ever is
@@ -188,17 +188,17 @@ class Budget:
 class Places:
     """The names of the indices and the rows of a system, for messages."""
 
-    index: tuple[Axis, ...]
-    laws: tuple[tuple[int, tuple[Axis, ...]], ...]  # the first row of each, and its own axes
+    index: Mapping[str, int]  # sizes
+    laws: tuple[tuple[int, Mapping[str, int], Mapping[str, xr.DataArray]], ...]
+    # of each: its first row, the sizes of its own axes, its coordinates
 
     @classmethod
     def of(cls, plan: Plan) -> "Places":
-        def axes(ready: Ready, dims: tuple[str, ...]) -> tuple[Axis, ...]:
-            coords, sizes = ready.points.coords, {**plan.sizes, **ready.points.rows}
-            return tuple((d, coords[d].values if d in coords else None, sizes[d]) for d in dims)
+        def own(ready: Ready) -> tuple[int, Mapping[str, int], Mapping[str, xr.DataArray]]:
+            rows = ready.points.rows
+            return ready.first, {dim: rows[dim] for dim in ready.inner}, ready.points.coords
 
-        laws = tuple((ready.first, axes(ready, ready.inner)) for ready in plan.laws)
-        return cls(axes(plan.laws[0], plan.index), laws)
+        return cls({dim: plan.sizes[dim] for dim in plan.index}, tuple(map(own, plan.laws)))
 
     @contextmanager
     def named(self, numbers: Any = None) -> Iterator[None]:
@@ -210,17 +210,16 @@ class Places:
                 raise
             index, row = error.place
             index = index if numbers is None else int(np.ravel(numbers)[index])
-            first, inner = [each for each in self.laws if each[0] <= row][-1]
-            inside = (row - first) % max(1, prod(size for *_, size in inner))  # of any member
-            found = [*_at(self.index, index), *_at(inner, inside)]
-            where = f" Look at {', '.join(found)}." if found else ""
+            first, inner, coords = [each for each in self.laws if each[0] <= row][-1]
+            inside = (row - first) % max(1, prod(inner.values()))  # of any member
+            where = place(coords, _at(self.index, index) | _at(inner, inside))
+            where = f" Look at {where}." if where else ""
             raise type(error)(f"{error}{where}") from None
 
 
-def _at(axes: tuple[Axis, ...], number: int) -> list[str]:
+def _at(sizes: Mapping[str, int], number: int) -> dict[str, Any]:
     """The entry of that number, counted over all axes."""
-    at = np.unravel_index(number, [size for *_, size in axes])
-    return [f"{dim} {_shown(labels, int(i))}" for (dim, labels, _), i in zip(axes, at, strict=True)]
+    return dict(zip(sizes, np.unravel_index(number, list(sizes.values())), strict=True))
 
 
 def budgets(plan: Plan, sums: Array, after: Array | None) -> list[Budget]:
@@ -256,11 +255,7 @@ def _budget(plan: Plan, ready: Ready, parts: Mapping[str, Array], after: Array |
     law, points = ready.law, ready.points
     fixed = _labelled(xr.DataArray(ready.fixed), ready)
     shape = {dim: points.rows[dim] for dim in points.rows}
-    time = _time(points.first, law, shape)
-    stated = law.average is not None or not (isinstance(law.total, str) and law.total == INITIAL)
-    rates = listed(law.inflow) or listed(law.outflow)
-    given = time is None or (stated and time in ready.value.dims and not rates)
-    vary = any(time in weights.dims for weights in points.weights.values())
+    vary = any(ready.time in weights.dims for weights in points.weights.values())
     if after is not None and plan.member is not None:
         after = after.reshape(*after.shape[:-1], -1, len(plan.kind.laws))
     budget = Budget(
@@ -269,7 +264,7 @@ def _budget(plan: Plan, ready: Ready, parts: Mapping[str, Array], after: Array |
         over=law.dims,
         unit=points.unit,
         measure=points.measure,
-        time=time,
+        time=ready.time,
         total=_wide(ready.value + ready.fixed, shape, ready),
         noise=_wide(ready.noise, shape, ready),
         before=rows(parts["total"]) + fixed,
@@ -278,7 +273,8 @@ def _budget(plan: Plan, ready: Ready, parts: Mapping[str, Array], after: Array |
         size=rows(parts["size"]),
         spread=rows(parts["spread"]),
         independent=rows(np.sqrt(parts["independent"])),
-        present=None if given else rows(parts["count" if vary else "size"]),
+        present=rows(parts["count" if vary else "size"]),
+        one_total=ready.one_total,
         marks=int(parts["marks"].sum()),
         remarks=ready.remarks,
     )
@@ -305,22 +301,13 @@ def _labelled(found: xr.DataArray, ready: Ready) -> xr.DataArray:
     return found.assign_coords(coords)
 
 
-def _time(field: xr.DataArray, law: Law, shape: Mapping[str, int]) -> str | None:
-    try:
-        time = time_of(field, law.time, law.dims).dim
-    except InputError:
-        return None
-    return time if time in shape else None
-
-
 def worst(array: xr.DataArray) -> tuple[float, str]:
     """The largest entry and where it is, in words."""
     if not array.ndim:
         return float(array), ""
-    at = np.unravel_index(int(np.argmax(array.values)), array.shape)
-    axes = [(d, array[d].values if d in array.coords else None) for d in array.dims]
-    names = [f"{dim} {_shown(labels, int(i))}" for (dim, labels), i in zip(axes, at, strict=True)]
-    return float(array[tuple(at)]), ", ".join(names)
+    sizes = {str(dim): size for dim, size in array.sizes.items()}
+    at = _at(sizes, int(np.argmax(array.values)))
+    return float(array[at]), place(array.coords, at)
 
 
 def _column(array: xr.DataArray, like: xr.DataArray) -> list[Any]:
@@ -339,10 +326,3 @@ def _labels(array: xr.DataArray, dim: Any) -> list[Any]:
     if values.dtype.kind == "M":
         return np.datetime_as_string(values, "s").tolist()
     return [each.isoformat() if hasattr(each, "isoformat") else each for each in values.tolist()]
-
-
-def _shown(labels: Any, number: int) -> str:
-    """The label of that number, if there are any."""
-    if labels is None:
-        return f"number {number}"
-    return shown(labels[number])

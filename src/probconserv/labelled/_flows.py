@@ -13,7 +13,7 @@ from ._blocks import quiet, sizes
 from ._graph import NamedPart, NamedRows
 from ._rates import Course, Rate
 from ._rows import Array, BlockRows
-from ._time import Time, shown
+from ._time import Time, place
 from ._weights import REGION, Points
 
 MEMBER = "members of a rate"  # an axis that no dataset has
@@ -140,12 +140,9 @@ class Flow:
             coords[self.time.dim] = self.rate.times[self.course.entries]
         elif self.time.dim in at:
             del at[self.time.dim]
-        said = [
-            f"{dim} {shown(coords[dim].values[i]) if dim in coords else f'number {i}'}"
-            for dim, i in at.items()
-        ]
+        said = place(coords, at)
         raise InputError(
-            f"`{self.rate.name}` is missing or infinite{' at ' * bool(said)}{', '.join(said)}, "
+            f"`{self.rate.name}` is missing or infinite{' at ' * bool(said)}{said}, "
             f"where {self.points.first.name} counts. Fill it, or leave the point out with `where`."
         )
 

@@ -43,6 +43,8 @@ class Ready:
     inner: tuple[str, ...]  # axes of its rows that are not indices of the system
     first: int
     fixed: xr.Variable  # what counts beside the variables; not in `value`
+    time: str | None  # which of the axes of its rows is time
+    one_total: bool  # whether one total, with what is gained, holds at all times
     remarks: tuple[str, ...] = ()  # for the report
 
     @property
@@ -227,7 +229,9 @@ def _plan(dataset: xr.Dataset, group: list[tuple[Law, Points]], spread: Spread) 
         inner = tuple(dim for dim in its.rows if dim not in index)
         value, noise = totals.value(), totals.noise()
         remarks = (*law.remarks, *its.remarks, *totals.remarks)
-        ready.append(Ready(law, its, value, noise, totals.sizes, inner, row, totals.fixed, remarks))
+        time = totals.time.dim if totals.time and totals.time.dim in its.rows else None
+        more = totals.sizes, inner, row, totals.fixed, time, totals.is_one, remarks
+        ready.append(Ready(law, its, value, noise, *more))
         row += ready[-1].rows
     sizes = {str(d): n for field in fields.values() for d, n in field.sizes.items()}
     names = tuple(each.law.label for each in ready for _ in range(each.rows))

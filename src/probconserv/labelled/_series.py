@@ -22,6 +22,7 @@ from ._read import SMALL, read
 from ._report import Report
 from ._stage import NETCDF
 from ._survey import groups
+from ._time import shown, tells_time
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 
@@ -128,10 +129,21 @@ def _dimension(paths: Sequence[Path], parts: Sequence[xr.Dataset]) -> str:
         for dim in first
         if not all(dim in other and first[dim].equals(other[dim]) for other in others)
     ]
+    if not differ:
+        which = ", ".join(
+            f"{dim} {shown(first[dim][0])} to {shown(first[dim][-1])}"
+            for dim in first
+            if tells_time(parts[0][dim])
+        )
+        raise InputError(
+            f"`source`: {paths[0].name} and the {len(paths) - 1} after it have the same coordinates"
+            f"{f' ({which})' if which else ''}, so that they do not follow one another. Give one "
+            "at a time; members of an ensemble, joined along a new dimension (`ncecat`)."
+        )
     if len(differ) != 1 or not all(len(part.indexes.get(differ[0], ())) for part in parts):
         raise InputError(
             f"`source`: {len(paths)} files make a series if exactly one of their coordinates "
-            f"differs, such as time; here it is {', '.join(differ) or 'none'}."
+            f"differs, such as time; here it is {', '.join(differ)}."
         )
     return differ[0]
 
@@ -149,7 +161,21 @@ def part_of(plans: Sequence[Plan], std: Any, path: Path, dim: str) -> tuple[list
     """The laws with the totals of one file, which follow from the whole series, and its std."""
     with read(path) as dataset:
         times = dataset[dim]
-    return [_law_at(ready, times) for plan in plans for ready in plan.laws], _at(std, times)
+    laws = [ready for plan in plans for ready in plan.laws]
+    own = [_law_at(ready, times) for ready in laws]
+    return own, _at(std, times, laws[0].points.coords[dim])
+
+
+def as_parts(plans: Sequence[Plan], whole: Sequence[Plan]) -> list[Plan]:
+    """The plans of one file, which say of their totals what those of the whole series do."""
+
+    def told(ready: Ready, of: Ready) -> Ready:
+        return replace(ready, remarks=of.remarks, one_total=of.one_total)
+
+    return [
+        replace(plan, laws=tuple(map(told, plan.laws, other.laws)))
+        for plan, other in zip(plans, whole, strict=True)
+    ]
 
 
 def _law_at(ready: Ready, times: xr.DataArray) -> Law:
@@ -164,31 +190,38 @@ def _law_at(ready: Ready, times: xr.DataArray) -> Law:
         labels = {dim: coords[str(dim)].variable for dim in value.dims if dim in coords}
         known[name] = xr.DataArray(value, labels) if value.dims else float(value)
     law = replace(ready.law, **known)
-    return replace(law, **{f.name: _at(getattr(law, f.name), times) for f in fields(law)})
+    along = coords[str(times.name)]
+    return replace(law, **{f.name: _at(getattr(law, f.name), times, along) for f in fields(law)})
 
 
-def _at(given: Any, times: xr.DataArray) -> Any:
+def _at(given: Any, times: xr.DataArray, along: xr.DataArray) -> Any:
     """What is given at these times, if it changes in time; also within lists and mappings."""
     if isinstance(given, Mapping):
-        return {key: _at(value, times) for key, value in given.items()}
+        return {key: _at(value, times, along) for key, value in given.items()}
     if isinstance(given, list | tuple):
-        return [_at(value, times) for value in given]
-    timed = isinstance(given, xr.DataArray) and times.name in given.indexes
-    return given.sel({times.name: times.values}) if timed else given
+        return [_at(value, times, along) for value in given]
+    if not isinstance(given, xr.DataArray) or times.name not in given.dims:
+        return given
+    timed = given if times.name in given.indexes else given.assign_coords({times.name: along})
+    return timed.sel({times.name: times.values})
 
 
 def joined(reports: Sequence[Report], dim: str) -> Report:
     """One report on all files, in the order of their times."""
     columns = zip(*(report.budgets for report in reports), strict=True)
+    budgets = tuple(_joined(column, dim) for column in columns)
+    of_parts = {text for r in reports for budget in r.budgets for text in budget.warnings}
+    warnings = [text for budget in budgets for text in budget.warnings]
+    warnings += [text for r in reports for text in r.warnings if text not in of_parts]
     return replace(
         reports[0],
-        budgets=tuple(_joined(column, dim) for column in columns),
+        budgets=budgets,
         moved={name: max(r.moved[name] for r in reports) for name in reports[0].moved},
         in_std={name: max(r.in_std[name] for r in reports) for name in reports[0].in_std},
         outside=_added(report.outside for report in reports),
         outside_before=_added(report.outside_before for report in reports),
         notes=tuple(dict.fromkeys(note for report in reports for note in report.notes)),
-        warnings=tuple(dict.fromkeys(text for report in reports for text in report.warnings)),
+        warnings=tuple(dict.fromkeys(warnings)),
     )
 
 

@@ -9,16 +9,18 @@ from typing import Any
 
 import xarray as xr
 
+from .._errors import ProbConservError
 from ._cluster import cluster, compute
 from ._encoding import is_packed, without_packing
 from ._enforce import How, Std
 from ._law import Law, Recipe, listed
-from ._plan import Spread
+from ._plan import Plan, Spread
 from ._read import read
 from ._report import Report
 from ._rounding import rounded
 from ._series import (
     Paths,
+    as_parts,
     from_file,
     joined,
     outputs,
@@ -92,7 +94,14 @@ class _Job:
     group: str
     chunks: Mapping[str, int] | None
 
-    def run(self, paths: list[Path], target: Path | None, laws: Sequence[Law | Recipe]) -> Report:
+    def run(
+        self,
+        paths: list[Path],
+        target: Path | None,
+        laws: Sequence[Law | Recipe],
+        whole: Sequence[Plan] = (),
+    ) -> Report:
+        """whole: the plans of the series that this is one file of."""
         one_by_one = len(paths) > 1 and target is not None and _is_folder(target)
         if target is not None:
             for out in outputs(paths, target) if one_by_one else [target]:
@@ -105,16 +114,28 @@ class _Job:
             named = [with_files(law, opened) for law in laws]
             work = Work.of(dataset, named, spread)
             work.check_apart()
+            work = replace(work, plans=as_parts(work.plans, whole)) if whole else work
             if target is None or not one_by_one:
                 return self._write(work, paths[0], target)
             if self.strict:  # all files are looked at before one is written
                 self._write(work, paths[0], None)
-            reports = []
-            for path, out in zip(paths, outputs(paths, target), strict=True):
-                own, std = part_of(work.plans, spread.std, path, along)
-                part = replace(self, spread=replace(spread, std=std))
-                reports.append(part.run([path], out, own))
-            return joined(reports, along)
+            return self._one_by_one(work.plans, spread, paths, target, along)
+
+    def _one_by_one(
+        self, plans: Sequence[Plan], spread: Spread, paths: list[Path], target: Path, along: str
+    ) -> Report:
+        """A file in the folder for each; those that are finished stay if a later one fails."""
+        reports: list[Report] = []
+        for path, out in zip(paths, outputs(paths, target), strict=True):
+            own, std = part_of(plans, spread.std, path, along)
+            part = replace(self, spread=replace(spread, std=std))
+            try:
+                reports.append(part.run([path], out, own, plans))
+            except ProbConservError as error:
+                done = f"{len(reports)} of {len(paths)} files are finished and stay in {target}"
+                error.args = (f"{path.name}: {error} ({done}.)",)
+                raise
+        return joined(reports, along)
 
     def _write(self, work: Work, source: Path, target: Path | None) -> Report:
         sums: Any = [first_pass(plan) for plan in work.plans]

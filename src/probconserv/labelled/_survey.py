@@ -55,9 +55,14 @@ def kind(path: Path) -> str:
         raise InputError(f"`path` {path} does not exist. Check its spelling and the folder.")
     if path.is_dir():
         if not any((path / name).exists() for name in ZARR):
+            way = "Give the folder of the store itself, or a NetCDF file."
+            if any(path.glob("*.nc")):
+                way = f"It holds NetCDF files: give them as {path}/*.nc, or one of them."
+            elif stores := sorted(path.glob("*.zarr")):
+                way = f"It holds Zarr stores: give one, such as {stores[0]}."
             raise InputError(
                 f"`path` {path} is a folder, but no Zarr store: none of {', '.join(ZARR)} is in "
-                "it. Give the folder of the store itself, or a NetCDF file."
+                f"it. {way}"
             )
         return "zarr"
     try:

@@ -286,6 +286,14 @@ def shown(value: Any) -> str:
     return str(value)
 
 
+def place(coords: Mapping[Any, Any], at: Mapping[Any, Any]) -> str:
+    """Entries of dimensions in words, by their coordinates where there are some."""
+    return ", ".join(
+        f"{dim} {shown(coords[dim].values[int(i)]) if dim in coords else f'number {i}'}"
+        for dim, i in at.items()
+    )
+
+
 def decoded(data: Labelled) -> Labelled:
     """The same with dates for coordinates, and bounds of them, such as "days since 2000-01-01".
 

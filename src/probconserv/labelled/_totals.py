@@ -18,7 +18,7 @@ from ._law import INITIAL, Law, listed
 from ._lookup import Given, array, check_numbers, find, match, nearest
 from ._rates import Rate, rate_of, time_methods
 from ._rows import Array, BlockRows
-from ._time import Time, decoded, shown, time_of
+from ._time import Time, decoded, place, time_of
 from ._weights import REGION, Points
 
 
@@ -34,16 +34,13 @@ class Totals:
 
     def value(self) -> xr.Variable:
         """b, with some of the axes of the rows, and that of members if each has its own."""
-        time = self._time()
-        start = self._start(time)
-        gained: Any = self._gained(time, start) if time and self.rates else 0.0
-        value = start * self.sizes + gained - self.fixed
+        gained: Any = self._gained(self.time) if self.time and self.rates else 0.0
+        value = self._start * self.sizes + gained - self.fixed
         bad = ~np.isfinite(value.values)
         if bad.any():
-            at = self._first(value.dims, bad)
             raise InputError(
                 f"`{self.argument}` of {self.law.label} is missing or infinite"
-                f"{f' at {at}' if at else ''}. Every row needs one."
+                f"{self._first(value.dims, bad)}. Every row needs one."
             )
         return value
 
@@ -68,21 +65,17 @@ class Totals:
         whole = self._cell_sizes(lambda variable: variable)
         short = (whole - size) > 1e-9 * whole
         if short.values.any():
-            at = self._first(short.dims, short.values)
-            held = ", ".join(self.law.held) or "`fixed`"
+            held, at = ", ".join(self.law.held) or "`fixed`", self._first(short.dims, short.values)
             raise InputError(
                 f"{held}: held fixed by {self.law.label}, and missing at points where "
-                f"{self.points.first.name} counts{f', at {at}' if at else ''}. Fill it, or leave "
-                "the points out with `where`."
+                f"{self.points.first.name} counts{at and f',{at}'}. Fill it, or leave the points "
+                "out with `where`."
             )
 
     def _first(self, dims: Iterable[Hashable], wrong: Array) -> str:
         """Where the first of them is, in words."""
-        coords = self.points.coords
-        return ", ".join(
-            f"{dim} {shown(coords[str(dim)].values[i]) if dim in coords else f'number {i}'}"
-            for dim, i in zip(dims, np.argwhere(wrong)[0], strict=True)
-        )
+        at = place(self.points.coords, dict(zip(dims, np.argwhere(wrong)[0], strict=True)))
+        return f" at {at}" if at else ""
 
     def noise(self) -> xr.Variable:
         """The standard deviation of b."""
@@ -109,7 +102,8 @@ class Totals:
             field = field.isel({self.member: 0}).where(field.notnull().all(self.member))
         return self._sum(field, part(self.points.cells))[1]
 
-    def _time(self) -> Time | None:
+    @cached_property
+    def time(self) -> Time | None:
         """Which dimension is time, with a remark; None where that is not needed and not clear."""
         needed = self._is_initial or bool(self.rates)
         try:
@@ -134,9 +128,17 @@ class Totals:
         given = getattr(self.law, self.argument)
         return isinstance(given, str) and given == INITIAL
 
-    def _start(self, time: Time | None) -> xr.Variable:
+    @property
+    def is_one(self) -> bool:
+        """Whether one total, with what is gained, holds at all times."""
+        if self.rates or self.law.average is not None:
+            return bool(self.rates)
+        return self._is_initial or self.time is None or self.time.dim not in self._start.dims
+
+    @cached_property
+    def _start(self) -> xr.Variable:
         """The total or average that is given, or that of the earliest time."""
-        argument = self.argument
+        argument, time = self.argument, self.time
         if time is None or not self._is_initial:
             members = [self.member] if self.member else []
             return self._of_rows(
@@ -181,9 +183,9 @@ class Totals:
             return xr.Variable(rows, total[..., 0]), xr.Variable(rows, size[..., 0])
         return xr.Variable((*rows, REGION), total), xr.Variable((*rows, REGION), size)
 
-    def _gained(self, time: Time, start: xr.Variable) -> xr.Variable:
+    def _gained(self, time: Time) -> xr.Variable:
         """What came in less what went out since the earliest time."""
-        if time.dim in start.dims:
+        if time.dim in self._start.dims:
             raise InputError(
                 f"`inflow` and `outflow` change the total of the first time, but `total` of "
                 f"{self.law.label} has an entry for each {time.dim!r}."
