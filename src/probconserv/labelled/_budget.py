@@ -1,5 +1,6 @@
 """One law's budget: the totals that it states beside those that the field has."""
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from ._time import place
 
 FIGURES = ("total", "field", "gap", "relative", "closes")  # of a total, in a table
 SAME = 1e-9  # of the sum of cell sizes: so much may it change by rounding
+ZERO = 273.15  # of degC in K
 TOLERANCE = 1e-6  # of the sum of |u| times cell sizes: a budget closes that is off by no more
 
 
@@ -41,11 +43,12 @@ class Budget:
     terms: xr.DataArray  # the sum of |u| times cell sizes
     size: xr.DataArray  # the sum of cell sizes, over points that are not missing
     spread: xr.DataArray  # standard deviation of the field's total if its points move together
-    independent: xr.DataArray  # and if they are independent
+    assumed: xr.DataArray  # and with the correlation of the update, or as members' totals spread
     present: xr.DataArray  # as `size`, or how many points there are where cell sizes change
     one_total: bool  # whether one total holds at all times, so that all should have all points
     marks: int = 0  # values that look like marks for missing ones
     remarks: tuple[str, ...] = ()  # what was found, assumed or converted on the way
+    correlation: float = 0.0  # of the errors of any two points
     is_average: bool = False  # whether the rows are means: sums divided by cell sizes
 
     def gap(self, after: bool = False) -> xr.DataArray:
@@ -96,7 +99,7 @@ class Budget:
     def warnings(self) -> list[str]:
         """What is implausible before the update."""
         rows = self._rows(self.spread)
-        found = [self._changes(), self._marks()]
+        found = [self._changes(), self._marks(), self._zero()]
         if bool((rows.std > 0).any()) and bool(rows.wrong.any()):
             found.insert(0, self._beyond(rows))
         return [f"{self.name}: {text}" for text in found if text]
@@ -130,6 +133,15 @@ class Budget:
             "file does not declare. Declare them as _FillValue"
         )
 
+    def _zero(self) -> str:
+        """Of an average that is off by about the 273.15 between degC and K."""
+        celsius = re.fullmatch("(deg(ree)?s?_?)?c(elsius)?", str(self.unit).lower())
+        off, other = abs(self.gap()), "K" if celsius else "degC"
+        known = self.is_average and (celsius or self.unit == "K")
+        if not known or not bool((abs(off - ZERO) < 60).any()):
+            return ""
+        return f"the average asked for is {float(off.max()):.3g} {self.unit} off: is it in {other}?"
+
     @property
     def verdict(self) -> str:
         """Whether the totals are plausible for a field with this uncertainty, and if not why."""
@@ -151,13 +163,15 @@ class Budget:
     def _plausible(self) -> str:
         """What the totals take to be plausible: errors that go together, if they are far off."""
         said = f"the {self._kind}s are plausible for a field with these standard deviations"
-        wrong = self._rows(self.independent).wrong
+        wrong, rho = self._rows(self.assumed).wrong, self.correlation
         if not bool(wrong.any()):
-            return said
+            return f"{said} and a correlation of {rho:g}" if rho else said
         less = "points are independent" if self._is_single else "the members' totals tell all"
+        less, more = (f"their correlation is {rho:g}", "more ") if rho else (less, "")
         return (
-            f"{said} only if its errors go together: {int(wrong.sum())} of {wrong.numel()} are "
-            f"more than 5 standard deviations off if {less}"
+            f"{said} only if its errors go together {more}".rstrip()
+            + f": {int(wrong.sum())} of {wrong.numel()} are more than 5 standard deviations off if "
+            + less
         )
 
     @property
@@ -236,9 +250,11 @@ def budgets(plan: Plan, sums: Array, after: Array | None) -> list[Budget]:
     if plan.member is None:
         gram = parts["gram"]
         many = gram.ndim > len(plan.index) + 1
-        parts["independent"] = np.einsum("...kk->...k", gram) if many else gram
+        alone, shared = np.einsum("...kk->...k", gram) if many else gram, parts["common"] ** 2
+        rho = plan.kind.correlation
+        parts["assumed"] = (1 - rho) * alone + rho * shared.sum(-2)
     else:
-        parts["independent"] = parts["total"].var(-2, ddof=1)
+        parts["assumed"] = parts["total"].var(-2, ddof=1)
     return [_budget(plan, ready, parts, after) for ready in plan.laws]
 
 
@@ -272,7 +288,8 @@ def _budget(plan: Plan, ready: Ready, parts: Mapping[str, Array], after: Array |
         terms=rows(parts["terms"]),
         size=rows(parts["size"]),
         spread=rows(parts["spread"]),
-        independent=rows(np.sqrt(parts["independent"])),
+        assumed=rows(np.sqrt(parts["assumed"])),
+        correlation=getattr(plan.kind, "correlation", 0.0),
         present=rows(parts["count" if vary else "size"]),
         one_total=ready.one_total,
         marks=int(parts["marks"].sum()),
@@ -284,7 +301,7 @@ def _budget(plan: Plan, ready: Ready, parts: Mapping[str, Array], after: Array |
 def _averaged(budget: Budget, ready: Ready, shape: Mapping[str, int]) -> Budget:
     """The budget of an average: all that is summed, divided by the cell sizes."""
     sizes = _wide(ready.sizes.where(ready.sizes > 0, 1.0), shape, ready)
-    summed = ("total", "noise", "before", "terms", "size", "spread", "independent")
+    summed = ("total", "noise", "before", "terms", "size", "spread", "assumed")
     means = {name: getattr(budget, name) / sizes for name in summed}
     after = None if budget.after is None else budget.after / sizes
     unit = ready.points.mean_unit

@@ -2,6 +2,7 @@
 
 import math
 import re
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,14 @@ import xarray as xr
 from .. import _checks as check
 from .._errors import InputError
 from . import _units
-from ._coordinates import coordinates_of, globe_of, is_horizontal, positive, setting
+from ._coordinates import (
+    cell_methods,
+    coordinates_of,
+    globe_of,
+    is_horizontal,
+    positive,
+    setting,
+)
 from ._lengths import Factor, area_dims, describe, from_coordinates
 from ._lookup import Given, array, match
 from ._time import decoded, tells_time
@@ -57,6 +65,8 @@ def cell_measure(
     data = dataset[variable]
     over = _dimensions(data, over)
     globe = globe_of(dataset, data, radius)
+    if not isinstance(given, Real):
+        _refuse_sums(dataset, data, over)
     factor, missing = (
         _named_by_file(dataset, data, over) if given is None else (_given(dataset, data, given), "")
     )
@@ -87,6 +97,18 @@ def _dimensions(data: xr.DataArray, over: tuple[str, ...]) -> tuple[str, ...]:
             f"{', '.join(map(str, data.dims)) or 'it has none'}; got {', '.join(over) or 'none'}."
         )
     return over
+
+
+def _refuse_sums(dataset: xr.Dataset, data: xr.DataArray, over: tuple[str, ...]) -> None:
+    """Values that are amounts of their cells are not to be multiplied by sizes."""
+    coordinates = coordinates_of(dataset, str(data.name))
+    flat = ("area",) if any(is_horizontal(dim, coordinates) for dim in over) else ()
+    if any(method == "sum" for method, _ in cell_methods(data, *over, *flat)):
+        raise InputError(
+            f"the values of {data.name!r} are sums over their cells already (cell_methods "
+            f"{setting(data, 'cell_methods')!r}), not to be weighed by the sizes of cells. "
+            "`measure=1` means plain sums; correct `cell_methods` if they are means."
+        )
 
 
 def _given(dataset: xr.Dataset, data: xr.DataArray, given: Given) -> Factor:

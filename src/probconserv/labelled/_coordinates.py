@@ -26,6 +26,7 @@ UNITS = {kind: {unit.lower() for unit in coordinate_criteria[kind]["units"]} for
 NAMES = {kind: re.compile(f"(nav_|r|c)?{kind[:3]}|(grid_)?{kind}") for kind in AXES}
 RADIANS = {"radian", "radians", "rad"}
 DEGREES = {"degree", "degrees", "deg"}
+METHODS = re.compile(r"((?:[\w.-]+:\s*)+)(\w+)((?:\s+(?:where|within|over)\s+\w+)*)")
 NUMBERED = re.compile("realization|number|(ensemble_?)?members?|ensemble|model_level_number")
 
 
@@ -66,6 +67,13 @@ def units(array: xr.DataArray) -> str:
 def setting(array: xr.DataArray, key: str) -> str:
     """An attribute that xarray may have moved to the encoding; empty where there is none."""
     return str(array.attrs.get(key) or array.encoding.get(key) or "")
+
+
+def cell_methods(array: xr.DataArray, *names: str) -> list[tuple[str, str]]:
+    """The methods that are about one of the names, and where, within or over what."""
+    text = re.sub(r"\([^)]*\)", " ", setting(array, "cell_methods"))
+    own = [m for m in METHODS.findall(text) if set(names) & set(re.findall(r"[\w.-]+", m[0]))]
+    return [(method, qualifier.strip()) for _, method, qualifier in own]
 
 
 def coordinates_of(dataset: xr.Dataset, variable: str) -> list[xr.DataArray]:

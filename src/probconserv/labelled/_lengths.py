@@ -9,7 +9,7 @@ from .._errors import InputError
 from . import _coordinates as grid
 from ._coordinates import LATITUDE, LONGITUDE, WAY_OUT, Array, Globe
 from ._time import is_decoded
-from ._vertical import check_pressure, cut_at_zero, is_pressure, layers_of
+from ._vertical import check_pressure, cut_at_zero, is_pressure, layers_of, scale
 
 Mesh = tuple[xr.DataArray, xr.DataArray]  # latitudes and longitudes of each cell
 
@@ -214,7 +214,8 @@ def _in_words(coordinate: xr.DataArray, mappings: list[xr.DataArray]) -> str:
     standard = str(coordinate.attrs.get("standard_name", ""))
     on_axis = grid.is_axis(coordinate, "X", "Y") or str(coordinate.name).lower() in ("x", "y")
     if not (standard.startswith("projection_") or (names and on_axis)):
-        return "lengths"
+        metres = on_axis and scale(grid.units(coordinate), "m") is not None
+        return "lengths" + " in a plane, for want of a grid mapping," * metres
     if names and all(name.endswith("_equal_area") or name == "sinusoidal" for name in names):
         return f"lengths in the plane of the projection {names[0]}, which keeps areas,"
     what = ", ".join(names) or "of which no grid mapping tells"

@@ -1,16 +1,14 @@
 """Rates in time: what comes in between the times of a field, by the `cell_methods` of each rate."""
 
-import re
 from dataclasses import dataclass, replace
 
 import numpy as np
 import xarray as xr
 
 from .._errors import InputError
-from ._coordinates import half_way, setting
+from ._coordinates import cell_methods, half_way, setting
 from ._time import Array, Time, tells_time, times_along
 
-METHODS = re.compile(r"((?:[\w.-]+:\s*)+)(\w+)((?:\s+(?:where|within|over)\s+\w+)*)")
 SLACK = 1e-6  # of the shortest cell: bounds that miss each other by less meet
 
 
@@ -106,17 +104,9 @@ def _own_time(array: xr.DataArray, time: Time, field: xr.DataArray) -> str | Non
     return next((d for d in others if d in array.coords and tells_time(array[d])), None)
 
 
-def time_methods(array: xr.DataArray, *dims: str) -> list[tuple[str, str]]:
-    """The methods of `cell_methods` that are about time, and within or over what."""
-    text = re.sub(r"\([^)]*\)", " ", setting(array, "cell_methods"))
-    found = METHODS.findall(text)
-    own = [m for m in found if {"time", *dims} & set(re.findall(r"[\w.-]+", m[0]))]
-    return [(method, qualifier.strip()) for _, method, qualifier in own]
-
-
 def _method(array: xr.DataArray, name: str, *dims: str) -> str | None:
     """What a rate is in time: point, mean or sum; None if nothing says."""
-    found = time_methods(array, *dims)
+    found = cell_methods(array, "time", *dims)
     step = array.attrs.get("GRIB_stepType", "instant")
     if not found and step != "instant":
         raise InputError(

@@ -130,14 +130,15 @@ class Report:
 
 def _lines(budget: Budget, tolerance: float) -> list[str]:
     unit = f" in {budget.unit}" if budget.unit else ""
-    rows = int(budget.terms.size)
+    rows, members = int(budget.terms.size), budget.before.size // max(1, budget.terms.size)
+    each = f" for each of {members} members" if members > 1 else ""
     empty = int((budget.size == 0).sum())
     done, sort = ("averaged", "average") if budget.is_average else ("summed", "total")
     lines = [
         f"{budget.name}, {done} over {', '.join(budget.over)}{unit}",
         f"  weights: {budget.measure}",
         *(f"  {remark}" for remark in budget.remarks),
-        f"  {rows} {sort}{'s' * (rows != 1)}{f', {empty} without data' if empty else ''}",
+        f"  {rows} {sort}{'s' * (rows != 1)}{each}{f', {empty} without data' if empty else ''}",
         f"  {'now' if budget.after is None else 'before'}: {_imbalance(budget, tolerance, False)}",
     ]
     if budget.after is not None:

@@ -17,6 +17,7 @@ from .._errors import InputError
 Array = npt.NDArray[Any]
 Labelled = TypeVar("Labelled", xr.Dataset, xr.DataArray)
 
+MEAN_LENGTHS = re.compile("(months?|years?|yr)$")
 PERIOD, REFERENCE = "forecast_period", "forecast_reference_time"
 BY_NAME, BY_AXIS, DATES, DURATIONS = "standard_name time", "axis T", "dates", "durations"
 
@@ -66,6 +67,14 @@ class Time:
         """Of `seconds`: None for times that are numbers without a unit."""
         counted = self.coordinate is not None and kind(self.coordinate) == "numbers"
         return None if counted else "s"
+
+    @property
+    def mean_lengths(self) -> str:
+        """A remark where times are in units that differ in length; empty for others."""
+        unit = "" if self.coordinate is None else _unit(self.coordinate)
+        if self.coordinate is None or not MEAN_LENGTHS.match(unit) or is_decoded(self.coordinate):
+            return ""
+        return f"{unit} of {self.dim} are mean ones, of {_factor(self.coordinate) / 86400:.6g} days"
 
     def seconds(
         self, times: xr.DataArray, argument: str, unit_of: xr.DataArray | None = None

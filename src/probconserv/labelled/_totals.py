@@ -12,11 +12,12 @@ from dask.base import compute
 from .._errors import InputError
 from . import _units
 from ._blocks import sizes, totals
+from ._coordinates import cell_methods
 from ._flows import Flow
 from ._graph import NamedPart, NamedRows
 from ._law import INITIAL, Law, listed
 from ._lookup import Given, array, check_numbers, find, match, nearest
-from ._rates import Rate, rate_of, time_methods
+from ._rates import Rate, rate_of
 from ._rows import Array, BlockRows
 from ._time import Time, decoded, place, time_of
 from ._weights import REGION, Points
@@ -191,9 +192,10 @@ class Totals:
                 f"{self.law.label} has an entry for each {time.dim!r}."
             )
         for name, field in self.points.fields.items():
-            methods = {method for method, _ in time_methods(field, time.dim)} - {"point"}
+            methods = {method for method, _ in cell_methods(field, "time", time.dim)} - {"point"}
             said = f"taken as its value at {time.dim}"
             self.remarks += [f"{name}: a time {method}, {said}" for method in sorted(methods)]
+        self.remarks += [time.mean_lengths] if time.mean_lengths else []
         gained: Any = xr.Variable(time.dim, np.zeros(len(time.ends)))
         rates = [self._rate(given, argument, time) for given, _, argument in self.rates]
         if len(time.ends) == 1:

@@ -15,6 +15,7 @@ import xarray as xr
 from .._errors import InputError
 from ._law import Law
 from ._lookup import find
+from ._time import MEAN_LENGTHS
 
 Words = Mapping[str, int]  # the power of each word
 
@@ -24,7 +25,6 @@ DIMENSIONLESS = {
 }
 READ_AS = {"mb": "mbar", "C": "degC", "Sv": "1e6 m3 s-1"}  # not barn, coulomb and sievert
 PROSE = ("of", "as")  # m of water equivalent, day as %Y%m%d.%f
-MEAN_LENGTHS = re.compile("(months?|years?|yr)$")
 SIGNS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺·⋅", "0123456789-+  ", "{}[]$")
 AMOUNT = "[EPTGMkmunµμ]?(?:g|t|mol)"
 OF_WHAT = "CO2|CH4|N2O|H2O|O2|O3|CO|SO2|SO4|NO2|NO3|NO|NH3|NH4|Fe|Si|C|N|P|S"

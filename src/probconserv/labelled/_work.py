@@ -137,6 +137,10 @@ class Work:
                 f"{', '.join(self._views)} packed into integers: rounding to them opens the budget "
                 "again. Write floats with `unpack` to keep it closed."
             )
+        arrays = (each for plan in self.plans for each in plan.arrays.values())
+        named = self.spread.member is None and any(std.dims for _, std in arrays)
+        if report.is_done and named and any(plan.is_bounded for plan in self.plans):
+            yield "the new standard deviations are those without bounds"
         for plan in self.plans if self.spread.member is None else ():
             for dim in plan.index:
                 if dim.lower() in ENSEMBLES:
