@@ -14,7 +14,7 @@ import xarray as xr
 
 from .._causes import Rows
 from .._errors import InputError, ProbConservError
-from .._sums import check_usable
+from .._sums import Ensemble, check_usable
 from ._graph import as_tensors, unpack
 from ._plan import Plan, Ready
 from ._rows import Array
@@ -247,14 +247,13 @@ def budgets(plan: Plan, sums: Array, after: Array | None) -> list[Budget]:
                 f"no point of {ready.law.label} counts: all are missing, or have no weight by "
                 "`where`, `regions`, a factor or cell sizes of 0."
             )
-    if plan.member is None:
-        gram = parts["gram"]
-        many = gram.ndim > len(plan.index) + 1
-        alone, shared = np.einsum("...kk->...k", gram) if many else gram, parts["common"] ** 2
-        rho = plan.kind.correlation
-        parts["assumed"] = (1 - rho) * alone + rho * shared.sum(-2)
-    else:
+    if isinstance(plan.kind, Ensemble):
         parts["assumed"] = parts["total"].var(-2, ddof=1)
+    else:
+        gram, rho = parts["gram"], plan.kind.correlation
+        many = gram.ndim > len(plan.index) + 1
+        alone = np.einsum("...kk->...k", gram) if many else gram
+        parts["assumed"] = (1 - rho) * alone + rho * (parts["common"] ** 2).sum(-2)
     return [_budget(plan, ready, parts, after) for ready in plan.laws]
 
 

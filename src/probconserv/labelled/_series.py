@@ -15,7 +15,7 @@ import xarray as xr
 
 from .._errors import InputError
 from ._budget import Budget
-from ._law import Law, Recipe
+from ._law import Law
 from ._lookup import find
 from ._plan import Plan, Ready
 from ._read import SMALL, read
@@ -27,12 +27,16 @@ from ._time import shown, tells_time
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 
 
-def with_files(law: Law | Recipe, opened: ExitStack) -> Law | Recipe:
+def with_files(law: Any, opened: ExitStack) -> Any:
     """The law with a DataArray in place of every FILE:VARIABLE; files stay open with the stack."""
-    if isinstance(law, Law):
+
+    def filled(law: Any) -> Any:
+        if not isinstance(law, Law):
+            return law
         given = {each.name: getattr(law, each.name) for each in fields(law)}
         return replace(law, **{key: from_file(each, key, opened) for key, each in given.items()})
-    return (lambda dataset: with_files(law(dataset), opened)) if callable(law) else law
+
+    return (lambda dataset: filled(law(dataset))) if callable(law) else filled(law)
 
 
 def from_file(given: Any, argument: str, opened: ExitStack) -> Any:
