@@ -159,7 +159,7 @@ def test_check_of_lazy_data_is_that_of_data_in_memory():
         here, lazy = (check(each, *laws, std="s") for each in (d, d.chunk(lon=2)))
         for one, other in zip(here.budgets, lazy.budgets, strict=True):
             xr.testing.assert_allclose(one.before, other.before, rtol=1e-12)
-            xr.testing.assert_allclose(one.independent, other.independent, rtol=1e-12)
+            xr.testing.assert_allclose(one.assumed, other.assumed, rtol=1e-12)
         assert [str(here).split("\n")[-1]] == [str(lazy).split("\n")[-1]]
 
 

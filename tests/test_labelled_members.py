@@ -259,7 +259,7 @@ def test_laws_cannot_differ_between_members():
     plain = {"over": SPACE, "total": 70.0}
     for law, text in (
         (Law("u", **plain, measure="area", noise=each), "`noise` has a dimension 'member'"),
-        (Law({"u": each}, **plain, measure="area"), "`factor of u` has a dimension 'member'"),
+        (Law({"u": each}, **plain, measure="area"), "`factor of u` changes along 'member'"),
         (Law("u", **plain, measure="area", where=each > 1), "`where` has a dimension 'member'"),
         (Law("u", **plain, measure="area", regions=each), "`regions` has a dimension 'member'"),
         (Law("u", **plain, measure=d.area * each), "`measure` changes along 'member'"),
