@@ -9,7 +9,7 @@ from stores import small
 
 from probconserv import InputError
 from probconserv.labelled._encoding import (
-    check_fits,
+    fitting,
     is_packed,
     misfits,
     packed_range,
@@ -84,9 +84,9 @@ def test_an_overflow_is_an_error_with_the_range_and_the_way_out() -> None:
         match=r"`u` is packed into int16, which holds -3271.8 to 3281.7 \(-99 stored means "
         r"missing\); 2 of its values do not fit, from -9000 to 4000\. Use `unpack=True`",
     ):
-        check_fits("u", np.array([4000.0, 0.0, -9000.0]), TENTHS)
+        fitting(np.array([4000.0, 0.0, -9000.0]), "u", TENTHS)
     with pytest.raises(InputError, match="1 of its values do not fit, missing"):
-        check_fits("u", np.array([np.nan]), {"dtype": "i2"})
+        fitting(np.array([np.nan]), "u", {"dtype": "i2"})
 
 
 def test_the_range_of_a_negative_scale_is_in_order() -> None:

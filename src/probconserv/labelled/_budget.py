@@ -166,18 +166,14 @@ class Budget:
         wrong, rho = self._rows(self.assumed).wrong, self.correlation
         if not bool(wrong.any()):
             return f"{said} and a correlation of {rho:g}" if rho else said
-        less = "points are independent" if self._is_single else "the members' totals tell all"
+        single = set(self.before.dims) == set(self.terms.dims)  # not an ensemble
+        less = "points are independent" if single else "the members' totals tell all"
         less, more = (f"their correlation is {rho:g}", "more ") if rho else (less, "")
         return (
             f"{said} only if its errors go together {more}".rstrip()
             + f": {int(wrong.sum())} of {wrong.numel()} are more than 5 standard deviations off if "
             + less
         )
-
-    @property
-    def _is_single(self) -> bool:
-        """Whether this is a mean, not an ensemble."""
-        return set(self.before.dims) == set(self.terms.dims)
 
     def _rows(self, spread: xr.DataArray) -> Rows:
         dims = sorted(self.terms.dims, key=lambda dim: dim == self.time)  # time last

@@ -3,6 +3,7 @@
 import math
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 from numbers import Real
 from typing import Any
 
@@ -223,22 +224,14 @@ def polygon_areas(latitude: Array, longitude: Array) -> Array:  # (..., n), (...
     tan(area / 2) = a . (b - a) x (c - a) / (1 + a.b + b.c + c.a), which holds at the poles and
     across the date line; corners that coincide add nothing.
     """
-    corners = _vectors(latitude, longitude)
-    first = corners[..., 0, :]
-    total = np.zeros(first.shape[:-1])
-    for i in range(1, corners.shape[-2] - 1):
-        total += _triangle(first, corners[..., i, :], corners[..., i + 1, :])
-    return np.abs(total)
-
-
-def _vectors(latitude: Array, longitude: Array) -> Array:  # (...), (...) -> (..., 3)
     lat, lon = np.radians(latitude), np.radians(longitude)
-    return np.stack([np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon), np.sin(lat)], axis=-1)
-
-
-def _triangle(a: Array, b: Array, c: Array) -> Array:  # (..., 3) x 3 -> (...)
-    volume = _dot(a, np.cross(b - a, c - a))  # differences first: small cells keep their digits
-    return 2 * np.arctan2(volume, 1 + _dot(a, b) + _dot(b, c) + _dot(c, a))
+    corners = [np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon), np.sin(lat)]
+    a, *others = np.moveaxis(np.stack(corners, axis=-1), -2, 0)
+    total = np.zeros(a.shape[:-1])
+    for b, c in pairwise(others):
+        volume = _dot(a, np.cross(b - a, c - a))  # differences first: small cells keep their digits
+        total += 2 * np.arctan2(volume, 1 + _dot(a, b) + _dot(b, c) + _dot(c, a))
+    return np.abs(total)
 
 
 def _dot(a: Array, b: Array) -> Array:

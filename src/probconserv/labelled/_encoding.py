@@ -69,7 +69,8 @@ def prepared(dataset: xr.Dataset, format: Format) -> xr.Dataset:
         if format.netcdf != "NETCDF4" and variable.dtype == np.int64:
             changed[name] = variable = _narrow(str(name), variable)
         if not is_lazy(variable):
-            _check_in_memory(str(name), variable)
+            if is_packed(variable):
+                fitting(variable.values, str(name), variable.encoding)
         elif variable.dtype.kind not in NUMBERS:
             changed[name] = variable.compute()
         elif format.zarr:
@@ -85,11 +86,14 @@ def aligned(variable: xr.Variable) -> xr.Variable:
     encoding = variable.encoding
     largest = tuple(max(1, *sizes) for sizes in variable.data.chunks)
     unit = encoding.get("shards") or encoding.get("chunks")
-    if unit is None or not _affordable(unit, largest, variable.dtype.itemsize):
+    before = variable.dtype.itemsize * prod(largest)  # bytes; whole chunks may make it four times
+    after = 0 if unit is None else variable.dtype.itemsize * prod(_rounded(largest, unit))
+    if unit is None or after > 4 * max(before, BLOCK):
         encoding = {k: v for k, v in encoding.items() if k not in ("shards", "chunks")}
         unit = encoding["chunks"] = largest
     data = variable.data
-    if not all(_whole(sizes, u) for sizes, u in zip(data.chunks, unit, strict=True)):
+    pairs = zip(data.chunks, unit, strict=True)
+    if any(size % u for sizes, u in pairs for size in sizes[:-1]):
         data = data.rechunk(_rounded(largest, unit))
     return xr.Variable(variable.dims, data, variable.attrs, encoding)
 
@@ -99,7 +103,7 @@ def encoded(name: str, variable: xr.Variable) -> da.Array:
     if is_packed(variable):
         keep = dict(variable.encoding)
         data = variable.data.map_blocks(
-            _checked, variable=name, encoding=keep, meta=variable.data._meta
+            fitting, variable=name, encoding=keep, meta=variable.data._meta
         )
         variable = xr.Variable(variable.dims, data, variable.attrs, keep)
     stored = xr.conventions.encode_cf_variable(variable, name=name).data
@@ -132,16 +136,6 @@ def _as_int32(block: Any, variable: str) -> Any:
     return cast
 
 
-def _checked(block: Any, variable: str, encoding: dict[str, Any]) -> Any:
-    check_fits(variable, block, encoding)
-    return block
-
-
-def _check_in_memory(name: str, variable: xr.Variable) -> None:
-    if is_packed(variable):
-        check_fits(name, variable.values, variable.encoding)
-
-
 def _auxiliary(dataset: xr.Dataset) -> set[Hashable]:
     """Bounds and grid mappings: they belong to others and have no coordinates of their own."""
     variables = dataset.variables.items()
@@ -159,28 +153,14 @@ def _encoding(variable: xr.Variable, format: Format) -> dict[str, Any]:
             del encoding["missing_value"]  # missing values are written as _FillValue
     if len(encoding.get("chunks") or variable.dims) != variable.ndim:
         del encoding["chunks"]
-    if not (format.zarr and "chunks" in encoding and _version(encoding) == format.zarr):
+    version = 3 if "serializer" in encoding else 2  # of Zarr, where it was read from that
+    if not (format.zarr and "chunks" in encoding and version == format.zarr):
         encoding = {key: value for key, value in encoding.items() if key not in CODECS}
     return encoding
 
 
-def _version(encoding: dict[str, Any]) -> int:
-    """The Zarr format that a variable was read from: only 3 has a serializer."""
-    return 3 if "serializer" in encoding else 2
-
-
-def _affordable(unit: tuple[int, ...], largest: tuple[int, ...], itemsize: int) -> bool:
-    """Whether blocks of whole chunks stay about as large as the blocks that there are."""
-    before, after = (itemsize * prod(shape) for shape in (largest, _rounded(largest, unit)))
-    return after <= 4 * max(before, BLOCK)
-
-
 def _rounded(sizes: tuple[int, ...], unit: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(ceil(size / u) * u for size, u in zip(sizes, unit, strict=True))
-
-
-def _whole(sizes: tuple[int, ...], unit: int) -> bool:
-    return all(size % unit == 0 for size in sizes[:-1])
 
 
 def is_packed(variable: xr.Variable | xr.DataArray) -> bool:
@@ -196,6 +176,10 @@ def unpacked_after_packing(array: Array, encoding: Mapping[str, Any]) -> Array:
     return np.asarray(xr.conventions.decode_cf_variable("values", packed).values)
 
 
+def scale_and_offset(encoding: Mapping[str, Any]) -> tuple[float, float]:
+    return float(encoding.get("scale_factor", 1.0)), float(encoding.get("add_offset", 0.0))
+
+
 def misfits(array: Array, encoding: Mapping[str, Any]) -> npt.NDArray[np.bool_]:
     """Where a value has no integer to be stored as.
 
@@ -205,18 +189,14 @@ def misfits(array: Array, encoding: Mapping[str, Any]) -> npt.NDArray[np.bool_]:
     low, high = integers(encoding)
     only_scaled = _variable(array, encoding, ("scale_factor", "add_offset"))
     scaled = xr.conventions.encode_cf_variable(only_scaled).values
-    stored = np.rint(scaled.astype(np.float64))
-    missing = np.isnan(array)
-    fills = fill_integers(encoding)
+    stored, fills = np.rint(scaled.astype(np.float64)), fill_integers(encoding)
     bad = (stored < low) | (stored >= high + 1.0)  # high itself may round up, as 2^63 - 1 does
-    for fill in fills:
-        bad |= stored == fill
-    return np.where(missing, not fills, bad)
+    return np.where(np.isnan(array), not fills, bad | np.isin(stored, fills))
 
 
 def packed_range(encoding: Mapping[str, Any]) -> tuple[float, float]:
     """The smallest and the largest value that the integers can stand for."""
-    scale, offset = (float(encoding.get(key, of)) for key, of in _NEUTRAL.items())
+    scale, offset = scale_and_offset(encoding)
     low, high = sorted(scale * end + offset for end in integers(encoding))
     return low, high
 
@@ -230,36 +210,30 @@ def valid_limits(variable: xr.DataArray) -> tuple[float, float] | None:
     if not set(LIMITS) & set(attrs):
         return None
     ends = np.ravel(attrs.get("valid_range", (-np.inf, np.inf)))
+    pairs = (("valid_min", ends[0]), ("valid_max", ends[-1]))
     try:
-        given = [
-            np.asarray(attrs.get("valid_min", ends[0])),
-            np.asarray(attrs.get("valid_max", ends[-1])),
-        ]
+        given = [np.asarray(attrs.get(key, end)) for key, end in pairs]
         low, high = (float(each) for each in given)
     except (ValueError, TypeError):
         return None
     if is_packed(variable) and all(each.dtype.kind in "iu" for each in given):
-        scale, offset = (float(variable.encoding.get(key, of)) for key, of in _NEUTRAL.items())
+        scale, offset = scale_and_offset(variable.encoding)
         low, high = sorted((scale * low + offset, scale * high + offset))
     return low, high
 
 
-def check_fits(name: str, array: Array, encoding: Mapping[str, Any]) -> None:
-    """Refuses values that packing would change beyond rounding; xarray lets them wrap around."""
-    bad = misfits(array, encoding)
-    if bad.any():
-        refuse_misfits(name, int(bad.sum()), array[bad], encoding)
-
-
-def refuse_misfits(name: str, count: int, values: Array, encoding: Mapping[str, Any]) -> None:
-    """Raises the error for `count` values of the variable, of which `values` are some."""
+def fitting(block: Array, variable: str, encoding: Mapping[str, Any]) -> Array:
+    """The values; refuses those that packing would change beyond rounding, or wrap around."""
+    bad = misfits(block, encoding)
+    if not bad.any():
+        return block
     low, high = packed_range(encoding)
-    seen = values[~np.isnan(values)]
+    seen, fills = block[bad & ~np.isnan(block)], ", ".join(map(str, fill_integers(encoding)))
     given = f"from {seen.min():.6g} to {seen.max():.6g}" if seen.size else "missing"
     raise InputError(
-        f"`{name}` is packed into {np.dtype(encoding['dtype'])}, which holds {low:.6g} to "
-        f"{high:.6g}{_reserved(encoding)}; {count} of its values do not fit, {given}. Use "
-        "`unpack=True` to write floating-point numbers."
+        f"`{variable}` is packed into {np.dtype(encoding['dtype'])}, which holds {low:.6g} to "
+        f"{high:.6g}{f' ({fills} stored means missing)' if fills else ''}; {int(bad.sum())} of its "
+        f"values do not fit, {given}. Use `unpack=True` to write floating-point numbers."
     )
 
 
@@ -269,13 +243,10 @@ def without_packing(variable: Labelled) -> Labelled:
     copy = variable.copy(deep=False)
     copy.encoding = {key: value for key, value in packing.items() if key not in PACKING}
     copy.encoding |= {"dtype": variable.dtype, "_FillValue": variable.dtype.type(np.nan)}
-    scale, offset = (packing.get(key, of) for key, of in _NEUTRAL.items())
+    scale, offset = scale_and_offset(packing)
     for key in set(LIMITS) & set(copy.attrs):  # they speak of the stored integers
         copy.attrs[key] = (np.asarray(copy.attrs[key]) * scale + offset).astype(variable.dtype)
     return copy
-
-
-_NEUTRAL = {"scale_factor": 1.0, "add_offset": 0.0}
 
 
 def _variable(array: Array, encoding: Mapping[str, Any], keys: tuple[str, ...]) -> xr.Variable:
@@ -301,8 +272,3 @@ def fill_integers(encoding: Mapping[str, Any]) -> list[int]:
     given = [encoding.get(key) for key in ("_FillValue", "missing_value")]
     fills = [fill for some in given if some is not None for fill in np.atleast_1d(some)]
     return [int(np.int64(fill).astype(_dtype(encoding))) for fill in fills if np.isfinite(fill)]
-
-
-def _reserved(encoding: Mapping[str, Any]) -> str:
-    fills = fill_integers(encoding)
-    return f" ({', '.join(map(str, fills))} stored means missing)" if fills else ""

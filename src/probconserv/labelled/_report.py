@@ -50,34 +50,19 @@ class Report:
         """The report in words; budgets close that are off by no more than the tolerance."""
         lines = [line for budget in self.budgets for line in _lines(budget, tolerance)]
         lines += [f"update: {self.method}"] if self.is_done else []
-        lines += [self._move(name) for name in self.moved]
-        lines += [
-            f"{count} values of {name} were {self._bounds} and are not now"
-            for name, count in self._brought_in.items()
-        ]
-        lines += [
-            f"{count} values of {name} are {self._bounds}: no law counts them"
-            for name, count in self.outside.items()
-        ]
+        for name, most in self.moved.items():
+            own = f"{self.in_std.get(name, 0.0):.2g} of a value's own standard deviation"
+            own = f", {own}" if name in self.in_std else ""
+            lines.append(f"{name} moved by at most {most:.3g}{own}")
+        low = [] if self.minimum is None else [f"below {self.minimum:g}"]
+        bounds = " or ".join([*low, *([] if self.maximum is None else [f"above {self.maximum:g}"])])
+        for name, count in self.outside_before.items():
+            if (brought := count - self.outside.get(name, 0)) > 0:
+                lines.append(f"{brought} values of {name} were {bounds} and are not now")
+        for name, count in self.outside.items():
+            lines.append(f"{count} values of {name} are {bounds}: no law counts them")
         lines += [f"note: {note}" for note in self.notes]
         return "\n".join([*lines, *(f"implausible: {text}" for text in self.warnings)])
-
-    @property
-    def _brought_in(self) -> dict[str, int]:
-        found = {n: count - self.outside.get(n, 0) for n, count in self.outside_before.items()}
-        return {name: count for name, count in found.items() if count > 0}
-
-    @property
-    def _bounds(self) -> str:
-        low = f"below {self.minimum:g}" if self.minimum is not None else ""
-        high = f"above {self.maximum:g}" if self.maximum is not None else ""
-        return " or ".join(end for end in (low, high) if end)
-
-    def _move(self, name: str) -> str:
-        said = f"{name} moved by at most {self.moved[name]:.3g}"
-        if name not in self.in_std:
-            return said
-        return f"{said}, {self.in_std[name]:.2g} of a value's own standard deviation"
 
     def check_plausible(self) -> None:
         """Refuse what is implausible, or does not hold after the update."""
@@ -96,15 +81,18 @@ class Report:
 
     def summary(self, tolerance: float = TOLERANCE) -> dict[str, Any]:
         """The figures of the report, as JSON takes them."""
+        of_update = {
+            "method": self.method,
+            "outside_before": dict(self.outside_before),
+            "outside_after": dict(self.outside),
+            "largest_change": dict(self.moved),
+            "largest_change_in_std": dict(self.in_std),
+        }
         return {
             "laws": [_figures(budget, tolerance) for budget in self.budgets],
-            "method": self.method if self.is_done else None,
             "minimum": self.minimum,
             "maximum": self.maximum,
-            "outside_before": dict(self.outside_before) if self.is_done else None,
-            "outside_after": dict(self.outside) if self.is_done else None,
-            "largest_change": dict(self.moved) if self.is_done else None,
-            "largest_change_in_std": dict(self.in_std) if self.is_done else None,
+            **(of_update if self.is_done else dict.fromkeys(of_update)),
             "notes": list(self.notes),
             "warnings": list(self.warnings),
             "plausible": self.plausible,
@@ -153,15 +141,12 @@ def _imbalance(budget: Budget, tolerance: float, after: bool) -> str:
     word = "closes" if budget.closes(tolerance, after) else "does not close"
     at = f" ({where})" if where else ""
     terms = " + ".join(f"|{name}|" for name in budget.variables)
-    if budget.is_average:
-        said = f"{off:.1e} of the mean of {terms}{at}, {float(gap.max()):.3g} on average"
-        return f"{word}; off by at most {said}"
-    most = f"{off:.1e} of the sum of {terms}{at}, {float(gap.max()):.3g} in total"
+    of, kind = ("mean", "on average") if budget.is_average else ("sum", "in total")
+    most = f"{off:.1e} of the {of} of {terms}{at}, {float(gap.max()):.3g} {kind}"
     said = f"{word}; off by at most {most}"
-    if len(budget.variables) > 1:  # an average of variables in different units means nothing
+    if budget.is_average or len(budget.variables) > 1:  # their units differ, so no average
         return said
-    mean, _ = worst((gap / budget.size).where(budget.size > 0, 0.0))
-    return f"{said}, {mean:.3g} on average"
+    return f"{said}, {float((gap / budget.size).where(budget.size > 0, 0.0).max()):.3g} on average"
 
 
 def _figures(budget: Budget, tolerance: float) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from ._encoding import fill_integers, integers
+from ._encoding import fill_integers, integers, scale_and_offset
 from ._plan import Plan
 from ._rows import Array, BlockRows
 
@@ -39,7 +39,7 @@ def _rounded_block(
     block: Array, rows: BlockRows, *, packing: Mapping[str, Any], bounds: tuple[float, float]
 ) -> Array:
     """A block (I, P) or (N, I, P) on the values that its integers stand for."""
-    scale, offset = (float(packing.get(k, v)) for k, v in (("scale_factor", 1), ("add_offset", 0)))
+    scale, offset = scale_and_offset(packing)
     exact = (block.astype(float) - offset) / scale
     whole = np.rint(exact)
     ends = sorted((end - offset) / scale for end in bounds)
@@ -70,10 +70,10 @@ def _closed(
     missing = float(np.dot(weights[free], off[free]))  # what rounding took from the total
     if not missing:
         return whole
-    step = np.sign(missing * weights)
-    free &= _may_be(whole + step, packing)
-    free &= (whole + step >= ends[0]) & (whole + step <= ends[1])
-    size = np.abs(weights)
+    step, size = np.sign(missing * weights), np.abs(weights)
+    (low, high), other = integers(packing), whole + step
+    free &= (other >= max(low, ends[0])) & (other <= min(high, ends[1]))
+    free &= ~np.isin(other, fill_integers(packing))  # that does not stand for a value
     if not free.any():
         return whole
     count = min(int(free.sum()), 16 + int(4 * abs(missing) / size[free].mean()))
@@ -91,9 +91,3 @@ def _closed(
         whole[best] += step[best]
         left, rest = left - size[best], rest[rest != best]
     return whole
-
-
-def _may_be(whole: Array, packing: Mapping[str, Any]) -> Array:
-    """Whether integers are in the range of the packing, and stand for a value."""
-    low, high = integers(packing)
-    return (whole >= low) & (whole <= high) & ~np.isin(whole, fill_integers(packing))

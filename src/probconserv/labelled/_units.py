@@ -75,18 +75,6 @@ def per(unit: str | None, time: str | None) -> str | None:
     return product(unit, inverse)
 
 
-def conversion(argument: str, given: str | None, expected: str | None, of: str) -> Conversion:
-    """How `argument` becomes what is expected; an error if no factor leads there."""
-    return _conversion(argument, given, expected, of, _meaning)
-
-
-def conversion_of_difference(
-    argument: str, given: str | None, expected: str | None, of: str
-) -> Conversion:
-    """As `conversion`, for what has no zero: a difference of 1 degC is one of 1 K."""
-    return _conversion(argument, given, expected, of, lambda w: replace(_meaning(w), zero=0.0))
-
-
 def assumed(dataset: xr.Dataset, laws: Iterable[Law]) -> xr.Dataset:
     """The dataset with the units that laws assume; the one given is not changed."""
     units: dict[str, str] = {}
@@ -133,9 +121,26 @@ def _words(text: str | None) -> Words | None:
     return {word: power for word, power in powers.items() if power and word != "1"}
 
 
-def _conversion(
-    argument: str, given: str | None, expected: str | None, of: str, meaning: Any
+def _meaning(words: Words) -> Meaning:
+    whole = _udunits("1")
+    unknown: Counter[str] = Counter()
+    zeros: list[float] = []
+    kelvins = 0
+    for word, power in words.items():
+        unit, of_what = _known(word)
+        unknown[of_what] += power
+        kelvins += bool(re.search(r"\bK", unit.definition))
+        if "@" in unit.definition and power == 1:
+            zeros.append(unit.convert(0.0, "K"))
+        whole = whole * (unit * _udunits("1")) ** power
+    zero = zeros[0] if zeros and kelvins == 1 else 0.0  # degC times J K-1 has no zero
+    return Meaning(whole, {word: n for word, n in unknown.items() if word and n}, zero)
+
+
+def conversion(
+    argument: str, given: str | None, expected: str | None, of: str, meaning: Any = _meaning
 ) -> Conversion:
+    """How `argument` becomes what is expected; an error if no factor leads there."""
     ours, theirs = _words(given), _words(expected)
     if ours == theirs:
         return Conversion()
@@ -156,20 +161,11 @@ def _conversion(
     return Conversion(factor, (said,))
 
 
-def _meaning(words: Words) -> Meaning:
-    whole = _udunits("1")
-    unknown: Counter[str] = Counter()
-    zeros: list[float] = []
-    kelvins = 0
-    for word, power in words.items():
-        unit, of_what = _known(word)
-        unknown[of_what] += power
-        kelvins += bool(re.search(r"\bK", unit.definition))
-        if "@" in unit.definition and power == 1:
-            zeros.append(unit.convert(0.0, "K"))
-        whole = whole * (unit * _udunits("1")) ** power
-    zero = zeros[0] if zeros and kelvins == 1 else 0.0  # degC times J K-1 has no zero
-    return Meaning(whole, {word: n for word, n in unknown.items() if word and n}, zero)
+def conversion_of_difference(
+    argument: str, given: str | None, expected: str | None, of: str
+) -> Conversion:
+    """As `conversion`, for what has no zero: a difference of 1 degC is one of 1 K."""
+    return conversion(argument, given, expected, of, lambda w: replace(_meaning(w), zero=0.0))
 
 
 @cache
