@@ -13,9 +13,9 @@ except ModuleNotFoundError as error:
         f"labelled data need {error.name}, which is not here; pip install 'probconserv[files]'"
     ) from None
 
-from ._accessor import Accessor as Accessor
 from ._budget import Budget as Budget
 from ._cells import cell_measure as cell_measure
+from ._enforce import Accessor as Accessor
 from ._enforce import check as check
 from ._enforce import enforce as enforce
 from ._enforce import totals as totals

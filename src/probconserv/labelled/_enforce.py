@@ -1,8 +1,9 @@
-"""`enforce`, `check` and `totals` of a dataset."""
+"""`enforce`, `check` and `totals` of a dataset, also as `dataset.probconserv`."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import xarray as xr
 from dask.base import compute
@@ -12,7 +13,7 @@ from ._lookup import Given
 from ._plan import Spread
 from ._report import Report
 from ._update import lazy, second_pass, solve
-from ._work import Work
+from ._work import REPORT, Work
 
 How = Literal["uniform", "proportional", "variance", "members"]
 Std = Given | Mapping[str, Given] | None
@@ -103,3 +104,29 @@ def totals(dataset: xr.Dataset, law: Law) -> xr.DataArray:
     (budget,) = check(dataset, plain).budgets
     named = budget.before.rename("total")
     return named if budget.unit is None else named.assign_attrs(units=budget.unit)
+
+
+@xr.register_dataset_accessor("probconserv")
+class Accessor:
+    """The functions of `probconserv.labelled` for this dataset."""
+
+    def __init__(self, dataset: xr.Dataset) -> None:
+        self._dataset = dataset
+
+    def enforce(self, *laws: Law | Recipe, **how: Any) -> xr.Dataset:
+        """As `labelled.enforce`."""
+        return enforce(self._dataset, *laws, **how)
+
+    def totals(self, law: Law) -> xr.DataArray:
+        """As `labelled.totals`."""
+        return totals(self._dataset, law)
+
+    @property
+    def report(self) -> dict[str, Any] | None:
+        """The figures of the report that `enforce` left in the dataset; None if there is none."""
+        text = self._dataset.attrs.get(REPORT)
+        return None if text is None else json.loads(text)
+
+    def check(self, *laws: Law | Recipe, **how: Any) -> Report:
+        """As `labelled.check`."""
+        return check(self._dataset, *laws, **how)

@@ -10,6 +10,7 @@ from typing import Any
 import xarray as xr
 
 from .._errors import ProbConservError
+from ._bounds import rounded
 from ._cluster import cluster, compute
 from ._encoding import is_packed, without_packing
 from ._enforce import How, Std
@@ -17,7 +18,6 @@ from ._law import Law, Recipe, listed
 from ._plan import Plan, Spread
 from ._read import read
 from ._report import Report
-from ._rounding import rounded
 from ._series import (
     Paths,
     as_parts,
@@ -102,14 +102,16 @@ class _Job:
         whole: Sequence[Plan] = (),
     ) -> Report:
         """whole: the plans of the series that this is one file of."""
-        one_by_one = len(paths) > 1 and target is not None and _is_folder(target)
+        folder = target is not None and target.is_dir() and target.suffix != ".zarr"
+        one_by_one = len(paths) > 1 and folder
         if target is not None:
             for out in outputs(paths, target) if one_by_one else [target]:
                 check_output(out, self.overwrite, map(str, paths))
         with ExitStack() as opened:
             dataset, along = _opened(paths, opened, self.chunks, self.group, self.spread.member)
             if self.unpack:
-                dataset = dataset.map(_plain_floats, keep_attrs=True)
+                packed = {n: without_packing(v) for n, v in dataset.items() if is_packed(v)}
+                dataset = dataset.assign(packed)
             spread = replace(self.spread, std=from_file(self.spread.std, "std", opened))
             named = [with_files(law, opened) for law in laws]
             work = Work.of(dataset, named, spread)
@@ -199,10 +201,6 @@ def _opened(
     return opened.enter_context(read(paths[0], group=group, **how)), ""
 
 
-def _is_folder(target: Path) -> bool:
-    return target.is_dir() and target.suffix != ".zarr"
-
-
 def _changes(work: Work, found: Sequence[Mapping[str, Any]]) -> dict[str, xr.DataArray]:
     """The change of every variable, averaged over all but the last two axes that laws sum over."""
     changes = {}
@@ -222,7 +220,3 @@ def _report(work: Work, results: Any, strict: bool) -> Report:
     if strict:
         report.check_plausible()
     return report
-
-
-def _plain_floats(variable: xr.DataArray) -> xr.DataArray:
-    return without_packing(variable) if is_packed(variable) else variable

@@ -303,6 +303,11 @@ def place(coords: Mapping[Any, Any], at: Mapping[Any, Any]) -> str:
     )
 
 
+def least_to_most(values: Array) -> str:
+    """From the smallest to the largest, in words; one number if they are the same."""
+    return " to ".join(dict.fromkeys(f"{end:.3g}" for end in (values.min(), values.max())))
+
+
 def decoded(data: Labelled) -> Labelled:
     """The same with dates for coordinates, and bounds of them, such as "days since 2000-01-01".
 

@@ -13,14 +13,15 @@ from .._errors import InputError
 from . import _units
 from ._blocks import sizes, totals
 from ._coordinates import cell_methods
-from ._flows import Flow
 from ._graph import NamedPart, NamedRows
 from ._law import INITIAL, Law, listed
 from ._lookup import Given, array, check_numbers, find, match, nearest
-from ._rates import Rate, rate_of
+from ._rates import Flow, Rate, rate_of
 from ._rows import Array, BlockRows
-from ._time import Time, decoded, place, time_of
+from ._time import Time, decoded, least_to_most, place, time_of
 from ._weights import REGION, Points
+
+Part = Callable[[xr.Variable], xr.Variable]  # takes a part of an array
 
 
 class Totals:
@@ -63,7 +64,7 @@ class Totals:
 
     def _check_fixed(self, size: xr.Variable) -> None:
         """Refuse gaps in what is held fixed, where the law counts: size is what has none."""
-        whole = self._cell_sizes(lambda variable: variable)
+        whole = self._cell_sizes()
         short = (whole - size) > 1e-9 * whole
         if short.values.any():
             held, at = ", ".join(self.law.held) or "`fixed`", self._first(short.dims, short.values)
@@ -87,7 +88,8 @@ class Totals:
                 "total."
             )
         if (noise.values > 0).any():
-            self.remarks.append(f"{self.argument} known to within its noise, {_least_most(noise)}")
+            said = f"{self.argument} known to within its noise, {least_to_most(noise.values)}"
+            self.remarks.append(said)
         return noise
 
     @cached_property
@@ -95,9 +97,9 @@ class Totals:
         """What an average is multiplied by: the cell sizes of a row that are not missing."""
         if self.law.average is None:
             return xr.Variable((), 1.0)
-        return self._cell_sizes(lambda variable: variable)
+        return self._cell_sizes()
 
-    def _cell_sizes(self, part: Callable[[xr.Variable], xr.Variable]) -> xr.Variable:
+    def _cell_sizes(self, part: Part = lambda whole: whole) -> xr.Variable:
         field = part(self.points.first.variable)
         if self.member in field.dims:  # a point that one member lacks is missing in all
             field = field.isel({self.member: 0}).where(field.notnull().all(self.member))
@@ -148,7 +150,7 @@ class Totals:
         found, size = self._summed(time.at_start)
         found = found + time.at_start(self.fixed)
         empty = size == 0
-        if empty.values.any() and (empty & (self._summed(lambda v: v)[1] > 0)).values.any():
+        if empty.values.any() and (empty & (self._summed()[1] > 0)).values.any():
             raise InputError(
                 f"`{argument}` is {INITIAL!r}, but {self.law.label} has no data at the first "
                 f"{time.dim!r} where it has some later. Give it as a number or a variable."
@@ -158,10 +160,9 @@ class Totals:
         cells = self._cell_sizes(time.at_start)
         return found / cells.where(cells > 0, 1.0)
 
-    def _summed(self, part: Callable[[xr.Variable], xr.Variable]) -> tuple[Any, Any]:
+    def _summed(self, part: Part = lambda whole: whole) -> tuple[Any, Any]:
         """The rows of a part of the field, and the cell sizes times |factors| that are in them."""
-        found: Any = 0.0
-        size: Any = 0.0
+        found, size = xr.Variable((), 0.0), xr.Variable((), 0.0)
         for name, field in self.points.fields.items():
             here, weights = part(field.variable), part(self.points.weights[name])
             if self.member in here.dims:  # a point that one member lacks is missing in all
@@ -172,12 +173,11 @@ class Totals:
 
     def _sum(self, field: xr.Variable, weights: xr.Variable) -> tuple[xr.Variable, xr.Variable]:
         """The rows of a field and their sizes, computed now."""
-        rows = [dim for dim in (*self.points.rows, self.member) if dim in field.dims]
-        regions = None if self.points.regions is None else self.points.rows[REGION]
+        rows = tuple(str(d) for d in (*self.points.rows, self.member) if d in field.dims)
         rest = tuple(str(dim) for dim in field.dims if dim not in rows)
-        count = regions or 1
-        part = NamedPart(weights, self.points.regions, 0, count)
-        named = NamedRows((part,), count, True, tuple(str(dim) for dim in rows), rest)
+        regions = self.points.regions
+        count = 1 if regions is None else self.points.rows[REGION]
+        named = NamedRows((NamedPart(weights, regions, 0, count),), count, True, rows, rest)
         (both,) = compute(named.summed(_total_and_size, [field], 2 * count))
         total, size = np.split(both, 2, axis=-1)
         if regions is None:
@@ -283,8 +283,3 @@ class Totals:
 def _total_and_size(values: Array, rows: BlockRows) -> Array:
     total, values, missing = totals(values, rows)
     return np.concatenate([total, sizes(rows, missing, values)], 1)
-
-
-def _least_most(noise: xr.Variable) -> str:
-    ends = (f"{end:.3g}" for end in (noise.values.min(), noise.values.max()))
-    return " to ".join(dict.fromkeys(ends))

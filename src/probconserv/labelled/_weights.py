@@ -45,6 +45,10 @@ class Term:
     unit: str | None  # and times the cell size
     measure: str
 
+    def weights(self, conversion: float) -> xr.Variable:
+        factor = self.factor * conversion
+        return self.cells * factor if factor.dims or factor != 1 else self.cells  # 1 costs nothing
+
 
 def points(dataset: xr.Dataset, law: Law, member: str | None) -> Points:
     """The law's points in this dataset; `member` is the dimension of an ensemble, if any."""
@@ -69,7 +73,7 @@ def points(dataset: xr.Dataset, law: Law, member: str | None) -> Points:
         said.append(f"regions: {len(names)} of {_name(law.regions)}")
     return Points(
         fields=fields,
-        weights={e: _weighed(t.cells, t.factor * converted[e].factor) for e, t in terms.items()},
+        weights={e: t.weights(converted[e].factor) for e, t in terms.items()},
         cells=main.cells,
         regions=None if regions is None else regions.clip(0),
         rows=rows,
@@ -124,11 +128,6 @@ def _term(
     unit = _units.product(mean_unit, sizes.attrs.get("units"))
     plain = factor.variable.astype(float).fillna(0.0)
     return Term(cells, plain, mean_unit, unit, sizes.attrs["description"])
-
-
-def _weighed(cells: xr.Variable, factor: xr.Variable) -> xr.Variable:
-    """A factor of 1 costs nothing where cells are lazy and large."""
-    return cells * factor if factor.dims or factor != 1 else cells
 
 
 def _field(dataset: xr.Dataset, name: str) -> xr.DataArray:

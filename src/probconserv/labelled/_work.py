@@ -18,7 +18,7 @@ from ._law import Law, Recipe
 from ._lookup import nearest
 from ._plan import HOW, ONE_BY_ONE, Plan, Spread, plans
 from ._report import Report
-from ._time import decoded
+from ._time import decoded, least_to_most
 from ._update import LARGEST, first_pass, one_pass, outcome
 
 REPORT = "probconserv_report"
@@ -184,7 +184,8 @@ class Work:
             kind.mix(as_tensors(unpack(kind.sums, s.reshape(-1, s.shape[-1]))))
             for kind, s in zip(kinds, sums, strict=True)
         ]
-        share, correlation = (_range(np.concatenate(each)) for each in zip(*mixes, strict=True))
+        both = zip(*mixes, strict=True)
+        share, correlation = (least_to_most(np.concatenate(each)) for each in both)
         tied = f", jointly over {', '.join(self.spread.jointly)}" if self.spread.jointly else ""
         return (
             f"ensemble of {kinds[0].members}, shrinkage {share} towards a correlation of "
@@ -214,7 +215,7 @@ class Work:
 
     def _put_std(self, out: xr.Dataset, name: str, new: xr.Variable) -> None:
         given = self._std(name)
-        old = out[given].variable if isinstance(given, str) else given.variable
+        old = (out[given] if isinstance(given, str) else given).variable
         if set(old.dims) == set(new.dims):
             new, encoding = new.transpose(*old.dims), old.encoding
         else:
@@ -261,16 +262,8 @@ def _pushed_below_zero(moves: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
             )
 
 
-def _range(values: Any) -> str:
-    ends = (f"{end:.3g}" for end in (np.min(values), np.max(values)))
-    return " to ".join(dict.fromkeys(ends))
-
-
 def _check(dataset: xr.Dataset, spread: Spread) -> None:
-    if spread.member is not None and spread.member not in dataset.dims:
-        raise InputError(
-            f"`member`: no dimension {spread.member!r} here. {nearest(spread.member, dataset.dims)}"
-        )
-    for dim in spread.jointly:
+    members = [("member", spread.member)] if spread.member is not None else []
+    for name, dim in (*members, *(("jointly", dim) for dim in spread.jointly)):
         if dim not in dataset.dims:
-            raise InputError(f"`jointly`: no dimension {dim!r} here. {nearest(dim, dataset.dims)}")
+            raise InputError(f"`{name}`: no dimension {dim!r} here. {nearest(dim, dataset.dims)}")
