@@ -136,16 +136,13 @@ def _named_by_file(
             continue
         if name not in dataset.variables:
             remark += f"; cell_measures names {kind}: {name}, which is not in the dataset"
-        elif _applies(kind, dataset[name], over):
-            where = f"cell_measures of {data.name}"
-            match(dataset[name], data, where)
-            return _factor(dataset[name], data, where, f"the {kind} {name}"), remark
+            continue
+        its, where = dataset[name], f"cell_measures of {data.name}"
+        dims = {dim for dim in its.dims if not (dim in its.coords and tells_time(its[dim]))}
+        if dims <= set(over) if kind == "volume" else dims & set(over):
+            match(its, data, where)
+            return _factor(its, data, where, f"the {kind} {name}"), remark
     return None, remark
-
-
-def _applies(kind: str, measure: xr.DataArray, over: tuple[str, ...]) -> bool:
-    dims = {dim for dim in measure.dims if not (dim in measure.coords and tells_time(measure[dim]))}
-    return dims <= set(over) if kind == "volume" else bool(dims & set(over))
 
 
 def _fraction(

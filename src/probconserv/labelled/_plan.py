@@ -125,14 +125,11 @@ class Plan:
             lead = {dim: self.sizes[dim] for dim in self.index}
             if members:
                 assert self.member is not None
-                lead[self.member] = self.sizes[self.member] if self._own_totals else 1
+                own = any(self.member in ready.value.dims for ready in self.laws)
+                lead[self.member] = self.sizes[self.member] if own else 1
             wide = given.set_dims({**lead, **tail}).transpose(*lead, *tail)
             parts.append(wide.values.reshape(*lead.values(), ready.rows))
         return np.concatenate(parts, axis=-1)
-
-    @property
-    def _own_totals(self) -> bool:
-        return any(self.member in ready.value.dims for ready in self.laws)
 
 
 @dataclass(frozen=True)

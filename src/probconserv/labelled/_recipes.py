@@ -5,7 +5,7 @@ products of several variables: each law moves one and holds the others as they a
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from types import MappingProxyType
 from typing import Any
@@ -183,20 +183,9 @@ def moisture(dataset: xr.Dataset, assume_units: Mapping[str, str] = NONE) -> Law
     unit, clouds = units(dataset[air.name]), air.beside(CLOUDS)
     factor(dataset[air.name], "1")
     parts = {name: in_unit(dataset[name], unit) for name in clouds}
-    held = [*clouds, *air.pressure]
-    inflow, outflow, said = _rates(air, [EVAPORATION], ["precipitation_flux"], "kg")
-    return Law(
-        air.name,
-        air.over,
-        inflow=inflow,
-        outflow=outflow,
-        measure=air.mass,
-        name="moisture",
-        assume_units=assume_units,
-        fixed=_sum(parts, unit),
-        held=held,
-        remarks=(_moves(air.name, held), said),
-    )
+    rates = _rates(air, [EVAPORATION], ["precipitation_flux"], "kg")
+    known = Law(air.name, air.over, name="moisture", assume_units=assume_units)
+    return _completed(known, air, _sum(parts, unit), clouds, rates)
 
 
 def energy(dataset: xr.Dataset, assume_units: Mapping[str, str] = NONE) -> Law:
@@ -214,29 +203,26 @@ def energy(dataset: xr.Dataset, assume_units: Mapping[str, str] = NONE) -> Law:
     parts |= {name: _geopotential(dataset[name]) for name in [ground] if name}
     there = {"humidity": humidity, "wind": len(winds) == 2, "surface geopotential": ground}
     lacking = [what for what, found in there.items() if not found]
-    held = [*humidity, *winds, *air.pressure]
-    inflow, outflow, said = _rates(air, HEATING, COOLING, "J")
-    return Law(
-        {air.name: _said(xr.DataArray(HEAT_CAPACITY), "J kg-1 K-1", "cp")},
-        air.over,
-        inflow=inflow,
-        outflow=outflow,
-        measure=air.mass,
-        name="energy",
-        assume_units=assume_units,
-        fixed=_sum(parts, "J kg-1"),
-        held=held,
-        remarks=(
-            f"energy per mass: {' + '.join([f'cp {air.name}', *parts])}; cp = {HEAT_CAPACITY} "
-            f"J kg-1 K-1, L = {VAPORIZATION:g} J kg-1",
-            *([f"not found, so that it counts as 0: {', '.join(lacking)}"] if lacking else []),
-            _moves(air.name, held),
-            said,
-        ),
-    )
+    said = [
+        f"energy per mass: {' + '.join([f'cp {air.name}', *parts])}; cp = {HEAT_CAPACITY} "
+        f"J kg-1 K-1, L = {VAPORIZATION:g} J kg-1",
+    ]
+    said += [f"not found, so that it counts as 0: {', '.join(lacking)}"] if lacking else []
+    moved = {air.name: _said(xr.DataArray(HEAT_CAPACITY), "J kg-1 K-1", "cp")}
+    known = Law(moved, air.over, name="energy", assume_units=assume_units, remarks=said)
+    rates = _rates(air, HEATING, COOLING, "J")
+    return _completed(known, air, _sum(parts, "J kg-1"), [*humidity, *winds], rates)
 
 
 RECIPES: dict[str, Recipe] = {"dry-air": dry_air, "moisture": moisture, "energy": energy}
+
+
+def _completed(law: Law, air: Air, fixed: Any, held: list[str], rates: tuple[Any, Any, str]) -> Law:
+    """With the mass of air as weights, what is held fixed, and the fluxes."""
+    held, (inflow, outflow, said) = held + air.pressure, rates
+    known = {"measure": air.mass, "fixed": fixed, "held": held, "inflow": inflow}
+    remarks = (*law.remarks, _moves(air.name, held), said)
+    return replace(law, outflow=outflow, remarks=remarks, **known)
 
 
 def _air(dataset: xr.Dataset, standard_name: str, recipe: str, units: Mapping[str, str]) -> Air:
