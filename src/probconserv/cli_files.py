@@ -266,7 +266,9 @@ def enforce(
         print(f"probconserv: nothing was written; {error}", file=sys.stderr)
         report, written = error.report, []
     except KeyboardInterrupt:
-        raise KeyboardInterrupt("nothing was written") from None
+        folder = out is not None and out.is_dir() and out.suffix != ".zarr"
+        kept = "files that are finished stay" if folder else "nothing was written"
+        raise KeyboardInterrupt(kept) from None
     _show(report, law, format, TOLERANCE, plot, *written)
 
 

@@ -91,11 +91,6 @@ class Budget:
         return size.where(size > 0, 1.0)
 
     @property
-    def z(self) -> xr.DataArray:
-        """Field - total in standard deviations, those of points that move together."""
-        return self._mean(self.gap()) / (self.spread**2 + self.noise**2) ** 0.5
-
-    @property
     def warnings(self) -> list[str]:
         """What is implausible before the update."""
         rows = self._rows(self.spread)

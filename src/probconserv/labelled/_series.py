@@ -190,7 +190,7 @@ def _law_at(ready: Ready, times: xr.DataArray) -> Law:
             "cannot be written one by one. Write one file: a name that ends in .nc or .zarr."
         )
     known: dict[str, Any] = {"inflow": (), "outflow": (), "average": None}
-    for name, value in (("total", ready.value), ("noise", ready.noise)):
+    for name, value in (("total", ready.value + ready.fixed), ("noise", ready.noise)):
         labels = {dim: coords[str(dim)].variable for dim in value.dims if dim in coords}
         known[name] = xr.DataArray(value, labels) if value.dims else float(value)
     law = replace(ready.law, **known)

@@ -130,7 +130,7 @@ class _Job:
         reports: list[Report] = []
         for path, out in zip(paths, outputs(paths, target), strict=True):
             own, std = part_of(plans, spread.std, path, along)
-            part = replace(self, spread=replace(spread, std=std))
+            part = replace(self, spread=replace(spread, std=std), strict=False)  # see `run`
             try:
                 reports.append(part.run([path], out, own, plans))
             except ProbConservError as error:
