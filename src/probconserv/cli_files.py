@@ -61,7 +61,7 @@ class Laws:
     law: Names = None
     """Laws made of what the file holds, instead of all these: dry-air, moisture, energy."""
     laws: Path | None = None
-    """A TOML file instead of all these, with a table [[law]] for each law: variables, over, ..."""
+    """A TOML file instead, with a table [[law]] for each: variables, over, ... or a recipe."""
 
     def read(self) -> "list[Law | Recipe]":
         require("files", "xarray", "dask", "netCDF4", "zarr", "cf_units")

@@ -194,14 +194,14 @@ class Places:
     """The names of the indices and the rows of a system, for messages."""
 
     index: Mapping[str, int]  # sizes
-    laws: tuple[tuple[int, Mapping[str, int], Mapping[str, xr.DataArray]], ...]
+    laws: tuple[tuple[int, Mapping[str, int], Mapping[str, xr.Variable]], ...]
     # of each: its first row, the sizes of its own axes, its coordinates
 
     @classmethod
     def of(cls, plan: Plan) -> "Places":
-        def own(ready: Ready) -> tuple[int, Mapping[str, int], Mapping[str, xr.DataArray]]:
-            rows = ready.points.rows
-            return ready.first, {dim: rows[dim] for dim in ready.inner}, ready.points.coords
+        def own(ready: Ready) -> tuple[int, Mapping[str, int], Mapping[str, xr.Variable]]:
+            sizes = {dim: ready.points.rows[dim] for dim in ready.inner}
+            return ready.first, sizes, {d: c.variable for d, c in ready.points.coords.items()}
 
         return cls({dim: plan.sizes[dim] for dim in plan.index}, tuple(map(own, plan.laws)))
 

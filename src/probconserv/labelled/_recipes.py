@@ -101,7 +101,8 @@ class Air:
         def apart(sizes: Sizes) -> bool:
             """Whether it is on levels, but on others, or for more members or times."""
             extra = [size for dim, size in sizes.items() if dim not in own]
-            return bool(extra) and (self.vertical in sizes or max(extra) > 1)
+            near = bool(extra) and any(dim in sizes for dim in self.over)
+            return near and (self.vertical in sizes or max(extra) > 1)
 
         fits = (
             lambda sizes: own == set(sizes),
