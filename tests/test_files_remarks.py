@@ -51,7 +51,7 @@ def test_metres_without_a_grid_mapping_are_said_to_be_a_plane(unit):
     for name in ("x", "y"):
         dataset[name].attrs["units"] = unit
     report = str(check(dataset, Law("u", ("y", "x"))))
-    assert "in a plane, for want of a grid mapping" in report
+    assert "lengths in a plane (no grid mapping) from" in report
     assert "in a plane" not in str(check(field(), Law("u", ("y", "x"))))
 
 
@@ -103,6 +103,22 @@ def test_the_verdict_is_that_of_the_correlation_that_the_update_has():
     std = np.sqrt(0.9 * 8 + 0.1 * 64)  # of a sum of eight
     assert 16 / std < 5
     assert "a correlation of 0.1" in said[0.1]
+
+
+def test_values_that_leave_the_range_of_a_law_are_implausible():
+    dataset = field(np.full((3, 2, 4), 1.0), units="1")
+    law = {"variables": "u", "over": ("y", "x"), "total": 16.0, "measure": 1.0}
+    with pytest.warns(match="24 values of u left the range in which the law is linear"):
+        enforce(dataset, Law(**law, linear=(0.0, 1.5)), how="uniform")
+    assert enforce(dataset, Law(**law, linear=(0.0, 2.0)), how="uniform").probconserv.report[
+        "plausible"
+    ]
+
+
+@pytest.mark.parametrize(("variables", "ends"), [("u", [1.0]), ({"u": 1, "v": 1}, [0.0, 1.0])])
+def test_the_range_of_a_law_has_two_ends_of_one_variable(variables, ends):
+    with pytest.raises(InputError, match=r"`linear` is the least and the most of .* one variable"):
+        Law(variables, "x", linear=ends)
 
 
 def test_the_report_says_that_std_are_those_without_bounds():

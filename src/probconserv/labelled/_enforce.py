@@ -12,7 +12,7 @@ from ._law import Law, Recipe, listed
 from ._lookup import Given
 from ._plan import Spread
 from ._report import Report
-from ._update import lazy, second_pass, solve
+from ._update import lazy
 from ._work import REPORT, Work
 
 How = Literal["uniform", "proportional", "variance", "members"]
@@ -67,7 +67,7 @@ def enforce(
     work = Work.of(dataset, laws, spread)
     work.check_apart()
     sums = compute(*work.first)
-    found = [second_pass(plan, solve(plan, s)) for plan, s in zip(work.plans, sums, strict=True)]
+    found = work.moved(sums)
     after = None
     if not lazy(work.plans):
         (both,) = compute(work.outcomes(found))  # cell sizes may be lazy where the field is not

@@ -82,7 +82,7 @@ class Law:
     fixed: Given = 0.0
     held: Sequence[str] = ()
     remarks: Sequence[str] = ()
-    linear: Sequence[xr.DataArray] | None = None
+    linear: Sequence[Given] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.variables, str | Mapping) or not self.variables:
@@ -100,6 +100,8 @@ class Law:
                 f"`assume_units` must be units by name as in {{'T': 'kg'}}; got "
                 f"{self.assume_units!r}."
             )
+        if self.linear and (len(self.factors) > 1 or len(self.linear) != 2):
+            raise InputError("`linear` is the least and the most of a law's one variable.")
         self._check_average()
 
     def _check_average(self) -> None:

@@ -215,7 +215,7 @@ def _in_words(coordinate: xr.DataArray, mappings: list[xr.DataArray]) -> str:
     on_axis = grid.is_axis(coordinate, "X", "Y") or str(coordinate.name).lower() in ("x", "y")
     if not (standard.startswith("projection_") or (names and on_axis)):
         metres = on_axis and scale(grid.units(coordinate), "m") is not None
-        return "lengths" + " in a plane, for want of a grid mapping," * metres
+        return "lengths" + " in a plane (no grid mapping)" * metres
     if names and all(name.endswith("_equal_area") or name == "sinusoidal" for name in names):
         return f"lengths in the plane of the projection {names[0]}, which keeps areas,"
     what = ", ".join(names) or "of which no grid mapping tells"

@@ -155,7 +155,6 @@ def dry_air(dataset: xr.Dataset, assume_units: Mapping[str, str] = NONE) -> Law:
     counted = (f"missing values of {', '.join(gaps)} count as dry air",) if gaps else ()
     slope = (air.layers.slope * dry).sum(air.vertical) * factor(dataset[pressure], "Pa")
     rest = (air.layers.constant * dry).sum(air.vertical)
-    reach = air.layers.reach
     return Law(
         {pressure: _said(slope, per("kg m-2", units(dataset[pressure])), "d mass / d ps times")},
         air.over[1:],
@@ -169,7 +168,7 @@ def dry_air(dataset: xr.Dataset, assume_units: Mapping[str, str] = NONE) -> Law:
             _moves(pressure, water),
             *counted,
         ),
-        linear=None if reach is None else [e / factor(dataset[pressure], "Pa") for e in reach],
+        linear=[end / factor(dataset[pressure], "Pa") for end in air.layers.reach],
     )
 
 

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields, replace
-from difflib import get_close_matches
 from glob import glob
 from itertools import pairwise
 from os import PathLike, fspath
@@ -16,7 +15,7 @@ import xarray as xr
 from .._errors import InputError
 from ._budget import Budget
 from ._law import Law
-from ._lookup import find
+from ._lookup import find, nearest
 from ._plan import Plan, Ready
 from ._read import SMALL, read
 from ._report import Report
@@ -49,18 +48,13 @@ def from_file(given: Any, argument: str, opened: ExitStack) -> Any:
     if Path(path).suffix not in (*NETCDF, ".zarr") or argument in ("name", "remarks"):
         return given
     if not Path(path).exists():
-        raise InputError(f"`{argument}` is {given!r}, but there is no file {path}.{_near(path)}")
+        there = [each.name for each in Path(path).parent.glob(f"*{Path(path).suffix}")]
+        near = nearest(Path(path).name, there)
+        raise InputError(f"`{argument}` is {given!r}, but there is no file {path}. {near}")
     group, _, name = name.rpartition("/")
     dataset = opened.enter_context(read(path, group=group))
     found = find(dataset, name, f"{argument} {given}")
     return found.load() if found.nbytes <= SMALL else found
-
-
-def _near(path: str) -> str:
-    """A file of nearly the same name, as the end of a message."""
-    there = [each.name for each in Path(path).parent.glob("*")]
-    close = get_close_matches(Path(path).name, there, 1)
-    return f" Did you mean {close[0]!r}?" if close else " Check its spelling and the folder."
 
 
 def paths_of(source: Paths) -> list[Path]:

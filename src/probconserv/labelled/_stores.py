@@ -30,7 +30,6 @@ from ._series import (
     with_files,
 )
 from ._stage import check_output
-from ._update import first_pass, second_pass, solve
 from ._work import REPORT, Work
 from ._write import write
 
@@ -140,21 +139,13 @@ class _Job:
         return joined(reports, along)
 
     def _write(self, work: Work, source: Path, target: Path | None) -> Report:
-        sums: Any = [first_pass(plan) for plan in work.plans]
-        if not work.one_pass:
-            sums = compute(sums, "summing")
-        found = [
-            second_pass(plan, solve(plan, s)) for plan, s in zip(work.plans, sums, strict=True)
-        ]
+        sums = work.first if work.one_pass else compute(work.first, "summing")
         packing = {str(n): v.encoding for n, v in work.dataset.data_vars.items() if is_packed(v)}
-        pairs = zip(work.plans, found, strict=True)
+        pairs = zip(work.plans, work.moved(sums), strict=True)
         both = work.outcomes([rounded(plan, new, packing) for plan, new in pairs])
         found, after = [new for new, _ in both], [after for _, after in both]
-        also = {
-            "sums": sums,
-            "after": after,
-            "change": _changes(work, found) if self.change else {},
-        }
+        changes = _changes(work, found) if self.change else {}
+        also = {"sums": sums, "after": after, "change": changes}
         if target is None:
             return _report(work, compute(also, "computing"), self.strict)
         reports: list[Report] = []

@@ -41,7 +41,7 @@ class Layers:
     surface: xr.DataArray  # surface pressure in Pa, or orography in m
     units: str
     where: str  # in words
-    reach: tuple[xr.DataArray, ...] | None = None  # of the surface: the ends of the cell it is in
+    reach: tuple[xr.DataArray, ...] = ()  # of the surface: the ends of the cell it is in, if cut
 
     @property
     def thickness(self) -> xr.DataArray:

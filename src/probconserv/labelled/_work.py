@@ -15,11 +15,11 @@ from ._budget import budgets, worst
 from ._encoding import is_packed, unpacked_after_packing, valid_limits
 from ._graph import as_tensors, unpack
 from ._law import Law, Recipe
-from ._lookup import nearest
+from ._lookup import array, nearest
 from ._plan import HOW, ONE_BY_ONE, Plan, Spread, plans
 from ._report import Report
 from ._time import decoded, least_to_most
-from ._update import LARGEST, first_pass, one_pass, outcome
+from ._update import LARGEST, first_pass, one_pass, outcome, second_pass, solve
 
 REPORT = "probconserv_report"
 ENSEMBLES = ("member", "members", "realization", "ensemble", "ensemble_member")
@@ -65,6 +65,11 @@ class Work:
     def one_pass(self) -> bool:
         return all(map(one_pass, self.plans))
 
+    def moved(self, sums: Sequence[Any]) -> list[Any]:
+        """The arrays of every system after the update, from the sums of the first pass."""
+        both = zip(self.plans, sums, strict=True)
+        return [second_pass(plan, solve(plan, each)) for plan, each in both]
+
     @property
     def invalid(self) -> dict[str, Any]:
         """Of each variable with a valid range, how many values lie outside."""
@@ -109,11 +114,11 @@ class Work:
         both = zip(self.plans, found, strict=True)
         done = [outcome(plan, new, self._valid, self._views) for plan, new in both]
         for plan, (new, (_, moves)) in zip(self.plans, done, strict=True):
-            for law in (ready.law for ready in plan.laws if ready.law.linear is not None):
-                (name,), (low, high) = law.factors, law.linear or ()
-                values = new[name][0]
-                out = (values < low.variable) | (values > high.variable)
-                moves[name]["left"] = out.sum().data
+            for law in (ready.law for ready in plan.laws if ready.law.linear):
+                (name,) = law.factors
+                ends = (array(self.dataset, e, "linear", self.dataset[name]) for e in law.linear)
+                (low, high), values = (end.variable for end in ends), new[name][0]
+                moves[name]["left"] = ((values < low) | (values > high)).sum().data
         return done
 
     @property
