@@ -12,6 +12,11 @@ class SuperSlow(Diffusive):
     """k = exp(-1/u); u = 0 at first, held at u_left and 0 at the ends.
 
     No closed form; use `simulate`.
+
+    Parameters
+    ----------
+    u_left : float or array
+        The value held at the left end, positive.
     """
 
     u_left: Parameter
