@@ -117,6 +117,14 @@ class Truncated(Draws):
         How many last axes the law ties.
     point : Tensor, shape (..., T, M)
         The mean, moved to the nearest field that obeys.
+
+    Examples
+    --------
+    >>> import probconserv as pc
+    >>> low = pc.bounds(low=0.0, truncated=True)
+    >>> post = pc.condition(pc.Diagonal([0.1, 0.2, 1.0], 0.5), pc.cells([1.0] * 3, 0.7), low)
+    >>> bool((post.draws > 0).all())
+    True
     """
 
     def __init__(

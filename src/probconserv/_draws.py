@@ -126,7 +126,18 @@ class Draws(Field):
         return [torch.cat(parts).reshape(self.shape) for parts in found]
 
     def crps(self, u: ArrayLike) -> Tensor:
-        """The continuous ranked probability score of each point, without the bias of few draws."""
+        """The continuous ranked probability score of each point, without the bias of few draws.
+
+        Parameters
+        ----------
+        u : array
+            The truth, in a shape that broadcasts to the field.
+
+        Returns
+        -------
+        Tensor, shape (..., T, M)
+            In units of u; lower is better.
+        """
         u, n = self._values(u), len(self.draws)
         order = torch.arange(1 - n, n, 2, dtype=torch.float64, device=self.device)
         found, flat, truth = [], self.draws.flatten(1), u.flatten()
@@ -191,6 +202,14 @@ class StateDraws(State):
         The names of the fields.
     parts : tuple of Draws
         The fields, in the order of their names.
+
+    Examples
+    --------
+    >>> import probconserv as pc
+    >>> state = pc.State(rain=([0.1, 0.2], 1.0), snow=([0.1], 1.0))
+    >>> post = pc.condition(state, pc.bounds(low=0.0, of="rain"), draws=10)
+    >>> bool((post["rain"].draws >= 0).all())
+    True
     """
 
     parts: tuple[Draws, ...]

@@ -48,12 +48,36 @@ class Field(Kept, ABC):
     def covariance_times(self, v: ArrayLike) -> Tensor:  # (*more, *shape) -> (*more, *shape)
         """The covariance applied to `v`, over the event axes of each independent part.
 
-        `v` has the shape of the field, with any axes before it; so has the result.
+        Parameters
+        ----------
+        v : array, shape (..., T, M)
+            In the shape of the field, with any axes before it.
+
+        Returns
+        -------
+        Tensor
+            In the shape of `v`.
         """
 
     @abstractmethod
     def log_prob(self, u: ArrayLike) -> Tensor:
-        """The log of the joint density at `u`, one value for each independent part."""
+        """The log of the joint density at `u`, one value for each independent part.
+
+        Parameters
+        ----------
+        u : array
+            In a shape that broadcasts to the field.
+
+        Returns
+        -------
+        Tensor
+            In the shape of the axes before the last `event_dims`.
+
+        Raises
+        ------
+        DegenerateError
+            If the field has no density: some direction has no variance.
+        """
 
     @abstractmethod
     def _draw(self, normals: Normals) -> Tensor:
@@ -82,7 +106,18 @@ class Field(Kept, ABC):
         return self._draw(random_normals(n, generator, self.device)).to(self.dtype)
 
     def sample_with(self, normals: ArrayLike) -> Tensor:
-        """Draws made of the standard normal numbers (n, normals_per_draw): the same, given them."""
+        """Draws made of given standard normal numbers: the same numbers give the same draws.
+
+        Parameters
+        ----------
+        normals : array, shape (n, normals_per_draw)
+            The numbers.
+
+        Returns
+        -------
+        Tensor, shape (n, ..., T, M)
+            The draws.
+        """
         given = check.as_tensor("normals", normals).double()
         if given.ndim != 2 or given.shape[1] != self.normals_per_draw:
             raise InputError(
@@ -129,7 +164,18 @@ class Field(Kept, ABC):
         return self.variance.sqrt()
 
     def interval(self, level: float) -> tuple[Tensor, Tensor]:
-        """The two ends of the central interval that holds each point with probability `level`."""
+        """The two ends of the central interval that holds each point with probability `level`.
+
+        Parameters
+        ----------
+        level : float
+            Between 0 and 1.
+
+        Returns
+        -------
+        tuple of two Tensor, shape (..., T, M)
+            The lower and the upper end.
+        """
         mean, half = (
             self.mean,
             self.std * standard_quantile((1 + check_level(level)) / 2, self.mean),
@@ -137,7 +183,18 @@ class Field(Kept, ABC):
         return mean - half, mean + half
 
     def quantile(self, p: float) -> Tensor:
-        """The value that each point stays below with probability `p`."""
+        """The value that each point stays below with probability `p`.
+
+        Parameters
+        ----------
+        p : float
+            Between 0 and 1.
+
+        Returns
+        -------
+        Tensor, shape (..., T, M)
+            One value for each point.
+        """
         return self.mean + self.std * standard_quantile(check_level(p, "p"), self.mean)
 
     def covariance(self) -> Tensor:
@@ -156,7 +213,23 @@ class Field(Kept, ABC):
         return rows.reshape(*self.shape[:-dims], *event, *event)
 
     def marginal_log_prob(self, u: ArrayLike) -> Tensor:
-        """The log density at `u` of each point; its mean is the LL of the paper's tables."""
+        """The log density at `u` of each point; its mean is the LL of the paper's tables.
+
+        Parameters
+        ----------
+        u : array
+            In a shape that broadcasts to the field.
+
+        Returns
+        -------
+        Tensor, shape (..., T, M)
+            One value for each point.
+
+        Raises
+        ------
+        DegenerateError
+            If a point has no variance.
+        """
         u, variance = self._values(u), self.variance
         if check.concrete(variance) and bool((variance == 0).any()):
             raise DegenerateError(

@@ -158,22 +158,60 @@ class Law:
         return self.map.row_names
 
     def apply(self, u: Any) -> Tensor:
-        """G u in float64, (..., T) or (..., T, rows).
+        """G u, in float64.
 
-        `u` is an array, a field (its mean), or these by name for a law of several fields.
+        Parameters
+        ----------
+        u : array, Field, or a dict of these
+            Of a field its mean is taken. By name for a law of several fields.
+
+        Returns
+        -------
+        Tensor, shape (..., T) or (..., T, rows)
+            One number for each row.
         """
         return self._read(u, lambda m, u: m.apply(u))
 
     def magnitude(self, u: Any) -> Tensor:
-        """The size of the terms of each row: `apply`, with all signs of G and u taken off."""
+        """The size of the terms of each row: `apply`, with all signs of G and u taken off.
+
+        Parameters
+        ----------
+        u : as in `apply`
+
+        Returns
+        -------
+        Tensor
+            In the shape of `apply`.
+        """
         return self._read(u, lambda m, u: m.entrywise(1).apply(u.abs()))
 
     def squares(self, u: Any) -> Tensor:
-        """The squares of G's entries times u: the variance of G u, if u are variances of points."""
+        """The squares of G's entries times u: the variance of G u, if u are variances of points.
+
+        Parameters
+        ----------
+        u : as in `apply`
+
+        Returns
+        -------
+        Tensor
+            In the shape of `apply`.
+        """
         return self._read(u, lambda m, u: m.entrywise(2).apply(u))
 
     def residual(self, u: Any) -> Tensor:
-        """G u - b of arrays, or of the mean of fields; 0 where the law holds."""
+        """G u - b of arrays, or of the mean of fields; 0 where the law holds.
+
+        Parameters
+        ----------
+        u : as in `apply`
+
+        Returns
+        -------
+        Tensor
+            In the shape of `apply`.
+        """
         rows = self.apply(u)
         self._check_values(rows.shape)
         return rows - self.value.to(rows.device)

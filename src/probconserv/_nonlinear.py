@@ -49,15 +49,33 @@ class NonlinearLaw:
         self.batch_dims, self.of, self.label = batch_dims, of, label
 
     def apply(self, u: Any) -> Tensor:
-        """function(u) in float64, ``(*batch, *rows)``.
+        """function(u), in float64.
 
-        `u` is an array, a field (its mean), or these by name.
+        Parameters
+        ----------
+        u : array, Field, or a dict of these
+            Of a field its mean is taken. By name where the function reads several.
+
+        Returns
+        -------
+        Tensor, shape ``(*batch, *rows)``
+            What the function gives for each solution.
         """
         found, _curved, tail = self._found(u)
         return found.reshape((*found.shape[:-1], *tail))
 
     def residual(self, u: Any) -> Tensor:
-        """function(u) - value, 0 where the law holds; `u` as in `apply`."""
+        """function(u) - value; 0 where the law holds.
+
+        Parameters
+        ----------
+        u : as in `apply`
+
+        Returns
+        -------
+        Tensor
+            In the shape of `apply`.
+        """
         found, curved, tail = self._found(u)
         return (found - curved.value).reshape((*found.shape[:-1], *tail))
 

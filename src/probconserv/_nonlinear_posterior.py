@@ -183,6 +183,15 @@ class NonlinearPosterior(Posterior):
     ----------
     prior : Field
         The field before the laws.
+
+    Examples
+    --------
+    >>> import probconserv as pc
+    >>> length = pc.law(lambda u: u.square().sum(), 25.0)
+    >>> post = pc.condition(pc.Diagonal([3.0, 3.9], 0.01), length)
+    >>> draws = post.sample(3)
+    >>> bool((draws.square().sum(-1) - 25.0).abs().max() < 1e-9)
+    True
     """
 
     def __init__(self, prior: Field, found: Found, number: int = 0) -> None:

@@ -114,6 +114,15 @@ class Posterior(Field):
     ----------
     prior : Field
         The field before the laws.
+
+    Examples
+    --------
+    >>> import probconserv as pc
+    >>> post = pc.condition(pc.Diagonal([[1.0, 1.0]], 1.0), pc.cells([1.0, 1.0], 3.0))
+    >>> post
+    Posterior(shape=(1, 2), event_dims=1, torch.float64, given cells)
+    >>> post.variance
+    tensor([[0.5000, 0.5000]], dtype=torch.float64)
     """
 
     def __init__(self, prior: Field, solved: Solved, number: int = 0) -> None:
@@ -239,6 +248,14 @@ class StatePosterior(State):
         The fields, in the order of their names.
     prior : State
         The state before the laws.
+
+    Examples
+    --------
+    >>> import probconserv as pc
+    >>> state = pc.State(rain=([1.0, 1.0], 1.0), snow=([0.0], 1.0))
+    >>> total = pc.linear({"rain": [[1.0, 1.0]], "snow": [[1.0]]}, 5.0)
+    >>> pc.condition(state, total).sample(4)["snow"].shape
+    torch.Size([4, 1])
     """
 
     parts: tuple[Posterior, ...]

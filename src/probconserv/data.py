@@ -193,7 +193,18 @@ class Stream:
         return self._sampler((STREAM, self.seed, _number(step))).to(self.dtype)
 
     def since(self, step: int = 0) -> Iterator[Functions]:
-        """The batches from `step` on, without end."""
+        """The batches from `step` on, without end.
+
+        Parameters
+        ----------
+        step : int
+            The first.
+
+        Yields
+        ------
+        Functions
+            `stream(step)`, `stream(step + 1)` and so on.
+        """
         while True:
             yield self(step)
             step = step + 1
@@ -218,6 +229,12 @@ class Shuffled:
     ------
     InputError
         If `n` is more than there are functions.
+
+    Examples
+    --------
+    >>> from probconserv.problems import Stefan
+    >>> len(Shuffled(draw(Stefan, "train", n=100), n=25)(step=3))
+    25
     """
 
     functions: Functions

@@ -70,14 +70,36 @@ class FrontPosition:
         return (self._shares * (self._places - self.mean).square()).sum(0).sqrt()
 
     def quantile(self, q: float) -> Tensor:  # (*batch, T)
-        """The least position that a share `q` of the outcomes does not exceed; 0.5: the median."""
+        """The least position that a share `q` of the outcomes does not exceed.
+
+        Parameters
+        ----------
+        q : float
+            Between 0 and 1; 0.5 is the median.
+
+        Returns
+        -------
+        Tensor, shape (..., T)
+            In units of x.
+        """
         wanted = check_level(q, "q") - ROUNDING
         positions, order = self.positions.sort(0)  # NaN comes last
         found, index = _first(self._shares.gather(0, order).cumsum(0) >= wanted, 0)
         return torch.where(found, positions.gather(0, index), torch.nan)[0]
 
     def interval(self, level: float) -> tuple[Tensor, Tensor]:
-        """The two ends of the central interval that holds the front with probability `level`."""
+        """The two ends of the central interval that holds the front with probability `level`.
+
+        Parameters
+        ----------
+        level : float
+            Between 0 and 1.
+
+        Returns
+        -------
+        tuple of two Tensor, shape (..., T)
+            The lower and the upper end.
+        """
         tail = (1 - check_level(level)) / 2
         return self.quantile(tail), self.quantile(1 - tail)
 
@@ -200,6 +222,11 @@ def needs_no_draws(field: Field, rule: str) -> bool:
     -------
     bool
         True for the rule point and independent points, or a mixture of such fields.
+
+    Examples
+    --------
+    >>> needs_no_draws(Diagonal([0.3, -0.3], 0.04), "point")
+    True
     """
     points = field.components if isinstance(field, Mixture) else field
     return rule == "point" and isinstance(points, Diagonal)

@@ -196,6 +196,12 @@ def table(scores: Mapping[str, Scores]) -> str:
     ------
     InputError
         If scores are not of at least two functions at one time.
+
+    Examples
+    --------
+    >>> scores = evaluate(([[[0.0, 1.0]], [[1.0, 2.0]]], 0.25), [[0.0, 1.5]])
+    >>> print(table({"a method": scores})[:34])
+    |  | CE | LL | MSE | CRPS | energy
     """
     rows = {name: each.summary() for name, each in scores.items()}
     names = [entry.name for entry in fields(Scores)]
@@ -227,6 +233,12 @@ def best(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], metric: str)
     -------
     bool
         True if the number is bold.
+
+    Examples
+    --------
+    >>> one, other = {"MSE": 0.10, "MSE_se": 0.02}, {"MSE": 0.11, "MSE_se": 0.02}
+    >>> best(other, [one, other], "MSE")
+    True
     """
     if metric == "CE":
         return max(abs(row["CE"]), row["CE_se"]) < EXACT

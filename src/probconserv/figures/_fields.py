@@ -74,6 +74,17 @@ def profiles_figure(
     -------
     matplotlib.figure.Figure
         A panel for each field.
+
+    Raises
+    ------
+    InputError
+        If `fields` hold nothing, or do not fit `x`.
+
+    Examples
+    --------
+    >>> figure = profiles_figure([0.0, 0.5, 1.0], {"ANP": ([1.0, 0.5, 0.0], 0.01)})
+    >>> [panel.get_title() for panel in figure.axes]
+    ['ANP']
     """
     places = _axis("x", x)
     lines = _lines(places, fields)
@@ -103,6 +114,17 @@ def errors_figure(x: ArrayLike, fields: Mapping[str, Any], truth: ArrayLike) -> 
     -------
     matplotlib.figure.Figure
         A panel for each field.
+
+    Raises
+    ------
+    InputError
+        As `profiles_figure` does.
+
+    Examples
+    --------
+    >>> figure = errors_figure([0.0, 1.0], {"ANP": ([1.0, 0.5], 0.01)}, truth=[1.0, 0.4])
+    >>> figure.axes[0].get_ylabel()
+    'mean of u less the truth'
     """
     places = _axis("x", x)
     lines, exact = _lines(places, fields), _line("truth", truth, places)
@@ -133,6 +155,18 @@ def mass_figure(t: ArrayLike, fields: Mapping[str, Any], law: Law) -> Figure:
     -------
     matplotlib.figure.Figure
         Totals on the left, how far they are off on the right.
+
+    Raises
+    ------
+    InputError
+        If the law is not linear, or its rows do not fit `t`.
+
+    Examples
+    --------
+    >>> import probconserv as pc
+    >>> field = pc.Diagonal([[1.0, 1.0], [1.0, 2.0]], 0.1)
+    >>> len(mass_figure([0.0, 1.0], {"ANP": field}, pc.integral([0.0, 1.0], 1.0)).axes)
+    2
     """
     times = _axis("t", t)
     check_law(law)
@@ -167,6 +201,16 @@ def scores_figure(t: ArrayLike, scores: Mapping[str, ArrayLike], label: str = "M
     -------
     matplotlib.figure.Figure
         One panel.
+
+    Raises
+    ------
+    InputError
+        If `scores` hold nothing, or do not fit `t`.
+
+    Examples
+    --------
+    >>> scores_figure([0.0, 1.0], {"ANP": [0.1, 0.2]}).axes[0].get_yscale()
+    'log'
     """
     times = _axis("t", t)
     figure = Figure(figsize=(6, 3.4), layout="constrained")
@@ -248,6 +292,18 @@ def front_figure(fronts: Mapping[str, FrontPosition], true: float | None = None)
     -------
     matplotlib.figure.Figure
         A panel for each method.
+
+    Raises
+    ------
+    InputError
+        If `fronts` hold nothing.
+
+    Examples
+    --------
+    >>> import probconserv as pc
+    >>> front = pc.front_position(pc.Diagonal([0.3, 0.0, -0.3], 0.04), x=[0.0, 0.5, 1.0])
+    >>> len(front_figure({"ANP": front}, true=0.5).axes)
+    1
     """
     outcomes = {name: _outcomes(front) for name, front in _given("fronts", fronts).items()}
     edges = _edges([*outcomes.values()], true)

@@ -27,6 +27,13 @@ def save(figure: Figure, path: str | Path) -> Path:
     -------
     Path
         The same path.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     save(Figure(), f"{folder}/empty.svg").name
+    'empty.svg'
     """
     path = Path(path)
     dated: dict[str, Any] = {"metadata": {"Date": None}} if path.suffix == ".svg" else {}

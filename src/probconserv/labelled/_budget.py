@@ -90,7 +90,18 @@ class Budget:
     is_average: bool = False  # whether the rows are means: sums divided by cell sizes
 
     def gap(self, after: bool = False) -> xr.DataArray:
-        """Field - total, for every row and member; 0 for rows without data."""
+        """Field - total, for every row and member; 0 for rows without data.
+
+        Parameters
+        ----------
+        after : bool
+            True for the updated field.
+
+        Returns
+        -------
+        DataArray
+            In the units of the total.
+        """
         has = self.after if after else self.before
         assert has is not None
         return (has - self.total).where(self.size > 0, 0.0)
@@ -99,6 +110,16 @@ class Budget:
         """How far each row is off: ``|field - total|`` over the sum of ``|u|``.
 
         Over ``|total|`` where that is larger. Of an ensemble the worst member's.
+
+        Parameters
+        ----------
+        after : bool
+            True for the updated field.
+
+        Returns
+        -------
+        DataArray
+            One number for each row.
         """
         off = abs(self.gap(after)) / self._scale
         return off.max([dim for dim in off.dims if dim not in self.terms.dims])

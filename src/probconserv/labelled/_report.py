@@ -158,7 +158,7 @@ class Report:
         return [row for budget in self.budgets for row in budget.table(tolerance)]
 
     def csv(self, tolerance: float = TOLERANCE) -> str:
-        """The same as lines, with a column for each of the axes that some law has."""
+        """The rows of `rows` as text, with a column for each of the axes that some law has."""
         rows = self.rows(tolerance)
         axes = dict.fromkeys(key for row in rows for key in row if key not in ("law", *FIGURES))
         text = io.StringIO()

@@ -102,6 +102,16 @@ def enforce_file(
     -----
     ImplausibleWarning
         If what the laws ask is implausible.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> law = Law("u", "x", total=7.0, measure=1.0)
+    >>> with TemporaryDirectory() as folder:
+    ...     xr.Dataset({"u": ("x", [1.0, 2.0, 3.0])}).to_netcdf(f"{folder}/old.nc")
+    ...     report = enforce_file(f"{folder}/old.nc", f"{folder}/new.nc", law, how="uniform")
+    >>> report.closes(after=True)
+    True
     """
     tied = tuple(listed(jointly))
     spread = Spread(std, member, correlation, shrinkage, tied, how, minimum, maximum)
@@ -203,6 +213,14 @@ def check_file(
     ------
     InputError
         As `check` does; also if a file cannot be read.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     xr.Dataset({"u": ("x", [1.0, 2.0, 3.0])}).to_netcdf(f"{folder}/u.nc")
+    ...     check_file(f"{folder}/u.nc", Law("u", "x", total=7.0, measure=1.0)).closes()
+    False
     """
     given = 0.0 if std is None and member is None else std
     with cluster(scheduler, workers), ExitStack() as opened:

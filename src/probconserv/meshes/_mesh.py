@@ -190,11 +190,32 @@ class Mesh(Kept):
         return not any(bool((f.boundary & (f.sizes > 0)).any()) for f in self._faces)
 
     def integral(self, u: ArrayLike) -> Tensor:  # (..., *shape) -> (...)
-        """The sum of volumes times u over the cells, ``(..., *shape)`` to (...)."""
+        """The sum of volumes times u over the cells.
+
+        Parameters
+        ----------
+        u : array, shape ``(..., *shape)``
+            The values of the cells.
+
+        Returns
+        -------
+        Tensor, shape (...)
+            One number for each entry of the batch.
+        """
         return (self._cells("u", u) * self.volumes).flatten(-len(self.shape)).sum(-1)
 
     def divergence(self, fluxes: ArrayLike) -> Tensor:  # -> (..., *shape)
         """What flows out of each cell: the sum of face size times flux, not per volume.
+
+        Parameters
+        ----------
+        fluxes : array, or a tuple of one for each axis, shape ``(..., *face_shape)``
+            The flux through a unit of each face.
+
+        Returns
+        -------
+        Tensor, shape ``(..., *shape)``
+            One number for each cell.
 
         Examples
         --------
@@ -205,17 +226,53 @@ class Mesh(Kept):
         return reduce(torch.add, (f.collect(f.sizes * flux) for f, flux in pairs))
 
     def divergence_adjoint(self, v: ArrayLike) -> tuple[Tensor, ...]:  # (..., *shape) ->
-        """The transpose of `divergence`: at a face, its size times v before less v after."""
+        """The transpose of `divergence`: at a face, its size times v before less v after.
+
+        Parameters
+        ----------
+        v : array, shape ``(..., *shape)``
+            Values of the cells.
+
+        Returns
+        -------
+        tuple of Tensor
+            Values at the faces across each axis.
+        """
         v = self._cells("v", v)
         return tuple(f.sizes * f.jump(v) for f in self._faces)
 
     def outflow(self, fluxes: ArrayLike) -> Tensor:  # -> (...)
-        """What flows out through the boundary: the sum of `divergence` over the cells."""
+        """What flows out through the boundary: the sum of `divergence` over the cells.
+
+        Parameters
+        ----------
+        fluxes : as in `divergence`
+
+        Returns
+        -------
+        Tensor, shape (...)
+            One number for each entry of the batch.
+        """
         pairs = self._pairs("fluxes", fluxes)
         return reduce(torch.add, (f.outflow(f.sizes * flux) for f, flux in pairs))
 
     def gradient(self, u: ArrayLike) -> tuple[Tensor, ...]:  # (..., *shape) ->
         """The slope of u at the faces across each axis; 0 at the boundary, as at a closed end.
+
+        Parameters
+        ----------
+        u : array, shape ``(..., *shape)``
+            The values of the cells.
+
+        Returns
+        -------
+        tuple of Tensor
+            The slopes across each axis.
+
+        Raises
+        ------
+        InputError
+            If the mesh does not know the distances between centres.
 
         Examples
         --------
@@ -226,17 +283,50 @@ class Mesh(Kept):
         return tuple(torch.sub(*f.sides(u)[::-1]) / _distances(f) for f in self._faces)
 
     def gradient_adjoint(self, g: ArrayLike) -> Tensor:  # -> (..., *shape)
-        """The transpose of `gradient`."""
+        """The transpose of `gradient`.
+
+        Parameters
+        ----------
+        g : array, or a tuple of one for each axis
+            Values at the faces.
+
+        Returns
+        -------
+        Tensor, shape ``(..., *shape)``
+            Values of the cells.
+        """
         slopes = ((f, -each / _distances(f)) for f, each in self._pairs("g", g))
         return reduce(torch.add, (f.collect(s.masked_fill(f.boundary, 0.0)) for f, s in slopes))
 
     def centred(self, u: ArrayLike) -> tuple[Tensor, ...]:  # (..., *shape) ->
-        """u at the faces, linear between the centres; at the boundary the value of the cell."""
+        """u at the faces, linear between the centres; at the boundary the value of the cell.
+
+        Parameters
+        ----------
+        u : array, shape ``(..., *shape)``
+            The values of the cells.
+
+        Returns
+        -------
+        tuple of Tensor
+            u at the faces across each axis.
+        """
         u = self._cells("u", u)
         return tuple(torch.lerp(*f.sides(u)[::-1], f.share) for f in self._faces)
 
     def centred_adjoint(self, g: ArrayLike) -> Tensor:  # -> (..., *shape)
-        """The transpose of `centred`."""
+        """The transpose of `centred`.
+
+        Parameters
+        ----------
+        g : array, or a tuple of one for each axis
+            Values at the faces.
+
+        Returns
+        -------
+        Tensor, shape ``(..., *shape)``
+            Values of the cells.
+        """
         pairs = self._pairs("g", g)
         parts = (f.sides_adjoint(f.share * each, (1 - f.share) * each) for f, each in pairs)
         return reduce(torch.add, parts)

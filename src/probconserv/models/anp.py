@@ -44,6 +44,13 @@ class AttentiveNeuralProcess(Predictor):
     ------
     InputError
         If `hidden` is not a multiple of `heads`.
+
+    Examples
+    --------
+    >>> network = AttentiveNeuralProcess(hidden=8, latent=8)
+    >>> seen = [0.1, 0.2, 0.4], [0.0, 0.5, 1.0], [1.0, 0.8, 0.1]  # t, x, u
+    >>> network.predict(seen, ([0.1, 0.2], [0.0, 0.5, 1.0]), samples=5)
+    Diagonal(shape=(5, 2, 3), event_dims=0, torch.float64)
     """
 
     def __init__(

@@ -138,7 +138,17 @@ class GaussianProcess:
 
     @torch.no_grad()
     def log_likelihood(self, context: Context | list[Context]) -> Tensor:
-        """The log marginal likelihood of each function, (n,), or () for one."""
+        """The log marginal likelihood of each function.
+
+        Parameters
+        ----------
+        context : as in `predict`
+
+        Returns
+        -------
+        Tensor, shape (n,)
+            Without n for one function.
+        """
         seen, prior = self._seen(context), self._prior()
         each = _log_likelihood(_root(prior, seen), prior, seen)
         return each[0] if alone(context) else each

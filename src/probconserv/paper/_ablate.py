@@ -222,6 +222,11 @@ def update_name(record: Record) -> str:
     Returns
     -------
     str
-        For example "ProbConserv, with noise".
+        `update` of the record, and whether it has noise.
+
+    Examples
+    --------
+    >>> update_name({"update": "ProbConserv", "noise": "quadrature"})
+    'ProbConserv, with noise'
     """
     return record["update"] + (", with noise" if record["noise"] == "quadrature" else "")

@@ -25,6 +25,12 @@ def cells(records: list[Record]) -> list[list[Record]]:
     -------
     list of lists
         One list for each cell.
+
+    Examples
+    --------
+    >>> records = [{"problem": "pme", "parameter": m} for m in (1.0, 1.0, 3.0)]
+    >>> [len(cell) for cell in cells(records)]
+    [2, 1]
     """
     groups: dict[tuple[str, float], list[Record]] = {}
     for record in records:

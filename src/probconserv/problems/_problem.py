@@ -261,6 +261,16 @@ def parametric(equation: Equation) -> Equation:
     -------
     class
         The same, as a dataclass.
+
+    Examples
+    --------
+    >>> @parametric
+    ... class Heat(Problem):
+    ...     k: Parameter
+    ...     width: Parameter = default(1.0)
+    ...     parameter, train_range = "k", (1.0, 2.0)
+    >>> Heat(k=1.5).shape
+    torch.Size([])
     """
     return cast(Equation, dataclasses.dataclass(frozen=True, eq=False)(equation))
 

@@ -25,6 +25,11 @@ class GeneralStefan(Diffusive):
         The conductivity below `u_star`, not negative.
     k_max : float or array
         The conductivity from there on, positive.
+
+    Examples
+    --------
+    >>> GeneralStefan(u_star=0.5).conductivity(torch.tensor([0.2, 0.7]), torch.tensor([0.1, 0.1]))
+    tensor([0.1000, 1.0000])
     """
 
     u_star: Parameter

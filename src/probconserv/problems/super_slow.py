@@ -17,6 +17,11 @@ class SuperSlow(Diffusive):
     ----------
     u_left : float or array
         The value held at the left end, positive.
+
+    Examples
+    --------
+    >>> SuperSlow(u_left=1.0).conductivity(torch.tensor([0.0, 1.0]), torch.tensor([0.5, 0.5]))
+    tensor([0.0000, 0.3679])
     """
 
     u_left: Parameter

@@ -19,6 +19,11 @@ class VariableCoefficient(Diffusive):
     ----------
     k_right : float or array
         The conductivity of the right half, positive.
+
+    Examples
+    --------
+    >>> VariableCoefficient(k_right=0.2).conductivity(torch.zeros(2), torch.tensor([0.4, 0.6]))
+    tensor([1.0000, 0.2000])
     """
 
     k_right: Parameter

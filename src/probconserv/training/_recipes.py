@@ -74,7 +74,23 @@ class Recipe:
     samples: int = 8
 
     def rate(self, step: Tensor) -> Tensor:
-        """The learning rate of a step, as a tensor on its device."""
+        """The learning rate of a step, as a tensor on its device.
+
+        Parameters
+        ----------
+        step : Tensor
+            The number of the step.
+
+        Returns
+        -------
+        Tensor
+            By `learning_rate` and `schedule`.
+
+        Examples
+        --------
+        >>> RECIPES["modern"].rate(torch.tensor([0.0, 2_000.0, 20_000.0]))
+        tensor([0.0000, 0.0010, 0.0000])
+        """
         done = step / self.steps
         if self.schedule == "constant":
             return torch.full_like(done, self.learning_rate)
