@@ -160,7 +160,7 @@ class Diagnosis:
 def diagnose(prior: Prediction, *laws: Law) -> Diagnosis:
     """Whether b of the laws is right, judged by what a prior expects.
 
-    Read `.verdict` for the answer in words and `.table()` for the rows.
+    `Diagnosis.verdict` is the answer in words, `Diagnosis.table` has the rows.
 
     Parameters
     ----------

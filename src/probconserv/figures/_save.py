@@ -12,7 +12,7 @@ SAME_EVERY_TIME: Any = {"svg.hashsalt": "probconserv"}  # names inside the file
 
 
 def save(figure: Figure, path: str | Path) -> Path:
-    """The path of the file that the figure was written to, as its ending says.
+    """Writes a figure to a file and returns its path; the ending says as what.
 
     It appears under its name only when it is complete. The same figure gives the same file.
 

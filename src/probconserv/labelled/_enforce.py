@@ -118,7 +118,7 @@ def check(
 ) -> Report:
     """A report on whether the laws hold as the data are; nothing is changed.
 
-    Print it, or ask `.closes()`.
+    Print it, or ask `Report.closes`.
 
     Parameters
     ----------

@@ -54,7 +54,7 @@ def enforce_file(
     scheduler: str | None = None,
     workers: int | None = None,
 ) -> Report:
-    """The report on writing `target`, the dataset in `source` with the laws enforced.
+    """Writes `target`, the dataset in `source` with the laws enforced, and returns the report.
 
     Files are NetCDF or Zarr, by the ending of the name. Data need not fit in memory: blocks are
     read once where each holds all points of its totals, else twice, and with `minimum` or `maximum`

@@ -143,7 +143,7 @@ class _Kept:
 
 
 def write_ablation(found: Sequence[Record], out: str | Path) -> list[Path]:
-    """The files that the records were written to: ablation.json, ablation.csv and ablation.md.
+    """Writes the records as ablation.json, ablation.csv and tables in ablation.md.
 
     Parameters
     ----------

@@ -11,7 +11,7 @@ from ._tables import as_csv, as_json, as_latex, remarks
 
 
 def write(cells: Sequence[Cell], out: str | Path) -> list[Path]:
-    """The files that results were written to and, where the cells have curves, figures and report.
+    """Writes results and, where the cells have curves, figures and report; returns the files.
 
     Each file is whole, or as it was.
 
