@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+import xarray as xr
 
 HEAVY = {"torch", "scipy", "matplotlib", "distributed", "zarr", "rich.progress", "xarray"}
 
@@ -35,3 +36,10 @@ def test_the_names_of_the_library_are_there_when_asked_for():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.split() == ["True", "condition", "probconserv.metrics", "False"], done.stderr
+
+
+def test_totals_of_a_file_need_no_torch(tmp_path):
+    field = xr.Dataset({"u": ("x", [1.0, 2.0])}, {"x": [0.5, 1.5]})
+    field.to_netcdf(tmp_path / "u.nc")
+    words = ("check", tmp_path / "u.nc", "--mean", "u", "--over", "x")
+    assert not {"torch", "distributed", "matplotlib"} & imported(*words, "--total", "3")

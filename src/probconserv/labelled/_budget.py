@@ -5,20 +5,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 import xarray as xr
 
-from .._causes import Rows
 from .._errors import InputError, ProbConservError
 from .._sums import check_usable
-from ._graph import as_tensors, unpack
+from ._graph import unpack
 from ._law import INITIAL, Law, listed
 from ._plan import Plan, Ready
 from ._rows import Array
 from ._time import shown, time_of
+
+if TYPE_CHECKING:
+    from .._causes import Rows
 
 Axis = tuple[str, Any, int]  # its name, its coordinate if it has one, its size
 FIGURES = ("total", "field", "gap", "relative", "closes")  # of a total, in a table
@@ -172,13 +173,12 @@ class Budget:
     @property
     def warnings(self) -> list[str]:
         """What is implausible before the update."""
-        rows = self._rows(self.spread)
         found = [self._changes(), self._marks()]
-        if bool((rows.std > 0).any()) and bool(rows.wrong.any()):
+        if self._knows_std and bool((rows := self._rows(self.spread)).wrong.any()):
             found.insert(0, self._beyond(rows))
         return [f"{self.name}: {text}" for text in found if text]
 
-    def _beyond(self, rows: Rows) -> str:
+    def _beyond(self, rows: "Rows") -> str:
         return (
             f"{int(rows.wrong.sum())} of {rows.wrong.numel()} {self._kind}s are more than 5 "
             "standard deviations off, whatever the correlations"
@@ -210,16 +210,20 @@ class Budget:
     @property
     def verdict(self) -> str:
         """Whether the totals are plausible for a field with this uncertainty, and if not why."""
+        if not self._knows_std:
+            return f"without `std` or members nothing says whether the {self._kind}s are plausible"
         rows = self._rows(self.spread)
         wrong = int(rows.wrong.sum())
-        if not bool((rows.std > 0).any()):
-            return f"without `std` or members nothing says whether the {self._kind}s are plausible"
         if not wrong:
             return self._plausible()
         kind = self._kind
         causes = [c.said_of(f"the {kind}", "the field") for c in rows.causes() if c.kind != "rows"]
         why = "; or ".join(causes) or f"the {kind}s are wrong (by no factor, shift or constant)"
         return f"{self._beyond(rows)}: the standard deviations are too small, or {why}"
+
+    @property
+    def _knows_std(self) -> bool:
+        return bool((self.spread > 0).any()) or bool((self.noise > 0).any())
 
     @property
     def _kind(self) -> str:
@@ -242,19 +246,20 @@ class Budget:
         """Whether this is a mean, not an ensemble."""
         return set(self.before.dims) == set(self.terms.dims)
 
-    def _rows(self, spread: xr.DataArray) -> Rows:
+    def _rows(self, spread: xr.DataArray) -> "Rows":
+        from ._solve import rows
+
         dims = sorted(self.terms.dims, key=lambda dim: dim == self.time)  # time last
         here = self._mean(self.before).transpose(*dims)
 
-        def tensor(array: xr.DataArray) -> torch.Tensor:
-            wide = array.broadcast_like(here).transpose(*dims)
-            return torch.from_numpy(np.array(wide.values, dtype=float))
+        def wide(array: xr.DataArray) -> Array:
+            return np.array(array.broadcast_like(here).transpose(*dims).values, dtype=float)
 
-        std = (tensor(spread) ** 2 + tensor(self.noise) ** 2).sqrt()
-        slack = TOLERANCE * tensor(self._mean(self._scale))
-        value = tensor(self._mean(self.total.where(self.size > 0, self.before)))
+        std = np.hypot(wide(spread), wide(self.noise))
+        slack = TOLERANCE * wide(self._mean(self._scale))
+        value = wide(self._mean(self.total.where(self.size > 0, self.before)))
         timed = self.time is not None and bool((value != value[..., :1]).any())
-        return Rows(tensor(here), value, std, slack, timed)
+        return rows(wide(here), value, std, slack, timed)
 
     def _mean(self, array: xr.DataArray) -> xr.DataArray:
         """Over members, if the array has them."""
@@ -304,7 +309,7 @@ def budgets(plan: Plan, sums: Array, after: Array | None) -> list[Budget]:
     """The budgets of a system, from what its passes summed, (*index, C)."""
     parts = unpack(plan.kind.sums, sums)
     with Places.of(plan).named():
-        check_usable(as_tensors(parts))
+        check_usable(parts)
     for ready in plan.laws:
         if not parts["size"][..., ready.own].any():
             raise InputError(

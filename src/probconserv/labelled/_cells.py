@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from .. import _checks as check
+from .. import _values as check
 from .._errors import InputError
 from . import _units
 from ._coordinates import coordinates_of, globe_of, is_horizontal, positive, setting

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from .._checks import choice
 from .._errors import InputError, ProbConservError
+from .._values import choice
 from ._survey import Stored, groups, kind, survey
 
 BLOCK = 16 * 2**20  # bytes that a block has at most, where the stored chunks allow it
