@@ -29,7 +29,47 @@ TOLERANCE = 1e-6  # of the sum of |u| times cell sizes: a budget closes that is 
 
 @dataclass(frozen=True, eq=False)
 class Budget:
-    """The totals of one law, an entry for every row; `before` and `after` also for every member."""
+    """The totals of one law, an entry for every row; `before` and `after` also for every member.
+
+    Attributes
+    ----------
+    name : str
+        Of the law.
+    variables : tuple of str
+        What is summed.
+    over : tuple of str
+        The dimensions that are summed over.
+    unit : str
+        Of the totals, if it is known.
+    measure : str
+        Where the cell sizes come from.
+    time : str
+        Which of the axes is time, if one is.
+    total : DataArray
+        As the law states it.
+    noise : DataArray
+        The standard deviation of `total`.
+    before : DataArray
+        What the field has.
+    after : DataArray
+        What the updated field has; None while that is not computed.
+    terms : DataArray
+        The sum of ``|u|`` times cell sizes.
+    size : DataArray
+        The sum of cell sizes, over points that are not missing.
+    spread : DataArray
+        The standard deviation of the field's total if its points move together.
+    independent : DataArray
+        The same if they are independent.
+    present : DataArray
+        As `size`, where it should be the same at all times; else None.
+    marks : int
+        Values that look like marks for missing ones.
+    remarks : tuple of str
+        What was found, assumed or converted on the way.
+    is_average : bool
+        Whether the rows are means: sums divided by cell sizes.
+    """
 
     name: str
     variables: tuple[str, ...]
@@ -51,25 +91,62 @@ class Budget:
     is_average: bool = False  # whether the rows are means: sums divided by cell sizes
 
     def gap(self, after: bool = False) -> xr.DataArray:
-        """Field - total, for every row and member; 0 for rows without data."""
+        """Field - total, for every row and member; 0 for rows without data.
+
+        Parameters
+        ----------
+        after : bool
+            True for the updated field.
+
+        Returns
+        -------
+        DataArray
+            In the units of the total.
+        """
         has = self.after if after else self.before
         assert has is not None
         return (has - self.total).where(self.size > 0, 0.0)
 
     def imbalance(self, after: bool = False) -> xr.DataArray:
-        """|field - total| over the sum of |u|, for every row; of an ensemble the worst member's.
+        """How far each row is off: ``|field - total|`` over the sum of ``|u|``.
 
-        Over |total| where that is larger.
+        Over ``|total|`` where that is larger. Of an ensemble the worst member's.
+
+        Parameters
+        ----------
+        after : bool
+            True for the updated field.
+
+        Returns
+        -------
+        DataArray
+            One number for each row.
         """
         off = abs(self.gap(after)) / self._scale
         return off.max([dim for dim in off.dims if dim not in self.terms.dims])
 
     def closes(self, tolerance: float = TOLERANCE, after: bool = False) -> bool:
-        """Whether every total is met, up to the tolerance and three times the noise."""
+        """Whether every total is met, up to the tolerance and three times the noise.
+
+        Parameters
+        ----------
+        tolerance : float
+            Of `imbalance`.
+        after : bool
+            True for the updated field.
+
+        Returns
+        -------
+        bool
+            True if no row is off by more.
+        """
         return bool((self.imbalance(after) <= tolerance + 3 * self.noise / self._scale).all())
 
     def table(self, tolerance: float = TOLERANCE) -> list[dict[str, Any]]:
-        """Of every total (and member) its place and `FIGURES`, after the update if there is one."""
+        """The rows of a table: of every total (and member) its place and figures.
+
+        The figures are total, field, gap, relative and closes, after the update if there is one.
+        """
         after = self.after is not None
         gap = self.gap(after)
         relative = abs(gap) / self._scale
