@@ -12,15 +12,10 @@ HEAVY = {"torch", "scipy", "matplotlib", "distributed", "zarr", "rich.progress",
 
 def imported(*words):
     """The modules that a process has imported when the command is done."""
-    code = (
-        "import sys\nfrom probconserv.__main__ import main\n"
-        f"sys.argv = ['probconserv', *{list(map(str, words))!r}]\n"
-        "try:\n    main()\nfinally:\n    print('\\n@', *sys.modules)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ}
-    )
-    return set(done.stdout.splitlines()[-1].split())
+    command = [sys.executable, "-X", "importtime", "-m", "probconserv", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ})
+    assert done.stdout
+    return {line.split("|")[-1].strip() for line in done.stderr.splitlines()}
 
 
 @pytest.mark.parametrize("words", [("--help",), ("enforce", "--help"), ("--version",)])
