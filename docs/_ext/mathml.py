@@ -1,4 +1,4 @@
-"""Formulas as MathML, written when the site is built: browsers show it without a script or a font."""
+"""Formulas as MathML, written when the site is built: no script and no font is needed."""
 
 from docutils import nodes
 from docutils.utils.math import latex2mathml
