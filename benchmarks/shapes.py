@@ -2,7 +2,7 @@
 
 The paper's problems, predicted by both trained networks at the paper's times. Each component of the
 latent is updated with the total alone, and with the total, values that fall in x, and bounds: 0 and
-the value at the left end. Prints the table of docs/nonlinear.md. The front, where there is one, is
+the value at the left end. Prints the table of docs/learn/inequalities.md. The front, where there is one, is
 the crossing of half of its jump in each draw.
 """
 

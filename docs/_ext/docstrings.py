@@ -27,6 +27,11 @@ def _code(text: str) -> str:
     return f":py:obj:`{text} <probconserv.{text}>`" if text in PUBLIC else f"``{text}``"
 
 
+def _announced(lines: list[str]) -> bool:
+    """Whether the text before says that a literal block follows."""
+    return next((line for line in reversed(lines) if line.strip()), "").endswith("::")
+
+
 def converted(lines: list[str]) -> list[str]:
     """All lines of a docstring."""
     done: list[str] = []
@@ -39,7 +44,7 @@ def converted(lines: list[str]) -> list[str]:
         if formula and not indented and not blank:
             formula = False
         if running and indented and not formula and not example and (not i or not lines[i - 1]):
-            done += ["::", ""]
+            done += [] if _announced(done) else ["::", ""]
             formula = True
         done.append(line if formula or example else escaped(line))
     return done
