@@ -25,6 +25,7 @@ tests: $(VENV)/ready
 	$(RUN)/pytest -n 2 --dist loadgroup
 
 docs: $(VENV)/ready  # the site, in build/site; no warning, no network
+	rm -rf build/site
 	$(RUN)/sphinx-build -q -W --keep-going -n -j auto -d build/doctrees -b html docs build/site
 
 fuzz: $(VENV)/ready  # make fuzz N=100000: random problems against an oracle of 120 digits

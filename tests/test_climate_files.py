@@ -1,4 +1,4 @@
-"""The tutorial on real climate files: its scripts and its page run, and print what it says."""
+"""The page on real climate files: its scripts and its page run, and print what it says."""
 
 import contextlib
 import io
@@ -14,7 +14,7 @@ import xarray as xr
 from commands import called, script
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "tutorial.md"
+PAGE = ROOT / "docs" / "howto" / "climate_files.md"
 DATA = Path(iris_sample_data.path)
 SCRIPTS = ("air_temperature", "sea_surface")
 pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
