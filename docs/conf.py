@@ -36,7 +36,6 @@ html_theme = "pydata_sphinx_theme"
 html_title = "probconserv"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
-html_extra_path = [str(path) for path in [HERE.parent / "build" / "extra"] if path.exists()]
 html_math_renderer = "mathml"
 html_show_sourcelink = False
 html_copy_source = False

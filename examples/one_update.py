@@ -26,11 +26,13 @@ for field, name, colour, shape in (
 ):
     half = 1.645 * field.std[0]
     label = f"{name}, total {float(law.apply(field.mean)):.3f}"
-    top.errorbar(x, field.mean[0], half, fmt=shape, color=colour, markersize=4, label=label)
+    top.errorbar(
+        x, field.mean[0].numpy(), half.numpy(), fmt=shape, color=colour, markersize=4, label=label
+    )
 top.plot(x, truth, "k:", label=f"truth, total {float(law.value):.3f}")
 top.set(ylabel="u, with 90 % intervals", title="A law moves a field where it is unsure")
 top.legend()
-bottom.bar(x, moved, width=0.025, color="#0072B2", label="how far each point moves")
+bottom.bar(x, moved.numpy(), width=0.025, color="#0072B2", label="how far each point moves")
 bottom.plot(x, std**2 * float(moved[-2] / std[-2] ** 2), "k--", label="its variance, scaled")
 bottom.set(xlabel="x (dimensionless)", ylabel="change of u")
 bottom.legend()

@@ -1,13 +1,14 @@
 """Directives of the reference: `names` of a module, with a table first; `help` of a command.
 
-References to names that are nowhere on the site stay plain code: a docstring may put any word in
-backticks, and a signature may name a type of another library.
+Names in backticks on the other pages become links to it. References to names that are nowhere on
+the site stay plain code: a docstring may put any word in backticks.
 """
 
 import contextlib
 import inspect
 import io
 import os
+import re
 from importlib import import_module
 
 from docutils import nodes
@@ -16,7 +17,11 @@ from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.util.docutils import SphinxDirective
 
+from probconserv import _public
 from probconserv.cli import main
+
+PUBLIC = {name for name in vars(_public) if not name.startswith("_")}
+WORDS = {"cells", "data", "initial", "law", "load", "models", "problems", "budget", "linear"}
 
 
 def looked_up(name: str) -> object:
@@ -64,6 +69,23 @@ class Help(SphinxDirective):
         return [nodes.literal_block(text="\n".join(lines), language="text")]
 
 
+def linked(app: Sphinx, tree: nodes.document) -> None:
+    """Code such as `condition`, `pc.law` or `Diagonal(mean, variance)` as a link to its entry."""
+    if app.env.docname.startswith(("reference/", "develop/")) or "file" in app.env.docname:
+        return
+    for code in list(tree.findall(nodes.literal)):
+        found = re.match(r"(pc\.)?(\w+)(\(.*\))?$", code.astext())
+        if not found or isinstance(code.parent, nodes.title | nodes.reference | pending_xref):
+            continue
+        start, name, called = found.groups()
+        if name in PUBLIC and (start or called or name not in WORDS):
+            link = pending_xref(
+                "", refdomain="py", reftype="obj", reftarget=f"probconserv.{name}", refexplicit=True
+            )
+            code.replace_self(link)
+            link += code
+
+
 def plain(
     app: Sphinx, env: BuildEnvironment, node: pending_xref, contnode: nodes.Element
 ) -> nodes.Element | None:
@@ -73,5 +95,6 @@ def plain(
 def setup(app: Sphinx) -> dict[str, bool]:
     app.add_directive("names", Names)
     app.add_directive("help", Help)
+    app.connect("doctree-read", linked)
     app.connect("missing-reference", plain, priority=900)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
