@@ -74,13 +74,14 @@ def linked(app: Sphinx, tree: nodes.document) -> None:
     if app.env.docname.startswith(("reference/", "develop/")) or "file" in app.env.docname:
         return
     for code in list(tree.findall(nodes.literal)):
-        found = re.match(r"(pc\.)?(\w+)(\(.*\))?$", code.astext())
+        found = re.match(r"(pc\.)?(\w+)(\.\w+)?(\(.*\))?$", code.astext())
         if not found or isinstance(code.parent, nodes.title | nodes.reference | pending_xref):
             continue
-        start, name, called = found.groups()
-        if name in PUBLIC and (start or called or name not in WORDS):
+        start, name, method, called = found.groups()
+        if name in PUBLIC and (start or method or called or name not in WORDS):
+            target = f"probconserv.{name}{method or ''}"
             link = pending_xref(
-                "", refdomain="py", reftype="obj", reftarget=f"probconserv.{name}", refexplicit=True
+                "", refdomain="py", reftype="obj", reftarget=target, refexplicit=True
             )
             code.replace_self(link)
             link += code
