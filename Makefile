@@ -27,6 +27,7 @@ tests: $(VENV)/ready
 docs: $(VENV)/ready  # the site, in build/site; no warning, no network
 	rm -rf build/site
 	$(RUN)/sphinx-build -q -W --keep-going -n -j auto -d build/doctrees -b html docs build/site
+	test ! -d build/play || cp -r build/play build/site/play
 
 fuzz: $(VENV)/ready  # make fuzz N=100000: random problems against an oracle of 120 digits
 	$(RUN)/python tests/fuzzing.py $(or $(N),20000) --jobs 2

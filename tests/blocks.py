@@ -1,11 +1,14 @@
-"""The Python blocks of a page, run in order in one namespace."""
+"""The pages of the docs: their Python blocks, run in order in one namespace; the built site."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(p for p in DOCS.rglob("*.md") if "play" not in p.relative_to(DOCS).parts[:-1])
+SITE = ROOT / "build" / "site"
 PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
@@ -15,3 +18,11 @@ def run(page):
     for block in PYTHON.findall(path.read_text()):
         exec(compile(block, str(path), "exec"), names)
     return names
+
+
+def built():
+    """The folder of the site; `make docs` has built it, or it is built here."""
+    if not (SITE / "index.html").exists():
+        words = ["-q", "-W", "--keep-going", "-n", "-d", "build/doctrees", "docs", "build/site"]
+        subprocess.run([sys.executable, "-m", "sphinx", *words], cwd=ROOT, check=True)
+    return SITE

@@ -2,8 +2,6 @@
 
 import ast
 import re
-import subprocess
-import sys
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from importlib import import_module
@@ -12,10 +10,9 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-from blocks import DOCS, ROOT
+from blocks import DOCS, ROOT, SITE, built
 
 SOURCE = ROOT / "src" / "probconserv"
-SITE = ROOT / "build" / "site"
 LOADS = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src"}
 PARTS = "figures", "labelled", "models", "paper", "problems", "training"
 
@@ -57,12 +54,9 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def pages():
-    """All pages of the site by their paths; `make docs` has built it, or it is built here."""
-    if not (SITE / "index.html").exists():
-        words = ["-q", "-W", "--keep-going", "-n", "-d", "build/doctrees", "docs", "build/site"]
-        subprocess.run([sys.executable, "-m", "sphinx", *words], cwd=ROOT, check=True)
+    """All pages of the site, by their paths."""
     apart = SITE / "play", SITE / "_static"
-    paths = [p for p in SITE.rglob("*.html") if not any(map(p.is_relative_to, apart))]
+    paths = [p for p in built().rglob("*.html") if not any(map(p.is_relative_to, apart))]
     return {path.resolve(): Page(path) for path in paths}
 
 
