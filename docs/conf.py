@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-import probconserv
+import probconserv._public
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_ext"))
@@ -60,6 +60,14 @@ python_maximum_signature_line_length = 90
 autosummary_generate = False
 numpydoc_show_class_members = False
 numpydoc_class_members_toctree = False
+numpydoc_xref_param_type = True
+numpydoc_xref_ignore = "all"  # but for these
+numpydoc_xref_aliases = {
+    "Tensor": "torch.Tensor",
+    "Dataset": "xarray.Dataset",
+    "DataArray": "xarray.DataArray",
+    "Path": "pathlib.Path",
+} | {name: f"probconserv.{name}" for name in vars(probconserv._public) if name[0].isupper()}
 
 intersphinx_mapping = written(HERE / "_ext" / "inventories.txt", HERE.parent / "build")
 copybutton_prompt_text = ">>> |... "

@@ -23,5 +23,5 @@ def written(source: Path, folder: Path) -> dict[str, tuple[str, str]]:
 def _inventory(project: str, names: list[list[str]]) -> bytes:
     head = f"# Sphinx inventory version 2\n# Project: {project}\n# Version: \n"
     head += "# The remainder of this file is compressed using zlib.\n"
-    lines = "".join(f"{name} {kind} 1 {page} -\n" for name, kind, page in names)
+    lines = "".join(f"{name} {kind} 1 {page.replace('$', name)} -\n" for name, kind, page in names)
     return head.encode() + zlib.compress(lines.encode())

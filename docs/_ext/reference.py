@@ -15,6 +15,7 @@ from docutils import nodes
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
+from sphinx.ext import autosummary
 from sphinx.util.docutils import SphinxDirective
 
 from probconserv import _public
@@ -94,6 +95,7 @@ def plain(
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
+    autosummary.WELL_KNOWN_ABBREVIATIONS += ("Eq.",)  # no end of a sentence
     app.add_directive("names", Names)
     app.add_directive("help", Help)
     app.connect("doctree-read", linked)
