@@ -1,8 +1,10 @@
 """The pages of the docs: their Python blocks, run in order in one namespace; the built site."""
 
+import contextlib
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -13,10 +15,11 @@ PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
 def run(page):
-    """The names that the blocks leave."""
+    """The names that the blocks leave; what they write is in a folder that is gone afterwards."""
     path, names = ROOT / page, {"__name__": "page"}
-    for block in PYTHON.findall(path.read_text()):
-        exec(compile(block, str(path), "exec"), names)
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        for block in PYTHON.findall(path.read_text()):
+            exec(compile(block, str(path), "exec"), names)
     return names
 
 
