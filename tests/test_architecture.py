@@ -1,4 +1,4 @@
-"""The order of imports that docs/develop/modules.md states."""
+"""The order of imports that docs/develop/modules.md states, and the size of files."""
 
 import ast
 import re
@@ -43,3 +43,16 @@ def test_no_module_imports_one_below_it():
             used = [m for m in imported(path) if m != "__version__"]
             wrong += [(path.name, m) for m in used if place(m, order) > number]
     assert not wrong
+
+
+def lines_of_code(path):
+    """The lines of a file that are not part of a docstring."""
+    text = path.read_text()
+    kinds = ast.Module | ast.ClassDef | ast.FunctionDef
+    nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, kinds)]
+    said = [node.body[0] for node in nodes if ast.get_docstring(node) is not None]
+    return len(text.splitlines()) - sum(d.end_lineno - d.lineno + 1 for d in said)
+
+
+def test_no_file_has_more_than_400_lines_beside_docstrings():
+    assert not [path.name for path in PACKAGE.rglob("*.py") if lines_of_code(path) > 400]

@@ -5,21 +5,17 @@ import subprocess
 import sys
 
 import pytest
+import xarray as xr
 
 HEAVY = {"torch", "scipy", "matplotlib", "distributed", "zarr", "rich.progress", "xarray"}
 
 
 def imported(*words):
     """The modules that a process has imported when the command is done."""
-    code = (
-        "import sys\nfrom probconserv.__main__ import main\n"
-        f"sys.argv = ['probconserv', *{list(map(str, words))!r}]\n"
-        "try:\n    main()\nfinally:\n    print('\\n@', *sys.modules)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ}
-    )
-    return set(done.stdout.splitlines()[-1].split())
+    command = [sys.executable, "-X", "importtime", "-m", "probconserv", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ})
+    assert done.stdout
+    return {line.split("|")[-1].strip() for line in done.stderr.splitlines()}
 
 
 @pytest.mark.parametrize("words", [("--help",), ("enforce", "--help"), ("--version",)])
@@ -35,3 +31,10 @@ def test_the_names_of_the_library_are_there_when_asked_for():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.split() == ["True", "condition", "probconserv.metrics", "False"], done.stderr
+
+
+def test_totals_of_a_file_need_no_torch(tmp_path):
+    field = xr.Dataset({"u": ("x", [1.0, 2.0])}, {"x": [0.5, 1.5]})
+    field.to_netcdf(tmp_path / "u.nc")
+    words = ("check", tmp_path / "u.nc", "--mean", "u", "--over", "x")
+    assert not {"torch", "distributed", "matplotlib"} & imported(*words, "--total", "3")

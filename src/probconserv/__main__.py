@@ -1,5 +1,6 @@
 """`probconserv` and `python -m probconserv`."""
 
+import os
 import sys
 
 
@@ -10,7 +11,21 @@ def main() -> None:
         from ._extras import missing
 
         sys.exit(f"probconserv: {missing(error.name, 'cli', 'plots')}")
-    run()
+    try:
+        run()
+    except SystemExit as end:
+        if sys.argv[1:2] not in (["check"], ["enforce"]) or not isinstance(end.code, int | None):
+            raise
+        _leave(end.code or 0)
+
+
+def _leave(status: int) -> None:
+    """Ends the process. All files are closed; to take down the libraries takes half a second."""
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(status)
 
 
 if __name__ == "__main__":

@@ -41,44 +41,51 @@ def cell_budgets(
     where: ArrayLike | None = None,
     of: str = "u",
 ) -> Law:
-    """What each cell gains in each interval is what flows in, and what its source makes.
+    """A law: what each cell gains in each interval is what flows in and what its source makes.
 
-    V (u_next - u) + dt div F = dt V q, a row for every interval and cell, (..., T - 1, *cells).
+    There is one row for every interval and cell, ``(..., T - 1, *cells)``::
+
+        V (u_next - u) + dt div F = dt V q
+
+    V are the volumes of the cells, F the fluxes, q the source and dt the lengths of the intervals.
 
     Parameters
     ----------
-    mesh
-        The cells. The field holds their averages, (..., T, *mesh.shape).
-    t
-        The times, (T,), increasing.
-    fluxes
-        One for each axis of the mesh: the name of a field, or numbers, (..., T - 1, *faces) as
-        averages over the intervals or (..., T, *faces) at the times. Positive towards the growing
-        coordinate.
-    source
-        q, a number, an array (*cells), (..., T - 1, *cells) or (..., T, *cells), or the name of a
-        field.
-    velocity
-        One for each axis, numbers that broadcast to (T, *faces): the flux velocity times u. At
-        the boundary u is that of the one cell there, also where it flows in.
-    diffusivity
-        k, a number or one for each axis: the flux -k grad u, 0 at the boundary.
-    scheme
-        How u is read at faces: of the cell that the velocity comes from (upwind), or in between
-        (centred).
-    noise
-        The standard deviation of a row, (..., T - 1, *cells) or a number, for the error of the
+    mesh : Mesh
+        The cells. The field holds their averages, ``(..., T, *mesh.shape)``.
+    t : array, shape (T,)
+        The times, increasing.
+    fluxes : str, array, or a sequence of one for each axis of the mesh
+        The name of a field, or numbers: ``(..., T - 1, *faces)`` as averages over the intervals or
+        ``(..., T, *faces)`` at the times. Positive towards the growing coordinate.
+    source : str, float or array
+        q, the name of a field, or numbers: ``(*cells)``, ``(..., T - 1, *cells)`` or
+        ``(..., T, *cells)``.
+    velocity : array, or a sequence of one for each axis
+        Numbers that broadcast to ``(T, *faces)``: the flux is velocity times u. At the boundary u
+        is that of the one cell there, also where it flows in.
+    diffusivity : float or array, or a sequence of one for each axis
+        k of the flux -k grad u, which is 0 at the boundary.
+    scheme : {"upwind", "centred"}
+        How u is read at faces: of the cell that the velocity comes from, or linear in between.
+    noise : float or array
+        The standard deviation of a row, ``(..., T - 1, *cells)``, for the error of the
         discretisation. 0 is exact.
-    where
-        (*cells), True where a cell counts. Faces beside a missing cell are closed.
-    of
+    where : array of bool, shape of the mesh
+        True where a cell counts. Faces beside a missing cell are closed.
+    of : str
         The name of the field u.
 
     Returns
     -------
     Law
-        Where `fluxes` stand beside `velocity` or `diffusivity` both are added, and at the
-        boundary `fluxes` count alone.
+        Where `fluxes` stand beside `velocity` or `diffusivity` both are added, and at the boundary
+        `fluxes` count alone.
+
+    Raises
+    ------
+    InputError
+        If none of `fluxes`, `velocity` and `diffusivity` is given, or a shape does not fit.
 
     Examples
     --------
@@ -119,25 +126,37 @@ def budget(
     noise: ArrayLike = 0.0,
     of: str = "u",
 ) -> Law:
-    """What the whole gains in each interval is what flows in less what flows out.
+    """A law: what the whole gains in each interval is what flows in less what flows out.
 
-    total(t_next) - total(t) = dt (inflow - outflow), a row for every interval, (..., T - 1).
+    There is one row for every interval, (..., T - 1)::
+
+        total(t_next) - total(t) = dt (inflow - outflow)
 
     Parameters
     ----------
-    cells
-        A mesh, or the points x of the last axis, (M,).
-    t
-        The times, (T,), increasing.
-    inflow, outflow
-        The whole flux through the boundary: a number, an array of T - 1 averages over the
-        intervals or T values at the times, or the name of a field of the state with as many.
-    rule
+    cells : Mesh, or array of shape (M,)
+        A mesh, or the points x of the last axis.
+    t : array, shape (T,)
+        The times, increasing.
+    inflow, outflow : str, float or array
+        The whole flux through the boundary: a number, T - 1 averages over the intervals, T values
+        at the times, or the name of a field of the state with as many.
+    rule : str
         Of the integral over points x, as in `integral`.
-    noise
+    noise : float or array
         The standard deviation of a row. 0 is exact.
-    of
+    of : str
         The name of the field u.
+
+    Returns
+    -------
+    Law
+        For `condition`.
+
+    Raises
+    ------
+    InputError
+        If something flows in or out of a mesh that is closed, or a shape does not fit.
 
     Examples
     --------

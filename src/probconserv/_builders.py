@@ -31,30 +31,40 @@ def integral(
     period: float | None = None,
     of: str = "",
 ) -> Law:
-    """The integral of u over the last axes is `value`, one row per time: G u(t) = b(t).
+    """A law: the integral of u over the last axes is `value`, one row for each time.
+
+    As a formula G u(t) = b(t), where G holds the weights of the quadrature rule.
 
     Parameters
     ----------
-    coords
-        The points x of the last axis, (M,), increasing; a tuple of two or three such arrays for the
-        last two or three axes; or a `Mesh`, of whose cells the field holds the averages.
-    value
-        b, a number or (..., T).
-    rule
-        left, right, trapezoid (the paper's), simpson; cell, for which coords are the M + 1 edges of
-        cells and the field holds cell averages; or periodic, for points of one period without its
-        end.
-    noise
-        Standard deviation sigma_G, a number or one per row; 0 is exact.
-    where
-        True where a point counts, shaped as the last axes.
-    times
-        Indices, a slice or booleans: the times at which the law holds; then value has one entry for
-        each.
-    period
-        Of the rule periodic, if the points are not evenly spaced.
-    of
+    coords : array of shape (M,), a tuple of arrays, or Mesh
+        The points x of the last axis, increasing; two or three such arrays for the last two or
+        three axes; or a mesh, of whose cells the field holds the averages.
+    value : float or array, shape (..., T)
+        b, the integral.
+    rule : {"left", "right", "trapezoid", "simpson", "cell", "periodic"}
+        The paper uses trapezoid. For cell, `coords` are the M + 1 edges of cells and the field
+        holds cell averages. For periodic, `coords` are points of one period without its end.
+    noise : float or array
+        The standard deviation sigma_G, one number or one for each row. 0 is exact.
+    where : array of bool, shape of the last axes
+        True where a point counts.
+    times : sequence of int or bool, or slice
+        The times at which the law holds; `value` then has one entry for each of them.
+    period : float
+        For the rule periodic, if the points are not evenly spaced.
+    of : str
         The name of the field, in a state of several.
+
+    Returns
+    -------
+    Law
+        For `condition`, `project` and the other functions that take laws.
+
+    Raises
+    ------
+    InputError
+        If `coords` do not increase, or `period` is given with another rule.
 
     Examples
     --------
@@ -93,16 +103,28 @@ def cells(
     space_dims: int | None = None,
     of: str = "",
 ) -> Law:
-    """The sum of `volumes` times u over the last axes is `value`, one row per time.
+    """A law: the sum of `volumes` times u over the last axes is `value`, one row for each time.
 
     Parameters
     ----------
-    volumes
-        Cell volumes or areas, shaped as the last axes of the field; with `space_dims` given they
-        may have batch and time axes before those, and signs. By name for a sum over several fields
-        of a state: {"rain": areas, "snow": 0.9 * areas}.
-    value, noise, where, times, of
-        As in `integral`.
+    volumes : array, or a dict of arrays
+        Cell volumes or areas, shaped as the last axes of the field. A dict is a sum over several
+        fields of a state, by their names: ``{"rain": areas, "snow": 0.9 * areas}``.
+    value, noise, where, times : as in `integral`
+    space_dims : int
+        How many last axes of `volumes` are space, if it has batch and time axes before these.
+    of : str
+        The name of the field, in a state of several.
+
+    Returns
+    -------
+    Law
+        As `integral` gives it.
+
+    Raises
+    ------
+    InputError
+        If `volumes` have fewer axes than `space_dims`, or `of` is given beside a dict.
 
     Examples
     --------
@@ -133,19 +155,29 @@ def regions(
     times: Times | None = None,
     of: str = "",
 ) -> Law:
-    """The sum of `volumes` times u over the points of each region is `value`, (..., T, regions).
+    """A law: the sum of `volumes` times u over each region is `value`.
+
+    There is one row for each time and region, (..., T, R).
 
     Parameters
     ----------
-    labels
-        The number of the region of each point, from 0, shaped as the last axes of the field; a
-        point with a negative number is in none.
-    value
-        (..., T, R), one for each region.
-    volumes
-        Of the cells, shaped as `labels`, or a number.
-    noise, where, times, of
-        As in `integral`.
+    labels : array of int, shape of the last axes of the field
+        The number of the region of each point, from 0; a point with a negative number is in none.
+    value : float or array, shape (..., T, R)
+        The sum over each of the R regions.
+    volumes : float or array, shape of `labels`
+        The volumes or areas of the cells.
+    noise, where, times, of : as in `integral`
+
+    Returns
+    -------
+    Law
+        As `integral` gives it.
+
+    Raises
+    ------
+    InputError
+        If `labels` are not whole numbers, or exceed the regions that `value` has.
 
     Examples
     --------
@@ -178,22 +210,41 @@ def regions(
 
 
 def smoothness(x: ArrayLike, variance: ArrayLike, rho: float, of: str = "") -> Law:
-    """Second differences of u are 0 up to noise: the paper's artificial diffusion, (w/diff).
+    """A law: second differences of u are 0 up to noise, the paper's artificial diffusion (w/diff).
 
-    With a = 1/dx_j and c = 1/dx_{j+1}, row j is a u_j - (a + c) u_{j+1} + c u_{j+2}; its noise is
-    the standard deviation that it has when Step 1's points have a correlation of `rho` with their
-    neighbours. Higher `rho` smooths more. Where three neighbours have no variance it is exact.
+    With a = 1/dx_j and c = 1/dx_{j+1}, row j is::
+
+        a u_j - (a + c) u_{j+1} + c u_{j+2}
+
+    Its noise is the standard deviation that it has when neighbouring points of Step 1 have the
+    correlation `rho`. A higher `rho` smooths more. Where three neighbours have no variance the row
+    is exact.
 
     Parameters
     ----------
-    x
-        (M,), increasing.
-    variance
-        Of Step 1, before any law, (..., T, M).
-    rho
-        From 0 to 1.
-    of
-        As in `integral`.
+    x : array, shape (M,)
+        The points of the last axis, increasing, at least three.
+    variance : array, shape (..., T, M)
+        The variance of Step 1, before any law.
+    rho : float
+        The correlation of neighbours, from 0 to 1.
+    of : str
+        The name of the field, in a state of several.
+
+    Returns
+    -------
+    Law
+        As `integral` gives it.
+
+    Raises
+    ------
+    InputError
+        If `variance` is negative, or does not end in as many points as `x` has.
+
+    Examples
+    --------
+    >>> smoothness([0.0, 1.0, 2.0], variance=[[1.0, 1.0, 1.0]], rho=0.5).noise
+    tensor([[1.5811]], dtype=torch.float64)
     """
     x = check.wide("x", x)
     check.increasing("x", x, least=3)
@@ -220,14 +271,23 @@ def boundary(
     noise: ArrayLike = 0.0,
     of: str = "",
 ) -> Law:
-    """u at the first and the last point of the last axis is given.
+    """A law: u at the first and the last point of the last axis is given.
 
     Parameters
     ----------
-    left, right
-        One of them or both, each a number or (..., T).
-    noise, of
-        As in `integral`.
+    left, right : float or array, shape (..., T)
+        The values at the two ends. One of them or both.
+    noise, of : as in `integral`
+
+    Returns
+    -------
+    Law
+        As `integral` gives it.
+
+    Raises
+    ------
+    InputError
+        If neither end is given, or their shapes do not broadcast.
 
     Examples
     --------
@@ -250,32 +310,57 @@ def boundary(
 
 
 def periodic(noise: ArrayLike = 0.0, of: str = "") -> Law:
-    """The first and the last point of the last axis are equal at each time.
+    """A law: the first and the last point of the last axis are equal at each time.
 
     Parameters
     ----------
-    noise, of
-        As in `integral`.
+    noise, of : as in `integral`
+
+    Returns
+    -------
+    Law
+        As `integral` gives it.
+
+    Examples
+    --------
+    >>> periodic().residual([[1.0, 5.0, 0.5]])
+    tensor([0.5000], dtype=torch.float64)
     """
     return law_of("periodic", of, Join(), torch.zeros((), dtype=torch.float64), noise)
 
 
 def initial(values: ArrayLike, noise: ArrayLike = 0.0, space_dims: int = 1, of: str = "") -> Law:
-    """u at the first time is given.
+    """A law: u at the first time is given.
 
     Parameters
     ----------
-    values
-        (..., *space).
-    space_dims
+    values : array, shape (..., space)
+        u at the first time.
+    noise : as in `integral`
+    space_dims : int
         How many axes of space there are.
-    noise, of
-        As in `integral`.
+    of : str
+        The name of the field, in a state of several.
+
+    Returns
+    -------
+    Law
+        As `integral` gives it.
+
+    Raises
+    ------
+    InputError
+        If `values` have fewer axes than `space_dims`.
 
     Notes
     -----
     On a field with a jump an exact `integral` at the first time contradicts this by the error of
     its quadrature rule: leave that time out with `times=slice(1, None)`, or give it noise.
+
+    Examples
+    --------
+    >>> initial([1.0, 2.0]).residual([[1.0, 2.5], [0.0, 0.0]])
+    tensor([0.0000, 0.5000], dtype=torch.float64)
     """
     value = check.wide("values", values)
     if not isinstance(space_dims, Integral) or not 1 <= space_dims <= value.ndim:
@@ -294,21 +379,38 @@ def linear(
     batch_dims: int = 0,
     of: str = "",
 ) -> Law:
-    """matrix u = value, at each time or over times and space together.
+    """A law: matrix u = value, at each time or over times and space together.
 
     Parameters
     ----------
-    matrix
-        (R, M) reads the last axis; (R, T, M) the last two jointly, and so on. A sparse matrix
-        (torch or SciPy) has two axes. By name for rows that read several fields of a state.
-    value
-        (..., R).
-    space
+    matrix : array, sparse matrix, or a dict of these
+        (R, M) reads the last axis, (R, T, M) the last two jointly, and so on. A sparse matrix
+        (torch or SciPy) has two axes. A dict is for rows that read several fields of a state, by
+        name.
+    value : float or array, shape (..., R)
+        One for each row.
+    noise, times : as in `integral`
+    space : sequence of int
         The axes that a sparse matrix flattens, for example (T, M).
-    batch_dims
+    batch_dims : int
         How many axes of `matrix` come before R: a matrix for each batch entry or time.
-    noise, times, of
-        As in `integral`.
+    of : str
+        The name of the field, in a state of several.
+
+    Returns
+    -------
+    Law
+        As `integral` gives it.
+
+    Raises
+    ------
+    InputError
+        If `matrix` has no rows, or `space` does not fit its columns.
+
+    Examples
+    --------
+    >>> linear([[1.0, -1.0]], 0.5).residual([[2.0, 1.0]])
+    tensor([[0.5000]], dtype=torch.float64)
     """
     maps = _each(matrix, of, lambda one: _matrix(one, space, batch_dims))
     return law_of("linear", of, maps, check.wide("value", value), noise, times)

@@ -1,12 +1,8 @@
-"""Every check of an argument, and its message."""
+"""Every check of an argument, and its message; those of plain values stand in `_values.py`."""
 
-import difflib
 import functools
 import math
-import os
-from collections.abc import Iterable, Sequence
-from numbers import Integral, Real
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,6 +11,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ._errors import InputError
+from ._values import between as between
+from ._values import choice as choice
+from ._values import event_dims as event_dims
+from ._values import index as index
+from ._values import name as name
+from ._values import path as path
+from ._values import samples as samples
+from ._values import shape as shape
+from ._values import whole as whole
 
 ArrayLike: TypeAlias = Tensor | NDArray[Any] | np.generic | Sequence[Any] | float
 WIDEN = "Convert one of them: only what loses no digit is converted here."
@@ -108,9 +113,9 @@ def alike(**given: ArrayLike) -> list[Tensor]:
     (first_name, first), *rest = tensors.items()
     sized = [t.dtype for t in tensors.values() if t.ndim] or [first.dtype]
     dtype = functools.reduce(torch.promote_types, sized)
-    for name, t in rest:
-        if t.ndim and isinstance(given[name], Tensor):
-            same_device(name, t.device, f"`{first_name}`", first.device)
+    for argument, t in rest:
+        if t.ndim and isinstance(given[argument], Tensor):
+            same_device(argument, t.device, f"`{first_name}`", first.device)
     return [t.to(first.device, dtype) for t in tensors.values()]
 
 
@@ -173,46 +178,6 @@ def broadcasts(name: str, x: Tensor, shape: Sequence[int], what: str) -> None:
             )
 
 
-def name(argument: str, given: Any) -> str:
-    """The name of a field."""
-    if not isinstance(given, str):
-        raise InputError(f"`{argument}` must be the name of a field, got {given!r:.60}.")
-    return given
-
-
-def choice(name: str, given: str, choices: Iterable[str]) -> None:
-    options = list(choices)
-    if not isinstance(given, str) or given not in options:
-        near = difflib.get_close_matches(str(given), options, n=1)
-        raise InputError(
-            f"`{name}` must be one of {', '.join(options)}; got {given!r}."
-            + (f" Did you mean {near[0]!r}?" if near else "")
-        )
-
-
-def event_dims(given: int, ndim: int, least: int = 1) -> int:
-    if not isinstance(given, Integral) or not least <= given <= ndim:
-        raise InputError(
-            f"`event_dims` must be a whole number from {least} to {ndim}, the number of axes of "
-            f"the field; got {given!r}. 1 = each time by itself, 2 = time and space jointly."
-        )
-    return int(given)
-
-
-def samples(n: int, name: str = "n") -> int:
-    if not isinstance(n, Integral) or n < 1:
-        raise InputError(f"`{name}` must be a positive whole number, got {n!r}.")
-    return int(n)
-
-
-def whole(name: str, n: int) -> int:
-    if not isinstance(n, Integral):
-        raise InputError(f"`{name}` must be a whole number, got {n!r}.")
-    if not -(1 << 63) <= n < 1 << 63:
-        raise InputError(f"`{name}` must fit into 64 bits, got {n}.")
-    return int(n)
-
-
 def device(name: str, index: int = 0) -> torch.device:
     """auto is a GPU where there is one; index: of the GPU, where `name` has none."""
     if name == "auto":
@@ -234,54 +199,12 @@ def place(name: str, given: torch.device | str) -> torch.device:
     return found
 
 
-def shape(name: str, given: Sequence[int]) -> tuple[int, ...]:
-    """The sizes of some axes."""
-    listed = tuple(given) if isinstance(given, Sequence) else None
-    if listed is None or not all(isinstance(n, Integral) and n >= 0 for n in listed):
-        raise InputError(f"`{name}` must be the sizes of axes, such as (3, 5); got {given!r:.60}.")
-    return tuple(map(int, listed))
-
-
 def generator(given: torch.Generator | None) -> None:
     if given is not None and not isinstance(given, torch.Generator):
         raise InputError(
             "`generator` must be a torch.Generator, such as torch.Generator().manual_seed(0); got "
             f"{given!r}."
         )
-
-
-def path(name: str, given: str | Path) -> Path:
-    if not isinstance(given, str | os.PathLike):
-        raise InputError(f"`{name}` must be the name of a file, got {type(given).__name__}.")
-    return Path(given)
-
-
-def between(name: str, x: float, low: float, high: float) -> float:
-    if not isinstance(x, Real) or not low <= x <= high:
-        raise InputError(f"`{name}` must lie between {low:g} and {high:g}, got {x!r}.")
-    return float(x)
-
-
-def _is_index(i: Any) -> bool:
-    if isinstance(i, slice):
-        ends = i.start, i.stop, i.step
-        return all(isinstance(e, int | None) for e in ends) and (i.step is None or i.step > 0)
-    return isinstance(i, Integral) and not isinstance(i, bool)
-
-
-def index(given: Any, shape: Sequence[int], free: int) -> tuple[int | slice, ...]:
-    """An index into the first `free` axes of a field of `shape`."""
-    listed = given if isinstance(given, tuple) else (given,)
-    kinds = all(map(_is_index, listed))
-    if not kinds or len(listed) > free:
-        raise InputError(
-            f"`index` must be whole numbers and slices with steps above 0, for the first {free} "
-            f"axes of a field of shape {tuple(shape)}, those that are independent; got {given!r}."
-        )
-    for i, size in zip(listed, shape, strict=False):
-        if not isinstance(i, slice) and not -size <= int(i) < size:
-            raise InputError(f"`index` {i} is out of range for an axis of {size} entries.")
-    return tuple(i if isinstance(i, slice) else int(i) for i in listed)
 
 
 def sparse(name: str, matrix: Any) -> Tensor | None:

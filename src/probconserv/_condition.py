@@ -78,36 +78,44 @@ def condition(
     draws: int = 100,
     generator: torch.Generator | None = None,
 ) -> Posterior | StatePosterior | Mixture | Draws | StateDraws:
-    """The field given that the laws hold: Eq. (8) of the paper. A field of the same axes.
+    """The field given that the laws hold, with the axes it had: Eq. (8) of the paper.
+
+    The prior is N(mu, Sigma) and the laws say G u = b up to noise sigma. With
+    S = G Sigma G^T + sigma^2 I::
+
+        mean        mu - Sigma G^T S^-1 (G mu - b)
+        covariance  Sigma - Sigma G^T S^-1 G Sigma
 
     Parameters
     ----------
-    field
-        Any field, a `State` of several, or a prediction that `as_field` takes. Of a `Mixture` every
-        component is conditioned and its weight multiplied by its evidence. A posterior is
-        conditioned again with all laws on its prior, so that two steps are the same as one.
-    *laws
+    field : Field, State, or what `as_field` takes
+        The prior. Of a `Mixture` every component is conditioned and its weight multiplied by its
+        evidence. A posterior is conditioned again with all laws on its prior, so that two steps are
+        the same as one.
+    *laws : Law, NonlinearLaw or Inequality
         One or more, in any order; those of `law` need not be linear. With `bounds` or `monotone`
         among them the result is known by draws.
-    draws
-        How many, if there are inequalities.
-    generator
+    draws : int
+        How many, if there are inequalities; at least 2.
+    generator : torch.Generator
         Of their random numbers.
 
     Returns
     -------
     Posterior
-        Or a `StatePosterior` of a state, a `Mixture` of a mixture; a `NonlinearPosterior` or a
-        `NonlinearStatePosterior` if a law is not linear. With inequalities a `Draws` or a
+        Of a `State` a `StatePosterior`, of a `Mixture` a `Mixture`. If a law is not linear, a
+        `NonlinearPosterior` or a `NonlinearStatePosterior`. With inequalities a `Draws` or a
         `StateDraws`, without gradients: each draw is one of the field given the laws with noise,
         moved to the nearest field, in the norm of its precision, that obeys the exact laws and the
-        inequalities. `point` is the mean, moved in the same way; of a mixture,
-        the weighted mean of those of its components.
+        inequalities. `point` is the mean, moved in the same way; of a mixture, the weighted mean of
+        those of its components.
 
     Raises
     ------
     InfeasibleError
         If exact rows contradict each other or the inequalities, or nothing is left to move.
+    InputError
+        If a law does not fit the field, or the kinds of field and laws do not go together.
 
     Warns
     -----
@@ -278,14 +286,32 @@ def solved(
 
 
 def audit(post: Posterior | StatePosterior) -> None:
-    """Looks at a posterior that was made where values cannot be looked at: compiled, or in `vmap`.
+    """Checks a posterior that was made compiled or inside `torch.vmap`.
 
-    There `condition` neither checks that exact rows hold nor warns; elsewhere it does so itself.
+    There values cannot be looked at, so `condition` neither checks that exact rows hold nor warns.
+    Elsewhere it does so itself.
+
+    Parameters
+    ----------
+    post : Posterior or StatePosterior
+        What `condition` returned, for linear laws.
 
     Raises
     ------
     InfeasibleError
         If exact rows do not hold.
+    InputError
+        If `post` is something else, or one field of a state.
+
+    Warns
+    -----
+    ImplausibleWarning
+        If a point moves by more than 10 of its standard deviations.
+
+    Examples
+    --------
+    >>> import probconserv as pc
+    >>> pc.audit(pc.condition(pc.Diagonal([1.0, 1.0], 1.0), pc.cells([1.0, 1.0], 2.0)))
     """
     if not isinstance(post, Posterior | StatePosterior):
         raise InputError(f"`post` must come from `condition`; got {type(post).__name__}.")
@@ -311,20 +337,36 @@ def project(field: Prediction, *laws: Law | NonlinearLaw | Inequality) -> Field:
 def project(field: Prediction, *laws: Law | NonlinearLaw | Inequality) -> Field:
     """The field with its mean moved to the nearest one that obeys the laws: HardC-ANP.
 
-    The mean is mu - G^T (G G^T)^-1 (G mu - b), which is `condition` with Sigma = I; the covariance
-    stays as it is, so samples do not conserve.
+    The mean is `condition` with Sigma = I::
+
+        mu - G^T (G G^T)^-1 (G mu - b)
+
+    The covariance stays as it is, so samples do not conserve.
 
     Parameters
     ----------
-    field
-        Any field before `condition`, or what `as_field` takes.
-    *laws
+    field : Field, or what `as_field` takes
+        Any field before `condition`.
+    *laws : Law, NonlinearLaw or Inequality
         One or more, without noise. With `bounds` or `monotone` the mean has no gradient.
 
     Returns
     -------
     Field
         Of the same kind.
+
+    Raises
+    ------
+    InputError
+        If a law has noise.
+    InfeasibleError
+        As `condition` does.
+
+    Examples
+    --------
+    >>> import probconserv as pc
+    >>> pc.project(pc.Diagonal([1.0, 2.0], 0.1), pc.cells([1.0, 1.0], 4.0)).mean
+    tensor([1.5000, 2.5000], dtype=torch.float64)
     """
     field = as_field(field)
     for law in laws:

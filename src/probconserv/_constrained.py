@@ -106,7 +106,25 @@ class Truncated(Draws):
     The mean comes in closed form, right to 1e-4 standard deviations for 200 points in a row of the
     law, to 1e-2 for 10 and to 1e-1 for 5. So do variance and quantiles of rows of at least 50
     points; for shorter ones, where the closed form is too wide or too narrow by several percent,
-    they are those of the draws. Draws are exact, and so is the law in each.
+    they are those of the draws. Draws are exact, and so is the law in each. `condition` makes it,
+    with `bounds(..., truncated=True)`.
+
+    Attributes
+    ----------
+    draws : Tensor, shape (n, ..., T, M)
+        The draws that `condition` was asked for.
+    event_dims : int
+        How many last axes the law ties.
+    point : Tensor, shape (..., T, M)
+        The mean, moved to the nearest field that obeys.
+
+    Examples
+    --------
+    >>> import probconserv as pc
+    >>> low = pc.bounds(low=0.0, truncated=True)
+    >>> post = pc.condition(pc.Diagonal([0.1, 0.2, 1.0], 0.5), pc.cells([1.0] * 3, 0.7), low)
+    >>> bool((post.draws > 0).all())
+    True
     """
 
     def __init__(
@@ -136,6 +154,7 @@ class Truncated(Draws):
 
     @property
     def variance(self) -> Tensor:  # type: ignore[override]
+        """The variance of each point."""
         if not self._closed:
             return super().variance
         own = self.shape[len(self.shape) - self.event_dims :]
@@ -147,7 +166,20 @@ class Truncated(Draws):
         return [self._shaped(self._law.quantile(p)).to(self.dtype) for p in shares]
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """`n` new draws, on a new axis 0."""
+        """New draws, on a new axis 0.
+
+        Parameters
+        ----------
+        n : int
+            How many.
+        generator : torch.Generator
+            Of the random numbers.
+
+        Returns
+        -------
+        Tensor, shape (n, ..., T, M)
+            Each obeys the law and the bounds.
+        """
         return self._shaped(self._law.draw(n, generator)).to(self.dtype)
 
 

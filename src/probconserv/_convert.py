@@ -24,9 +24,19 @@ def as_field(prediction: Prediction) -> Field:
 
     Parameters
     ----------
-    prediction
+    prediction : Field, tuple, list or distribution
         A field; a pair of arrays; of `torch.distributions` a Normal, an Independent of it, a
         MultivariateNormal or a LowRankMultivariateNormal; a GPyTorch MultivariateNormal.
+
+    Returns
+    -------
+    Field
+        The field itself where one was given.
+
+    Raises
+    ------
+    InputError
+        If it is something else.
 
     Examples
     --------

@@ -16,17 +16,27 @@ MAKE_IT = "Compute it in float64, or add a small variance to its diagonal."
 
 
 class Dense(Field):
-    """A field with a full covariance, u ~ N(mean, covariance): Gaussian processes.
+    """A field with a full covariance, u ~ N(mean, covariance), as Gaussian processes give.
 
     Parameters
     ----------
-    mean
-        (*batch, T, M).
-    covariance
-        (*batch, *event, *event), where event are the last `event_dims` axes of the mean:
-        (*batch, T, M, M) for 1, (*batch, T, M, T, M) for 2.
-    event_dims
+    mean : array, shape (..., T, M)
+        The mean.
+    covariance : array, shape ``(*batch, *event, *event)``
+        event are the last `event_dims` axes of the mean: (..., T, M, M) for 1, (..., T, M, T, M)
+        for 2. Symmetric, with no negative eigenvalue.
+    event_dims : int
         How many last axes are correlated.
+
+    Raises
+    ------
+    InputError
+        If `covariance` is not symmetric or its shape does not fit.
+
+    Examples
+    --------
+    >>> Dense([0.0, 0.0], [[1.0, 0.5], [0.5, 4.0]]).variance
+    tensor([1., 4.], dtype=torch.float64)
     """
 
     def __init__(self, mean: ArrayLike, covariance: ArrayLike, event_dims: int = 1) -> None:
@@ -54,6 +64,7 @@ class Dense(Field):
 
     @property
     def variance(self) -> Tensor:  # type: ignore[override]
+        """The variance of each point."""
         return self._matrix.diagonal(dim1=-2, dim2=-1).reshape(self.shape)
 
     def covariance(self) -> Tensor:
@@ -131,4 +142,5 @@ class Dense(Field):
 
     @property
     def differentiable(self) -> bool:
+        """Whether the covariance has gradients."""
         return self._matrix.requires_grad

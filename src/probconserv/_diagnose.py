@@ -35,24 +35,52 @@ class Diagnosis:
     """How b compares with what a prior expects of G u, row by row.
 
     z is G mu - b in standard deviations. These count the noise of the law and, as far as that does
-    not cover it, the noise of the quadrature rule.
+    not cover it, the noise of the quadrature rule. `diagnose` makes it.
+
+    Attributes
+    ----------
+    value : Tensor, shape (..., T) or as the rows of the law are
+        b, one for each row. All tensors up to `wrong` have this shape.
+    residual : Tensor
+        G mu - b.
+    std : Tensor
+        Of G u - b, if the points of the prior are fully correlated.
+    z_independent : Tensor
+        z if the points are independent.
+    z_own : Tensor
+        z with the prior's own covariance, as `condition` takes it.
+    z_full : Tensor
+        z if the points are fully correlated. The verdict goes by this.
+    quadrature_share : Tensor
+        How much of the variance of `z_own` the quadrature rule adds; NaN if the law is no
+        `integral` over one x.
+    wrong : Tensor of bool
+        Whether the row looks wrong.
+    causes : tuple of Cause
+        What would make b right, the best first; empty if nothing would.
+    mahalanobis : Tensor, shape (...)
+        (G mu - b)^T S^-1 (G mu - b) of all rows, as `condition` takes it.
+    degrees_of_freedom : Tensor, shape (...)
+        Rows that do not follow from others.
+    largest_move : float
+        How far `condition` would move a point, in its standard deviations.
+    far : bool
+        Whether `condition` would move the field further than its covariance allows.
     """
 
-    value: Tensor  # b, (*batch, T) or as the rows of the law are; so is all that follows
-    residual: Tensor  # G mu - b
-    std: Tensor  # of G u - b, if the points of the prior are fully correlated
-    z_independent: Tensor  # if they are independent
-    z_own: Tensor  # with the prior's own covariance, as `condition` takes it
-    z_full: Tensor  # if they are fully correlated; the verdict goes by this
-    quadrature_share: Tensor  # of the variance of `z_own`; NaN if the law is no `integral` of one x
-    wrong: Tensor  # whether the row looks wrong
-    causes: tuple[Cause, ...]  # what would make b right, the best first; empty if nothing would
-    mahalanobis: (
-        Tensor  # (G mu - b)^T S^-1 (G mu - b) of all rows, (*lead), as `condition` takes it
-    )
-    degrees_of_freedom: Tensor  # rows that do not follow from others, (*lead)
-    largest_move: float  # of a point by `condition`, in its standard deviations
-    far: bool  # whether `condition` would move the field further than its covariance allows
+    value: Tensor
+    residual: Tensor
+    std: Tensor
+    z_independent: Tensor
+    z_own: Tensor
+    z_full: Tensor
+    quadrature_share: Tensor
+    wrong: Tensor
+    causes: tuple[Cause, ...]
+    mahalanobis: Tensor
+    degrees_of_freedom: Tensor
+    largest_move: float
+    far: bool
 
     @property
     def verdict(self) -> str:
@@ -81,7 +109,7 @@ class Diagnosis:
         )
 
     def table(self, rows: int = 20) -> str:
-        """The `rows` rows with the largest |z|, in their order, as a table in Markdown."""
+        """A table in Markdown of the `rows` rows with the largest z, in their order."""
         worst = self.z_full.abs().flatten().argsort(descending=True, stable=True)
         numbers = sorted(worst[: check.samples(rows, "rows")].tolist())
         lines = ["| " + " | ".join(HEADS) + " |", "|---" * len(HEADS) + "|"]
@@ -130,14 +158,26 @@ class Diagnosis:
 
 @torch.no_grad()
 def diagnose(prior: Prediction, *laws: Law) -> Diagnosis:
-    """Whether b of the laws is right, judged by what a prior expects: see `.verdict`, `.table()`.
+    """Whether b of the laws is right, judged by what a prior expects.
+
+    `Diagnosis.verdict` is the answer in words, `Diagnosis.table` has the rows.
 
     Parameters
     ----------
-    prior
-        Any field, or what `as_field` takes, before `condition`.
-    *laws
+    prior : Field, or what `as_field` takes
+        Any field before `condition`.
+    *laws : Law
         One or more. The rows of several stand one after the other.
+
+    Returns
+    -------
+    Diagnosis
+        b and the prior side by side, and what would explain a difference.
+
+    Raises
+    ------
+    InputError
+        If there is no law, or a mean or variance of the prior is not finite.
 
     Examples
     --------

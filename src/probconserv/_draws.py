@@ -21,12 +21,17 @@ class Draws(Field):
 
     Parameters
     ----------
-    draws
-        (n, *batch, T, M), at least two on axis 0.
-    event_dims
+    draws : array, shape (n, ..., T, M)
+        At least two on axis 0.
+    event_dims : int
         How many last axes a draw moves together.
-    point
+    point : array, shape (..., T, M)
         A field of its own that stands for all of them, such as the most probable one.
+
+    Raises
+    ------
+    InputError
+        If there are fewer than two draws, or `point` has another shape than a draw.
 
     Examples
     --------
@@ -78,10 +83,12 @@ class Draws(Field):
 
     @property
     def mean(self) -> Tensor:  # type: ignore[override]
+        """The mean of the draws at each point."""
         return self._mean.clone()
 
     @property
     def variance(self) -> Tensor:  # type: ignore[override]
+        """The variance of the draws at each point."""
         return self.draws.double().var(0).to(self.dtype)
 
     def covariance_times(self, v: ArrayLike) -> Tensor:
@@ -119,7 +126,18 @@ class Draws(Field):
         return [torch.cat(parts).reshape(self.shape) for parts in found]
 
     def crps(self, u: ArrayLike) -> Tensor:
-        """The continuous ranked probability score of each point, without the bias of few draws."""
+        """The continuous ranked probability score of each point, without the bias of few draws.
+
+        Parameters
+        ----------
+        u : array
+            The truth, in a shape that broadcasts to the field.
+
+        Returns
+        -------
+        Tensor, shape (..., T, M)
+            In units of u; lower is better.
+        """
         u, n = self._values(u), len(self.draws)
         order = torch.arange(1 - n, n, 2, dtype=torch.float64, device=self.device)
         found, flat, truth = [], self.draws.flatten(1), u.flatten()
@@ -131,13 +149,28 @@ class Draws(Field):
         return torch.cat(found).reshape(self.shape).to(self.dtype)
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """`n` of the draws, picked at random with replacement, on a new axis 0."""
+        """Some of the draws, picked at random with replacement, on a new axis 0.
+
+        Parameters
+        ----------
+        n : int
+            How many.
+        generator : torch.Generator
+            Of the random numbers.
+
+        Returns
+        -------
+        Tensor, shape (n, ..., T, M)
+            The draws that were picked.
+        """
         return self.draws[picked(len(self.draws), n, generator, self.device)]
 
     def marginal_log_prob(self, u: ArrayLike) -> NoReturn:
+        """Raises `DegenerateError`: a field known by draws has no density."""
         raise DegenerateError(NO_DENSITY)
 
     def log_prob(self, u: ArrayLike) -> NoReturn:
+        """Raises `DegenerateError`: a field known by draws has no density."""
         raise DegenerateError(NO_DENSITY)
 
     def _draw(self, normals: Normals) -> NoReturn:
@@ -145,6 +178,7 @@ class Draws(Field):
 
     @property
     def normals_per_draw(self) -> NoReturn:
+        """Raises `InputError`: the draws are there already."""
         raise InputError("`normals`: the draws are there already. Use `draws` or `sample`.")
 
     def __repr__(self) -> str:
@@ -158,7 +192,25 @@ NO_DENSITY = (
 
 
 class StateDraws(State):
-    """Several fields known by joint draws: `post["u"]` is one of them, a `Draws`."""
+    """Several fields known by joint draws: `post["u"]` is one of them, a `Draws`.
+
+    `condition` makes it, of a `State` with inequalities.
+
+    Attributes
+    ----------
+    names : tuple of str
+        The names of the fields.
+    parts : tuple of Draws
+        The fields, in the order of their names.
+
+    Examples
+    --------
+    >>> import probconserv as pc
+    >>> state = pc.State(rain=([0.1, 0.2], 1.0), snow=([0.1], 1.0))
+    >>> post = pc.condition(state, pc.bounds(low=0.0, of="rain"), draws=10)
+    >>> bool((post["rain"].draws >= 0).all())
+    True
+    """
 
     parts: tuple[Draws, ...]
 
@@ -171,7 +223,20 @@ class StateDraws(State):
         return {name: part.point for name, part in zip(self.names, self.parts, strict=True)}
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
-        """`n` of the joint draws, picked at random with replacement."""
+        """Some of the joint draws, picked at random with replacement.
+
+        Parameters
+        ----------
+        n : int
+            How many.
+        generator : torch.Generator
+            Of the random numbers.
+
+        Returns
+        -------
+        dict of Tensor
+            By name, with the draws on a new axis 0. The same draws are picked in every field.
+        """
         at = picked(len(self.parts[0].draws), n, generator, self.device)
         return {name: part.draws[at] for name, part in zip(self.names, self.parts, strict=True)}
 

@@ -9,9 +9,15 @@ FAR = 10.0  # standard deviations that no law should move a point by
 
 
 class ProbConservError(ValueError):
-    """Anything this library refuses to do; the message says why and what to do instead."""
+    """Anything this library refuses to do; the message says why and what to do instead.
 
-    place: tuple[int, int] | None = None  # the index and the row that are wrong, of many
+    Attributes
+    ----------
+    place : tuple of int, optional
+        The index and the row that are wrong, of many.
+    """
+
+    place: tuple[int, int] | None = None
 
 
 class InputError(ProbConservError):
@@ -27,9 +33,15 @@ class DegenerateError(ProbConservError):
 
 
 class ImplausibleError(ProbConservError):
-    """The laws were kept from being enforced, by `strict`: what they ask is implausible."""
+    """The laws were kept from being enforced, by `strict`: what they ask is implausible.
 
-    report: Any = None  # of `labelled.enforce`
+    Attributes
+    ----------
+    report : Report
+        Of `labelled.enforce`.
+    """
+
+    report: Any = None
 
 
 class ImplausibleWarning(UserWarning):

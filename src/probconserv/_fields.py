@@ -27,20 +27,57 @@ Normals = Callable[..., Tensor]  # standard normal numbers, (n, *shape)
 class Field(Kept, ABC):
     """A Gaussian field: what Step 1 gives and what `condition` returns.
 
-    Tensors are not copied, NumPy arrays are. `field[i]` is the field of one batch entry.
+    Tensors are not copied, NumPy arrays are. `field[i]` is the field of one batch entry. This is
+    the base class; use `Diagonal`, `LowRank` or `Dense`.
+
+    Attributes
+    ----------
+    mean : Tensor, shape (..., T, M)
+        The mean.
+    variance : Tensor, shape (..., T, M)
+        The variance of each point by itself.
+    event_dims : int
+        How many last axes are correlated; all before them are independent.
     """
 
     event_dims: int
-    mean: Tensor  # (*batch, T, M)
-    variance: Tensor  # (*batch, T, M), of each point by itself
+    mean: Tensor
+    variance: Tensor
 
     @abstractmethod
     def covariance_times(self, v: ArrayLike) -> Tensor:  # (*more, *shape) -> (*more, *shape)
-        """The covariance applied to `v`, over the event axes of each independent part."""
+        """The covariance applied to `v`, over the event axes of each independent part.
+
+        Parameters
+        ----------
+        v : array, shape (..., T, M)
+            In the shape of the field, with any axes before it.
+
+        Returns
+        -------
+        Tensor
+            In the shape of `v`.
+        """
 
     @abstractmethod
     def log_prob(self, u: ArrayLike) -> Tensor:
-        """Log of the joint density at `u`, one value per independent part (the batch axes)."""
+        """The log of the joint density at `u`, one value for each independent part.
+
+        Parameters
+        ----------
+        u : array
+            In a shape that broadcasts to the field.
+
+        Returns
+        -------
+        Tensor
+            In the shape of the axes before the last `event_dims`.
+
+        Raises
+        ------
+        DegenerateError
+            If the field has no density: some direction has no variance.
+        """
 
     @abstractmethod
     def _draw(self, normals: Normals) -> Tensor:
@@ -52,11 +89,35 @@ class Field(Kept, ABC):
         """How many standard normal numbers a draw is made of: see `sample_with`."""
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """`n` joint draws, on a new axis 0."""
+        """Joint draws, on a new axis 0.
+
+        Parameters
+        ----------
+        n : int
+            How many.
+        generator : torch.Generator
+            Of the random numbers.
+
+        Returns
+        -------
+        Tensor, shape (n, ..., T, M)
+            The draws.
+        """
         return self._draw(random_normals(n, generator, self.device)).to(self.dtype)
 
     def sample_with(self, normals: ArrayLike) -> Tensor:
-        """Draws made of the standard normal numbers (n, normals_per_draw): the same, given them."""
+        """Draws made of given standard normal numbers: the same numbers give the same draws.
+
+        Parameters
+        ----------
+        normals : array, shape (n, normals_per_draw)
+            The numbers.
+
+        Returns
+        -------
+        Tensor, shape (n, ..., T, M)
+            The draws.
+        """
         given = check.as_tensor("normals", normals).double()
         if given.ndim != 2 or given.shape[1] != self.normals_per_draw:
             raise InputError(
@@ -84,23 +145,37 @@ class Field(Kept, ABC):
 
     @property
     def shape(self) -> torch.Size:
+        """The shape of the mean, (..., T, M)."""
         return self.mean.shape
 
     @property
     def dtype(self) -> torch.dtype:
+        """The dtype of mean and variance."""
         return self.mean.dtype
 
     @property
     def device(self) -> torch.device:
+        """The device that the tensors are on."""
         return self.mean.device
 
     @property
     def std(self) -> Tensor:
-        """Standard deviation of each point."""
+        """The standard deviation of each point."""
         return self.variance.sqrt()
 
     def interval(self, level: float) -> tuple[Tensor, Tensor]:
-        """Ends of the central interval that holds each point with probability `level`."""
+        """The two ends of the central interval that holds each point with probability `level`.
+
+        Parameters
+        ----------
+        level : float
+            Between 0 and 1.
+
+        Returns
+        -------
+        tuple of two Tensor, shape (..., T, M)
+            The lower and the upper end.
+        """
         mean, half = (
             self.mean,
             self.std * standard_quantile((1 + check_level(level)) / 2, self.mean),
@@ -108,11 +183,22 @@ class Field(Kept, ABC):
         return mean - half, mean + half
 
     def quantile(self, p: float) -> Tensor:
-        """The value that each point stays below with probability `p`."""
+        """The value that each point stays below with probability `p`.
+
+        Parameters
+        ----------
+        p : float
+            Between 0 and 1.
+
+        Returns
+        -------
+        Tensor, shape (..., T, M)
+            One value for each point.
+        """
         return self.mean + self.std * standard_quantile(check_level(p, "p"), self.mean)
 
     def covariance(self) -> Tensor:
-        """The dense covariance over the event axes, `(*batch, *event, *event)`; large.
+        """The dense covariance over the event axes, ``(*batch, *event, *event)``; large.
 
         A `Diagonal` field gives the matrix over its last axis.
         """
@@ -127,7 +213,23 @@ class Field(Kept, ABC):
         return rows.reshape(*self.shape[:-dims], *event, *event)
 
     def marginal_log_prob(self, u: ArrayLike) -> Tensor:
-        """Log density of each point by itself; its mean is the LL of the paper's tables."""
+        """The log density at `u` of each point; its mean is the LL of the paper's tables.
+
+        Parameters
+        ----------
+        u : array
+            In a shape that broadcasts to the field.
+
+        Returns
+        -------
+        Tensor, shape (..., T, M)
+            One value for each point.
+
+        Raises
+        ------
+        DegenerateError
+            If a point has no variance.
+        """
         u, variance = self._values(u), self.variance
         if check.concrete(variance) and bool((variance == 0).any()):
             raise DegenerateError(
@@ -171,10 +273,15 @@ class Diagonal(Field):
 
     Parameters
     ----------
-    mean
-        (*batch, T, M).
-    variance
-        The same shape, or one that broadcasts to it.
+    mean : array, shape (..., T, M)
+        The mean.
+    variance : float or array
+        The variance of each point, in a shape that broadcasts to the mean.
+
+    Raises
+    ------
+    InputError
+        If a number is not finite or a variance is negative.
 
     Examples
     --------
@@ -202,7 +309,7 @@ class Diagonal(Field):
         )
 
     def log_prob(self, u: ArrayLike) -> Tensor:
-        """As `marginal_log_prob`: every point is a part of its own. Sum over axes as needed."""
+        """As `marginal_log_prob`: every point is a part of its own."""
         return self.marginal_log_prob(u)
 
     def _with_mean(self, mean: Tensor) -> "Diagonal":
@@ -216,20 +323,27 @@ class Diagonal(Field):
 
 
 class LowRank(Field):
-    """A field moved by a few shared directions, u = mean + sum_k factor_k z_k + sqrt(rest) eps.
+    """A field moved by a few shared directions, as ensembles, MC dropout and latent samples give.
 
-    Ensembles, MC dropout and latent samples give such fields, see `from_samples`.
+    With z_k and eps independent standard normal numbers, eps one for each point::
+
+        u = mean + sum_k factor_k z_k + sqrt(variance) eps
 
     Parameters
     ----------
-    mean
-        (*batch, T, M).
-    factor
-        (rank, *batch, T, M), the directions.
-    variance
-        Of the independent rest; broadcasts to the mean.
-    event_dims
+    mean : array, shape (..., T, M)
+        The mean.
+    factor : array, shape (rank, ..., T, M)
+        The directions.
+    variance : float or array
+        The variance of the independent rest; broadcasts to the mean.
+    event_dims : int
         How many last axes share each z.
+
+    Raises
+    ------
+    InputError
+        If `factor` is not shaped as the mean, with the rank axis first.
 
     Examples
     --------
@@ -274,18 +388,33 @@ class LowRank(Field):
 
         Parameters
         ----------
-        samples
-            (S, *batch, T, M): members or draws on axis 0, at least two.
-        variance
+        samples : array, shape (S, ..., T, M)
+            Members or draws on axis 0, at least two.
+        variance : float or array
             What the samples leave out, such as the average of the predicted variances.
-        event_dims
+        event_dims : int
             How many last axes a sample moves together.
-        shrinkage
-            The share of the samples' variance that is taken as independent from point to point,
-            since a few samples say little about distant points: from 0 to 1. If it is not given
+        shrinkage : float
+            The share, from 0 to 1, of the samples' variance that is taken as independent from point
+            to point, since a few samples say little about distant points. If it is not given
             `condition` finds it for each part, the larger the fewer samples there are for each
             total, and takes it to have one correlation between any two points, as large as the
             spread of the samples' totals shows.
+
+        Returns
+        -------
+        LowRank
+            One direction for each sample.
+
+        Raises
+        ------
+        InputError
+            If there are fewer than two samples.
+
+        Examples
+        --------
+        >>> LowRank.from_samples([[0.0, 1.0], [2.0, 1.0]]).mean
+        tensor([1., 1.], dtype=torch.float64)
         """
         given, own = check.alike(samples=samples, variance=variance)
         check.finite("samples", given)
@@ -308,14 +437,19 @@ class LowRank(Field):
     def correlated(
         cls, mean: ArrayLike, variance: ArrayLike, correlation: float, event_dims: int = 1
     ) -> "LowRank":
-        """A field whose points all have the same correlation with each other, from 0 to 1.
+        """A field whose points all have the same correlation with each other.
 
         Parameters
         ----------
-        mean, variance, event_dims
-            As in `Diagonal` and `LowRank`.
-        correlation
-            Between any two points that share their first axes.
+        mean, variance : as in `Diagonal`
+        correlation : float
+            Between any two points that share their first axes, from 0 to 1.
+        event_dims : as in `LowRank`
+
+        Returns
+        -------
+        LowRank
+            With one direction.
 
         Examples
         --------
@@ -330,6 +464,7 @@ class LowRank(Field):
 
     @property
     def variance(self) -> Tensor:  # type: ignore[override]
+        """The variance of each point: that of the directions and of the rest."""
         return self.rest + self.factor.square().sum(0)
 
     def covariance_times(self, v: ArrayLike) -> Tensor:

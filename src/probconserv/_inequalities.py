@@ -17,9 +17,9 @@ class Inequality:
 
     Parameters
     ----------
-    label
+    label : str
         What errors call it.
-    of
+    of : str
         The name of the field, in a state of several.
     """
 
@@ -27,7 +27,7 @@ class Inequality:
         self.label, self.of = label, check.name("of", of)
 
     def number(self, names: Sequence[str]) -> int:
-        """Which field of those under `names` it speaks of."""
+        """The place, among `names`, of the field that it speaks of."""
         if len(names) == 1 and (self.of == "" or names[0] == ""):
             return 0
         if self.of not in names:
@@ -65,19 +65,28 @@ def bounds(
     truncated: bool = False,
     of: str = "",
 ) -> Inequality:
-    """No value lies below `low` or above `high`.
+    """An inequality: no value lies below `low` or above `high`.
 
     Parameters
     ----------
-    low, high
-        One of them or both: numbers, or arrays that broadcast to the field. Infinite ones are no
-        bound.
-    truncated
-        What lies outside is impossible, so that no value is exactly at a bound: the Gaussian cut
-        off there. For a `Diagonal` field and one law, `integral` or `cells`. Otherwise a draw that
+    low, high : float or array
+        One of them or both, in shapes that broadcast to the field. Infinite ones are no bound.
+    truncated : bool
+        True: what lies outside is impossible, so that no value is exactly at a bound: the Gaussian
+        cut off there. For a `Diagonal` field and one law, `integral` or `cells`. False: a draw that
         lies outside is moved to the bounds, and values at a bound are common.
-    of
+    of : str
         The name of the field, in a state of several.
+
+    Returns
+    -------
+    Inequality
+        For `condition` and `project`.
+
+    Raises
+    ------
+    InputError
+        If neither bound is given, or one is NaN.
 
     Examples
     --------
@@ -97,16 +106,26 @@ def bounds(
 
 
 def monotone(decreasing: bool = False, axis: int = -1, of: str = "") -> Inequality:
-    """Values nowhere fall along an axis, or nowhere rise.
+    """An inequality: values nowhere fall along an axis, or nowhere rise.
 
     Parameters
     ----------
-    decreasing
+    decreasing : bool
         True if they nowhere rise.
-    axis
+    axis : int
         Of the field; negative ones count from the last.
-    of
+    of : str
         The name of the field, in a state of several.
+
+    Returns
+    -------
+    Inequality
+        For `condition` and `project`.
+
+    Raises
+    ------
+    InputError
+        If `decreasing` is not a bool or `axis` not a whole number.
 
     Examples
     --------

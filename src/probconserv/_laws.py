@@ -104,17 +104,19 @@ class Rows(Node):
 class Law:
     """What is known of a field: G u = value, each row up to `noise`, a standard deviation.
 
+    `integral`, `cells` and the like make laws. A law knows nothing of how it is solved.
+
     Parameters
     ----------
-    label
+    label : str
         What errors and tables call it.
-    maps
+    maps : dict of maps
         G, by the name of the field that each map reads; "" is the only field there is.
-    value, noise
+    value, noise : Tensor
         One for each row of `apply`, or numbers; noise 0 is exact.
-    times
+    times : sequence of int or bool, or slice
         Where the law holds, if not at every time.
-    quadrature
+    quadrature : tuple of Tensor and str
         x and rule of an integral over one axis.
     """
 
@@ -132,10 +134,12 @@ class Law:
 
     @property
     def noise_variance(self) -> Tensor:
+        """The square of `noise`."""
         return self.noise.square()
 
     @property
     def map(self) -> Map:
+        """The map of the first field that the law reads."""
         return next(iter(self.maps.values()))
 
     @property
@@ -150,31 +154,88 @@ class Law:
 
     @property
     def row_names(self) -> tuple[str, ...]:
+        """The names of the axes that number the rows of one place, such as "region"."""
         return self.map.row_names
 
     def apply(self, u: Any) -> Tensor:
-        """G u in float64, (..., T) or (..., T, rows).
+        """G u, in float64.
 
-        u: an array, a field (its mean), or these by name for a law of several fields.
+        Parameters
+        ----------
+        u : array, Field, or a dict of these
+            Of a field its mean is taken. By name for a law of several fields.
+
+        Returns
+        -------
+        Tensor, shape (..., T) or (..., T, rows)
+            One number for each row.
         """
         return self._read(u, lambda m, u: m.apply(u))
 
     def magnitude(self, u: Any) -> Tensor:
-        """|G| |u|: the size of the terms of each row."""
+        """The size of the terms of each row: `apply`, with all signs of G and u taken off.
+
+        Parameters
+        ----------
+        u : as in `apply`
+
+        Returns
+        -------
+        Tensor
+            In the shape of `apply`.
+        """
         return self._read(u, lambda m, u: m.entrywise(1).apply(u.abs()))
 
     def squares(self, u: Any) -> Tensor:
-        """The squares of G's entries times u: the variance of G u, for independent points."""
+        """The squares of G's entries times u: the variance of G u, if u are variances of points.
+
+        Parameters
+        ----------
+        u : as in `apply`
+
+        Returns
+        -------
+        Tensor
+            In the shape of `apply`.
+        """
         return self._read(u, lambda m, u: m.entrywise(2).apply(u))
 
     def residual(self, u: Any) -> Tensor:
-        """G u - b of arrays, or of the mean of fields; 0 where the law holds."""
+        """G u - b of arrays, or of the mean of fields; 0 where the law holds.
+
+        Parameters
+        ----------
+        u : as in `apply`
+
+        Returns
+        -------
+        Tensor
+            In the shape of `apply`.
+        """
         rows = self.apply(u)
         self._check_values(rows.shape)
         return rows - self.value.to(rows.device)
 
     def adjoint(self, v: ArrayLike, shape: Sequence[int]) -> Tensor:
-        """G^T v in float64 for a law of one field of `shape`; v as `apply` returns it."""
+        """G^T v in float64, for a law of one field.
+
+        Parameters
+        ----------
+        v : array, shape (..., T) or (..., T, rows)
+            As `apply` returns it.
+        shape : sequence of int
+            The shape of the field.
+
+        Returns
+        -------
+        Tensor
+            In the shape of the field, with the axes of `v` before it.
+
+        Raises
+        ------
+        InputError
+            If the law reads several fields, or `v` does not end in the rows.
+        """
         if len(self.maps) > 1:
             raise InputError(f"`{self.label}` reads several fields: it has no one adjoint.")
         v, shape = check.tensor("v", v).double(), check.shape("shape", shape)
@@ -186,7 +247,25 @@ class Law:
         return m.adjoint(law._spread(v, shape))
 
     def on(self, names: Sequence[str], shapes: Sequence[Sequence[int]]) -> Rows:
-        """Map, value and noise laid on the fields of a state."""
+        """The rows of the law on fields of known shapes, with value and noise.
+
+        Parameters
+        ----------
+        names : sequence of str
+            The names of the fields of a state; ("",) for a field alone.
+        shapes : sequence of shapes
+            One for each field.
+
+        Returns
+        -------
+        Rows
+            What the solvers read.
+
+        Raises
+        ------
+        InputError
+            If the law speaks of a field that is not there, or does not fit its shape.
+        """
         own, by_name = self._named(names), dict(zip(names, shapes, strict=True))
         fitted = {name: self._on(m, by_name[name]) for name, m in own.items()}
         found = {m.row_shape(by_name[name]) for name, m in fitted.items()}
@@ -217,7 +296,20 @@ class Law:
         return Law(self.label, maps, value, noise, self.times, self.quadrature)
 
     def at_times(self, rows: Tensor, shape: Sequence[int]) -> Tensor:
-        """Of rows at every time of a field of `shape`, those at the chosen times."""
+        """Those rows, of rows at every time, that are at the chosen times.
+
+        Parameters
+        ----------
+        rows : Tensor, shape (..., T) or (..., T, rows)
+            A number for each row at every time.
+        shape : sequence of int
+            The shape of the field.
+
+        Returns
+        -------
+        Tensor
+            `rows` itself where the law holds at every time.
+        """
         if self.times is None:
             return rows
         return rows.index_select(-1 - len(self.row_names), self._chosen(shape, rows.device))

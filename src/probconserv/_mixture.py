@@ -23,13 +23,18 @@ class Mixture(Field):
 
     Parameters
     ----------
-    components
-        Any field of shape (S, *batch, T, M).
-    weights
-        (S, *batch), or (S, *batch, T) with `event_dims` = 1; normalised here, equal by default.
-    event_dims
-        How many last axes share one weight: 2 = per whole field, 1 = per time; with two axes of
-        space 3 and 2.
+    components : Field, shape (S, ..., T, M)
+        Any field but a mixture, with the components on axis 0.
+    weights : array, shape (S, ...) or (S, ..., T)
+        The latter with `event_dims` = 1. Normalised here, equal by default.
+    event_dims : int
+        How many last axes share one weight: 2 for a weight for each whole field, 1 for one at each
+        time; with two axes of space 3 and 2.
+
+    Raises
+    ------
+    InputError
+        If a weight covers fewer axes than the components are joint over, or all weights are 0.
 
     Examples
     --------
@@ -79,12 +84,12 @@ class Mixture(Field):
 
     @property
     def weights(self) -> Tensor:
-        """(S, *batch), adding up to 1 over axis 0."""
+        """The weights, (S, ...), adding up to 1 over axis 0."""
         return self.log_weights.exp().to(self.dtype)
 
     @property
     def effective_sample_size(self) -> Tensor:
-        """1 / sum of squared weights: how many components still count, (*batch)."""
+        """How many components still count, (...): 1 / sum of squared weights."""
         return 1 / self.weights.square().sum(0)
 
     @property
@@ -101,10 +106,12 @@ class Mixture(Field):
 
     @property
     def mean(self) -> Tensor:  # type: ignore[override]
+        """The mean of the mixture at each point."""
         return self._moments()[0].to(self.dtype)
 
     @property
     def variance(self) -> Tensor:  # type: ignore[override]
+        """The variance of the mixture at each point."""
         return self._moments()[1].to(self.dtype)
 
     def _moments(self) -> tuple[Tensor, Tensor]:
@@ -132,7 +139,7 @@ class Mixture(Field):
         return Diagonal._unchecked(self.mean, self.variance)
 
     def marginal_log_prob(self, u: ArrayLike) -> Tensor:
-        """Log density of the mixture at each point; for the paper's LL use `.gaussian()`."""
+        """The log density of the mixture at each point; for the paper's LL use `.gaussian()`."""
         each = self.components.marginal_log_prob(self._values(u))
         return (each + self._wide(self.log_weights).to(each)).logsumexp(0)
 
@@ -143,7 +150,7 @@ class Mixture(Field):
         return (each + self.log_weights.to(each)).logsumexp(0)
 
     def interval(self, level: float) -> tuple[Tensor, Tensor]:
-        """Ends of the central interval of the mixture itself; no gradients."""
+        """The two ends of the central interval of the mixture itself; no gradients."""
         tail = (1 - check_level(level)) / 2
         return self._end(tail, 1), self._end(tail, -1)
 
@@ -162,7 +169,20 @@ class Mixture(Field):
         return sign * torch.cat(found).reshape(self.shape).to(self.dtype)
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """Picks a component for each draw (and batch index), then draws from it."""
+        """Joint draws, on a new axis 0: each picks a component, then draws from it.
+
+        Parameters
+        ----------
+        n : int
+            How many.
+        generator : torch.Generator
+            Of the random numbers.
+
+        Returns
+        -------
+        Tensor, shape (n, ..., T, M)
+            The draws. Each batch index picks its own component.
+        """
         index = self._picks(n, generator)
         if index.ndim <= self.components._free:
             return self._taken(index).sample(1, generator)[0]
@@ -207,6 +227,7 @@ class Mixture(Field):
 
     @property
     def normals_per_draw(self) -> int:
+        """Raises `InputError`: draws of a mixture also pick components."""
         raise InputError("`normals`: draws of a mixture also pick components. Use `sample`.")
 
     def _reweighted(self, components: Field, log_factor: Tensor) -> "Mixture":

@@ -36,10 +36,20 @@ def quadrature_noise(
 
     Parameters
     ----------
-    prior
-        Any field (*batch, T, M), or what `as_field` takes.
-    x, rule
-        As in `integral`; with cell the integral is exact and the noise 0.
+    prior : Field, shape (..., T, M), or what `as_field` takes
+        What is known of the solution before any law.
+    x, rule : as in `integral`
+        With the rule cell the integral is exact and the noise 0.
+
+    Returns
+    -------
+    Tensor, shape (..., T)
+        One for each time.
+
+    Raises
+    ------
+    InputError
+        If `x` does not increase, or does not fit the last axis of the prior.
 
     Examples
     --------
@@ -72,11 +82,20 @@ def learned_noise(solutions: ArrayLike, law: Law) -> Tensor:
 
     Parameters
     ----------
-    solutions
-        True fields (n, ..., T, M), at least two on axis 0, such as those that a model was trained
-        on.
-    law
-        Whose `value` is theirs, (n, ..., T) or the same for all; its noise is not used.
+    solutions : array, shape (n, ..., T, M)
+        True fields, at least two on axis 0, such as those that a model was trained on.
+    law : Law
+        Its `value` is theirs, (n, ..., T) or the same for all; its noise is not used.
+
+    Returns
+    -------
+    Tensor, shape of the rows of one solution
+        For `noise` of the law.
+
+    Raises
+    ------
+    InputError
+        If there are fewer than two solutions.
 
     Examples
     --------

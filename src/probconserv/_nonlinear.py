@@ -26,7 +26,21 @@ PROBES = 16  # products with random signs that sizes of rows are taken from
 
 
 class NonlinearLaw:
-    """What is known of fields: function(u) = value, each row up to `noise`. See `law`."""
+    """What is known of fields: function(u) = value, each row up to `noise`; `law` makes it.
+
+    Parameters
+    ----------
+    function : callable
+        From one solution to rows, as in `law`.
+    value, noise : Tensor
+        What it gives and the standard deviation of that; they broadcast to ``(*batch, *rows)``.
+    batch_dims : int
+        How many first axes number solutions.
+    of : str
+        The name of the field that the function gets; "" for all by name.
+    label : str
+        What errors call it.
+    """
 
     def __init__(
         self, function: Function, value: Tensor, noise: Tensor, batch_dims: int, of: str, label: str
@@ -35,15 +49,33 @@ class NonlinearLaw:
         self.batch_dims, self.of, self.label = batch_dims, of, label
 
     def apply(self, u: Any) -> Tensor:
-        """function(u) in float64, (*batch, *rows).
+        """function(u), in float64.
 
-        u: an array, a field (its mean), or these by name.
+        Parameters
+        ----------
+        u : array, Field, or a dict of these
+            Of a field its mean is taken. By name where the function reads several.
+
+        Returns
+        -------
+        Tensor, shape ``(*batch, *rows)``
+            What the function gives for each solution.
         """
         found, _curved, tail = self._found(u)
         return found.reshape((*found.shape[:-1], *tail))
 
     def residual(self, u: Any) -> Tensor:
-        """function(u) - value."""
+        """function(u) - value; 0 where the law holds.
+
+        Parameters
+        ----------
+        u : as in `apply`
+
+        Returns
+        -------
+        Tensor
+            In the shape of `apply`.
+        """
         found, curved, tail = self._found(u)
         return (found - curved.value).reshape((*found.shape[:-1], *tail))
 
@@ -55,7 +87,25 @@ class NonlinearLaw:
         return curved.apply(fields), curved, tail
 
     def on(self, names: tuple[str, ...], fields: Sequence[Tensor]) -> "Curved":
-        """The law on fields like these, which are tried."""
+        """The law on fields like these, on which the function is tried.
+
+        Parameters
+        ----------
+        names : tuple of str
+            The names of the fields of a state; ("",) for a field alone.
+        fields : sequence of Tensor
+            One for each name.
+
+        Returns
+        -------
+        Curved
+            What the solvers read.
+
+        Raises
+        ------
+        InputError
+            If the function does not give rows that `value` and `noise` broadcast to.
+        """
         return self._on(names, fields)[0]
 
     def _on(
@@ -98,29 +148,34 @@ def law(
     of: str = "",
     label: str = "",
 ) -> NonlinearLaw:
-    """function(u) = value, for any differentiable function of the fields.
+    """A law: function(u) = value, for any differentiable function of the fields.
 
     Parameters
     ----------
-    function
+    function : callable
         From one solution to rows. It gets a float64 tensor, of a state all fields by name unless
-        `of` names one; it returns a tensor, or a tuple of numbers. It is made
-        of torch operations that have a gradient, and is mapped over the batch by `torch.vmap`.
-    value
-        (*batch, *rows), or what broadcasts to it.
-    noise
-        Standard deviation, a number or one for each row; 0 is exact.
-    batch_dims
+        `of` names one; it returns a tensor, or a tuple of numbers. It is made of torch operations
+        that have a gradient, and is mapped over the batch by `torch.vmap`.
+    value : float or array
+        What the function gives, in a shape that broadcasts to ``(*batch, *rows)``.
+    noise : float or array
+        The standard deviation, one number or one for each row; 0 is exact.
+    batch_dims : int
         How many first axes number solutions: the function sees the axes after these.
-    of
+    of : str
         The name of the field, in a state of several.
-    label
+    label : str
         What errors call it; the name of the function if it is not given.
 
     Returns
     -------
     NonlinearLaw
         For `condition` and `project`, beside other laws.
+
+    Raises
+    ------
+    InputError
+        If `function` cannot be called, or `batch_dims` is negative.
 
     Examples
     --------

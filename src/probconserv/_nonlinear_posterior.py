@@ -30,11 +30,21 @@ AT_ONCE = 1 << 24  # numbers of Jacobians that are held together
 
 
 class LinearisationError(NamedTuple):
-    """How far draws are from the Gaussian about the point: root mean squares over all points."""
+    """How far draws are from the Gaussian about the point: root mean squares over all points.
 
-    mean: float  # the mean of the draws less the point, in standard deviations
-    std: float  # the standard deviation of the draws over that of the Gaussian, less 1
-    chance: tuple[float, float]  # what so many draws would give where there is no error
+    Attributes
+    ----------
+    mean : float
+        The mean of the draws less the point, in standard deviations.
+    std : float
+        The standard deviation of the draws over that of the Gaussian, less 1.
+    chance : tuple of float
+        What so many draws would give for the two where there is no error.
+    """
+
+    mean: float
+    std: float
+    chance: tuple[float, float]
 
 
 class Found(Node):
@@ -167,7 +177,21 @@ class NonlinearPosterior(Posterior):
 
     `point` (and `mean`) is a most probable field that obeys the laws. `variance` and `interval` are
     those of the Gaussian about it. `sample` moves draws of the prior to the laws, each by its own
-    steps, so that every draw obeys. `linearisation_error` compares the two.
+    steps, so that every draw obeys. `linearisation_error` compares the two. `condition` makes it.
+
+    Attributes
+    ----------
+    prior : Field
+        The field before the laws.
+
+    Examples
+    --------
+    >>> import probconserv as pc
+    >>> length = pc.law(lambda u: u.square().sum(), 25.0)
+    >>> post = pc.condition(pc.Diagonal([3.0, 3.9], 0.01), length)
+    >>> draws = post.sample(3)
+    >>> bool((draws.square().sum(-1) - 25.0).abs().max() < 1e-9)
+    True
     """
 
     def __init__(self, prior: Field, found: Found, number: int = 0) -> None:
@@ -209,6 +233,7 @@ class NonlinearPosterior(Posterior):
 
     @property
     def mean(self) -> Tensor:  # type: ignore[override]
+        """The same as `point`."""
         return self.point
 
     @property
@@ -219,26 +244,64 @@ class NonlinearPosterior(Posterior):
         return self._found.draw(normals)[self._number]
 
     def from_draws(self, n: int, generator: torch.Generator | None = None) -> Draws:
-        """The field known by `n` draws: mean, variance, intervals and scores are theirs."""
+        """The field known by draws: mean, variance, intervals and scores are theirs.
+
+        Parameters
+        ----------
+        n : int
+            How many draws, at least two.
+        generator : torch.Generator
+            Of the random numbers.
+
+        Returns
+        -------
+        Draws
+            With the same `point`.
+        """
         draws = self.sample(_at_least_two(n), generator)
         return Draws._unchecked(draws, self.event_dims, self.point)
 
     def linearisation_error(
         self, n: int = 100, generator: torch.Generator | None = None
     ) -> LinearisationError:
-        """How far `n` draws are from the Gaussian about the point."""
+        """How far draws are from the Gaussian about the point.
+
+        Parameters
+        ----------
+        n : int
+            How many draws, at least two.
+        generator : torch.Generator
+            Of the random numbers.
+
+        Returns
+        -------
+        LinearisationError
+            The difference of means and of standard deviations.
+        """
         return _compared(self.from_draws(n, generator), self)
 
     def save(
         self, path: str | Path, n: int = 1000, generator: torch.Generator | None = None
     ) -> None:
-        """Keeps `n` draws, which `Draws.load` reads: a file cannot hold the function."""
+        """Keeps draws in a file, which `Draws.load` reads: a file cannot hold the function.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file.
+        n : int
+            How many draws.
+        generator : torch.Generator
+            Of the random numbers.
+        """
         self.from_draws(n, generator).save(path)
 
     def log_prob(self, u: ArrayLike) -> NoReturn:
+        """Raises `DegenerateError`: this field has no density in closed form."""
         raise DegenerateError(NO_DENSITY)
 
     def members(self) -> NoReturn:
+        """Raises `InputError`: members need laws that are linear."""
         raise InputError("`members` needs laws that are linear. Use `sample` or `from_draws`.")
 
     def __repr__(self) -> str:
@@ -252,7 +315,17 @@ NO_DENSITY = (
 
 
 class NonlinearStatePosterior(StatePosterior):
-    """A state given laws of which some are not linear: `post["u"]` is a field."""
+    """A state given laws of which some are not linear: `post["u"]` is a field.
+
+    Attributes
+    ----------
+    names : tuple of str
+        The names of the fields.
+    parts : tuple of NonlinearPosterior
+        The fields, in the order of their names.
+    prior : State
+        The state before the laws.
+    """
 
     parts: tuple[NonlinearPosterior, ...]
 
@@ -271,13 +344,39 @@ class NonlinearStatePosterior(StatePosterior):
         return self._found.lead
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
-        """`n` joint draws of all fields, each of which obeys, on a new axis 0."""
+        """Joint draws of all fields, each of which obeys the laws.
+
+        Parameters
+        ----------
+        n : int
+            How many.
+        generator : torch.Generator
+            Of the random numbers.
+
+        Returns
+        -------
+        dict of Tensor
+            By name, with the draws on a new axis 0.
+        """
         draws = self._found.draw(random_normals(n, generator, self.device))
         found = zip(self.names, self.parts, draws, strict=True)
         return {name: u.to(part.dtype) for name, part, u in found}
 
     def from_draws(self, n: int, generator: torch.Generator | None = None) -> StateDraws:
-        """The state known by `n` joint draws."""
+        """The state known by joint draws.
+
+        Parameters
+        ----------
+        n : int
+            How many draws, at least two.
+        generator : torch.Generator
+            Of the random numbers.
+
+        Returns
+        -------
+        StateDraws
+            With the same `point`.
+        """
         draws = self.sample(_at_least_two(n), generator)
         pairs = [(self.parts[i], draws[name]) for i, name in enumerate(self.names)]
         parts = tuple(Draws._unchecked(u, part.event_dims, part.point) for part, u in pairs)
@@ -286,7 +385,17 @@ class NonlinearStatePosterior(StatePosterior):
     def save(
         self, path: str | Path, n: int = 1000, generator: torch.Generator | None = None
     ) -> None:
-        """Keeps `n` draws, which `StateDraws.load` reads: a file cannot hold the function."""
+        """Keeps draws in a file, which `StateDraws.load` reads: a file cannot hold the function.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file.
+        n : int
+            How many draws.
+        generator : torch.Generator
+            Of the random numbers.
+        """
         self.from_draws(n, generator).save(path)
 
 

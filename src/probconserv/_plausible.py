@@ -25,28 +25,33 @@ def plausible(prior: Prior, *laws: Law) -> Prior: ...
 @overload
 def plausible(prior: Prediction, *laws: Law) -> Field: ...
 def plausible(prior: Prediction | State, *laws: Law) -> Field | State:
-    r"""The prior with its variance widened, for each solution, until b is no surprise.
+    """The prior with its variance widened, for each solution, until b is no surprise.
 
-    The variance is multiplied by
+    The variance is multiplied by::
 
         k = max(1, mean over rows of (G mu - b)^2 / ((sum_j |g_j| s_j)^2 + sigma^2))
 
-    sum_j |g_j| s_j is the standard deviation of G u if all points err together: k is above 1 only
-    where no covariance with the same spreads explains b. That is the case where a network is sure
-    and wrong, outside of what it was trained on. `condition` the result.
+    sum_j abs(g_j) s_j is the standard deviation of G u if all points err together, so k is above 1
+    only where no covariance with the same spreads explains b. That is the case where a network is
+    sure and wrong, outside of what it was trained on. `condition` the result.
 
     Parameters
     ----------
-    prior
-        A field (*batch, T, *space), a `State`, or what `as_field` takes. Each entry of the batch is
-        a solution; all its times share one k.
-    *laws
+    prior : Field, State, or what `as_field` takes
+        Any before `condition`, (..., T, space). Each entry of the batch is a solution; all its
+        times share one k.
+    *laws : Law
         Those that will be conditioned on.
 
     Returns
     -------
     Field or State
         Of the same kind, about the same mean.
+
+    Raises
+    ------
+    InputError
+        If there is no law, or `prior` is a posterior.
 
     Examples
     --------

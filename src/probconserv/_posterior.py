@@ -105,10 +105,24 @@ def counted(draw: Callable[[Normals], Any], device: torch.device) -> int:
 
 
 class Posterior(Field):
-    """A field given laws. Solved in float64; results come in the dtype of the prior.
+    """A field given laws, solved in float64; results come in the dtype of the prior.
 
     Half precision comes back as float32. It is indexed, moved, detached, sampled and saved without
-    being solved again.
+    being solved again. `condition` makes it.
+
+    Attributes
+    ----------
+    prior : Field
+        The field before the laws.
+
+    Examples
+    --------
+    >>> import probconserv as pc
+    >>> post = pc.condition(pc.Diagonal([[1.0, 1.0]], 1.0), pc.cells([1.0, 1.0], 3.0))
+    >>> post
+    Posterior(shape=(1, 2), event_dims=1, torch.float64, given cells)
+    >>> post.variance
+    tensor([[0.5000, 0.5000]], dtype=torch.float64)
     """
 
     def __init__(self, prior: Field, solved: Solved, number: int = 0) -> None:
@@ -121,6 +135,7 @@ class Posterior(Field):
 
     @property
     def event_dims(self) -> int:  # type: ignore[override]
+        """How many last axes are correlated."""
         return self._solved.dims[self._number]
 
     @property
@@ -129,6 +144,7 @@ class Posterior(Field):
 
     @property
     def dtype(self) -> torch.dtype:
+        """The dtype of the prior, float32 for half precision."""
         return self.prior.dtype if self.prior.dtype.itemsize >= 4 else torch.float32
 
     @property
@@ -146,6 +162,7 @@ class Posterior(Field):
 
     @property
     def mean(self) -> Tensor:  # type: ignore[override]
+        """The mean of each point, which obeys exact laws."""
         return self._solved.mean[self._number].to(self.dtype, copy=True)
 
     @property
@@ -155,6 +172,7 @@ class Posterior(Field):
 
     @property
     def variance(self) -> Tensor:  # type: ignore[override]
+        """The variance of each point; see `variance_estimate` for whether it is exact."""
         found = self._solved.variance[self._number]
         return found.to(self.dtype, copy=not self._solved.way.makes_variance)
 
@@ -172,7 +190,7 @@ class Posterior(Field):
 
     @property
     def log_evidence(self) -> Tensor:
-        """log N(b; G mu, G Sigma G^T + sigma^2), one value per independent part (*batch)."""
+        """log N(b; G mu, G Sigma G^T + sigma^2), one value for each independent part."""
         return self._solved.log_evidence.to(self.dtype)
 
     def covariance_times(self, v: ArrayLike) -> Tensor:
@@ -190,7 +208,7 @@ class Posterior(Field):
         return self._solved.draw(normals)[self._number]
 
     def log_prob(self, u: ArrayLike) -> Tensor:
-        """By Bayes: log p(u) + log p(b | u) - log p(b)."""
+        """The log of the joint density at `u`, by Bayes: log p(u) + log p(b | u) - log p(b)."""
         u, solved = self._values(u), self._solved
         if len(solved.mean) > 1:
             raise DegenerateError(
@@ -203,7 +221,7 @@ class Posterior(Field):
         return (summed(before, solved.lead) + likelihood - solved.log_evidence).to(self.dtype)
 
     def members(self) -> Tensor:  # (S, *shape)
-        """The samples of `LowRank.from_samples`, moved: each of them obeys exact laws.
+        """The samples of `LowRank.from_samples`, moved so that each obeys exact laws.
 
         Each is moved by its own residual; with noise the deviations from the mean shrink as the
         covariance does, without random numbers. They do not hold the part of the variance that
@@ -218,7 +236,27 @@ class Posterior(Field):
 
 
 class StatePosterior(State):
-    """A state given laws: `post["u"]` is a field, `post[i]` the posterior of one batch entry."""
+    """A state given laws: `post["u"]` is a field, `post[i]` the posterior of one batch entry.
+
+    `condition` makes it.
+
+    Attributes
+    ----------
+    names : tuple of str
+        The names of the fields.
+    parts : tuple of Posterior
+        The fields, in the order of their names.
+    prior : State
+        The state before the laws.
+
+    Examples
+    --------
+    >>> import probconserv as pc
+    >>> state = pc.State(rain=([1.0, 1.0], 1.0), snow=([0.0], 1.0))
+    >>> total = pc.linear({"rain": [[1.0, 1.0]], "snow": [[1.0]]}, 5.0)
+    >>> pc.condition(state, total).sample(4)["snow"].shape
+    torch.Size([4, 1])
+    """
 
     parts: tuple[Posterior, ...]
 
@@ -246,11 +284,24 @@ class StatePosterior(State):
 
     @property
     def log_evidence(self) -> Tensor:
-        """log N(b; G mu, G Sigma G^T + sigma^2), one value per independent part (*batch)."""
+        """log N(b; G mu, G Sigma G^T + sigma^2), one value for each independent part."""
         return self._solved.log_evidence
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
-        """`n` joint draws of all fields, on a new axis 0."""
+        """Joint draws of all fields.
+
+        Parameters
+        ----------
+        n : int
+            How many.
+        generator : torch.Generator
+            Of the random numbers.
+
+        Returns
+        -------
+        dict of Tensor
+            By name, with the draws on a new axis 0.
+        """
         draws = self._solved.draw(random_normals(n, generator, self.device))
         found = zip(self.names, self.parts, draws, strict=True)
         return {name: u.to(part.dtype) for name, part, u in found}

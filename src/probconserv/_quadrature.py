@@ -93,16 +93,26 @@ RULES: dict[str, Callable[[Tensor], Tensor]] = {
 def balance(
     t: ArrayLike, initial: ArrayLike, inflow: ArrayLike = 0.0, outflow: ArrayLike = 0.0
 ) -> Tensor:
-    """The total b(t) = initial + integral of (inflow - outflow) from t_1 to t, (..., T).
+    """The total b(t) = initial + integral of (inflow - outflow) from t_1 to t.
 
     Parameters
     ----------
-    t
-        (T,), increasing.
-    initial
-        The total at t_1, a number or (...).
-    inflow, outflow
-        Boundary fluxes at the times, a number or (..., T), taken as linear in between.
+    t : array, shape (T,)
+        The times, increasing.
+    initial : float or array, shape (...)
+        The total at t_1.
+    inflow, outflow : float or array, shape (..., T)
+        Boundary fluxes at the times, taken as linear in between.
+
+    Returns
+    -------
+    Tensor, shape (..., T)
+        For `value` of `integral`.
+
+    Raises
+    ------
+    InputError
+        If `t` does not increase, or the shapes do not broadcast.
 
     Examples
     --------

@@ -26,8 +26,22 @@ class State(Kept):
 
     Parameters
     ----------
-    **fields
-        Each a field, or what `as_field` takes. They share their first axes.
+    **fields : Field, or what `as_field` takes
+        One for each name. They share their first axes.
+
+    Attributes
+    ----------
+    names : tuple of str
+        The names of the fields.
+    parts : tuple of Field
+        The fields, in the order of their names.
+    shared : bool
+        Whether the directions of its low-rank fields are the same.
+
+    Raises
+    ------
+    InputError
+        If there is no field, or one is not a `Diagonal`, `LowRank` or `Dense`.
 
     Examples
     --------
@@ -38,7 +52,7 @@ class State(Kept):
     tensor([0.5000, 1.5000], dtype=torch.float64)
     """
 
-    shared: bool = False  # whether the directions of its low-rank fields are the same
+    shared: bool = False
 
     parts: tuple[Field, ...]
 
@@ -67,14 +81,30 @@ class State(Kept):
 
         Parameters
         ----------
-        samples
-            By name, (S, *batch, *own axes) each, with the same samples on axis 0.
-        variance
+        samples : dict of arrays
+            By name, ``(S, *batch, *own axes)`` each, with the same samples on axis 0.
+        variance : dict of floats or arrays
             By name, what the samples leave out; 0 where it is not given.
-        axes
+        axes : int
             How many axes after that of the samples are a batch, independent entries.
-        shrinkage
+        shrinkage : float
             As in `LowRank.from_samples`.
+
+        Returns
+        -------
+        State
+            Of `LowRank` fields that share their directions.
+
+        Raises
+        ------
+        InputError
+            If the fields do not share axis 0 and the batch axes, or `axes` leaves a field none.
+
+        Examples
+        --------
+        >>> state = State.from_samples({"u": [[0.0, 1.0], [2.0, 1.0]], "flux": [[1.0], [3.0]]})
+        >>> state["flux"].variance
+        tensor([2.], dtype=torch.float64)
         """
         if not isinstance(samples, Mapping) or not samples:
             raise InputError("`samples` must be arrays by the names of their fields.")
@@ -101,9 +131,11 @@ class State(Kept):
 
     @property
     def fields(self) -> dict[str, Field]:
+        """The fields by name."""
         return {name: self[name] for name in self.names}
 
     def keys(self) -> tuple[str, ...]:
+        """The names of the fields."""
         return self.names
 
     def __iter__(self) -> Iterator[str]:
@@ -128,6 +160,7 @@ class State(Kept):
 
     @property
     def device(self) -> torch.device:
+        """The device that the fields are on."""
         return self.parts[0].device
 
     def __repr__(self) -> str:

@@ -80,7 +80,7 @@ class Kept(Node):
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """What was kept by `save`."""
+        """What was kept by `save` in the file `path`."""
         return load(check.path("path", path), cls)
 
 

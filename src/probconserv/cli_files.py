@@ -1,10 +1,11 @@
 """Commands for files of predictions: enforce and check."""
 
+import ctypes
 import importlib.util
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
 from inspect import signature
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from .labelled._law import Recipe
 
 TOLERANCE = 1e-6
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # of mallopt in malloc.h
 Names = Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())]
 
 
@@ -65,7 +67,7 @@ class Laws:
 
     def read(self) -> "list[Law | Recipe]":
         require("files", "xarray", "dask", "netCDF4", "zarr", "cf_units")
-        from ._checks import choice
+        from ._values import choice
         from .labelled import RECIPES, Law
 
         if self.law is not None:
@@ -242,6 +244,7 @@ def enforce(
         raise InputError("where to? Give `-o OUT.nc` or `-o OUT.zarr`, or `--dry-run`.")
     from .labelled import enforce_file
 
+    _keep_freed_memory()
     written = [] if dry_run else [out]
     try:
         with law.speaking(), surprises_expected():
@@ -318,6 +321,18 @@ def require(extra: str, *names: str) -> None:
 def register(app: App) -> None:
     app.command(enforce)
     app.command(check)
+
+
+def _keep_freed_memory() -> None:
+    """Have the C library keep what a block frees for the next: to ask the system anew takes longer.
+
+    Only glibc can be told so, and only in a process that is ours alone.
+    """
+    with suppress(AttributeError, OSError, TypeError):
+        tell = ctypes.CDLL(None).mallopt
+        for option in (M_TRIM_THRESHOLD, M_MMAP_THRESHOLD):
+            tell(option, 1 << 29)
+        tell(M_ARENA_MAX, 1)
 
 
 def _need_plots(path: Path | None) -> None:

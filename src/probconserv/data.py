@@ -24,7 +24,17 @@ Product: TypeAlias = Callable[[Tensor, tuple[int, int]], tuple[Tensor, Tensor]]
 
 
 class Points(NamedTuple):
-    """Where functions were looked at, and what was seen; each (n, N)."""
+    """Where functions were looked at, and what was seen.
+
+    Attributes
+    ----------
+    t : Tensor, shape (n, N)
+        The times.
+    x : Tensor, shape (n, N)
+        The places.
+    u : Tensor, shape (n, N)
+        The values there.
+    """
 
     t: Tensor
     x: Tensor
@@ -33,11 +43,23 @@ class Points(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Functions:
-    """n solutions, known at context points and asked for at target points."""
+    """n solutions, known at context points and asked for at target points.
 
-    problem: ClosedForm  # with n parameters
-    context: Points  # (n, N_D)
-    target: Points  # (n, N)
+    `functions[i]` are some of them; `len(functions)` is n.
+
+    Parameters
+    ----------
+    problem : ClosedForm
+        With n parameters.
+    context : Points, shape (n, N_D)
+        What a model is shown.
+    target : Points, shape (n, N)
+        What it is asked for.
+    """
+
+    problem: ClosedForm
+    context: Points
+    target: Points
 
     def __len__(self) -> int:
         return len(self.context.t)
@@ -48,7 +70,17 @@ class Functions:
         return Functions(self.problem[which], context, target)
 
     def to(self, *args: Any, **kwargs: Any) -> "Functions":
-        """Moved or converted, as `torch.Tensor.to` does it."""
+        """The same, moved or converted as `torch.Tensor.to` does it.
+
+        Parameters
+        ----------
+        *args, **kwargs : as in `torch.Tensor.to`
+
+        Returns
+        -------
+        Functions
+            With problem, context and target moved.
+        """
         context, target = (
             Points(*(a.to(*args, **kwargs) for a in points))
             for points in (self.context, self.target)
@@ -66,11 +98,32 @@ def draw(
 ) -> Functions:
     """A fixed set of n functions, float64, on the CPU; `.to(device)` moves it.
 
-    problem: a class draws parameters from its training range, an instance keeps its own. split:
-    train, validation or test, which share no random number. context, target: how many points; a
-    number scatters them uniformly over space and time, a pair (times, places) takes the product of
-    random times and places. seed: another set. Function i does not depend on n.
+    Parameters
+    ----------
+    problem : ClosedForm, or a class of these
+        A class draws parameters from its training range, an instance keeps its own.
+    split : {"train", "validation", "test"}
+        Sets of different splits share no random number.
+    n : int
+        How many functions. Function i does not depend on n.
+    context, target : int or tuple of two int
+        How many points. A number scatters them uniformly over space and time; a pair (times,
+        places) takes the product of random times and places.
+    seed : int
+        Another number gives another set.
 
+    Returns
+    -------
+    Functions
+        Their parameters, context points and target points.
+
+    Raises
+    ------
+    InputError
+        If the problem has no closed form, or a number of points is not positive.
+
+    Examples
+    --------
     >>> from probconserv.problems import Stefan
     >>> draw(Stefan, "train", n=1000).context.u.shape
     torch.Size([1000, 100])
@@ -88,9 +141,26 @@ class Stream:
 
     A batch is a function of (seed, step), so that a resumed run continues the stream. It is
     computed on the device in float64, from nothing but these two numbers, and then converted.
-    `step` may be an int64 tensor on the device, for compiled loops and CUDA graphs. near: the share
-    of scattered targets that lie near the front, evenly in the logarithm of their distance from it.
+    `step` may be an int64 tensor on the device, for compiled loops and CUDA graphs.
 
+    Parameters
+    ----------
+    problem, n, context, target, seed : as in `draw`
+    device : torch.device or str
+        Where batches are made.
+    dtype : torch.dtype
+        What they are converted to.
+    near : float
+        The share of scattered targets that lie near the front, evenly in the logarithm of their
+        distance from it.
+
+    Raises
+    ------
+    InputError
+        If `near` is not from 0 to 1, or is given with targets that are not scattered.
+
+    Examples
+    --------
     >>> from probconserv.problems import Stefan
     >>> Stream(Stefan, n=250)(step=7).target.u.dtype
     torch.float32
@@ -123,7 +193,18 @@ class Stream:
         return self._sampler((STREAM, self.seed, _number(step))).to(self.dtype)
 
     def since(self, step: int = 0) -> Iterator[Functions]:
-        """The batches from `step` on, without end."""
+        """The batches from `step` on, without end.
+
+        Parameters
+        ----------
+        step : int
+            The first.
+
+        Yields
+        ------
+        Functions
+            `stream(step)`, `stream(step + 1)` and so on.
+        """
         while True:
             yield self(step)
             step = step + 1
@@ -134,6 +215,26 @@ class Shuffled:
     """Batches of a fixed set, in a new order every epoch: `shuffled(step)` is `n` of its functions.
 
     The order is a function of (seed, epoch); what does not fill a batch waits for the next epoch.
+
+    Parameters
+    ----------
+    functions : Functions
+        The fixed set.
+    n : int
+        How many make a batch.
+    seed : int
+        Another number gives other orders.
+
+    Raises
+    ------
+    InputError
+        If `n` is more than there are functions.
+
+    Examples
+    --------
+    >>> from probconserv.problems import Stefan
+    >>> len(Shuffled(draw(Stefan, "train", n=100), n=25)(step=3))
+    25
     """
 
     functions: Functions

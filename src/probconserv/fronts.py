@@ -41,34 +41,65 @@ class FrontPosition:
     Mean, standard deviation and quantiles are over the outcomes that have a front, and NaN where
     none has one; read them together with `none`. The standard deviation divides by the number of
     draws.
+
+    Attributes
+    ----------
+    positions : Tensor, shape (K, ..., T)
+        In units of x; NaN stands for no front.
+    probabilities : Tensor, shape (K, ..., T)
+        Of these, adding up to 1 over axis 0.
     """
 
-    positions: Tensor  # (K, *batch, T), in units of x; NaN = no front
-    probabilities: Tensor  # (K, *batch, T), adding up to 1 over axis 0
+    positions: Tensor
+    probabilities: Tensor
 
     @property
     def none(self) -> Tensor:  # (*batch, T)
-        """The probability that there is no front."""
+        """The probability that there is no front, (..., T)."""
         missed = torch.where(self.positions.isnan(), self.probabilities, 0.0).sum(0)
         return missed / self.probabilities.sum(0)  # which is 1 but for rounding
 
     @property
     def mean(self) -> Tensor:  # (*batch, T)
+        """The mean position, (..., T)."""
         return (self._shares * self._places).sum(0)
 
     @property
     def std(self) -> Tensor:  # (*batch, T)
+        """The standard deviation of the position, (..., T)."""
         return (self._shares * (self._places - self.mean).square()).sum(0).sqrt()
 
     def quantile(self, q: float) -> Tensor:  # (*batch, T)
-        """The least position that a share `q` of the outcomes does not exceed; 0.5: the median."""
+        """The least position that a share `q` of the outcomes does not exceed.
+
+        Parameters
+        ----------
+        q : float
+            Between 0 and 1; 0.5 is the median.
+
+        Returns
+        -------
+        Tensor, shape (..., T)
+            In units of x.
+        """
         wanted = check_level(q, "q") - ROUNDING
         positions, order = self.positions.sort(0)  # NaN comes last
         found, index = _first(self._shares.gather(0, order).cumsum(0) >= wanted, 0)
         return torch.where(found, positions.gather(0, index), torch.nan)[0]
 
     def interval(self, level: float) -> tuple[Tensor, Tensor]:
-        """Ends of the central interval that holds the front with probability `level`."""
+        """The two ends of the central interval that holds the front with probability `level`.
+
+        Parameters
+        ----------
+        level : float
+            Between 0 and 1.
+
+        Returns
+        -------
+        tuple of two Tensor, shape (..., T)
+            The lower and the upper end.
+        """
         tail = (1 - check_level(level)) / 2
         return self.quantile(tail), self.quantile(1 - tail)
 
@@ -95,17 +126,42 @@ def front_position(
 ) -> FrontPosition:
     """The posterior of the front x*(t) of a field, at every time and batch entry; no gradients.
 
-    For independent points and the rule "point" the distribution is exact: with p_i the
-    probability that u_i <= level, point i is the first with probability p_i prod_{j<i} (1 - p_j).
-    A mixture of such fields mixes these. Otherwise each draw of the field gives a position, and
-    where times are joint a draw is a path x*(t).
+    A front is where u, high behind it, has come down to a level. For independent points and the
+    rule point the distribution is exact: with p_i the probability that u_i <= level, point i is the
+    first with probability p_i prod_{j<i} (1 - p_j). A mixture of such fields mixes these. Otherwise
+    each draw of the field gives a position, and where times are joint a draw is a path x*(t).
 
-    field: any field with one axis of space, (*batch, T, M), or what `as_field` takes. x: its
-    points, increasing, on any domain. level: a number, or one for each (*batch, T). rule: point
-    (the paper's, with level 0) or crossing, see above. start: left or right, the end from which
-    one looks, where u is high. samples: how many draws; None: the exact distribution where there
-    is one, else 1000.
+    Parameters
+    ----------
+    field : Field, shape (..., T, M), or what `as_field` takes
+        Any field with one axis of space.
+    x : array, shape (M,)
+        Its points, increasing, on any domain.
+    level : float or array, shape (..., T)
+        What u has come down to.
+    rule : {"point", "crossing"}
+        point: the first grid point with u <= level, which at level 0 is the paper's definition.
+        crossing: the first place where u comes down from above the level to it or below, on the
+        straight line between two grid points.
+    start : {"left", "right"}
+        The end from which one looks, where u is high.
+    samples : int
+        How many draws. If it is not given, the exact distribution where there is one, else 1000.
+    generator : torch.Generator
+        Of the random numbers.
 
+    Returns
+    -------
+    FrontPosition
+        Positions and their probabilities.
+
+    Raises
+    ------
+    InputError
+        If the field has more than one axis of space, or `x` does not fit it.
+
+    Examples
+    --------
     >>> front = front_position(Diagonal([0.3, 0.0, -0.3], 0.04), x=[2.0, 3.0, 4.0])
     >>> front.probabilities  # at 2, 3, 4, and none
     tensor([0.0668, 0.4666, 0.4354, 0.0312], dtype=torch.float64)
@@ -153,6 +209,25 @@ def _checked(field: Field, x: ArrayLike, level: ArrayLike) -> tuple[Tensor, Tens
 
 
 def needs_no_draws(field: Field, rule: str) -> bool:
+    """Whether `front_position` is exact for this field and rule.
+
+    Parameters
+    ----------
+    field : Field
+        As in `front_position`.
+    rule : str
+        As in `front_position`.
+
+    Returns
+    -------
+    bool
+        True for the rule point and independent points, or a mixture of such fields.
+
+    Examples
+    --------
+    >>> needs_no_draws(Diagonal([0.3, -0.3], 0.04), "point")
+    True
+    """
     points = field.components if isinstance(field, Mixture) else field
     return rule == "point" and isinstance(points, Diagonal)
 

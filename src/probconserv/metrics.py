@@ -24,20 +24,36 @@ EXACT = 1e-12  # a conservation error below this is none
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Scores of a field, (*batch, T) each: averages over space.
+    """Scores of a field, (..., T) each: averages over space.
 
     All but CE and `energy` are those of the normal with the field's mean and variance at each
     point, as in the paper; a mixture is scored by its total mean and variance. CRPS and coverage
     of a field known by draws are those of its draws, and its LL is NaN where a point has no
-    variance.
+    variance. `evaluate` makes it; `scores[i]` are those of some functions or times.
+
+    Attributes
+    ----------
+    CE : Tensor
+        The conservation error G mu - b; NaN where no law was given.
+    LL : Tensor
+        The log density.
+    MSE : Tensor
+        The mean squared error.
+    CRPS : Tensor
+        The continuous ranked probability score, in units of u; lower is better.
+    energy : Tensor
+        The energy score, with U and U' two independent draws and the norm the root mean square over
+        space: the mean distance of U to the truth, less half of that of U to U'.
+    coverage_50, coverage_90, coverage_99 : Tensor
+        The share of points inside the central interval of that probability.
     """
 
-    CE: Tensor  # G mu - b, the conservation error; NaN where no law was given
-    LL: Tensor  # the log density
+    CE: Tensor
+    LL: Tensor
     MSE: Tensor
-    CRPS: Tensor  # the continuous ranked probability score, in units of u; lower is better
-    energy: Tensor  # E |U - u| - E |U - U'| / 2 with |.| the root mean square over space
-    coverage_50: Tensor  # the share of points inside the central interval of that probability
+    CRPS: Tensor
+    energy: Tensor
+    coverage_50: Tensor
     coverage_90: Tensor
     coverage_99: Tensor
 
@@ -46,11 +62,11 @@ class Scores:
         return self._over_functions(lambda score: score.mean(0))
 
     def standard_error(self) -> "Scores":
-        """Of that average: the standard deviation over functions, divided by sqrt(n)."""
+        """The standard error of `mean`: the standard deviation over functions, over sqrt(n)."""
         return self._over_functions(lambda score: score.std(0) / math.sqrt(len(score)))
 
     def summary(self) -> dict[str, float]:
-        """At a single time: the average of each score as NAME, its standard error as NAME_se."""
+        """At a single time, the average of each score as NAME and its standard error as NAME_se."""
         if self.LL.ndim != 2 or self.LL.shape[-1] != 1 or self.CE.shape != self.LL.shape:
             raise InputError(
                 f"these scores have shape {tuple(self.LL.shape)} and a CE of shape "
@@ -89,11 +105,35 @@ def evaluate(
 ) -> Scores:
     """The scores of a field against the truth.
 
-    field: any that `condition` takes, (*batch, T, M). truth: u, broadcast to the field.
-    law: whose error is CE; the field need not have been conditioned on it. samples:
-    of the field, for the energy score. space_dims: how many last axes are space; if it is not
-    given, as many as a linear law reads, else 1.
+    Parameters
+    ----------
+    field : Field, shape (..., T, M), or what `as_field` takes
+        Any that `condition` takes or returns.
+    truth : array
+        u, in a shape that broadcasts to the field.
+    law : Law or NonlinearLaw
+        Its error is CE; the field need not have been conditioned on it.
+    samples : int
+        How many pairs of draws the energy score is taken from.
+    generator : torch.Generator
+        Of the random numbers.
+    space_dims : int
+        How many last axes are space. If it is not given, as many as a linear law reads, else 1.
 
+    Returns
+    -------
+    Scores
+        One number for each time and batch entry.
+
+    Raises
+    ------
+    DegenerateError
+        If a point has no variance, where LL would be infinite; not for a field known by draws.
+    InputError
+        If `truth` does not broadcast to the field, or `space_dims` leaves no axis of time.
+
+    Examples
+    --------
     >>> from probconserv import Diagonal, integral
     >>> law = integral([0.0, 1.0, 2.0], 2.0)
     >>> scores = evaluate(Diagonal([[1.0, 1.5, 1.0]], 0.25), [[1.0, 1.0, 1.0]], law)
@@ -140,8 +180,28 @@ def evaluate(
 def table(scores: Mapping[str, Scores]) -> str:
     """The scores of several methods at one time as a table in Markdown, as in the paper.
 
-    scores: by the name of the method, (n, 1) each. Every number is the average over functions with
-    its standard error; `best` says which are bold.
+    Every number is the average over functions with its standard error; `best` says which are bold.
+
+    Parameters
+    ----------
+    scores : dict of Scores
+        By the name of the method, (n, 1) each: n functions at one time.
+
+    Returns
+    -------
+    str
+        A row for each method, a column for each score.
+
+    Raises
+    ------
+    InputError
+        If scores are not of at least two functions at one time.
+
+    Examples
+    --------
+    >>> scores = evaluate(([[[0.0, 1.0]], [[1.0, 2.0]]], 0.25), [[0.0, 1.5]])
+    >>> print(table({"a method": scores})[:34])
+    |  | CE | LL | MSE | CRPS | energy
     """
     rows = {name: each.summary() for name, each in scores.items()}
     names = [entry.name for entry in fields(Scores)]
@@ -156,9 +216,29 @@ def table(scores: Mapping[str, Scores]) -> str:
 
 
 def best(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], metric: str) -> bool:
-    """The paper's rule for bold numbers: within a standard error of the best average of all rows.
+    """Whether a number is bold, by the paper's rule: within a standard error of the best average.
 
     A conservation error is best when there is none in any function. Coverage has no best.
+
+    Parameters
+    ----------
+    row : dict of float
+        The `summary` of one method.
+    rows : sequence of dicts
+        Those of all methods, among them this one.
+    metric : str
+        The score that is compared.
+
+    Returns
+    -------
+    bool
+        True if the number is bold.
+
+    Examples
+    --------
+    >>> one, other = {"MSE": 0.10, "MSE_se": 0.02}, {"MSE": 0.11, "MSE_se": 0.02}
+    >>> best(other, [one, other], "MSE")
+    True
     """
     if metric == "CE":
         return max(abs(row["CE"]), row["CE_se"]) < EXACT
@@ -170,7 +250,23 @@ def best(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], metric: str)
 
 
 def crps(z: Tensor) -> Tensor:
-    """The CRPS of a standard normal, at z."""
+    """The CRPS of a standard normal distribution, at z.
+
+    Parameters
+    ----------
+    z : Tensor
+        Truth less mean, in standard deviations.
+
+    Returns
+    -------
+    Tensor
+        In units of the standard deviation, in the shape of `z`.
+
+    Examples
+    --------
+    >>> crps(torch.zeros(1, dtype=torch.float64))
+    tensor([0.2337], dtype=torch.float64)
+    """
     density = (-(z**2) / 2).exp() / math.sqrt(2 * math.pi)
     return z * (2 * torch.special.ndtr(z) - 1) + 2 * density - 1 / math.sqrt(math.pi)
 

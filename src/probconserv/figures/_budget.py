@@ -22,9 +22,24 @@ ROWS = 4  # laws and variables in one picture at most
 
 
 def budget(report: "Report") -> Figure:
-    """For every law field - total, per cell size, before and after; beside it the mean change.
+    """A figure of a report: for every law field - total, per cell size, before and after.
 
-    report: of `labelled.check` or `labelled.enforce_file`; the latter has the change if asked for.
+    Beside it is the mean change of each variable, if the report has it.
+
+    Parameters
+    ----------
+    report : labelled.Report
+        Of `labelled.check` or `labelled.enforce_file`; the latter has the change if asked for.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        At most 4 laws and 4 variables.
+
+    Raises
+    ------
+    InputError
+        If `report` is something else.
     """
     budgets = getattr(report, "budgets", None)
     if not budgets:

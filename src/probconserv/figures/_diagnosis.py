@@ -19,10 +19,26 @@ WRONG: dict[str, Any] = {"color": "black", "linestyle": "none", "marker": "x", "
 
 
 def diagnosis(diagnosis: Diagnosis, t: ArrayLike | None = None) -> Figure:
-    """b with the band in which the prior takes it for right, and z of each row; the verdict above.
+    """A figure of b with the band in which the prior takes it for right, and z of each row.
 
-    diagnosis: of one function, as `diagnose` returns it. t: the times of its rows, (T,); without
-    them they are numbered.
+    The verdict stands above.
+
+    Parameters
+    ----------
+    diagnosis : Diagnosis
+        Of one function, as `diagnose` returns it.
+    t : array, shape (T,)
+        The times of its rows; without them they are numbered.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Totals on the left, z on the right.
+
+    Raises
+    ------
+    InputError
+        If `diagnosis` is something else, or is of several functions.
     """
     if not isinstance(diagnosis, Diagnosis):
         raise InputError(f"`diagnosis` must come from `diagnose`; got {diagnosis!r:.40}.")

@@ -56,11 +56,35 @@ class Line(NamedTuple):
 def profiles_figure(
     x: ArrayLike, fields: Mapping[str, Any], truth: ArrayLike | None = None
 ) -> Figure:
-    """Each field at one time: its mean and a band of three standard deviations, over x.
+    """A figure of each field at one time: its mean and a band of three standard deviations.
 
-    x: (M,). fields: (M,) or (1, M) each; the band of one known by draws holds as many of them as
-    three standard deviations do of a normal. truth: the same. Bands that reach far beyond the truth
-    are cut off.
+    Bands that reach far beyond the truth are cut off.
+
+    Parameters
+    ----------
+    x : array, shape (M,)
+        The points.
+    fields : dict of fields, shape (M,) or (1, M) each
+        By the name of the method. The band of a field known by draws holds as many of them as three
+        standard deviations do of a normal.
+    truth : array, shape (M,) or (1, M)
+        The exact solution.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        A panel for each field.
+
+    Raises
+    ------
+    InputError
+        If `fields` hold nothing, or do not fit `x`.
+
+    Examples
+    --------
+    >>> figure = profiles_figure([0.0, 0.5, 1.0], {"ANP": ([1.0, 0.5, 0.0], 0.01)})
+    >>> [panel.get_title() for panel in figure.axes]
+    ['ANP']
     """
     places = _axis("x", x)
     lines = _lines(places, fields)
@@ -80,7 +104,28 @@ def profiles_figure(
 
 
 def errors_figure(x: ArrayLike, fields: Mapping[str, Any], truth: ArrayLike) -> Figure:
-    """Each field at one time less the truth: the error of its mean with the band around it."""
+    """A figure of each field at one time less the truth: the error of its mean with a band.
+
+    Parameters
+    ----------
+    x, fields, truth : as in `profiles_figure`
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        A panel for each field.
+
+    Raises
+    ------
+    InputError
+        As `profiles_figure` does.
+
+    Examples
+    --------
+    >>> figure = errors_figure([0.0, 1.0], {"ANP": ([1.0, 0.5], 0.01)}, truth=[1.0, 0.4])
+    >>> figure.axes[0].get_ylabel()
+    'mean of u less the truth'
+    """
     places = _axis("x", x)
     lines, exact = _lines(places, fields), _line("truth", truth, places)
     figure, axes = _small_multiples(len(lines))
@@ -95,9 +140,33 @@ def errors_figure(x: ArrayLike, fields: Mapping[str, Any], truth: ArrayLike) -> 
 
 
 def mass_figure(t: ArrayLike, fields: Mapping[str, Any], law: Law) -> Figure:
-    """The total of each field's mean over time, beside the one that the law states.
+    """A figure of the total of each field's mean over time, beside the one that the law states.
 
-    t: (T,). fields: (T, M) each. law: with one row for each time, as `integral` makes it.
+    Parameters
+    ----------
+    t : array, shape (T,)
+        The times.
+    fields : dict of fields, shape (T, M) each
+        By the name of the method.
+    law : Law
+        With one row for each time, as `integral` makes it.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Totals on the left, how far they are off on the right.
+
+    Raises
+    ------
+    InputError
+        If the law is not linear, or its rows do not fit `t`.
+
+    Examples
+    --------
+    >>> import probconserv as pc
+    >>> field = pc.Diagonal([[1.0, 1.0], [1.0, 2.0]], 0.1)
+    >>> len(mass_figure([0.0, 1.0], {"ANP": field}, pc.integral([0.0, 1.0], 1.0)).axes)
+    2
     """
     times = _axis("t", t)
     check_law(law)
@@ -117,7 +186,32 @@ def mass_figure(t: ArrayLike, fields: Mapping[str, Any], law: Law) -> Figure:
 
 
 def scores_figure(t: ArrayLike, scores: Mapping[str, ArrayLike], label: str = "MSE") -> Figure:
-    """A score of each method over time, (T,) each; on a logarithmic scale if all are positive."""
+    """A figure of a score of each method over time; logarithmic if all are positive.
+
+    Parameters
+    ----------
+    t : array, shape (T,)
+        The times.
+    scores : dict of arrays, shape (T,) each
+        By the name of the method.
+    label : str
+        What the score is called.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        One panel.
+
+    Raises
+    ------
+    InputError
+        If `scores` hold nothing, or do not fit `t`.
+
+    Examples
+    --------
+    >>> scores_figure([0.0, 1.0], {"ANP": [0.1, 0.2]}).axes[0].get_yscale()
+    'log'
+    """
     times = _axis("t", t)
     figure = Figure(figsize=(6, 3.4), layout="constrained")
     axes = figure.subplots()
@@ -137,9 +231,28 @@ def precision_figure(
     scores: Mapping[str, tuple[ArrayLike, ArrayLike]],  # name: mean and standard error, (P,) each
     logarithmic: Sequence[str] = ("CE²", "MSE"),
 ) -> Figure:
-    """Scores against the precision 1 / sigma_G^2 of the constraint, each with its standard error.
+    """A figure of scores against the precision 1 / sigma_G^2 of the law, with standard errors.
 
     Where a precision is infinite (sigma_G = 0) its scores are drawn as a level.
+
+    Parameters
+    ----------
+    precision : array, shape (P,)
+        The precisions.
+    scores : dict of pairs of arrays, shape (P,) each
+        By the name of the score, its average and its standard error.
+    logarithmic : sequence of str
+        Which scores are on a logarithmic scale.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        A panel for each score.
+
+    Raises
+    ------
+    InputError
+        If no precision is finite.
     """
     steps = _axis("precision", precision, finite=False)
     finite = np.isfinite(steps)
@@ -166,7 +279,32 @@ def precision_figure(
 
 
 def front_figure(fronts: Mapping[str, FrontPosition], true: float | None = None) -> Figure:
-    """The distribution of each method's front, over all functions and times that it has."""
+    """A figure of each method's distribution of the front, over all functions and times it has.
+
+    Parameters
+    ----------
+    fronts : dict of FrontPosition
+        By the name of the method.
+    true : float
+        Where the front is.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        A panel for each method.
+
+    Raises
+    ------
+    InputError
+        If `fronts` hold nothing.
+
+    Examples
+    --------
+    >>> import probconserv as pc
+    >>> front = pc.front_position(pc.Diagonal([0.3, 0.0, -0.3], 0.04), x=[0.0, 0.5, 1.0])
+    >>> len(front_figure({"ANP": front}, true=0.5).axes)
+    1
+    """
     outcomes = {name: _outcomes(front) for name, front in _given("fronts", fronts).items()}
     edges = _edges([*outcomes.values()], true)
     figure, axes = _small_multiples(len(fronts), sharey=False)

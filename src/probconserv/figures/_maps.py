@@ -28,27 +28,37 @@ def maps_figure(
     units: str = "",
     names: tuple[str, str] = ("before", "after"),
 ) -> Figure:
-    """u before and after an update and in truth, what moved, and what each cell makes or loses.
+    """A figure of u before and after an update, what moved, and what each cell makes or loses.
 
-    The first three share a scale, and so do the two imbalances.
+    With the truth, if it is given. The first maps share a scale, and so do the two imbalances.
 
     Parameters
     ----------
-    edges
+    edges : dict of arrays
         Of the cells along the two axes of the field, in their order, by the labels of the axes:
-        {"x (km)": x, "y (km)": y}. An axis whose label starts with y or lat points upwards.
-    before, after
-        What `condition` took and gave: fields or states, of one function.
-    law
+        ``{"x (km)": x, "y (km)": y}``. An axis whose label starts with y or lat points upwards.
+    before, after : Field or State
+        What `condition` took and gave, of one function.
+    law : Law
         With a row for each cell, as `cell_budgets` makes it.
-    truth
+    truth : array
         u at the end of the interval, as `edges` say.
-    interval
+    interval : int
         Which interval of the law is drawn; u is at its end.
-    units
+    units : str
         Of u.
-    names
+    names : tuple of str
         What the titles call `before` and `after`.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Six panels, five without the truth.
+
+    Raises
+    ------
+    InputError
+        If `edges` are not of two axes, or the law has no such interval.
     """
     check_law(law)
     grid = _grid(edges)

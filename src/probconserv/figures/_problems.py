@@ -25,7 +25,18 @@ class Curves(NamedTuple):
 
 
 def problem_figure(problem: type[Problem]) -> Figure:
-    """One problem: its solution in time, the effect of its parameter, its mass over time."""
+    """A figure of one problem: its solution in time, the effect of its parameter, its mass.
+
+    Parameters
+    ----------
+    problem : class of Problem
+        A closed form, or one that `simulate` takes.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Three panels.
+    """
     figure = Figure(figsize=(12, 3.6), layout="constrained")
     left, middle, right = figure.subplots(1, 3)
     figure.suptitle(f"{problem.title} ({problem.difficulty}):  {_formula(problem)}")
@@ -37,7 +48,18 @@ def problem_figure(problem: type[Problem]) -> Figure:
 
 
 def overview_figure(problems: Iterable[type[Problem]]) -> Figure:
-    """Problems side by side: solutions at several times, and mass over time below."""
+    """A figure of problems side by side: solutions at several times, and mass over time below.
+
+    Parameters
+    ----------
+    problems : iterable of classes
+        As `problem_figure` takes them.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Two panels for each problem.
+    """
     problems = list(problems)
     figure = Figure(figsize=(3.2 * len(problems), 5.6), layout="constrained")
     axes = figure.subplots(2, len(problems), squeeze=False)
@@ -106,7 +128,23 @@ def _styles(n: int) -> list[dict[str, Any]]:
 
 
 def symbol(parameter: str) -> str:
-    """As people write it."""
+    """A parameter as people write it.
+
+    Parameters
+    ----------
+    parameter : str
+        The name of a field of a problem.
+
+    Returns
+    -------
+    str
+        The name itself where there is no other.
+
+    Examples
+    --------
+    >>> symbol("u_star")
+    'u*'
+    """
     return SYMBOLS.get(parameter, parameter)
 
 

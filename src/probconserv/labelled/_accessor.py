@@ -13,13 +13,32 @@ from ._work import REPORT
 
 @xr.register_dataset_accessor("probconserv")
 class Accessor:
-    """The functions of `probconserv.labelled` for this dataset."""
+    """The functions of `probconserv.labelled` for this dataset, as `dataset.probconserv`.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        The dataset that the functions are applied to.
+    """
 
     def __init__(self, dataset: xr.Dataset) -> None:
         self._dataset = dataset
 
     def enforce(self, *laws: Law | Recipe, **how: Any) -> xr.Dataset:
-        """As `labelled.enforce`."""
+        """As `labelled.enforce`.
+
+        Parameters
+        ----------
+        *laws : Law or recipe
+            One or more.
+        **how
+            The other arguments of `labelled.enforce`.
+
+        Returns
+        -------
+        xarray.Dataset
+            The updated dataset.
+        """
         return enforce(self._dataset, *laws, **how)
 
     def totals(self, law: Law) -> xr.DataArray:
@@ -33,5 +52,18 @@ class Accessor:
         return None if text is None else json.loads(text)
 
     def check(self, *laws: Law | Recipe, **how: Any) -> Report:
-        """As `labelled.check`."""
+        """As `labelled.check`.
+
+        Parameters
+        ----------
+        *laws : Law or recipe
+            One or more.
+        **how
+            The other arguments of `labelled.check`.
+
+        Returns
+        -------
+        Report
+            Whether the laws hold.
+        """
         return check(self._dataset, *laws, **how)

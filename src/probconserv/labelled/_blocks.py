@@ -167,21 +167,20 @@ def _moved_mean(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows, *mov
         shift = _shift(kind, mean, std, rows, (1 - kind.correlation) * move["along"])
         if kind.correlation:
             latent = move["latent"][:, rows.variable, None]
-            shift += kind.correlation**0.5 * std * rows.counted * latent
-        new = np.add(new, shift, out=shift)
+            shift = shift + kind.correlation**0.5 * std * rows.counted * latent
+        new = new + shift
     return _kept(new, mean, rows)
 
 
 def _shift(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows, along: Array) -> Array:
-    """D G^T lambda."""
+    """D G^T lambda, (I, P), or (I, 1) if it is the same for all points."""
     if rows.even is None:
         shift = rows.adjoint(along)
         shift *= independent(kind, mean, std, rows)
         return shift
-    shift = rows.signs.adjoint(rows.even * np.square(std) * along)
-    if kind.how == "proportional":
-        shift *= np.abs(mean)
-    return shift
+    step = rows.even * np.square(std) * along
+    shift = step if rows.are_plain else rows.signs.adjoint(step)
+    return shift * np.abs(mean) if kind.how == "proportional" else shift
 
 
 def _moved_members(x: Array, rows: BlockRows, *moves: Sums) -> Array:

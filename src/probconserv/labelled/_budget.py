@@ -5,20 +5,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 import xarray as xr
 
-from .._causes import Rows
 from .._errors import InputError, ProbConservError
 from .._sums import check_usable
-from ._graph import as_tensors, unpack
+from ._graph import unpack
 from ._law import INITIAL, Law, listed
 from ._plan import Plan, Ready
 from ._rows import Array
 from ._time import shown, time_of
+
+if TYPE_CHECKING:
+    from .._causes import Rows
 
 Axis = tuple[str, Any, int]  # its name, its coordinate if it has one, its size
 FIGURES = ("total", "field", "gap", "relative", "closes")  # of a total, in a table
@@ -28,7 +29,47 @@ TOLERANCE = 1e-6  # of the sum of |u| times cell sizes: a budget closes that is 
 
 @dataclass(frozen=True, eq=False)
 class Budget:
-    """The totals of one law, an entry for every row; `before` and `after` also for every member."""
+    """The totals of one law, an entry for every row; `before` and `after` also for every member.
+
+    Attributes
+    ----------
+    name : str
+        Of the law.
+    variables : tuple of str
+        What is summed.
+    over : tuple of str
+        The dimensions that are summed over.
+    unit : str
+        Of the totals, if it is known.
+    measure : str
+        Where the cell sizes come from.
+    time : str
+        Which of the axes is time, if one is.
+    total : DataArray
+        As the law states it.
+    noise : DataArray
+        The standard deviation of `total`.
+    before : DataArray
+        What the field has.
+    after : DataArray
+        What the updated field has; None while that is not computed.
+    terms : DataArray
+        The sum of ``|u|`` times cell sizes.
+    size : DataArray
+        The sum of cell sizes, over points that are not missing.
+    spread : DataArray
+        The standard deviation of the field's total if its points move together.
+    independent : DataArray
+        The same if they are independent.
+    present : DataArray
+        As `size`, where it should be the same at all times; else None.
+    marks : int
+        Values that look like marks for missing ones.
+    remarks : tuple of str
+        What was found, assumed or converted on the way.
+    is_average : bool
+        Whether the rows are means: sums divided by cell sizes.
+    """
 
     name: str
     variables: tuple[str, ...]
@@ -50,25 +91,62 @@ class Budget:
     is_average: bool = False  # whether the rows are means: sums divided by cell sizes
 
     def gap(self, after: bool = False) -> xr.DataArray:
-        """Field - total, for every row and member; 0 for rows without data."""
+        """Field - total, for every row and member; 0 for rows without data.
+
+        Parameters
+        ----------
+        after : bool
+            True for the updated field.
+
+        Returns
+        -------
+        DataArray
+            In the units of the total.
+        """
         has = self.after if after else self.before
         assert has is not None
         return (has - self.total).where(self.size > 0, 0.0)
 
     def imbalance(self, after: bool = False) -> xr.DataArray:
-        """|field - total| over the sum of |u|, for every row; of an ensemble the worst member's.
+        """How far each row is off: ``|field - total|`` over the sum of ``|u|``.
 
-        Over |total| where that is larger.
+        Over ``|total|`` where that is larger. Of an ensemble the worst member's.
+
+        Parameters
+        ----------
+        after : bool
+            True for the updated field.
+
+        Returns
+        -------
+        DataArray
+            One number for each row.
         """
         off = abs(self.gap(after)) / self._scale
         return off.max([dim for dim in off.dims if dim not in self.terms.dims])
 
     def closes(self, tolerance: float = TOLERANCE, after: bool = False) -> bool:
-        """Whether every total is met, up to the tolerance and three times the noise."""
+        """Whether every total is met, up to the tolerance and three times the noise.
+
+        Parameters
+        ----------
+        tolerance : float
+            Of `imbalance`.
+        after : bool
+            True for the updated field.
+
+        Returns
+        -------
+        bool
+            True if no row is off by more.
+        """
         return bool((self.imbalance(after) <= tolerance + 3 * self.noise / self._scale).all())
 
     def table(self, tolerance: float = TOLERANCE) -> list[dict[str, Any]]:
-        """Of every total (and member) its place and `FIGURES`, after the update if there is one."""
+        """The rows of a table: of every total (and member) its place and figures.
+
+        The figures are total, field, gap, relative and closes, after the update if there is one.
+        """
         after = self.after is not None
         gap = self.gap(after)
         relative = abs(gap) / self._scale
@@ -95,13 +173,12 @@ class Budget:
     @property
     def warnings(self) -> list[str]:
         """What is implausible before the update."""
-        rows = self._rows(self.spread)
         found = [self._changes(), self._marks()]
-        if bool((rows.std > 0).any()) and bool(rows.wrong.any()):
+        if self._knows_std and bool((rows := self._rows(self.spread)).wrong.any()):
             found.insert(0, self._beyond(rows))
         return [f"{self.name}: {text}" for text in found if text]
 
-    def _beyond(self, rows: Rows) -> str:
+    def _beyond(self, rows: "Rows") -> str:
         return (
             f"{int(rows.wrong.sum())} of {rows.wrong.numel()} {self._kind}s are more than 5 "
             "standard deviations off, whatever the correlations"
@@ -133,16 +210,20 @@ class Budget:
     @property
     def verdict(self) -> str:
         """Whether the totals are plausible for a field with this uncertainty, and if not why."""
+        if not self._knows_std:
+            return f"without `std` or members nothing says whether the {self._kind}s are plausible"
         rows = self._rows(self.spread)
         wrong = int(rows.wrong.sum())
-        if not bool((rows.std > 0).any()):
-            return f"without `std` or members nothing says whether the {self._kind}s are plausible"
         if not wrong:
             return self._plausible()
         kind = self._kind
         causes = [c.said_of(f"the {kind}", "the field") for c in rows.causes() if c.kind != "rows"]
         why = "; or ".join(causes) or f"the {kind}s are wrong (by no factor, shift or constant)"
         return f"{self._beyond(rows)}: the standard deviations are too small, or {why}"
+
+    @property
+    def _knows_std(self) -> bool:
+        return bool((self.spread > 0).any()) or bool((self.noise > 0).any())
 
     @property
     def _kind(self) -> str:
@@ -165,19 +246,20 @@ class Budget:
         """Whether this is a mean, not an ensemble."""
         return set(self.before.dims) == set(self.terms.dims)
 
-    def _rows(self, spread: xr.DataArray) -> Rows:
+    def _rows(self, spread: xr.DataArray) -> "Rows":
+        from ._solve import rows
+
         dims = sorted(self.terms.dims, key=lambda dim: dim == self.time)  # time last
         here = self._mean(self.before).transpose(*dims)
 
-        def tensor(array: xr.DataArray) -> torch.Tensor:
-            wide = array.broadcast_like(here).transpose(*dims)
-            return torch.from_numpy(np.array(wide.values, dtype=float))
+        def wide(array: xr.DataArray) -> Array:
+            return np.array(array.broadcast_like(here).transpose(*dims).values, dtype=float)
 
-        std = (tensor(spread) ** 2 + tensor(self.noise) ** 2).sqrt()
-        slack = TOLERANCE * tensor(self._mean(self._scale))
-        value = tensor(self._mean(self.total.where(self.size > 0, self.before)))
+        std = np.hypot(wide(spread), wide(self.noise))
+        slack = TOLERANCE * wide(self._mean(self._scale))
+        value = wide(self._mean(self.total.where(self.size > 0, self.before)))
         timed = self.time is not None and bool((value != value[..., :1]).any())
-        return Rows(tensor(here), value, std, slack, timed)
+        return rows(wide(here), value, std, slack, timed)
 
     def _mean(self, array: xr.DataArray) -> xr.DataArray:
         """Over members, if the array has them."""
@@ -227,7 +309,7 @@ def budgets(plan: Plan, sums: Array, after: Array | None) -> list[Budget]:
     """The budgets of a system, from what its passes summed, (*index, C)."""
     parts = unpack(plan.kind.sums, sums)
     with Places.of(plan).named():
-        check_usable(as_tensors(parts))
+        check_usable(parts)
     for ready in plan.laws:
         if not parts["size"][..., ready.own].any():
             raise InputError(

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from .. import _checks as check
+from .. import _values as check
 from .._errors import InputError
 from . import _units
 from ._coordinates import coordinates_of, globe_of, is_horizontal, positive, setting
@@ -28,24 +28,43 @@ def cell_measure(
     radius: float | None = None,
     fraction: Given | None = None,
 ) -> xr.DataArray:
-    """Gives the weight of every cell of `variable` in a sum over the dimensions `over`.
+    """The weight of every cell of `variable` in a sum over the dimensions `over`.
 
     The total is `(dataset[variable] * weights).sum(over)`. The weights are those `given`, or those
     that the variable's `cell_measures` names, or areas on a sphere from latitudes and longitudes
     times lengths along every other dimension, from bounds where a coordinate has them and half
-    way between the centres where not. `units` and `description` are attributes of the result.
+    way between the centres where not.
 
-    Args:
-        dataset: holds the variable, its coordinates and their bounds; it is not changed.
-        variable: name of the field.
-        over: names of the dimensions to sum over.
-        given: a number for all cells (1: plain sums), a name in the dataset, or an array, with
-            missing values where a cell does not count; a dimension of `over` that it lacks is
-            found from the coordinates.
-        radius: of the sphere, in metres; that of the grid mapping or 6371229 if not given.
-        fraction: the part of each cell that counts, 0 to 1 or per cent: a name, an array, or 1.
-            It is looked for where `cell_methods` say "area: mean where land" or the like.
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        What holds the variable, its coordinates and their bounds; it is not changed.
+    variable : str
+        The name of the field.
+    over : tuple of str
+        The dimensions to sum over.
+    given : float, str or DataArray
+        A number for all cells (1: plain sums), a name in the dataset, or an array, with missing
+        values where a cell does not count; a dimension of `over` that it lacks is found from the
+        coordinates.
+    radius : float
+        Of the sphere, in metres; that of the grid mapping or 6371229 if not given.
+    fraction : float, str or DataArray
+        The part of each cell that counts, 0 to 1 or per cent: a name, an array, or 1. It is looked
+        for where `cell_methods` say "area: mean where land" or the like.
 
+    Returns
+    -------
+    xarray.DataArray
+        The weights, with `units` and `description` as attributes.
+
+    Raises
+    ------
+    InputError
+        If the sizes cannot be found, or do not fit the variable.
+
+    Examples
+    --------
     >>> lat, lon = xr.Variable("lat", [-45.0, 45.0]), xr.Variable("lon", [0.0, 120.0, 240.0])
     >>> field = xr.DataArray(np.ones((2, 3)), {"lat": lat, "lon": lon}, ("lat", "lon"), "u")
     >>> weights = cell_measure(field.to_dataset(), "u", ("lat", "lon"), radius=1.0)

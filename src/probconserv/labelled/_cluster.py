@@ -13,8 +13,8 @@ from dask.base import compute as compute_together
 from dask.base import get_scheduler, persist
 from dask.callbacks import Callback
 
-from .._checks import samples
 from .._errors import InputError
+from .._values import samples
 
 PATIENCE = "10s"  # for a scheduler to answer
 

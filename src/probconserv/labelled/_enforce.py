@@ -33,30 +33,64 @@ def enforce(
 ) -> xr.Dataset:
     """The dataset with its variables updated so that the laws hold: Step 2 for labelled data.
 
-    Laws are `Law(...)`, or functions that make one of a dataset, such as `moisture`.
-
-    how: the way to spread a correction, by what is given if not said. "uniform": every point of a
-    row moves by the same amount. "proportional": every value by the same share of its size.
-    "variance", the default with `std`: by how uncertain each point is. "members", the default with
-    `member`: as the members of an ensemble differ.
-
-    std: the name of the standard deviations, a number, or a mapping from variables to them; those
-    with a name are updated too. One number is that of a cell of mean size, and errors are alike per
-    unit of area (variance times mean cell size / cell size), so that all points move alike. member:
-    the dimension of an ensemble, of which every member is made to hold. correlation: of the errors
-    of any two points of a variable, for `std`: 0 moves points by variance times cell size, towards
-    1 by standard deviation. shrinkage: of an ensemble's covariance towards independent points, 0 to
-    1; if not given, towards one correlation between any two points, as large as the members' totals
-    show, by a share that falls with their number. jointly: dimensions beside `over` that an
-    ensemble's update couples, such as time. minimum, maximum: no value that counts ends below or
-    above it, and the total holds all the same; with one law for each variable. strict: raise
-    `ImplausibleError` where there would be an `ImplausibleWarning`, or where a law does not hold
-    after the update.
-
     Data in memory are computed, dask arrays stay lazy; the totals that the update starts from are
-    computed now in both cases. The report is in the attribute `probconserv_report`; of lazy data it
-    says whether the totals are plausible, and cannot say how far values move.
+    computed now in both cases.
 
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        What holds the variables; it is not changed.
+    *laws : Law or recipe
+        One or more. A recipe is a function that makes a law of a dataset, such as `moisture`.
+    how : {"uniform", "proportional", "variance", "members"}
+        The way to spread a correction. "uniform": every point of a row moves by the same amount.
+        "proportional": every value moves by the same share of its size. "variance", the default
+        with `std`: by how uncertain each point is. "members", the default with `member`: as the
+        members of an ensemble differ.
+    std : str, float, DataArray, or a dict of these by variable
+        The standard deviations; those with a name are updated too. One number is that of a cell of
+        mean size, and errors are alike per unit of area (variance times mean cell size / cell
+        size), so that all points move alike.
+    member : str
+        The dimension of an ensemble, of which every member is made to hold.
+    correlation : float
+        Of the errors of any two points of a variable, for `std`: 0 moves points by variance times
+        cell size, towards 1 by standard deviation.
+    shrinkage : float
+        Of an ensemble's covariance towards independent points, from 0 to 1. If it is not given,
+        towards one correlation between any two points, as large as the members' totals show, by a
+        share that falls with their number.
+    jointly : str or sequence of str
+        Dimensions beside `over` that an ensemble's update couples, such as time.
+    minimum, maximum : float
+        No value that counts ends below or above it, and the total holds all the same. For one law
+        for each variable.
+    strict : bool
+        True raises `ImplausibleError` where there would be an `ImplausibleWarning`, or where a law
+        does not hold after the update.
+
+    Returns
+    -------
+    xarray.Dataset
+        The updated dataset. The report is in its attribute `probconserv_report`; of lazy data it
+        says whether the totals are plausible, and cannot say how far values move.
+
+    Raises
+    ------
+    InputError
+        If a law names what the dataset does not have, or units or shapes do not fit.
+    InfeasibleError
+        If the laws cannot hold.
+    ImplausibleError
+        If `strict` refuses the update.
+
+    Warns
+    -----
+    ImplausibleWarning
+        If what the laws ask is implausible.
+
+    Examples
+    --------
     >>> field = xr.Dataset({"u": ("x", [1.0, 2.0, 3.0]), "s": ("x", [0.1, 0.2, 0.1])})
     >>> enforce(field, Law("u", "x", total=7.0, measure=1.0), std="s")["u"].values.sum()
     np.float64(7.0)
@@ -82,10 +116,30 @@ def check(
     std: Std = None,
     member: str | None = None,
 ) -> Report:
-    """Whether the laws hold as the data are: print it, or ask `.closes()`; nothing is changed.
+    """A report on whether the laws hold as the data are; nothing is changed.
 
-    Arguments are those of `enforce`; without `std` and `member` it cannot say whether a total is
-    plausible.
+    Print it, or ask `Report.closes`.
+
+    Parameters
+    ----------
+    dataset, *laws, std, member : as in `enforce`
+        Without `std` and `member` it cannot say whether a total is plausible.
+
+    Returns
+    -------
+    Report
+        The totals stated and found.
+
+    Raises
+    ------
+    InputError
+        As `enforce` does.
+
+    Examples
+    --------
+    >>> field = xr.Dataset({"u": ("x", [1.0, 2.0, 4.0])})
+    >>> check(field, Law("u", "x", total=7.0, measure=1.0)).closes()
+    True
     """
     given = 0.0 if std is None and member is None else std
     work = Work.of(dataset, laws, Spread(given, member))
@@ -94,8 +148,27 @@ def check(
 
 
 def totals(dataset: xr.Dataset, law: Law) -> xr.DataArray:
-    """What the dataset has of that which a law sums, for every row; `total` of the law is not used.
+    """What the dataset has of that which a law sums, for every row.
 
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        What holds the variables.
+    law : Law
+        Which sums; its `total` is not used.
+
+    Returns
+    -------
+    xarray.DataArray
+        The totals, with their units if they are known.
+
+    Raises
+    ------
+    InputError
+        As `enforce` does.
+
+    Examples
+    --------
     >>> totals(xr.Dataset({"u": ("x", [1.0, 2.0, 4.0])}), Law("u", "x", measure=1.0)).item()
     7.0
     """

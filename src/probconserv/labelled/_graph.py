@@ -8,10 +8,8 @@ from typing import Any
 
 import dask.array as da
 import numpy as np
-import torch
 import xarray as xr
 from dask.system import CPU_COUNT
-from torch import Tensor
 
 from ._rows import Array, BlockRows, Part
 
@@ -134,23 +132,30 @@ def unpack(shapes: Shapes, packed: Array) -> dict[str, Array]:  # (..., C)
     }
 
 
-def as_tensors(parts: Mapping[str, Array]) -> dict[str, Tensor]:
-    return {name: torch.tensor(part) for name, part in parts.items()}
-
-
 def blockwise(
     call: Callable[..., Array], dims: tuple[str, ...], pairs: Sequence[Pair], dtype: Any, **how: Any
 ) -> da.Array:
-    """The call on the blocks of all arrays; those in memory are cut into views."""
+    """The call on the blocks of all arrays; those in memory are cut into views, like the others.
+
+    One that dask had to cut again would tie all blocks together, and hold them in memory.
+    """
+    cut = {n: sizes for x, names in pairs for n, sizes in _cuts(x, names)}
     arrays = [
-        (x, names)
-        if isinstance(x, da.Array)
-        else (da.from_array(_Held(x), chunks=-1, name=False, asarray=False), names)
+        (x if isinstance(x, da.Array) else _held(x, [cut.get(name, -1) for name in names]), names)
         for x, names in pairs
     ]
     meta = np.empty((0,) * len(dims), dtype)
     flat = (each for pair in arrays for each in pair)
     return da.blockwise(call, dims, *flat, dtype=dtype, meta=meta, concatenate=True, **how)
+
+
+def _cuts(array: Any, names: tuple[str, ...]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    return zip(names, array.chunks if isinstance(array, da.Array) else (), strict=False)
+
+
+def _held(values: Array, cuts: list[Any]) -> da.Array:
+    chunks = tuple(-1 if size == 1 else c for size, c in zip(values.shape, cuts, strict=True))
+    return da.from_array(_Held(values), chunks=chunks, name=False, asarray=False)
 
 
 class _Held:

@@ -21,44 +21,54 @@ class Law:
 
     Parameters
     ----------
-    variables
-        A name, or names with factors, {"temperature": "heat_capacity", "ice": -3.3e5}: the sum of
-        factor times variable.
-    over
+    variables : str, or dict of numbers
+        A name, or names with factors, ``{"temperature": "heat_capacity", "ice": -3.3e5}``: the sum
+        of factor times variable.
+    over : str or sequence of str
         Dimensions to sum over. Every index of the others (a time, a level) has its own total.
-    total
+    total : float, str or DataArray
         What the sum is; "initial" is what the field has at its earliest time (each member and each
         run of a forecast what it has itself).
-    inflow, outflow
+    inflow, outflow : float, str, DataArray, or a sequence of these
         Rates that add to and take from the total: point values, linear between times, or means or
         sums within time bounds, as `cell_methods` say; per second, or per unit of times that have
         no unit. Rates with dimensions in `over` are densities, summed where the field counts.
-    measure
+    measure : float, str or DataArray
         Cell areas or volumes; found by bounds, `cell_measures` or coordinates if not given.
-    where
+    where : str or DataArray
         Which points count; the others stay as they are.
-    regions
+    regions : str or DataArray
         A number for each point: each region has a total of its own.
-    noise
-        Standard deviation of the total; 0 is exact.
-    time
+    noise : float, str or DataArray
+        The standard deviation of the total; 0 is exact.
+    time : str
         The dimension of time, if attributes, units or names do not tell.
-    name
+    name : str
         For the report.
-    average
+    average : float, str or DataArray
         Instead of `total`: the mean over the cells that are not missing; `noise` is then its.
-    assume_units
-        Units of variables instead of those in the dataset, {"T": "kg"}.
-    fraction
+    assume_units : dict of str
+        Units of variables instead of those in the dataset, ``{"T": "kg"}``.
+    fraction : float, str or DataArray
         The part of each cell that counts, 0 to 1 or per cent (a land fraction).
-    radius
+    radius : float
         Of the globe in metres, if not as the grid mapping says, or 6371229.
-    fixed
+    fixed : float, str or DataArray
         What counts in the sum and is not moved, per cell size as the variables are.
-    held
+    held : sequence of str
         Variables that weights, factors or `fixed` were made of.
-    remarks
+    remarks : sequence of str
         Lines for the report.
+
+    Raises
+    ------
+    InputError
+        If `variables` or `over` name nothing, or `total` and `average` are both given.
+
+    Examples
+    --------
+    >>> print(Law({"rain": 1.0, "snow": 0.9}, ("lat", "lon"), total=5.0))
+    rain + snow: the sum of rain + 0.9 snow over lat, lon is 5
     """
 
     variables: str | Mapping[str, Given]
@@ -110,14 +120,17 @@ class Law:
 
     @property
     def factors(self) -> Mapping[str, Given]:
+        """The factor of each variable, by name."""
         return {self.variables: 1.0} if isinstance(self.variables, str) else self.variables
 
     @property
     def dims(self) -> tuple[str, ...]:
+        """The dimensions to sum over."""
         return (self.over,) if isinstance(self.over, str) else tuple(self.over)
 
     @property
     def label(self) -> str:
+        """What the report calls it: `name`, or its variables."""
         return self.name or " + ".join(self.factors)
 
     def __str__(self) -> str:

@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from .._checks import choice
 from .._errors import InputError, ProbConservError
+from .._values import choice
 from ._survey import Stored, groups, kind, survey
 
-BLOCK = 16 * 2**20  # bytes that a block has at most, where the stored chunks allow it
+BLOCK = 24 * 2**20  # bytes that a block has at most, where the stored chunks allow it
 SMALL = 8 * 2**20  # bytes up to which a coordinate is kept in memory
 MOST_BLOCKS = 1_000_000
 NUMBERS = "biufcmM"
@@ -42,7 +42,7 @@ def read(
     open it in a `with` statement.
 
     chunks: how many entries a block has along some dimensions, -1 for all of them; rounded up to
-    whole stored chunks. Without it, blocks are whole stored chunks of about 16 MB together.
+    whole stored chunks. Without it, blocks are whole stored chunks of about 24 MB together.
     group: the one to read, "a/b" for b inside a; what the groups around it hold on its dimensions
     is seen in it too. whole: dimensions that blocks do not cut, where they are.
     """

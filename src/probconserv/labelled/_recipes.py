@@ -117,10 +117,28 @@ class Air:
 
 
 def dry_air(dataset: xr.Dataset, assume_units: Mapping[str, str] = NONE) -> Law:
-    """The mass of dry air stays that of the start; the surface pressure is moved.
+    """A law: the mass of dry air stays that of the start; the surface pressure is moved.
 
     A column has the sum of (1 - water) dp / g over its cells, and dp depends on the surface
     pressure. Water, which is humidity and clouds, is held fixed.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        What holds specific humidity on levels and the surface pressure, with their standard names
+        or usual ones.
+    assume_units : dict of str
+        Units of variables instead of those in the dataset.
+
+    Returns
+    -------
+    Law
+        For `enforce` and `check`, which also take this function itself.
+
+    Raises
+    ------
+    InputError
+        If a variable that it needs is not found, or there is more than one.
     """
     air = _air(dataset, HUMIDITY, "dry-air", assume_units)
     dataset = air.dataset
@@ -152,10 +170,27 @@ def dry_air(dataset: xr.Dataset, assume_units: Mapping[str, str] = NONE) -> Law:
 
 
 def moisture(dataset: xr.Dataset, assume_units: Mapping[str, str] = NONE) -> Law:
-    """Water in the air is that of the start, plus evaporation less precipitation; q is moved.
+    """A law: water in the air is that of the start, plus evaporation less precipitation.
 
-    A column has the sum of (q + cloud water + cloud ice) dp / g over its cells. Clouds and surface
-    pressure are held fixed.
+    The specific humidity q is moved. A column has the sum of (q + cloud water + cloud ice) dp / g
+    over its cells. Clouds and surface pressure are held fixed.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        What holds q on levels, with its standard name or a usual one. Clouds count where they are
+        there, fluxes where all of them are.
+    assume_units : as in `dry_air`
+
+    Returns
+    -------
+    Law
+        For `enforce` and `check`, which also take this function itself.
+
+    Raises
+    ------
+    InputError
+        As `dry_air` does.
     """
     air = _air(dataset, HUMIDITY, "moisture", assume_units)
     dataset = air.dataset
@@ -179,10 +214,27 @@ def moisture(dataset: xr.Dataset, assume_units: Mapping[str, str] = NONE) -> Law
 
 
 def energy(dataset: xr.Dataset, assume_units: Mapping[str, str] = NONE) -> Law:
-    """Energy of the air is that of the start, plus what fluxes bring; temperature is moved.
+    """A law: energy of the air is that of the start, plus what fluxes bring; temperature is moved.
 
     A column has the sum of (cp T + L q + (u^2 + v^2) / 2 + surface geopotential) dp / g over its
-    cells. All but the temperature is held fixed.
+    cells. All but the temperature T is held fixed.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        What holds T on levels, with its standard name or a usual one. Of q, the winds u and v and
+        the geopotential, those count that are there; fluxes count where all of them are there.
+    assume_units : as in `dry_air`
+
+    Returns
+    -------
+    Law
+        For `enforce` and `check`, which also take this function itself.
+
+    Raises
+    ------
+    InputError
+        As `dry_air` does.
     """
     air = _air(dataset, TEMPERATURE, "energy", assume_units)
     dataset = air.dataset

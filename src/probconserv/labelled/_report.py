@@ -16,7 +16,31 @@ from ._budget import FIGURES, TOLERANCE, Budget, worst
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """What was asked, what the field had and has, and how much it took."""
+    """What was asked, what the field had and has, and how much it took.
+
+    Attributes
+    ----------
+    budgets : tuple of Budget
+        One for each law.
+    method : str
+        How the correction was spread, in words.
+    minimum, maximum : float
+        The bounds that were asked for, if any.
+    outside_before : dict of int
+        How many values were out of these bounds, by variable.
+    outside : dict of int
+        The same after the update.
+    moved : dict of float
+        The largest change of a value, by variable.
+    in_std : dict of float
+        The largest change in a value's own standard deviations.
+    notes : tuple of str
+        What else a user should know.
+    warnings : tuple of str
+        What is implausible.
+    change : dict of DataArray
+        The change of every variable, as a mean over what is not a map.
+    """
 
     budgets: tuple[Budget, ...]
     method: str
@@ -31,7 +55,17 @@ class Report:
     change: Mapping[str, xr.DataArray] = field(default_factory=dict)  # mean over what is not a map
 
     def closes(self, tolerance: float = TOLERANCE, after: bool = False) -> bool:
-        """Whether all budgets close."""
+        """Whether all budgets close.
+
+        Parameters
+        ----------
+        tolerance, after : as in `Budget.closes`
+
+        Returns
+        -------
+        bool
+            True if no total is off by more.
+        """
         return all(budget.closes(tolerance, after) for budget in self.budgets)
 
     @property
@@ -41,6 +75,7 @@ class Report:
 
     @property
     def is_done(self) -> bool:
+        """Whether there was an update, and it is computed."""
         return all(budget.after is not None for budget in self.budgets)
 
     def __str__(self) -> str:
@@ -80,7 +115,10 @@ class Report:
         return f"{said}, {self.in_std[name]:.2g} of a value's own standard deviation"
 
     def check_plausible(self) -> None:
-        """Refuse what is implausible, or does not hold after the update."""
+        """Raises `ImplausibleError` if something is implausible or a law does not hold.
+
+        The latter is asked after an update.
+        """
         reasons = list(self.warnings)
         if self.is_done and not self.closes(after=True):
             reasons.append("the laws do not hold after the update")
@@ -90,6 +128,7 @@ class Report:
             raise error
 
     def warn_if_implausible(self) -> None:
+        """Gives an `ImplausibleWarning` if something is implausible."""
         if self.warnings:
             text = f"{'; '.join(self.warnings)}. See the report; `strict=True` refuses this."
             warnings.warn(text, ImplausibleWarning, stacklevel=3)
@@ -111,6 +150,7 @@ class Report:
         }
 
     def json(self) -> str:
+        """The figures of `summary`, as text in JSON."""
         return json.dumps(self.summary())
 
     def rows(self, tolerance: float = TOLERANCE) -> list[dict[str, Any]]:
@@ -118,7 +158,7 @@ class Report:
         return [row for budget in self.budgets for row in budget.table(tolerance)]
 
     def csv(self, tolerance: float = TOLERANCE) -> str:
-        """The same as lines, with a column for each of the axes that some law has."""
+        """The rows of `rows` as text, with a column for each of the axes that some law has."""
         rows = self.rows(tolerance)
         axes = dict.fromkeys(key for row in rows for key in row if key not in ("law", *FIGURES))
         text = io.StringIO()

@@ -121,6 +121,12 @@ class BlockRows:
         parts = tuple(part.entrywise(np.sign(part.weights)) for part in self.parts)
         return replace(self, parts=parts)
 
+    @cached_property
+    def are_plain(self) -> bool:
+        """Whether all points are of one row, with weights above 0."""
+        first, *others = self.parts
+        return not others and first.labels is None and bool((first.weights > 0).all())
+
     @property
     def even(self) -> float | None:
         """The mean weight if there is one law, and one number is the std of all its points."""

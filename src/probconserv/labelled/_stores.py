@@ -54,22 +54,64 @@ def enforce_file(
     scheduler: str | None = None,
     workers: int | None = None,
 ) -> Report:
-    """Write `target`, the dataset in `source` with the laws enforced; returns the report.
+    """Writes `target`, the dataset in `source` with the laws enforced, and returns the report.
 
-    source: a file, or several that follow one another in time ("run_*.nc" or a list) and count as
-    one series: `target` is then one file, or a folder that is there, for files of the same names.
+    Files are NetCDF or Zarr, by the ending of the name. Data need not fit in memory: blocks are
+    read once where each holds all points of its totals, else twice, and with `minimum` or `maximum`
+    two to five times more. The target appears under its name when it is complete, or not at all.
     Names in laws and `std` may lie in other files: "areacella.nc:areacella".
 
-    Laws and their arguments are those of `enforce`. NetCDF and Zarr, by the ending of the name.
-    Data need not fit in memory: blocks are read once where each holds all points of its totals,
-    else twice, and with `minimum` or `maximum` two to five times more. The target appears under its
-    name when it is complete, or not at all. target: None only computes the report. overwrite:
-    replace a target that is there. unpack: write packed integers as floats. strict: write nothing,
-    and raise `ImplausibleError`, if the update is implausible or a law does not hold after it.
-    change: have the mean change of every point in the report, for `figures`. group: the group of
-    the file that the laws are about; the others are kept. chunks: entries of a block along
-    dimensions. scheduler: None for threads, "local" for processes, or the address of a dask
-    scheduler; workers: how many.
+    Parameters
+    ----------
+    source : str, path, or a sequence of these
+        A file, or several that follow one another in time ("run_*.nc" or a list) and count as one
+        series.
+    target : str or path
+        The file to write; of a series also a folder that is there, for files of the same names.
+        None only computes the report.
+    *laws, how, std, member, correlation, shrinkage, jointly, minimum, maximum : as in `enforce`
+    overwrite : bool
+        True replaces a target that is there.
+    unpack : bool
+        True writes packed integers as floats.
+    strict : bool
+        True writes nothing, and raises `ImplausibleError`, if the update is implausible or a law
+        does not hold after it.
+    change : bool
+        True puts the mean change of every point into the report, for `figures`.
+    group : str
+        The group of the file that the laws are about; the others are kept.
+    chunks : dict of int
+        Entries of a block along dimensions.
+    scheduler : str
+        None for threads, "local" for processes, or the address of a dask scheduler.
+    workers : int
+        How many threads or processes.
+
+    Returns
+    -------
+    Report
+        Totals before and after, and how far values moved.
+
+    Raises
+    ------
+    InputError, InfeasibleError, ImplausibleError
+        As `enforce` does; also if a file cannot be read, or the target is there already.
+
+    Warns
+    -----
+    ImplausibleWarning
+        If what the laws ask is implausible.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> law = Law("u", "x", total=7.0, measure=1.0)
+    >>> with TemporaryDirectory() as folder:
+    ...     xr.Dataset({"u": ("x", [1.0, 2.0, 3.0])}).to_netcdf(f"{folder}/old.nc")
+    ...     report = enforce_file(f"{folder}/old.nc", f"{folder}/new.nc", law, how="uniform")
+    >>> report.closes(after=True)
+    True
     """
     tied = tuple(listed(jointly))
     spread = Spread(std, member, correlation, shrinkage, tied, how, minimum, maximum)
@@ -154,7 +196,32 @@ def check_file(
     scheduler: str | None = None,
     workers: int | None = None,
 ) -> Report:
-    """Whether the laws hold in a file as it is; see `check`."""
+    """A report on whether the laws hold in a file as it is.
+
+    Parameters
+    ----------
+    source : as in `enforce_file`
+    *laws, std, member : as in `check`
+    group, chunks, scheduler, workers : as in `enforce_file`
+
+    Returns
+    -------
+    Report
+        The totals stated and found.
+
+    Raises
+    ------
+    InputError
+        As `check` does; also if a file cannot be read.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     xr.Dataset({"u": ("x", [1.0, 2.0, 3.0])}).to_netcdf(f"{folder}/u.nc")
+    ...     check_file(f"{folder}/u.nc", Law("u", "x", total=7.0, measure=1.0)).closes()
+    False
+    """
     given = 0.0 if std is None and member is None else std
     with cluster(scheduler, workers), ExitStack() as opened:
         dataset, _ = _opened(paths_of(source), opened, chunks, group, member)

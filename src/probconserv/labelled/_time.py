@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from .._checks import choice
 from .._errors import InputError
+from .._values import choice
 
 Array = npt.NDArray[Any]
 Labelled = TypeVar("Labelled", xr.Dataset, xr.DataArray)

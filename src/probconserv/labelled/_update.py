@@ -7,17 +7,15 @@ from typing import Any
 
 import dask.array as da
 import numpy as np
-import torch
 import xarray as xr
 from dask.base import compute
-from torch import Tensor
 
-from .._sums import Ensemble, MeanAndStd, is_hard
+from .._sums import Ensemble, MeanAndStd, check_usable
 from . import _blocks as blocks
 from ._blocks import Kind, by_index
 from ._bounds import Bounds, clipped, held, line, survey, tilts
 from ._budget import Places
-from ._graph import STEPS, SUMS, Shapes, as_tensors, blockwise, pack, packed_size, unpack
+from ._graph import STEPS, SUMS, Shapes, blockwise, pack, packed_size, unpack
 from ._plan import Plan
 from ._rows import Array, BlockRows
 
@@ -67,24 +65,24 @@ def solve(plan: Plan, sums: Any) -> Any:  # (*index, C)
     """
     kind = plan.kind
     call, size = partial(_sums_after, kind=kind), prod(kind.sums["total"])
-    steps = _of_sums(plan, kind.solve, kind.steps, sums)
+    steps = _of_sums(plan, _solved, kind.steps, sums)
     for _ in range(0 if kind.is_easy else SETTLING):
         if not isinstance(steps, da.Array) and not _hard(kind, steps):
             break
         totals = _summed(plan, call, size, steps)
         if not isinstance(steps, da.Array):
             (totals,) = compute(totals)
-        more = _of_sums(plan, kind.settle, kind.moves, sums, totals)
+        more = _of_sums(plan, _settled, kind.moves, sums, totals)
         steps = np.concatenate([steps, more], -1)
     return steps
 
 
 def _of_sums(
-    plan: Plan, function: Callable[..., dict[str, Tensor]], shapes: Shapes, *sums: Any
+    plan: Plan, function: Callable[..., dict[str, Array]], shapes: Shapes, *sums: Any
 ) -> Any:  # (*index, C)
     """The function of sums, b and noise at every index, now or lazily."""
     call = partial(
-        _packed, function=function, given=plan.kind.sums, shapes=shapes, places=Places.of(plan)
+        _packed, function=function, kind=plan.kind, shapes=shapes, places=Places.of(plan)
     )
     value, noise = plan.value(), plan.noise()
     sizes = [plan.sizes[dim] for dim in plan.index]
@@ -100,8 +98,8 @@ def _of_sums(
 
 def _packed(
     *arrays: Array,
-    function: Callable[..., dict[str, Tensor]],
-    given: Shapes,
+    function: Callable[..., dict[str, Array]],
+    kind: Kind,
     shapes: Shapes,
     places: Places,
 ) -> Array:
@@ -109,8 +107,21 @@ def _packed(
     lead = arrays[0].shape[:-1]
     sums, *rest, numbers = (a.reshape(prod(lead), *a.shape[len(lead) :]) for a in arrays)
     with places.named(numbers):
-        found = function(as_tensors(unpack(given, sums)), *map(torch.tensor, rest))
-    return pack(shapes, {name: x.numpy() for name, x in found.items()}).reshape(*lead, -1)
+        found = function(kind, unpack(kind.sums, sums), *rest)
+    return pack(shapes, found).reshape(*lead, -1)
+
+
+def _solved(kind: Kind, sums: dict[str, Array], *given: Array) -> dict[str, Array]:
+    from ._solve import solved
+
+    check_usable(sums)
+    return solved(kind, sums, *given)
+
+
+def _settled(kind: Kind, sums: dict[str, Array], *given: Array) -> dict[str, Array]:
+    from ._solve import settled
+
+    return settled(kind, sums, *given)
 
 
 def _sums_after(*block: Any, kind: Kind) -> Array:
@@ -122,7 +133,9 @@ def _sums_after(*block: Any, kind: Kind) -> Array:
 
 
 def _hard(kind: Kind, steps: Array) -> bool:
-    return bool(is_hard(torch.tensor(_parts(kind, steps)[0]["least"])).any())
+    from ._solve import hard
+
+    return hard(_parts(kind, steps)[0]["least"])
 
 
 def _parts(kind: Kind, steps: Array) -> list[dict[str, Array]]:

@@ -13,7 +13,7 @@ from .. import __version__
 from .._errors import FAR, InputError
 from ._budget import budgets, worst
 from ._encoding import is_packed, unpacked_after_packing, valid_limits
-from ._graph import as_tensors, unpack
+from ._graph import unpack
 from ._law import Law, Recipe
 from ._lookup import nearest
 from ._plan import HOW, ONE_BY_ONE, Plan, Spread, plans
@@ -163,9 +163,11 @@ class Work:
             number = any(not std.dims for p in self.plans for _, std in p.arrays.values())
             alike = " (a number: that of a cell of mean size, alike per unit of area)" * number
             return f"mean and standard deviation{alike}, correlation {self.spread.correlation:.3g}"
+        from ._solve import mix
+
         kinds: list[Any] = [plan.kind for plan in self.plans]
         mixes = [
-            kind.mix(as_tensors(unpack(kind.sums, s.reshape(-1, s.shape[-1]))))
+            mix(kind, unpack(kind.sums, s.reshape(-1, s.shape[-1])))
             for kind, s in zip(kinds, sums, strict=True)
         ]
         share, correlation = (_range(np.concatenate(each)) for each in zip(*mixes, strict=True))

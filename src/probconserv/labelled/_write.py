@@ -11,14 +11,13 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import dask
 import dask.array as da
-import dask.threaded
 import netCDF4
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
 import zarr
+from xarray.backends import NetCDF4DataStore
 from xarray.backends.netCDF4_ import NETCDF4_PYTHON_LOCK as LOCK  # the one that reading takes
 
 from .._errors import InputError, ProbConservError
@@ -137,20 +136,16 @@ def _into_zarr(dataset: xr.Dataset, out: _Output, also: Any, finish: Finish | No
 
 def _into_netcdf(dataset: xr.Dataset, out: _Output, also: Any, finish: Finish | None) -> Any:
     part, format, source, group = out.part, out.format, out.source, out.group
-    new, how = dataset, {}
+    new, how = dataset, {"mode": "w"}
     if source is not None:
         shutil.copyfile(source, part)
-        new, how = _not_in(part, group, dataset), {"mode": "a", "group": group or None}
-    with dask.config.set(scheduler=dask.threaded.get):
-        # only the definitions and what is in memory; the file closes with what comes back
-        new.to_netcdf(  # type: ignore[call-overload]
-            part,
-            engine="netcdf4",
-            format=format.netcdf,
-            unlimited_dims=format.unlimited,
-            compute=False,
-            **how,
-        )
+        new, how = _not_in(part, group, dataset), {"mode": "a", "group": group}
+    # not `to_netcdf`, which imports distributed (0.6 s) to ask where dask computes
+    store = NetCDF4DataStore.open(str(part), format=format.netcdf, lock=LOCK, **how)
+    try:  # only the definitions and what is in memory
+        new.dump_to_store(store, unlimited_dims=format.unlimited)
+    finally:
+        store.close()
     lazy = _lazy(dataset)
     with NetcdfFile(part, group) as file:
         targets = {name: NetcdfVariable(file, str(name)) for name in lazy}

@@ -20,27 +20,34 @@ EARTH = 6371e3  # metres
 class Mesh(Kept):
     """Cells of one, two or three axes, from their edges; see also `sphere` and `unstructured`.
 
-    u has the values of the cells, (..., *shape). A flux is an array for each axis, in a tuple: the
-    flux through a unit of each face across that axis, (..., *face_shape), positive towards the
-    growing coordinate. Leading axes are a batch. Where there is one axis, the array alone will do.
-    All results are float64; NaN passes through.
+    u has the values of the cells, ``(..., *shape)``. A flux is an array for each axis, in a tuple:
+    the flux through a unit of each face across that axis, ``(..., *face_shape)``, positive towards
+    the growing coordinate. Leading axes are a batch. Where there is one axis, the array alone will
+    do. All results are float64; NaN passes through.
 
     Parameters
     ----------
-    **edges
-        The edges of the cells along each axis, increasing, one more than cells; the names and
-        their order are those of the axes.
-    periodic
+    periodic : str or sequence of str
         The names of the axes whose last edge is the first again. A periodic axis has no last face.
+    **edges : array
+        The edges of the cells along each axis, increasing, one more than cells; the names and their
+        order are those of the axes.
 
     Attributes
     ----------
-    axes, periodic
-        Names of all axes and of the periodic ones.
-    volumes
-        Of the cells, (*shape): lengths and areas on one and two axes.
-    widths
-        Of the cells along each axis, (cells,); empty for `sphere` and `unstructured`.
+    axes : tuple of str
+        The names of all axes.
+    periodic : tuple of str
+        The names of the periodic ones.
+    volumes : Tensor, shape of the mesh
+        Of the cells: lengths and areas on one and two axes.
+    widths : tuple of Tensor
+        Of the cells along each axis; empty for `sphere` and `unstructured`.
+
+    Raises
+    ------
+    InputError
+        If there are no axes or more than three, or edges do not increase.
 
     Examples
     --------
@@ -74,12 +81,17 @@ class Mesh(Kept):
 
         Parameters
         ----------
-        lat_edges, lon_edges
+        lat_edges, lon_edges : array
             In degrees. Both may increase or decrease, as they do in files: fluxes, gradients and
             velocities always count as positive towards north and east. lon is periodic where the
             edges span 360 degrees.
-        radius
-            In the units that lengths shall have; that of the earth in metres.
+        radius : float
+            In the units that lengths shall have; by default that of the earth in metres.
+
+        Returns
+        -------
+        Mesh
+            With the shape (lat, lon).
 
         Examples
         --------
@@ -105,16 +117,21 @@ class Mesh(Kept):
 
         Parameters
         ----------
-        volumes
-            (N,), positive.
-        neighbours
-            (F, 2), the numbers of the two cells at each face, -1 for the outside. A flux counts as
-            positive from the first to the second.
-        face_sizes
-            (F,) or a number.
-        distances
-            (F,) or a number: from centre to centre, at the boundary from the centre to the face.
-            Needed for `gradient`. For `centred` a face is taken to lie half way.
+        volumes : array, shape (N,)
+            Of the cells, positive.
+        neighbours : array of int, shape (F, 2)
+            The numbers of the two cells at each face, -1 for the outside. A flux counts as positive
+            from the first to the second.
+        face_sizes : float or array, shape (F,)
+            The areas of the faces.
+        distances : float or array, shape (F,)
+            From centre to centre, at the boundary from the centre to the face. Needed for
+            `gradient`. For `centred` a face is taken to lie half way.
+
+        Returns
+        -------
+        Mesh
+            With the shape (N,), and F faces.
 
         Examples
         --------
@@ -144,17 +161,17 @@ class Mesh(Kept):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the cells."""
+        """The shape of the cells."""
         return tuple(self.volumes.shape)
 
     @property
     def face_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Of the faces across each axis."""
+        """The shapes of the faces across each axis."""
         return tuple(faces.shape for faces in self._faces)
 
     @property
     def face_sizes(self) -> tuple[Tensor, ...]:
-        """One tensor for each axis, that broadcasts to the shape of its faces."""
+        """The sizes of the faces, a tensor for each axis that broadcasts to their shape."""
         return tuple(faces.sizes for faces in self._faces)
 
     @property
@@ -173,11 +190,32 @@ class Mesh(Kept):
         return not any(bool((f.boundary & (f.sizes > 0)).any()) for f in self._faces)
 
     def integral(self, u: ArrayLike) -> Tensor:  # (..., *shape) -> (...)
-        """The sum of volumes times u over the cells."""
+        """The sum of volumes times u over the cells.
+
+        Parameters
+        ----------
+        u : array, shape ``(..., *shape)``
+            The values of the cells.
+
+        Returns
+        -------
+        Tensor, shape (...)
+            One number for each entry of the batch.
+        """
         return (self._cells("u", u) * self.volumes).flatten(-len(self.shape)).sum(-1)
 
     def divergence(self, fluxes: ArrayLike) -> Tensor:  # -> (..., *shape)
         """What flows out of each cell: the sum of face size times flux, not per volume.
+
+        Parameters
+        ----------
+        fluxes : array, or a tuple of one for each axis, shape ``(..., *face_shape)``
+            The flux through a unit of each face.
+
+        Returns
+        -------
+        Tensor, shape ``(..., *shape)``
+            One number for each cell.
 
         Examples
         --------
@@ -188,17 +226,53 @@ class Mesh(Kept):
         return reduce(torch.add, (f.collect(f.sizes * flux) for f, flux in pairs))
 
     def divergence_adjoint(self, v: ArrayLike) -> tuple[Tensor, ...]:  # (..., *shape) ->
-        """The transpose of `divergence`: at a face, its size times v before less v after."""
+        """The transpose of `divergence`: at a face, its size times v before less v after.
+
+        Parameters
+        ----------
+        v : array, shape ``(..., *shape)``
+            Values of the cells.
+
+        Returns
+        -------
+        tuple of Tensor
+            Values at the faces across each axis.
+        """
         v = self._cells("v", v)
         return tuple(f.sizes * f.jump(v) for f in self._faces)
 
     def outflow(self, fluxes: ArrayLike) -> Tensor:  # -> (...)
-        """What flows out through the boundary: the sum of `divergence` over the cells."""
+        """What flows out through the boundary: the sum of `divergence` over the cells.
+
+        Parameters
+        ----------
+        fluxes : as in `divergence`
+
+        Returns
+        -------
+        Tensor, shape (...)
+            One number for each entry of the batch.
+        """
         pairs = self._pairs("fluxes", fluxes)
         return reduce(torch.add, (f.outflow(f.sizes * flux) for f, flux in pairs))
 
     def gradient(self, u: ArrayLike) -> tuple[Tensor, ...]:  # (..., *shape) ->
         """The slope of u at the faces across each axis; 0 at the boundary, as at a closed end.
+
+        Parameters
+        ----------
+        u : array, shape ``(..., *shape)``
+            The values of the cells.
+
+        Returns
+        -------
+        tuple of Tensor
+            The slopes across each axis.
+
+        Raises
+        ------
+        InputError
+            If the mesh does not know the distances between centres.
 
         Examples
         --------
@@ -209,17 +283,50 @@ class Mesh(Kept):
         return tuple(torch.sub(*f.sides(u)[::-1]) / _distances(f) for f in self._faces)
 
     def gradient_adjoint(self, g: ArrayLike) -> Tensor:  # -> (..., *shape)
-        """The transpose of `gradient`."""
+        """The transpose of `gradient`.
+
+        Parameters
+        ----------
+        g : array, or a tuple of one for each axis
+            Values at the faces.
+
+        Returns
+        -------
+        Tensor, shape ``(..., *shape)``
+            Values of the cells.
+        """
         slopes = ((f, -each / _distances(f)) for f, each in self._pairs("g", g))
         return reduce(torch.add, (f.collect(s.masked_fill(f.boundary, 0.0)) for f, s in slopes))
 
     def centred(self, u: ArrayLike) -> tuple[Tensor, ...]:  # (..., *shape) ->
-        """u at the faces, linear between the centres; at the boundary the value of the cell."""
+        """u at the faces, linear between the centres; at the boundary the value of the cell.
+
+        Parameters
+        ----------
+        u : array, shape ``(..., *shape)``
+            The values of the cells.
+
+        Returns
+        -------
+        tuple of Tensor
+            u at the faces across each axis.
+        """
         u = self._cells("u", u)
         return tuple(torch.lerp(*f.sides(u)[::-1], f.share) for f in self._faces)
 
     def centred_adjoint(self, g: ArrayLike) -> Tensor:  # -> (..., *shape)
-        """The transpose of `centred`."""
+        """The transpose of `centred`.
+
+        Parameters
+        ----------
+        g : array, or a tuple of one for each axis
+            Values at the faces.
+
+        Returns
+        -------
+        Tensor, shape ``(..., *shape)``
+            Values of the cells.
+        """
         pairs = self._pairs("g", g)
         parts = (f.sides_adjoint(f.share * each, (1 - f.share) * each) for f, each in pairs)
         return reduce(torch.add, parts)
@@ -229,11 +336,16 @@ class Mesh(Kept):
 
         Parameters
         ----------
-        u
-            (..., *shape).
-        velocity
-            For each axis a number, or an array that broadcasts to (..., *face_shape). Where it
-            comes from outside, the value is that of the cell at the boundary.
+        u : array, shape ``(..., *shape)``
+            The values of the cells.
+        velocity : float or array, or a tuple of one for each axis
+            In shapes that broadcast to ``(..., *face_shape)``. Where it comes from outside, the
+            value is that of the cell at the boundary.
+
+        Returns
+        -------
+        tuple of Tensor
+            u at the faces across each axis.
 
         Examples
         --------
@@ -246,7 +358,20 @@ class Mesh(Kept):
         return tuple(torch.where(v >= 0, *f.sides(u)) for f, v in pairs)
 
     def upwind_adjoint(self, g: ArrayLike, velocity: ArrayLike) -> Tensor:  # -> (..., *shape)
-        """The transpose of `upwind` with this velocity."""
+        """The transpose of `upwind` with this velocity.
+
+        Parameters
+        ----------
+        g : array, or a tuple of one for each axis
+            Values at the faces.
+        velocity : float or array, or a tuple of one for each axis
+            As in `upwind`.
+
+        Returns
+        -------
+        Tensor, shape ``(..., *shape)``
+            Values of the cells.
+        """
         pairs, speeds = self._pairs("g", g), self._velocity(velocity)
         self._batch("`g` and `velocity`", *(each for _, each in pairs), *speeds)
         parts = (
@@ -260,8 +385,13 @@ class Mesh(Kept):
 
         Parameters
         ----------
-        where
-            (*shape), True where a cell counts. A boundary face beside such a cell is open.
+        where : array of bool, shape of the mesh
+            True where a cell counts. A boundary face beside such a cell is open.
+
+        Returns
+        -------
+        tuple of Tensor
+            One for each axis.
 
         Examples
         --------

@@ -34,14 +34,33 @@ def load(
 @overload
 def load(problem: str, model: Literal["emulator"], recipe: RecipeName = "modern") -> Emulator: ...
 def load(problem: str, model: Model = "anp", recipe: RecipeName = "modern") -> Network:
-    """A trained network for one of the paper's problems, ready to predict; needs no network.
+    """A trained network for one of the paper's problems, ready to predict; needs no network access.
 
-    problem: diffusion, pme, stefan, advection or burgers. model: anp; softc, which was trained
-    with the equation's residual in its loss; or emulator, which was given the parameters too.
-    recipe: modern or, but for emulators, paper. The package has anp and emulator of modern;
-    the others are in a checkout, and found after `pip install --editable .` there.
-    `network.card` says how it was trained.
+    The package has anp and emulator of the recipe modern; the others are in a checkout, and found
+    after `pip install --editable .` there.
 
+    Parameters
+    ----------
+    problem : {"diffusion", "pme", "stefan", "advection", "burgers"}
+        What it was trained on.
+    model : {"anp", "softc", "emulator"}
+        softc was trained with the equation's residual in its loss; emulator was given the
+        parameters too.
+    recipe : {"modern", "paper"}
+        How it was trained. Emulators have modern alone.
+
+    Returns
+    -------
+    AttentiveNeuralProcess or Emulator
+        `network.card` says how it was trained.
+
+    Raises
+    ------
+    InputError
+        If there are no such weights here; the message says how to get them.
+
+    Examples
+    --------
     >>> load("stefan").card["recipe"]
     'modern'
     """
@@ -79,7 +98,23 @@ def _folders() -> list[Path]:
 
 
 def open_weights(path: str | Path) -> Network:
-    """The network of a file that training wrote, or of its folder."""
+    """The network of a file that training wrote, or of its folder.
+
+    Parameters
+    ----------
+    path : str or Path
+        weights.safetensors, or the folder that holds it.
+
+    Returns
+    -------
+    AttentiveNeuralProcess or Emulator
+        In eval mode, with its `card`.
+
+    Raises
+    ------
+    InputError
+        If the file is not one of a trained network.
+    """
     path = Path(path)
     tensors, card = read(path / "weights.safetensors" if path.is_dir() else path)
     if not {"sizes", "settings", "min_std"} <= set(card):

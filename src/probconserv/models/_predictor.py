@@ -36,15 +36,64 @@ class Predictor(nn.Module, ABC):
         samples: int,
         generator: torch.Generator | None,
     ) -> Tensor:
-        """z given the context, (samples, n, ...)."""
+        """z given the context.
+
+        Parameters
+        ----------
+        known : Tensor, shape (n, N, inputs)
+            Where u is known.
+        u : Tensor, shape (n, N)
+            The values there.
+        mask : Tensor of bool, shape (n, N)
+            True where a point is missing.
+        samples : int
+            How many.
+        generator : torch.Generator
+            Of the random numbers.
+
+        Returns
+        -------
+        Tensor, shape (samples, n, ...)
+            The draws.
+        """
 
     @abstractmethod
     def common(self, known: Tensor, u: Tensor, asked: Tensor, mask: Tensor | None = None) -> Tensor:
-        """What the decoder needs beside z: all that depends on context and places alone."""
+        """What the decoder needs beside z: all that depends on context and places alone.
+
+        Parameters
+        ----------
+        known : Tensor, shape (n, N, inputs)
+            Where u is known.
+        u : Tensor, shape (n, N)
+            The values there.
+        asked : Tensor, shape (n, M, inputs)
+            The places.
+        mask : Tensor of bool, shape (n, N)
+            True where a point is missing.
+
+        Returns
+        -------
+        Tensor, shape (n, M, width)
+            For `decode`.
+        """
 
     @abstractmethod
     def decode(self, common: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation, (..., n, M)."""
+        """Mean and standard deviation at the places.
+
+        Parameters
+        ----------
+        common : Tensor, shape (n, M, width)
+            What `common` returned.
+        z : Tensor, shape (..., n, size of z)
+            The latent.
+
+        Returns
+        -------
+        tuple of two Tensor, shape (..., n, M)
+            Mean and standard deviation.
+        """
 
     @torch.no_grad()
     def predict(
@@ -54,12 +103,31 @@ class Predictor(nn.Module, ABC):
         samples: int = 100,
         generator: torch.Generator | None = None,
     ) -> Diagonal:
-        """The prediction on a grid: a `Diagonal` with a component for each sample of z on axis 0.
+        """The prediction on a grid, with a component for each sample of z on axis 0.
 
-        context: coordinates and values (t, x, u), like `Points` of `probconserv.data`, each (n, N)
-        or, for one function, (N,); or a list of such tuples with different N. grid: one axis for
-        each coordinate, (T,) and (M,). The field is float64, (samples, n, T, M), without n for one
-        function. `Mixture(field)` is the prediction.
+        `Mixture(field)` is the prediction as one field.
+
+        Parameters
+        ----------
+        context : tuple of arrays, or a list of such tuples
+            Coordinates and values (t, x, u), like `Points` of `probconserv.data`, each (n, N) or,
+            for one function, (N,). A list may hold functions with different N.
+        grid : sequence of arrays
+            One axis for each coordinate, (T,) and (M,).
+        samples : int
+            How many components.
+        generator : torch.Generator
+            Of the random numbers.
+
+        Returns
+        -------
+        Diagonal, shape (samples, n, T, M)
+            In float64, without n for one function.
+
+        Raises
+        ------
+        InputError
+            If context or grid do not have the coordinates of the network.
         """
         known, u, mask = self._points(context)
         places, shape = self._places(grid)
@@ -80,14 +148,14 @@ class Predictor(nn.Module, ABC):
         return field_of(moments, shape, context)
 
     def attend_in_float16(self, on: bool) -> None:
-        """Whether attention is computed in float16, for fused kernels on a GPU."""
+        """Sets whether attention is computed in float16, for fused kernels on a GPU."""
         for module in self.modules():
             if isinstance(module, Attention):
                 module.in_float16 = on
 
     @contextmanager
     def mode(self, training: bool) -> Iterator[None]:
-        """Train or eval mode for a while."""
+        """A context in which the network is in train or eval mode."""
         before = self.training
         self.train(training)
         try:

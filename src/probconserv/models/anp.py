@@ -20,9 +20,37 @@ from ._published import renamed
 
 
 class AttentiveNeuralProcess(Predictor):
-    """The paper's network. Inputs are coordinates in their own units, in the order (t, x).
+    """The paper's network, from scattered observations to a Gaussian field.
 
     p(u | context) is the mixture over z ~ p(z | context) of independent normals at each place.
+    Inputs are coordinates in their own units, in the order (t, x).
+
+    Parameters
+    ----------
+    inputs : int
+        How many coordinates.
+    hidden : int
+        The width of the layers, a multiple of `heads`.
+    latent : int
+        The size of z.
+    heads : int
+        Of the attention.
+    dropout : float
+        The share of entries that are dropped in training.
+    min_std : float
+        The least standard deviation that it predicts.
+
+    Raises
+    ------
+    InputError
+        If `hidden` is not a multiple of `heads`.
+
+    Examples
+    --------
+    >>> network = AttentiveNeuralProcess(hidden=8, latent=8)
+    >>> seen = [0.1, 0.2, 0.4], [0.0, 0.5, 1.0], [1.0, 0.8, 0.1]  # t, x, u
+    >>> network.predict(seen, ([0.1, 0.2], [0.0, 0.5, 1.0]), samples=5)
+    Diagonal(shape=(5, 2, 3), event_dims=0, torch.float64)
     """
 
     def __init__(
@@ -44,6 +72,22 @@ class AttentiveNeuralProcess(Predictor):
         self.decoder = Decoder(inputs, hidden, latent)
 
     def latent(self, known: Tensor, u: Tensor, mask: Tensor | None = None) -> Latent:
+        """The distribution of z, given observations.
+
+        Parameters
+        ----------
+        known : Tensor, shape (n, N, inputs)
+            Where u is known.
+        u : Tensor, shape (n, N)
+            The values there.
+        mask : Tensor of bool, shape (n, N)
+            True where a point is missing.
+
+        Returns
+        -------
+        Latent
+            Mean and log variance of z, (n, latent) each.
+        """
         return self.latent_encoder(torch.cat([known, u[..., None]], dim=-1), mask)
 
     def draws(
@@ -71,9 +115,32 @@ class AttentiveNeuralProcess(Predictor):
     def derivatives(
         self, known: Tensor, u: Tensor, asked: Tensor, z: Tensor, order: int = 2
     ) -> tuple[Tensor, ...]:
-        """Mean, standard deviation, and u_t, u_x and (order 2) u_xx of the mean, (n, M) each.
+        """Mean, standard deviation, and derivatives of the mean at places.
 
         The first two coordinates are t and x.
+
+        Parameters
+        ----------
+        known : Tensor, shape (n, N, inputs)
+            Where u is known.
+        u : Tensor, shape (n, N)
+            The values there.
+        asked : Tensor, shape (n, M, inputs)
+            The places.
+        z : Tensor, shape (n, latent)
+            The latent.
+        order : {1, 2}
+            Of the highest derivative in x.
+
+        Returns
+        -------
+        tuple of Tensor, shape (n, M) each
+            Mean, standard deviation, u_t, u_x and, for order 2, u_xx.
+
+        Raises
+        ------
+        InputError
+            If `order` is not 1 or 2.
         """
         if order not in (1, 2):
             raise InputError(f"`order` must be 1 or 2, got {order}.")
@@ -94,9 +161,18 @@ class AttentiveNeuralProcess(Predictor):
         samples: int = 100,
         generator: torch.Generator | None = None,
     ) -> Diagonal:
-        """As `predict`, with dropout on: each sample is a whole pass with masks and a z of its own.
+        """The prediction on a grid with dropout on, as the published experiments were evaluated.
 
-        This is how the published experiments were evaluated.
+        Each sample is a whole pass with masks and a z of its own.
+
+        Parameters
+        ----------
+        context, grid, samples, generator : as in `predict`
+
+        Returns
+        -------
+        Diagonal, shape (samples, n, T, M)
+            As `predict` gives it.
         """
         known, u, mask = self._points(context)
         places, shape = self._places(grid)
@@ -122,7 +198,24 @@ class AttentiveNeuralProcess(Predictor):
     ) -> Self:
         """The network of a checkpoint in the layout of the paper's published code.
 
-        state: its tensors, as `torch.load(path, weights_only=True)` gives them.
+        Parameters
+        ----------
+        state : dict of Tensor
+            Its tensors, as `torch.load(path, weights_only=True)` gives them.
+        heads : int
+            Of the attention, which the tensors do not tell.
+        dropout : float
+            As it was trained with.
+
+        Returns
+        -------
+        AttentiveNeuralProcess
+            In eval mode.
+
+        Raises
+        ------
+        InputError
+            If the tensors are not those of such a network.
         """
         tensors, sizes = renamed(state)
         with torch.random.fork_rng(devices=[]):  # the caller's random numbers are not ours to use

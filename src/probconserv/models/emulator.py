@@ -18,9 +18,26 @@ FUNCTIONS = 8  # at once on a CPU: the slowest of them decides how many steps ar
 class Emulator(Predictor):
     """A network of u(t, x; z), where z are the parameters of the equation.
 
-    It learns from solutions whose parameters are known. To predict it infers z from the context,
-    p(z | context) ~ prod_i N(u_i; mean(t_i, x_i; z), std(t_i, x_i; z)^2), so that every component
-    is a whole solution, and a law that tells solutions apart chooses among them.
+    It learns from solutions whose parameters are known. To predict it infers z from the context::
+
+        p(z | context) ~ prod_i N(u_i; mean(t_i, x_i; z), std(t_i, x_i; z)^2)
+
+    So every component is a whole solution, and a law that tells solutions apart chooses among them.
+
+    Parameters
+    ----------
+    inputs : int
+        How many coordinates.
+    parameters : int
+        How many parameters the equation has.
+    hidden : int
+        The width of the layers.
+    layers : int
+        How many blocks of two layers.
+    octaves : int
+        How many frequencies of sine and cosine each coordinate is given in.
+    min_std : float
+        The least standard deviation that it predicts.
     """
 
     low: Tensor  # of coordinates and parameters, (inputs + parameters,)
@@ -48,7 +65,10 @@ class Emulator(Predictor):
         self.last = nn.Linear(hidden, 2)
 
     def set_ranges(self, *ranges: tuple[float, float]) -> None:
-        """The range of each coordinate and then of each parameter in training: scaled to -1..1."""
+        """Sets the range in training of each coordinate, then of each parameter.
+
+        Ranges are scaled to -1..1.
+        """
         if len(ranges) != len(self.low) or not all(
             -math.inf < low < high < math.inf for low, high in ranges
         ):
@@ -68,7 +88,17 @@ class Emulator(Predictor):
         samples: int,
         generator: torch.Generator | None,
     ) -> Tensor:
-        """Parameters given the context, (samples, n, parameters), in their own units."""
+        """Parameters of the equation given the context, in their own units.
+
+        Parameters
+        ----------
+        known, u, mask, samples, generator : as in `AttentiveNeuralProcess.draws`
+
+        Returns
+        -------
+        Tensor, shape (samples, n, parameters)
+            The draws.
+        """
         seen = torch.ones_like(u) if mask is None else (~mask).to(u)
         step = len(u) if u.is_cuda else FUNCTIONS
         parts = [slice(i, i + step) for i in range(0, len(u), step)]

@@ -20,14 +20,25 @@ class Ensemble:
     Its mean is that of their means, its factor their spread (n - 1 below n members, as for any
     sample), and its independent rest has the mean of their variances.
 
-    members: at least two, each with a method `predict` or itself a function: networks, Gaussian
-    processes, anything; of an AttentiveNeuralProcess, whose components are on axis 0, give the
-    mixture, `lambda *inputs: Mixture(network.predict(*inputs))`. Their train or eval mode is left
-    as it is. A stochastic model may be there many times: `Ensemble([network] * 50)` after
-    `network.train()` is MC dropout.
-    event_dims: how many last axes a member moves together; 1 = each time by itself, 2 = time and
-    space jointly.
+    Parameters
+    ----------
+    members : iterable of models
+        At least two, each with a method `predict` or itself a function: networks, Gaussian
+        processes, anything. Of an AttentiveNeuralProcess, whose components are on axis 0, give the
+        mixture, `lambda *inputs: Mixture(network.predict(*inputs))`. Their train or eval mode is
+        left as it is. A stochastic model may be there many times: `Ensemble([network] * 50)` after
+        `network.train()` is MC dropout.
+    event_dims : int
+        How many last axes a member moves together; 1 = each time by itself, 2 = time and space
+        jointly.
 
+    Raises
+    ------
+    InputError
+        If there are fewer than two members, or one cannot predict.
+
+    Examples
+    --------
     >>> members = [lambda x: x, lambda x: 3 * x]
     >>> Ensemble(members).predict(torch.tensor([[0.0, 1.0]])).variance
     tensor([[0., 2.]])
@@ -50,10 +61,25 @@ class Ensemble:
 
     @torch.no_grad()
     def predict(self, *inputs: Any, **options: Any) -> LowRank:
-        """The field of what the members predict, each called with these inputs and options.
+        """The field of what the members predict.
 
-        A member gives means (*batch, T, M), or a pair (means, variances), or a field or
-        distribution, of which the mean and the variance of each point are used.
+        A member gives means (..., T, M), or a pair (means, variances), or a field or distribution,
+        of which the mean and the variance of each point are used.
+
+        Parameters
+        ----------
+        *inputs, **options
+            What each member is called with.
+
+        Returns
+        -------
+        LowRank
+            One direction for each member.
+
+        Raises
+        ------
+        InputError
+            If the members do not predict the same places, or some give variances and others none.
         """
         predictions = [
             _moments(f"members[{i}]", getattr(member, "predict", member)(*inputs, **options))
@@ -76,7 +102,27 @@ class Ensemble:
         variances: ArrayLike | None = None,  # (S, *batch, T, M)
         event_dims: int = 1,
     ) -> LowRank:
-        """The field of predictions that are there already, members on axis 0."""
+        """The field of predictions that are there already, members on axis 0.
+
+        Parameters
+        ----------
+        means : array, shape (S, ..., T, M)
+            The mean of each member.
+        variances : array, shape (S, ..., T, M)
+            The variance of each member, if it gives one.
+        event_dims : int
+            How many last axes a member moves together.
+
+        Returns
+        -------
+        LowRank
+            One direction for each member.
+
+        Raises
+        ------
+        InputError
+            If there are fewer than two members, or the shapes differ.
+        """
         means = check.tensor("means", means)
         _at_least_two("means", means.shape[0] if means.ndim > 1 else 0)
         if variances is None:

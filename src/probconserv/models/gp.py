@@ -49,15 +49,30 @@ class _Seen(NamedTuple):
 class GaussianProcess:
     """Regression on scattered observations: u is a Gaussian process, seen with independent noise.
 
-    kernel: any GPyTorch kernel over the coordinates; a copy is used. Its parameters are where `fit`
-    starts, and those with `requires_grad=False` stay. None: a scaled Matern 3/2 with a length scale
-    for each coordinate, from several starts. mean, noise: a constant and a standard deviation, in
-    the units of u. A number stays; None leaves them to `fit`, the noise at least 1e-3 of the spread
-    of the values. inputs: how many coordinates, in the order (t, x).
-
     Likelihood and prediction are exact, by Cholesky factors in float64 where the kernel is: N
     observations take N^3 operations. Nothing but the noise is added to the diagonal.
 
+    Parameters
+    ----------
+    kernel : gpytorch.kernels.Kernel
+        Any over the coordinates; a copy is used. Its parameters are where `fit` starts, and those
+        with `requires_grad=False` stay. By default a scaled Matern 3/2 with a length scale for each
+        coordinate, from several starts.
+    mean : float
+        A constant, in the units of u. A number stays; None leaves it to `fit`.
+    noise : float
+        A standard deviation, in the units of u. A number stays; None leaves it to `fit`, at least
+        1e-3 of the spread of the values.
+    inputs : int
+        How many coordinates, in the order (t, x).
+
+    Raises
+    ------
+    InputError
+        If `kernel` is not one of GPyTorch, or `inputs` is less than 2.
+
+    Examples
+    --------
     >>> t, x = torch.rand(2, 30, generator=torch.Generator().manual_seed(0))
     >>> seen = t, x, (x - t).sin()
     >>> GaussianProcess().fit(seen).predict(seen, ([0.1, 0.2], [0.0, 0.5, 1.0]))
@@ -88,8 +103,23 @@ class GaussianProcess:
     def fit(self, context: Context | list[Context]) -> Self:
         """The process itself, with the parameters of the largest marginal likelihood.
 
-        context: as for `predict`; n functions share the parameters. The search is L-BFGS from fixed
-        starts, so the same context gives the same parameters. Priors of the kernel are not used.
+        The search is L-BFGS from fixed starts, so the same context gives the same parameters.
+        Priors of the kernel are not used.
+
+        Parameters
+        ----------
+        context : as in `predict`
+            n functions share the parameters.
+
+        Returns
+        -------
+        GaussianProcess
+            The same object.
+
+        Raises
+        ------
+        InputError
+            If all values are the same.
         """
         seen = self._seen(context)
         values = seen.u[seen.there > 0]
@@ -108,7 +138,17 @@ class GaussianProcess:
 
     @torch.no_grad()
     def log_likelihood(self, context: Context | list[Context]) -> Tensor:
-        """The log marginal likelihood of each function, (n,), or () for one."""
+        """The log marginal likelihood of each function.
+
+        Parameters
+        ----------
+        context : as in `predict`
+
+        Returns
+        -------
+        Tensor, shape (n,)
+            Without n for one function.
+        """
         seen, prior = self._seen(context), self._prior()
         each = _log_likelihood(_root(prior, seen), prior, seen)
         return each[0] if alone(context) else each
@@ -117,10 +157,24 @@ class GaussianProcess:
     def predict(self, context: Context | list[Context], grid: Sequence[ArrayLike]) -> Dense:
         """The prediction on a grid: each time by itself, with its full covariance over space.
 
-        context: coordinates and values (t, x, u), like `Points` of `probconserv.data`, each (n, N)
-        or, for one function, (N,); or a list of such tuples with different N. grid: one axis for
-        each coordinate, (T,) and (M,). The field is float64, (n, T, M), without n for one
-        function. It is u itself: a new observation has `noise**2` more variance.
+        Parameters
+        ----------
+        context : tuple of arrays, or a list of such tuples
+            Coordinates and values (t, x, u), like `Points` of `probconserv.data`, each (n, N) or,
+            for one function, (N,). A list may hold functions with different N.
+        grid : sequence of arrays
+            One axis for each coordinate, (T,) and (M,).
+
+        Returns
+        -------
+        Dense, shape (n, T, M)
+            In float64, without n for one function. It is u itself: a new observation has `noise**2`
+            more variance.
+
+        Raises
+        ------
+        InputError
+            If the process has no parameters yet: call `fit` first.
         """
         seen, prior = self._seen(context), self._prior()
         places, shape = read_grid(grid, self.inputs, seen.u)

@@ -33,10 +33,39 @@ def ablate(
 ) -> list[Record]:
     """Scores at the evaluation time of every update of every network, exact and with noise.
 
-    problems: their names. out: a folder that keeps what is finished. networks: paper, modern (the
-    ANPs of these recipes) and emulator. split: test, at the parameters of the tables, or
-    validation, with parameters from the training range, to choose by. n: functions; samples: of
-    the latent; times: at which b is known, evenly over the time range; joint updates use them all.
+    Parameters
+    ----------
+    problems : sequence of str
+        Their names.
+    out : str or Path
+        A folder that keeps what is finished.
+    networks : sequence of str
+        paper, modern (the ANPs of these recipes) and emulator.
+    split : {"test", "validation"}
+        test: at the parameters of the tables. validation: with parameters from the training range,
+        to choose by.
+    device : str
+        auto, cpu or cuda.
+    n : int
+        How many functions.
+    samples : int
+        Of the latent.
+    times : int
+        At which b is known, evenly over the time range; joint updates use them all.
+    fresh : bool
+        True computes again what `out` holds.
+    report : callable
+        Called with the name of each cell that is begun.
+
+    Returns
+    -------
+    list of dict
+        A record for each problem, parameter, network, update and noise.
+
+    Raises
+    ------
+    InputError
+        If a name is unknown, a number is less than 2, or weights are not here.
     """
     for name in problems:
         check.choice("problems", name, EXPERIMENTS)
@@ -114,7 +143,25 @@ class _Kept:
 
 
 def write_ablation(found: Sequence[Record], out: str | Path) -> list[Path]:
-    """The records as ablation.json, ablation.csv and tables in ablation.md."""
+    """Writes the records as ablation.json, ablation.csv and tables in ablation.md.
+
+    Parameters
+    ----------
+    found : sequence of dict
+        The records of `ablate`.
+    out : str or Path
+        The folder.
+
+    Returns
+    -------
+    list of Path
+        The three files.
+
+    Raises
+    ------
+    InputError
+        If there is no record.
+    """
     if not found:
         raise InputError("`found` must hold at least one record, as `ablate` returns them.")
     texts = {
@@ -165,4 +212,21 @@ def _cell(record: Record) -> str:
 
 
 def update_name(record: Record) -> str:
+    """The name of an update in tables: with its noise, if it has some.
+
+    Parameters
+    ----------
+    record : dict
+        One of those of `ablate`.
+
+    Returns
+    -------
+    str
+        `update` of the record, and whether it has noise.
+
+    Examples
+    --------
+    >>> update_name({"update": "ProbConserv", "noise": "quadrature"})
+    'ProbConserv, with noise'
+    """
     return record["update"] + (", with noise" if record["noise"] == "quadrature" else "")

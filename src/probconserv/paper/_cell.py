@@ -53,18 +53,34 @@ class Plan:
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """What came out for one problem and parameter."""
+    """What came out for one problem and parameter.
+
+    Attributes
+    ----------
+    experiment : Experiment
+        The problem, its parameters and time.
+    value : float
+        Of the parameter.
+    plan : Plan
+        How the records were made.
+    records : list of dict
+        One for each method.
+    fronts : sequence of dict
+        One for each method and rule.
+    curves : dict of Tensor
+        By KIND/METHOD, to draw.
+    """
 
     experiment: Experiment
-    value: float  # of the parameter
+    value: float
     plan: Plan
-    records: list[Record]  # one for each method
-    fronts: Sequence[Record] = ()  # one for each method and rule
-    curves: dict[str, Tensor] = dataclasses.field(default_factory=dict)  # by KIND/METHOD, to draw
+    records: list[Record]
+    fronts: Sequence[Record] = ()
+    curves: dict[str, Tensor] = dataclasses.field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        """Of its files."""
+        """The name of its files."""
         made = f"{self.plan.recipe}-{self.plan.protocol}"
         return f"{self.experiment.name}-{self.value:g}-{made}"
 

@@ -12,16 +12,33 @@ PUBLISHED: dict[str, Any] = json.loads(Path(__file__).with_name("published.json"
 
 @dataclass(frozen=True)
 class Experiment:
-    """One table of the paper."""
+    """One table of the paper.
 
-    name: str  # of the problem
-    values: tuple[float, ...]  # of its parameter, at test time
+    Parameters
+    ----------
+    name : str
+        Of the problem.
+    values : tuple of float
+        Of its parameter, at test time.
+    published : dict
+        The paper's numbers.
+    fronts : bool
+        Whether the position of the front is a task.
+
+    Examples
+    --------
+    >>> EXPERIMENTS["stefan"].values, EXPERIMENTS["stefan"].time
+    ((0.6, 0.5), 0.05)
+    """
+
+    name: str
+    values: tuple[float, ...]
     published: dict[str, Any] = field(repr=False)
-    fronts: bool = False  # whether the position of the front is a task
+    fronts: bool = False
 
     @property
     def problem(self) -> type[ClosedForm]:
-        """Its class."""
+        """The class of the problem."""
         return cast(type[ClosedForm], find(self.name))
 
     def at(self, value: float) -> ClosedForm:
@@ -30,6 +47,7 @@ class Experiment:
 
     @property
     def time(self) -> float:
+        """The time of the evaluation."""
         return self.published["time"]
 
     @property
@@ -38,7 +56,20 @@ class Experiment:
         return self.published.get("warning", "")
 
     def paper(self, value: float, method: str) -> dict[str, tuple[float, float]]:
-        """Published CE, LL and MSE with their standard errors; empty where there are none."""
+        """Published CE, LL and MSE with their standard errors; empty where there are none.
+
+        Parameters
+        ----------
+        value : float
+            Of the parameter.
+        method : str
+            One of `METHODS`.
+
+        Returns
+        -------
+        dict of tuples
+            By the name of the score, its average and standard error.
+        """
         return self.published["values"].get(f"{value:g}", {}).get(method, {})
 
 

@@ -11,7 +11,27 @@ from ._tables import as_csv, as_json, as_latex, remarks
 
 
 def write(cells: Sequence[Cell], out: str | Path) -> list[Path]:
-    """Results and, where the cells have curves, figures and report; each whole or as it was."""
+    """Writes results and, where the cells have curves, figures and report; returns the files.
+
+    Each file is whole, or as it was.
+
+    Parameters
+    ----------
+    cells : sequence of Cell
+        As `reproduce` returns them.
+    out : str or Path
+        The folder.
+
+    Returns
+    -------
+    list of Path
+        results.json, results.csv, results.tex and, with curves, report.html.
+
+    Raises
+    ------
+    InputError
+        If there is no cell.
+    """
     if not cells:
         raise InputError("`cells` must hold at least one cell, as `reproduce` returns them.")
     out, penalties = Path(out), _penalties(cells)

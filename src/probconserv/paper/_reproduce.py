@@ -37,11 +37,38 @@ def reproduce(
 ) -> list[Cell]:
     """The cells of the tables, one for each problem and parameter.
 
-    problems: their names. out: a folder that keeps every finished cell, for a run that was stopped
-    or is repeated; `fresh` computes all again. protocol: ours, or paper, which leaves dropout on
-    and mixes as published. recipe: of the weights. device: auto, cpu or cuda, where figures over
-    time have more times and functions. n: test functions; samples: of the latent. figures: whether
-    to compute what they need. report: called with the name of each cell that is begun.
+    Parameters
+    ----------
+    problems : sequence of str
+        Their names.
+    out : str or Path
+        A folder that keeps every finished cell, for a run that was stopped or is repeated.
+    protocol : {"ours", "paper"}
+        paper leaves dropout on and mixes as published.
+    recipe : {"modern", "paper"}
+        Of the weights.
+    device : str
+        auto, cpu or cuda, where figures over time have more times and functions.
+    n : int
+        How many test functions, at least 2.
+    samples : int
+        Of the latent.
+    figures : bool
+        Whether to compute what they need.
+    fresh : bool
+        True computes again what `out` holds.
+    report : callable
+        Called with the name of each cell that is begun.
+
+    Returns
+    -------
+    list of Cell
+        For `write`.
+
+    Raises
+    ------
+    InputError
+        If a name is unknown, or weights are not here.
     """
     for name in problems:
         check.choice("problems", name, EXPERIMENTS)

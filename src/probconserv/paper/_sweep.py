@@ -12,5 +12,10 @@ def sweep() -> list[Record]:
     """Records with the `penalty` that SoftC-ANP was trained with; 0 is the ANP.
 
     `python weights/sweep.py RUN ...` makes them.
+
+    Returns
+    -------
+    list of dict
+        A record for each penalty, parameter and protocol.
     """
     return json.loads(PATH.read_text())["records"]

@@ -14,7 +14,24 @@ from ._methods import METHODS
 
 
 def cells(records: list[Record]) -> list[list[Record]]:
-    """The records of each problem and parameter, in the order in which they are given."""
+    """The records of each problem and parameter, in the order in which they are given.
+
+    Parameters
+    ----------
+    records : list of dict
+        Those of all cells.
+
+    Returns
+    -------
+    list of lists
+        One list for each cell.
+
+    Examples
+    --------
+    >>> records = [{"problem": "pme", "parameter": m} for m in (1.0, 1.0, 3.0)]
+    >>> [len(cell) for cell in cells(records)]
+    [2, 1]
+    """
     groups: dict[tuple[str, float], list[Record]] = {}
     for record in records:
         groups.setdefault((record["problem"], record["parameter"]), []).append(record)
@@ -68,7 +85,18 @@ def _number(metric: str, mean: float, error: float) -> str:
 
 
 def remarks(records: list[Record]) -> list[str]:
-    """What a reader should be told of these numbers, in plain words."""
+    """What a reader should be told of these numbers, in plain words.
+
+    Parameters
+    ----------
+    records : list of dict
+        Those of all cells.
+
+    Returns
+    -------
+    list of str
+        Sentences: where an order differs from the paper's, what is missing.
+    """
     said, some_missing = [], False
     for cell in cells(records):
         name, value = cell[0]["problem"], cell[0]["parameter"]

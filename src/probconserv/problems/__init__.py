@@ -76,6 +76,23 @@ BOXES = _found(Box)
 def find(name: str) -> type[Problem]:
     """The problem of that name, as in the command line and in files.
 
+    Parameters
+    ----------
+    name : str
+        One of `PROBLEMS`.
+
+    Returns
+    -------
+    type
+        The class of the problem.
+
+    Raises
+    ------
+    InputError
+        If there is no such problem; the message has the nearest name.
+
+    Examples
+    --------
     >>> find("pme").__name__
     'PorousMedium'
     """

@@ -22,27 +22,55 @@ class Box(Family):
     """u_t + div F = 0 on a box, with a formula for u; `domain` is its extent along every axis.
 
     Edges make a grid of cells. Averages over these, over their faces and over intervals of time are
-    right to 1e-10 of the largest value, so that for every cell
+    right to 1e-10 of the largest value, so that for every cell::
 
-        volume (u_next - u) + dt (sum of outward face areas times fluxes) = 0.
+        volume (u_next - u) + dt (sum of outward face areas times fluxes) = 0
 
     They are computed in float64 and come back in the dtype of what was given. A subclass writes
     `_solution`, `_flux_at`, `_cell_averages` and `_face_flux`; `_total` where there is a formula.
+
+    Attributes
+    ----------
+    dims : int
+        How many axes of space there are.
     """
 
     dims: int = 2
 
     def solution(self, t: ArrayLike, *places: ArrayLike) -> Tensor:
-        """u(t, x, y, ...), elementwise."""
+        """u(t, x, y, ...), elementwise.
+
+        Parameters
+        ----------
+        t : float or array
+            The times, not negative.
+        *places : float or array
+            x, y, ..., inside the box.
+
+        Returns
+        -------
+        Tensor
+            In the shape that all broadcast to, with the parameters.
+        """
         problem, (t, *at) = self._ready(t=t, **self._named(places))
         return problem._solution(t, *at)
 
     def initial(self, *places: ArrayLike) -> Tensor:
-        """u(0, x, y, ...)."""
+        """u(0, x, y, ...), the initial condition."""
         return self.solution(0.0, *places)
 
     def flux_at(self, t: ArrayLike, *places: ArrayLike) -> tuple[Tensor, ...]:
-        """The exact flux F at points, one component for each axis."""
+        """The exact flux F at points, one component for each axis.
+
+        Parameters
+        ----------
+        t, *places : as in `solution`
+
+        Returns
+        -------
+        tuple of Tensor
+            One for each axis, shaped as `solution`.
+        """
         problem, (t, *at) = self._ready(t=t, **self._named(places))
         return problem._flux_at(t, *at)
 
@@ -64,19 +92,35 @@ class Box(Family):
         return net.to(kind)
 
     def cell_averages(self, t: ArrayLike, *edges: ArrayLike) -> Tensor:
-        """The averages of u over cells, (..., T, nx, ny), at times t (T,), for parameters (...).
+        """The averages of u over cells.
 
-        edges: (nx + 1,), (ny + 1,), ..., increasing, inside the box.
+        Parameters
+        ----------
+        t : array, shape (T,)
+            The times, increasing.
+        *edges : array, shapes (nx + 1,), (ny + 1,), ...
+            The edges of the cells along each axis, increasing, inside the box.
+
+        Returns
+        -------
+        Tensor, shape (..., T, nx, ny)
+            For parameters of shape (...).
         """
         problem, t, grid, kind = self._grid(t, edges)
         averages = [problem._cell_averages(time, grid) for time in t]
         return torch.stack(averages, -1 - self.dims).to(kind)
 
     def face_fluxes(self, t: ArrayLike, *edges: ArrayLike) -> tuple[Tensor, ...]:
-        """The fluxes averaged over faces, at times t (T,), one tensor for each axis.
+        """The fluxes averaged over faces, one tensor for each axis.
 
-        (..., T, nx + 1, ny), (..., T, nx, ny + 1), ...; in a periodic box the last face of an axis,
-        which is the first again, is left out.
+        Parameters
+        ----------
+        t, *edges : as in `cell_averages`
+
+        Returns
+        -------
+        tuple of Tensor, shapes (..., T, nx + 1, ny), (..., T, nx, ny + 1), ...
+            In a periodic box the last face of an axis, which is the first again, is left out.
         """
         problem, t, grid, kind = self._grid(t, edges)
         return tuple(
@@ -85,9 +129,16 @@ class Box(Family):
         )
 
     def interval_fluxes(self, t: ArrayLike, *edges: ArrayLike) -> tuple[Tensor, ...]:
-        """The fluxes averaged over faces and over the intervals of time between t (T,).
+        """The fluxes averaged over faces and over the intervals of time between t.
 
-        As `face_fluxes`, with T - 1 in the place of T.
+        Parameters
+        ----------
+        t, *edges : as in `cell_averages`
+
+        Returns
+        -------
+        tuple of Tensor
+            As `face_fluxes`, with T - 1 in the place of T.
         """
         problem, t, grid, kind = self._grid(t, edges, times=2)
         fluxes = problem._interval_fluxes(t, grid)

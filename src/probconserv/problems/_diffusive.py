@@ -17,7 +17,18 @@ class Diffusive(Problem):
     """
 
     def conductivity(self, u: Tensor, x: Tensor) -> Tensor:
-        """k(u, x) >= 0."""
+        """k(u, x), which is not negative.
+
+        Parameters
+        ----------
+        u, x : Tensor
+            Values and places, which broadcast.
+
+        Returns
+        -------
+        Tensor
+            In the shape of both.
+        """
         return self._like(u)._conductivity(u, x)
 
     def _conductivity(self, u: Tensor, x: Tensor) -> Tensor:

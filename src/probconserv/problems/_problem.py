@@ -28,12 +28,24 @@ Difficulty: TypeAlias = Literal["easy", "medium", "hard"]
 
 
 class Grid(NamedTuple):
-    """The exact solution on a grid, and the total that its integral over x must have."""
+    """The exact solution on a grid, and the total that its integral over x must have.
 
-    t: Tensor  # (T,)
-    x: Tensor  # (M,)
-    u: Tensor  # (..., T, M)
-    total: Tensor  # (..., T)
+    Attributes
+    ----------
+    t : Tensor, shape (T,)
+        The times.
+    x : Tensor, shape (M,)
+        The points.
+    u : Tensor, shape (..., T, M)
+        The solution.
+    total : Tensor, shape (..., T)
+        Its integral over the domain.
+    """
+
+    t: Tensor
+    x: Tensor
+    u: Tensor
+    total: Tensor
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -43,19 +55,44 @@ class Family:
     The fields of a subclass are its parameters, numbers or tensors of any shape. They, t and the
     places broadcast elementwise; `problem[index]` indexes the parameters, so that n of them and T
     times make `problem[:, None].total(t)`. A field annotated as `int` is a choice, not a parameter.
+
+    Attributes
+    ----------
+    name : str
+        In the command line and in files.
+    title : str
+        For people.
+    equation : str
+        The formula.
+    parameter : str
+        The field that varies.
+    train_range : tuple of float
+        Where that parameter is drawn from in training.
+    allowed : tuple of float
+        The formulas hold for parameters strictly between these.
+    domain : tuple of float
+        The ends of x, and of every other axis.
+    time_range : tuple of float
+        The times that networks are trained and tested on.
+    difficulty : {"easy", "medium", "hard"}
+        How hard it is to learn.
+    example : tuple of float
+        A parameter and a time that show it, for pictures.
+    periodic : bool
+        Whether it is periodic along every axis.
     """
 
-    name: ClassVar[str]  # in the command line and in files
+    name: ClassVar[str]
     title: ClassVar[str]
     equation: ClassVar[str]
-    parameter: ClassVar[str]  # the field that varies
+    parameter: ClassVar[str]
     train_range: ClassVar[tuple[float, float]]
-    allowed: ClassVar[tuple[float, float]] = (0.0, math.inf)  # the formulas hold strictly between
+    allowed: ClassVar[tuple[float, float]] = (0.0, math.inf)
     domain: ClassVar[tuple[float, float]]
     time_range: ClassVar[tuple[float, float]]
     difficulty: ClassVar[Difficulty]
-    example: ClassVar[tuple[float, float]]  # a parameter and a time that show it, for pictures
-    periodic: ClassVar[bool] = False  # along every axis
+    example: ClassVar[tuple[float, float]]
+    periodic: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         like, of = None, ""
@@ -80,17 +117,28 @@ class Family:
 
     @property
     def shape(self) -> torch.Size:
-        """Of the parameters together."""
+        """The shape of the parameters together."""
         return torch.broadcast_shapes(*(p.shape for p in self._parameters().values()))
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
-        """The problem with its parameters moved or converted, as `torch.Tensor.to` does it."""
+        """The problem with its parameters moved or converted, as `torch.Tensor.to` does it.
+
+        Parameters
+        ----------
+        *args, **kwargs : as in `torch.Tensor.to`
+
+        Returns
+        -------
+        Family
+            Of the same class.
+        """
         return self._changed(
             {name: p.to(*args, **kwargs) for name, p in self._parameters().items()}
         )
 
     @property
     def differentiable(self) -> bool:
+        """Whether a parameter has gradients."""
         return any(p.requires_grad for p in self._parameters().values())
 
     def _parameters(self) -> dict[str, Tensor]:
@@ -151,7 +199,7 @@ class Problem(Family):
     """An equation on an interval, with its initial and boundary conditions."""
 
     def initial(self, x: ArrayLike) -> Tensor:
-        """u(0, x)."""
+        """u(0, x), the initial condition."""
         problem, (x,) = self._ready(x=x)
         return problem._initial(x).expand(torch.broadcast_shapes(self.shape, x.shape))
 
@@ -182,7 +230,18 @@ class Parameter:
 
 
 def default(number: float) -> Parameter:
-    """A parameter that need not be given."""
+    """A parameter that need not be given, with this number as default.
+
+    Parameters
+    ----------
+    number : float
+        The default.
+
+    Returns
+    -------
+    Parameter
+        For an annotated attribute of a class under `parametric`.
+    """
     return cast(Parameter, dataclasses.field(default=number))
 
 
@@ -191,7 +250,28 @@ Equation = TypeVar("Equation", bound=type[Family])
 
 @dataclass_transform(frozen_default=True, eq_default=False)
 def parametric(equation: Equation) -> Equation:
-    """The class with its annotated attributes as parameters: `dataclass(frozen=True, eq=False)`."""
+    """The class with its annotated attributes as parameters: `dataclass(frozen=True, eq=False)`.
+
+    Parameters
+    ----------
+    equation : class
+        A subclass of `Family`.
+
+    Returns
+    -------
+    class
+        The same, as a dataclass.
+
+    Examples
+    --------
+    >>> @parametric
+    ... class Heat(Problem):
+    ...     k: Parameter
+    ...     width: Parameter = default(1.0)
+    ...     parameter, train_range = "k", (1.0, 2.0)
+    >>> Heat(k=1.5).shape
+    torch.Size([])
+    """
     return cast(Equation, dataclasses.dataclass(frozen=True, eq=False)(equation))
 
 
@@ -210,12 +290,47 @@ class ClosedForm(Problem):
         """u(t, x), elementwise.
 
         At a jump the left state holds (x <= front), at t = 0 the initial condition.
+
+        Parameters
+        ----------
+        t : float or array
+            The times, not negative.
+        x : float or array
+            The places, inside the domain.
+
+        Returns
+        -------
+        Tensor
+            In the shape that t, x and the parameters broadcast to.
+
+        Raises
+        ------
+        InputError
+            If t is negative or x outside of the domain.
         """
         problem, (t, x) = self._ready(t=t, x=x)
         return problem._solution(t, x)
 
     def on_grid(self, t: ArrayLike, x: ArrayLike) -> Tensor:
-        """u (..., T, M) at times t (..., T) and points x (..., M), for parameters (...)."""
+        """u on a grid of times and points.
+
+        Parameters
+        ----------
+        t : array, shape (..., T)
+            The times, not negative.
+        x : array, shape (..., M)
+            The points, inside the domain.
+
+        Returns
+        -------
+        Tensor, shape (..., T, M)
+            For parameters of shape (...).
+
+        Raises
+        ------
+        InputError
+            If `t` or `x` is a single number.
+        """
         problem, (t, x) = self._ready(t=t, x=x)
         if not (t.ndim and x.ndim):
             raise InputError(
@@ -247,12 +362,34 @@ class ClosedForm(Problem):
         return torch.where(inside, front, torch.nan)
 
     def flux(self, u: Tensor, u_x: Tensor) -> Tensor:
-        """F(u, u_x), so that u_t + F_x = 0."""
+        """F(u, u_x), so that u_t + F_x = 0.
+
+        Parameters
+        ----------
+        u, u_x : Tensor
+            The solution and its slope in x.
+
+        Returns
+        -------
+        Tensor
+            In the shape that both broadcast to.
+        """
         u = check.as_tensor("u", u)
         return self._like(u)._flux(u, u_x)
 
     def residual(self, u: Tensor, u_t: Tensor, u_x: Tensor, u_xx: Tensor) -> Tensor:
-        """u_t + F_x from given derivatives: 0 where u is smooth and solves the equation."""
+        """u_t + F_x from given derivatives: 0 where u is smooth and solves the equation.
+
+        Parameters
+        ----------
+        u, u_t, u_x, u_xx : Tensor
+            The solution and its derivatives in t and x.
+
+        Returns
+        -------
+        Tensor
+            In the shape that all broadcast to.
+        """
         u = check.as_tensor("u", u)
         return self._like(u)._residual(u, u_t, u_x, u_xx)
 
@@ -264,13 +401,38 @@ class ClosedForm(Problem):
         dtype: torch.dtype = torch.float64,
         device: torch.device | str | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Evenly spaced times and points with both ends: the paper's test grid."""
+        """Evenly spaced times and points with both ends: the paper's test grid.
+
+        Parameters
+        ----------
+        times, points : int
+            How many, T and M.
+        dtype : torch.dtype
+            Of both.
+        device : torch.device or str
+            Of both.
+
+        Returns
+        -------
+        tuple of two Tensor
+            t, of shape (T,), and x, of shape (M,).
+        """
         t = torch.linspace(*cls.time_range, times, dtype=dtype, device=device)
         x = torch.linspace(*cls.domain, points, dtype=dtype, device=device)
         return t, x
 
     def test_grid(self, times: int = 201, points: int = 201) -> Grid:
-        """The solution and the total on `grid(times, points)`."""
+        """The solution and the total on the grid of `grid`.
+
+        Parameters
+        ----------
+        times, points : as in `grid`
+
+        Returns
+        -------
+        Grid
+            In the dtype and on the device of the parameter.
+        """
         parameter = getattr(self, self.parameter)
         t, x = self.grid(times, points, parameter.dtype, parameter.device)
         return Grid(t, x, self.on_grid(t, x), self[..., None].total(t))

@@ -18,14 +18,30 @@ MOST_STAGES = 5000
 
 @dataclass(frozen=True, eq=False)
 class Simulation:
-    """Cell averages at given times, and what went through the ends until then."""
+    """Cell averages at given times, and what went through the ends until then.
 
-    t: Tensor  # (T,)
-    edges: Tensor  # (M + 1,)
-    u: Tensor  # (..., T, M)
-    inflow: Tensor  # through the left end since t = 0, (..., T)
-    outflow: Tensor  # through the right end since t = 0, (..., T)
-    initial_total: Tensor  # (...)
+    Attributes
+    ----------
+    t : Tensor, shape (T,)
+        The times.
+    edges : Tensor, shape (M + 1,)
+        The ends of the cells.
+    u : Tensor, shape (..., T, M)
+        The cell averages.
+    inflow : Tensor, shape (..., T)
+        What came in through the left end since t = 0.
+    outflow : Tensor, shape (..., T)
+        What went out through the right end since t = 0.
+    initial_total : Tensor, shape (...)
+        The integral of u at t = 0.
+    """
+
+    t: Tensor
+    edges: Tensor
+    u: Tensor
+    inflow: Tensor
+    outflow: Tensor
+    initial_total: Tensor
 
     @property
     def x(self) -> Tensor:
@@ -48,10 +64,30 @@ def simulate(problem: Diffusive, t: ArrayLike, cells: int = 200) -> Simulation:
     Runge-Kutta-Legendre steps: explicit, far longer than explicit Euler's, and in proportion to the
     width of a cell and to the time since the start.
 
-    problem: with parameters of shape (...). t: (T,), increasing, >= 0. cells: M, of equal width.
     The accuracy is second order in the width where u is smooth, about first where it has a front.
     Steps do not look at how fast boundary values change: ask for more times where they do.
 
+    Parameters
+    ----------
+    problem : Diffusive
+        With parameters of shape (...).
+    t : array, shape (T,)
+        The times, increasing, not negative.
+    cells : int
+        M, how many cells of equal width; at least 3.
+
+    Returns
+    -------
+    Simulation
+        The cell averages at the times.
+
+    Raises
+    ------
+    InputError
+        If the problem is not diffusive, or has no stable solution.
+
+    Examples
+    --------
     >>> from probconserv.problems import PorousMedium
     >>> melt = simulate(PorousMedium(m=2.0), t=[0.25, 0.5], cells=50)
     >>> (melt.u.sum(-1) / 50 - melt.total).abs().max() < 1e-12

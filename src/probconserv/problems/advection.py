@@ -10,6 +10,13 @@ from ._problem import ClosedForm, Parameter, parametric
 class Advection(ClosedForm):
     """u = 1 for x <= 1/2 + beta t, else 0, on [0, 1]; the step leaves at t = 1 / (2 beta).
 
+    Parameters
+    ----------
+    beta : float or array
+        The speed, positive.
+
+    Examples
+    --------
     >>> Advection(beta=2.0).total(torch.tensor([0.0, 0.1, 1.0]))
     tensor([0.5000, 0.7000, 1.0000])
     """

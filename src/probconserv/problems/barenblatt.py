@@ -21,19 +21,34 @@ DIGITS = 1e-10
 class Barenblatt(Box):
     """The source solution of Barenblatt, Zel'dovich, Kompaneets and Pattle on [-1, 1]^dims.
 
-    u = mass / (c R^dims) (1 - r^2 / R^2)_+^(1/(m-1)),   R = radius (1 + t / t_0)^beta,
+    With r the distance from the origin and (.)_+ the positive part::
 
-    where c makes the integral `mass`, beta = 1 / (dims (m - 1) + 2), and t_0 is the age of the drop
+        u = mass / (c R^dims) (1 - r^2 / R^2)_+^(1/(m-1)),   R = radius (1 + t / t_0)^beta
+
+    Here c makes the integral `mass`, beta = 1 / (dims (m - 1) + 2), and t_0 is the age of the drop
     at t = 0. The flux -grad(u^m) is beta x u / (t + t_0). Where the drop has reached the walls, it
     goes on as if they were not there: the total is what is still inside.
 
+    Parameters
+    ----------
+    m : float or array
+        The power, above 1.
+    mass : float or array
+        The integral of u.
+    radius : float or array
+        R at t = 0.
+    dims : int
+        How many axes of space: 1, 2 or 3.
+
+    Examples
+    --------
     >>> Barenblatt(m=2.0).solution(0.0, torch.tensor([0.0, 0.3, 0.6]), 0.0)
     tensor([1.2732, 0.8149, 0.0000])
     """
 
     m: Parameter
     mass: Parameter = default(0.5)
-    radius: Parameter = default(0.5)  # at t = 0
+    radius: Parameter = default(0.5)
     dims: int = 2
 
     name = "barenblatt"

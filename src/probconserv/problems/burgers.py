@@ -13,6 +13,13 @@ class Burgers(ClosedForm):
     The ramp -a x / (1 - a t) breaks at t = 1/a; the shock is then at (a t - 1) / 2 and leaves at
     t = 3/a.
 
+    Parameters
+    ----------
+    a : float or array
+        The height of the ramp, positive.
+
+    Examples
+    --------
     >>> Burgers(a=2.0).front(torch.tensor([0.25, 0.75, 2.0]))
     tensor([   nan, 0.2500,    nan])
     """

@@ -13,6 +13,13 @@ from ._problem import ClosedForm, Parameter, parametric
 class Diffusion(ClosedForm, Diffusive):
     """u(t, x) = exp(-k t) sin x on [0, 2 pi], periodic; the total is 0 at all times.
 
+    Parameters
+    ----------
+    k : float or array
+        The conductivity, positive.
+
+    Examples
+    --------
     >>> Diffusion(k=1.0).solution(t=0.5, x=torch.pi / 2)
     tensor(0.6065, dtype=torch.float64)
     """

@@ -22,6 +22,21 @@ class Drift(Box):
     Its centre is (x0 + velocity_x t, y0 + velocity_y t), its variance width^2 + 2 k t along both
     axes; all its periodic images are summed, and it wraps around. The total is `mass`.
 
+    Parameters
+    ----------
+    k : float or array
+        The diffusivity, positive.
+    velocity_x, velocity_y : float or array
+        The velocity of the drift.
+    width : float or array
+        The standard deviation at t = 0.
+    x0, y0 : float or array
+        The centre at t = 0.
+    mass : float or array
+        The integral of u.
+
+    Examples
+    --------
     >>> cloud = Drift(k=0.005)
     >>> cloud.solution(torch.tensor([0.0, 1.0]), 0.3, 0.3)
     tensor([15.9155,  0.0307])
@@ -30,7 +45,7 @@ class Drift(Box):
     k: Parameter
     velocity_x: Parameter = default(1.0)
     velocity_y: Parameter = default(0.5)
-    width: Parameter = default(0.1)  # the standard deviation at t = 0
+    width: Parameter = default(0.1)
     x0: Parameter = default(0.3)
     y0: Parameter = default(0.3)
     mass: Parameter = default(1.0)

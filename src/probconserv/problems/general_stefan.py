@@ -16,6 +16,20 @@ class GeneralStefan(Diffusive):
     """k = k_max where u >= u_star, else k_min; u = 0 at first, held at 1 and 0 at the ends.
 
     No closed form; use `simulate`. `Stefan` with k_min > 0 is the same on a half-line.
+
+    Parameters
+    ----------
+    u_star : float or array
+        Where k jumps, between 0 and 1.
+    k_min : float or array
+        The conductivity below `u_star`, not negative.
+    k_max : float or array
+        The conductivity from there on, positive.
+
+    Examples
+    --------
+    >>> GeneralStefan(u_star=0.5).conductivity(torch.tensor([0.2, 0.7]), torch.tensor([0.1, 0.1]))
+    tensor([0.1000, 1.0000])
     """
 
     u_star: Parameter

@@ -19,7 +19,15 @@ THINNEST = 1e6  # ratio of variances: rounding would leave less than ten digits 
 
 
 class Moments(NamedTuple):
-    """The centre and the covariance of a Gaussian."""
+    """The centre and the covariance of a Gaussian.
+
+    Attributes
+    ----------
+    x, y : Tensor
+        The centre.
+    xx, xy, yy : Tensor
+        The covariance.
+    """
 
     x: Tensor
     y: Tensor
@@ -28,10 +36,12 @@ class Moments(NamedTuple):
     yy: Tensor
 
     def along(self, axis: int) -> tuple[Tensor, Tensor]:
+        """The centre and the variance along an axis, 0 or 1."""
         return (self.x, self.xx) if axis == 0 else (self.y, self.yy)
 
     @property
     def det(self) -> Tensor:
+        """The determinant of the covariance."""
         return self.xx * self.yy - self.xy**2
 
 
@@ -43,6 +53,21 @@ class LinearFlow(Box):
     covariance S solves S' = A S + S A^T + 2 k I. It is the solution on the plane, cut at the walls:
     what crosses them is the inflow.
 
+    Parameters
+    ----------
+    k : float or array
+        The diffusivity, positive.
+    rotation, shear, strain : float or array
+        The entries of A.
+    width : float or array
+        The standard deviation at t = 0.
+    x0, y0 : float or array
+        The centre at t = 0.
+    mass : float or array
+        The integral of u over the plane.
+
+    Examples
+    --------
     >>> LinearFlow(k=0.01, shear=0.0).solution(torch.pi, -0.4, 0.0)
     tensor(1.8651, dtype=torch.float64)
     """
@@ -51,7 +76,7 @@ class LinearFlow(Box):
     rotation: Parameter = default(1.0)
     shear: Parameter = default(1.5)
     strain: Parameter = default(0.0)
-    width: Parameter = default(0.15)  # the standard deviation at t = 0
+    width: Parameter = default(0.15)
     x0: Parameter = default(0.4)
     y0: Parameter = default(0.0)
     mass: Parameter = default(1.0)

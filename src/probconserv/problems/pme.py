@@ -13,6 +13,13 @@ class PorousMedium(ClosedForm, Diffusive):
 
     The flux of this wave equals u. From t = 1 on it flows out on the right.
 
+    Parameters
+    ----------
+    m : float or array
+        The power of u in the conductivity, positive.
+
+    Examples
+    --------
     >>> PorousMedium(m=1.0).solution(t=0.5, x=torch.tensor([0.0, 0.25, 0.75]))
     tensor([0.5000, 0.2500, 0.0000])
     """

@@ -27,6 +27,17 @@ class Stefan(ClosedForm, Diffusive):
     front, and u is continuous. Both are solutions on the half-line x > 0, cut at x = 1: what
     crosses x = 1 is the outflow.
 
+    Parameters
+    ----------
+    u_star : float or array
+        Where k jumps, between 0 and 1.
+    k_min : float or array
+        The conductivity below `u_star`, not negative.
+    k_max : float or array
+        The conductivity from there on, positive.
+
+    Examples
+    --------
     >>> Stefan(u_star=0.6).front(0.05)
     tensor(0.2351, dtype=torch.float64)
     """

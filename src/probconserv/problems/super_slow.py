@@ -12,6 +12,16 @@ class SuperSlow(Diffusive):
     """k = exp(-1/u); u = 0 at first, held at u_left and 0 at the ends.
 
     No closed form; use `simulate`.
+
+    Parameters
+    ----------
+    u_left : float or array
+        The value held at the left end, positive.
+
+    Examples
+    --------
+    >>> SuperSlow(u_left=1.0).conductivity(torch.tensor([0.0, 1.0]), torch.tensor([0.5, 0.5]))
+    tensor([0.0000, 0.3679])
     """
 
     u_left: Parameter

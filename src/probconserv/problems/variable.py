@@ -14,6 +14,16 @@ class VariableCoefficient(Diffusive):
     No closed form; use `simulate`, with an even number of cells: k then jumps between two of them,
     else inside one, and the error is of first order in its width. In the end the same flux,
     2 / (1 + 1 / k_right), passes every x.
+
+    Parameters
+    ----------
+    k_right : float or array
+        The conductivity of the right half, positive.
+
+    Examples
+    --------
+    >>> VariableCoefficient(k_right=0.2).conductivity(torch.zeros(2), torch.tensor([0.4, 0.6]))
+    tensor([1.0000, 0.2000])
     """
 
     k_right: Parameter

@@ -13,11 +13,26 @@ from ..models.emulator import Emulator
 def loss(
     network: AttentiveNeuralProcess, functions: Functions, noise: Tensor, penalty: float = 0.0
 ) -> Tensor:
-    """The negative evidence lower bound, and for SoftC-ANP `penalty` times ||F mu_z||^2.
+    """The negative evidence lower bound, and for SoftC-ANP `penalty` times ``||F mu_z||^2``.
 
-    Both are averaged over functions. The bound is summed over targets; ||.||^2 is the mean of the
-    squared residual of the equation over them, an estimate of its mean over space and time. noise:
-    standard normal, (n, latent), for z.
+    Both are averaged over functions. The bound is summed over targets; ``||.||^2`` is the mean of
+    the squared residual of the equation over them, an estimate of its mean over space and time.
+
+    Parameters
+    ----------
+    network : AttentiveNeuralProcess
+        What is trained.
+    functions : Functions
+        A batch of n.
+    noise : Tensor, shape (n, latent)
+        Standard normal numbers, for z.
+    penalty : float
+        lambda; 0 is the ANP.
+
+    Returns
+    -------
+    Tensor
+        One number, with a gradient.
     """
     (known, u), (asked, answer) = _coordinates(functions.context), _coordinates(functions.target)
     prior = network.latent(known, u)
@@ -61,6 +76,20 @@ def validation_ll(network: Predictor, functions: Functions, samples: int = 32) -
     """The paper's LL at the targets: of the normal with the moments of `samples` draws of z.
 
     An emulator is judged with the parameter known, as it is trained.
+
+    Parameters
+    ----------
+    network : AttentiveNeuralProcess or Emulator
+        What is judged.
+    functions : Functions
+        Those held out.
+    samples : int
+        How many draws of z.
+
+    Returns
+    -------
+    float
+        The average over targets and functions.
     """
     if isinstance(network, Emulator):
         return float(_given_parameters(network, functions)[0].mean())

@@ -17,28 +17,80 @@ Through: TypeAlias = Literal["ll", "crps"]
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a network is trained."""
+    """How a network is trained.
+
+    Parameters
+    ----------
+    learning_rate : float
+        The largest one.
+    schedule : {"constant", "one cycle"}
+        one cycle: up over a tenth of the steps, down to 0 as a cosine.
+    dropout : float
+        The share of entries that are dropped.
+    functions : int
+        A fixed set of so many, or None: fresh ones at every step.
+    clip : float
+        The largest norm of the gradient, or None.
+    steps : int
+        How many.
+    batch : int
+        Functions in a step.
+    context, target : int or tuple of two int
+        How many points of each function, as in `probconserv.data.draw`.
+    penalty : float
+        lambda, of the squared residual of the equation.
+    validation : int
+        Functions held out, whose LL is reported.
+    near : float
+        The share of scattered targets that are drawn near the front.
+    keep : {"last", "best"}
+        Which weights: the last, or those that did best on the functions held out.
+    through : {"ll", "crps"}
+        If given, the loss is this score of the field after Step 2.
+    rows : int
+        With `through`, random times of a function.
+    points : int
+        With `through`, places in a row, evenly over the domain with both ends.
+    samples : int
+        With `through`, draws of z.
+    """
 
     learning_rate: float
-    schedule: Schedule  # one cycle: up over a tenth of the steps, down to 0 as a cosine
+    schedule: Schedule
     dropout: float
-    functions: int | None  # a fixed set of so many, or None: fresh ones at every step
-    clip: float | None  # the largest norm of the gradient, or None
+    functions: int | None
+    clip: float | None
     steps: int = 20_000
     batch: int = 250
     context: Layout = (10, 10)
     target: Layout = (10, 10)
-    penalty: float = 0.0  # lambda, of the squared residual of the equation
-    validation: int = 200  # functions held out, whose LL is reported
-    near: float | None = None  # the share of scattered targets that are drawn near the front
-    keep: Keep = "last"  # of the weights, or best: those that did best on the functions held out
-    through: Through | None = None  # the loss is that of the field after Step 2
-    rows: int = 3  # random times of a function, then
-    points: int = 101  # places in a row, evenly over the domain with both ends
-    samples: int = 8  # of z
+    penalty: float = 0.0
+    validation: int = 200
+    near: float | None = None
+    keep: Keep = "last"
+    through: Through | None = None
+    rows: int = 3
+    points: int = 101
+    samples: int = 8
 
     def rate(self, step: Tensor) -> Tensor:
-        """The learning rate of a step, as a tensor on its device."""
+        """The learning rate of a step, as a tensor on its device.
+
+        Parameters
+        ----------
+        step : Tensor
+            The number of the step.
+
+        Returns
+        -------
+        Tensor
+            By `learning_rate` and `schedule`.
+
+        Examples
+        --------
+        >>> RECIPES["modern"].rate(torch.tensor([0.0, 2_000.0, 20_000.0]))
+        tensor([0.0000, 0.0010, 0.0000])
+        """
         done = step / self.steps
         if self.schedule == "constant":
             return torch.full_like(done, self.learning_rate)

@@ -38,15 +38,46 @@ def train(
 ) -> Network:
     """A network trained on the problem; its weights and card are in the folder `out`.
 
-    problem: the class of one with a closed form, or its name. model: anp; softc, which adds the
-    equation's squared residual to the loss; or emulator, which is given the parameter and infers it
-    when it predicts. recipe: paper or modern; `changes` replace its entries
-    (steps=1000, batch=32, penalty=10.0, ...). Of these through="ll" or "crps" trains an anp by that
-    score of its predictions after Step 2, best from a `start`. sizes: of the network (hidden,
-    latent, heads; of an emulator hidden, layers, octaves). start: weights to go on from, a file
-    that training wrote. report: called every so many steps with what there is to show. A folder
-    with a checkpoint is continued. Ctrl-C and SIGTERM leave one and end in KeyboardInterrupt. Under
-    torchrun all processes train one network together.
+    A folder with a checkpoint is continued. Ctrl-C and SIGTERM leave one and end in
+    KeyboardInterrupt. Under torchrun all processes train one network together.
+
+    Parameters
+    ----------
+    problem : str, or a class of ClosedForm
+        The problem, or its name.
+    out : str or Path
+        The folder.
+    model : {"anp", "softc", "emulator"}
+        softc adds the equation's squared residual to the loss; emulator is given the parameter and
+        infers it when it predicts.
+    recipe : {"modern", "paper"}
+        One of `RECIPES`.
+    device : torch.device or str
+        Where it is trained; "auto" is a GPU where there is one.
+    seed : int
+        Of all random numbers.
+    report : callable
+        Called every so many steps with what there is to show.
+    sizes : dict of int
+        Of the network: hidden, latent, heads; of an emulator hidden, layers, octaves.
+    start : str or Path
+        Weights to go on from, a file that training wrote.
+    **changes
+        Entries of the recipe that are replaced (steps=1000, batch=32, penalty=10.0, ...). Of these
+        through="ll" or "crps" trains an anp by that score of its predictions after Step 2, best
+        from a `start`.
+
+    Returns
+    -------
+    AttentiveNeuralProcess or Emulator
+        The trained network.
+
+    Raises
+    ------
+    InputError
+        If the problem has no closed form, or an entry of the recipe breaks a rule.
+    DivergedError
+        If the loss is no longer a number.
     """
     plan = _plan(model, recipe, changes)
     family, number, place = (

@@ -1,0 +1,195 @@
+"""The solve of Step 2 from sums over blocks, see `_sums.py`; S is factored as in `condition`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ._audit import UNMET
+from ._errors import InfeasibleError
+from ._factor import DEPENDENT, EASY, Factor, RowFactor
+from ._members import multipliers
+from ._shrinkage import Mix, mix
+from ._sums import Ensemble, MeanAndStd
+
+REFINEMENTS = 2  # corrections of lambda by what S lambda misses
+ROUNDING = 1e-15  # of a variance: what is left of it by subtraction is no more than rounding
+SLACK = 16  # times the rounding of the input, as a share of a row's terms, is no contradiction
+
+Sums = Mapping[str, Tensor]  # under names, with the indices on axis 0
+
+
+class System:
+    """S = H^T H + G D G^T + sigma^2 from sums, factored as in `condition`; H = F G^T."""
+
+    def __init__(
+        self, gram: Tensor, shared: Tensor | None, noise: Tensor, rounding: Tensor | float = 0.0
+    ) -> None:
+        """gram: G D G^T, (I, K, K) or its diagonal (I, K). shared: H, (I, R, K). noise: sigma^2.
+
+        rounding: the variance of each row that the rounding of F alone can make.
+        """
+        self.noise = noise.expand(gram.shape[:2])
+        self.factor: Factor | RowFactor
+        if shared is None and gram.ndim == 2:
+            self.matrix = gram + self.noise
+            self.factor = RowFactor(self.matrix, self.matrix, self.noise)
+            return
+        matrix = gram.diag_embed() if gram.ndim == 2 else gram
+        matrix = matrix if shared is None else matrix + shared.mT @ shared
+        self.matrix = matrix + self.noise.diag_embed()
+        before = self.matrix.diagonal(dim1=-2, dim2=-1) + rounding / DEPENDENT
+        self.factor = Factor(self.matrix, before, self.noise)
+
+    def times(self, v: Tensor) -> Tensor:  # (I, N, K)
+        """S v."""
+        return v * self.matrix[:, None] if self.matrix.ndim == 2 else v @ self.matrix
+
+    def solve(self, r: Tensor) -> Tensor:  # (I, N, K)
+        """S^-1 r, 0 at rows that follow from others."""
+        found = self._solved(r)
+        for _ in range(REFINEMENTS if self.matrix.ndim == 3 else 0):
+            found = found + self._solved(r - self.times(found))
+        return found
+
+    def _solved(self, r: Tensor) -> Tensor:
+        if isinstance(self.factor, Factor):
+            return self.factor.solve(r)
+        return self.factor.solve(r.movedim(1, 0)).movedim(0, 1)
+
+    def inverse(self) -> Tensor:  # (I, K) or (I, K, K)
+        if isinstance(self.factor, RowFactor):
+            return self.factor.inverse
+        eye = torch.eye(self.matrix.shape[-1], dtype=self.matrix.dtype)
+        white = self.factor.whiten(eye.expand(self.matrix.shape))  # L^-T
+        return white @ white.mT
+
+    def least(self) -> Tensor:  # (I)
+        """The share of a point's variance that is no more than rounding: exact rows leave none."""
+        exact = ((self.noise == 0) & self.factor.keep).any(-1)
+        if isinstance(self.factor, RowFactor):
+            return torch.where(exact, ROUNDING, 0.0)
+        pivots = torch.where(self.factor.keep, self.factor.pivots * self.factor.scale**2, 1.0)
+        return torch.where(exact, ROUNDING / pivots.amin(-1), 0.0)
+
+    def missed(self, residual: Tensor) -> Tensor:  # (I, N, K)
+        """The residuals of exact rows, where rows are so nearly dependent that rounding shows."""
+        hard = is_hard(self.least())[:, None, None]
+        return torch.where(hard & (self.noise == 0)[:, None], residual, 0.0)
+
+
+def is_hard(least: Tensor) -> Tensor:
+    """Whether rows are so nearly dependent that exact ones miss by more than rounding."""
+    return least > ROUNDING / EASY
+
+
+@dataclass(frozen=True)
+class MomentsSolver:
+    kind: MeanAndStd
+
+    def solve(self, sums: Sums, value: Tensor, noise: Tensor) -> dict[str, Tensor]:
+        """What the update needs, from the sums over all points and from b and its noise, (I, K)."""
+        system, shared = self._system(sums, noise)
+        residual = torch.where(sums["size"] > 0, value - sums["total"], 0.0)[:, None]
+        along = system.solve(residual)
+        missed = (residual - system.times(along)).abs()[:, 0]
+        _check_met(self.kind, missed, value.abs(), sums)
+        steps = self._moves(shared, along)
+        steps |= {"inverse": system.inverse(), "least": system.least()}
+        if shared is None:
+            return steps
+        if self.kind.disjoint:
+            steps["inverse"] = steps["inverse"].diagonal(dim1=-2, dim2=-1)
+        mixed = system.solve(shared)
+        return steps | {"mixed": mixed, "lost": (shared * mixed).sum(-1)}
+
+    def settle(self, sums: Sums, total: Tensor, value: Tensor, noise: Tensor) -> dict[str, Tensor]:
+        """One more move, from the totals that the field has after the update."""
+        system, shared = self._system(sums, noise)
+        return self._moves(shared, system.solve(system.missed((value - total)[:, None])))
+
+    def _system(self, sums: Sums, noise: Tensor) -> tuple[System, Tensor | None]:
+        shared = self.kind.correlation**0.5 * sums["common"] if self.kind.correlation else None
+        return System((1 - self.kind.correlation) * sums["gram"], shared, noise.square()), shared
+
+    def _moves(self, shared: Tensor | None, along: Tensor) -> dict[str, Tensor]:
+        none = along.new_zeros(len(along), self.kind.variables)
+        latent = none if shared is None else (shared * along).sum(-1)
+        return {"along": along[:, 0], "latent": latent}  # lambda and z
+
+
+@dataclass(frozen=True)
+class MembersSolver:
+    kind: Ensemble
+
+    def solve(self, sums: Sums, value: Tensor, noise: Tensor) -> dict[str, Tensor]:
+        """value: b, (I, N or 1, K)."""
+        mixed = self.mix(sums)
+        system, shared = self._system(sums, noise, mixed)
+        residual = torch.where((sums["size"] > 0)[:, None], value - sums["total"], 0.0)
+        missed = residual - system.times(system.solve(residual))
+        _check_met(self.kind, missed.abs().amax(1), value.abs().amax(1), sums)
+        assert isinstance(system.factor, Factor)
+        along = multipliers(system.matrix, system.factor, system.noise, residual, system.solve)
+        return self._moves(shared, mixed, along) | {"least": system.least()}
+
+    def settle(self, sums: Sums, total: Tensor, value: Tensor, noise: Tensor) -> dict[str, Tensor]:
+        mixed = self.mix(sums)
+        system, shared = self._system(sums, noise, mixed)
+        residual = value - total.reshape(sums["total"].shape)
+        return self._moves(shared, mixed, system.solve(system.missed(residual)))
+
+    def mix(self, sums: Sums) -> Mix:
+        """What the members' covariance is mixed with, (I)."""
+        if self.kind.shrinkage is not None:
+            none = sums["size"].new_zeros(len(sums["size"]))
+            return Mix(none + self.kind.shrinkage, none)
+        alone = sums["gram"]
+        alone = alone.diagonal(dim1=-2, dim2=-1) if alone.ndim == 3 else alone
+        spread, together = sums["total"].var(1), sums["common"].square()
+        return mix(spread, alone, together, self.kind.members)
+
+    def _system(self, sums: Sums, noise: Tensor, mixed: Mix) -> tuple[System, Tensor]:
+        own, common = self._scales(mixed)
+        deviation = sums["total"] - sums["total"].mean(1, keepdim=True)
+        shared = torch.cat([own * deviation, common * sums["common"][:, None]], 1)
+        rounding = (2 * self.kind.rounding * (sums["terms"] + sums["spread"])).square()
+        noise = torch.where(sums["size"] > 0, noise, 0.0).square()
+        independent = mixed.share * (1 - mixed.correlation)
+        gram = independent.reshape(-1, *[1] * (sums["gram"].ndim - 1)) * sums["gram"]
+        return System(gram, shared, noise, rounding), shared
+
+    def _moves(self, shared: Tensor, mixed: Mix, along: Tensor) -> dict[str, Tensor]:
+        own, common = self._scales(mixed)
+        z = shared @ along.mT  # (I, N + 1, N)
+        independent = mixed.share * (1 - mixed.correlation)
+        moves = {"along": along, "mixing": own * z[:, :-1], "latent": common[..., 0] * z[:, -1]}
+        return moves | {"independent": independent}
+
+    def _scales(self, mixed: Mix) -> tuple[Tensor, Tensor]:  # (I, 1, 1) each
+        """What deviations and standard deviations are multiplied with in F."""
+        own = ((1 - mixed.share) / (self.kind.members - 1)).sqrt()
+        return own[:, None, None], (mixed.share * mixed.correlation).sqrt()[:, None, None]
+
+
+def solver(kind: MeanAndStd | Ensemble) -> MomentsSolver | MembersSolver:
+    return MembersSolver(kind) if isinstance(kind, Ensemble) else MomentsSolver(kind)
+
+
+def _check_met(kind: MeanAndStd | Ensemble, missed: Tensor, value: Tensor, sums: Sums) -> None:
+    """Rows that nothing can move must hold already."""
+    size = sums["terms"] + sums["spread"] + value
+    wrong = ~(missed <= max(UNMET, SLACK * kind.rounding) * size) & (sums["size"] > 0)
+    if bool(wrong.any()):
+        index, row = wrong.nonzero()[0].tolist()
+        stuck = "the standard deviations or the members' spread leave nothing to move there"
+        if isinstance(kind, MeanAndStd) and kind.how == "proportional":
+            stuck = "`how` 'proportional' multiplies values, and all are 0 there"
+        error = InfeasibleError(
+            f"{int(wrong.sum())} totals cannot be met, the first of `{kind.laws[row]}`, by "
+            f"{float(missed[index, row]):.3g}: {stuck}, or laws contradict each other. Ways out: "
+            "more spread, `shrinkage` for an ensemble, `noise` for the law."
+        )
+        error.place = index, row
+        raise error

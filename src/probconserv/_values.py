@@ -1,0 +1,92 @@
+"""Checks of arguments that are no tensors, without torch; see `_checks.py` for the others."""
+
+import difflib
+import os
+from collections.abc import Iterable, Sequence
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
+
+from ._errors import InputError
+
+
+def name(argument: str, given: Any) -> str:
+    """The name of a field."""
+    if not isinstance(given, str):
+        raise InputError(f"`{argument}` must be the name of a field, got {given!r:.60}.")
+    return given
+
+
+def choice(name: str, given: str, choices: Iterable[str]) -> None:
+    options = list(choices)
+    if not isinstance(given, str) or given not in options:
+        near = difflib.get_close_matches(str(given), options, n=1)
+        raise InputError(
+            f"`{name}` must be one of {', '.join(options)}; got {given!r}."
+            + (f" Did you mean {near[0]!r}?" if near else "")
+        )
+
+
+def event_dims(given: int, ndim: int, least: int = 1) -> int:
+    if not isinstance(given, Integral) or not least <= given <= ndim:
+        raise InputError(
+            f"`event_dims` must be a whole number from {least} to {ndim}, the number of axes of "
+            f"the field; got {given!r}. 1 = each time by itself, 2 = time and space jointly."
+        )
+    return int(given)
+
+
+def samples(n: int, name: str = "n") -> int:
+    if not isinstance(n, Integral) or n < 1:
+        raise InputError(f"`{name}` must be a positive whole number, got {n!r}.")
+    return int(n)
+
+
+def whole(name: str, n: int) -> int:
+    if not isinstance(n, Integral):
+        raise InputError(f"`{name}` must be a whole number, got {n!r}.")
+    if not -(1 << 63) <= n < 1 << 63:
+        raise InputError(f"`{name}` must fit into 64 bits, got {n}.")
+    return int(n)
+
+
+def shape(name: str, given: Sequence[int]) -> tuple[int, ...]:
+    """The sizes of some axes."""
+    listed = tuple(given) if isinstance(given, Sequence) else None
+    if listed is None or not all(isinstance(n, Integral) and n >= 0 for n in listed):
+        raise InputError(f"`{name}` must be the sizes of axes, such as (3, 5); got {given!r:.60}.")
+    return tuple(map(int, listed))
+
+
+def path(name: str, given: str | Path) -> Path:
+    if not isinstance(given, str | os.PathLike):
+        raise InputError(f"`{name}` must be the name of a file, got {type(given).__name__}.")
+    return Path(given)
+
+
+def between(name: str, x: float, low: float, high: float) -> float:
+    if not isinstance(x, Real) or not low <= x <= high:
+        raise InputError(f"`{name}` must lie between {low:g} and {high:g}, got {x!r}.")
+    return float(x)
+
+
+def _is_index(i: Any) -> bool:
+    if isinstance(i, slice):
+        ends = i.start, i.stop, i.step
+        return all(isinstance(e, int | None) for e in ends) and (i.step is None or i.step > 0)
+    return isinstance(i, Integral) and not isinstance(i, bool)
+
+
+def index(given: Any, shape: Sequence[int], free: int) -> tuple[int | slice, ...]:
+    """An index into the first `free` axes of a field of `shape`."""
+    listed = given if isinstance(given, tuple) else (given,)
+    kinds = all(map(_is_index, listed))
+    if not kinds or len(listed) > free:
+        raise InputError(
+            f"`index` must be whole numbers and slices with steps above 0, for the first {free} "
+            f"axes of a field of shape {tuple(shape)}, those that are independent; got {given!r}."
+        )
+    for i, size in zip(listed, shape, strict=False):
+        if not isinstance(i, slice) and not -size <= int(i) < size:
+            raise InputError(f"`index` {i} is out of range for an axis of {size} entries.")
+    return tuple(i if isinstance(i, slice) else int(i) for i in listed)
