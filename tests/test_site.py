@@ -12,6 +12,8 @@ from urllib.parse import unquote
 import pytest
 from blocks import DOCS, ROOT, SITE, built
 
+import probconserv
+
 SOURCE = ROOT / "src" / "probconserv"
 LOADS = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src"}
 PARTS = "figures", "labelled", "models", "paper", "problems", "training"
@@ -163,3 +165,10 @@ def test_the_messages_on_the_page_of_errors_are_those_of_the_source():
     words = [part.strip() for line in quoted for part in line.split("…") if len(part.strip()) > 3]
     assert len(quoted) > 30
     assert [part for part in words if part not in source] == []
+
+
+def test_the_citation_names_this_version_and_the_paper():
+    said = (ROOT / "CITATION.cff").read_text()
+    paper = "Learning Physical Models that Can Respect Conservation Laws"
+    assert f"\nversion: {probconserv.__version__}\n" in said
+    assert all(paper in text for text in (said, (DOCS / "citing.md").read_text()))
