@@ -4,13 +4,13 @@ VENV := .venv
 RUN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test check types style tests fuzz bench clean
+.PHONY: demo test check types style tests docs fuzz bench clean
 
 demo: export OMP_NUM_THREADS = $(shell getconf _NPROCESSORS_ONLN)
 demo: $(VENV)/ready
 	$(RUN)/probconserv reproduce stefan --out out/stefan
 
-test: check tests
+test: check docs tests
 
 check: style types
 
@@ -24,6 +24,11 @@ types: $(VENV)/ready
 tests: $(VENV)/ready
 	$(RUN)/pytest -n 2 --dist loadgroup
 
+docs: $(VENV)/ready  # the site, in build/site; no warning, no network
+	rm -rf build/site
+	$(RUN)/sphinx-build -q -W --keep-going -n -j auto -d build/doctrees -b html docs build/site
+	test ! -d build/play || cp -r build/play build/site/play
+
 fuzz: $(VENV)/ready  # make fuzz N=100000: random problems against an oracle of 120 digits
 	$(RUN)/python tests/fuzzing.py $(or $(N),20000) --jobs 2
 
@@ -36,4 +41,4 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) out
+	rm -rf $(VENV) out build

@@ -2,7 +2,8 @@
 
 The porous medium and Stefan problems of the paper, predicted by the trained networks. The budget of
 the whole is conditioned on, with the flux through the left end known; unknown, with a prior that is
-smooth in time; and unknown, with times that are independent. Prints the table of docs/cells.md.
+smooth in time; and unknown, with times that are independent. Prints the
+table of docs/learn/cells.md.
 
 The prior of the flux is what one would know before: the mean and twice the spread over the
 parameters of the training range. Its length of correlation, in the root of time, is the one with

@@ -8,7 +8,7 @@ rule along every side,
 
 one row for each of 2000 rectangles. It is exact up to second order where u is smooth, and off by
 about dx times the jump at a shock. The noise is one number: that with the lowest MSE on validation
-functions. Prints a table of docs/nonlinear.md, and what it cost.
+functions. Prints a table of docs/learn/nonlinear.md, and what it cost.
 """
 
 import argparse

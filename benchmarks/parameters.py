@@ -2,7 +2,7 @@
 
 The total b(t) of the paper's problems depends on the parameter of the equation. Here that parameter
 is a field of the state, and the law is total(u) = b(t; parameter) at 40 times, exactly. Prints the
-table of docs/nonlinear.md: about a minute for each parameter, most of it prediction.
+table of docs/learn/nonlinear.md: about a minute for each parameter, most of it prediction.
 
 The field holds a number without limits: log m, log beta, logit u*. Its prior has the mean and the
 spread of the training range, or three times that spread.

@@ -2,8 +2,8 @@
 
 The paper's problems, predicted by both trained networks at the paper's times. Each component of the
 latent is updated with the total alone, and with the total, values that fall in x, and bounds: 0 and
-the value at the left end. Prints the table of docs/nonlinear.md. The front, where there is one, is
-the crossing of half of its jump in each draw.
+the value at the left end. Prints the table of docs/learn/inequalities.md. The front, where
+there is one, is the crossing of half of its jump in each draw.
 """
 
 import argparse

@@ -11,12 +11,14 @@ hypothesis.settings.load_profile("default")
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 TOGETHER = {  # in one process of `pytest -n`: what the tests of such a file share is made once
     "test_ablate.py",
+    "test_climate_files.py",
     "test_heat_budget.py",
     "test_package.py",
     "test_paper.py",
     "test_report_browser.py",
+    "test_site.py",
+    "test_site_browser.py",
     "test_stores_cluster.py",
-    "test_tutorial.py",
 }
 
 

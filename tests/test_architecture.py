@@ -1,4 +1,4 @@
-"""The order of imports that docs/architecture.md states, and the size of files."""
+"""The order of imports that docs/develop/modules.md states, and the size of files."""
 
 import ast
 import re
@@ -10,7 +10,7 @@ PACKAGE = ROOT / "src" / "probconserv"
 
 def stated_order():
     """The modules of the page, from the top down; a folder stands for all of its files."""
-    page = (ROOT / "docs" / "architecture.md").read_text()
+    page = (ROOT / "docs" / "develop" / "modules.md").read_text()
     block = page.split("```")[1]
     return re.findall(r"^  ([a-z_]+(?:\.py|/))", block, re.MULTILINE)
 

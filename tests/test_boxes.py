@@ -26,7 +26,7 @@ def integrated(function, low, high):
 
 
 def test_the_example_of_the_docs_runs():
-    page = Path(__file__).parents[1] / "docs" / "equations.md"
+    page = Path(__file__).parents[1] / "docs" / "learn" / "equations.md"
     assert doctest.testfile(str(page), module_relative=False) == (0, 7)
 
 

@@ -1,13 +1,12 @@
 """What must hold for every problem with a closed form. A new file in `problems/` is tested too."""
 
 import math
-import re
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 import torch
+from blocks import DOCS, PYTHON
 from scipy.integrate import cubature
 from torch.func import jvp
 
@@ -28,9 +27,7 @@ def maker(cls, **constants):
 MAKERS = {cls.name: maker(cls) for cls in FAMILIES}
 MAKERS["stefan, both phases"] = maker(Stefan, k_min=0.3)
 MAKERS["stefan, slow melt"] = maker(Stefan, k_min=0.001, k_max=2.0)
-(EXAMPLE,) = re.findall(
-    r"```python\n(.*?)```", (Path(__file__).parents[1] / "docs/equations.md").read_text(), re.DOTALL
-)
+(EXAMPLE,) = PYTHON.findall((DOCS / "howto" / "equation.md").read_text())
 names: dict = {"__name__": "carried"}
 exec(EXAMPLE, names)
 MAKERS["the example of the docs"] = maker(names["Carried"])

@@ -12,7 +12,7 @@ import pytest
 import xarray as xr
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "heat_budget.md").read_text()
+PAGE = (ROOT / "docs" / "gallery" / "heat_budget.md").read_text()
 NUMBER = re.compile(r"[-+]?\b\d+(?:\.\d+)?\b")
 PARTS = {"shortwave": 1, "longwave": -1, "latent": -1, "sensible": -1}
 

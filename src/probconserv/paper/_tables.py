@@ -39,7 +39,7 @@ def cells(records: list[Record]) -> list[list[Record]]:
 
 
 def as_json(records: Sequence[Record], fronts: Sequence[Record], sweep: Sequence[Record]) -> str:
-    """As described in docs/results.md."""
+    """As described in docs/research/results_json.md."""
     content = {"schema": 1, "records": records, "fronts": fronts, "sweep": sweep}
     return json.dumps(content, indent=1) + "\n"
 

@@ -1,0 +1,61 @@
+"""Docstrings are plain text with `names` in backticks; numpydoc reads reStructuredText.
+
+So stars, bars and underscores outside of backticks are made literal, and indented formulas of the
+running text become literal blocks.
+"""
+
+import re
+
+from sphinx.application import Sphinx
+
+from probconserv import _public
+
+CODE = re.compile(r"(``[^`]+``|`[^`]+`)")
+UNDERLINE = re.compile(r"-{3,}\s*$")
+PUBLIC = {name for name in vars(_public) if not name.startswith("_")}
+
+
+def escaped(line: str) -> str:
+    """The line, with links to public names, and nothing else that would be markup."""
+    parts = CODE.split(line)
+    parts[::2] = [re.sub(r"[*|]|(?<=\w)_(?!\w)", r"\\\g<0>", part) for part in parts[::2]]
+    parts[1::2] = [_code(part.strip("`")) for part in parts[1::2]]
+    return "".join(parts)
+
+
+def _code(text: str) -> str:
+    return f":py:obj:`{text} <probconserv.{text}>`" if text in PUBLIC else f"``{text}``"
+
+
+def _announced(lines: list[str]) -> bool:
+    """Whether the text before says that a literal block follows."""
+    return next((line for line in reversed(lines) if line.strip()), "").endswith("::")
+
+
+def converted(lines: list[str]) -> list[str]:
+    """All lines of a docstring."""
+    done: list[str] = []
+    running, formula, example = True, False, False
+    for i, line in enumerate(lines):
+        if i + 1 < len(lines) and UNDERLINE.match(lines[i + 1]):
+            running = line.strip() in ("Notes", "Examples")
+        indented, blank = line.startswith("    "), not line.strip()
+        example = not blank and (example or line.lstrip().startswith(">>>"))
+        if formula and not indented and not blank:
+            formula = False
+        if running and indented and not formula and not example and (not i or not lines[i - 1]):
+            done += [] if _announced(done) else ["::", ""]
+            formula = True
+        done.append(line if formula or example else escaped(line))
+    return done
+
+
+def process(
+    app: Sphinx, what: str, name: str, found: object, options: object, lines: list[str]
+) -> None:
+    lines[:] = converted(lines)
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    app.connect("autodoc-process-docstring", process, priority=100)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,164 @@
+"""Every Python block of a page runs, each page from top to bottom, and does what the page says."""
+
+import re
+
+import pytest
+import torch
+from blocks import DOCS, PAGES, PYTHON, ROOT, run
+from commands import called
+
+ELSEWHERE = {  # run by another test
+    "howto/climate_files.md",  # test_climate_files
+    "howto/equation.md",  # test_every_problem
+}
+WITH_CODE = [str(p.relative_to(DOCS)) for p in PAGES if PYTHON.search(p.read_text())]
+
+
+def conserves(law, *fields):
+    return all(float(law.residual(field).abs().max()) < 1e-12 for field in fields)
+
+
+def index(n):
+    assert conserves(n["law"], n["post"])
+
+
+def start(n):
+    assert conserves(n["law"], n["post"].mean, n["draws"])
+
+
+def fields(n):
+    assert n["post"].members().shape == (8, 4, 50)
+
+
+def laws(n):
+    assert conserves(n["total"], n["post"], n["hard"])
+
+
+def method(n):
+    assert conserves(n["law"], n["post"])
+
+
+def states(n):
+    assert conserves(n["both"], n["post"])
+
+
+def cells(n):
+    assert conserves(n["law"], n["post"])
+    assert torch.equal(n["post"]["u"].mean[0], n["now"][0])
+
+
+def nonlinear(n):
+    assert conserves(n["energy"], n["post"].point)
+    assert conserves(n["mass"], n["post"]["h"])
+
+
+def inequalities(n):
+    assert n["post"].draws.min() >= 0
+    assert (n["falling"].draws.diff() <= 0).all()
+    assert conserves(n["total"], n["post"].mean, n["falling"].mean)
+
+
+def honest(n):
+    assert n["learned"].shape == n["law"].noise.shape == (11,)
+    off = n["law"].residual(n["post"].mean).abs()
+    assert (off < n["law"].noise)[1:].all()  # at the first time the network is sure and wrong
+    (cause,) = n["found"].causes
+    assert (cause.kind, cause.amount) == ("factor", pytest.approx(2.54, abs=0.15))
+
+
+def equations(n):
+    assert float(n["front"]) == pytest.approx(0.2351, abs=5e-5)
+
+
+def models(n):
+    assert conserves(n["law"], n["network_field"], n["emulator_field"])
+
+
+def files(n):
+    assert n["report"].closes()
+    assert not n["check"](n["forecast"], n["law"]).closes()
+
+
+def pytorch(n):
+    assert n["law"].residual(n["after"]).abs().max() < 1e-6  # float32
+    assert n["area"].residual(n["field"]).abs().max() > 1e-3
+
+
+def ensemble(n):
+    assert conserves(n["law"], n["post"], n["moved"])
+    assert conserves(n["melt"], n["ensemble_field"], n["dropout_field"])
+    assert torch.equal(n["stacked"].factor, n["front"].factor)
+
+
+def gaussian_process(n):
+    assert conserves(n["law"], n["process_field"])
+
+
+def rollout(n):
+    assert conserves(n["law"], n["u"])
+
+
+def train(n):
+    assert n["trained_field"].shape == (1, 201)
+
+
+def train_through(n):
+    assert n["loss"].isfinite()
+
+
+def cluster(n):
+    assert n["fixed"]["u"].chunks
+
+
+def gpu(n):
+    assert n["post"].mean.device.type == "cpu"
+
+
+def finite_volumes(n):
+    at = n["middle"][n["post"].mean[-1].argmax()]
+    assert float(at) == pytest.approx(0.3 + 0.4, abs=0.005)
+
+
+@pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")  # toy models are far off
+@pytest.mark.parametrize("page", [page for page in WITH_CODE if page not in ELSEWHERE])
+def test_the_code_of_a_page_runs_and_does_what_it_says(page):
+    globals()[page.rpartition("/")[2].removesuffix(".md")](run(f"docs/{page}"))
+
+
+def test_the_readme_is_short_and_conserves(capsys):
+    names = run("README.md")
+    assert names["law"].residual(names["mean"]).abs().max() > 1e-3
+    assert conserves(names["law"], names["post"])
+    assert conserves(names["melt"], names["field"])
+    assert names["draws"].shape == (500, 10, 101)
+    assert "b agrees with the prior" in capsys.readouterr().out
+    assert len((ROOT / "README.md").read_text().splitlines()) < 150
+
+
+def test_start_says_what_is_printed(capsys):
+    run("docs/start.md")
+    said = re.findall(r"```text\n(.*?)```", (DOCS / "start.md").read_text(), re.DOTALL)
+    printed = capsys.readouterr().out.splitlines()
+    assert "".join(said).splitlines() == [printed[0], *printed[2:]]
+
+
+def test_links_between_files_lead_somewhere():
+    for page in (*PAGES, *ROOT.glob("*.md"), *ROOT.glob("[bw]*/README.md")):
+        for target in re.findall(r"\]\((?!https?:)([^)#\s]+)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("command", ["check", "enforce", "train"])
+def test_options_on_the_pages_are_those_of_the_commands(command):
+    known = called(command, "--help", columns=200).stdout
+    text = "\n".join(page.read_text() for page in (*PAGES, ROOT / "README.md"))
+    lines = re.findall(rf"^(?:.*-m )?probconserv {command} (.*(?:\\\n.*)*)$", text, re.MULTILINE)
+    used = {option for line in lines for option in re.findall(r"--[a-z-]+", line)}
+    assert lines
+    assert [option for option in used if option not in known] == []
+
+
+def test_no_page_is_too_long_to_read():
+    for page in PAGES:
+        prose = re.sub(r"```.*?```|^\|.*$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+        assert len(prose.split()) < 1500, page.name
