@@ -1,0 +1,76 @@
+"""What the page knows of each equation beside its network: the truth, and first observations."""
+
+from typing import Any, cast
+
+from graphs import DIAGNOSIS, DRAWS, METHODS, POINTS, RESULTS, SAMPLES, TIMES, X, times
+from torch import Tensor
+
+from probconserv.data import draw
+from probconserv.figures._fields import OTHERS, PAPER, SIGMAS
+from probconserv.paper._experiments import EXPERIMENTS
+from probconserv.problems import ClosedForm, find
+
+LAYOUT = 4, 6  # times and places of the first observations
+LEVELS = {"pme": 0.1}  # of u at the front; elsewhere half of the jump
+DIGITS = 9
+
+
+def facts_of(equations: tuple[str, ...]) -> dict[str, Any]:
+    """Everything that is not a network, as JSON."""
+    others = iter(OTHERS)
+    styles = {name: PAPER.get(name) or next(others) for name in METHODS}
+    return {
+        "sizes": {"times": TIMES, "points": POINTS, "samples": SAMPLES, "draws": DRAWS},
+        "sigmas": SIGMAS,
+        "x": _numbers(X),
+        "outputs": [*RESULTS, *DIAGNOSIS],
+        "methods": [
+            {"name": name, "title": method.title, "exact": method.exact, "colour": styles[name][0]}
+            for name, method in METHODS.items()
+        ],
+        "equations": {name: _equation(name) for name in equations},
+    }
+
+
+def _equation(name: str) -> dict[str, Any]:
+    problem, experiment = find(name), EXPERIMENTS[name]
+    shown = int((times(name) - experiment.time).abs().argmin())
+    return {
+        "title": problem.title,
+        "equation": problem.equation,
+        "parameter": problem.parameter,
+        "times": _numbers(times(name)),
+        "shown": shown,
+        "cases": [_case(name, value) for value in experiment.values],
+    }
+
+
+def _case(name: str, value: float) -> dict[str, Any]:
+    """One parameter: the true solution, its totals and fronts."""
+    problem = cast(ClosedForm, EXPERIMENTS[name].at(value))
+    t = times(name)
+    truth, front = problem.on_grid(t, X), problem.front(t)
+    ahead = problem.solution(t, front.nan_to_num(0.0))
+    level = LEVELS.get(name) or float(ahead[~front.isnan()].median()) / 2
+    return {
+        "value": value,
+        "truth": [_numbers(row) for row in truth],
+        "total": _numbers(problem.total(t)),
+        "front": [None if f != f else f for f in _numbers(front)],
+        "level": round(level, DIGITS),
+        "observations": _observations(problem, t),
+    }
+
+
+def _observations(problem: ClosedForm, t: Tensor) -> list[list[int]]:
+    """Those of a test function, moved to the nearest time and point of the grid."""
+    context = draw(problem, "test", 1, LAYOUT).context
+    near = [
+        (axis[:, None] - c[0]).abs().argmin(0).tolist()
+        for axis, c in ((t, context.t), (X, context.x))
+    ]
+    return [list(pair) for pair in sorted({*zip(*near, strict=True)})]
+
+
+def _numbers(values: Tensor) -> list[float]:
+    return [round(v, DIGITS) for v in values.tolist()]
