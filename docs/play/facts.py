@@ -2,16 +2,19 @@
 
 from typing import Any, cast
 
+import torch
 from graphs import DIAGNOSIS, DRAWS, METHODS, POINTS, RESULTS, SAMPLES, TIMES, X, times
 from torch import Tensor
 
 from probconserv.data import draw
 from probconserv.figures._fields import OTHERS, PAPER, SIGMAS
+from probconserv.fronts import RULES
 from probconserv.paper._experiments import EXPERIMENTS
 from probconserv.problems import ClosedForm, find
 
 LAYOUT = 4, 6  # times and places of the first observations
 LEVELS = {"pme": 0.1}  # of u at the front; elsewhere half of the jump
+FINE = 10_001  # points for the true front
 DIGITS = 9
 
 
@@ -41,6 +44,7 @@ def _equation(name: str) -> dict[str, Any]:
         "parameter": problem.parameter,
         "times": _numbers(times(name)),
         "shown": shown,
+        "number": experiment.values.index(problem.example[0]),
         "cases": [_case(name, value) for value in experiment.values],
     }
 
@@ -49,12 +53,14 @@ def _case(name: str, value: float) -> dict[str, Any]:
     """One parameter: the true solution, its totals and fronts."""
     problem = cast(ClosedForm, EXPERIMENTS[name].at(value))
     t = times(name)
-    truth, front = problem.on_grid(t, X), problem.front(t)
+    front = problem.front(t)
     ahead = problem.solution(t, front.nan_to_num(0.0))
     level = LEVELS.get(name) or float(ahead[~front.isnan()].median()) / 2
+    fine = torch.linspace(0.0, 1.0, FINE, dtype=torch.float64)
+    front = RULES["crossing"](problem.on_grid(t, fine), fine, torch.tensor(level).double())
     return {
         "value": value,
-        "truth": [_numbers(row) for row in truth],
+        "truth": [_numbers(row) for row in problem.on_grid(t, X)],
         "total": _numbers(problem.total(t)),
         "front": [None if f != f else f for f in _numbers(front)],
         "level": round(level, DIGITS),

@@ -8,11 +8,14 @@ components and a law, and gives what every update makes of them; it serves all e
 import contextlib
 import io
 import logging
+import tempfile
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import onnx
+import onnxruntime
 import torch
 from onnx import TensorProto, helper, numpy_helper
 from onnxscript import opset20 as op
@@ -43,11 +46,11 @@ class Method(NamedTuple):
 
 METHODS = {
     "ANP": Method("no law", UPDATES["none"], True),
-    "HardC-ANP": Method("HardC: the nearest mean", UPDATES["HardC"], True),
-    "ProbConserv-ANP": Method("the paper's update", UPDATES["ProbConserv"]),
-    "mixture, per time": Method("the exact update of a mixture", UPDATES["mixture, per time"]),
+    "HardC-ANP": Method("HardC", UPDATES["HardC"], True),
+    "ProbConserv-ANP": Method("ProbConserv (paper)", UPDATES["ProbConserv"]),
+    "mixture, per time": Method("exact mixture update", UPDATES["mixture, per time"]),
     "widened": Method(
-        "the paper's update, prior widened until b is plausible",
+        "widened prior",
         lambda parts, law, x: pc.Mixture(pc.condition(pc.plausible(parts, law), law)),
     ),
 }
@@ -97,26 +100,23 @@ class Step2(nn.Module):
         normals: Tensor,  # (DRAWS, S T (M + 1))
     ) -> tuple[Tensor, ...]:
         parts = pc.Diagonal._unchecked(means, variances)
-        found = []
-        for method in METHODS.values():
-            field = method.update(parts, _law(method, b, sigma), X)
-            fronts, weights = _fronts(field, level, normals)
-            points = field.gaussian()
-            found.append(
-                (
-                    points.mean,
-                    points.variance,
-                    pc.integral(X, b).residual(points.mean),  # CE
-                    points.marginal_log_prob(truth).mean(-1),  # LL
-                    fronts,
-                    weights,
-                )
-            )
-        every = (torch.stack(each) for each in zip(*found, strict=True))
-        return *every, *_diagnosis(parts, pc.integral(X, b, noise=sigma))
+        fields = [m.update(parts, _law(m, b, sigma), X) for m in METHODS.values()]
+        points = [field.gaussian() for field in fields]
+        mean = torch.stack([each.mean for each in points])
+        variance = torch.stack([each.variance for each in points])
+        return (
+            mean,
+            variance,
+            pc.integral(X, b).residual(mean),  # CE
+            pc.Diagonal._unchecked(mean, variance).marginal_log_prob(truth).mean(-1),  # LL
+            RULES["crossing"](torch.stack([_draws(f, normals) for f in fields]), X, level),
+            torch.stack([_weights(field) for field in fields]),
+            *_diagnosis(parts, pc.integral(X, b, noise=sigma)),
+        )
 
 
-RESULTS = ("field", "variance", "CE", "LL", "fronts", "weights")  # with the methods on axis 0
+# With the methods on axis 0; `fronts` (METHODS, DRAWS, S, T) is NaN where there is no front.
+RESULTS = ("field", "variance", "CE", "LL", "fronts", "weights")
 DIAGNOSIS = ("total", "std", "z_full", "wrong", "causes", "move", "mahalanobis", "share")
 CAUSES = ("rows", "factor", "shift", "offset")  # in the order of `Rows.candidates`
 
@@ -125,12 +125,13 @@ def _law(method: Method, b: Tensor, sigma: Tensor) -> Law:
     return pc.integral(X, b) if method.exact else pc.integral(X, b, noise=sigma)
 
 
-def _fronts(field: pc.Mixture, level: Tensor, normals: Tensor) -> tuple[Tensor, Tensor]:
-    """Positions (DRAWS, S, T), NaN where there is no front, and weights of components (S, T)."""
-    count = field.components.normals_per_draw
-    u = field.components.sample_with(normals[:, :count])
-    weights = field.log_weights.exp().reshape(SAMPLES, -1).expand(-1, TIMES)
-    return RULES["crossing"](u, X, level), weights
+def _draws(field: pc.Mixture, normals: Tensor) -> Tensor:  # (DRAWS, S, T, M)
+    """Draws of every component."""
+    return field.components.sample_with(normals[:, : field.components.normals_per_draw])
+
+
+def _weights(field: pc.Mixture) -> Tensor:  # (S, T)
+    return field.log_weights.exp().reshape(SAMPLES, -1).expand(-1, TIMES)
 
 
 def _diagnosis(parts: pc.Diagonal, law: Law) -> tuple[Tensor, ...]:
@@ -187,7 +188,7 @@ def _exported(
     outputs: list[str],
     sizes: dict[str, dict[int, torch.export.Dim]] | None = None,
 ) -> onnx.ModelProto:
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    logging.getLogger("torch.onnx._internal.exporter._registration").setLevel(logging.ERROR)
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), torch.no_grad():
         warnings.simplefilter("ignore")
         program = torch.export.export(module.eval(), given, dynamic_shapes=sizes)
@@ -197,9 +198,21 @@ def _exported(
             opset_version=OPSET,
             output_names=outputs,
             custom_translation_table={torch.ops.aten.median.dim: _median},
+            optimize=False,
             verbose=False,
         )
-    return made.model_proto
+    return _folded(made.model_proto)
+
+
+def _folded(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The graph with all that is constant computed: so it opens sooner."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.log_severity_level = 3
+    with tempfile.TemporaryDirectory() as folder:
+        options.optimized_model_filepath = f"{folder}/folded.onnx"
+        onnxruntime.InferenceSession(model.SerializeToString(), options)
+        return onnx.load(options.optimized_model_filepath)
 
 
 def _median(x: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
@@ -216,7 +229,8 @@ def _halved(model: onnx.ModelProto) -> onnx.ModelProto:
     casts = []
     for weight in model.graph.initializer:
         array = numpy_helper.to_array(weight)
-        half = array.astype("float16")
+        with np.errstate(over="ignore"):
+            half = array.astype("float16")
         if array.dtype == "float32" and array.size > 64 and (half == array).all():
             name = weight.name
             weight.CopyFrom(numpy_helper.from_array(half, f"{name}_half"))

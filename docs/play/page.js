@@ -223,7 +223,7 @@ function choices(parent, name, entries, chosen, change) {
   );
 }
 
-function chooseEquation(equation, number = 0) {
+function chooseEquation(equation, number = state.all.equations[equation].number) {
   const before = state.equation;
   Object.assign(state, { equation, number });
   if (equation !== before) results = null;
@@ -284,12 +284,16 @@ async function begin() {
   const named = (name) => methods.findIndex((method) => method.name === name);
   Object.assign(state, { x, methods, sigmas, method: named(FIRST.method), prior: named(FIRST.prior) });
   state.normals = normals(sizes.draws * sizes.samples * sizes.times * (sizes.points + 1));
-  for (const name of ["field", "totals", "front", "map"]) plots[name] = new Plot($(name));
+  for (const name of ["field", "totals", "front", "map"]) {
+    plots[name] = new Plot($(name));
+    plots[name].onRelease = draw;
+  }
   methodTable();
   const entries = Object.entries(state.all.equations).map(([value, { title }]) => ({ value, text: title }));
   choices($("equations"), "equation", entries, state.equation, (name) => chooseEquation(name));
   listen();
   await probconserv.start();
+  probconserv.open("step2");
   chooseEquation(state.equation);
 }
 

@@ -16,6 +16,8 @@ class Plot {
     this.known = new Map(); // handles by key
     this.onPoint = null; // (x, y) -> lines of text, while the pointer is over the plot
     this.onClick = null; // (x, y), on empty space
+    this.onRelease = null; // after a drag
+    this.held = null; // axes do not move while something is dragged
     svg.addEventListener("pointermove", (event) => this.point(event));
     svg.addEventListener("pointerleave", () => this.layers.notes.replaceChildren());
     svg.addEventListener("click", (event) => {
@@ -34,6 +36,7 @@ class Plot {
 
   frame({ x, y, xlabel, ylabel }) {
     const { width, height } = this.svg.getBoundingClientRect();
+    if (this.held) ({ x, y } = this.held);
     const { left, right, top, bottom } = Plot.margins;
     Object.assign(this, { x, y, width, height });
     this.across = [left, Math.max(width - right, left + 10)];
@@ -177,11 +180,16 @@ class Plot {
       if (event.button) return;
       element.setPointerCapture(event.pointerId);
       element.focus({ preventScroll: true });
+      this.held = { x: this.x, y: this.y };
       const move = (moved) => {
         const [x, y] = this.place(moved);
-        entry.item.drag(x, y);
+        entry.item.drag(x, Math.min(Math.max(y, this.y[0]), this.y[1]));
       };
-      const stop = () => element.removeEventListener("pointermove", move);
+      const stop = () => {
+        element.removeEventListener("pointermove", move);
+        this.held = null;
+        this.onRelease?.();
+      };
       element.addEventListener("pointermove", move);
       element.addEventListener("pointerup", stop, { once: true });
       element.addEventListener("pointercancel", stop, { once: true });

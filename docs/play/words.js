@@ -14,7 +14,7 @@ function short(value) {
 }
 
 function score(value) {
-  return value.toFixed(2).replace("-", "−");
+  return value.toFixed(Math.abs(value) < 100 ? 2 : 0).replace("-", "−");
 }
 
 function threeDigits(value) {

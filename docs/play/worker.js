@@ -14,7 +14,8 @@ const actions = {
   },
 
   async open({ name, graph }) {
-    sessions[name] = await ort.InferenceSession.create(graph, { executionProviders: ["wasm"] });
+    const options = { executionProviders: ["wasm"], graphOptimizationLevel: "basic" };
+    sessions[name] = await ort.InferenceSession.create(graph, options);
   },
 
   async run({ name, inputs }) {

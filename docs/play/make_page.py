@@ -1,4 +1,4 @@
-"""Builds the playing page: `python docs/play/build.py build/play`, a folder of static files.
+"""Builds the playing page: `python docs/play/make_page.py build/play`, a folder of static files.
 
 The page also runs when its file is opened without a server. There a browser reads scripts and
 nothing else, so every part is a script: `assets/NAME.js` holds the bytes, compressed, as text.
