@@ -121,7 +121,7 @@ function restart() {
 }
 
 function draw() {
-  if (!results || !results.field) return;
+  if (!results) return;
   drawField(plots.field, state, results, edit);
   drawTotals(plots.totals, state, results, edit);
   drawFront(plots.front, state, results);
@@ -172,7 +172,7 @@ async function update(what) {
       const { equation } = state;
       if (stale.network) {
         stale.network = false;
-        if (!$("status").classList.contains("done")) say(`Loading the network for ${state.facts().title} …`);
+        if (!results) say(`Loading the network for ${state.facts().title} …`);
         parts = (await probconserv.run(equation, networkInputs())).results;
       }
       if (equation !== state.equation) continue;
@@ -278,6 +278,9 @@ function listen() {
 }
 
 async function begin() {
+  if (!window.WebAssembly || !window.DecompressionStream) {
+    throw new Error("it needs a browser of 2023 or later");
+  }
   ["worker", "ort", "runtime", "step2", FIRST.equation].forEach(probconserv.part); // all at once
   state.all = JSON.parse(await probconserv.text("facts"));
   const { sizes, methods, x, sigmas } = state.all;

@@ -200,8 +200,10 @@ class Plot {
     element.addEventListener("keydown", (event) => {
       const steps = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
       if (steps[event.key]) entry.item.step(...steps[event.key].map((s) => s * (event.shiftKey ? 5 : 1)));
-      else if (event.key === "Delete" || event.key === "Backspace") entry.item.remove?.();
-      else return;
+      else if (event.key === "Delete" || event.key === "Backspace") {
+        entry.item.remove?.();
+        if (!element.isConnected) this.known.values().next().value?.element.focus();
+      } else return;
       event.preventDefault();
     });
     return entry;
