@@ -26,7 +26,17 @@ const state = {
     const { x, methods, sigmas, shown, method, prior } = this;
     const truth = this.case().truth[shown];
     const { times } = this.facts();
-    return { x, methods, sigmas, shown, method, prior, truth, times, colour: methods[method].colour };
+    return {
+      x,
+      methods,
+      sigmas,
+      shown,
+      method,
+      prior,
+      truth,
+      times,
+      colour: methods[method].colour,
+    };
   },
 };
 const plots = {};
@@ -90,6 +100,7 @@ const edit = {
 function say(text, wrong = false) {
   $("status").textContent = text;
   $("status").classList.toggle("wrong", wrong);
+  if (wrong) $("status").setAttribute("role", "alert");
 }
 
 function sliders() {
@@ -100,15 +111,26 @@ function sliders() {
   $("time-value").textContent = time;
   document.querySelectorAll(".shown-time").forEach((e) => (e.textContent = time));
   const [low, high] = state.totalEnds();
-  Object.assign($("total"), { min: low.toFixed(3), max: high.toFixed(3), value: state.b[state.shown] });
+  Object.assign($("total"), {
+    min: low.toFixed(3),
+    max: high.toFixed(3),
+    value: state.b[state.shown],
+  });
   $("total-value").textContent = state.b[state.shown].toFixed(4);
   $("sigma-value").textContent = state.sigma ? short(state.sigma) : "0: the law is exact";
+  $("yellow").textContent = Math.max(...state.case().truth.flat()).toFixed(2);
   $("level").textContent = `u = ${+state.case().level.toPrecision(3)}`;
 }
 
 function restart() {
   const { truth, observations, total } = state.case();
-  state.observations = observations.map(([k, i]) => ({ id: `o${++ids}`, k, i, u: truth[k][i], own: false }));
+  state.observations = observations.map(([k, i]) => ({
+    id: `o${++ids}`,
+    k,
+    i,
+    u: truth[k][i],
+    own: false,
+  }));
   state.picked = null;
   state.shown = state.facts().shown;
   state.b = [...total];
@@ -127,8 +149,13 @@ function draw() {
   drawFront(plots.front, state, results);
   drawMap(plots.map, state, results, edit);
   fillTable($("methods").tBodies[0], state, results);
-  const numbers = Object.fromEntries(Object.entries(results).map(([name, { data }]) => [name, data]));
-  const said = verdict({ ...numbers, z_full: [...numbers.z_full], causes: [...numbers.causes] }, state.facts().times);
+  const numbers = Object.fromEntries(
+    Object.entries(results).map(([name, { data }]) => [name, data]),
+  );
+  const said = verdict(
+    { ...numbers, z_full: [...numbers.z_full], causes: [...numbers.causes] },
+    state.facts().times,
+  );
   if ($("verdict").textContent !== said.text) $("verdict").textContent = said.text;
   $("verdict").classList.toggle("wrong", said.wrong);
 }
@@ -172,7 +199,7 @@ async function update(what) {
       const { equation } = state;
       if (stale.network) {
         stale.network = false;
-        if (!results) say(`Loading the network for ${state.facts().title} …`);
+        say(results ? "Computing …" : `Loading the network for ${state.facts().title} …`);
         parts = (await probconserv.run(equation, networkInputs())).results;
       }
       if (equation !== state.equation) continue;
@@ -239,7 +266,11 @@ function methodTable() {
   state.methods.forEach(({ name, title, colour }, m) => {
     const line = body.insertRow();
     const label = document.createElement("label");
-    const input = Object.assign(document.createElement("input"), { type: "radio", name: "method", value: name });
+    const input = Object.assign(document.createElement("input"), {
+      type: "radio",
+      name: "method",
+      value: name,
+    });
     input.checked = m === state.method;
     input.addEventListener("change", () => {
       state.method = m;
@@ -285,14 +316,23 @@ async function begin() {
   state.all = JSON.parse(await probconserv.text("facts"));
   const { sizes, methods, x, sigmas } = state.all;
   const named = (name) => methods.findIndex((method) => method.name === name);
-  Object.assign(state, { x, methods, sigmas, method: named(FIRST.method), prior: named(FIRST.prior) });
+  Object.assign(state, {
+    x,
+    methods,
+    sigmas,
+    method: named(FIRST.method),
+    prior: named(FIRST.prior),
+  });
   state.normals = normals(sizes.draws * sizes.samples * sizes.times * (sizes.points + 1));
   for (const name of ["field", "totals", "front", "map"]) {
     plots[name] = new Plot($(name));
     plots[name].onRelease = draw;
   }
   methodTable();
-  const entries = Object.entries(state.all.equations).map(([value, { title }]) => ({ value, text: title }));
+  const entries = Object.entries(state.all.equations).map(([value, { title }]) => ({
+    value,
+    text: title,
+  }));
   choices($("equations"), "equation", entries, state.equation, (name) => chooseEquation(name));
   listen();
   await probconserv.start();

@@ -71,11 +71,16 @@ class Plot {
   }
 
   px(x) {
-    return this.across[0] + ((x - this.x[0]) / (this.x[1] - this.x[0])) * (this.across[1] - this.across[0]);
+    return (
+      this.across[0] +
+      ((x - this.x[0]) / (this.x[1] - this.x[0])) * (this.across[1] - this.across[0])
+    );
   }
 
   py(y) {
-    return this.down[0] + ((y - this.y[0]) / (this.y[1] - this.y[0])) * (this.down[1] - this.down[0]);
+    return (
+      this.down[0] + ((y - this.y[0]) / (this.y[1] - this.y[0])) * (this.down[1] - this.down[0])
+    );
   }
 
   place(event) {
@@ -94,7 +99,9 @@ class Plot {
   }
 
   path(xs, ys) {
-    return xs.map((x, i) => `${i ? "L" : "M"}${this.px(x).toFixed(1)},${this.py(ys[i]).toFixed(1)}`).join("");
+    return xs
+      .map((x, i) => `${i ? "L" : "M"}${this.px(x).toFixed(1)},${this.py(ys[i]).toFixed(1)}`)
+      .join("");
   }
 
   line(xs, ys, kind, colour) {
@@ -114,16 +121,25 @@ class Plot {
       if (!height) return;
       const [x, right, y] = [this.px(edges[i]), this.px(edges[i + 1]), this.py(height)];
       const box = { x, y, width: right - x, height: this.down[0] - y };
-      this.add(this.layers.data, "rect", { ...box, style: `fill: ${lifted(colour)}; opacity: 0.6` });
+      this.add(this.layers.data, "rect", {
+        ...box,
+        style: `fill: ${lifted(colour)}; opacity: 0.6`,
+      });
     });
   }
 
   upright(x, kind) {
-    this.add(this.layers.data, "path", { class: kind, d: `M${this.px(x)},${this.down[0]}V${this.down[1]}` });
+    this.add(this.layers.data, "path", {
+      class: kind,
+      d: `M${this.px(x)},${this.down[0]}V${this.down[1]}`,
+    });
   }
 
   level(y, kind) {
-    this.add(this.layers.data, "path", { class: kind, d: `M${this.across[0]},${this.py(y)}H${this.across[1]}` });
+    this.add(this.layers.data, "path", {
+      class: kind,
+      d: `M${this.across[0]},${this.py(y)}H${this.across[1]}`,
+    });
   }
 
   picture(url) {
@@ -139,15 +155,23 @@ class Plot {
     const lines = this.inside(x, y) && this.onPoint ? this.onPoint(x, y) : null;
     if (!lines) return;
     const at = this.px(x);
-    this.add(this.layers.notes, "path", { class: "pointer", d: `M${at},${this.down[0]}V${this.down[1]}` });
+    this.add(this.layers.notes, "path", {
+      class: "pointer",
+      d: `M${at},${this.down[0]}V${this.down[1]}`,
+    });
     const right = at > (this.across[0] + this.across[1]) / 2;
     const where = { x: at + (right ? -8 : 8), "text-anchor": right ? "end" : "start" };
     lines.forEach((text, i) => {
-      this.add(this.layers.notes, "text", { ...where, class: "note", y: this.down[1] + 14 + 16 * i }, text);
+      this.add(
+        this.layers.notes,
+        "text",
+        { ...where, class: "note", y: this.down[1] + 14 + 16 * i },
+        text,
+      );
     });
   }
 
-  // items: {key, x, y, label, kind, shape, tab, now, drag(x, y), step(dx, dy), remove(), pick()}
+  // items: {key, x, y, label, kind, shape, tab, now, ends, drag(x, y), step(dx, dy), remove(), pick()}
   handles(items) {
     const wanted = new Set(items.map((item) => item.key));
     for (const [key, { element }] of this.known) {
@@ -164,7 +188,11 @@ class Plot {
       element.setAttribute("class", `handle ${item.kind ?? ""}`);
       element.setAttribute("aria-label", item.label);
       element.setAttribute("tabindex", item.tab ?? 0);
-      if (item.now !== undefined) element.setAttribute("aria-valuenow", item.now);
+      if (item.now !== undefined) {
+        element.setAttribute("aria-valuenow", item.now);
+        element.setAttribute("aria-valuemin", item.ends[0].toFixed(3));
+        element.setAttribute("aria-valuemax", item.ends[1].toFixed(3));
+      }
     }
   }
 
@@ -172,7 +200,8 @@ class Plot {
     const role = item.now === undefined ? "button" : "slider";
     const element = this.add(this.layers.knobs, "g", { role, "data-key": item.key });
     this.add(element, "circle", { class: "reach", r: 13 });
-    if (item.shape === "diamond") this.add(element, "path", { class: "mark", d: "M0,-7L7,0L0,7L-7,0Z" });
+    if (item.shape === "diamond")
+      this.add(element, "path", { class: "mark", d: "M0,-7L7,0L0,7L-7,0Z" });
     else this.add(element, "circle", { class: "mark", r: 5 });
     const entry = { element, item };
     this.known.set(item.key, entry);
@@ -199,7 +228,8 @@ class Plot {
     element.addEventListener("dblclick", () => entry.item.remove?.());
     element.addEventListener("keydown", (event) => {
       const steps = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
-      if (steps[event.key]) entry.item.step(...steps[event.key].map((s) => s * (event.shiftKey ? 5 : 1)));
+      if (steps[event.key])
+        entry.item.step(...steps[event.key].map((s) => s * (event.shiftKey ? 5 : 1)));
       else if (event.key === "Delete" || event.key === "Backspace") {
         entry.item.remove?.();
         if (!element.isConnected) this.known.values().next().value?.element.focus();
@@ -217,6 +247,7 @@ function ticks([low, high], most) {
   const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough);
   const found = [];
   const [from, to] = [Math.min(low, high), Math.max(low, high)];
-  for (let i = Math.ceil(from / step - 1e-9); i * step <= to + 1e-9 * step; i++) found.push(i * step);
+  for (let i = Math.ceil(from / step - 1e-9); i * step <= to + 1e-9 * step; i++)
+    found.push(i * step);
   return found;
 }

@@ -55,8 +55,12 @@ function knobOf(o, state, edit, { x, y, free }) {
     y,
     kind: `${o.own ? "own" : ""} ${state.picked === o.id ? "chosen" : ""}`,
     label: `Observation u = ${o.u.toFixed(3)} at x = ${state.x[o.i].toFixed(2)}, t = ${time}`,
-    drag: (x, y) => (free ? edit.put(o, o.k, edit.nearest(x), y) : edit.move(o, edit.nearestTime(y), edit.nearest(x))),
-    step: (right, up) => (free ? edit.put(o, o.k, o.i + right, o.u + 0.02 * up) : edit.move(o, o.k + up, o.i + right)),
+    drag: (x, y) =>
+      free
+        ? edit.put(o, o.k, edit.nearest(x), y)
+        : edit.move(o, edit.nearestTime(y), edit.nearest(x)),
+    step: (right, up) =>
+      free ? edit.put(o, o.k, o.i + right, o.u + 0.02 * up) : edit.move(o, o.k + up, o.i + right),
     remove: () => edit.remove(o),
     pick: () => edit.pick(o),
   };
@@ -71,7 +75,9 @@ function drawMap(plot, state, results, edit) {
     xlabel: "x",
     ylabel: "t",
   });
-  plot.picture(heat(results.field, method));
+  const highest = Math.max(...state.case().truth.flat());
+  plot.picture(heat(results.field, method, highest));
+  plot.level(times[shown], "halo");
   plot.level(times[shown], "now");
   plot.onPoint = (at, t) => {
     const [k, i] = [edit.nearestTime(t), edit.nearest(at)];
@@ -91,7 +97,15 @@ function drawMap(plot, state, results, edit) {
 }
 
 // Seven shades from dark to light, blue to yellow, for all eyes; between them in straight lines.
-const SHADES = [[0, 32, 81], [35, 62, 108], [87, 92, 109], [124, 123, 120], [165, 156, 116], [211, 193, 100], [253, 234, 69]];
+const SHADES = [
+  [0, 32, 81],
+  [35, 62, 108],
+  [87, 92, 109],
+  [124, 123, 120],
+  [165, 156, 116],
+  [211, 193, 100],
+  [253, 234, 69],
+];
 
 function shade(share) {
   const at = Math.min(Math.max(share, 0), 1) * (SHADES.length - 1);
@@ -99,14 +113,14 @@ function shade(share) {
   return SHADES[i].map((c, j) => c + (at - i) * (SHADES[i + 1][j] - c));
 }
 
-function heat(field, method) {
+function heat(field, method, highest) {
   const [, height, width] = field.dims;
   const canvas = Object.assign(document.createElement("canvas"), { width, height });
   const context = canvas.getContext("2d");
   const picture = context.createImageData(width, height);
   for (let k = 0; k < height; k++) {
     row(field, method, height - 1 - k).forEach((u, i) => {
-      picture.data.set([...shade(u), 255], 4 * (k * width + i));
+      picture.data.set([...shade(u / highest), 255], 4 * (k * width + i));
     });
   }
   context.putImageData(picture, 0, 0);
@@ -148,6 +162,7 @@ function drawTotals(plot, state, results, edit) {
       y: state.b[k],
       shape: "diamond",
       now: +state.b[k].toFixed(4),
+      ends: plot.y,
       tab: k === shown ? 0 : -1,
       kind: k === shown ? "chosen" : "faint",
       label: `Total b at t = ${+t.toPrecision(3)}`,
@@ -187,13 +202,20 @@ function drawFront(plot, state, results) {
   const heights = new Array(bins).fill(0);
   const { found, none, mean, std } = frontOf(results, method, shown);
   for (const [at, weight] of found) heights[Math.min(Math.floor(at * bins), bins - 1)] += weight;
-  plot.frame({ x: [0, 1], y: [0, Math.max(...heights, 0.05) * 1.15], xlabel: "x of the front", ylabel: "probability" });
+  plot.frame({
+    x: [0, 1],
+    y: [0, Math.max(...heights, 0.05) * 1.15],
+    xlabel: "x of the front",
+    ylabel: "probability",
+  });
   plot.bars(edges, heights, colour);
   const true_ = state.case().front[shown];
   if (true_ !== null) plot.upright(true_, "truth");
   plot.onPoint = (at) => {
     const i = Math.min(Math.floor(at * bins), bins - 1);
-    const lines = [`x from ${edges[i].toFixed(2)} to ${edges[i + 1].toFixed(2)}: ${(100 * heights[i]).toFixed(1)} %`];
+    const lines = [
+      `x from ${edges[i].toFixed(2)} to ${edges[i + 1].toFixed(2)}: ${(100 * heights[i]).toFixed(1)} %`,
+    ];
     if (none < 1) lines.push(`mean ${mean.toFixed(3)} ± ${std.toFixed(3)}`);
     if (true_ !== null) lines.push(`true front ${true_.toFixed(3)}`);
     if (none > 5e-4) lines.push(`no front: ${(100 * none).toFixed(1)} %`);
@@ -207,7 +229,8 @@ function fillTable(body, state, results) {
     const front = frontOf(results, m, state.shown);
     cells[1].textContent = short(row(results.CE, m)[state.shown]);
     cells[2].textContent = score(row(results.LL, m)[state.shown]);
-    cells[3].textContent = front.none < 1 ? `${front.mean.toFixed(3)} ± ${front.std.toFixed(3)}` : "none";
+    cells[3].textContent =
+      front.none < 1 ? `${front.mean.toFixed(3)} ± ${front.std.toFixed(3)}` : "none";
     body.rows[m].classList.toggle("chosen", m === state.method);
   });
 }

@@ -52,13 +52,19 @@ function verdict({ wrong, z_full, causes, move, mahalanobis, share }, times) {
       : ` ${Math.round(100 * share[0])} % of the variance that the update would need is the error ` +
         "of the sum over points that stands for the integral: give the law noise.";
   if (which.length) {
-    const named = which.slice(0, 8).map((t) => +t.toPrecision(3)).join(", ");
+    const named = which
+      .slice(0, 8)
+      .map((t) => +t.toPrecision(3))
+      .join(", ");
     const more = which.length > 8 ? ` and ${which.length - 8} more` : "";
     const found = causesOf(causes);
     const why = found.length
       ? found.map((cause) => causeInWords(cause, named + more)).join("; or ")
       : "no factor, shift in time or constant explains it";
-    return { wrong: true, text: `b does not agree with the prediction at ${which.length} of ${rows} times: ${why}.` };
+    return {
+      wrong: true,
+      text: `b does not agree with the prediction at ${which.length} of ${rows} times: ${why}.`,
+    };
   }
   if (move[0] > FAR) {
     const worst = threeDigits(Math.max(...mahalanobis));
