@@ -214,6 +214,20 @@ def test_dragging_the_total_changes_the_field_as_in_the_library(opened):
     check_against_library(after)
 
 
+def test_wrong_units_are_told_from_one_wrong_total(opened):
+    page, _ = opened
+    page.get_by_role("button", name="Start again").click()
+    right = settle(page)["b"][TIME]
+    page.evaluate(f"edit.total({TIME}, {3 * right}, true)")
+    after = settle(page)
+    check_against_library(after)
+    parts, _, law = library(after["seen"], after["b"], 0.0, "ANP")
+    assert pc.diagnose(pc.Mixture(parts).gaussian(), law).causes[0].kind == "factor"
+    assert "times what the prediction says, check its units" in after["verdict"]
+    page.evaluate(f"edit.total({TIME}, {right}, true); edit.total({TIME}, {2 * right})")
+    assert "check t = 0.05 (the others agree)" in settle(page)["verdict"]
+
+
 def test_every_method_and_noise_is_as_in_the_library(opened):
     page, _ = opened
     page.locator("#sigma").evaluate("e => { e.value = 30; e.dispatchEvent(new Event('input')); }")

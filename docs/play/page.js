@@ -83,8 +83,9 @@ const edit = {
     $("remove").disabled = false;
     draw();
   },
-  total(k, value) {
-    state.b[k] = value;
+  total(k, value, all = false) {
+    const factor = value / state.b[k];
+    state.b = state.b.map((b, i) => (i === k ? value : all && state.b[k] ? factor * b : b));
     $("true-total").checked = false;
     if (k !== state.shown) edit.show(k);
     else sliders();

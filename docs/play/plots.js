@@ -171,7 +171,7 @@ class Plot {
     });
   }
 
-  // items: {key, x, y, label, kind, shape, tab, now, ends, drag(x, y), step(dx, dy), remove(), pick()}
+  // items: {key, x, y, label, kind, shape, tab, now, ends, drag(x, y, shift), step(right, up, shift), remove(), pick()}
   handles(items) {
     const wanted = new Set(items.map((item) => item.key));
     for (const [key, { element }] of this.known) {
@@ -212,7 +212,7 @@ class Plot {
       this.held = { x: this.x, y: this.y };
       const move = (moved) => {
         const [x, y] = this.place(moved);
-        entry.item.drag(x, Math.min(Math.max(y, this.y[0]), this.y[1]));
+        entry.item.drag(x, Math.min(Math.max(y, this.y[0]), this.y[1]), moved.shiftKey);
       };
       const stop = () => {
         element.removeEventListener("pointermove", move);
@@ -228,8 +228,7 @@ class Plot {
     element.addEventListener("dblclick", () => entry.item.remove?.());
     element.addEventListener("keydown", (event) => {
       const steps = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
-      if (steps[event.key])
-        entry.item.step(...steps[event.key].map((s) => s * (event.shiftKey ? 5 : 1)));
+      if (steps[event.key]) entry.item.step(...steps[event.key], event.shiftKey);
       else if (event.key === "Delete" || event.key === "Backspace") {
         entry.item.remove?.();
         if (!element.isConnected) this.known.values().next().value?.element.focus();

@@ -26,7 +26,7 @@ function drawField(plot, state, results, edit) {
   plot.frame({
     x: [0, 1],
     y: extent([...truth, ...mean, -0.3, 1.1, ...here.map((o) => o.u)]),
-    xlabel: "x",
+    xlabel: "place x",
     ylabel: "u",
   });
   plot.band(x, low, high, "band", colour);
@@ -59,8 +59,11 @@ function knobOf(o, state, edit, { x, y, free }) {
       free
         ? edit.put(o, o.k, edit.nearest(x), y)
         : edit.move(o, edit.nearestTime(y), edit.nearest(x)),
-    step: (right, up) =>
-      free ? edit.put(o, o.k, o.i + right, o.u + 0.02 * up) : edit.move(o, o.k + up, o.i + right),
+    step: (right, up, shift) => {
+      const far = shift ? 5 : 1;
+      if (free) edit.put(o, o.k, o.i + far * right, o.u + 0.02 * far * up);
+      else edit.move(o, o.k + up, o.i + far * right);
+    },
     remove: () => edit.remove(o),
     pick: () => edit.pick(o),
   };
@@ -72,8 +75,8 @@ function drawMap(plot, state, results, edit) {
   plot.frame({
     x: [0, 1],
     y: [times[0] - half, times.at(-1) + half],
-    xlabel: "x",
-    ylabel: "t",
+    xlabel: "place x",
+    ylabel: "time t",
   });
   const highest = Math.max(...state.case().truth.flat());
   plot.picture(heat(results.field, method, highest));
@@ -137,7 +140,7 @@ function drawTotals(plot, state, results, edit) {
   plot.frame({
     x: [times[0] - step / 2, times.at(-1) + step / 2],
     y: extent([...state.totalEnds(), ...state.b, ...after]),
-    xlabel: "t",
+    xlabel: "time t",
     ylabel: "total of u",
   });
   plot.band(times, low, high, "expected");
@@ -166,8 +169,9 @@ function drawTotals(plot, state, results, edit) {
       tab: k === shown ? 0 : -1,
       kind: k === shown ? "chosen" : "faint",
       label: `Total b at t = ${+t.toPrecision(3)}`,
-      drag: (_, y) => edit.total(k, y),
-      step: (right, up) => (right ? edit.show(k + right) : edit.total(k, state.b[k] + 0.002 * up)),
+      drag: (_, y, shift) => edit.total(k, y, shift),
+      step: (right, up, shift) =>
+        right ? edit.show(k + right) : edit.total(k, state.b[k] + 0.002 * up, shift),
       pick: () => edit.show(k),
     })),
   );
