@@ -64,7 +64,8 @@ const probconserv = (() => {
 
   const opened = {};
   function open(name) {
-    opened[name] ??= part(name).then((graph) => call({ do: "open", name, graph }));
+    const level = name === "step2" ? "disabled" : "basic"; // that graph is small and ready to run
+    opened[name] ??= part(name).then((graph) => call({ do: "open", name, graph, level }));
     opened[name].catch(() => delete opened[name]); // so that it can be tried again
     return opened[name];
   }

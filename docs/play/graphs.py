@@ -31,7 +31,7 @@ from probconserv.models import AttentiveNeuralProcess, load
 from probconserv.paper._updates import UPDATES
 from probconserv.problems import find
 
-TIMES, POINTS, SAMPLES, DRAWS = 20, 101, 4, 64
+TIMES, POINTS, SAMPLES, DRAWS = 20, 101, 3, 64
 OPSET = 20
 X = torch.linspace(0.0, 1.0, POINTS, dtype=torch.float64)
 

@@ -56,6 +56,8 @@ const edit = {
     return clamp(Math.round((t - times[0]) / step), 0, times.length - 1);
   },
   add(k, i, u) {
+    const there = state.observations.find((o) => o.k === k && o.i === i);
+    if (there) return edit.pick(there); // the second of two clicks
     const known = u === undefined ? state.case().truth[k][i] : u;
     const o = { id: `o${++ids}`, k, i, u: known, own: u !== undefined };
     state.observations.push(o);

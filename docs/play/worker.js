@@ -13,8 +13,8 @@ const actions = {
     ort.env.logLevel = "error";
   },
 
-  async open({ name, graph }) {
-    const options = { executionProviders: ["wasm"], graphOptimizationLevel: "basic" };
+  async open({ name, graph, level }) {
+    const options = { executionProviders: ["wasm"], graphOptimizationLevel: level };
     sessions[name] = await ort.InferenceSession.create(graph, options);
   },
 
