@@ -3,16 +3,19 @@
 from typing import Any, cast
 
 import torch
-from graphs import DIAGNOSIS, DRAWS, METHODS, POINTS, RESULTS, SAMPLES, TIMES, X, times
+from graphs import CAUSES, DRAWS, METHODS, POINTS, SAMPLES, TIMES, X, times
 from torch import Tensor
 
+from probconserv._causes import ALIKE, LIMIT
+from probconserv._diagnose import MUCH
+from probconserv._errors import FAR
 from probconserv.data import draw
 from probconserv.figures._fields import OTHERS, PAPER, SIGMAS
 from probconserv.fronts import RULES
 from probconserv.paper._experiments import EXPERIMENTS
 from probconserv.problems import ClosedForm, find
 
-LAYOUT = 4, 6  # times and places of the first observations
+LAYOUT = 5, 6  # times and places of the first observations
 LEVELS = {"pme": 0.1}  # of u at the front; elsewhere half of the jump
 FINE = 10_001  # points for the true front
 DIGITS = 9
@@ -26,7 +29,8 @@ def facts_of(equations: tuple[str, ...]) -> dict[str, Any]:
         "sizes": {"times": TIMES, "points": POINTS, "samples": SAMPLES, "draws": DRAWS},
         "sigmas": SIGMAS,
         "x": _numbers(X),
-        "outputs": [*RESULTS, *DIAGNOSIS],
+        "limits": {"far": FAR, "alike": ALIKE, "much": MUCH, "wrong": LIMIT},
+        "causes": CAUSES,
         "methods": [
             {"name": name, "title": method.title, "exact": method.exact, "colour": styles[name][0]}
             for name, method in METHODS.items()
@@ -45,11 +49,11 @@ def _equation(name: str) -> dict[str, Any]:
         "times": _numbers(times(name)),
         "shown": shown,
         "number": experiment.values.index(problem.example[0]),
-        "cases": [_case(name, value) for value in experiment.values],
+        "cases": [_case(name, value, shown) for value in experiment.values],
     }
 
 
-def _case(name: str, value: float) -> dict[str, Any]:
+def _case(name: str, value: float, shown: int) -> dict[str, Any]:
     """One parameter: the true solution, its totals and fronts."""
     problem = cast(ClosedForm, EXPERIMENTS[name].at(value))
     t = times(name)
@@ -60,22 +64,25 @@ def _case(name: str, value: float) -> dict[str, Any]:
     front = RULES["crossing"](problem.on_grid(t, fine), fine, torch.tensor(level).double())
     return {
         "value": value,
+        "trained": problem.train_range[0] <= value <= problem.train_range[1],
         "truth": [_numbers(row) for row in problem.on_grid(t, X)],
         "total": _numbers(problem.total(t)),
         "front": [None if f != f else f for f in _numbers(front)],
         "level": round(level, DIGITS),
-        "observations": _observations(problem, t),
+        "observations": _observations(problem, t, shown),
     }
 
 
-def _observations(problem: ClosedForm, t: Tensor) -> list[list[int]]:
-    """Those of a test function, moved to the nearest time and point of the grid."""
+def _observations(problem: ClosedForm, t: Tensor, shown: int) -> list[tuple[int, int]]:
+    """Those of a test function, on the grid: its nearest points; some are at the time shown."""
     context = draw(problem, "test", 1, LAYOUT).context
-    near = [
-        (axis[:, None] - c[0]).abs().argmin(0).tolist()
-        for axis, c in ((t, context.t), (X, context.x))
-    ]
-    return [list(pair) for pair in sorted({*zip(*near, strict=True)})]
+    when, where = (
+        (axis[:, None] - values[0]).abs().argmin(0)
+        for axis, values in ((t, context.t), (X, context.x))
+    )
+    nearest = when[(when - shown).abs().argmin()]
+    when = torch.where(when == nearest, shown, when)
+    return sorted({(int(k), int(i)) for k, i in zip(when, where, strict=True)})
 
 
 def _numbers(values: Tensor) -> list[float]:

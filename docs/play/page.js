@@ -155,10 +155,8 @@ function draw() {
   const numbers = Object.fromEntries(
     Object.entries(results).map(([name, { data }]) => [name, data]),
   );
-  const said = verdict(
-    { ...numbers, z_full: [...numbers.z_full], causes: [...numbers.causes] },
-    state.facts().times,
-  );
+  const given = { ...numbers, z_full: [...numbers.z_full], causes: [...numbers.causes] };
+  const said = verdict(given, state.facts().times, state.all);
   if ($("verdict").textContent !== said.text) $("verdict").textContent = said.text;
   $("verdict").classList.toggle("wrong", said.wrong);
 }
@@ -259,7 +257,10 @@ function chooseEquation(equation, number = state.all.equations[equation].number)
   if (equation !== before) results = null;
   const { cases, parameter } = state.facts();
   const greek = { beta: "β", u_star: "u*" }[parameter] ?? parameter;
-  const entries = cases.map(({ value }, i) => ({ value: String(i), text: `${greek} = ${value}` }));
+  const entries = cases.map(({ value, trained }, i) => ({
+    value: String(i),
+    text: `${greek} = ${value}${trained ? "" : ", beyond its training"}`,
+  }));
   choices($("cases"), "case", entries, String(number), (i) => chooseEquation(equation, Number(i)));
   restart();
 }

@@ -1,11 +1,6 @@
 // Numbers and verdicts in words. The numbers are those of `diagnose`; so is the rule of each phrase.
 "use strict";
 
-const FAR = 10; // standard deviations: a move of a point that is too far
-const ALIKE = 1.5; // causes with up to so many times the misfit of the best are named as well
-const MUCH = 0.25; // of a variance: a share of the quadrature rule that is worth a word
-const CAUSES = ["rows", "factor", "shift", "offset"];
-
 function short(value) {
   if (value === 0) return "0";
   const size = Math.abs(value);
@@ -33,21 +28,23 @@ function causeInWords({ kind, amount }, wrongTimes) {
   return `b is about ${size} too ${amount > 0 ? "large" : "small"} at every time`;
 }
 
-function causesOf(numbers) {
+function causesOf(numbers, { causes, limits }) {
   // (4, 3): amount, misfit, whether it holds
-  const found = CAUSES.map((kind, i) => {
-    const [amount, misfit, holds] = numbers.slice(3 * i, 3 * i + 3);
-    return { kind, amount, misfit, holds: holds > 0 };
-  }).filter((cause) => cause.holds);
+  const found = causes
+    .map((kind, i) => {
+      const [amount, misfit, holds] = numbers.slice(3 * i, 3 * i + 3);
+      return { kind, amount, misfit, holds: holds > 0 };
+    })
+    .filter((cause) => cause.holds);
   found.sort((one, other) => one.misfit - other.misfit);
-  return found.filter((cause) => cause.misfit <= ALIKE * found[0].misfit);
+  return found.filter((cause) => cause.misfit <= limits.alike * found[0].misfit);
 }
 
-function verdict({ wrong, z_full, causes, move, mahalanobis, share }, times) {
+function verdict({ wrong, z_full, causes, move, mahalanobis, share }, times, facts) {
   const rows = wrong.length;
   const which = times.filter((_, i) => wrong[i] > 0);
   const quadrature =
-    share[0] < MUCH
+    share[0] < facts.limits.much
       ? ""
       : ` ${Math.round(100 * share[0])} % of the variance that the update would need is the error ` +
         "of the sum over points that stands for the integral: give the law noise.";
@@ -57,7 +54,7 @@ function verdict({ wrong, z_full, causes, move, mahalanobis, share }, times) {
       .map((t) => +t.toPrecision(3))
       .join(", ");
     const more = which.length > 8 ? ` and ${which.length - 8} more` : "";
-    const found = causesOf(causes);
+    const found = causesOf(causes, facts);
     const why = found.length
       ? found.map((cause) => causeInWords(cause, named + more)).join("; or ")
       : "no factor, shift in time or constant explains it";
@@ -66,7 +63,7 @@ function verdict({ wrong, z_full, causes, move, mahalanobis, share }, times) {
       text: `b does not agree with the prediction at ${which.length} of ${rows} times: ${why}.`,
     };
   }
-  if (move[0] > FAR) {
+  if (move[0] > facts.limits.far) {
     const worst = threeDigits(Math.max(...mahalanobis));
     return {
       wrong: true,
