@@ -1,5 +1,6 @@
 """What the page knows of each equation beside its network: the truth, and first observations."""
 
+from itertools import product
 from typing import Any, cast
 
 import torch
@@ -9,13 +10,12 @@ from torch import Tensor
 from probconserv._causes import ALIKE, LIMIT
 from probconserv._diagnose import MUCH
 from probconserv._errors import FAR
-from probconserv.data import draw
 from probconserv.figures._fields import OTHERS, PAPER, SIGMAS
 from probconserv.fronts import RULES
 from probconserv.paper._experiments import EXPERIMENTS
 from probconserv.problems import ClosedForm, find
 
-LAYOUT = 5, 6  # times and places of the first observations
+SEEN = (1, 5, 9, 13, 17), (8, 25, 42, 58, 75, 92)  # times and points of the first observations
 LEVELS = {"pme": 0.1}  # of u at the front; elsewhere half of the jump
 FINE = 10_001  # points for the true front
 DIGITS = 9
@@ -49,11 +49,11 @@ def _equation(name: str) -> dict[str, Any]:
         "times": _numbers(times(name)),
         "shown": shown,
         "number": experiment.values.index(problem.example[0]),
-        "cases": [_case(name, value, shown) for value in experiment.values],
+        "cases": [_case(name, value) for value in experiment.values],
     }
 
 
-def _case(name: str, value: float, shown: int) -> dict[str, Any]:
+def _case(name: str, value: float) -> dict[str, Any]:
     """One parameter: the true solution, its totals and fronts."""
     problem = cast(ClosedForm, EXPERIMENTS[name].at(value))
     t = times(name)
@@ -69,20 +69,8 @@ def _case(name: str, value: float, shown: int) -> dict[str, Any]:
         "total": _numbers(problem.total(t)),
         "front": [None if f != f else f for f in _numbers(front)],
         "level": round(level, DIGITS),
-        "observations": _observations(problem, t, shown),
+        "observations": [*product(*SEEN)],
     }
-
-
-def _observations(problem: ClosedForm, t: Tensor, shown: int) -> list[tuple[int, int]]:
-    """Those of a test function, on the grid: its nearest points; some are at the time shown."""
-    context = draw(problem, "test", 1, LAYOUT).context
-    when, where = (
-        (axis[:, None] - values[0]).abs().argmin(0)
-        for axis, values in ((t, context.t), (X, context.x))
-    )
-    nearest = when[(when - shown).abs().argmin()]
-    when = torch.where(when == nearest, shown, when)
-    return sorted({(int(k), int(i)) for k, i in zip(when, where, strict=True)})
 
 
 def _numbers(values: Tensor) -> list[float]:

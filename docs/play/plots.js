@@ -4,7 +4,7 @@
 const lifted = (colour) => `color-mix(in srgb, ${colour}, white var(--lift))`; // for dark paper
 
 class Plot {
-  static margins = { left: 46, right: 12, top: 10, bottom: 36 };
+  static margins = { left: 54, right: 12, top: 10, bottom: 36 };
   static count = 0;
 
   constructor(svg) {
