@@ -73,6 +73,8 @@ def package(name: str) -> Path:
     lock = (HERE / "package-lock.json").read_bytes()
     folder = CACHE / f"npm-{hashlib.sha256(lock).hexdigest()[:16]}"
     if not (folder / "ready").exists():
+        if shutil.which("npm") is None:
+            raise SystemExit("The page is built with npm, which comes with Node.js: install that.")
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         for part in ("package.json", "package-lock.json"):

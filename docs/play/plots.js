@@ -10,9 +10,10 @@ class Plot {
   constructor(svg) {
     this.svg = svg;
     this.clip = `clip-${++Plot.count}`;
-    const names = ["back", "data", "notes", "knobs"];
+    const names = ["back", "data", "knobs", "notes"];
     this.layers = Object.fromEntries(names.map((name) => [name, this.add(svg, "g")]));
     this.layers.data.setAttribute("clip-path", `url(#${this.clip})`);
+    this.layers.notes.setAttribute("pointer-events", "none");
     this.known = new Map(); // handles by key
     this.onPoint = null; // (x, y) -> lines of text, while the pointer is over the plot
     this.onClick = null; // (x, y), on empty space
@@ -152,7 +153,8 @@ class Plot {
   point(event) {
     const [x, y] = this.place(event);
     this.layers.notes.replaceChildren();
-    const lines = this.inside(x, y) && this.onPoint ? this.onPoint(x, y) : null;
+    const free = this.onPoint && !this.held && this.inside(x, y);
+    const lines = free ? this.onPoint(x, y) : null;
     if (!lines) return;
     const at = this.px(x);
     this.add(this.layers.notes, "path", {
@@ -161,14 +163,16 @@ class Plot {
     });
     const right = at > (this.across[0] + this.across[1]) / 2;
     const where = { x: at + (right ? -8 : 8), "text-anchor": right ? "end" : "start" };
+    const paper = this.add(this.layers.notes, "rect", { class: "paper" });
+    const note = this.add(this.layers.notes, "g");
     lines.forEach((text, i) => {
-      this.add(
-        this.layers.notes,
-        "text",
-        { ...where, class: "note", y: this.down[1] + 14 + 16 * i },
-        text,
-      );
+      this.add(note, "text", { ...where, class: "note", y: this.down[1] + 14 + 16 * i }, text);
     });
+    const box = note.getBBox();
+    paper.setAttribute("x", box.x - 4);
+    paper.setAttribute("y", box.y - 2);
+    paper.setAttribute("width", box.width + 8);
+    paper.setAttribute("height", box.height + 4);
   }
 
   // items: {key, x, y, label, kind, shape, tab, now, ends, drag(x, y, shift), step(right, up, shift), remove(), pick()}
