@@ -4,7 +4,7 @@ VENV := .venv
 RUN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test check types style tests docs fuzz bench clean
+.PHONY: demo test check types style tests docs play fuzz bench clean
 
 demo: export OMP_NUM_THREADS = $(shell getconf _NPROCESSORS_ONLN)
 demo: $(VENV)/ready
@@ -34,6 +34,9 @@ fuzz: $(VENV)/ready  # make fuzz N=100000: random problems against an oracle of 
 
 bench: $(VENV)/ready
 	OMP_NUM_THREADS=2 $(RUN)/python benchmarks/step2.py
+
+play: $(VENV)/ready  # the page that runs in a browser, into build/play; needs npm
+	$(RUN)/python docs/play/make_page.py build/play
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -15,6 +15,7 @@ TOGETHER = {  # in one process of `pytest -n`: what the tests of such a file sha
     "test_heat_budget.py",
     "test_package.py",
     "test_paper.py",
+    "test_play.py",
     "test_report_browser.py",
     "test_site.py",
     "test_site_browser.py",

@@ -1,6 +1,7 @@
 """Why b differs from what a prior expects of G u: one number that explains all rows, or a few rows.
 
-Medians find the numbers, so that a few wrong rows do not pass for one.
+Medians find the numbers, so that a few wrong rows do not pass for one. All is arithmetic of tensors
+until `Rows.causes` looks at the result, so that it can be traced.
 """
 
 from collections.abc import Iterator
@@ -42,6 +43,15 @@ class Cause(NamedTuple):
         return f"rows of {b} that are wrong by themselves: {size}"
 
 
+class Candidate(NamedTuple):
+    """What may make b right, as numbers of no axes."""
+
+    kind: str
+    amount: Tensor
+    misfit: Tensor
+    holds: Tensor  # whether it leaves no row wrong
+
+
 @dataclass(frozen=True, eq=False)
 class Rows:
     """What a prior expects of each row, beside b."""
@@ -64,61 +74,75 @@ class Rows:
 
     def causes(self) -> tuple[Cause, ...]:
         """Those that leave no row wrong, the best first."""
-        found = [*self._few()]
-        if self.value.numel() >= ENOUGH:
-            found += [*self._factor(), *self._shift(), *self._offset()]
+        held = [one for one in self.candidates() if bool(one.holds)]
+        found = [Cause(one.kind, float(one.amount), float(one.misfit)) for one in held]
         found.sort(key=lambda cause: cause.misfit)
         return tuple(cause for cause in found if cause.misfit <= ALIKE * found[0].misfit)
 
-    def _few(self) -> Iterator[Cause]:
-        wrong, rows = int(self.wrong.sum()), self.wrong.numel()
-        if wrong <= max(1, FEW * rows) and wrong < rows:
-            yield Cause("rows", wrong, _root_mean_square(self.z(self.std)[~self.wrong]))
+    def candidates(self) -> list[Candidate]:
+        """One of each kind that there are rows enough for."""
+        found = [self._few()]
+        if self.value.numel() >= ENOUGH:
+            found += [self._factor(), *self._shift(), self._offset()]
+        return found
 
-    def _factor(self) -> Iterator[Cause]:
+    def _few(self) -> Candidate:
+        wrong, rows = self.wrong.sum(), self.wrong.numel()
+        square = torch.where(self.wrong, 0.0, self.z(self.std).square()).sum() / (rows - wrong)
+        holds = (wrong <= max(1, FEW * rows)) & (wrong < rows)
+        return Candidate("rows", wrong, square.sqrt(), holds)
+
+    def _factor(self) -> Candidate:
         there = self.value != 0
-        if int(there.sum()) < ENOUGH:
-            return
-        ratio = _weighted_median(self.total[there] / self.value[there], self.value[there].abs())
-        scaled = self._with(ratio * self.value)
-        if bool((scaled.value.abs() > LIMIT * self.std).any()):  # else any small factor would do
-            yield from scaled._explained("factor", 1 / ratio)
+        ratio = torch.where(there, self.total / torch.where(there, self.value, 1.0), torch.inf)
+        ratio = _weighted_median(ratio.flatten(), self.value.abs().flatten())
+        found = self._with(ratio * self.value)._explained("factor", 1 / ratio)
+        large = (ratio * self.value).abs() > LIMIT * self.std  # else any small factor would do
+        return found._replace(holds=found.holds & large.any() & (there.sum() >= ENOUGH))
 
-    def _offset(self) -> Iterator[Cause]:
-        excess = float((self.value - self.total).median())
-        yield from self._with(self.value - excess)._explained("offset", excess)
+    def _offset(self) -> Candidate:
+        excess = (self.value - self.total).flatten().median(0).values
+        return self._with(self.value - excess)._explained("offset", excess)
 
-    def _shift(self) -> Iterator[Cause]:
+    def _shift(self) -> Iterator[Candidate]:
         """The best one; it must not just leave out the wrong rows of b, at an end."""
         times = self.value.shape[-1] if self.timed else 0
-        shifts: list[Cause] = []
-        for k in range(1, times // 4 + 1):
-            early, late = slice(None, times - k), slice(k, None)
-            for prior, b, amount in ((early, late, k), (late, early, -k)):
-                if bool(self.wrong[..., b].any()):
-                    moved = self._at(prior)._with(self.value[..., b])
-                    shifts += moved._explained("shift", amount)
-        yield from sorted(shifts, key=lambda c: c.misfit)[:1]
+        most = times // 4
+        if not most:
+            return
+        shifts = torch.tensor(
+            [k for i in range(1, most + 1) for k in (i, -i)], device=self.value.device
+        )
+        place = torch.arange(times, device=shifts.device) + shifts[:, None]  # of the row of b
+        there = (place >= 0) & (place < times)
+        place = place.clamp(0, times - 1)
+        moved = self._wide()._with(self.value[..., place])  # (*batch, shifts, T)
+        axes = (*range(self.value.ndim - 1), -1)
+        wrong = (moved.wrong & there).sum(axes)
+        removed = (self.wrong[..., place] & there).sum(axes)
+        square = torch.where(there, moved.z(moved.std).square(), 0.0).sum(axes)
+        count = there.expand(moved.value.shape).sum(axes)
+        holds = (wrong == 0) & (removed > 0)
+        misfit, best = torch.where(holds, (square / count).sqrt(), torch.inf).min(0)
+        yield Candidate("shift", shifts[best], misfit, holds.any())
 
-    def _explained(self, kind: str, amount: float) -> Iterator[Cause]:
-        if not bool(self.wrong.any()):
-            yield Cause(kind, amount, _root_mean_square(self.z(self.std)))
+    def _explained(self, kind: str, amount: Tensor) -> Candidate:
+        misfit = self.z(self.std).square().mean().sqrt()
+        return Candidate(kind, amount, misfit, ~self.wrong.any())
 
     def _with(self, value: Tensor) -> "Rows":
         return Rows(self.total, value, self.std, self.slack, self.timed)
 
-    def _at(self, times: slice) -> "Rows":
+    def _wide(self) -> "Rows":
+        """With an axis before that of time."""
         total, value, std, slack = (
-            t[..., times] for t in (self.total, self.value, self.std, self.slack)
+            t[..., None, :] for t in (self.total, self.value, self.std, self.slack)
         )
         return Rows(total, value, std, slack, self.timed)
 
 
-def _root_mean_square(z: Tensor) -> float:
-    return float(z.square().mean().sqrt())
-
-
-def _weighted_median(x: Tensor, weights: Tensor) -> float:
-    order = x.argsort()
+def _weighted_median(x: Tensor, weights: Tensor) -> Tensor:
+    x, order = x.sort()
     heights = weights[order].cumsum(0)
-    return float(x[order][int((heights < heights[-1] / 2).sum())])
+    middle = (heights < heights[-1:] / 2).sum(0, keepdim=True).clamp_max(len(x) - 1)
+    return x[middle][0]

@@ -65,9 +65,8 @@ class Mixture(Field):
         self.components = components
         lead = components.shape[: len(components.shape) - event_dims]
         if weights is None:
-            self.log_weights = torch.full(
-                lead, -math.log(lead[0]), dtype=torch.float64, device=components.device
-            )
+            count = torch.full(lead, lead[0], dtype=torch.float64, device=components.device)
+            self.log_weights = -count.log()
             return
         w = check.as_tensor("weights", weights).double()
         check.same_device("weights", w.device, "the components", components.device)
