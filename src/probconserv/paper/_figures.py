@@ -44,7 +44,11 @@ def draw_overview(records: Sequence[Record], folder: Path) -> list[str]:
     for method in {record["method"]: None for record in records}:
         places, numbers = _of_method(method, rows)
         for axes, each in zip(figure.axes, zip(*numbers, strict=True), strict=True):
-            style = {"color": PAPER[method][0], "marker": MARKS[method].name, "markersize": 5.5}
+            style: Any = {
+                "color": PAPER[method][0],
+                "marker": MARKS[method].name,
+                "markersize": 5.5,
+            }
             axes.plot(each, places, linestyle="", label=method, **style)
     conservation.axvspan(ROUNDING / 3, EXACT, color="grey", alpha=0.15, linewidth=0)
     conservation.set(title="Who conserves", xlabel="|CE|; grey is rounding", xscale="log")
@@ -77,7 +81,8 @@ def _scales(likelihood: Axes, error: Axes) -> None:
 
 def _of_method(method: str, rows: list[list[Record]]) -> tuple[list[float], list[Any]]:
     """Places from top to bottom; |CE|, and LL and MSE beside the ANP's."""
-    places, numbers = [], []
+    places: list[float] = []
+    numbers: list[Any] = []
     for i, row in enumerate(rows):
         for record in row:
             beside = beside_the_anp(row).get(method)

@@ -54,10 +54,14 @@ def standings(records: Sequence[Record]) -> list[Standing]:
             if record["method"] == method
         ]
         pairs = [beside_the_anp(cell).get(method, (math.nan,) * 2) for _, cell in mine]
-        won = [sum(best(*one, metric) for one in mine) for metric in ("CE", "LL", "MSE")]
-        spreads = [None if method == "ANP" else _spread(each) for each in zip(*pairs, strict=True)]
+        conserves, likely, close = (
+            sum(best(*one, metric) for one in mine) for metric in ("CE", "LL", "MSE")
+        )
         if mine:
-            table.append(Standing(method, len(mine), *won, *spreads))
+            gain, share = (
+                None if method == "ANP" else _spread(each) for each in zip(*pairs, strict=True)
+            )
+            table.append(Standing(method, len(mine), conserves, likely, close, gain, share))
     return table
 
 
