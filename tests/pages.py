@@ -1,11 +1,11 @@
 """Made-up records and pictures for the tests of the report, and its numbers read back."""
 
-import io
 import re
 
 from matplotlib.figure import Figure
 
 from probconserv.paper import METHODS
+from probconserv.paper._panels import panels
 from probconserv.paper._report import Picture
 
 PLAN = {"recipe": "modern", "protocol": "ours", "n": 7, "samples": 11}
@@ -51,13 +51,14 @@ def positions(problem, parameter):
     ]
 
 
-def picture(problem, parameter, kind="mass", size=(5, 3.2), caption="The total over time."):
-    figure, text = Figure(figsize=size, layout="constrained"), io.StringIO()
-    axes = figure.subplots()
-    axes.plot([0, 1, 2], [0.0, 0.6, parameter])
-    axes.set(xlabel="t", ylabel="total of u")
-    figure.savefig(text, format="svg")
-    return Picture(problem, parameter, kind, caption, text.getvalue())
+def picture(problem, parameter, kind="mass", count=1, caption="The total over time."):
+    figure = Figure(layout="constrained")
+    for axes in figure.subplots(1, count, squeeze=False)[0]:
+        axes.plot([0, 1, 2], [0.0, 0.6, parameter], label="ANP")
+        axes.set(xlabel="t", ylabel="total of u")
+        axes.legend()
+    drawn = panels(figure, f"{problem}-{parameter}-{kind}")
+    return Picture(problem, parameter, kind, caption, drawn)
 
 
 def assert_shows(text, record, metric, power):

@@ -311,13 +311,13 @@ def test_files_hold_the_records(stefan, printed):
         for value in ("0.6", "0.5")
         for kind in kinds
         for ending in ("png", "svg")
-    }
+    } | {f"overview-modern-ours.{ending}" for ending in ("png", "svg")}
     svg = (out / "figures" / "stefan-0.5-modern-ours-mass.svg").read_text()
     assert (
         "Stefan, u* = 0.5; protocol ours, weights modern" in svg
     )  # as a comment beside the shapes
     page = (out / "report.html").read_text()
-    assert page.count("data:image/svg+xml;base64,") == len(names) / 2
+    assert page.count("<figure") == len(names) / 2
 
 
 def test_tables_alone_are_written_without_figures(stefan, tmp_path):

@@ -8,6 +8,7 @@ from pages import assert_shows, cell, penalties, picture, positions, power, reco
 
 from probconserv.metrics import best
 from probconserv.paper import METHODS
+from probconserv.paper._overview import sentences, standings
 from probconserv.paper._report import report
 
 METRICS = ("CE", "LL", "MSE", "CRPS", "energy", "coverage_50", "coverage_90", "coverage_99")
@@ -38,7 +39,7 @@ class Outline(HTMLParser):
 def tables(page):
     """The powers of ten of each table, and its numbers: (attributes, inner HTML)."""
     for text in re.findall(r"<table>.*?</table>", page, re.DOTALL):
-        headings = re.findall(r"<th [^>]*>(.*?)</th>", text, re.DOTALL)
+        headings = re.findall(r'<th scope="col[^>]*>(.*?)</th>', text, re.DOTALL)
         powers = {heading.split("<")[0].split()[0]: power(heading) for heading in headings}
         entries = re.findall(r"<td (data-[^>]*)>(.*?)</td>", text)
         yield powers, [(dict(re.findall(r'data-(\w+)="(.*?)"', a)), inner) for a, inner in entries]
@@ -136,28 +137,53 @@ def test_what_is_said_is_text_and_not_html():
     records = cell("stefan", 0.6)
     page = report(records, [], [nasty], [picture("stefan", 0.6, caption=f'"{nasty}')])
     assert "<script" not in page
-    assert page.count("&lt;script&gt;alert(&#39;&amp;&#39;)&lt;/script&gt;") == 3
+    assert page.count("&lt;script&gt;alert(&#39;&amp;&#39;)&lt;/script&gt;") == 2
 
 
 def test_pictures_are_inside_the_page_in_their_places():
     pictures = [
-        picture("stefan", 0.6, "profiles", (8, 4.5), "Profiles."),
+        picture("stefan", 0.6, "profiles", 2, "Profiles."),
         picture("stefan", 0.6, "mass", caption="Mass."),
         picture("stefan", 0.55, "front", caption="A front without a table."),
     ]
     page = report(cell("stefan", 0.6), [], [], pictures)
-    images = Outline(page).all("img")
-    assert [image["alt"] for image in images] == [one.caption for one in pictures]
-    for image, one in zip(images, pictures, strict=True):
-        kind, _, content = image["src"].partition(",")
-        assert kind == "data:image/svg+xml;base64"
-        assert base64.b64decode(content).decode() == one.svg
-    assert [one["class"] for one in Outline(page).all("figure")] == [
-        "profiles wide",
-        "mass",
-        "front",
-    ]
+    assert all(panel in page for one in pictures for panel in one.panels)
+    shown = Outline(page).all("figure")
+    assert [one["class"] for one in shown] == ["profiles", "mass", "front"]
+    assert [one["style"] for one in shown] == [f"--panels: {n}" for n in (2, 1, 1)]
     assert page.index('id="stefan-0.55"') < page.index("A front without a table.")
+
+
+def test_a_panel_has_the_ink_and_the_font_of_the_page_and_ids_of_its_own():
+    one, other = picture("stefan", 0.6, count=2).panels
+    assert "currentColor" in one
+    assert "#000000" not in one
+    assert "font-family" not in one
+    assert ">total of u</text>" in one
+    assert ">ANP</text>" not in one  # the legend is the page's
+    ids = [set(re.findall(r' id="(.*?)"', panel)) for panel in (one, other)]
+    assert ids[0]
+    assert ids[0].isdisjoint(ids[1])
+    assert set(re.findall(r"#(stefan[^\")]*)", one)) <= ids[0]
+
+
+def test_the_page_begins_with_what_came_out_then_remarks_then_cells():
+    page = report(cell("stefan", 0.6), [], ["A remark."], [], overview=["<svg></svg>"])
+    parts = [one.get("id") for one in Outline(page).all("section")]
+    assert parts[:5] == ["overview", "remarks", "reading", "stefan", "stefan-0.6"]
+    assert page.index("<svg></svg>") < page.index('id="remarks"')
+
+
+def test_the_first_table_counts_the_cases_of_each_method():
+    records = cell("stefan", 0.6) + cell("pme", 3.0, ["ANP", "ProbConserv-ANP"])
+    by_method = {one.method: one for one in standings(records)}
+    assert by_method["ProbConserv-ANP"][1:5] == (2, 2, 1, 1)
+    assert by_method["ANP"][1:3] == (2, 0)
+    assert by_method["SoftC-ANP"].cases == 1
+    assert by_method["ProbConserv-ANP"].share == (0.375, 0.25, 0.5)
+    assert by_method["ANP"].share is None
+    said = sentences(list(by_method.values()))
+    assert said[1] == "ANP and SoftC-ANP never do."
 
 
 def test_the_page_needs_nothing_else():
@@ -175,7 +201,7 @@ def test_the_tags_and_links_of_the_page_are_in_order():
     assert {link[1:] for link in links if link.startswith("#")} <= set(ids)
     assert len(outline.all("h1")) == 1
     assert all("scope" in heading for heading in outline.all("th"))
-    assert len(outline.all("caption")) == len(outline.all("table")) == 4
+    assert len(outline.all("caption")) == len(outline.all("table")) == 5
     assert outline.all("html") == [{"lang": "en"}]
 
 

@@ -32,7 +32,7 @@ def folder(tmp_path_factory):
     out = tmp_path_factory.mktemp("report")
     records = cell("stefan", 0.6) + cell("stefan", 0.5) + cell("pme", 6.0)
     pictures = [
-        picture("stefan", 0.6, "profiles", (8, 4.5)),
+        picture("stefan", 0.6, "profiles", 5),
         picture("stefan", 0.6, "mass"),
         picture("pme", 6.0, "time"),
     ]
@@ -71,14 +71,22 @@ def test_the_page_asks_for_nothing_and_complains_of_nothing(opened):
     assert [one for one in heard[1:] if not one.startswith("data:")] == []
 
 
-def test_every_picture_is_there_to_be_seen(opened):
+@pytest.mark.parametrize("width", [390, 1400, 2000])
+def test_the_text_of_every_picture_is_as_large_as_that_of_the_page(opened, width):
     page, _ = opened
-    images = page.locator("img")
-    assert images.count() == 3
-    for image in images.all():
-        assert image.is_visible()
-        assert image.evaluate("image => image.complete && image.naturalWidth > 0")
-        assert image.bounding_box()["width"] > 300
+    page.set_viewport_size({"width": width, "height": 800})
+    panels = page.locator(".panels > svg")
+    assert panels.count() == 7
+    for panel in panels.all():
+        assert 10 * panel.bounding_box()["width"] / 216 >= 16  # 10 of 216 points
+
+
+def test_a_dark_system_has_a_dark_page_with_light_ink_in_its_pictures(opened):
+    page, _ = opened
+    page.emulate_media(color_scheme="dark")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 24, 28)"
+    label = page.locator(".panels text").first
+    assert label.evaluate("text => getComputedStyle(text).fill") == "rgb(228, 232, 236)"
 
 
 def test_every_number_is_that_of_the_file(opened, folder):

@@ -44,11 +44,14 @@ def write(cells: Sequence[Cell], out: str | Path) -> list[Path]:
     }
     with sole_writer(out):
         if all(cell.curves for cell in cells):
-            from ._figures import draw  # needs matplotlib
+            from ._figures import draw, draw_overview  # needs matplotlib
             from ._report import report  # needs jinja2
 
             pictures = [picture for cell in cells for picture in draw(cell, out / "figures")]
-            texts["report.html"] = report(records, penalties, remarks(records), pictures, fronts)
+            overview = draw_overview(records, out / "figures")
+            texts["report.html"] = report(
+                records, penalties, remarks(records), pictures, fronts, overview
+            )
         for name, text in texts.items():
             with complete(out / name) as part:
                 part.write_text(text, encoding="utf-8")

@@ -12,10 +12,12 @@ from typing import Any, NamedTuple
 from .. import __version__
 from .._errors import InputError
 from .._extras import missing
+from ..figures._fields import PAPER
 from ..metrics import EXACT, best
 from ._cell import Record
 from ._experiments import EXPERIMENTS
 from ._methods import METHODS
+from ._overview import amount, sentences, signed, standings
 from ._tables import as_json
 
 try:
@@ -29,8 +31,24 @@ except ModuleNotFoundError as error:
 COMPARED = ("CE", "LL", "MSE")  # with what the paper published
 SCORES = ("CRPS", "energy")
 COVERAGES = ("coverage_50", "coverage_90", "coverage_99")
-WIDE = 450  # points; a picture wider than this has a row of its own
 NOTHING = "-"
+DASHES = {"-": "none", "--": "7 3", "-.": "10 3 2 3"}
+
+
+class Mark(NamedTuple):
+    """The point of a method in the picture over all equations: matplotlib's name, and SVG."""
+
+    name: str
+    path: str
+
+
+MARKS = {
+    "ANP": Mark("o", "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z"),
+    "SoftC-ANP": Mark("s", "M-3.5-3.5h7v7h-7z"),
+    "HardC-ANP": Mark("^", "M0-4.5L4.5 4h-9z"),
+    "ProbConserv-ANP": Mark("D", "M0-5L5 0 0 5-5 0z"),
+    "ProbConserv-ANP (w/diff)": Mark("v", "M0 4.5L4.5-4h-9z"),
+}
 
 
 class Picture(NamedTuple):
@@ -40,12 +58,7 @@ class Picture(NamedTuple):
     parameter: float
     kind: str  # profiles, errors, mass, mse, precision, front-point or front-crossing
     caption: str  # a sentence; also what those hear who do not see the picture
-    svg: str  # a whole document
-
-    @property
-    def wide(self) -> bool:
-        box = re.search(r'viewBox="\S+ \S+ ([\d.]+) ', self.svg)
-        return box is not None and float(box[1]) > WIDE
+    panels: Sequence[str]  # SVG elements
 
 
 class Entry(NamedTuple):
@@ -81,20 +94,27 @@ def report(
     remarks: Sequence[str],
     pictures: Sequence[Picture],
     fronts: Sequence[Record] = (),
+    overview: Sequence[str] = (),
 ) -> str:
     """One page of HTML that needs no other file and no network.
 
     records: as `reproduce` returns them, all of one protocol and recipe. sweep: records of
     SoftC-ANP on the porous medium equation, each with its `penalty`, lambda; 0 is the plain ANP.
     remarks: sentences. pictures: shown below the table of their problem and parameter, in order.
-    fronts: records of front positions.
+    fronts: records of front positions. overview: panels of the picture over all of them.
     """
     if not records:
         raise InputError("`records` must hold at least one record; got none.")
     names = dict.fromkeys(chain((r["problem"] for r in records), (p.problem for p in pictures)))
     with_sweep = bool(sweep) or "pme" in names
+    table = standings(records)
     return _template().render(
         plan=records[0],
+        standings=table,
+        cases=max(one.cases for one in table),
+        sentences=sentences(table),
+        overview=overview,
+        legend={name: _line(name) for name in METHODS},
         remarks=remarks,
         sections=[(EXPERIMENTS[name], _cells(name, records, pictures, fronts)) for name in names],
         sweep=_sweep(sweep) if with_sweep else {},
@@ -108,7 +128,8 @@ def _template() -> Template:
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"base64": _base64, "formula": _formula}
+    environment.filters |= {"base64": _base64, "formula": _formula, "svg": Markup}
+    environment.filters |= {"amount": amount, "signed": signed}
     return environment.from_string(Path(__file__).with_name("report.html").read_text("utf-8"))
 
 
@@ -242,6 +263,13 @@ def _power(numbers: Iterable[dict[str, Any]], metric: str) -> int:
     if metric == "LL" or largest < EXACT or largest >= 0.1:
         return 0
     return math.floor(math.log10(largest))
+
+
+def _line(method: str) -> dict[str, str]:
+    """How a method is drawn, for the legends of the page."""
+    colour, style = PAPER[method]
+    dash = DASHES[style] if isinstance(style, str) else " ".join(str(2 * part) for part in style[1])
+    return {"colour": colour, "dash": dash, "mark": MARKS[method].path}
 
 
 def _base64(text: str) -> str:
