@@ -122,3 +122,32 @@ def test_packed_values_in_a_group_cannot_be_unpacked(tmp_path):
     field.to_netcdf(path, group="g", encoding=packed)
     with pytest.raises(InputError, match="`unpack`: u would change from int16 to float"):
         enforce_file(path, tmp_path / "out.nc", LAW, std=1.0, group="g", unpack=True)
+
+
+def test_other_groups_are_kept_beside_an_unlimited_dimension(tmp_path):
+    with netCDF4.Dataset(tmp_path / "u.nc", "w") as file:
+        file.createDimension("time", None)
+        file.createDimension("x", 4)
+        file.createVariable("u", "f8", ("time", "x"))[:] = np.arange(12.0).reshape(3, 4)
+        file.createGroup("other").createVariable("z", "f4", ("time",))[:] = 1.0
+    law = Law("u", "x", total=6.0, measure=1.0)
+    enforce_file(tmp_path / "u.nc", tmp_path / "out.nc", law, how="uniform")
+    with netCDF4.Dataset(tmp_path / "out.nc") as file:
+        np.testing.assert_allclose(file["u"][:].sum(1), 6.0)
+        assert file.dimensions["time"].isunlimited()
+        assert file["other/z"][:].tolist() == [1, 1, 1]
+
+
+def test_times_in_months_are_written_as_they_were_read(tmp_path):
+    with netCDF4.Dataset(tmp_path / "u.nc", "w") as file:
+        file.createDimension("time", 3)
+        file.createDimension("x", 4)
+        time = file.createVariable("time", "f8", ("time",))
+        time.units, time.calendar, time[:] = "months since 2000-01-01", "360_day", [0, 1, 2]
+        file.createVariable("u", "f8", ("time", "x"))[:] = np.arange(12.0).reshape(3, 4)
+    law = Law("u", "x", measure=1.0)
+    enforce_file(tmp_path / "u.nc", tmp_path / "out.nc", law, how="uniform")
+    with netCDF4.Dataset(tmp_path / "out.nc") as file:
+        assert file["time"].units == "months since 2000-01-01"
+        assert file["time"][:].tolist() == [0, 1, 2]
+        np.testing.assert_allclose(file["u"][:].sum(1), 6.0)

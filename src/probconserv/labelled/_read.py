@@ -1,5 +1,6 @@
 """Labelled data from files, lazily: NetCDF 3 and 4, and Zarr 2 and 3."""
 
+import re
 import uuid
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,6 +23,7 @@ from ._survey import Stored, groups, kind, survey
 BLOCK = 24 * 2**20  # bytes that a block has at most, where the stored chunks allow it
 SMALL = 8 * 2**20  # bytes up to which a coordinate is kept in memory
 MOST_BLOCKS = 1_000_000
+ONE_WAY = re.compile("(months?|years?) since ")  # xarray decodes them, and cannot encode them
 NUMBERS = "biufcmM"
 
 
@@ -162,14 +164,18 @@ def _check_count(
 
 
 def _open(path: Path, group: str) -> xr.Dataset:
-    """The store as xarray reads it; where its times make no sense, with the times as numbers."""
+    """The store as xarray reads it; times that it cannot decode, or encode again, as numbers."""
     engine = "zarr" if kind(path) == "zarr" else "netcdf4"
     options: dict[str, Any] = {"cache": False, "decode_timedelta": False, "chunks": None}
     options |= {"group": group} if group else {}
     try:
-        return xr.open_dataset(path, engine=engine, **options)
+        found = xr.open_dataset(path, engine=engine, **options)
+        if not any(ONE_WAY.match(str(v.encoding.get("units"))) for v in found.variables.values()):
+            return found
+        found.close()
     except (ValueError, OverflowError, TypeError):
-        return xr.open_dataset(path, engine=engine, decode_times=False, **options)
+        pass
+    return xr.open_dataset(path, engine=engine, decode_times=False, **options)
 
 
 def _lazy(opened: xr.Dataset, path: Path, shapes: dict[str, tuple[int, ...]]) -> xr.Dataset:

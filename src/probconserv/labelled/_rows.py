@@ -62,12 +62,11 @@ class BlockRows:
         first, *others = self.parts
         if not others and first.rows == self.count:
             return first.apply(u)
-        found: Array | None = None
-        for part in self.parts:
-            own = part.apply(u)
-            found = np.zeros((*own.shape[:-1], self.count)) if found is None else found
-            found[..., part.own] += own
-        assert found is not None
+        own = [part.apply(u) for part in self.parts]  # of some laws weights vary with the index
+        lead = np.broadcast_shapes(*(each.shape[:-1] for each in own))
+        found = np.zeros((*lead, self.count))
+        for part, each in zip(self.parts, own, strict=True):
+            found[..., part.own] += each
         return found
 
     def adjoint(self, v: Array) -> Array:  # (..., I, K) to (..., I, P)

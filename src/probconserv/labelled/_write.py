@@ -136,14 +136,16 @@ def _into_zarr(dataset: xr.Dataset, out: _Output, also: Any, finish: Finish | No
 
 def _into_netcdf(dataset: xr.Dataset, out: _Output, also: Any, finish: Finish | None) -> Any:
     part, format, source, group = out.part, out.format, out.source, out.group
-    new, how = dataset, {"mode": "w"}
+    new, unlimited = dataset, format.unlimited
+    how: Any = {"mode": "w"}
     if source is not None:
         shutil.copyfile(source, part)
-        new, how = _not_in(part, group, dataset), {"mode": "a", "group": group}
+        new, unlimited = _not_in(part, group, dataset), ()  # its dimensions are there
+        how = {"mode": "a", "group": group}
     # not `to_netcdf`, which imports distributed (0.6 s) to ask where dask computes
     store = NetCDF4DataStore.open(str(part), format=format.netcdf, lock=LOCK, **how)
     try:  # only the definitions and what is in memory
-        new.dump_to_store(store, unlimited_dims=format.unlimited)
+        new.dump_to_store(store, unlimited_dims=unlimited)
     finally:
         store.close()
     lazy = _lazy(dataset)
