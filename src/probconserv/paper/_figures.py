@@ -50,9 +50,9 @@ def draw_overview(records: Sequence[Record], folder: Path) -> list[str]:
                 "markersize": 5.5,
             }
             axes.plot(each, places, linestyle="", label=method, **style)
-    conservation.axvspan(ROUNDING / 3, EXACT, color="grey", alpha=0.15, linewidth=0)
+    conservation.axvspan(ROUNDING / 10, EXACT, color="grey", alpha=0.15, linewidth=0)
     conservation.set(title="Who conserves", xlabel="|CE|; grey is rounding", xscale="log")
-    conservation.set_xlim(ROUNDING / 3, None)
+    conservation.set_xlim(ROUNDING / 10, None)
     likelihood.set(title="LL: right is better", xlabel="LL less that of the ANP")
     error.set(title="MSE: left is better", xlabel="MSE over that of the ANP")
     _scales(likelihood, error)
@@ -68,12 +68,13 @@ def _scales(likelihood: Axes, error: Axes) -> None:
     likelihood.axvline(0, **ANP)
     error.axvline(1, **ANP)
     low, high = likelihood.get_xlim()
-    if max(-low, high) > FAR:
+    if (reach := max(-low, high)) > FAR:
         likelihood.set_xscale("symlog", linthresh=1)
         likelihood.set_xlim(4 * min(low, -1), 4 * max(high, 1))  # room for the outermost marks
-        likelihood.set_xticks([x for x in (-1000, -10, 0, 10, 1000) if 4 * low < x < 4 * high])
+        likelihood.set_xticks([-FAR, 0, FAR] if reach < FAR**2 else [-(FAR**2), 0, FAR**2])
     error.set_xscale("log")
-    error.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=5))
+    low, high = error.get_xlim()
+    error.xaxis.set_major_locator(LogLocator(subs=(1,) if high / low > FAR else (1, 2, 5)))
     for axes in (likelihood, error):
         axes.xaxis.set_major_formatter("{x:g}")
         axes.xaxis.set_minor_formatter(NullFormatter())

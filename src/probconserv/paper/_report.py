@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from .. import __version__
 from .._errors import InputError
 from .._extras import missing
-from ..figures._fields import PAPER
 from ..metrics import EXACT, best
 from ._cell import Record
 from ._experiments import EXPERIMENTS
@@ -27,6 +26,8 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         f"the report needs jinja2: {missing(error.name, 'plots')}", name=error.name
     ) from None
+
+from ..figures._fields import PAPER  # needs matplotlib
 
 COMPARED = ("CE", "LL", "MSE")  # with what the paper published
 SCORES = ("CRPS", "energy")
@@ -109,6 +110,7 @@ def report(
     with_sweep = bool(sweep) or "pme" in names
     table = standings(records)
     return _template().render(
+        css=Path(__file__).with_name("report.css").read_text("utf-8"),
         plan=records[0],
         standings=table,
         cases=max(one.cases for one in table),
