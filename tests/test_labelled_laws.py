@@ -250,9 +250,10 @@ def test_units_of_the_total_are_those_of_the_field_times_the_cells():
 def test_weights_that_vary_in_time_may_come_in_any_law(first):
     u = np.random.default_rng(0).normal(3, 1, (3, 5))
     field = xr.Dataset({"u": (("time", "x"), u), "f": ("time", [1.0, 2.0, 0.5])})
+    field["s"] = xr.ones_like(field["u"])
     laws = [Law("u", "x", measure=1, total=15.0, noise=1.0, name="plain")]
     laws.append(Law({"u": "f"}, "x", measure=1, total=20.0, noise=1.0, name="weighted"))
-    found = enforce(field, laws[first], laws[1 - first], std=1.0)
+    found = enforce(field, laws[first], laws[1 - first], std="s")
     for time, factor in enumerate([1.0, 2.0, 0.5]):
         g = np.stack([np.ones(5), np.full(5, factor)])
         mean, _ = kalman(u[time], np.eye(5), g, np.array([15.0, 20.0]), 1.0)
