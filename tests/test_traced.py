@@ -79,7 +79,7 @@ def test_vmap_gives_what_a_loop_gives(field, law):
         ("LowRank", "cells where", "eager"),
         ("LowRank", "noisy linear", "aot_eager"),
         ("bare LowRank", "two laws", "eager"),
-        ("State", "regions", "aot_eager"),
+        ("State", "regions", "eager"),
     ],
 )
 def test_compiled_without_a_graph_break(field, law, backend):

@@ -24,6 +24,8 @@ def _leave(status: int) -> None:
     try:
         sys.stdout.flush()
         sys.stderr.flush()
+    except BrokenPipeError:  # whoever reads has enough
+        status = 141
     finally:
         os._exit(status)
 
