@@ -5,3 +5,4 @@ from ._load import open_weights as open_weights
 from .anp import AttentiveNeuralProcess as AttentiveNeuralProcess
 from .emulator import Emulator as Emulator
 from .ensemble import Ensemble as Ensemble
+from .fno import FNO as FNO

@@ -1,0 +1,307 @@
+"""The Fourier neural operator: from functions or numbers on a grid to fields on it."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .. import _checks as check
+from .._checks import ArrayLike
+from .._errors import InputError
+from .._fields import Diagonal, LowRank
+from .._mixture import Mixture
+from ._fourier import MixChannels, MixModes, Transforms
+from .ensemble import Ensemble
+
+Kind: TypeAlias = Literal["components", "mixture", "low rank", "diagonal"]
+START = -4.0  # of the raw standard deviation: 0.018 of the targets' spread
+
+
+class FNO(nn.Module):
+    """A Fourier neural operator in one to three dimensions, or several of them side by side.
+
+    Each layer keeps the lowest frequencies of its channels, mixes the channels of each frequency,
+    and adds a mix of the channels at each point. It reads its inputs, the coordinates of the axes
+    that are not periodic, and the products of both: these carry a solution that moves at the speed
+    of a parameter beyond the range of training.
+
+    Parameters
+    ----------
+    inputs : int
+        How many input channels, functions on the grid or numbers.
+    modes : sequence of int
+        How many frequencies of each axis, from 0 on. 0 stands for an axis along which nothing is
+        mixed, such as a time that is only a coordinate.
+    fields : int
+        How many fields it predicts.
+    width, layers : int
+        Channels inside, and how many layers.
+    members : int
+        Independent networks, trained side by side.
+    heads : int
+        Last layers of each network; `apart` is what pushes them apart.
+    variance : bool
+        Whether it predicts a variance beside each mean.
+    periodic : sequence of bool
+        Which axes are periodic; none if not given.
+    padding : float
+        The share of points that are added to an axis that is not periodic.
+    min_std : float
+        The least standard deviation, in units of the targets' spread.
+
+    Raises
+    ------
+    InputError
+        If there are not one to three axes, or a size is not positive.
+
+    Examples
+    --------
+    >>> network = FNO(inputs=1, modes=(0, 4), width=8, members=3)  # t is a coordinate, x is not
+    >>> t, x = torch.linspace(0, 1, 5), torch.linspace(0, 1, 20)
+    >>> network.predict([[0.6], [0.7]], (t, x))
+    Diagonal(shape=(3, 2, 5, 20), event_dims=0, torch.float64)
+    """
+
+    input_middle: Tensor
+    input_spread: Tensor
+    target_middle: Tensor
+    target_spread: Tensor
+    axis_middle: Tensor
+    axis_spread: Tensor
+
+    def __init__(
+        self,
+        inputs: int,
+        modes: Sequence[int],
+        fields: int = 1,
+        width: int = 32,
+        layers: int = 4,
+        members: int = 1,
+        heads: int = 1,
+        variance: bool = True,
+        periodic: Sequence[bool] | None = None,
+        padding: float = 0.08,
+        min_std: float = 1e-5,
+    ) -> None:
+        super().__init__()
+        self.periodic = tuple(periodic or [False] * len(modes))
+        _check_axes(modes, self.periodic)
+        counts = {"inputs": inputs, "fields": fields, "width": width, "layers": layers}
+        counts |= {"members": members, "heads": heads}
+        self.sizes: dict[str, Any] = {name: check.samples(n, name) for name, n in counts.items()}
+        self.sizes |= {"modes": list(modes), "variance": variance, "padding": padding}
+        self.sizes["periodic"] = list(self.periodic)
+        self.card: dict[str, Any] = {}  # how it was trained, where known
+        self.min_std = min_std
+        self.pointwise = [i for i, m in enumerate(modes) if m == 0]
+        self.transforms = Transforms([m for m in modes if m])
+        bent = [not p for p, m in zip(self.periodic, modes, strict=True) if m]
+        self.padded = [padding if b else 0.0 for b in bent]
+        open_axes = self.periodic.count(False)
+        self.lift = MixChannels(members, inputs + open_axes + inputs * open_axes, width)
+        self.spectral = nn.ModuleList(
+            MixModes(members, self.transforms.size, width) for _ in range(layers)
+        )
+        self.local = nn.ModuleList(MixChannels(members, width, width) for _ in range(layers))
+        self.hidden = MixChannels(members, width, 2 * width * heads)
+        self.last = MixChannels(members * heads, 2 * width, fields * (1 + variance))
+        for name, size in (("input", inputs), ("target", fields), ("axis", len(modes))):
+            self.register_buffer(f"{name}_middle", torch.zeros(size))
+            self.register_buffer(f"{name}_spread", torch.ones(size))
+
+    def set_scales(self, inputs: Tensor, targets: Tensor, coordinates: Sequence[Tensor]) -> None:
+        """Sets the units in which the network sees what it reads and gives, from training data.
+
+        Parameters
+        ----------
+        inputs : Tensor, shape (n, inputs) or (n, inputs, ...)
+            What it reads.
+        targets : Tensor, shape (n, fields, ...)
+            What it is to give.
+        coordinates : sequence of Tensor
+            One axis of the grid each.
+        """
+        rows = [("input", a) for a in inputs.movedim(1, 0)]
+        rows += [("target", a) for a in targets.movedim(1, 0)]
+        found: dict[str, list[tuple[float, float]]] = {"input": [], "target": [], "axis": []}
+        for name, a in rows:
+            spread = float(a.double().std(correction=0))
+            found[name].append((float(a.double().mean()), spread if spread > 0 else 1.0))
+        for axis in coordinates:
+            low, high = float(axis.min()), float(axis.max())
+            found["axis"].append(((low + high) / 2, (high - low) / 2 or 1.0))
+        for name, pairs in found.items():
+            table = torch.tensor(pairs, dtype=torch.float64)
+            getattr(self, f"{name}_middle").copy_(table[:, 0])
+            getattr(self, f"{name}_spread").copy_(table[:, 1])
+
+    def forward(
+        self, inputs: Tensor, coordinates: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor | None]:
+        """Mean and standard deviation of every member and head.
+
+        Parameters
+        ----------
+        inputs : Tensor, shape (n, inputs) or (n, inputs, ...)
+            Numbers, the same on the whole grid, or functions on it.
+        coordinates : sequence of Tensor
+            One axis of the grid each.
+
+        Returns
+        -------
+        tuple of two Tensor, shape (members x heads, n, fields, ...)
+            The second is None for a network without variances.
+        """
+        grid = [len(axis) for axis in coordinates]
+        h = self._channels(inputs, coordinates)  # (n, C, *grid)
+        ahead = [2 + i for i in self.pointwise]
+        h = h.movedim(ahead, list(range(1, 1 + len(ahead))))  # (n, *pointwise, C, *spectral)
+        rows, h = h.shape[: 1 + len(ahead)], h.flatten(0, len(ahead))
+        h = self._network(h)  # (S, rows, fields * (1 or 2), *spectral)
+        h = h.unflatten(1, rows)
+        h = h.movedim(list(range(2, 2 + len(ahead))), [3 + i for i in self.pointwise])
+        h = h.unflatten(2, (self.sizes["fields"], -1))
+        scale = self.target_spread.reshape(-1, *[1] * len(grid))
+        mean = self.target_middle.reshape(scale.shape) + scale * h[:, :, :, 0]
+        if not self.sizes["variance"]:
+            return mean, None
+        return mean, scale * (F.softplus(h[:, :, :, 1] + START) + self.min_std)
+
+    def _channels(self, inputs: Tensor, coordinates: Sequence[Tensor]) -> Tensor:
+        """Inputs, coordinates of axes that are not periodic, and their products, (n, C, *grid)."""
+        grid = [len(axis) for axis in coordinates]
+        after = [1] * len(grid)
+        given = inputs if inputs.ndim > 2 else inputs.reshape(*inputs.shape, *after)
+        middle, spread = (a.reshape(-1, *after) for a in (self.input_middle, self.input_spread))
+        given = ((given - middle) / spread).expand(len(inputs), -1, *grid)
+        places = [
+            ((axis - self.axis_middle[i]) / self.axis_spread[i]).reshape(
+                *[1] * i, -1, *[1] * (len(grid) - 1 - i)
+            )
+            for i, axis in enumerate(coordinates)
+            if not self.periodic[i]
+        ]
+        channels = [given]
+        for place in places:
+            channels += [place.expand(len(inputs), 1, *grid), given * place]
+        return torch.cat(channels, dim=1)
+
+    def _network(self, h: Tensor) -> Tensor:  # (rows, C, *spectral)
+        shape = h.shape[2:]
+        h = self.lift(h[None])
+        extra = [math.ceil(p * n) for p, n in zip(self.padded, shape, strict=True)]
+        h = F.pad(h, [size for added in reversed(extra) for size in (0, added)])
+        matrices = self.transforms.matrices(h.shape[3:], h)
+        for i, (spectral, local) in enumerate(zip(self.spectral, self.local, strict=True)):
+            mixed = spectral(self.transforms.there(h, matrices))
+            h = self.transforms.back(mixed, matrices) + local(h)
+            h = F.gelu(h) if i < len(self.local) - 1 else h
+        for axis, n in enumerate(shape):
+            h = h.narrow(3 + axis, 0, n)
+        h = F.gelu(self.hidden(h))
+        heads = self.sizes["heads"]
+        h = h.unflatten(2, (heads, -1)).movedim(2, 1).flatten(0, 1)  # one row for each head
+        return self.last(h)
+
+    @torch.no_grad()
+    def predict(
+        self,
+        inputs: ArrayLike,
+        coordinates: Sequence[ArrayLike],
+        kind: Kind = "components",
+        event_dims: int = 1,
+    ) -> Diagonal | LowRank | Mixture:
+        """The prediction as a field, in float64.
+
+        Parameters
+        ----------
+        inputs : array, shape (n, inputs) or (n, inputs, ...)
+            Numbers, the same on the whole grid, or functions on it.
+        coordinates : sequence of arrays
+            One axis of the grid each, in the units of training.
+        kind : {"components", "mixture", "low rank", "diagonal"}
+            components: a `Diagonal` with members and heads on axis 0. mixture: these as one
+            `Mixture`. low rank: one direction for each, and the mean of their variances beside
+            them. diagonal: the mean and the variance of the mixture at each point.
+        event_dims : int
+            With "low rank", how many last axes a direction moves together.
+
+        Returns
+        -------
+        Diagonal, LowRank or Mixture, shape (n, ...)
+            The grid last; (n, fields, ...) for several fields; (members x heads, n, ...) for
+            components.
+
+        Raises
+        ------
+        InputError
+            If the inputs or the coordinates are not those of the network.
+        """
+        check.choice("kind", kind, get_args(Kind))
+        given, axes = self._read(inputs, coordinates)
+        means, stds = self(given, axes)
+        means = means.double()
+        variances = torch.zeros_like(means) if stds is None else stds.double() ** 2
+        if self.sizes["fields"] == 1:
+            means, variances = means.squeeze(2), variances.squeeze(2)
+        if kind == "low rank":
+            return Ensemble.field(means, None if stds is None else variances, event_dims)
+        if kind == "diagonal":
+            spread = means.var(0, correction=0)
+            return Diagonal(means.mean(0), variances.mean(0) + spread)
+        components = Diagonal(means, variances)
+        return components if kind == "components" else Mixture(components)
+
+    def apart(self) -> Tensor:
+        """How alike the heads of each network are: the mean squared cosine between their weights.
+
+        It is 0 for heads at right angles, and for one head.
+        """
+        heads = self.sizes["heads"]
+        if heads == 1:
+            return self.last.weight.new_zeros(())
+        parts = self.hidden.weight.unflatten(1, (heads, -1)).flatten(2)  # (members, heads, ...)
+        parts = F.normalize(parts, dim=-1)
+        cosines = parts @ parts.mT - torch.eye(heads, device=parts.device, dtype=parts.dtype)
+        return (cosines**2).sum((-2, -1)).mean() / (heads * (heads - 1))
+
+    def _read(
+        self, inputs: ArrayLike, coordinates: Sequence[ArrayLike]
+    ) -> tuple[Tensor, list[Tensor]]:
+        like = self.last.weight
+        axes = [check.tensor(f"coordinates[{i}]", a).to(like) for i, a in enumerate(coordinates)]
+        modes, channels = self.sizes["modes"], self.sizes["inputs"]
+        if len(axes) != len(modes) or any(a.ndim != 1 for a in axes):
+            raise InputError(
+                f"`coordinates` must be {len(modes)} axes of numbers, got shapes "
+                f"{[tuple(a.shape) for a in axes]}."
+            )
+        for i, (axis, m) in enumerate(zip(axes, modes, strict=True)):
+            if len(axis) < 2 * m:
+                raise InputError(
+                    f"`coordinates[{i}]` must have at least {2 * m} points for its {m} "
+                    f"frequencies, got {len(axis)}."
+                )
+        given = check.tensor("inputs", inputs).to(like)
+        grid = tuple(len(a) for a in axes)
+        if given.ndim < 2 or given.shape[1] != channels or given.shape[2:] not in ((), grid):
+            raise InputError(
+                f"`inputs` must be (n, {channels}) or (n, {channels}, *{grid}), got "
+                f"{tuple(given.shape)}."
+            )
+        return given, axes
+
+
+def _check_axes(modes: Sequence[int], periodic: Sequence[bool]) -> None:
+    if not 1 <= len(modes) <= 3 or min(modes) < 0 or not any(modes):
+        raise InputError(
+            "`modes` must be a number for each of one to three axes, at least one of them more "
+            f"than 0; got {tuple(modes)}."
+        )
+    if len(periodic) != len(modes):
+        raise InputError(
+            f"`periodic` must have an entry for each of the {len(modes)} axes, got {periodic}."
+        )

@@ -1,0 +1,119 @@
+"""The Fourier neural operator, against fast Fourier transforms and by what must hold of it."""
+
+import pytest
+import torch
+
+from probconserv import Diagonal, InputError, LowRank, Mixture
+from probconserv.models import FNO
+from probconserv.models._fourier import Transforms
+
+T, X = torch.linspace(0, 1, 5), torch.linspace(0, 2, 20)
+
+
+@pytest.mark.parametrize(
+    ("modes", "shape"), [((5,), (20,)), ((3, 4), (9, 12)), ((2, 3, 4), (7, 8, 9))]
+)
+def test_the_lowest_frequencies_are_those_of_a_fast_fourier_transform(modes, shape):
+    h = torch.randn(2, 3, 4, *shape, dtype=torch.float64)
+    transforms, axes = Transforms(modes), tuple(range(3, 3 + len(shape)))
+    matrices = transforms.matrices(shape, h)
+    there = torch.fft.rfftn(h, dim=axes)
+    kept = torch.zeros(there.shape[3:])
+    sides = [torch.arange(1 - m, m) % n for m, n in zip(modes[:-1], shape, strict=False)]
+    kept[torch.meshgrid(*sides, torch.arange(modes[-1]), indexing="ij")] = 1
+    expected = torch.fft.irfftn(there * kept, s=shape, dim=axes)
+    got = transforms.back(transforms.there(h, matrices), matrices)
+    torch.testing.assert_close(got, expected, atol=1e-13, rtol=0)
+
+
+def test_members_side_by_side_are_each_by_itself():
+    network = FNO(inputs=2, modes=(0, 4), width=6, layers=2, members=3, heads=2)
+    inputs = torch.randn(4, 2)
+    whole, stds = network(inputs, (T, X))
+    for k in range(3):
+        one = FNO(inputs=2, modes=(0, 4), width=6, layers=2, heads=2)
+        state = {
+            name: t if "middle" in name or "spread" in name else t.chunk(3)[k]
+            for name, t in network.state_dict().items()
+        }
+        one.load_state_dict(state)
+        mean, std = one(inputs, (T, X))
+        torch.testing.assert_close(mean, whole[2 * k : 2 * k + 2])
+        torch.testing.assert_close(std, stds[2 * k : 2 * k + 2])
+
+
+def test_a_time_that_is_only_a_coordinate_can_be_asked_by_itself():
+    network = FNO(inputs=1, modes=(0, 4), width=6)
+    inputs = torch.randn(3, 1)
+    all_times, _ = network(inputs, (T, X))
+    one_time, _ = network(inputs, (T[2:3], X))
+    torch.testing.assert_close(one_time, all_times[:, :, :, 2:3])
+
+
+def test_a_periodic_operator_shifts_with_its_input():
+    network = FNO(inputs=1, modes=(3, 4), width=6, periodic=(True, True))
+    u = torch.randn(2, 1, 10, 14)
+    axes = torch.arange(10.0), torch.arange(14.0)
+    mean, _ = network(u, axes)
+    moved, _ = network(u.roll((3, 5), (-2, -1)), axes)
+    torch.testing.assert_close(moved, mean.roll((3, 5), (-2, -1)))
+
+
+def test_a_prediction_is_a_field_of_each_kind():
+    network = FNO(inputs=1, modes=(0, 4), width=6, members=3)
+    fields = {k: network.predict([[0.1], [0.2]], (T, X), k) for k in ("mixture", "diagonal")}
+    components = network.predict([[0.1], [0.2]], (T, X))
+    assert isinstance(components, Diagonal)
+    assert isinstance(fields["mixture"], Mixture)
+    assert isinstance(network.predict([[0.1], [0.2]], (T, X), "low rank"), LowRank)
+    for field in fields.values():
+        torch.testing.assert_close(field.mean, components.mean.mean(0))
+        spread = components.mean.var(0, correction=0)
+        torch.testing.assert_close(field.variance, components.variance.mean(0) + spread)
+
+
+def test_scales_make_the_units_of_the_data_of_no_account():
+    network, other = (FNO(inputs=1, modes=(0, 4), width=6) for _ in range(2))
+    other.load_state_dict(network.state_dict())
+    inputs, targets = torch.randn(8, 1), torch.randn(8, 1, 5, 20)
+    network.set_scales(inputs, targets, (T, X))
+    other.set_scales(40 * inputs + 3, 7 * targets - 2, (T + 9, 5 * X))
+    mean, std = network(inputs, (T, X))
+    far, wide = other(40 * inputs + 3, (T + 9, 5 * X))
+    torch.testing.assert_close(far, 7 * mean - 2, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(wide, 7 * std, atol=1e-4, rtol=1e-4)
+
+
+def test_heads_at_right_angles_are_not_alike():
+    network = FNO(inputs=1, modes=(4,), width=2, heads=2)
+    with torch.no_grad():
+        network.hidden.weight.zero_()
+        network.hidden.weight[:, 0, 0] = 1.0
+        network.hidden.weight[:, 4, 1] = 3.0
+        assert network.apart() == 0
+        network.hidden.weight[:, 4, 0] = 3.0
+        torch.testing.assert_close(network.apart(), torch.tensor(0.5))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rule"),
+    [
+        ({"modes": ()}, "`modes` must be a number for each of one to three axes"),
+        ({"modes": (0,)}, "`modes`"),
+        ({"modes": (2, 2), "periodic": (True,)}, "`periodic` must have an entry for each"),
+        ({"modes": (4,), "width": 0}, "width"),
+    ],
+)
+def test_sizes_that_make_no_network_are_refused(arguments, rule):
+    with pytest.raises(InputError, match=rule):
+        FNO(**{"inputs": 1, **arguments})
+
+
+def test_inputs_and_coordinates_of_another_network_are_refused():
+    network = FNO(inputs=1, modes=(0, 4), width=6)
+    with pytest.raises(InputError, match="`inputs` must be"):
+        network.predict([[0.1, 0.2]], (T, X))
+    with pytest.raises(InputError, match="`coordinates` must be 2 axes"):
+        network.predict([[0.1]], (X,))
+    with pytest.raises(InputError, match="at least 8 points"):
+        network.predict([[0.1]], (T, X[:7]))
