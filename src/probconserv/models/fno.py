@@ -14,13 +14,14 @@ from .._errors import InputError
 from .._fields import Diagonal, LowRank
 from .._mixture import Mixture
 from ._fourier import MixChannels, MixModes, Transforms
+from ._trained import Trained
 from .ensemble import Ensemble
 
 Kind: TypeAlias = Literal["components", "mixture", "low rank", "diagonal"]
 START = -4.0  # of the raw standard deviation: 0.018 of the targets' spread
 
 
-class FNO(nn.Module):
+class FNO(Trained):
     """A Fourier neural operator in one to three dimensions, or several of them side by side.
 
     Each layer keeps the lowest frequencies of its channels, mixes the channels of each frequency,
@@ -65,6 +66,7 @@ class FNO(nn.Module):
     Diagonal(shape=(3, 2, 5, 20), event_dims=0, torch.float64)
     """
 
+    models = ("fno",)
     input_middle: Tensor
     input_spread: Tensor
     target_middle: Tensor
@@ -86,16 +88,14 @@ class FNO(nn.Module):
         padding: float = 0.08,
         min_std: float = 1e-5,
     ) -> None:
-        super().__init__()
-        self.periodic = tuple(periodic or [False] * len(modes))
-        _check_axes(modes, self.periodic)
+        sides = tuple(periodic or [False] * len(modes))
+        _check_axes(modes, sides)
         counts = {"inputs": inputs, "fields": fields, "width": width, "layers": layers}
         counts |= {"members": members, "heads": heads}
-        self.sizes: dict[str, Any] = {name: check.samples(n, name) for name, n in counts.items()}
-        self.sizes |= {"modes": list(modes), "variance": variance, "padding": padding}
-        self.sizes["periodic"] = list(self.periodic)
-        self.card: dict[str, Any] = {}  # how it was trained, where known
-        self.min_std = min_std
+        sizes: dict[str, Any] = {name: check.samples(n, name) for name, n in counts.items()}
+        sizes |= {"modes": list(modes), "variance": variance, "padding": padding}
+        super().__init__(sizes | {"periodic": list(sides)}, min_std)
+        self.periodic = sides
         self.pointwise = [i for i, m in enumerate(modes) if m == 0]
         self.transforms = Transforms([m for m in modes if m])
         bent = [not p for p, m in zip(self.periodic, modes, strict=True) if m]
@@ -148,14 +148,15 @@ class FNO(nn.Module):
         inputs : Tensor, shape (n, inputs) or (n, inputs, ...)
             Numbers, the same on the whole grid, or functions on it.
         coordinates : sequence of Tensor
-            One axis of the grid each.
+            One axis of the grid each; (n, points) for an axis without frequencies whose points
+            differ from function to function.
 
         Returns
         -------
         tuple of two Tensor, shape (members x heads, n, fields, ...)
             The second is None for a network without variances.
         """
-        grid = [len(axis) for axis in coordinates]
+        grid = [axis.shape[-1] for axis in coordinates]
         h = self._channels(inputs, coordinates)  # (n, C, *grid)
         ahead = [2 + i for i in self.pointwise]
         h = h.movedim(ahead, list(range(1, 1 + len(ahead))))  # (n, *pointwise, C, *spectral)
@@ -172,14 +173,14 @@ class FNO(nn.Module):
 
     def _channels(self, inputs: Tensor, coordinates: Sequence[Tensor]) -> Tensor:
         """Inputs, coordinates of axes that are not periodic, and their products, (n, C, *grid)."""
-        grid = [len(axis) for axis in coordinates]
+        grid = [axis.shape[-1] for axis in coordinates]
         after = [1] * len(grid)
         given = inputs if inputs.ndim > 2 else inputs.reshape(*inputs.shape, *after)
         middle, spread = (a.reshape(-1, *after) for a in (self.input_middle, self.input_spread))
         given = ((given - middle) / spread).expand(len(inputs), -1, *grid)
         places = [
             ((axis - self.axis_middle[i]) / self.axis_spread[i]).reshape(
-                *[1] * i, -1, *[1] * (len(grid) - 1 - i)
+                -1 if axis.ndim == 2 else 1, *[1] * (i + 1), grid[i], *[1] * (len(grid) - 1 - i)
             )
             for i, axis in enumerate(coordinates)
             if not self.periodic[i]
