@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from .._checks import ArrayLike
 from .._errors import InputError
 from .._random import uniform
 from ..problems import ClosedForm
+from ._read import Names, arrays_of, open_dataset
 
 SPLIT, PARAMETERS = 9, 10  # seeds, beside those of the other files
 TIME = "t", "time"  # what an axis of time is called
@@ -112,6 +114,74 @@ class Grids:
         totals = None if self.totals is None else rows(self.totals)
         grids._set(rows(self.inputs), rows(self.targets), axes, totals, self.name)
         return grids
+
+    @classmethod
+    def from_xarray(
+        cls,
+        dataset: Any,
+        inputs: Names,
+        targets: Names,
+        sample: str = "sample",
+        totals: Names | None = None,
+        name: str = "xarray",
+    ) -> "Grids":
+        """Variables of an xarray dataset.
+
+        Parameters
+        ----------
+        dataset : xarray.Dataset
+            With a dimension of samples; the other dimensions of the targets are the grid.
+        inputs, targets : str or sequence of str
+            Variables. An input without a dimension is the same along it.
+        sample : str
+            The dimension that counts functions.
+        totals : str or sequence of str
+            Variables, one for each target.
+        name : str
+            What it is called on the card of a network.
+
+        Returns
+        -------
+        Grids
+            Dates as seconds since the first.
+
+        Raises
+        ------
+        InputError
+            If a name is not there, a dimension does not fit, or values are missing.
+        """
+        return cls(*arrays_of(dataset, inputs, targets, sample, totals), name=name)
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        inputs: Names,
+        targets: Names,
+        sample: str = "sample",
+        totals: Names | None = None,
+    ) -> "Grids":
+        """Variables of a Zarr store or a NetCDF file, read into memory.
+
+        Parameters
+        ----------
+        path : str or Path
+            The store or the file.
+        inputs, targets, sample, totals : as in `from_xarray`
+
+        Returns
+        -------
+        Grids
+            Called by the name of the file.
+
+        Raises
+        ------
+        InputError
+            If there is no such file, or for what `from_xarray` refuses.
+        """
+        path = check.path("path", path)
+        with open_dataset(path) as dataset:
+            return cls.from_xarray(dataset, inputs, targets, sample, totals, path.stem)
 
     @classmethod
     def of_problem(
