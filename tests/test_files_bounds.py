@@ -193,5 +193,7 @@ def test_laws_that_share_a_variable_have_no_bounds():
 
 def test_a_reach_without_end_is_said_in_words():
     d = xr.Dataset({"u": ("x", [1.0, 2.0])})
-    with pytest.raises(InfeasibleError, match=r"`minimum` to `maximum`.* totals from 0 to any"):
+    with pytest.raises(InfeasibleError, match=r"`minimum` and `maximum`.* totals of 0 or more"):
         enforce(d, Law("u", "x", total=-1.0, measure=1.0), how="uniform", minimum=0.0)
+    with pytest.raises(InfeasibleError, match="totals of 4 or less"):
+        enforce(d, Law("u", "x", total=5.0, measure=1.0), how="uniform", maximum=2.0)

@@ -27,6 +27,12 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # of mallopt in ma
 Names = Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())]
 
 
+STD = (
+    "Standard deviations: a variable or a number; VARIABLE=STD for several variables. A number is "
+    "that of a cell of mean size: smaller cells get a larger one, so that all points move alike."
+)
+
+
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Laws:
@@ -139,8 +145,7 @@ class Laws:
 class Fields:
     """How uncertain the fields are."""
 
-    std: Names = None
-    """Standard deviations: a variable or a number; VARIABLE=STD for several variables."""
+    std: Annotated[Names, Parameter(help=STD)] = None
     member: str | None = None
     """The dimension of an ensemble instead."""
 
