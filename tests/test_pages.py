@@ -8,7 +8,8 @@ from blocks import DOCS, PAGES, PYTHON, ROOT, run
 from commands import called
 
 ELSEWHERE = {  # run by another test
-    "howto/climate_files.md",  # test_climate_files
+    "howto/climate_ensemble.md",  # test_climate_files
+    "howto/climate_std.md",  # test_climate_files
     "howto/equation.md",  # test_every_problem
 }
 WITH_CODE = [str(p.relative_to(DOCS)) for p in PAGES if PYTHON.search(p.read_text())]
