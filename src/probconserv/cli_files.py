@@ -220,9 +220,10 @@ def enforce(
     correlation
         Of the errors of any two points of a variable, 0 to 1: nearer 1, points move more evenly.
     shrinkage
-        Of an ensemble's covariance towards independent points, 0 to 1; found if not given.
+        The share of an ensemble's variance that is taken as independent, 0 to 1; found if not
+        given.
     jointly
-        Dimensions beside --over that an ensemble's update couples, such as time.
+        Dimensions beside --over that an ensemble is moved along together, such as time.
     how
         The way to spread a correction: uniform, the same amount for every point; proportional, the
         same share of every value; variance, by --std; members, by --member.

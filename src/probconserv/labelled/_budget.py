@@ -62,7 +62,7 @@ class Budget:
     assumed : DataArray
         The same with the correlation of the update, or as the members' totals spread.
     present : DataArray
-        As `size`, or how many points there are where cell sizes change.
+        How much is there at each time: as `size`, or the number of points where cell sizes change.
     one_total : bool
         Whether one total holds at all times, so that all of them should have all points.
     marks : int

@@ -16,7 +16,7 @@ from ._budget import FIGURES, TOLERANCE, Budget, worst
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """What was asked, what the field had and has, and how much it took.
+    """What was asked, what the field had and has, and how far values moved.
 
     Attributes
     ----------
@@ -100,10 +100,7 @@ class Report:
         return "\n".join([*lines, *(f"implausible: {text}" for text in self.warnings)])
 
     def check_plausible(self) -> None:
-        """Raises `ImplausibleError` if something is implausible or a law does not hold.
-
-        The latter is asked after an update.
-        """
+        """Raises `ImplausibleError` if something is implausible, or a law fails after an update."""
         reasons = list(self.warnings)
         if self.is_done and not self.closes(after=True):
             reasons.append("the laws do not hold after the update")
