@@ -18,15 +18,16 @@ def name(argument: str, given: Any) -> str:
     return given
 
 
-def span(low: float, high: float) -> str:
+def span(low: float, high: float, digits: int = 6) -> str:
     """From the one to the other, in words; either may be infinite.
 
     >>> span(0, 2), span(0, math.inf), span(-math.inf, 2)
-    ('from 0 to 2', 'of 0 or more', 'of 2 or less')
+    ('from 0 to 2', '0 or more', '2 or less')
     """
+    least, most = f"{low:.{digits}g}", f"{high:.{digits}g}"
     if math.isinf(low):
-        return "of any size" if math.isinf(high) else f"of {high:.6g} or less"
-    return f"of {low:.6g} or more" if math.isinf(high) else f"from {low:.6g} to {high:.6g}"
+        return "of any size" if math.isinf(high) else f"{most} or less"
+    return f"{least} or more" if math.isinf(high) else f"from {least} to {most}"
 
 
 def choice(name: str, given: str, choices: Iterable[str]) -> None:

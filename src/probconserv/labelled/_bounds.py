@@ -126,7 +126,7 @@ def tilts(line: Callable[[Array], Array], seen: Array, numbers: Array, bounds: B
         asked, low, high = (float(x[place]) for x in (total, least, most))
         error = InfeasibleError(
             f"{int(wrong.sum())} totals cannot be met within `minimum` and `maximum`. The first of "
-            f"{bounds.law} is {asked:.6g}, and fields within these bounds have totals "
+            f"{bounds.law} is {asked:.6g}, and totals of fields within these bounds are "
             f"{span(_end(low), _end(high))}. Ways out: wider bounds, another total, `noise`."
         )
         error._place = 0, int(place[-1])
