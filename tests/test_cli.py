@@ -119,6 +119,7 @@ def test_training_from_the_command_line(tmp_path):
     unknown = called("train", "advektion", *options)
     assert unknown.returncode == 2
     assert "Did you mean 'advection'" in unknown.stderr
+    assert "step" not in unknown.stderr
     open_ended = called("train", "super_slow", *options)
     assert "super_slow has no closed form" in open_ended.stderr
 

@@ -350,7 +350,7 @@ def test_remarks_say_where_the_update_lowers_ll_and_what_is_missing():
         record | scores | {"method": "ProbConserv-ANP", "LL": 2.9},
     ]
     said = " ".join(remarks(records))
-    assert "diffusion 1: the LL of ProbConserv-ANP, 2.900, is below that of the ANP, 3.000" in said
+    assert "Diffusion, k = 1: the LL of ProbConserv-ANP, 2.900, is below that of the ANP" in said
     assert "no weights for SoftC-ANP, HardC-ANP" in said
     assert "beside the paper: the published solutions were taken at wrong times" in said
 
@@ -365,8 +365,8 @@ def test_remarks_say_where_the_order_is_not_that_of_the_paper():
     ]
     said = [remark for remark in remarks(cell) if "MSE" in remark]
     assert said == [
-        "stefan 0.6, MSE: the paper has HardC-ANP ahead of ANP; here it is behind.",
-        "stefan 0.6, MSE: the paper has ProbConserv-ANP ahead of ANP; here it is behind.",
+        "Stefan, u_star = 0.6, MSE: the paper has HardC-ANP ahead of ANP; here it is behind.",
+        "Stefan, u_star = 0.6, MSE: the paper has ProbConserv-ANP ahead of ANP; here it is behind.",
     ]
     cell[0]["MSE_se"] = 2.0  # nothing is certain then
     assert not [remark for remark in remarks(cell) if "MSE" in remark]

@@ -149,7 +149,11 @@ def train(
         sizes = None if hidden is None else dict.fromkeys(names, hidden)
         kind: Any = model  # `train` refuses what it does not know
         known: Any = recipe
-        run(problem, folder, kind, known, device, seed, report, sizes, start, **chosen)
+        try:
+            run(problem, folder, kind, known, device, seed, report, sizes, start, **chosen)
+        except ProbConservError:
+            progress.update(task, visible="step" in shown)  # no bar for what never began
+            raise
     if first:
         print(f"weights, card and metrics in {folder}")
 
@@ -296,7 +300,7 @@ def _scores(experiment: Any, cell: list[dict[str, Any]]) -> Table:
 
     first = cell[0]
     title = (
-        f"{first['problem']}, {experiment.problem.parameter} = {first['parameter']:g}, "
+        f"{experiment.problem.title}, {experiment.problem.parameter} = {first['parameter']:g}, "
         f"t = {first['time']:g}; protocol {first['protocol']}, weights {first['recipe']}"
     )
     table = _narrow(title)
