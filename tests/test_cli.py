@@ -31,7 +31,7 @@ def run(*arguments, **environment):
 
 
 def test_problems_are_listed_whole_in_80_columns():
-    listed = run("problems")
+    listed = called("problems")
     assert listed.returncode == 0, listed.stderr
     for name, problem in (PROBLEMS | BOXES).items():
         (line,) = (
