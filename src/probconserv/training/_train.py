@@ -61,7 +61,7 @@ def train(
     seed : int
         Of all random numbers.
     report : callable
-        Called every so many steps with what there is to show.
+        Called at the start and every so many steps with what there is to show.
     sizes : dict
         Of the network: hidden, latent, heads; of an emulator hidden, layers, octaves; of an fno
         modes, width, layers, members, heads, variance, periodic, padding.
