@@ -157,7 +157,7 @@ def test_functions_of_an_initial_state_and_two_fields_are_learned(tmp_path):
     u = DATA.targets
     data = Grids(u[:, None, :1], torch.stack([u, -u], 1), {"t": T, "x": X})
     network = run(tmp_path, data, steps=3)
-    assert network.predict(u[:, None, :1].expand(-1, -1, 6, -1), (T, X)).shape == (2, 20, 2, 6, 11)
+    assert network.predict(u[:, None, :1], (T, X)).shape == (2, 20, 2, 6, 11)
 
 
 def test_a_stream_is_any_function_of_the_step(tmp_path):

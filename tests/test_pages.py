@@ -107,6 +107,11 @@ def train(n):
     assert n["trained_field"].shape == (1, 201)
 
 
+def operator(n):
+    assert n["post"].shape == (4, 6, 32)
+    assert conserves(n["law"], n["post"])
+
+
 def train_through(n):
     assert n["loss"].isfinite()
 

@@ -163,4 +163,4 @@ def save(network: Trained, path: str | Path, half: bool = False) -> None:
         for name, values in rounded.items():
             check.finite(name, values)
         tensors = tensors | rounded
-    write(Path(path), tensors, network.card | {"half": half})
+    write(Path(path), tensors, network.card)

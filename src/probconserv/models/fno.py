@@ -287,7 +287,11 @@ class FNO(Trained):
                 )
         given = check.tensor("inputs", inputs).to(like)
         grid = tuple(len(a) for a in axes)
-        if given.ndim < 2 or given.shape[1] != channels or given.shape[2:] not in ((), grid):
+        sizes = given.shape[2:]
+        fits = len(sizes) in (0, len(grid)) and all(
+            a in (1, b) for a, b in zip(sizes, grid, strict=False)
+        )
+        if given.ndim < 2 or given.shape[1] != channels or not fits:
             raise InputError(
                 f"`inputs` must be (n, {channels}) or (n, {channels}, *{grid}), got "
                 f"{tuple(given.shape)}."

@@ -9,7 +9,7 @@ from torch import Tensor
 from .. import _checks as check
 from .._random import uniform
 from ..data import Grids
-from ..problems import PROBLEMS, ClosedForm
+from ..problems import Advection, ClosedForm, Diffusion, PorousMedium, Stefan
 
 Range: TypeAlias = tuple[float, float]
 Where: TypeAlias = Literal["in", "beside", "near", "other side", "far"]
@@ -33,12 +33,15 @@ class Case:
         tested on.
     falls : bool
         Whether solutions fall in x from the value at the left end to 0.
+    logarithm : bool
+        Whether networks read the logarithm of the parameter in its place.
     """
 
     problem: type[ClosedForm]
     title: str
     ranges: dict[Where, Range]
     falls: bool
+    logarithm: bool = False
 
     @property
     def grid(self) -> tuple[Tensor, Tensor]:
@@ -71,25 +74,27 @@ class Case:
         parameter = low + (high - low) * uniform(address, (check.samples(n),), "cpu")
         problem = self.problem(**{self.problem.parameter: parameter})
         t, x = self.grid
+        inputs = parameter.log() if self.logarithm else parameter
         u, totals = problem.on_grid(t, x), problem[:, None].total(t)
-        return problem, Grids(parameter[:, None], u, {"t": t, "x": x}, totals, self.problem.name)
+        return problem, Grids(inputs[:, None], u, {"t": t, "x": x}, totals, self.problem.name)
 
 
 CASES = {
     "heat": Case(
-        PROBLEMS["diffusion"],
+        Diffusion,
         "Heat",
         {"in": (1, 5), "beside": (0.5, 1), "near": (5, 6), "other side": (6, 7), "far": (7, 8)},
         falls=False,
     ),
     "pme": Case(
-        PROBLEMS["pme"],
+        PorousMedium,
         "Porous medium",
         {"in": (2, 3), "beside": (4, 5), "near": (3, 4), "other side": (1, 2), "far": (5, 6)},
         falls=True,
+        logarithm=True,
     ),
     "advection": Case(
-        PROBLEMS["advection"],
+        Advection,
         "Advection",
         {
             "in": (1, 2),
@@ -101,7 +106,7 @@ CASES = {
         falls=True,
     ),
     "stefan": Case(
-        PROBLEMS["stefan"],
+        Stefan,
         "Stefan",
         {
             "in": (0.6, 0.65),

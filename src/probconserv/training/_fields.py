@@ -46,29 +46,26 @@ class FieldTask:
         self.part = _part(network, recipe, learned)
 
     def loss(self, step: Tensor) -> Tensor:
-        batch, axes = self.batches(step), self.axes
-        index = self._index(len(batch), step)
-        if index is not None and self.part is not None:
-            axis, index = self.part[0], index[self.share]
-            batch = _take(batch[self.share], axis, index)
+        whole, axes, recipe = self.batches(step), self.axes, self.recipe
+        batch = whole[self.share]
+        if self.part is not None:
+            axis, index = self.part[0], self._index(len(whole), step)[self.share]
+            batch = _take(batch, axis, index)
             axes = [a[index] if i == axis else a for i, a in enumerate(axes)]
-        else:
-            batch = batch[self.share]
-        name = self.recipe.through or self.recipe.loss or "crps"
-        values = self._values(batch, axes, name, self.recipe.through is not None)
-        if self.recipe.through != "ll" and name == "crps":
+        name = recipe.through or recipe.loss or "crps"
+        values = self._values(batch, axes, name, recipe.through is not None)
+        if name == "crps":
             values = values / self.spread.reshape(-1, *[1] * len(axes))
         each = values.flatten(1).mean(1)  # (members x heads,)
         value = each.unflatten(0, (-1, self.heads)).mean(1).sum()
-        if self.heads > 1 and self.recipe.apart:
+        if self.heads > 1 and recipe.apart:
             alike: Tensor = self.network.apart()  # type: ignore[operator]
-            value = value + self.recipe.apart * (len(each) // self.heads) * alike
+            value = value + recipe.apart * (len(each) // self.heads) * alike
         return value.float()
 
-    def _index(self, n: int, step: Tensor) -> Tensor | None:  # (n, times)
-        """Which times each function is asked at; none for all."""
-        if self.part is None:
-            return None
+    def _index(self, n: int, step: Tensor) -> Tensor:  # (n, times)
+        """Which times each function is asked at."""
+        assert self.part is not None
         axis, count = self.part
         size, device = len(self.axes[axis]), self.axes[axis].device
         order = uniform((TIMES, self.seed, step), (n, size), device).argsort(dim=1)

@@ -23,7 +23,6 @@ OF_FIELDS: Changes = {
     "batch": 20,
     "steps": 12_800,
     "clip": None,
-    "functions": 1000,
     "loss": "crps",
     "times": 5,
     "apart": 0.01,

@@ -48,7 +48,7 @@ class Run:
         self.recipe, self.out, self.device, self.team = recipe, out, device, team
         self.seed = names["seed"]
         torch.manual_seed(self.seed)
-        self.network = kind.build(source, recipe, sizes).to(device, torch.float32)
+        self.network = kind.build(source, recipe, sizes).float().to(device)
         attend_in_float16(self.network, device.type == "cuda")
         share = team.share(recipe.batch)
         self.task = kind.task(self.network, source, recipe, self.seed, share, device)
@@ -62,8 +62,9 @@ class Run:
         self.rate = torch.zeros((), dtype=torch.float32, device=device)
         self.stop = torch.zeros_like(self.rate)  # whether any process was asked to
         on_gpu = device.type == "cuda"
+        all_real = not any(p.is_complex() for p in self.parameters)  # not so in some guests
         self.optimizer = torch.optim.Adam(
-            self.parameters, lr=self.rate, fused=on_gpu, capturable=on_gpu
+            self.parameters, lr=self.rate, fused=on_gpu and all_real, capturable=on_gpu
         )
         self.step = torch.zeros((), dtype=torch.int64, device=device)
         self.skipped = torch.zeros((), dtype=torch.int64, device=device)
@@ -78,8 +79,9 @@ class Run:
 
     def go(self, report: Report, interrupts: list[int]) -> None:
         """To the end, or to the next step after an interrupt."""
-        if self.log.lines and self.team.first:
-            report(self.log.lines[-1] | {"steps": self.recipe.steps})
+        if self.team.first:
+            start = {"step": 0.0, "loss": math.nan, "learning_rate": 0.0, "seconds": 0.0}
+            report((self.log.lines or [start])[-1] | {"steps": self.recipe.steps})
         if self._restored():
             return
         try:
@@ -126,7 +128,8 @@ class Run:
         value.backward()
         value = value.detach()
         gradients = [p.grad for p in self.parameters if p.grad is not None]
-        self.team.average([value, self.stop, *gradients])
+        as_real = [torch.view_as_real(g) if g.is_complex() else g for g in gradients]
+        self.team.average([value, self.stop, *as_real])
         limit = math.inf if self.recipe.clip is None else self.recipe.clip
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, limit)
         overflown = ~norm.isfinite()
@@ -168,11 +171,11 @@ class Run:
         name, score = [*scores.items()][-1]
         score = -score if name.endswith("crps") else score
         if self.recipe.keep == "best" and score > self.best_score:
-            self.best = {name: t.clone() for name, t in self.network.state_dict().items()}
+            self.best = {name: t.clone() for name, t in _tensors(self.network).items()}
             self.best_score = score
 
     def save(self) -> None:
-        state = {f"network.{k}": v for k, v in self.network.state_dict().items()}
+        state = {f"network.{k}": v for k, v in _tensors(self.network).items()}
         state |= {f"best.{k}": v for k, v in self.best.items()}
         for name, parameter in self.network.named_parameters():
             for key, value in self.optimizer.state[parameter].items():
@@ -224,7 +227,8 @@ class Run:
         return True
 
     def _load(self, state: dict[str, Tensor]) -> None:
-        self.network.load_state_dict({name: t.float() for name, t in state.items()})
+        real = {name: t.float() for name, t in state.items() if t.is_floating_point()}
+        self.network.load_state_dict(state | real)
 
     def _finish(self) -> None:
         if self.best:
@@ -249,7 +253,12 @@ class Run:
         self.log.write()
         with complete(self.out / "card.json") as part:
             part.write_text(json.dumps(self.card, indent=1) + "\n")
-        write(self.out / "weights.safetensors", self.network.state_dict(), self.card)  # the last
+        write(self.out / "weights.safetensors", _tensors(self.network), self.card)  # the last
+
+
+def _tensors(network: torch.nn.Module) -> dict[str, Tensor]:
+    """Its weights and buffers, without the notes that some guests put beside them."""
+    return {name: t for name, t in network.state_dict().items() if isinstance(t, Tensor)}
 
 
 def _under(prefix: str, state: dict[str, Tensor]) -> dict[str, Tensor]:

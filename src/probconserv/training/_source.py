@@ -15,7 +15,7 @@ from ._recipes import Recipe
 
 Stream: TypeAlias = Callable[[Tensor], Grids]
 Data: TypeAlias = type[ClosedForm] | str | Grids | Stream
-TIMES = 20  # of the grid of an equation
+TIMES, FUNCTIONS = 20, 1000  # of the grid of an equation, where the recipe has no number
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Source:
         """The same on grids: of an equation, exact solutions on an even one."""
         if self.equation is None:
             return self
-        learned = recipe.functions or 1000
+        learned = recipe.functions or FUNCTIONS
         grid = self.equation.grid(TIMES, recipe.points)
         both = Grids.of_problem(self.equation, *grid, n=learned + recipe.validation, seed=seed)
         return Source(self.name, None, both[:learned], both[learned:])
@@ -52,7 +52,13 @@ class Source:
         return self.grids, self.held_out
 
 
-def source_of(data: Data, held_out: Grids | None, recipe: Recipe, seed: int) -> Source:
+def source_of(
+    data: Data,
+    held_out: Grids | None,
+    recipe: Recipe,
+    seed: int,
+    device: torch.device | str = "cpu",
+) -> Source:
     if held_out is not None and not isinstance(held_out, Grids):
         raise InputError(f"`held_out` must be Grids, got {type(held_out).__name__}.")
     if isinstance(data, Grids):
@@ -69,16 +75,14 @@ def source_of(data: Data, held_out: Grids | None, recipe: Recipe, seed: int) -> 
         )
     if held_out is None:
         raise InputError("`held_out` must be given with a stream: Grids to judge the network by.")
-    first = data(torch.zeros((), dtype=torch.int64, device=held_out.device))
+    first = data(torch.zeros((), dtype=torch.int64, device=device))
+    _check_alike(first, held_out)
     return Source(held_out.name, None, first, held_out, data)
 
 
 def _of_grids(data: Grids, held_out: Grids | None, recipe: Recipe, seed: int) -> Source:
     if held_out is not None:
-        if held_out.shape != data.shape or held_out.fields.shape[1] != data.fields.shape[1]:
-            raise InputError(
-                f"`held_out` must be on the grid of `data`, {data!r}; got {held_out!r}."
-            )
+        _check_alike(data, held_out)
         return Source(data.name, None, data, held_out)
     count = min(recipe.validation, len(data) // 10) or 1
     if count >= len(data):
@@ -86,6 +90,19 @@ def _of_grids(data: Grids, held_out: Grids | None, recipe: Recipe, seed: int) ->
     share = count / len(data)
     judged, learned = data.split(share, 1 - share, seed=seed)
     return Source(data.name, None, learned, judged)
+
+
+def _check_alike(data: Grids, held_out: Grids) -> None:
+    same = (
+        data.inputs.shape[1:] == held_out.inputs.shape[1:]
+        and data.fields.shape[1:] == held_out.fields.shape[1:]
+        and all(
+            torch.equal(a.double().cpu(), b.double().cpu())
+            for a, b in zip(data.axes, held_out.axes, strict=True)
+        )
+    )
+    if not same:
+        raise InputError(f"`held_out` must be on the grid of `data`, {data!r}; got {held_out!r}.")
 
 
 def _family(data: type[ClosedForm] | str) -> type[ClosedForm]:

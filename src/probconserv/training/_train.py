@@ -61,7 +61,7 @@ def train(
     seed : int
         Of all random numbers.
     report : callable
-        Called every so many steps with what there is to show.
+        Called at the start and every so many steps with what there is to show.
     sizes : dict
         Of the network: hidden, latent, heads; of an emulator hidden, layers, octaves; of an fno
         modes, width, layers, members, heads, variance, periodic, padding.
@@ -89,9 +89,11 @@ def train(
     kind = _kind(model)
     plan = _plan(kind, recipe, changes)
     number, place = check.whole("seed", seed), check.device(str(device), local_rank())
-    source = source_of(data, held_out, plan, number)
+    source = source_of(data, held_out, plan, number, place)
     source = source.on_grids(plan, number) if kind.on_grids else source
     _check_data(kind, plan, source)
+    if source.grids is not None:
+        plan = dataclasses.replace(plan, near=None)  # whose front is not known
     precision = torch.get_float32_matmul_precision()
     # TF32 where there is a GPU and its 10 bits are enough
     torch.set_float32_matmul_precision("highest" if kind.exact else "high")
