@@ -37,7 +37,7 @@ def suits(rows: Sequence[Rows], limits: Sequence[Limits]) -> bool:
     """Whether one number for each row decides; rows: those that tie points."""
     if len(rows) > 1 or any(len(one.slopes) > 1 for one in limits):
         return False
-    if any(one.slopes and not one.one_range for one in limits):
+    if any(one.slopes and not one.level for one in limits):
         return False
     if not rows:
         return True
@@ -135,11 +135,11 @@ class Group:
 
     def _ends(self, limits: Sequence[Limits], name: str) -> Tensor:
         """Bounds, (1, 1) or (P, E); those of falling values change sides."""
+        sign = self.layouts[0].sign if len(limits) == 1 else 1
+        other = {"low": "high", "high": "low"}[name] if sign < 0 else name
         if len(limits) == 1 and limits[0].one_range:
-            sign = self.layouts[0].sign
-            other = {"low": "high", "high": "low"}[name] if sign < 0 else name
             return sign * getattr(limits[0], other).reshape(1, 1)
-        return self._side([getattr(one, name) for one in limits])
+        return self._side([getattr(one, other) for one in limits])
 
     def _fix(self, sizes: Tensor) -> None:
         """Points of no variance stay, and must be where the inequalities let them."""
