@@ -232,6 +232,7 @@ def test_what_a_model_cannot_learn_is_refused(tmp_path):
         ({"batch": 19}, "`batch` must be at most the 18 functions"),
         ({"times": 0}, "`times` must be a positive whole number"),
         ({"dropout": 0.1}, "`dropout` must be 0 for this model"),
+        ({"sizes": {"variance": False}, "loss": "ll"}, "`variance` must be True"),
         ({"sizes": {"hidden": 3}}, "`sizes` must be one of modes, width"),
         ({"noise": -1.0}, "`noise` and `apart` must not be negative"),
         ({"held_out": line}, "`held_out` must be on the grid of `data`"),

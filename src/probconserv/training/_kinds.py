@@ -105,6 +105,8 @@ def fno(source: Source, recipe: Recipe, sizes: dict[str, Any]) -> FNO:
     chosen: dict[str, Any] = {"width": 16, "members": 6, "modes": default_modes(source)} | sizes
     channels, fields = learned.inputs.shape[1], learned.fields.shape[1]
     network = FNO(channels, fields=fields, **chosen)
+    if not network.sizes["variance"] and (recipe.through or recipe.loss == "ll"):
+        raise InputError("`variance` must be True for `through` and for the loss ll.")
     network.set_scales(learned.inputs, learned.fields, learned.axes)
     return network
 
