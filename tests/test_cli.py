@@ -33,7 +33,7 @@ def run(*arguments, **environment):
 
 
 def test_problems_are_listed_whole_in_80_columns():
-    listed = run("problems")
+    listed = called("problems")
     assert listed.returncode == 0, listed.stderr
     for name, problem in (PROBLEMS | BOXES).items():
         (line,) = (
@@ -121,6 +121,7 @@ def test_training_from_the_command_line(tmp_path):
     unknown = called("train", "advektion", *options)
     assert unknown.returncode == 2
     assert "Did you mean 'advection'" in unknown.stderr
+    assert "step" not in unknown.stderr
     open_ended = called("train", "super_slow", *options)
     assert open_ended.stderr == "probconserv: super_slow has no closed form to train on.\n"
 

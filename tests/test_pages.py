@@ -8,8 +8,8 @@ from blocks import DOCS, PAGES, PYTHON, ROOT, run
 from commands import called
 
 ELSEWHERE = {  # run by another test
-    "howto/climate_files.md",  # test_climate_files
-    "howto/equation.md",  # test_every_problem
+    "howto/climate_ensemble.md",  # test_climate_files
+    "howto/climate_std.md",  # test_climate_files
 }
 WITH_CODE = [str(p.relative_to(DOCS)) for p in PAGES if PYTHON.search(p.read_text())]
 
@@ -64,6 +64,11 @@ def honest(n):
     assert (off < n["law"].noise)[1:].all()  # at the first time the network is sure and wrong
     (cause,) = n["found"].causes
     assert (cause.kind, cause.amount) == ("factor", pytest.approx(2.54, abs=0.15))
+
+
+def equation(n):
+    assert n["some"].problem.beta.shape == (100,)
+    assert n["tiny"].card["problem"] == "carried"
 
 
 def equations(n):

@@ -20,6 +20,7 @@ from ._inequalities import Limits
 from ._isotonic import Rising, RisingLineByLine, implied
 from ._laws import Rows
 from ._maps import Disjoint, Regions, Sum
+from ._values import span
 
 CHUNK = 1 << 17  # numbers that are worked on at a time
 CHUNK_CUDA = 1 << 24
@@ -154,7 +155,7 @@ class Group:
             ends = [t.expand(out.shape)[at] for t in (self.low, self.high)]
             raise InfeasibleError(
                 f"`bounds`: a point of no variance, {list(at)} of (place, point), is "
-                f"{float(self.mean[at]):.10g}, outside of {_range(*ends)}, and cannot be moved. "
+                f"{float(self.mean[at]):.10g} and cannot be moved, but must be {_span(*ends)}. "
                 "Ways out: give it variance, correct the value, or bound the others alone."
             )
         self.mean = torch.where(fixed, self.mean.clamp(self.low, self.high), self.mean)
@@ -228,7 +229,7 @@ class Group:
             index = torch.unravel_index(short.int().argmax(), tuple(shape))
             raise InfeasibleError(
                 f"{law.name([int(i) for i in index])} is {float(value[at]):.10g}, but within "
-                f"the bounds it can only be {_range(ends[0][at], ends[1][at])}. Ways out: correct "
+                f"the bounds it can only be {_span(ends[0][at], ends[1][at])}. Ways out: correct "
                 "the value, widen the `bounds`, or give the law `noise`."
             )
         for points_at, total in zip((least, most), ends, strict=True):
@@ -381,5 +382,5 @@ def _first(where: Tensor) -> tuple[int, ...]:
     return tuple(int(i) for i in torch.unravel_index(where.int().argmax(), where.shape))
 
 
-def _range(low: Tensor, high: Tensor) -> str:
-    return f"from {float(low):.10g} to {float(high):.10g}"
+def _span(low: Tensor, high: Tensor) -> str:
+    return span(float(low), float(high), digits=10)

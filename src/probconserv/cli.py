@@ -193,7 +193,7 @@ def _scores(experiment: Any, cell: list[dict[str, Any]]) -> Table:
 
     first = cell[0]
     title = (
-        f"{first['problem']}, {experiment.problem.parameter} = {first['parameter']:g}, "
+        f"{experiment.problem.title}, {experiment.problem.parameter} = {first['parameter']:g}, "
         f"t = {first['time']:g}; protocol {first['protocol']}, weights {first['recipe']}"
     )
     table = _narrow(title)

@@ -12,6 +12,7 @@ from ._checkpoints import read, write
 from ._trained import CLASSES, Trained
 from .anp import AttentiveNeuralProcess
 from .emulator import Emulator
+from .fno import FNO
 
 Model: TypeAlias = Literal["anp", "softc", "emulator"]
 RecipeName: TypeAlias = Literal["modern", "paper"]
@@ -145,8 +146,8 @@ def save(network: Trained, path: str | Path, half: bool = False) -> None:
     path : str or Path
         The file, NAME.safetensors.
     half : bool
-        Whether weights are rounded to 16 bits: half the bytes, three digits. What scales inputs
-        and targets stays whole.
+        Whether large weights are rounded to 16 bits, three digits: of an FNO those of its
+        frequencies, of others all. What scales inputs and targets stays whole.
 
     Raises
     ------
@@ -156,7 +157,9 @@ def save(network: Trained, path: str | Path, half: bool = False) -> None:
     check.choice("model", network.card.get("model", ""), CLASSES)
     tensors = network.state_dict()
     if half:
-        rounded = {name: p.detach().half() for name, p in network.named_parameters()}
+        few = "spectral." if isinstance(network, FNO) else ""  # the rest sets a level exactly
+        kept = [(n, p.detach()) for n, p in network.named_parameters() if n.startswith(few)]
+        rounded = {name: p.half() for name, p in kept}
         for name, values in rounded.items():
             check.finite(name, values)
         tensors = tensors | rounded

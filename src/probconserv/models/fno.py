@@ -26,8 +26,8 @@ class FNO(Trained):
 
     Each layer keeps the lowest frequencies of its channels, mixes the channels of each frequency,
     and adds a mix of the channels at each point. It reads its inputs, the coordinates of the axes
-    that are not periodic, and the products of both: these carry a solution that moves at the speed
-    of a parameter beyond the range of training.
+    that are not periodic, and its inputs times the coordinates of axes without frequencies. Of a
+    parameter and the time, that product carries a solution beyond the range of training.
 
     Parameters
     ----------
@@ -100,8 +100,9 @@ class FNO(Trained):
         self.transforms = Transforms([m for m in modes if m])
         bent = [not p for p, m in zip(self.periodic, modes, strict=True) if m]
         self.padded = [padding if b else 0.0 for b in bent]
-        open_axes = self.periodic.count(False)
-        self.lift = MixChannels(members, inputs + open_axes + inputs * open_axes, width)
+        self.times = [i for i in self.pointwise if not self.periodic[i]]
+        channels = inputs + self.periodic.count(False) + inputs * len(self.times)
+        self.lift = MixChannels(members, channels, width)
         self.spectral = nn.ModuleList(
             MixModes(members, self.transforms.size, width) for _ in range(layers)
         )
@@ -172,23 +173,21 @@ class FNO(Trained):
         return mean, scale * (F.softplus(h[:, :, :, 1] + START) + self.min_std)
 
     def _channels(self, inputs: Tensor, coordinates: Sequence[Tensor]) -> Tensor:
-        """Inputs, coordinates of axes that are not periodic, and their products, (n, C, *grid)."""
+        """Inputs, coordinates of axes that are not periodic, and products, (n, C, *grid)."""
         grid = [axis.shape[-1] for axis in coordinates]
         after = [1] * len(grid)
         given = inputs if inputs.ndim > 2 else inputs.reshape(*inputs.shape, *after)
         middle, spread = (a.reshape(-1, *after) for a in (self.input_middle, self.input_spread))
         given = ((given - middle) / spread).expand(len(inputs), -1, *grid)
-        places = [
-            ((axis - self.axis_middle[i]) / self.axis_spread[i]).reshape(
+        places = {
+            i: ((axis - self.axis_middle[i]) / self.axis_spread[i]).reshape(
                 -1 if axis.ndim == 2 else 1, *[1] * (i + 1), grid[i], *[1] * (len(grid) - 1 - i)
             )
             for i, axis in enumerate(coordinates)
             if not self.periodic[i]
-        ]
-        channels = [given]
-        for place in places:
-            channels += [place.expand(len(inputs), 1, *grid), given * place]
-        return torch.cat(channels, dim=1)
+        }
+        coordinates = [place.expand(len(inputs), 1, *grid) for place in places.values()]
+        return torch.cat([given, *coordinates, *(given * places[i] for i in self.times)], dim=1)
 
     def _network(self, h: Tensor) -> Tensor:  # (rows, C, *spectral)
         shape = h.shape[2:]
