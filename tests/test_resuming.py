@@ -18,6 +18,8 @@ from probconserv.training import RECIPES, train
 from probconserv.training._run import Run
 from probconserv.training._team import Team
 
+SMALL_RUN = "--set hidden=8 latent=8 --batch 4 --device cpu"
+
 
 def interrupt_at(step, sign, patch):
     """Has the training get a signal in the middle of a step."""
@@ -92,9 +94,7 @@ def test_two_processes_take_the_path_of_one(tmp_path):
 
 
 def test_a_stopped_command_says_so_and_leaves_a_checkpoint(tmp_path, monkeypatch):
-    options = (
-        f"--set hidden=8 latent=8 --batch 4 --steps 100000 --device cpu --out {tmp_path}".split()
-    )
+    options = f"{SMALL_RUN} --steps 100000 --out {tmp_path}".split()
     interrupt_at(5, signal.SIGINT, monkeypatch)
     stopped = called("train", "stefan", *options)
     assert stopped.returncode == 130
@@ -103,9 +103,7 @@ def test_a_stopped_command_says_so_and_leaves_a_checkpoint(tmp_path, monkeypatch
 
 
 def test_two_processes_that_are_stopped_leave_a_checkpoint(tmp_path):
-    options = (
-        f"--set hidden=8 latent=8 --batch 4 --steps 100000 --device cpu --out {tmp_path}".split()
-    )
+    options = f"{SMALL_RUN} --steps 100000 --out {tmp_path}".split()
     start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = [sys.executable, *start, "-m", "probconserv", "train"]
     running = subprocess.Popen([*command, "stefan", *options], stderr=subprocess.PIPE, text=True)

@@ -12,7 +12,7 @@ from probconserv.data import Stream, draw
 from probconserv.models import AttentiveNeuralProcess, open_weights
 from probconserv.problems import PROBLEMS, Advection, ClosedForm, Stefan, find
 from probconserv.training import RECIPES
-from probconserv.training._points import PointTask
+from probconserv.training._points import ANPTask
 from probconserv.training._source import Source
 from probconserv.training._team import Team
 from probconserv.training._through import constrained_score, random_rows, through_loss
@@ -115,7 +115,7 @@ def test_a_team_has_the_loss_of_one():
     source, plan = Source("stefan", Stefan), recipe("ll", batch=6)
     network = AttentiveNeuralProcess(**SMALL)
     alone, *team = (
-        PointTask(network, source, plan, 3, Team(*at).share(6), torch.device("cpu"))
+        ANPTask(network, source, plan, 3, Team(*at).share(6), torch.device("cpu"))
         for at in ((0, 1), (0, 2), (1, 2))
     )
     shares = [one.loss(torch.tensor(5)) for one in team]

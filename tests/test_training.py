@@ -12,7 +12,7 @@ from probconserv.models import AttentiveNeuralProcess, open_weights
 from probconserv.models._attention import Attention
 from probconserv.problems import Stefan, find
 from probconserv.training import RECIPES, _points, loss, train, validation_ll
-from probconserv.training._points import PointTask
+from probconserv.training._points import ANPTask
 
 
 def test_the_loss_is_the_negative_evidence_lower_bound():
@@ -124,9 +124,9 @@ def test_gradients_are_clipped_and_those_that_overflow_count_as_nothing(tmp_path
         value = loss_of(self, at)
         return value * (1e36 if int(at) == 2 else 1)
 
-    loss_of = PointTask.loss
+    loss_of = ANPTask.loss
     monkeypatch.setattr(torch.optim.Adam, "step", step)
-    monkeypatch.setattr(PointTask, "loss", overflows)
+    monkeypatch.setattr(ANPTask, "loss", overflows)
     network = run(tmp_path, clip=0.5, steps=4)
     assert norms == pytest.approx([0.5, 0.5, 0.0, 0.5], rel=1e-4)
     assert network.card["skipped_steps"] == 1

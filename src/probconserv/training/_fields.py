@@ -117,7 +117,8 @@ class FieldTask:
 
 def _part(network: nn.Module, recipe: Recipe, grids: Grids) -> tuple[int, int] | None:
     """Which axis a step takes a part of, and how many of it; nothing for all of every axis."""
-    pointwise: list[int] = getattr(network, "pointwise", [])
+    every: list[int] = getattr(network, "pointwise", [])
+    pointwise = [axis for axis in every if axis < len(grids.shape) - 1]  # totals are over the last
     if recipe.times is None or not pointwise or recipe.times >= grids.shape[pointwise[0]]:
         return None
     return pointwise[0], recipe.times

@@ -12,7 +12,7 @@ from ..models.anp import AttentiveNeuralProcess
 from ..models.emulator import Emulator
 from ..models.fno import FNO
 from ._fields import FieldTask
-from ._points import PointTask
+from ._points import ANPTask, EmulatorTask
 from ._recipes import Changes, Recipe
 from ._source import Source
 
@@ -51,7 +51,7 @@ class Kind:
         From the source, the recipe and the sizes to a network.
     task : callable
         From the network, the source, the recipe, the seed, this process's share of a batch and the
-        device to a task: `FieldTask` for whole fields, `PointTask` for points.
+        device to a task; that of whole fields if not given.
     recipes : dict
         What it replaces in each recipe that it has.
     sizes : tuple of str
@@ -60,6 +60,10 @@ class Kind:
         Whether it learns from fields on a grid.
     exact : bool
         Whether float32 products keep all their bits on a GPU.
+    through : bool
+        Whether it can be trained by its score after Step 2.
+    equation : bool
+        Whether its loss needs an equation.
     """
 
     name: str
@@ -69,6 +73,8 @@ class Kind:
     sizes: tuple[str, ...] = ()
     on_grids: bool = True
     exact: bool = True
+    through: bool = True
+    equation: bool = False
 
 
 def anp(source: Source, recipe: Recipe, sizes: dict[str, Any]) -> AttentiveNeuralProcess:
@@ -99,6 +105,8 @@ def fno(source: Source, recipe: Recipe, sizes: dict[str, Any]) -> FNO:
     chosen: dict[str, Any] = {"width": 16, "members": 6, "modes": default_modes(source)} | sizes
     channels, fields = learned.inputs.shape[1], learned.fields.shape[1]
     network = FNO(channels, fields=fields, **chosen)
+    if not network.sizes["variance"] and (recipe.through or recipe.loss == "ll"):
+        raise InputError("`variance` must be True for `through` and for the loss ll.")
     network.set_scales(learned.inputs, learned.fields, learned.axes)
     return network
 
@@ -125,34 +133,52 @@ def _refuse_dropout(recipe: Recipe) -> None:
         raise InputError(f"`dropout` must be 0 for this model, got {recipe.dropout}.")
 
 
-POINTS = ("hidden", "latent", "heads")
+ANP = ("hidden", "latent", "heads")
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
-        Kind("anp", anp, PointTask, {"modern": {}, "paper": {}}, POINTS, False, False),
+        Kind(
+            "anp",
+            anp,
+            ANPTask,
+            recipes={"modern": {}, "paper": {}},
+            sizes=ANP,
+            on_grids=False,
+            exact=False,
+        ),
         Kind(
             "softc",
             anp,
-            PointTask,
-            {"modern": {"penalty": 1.0}, "paper": {"penalty": 1.0}},
-            POINTS,
-            False,
-            False,
+            ANPTask,
+            recipes={"modern": {"penalty": 1.0}, "paper": {"penalty": 1.0}},
+            sizes=ANP,
+            on_grids=False,
+            exact=False,
+            through=False,
+            equation=True,
         ),
         Kind(
             "emulator",
             emulator,
-            PointTask,
-            {"modern": {"steps": 60_000, "batch": 100, "near": 0.5}},
-            ("hidden", "layers", "octaves"),
+            EmulatorTask,
+            recipes={"modern": {"steps": 60_000, "batch": 100, "near": 0.5}},
+            sizes=("hidden", "layers", "octaves"),
             on_grids=False,
+            through=False,
         ),
         Kind(
             "fno",
             fno,
-            FieldTask,
-            {"modern": OF_FIELDS},
-            ("modes", "width", "layers", "members", "heads", "variance", "periodic", "padding"),
+            sizes=(
+                "modes",
+                "width",
+                "layers",
+                "members",
+                "heads",
+                "variance",
+                "periodic",
+                "padding",
+            ),
         ),
     )
 }

@@ -1,7 +1,7 @@
 """What trains networks that read points: the ANP, SoftC-ANP and the emulator."""
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Generic, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,15 +17,16 @@ from ._source import Source
 from ._through import constrained_score, random_rows, through_loss
 
 Batches: TypeAlias = Callable[[Tensor], Functions]
+Network = TypeVar("Network", bound=Predictor)
 NOISE, PLACES = 6, 11  # seeds of z and of points on a grid, beside those of `data`
 
 
-class PointTask:
-    """Batches, loss and scores of a network that reads points."""
+class PointTask(Generic[Network]):
+    """Batches and scores of a network that reads points; a subclass has its loss."""
 
     def __init__(
         self,
-        network: Predictor,
+        network: Network,
         source: Source,
         recipe: Recipe,
         seed: int,
@@ -36,12 +37,23 @@ class PointTask:
         self.batches, held_out = _batches(source, recipe, seed, device)
         self.validation = held_out.to(torch.float32).to(device)
 
+    def scores(self) -> dict[str, float]:
+        return {"validation_ll": validation_ll(self.network, self.validation)}
+
+
+class EmulatorTask(PointTask[Emulator]):
+    """An emulator is given the numbers that tell functions apart."""
+
+    def loss(self, step: Tensor) -> Tensor:
+        return emulator_loss(self.network, self.batches(step)[self.share])
+
+
+class ANPTask(PointTask[AttentiveNeuralProcess]):
+    """The evidence lower bound, SoftC's penalty with it, or the score after Step 2."""
+
     def loss(self, step: Tensor) -> Tensor:
         functions = self.batches(step)[self.share]
         network, recipe = self.network, self.recipe
-        if isinstance(network, Emulator):
-            return emulator_loss(network, functions)
-        assert isinstance(network, AttentiveNeuralProcess)
         if recipe.through is not None:
             t, x, noise = random_rows(network, functions, recipe, self.seed, step)
             rows = t[self.share], x, noise[:, self.share]
@@ -51,9 +63,8 @@ class PointTask:
         return loss(network, functions, noise[self.share], recipe.penalty)
 
     def scores(self) -> dict[str, float]:
-        scores = {"validation_ll": validation_ll(self.network, self.validation)}
+        scores = super().scores()
         if self.recipe.through is not None:
-            assert isinstance(self.network, AttentiveNeuralProcess)
             score = constrained_score(self.network, self.validation, self.recipe)
             scores[f"constrained_{self.recipe.through}"] = score
         return scores

@@ -132,11 +132,12 @@ def _plan(kind: Kind, recipe: RecipeName, changes: Changes) -> Recipe:
     entries = [field.name for field in dataclasses.fields(Recipe)]
     for name in changes:
         check.choice("changes", name, entries)
-    chosen: dict[str, Any] = {**kind.recipes[recipe], **changes}
+    own = kind.recipes[recipe]
+    chosen: dict[str, Any] = {**own, **changes}
     plan = dataclasses.replace(RECIPES[recipe], **chosen)
     check.choice("keep", plan.keep, get_args(Keep))
     check.choice("schedule", plan.schedule, get_args(Schedule))
-    if not (0 < plan.penalty < math.inf if kind.name == "softc" else plan.penalty == 0):
+    if not (0 < plan.penalty < math.inf if own.get("penalty") else plan.penalty == 0):
         raise InputError(
             f"`penalty` must be positive for softc and 0 otherwise, got {plan.penalty} for "
             f"{kind.name}."
@@ -165,11 +166,9 @@ def _check_losses(kind: Kind, plan: Recipe) -> None:
         raise InputError(f"`points` must be both ends of the domain or more, got {plan.points}.")
     if not 0 <= plan.noise < math.inf or not 0 <= plan.apart < math.inf:
         raise InputError("`noise` and `apart` must not be negative.")
-    if kind.on_grids:
-        return
-    if plan.loss is not None:
+    if plan.loss is not None and not kind.on_grids:
         raise InputError(f"`loss` is for models on grids, such as fno; got {kind.name}.")
-    if plan.through is not None and kind.name != "anp":
+    if plan.through is not None and not kind.through:
         raise InputError(
             f"`through` is for the models anp and fno, got {kind.name}: the loss after Step 2 "
             "takes the place of the whole loss, and with it of what makes a softc or an emulator."
@@ -181,8 +180,10 @@ def _check_data(kind: Kind, plan: Recipe, source: Source) -> None:
     if source.grids is None:
         return
     equation = "Give an equation, or use the model fno."
-    if kind.name == "softc":
-        raise InputError(f"A softc needs an equation, whose residual is in its loss. {equation}")
+    if kind.equation:
+        raise InputError(
+            f"A {kind.name} needs an equation, whose residual is in its loss. {equation}"
+        )
     if plan.through is not None and not kind.on_grids:
         raise InputError(f"`through` of an {kind.name} needs an equation. {equation}")
     if source.stream is None and plan.batch > len(source.grids):
