@@ -13,6 +13,7 @@ from .._fields import Diagonal
 
 BINS = 16
 LEVEL = 0.9
+LEAST = 0.3  # of a factor: what rare large errors need, where most are tiny
 WIDTH = math.sqrt(2) * float(torch.special.erfinv(torch.tensor(LEVEL, dtype=torch.float64)))
 
 
@@ -57,7 +58,7 @@ class Calibration:
         Returns
         -------
         Calibration
-            Its factors do not fall as r grows.
+            Its factors do not fall as r grows, and are at least 0.3.
 
         Raises
         ------
@@ -74,7 +75,7 @@ class Calibration:
         parts = ratio.argsort().tensor_split(BINS)
         middle = torch.stack([ratio[part].median() for part in parts])
         needed = torch.stack([error[part].quantile(LEVEL) for part in parts]) / WIDTH
-        return cls(middle, needed.cummax(0).values)
+        return cls(middle, needed.cummax(0).values.clamp_min(LEAST))
 
     def __call__(self, components: Diagonal) -> Diagonal:
         """The members with spread and standard deviations scaled, about the same mean.
