@@ -152,7 +152,7 @@ def spread(states: Tensor) -> Tensor:
 
     With four members the variance of one point is a guess: that of 5 x 5 points is taken.
     """
-    variance = states.var(0)
+    variance = (states - states.mean(0)).square().sum(0) / (len(states) - 1)
     around = F.pad(variance.flatten(0, -3), (2, 2, 2, 2), mode="circular")
     return F.avg_pool2d(around, 5, 1).reshape(variance.shape)
 
