@@ -126,19 +126,21 @@ def law_of(name: str, truth: Tensor) -> pc.Law:
     return pc.regions(labels, totals)
 
 
-def score(field: pc.Field, truth: Tensor, prior: pc.Field) -> Tensor:  # (4, repeats)
+def score(field: pc.Field, truth: Tensor, prior: pc.Field) -> Tensor:  # (5, repeats)
     off, std = field.mean - truth, field.std
     moved = ((field.mean - prior.mean) / prior.std).abs().flatten(1).amax(1)
-    values = (off.square(), std * crps(off / std), (off.abs() < 1.645 * std).double())
+    values = (off.square(), std * crps(off / std), (off.abs() < 1.645 * std).double(), std)
     return torch.stack([*(v.flatten(1).mean(1) for v in values), moved])
 
 
 def summary(found: Tensor, before: Tensor) -> Row:
-    """RMSE and CRPS over those before, coverage in %, largest move; standard error of the RMSE."""
-    (mse, loss, inside, moved), (mse0, loss0, *_) = found, before
+    """RMSE and CRPS over those before, coverage in %, width of intervals over that before, largest
+    move; standard error of the RMSE."""
+    (mse, loss, inside, width, moved), (mse0, loss0, _, width0, _) = found, before
     rmse = float((mse.mean() / mse0.mean()).sqrt())
     error = (mse - rmse**2 * mse0).std() / (2 * rmse * mse0.mean() * math.sqrt(len(mse)))
-    rest = (loss.mean() / loss0.mean(), 100 * inside.mean(), moved.mean(), error)
+    wide = width.mean() / width0.mean()
+    rest = (loss.mean() / loss0.mean(), 100 * inside.mean(), wide, moved.mean(), error)
     return rmse, *map(float, rest)
 
 
@@ -161,14 +163,14 @@ def compare() -> None:
         for law in (law for law in LAWS if LAWS[law][0] == times):
             found[f"{kind}, {law}"] = [measure(kind, law, count, drawn) for count in COUNTS]
     names = list(dict.fromkeys(n for rows in found.values() for row in rows[::-1] for n in row))
-    for number, what in enumerate(("RMSE", "CRPS", "% in 90 %", "largest move")):
-        digits = (2, 2, 0, 1)[number]
+    for number, what in enumerate(("RMSE", "CRPS", "% in 90 %", "width", "largest move")):
+        digits = (2, 2, 0, 2, 1)[number]
         print(f"\n| {what} | {' | '.join(names)} |\n|{'---|' * (len(names) + 1)}")
         for case, rows in found.items():
             cells = ([f"{r[n][number]:.{digits}f}" if n in r else "-" for r in rows] for n in names)
             text = (" ".join(c) if set(c) != {"-"} else "-" for c in cells)
             print(f"| {case} | {' | '.join(text)} |")
-    errors = [row[4] for rows in found.values() for r in rows for row in r.values()]
+    errors = [row[5] for rows in found.values() for r in rows for row in r.values()]
     print(f"\nStandard errors of the RMSE: {statistics.median(errors):.3f} (median); ", end="")
     print(f"nine of ten below {statistics.quantiles(errors, n=10)[-1]:.3f}.")
 

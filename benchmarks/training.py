@@ -18,10 +18,12 @@ from statistics import median
 
 import torch
 
+from probconserv.models._attention import attend_in_float16
 from probconserv.problems import find
-from probconserv.training import RECIPES, train
+from probconserv.training import KINDS, RECIPES, train
 from probconserv.training._graph import Graphed
 from probconserv.training._run import Run
+from probconserv.training._source import Source
 from probconserv.training._team import Team
 
 STEPS = 50
@@ -30,16 +32,16 @@ device = torch.device("cuda")
 
 def ours(problem, penalty=0.0):
     run = new_run(problem, penalty)
-    run.loss_of = torch.compile(run._loss_of)
+    run.loss_of = torch.compile(run.task.loss)
     return Graphed(run.advance)
 
 
 def plain(run, precision="high", batch=None):
     """A step without graph, compilation or 16-bit attention."""
-    run.network.attend_in_float16(False)
+    attend_in_float16(run.network, False)
     if batch is not None:
-        run.batches = lambda step: batch
-    run.loss_of = run._loss_of
+        run.task.batches = lambda step: batch
+    run.loss_of = run.task.loss
 
     def step():
         torch.set_float32_matmul_precision(precision)
@@ -49,9 +51,9 @@ def plain(run, precision="high", batch=None):
 
 
 def new_run(problem, penalty=0.0, recipe=RECIPES["modern"], folder=None):
-    names = {"problem": problem.name, "model": "anp", "recipe": "modern", "seed": 0}
-    folder = folder or Path(tempfile.mkdtemp())
-    return Run(problem, names, replace(recipe, penalty=penalty), folder, device, Team(), {}, None)
+    names, source = {"recipe": "modern", "seed": 0}, Source(problem.name, problem)
+    plan, folder = replace(recipe, penalty=penalty), folder or Path(tempfile.mkdtemp())
+    return Run(KINDS["anp"], source, names, plan, folder, device, Team(), {}, None)
 
 
 def milliseconds(step):
@@ -65,7 +67,7 @@ def milliseconds(step):
 
 def compare_steps(problem):
     ready = new_run(problem)
-    batch = ready.batches(torch.zeros((), dtype=torch.int64, device=device))
+    batch = ready.task.batches(torch.zeros((), dtype=torch.int64, device=device))
     sides = {
         "plain eager, float32": plain(new_run(problem), "highest", batch),
         "plain eager, TF32": plain(new_run(problem), "high", batch),
@@ -102,7 +104,7 @@ def finish_plainly(run):
     for _ in range(int(run.step), run.recipe.steps):
         step()
     torch.set_float32_matmul_precision("highest")  # as `train` validates
-    return run.validate()
+    return run.task.scores()["validation_ll"]
 
 
 class Enough(Exception):

@@ -3,6 +3,8 @@
 import sys
 from pathlib import Path
 
+from sphinx.application import Sphinx
+
 import probconserv._public
 
 HERE = Path(__file__).parent
@@ -72,3 +74,12 @@ numpydoc_xref_aliases = {
 intersphinx_mapping = written(HERE / "_ext" / "inventories.txt", HERE.parent / "build")
 copybutton_prompt_text = ">>> |... "
 copybutton_prompt_is_regexp = True
+
+
+def setup(app: Sphinx) -> None:
+    app.connect("build-finished", without_template)
+
+
+def without_template(app: Sphinx, error: Exception | None) -> None:
+    """The theme copies a template of its own into the site: nobody reads it there."""
+    (Path(app.outdir) / "_static" / "webpack-macros.html").unlink(missing_ok=True)

@@ -60,7 +60,7 @@ conserving = enforce(prediction, law, std="air_temperature_std", correlation=cor
 # What it did.
 year = real.time.dt.year
 _, (left, middle, right) = plt.subplots(1, 3, figsize=(13, 3.8), layout="constrained")
-styles = {"before": ("#E69F00", "--", prediction), "after": ("#5C3D99", "-", conserving)}
+styles = {"before": ("#C98500", "--", prediction), "after": ("#5C3D99", "-", conserving)}
 for name, (colour, line, dataset) in styles.items():
     field = dataset["air_temperature"]
     squares = area_mean((field - real) ** 2)

@@ -54,11 +54,13 @@ print(f"RMSE {rmse:.1e} of a pulse of height {truth.max():.1f}; {inside:.1%} ins
 
 middle = (edges[1:] + edges[:-1]) / 2
 _, (left, right) = plt.subplots(1, 2, figsize=(11, 3.8), layout="constrained")
-for k, color in ((0, "C1"), (100, "C2"), (200, "C0")):
+for k, color in ((0, "#C98500"), (100, "#5F6B00"), (200, "#5C3D99")):
     left.plot(middle, post.mean[k], color, label=f"t = {t[k]:.1f}")
     left.plot(middle, truth[k], "k:", label="truth" if k == 200 else None)
 right.plot(middle, (post.mean - truth)[-1], "k:", label="error of the mean at t = 0.4")
-right.fill_between(middle, (low - post.mean)[-1], (high - post.mean)[-1], color="C0", alpha=0.3)
+right.fill_between(
+    middle, (low - post.mean)[-1], (high - post.mean)[-1], color="#5C3D99", alpha=0.3
+)
 right.set(xlabel="x", ylabel="u", title="The error, and the 90 % interval")
 left.set(xlabel="x", ylabel="u", title="A pulse, solved by conditioning")
 left.legend(), right.legend()

@@ -56,15 +56,18 @@ for network in networks:
     member, name = network(places).detach(), "members" if network is networks[0] else None
     left.plot(x, member[now], "0.6", lw=0.8, label=name)
     right.plot(t, law.residual(member), "0.6", lw=0.8, label=name)
-for field, name, style, panel in ((prior, "before", "C1--", left), (post, "after", "C0-", middle)):
+for field, name, colour, line, panel in (
+    (prior, "before", "#C98500", "--", left),
+    (post, "after", "#5C3D99", "-", middle),
+):
     off, rmse = law.residual(field).abs().max(), (field.mean - u).square().mean().sqrt()
     print(f"{name:>6}: mass off by at most {off:.1e}, root mean square error {rmse:.4f}")
     low, high = (end[now] for end in field.interval(0.9))
-    panel.fill_between(x, low, high, color=style[:2], alpha=0.25, label="90 % interval")
-    panel.plot(x, field.mean[now], style, lw=2, label=f"mean {name}")
+    panel.fill_between(x, low, high, color=colour, alpha=0.25, label="90 % interval")
+    panel.plot(x, field.mean[now], line, color=colour, lw=2, label=f"mean {name}")
     panel.plot(x, u[now], "k:", lw=2, label="truth")
     panel.set(xlabel="x (dimensionless)", ylim=(-0.3, 1.4), title=f"{name}, t = {t[now]:.3f}")
-    right.plot(t, law.residual(field), style, lw=2, label=name)
+    right.plot(t, law.residual(field), line, color=colour, lw=2, label=name)
 left.set(ylabel="u (dimensionless)")
 right.set(xlabel="t (dimensionless)", ylabel="total of u less the true total")
 right.set(title="mass made or lost")

@@ -21,8 +21,8 @@ _, (top, bottom) = plt.subplots(
     2, 1, figsize=(8, 5.6), sharex=True, height_ratios=[3, 2], layout="constrained"
 )
 for field, name, colour, shape in (
-    (prior, "before", "#E69F00", "o"),
-    (post, "after", "#0072B2", "s"),
+    (prior, "before", "#C98500", "o"),
+    (post, "after", "#5C3D99", "s"),
 ):
     half = 1.645 * field.std[0]
     label = f"{name}, total {float(law.apply(field.mean)):.3f}"
@@ -32,7 +32,7 @@ for field, name, colour, shape in (
 top.plot(x, truth, "k:", label=f"truth, total {float(law.value):.3f}")
 top.set(ylabel="u, with 90 % intervals", title="A law moves a field where it is unsure")
 top.legend()
-bottom.bar(x, moved.numpy(), width=0.025, color="#0072B2", label="how far each point moves")
+bottom.bar(x, moved.numpy(), width=0.025, color="#5C3D99", label="how far each point moves")
 bottom.plot(x, std**2 * float(moved[-2] / std[-2] ** 2), "k--", label="its variance, scaled")
 bottom.set(xlabel="x (dimensionless)", ylabel="change of u")
 bottom.legend()

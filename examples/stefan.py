@@ -20,10 +20,13 @@ post = pc.condition(prior, law)
 
 _, (left, right) = plt.subplots(1, 2, figsize=(11, 3.8), layout="constrained")
 left.plot(x, truth.solution(t[24], x), "k:", label="truth")
-for field, name, style in ((prior, "prior", "C1--"), (post, "posterior", "C0-")):
-    left.plot(x, field.mean[24], style, label=f"{name} and its 90 % interval")
-    left.fill_between(x, *(end[24] for end in field.interval(0.9)), color=style[:2], alpha=0.2)
-    right.plot(t, law.residual(field), style, label=name)
+for field, name, colour, line in (
+    (prior, "prior", "#C98500", "--"),
+    (post, "posterior", "#5C3D99", "-"),
+):
+    left.plot(x, field.mean[24], line, color=colour, label=f"{name} and its 90 % interval")
+    left.fill_between(x, *(end[24] for end in field.interval(0.9)), color=colour, alpha=0.2)
+    right.plot(t, law.residual(field), line, color=colour, label=name)
     print(f"{name:>9}: total off by {law.residual(field).abs().max():.1e}")
 left.set(xlabel="x", ylabel="u", xlim=(0, 0.6), title=f"A melting front at t = {t[24]:.3f}")
 right.set(xlabel="t", ylabel="total of u less the true total", title="Mass made or lost")

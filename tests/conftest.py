@@ -1,6 +1,7 @@
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("NUMBA_DISABLE_JIT", "1")  # py-pde compiles for longer than it computes
 
 import hypothesis
 import pytest

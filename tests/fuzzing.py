@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from draws import PRIORS, draw_overdetermined, draw_problem
+from draws import draw_overdetermined, draw_problem
+from draws_fields import PRIORS
 from exact import Posterior, posterior
 
 import probconserv as pc

@@ -1,9 +1,11 @@
 import json
 import os
+import re
 import subprocess
 import sys
 from functools import partial
 
+import numpy as np
 import pytest
 from commands import called
 from matplotlib.figure import Figure
@@ -31,7 +33,7 @@ def run(*arguments, **environment):
 
 
 def test_problems_are_listed_whole_in_80_columns():
-    listed = run("problems")
+    listed = called("problems")
     assert listed.returncode == 0, listed.stderr
     for name, problem in (PROBLEMS | BOXES).items():
         (line,) = (
@@ -95,23 +97,23 @@ def test_errors_are_one_line_and_a_status(tmp_path):
 
 
 def test_training_from_the_command_line(tmp_path):
-    options = ["--out", str(tmp_path / "run"), "--batch", "4", "--hidden", "8", "--device", "cpu"]
-    trained = called("train", "advection", *options, "--steps", "4")
+    options = ["--out", str(tmp_path / "run"), "--batch", "4", "--device", "cpu"]
+    small = ["--set", "hidden=8", "latent=8"]
+    trained = called("train", "advection", *options, "--steps", "4", *small)
     assert trained.returncode == 0, trained.stderr
     names = {path.name for path in (tmp_path / "run").iterdir()} - {"tensorboard"}
     assert names == {"card.json", "checkpoint.safetensors", "metrics.csv", "weights.safetensors"}
     options[1] = str(tmp_path / "tuned")
-    start = ["--start", str(tmp_path / "run" / "weights.safetensors"), "--learning-rate", "0.002"]
-    tuned = called(
-        "train", "advection", *options, *start, "--model", "softc", "--penalty", "3", "--steps", "2"
-    )
+    start = ["--start", str(tmp_path / "run" / "weights.safetensors"), "--steps", "2"]
+    changed = [*small, "learning_rate=0.002", "penalty=3"]
+    tuned = called("train", "advection", *options, *start, "--model", "softc", *changed)
     assert tuned.returncode == 0, tuned.stderr
     card = json.loads((tmp_path / "tuned" / "card.json").read_text())
     assert (card["model"], card["start"]) == ("softc", card["start"])
     assert card["start"].startswith("advection-anp-modern-")
     assert (card["settings"]["penalty"], card["settings"]["learning_rate"]) == (3, 0.002)
     options[1] = str(tmp_path / "through")
-    through = called("train", "advection", *options, *start, "--through", "crps", "--steps", "2")
+    through = called("train", "advection", *options, *start, *small, "through=crps")
     assert through.returncode == 0, through.stderr
     assert "constrained_crps 0." in through.stderr
     card = json.loads((tmp_path / "through" / "card.json").read_text())
@@ -119,8 +121,49 @@ def test_training_from_the_command_line(tmp_path):
     unknown = called("train", "advektion", *options)
     assert unknown.returncode == 2
     assert "Did you mean 'advection'" in unknown.stderr
+    assert "step" not in unknown.stderr
     open_ended = called("train", "super_slow", *options)
-    assert "super_slow has no closed form" in open_ended.stderr
+    assert open_ended.stderr == "probconserv: super_slow has no closed form to train on.\n"
+
+
+def test_training_on_a_file(tmp_path):
+    xarray = pytest.importorskip("xarray")
+    pytest.importorskip("netCDF4")
+    u = np.random.default_rng(0).normal(size=(12, 3, 9)).cumsum(2)
+    values = {"k": ("run", u[:, 0, 0]), "u": (("run", "t", "x"), u)}
+    dataset = xarray.Dataset(values, {"t": range(3), "x": range(9)})
+    dataset.to_netcdf(tmp_path / "heat.nc")
+    words = f"--model fno --inputs k --targets u --sample run --batch 4 --out {tmp_path / 'run'}"
+    words += " --device cpu --steps 2 --set width=4 members=2 modes=0,3 loss=ll clip=none"
+    done = called("train", tmp_path / "heat.nc", *words.split())
+    assert done.returncode == 0, done.stderr
+    card = json.loads((tmp_path / "run" / "card.json").read_text())
+    assert (card["problem"], card["sizes"]["modes"]) == ("heat", [0, 3])
+    assert (card["settings"]["loss"], card["settings"]["clip"]) == ("ll", None)
+
+
+@pytest.mark.parametrize(
+    ("words", "rule"),
+    [
+        ("stefan --inputs k", "`--inputs`, `--targets` and `--totals` are for files"),
+        ("heat.nc --inputs k", "`--inputs` and `--targets` must name variables of the file"),
+        ("heat.nc --inputs k --targets u", "`path` heat.nc does not exist"),
+        ("stefan --set width=3", "`--set` must be one of learning_rate, .*got 'width'"),
+        ("stefan --set hidden", "`--set` takes NAME=VALUE pairs; got 'hidden'"),
+        ("stefan --model fna", "`model` must be one of .*Did you mean 'fno'"),
+        ("stefan --recipe best", "`recipe` must be one of"),
+    ],
+)
+def test_a_training_that_makes_no_sense_is_refused_without_a_bar(words, rule):
+    failed = called("train", *words.split(), "--device", "cpu")
+    assert failed.returncode == 2
+    assert re.match(f"probconserv: {rule}", failed.stderr)
+
+
+def test_the_help_of_train_is_one_screen():
+    lines = called("train", "--help").stdout.splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
 
 
 def test_a_command_line_without_its_extra_names_it(monkeypatch):

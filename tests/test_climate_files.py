@@ -1,4 +1,4 @@
-"""The page on real climate files: its scripts and its page run, and print what it says."""
+"""The pages on real climate files: their scripts and blocks run, and print what they say."""
 
 import contextlib
 import io
@@ -14,7 +14,7 @@ import xarray as xr
 from commands import called, script
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "howto" / "climate_files.md"
+PAGES = [ROOT / "docs" / "howto" / f"climate_{name}.md" for name in ("std", "ensemble")]
 DATA = Path(iris_sample_data.path)
 SCRIPTS = ("air_temperature", "sea_surface")
 pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
@@ -32,13 +32,20 @@ def there(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page(there):
-    """What every block of the page says that it prints, and what it prints; the names it leaves."""
-    text = PAGE.read_text()
-    blocks = re.findall(r"```(python|sh)\n(.*?)```(?:\n\n```text\n(.*?)```)?", text, re.DOTALL)
-    names: dict = {}
+    """What every block of the pages says that it prints, and what it prints; the names they leave.
+
+    Each page runs by itself.
+    """
+    block = re.compile(r"```(python|sh)\n(.*?)```(?:\n\n```text\n(.*?)```)?", re.DOTALL)
+    found, left = [], {}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(there)
-        return [(said, _printed(kind, code, names)) for kind, code, said in blocks], names
+        for path in PAGES:
+            names: dict = {}
+            blocks = block.findall(path.read_text())
+            found += [(said, _printed(kind, code, names)) for kind, code, said in blocks]
+            left |= names
+    return found, left
 
 
 def _printed(kind, code, names):
@@ -49,7 +56,7 @@ def _printed(kind, code, names):
         assert done.returncode in (0, 3), done.stderr  # some moves there are implausible
         return done.stdout
     with contextlib.redirect_stdout(io.StringIO()) as out:
-        exec(compile(code, str(PAGE), "exec"), names)
+        exec(compile(code, "a page", "exec"), names)
     return out.getvalue()
 
 
@@ -64,8 +71,8 @@ def agree(said, printed):
 
 
 def test_the_scripts_leave_pictures(there):
-    for name in SCRIPTS:
-        assert f"python examples/{name}.py" in PAGE.read_text()
+    for name, page in zip(SCRIPTS, PAGES, strict=True):
+        assert f"python examples/{name}.py" in page.read_text()
         assert (there / "out" / f"{name}.png").stat().st_size > 10_000
 
 

@@ -1,7 +1,6 @@
 """Step 2 on every kind of field and law, against dense matrices by another route."""
 
 import copy
-import shutil
 
 import mpmath
 import numpy as np
@@ -218,8 +217,7 @@ def _step2(mean, variance, value):
 
 def test_the_fast_path_compiles_without_graph_breaks(rng):
     inputs = normal(3, 4, 7, rng=rng), uniform(3, 4, 7, rng=rng), normal(4, rng=rng)
-    backend = "inductor" if shutil.which("g++") else "aot_eager"
-    compiled = torch.compile(_step2, fullgraph=True, backend=backend)
+    compiled = torch.compile(_step2, fullgraph=True, backend="aot_eager")  # inductor: test_cuda
     for got, wanted in zip(compiled(*inputs), _step2(*inputs), strict=True):
         torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-13)
 

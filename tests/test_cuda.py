@@ -7,7 +7,7 @@ from runs import Killed, killed_after, weights
 
 import probconserv as pc
 from probconserv import _engine, _linearised, _tridiagonal
-from probconserv.data import Stream, draw
+from probconserv.data import Grids, Stream, draw
 from probconserv.models import AttentiveNeuralProcess
 from probconserv.paper import reproduce
 from probconserv.problems import PROBLEMS, ClosedForm
@@ -189,6 +189,21 @@ def test_a_stream_can_be_captured_in_a_graph():
         fresh = stream(expected)
         assert torch.equal(batch.target.x, fresh.target.x)
         torch.testing.assert_close(batch.target.u, fresh.target.u)
+
+
+@pytest.mark.parametrize("change", [{}, {"through": "crps"}, {"loss": "ll"}], ids=str)
+def test_an_operator_trains_resumes_and_agrees_with_the_cpu(change, tmp_path):
+    t, x = PROBLEMS["stefan"].grid(times=6, points=21)
+    data = Grids.of_problem(PROBLEMS["stefan"], t, x, n=20)
+    sizes = {"width": 4, "layers": 2, "members": 2, "modes": [0, 4], "heads": 2}
+    plan = {"model": "fno", "sizes": sizes, "steps": 20, "batch": 4, "times": 2} | change
+    whole = train(data, tmp_path / "whole", device="cuda", **plan)
+    with pytest.raises(Killed):
+        train(data, tmp_path / "torn", device="cuda", report=killed_after(7), **plan)
+    resumed = train(data, tmp_path / "torn", device="cuda", **plan)
+    torch.testing.assert_close(weights(resumed), weights(whole), rtol=0, atol=1e-3)
+    here = train(data, tmp_path / "cpu", device="cpu", **plan)
+    torch.testing.assert_close(weights(whole).cpu(), weights(here), rtol=0, atol=1e-2)
 
 
 LOSSES = [{"model": "anp"}, {"model": "softc"}, {"through": "ll"}, {"through": "crps"}]

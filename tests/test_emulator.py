@@ -181,7 +181,7 @@ def test_an_emulator_trains_resumes_and_opens_as_itself(tmp_path):
 
 
 def test_what_an_emulator_cannot_have_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"`dropout` must be 0 for an emulator, got 0.1. Use the"):
+    with pytest.raises(ValueError, match="`recipe` must be modern for the model emulator"):
         train("pme", tmp_path, model="emulator", recipe="paper")
     with pytest.raises(ValueError, match="`near` is for fresh functions; a fixed set has its"):
         train("pme", tmp_path, model="emulator", functions=10)

@@ -353,7 +353,7 @@ def test_more_bad_input_gets_no_raw_error():
             one.covariance_times(MEAN[:3])
     for of in (3, None):
         for build in (pc.cells, pc.integral, pc.regions):
-            with raises("`of` must be the name of a field"):
+            with raises("`of` must be a name"):
                 build([0, 1], 0.0, of=of)
 
 

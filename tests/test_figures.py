@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
-from matplotlib.colors import to_hex
+from matplotlib.colors import to_hex, to_rgb
 
 import probconserv as pc
 from probconserv import figures
@@ -265,6 +265,13 @@ def test_a_method_has_one_colour_and_one_line_everywhere():
         by_name = {line.get_label(): to_hex(line.get_color()).upper() for line in left.lines}
         assert by_name["ANP"] == "#D55E00"
         assert len(set(by_name.values())) == len(by_name) == 5
+
+
+@pytest.mark.parametrize("colour", [colour for colour, _ in (*PAPER.values(), *OTHERS)])
+def test_a_line_has_a_contrast_of_three_to_one_on_white(colour):
+    linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in to_rgb(colour)]
+    light = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    assert 1.05 / (light + 0.05) >= 3
 
 
 def test_the_same_figure_is_the_same_file(tmp_path):

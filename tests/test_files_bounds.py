@@ -166,7 +166,7 @@ def test_a_total_out_of_reach_names_the_time_and_what_can_be_reached(tmp_path, c
     d["b"] = d.b.copy(data=[5.0, 4.0, -1.0])
     d.to_netcdf(tmp_path / "in.nc")
     most = 2 * float(d.g.sum())
-    text = f"of u is -1, .* totals from 0 to {most:.6g}.* time 2001-01-03"
+    text = f"of u is -1, .* bounds are from 0 to {most:.6g}.* time 2001-01-03"
     names = tmp_path / "in.nc", tmp_path / "out.nc"
     with pytest.raises(InfeasibleError, match=text):
         enforce(d, LAW, std="s", minimum=0.0, maximum=2.0)
@@ -193,5 +193,7 @@ def test_laws_that_share_a_variable_have_no_bounds():
 
 def test_a_reach_without_end_is_said_in_words():
     d = xr.Dataset({"u": ("x", [1.0, 2.0])})
-    with pytest.raises(InfeasibleError, match=r"`minimum` to `maximum`.* totals from 0 to any"):
+    with pytest.raises(InfeasibleError, match=r"`minimum` and `maximum`.* bounds are 0 or more"):
         enforce(d, Law("u", "x", total=-1.0, measure=1.0), how="uniform", minimum=0.0)
+    with pytest.raises(InfeasibleError, match="bounds are 4 or less"):
+        enforce(d, Law("u", "x", total=5.0, measure=1.0), how="uniform", maximum=2.0)

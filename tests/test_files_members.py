@@ -20,7 +20,7 @@ def field_of(members, seed=0):
     return drawn[0], xr.Dataset({"u": (("member", "x"), drawn[1:])})
 
 
-@pytest.mark.parametrize("members", [4, 8, 13, 50])
+@pytest.mark.parametrize("members", [4, 50])  # few need shrinkage, many do not
 def test_a_fair_total_does_no_harm(members):
     before, after = [], []
     for seed in range(60):

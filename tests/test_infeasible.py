@@ -44,6 +44,21 @@ def test_contradictory_laws(kind, rng):
         pc.condition(field, pc.integral(X, 1.0), pc.integral(X, 2.0))
 
 
+def test_contradictory_laws_are_told_apart_by_their_labels():
+    laws = pc.integral(X, 1.0, label="salt in spring"), pc.integral(X, 2.0, label="salt in autumn")
+    with raises("cannot be met: `salt in .*contradicts them: `salt in "):
+        pc.condition(pc.Diagonal(MEAN, 1.0), *laws)
+
+
+@pytest.mark.parametrize("build", [pc.integral, pc.cells, pc.linear, pc.regions])
+def test_a_law_on_numbers_takes_a_label(build):
+    given = {pc.regions: [0] * 7, pc.linear: [[1.0] * 7]}.get(build, X)
+    law = build(given, 1.0, label="salt")
+    assert (law.label, build(given, 1.0).label) == ("salt", build.__name__)
+    with pytest.raises(pc.InputError, match="`label`"):
+        build(given, 1.0, label=3)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_contradictory_rows_of_one_law(kind, rng):
     field = field_of(kind, SHAPE, rng)

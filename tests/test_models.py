@@ -301,9 +301,10 @@ def test_shipped_weights_reproduce_their_cards(name):
     assert card["steps"] == card["settings"]["steps"] >= (5_000 if "start" in card else 20_000)
     held_out = draw(find(problem), "validation", 200, (10, 10), 100).to(torch.float32)
     # `paper` ends at a constant rate, where LL moves by a hundredth with the rounding of a GPU.
-    # Few draws of z say the same of `modern`, within 0.002, in a third of the time; twelve say the
-    # same of `paper`, within 0.035.
-    close, draws = (0.02, 8) if recipe == "modern" else (0.05, 12)
+    # Two draws of z say the same as many, within 0.015, but for Burgers, where z says much: eight
+    # do within 0.002 there, twelve within 0.035 where the recipe is `paper`.
+    close = 0.02 if recipe == "modern" else 0.05
+    draws = 2 if problem != "burgers" else 8 if recipe == "modern" else 12
     found = validation_ll(network, held_out, draws)
     assert found == pytest.approx(card["validation_ll"], abs=close)
 

@@ -111,7 +111,7 @@ def test_tables_without_softc_say_where_its_weights_are(site, tmp_path):
     done = python(site, "-m", "probconserv", "reproduce", "stefan", *few, "--out", str(tmp_path))
     assert done.returncode == 0, done.stderr
     said = " ".join(done.stdout.split())
-    assert "stefan 0.6: no weights for SoftC-ANP." in said
+    assert "Stefan, u_star = 0.6: no weights for SoftC-ANP." in said
     assert said.count("pip install --editable .") == 1
 
 

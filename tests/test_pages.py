@@ -8,8 +8,8 @@ from blocks import DOCS, PAGES, PYTHON, ROOT, run
 from commands import called
 
 ELSEWHERE = {  # run by another test
-    "howto/climate_files.md",  # test_climate_files
-    "howto/equation.md",  # test_every_problem
+    "howto/climate_ensemble.md",  # test_climate_files
+    "howto/climate_std.md",  # test_climate_files
 }
 WITH_CODE = [str(p.relative_to(DOCS)) for p in PAGES if PYTHON.search(p.read_text())]
 
@@ -66,6 +66,11 @@ def honest(n):
     assert (cause.kind, cause.amount) == ("factor", pytest.approx(2.54, abs=0.15))
 
 
+def equation(n):
+    assert n["some"].problem.beta.shape == (100,)
+    assert n["tiny"].card["problem"] == "carried"
+
+
 def equations(n):
     assert float(n["front"]) == pytest.approx(0.2351, abs=5e-5)
 
@@ -100,6 +105,11 @@ def rollout(n):
 
 def train(n):
     assert n["trained_field"].shape == (1, 201)
+
+
+def operator(n):
+    assert n["post"].shape == (4, 6, 32)
+    assert conserves(n["law"], n["post"])
 
 
 def train_through(n):

@@ -1,5 +1,8 @@
+"""The cells of the tables, computed: their records, curves, figures and files."""
+
 import csv
 import json
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -8,18 +11,14 @@ from commands import called
 from scipy import stats
 
 import probconserv as pc
-from probconserv._files import sole_writer
 from probconserv.data import draw
-from probconserv.models._checkpoints import read
-from probconserv.models._checkpoints import write as checkpoint
-from probconserv.paper import EXPERIMENTS, METHODS, Cell, remarks, reproduce, sweep, write
+from probconserv.paper import METHODS, reproduce, write
 from probconserv.paper import _figures as paper_figures
-from probconserv.paper import _reproduce as paper_reproduce
-from probconserv.paper._methods import PROTOCOLS
 from probconserv.problems import Stefan
 
 FEW = {"n": 3, "samples": 10}
 QUICK = FEW | {"figures": False}
+KINDS = {0.6: None, 0.5: 1}  # how many figures of each cell are drawn: they take a second each
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +30,13 @@ def stefan(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def printed(stefan):
-    """What the command prints that draws and writes these cells."""
-    done = called("reproduce", "stefan", "--n", 3, "--samples", 10, "--out", stefan[0])
+    """What the command prints that draws and writes these cells, with one figure of the second."""
+    drawn = paper_figures._figures
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            paper_figures, "_figures", lambda cell: islice(drawn(cell), KINDS[cell.value])
+        )
+        done = called("reproduce", "stefan", "--n", 3, "--samples", 10, "--out", stefan[0])
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -75,52 +79,6 @@ def test_a_record_is_what_scipy_says_of_the_prediction(stefan, components):
     assert record["CE"] == pytest.approx(ce.mean())
 
 
-def test_the_row_of_one_time_is_that_of_the_whole_grid():
-    """Constraints are separable over time for diagonal fields, so tables need one row only."""
-    t, x = Stefan.grid(times=5, points=21)
-    rng = torch.Generator().manual_seed(0)
-    mean, variance = torch.rand(2, 4, 5, 21, generator=rng, dtype=torch.float64)
-    total = Stefan(0.6).total(t)
-    for name, method in METHODS.items():
-        whole = method.update(pc.Diagonal(mean, variance), pc.integral(x, total), x)
-        law = pc.integral(x, total[3:4])
-        row = method.update(pc.Diagonal(mean[:, 3:4], variance[:, 3:4]), law, x)
-        torch.testing.assert_close(row.mean, whole.mean[:, 3:4], rtol=1e-10, atol=1e-12, msg=name)
-        torch.testing.assert_close(row.variance, whole.variance[:, 3:4], rtol=1e-10, atol=1e-12)
-
-
-def test_finished_cells_are_reused_until_asked_not_to(tmp_path, monkeypatch):
-    begun = []
-
-    def computed(experiment, value, networks, plan):
-        begun.append(value)
-        return Cell(experiment, value, plan, [{"samples": plan.samples}])
-
-    def again(**options):
-        begun.clear()
-        return records_of(reproduce(["stefan"], **{"out": tmp_path} | QUICK | options))
-
-    monkeypatch.setattr(paper_reproduce, "tables", computed)
-    records = again()
-    assert begun == [0.6, 0.5]
-    assert again() == records
-    assert begun == []
-    cell = tmp_path / "cells" / "stefan-0.6-modern-ours.safetensors"
-    cell.write_bytes(cell.read_bytes()[:100])  # torn
-    assert again() == records
-    assert begun == [0.6]
-    assert again(samples=6) == [{"samples": 6}] * 2
-    assert begun == [0.6, 0.5]
-    again()
-    curves, notes = read(cell)
-    notes["made_by"]["cards"]["anp"]["seed"] = 7  # other weights
-    checkpoint(cell, curves, notes)
-    assert again() == records
-    assert begun == [0.6]
-    assert again(fresh=True) == records
-    assert begun == [0.6, 0.5]
-
-
 def test_a_kept_cell_draws_the_same_figures(stefan, tmp_path):
     """In particular the methods stand in the same order."""
     out, cells = stefan
@@ -130,23 +88,6 @@ def test_a_kept_cell_draws_the_same_figures(stefan, tmp_path):
         assert list(one.of_methods("mean")) == list(other.of_methods("mean")) == list(METHODS)
         assert one.curves.keys() == other.curves.keys()
         torch.testing.assert_close(one.curves, other.curves, rtol=0, atol=0, equal_nan=True)
-
-
-def test_what_is_begun_is_reported(monkeypatch):
-    begun = []
-    monkeypatch.setattr(paper_reproduce, "tables", lambda *of: Cell(*of[:2], of[3], []))
-    reproduce(["stefan", "burgers", "stefan"], report=begun.append, **QUICK)
-    assert begun[0] == "stefan 0.6, 1 of 4"
-    assert begun[-1] == "burgers 3, 4 of 4"
-
-
-def test_tables_alone_do_not_serve_figures(tmp_path, monkeypatch):
-    monkeypatch.setattr(paper_reproduce, "tables", lambda *of: Cell(*of[:2], of[3], []))
-    monkeypatch.setattr(
-        paper_reproduce, "whole", lambda *of: Cell(*of[:2], of[3], [{"figures": True}])
-    )
-    assert records_of(reproduce(["stefan"], tmp_path, **QUICK)) == []
-    assert len(records_of(reproduce(["stefan"], tmp_path, **FEW))) == 2
 
 
 def test_profiles_are_those_of_the_first_function(stefan, components):
@@ -268,21 +209,6 @@ def test_fronts_have_a_record_for_each_method_and_rule(stefan):
         assert record["level"] == pytest.approx(0.0 if record["rule"] == "point" else 0.3)
 
 
-def test_the_published_protocol_has_dropout_on_and_n_minus_one(tmp_path):
-    network = pc.load("stefan", recipe="paper")
-    context = tuple(draw(Stefan(0.6), "test", 2, (10, 10)).context)
-    protocol, x = PROTOCOLS["paper"], Stefan.grid(points=11)[1]
-    parts = protocol.predict(network)(context, ([0.05], x), 4, torch.Generator().manual_seed(0))
-    plain = network.predict(context, ([0.05], x), 4, torch.Generator().manual_seed(0))
-    assert not torch.allclose(parts.mean, plain.mean, atol=1e-3)
-    mixed = protocol.mix(parts)
-    expected = parts.variance.mean(0).numpy() + parts.mean.numpy().var(0, ddof=1)
-    np.testing.assert_allclose(mixed.variance, expected)
-    sure = protocol.mix(pc.Diagonal(parts.mean, parts.variance * 0 + 1e-12))
-    floored = 1e-8 + parts.mean.numpy().var(0, ddof=1)
-    np.testing.assert_allclose(sure.variance, floored, rtol=1e-12)
-
-
 def test_a_table_in_80_columns(printed):
     rows = [line for line in printed.splitlines() if line.startswith("ProbConserv-ANP  ")]
     assert len(rows) == 2
@@ -306,16 +232,11 @@ def test_files_hold_the_records(stefan, printed):
     assert latex[5].startswith(r"ProbConserv-ANP & $\mathbf{0}$ & $0$ &")
     names = {path.name for path in (out / "figures").iterdir()}
     kinds = ("profiles", "errors", "mass", "mse", "precision", "front-point", "front-crossing")
-    assert names == {
-        f"stefan-{value}-modern-ours-{kind}.{ending}"
-        for value in ("0.6", "0.5")
-        for kind in kinds
-        for ending in ("png", "svg")
-    } | {f"overview-modern-ours.{ending}" for ending in ("png", "svg")}
-    svg = (out / "figures" / "stefan-0.5-modern-ours-mass.svg").read_text()
-    assert (
-        "Stefan, u* = 0.5; protocol ours, weights modern" in svg
-    )  # as a comment beside the shapes
+    drawn = [f"stefan-0.6-modern-ours-{kind}" for kind in kinds]
+    drawn += ["stefan-0.5-modern-ours-profiles", "overview-modern-ours"]
+    assert names == {f"{name}.{ending}" for name in drawn for ending in ("png", "svg")}
+    svg = (out / "figures" / "stefan-0.5-modern-ours-profiles.svg").read_text()
+    assert "Stefan, u* = 0.5; protocol ours, weights modern" in svg  # beside the shapes
     page = (out / "report.html").read_text()
     assert page.count("<figure") == len(names) / 2
 
@@ -325,79 +246,3 @@ def test_tables_alone_are_written_without_figures(stefan, tmp_path):
     written = write(cells, tmp_path)
     assert [path.name for path in written] == ["results.json", "results.csv", "results.tex"]
     assert {path.name for path in tmp_path.iterdir()} == {path.name for path in written}
-
-
-def test_nothing_is_not_written(tmp_path):
-    with pytest.raises(pc.InputError, match="`cells` must hold at least one cell"):
-        write([], tmp_path)
-
-
-def test_the_sweep_of_penalties_stands_beside_its_problem_and_protocol(tmp_path):
-    assert {r["penalty"] for r in sweep()} >= {0.0, 0.01, 0.1, 1.0, 10.0}
-    assert {r["method"] for r in sweep() if r["penalty"]} == {"SoftC-ANP"}
-    assert {r["method"] for r in sweep() if not r["penalty"]} == {"ANP"}
-    write(reproduce(["pme"], protocol="paper", recipe="paper", **QUICK), tmp_path)
-    beside = json.loads((tmp_path / "results.json").read_text())["sweep"]
-    assert beside == [r for r in sweep() if r["protocol"] == "paper"]
-    assert {r["parameter"] for r in beside} == {1.0, 3.0, 6.0}
-
-
-def test_remarks_say_where_the_update_lowers_ll_and_what_is_missing():
-    record = {"problem": "diffusion", "parameter": 1.0}
-    scores = {"LL_se": 0.2, "MSE": 1.0, "MSE_se": 0.1}
-    records = [
-        record | scores | {"method": "ANP", "LL": 3.0},
-        record | scores | {"method": "ProbConserv-ANP", "LL": 2.9},
-    ]
-    said = " ".join(remarks(records))
-    assert "diffusion 1: the LL of ProbConserv-ANP, 2.900, is below that of the ANP, 3.000" in said
-    assert "no weights for SoftC-ANP, HardC-ANP" in said
-    assert "beside the paper: the published solutions were taken at wrong times" in said
-
-
-def test_remarks_say_where_the_order_is_not_that_of_the_paper():
-    """At Stefan 0.6 the paper has ProbConserv-ANP (1.89e-3) before HardC-ANP and the ANP."""
-    record = {"problem": "stefan", "parameter": 0.6, "LL": 3.5, "LL_se": 0.5}
-    scores = {"ANP": (1.0, 0.1), "HardC-ANP": (2.5, 0.1), "ProbConserv-ANP": (2.0, 0.2)}
-    cell = [
-        record | {"method": name, "MSE": mean, "MSE_se": error}
-        for name, (mean, error) in scores.items()
-    ]
-    said = [remark for remark in remarks(cell) if "MSE" in remark]
-    assert said == [
-        "stefan 0.6, MSE: the paper has HardC-ANP ahead of ANP; here it is behind.",
-        "stefan 0.6, MSE: the paper has ProbConserv-ANP ahead of ANP; here it is behind.",
-    ]
-    cell[0]["MSE_se"] = 2.0  # nothing is certain then
-    assert not [remark for remark in remarks(cell) if "MSE" in remark]
-
-
-def test_the_published_numbers_are_those_of_the_paper():
-    assert EXPERIMENTS["stefan"].paper(0.6, "ProbConserv-ANP")["MSE"] == [0.00189, 1e-05]
-    assert EXPERIMENTS["pme"].paper(6.0, "ANP")["LL"] == [3.81, 0.01]
-    assert EXPERIMENTS["burgers"].paper(1.0, "ANP") == {}
-    for name, experiment in EXPERIMENTS.items():
-        low, high = experiment.problem.time_range
-        assert low < experiment.time < high
-        assert all(EXPERIMENTS[name].problem(value) is not None for value in experiment.values)
-
-
-def test_one_run_at_a_time_writes_into_a_folder(tmp_path):
-    with (
-        sole_writer(tmp_path),
-        pytest.raises(pc.InputError, match="another process is writing into"),
-    ):
-        reproduce(["stefan"], tmp_path, **QUICK)
-
-
-def test_what_does_not_exist_is_refused():
-    for options, message in (
-        ({"problems": ["stefen"]}, r"`problems` must be one of .* Did you mean 'stefan'"),
-        ({"protocol": "theirs"}, "`protocol` must be one of ours, paper"),
-        ({"recipe": "best"}, "`recipe` must be one of paper, modern"),
-        ({"n": 1}, "`n` must be at least 2"),
-        ({"samples": 0}, "`samples` must be a positive whole number"),
-        ({"device": "gpu"}, "`device` must be one of auto, cpu, cuda"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            reproduce(**options)

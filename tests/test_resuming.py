@@ -18,12 +18,26 @@ from probconserv.training import RECIPES, train
 from probconserv.training._run import Run
 from probconserv.training._team import Team
 
+SMALL_RUN = "--set hidden=8 latent=8 --batch 4 --device cpu"
+
+
+def interrupt_at(step, sign, patch):
+    """Has the training get a signal in the middle of a step."""
+    advance = Run.advance
+
+    def interrupted(self):
+        if int(self.step) == step:
+            os.kill(os.getpid(), sign)
+        return advance(self)
+
+    patch.setattr(Run, "advance", interrupted)
+
 
 def test_the_best_weights_are_kept_where_asked_also_over_a_kill(tmp_path):
     plan = {"schedule": "constant", "learning_rate": 0.01, "keep": "best", "steps": 12}
     lines = []
     whole = run(tmp_path / "whole", report=lines.append, **plan)
-    values = [line["validation_ll"] for line in lines]
+    values = [line["validation_ll"] for line in lines if "validation_ll" in line]
     best = values.index(max(values))
     assert 2 < best < 10
     assert whole.card["validation_ll"] == pytest.approx(max(values), abs=1e-4)
@@ -55,7 +69,8 @@ def test_training_can_start_from_other_weights(tmp_path):
 
 
 def test_two_processes_take_the_path_of_one(tmp_path):
-    options = ["--hidden", "8", "--batch", "4", "--steps", "5", "--device", "cpu", "--out"]
+    small = ["--set", "hidden=8", "latent=8"]
+    options = [*small, "--batch", "4", "--steps", "5", "--device", "cpu", "--out"]
     command = ["-m", "probconserv", "train", "stefan", *options]
     together = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     alone = called("train", "stefan", *options, tmp_path / "one")
@@ -78,11 +93,19 @@ def test_two_processes_take_the_path_of_one(tmp_path):
     assert team.stdout.count("weights, card and metrics") == 1
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_a_stopped_command_says_so_and_leaves_a_checkpoint(processes, tmp_path):
-    options = f"--hidden 8 --batch 4 --steps 100000 --device cpu --out {tmp_path}".split()
+def test_a_stopped_command_says_so_and_leaves_a_checkpoint(tmp_path, monkeypatch):
+    options = f"{SMALL_RUN} --steps 100000 --out {tmp_path}".split()
+    interrupt_at(5, signal.SIGINT, monkeypatch)
+    stopped = called("train", "stefan", *options)
+    assert stopped.returncode == 130
+    assert "stopped; what was finished is kept" in stopped.stderr
+    assert int(read(tmp_path / "checkpoint.safetensors")[0]["step"]) > 0
+
+
+def test_two_processes_that_are_stopped_leave_a_checkpoint(tmp_path):
+    options = f"{SMALL_RUN} --steps 100000 --out {tmp_path}".split()
     start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [sys.executable, *(start if processes == 2 else []), "-m", "probconserv", "train"]
+    command = [sys.executable, *start, "-m", "probconserv", "train"]
     running = subprocess.Popen([*command, "stefan", *options], stderr=subprocess.PIPE, text=True)
     while not (tmp_path / "metrics.csv").exists():  # then the first step is near
         time.sleep(0.1)
@@ -139,17 +162,10 @@ def test_a_killed_run_resumes_to_the_same_weights(recipe, tmp_path):
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM], ids=lambda sign: sign.name)
 def test_ctrl_c_leaves_a_checkpoint_that_takes_the_same_path(sign, tmp_path, monkeypatch):
     whole = run(tmp_path / "whole")
-    advance = Run.advance
-
-    def interrupted(self):
-        if int(self.step) == 5:
-            os.kill(os.getpid(), sign)  # in the middle of a step
-        return advance(self)
-
-    monkeypatch.setattr(Run, "advance", interrupted)
+    interrupt_at(5, sign, monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "torn")
-    monkeypatch.setattr(Run, "advance", advance)
+    monkeypatch.undo()
     steps = []
     resumed = run(tmp_path / "torn", report=lambda line: steps.append(line["step"]))
     assert steps[:2] == [5, 7]  # where it was, and the next

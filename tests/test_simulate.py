@@ -16,6 +16,7 @@ from probconserv.problems import (
     Stefan,
     SuperSlow,
     VariableCoefficient,
+    _simulate,
     simulate,
 )
 
@@ -73,7 +74,7 @@ def test_the_error_falls_with_the_width_of_a_cell(problem, t, order):
 
     (t - x)^(1/m) has 1 + 1/m derivatives in L1, a jump has one: there is no better order.
     """
-    cells = [20, 28, 40, 56, 80, 112]
+    cells = [16, 20, 28, 40, 56, 80]
     errors = [error(problem, t, m) for m in cells]
     assert -np.polyfit(np.log(cells), np.log(errors), 1)[0] > order
 
@@ -260,9 +261,11 @@ def test_bad_input_is_refused():
         simulate(Diffusion(1.0), [0.1], cells=2.5)
 
 
-def test_a_time_out_of_reach_is_refused():
+def test_a_time_out_of_reach_is_refused(monkeypatch):
+    monkeypatch.setattr(_simulate, "MOST_STAGES", 100)
+    assert simulate(Diffusion(10.0), [1.0], cells=4).u.isfinite().all()
     with pytest.raises(ValueError, match=r"`t` is too late for `cells`.*Take fewer cells"):
-        simulate(Diffusion(1e11), [1.0], cells=4)
+        simulate(Diffusion(1e5), [1.0], cells=4)
 
 
 def test_a_flux_that_nothing_can_follow_is_refused():

@@ -99,6 +99,10 @@ def test_nothing_is_loaded_from_elsewhere(pages):
         assert not re.search(r"url\(\W*(https?:)?//|@import\W+(https?:)?//", sheet.read_text())
 
 
+def test_no_template_is_left_in_the_site():
+    assert [path for path in built().rglob("*.html") if "{%" in path.read_text()] == []
+
+
 def test_pages_are_small(pages):
     assert max(page.path.stat().st_size for page in pages.values()) < 1_000_000
 

@@ -11,8 +11,8 @@ from probconserv.data import draw
 from probconserv.models import AttentiveNeuralProcess, open_weights
 from probconserv.models._attention import Attention
 from probconserv.problems import Stefan, find
-from probconserv.training import RECIPES, _run, loss, train, validation_ll
-from probconserv.training._run import Run
+from probconserv.training import RECIPES, _points, loss, train, validation_ll
+from probconserv.training._points import ANPTask
 
 
 def test_the_loss_is_the_negative_evidence_lower_bound():
@@ -124,9 +124,9 @@ def test_gradients_are_clipped_and_those_that_overflow_count_as_nothing(tmp_path
         value = loss_of(self, at)
         return value * (1e36 if int(at) == 2 else 1)
 
-    loss_of = Run._loss_of
+    loss_of = ANPTask.loss
     monkeypatch.setattr(torch.optim.Adam, "step", step)
-    monkeypatch.setattr(Run, "_loss_of", overflows)
+    monkeypatch.setattr(ANPTask, "loss", overflows)
     network = run(tmp_path, clip=0.5, steps=4)
     assert norms == pytest.approx([0.5, 0.5, 0.0, 0.5], rel=1e-4)
     assert network.card["skipped_steps"] == 1
@@ -141,7 +141,7 @@ def test_what_is_random_in_a_step_follows_the_seed_and_the_step(tmp_path, monkey
         seen.append((functions.context.t.sum().item(), noise.sum().item(), tuple(mask.tolist())))
         return loss(network, functions, noise, penalty)
 
-    monkeypatch.setattr(_run, "loss", noted)
+    monkeypatch.setattr(_points, "loss", noted)
     for seed in (0, 1):
         run(tmp_path / str(seed), recipe="paper", functions=40, steps=3, seed=seed)
     for draws in zip(*seen, strict=True):
@@ -149,13 +149,12 @@ def test_what_is_random_in_a_step_follows_the_seed_and_the_step(tmp_path, monkey
 
 
 def test_the_paper_recipe_learns_from_its_training_set_with_dropout(tmp_path, monkeypatch):
-    networks = []
-    monkeypatch.setattr(_run, "draw", lambda *a: sets.append(a) or draw(*a))
     sets = []
-    networks.append(run(tmp_path, recipe="paper", functions=8, steps=1, seed=3))
-    assert sets[0] == (Stefan, "train", 8, (2, 3), 5, 3)
-    assert sets[1] == (Stefan, "validation", 20, (2, 3), 100)
-    assert {m.dropout for m in networks[0].modules() if isinstance(m, Attention)} == {0.1}
+    monkeypatch.setattr(_points, "draw", lambda *a: sets.append(a) or draw(*a))
+    network = run(tmp_path, recipe="paper", functions=8, steps=1, seed=3)
+    assert sets[0] == (Stefan, "validation", 20, (2, 3), 100)
+    assert sets[1] == (Stefan, "train", 8, (2, 3), 5, 3)
+    assert {m.dropout for m in network.modules() if isinstance(m, Attention)} == {0.1}
 
 
 def test_validation_has_dropout_off_and_leaves_the_mode():
@@ -224,7 +223,7 @@ def test_bad_plans_are_refused(tmp_path):
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match="torch finds no GPU here"):
             run(tmp_path, device="cuda")
-    with pytest.raises(ValueError, match=r"`problem` must be the class .* or its name; got Stefan"):
+    with pytest.raises(ValueError, match=r"`data` must be the class .* or its name, .* got Stef"):
         train(Stefan(0.6), tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):

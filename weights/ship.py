@@ -8,13 +8,12 @@ import sys
 from pathlib import Path
 
 from probconserv._files import complete
-from probconserv.models._checkpoints import read, write
+from probconserv.models import open_weights, save
 
 run, destination = (Path(argument) for argument in sys.argv[1:3])
-tensors, card = read(run / "weights.safetensors")
-if "--float32" not in sys.argv:
-    tensors = {name: tensor.half() for name, tensor in tensors.items()}
+network = open_weights(run)
+card = network.card
 name = f"{card['problem']}-{card['model']}-{card['recipe']}"
-write(destination / f"{name}.safetensors", tensors, card)
+save(network, destination / f"{name}.safetensors", half="--float32" not in sys.argv)
 with complete(destination / f"{name}.json") as part:
     part.write_text(json.dumps(card, indent=1) + "\n")

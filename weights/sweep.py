@@ -1,6 +1,6 @@
 """The sweep of SoftC-ANP's penalty: python weights/sweep.py RUN ... rewrites its results.
 
-Each RUN is a folder of `probconserv train pme --model softc --recipe paper --penalty PENALTY`.
+Each RUN is a folder of `probconserv train pme --model softc --recipe paper --set penalty=PENALTY`.
 The penalties 0 and 1 are those of the shipped ANP and SoftC-ANP.
 """
 

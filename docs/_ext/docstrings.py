@@ -56,6 +56,14 @@ def process(
     lines[:] = converted(lines)
 
 
+def is_entry_of_tuple(
+    app: Sphinx, kind: str, name: str, member: object, skip: bool, options: object
+) -> bool | None:
+    """Entries of a named tuple say nothing of their own: the section Attributes has them."""
+    return True if str(member.__doc__).startswith("Alias for field number") else None
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("autodoc-process-docstring", process, priority=100)
+    app.connect("autodoc-skip-member", is_entry_of_tuple)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

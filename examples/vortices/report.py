@@ -11,7 +11,7 @@ from .model import STEP, energy, enstrophy
 
 LINES = {  # colours that differ for all eyes, and lines for grey prints
     "truth": {"color": "black", "linestyle": ":", "zorder": 3},
-    "without the law": {"color": "#E69F00", "linestyle": "-"},
+    "without the law": {"color": "#C98500", "linestyle": "-"},
     "with the law": {"color": "#5C3D99", "linestyle": "--"},
 }
 

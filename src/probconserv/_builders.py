@@ -30,6 +30,7 @@ def integral(
     times: Times | None = None,
     period: float | None = None,
     of: str = "",
+    label: str = "",
 ) -> Law:
     """A law: the integral of u over the last axes is `value`, one row for each time.
 
@@ -55,6 +56,8 @@ def integral(
         For the rule periodic, if the points are not evenly spaced.
     of : str
         The name of the field, in a state of several.
+    label : str
+        What messages call the law, if not "integral".
 
     Returns
     -------
@@ -74,7 +77,7 @@ def integral(
     """
     if isinstance(coords, Mesh):
         total = Sum(_counting(coords.volumes, where, coords.volumes.ndim), coords.volumes.ndim)
-        return law_of("integral", of, total, check.wide("value", value), noise, times)
+        return law_of("integral", of, total, check.wide("value", value), noise, times, label=label)
     check.choice("rule", rule, [*RULES, "periodic"])
     if period is not None and rule != "periodic":
         raise InputError(f"`period` goes with rule='periodic', not with {rule!r}.")
@@ -91,7 +94,8 @@ def integral(
     assert weights is not None
     one_axis = (x, rule) if len(axes) == 1 and where is None and rule != "periodic" else None
     total = Sum(_counting(weights, where, len(axes)), len(axes))
-    return law_of("integral", of, total, check.wide("value", value), noise, times, one_axis)
+    b = check.wide("value", value)
+    return law_of("integral", of, total, b, noise, times, one_axis, label)
 
 
 def cells(
@@ -102,6 +106,7 @@ def cells(
     times: Times | None = None,
     space_dims: int | None = None,
     of: str = "",
+    label: str = "",
 ) -> Law:
     """A law: the sum of `volumes` times u over the last axes is `value`, one row for each time.
 
@@ -115,6 +120,7 @@ def cells(
         How many last axes of `volumes` are space, if it has batch and time axes before these.
     of : str
         The name of the field, in a state of several.
+    label : as in `integral`
 
     Returns
     -------
@@ -143,7 +149,7 @@ def cells(
         return Sum(_counting(weights, where, int(dims)), int(dims))
 
     maps = _each(volumes, of, one)
-    return law_of("cells", of, maps, check.wide("value", value), noise, times)
+    return law_of("cells", of, maps, check.wide("value", value), noise, times, label=label)
 
 
 def regions(
@@ -154,6 +160,7 @@ def regions(
     where: ArrayLike | None = None,
     times: Times | None = None,
     of: str = "",
+    label: str = "",
 ) -> Law:
     """A law: the sum of `volumes` times u over each region is `value`.
 
@@ -167,7 +174,7 @@ def regions(
         The sum over each of the R regions.
     volumes : float or array, shape of `labels`
         The volumes or areas of the cells.
-    noise, where, times, of : as in `integral`
+    noise, where, times, of, label : as in `integral`
 
     Returns
     -------
@@ -206,7 +213,8 @@ def regions(
         )
     inside = (numbers >= 0).double()
     weights = _counting(weights.expand(numbers.shape) * inside, where, numbers.ndim)
-    return law_of("regions", of, Regions(weights, numbers.clamp_min(0), count), b, noise, times)
+    maps = Regions(weights, numbers.clamp_min(0), count)
+    return law_of("regions", of, maps, b, noise, times, label=label)
 
 
 def smoothness(x: ArrayLike, variance: ArrayLike, rho: float, of: str = "") -> Law:
@@ -378,6 +386,7 @@ def linear(
     space: Sequence[int] | None = None,
     batch_dims: int = 0,
     of: str = "",
+    label: str = "",
 ) -> Law:
     """A law: matrix u = value, at each time or over times and space together.
 
@@ -396,6 +405,7 @@ def linear(
         How many axes of `matrix` come before R: a matrix for each batch entry or time.
     of : str
         The name of the field, in a state of several.
+    label : as in `integral`
 
     Returns
     -------
@@ -413,7 +423,7 @@ def linear(
     tensor([[0.5000]], dtype=torch.float64)
     """
     maps = _each(matrix, of, lambda one: _matrix(one, space, batch_dims))
-    return law_of("linear", of, maps, check.wide("value", value), noise, times)
+    return law_of("linear", of, maps, check.wide("value", value), noise, times, label=label)
 
 
 def _matrix(matrix: Any, space: Sequence[int] | None, batch_dims: int) -> Matrix:
@@ -439,20 +449,21 @@ def _matrix(matrix: Any, space: Sequence[int] | None, batch_dims: int) -> Matrix
 
 
 def law_of(
-    label: str,
+    kind: str,
     of: str,
     maps: Map | dict[str, Map],
     value: Tensor,
     noise: ArrayLike,
     times: Times | None = None,
     quadrature: tuple[Tensor, Rule] | None = None,
+    label: str = "",
 ) -> Law:
     """The law with all its tensors on one device: a GPU, if one of them is there."""
     for name in maps if isinstance(maps, dict) else [of]:
         check.name("of", name)
     maps = maps if isinstance(maps, dict) else {of: maps}
     sigma = check.wide("noise", noise, 0, NOISE_HINT)
-    law = Law(label, maps, value, sigma, times, quadrature)
+    law = Law(check.name("label", label) or kind, maps, value, sigma, times, quadrature)
     tensors = [getattr(m, name) for m in law.maps.values() for name in m.tensors]
     devices = {t.device for t in (value, sigma, *tensors)}
     return law if len(devices) == 1 else law._moved(next(d for d in devices if d.type != "cpu"))

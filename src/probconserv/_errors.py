@@ -9,15 +9,9 @@ FAR = 10.0  # standard deviations that no law should move a point by
 
 
 class ProbConservError(ValueError):
-    """Anything this library refuses to do; the message says why and what to do instead.
+    """Anything this library refuses to do; the message says why and what to do instead."""
 
-    Attributes
-    ----------
-    place : tuple of int, optional
-        The index and the row that are wrong, of many.
-    """
-
-    place: tuple[int, int] | None = None
+    _place: tuple[int, int] | None = None  # index and row that are wrong; `Places` says it in words
 
 
 class InputError(ProbConservError):

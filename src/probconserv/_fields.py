@@ -396,10 +396,10 @@ class LowRank(Field):
             How many last axes a sample moves together.
         shrinkage : float
             The share, from 0 to 1, of the samples' variance that is taken as independent from point
-            to point, since a few samples say little about distant points. If it is not given
-            `condition` finds it for each part, the larger the fewer samples there are for each
-            total, and takes it to have one correlation between any two points, as large as the
-            spread of the samples' totals shows.
+            to point, because a few samples say little about distant points. If it is not given,
+            `condition` finds it: larger, the fewer samples there are for each total. That share
+            then has one correlation between any two points, as large as the spread of the samples'
+            totals shows.
 
         Returns
         -------

@@ -168,6 +168,13 @@ class Limits:
         """Whether the bounds are the same at all points."""
         return self.low.numel() == 1 and self.high.numel() == 1
 
+    @property
+    def level(self) -> bool:
+        """Whether the bounds are the same along each axis of `slopes`."""
+        ends = [end for end in (self.low, self.high) if end.ndim]
+        firsts = [(end, end.narrow(axis, 0, 1)) for end in ends for axis, _ in self.slopes]
+        return all(bool((end == first).all()) for end, first in firsts)
+
     def holding(self, u: Tensor) -> Tensor:
         """`u`, which obeys up to rounding, exactly within the limits."""
         u = torch.clamp(u, self.low, self.high) if self.slopes else u

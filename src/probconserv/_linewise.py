@@ -20,6 +20,7 @@ from ._inequalities import Limits
 from ._isotonic import Rising, RisingLineByLine, implied
 from ._laws import Rows
 from ._maps import Disjoint, Regions, Sum
+from ._values import span
 
 CHUNK = 1 << 17  # numbers that are worked on at a time
 CHUNK_CUDA = 1 << 24
@@ -36,7 +37,7 @@ def suits(rows: Sequence[Rows], limits: Sequence[Limits]) -> bool:
     """Whether one number for each row decides; rows: those that tie points."""
     if len(rows) > 1 or any(len(one.slopes) > 1 for one in limits):
         return False
-    if any(one.slopes and not one.one_range for one in limits):
+    if any(one.slopes and not one.level for one in limits):
         return False
     if not rows:
         return True
@@ -134,11 +135,11 @@ class Group:
 
     def _ends(self, limits: Sequence[Limits], name: str) -> Tensor:
         """Bounds, (1, 1) or (P, E); those of falling values change sides."""
+        sign = self.layouts[0].sign if len(limits) == 1 else 1
+        other = {"low": "high", "high": "low"}[name] if sign < 0 else name
         if len(limits) == 1 and limits[0].one_range:
-            sign = self.layouts[0].sign
-            other = {"low": "high", "high": "low"}[name] if sign < 0 else name
             return sign * getattr(limits[0], other).reshape(1, 1)
-        return self._side([getattr(one, name) for one in limits])
+        return self._side([getattr(one, other) for one in limits])
 
     def _fix(self, sizes: Tensor) -> None:
         """Points of no variance stay, and must be where the inequalities let them."""
@@ -154,7 +155,7 @@ class Group:
             ends = [t.expand(out.shape)[at] for t in (self.low, self.high)]
             raise InfeasibleError(
                 f"`bounds`: a point of no variance, {list(at)} of (place, point), is "
-                f"{float(self.mean[at]):.10g}, outside of {_range(*ends)}, and cannot be moved. "
+                f"{float(self.mean[at]):.10g} and cannot be moved, but must be {_span(*ends)}. "
                 "Ways out: give it variance, correct the value, or bound the others alone."
             )
         self.mean = torch.where(fixed, self.mean.clamp(self.low, self.high), self.mean)
@@ -228,7 +229,7 @@ class Group:
             index = torch.unravel_index(short.int().argmax(), tuple(shape))
             raise InfeasibleError(
                 f"{law.name([int(i) for i in index])} is {float(value[at]):.10g}, but within "
-                f"the bounds it can only be {_range(ends[0][at], ends[1][at])}. Ways out: correct "
+                f"the bounds it can only be {_span(ends[0][at], ends[1][at])}. Ways out: correct "
                 "the value, widen the `bounds`, or give the law `noise`."
             )
         for points_at, total in zip((least, most), ends, strict=True):
@@ -381,5 +382,5 @@ def _first(where: Tensor) -> tuple[int, ...]:
     return tuple(int(i) for i in torch.unravel_index(where.int().argmax(), where.shape))
 
 
-def _range(low: Tensor, high: Tensor) -> str:
-    return f"from {float(low):.10g} to {float(high):.10g}"
+def _span(low: Tensor, high: Tensor) -> str:
+    return span(float(low), float(high), digits=10)

@@ -125,7 +125,7 @@ def check_usable(sums: Mapping[str, NDArray[Any]]) -> None:
 def _refuse(wrong: NDArray[Any], message: str) -> None:  # (*index, K)
     if wrong.any():
         error = InputError(message)
-        error.place = (*np.argwhere(wrong.reshape(-1, wrong.shape[-1]))[0].tolist(),)
+        error._place = (*np.argwhere(wrong.reshape(-1, wrong.shape[-1]))[0].tolist(),)
         raise error
 
 

@@ -191,5 +191,5 @@ def _check_met(kind: MeanAndStd | Ensemble, missed: Tensor, value: Tensor, sums:
             f"{float(missed[index, row]):.3g}: {stuck}, or laws contradict each other. Ways out: "
             "more spread, `shrinkage` for an ensemble, `noise` for the law."
         )
-        error.place = index, row
+        error._place = index, row
         raise error

@@ -224,8 +224,8 @@ def _check_reach(points: Inside, value: Tensor) -> None:
         first = tuple(wrong.nonzero()[0].tolist())
         raise InfeasibleError(
             f"{int(wrong.sum())} of {wrong.numel()} totals cannot be met within the bounds. The "
-            f"first is {float(value[first]):.6g}, and fields within the bounds have totals from "
-            f"{float(least[first]):.6g} to {float(most[first]):.6g}. Ways out: wider bounds, "
+            f"first is {float(value[first]):.6g}, and totals of fields within the bounds are "
+            f"{check.span(float(least[first]), float(most[first]))}. Ways out: wider bounds, "
             "another total, or noise for the law."
         )
 

@@ -1,6 +1,7 @@
 """Checks of arguments that are no tensors, without torch; see `_checks.py` for the others."""
 
 import difflib
+import math
 import os
 from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
@@ -11,10 +12,22 @@ from ._errors import InputError
 
 
 def name(argument: str, given: Any) -> str:
-    """The name of a field."""
+    """The name of a field or a law."""
     if not isinstance(given, str):
-        raise InputError(f"`{argument}` must be the name of a field, got {given!r:.60}.")
+        raise InputError(f"`{argument}` must be a name, such as 'u'; got {given!r:.60}.")
     return given
+
+
+def span(low: float, high: float, digits: int = 6) -> str:
+    """From the one to the other, in words; either may be infinite.
+
+    >>> span(0, 2), span(0, math.inf), span(-math.inf, 2)
+    ('from 0 to 2', '0 or more', '2 or less')
+    """
+    least, most = f"{low:.{digits}g}", f"{high:.{digits}g}"
+    if math.isinf(low):
+        return "of any size" if math.isinf(high) else f"{most} or less"
+    return f"{least} or more" if math.isinf(high) else f"from {least} to {most}"
 
 
 def choice(name: str, given: str, choices: Iterable[str]) -> None:

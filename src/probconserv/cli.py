@@ -1,6 +1,5 @@
 """The command line. Needs cyclopts and rich, the extra `cli`."""
 
-import math
 import os
 import sys
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from . import __version__, cli_files
+from . import __version__, cli_files, cli_train
 from ._errors import ProbConservError
 
 if TYPE_CHECKING:  # torch takes seconds: commands import what they need
@@ -49,109 +48,7 @@ def problems(*, plot: Path | None = None) -> None:
         _draw(plot, closed)
 
 
-@app.command
-def train(
-    problem: str,
-    *,
-    out: Path | None = None,
-    model: str = "anp",
-    recipe: str = "modern",
-    device: str = "auto",
-    seed: int = 0,
-    steps: int | None = None,
-    batch: int | None = None,
-    learning_rate: float | None = None,
-    penalty: float | None = None,
-    keep: str | None = None,
-    hidden: int | None = None,
-    start: Path | None = None,
-    through: str | None = None,
-) -> None:
-    """Train a network; a folder with a checkpoint is continued.
-
-    To use several GPUs: torchrun --nproc-per-node N -m probconserv train PROBLEM --out DIR
-
-    Parameters
-    ----------
-    problem
-        The name of an equation with a closed form.
-    out
-        The folder for weights, card, metrics and checkpoint; out/PROBLEM-MODEL-RECIPE if not given.
-    model
-        anp; softc, with the squared residual of the equation in the loss; or emulator, which is
-        given the parameter of the equation and infers it when it predicts.
-    recipe
-        modern or paper.
-    device
-        auto, cpu or cuda.
-    steps
-        Fewer or more than the recipe's 20000, for an emulator 60000.
-    batch
-        Functions in a step, 250 in both recipes, for an emulator 100.
-    learning_rate
-        Its peak, 1e-3 in modern and 1e-4 in paper.
-    penalty
-        lambda, the weight of the residual in softc; 1 if not given.
-    keep
-        last, or best: the weights that did best on functions held out.
-    hidden
-        The width of the network, and of its latent: 128, for an emulator 256.
-    start
-        Weights to go on from: a weights.safetensors of another training.
-    through
-        ll or crps: train by that score of the predictions after Step 2, best with --start.
-    """
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    from .training import train as run
-
-    columns = (
-        TextColumn("step"),
-        MofNCompleteColumn(),
-        BarColumn(),
-        TextColumn("loss {task.fields[loss]:.4g}  {task.fields[judge]} {task.fields[score]:.4g}"),
-        TextColumn(" left"),
-        TimeRemainingColumn(),
-    )
-    folder = Path("out", f"{problem}-{model}-{recipe}") if out is None else out
-    changes = {
-        "steps": steps,
-        "batch": batch,
-        "learning_rate": learning_rate,
-        "penalty": penalty,
-        "keep": keep,
-        "through": through,
-    }
-    chosen: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
-    judge = "validation_ll" if through is None else f"constrained_{through}"
-    shown = {judge: math.nan}
-    first = os.environ.get("RANK", "0") == "0"  # of the processes of torchrun
-    with Progress(*columns, console=Console(stderr=True), disable=not first) as progress:
-        task = progress.add_task("", total=None, loss=math.nan, judge=judge, score=math.nan)
-
-        def report(line: dict[str, float]) -> None:
-            shown.update(line)
-            progress.update(
-                task,
-                total=shown["steps"],
-                completed=shown["step"],
-                loss=shown["loss"],
-                score=shown[judge],
-            )
-
-        names = ["hidden"] if model == "emulator" else ["hidden", "latent"]
-        sizes = None if hidden is None else dict.fromkeys(names, hidden)
-        kind: Any = model  # `train` refuses what it does not know
-        known: Any = recipe
-        run(problem, folder, kind, known, device, seed, report, sizes, start, **chosen)
-    if first:
-        print(f"weights, card and metrics in {folder}")
+cli_train.register(app)
 
 
 @app.command
@@ -296,7 +193,7 @@ def _scores(experiment: Any, cell: list[dict[str, Any]]) -> Table:
 
     first = cell[0]
     title = (
-        f"{first['problem']}, {experiment.problem.parameter} = {first['parameter']:g}, "
+        f"{experiment.problem.title}, {experiment.problem.parameter} = {first['parameter']:g}, "
         f"t = {first['time']:g}; protocol {first['protocol']}, weights {first['recipe']}"
     )
     table = _narrow(title)

@@ -27,6 +27,12 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # of mallopt in ma
 Names = Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())]
 
 
+STD = (
+    "Standard deviations: a variable or a number; VARIABLE=STD for several variables. A number is "
+    "that of a cell of mean size: smaller cells get a larger one, so that all points move alike."
+)
+
+
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Laws:
@@ -139,8 +145,7 @@ class Laws:
 class Fields:
     """How uncertain the fields are."""
 
-    std: Names = None
-    """Standard deviations: a variable or a number; VARIABLE=STD for several variables."""
+    std: Annotated[Names, Parameter(help=STD)] = None
     member: str | None = None
     """The dimension of an ensemble instead."""
 
@@ -215,9 +220,10 @@ def enforce(
     correlation
         Of the errors of any two points of a variable, 0 to 1: nearer 1, points move more evenly.
     shrinkage
-        Of an ensemble's covariance towards independent points, 0 to 1; found if not given.
+        The share of an ensemble's variance that is taken as independent, 0 to 1; found if not
+        given.
     jointly
-        Dimensions beside --over that an ensemble's update couples, such as time.
+        Dimensions beside --over that an ensemble is moved along together, such as time.
     how
         The way to spread a correction: uniform, the same amount for every point; proportional, the
         same share of every value; variance, by --std; members, by --member.

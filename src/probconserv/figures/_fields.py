@@ -22,17 +22,17 @@ from ..fronts import FrontPosition
 
 PAPER: dict[str, tuple[str, Any]] = {  # colours that differ for all eyes, and lines for grey prints
     "ANP": ("#D55E00", "--"),
-    "SoftC-ANP": ("#CC79A7", (0, (1, 1))),
+    "SoftC-ANP": ("#CA0B3B", (0, (1, 1))),
     "HardC-ANP": ("#009E73", "-."),
     "ProbConserv-ANP": ("#0072B2", "-"),
-    "ProbConserv-ANP (w/diff)": ("#56B4E9", (0, (5, 1, 1, 1, 1, 1))),
+    "ProbConserv-ANP (w/diff)": ("#8957EE", (0, (5, 1, 1, 1, 1, 1))),
 }
 OTHERS: tuple[tuple[str, Any], ...] = (
-    ("#E69F00", "-"),
+    ("#C98500", "-"),
     ("#5C3D99", "--"),
-    ("#F0E442", "-."),
-    ("#999999", (0, (1, 1))),
-    ("#7F3C00", (0, (5, 1, 1, 1, 1, 1))),
+    ("#5F6B00", "-."),
+    ("#808080", (0, (1, 1))),
+    ("#4A1F00", (0, (5, 1, 1, 1, 1, 1))),
 )
 TRUTH: dict[str, Any] = {"color": "black", "linewidth": 0.9, "linestyle": ":", "label": "truth"}
 SIGMAS = 3  # half of the width of a band, as in the paper

@@ -10,6 +10,7 @@ Values that are stored as integers are rounded to the nearest one, except for th
 the other way for the total of their row to close: those that lie nearest to the middle.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +20,7 @@ import numpy as np
 import xarray as xr
 
 from .._errors import InfeasibleError
+from .._values import span
 from ._blocks import by_index, quiet
 from ._budget import Places
 from ._encoding import (
@@ -109,8 +111,8 @@ def held(new: Array, d: Array, rows: BlockRows, numbers: Array, bounds: Bounds) 
     return clipped(new, d, rows, tilt, bounds)
 
 
-def _end(total: float) -> str:
-    return "any" if abs(total) > HUGE else f"{total:.6g}"
+def _end(total: float) -> float:
+    return total if abs(total) < HUGE else math.copysign(math.inf, total)
 
 
 @quiet
@@ -123,11 +125,11 @@ def tilts(line: Callable[[Array], Array], seen: Array, numbers: Array, bounds: B
         place = tuple(np.argwhere(wrong)[0])
         asked, low, high = (float(x[place]) for x in (total, least, most))
         error = InfeasibleError(
-            f"{int(wrong.sum())} totals cannot be met with values from `minimum` to `maximum`. The "
-            f"first of {bounds.law} is {asked:.6g}, and such fields have totals from "
-            f"{_end(low)} to {_end(high)}. Ways out: wider bounds, another total, `noise`."
+            f"{int(wrong.sum())} totals cannot be met within `minimum` and `maximum`. The first of "
+            f"{bounds.law} is {asked:.6g}, and totals of fields within these bounds are "
+            f"{span(_end(low), _end(high))}. Ways out: wider bounds, another total, `noise`."
         )
-        error.place = 0, int(place[-1])
+        error._place = 0, int(place[-1])
         with bounds.places.named(numbers[place[:-1]]):
             raise error
     total, tilt = np.clip(total, least, most), np.zeros_like(total)

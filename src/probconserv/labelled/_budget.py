@@ -62,7 +62,7 @@ class Budget:
     assumed : DataArray
         The same with the correlation of the update, or as the members' totals spread.
     present : DataArray
-        As `size`, or how many points there are where cell sizes change.
+        How much is there at each time: as `size`, or the number of points where cell sizes change.
     one_total : bool
         Whether one total holds at all times, so that all of them should have all points.
     marks : int
@@ -79,22 +79,22 @@ class Budget:
     variables: tuple[str, ...]
     over: tuple[str, ...]
     unit: str | None
-    measure: str  # where the cell sizes come from
-    time: str | None  # which of the axes is time
-    total: xr.DataArray  # as the law states it
+    measure: str
+    time: str | None
+    total: xr.DataArray
     noise: xr.DataArray
-    before: xr.DataArray  # of the field
-    after: xr.DataArray | None  # of the updated field; None while that is not computed
-    terms: xr.DataArray  # the sum of |u| times cell sizes
-    size: xr.DataArray  # the sum of cell sizes, over points that are not missing
-    spread: xr.DataArray  # standard deviation of the field's total if its points move together
-    assumed: xr.DataArray  # and with the correlation of the update, or as members' totals spread
-    present: xr.DataArray  # as `size`, or how many points there are where cell sizes change
-    one_total: bool  # whether one total holds at all times, so that all should have all points
-    marks: int = 0  # values that look like marks for missing ones
-    remarks: tuple[str, ...] = ()  # what was found, assumed or converted on the way
-    correlation: float = 0.0  # of the errors of any two points
-    is_average: bool = False  # whether the rows are means: sums divided by cell sizes
+    before: xr.DataArray
+    after: xr.DataArray | None
+    terms: xr.DataArray
+    size: xr.DataArray
+    spread: xr.DataArray
+    assumed: xr.DataArray
+    present: xr.DataArray
+    one_total: bool
+    marks: int = 0
+    remarks: tuple[str, ...] = ()
+    correlation: float = 0.0
+    is_average: bool = False
 
     def gap(self, after: bool = False) -> xr.DataArray:
         """Field - total, for every row and member; 0 for rows without data.
@@ -176,7 +176,7 @@ class Budget:
     def warnings(self) -> list[str]:
         """What is implausible before the update."""
         found = [self._changes(), self._marks(), self._zero()]
-        if self._knows_std and bool((rows := self._rows(self.spread)).wrong.any()):
+        if self.knows_std and bool((rows := self._rows(self.spread)).wrong.any()):
             found.insert(0, self._beyond(rows))
         return [f"{self.name}: {text}" for text in found if text]
 
@@ -221,8 +221,8 @@ class Budget:
     @property
     def verdict(self) -> str:
         """Whether the totals are plausible for a field with this uncertainty, and if not why."""
-        if not self._knows_std:
-            return f"without `std` or members nothing says whether the {self._kind}s are plausible"
+        if not self.knows_std:
+            return f"no `std` or members: nothing says whether the {self._kind}s are plausible"
         rows = self._rows(self.spread)
         wrong = int(rows.wrong.sum())
         if not wrong:
@@ -233,7 +233,8 @@ class Budget:
         return f"{self._beyond(rows)}: the standard deviations are too small, or {why}"
 
     @property
-    def _knows_std(self) -> bool:
+    def knows_std(self) -> bool:
+        """Whether the field or the total comes with standard deviations or members."""
         return bool((self.spread > 0).any()) or bool((self.noise > 0).any())
 
     @property
@@ -297,9 +298,9 @@ class Places:
         try:
             yield
         except ProbConservError as error:
-            if error.place is None:
+            if error._place is None:
                 raise
-            index, row = error.place
+            index, row = error._place
             index = index if numbers is None else int(np.ravel(numbers)[index])
             first, inner, coords = [each for each in self.laws if each[0] <= row][-1]
             inside = (row - first) % max(1, prod(inner.values()))  # of any member

@@ -50,22 +50,21 @@ def enforce(
         members of an ensemble differ.
     std : str, float, DataArray, or a dict of these by variable
         The standard deviations; those with a name are updated too. One number is that of a cell of
-        mean size, and errors are alike per unit of area (variance times mean cell size / cell
-        size), so that all points move alike.
+        mean size. Smaller cells get more (its square times mean cell size / cell size), so that all
+        points move alike.
     member : str
-        The dimension of an ensemble, of which every member is made to hold.
+        The dimension of an ensemble. The laws then hold for every member.
     correlation : float
-        Of the errors of any two points of a variable, for `std`: 0 moves points by variance times
-        cell size, towards 1 by standard deviation.
+        Of the errors of any two points of a variable, for `std`. With 0 a point moves in proportion
+        to its variance times its cell size; near 1, in proportion to its standard deviation.
     shrinkage : float
-        Of an ensemble's covariance towards independent points, from 0 to 1. If it is not given,
-        towards one correlation between any two points, as large as the members' totals show, by a
-        share that falls with their number.
+        The share of an ensemble's variance that is taken as independent, 0 to 1. If it is not given
+        it is found, as in `LowRank.from_samples`.
     jointly : str or sequence of str
         Dimensions beside `over` that an ensemble's update couples, such as time.
     minimum, maximum : float
-        No value that counts ends below or above it, and the total holds all the same. For one law
-        for each variable.
+        No value that counts ends below or above it, and the total holds all the same. A variable
+        with bounds may have one law only.
     strict : bool
         True raises `ImplausibleError` where there would be an `ImplausibleWarning`, or where a law
         does not hold after the update.
@@ -149,7 +148,7 @@ def check(
 
 
 def totals(dataset: xr.Dataset, law: Law) -> xr.DataArray:
-    """What the dataset has of that which a law sums, for every row.
+    """The sums that a law is about, as the dataset has them, for every row.
 
     Parameters
     ----------

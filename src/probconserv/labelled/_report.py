@@ -16,7 +16,7 @@ from ._budget import FIGURES, TOLERANCE, Budget, worst
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """What was asked, what the field had and has, and how much it took.
+    """What was asked, what the field had and has, and how far values moved.
 
     Attributes
     ----------
@@ -46,13 +46,13 @@ class Report:
     method: str
     minimum: float | None = None
     maximum: float | None = None
-    outside_before: Mapping[str, int] = field(default_factory=dict)  # values out of these bounds
-    outside: Mapping[str, int] = field(default_factory=dict)  # the same after the update
-    moved: Mapping[str, float] = field(default_factory=dict)  # the largest change of a value
-    in_std: Mapping[str, float] = field(default_factory=dict)  # in its own standard deviations
+    outside_before: Mapping[str, int] = field(default_factory=dict)
+    outside: Mapping[str, int] = field(default_factory=dict)
+    moved: Mapping[str, float] = field(default_factory=dict)
+    in_std: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()  # what is implausible
-    change: Mapping[str, xr.DataArray] = field(default_factory=dict)  # mean over what is not a map
+    warnings: tuple[str, ...] = ()
+    change: Mapping[str, xr.DataArray] = field(default_factory=dict)
 
     def closes(self, tolerance: float = TOLERANCE, after: bool = False) -> bool:
         """Whether all budgets close.
@@ -100,10 +100,7 @@ class Report:
         return "\n".join([*lines, *(f"implausible: {text}" for text in self.warnings)])
 
     def check_plausible(self) -> None:
-        """Raises `ImplausibleError` if something is implausible or a law does not hold.
-
-        The latter is asked after an update.
-        """
+        """Raises `ImplausibleError` if something is implausible, or a law fails after an update."""
         reasons = list(self.warnings)
         if self.is_done and not self.closes(after=True):
             reasons.append("the laws do not hold after the update")
@@ -171,7 +168,7 @@ def _lines(budget: Budget, tolerance: float) -> list[str]:
     ]
     if budget.after is not None:
         lines.append(f"  after:  {_imbalance(budget, tolerance, True)}")
-    when = "" if budget.after is None else "before the update "
+    when = "before the update: " if budget.after is not None and budget.knows_std else ""
     return [*lines, f"  {when}{budget.verdict}"]
 
 

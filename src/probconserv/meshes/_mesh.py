@@ -86,7 +86,8 @@ class Mesh(Kept):
             velocities always count as positive towards north and east. lon is periodic where the
             edges span 360 degrees.
         radius : float
-            In the units that lengths shall have; by default that of the earth in metres.
+            In the units that lengths shall have. The default is that of the earth, 6371000 metres;
+            files without a radius are taken to be on a sphere of 6371229 (`labelled.Law`).
 
         Returns
         -------

@@ -2,6 +2,7 @@
 
 from ._load import load as load
 from ._load import open_weights as open_weights
+from ._load import save as save
 from .anp import AttentiveNeuralProcess as AttentiveNeuralProcess
 from .emulator import Emulator as Emulator
 from .ensemble import Ensemble as Ensemble

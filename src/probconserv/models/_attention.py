@@ -68,3 +68,10 @@ class Attention(nn.Module):
         else:
             parts = tuple(layer(x) for layer, x in zip(layers, (query, key, value), strict=True))
         return (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
+
+
+def attend_in_float16(network: nn.Module, on: bool) -> None:
+    """Sets whether the attention of a network is computed in float16, by fused kernels of a GPU."""
+    for module in network.modules():
+        if isinstance(module, Attention):
+            module.in_float16 = on

@@ -8,9 +8,11 @@ import torch
 from .. import _checks as check
 from .._errors import InputError
 from ..problems import PROBLEMS, ClosedForm
-from ._checkpoints import read
+from ._checkpoints import read, write
+from ._trained import CLASSES, Trained
 from .anp import AttentiveNeuralProcess
 from .emulator import Emulator
+from .fno import FNO
 
 Model: TypeAlias = Literal["anp", "softc", "emulator"]
 RecipeName: TypeAlias = Literal["modern", "paper"]
@@ -97,7 +99,7 @@ def _folders() -> list[Path]:
     return [here / "weights", *checkout]
 
 
-def open_weights(path: str | Path) -> Network:
+def open_weights(path: str | Path) -> Any:
     """The network of a file that training wrote, or of its folder.
 
     Parameters
@@ -107,8 +109,8 @@ def open_weights(path: str | Path) -> Network:
 
     Returns
     -------
-    AttentiveNeuralProcess or Emulator
-        In eval mode, with its `card`.
+    AttentiveNeuralProcess, Emulator or FNO
+        What was trained, in float32 and in eval mode, with its `card`.
 
     Raises
     ------
@@ -119,8 +121,10 @@ def open_weights(path: str | Path) -> Network:
     tensors, card = read(path / "weights.safetensors" if path.is_dir() else path)
     if not {"sizes", "settings", "min_std"} <= set(card):
         raise InputError(f"{path} holds no card of a trained network. Give weights.safetensors.")
+    model = card.get("model", "anp")
+    check.choice("model", model, CLASSES)
     with torch.random.fork_rng(devices=[]):  # the caller's random numbers are not ours to use
-        network = _empty(card)
+        network = CLASSES[model].from_card(card)
     shapes, expected = (
         {name: tuple(t.shape) for name, t in state.items()}
         for state in (tensors, network.state_dict())
@@ -132,9 +136,31 @@ def open_weights(path: str | Path) -> Network:
     return network.eval()
 
 
-def _empty(card: dict[str, Any]) -> Network:
-    """The network of a card, with weights of no use yet."""
-    if card.get("model") == "emulator":
-        return Emulator(**card["sizes"], min_std=card["min_std"])
-    dropout = card["settings"]["dropout"]
-    return AttentiveNeuralProcess(**card["sizes"], dropout=dropout, min_std=card["min_std"])
+def save(network: Trained, path: str | Path, half: bool = False) -> None:
+    """Writes a network and its card into one file, which `open_weights` opens.
+
+    Parameters
+    ----------
+    network : AttentiveNeuralProcess, Emulator or FNO
+        Its `card` must name the model, as training leaves it.
+    path : str or Path
+        The file, NAME.safetensors.
+    half : bool
+        Whether large weights are rounded to 16 bits, three digits: of an FNO those of its
+        frequencies, of others all. What scales inputs and targets stays whole.
+
+    Raises
+    ------
+    InputError
+        If the card names no model, or a weight is too large for 16 bits.
+    """
+    check.choice("model", network.card.get("model", ""), CLASSES)
+    tensors = network.state_dict()
+    if half:
+        few = "spectral." if isinstance(network, FNO) else ""  # the rest sets a level exactly
+        kept = [(n, p.detach()) for n, p in network.named_parameters() if n.startswith(few)]
+        rounded = {name: p.half() for name, p in kept}
+        for name, values in rounded.items():
+            check.finite(name, values)
+        tensors = tensors | rounded
+    write(Path(path), tensors, network.card)

@@ -3,29 +3,23 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .. import _checks as check
 from .._checks import ArrayLike
 from .._fields import Diagonal
 from .._progress import track
-from ._attention import Attention
 from ._context import Context, alone, read_context, read_grid
+from ._trained import Trained
 
 ROWS = 1 << 13  # of the decoder at once: so few that a CPU keeps them in its cache
 ON_GPU = 32  # times as many: a hundred megabytes for each layer
 
 
-class Predictor(nn.Module, ABC):
+class Predictor(Trained, ABC):
     """A network whose prediction is a mixture over z ~ p(z | context) of independent normals."""
-
-    def __init__(self, sizes: dict[str, int], min_std: float) -> None:
-        super().__init__()
-        self.card: dict[str, Any] = {}  # how it was trained, where known
-        self.sizes, self.min_std = sizes, min_std
 
     @abstractmethod
     def draws(
@@ -56,6 +50,27 @@ class Predictor(nn.Module, ABC):
         Tensor, shape (samples, n, ...)
             The draws.
         """
+
+    def given(self, known: Tensor, u: Tensor, numbers: Tensor | None, samples: int = 1) -> Tensor:
+        """z in training, where the numbers that tell functions apart are known too.
+
+        Parameters
+        ----------
+        known : Tensor, shape (n, N, inputs)
+            Where u is known.
+        u : Tensor, shape (n, N)
+            The values there.
+        numbers : Tensor, shape (n, c)
+            Of each function.
+        samples : int
+            How many.
+
+        Returns
+        -------
+        Tensor, shape (samples, n, size of z)
+            Drawn, always the same; an emulator's z are the numbers, once.
+        """
+        return self.draws(known, u, None, samples, torch.Generator().manual_seed(0))
 
     @abstractmethod
     def common(self, known: Tensor, u: Tensor, asked: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -146,12 +161,6 @@ class Predictor(nn.Module, ABC):
                     moments[0, part, :, i : i + step] = mean
                     moments[1, part, :, i : i + step] = std.double() ** 2
         return field_of(moments, shape, context)
-
-    def attend_in_float16(self, on: bool) -> None:
-        """Sets whether attention is computed in float16, for fused kernels on a GPU."""
-        for module in self.modules():
-            if isinstance(module, Attention):
-                module.in_float16 = on
 
     @contextmanager
     def mode(self, training: bool) -> Iterator[None]:

@@ -1,7 +1,7 @@
 """The attentive neural process: a Gaussian field from scattered observations."""
 
 from collections.abc import Mapping, Sequence
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -53,6 +53,8 @@ class AttentiveNeuralProcess(Predictor):
     Diagonal(shape=(5, 2, 3), event_dims=0, torch.float64)
     """
 
+    models = "anp", "softc"
+
     def __init__(
         self,
         inputs: int = 2,
@@ -70,6 +72,12 @@ class AttentiveNeuralProcess(Predictor):
         self.latent_encoder = LatentEncoder(inputs, hidden, latent, heads, dropout)
         self.deterministic_encoder = DeterministicEncoder(inputs, hidden, heads, dropout)
         self.decoder = Decoder(inputs, hidden, latent)
+
+    @classmethod
+    def from_card(cls, card: dict[str, Any]) -> Self:
+        """The network of a card, with weights of no use yet."""
+        dropout, min_std = card["settings"]["dropout"], card["min_std"]
+        return cls(**card["sizes"], dropout=dropout, min_std=min_std)
 
     def latent(self, known: Tensor, u: Tensor, mask: Tensor | None = None) -> Latent:
         """The distribution of z, given observations.

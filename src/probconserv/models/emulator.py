@@ -40,6 +40,7 @@ class Emulator(Predictor):
         The least standard deviation that it predicts.
     """
 
+    models = ("emulator",)
     low: Tensor  # of coordinates and parameters, (inputs + parameters,)
     high: Tensor
     octaves: Tensor
@@ -107,6 +108,11 @@ class Emulator(Predictor):
             for part in track(parts, "Inferring")
         ]
         return torch.cat(each, dim=1)
+
+    def given(self, known: Tensor, u: Tensor, numbers: Tensor | None, samples: int = 1) -> Tensor:
+        if numbers is None:
+            raise InputError("`numbers` must be given: an emulator learns what they do.")
+        return numbers[None].to(u)
 
     def _inferred(
         self,

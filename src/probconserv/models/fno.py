@@ -14,19 +14,20 @@ from .._errors import InputError
 from .._fields import Diagonal, LowRank
 from .._mixture import Mixture
 from ._fourier import MixChannels, MixModes, Transforms
+from ._trained import Trained
 from .ensemble import Ensemble
 
 Kind: TypeAlias = Literal["components", "mixture", "low rank", "diagonal"]
 START = -4.0  # of the raw standard deviation: 0.018 of the targets' spread
 
 
-class FNO(nn.Module):
+class FNO(Trained):
     """A Fourier neural operator in one to three dimensions, or several of them side by side.
 
     Each layer keeps the lowest frequencies of its channels, mixes the channels of each frequency,
     and adds a mix of the channels at each point. It reads its inputs, the coordinates of the axes
-    that are not periodic, and the products of both: these carry a solution that moves at the speed
-    of a parameter beyond the range of training.
+    that are not periodic, and its inputs times the coordinates of axes without frequencies. Of a
+    parameter and the time, that product carries a solution beyond the range of training.
 
     Parameters
     ----------
@@ -65,6 +66,7 @@ class FNO(nn.Module):
     Diagonal(shape=(3, 2, 5, 20), event_dims=0, torch.float64)
     """
 
+    models = ("fno",)
     input_middle: Tensor
     input_spread: Tensor
     target_middle: Tensor
@@ -86,22 +88,21 @@ class FNO(nn.Module):
         padding: float = 0.08,
         min_std: float = 1e-5,
     ) -> None:
-        super().__init__()
-        self.periodic = tuple(periodic or [False] * len(modes))
-        _check_axes(modes, self.periodic)
+        sides = tuple(periodic or [False] * len(modes))
+        _check_axes(modes, sides)
         counts = {"inputs": inputs, "fields": fields, "width": width, "layers": layers}
         counts |= {"members": members, "heads": heads}
-        self.sizes: dict[str, Any] = {name: check.samples(n, name) for name, n in counts.items()}
-        self.sizes |= {"modes": list(modes), "variance": variance, "padding": padding}
-        self.sizes["periodic"] = list(self.periodic)
-        self.card: dict[str, Any] = {}  # how it was trained, where known
-        self.min_std = min_std
+        sizes: dict[str, Any] = {name: check.samples(n, name) for name, n in counts.items()}
+        sizes |= {"modes": list(modes), "variance": variance, "padding": padding}
+        super().__init__(sizes | {"periodic": list(sides)}, min_std)
+        self.periodic = sides
         self.pointwise = [i for i, m in enumerate(modes) if m == 0]
         self.transforms = Transforms([m for m in modes if m])
         bent = [not p for p, m in zip(self.periodic, modes, strict=True) if m]
         self.padded = [padding if b else 0.0 for b in bent]
-        open_axes = self.periodic.count(False)
-        self.lift = MixChannels(members, inputs + open_axes + inputs * open_axes, width)
+        self.times = [i for i in self.pointwise if not self.periodic[i]]
+        channels = inputs + self.periodic.count(False) + inputs * len(self.times)
+        self.lift = MixChannels(members, channels, width)
         self.spectral = nn.ModuleList(
             MixModes(members, self.transforms.size, width) for _ in range(layers)
         )
@@ -149,14 +150,15 @@ class FNO(nn.Module):
             Numbers, the same on the whole grid, or functions on it; others for each member, as
             where each goes on from its own last step.
         coordinates : sequence of Tensor
-            One axis of the grid each.
+            One axis of the grid each; (n, points) for an axis without frequencies whose points
+            differ from function to function.
 
         Returns
         -------
         tuple of two Tensor, shape (members x heads, n, fields, ...)
             The second is None for a network without variances.
         """
-        grid = [len(axis) for axis in coordinates]
+        grid = [axis.shape[-1] for axis in coordinates]
         own = inputs.ndim == 3 + len(grid)  # inputs of its own for each member
         h = self._channels(inputs.flatten(0, 1) if own else inputs, coordinates)  # (n, C, *grid)
         ahead = [2 + i for i in self.pointwise]
@@ -174,23 +176,21 @@ class FNO(nn.Module):
         return mean, scale * (F.softplus(h[:, :, :, 1] + START) + self.min_std)
 
     def _channels(self, inputs: Tensor, coordinates: Sequence[Tensor]) -> Tensor:
-        """Inputs, coordinates of axes that are not periodic, and their products, (n, C, *grid)."""
-        grid = [len(axis) for axis in coordinates]
+        """Inputs, coordinates of axes that are not periodic, and products, (n, C, *grid)."""
+        grid = [axis.shape[-1] for axis in coordinates]
         after = [1] * len(grid)
         given = inputs if inputs.ndim > 2 else inputs.reshape(*inputs.shape, *after)
         middle, spread = (a.reshape(-1, *after) for a in (self.input_middle, self.input_spread))
         given = ((given - middle) / spread).expand(len(inputs), -1, *grid)
-        places = [
-            ((axis - self.axis_middle[i]) / self.axis_spread[i]).reshape(
-                *[1] * i, -1, *[1] * (len(grid) - 1 - i)
+        places = {
+            i: ((axis - self.axis_middle[i]) / self.axis_spread[i]).reshape(
+                -1 if axis.ndim == 2 else 1, *[1] * (i + 1), grid[i], *[1] * (len(grid) - 1 - i)
             )
             for i, axis in enumerate(coordinates)
             if not self.periodic[i]
-        ]
-        channels = [given]
-        for place in places:
-            channels += [place.expand(len(inputs), 1, *grid), given * place]
-        return torch.cat(channels, dim=1)
+        }
+        coordinates = [place.expand(len(inputs), 1, *grid) for place in places.values()]
+        return torch.cat([given, *coordinates, *(given * places[i] for i in self.times)], dim=1)
 
     def _network(self, h: Tensor) -> Tensor:  # (members or 1, rows, C, *spectral)
         shape = h.shape[3:]
@@ -293,7 +293,10 @@ class FNO(nn.Module):
         members = self.sizes["members"]
         own = given.ndim == 3 + len(grid) and len(given) == members
         shape = given.shape[own:]
-        if len(shape) < 2 or shape[1] != channels or shape[2:] not in ((), grid):
+        fits = len(shape) in (2, 2 + len(grid)) and all(
+            a in (1, b) for a, b in zip(shape[2:], grid, strict=False)
+        )
+        if not fits or shape[1] != channels:
             raise InputError(
                 f"`inputs` must be (n, {channels}), (n, {channels}, *{grid}) or ({members}, n, "
                 f"{channels}, *{grid}), got {tuple(given.shape)}."

@@ -99,25 +99,32 @@ def remarks(records: list[Record]) -> list[str]:
     """
     said, some_missing = [], False
     for cell in cells(records):
-        name, value = cell[0]["problem"], cell[0]["parameter"]
+        name = _case(cell[0])
         by_method = {record["method"]: record for record in cell}
         anp, ours = by_method["ANP"], by_method["ProbConserv-ANP"]
         if ours["LL"] < anp["LL"]:
             said.append(
-                f"{name} {value:g}: the LL of ProbConserv-ANP, {ours['LL']:.3f}, is below that of "
+                f"{name}: the LL of ProbConserv-ANP, {ours['LL']:.3f}, is below that of "
                 f"the ANP, {anp['LL']:.3f}. The paper's theorem is about another LL."
             )
         missing = [method for method in METHODS if method not in by_method]
         if missing:
             some_missing = True
-            said.append(f"{name} {value:g}: no weights for {', '.join(missing)}.")
+            said.append(f"{name}: no weights for {', '.join(missing)}.")
         said += _other_orders(cell)
     if some_missing:
         said.append(ELSEWHERE)
     for name in dict.fromkeys(record["problem"] for record in records):
         if EXPERIMENTS[name].warning:
-            said.append(f"{name}, beside the paper: {EXPERIMENTS[name].warning}.")
+            title = EXPERIMENTS[name].problem.title
+            said.append(f"{title}, beside the paper: {EXPERIMENTS[name].warning}.")
     return said
+
+
+def _case(record: Record) -> str:
+    """The equation and its parameter, as the headings of the report have them."""
+    problem = EXPERIMENTS[record["problem"]].problem
+    return f"{problem.title}, {problem.parameter} = {record['parameter']:g}"
 
 
 def _other_orders(cell: list[Record]) -> Iterator[str]:
@@ -137,7 +144,7 @@ def _other_orders(cell: list[Record]) -> Iterator[str]:
             if passed_by:
                 others = ", ".join(passed_by)
                 yield (
-                    f"{name} {value:g}, {metric}: the paper has {one} ahead of {others}; "
+                    f"{_case(cell[0])}, {metric}: the paper has {one} ahead of {others}; "
                     "here it is behind."
                 )
 

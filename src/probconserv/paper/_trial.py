@@ -87,7 +87,7 @@ class _Setting:
         self, experiment: Experiment, test: Functions, trial: Trial, device: torch.device
     ) -> None:
         self.experiment, self.test, self.trial, self.device = experiment, test, trial, device
-        problem = test.problem.to(device)
+        problem = test.equation.to(device)
         even, self.x = problem.grid(trial.times, device=device)
         at = torch.tensor([experiment.time], dtype=torch.float64, device=device)
         self.t = torch.cat([even, at]).unique()

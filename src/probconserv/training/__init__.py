@@ -4,6 +4,8 @@ Everything random is a function of (seed, step): the functions of a batch, the n
 A run that is stopped anywhere and resumed from its checkpoint therefore takes the same path.
 """
 
+from ._kinds import KINDS as KINDS
+from ._kinds import Kind as Kind
 from ._losses import loss as loss
 from ._losses import validation_ll as validation_ll
 from ._recipes import RECIPES as RECIPES

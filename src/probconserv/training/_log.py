@@ -6,7 +6,7 @@ from typing import Any
 from .._files import complete
 
 COLUMNS = ["step", "loss", "learning_rate", "validation_ll", "seconds"]
-CONSTRAINED = ["constrained_ll", "constrained_crps"]  # of training through Step 2
+OTHERS = ["validation_crps", "constrained_ll", "constrained_crps"]  # where there are any
 
 
 class Log:
@@ -26,7 +26,7 @@ class Log:
                 self.board.add_scalar(name, value, int(line["step"]))
 
     def write(self) -> None:
-        columns = COLUMNS + [c for c in CONSTRAINED if any(c in line for line in self.lines)]
+        columns = COLUMNS + [c for c in OTHERS if any(c in line for line in self.lines)]
         rows = [",".join(columns)]
         for line in self.lines:
             rows.append(",".join(f"{line[c]:.8g}" if c in line else "" for c in columns))

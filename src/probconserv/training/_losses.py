@@ -1,13 +1,17 @@
 """What training lowers, and what it is judged by."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from ..data import Functions, Points
+from ..metrics import crps
 from ..models._network import log_normal
 from ..models._predictor import Predictor
 from ..models.anp import AttentiveNeuralProcess
 from ..models.emulator import Emulator
+from ._recipes import Score
 
 
 def loss(
@@ -40,7 +44,7 @@ def loss(
     z = both.sample(noise)
     value = both.divergence(prior)
     if penalty:
-        order = functions.problem.order
+        order = functions.equation.order
         mean, std, *derivatives = network.derivatives(known, u, asked, z, order)
         value = value + penalty * (_residual(functions, mean, derivatives) ** 2).mean(-1)
     else:
@@ -61,14 +65,14 @@ def emulator_loss(network: Emulator, functions: Functions) -> Tensor:
 def _given_parameters(network: Emulator, functions: Functions) -> tuple[Tensor, Tensor]:
     """The log density at the targets and its std, given the parameters; (n, N) each."""
     (known, u), (asked, answer) = _coordinates(functions.context), _coordinates(functions.target)
-    parameter = functions.problem._parameters()[functions.problem.parameter]
-    mean, std = network.decode(network.common(known, u, asked), parameter[:, None].to(u))
+    z = network.given(known, u, functions.parameters)
+    mean, std = network.decode(network.common(known, u, asked), z[0])
     return log_normal(answer, mean, std), std
 
 
 def _residual(functions: Functions, mean: Tensor, derivatives: list[Tensor]) -> Tensor:
     u_t, u_x, u_xx = [*derivatives, torch.zeros_like(mean)][:3]
-    return functions.problem[:, None]._residual(mean, u_t, u_x, u_xx)  # one parameter to a row
+    return functions.equation[:, None]._residual(mean, u_t, u_x, u_xx)  # one parameter to a row
 
 
 @torch.no_grad()
@@ -91,12 +95,9 @@ def validation_ll(network: Predictor, functions: Functions, samples: int = 32) -
     float
         The average over targets and functions.
     """
-    if isinstance(network, Emulator):
-        return float(_given_parameters(network, functions)[0].mean())
     (known, u), (asked, answer) = _coordinates(functions.context), _coordinates(functions.target)
-    generator = torch.Generator().manual_seed(0)
     with network.mode(training=False):
-        z = network.draws(known, u, None, samples, generator)
+        z = network.given(known, u, functions.parameters, samples)
         mean, std = network.decode(network.common(known, u, asked), z)
     total = (std**2).mean(0) + mean.var(0, correction=0)
     return float(log_normal(answer, mean.mean(0), total.sqrt()).mean())
@@ -105,3 +106,17 @@ def validation_ll(network: Predictor, functions: Functions, samples: int = 32) -
 def _coordinates(points: Points) -> tuple[Tensor, Tensor]:
     """(t, x) and u of points, (n, N, 2) and (n, N)."""
     return torch.stack([points.t, points.x], dim=-1), points.u
+
+
+def negative_log_density(u: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    return -log_normal(u, mean, std)
+
+
+def normal_crps(u: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    return std * crps((u - mean) / std)
+
+
+LOSSES: dict[Score, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "ll": negative_log_density,
+    "crps": normal_crps,
+}

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from ..data import Layout
-from ..models._load import Model, RecipeName
+from ..models._load import RecipeName
 
 Schedule: TypeAlias = Literal["constant", "one cycle"]
 Keep: TypeAlias = Literal["last", "best"]
-Through: TypeAlias = Literal["ll", "crps"]
+Score: TypeAlias = Literal["ll", "crps"]
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,21 @@ class Recipe:
     rows : int
         With `through`, random times of a function.
     points : int
-        With `through`, places in a row, evenly over the domain with both ends.
+        Places in a row, evenly over the domain with both ends: with `through`, and of the grid of
+        an equation that an fno learns.
     samples : int
         With `through`, draws of z.
+    loss : {"ll", "crps"}
+        Of networks on a grid: minus the log density of the truth, or the CRPS, in units of its
+        spread; before Step 2. With `through` it is not used.
+    times : int
+        Of networks on a grid: random entries, of each function and step, of the first axis without
+        frequencies; None is all.
+    apart : float
+        What the likeness of an fno's heads counts in the loss.
+    noise : float
+        With `through` on a grid, the standard deviation of the total, for the error of the
+        trapezoid rule.
     """
 
     learning_rate: float
@@ -68,10 +80,14 @@ class Recipe:
     validation: int = 200
     near: float | None = None
     keep: Keep = "last"
-    through: Through | None = None
+    through: Score | None = None
     rows: int = 3
     points: int = 101
     samples: int = 8
+    loss: Score | None = None
+    times: int | None = None
+    apart: float = 0.0
+    noise: float = 0.0
 
     def rate(self, step: Tensor) -> Tensor:
         """The learning rate of a step, as a tensor on its device.
@@ -114,10 +130,14 @@ class Changes(TypedDict, total=False):
     validation: int
     near: float | None
     keep: Keep
-    through: Through | None
+    through: Score | None
     rows: int
     points: int
     samples: int
+    loss: Score | None
+    times: int | None
+    apart: float
+    noise: float
 
 
 RECIPES: dict[RecipeName, Recipe] = {
@@ -128,5 +148,3 @@ RECIPES: dict[RecipeName, Recipe] = {
         learning_rate=1e-3, schedule="one cycle", dropout=0.0, functions=None, clip=1e3, target=100
     ),
 }
-EMULATOR: Changes = {"steps": 60_000, "batch": 100, "near": 0.5}  # what it replaces in modern
-PENALTIES: dict[Model, float] = {"anp": 0.0, "softc": 1.0, "emulator": 0.0}

@@ -14,23 +14,16 @@ from torch import Tensor
 
 from .._errors import InputError, ProbConservError
 from .._files import complete
-from .._random import normal
-from ..data import Functions, Shuffled, Stream, draw
+from ..models._attention import attend_in_float16
 from ..models._checkpoints import read, write
-from ..models._load import Model, Network, open_weights
-from ..models.anp import AttentiveNeuralProcess
-from ..models.emulator import Emulator
-from ..problems import ClosedForm
 from ._graph import Graphed
+from ._kinds import Kind
 from ._log import Log
-from ._losses import emulator_loss, loss, validation_ll
 from ._recipes import Recipe
+from ._source import Source
 from ._team import Team
-from ._through import constrained_score, random_rows, through_loss
 
-Batches: TypeAlias = Callable[[Tensor], Functions]
 Report: TypeAlias = Callable[[dict[str, float]], None]
-NOISE = 6  # the seed of z, beside those of `data`
 
 
 class DivergedError(ProbConservError):
@@ -42,38 +35,40 @@ class Run:
 
     def __init__(
         self,
-        problem: type[ClosedForm],
-        names: dict[str, Any],  # problem, model, recipe, seed
+        kind: Kind,
+        source: Source,
+        names: dict[str, Any],  # of the recipe, and the seed
         recipe: Recipe,
         out: Path,
         device: torch.device,
         team: Team,
-        sizes: dict[str, int],
+        sizes: dict[str, Any],
         start: str | Path | None,
     ) -> None:
         self.recipe, self.out, self.device, self.team = recipe, out, device, team
-        self.seed, self.share = names["seed"], team.share(recipe.batch)
+        self.seed = names["seed"]
         torch.manual_seed(self.seed)
-        self.network = _network(names["model"], problem, recipe, sizes)
-        self.network.to(device, torch.float32)
-        self.network.attend_in_float16(device.type == "cuda")
+        self.network = kind.build(source, recipe, sizes).float().to(device)
+        attend_in_float16(self.network, device.type == "cuda")
+        share = team.share(recipe.batch)
+        self.task = kind.task(self.network, source, recipe, self.seed, share, device)
         settings = json.loads(json.dumps(dataclasses.asdict(recipe)))  # as files have them
-        self.card = names | {"settings": settings, "sizes": self.network.sizes}
+        self.sizes: dict[str, Any] = getattr(self.network, "sizes", sizes)
+        self.card = {"problem": source.name, "model": kind.name, **names, **source.describe()}
+        self.card |= {"settings": settings, "sizes": self.sizes}
         if start is not None:
             self._start_from(Path(start))
         self.parameters = list(self.network.parameters())
         self.rate = torch.zeros((), dtype=torch.float32, device=device)
         self.stop = torch.zeros_like(self.rate)  # whether any process was asked to
         on_gpu = device.type == "cuda"
+        all_real = not any(p.is_complex() for p in self.parameters)  # not so in some guests
         self.optimizer = torch.optim.Adam(
-            self.parameters, lr=self.rate, fused=on_gpu, capturable=on_gpu
+            self.parameters, lr=self.rate, fused=on_gpu and all_real, capturable=on_gpu
         )
         self.step = torch.zeros((), dtype=torch.int64, device=device)
         self.skipped = torch.zeros((), dtype=torch.int64, device=device)
         self.failed = torch.full_like(self.step, -1)  # the first step without a loss
-        self.batches = _batches(problem, recipe, self.seed, device)
-        held_out = draw(problem, "validation", recipe.validation, recipe.context, 100)
-        self.validation = held_out.to(torch.float32).to(device)
         self.best: dict[str, Tensor] = {}  # the weights to keep, where they may not be the last
         self.best_score = -math.inf
         self.seconds = 0.0
@@ -84,8 +79,9 @@ class Run:
 
     def go(self, report: Report, interrupts: list[int]) -> None:
         """To the end, or to the next step after an interrupt."""
-        if self.log.lines and self.team.first:
-            report(self.log.lines[-1] | {"steps": self.recipe.steps})
+        if self.team.first:
+            start = {"step": 0.0, "loss": math.nan, "learning_rate": 0.0, "seconds": 0.0}
+            report((self.log.lines or [start])[-1] | {"steps": self.recipe.steps})
         if self._restored():
             return
         try:
@@ -95,7 +91,7 @@ class Run:
 
     def _go(self, report: Report, interrupts: list[int]) -> None:
         on_gpu = self.device.type == "cuda"
-        self.loss_of = torch.compile(self._loss_of) if on_gpu else self._loss_of
+        self.loss_of = torch.compile(self.task.loss) if on_gpu else self.task.loss
         work = Graphed(self.advance) if on_gpu else self.advance
         every, validate = max(1, self.recipe.steps // 200), max(1, self.recipe.steps // 20)
         done, started = int(self.step), time.perf_counter() - self.seconds
@@ -113,7 +109,7 @@ class Run:
             line = {"step": done, "loss": float(value), "learning_rate": float(self.rate)}
             whole = done % validate == 0 or done == self.recipe.steps
             if whole:
-                scores = self._scores()
+                scores = self.task.scores()
                 self._keep(scores)
                 line |= scores
             self.seconds = time.perf_counter() - started
@@ -132,7 +128,8 @@ class Run:
         value.backward()
         value = value.detach()
         gradients = [p.grad for p in self.parameters if p.grad is not None]
-        self.team.average([value, self.stop, *gradients])
+        as_real = [torch.view_as_real(g) if g.is_complex() else g for g in gradients]
+        self.team.average([value, self.stop, *as_real])
         limit = math.inf if self.recipe.clip is None else self.recipe.clip
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, limit)
         overflown = ~norm.isfinite()
@@ -144,20 +141,6 @@ class Run:
         self.failed.copy_(torch.where(first, self.step, self.failed))
         self.step.add_(1)
         return value
-
-    def _loss_of(self, step: Tensor) -> Tensor:
-        functions = self.batches(step)
-        if self.team.size > 1:
-            functions = functions[self.share]
-        if isinstance(self.network, Emulator):
-            return emulator_loss(self.network, functions)
-        if self.recipe.through is not None:
-            t, x, noise = random_rows(self.network, functions, self.recipe, self.seed, step)
-            rows = t[self.share], x, noise[:, self.share]
-            return through_loss(self.network, functions, *rows, self.recipe.through)
-        shape = self.recipe.batch, self.network.sizes["latent"]
-        noise = normal((NOISE, self.seed, step), shape, self.device).to(functions.context.u)
-        return loss(self.network, functions, noise[self.share], self.recipe.penalty)
 
     def _check_finite(self) -> None:
         failed = int(self.failed)
@@ -184,27 +167,15 @@ class Run:
             self.save()
         raise KeyboardInterrupt
 
-    def validate(self) -> float:
-        return validation_ll(self.network, self.validation)
-
-    def _scores(self) -> dict[str, float]:
-        """What the held-out functions say; the last is of what is trained."""
-        scores = {"validation_ll": self.validate()}
-        if self.recipe.through is not None:
-            assert isinstance(self.network, AttentiveNeuralProcess)
-            score = constrained_score(self.network, self.validation, self.recipe)
-            scores[f"constrained_{self.recipe.through}"] = score
-        return scores
-
     def _keep(self, scores: dict[str, float]) -> None:
         name, score = [*scores.items()][-1]
-        score = -score if name == "constrained_crps" else score
+        score = -score if name.endswith("crps") else score
         if self.recipe.keep == "best" and score > self.best_score:
-            self.best = {name: t.clone() for name, t in self.network.state_dict().items()}
+            self.best = {name: t.clone() for name, t in _tensors(self.network).items()}
             self.best_score = score
 
     def save(self) -> None:
-        state = {f"network.{k}": v for k, v in self.network.state_dict().items()}
+        state = {f"network.{k}": v for k, v in _tensors(self.network).items()}
         state |= {f"best.{k}": v for k, v in self.best.items()}
         for name, parameter in self.network.named_parameters():
             for key, value in self.optimizer.state[parameter].items():
@@ -216,11 +187,11 @@ class Run:
         self.log.write()
 
     def _start_from(self, path: Path) -> None:
-        given = open_weights(path)
-        for name, size in self.network.sizes.items():
-            _check_equal(name, size, given.sizes.get(name), str(path))
-        self.network.load_state_dict(given.state_dict())
-        names = [str(given.card.get(name)) for name in ("problem", "model", "recipe")]
+        state, card = read(path)
+        for name, size in self.sizes.items():
+            _check_equal(name, size, card.get("sizes", {}).get(name), str(path))
+        self._load(state)
+        names = [str(card.get(name)) for name in ("problem", "model", "recipe")]
         digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]  # which of that name
         self.card["start"] = "-".join([*names, digest])
 
@@ -249,17 +220,24 @@ class Run:
         path = self.out / "weights.safetensors"
         if int(self.step) < self.recipe.steps or not path.exists():
             return False
-        self.network = open_weights(path).to(self.device)
+        state, self.card = read(path)
+        self._load(state)
+        self.network.eval()
+        self.network.card = self.card  # type: ignore[assignment]
         return True
+
+    def _load(self, state: dict[str, Tensor]) -> None:
+        real = {name: t.float() for name, t in state.items() if t.is_floating_point()}
+        self.network.load_state_dict(state | real)
 
     def _finish(self) -> None:
         if self.best:
             self.network.load_state_dict(self.best)
-        self.network.attend_in_float16(False)  # the card's LL is that of whole float32
+        attend_in_float16(self.network, False)  # the card's LL is that of whole float32
         torch.set_float32_matmul_precision("highest")
         name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"
         self.card |= {
-            "min_std": self.network.min_std,
+            "min_std": getattr(self.network, "min_std", 0.0),
             "steps": int(self.step),
             "skipped_steps": int(self.skipped),
             "seconds": round(self.seconds, 1),
@@ -267,33 +245,20 @@ class Run:
             "processes": self.team.size,
             "torch": torch.__version__,
         }
-        self.card |= {name: float(f"{score:.5g}") for name, score in self._scores().items()}
+        self.card |= {name: float(f"{score:.5g}") for name, score in self.task.scores().items()}
         self.network.eval()
-        self.network.card = self.card
+        self.network.card = self.card  # type: ignore[assignment]
         if not self.team.first:
             return
         self.log.write()
         with complete(self.out / "card.json") as part:
             part.write_text(json.dumps(self.card, indent=1) + "\n")
-        write(self.out / "weights.safetensors", self.network.state_dict(), self.card)  # the last
+        write(self.out / "weights.safetensors", _tensors(self.network), self.card)  # the last
 
 
-def _network(
-    model: Model, problem: type[ClosedForm], recipe: Recipe, sizes: dict[str, int]
-) -> Network:
-    if model != "emulator":
-        return AttentiveNeuralProcess(dropout=recipe.dropout, **sizes)
-    network = Emulator(**sizes)
-    network.set_ranges(problem.time_range, problem.domain, problem.train_range)
-    return network
-
-
-def _batches(problem: type[ClosedForm], recipe: Recipe, seed: int, device: torch.device) -> Batches:
-    if recipe.functions is None:
-        layouts = recipe.context, recipe.target
-        return Stream(problem, recipe.batch, *layouts, seed, device, near=recipe.near or 0.0)
-    fixed = draw(problem, "train", recipe.functions, recipe.context, recipe.target, seed)
-    return Shuffled(fixed.to(torch.float32).to(device), recipe.batch, seed)
+def _tensors(network: torch.nn.Module) -> dict[str, Tensor]:
+    """Its weights and buffers, without the notes that some guests put beside them."""
+    return {name: t for name, t in network.state_dict().items() if isinstance(t, Tensor)}
 
 
 def _under(prefix: str, state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -301,7 +266,7 @@ def _under(prefix: str, state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _flat(card: dict[str, Any]) -> dict[str, Any]:
-    parts = {**card, **card.get("settings", {}), **card.get("sizes", {})}
+    parts = {**card, **card.get("data", {}), **card.get("settings", {}), **card.get("sizes", {})}
     return {name: value for name, value in parts.items() if not isinstance(value, dict)}
 
 

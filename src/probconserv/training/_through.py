@@ -1,6 +1,5 @@
 """Training through Step 2: a network judged by what its predictions are once they conserve."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -12,16 +11,11 @@ from .._fields import Diagonal
 from .._mixture import Mixture
 from .._random import normal, uniform
 from ..data import Functions
-from ..metrics import crps
-from ..models._network import log_normal
 from ..models.anp import AttentiveNeuralProcess
-from ._recipes import Recipe, Through
+from ._losses import LOSSES
+from ._recipes import Recipe, Score
 
-TIMES, LATENT = 7, 8  # seeds of the times and of z, beside those of `data` and of `_run`
-LOSSES: dict[Through, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
-    "ll": lambda u, mean, std: -log_normal(u, mean, std),
-    "crps": lambda u, mean, std: std * crps((u - mean) / std),
-}
+TIMES, LATENT = 7, 8  # seeds of the times and of z, beside those of `data` and of `_points`
 
 
 def through_loss(
@@ -30,7 +24,7 @@ def through_loss(
     t: Tensor,  # (n, T)
     x: Tensor,  # (M,), over the whole domain
     noise: Tensor,  # (S, n, latent)
-    name: Through,
+    name: Score,
 ) -> Tensor:
     """Minus the mean LL ("ll") or the mean CRPS ("crps") of the truth after Step 2.
 
@@ -38,7 +32,7 @@ def through_loss(
     integral is the function's total(t); the truth is scored by the normal with the total mean and
     variance of their mixture. noise: standard normal, for z; times and places are float64.
     """
-    problem = functions.problem.to(torch.float64)
+    problem = functions.equation.to(torch.float64)
     total = problem[:, None]._total(t).expand(t.shape)
     law = integral(x, total, noise=torch.zeros_like(total))  # a number would come from the host
     field = Mixture(condition(_components(network, functions, t, x, noise), law)).gaussian()
@@ -63,9 +57,9 @@ def random_rows(
     network: AttentiveNeuralProcess, functions: Functions, recipe: Recipe, *address: int | Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The t, x and noise of `through_loss` for a whole batch, random as the address says."""
-    device, (start, end) = functions.context.u.device, functions.problem.time_range
+    device, (start, end) = functions.device, functions.equation.time_range
     t = start + (end - start) * uniform((TIMES, *address), (recipe.batch, recipe.rows), device)
-    x = functions.problem.grid(points=recipe.points, device=device)[1]
+    x = functions.equation.grid(points=recipe.points, device=device)[1]
     shape = recipe.samples, recipe.batch, network.sizes["latent"]
     return t, x, normal((LATENT, *address), shape, device)
 

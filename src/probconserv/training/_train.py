@@ -15,41 +15,45 @@ import torch
 from .. import _checks as check
 from .._errors import InputError, surprises_expected
 from .._files import sole_writer
-from ..models._load import Model, Network, RecipeName
-from ..problems import PROBLEMS, ClosedForm
-from ._recipes import EMULATOR, PENALTIES, RECIPES, Changes, Keep, Recipe, Schedule
+from ..data import Grids
+from ..models._load import RecipeName
+from ._kinds import KINDS, Kind, Model
+from ._losses import LOSSES
+from ._recipes import RECIPES, Changes, Keep, Recipe, Schedule
 from ._run import Report, Run
+from ._source import Data, Source, source_of
 from ._team import local_rank, team
-from ._through import LOSSES
 
 
 @surprises_expected()
 def train(
-    problem: type[ClosedForm] | str,
+    data: Data,
     out: str | Path,
-    model: Model = "anp",
+    model: Model | Kind = "anp",
     recipe: RecipeName = "modern",
     device: torch.device | str = "auto",
     seed: int = 0,
     report: Report | None = None,
-    sizes: dict[str, int] | None = None,
+    sizes: dict[str, Any] | None = None,
     start: str | Path | None = None,
+    held_out: Grids | None = None,
     **changes: Unpack[Changes],
-) -> Network:
-    """A network trained on the problem; its weights and card are in the folder `out`.
+) -> Any:
+    """A network trained on the data; its weights and card are in the folder `out`.
 
     A folder with a checkpoint is continued. Ctrl-C and SIGTERM leave one and end in
     KeyboardInterrupt. Under torchrun all processes train one network together.
 
     Parameters
     ----------
-    problem : str, or a class of ClosedForm
-        The problem, or its name.
+    data : str, class of ClosedForm, Grids or callable
+        An equation or its name, functions on a grid, or a function from a step, an int64 tensor on
+        the device, to `Grids` of a batch there.
     out : str or Path
         The folder.
-    model : {"anp", "softc", "emulator"}
+    model : {"anp", "softc", "emulator", "fno"} or Kind
         softc adds the equation's squared residual to the loss; emulator is given the parameter and
-        infers it when it predicts.
+        infers it when it predicts; fno gives whole fields from inputs.
     recipe : {"modern", "paper"}
         One of `RECIPES`.
     device : torch.device or str
@@ -57,37 +61,42 @@ def train(
     seed : int
         Of all random numbers.
     report : callable
-        Called every so many steps with what there is to show.
-    sizes : dict of int
-        Of the network: hidden, latent, heads; of an emulator hidden, layers, octaves.
+        Called at the start and every so many steps with what there is to show.
+    sizes : dict
+        Of the network: hidden, latent, heads; of an emulator hidden, layers, octaves; of an fno
+        modes, width, layers, members, heads, variance, periodic, padding.
     start : str or Path
         Weights to go on from, a file that training wrote.
+    held_out : Grids
+        What judges a network on grids. If not given, a tenth of `data`, at most `validation`.
     **changes
         Entries of the recipe that are replaced (steps=1000, batch=32, penalty=10.0, ...). Of these
-        through="ll" or "crps" trains an anp by that score of its predictions after Step 2, best
+        through="ll" or "crps" trains by that score of the predictions after Step 2, an anp best
         from a `start`.
 
     Returns
     -------
-    AttentiveNeuralProcess or Emulator
+    AttentiveNeuralProcess, Emulator, FNO or what a Kind builds
         The trained network.
 
     Raises
     ------
     InputError
-        If the problem has no closed form, or an entry of the recipe breaks a rule.
+        If the data do not suit the model, or an entry of the recipe breaks a rule.
     DivergedError
         If the loss is no longer a number.
     """
-    plan = _plan(model, recipe, changes)
-    family, number, place = (
-        _family(problem),
-        check.whole("seed", seed),
-        check.device(str(device), local_rank()),
-    )
+    kind = _kind(model)
+    plan = _plan(kind, recipe, changes)
+    number, place = check.whole("seed", seed), check.device(str(device), local_rank())
+    source = source_of(data, held_out, plan, number, place)
+    source = source.on_grids(plan, number) if kind.on_grids else source
+    _check_data(kind, plan, source)
+    if source.grids is not None:
+        plan = dataclasses.replace(plan, near=None)  # whose front is not known
     precision = torch.get_float32_matmul_precision()
-    # TF32 where there is a GPU; its 10 bits are too few for the place of an emulator's front
-    torch.set_float32_matmul_precision("highest" if model == "emulator" else "high")
+    # TF32 where there is a GPU and its 10 bits are enough
+    torch.set_float32_matmul_precision("highest" if kind.exact else "high")
     try:
         with (
             team(place) as together,
@@ -99,28 +108,39 @@ def train(
             sole_writer(Path(out)) if together.first else nullcontext(),
         ):
             warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")  # chosen above
-            names = {"problem": family.name, "model": model, "recipe": recipe, "seed": number}
-            run = Run(family, names, plan, Path(out), place, together, _sizes(model, sizes), start)
+            names = {"recipe": recipe, "seed": number}
+            chosen = _sizes(kind, sizes)
+            run = Run(kind, source, names, plan, Path(out), place, together, chosen, start)
             run.go(report or (lambda _: None), asked)
     finally:
         torch.set_float32_matmul_precision(precision)
     return run.network
 
 
-def _plan(model: Model, recipe: RecipeName, changes: Changes) -> Recipe:
-    check.choice("model", model, PENALTIES)
+def _kind(model: Model | Kind) -> Kind:
+    if isinstance(model, Kind):
+        return model
+    check.choice("model", model, KINDS)
+    return KINDS[model]
+
+
+def _plan(kind: Kind, recipe: RecipeName, changes: Changes) -> Recipe:
     check.choice("recipe", recipe, RECIPES)
+    if recipe not in kind.recipes:
+        known = " or ".join(kind.recipes)
+        raise InputError(f"`recipe` must be {known} for the model {kind.name}; got {recipe!r}.")
     entries = [field.name for field in dataclasses.fields(Recipe)]
     for name in changes:
         check.choice("changes", name, entries)
-    own: Changes = EMULATOR if (model, recipe) == ("emulator", "modern") else {}
-    chosen: dict[str, Any] = {"penalty": PENALTIES[model], **own, **changes}
+    own = kind.recipes[recipe]
+    chosen: dict[str, Any] = {**own, **changes}
     plan = dataclasses.replace(RECIPES[recipe], **chosen)
     check.choice("keep", plan.keep, get_args(Keep))
     check.choice("schedule", plan.schedule, get_args(Schedule))
-    if not (0 < plan.penalty < math.inf if model == "softc" else plan.penalty == 0):
+    if not (0 < plan.penalty < math.inf if own.get("penalty") else plan.penalty == 0):
         raise InputError(
-            f"`penalty` must be positive for softc and 0 otherwise, got {plan.penalty} for {model}."
+            f"`penalty` must be positive for softc and 0 otherwise, got {plan.penalty} for "
+            f"{kind.name}."
         )
     if not 0 < plan.learning_rate < math.inf:
         raise InputError(f"`learning_rate` must be positive, got {plan.learning_rate}.")
@@ -128,51 +148,65 @@ def _plan(model: Model, recipe: RecipeName, changes: Changes) -> Recipe:
         raise InputError(f"`clip` must be positive, or None for no limit; got {plan.clip}.")
     if not 0 <= plan.dropout < 1:
         raise InputError(f"`dropout` must be at least 0 and less than 1, got {plan.dropout}.")
-    if model == "emulator" and plan.dropout:
-        raise InputError(
-            f"`dropout` must be 0 for an emulator, got {plan.dropout}. Use the recipe modern."
-        )
     if plan.near and plan.functions is not None:
         raise InputError("`near` is for fresh functions; a fixed set has its targets already.")
-    if plan.through is not None:
-        _check_through(model, plan)
+    _check_losses(kind, plan)
     steps, batch = check.samples(plan.steps, "steps"), check.samples(plan.batch, "batch")
     return dataclasses.replace(plan, steps=steps, batch=batch)
 
 
-def _check_through(model: Model, plan: Recipe) -> None:
-    check.choice("through", str(plan.through), LOSSES)
-    if model != "anp":
-        raise InputError(
-            f"`through` is for the model anp, got {model}: the loss after Step 2 takes the place "
-            "of the whole loss, and with it of what makes a softc or an emulator."
-        )
-    for name, size in (("rows", plan.rows), ("samples", plan.samples)):
-        check.samples(size, name)
+def _check_losses(kind: Kind, plan: Recipe) -> None:
+    for name, given in (("through", plan.through), ("loss", plan.loss)):
+        if given is not None:
+            check.choice(name, given, LOSSES)
+    for name, size in (("rows", plan.rows), ("samples", plan.samples), ("times", plan.times)):
+        if size is not None:
+            check.samples(size, name)
     if check.samples(plan.points, "points") < 2:
         raise InputError(f"`points` must be both ends of the domain or more, got {plan.points}.")
-
-
-def _family(problem: type[ClosedForm] | str) -> type[ClosedForm]:
-    closed = {name: p for name, p in PROBLEMS.items() if issubclass(p, ClosedForm)}
-    if isinstance(problem, str):
-        if problem in PROBLEMS and problem not in closed:
-            raise InputError(f"{problem} has no closed form to train on.")
-        check.choice("problem", problem, closed)
-        return closed[problem]
-    if not (isinstance(problem, type) and issubclass(problem, ClosedForm)):
+    if not 0 <= plan.noise < math.inf or not 0 <= plan.apart < math.inf:
+        raise InputError("`noise` and `apart` must not be negative.")
+    if plan.loss is not None and not kind.on_grids:
+        raise InputError(f"`loss` is for models on grids, such as fno; got {kind.name}.")
+    if plan.through is not None and not kind.through:
         raise InputError(
-            f"`problem` must be the class of a problem with a closed form, or its name; got "
-            f"{problem!r}. Its parameters are drawn from its training range."
+            f"`through` is for the models anp and fno, got {kind.name}: the loss after Step 2 "
+            "takes the place of the whole loss, and with it of what makes a softc or an emulator."
         )
-    return problem
 
 
-def _sizes(model: Model, sizes: dict[str, int] | None) -> dict[str, int]:
-    own = ["layers", "octaves"] if model == "emulator" else ["latent", "heads"]
+def _check_data(kind: Kind, plan: Recipe, source: Source) -> None:
+    """What a model needs of data that are not an equation."""
+    if source.grids is None:
+        return
+    equation = "Give an equation, or use the model fno."
+    if kind.equation:
+        raise InputError(
+            f"A {kind.name} needs an equation, whose residual is in its loss. {equation}"
+        )
+    if plan.through is not None and not kind.on_grids:
+        raise InputError(f"`through` of an {kind.name} needs an equation. {equation}")
+    if source.stream is None and plan.batch > len(source.grids):
+        raise InputError(
+            f"`batch` must be at most the {len(source.grids)} functions to learn from, got "
+            f"{plan.batch}."
+        )
+    known = [g for g in source.require_grids() if g.totals is not None]
+    if plan.through is not None and len(known) < 2:
+        raise InputError("`through` needs the `totals` of the data.")
+
+
+def _sizes(kind: Kind, sizes: dict[str, Any] | None) -> dict[str, Any]:
     for name in sizes or {}:
-        check.choice("sizes", name, ["hidden", *own])
-    return {name: check.samples(size, name) for name, size in (sizes or {}).items()}
+        check.choice("sizes", name, kind.sizes)
+    return {name: _size(name, size) for name, size in (sizes or {}).items()}
+
+
+def _size(name: str, size: Any) -> Any:
+    """As a card has it: a number, or a list of these."""
+    if isinstance(size, bool | float):
+        return size
+    return list(size) if isinstance(size, tuple | list) else check.samples(size, name)
 
 
 @contextmanager

@@ -8,15 +8,15 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from . import _checks as check
-from ._errors import InputError
-from ._random import uniform
-from .problems import ClosedForm
+from .. import _checks as check
+from .._errors import InputError
+from .._random import uniform
+from ..problems import ClosedForm
 
 Split: TypeAlias = Literal["train", "validation", "test"]
 SEEDS: dict[Split, int] = {"train": 1, "validation": 2, "test": 3}
 DECADES = 5  # from the width of the domain down to the least distance of targets near a front
-STREAM, SHUFFLE = 4, 5  # seeds of streams and orders, which therefore never meet a fixed set
+STREAM = 4  # the seed of streams, which therefore never meet a fixed set
 
 Source: TypeAlias = type[ClosedForm] | ClosedForm
 Layout: TypeAlias = int | tuple[int, int]
@@ -49,17 +49,20 @@ class Functions:
 
     Parameters
     ----------
-    problem : ClosedForm
-        With n parameters.
+    problem : ClosedForm or None
+        With n parameters; None for functions that are not of an equation.
     context : Points, shape (n, N_D)
         What a model is shown.
     target : Points, shape (n, N)
         What it is asked for.
+    numbers : Tensor, shape (n, c)
+        What else is known of each function, where there is no problem.
     """
 
-    problem: ClosedForm
+    problem: ClosedForm | None
     context: Points
     target: Points
+    numbers: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.context.t)
@@ -67,7 +70,8 @@ class Functions:
     def __getitem__(self, index: int | slice | Tensor) -> "Functions":
         which = [index] if isinstance(index, int) else index
         context, target = (Points(*(a[which] for a in p)) for p in (self.context, self.target))
-        return Functions(self.problem[which], context, target)
+        problem = None if self.problem is None else self.problem[which]
+        return Functions(problem, context, target, self._numbers(lambda a: a[which]))
 
     def to(self, *args: Any, **kwargs: Any) -> "Functions":
         """The same, moved or converted as `torch.Tensor.to` does it.
@@ -85,7 +89,30 @@ class Functions:
             Points(*(a.to(*args, **kwargs) for a in points))
             for points in (self.context, self.target)
         )
-        return Functions(self.problem.to(*args, **kwargs), context, target)
+        problem = None if self.problem is None else self.problem.to(*args, **kwargs)
+        return Functions(problem, context, target, self._numbers(lambda a: a.to(*args, **kwargs)))
+
+    def _numbers(self, change: Callable[[Tensor], Tensor]) -> Tensor | None:
+        return None if self.numbers is None else change(self.numbers)
+
+    @property
+    def parameters(self) -> Tensor | None:  # (n, c)
+        """What tells functions apart, (n, c): the parameter of the problem, or `numbers`."""
+        if self.problem is None:
+            return self.numbers
+        return self.problem._parameters()[self.problem.parameter][:, None]
+
+    @property
+    def equation(self) -> ClosedForm:
+        """The problem of functions that have one."""
+        if self.problem is None:
+            raise InputError("These functions are of no equation.")
+        return self.problem
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+        return self.context.u.device
 
 
 def draw(
@@ -208,53 +235,6 @@ class Stream:
         while True:
             yield self(step)
             step = step + 1
-
-
-@dataclass(frozen=True, eq=False)
-class Shuffled:
-    """Batches of a fixed set, in a new order every epoch: `shuffled(step)` is `n` of its functions.
-
-    The order is a function of (seed, epoch); what does not fill a batch waits for the next epoch.
-
-    Parameters
-    ----------
-    functions : Functions
-        The fixed set.
-    n : int
-        How many make a batch.
-    seed : int
-        Another number gives other orders.
-
-    Raises
-    ------
-    InputError
-        If `n` is more than there are functions.
-
-    Examples
-    --------
-    >>> from probconserv.problems import Stefan
-    >>> len(Shuffled(draw(Stefan, "train", n=100), n=25)(step=3))
-    25
-    """
-
-    functions: Functions
-    n: int = 250
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.n <= len(self.functions):
-            raise InputError(
-                f"`n` must be from 1 to the {len(self.functions)} functions there are, "
-                f"got {self.n}."
-            )
-
-    def __call__(self, step: int | Tensor) -> Functions:
-        u = self.functions.context.u
-        batches = len(self.functions) // self.n
-        epoch, batch = step // batches, step % batches
-        order = uniform((SHUFFLE, self.seed, epoch), (len(self.functions),), u.device).argsort()
-        within = batch * self.n + torch.arange(self.n, device=u.device)
-        return self.functions[order[within]]
 
 
 class _Sampler:

@@ -1,0 +1,348 @@
+"""Functions on a grid, of any origin: what a neural operator learns from."""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import _checks as check
+from .._checks import ArrayLike
+from .._errors import InputError
+from .._random import uniform
+from ..problems import ClosedForm
+from ._read import Names, arrays_of, open_dataset
+
+SPLIT, PARAMETERS = 9, 10  # seeds, beside those of the other files
+TIME = "t", "time"  # what an axis of time is called
+
+
+@dataclass(frozen=True, eq=False)
+class Grids:
+    """n functions on one grid: what is known of each, and what is to be predicted.
+
+    `grids[i]` are some of them; `len(grids)` is n.
+
+    Parameters
+    ----------
+    inputs : array, shape (n, c) or (n, c, ...)
+        Numbers, or functions on the grid; along an axis of size 1 they are the same everywhere.
+    targets : array, shape (n, ...) or (n, f, ...)
+        One field on the grid, or f of them.
+    coordinates : dict of arrays
+        The axes of the grid in order, by name. An axis called t or time is time.
+    totals : array, shape (n, ...)
+        The integral of each target over the last axis, where it is known: its shape is that of
+        the targets without that axis.
+    name : str
+        What it is called on the card of a network.
+
+    Raises
+    ------
+    InputError
+        If shapes do not fit, values are missing, or coordinates do not increase.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.linspace(0, 1, 20)
+    >>> speeds = np.linspace(1, 2, 50)[:, None]
+    >>> Grids(speeds, np.sin(speeds * x), {"x": x}).split(0.8, 0.2)
+    (Grids(40 of 1 input, 1 field on x 20), Grids(10 of 1 input, 1 field on x 20))
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    coordinates: Mapping[str, Tensor]
+    totals: Tensor | None = None
+    name: str = "arrays"
+
+    def __init__(
+        self,
+        inputs: ArrayLike,
+        targets: ArrayLike,
+        coordinates: Mapping[str, ArrayLike],
+        totals: ArrayLike | None = None,
+        name: str = "arrays",
+    ) -> None:
+        axes = _axes(coordinates)
+        known, asked = check.tensor("inputs", inputs), check.tensor("targets", targets)
+        self._set(known, asked, axes, None, name)
+        grid = self.shape
+        fields = asked.ndim - len(grid)
+        if fields not in (1, 2) or asked.shape[fields:] != grid or not len(asked):
+            raise InputError(
+                f"`targets` must be (n, *grid) or (n, fields, *grid) with the grid {grid} of "
+                f"`coordinates`, got {tuple(asked.shape)}."
+            )
+        fits = known.ndim in (2, 2 + len(grid)) and all(
+            a in (1, b) for a, b in zip(known.shape[2:], grid, strict=False)
+        )
+        if not fits or len(known) != len(asked) or not known.shape[1]:
+            raise InputError(
+                f"`inputs` must be (n, channels) or (n, channels, *grid) with n = {len(asked)} and "
+                f"the grid {grid}, got {tuple(known.shape)}."
+            )
+        if totals is not None:
+            totals = check.tensor("totals", totals)
+            if totals.shape != asked.shape[:-1]:
+                raise InputError(
+                    "`totals` must have the shape of `targets` without the last axis, "
+                    f"{tuple(asked.shape[:-1])}, got {tuple(totals.shape)}."
+                )
+            self._set(known, asked, axes, totals, name)
+
+    def _set(
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        coordinates: Mapping[str, Tensor],
+        totals: Tensor | None,
+        name: str,
+    ) -> None:
+        values = {"inputs": inputs, "targets": targets, "coordinates": coordinates}
+        for key, value in {**values, "totals": totals, "name": name}.items():
+            object.__setattr__(self, key, value)
+
+    def _changed(self, rows: Callable[[Tensor], Tensor], axes: Mapping[str, Tensor]) -> "Grids":
+        """The same with `rows` of all that has a row for each function; known to be right."""
+        grids = object.__new__(Grids)
+        totals = None if self.totals is None else rows(self.totals)
+        grids._set(rows(self.inputs), rows(self.targets), axes, totals, self.name)
+        return grids
+
+    @classmethod
+    def from_xarray(
+        cls,
+        dataset: Any,
+        inputs: Names,
+        targets: Names,
+        sample: str = "sample",
+        totals: Names | None = None,
+        name: str = "xarray",
+    ) -> "Grids":
+        """Variables of an xarray dataset.
+
+        Parameters
+        ----------
+        dataset : xarray.Dataset
+            With a dimension of samples; the other dimensions of the targets are the grid.
+        inputs, targets : str or sequence of str
+            Variables. An input without a dimension is the same along it.
+        sample : str
+            The dimension that counts functions.
+        totals : str or sequence of str
+            Variables, one for each target.
+        name : str
+            What it is called on the card of a network.
+
+        Returns
+        -------
+        Grids
+            Dates as seconds since the first.
+
+        Raises
+        ------
+        InputError
+            If a name is not there, a dimension does not fit, or values are missing.
+        """
+        return cls(*arrays_of(dataset, inputs, targets, sample, totals), name=name)
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        inputs: Names,
+        targets: Names,
+        sample: str = "sample",
+        totals: Names | None = None,
+    ) -> "Grids":
+        """Variables of a Zarr store or a NetCDF file, read into memory.
+
+        Parameters
+        ----------
+        path : str or Path
+            The store or the file.
+        inputs, targets, sample, totals : as in `from_xarray`
+
+        Returns
+        -------
+        Grids
+            Called by the name of the file.
+
+        Raises
+        ------
+        InputError
+            If there is no such file, or for what `from_xarray` refuses.
+        """
+        path = check.path("path", path)
+        with open_dataset(path) as dataset:
+            return cls.from_xarray(dataset, inputs, targets, sample, totals, path.stem)
+
+    @classmethod
+    def of_problem(
+        cls,
+        problem: ClosedForm | type[ClosedForm],
+        t: ArrayLike,
+        x: ArrayLike,
+        n: int | None = None,
+        seed: int = 0,
+    ) -> "Grids":
+        """Exact solutions of an equation on a grid; the input is its parameter.
+
+        Parameters
+        ----------
+        problem : ClosedForm, or a class of these
+            An instance with n parameters, or a class, of which n are drawn.
+        t, x : array
+            The times and the places.
+        n : int
+            With a class, how many parameters are drawn from its training range.
+        seed : int
+            Another number draws others.
+
+        Returns
+        -------
+        Grids
+            With the totals of the solutions.
+
+        Raises
+        ------
+        InputError
+            If the problem has no closed form, or `n` is missing.
+
+        Examples
+        --------
+        >>> from probconserv.problems import Stefan
+        >>> Grids.of_problem(Stefan([0.6, 0.7]), *Stefan.grid(times=5, points=11))
+        Grids(2 of 1 input, 1 field on t 5, x 11)
+        """
+        if isinstance(problem, type) and issubclass(problem, ClosedForm):
+            if n is None:
+                raise InputError(
+                    f"`n` must say how many parameters of {problem.__name__} to draw; or give "
+                    "a `problem` with parameters."
+                )
+            low, high = problem.train_range
+            address = PARAMETERS, check.whole("seed", seed)
+            drawn = low + (high - low) * uniform(address, (check.samples(n),), "cpu")
+            problem = problem(**{problem.parameter: drawn})
+        if not isinstance(problem, ClosedForm):
+            raise InputError(f"`problem` must have a closed form; got {problem!r}.")
+        problem, times, places = problem.to(torch.float64), check.wide("t", t), check.wide("x", x)
+        parameters = problem._parameters()[problem.parameter].expand(problem.shape).reshape(-1, 1)
+        u = problem.on_grid(times, places).reshape(-1, len(times), len(places))
+        totals = problem[..., None].total(times).reshape(u.shape[:-1])
+        return cls(parameters, u, {"t": times, "x": places}, totals, problem.name)
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __getitem__(self, index: int | slice | Tensor) -> "Grids":
+        which = [index] if isinstance(index, int) else index
+        return self._changed(lambda a: a[which], self.coordinates)
+
+    def to(self, *args: Any, **kwargs: Any) -> "Grids":
+        """The same, moved or converted as `torch.Tensor.to` does it.
+
+        Parameters
+        ----------
+        *args, **kwargs : as in `torch.Tensor.to`
+
+        Returns
+        -------
+        Grids
+            With every tensor moved.
+        """
+        axes = {name: a.to(*args, **kwargs) for name, a in self.coordinates.items()}
+        return self._changed(lambda a: a.to(*args, **kwargs), axes)
+
+    def split(self, *shares: float, seed: int = 0) -> "tuple[Grids, ...]":
+        """Parts that share no function, in an order drawn by the seed.
+
+        Parameters
+        ----------
+        *shares : float
+            Of each part, such as 0.8, 0.1, 0.1; together at most 1.
+        seed : int
+            Another number gives other parts.
+
+        Returns
+        -------
+        tuple of Grids
+            A part for each share.
+
+        Raises
+        ------
+        InputError
+            If a share is not positive, their sum is more than 1, or a part would be empty.
+        """
+        if not shares or min(shares) <= 0 or sum(shares) > 1 + 1e-9:
+            raise InputError(f"`shares` must be positive and together at most 1, got {shares}.")
+        ends = [0, *(round(sum(shares[: i + 1]) * len(self)) for i in range(len(shares)))]
+        if any(a == b for a, b in pairwise(ends)):
+            raise InputError(
+                f"`shares` {shares} of {len(self)} functions would leave a part empty."
+            )
+        order = uniform((SPLIT, check.whole("seed", seed)), (len(self),), "cpu").argsort()
+        order = order.to(self.device)
+        return tuple(self[order[a:b]] for a, b in pairwise(ends))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """How many points each axis of the grid has."""
+        return tuple(len(axis) for axis in self.coordinates.values())
+
+    @property
+    def axes(self) -> list[Tensor]:
+        """The coordinates of each axis of the grid, in order."""
+        return list(self.coordinates.values())
+
+    @property
+    def fields(self) -> Tensor:
+        """The targets with an axis for fields, (n, f, ...)."""
+        return self.targets if self.targets.ndim == 2 + len(self.shape) else self.targets[:, None]
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+        return self.targets.device
+
+    @property
+    def time(self) -> int | None:
+        """Which axis is time, where there is one."""
+        return next((i for i, name in enumerate(self.coordinates) if name in TIME), None)
+
+    def describe(self) -> dict[str, Any]:
+        """What a card says: how many functions, on which grid, and a digest of the values."""
+        digest = hashlib.sha256()
+        for values in (self.inputs, self.targets, *self.axes):
+            digest.update(values.detach().cpu().contiguous().numpy().tobytes())
+        return {
+            "count": len(self),
+            "axes": list(self.coordinates),
+            "grid": list(self.shape),
+            "digest": digest.hexdigest()[:12],
+        }
+
+    def __repr__(self) -> str:
+        grid = ", ".join(f"{name} {len(axis)}" for name, axis in self.coordinates.items())
+        channels, fields = self.inputs.shape[1], self.fields.shape[1]
+        inputs = f"{channels} input{'s' * (channels > 1)}"
+        return f"Grids({len(self)} of {inputs}, {fields} field{'s' * (fields > 1)} on {grid})"
+
+
+def _axes(given: Mapping[str, ArrayLike]) -> dict[str, Tensor]:
+    if not isinstance(given, Mapping) or not given:
+        raise InputError(
+            "`coordinates` must be the axes of the grid by name, such as {'t': t, 'x': x}; got "
+            f"{type(given).__name__}."
+        )
+    axes = {str(name): check.tensor(f"coordinates[{name}]", a) for name, a in given.items()}
+    for name, axis in axes.items():
+        check.increasing(f"coordinates[{name}]", axis)
+    return axes

@@ -1,0 +1,87 @@
+"""Arrays of a labelled dataset, by names: what `Grids` is made of."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import _checks as check
+from .._errors import InputError
+from .._extras import missing
+
+Names = str | Sequence[str]
+
+
+def open_dataset(path: Path) -> Any:
+    """The dataset of a Zarr store or a NetCDF file."""
+    try:
+        import xarray
+    except ImportError as error:
+        raise ImportError(missing("xarray", "files")) from error
+    if not path.exists():
+        raise InputError(f"`path` {path} does not exist.")
+    if path.is_dir():
+        return xarray.open_zarr(path, consolidated=False, chunks=None)
+    return xarray.open_dataset(path)
+
+
+def arrays_of(
+    dataset: Any, inputs: Names, targets: Names, sample: str, totals: Names | None
+) -> tuple[NDArray[Any], NDArray[Any], dict[str, NDArray[Any]], NDArray[Any] | None]:
+    """Inputs, targets, coordinates and totals."""
+    asked = [_variable(dataset, name, "targets", sample) for name in _list("targets", targets)]
+    if sample not in asked[0].dims:
+        raise InputError(f"`sample` must be a dimension of {asked[0].name}; got {sample!r}.")
+    grid = [str(d) for d in asked[0].dims if d != sample]
+    known = [_variable(dataset, name, "inputs", sample) for name in _list("inputs", inputs)]
+    size = asked[0].sizes[sample]
+    numbers = all(set(v.dims) <= {sample} for v in known)
+    shaped = [_array(v, "inputs", sample, [] if numbers else grid, size) for v in known]
+    shape = np.broadcast_shapes(*(a.shape for a in shaped))
+    given = np.stack([np.broadcast_to(a, shape) for a in shaped], axis=1)
+    fields = np.stack([_array(v, "targets", sample, grid, size) for v in asked], axis=1)
+    sums = None
+    if totals is not None:
+        each = [_variable(dataset, name, "totals", sample) for name in _list("totals", totals)]
+        sums = np.stack([_array(v, "totals", sample, grid[:-1], size) for v in each], axis=1)
+        sums = np.broadcast_to(sums, fields.shape[:-1])
+    if len(asked) == 1:
+        fields, sums = fields[:, 0], None if sums is None else sums[:, 0]
+    return given, fields, {name: _coordinate(dataset, name) for name in grid}, sums
+
+
+def _list(argument: str, names: Names) -> list[str]:
+    listed = [names] if isinstance(names, str) else list(names)
+    if not listed:
+        raise InputError(f"`{argument}` must name a variable or more.")
+    return listed
+
+
+def _variable(dataset: Any, name: str, argument: str, sample: str) -> Any:
+    check.choice(argument, name, map(str, dataset.variables))
+    return dataset[name]
+
+
+def _array(variable: Any, argument: str, sample: str, grid: list[str], size: int) -> NDArray[Any]:
+    """(n, *grid), with size 1 along axes that it does not have; the same for all without sample."""
+    extra = [str(d) for d in variable.dims if d not in (sample, *grid)]
+    if extra:
+        raise InputError(
+            f"`{argument}` {variable.name} has the dimension {extra[0]}, which is neither `sample` "
+            f"nor one of the grid, {', '.join(grid) or 'none'}."
+        )
+    order = [d for d in (sample, *grid) if d in variable.dims]
+    values = np.asarray(variable.transpose(*order).values)
+    shape = [variable.sizes.get(d, 1) for d in (sample, *grid)]
+    return np.broadcast_to(values.reshape(shape), (size, *shape[1:]))
+
+
+def _coordinate(dataset: Any, name: str) -> NDArray[Any]:
+    if name not in dataset.coords:
+        raise InputError(f"The dimension {name} has no coordinate. Add one with assign_coords.")
+    values = np.asarray(dataset[name].values)
+    if values.dtype.kind == "M":  # seconds since the first
+        return (values - values[0]) / np.timedelta64(1, "s")
+    return values

@@ -1,0 +1,113 @@
+"""Standard deviations that errors on held-out functions have confirmed."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .. import _checks as check
+from .._checks import ArrayLike
+from .._errors import InputError
+from .._fields import Diagonal
+
+BINS = 16
+LEVEL = 0.9
+WIDTH = math.sqrt(2) * float(torch.special.erfinv(torch.tensor(LEVEL, dtype=torch.float64)))
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """By how much to scale the standard deviation of an ensemble, given how far members disagree.
+
+    Let r be the spread of the members' means over the standard deviation that they state. Inside
+    the range of training r is small, and the mean of the members errs less than they state; outside
+    it is large, and they all err alike. So the factor is a function of r: on functions held out,
+    the one with which 90 % intervals hold 90 % of the points with that r.
+
+    Parameters
+    ----------
+    ratio : Tensor, shape (B,)
+        Values of r, increasing.
+    factor : Tensor, shape (B,)
+        Of the standard deviation there; between them it is interpolated in log r, beyond the ends
+        it is that of the end.
+
+    Examples
+    --------
+    >>> components = Diagonal([[0.0], [2.0]], [[1.0], [1.0]])  # two members, r = sqrt(2)
+    >>> Calibration(torch.tensor([1.0, 2.0]), torch.tensor([0.5, 1.5]))(components).mean
+    tensor([[0.],
+            [2.]], dtype=torch.float64)
+    """
+
+    ratio: Tensor
+    factor: Tensor
+
+    @classmethod
+    def fit(cls, *held_out: tuple[Diagonal, ArrayLike]) -> "Calibration":
+        """The calibration that held-out functions ask for.
+
+        Parameters
+        ----------
+        *held_out : tuples of Diagonal and array
+            Members on axis 0 of the field, and the truth. Sets count alike for each point: give
+            one of the range of training, and one from beyond it if there is one.
+
+        Returns
+        -------
+        Calibration
+            Its factors do not fall as r grows.
+
+        Raises
+        ------
+        InputError
+            If a field has fewer than two members, or no variance.
+        """
+        ratios, errors = [], []
+        for components, truth in held_out:
+            ratio, std = _disagreement(components)
+            u = check.as_tensor("truth", truth, like=std, of="the field")
+            ratios.append(ratio.flatten())
+            errors.append(((u - components.mean.mean(0)).abs() / std).flatten())
+        ratio, error = torch.cat(ratios), torch.cat(errors)
+        parts = ratio.argsort().tensor_split(BINS)
+        middle = torch.stack([ratio[part].median() for part in parts])
+        needed = torch.stack([error[part].quantile(LEVEL) for part in parts]) / WIDTH
+        return cls(middle, needed.cummax(0).values)
+
+    def __call__(self, components: Diagonal) -> Diagonal:
+        """The members with spread and standard deviations scaled, about the same mean.
+
+        Parameters
+        ----------
+        components : Diagonal, members on axis 0
+            What a network predicts.
+
+        Returns
+        -------
+        Diagonal
+            Of the same shape.
+        """
+        ratio, _ = _disagreement(components)
+        factor = self._at(ratio)
+        mean = components.mean.mean(0)
+        return Diagonal(mean + factor * (components.mean - mean), factor**2 * components.variance)
+
+    def _at(self, ratio: Tensor) -> Tensor:
+        known, factor = self.ratio.log(), self.factor
+        place = ratio.log().clamp(known[0], known[-1])
+        right = torch.searchsorted(known, place.contiguous()).clamp(1, len(known) - 1)
+        width = (known[right] - known[right - 1]).clamp_min(1e-12)
+        share = (place - known[right - 1]) / width
+        return factor[right - 1] + share * (factor[right] - factor[right - 1])
+
+
+def _disagreement(components: Diagonal) -> tuple[Tensor, Tensor]:
+    """r, and the standard deviation of the mixture, at each point."""
+    if components.mean.ndim < 2 or len(components.mean) < 2:
+        raise InputError("`components` must have at least two members, on axis 0.")
+    stated, spread = components.variance.mean(0), components.mean.var(0)
+    if not bool((stated > 0).all()):
+        raise InputError("`components` must state a variance at each point: r compares with it.")
+    return (spread / stated).sqrt().clamp_min(1e-6), (stated + spread).sqrt()

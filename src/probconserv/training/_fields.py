@@ -1,0 +1,138 @@
+"""What trains networks that give whole fields on a grid: the FNO, and guests."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .._builders import integral
+from .._condition import condition
+from .._fields import Diagonal
+from .._random import uniform
+from ..data import Grids, Shuffled
+from ._losses import LOSSES
+from ._recipes import Recipe, Score
+from ._source import Source
+
+TIMES = 12  # the seed of times, beside those of the other files
+AT_ONCE = 20  # functions, where they are judged
+
+
+class FieldTask:
+    """Batches, loss and scores of a network from inputs and coordinates to mean and std.
+
+    These are (members, n, fields, *grid); members are trained as if each were alone. A network
+    without std is judged by its absolute error, the CRPS of a point.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        source: Source,
+        recipe: Recipe,
+        seed: int,
+        share: slice,
+        device: torch.device,
+    ) -> None:
+        self.network, self.recipe, self.seed, self.share = network, recipe, seed, share
+        learned, held_out = source.require_grids()
+        self.held_out = held_out.to(device)
+        self.axes = [axis.to(device) for axis in learned.axes]
+        self.batches = source.stream or Shuffled(learned.to(device), recipe.batch, seed)
+        spread = learned.fields.double().movedim(1, 0).flatten(1).std(1, correction=0)
+        self.spread = torch.where(spread > 0, spread, 1.0).to(device, torch.float32)
+        sizes: dict[str, Any] = getattr(network, "sizes", {})
+        self.heads = sizes.get("heads", 1)
+        self.part = _part(network, recipe, learned)
+
+    def loss(self, step: Tensor) -> Tensor:
+        whole, axes, recipe = self.batches(step), self.axes, self.recipe
+        batch = whole[self.share]
+        if self.part is not None:
+            axis, index = self.part[0], self._index(len(whole), step)[self.share]
+            batch = _take(batch, axis, index)
+            axes = [a[index] if i == axis else a for i, a in enumerate(axes)]
+        name = recipe.through or recipe.loss or "crps"
+        values = self._values(batch, axes, name, recipe.through is not None)
+        if name == "crps":
+            values = values / self.spread.reshape(-1, *[1] * len(axes))
+        each = values.flatten(1).mean(1)  # (members x heads,)
+        value = each.unflatten(0, (-1, self.heads)).mean(1).sum()
+        if self.heads > 1 and recipe.apart:
+            alike: Tensor = self.network.apart()  # type: ignore[operator]
+            value = value + recipe.apart * (len(each) // self.heads) * alike
+        return value.float()
+
+    def _index(self, n: int, step: Tensor) -> Tensor:  # (n, times)
+        """Which times each function is asked at."""
+        assert self.part is not None
+        axis, count = self.part
+        size, device = len(self.axes[axis]), self.axes[axis].device
+        order = uniform((TIMES, self.seed, step), (n, size), device).argsort(dim=1)
+        return order[:, :count].sort(dim=1).values
+
+    def _values(self, batch: Grids, axes: list[Tensor], name: Score, through: bool) -> Tensor:
+        """The loss at every point, before Step 2 or after it, (members, n, fields, *grid)."""
+        truth = batch.fields
+        mean, std = self.network(batch.inputs.float(), [a.float() for a in axes])
+        if through:
+            mean, std, truth = *self._conditioned(mean, std, batch), truth.double()
+        else:
+            truth = truth.float()
+        return (mean - truth).abs() if std is None else LOSSES[name](truth, mean, std)
+
+    def _conditioned(self, mean: Tensor, std: Tensor, batch: Grids) -> tuple[Tensor, Tensor]:
+        assert batch.totals is not None
+        totals = batch.totals.double().reshape(batch.fields.shape[:-1])
+        noise = torch.full_like(totals, self.recipe.noise)
+        law = integral(self.axes[-1].double(), totals, noise=noise)
+        field = condition(Diagonal._unchecked(mean.double(), std.double() ** 2), law)
+        return field.mean, field.std
+
+    @torch.no_grad()
+    def scores(self) -> dict[str, float]:
+        """On the held-out functions, the mean over members; the last is of what is trained."""
+        network = self.network
+        before = network.training
+        network.eval()
+        sums: dict[str, float] = {}
+        try:
+            for i in range(0, len(self.held_out), AT_ONCE):
+                some = self.held_out[i : i + AT_ONCE]
+                for key, name, after in self._judges():
+                    value = float(self._values(some, self.axes, name, after).double().mean())
+                    sums[key] = sums.get(key, 0.0) + value * len(some) / len(self.held_out)
+        finally:
+            network.train(before)
+        return {key: -value if key.endswith("ll") else value for key, value in sums.items()}
+
+    def _judges(self) -> list[tuple[str, Score, bool]]:
+        names: list[Score] = ["crps", "ll"] if self.recipe.loss == "ll" else ["ll", "crps"]
+        if not getattr(self.network, "sizes", {}).get("variance", True):
+            names = ["crps"]
+        judges = [(f"validation_{name}", name, False) for name in names]
+        through = self.recipe.through
+        return judges + ([(f"constrained_{through}", through, True)] if through else [])
+
+
+def _part(network: nn.Module, recipe: Recipe, grids: Grids) -> tuple[int, int] | None:
+    """Which axis a step takes a part of, and how many of it; nothing for all of every axis."""
+    every: list[int] = getattr(network, "pointwise", [])
+    pointwise = [axis for axis in every if axis < len(grids.shape) - 1]  # totals are over the last
+    if recipe.times is None or not pointwise or recipe.times >= grids.shape[pointwise[0]]:
+        return None
+    return pointwise[0], recipe.times
+
+
+def _take(batch: Grids, axis: int, index: Tensor) -> Grids:
+    """The functions at some points of an axis, other ones for each; its coordinates are left."""
+
+    def some(values: Tensor) -> Tensor:
+        place = values.ndim - len(batch.shape) + axis + (values is batch.totals)
+        if (values is batch.inputs and values.ndim == 2) or values.shape[place] == 1:
+            return values
+        shape = [len(values), *[1] * (values.ndim - 1)]
+        shape[place] = -1
+        return torch.take_along_dim(values, index.reshape(shape), place)
+
+    return batch._changed(some, batch.coordinates)

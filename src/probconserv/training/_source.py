@@ -1,0 +1,115 @@
+"""What a network learns from, and what is held out to judge it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from .. import _checks as check
+from .._errors import InputError
+from ..data import Grids
+from ..problems import PROBLEMS, ClosedForm
+from ._recipes import Recipe
+
+Stream: TypeAlias = Callable[[Tensor], Grids]
+Data: TypeAlias = type[ClosedForm] | str | Grids | Stream
+TIMES, FUNCTIONS = 20, 1000  # of the grid of an equation, where the recipe has no number
+
+
+@dataclass(frozen=True)
+class Source:
+    """An equation, or functions on a grid with some held out, or a stream of these."""
+
+    name: str
+    equation: type[ClosedForm] | None = None
+    grids: Grids | None = None  # those to learn from, or the first batch of a stream
+    held_out: Grids | None = None
+    stream: Stream | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """For the card."""
+        if self.grids is None or self.held_out is None:
+            return {}
+        said = {"data": self.grids.describe() | {"held_out": len(self.held_out)}}
+        if self.stream is not None:
+            said["data"] |= {"count": None, "digest": None}
+        return said
+
+    def on_grids(self, recipe: Recipe, seed: int) -> "Source":
+        """The same on grids: of an equation, exact solutions on an even one."""
+        if self.equation is None:
+            return self
+        learned = recipe.functions or FUNCTIONS
+        grid = self.equation.grid(TIMES, recipe.points)
+        both = Grids.of_problem(self.equation, *grid, n=learned + recipe.validation, seed=seed)
+        return Source(self.name, None, both[:learned], both[learned:])
+
+    def require_grids(self) -> tuple[Grids, Grids]:
+        assert self.grids is not None
+        assert self.held_out is not None
+        return self.grids, self.held_out
+
+
+def source_of(
+    data: Data,
+    held_out: Grids | None,
+    recipe: Recipe,
+    seed: int,
+    device: torch.device | str = "cpu",
+) -> Source:
+    if held_out is not None and not isinstance(held_out, Grids):
+        raise InputError(f"`held_out` must be Grids, got {type(held_out).__name__}.")
+    if isinstance(data, Grids):
+        return _of_grids(data, held_out, recipe, seed)
+    if isinstance(data, str) or (isinstance(data, type) and issubclass(data, ClosedForm)):
+        family = _family(data)
+        if held_out is not None:
+            raise InputError(f"`held_out` is for data on grids; {family.name} draws its own.")
+        return Source(family.name, family)
+    if isinstance(data, type) or not callable(data):
+        raise InputError(
+            "`data` must be the class of a problem with a closed form, or its name, Grids, or a "
+            f"function from a step to Grids; got {data!r}."
+        )
+    if held_out is None:
+        raise InputError("`held_out` must be given with a stream: Grids to judge the network by.")
+    first = data(torch.zeros((), dtype=torch.int64, device=device))
+    _check_alike(first, held_out)
+    return Source(held_out.name, None, first, held_out, data)
+
+
+def _of_grids(data: Grids, held_out: Grids | None, recipe: Recipe, seed: int) -> Source:
+    if held_out is not None:
+        _check_alike(data, held_out)
+        return Source(data.name, None, data, held_out)
+    count = min(recipe.validation, len(data) // 10) or 1
+    if count >= len(data):
+        raise InputError(f"`data` must hold two functions or more, one to judge by; got {data!r}.")
+    share = count / len(data)
+    judged, learned = data.split(share, 1 - share, seed=seed)
+    return Source(data.name, None, learned, judged)
+
+
+def _check_alike(data: Grids, held_out: Grids) -> None:
+    same = (
+        data.inputs.shape[1:] == held_out.inputs.shape[1:]
+        and data.fields.shape[1:] == held_out.fields.shape[1:]
+        and all(
+            torch.equal(a.double().cpu(), b.double().cpu())
+            for a, b in zip(data.axes, held_out.axes, strict=True)
+        )
+    )
+    if not same:
+        raise InputError(f"`held_out` must be on the grid of `data`, {data!r}; got {held_out!r}.")
+
+
+def _family(data: type[ClosedForm] | str) -> type[ClosedForm]:
+    if isinstance(data, type):
+        return data
+    closed = {name: p for name, p in PROBLEMS.items() if issubclass(p, ClosedForm)}
+    if data in PROBLEMS and data not in closed:
+        raise InputError(f"{data} has no closed form to train on.")
+    check.choice("data", data, closed)
+    return closed[data]

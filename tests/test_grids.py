@@ -1,0 +1,137 @@
+"""Functions on a grid, from arrays, datasets, files and equations."""
+
+import numpy as np
+import pytest
+import torch
+
+from probconserv import InputError
+from probconserv.data import Grids, Shuffled
+from probconserv.problems import Stefan
+
+T, X = np.linspace(0, 1, 4), np.linspace(0, 2, 7)
+
+
+def grids(n=10):
+    speeds = np.linspace(1, 2, n)[:, None]
+    u = np.sin(speeds[:, :, None] * T[:, None] + X)
+    return Grids(speeds, u, {"t": T, "x": X}, np.trapezoid(u, X))
+
+
+def test_parts_share_no_function_and_lose_none():
+    parts = grids().split(0.7, 0.2, 0.1, seed=3)
+    assert [len(part) for part in parts] == [7, 2, 1]
+    together = torch.cat([part.inputs for part in parts]).flatten()
+    assert torch.equal(together.sort().values, grids().inputs.flatten())
+    again, other = (grids().split(0.7, seed=seed)[0].inputs for seed in (3, 4))
+    assert torch.equal(again, parts[0].inputs)
+    assert not torch.equal(other, again)
+
+
+def test_functions_keep_their_inputs_and_totals_when_indexed_and_moved():
+    some = grids()[torch.tensor([4, 1])].to(torch.float32)
+    assert some.targets.dtype == some.coordinates["x"].dtype == torch.float32
+    for row, i in enumerate((4, 1)):
+        torch.testing.assert_close(some.targets[row].double(), grids().targets[i])
+        torch.testing.assert_close(some.totals[row].double(), grids().totals[i])
+    assert len(grids()[3]) == 1
+
+
+def test_batches_of_grids_visit_every_function_once_an_epoch():
+    batches = Shuffled(grids(), n=5, seed=1)
+    epoch = torch.cat([batches(step).inputs for step in (2, 3)]).flatten()
+    assert torch.equal(epoch.sort().values, grids().inputs.flatten())
+
+
+def test_solutions_of_an_equation_come_with_their_totals():
+    t, x = Stefan.grid(times=3, points=2001)
+    found = Grids.of_problem(Stefan([0.6, 0.7]), t, x)
+    torch.testing.assert_close(found.totals, torch.trapezoid(found.targets, x), atol=1e-3, rtol=0)
+    assert torch.equal(found.targets[1], Stefan(0.7).on_grid(t, x))
+    drawn = Grids.of_problem(Stefan, t, x, n=50)
+    low, high = Stefan.train_range
+    assert drawn.inputs.min() >= low
+    assert drawn.inputs.max() <= high
+    with pytest.raises(InputError, match="`n` must say how many parameters of Stefan"):
+        Grids.of_problem(Stefan, t, x)
+
+
+def dataset():
+    xarray = pytest.importorskip("xarray")
+    u = np.random.default_rng(0).normal(size=(7, 5, 4))  # (x, sample, t)
+    values = {
+        "u": (("x", "sample", "t"), u),
+        "start": (("sample", "x"), u[:, :, 0].T),
+        "speed": ("sample", np.arange(5.0)),
+        "mass": (("t", "sample"), np.trapezoid(u, X, axis=0).T),
+    }
+    return xarray.Dataset(values, {"t": T, "x": X}), u
+
+
+def test_variables_of_a_dataset_are_read_by_name():
+    data, u = dataset()
+    found = Grids.from_xarray(data, ["start", "speed"], "u")
+    assert list(found.coordinates) == ["x", "t"]
+    assert found.inputs.shape == (5, 2, 7, 1)
+    np.testing.assert_array_equal(found.targets, u.transpose(1, 0, 2))
+    np.testing.assert_array_equal(found.inputs[:, 0, :, 0], u[:, :, 0].T)
+    assert Grids.from_xarray(data, "speed", "u").inputs.shape == (5, 1)
+
+
+@pytest.mark.parametrize("name", ["a.nc", "a.zarr"])
+def test_a_file_is_the_dataset_in_it(name, tmp_path):
+    data, u = dataset()
+    pytest.importorskip("zarr" if name == "a.zarr" else "netCDF4")
+    data = data.transpose("sample", "t", "x")
+    if name == "a.zarr":
+        data.to_zarr(tmp_path / name, consolidated=False)
+    else:
+        data.to_netcdf(tmp_path / name)
+    found = Grids.open(tmp_path / name, "speed", ["u"], totals=["mass"])
+    np.testing.assert_array_equal(found.targets, u.transpose(1, 2, 0))
+    torch.testing.assert_close(found.totals, torch.trapezoid(found.targets, torch.tensor(X)))
+    assert found.name == "a"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rule"),
+    [
+        ({"inputs": "speeds"}, r"`inputs` must be one of .*got 'speeds'. Did you mean 'speed'"),
+        ({"sample": "member"}, "`sample` must be a dimension of u; got 'member'"),
+        ({"totals": "start"}, "start has the dimension x, which is neither `sample` nor"),
+        ({"targets": []}, "`targets` must name a variable or more"),
+    ],
+)
+def test_names_that_do_not_fit_a_dataset_are_refused(arguments, rule):
+    data = dataset()[0].transpose("sample", "t", "x")
+    with pytest.raises(InputError, match=rule):
+        Grids.from_xarray(data, **{"inputs": "speed", "targets": "u", **arguments})
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path):
+    pytest.importorskip("xarray")
+    with pytest.raises(InputError, match=r"nothing.nc does not exist"):
+        Grids.open(tmp_path / "nothing.nc", "a", "b")
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        ({"inputs": np.ones((3, 1))}, r"`inputs` must be \(n, channels\) or .* n = 10"),
+        ({"inputs": np.ones((10, 1, 4, 6))}, "`inputs` must be"),
+        ({"targets": np.ones((10, 4, 6))}, r"`targets` must be .* with the grid \(4, 7\)"),
+        ({"targets": np.full((10, 4, 7), np.nan)}, "`targets` must be finite"),
+        ({"coordinates": {"t": T, "x": X[::-1]}}, r"`coordinates\[x\]` must increase strictly"),
+        ({"coordinates": (T, X)}, "`coordinates` must be the axes of the grid by name"),
+        ({"totals": np.ones((10, 7))}, r"`totals` must have the shape .* \(10, 4\), got"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(change, rule):
+    good = {"inputs": np.ones((10, 1)), "targets": np.ones((10, 4, 7))}
+    with pytest.raises(InputError, match=rule):
+        Grids(**{**good, "coordinates": {"t": T, "x": X}, **change})
+
+
+@pytest.mark.parametrize("shares", [(), (0.5, 0.6), (0.5, -0.1), (0.99, 0.01)])
+def test_shares_that_make_no_parts_are_refused(shares):
+    with pytest.raises(InputError, match="`shares`"):
+        grids().split(*shares)
