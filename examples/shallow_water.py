@@ -13,7 +13,7 @@ import probconserv as pc
 from probconserv import figures
 
 VALIDATION, TEST = 1_000_000, 3_000_000  # seeds of waters that no network saw
-STEPS, FURTHER = 50, 150  # the first is as long as what the networks were trained on
+WATERS, STEPS, FURTHER = 8, 50, 150  # STEPS: as long as what the networks were trained on
 Way = Callable[[Tensor], Tensor]  # from a step of the networks to where the next one starts
 networks = load()
 edges = torch.linspace(0, 2 * math.pi, CELLS + 1, dtype=torch.float64)
@@ -50,15 +50,17 @@ def rollout(way: Way, start: Tensor, steps: int) -> tuple[Tensor, float]:
     return torch.stack(states, 2), own / forward
 
 
-truth = torch.cat([solved(drawn(seed, 8), STEPS) for seed in (VALIDATION, TEST)])
-print(f"{STEPS} steps of 8 waters, by {MEMBERS} networks each; cost in forward passes of these")
+truth = torch.cat([solved(drawn(seed, WATERS), STEPS) for seed in (VALIDATION, TEST)])
+print(
+    f"{STEPS} steps of {WATERS} waters, by {MEMBERS} networks each; cost in forward passes of these"
+)
 print(TITLES)
 runs = {}
 for name, way in ways(truth[:, 0]).items():
     runs[name], cost = rollout(way, truth[:, 0], STEPS)
     print(line(name, runs[name], truth, cost))
 
-some = truth[8:12, 0]  # four of the waters for testing go on
+some = truth[WATERS : WATERS + 4, 0]  # four of the waters for testing go on
 far = {name: rollout(way, some, FURTHER)[0] for name, way in ways(some).items()}
 for name, run in far.items():
     print(f"{name} after {FURTHER} steps: {further(run)}")

@@ -12,6 +12,7 @@ FEWER = {  # of what makes an example slow and shows nothing more
     "finite_volumes": ("CELLS, TIMES, SPEED, WIDTH = 201,", "CELLS, TIMES, SPEED, WIDTH = 99,"),
     "foreign_network": ("in range(500)", "in range(50)"),
     "positive_tracer": ("drawn(TEST, 16)", "drawn(TEST, 3)"),
+    "shallow_water": ("STEPS, FURTHER = 8, 50, 150", "STEPS, FURTHER = 2, 50, 51"),
     "tracer": ("drawn(TEST, 32)", "drawn(TEST, 3)"),
     "vortex": ("drawn(TEST, 8)", "drawn(TEST, 3)"),
 }

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args, overload
 
 import torch
 from torch import Tensor, nn
@@ -209,6 +209,22 @@ class FNO(Trained):
         h = h.unflatten(2, (heads, -1)).movedim(2, 1).flatten(0, 1)  # one row for each head
         return self.last(h)
 
+    @overload
+    def predict(
+        self,
+        inputs: ArrayLike,
+        coordinates: Sequence[ArrayLike],
+        kind: Literal["components", "diagonal"] = "components",
+        event_dims: int = 1,
+    ) -> Diagonal: ...
+    @overload
+    def predict(
+        self,
+        inputs: ArrayLike,
+        coordinates: Sequence[ArrayLike],
+        kind: Kind,
+        event_dims: int = 1,
+    ) -> Diagonal | LowRank | Mixture: ...
     @torch.no_grad()
     def predict(
         self,

@@ -9,3 +9,5 @@ from ._methods import METHODS as METHODS
 from ._networks import load_ensemble as load_ensemble
 from ._networks import train_ensembles as train_ensembles
 from ._outputs import write as write
+from ._tables import cells_of as cells_of
+from ._tables import summaries as summaries

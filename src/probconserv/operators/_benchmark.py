@@ -109,18 +109,18 @@ def _cell(
     split = "validation" if where == "beside" else "test"
     problem, grids = case.functions(where, split, n)
     t, x = grids.axes
+    assert grids.totals is not None
     means: dict[str, list[Tensor]] = {}
     alarms = torch.zeros(2)
     for start in range(0, n, AT_ONCE):
         part = slice(start, start + AT_ONCE)
         components = network.predict(grids[part].inputs, (t, x))
-        assert isinstance(components, Diagonal)
         for method, field in fields_of(
             case, problem[part], grids[part], components, calibration
         ).items():
             means.setdefault(method, []).append(torch.stack([field.mean, field.variance]))
         for i, field in enumerate((moments(components), components[0])):
-            alarms[i] += _alarms(field, x, grids[part].totals)
+            alarms[i] += _alarms(field, x, grids.totals[part])
     joined = {m: Diagonal(*torch.cat(parts, 1).unbind(0)) for m, parts in means.items()}
     low, high = case.ranges[where]
     common = {"case": name, "where": where, "low": low, "high": high, "seed": seed}

@@ -47,14 +47,14 @@ def scores_figure(rows: Sequence[dict[str, Any]]) -> Figure:
 
 
 def examples_figure(cells: Sequence[Cell]) -> Figure:
-    """The first function of each cell of the first seed, at a time in the middle."""
+    """The first function of each cell of the first seed, at a quarter of the times."""
     first = [cell for cell in cells if cell.records[0]["seed"] == 0]
     columns = len({cell.example["where"] for cell in first})
     rows = -(-len(first) // columns)
     figure = Figure(figsize=(3.2 * columns, 2.3 * rows + 0.5), layout="constrained")
     for axes, cell in zip(figure.subplots(rows, columns, squeeze=False).flat, first, strict=False):
         example = cell.example
-        x, at = example["x"], len(example["t"]) // 2
+        x, at = example["x"], len(example["t"]) // 4
         axes.plot(x, example["truth"][at], color="black", linewidth=1.2, label="truth")
         for method in ("no law", "law and shape"):
             mean, std = (a[at] for a in example["fields"][method])

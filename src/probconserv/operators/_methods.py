@@ -34,17 +34,19 @@ def fields_of(
     within the bounds that the equation gives; the variance is that of "law".
     """
     x = grids.axes[-1]
+    assert grids.totals is not None
     ensemble = moments(calibration(components))
     exact = integral(x, grids.totals)
     known = integral(x, grids.totals, noise=NOISE * quadrature_noise(ensemble, x))
     wide = plausible(ensemble, known)
     after = condition(wide, known)
-    shaped = condition(wide, known, *shape_of(case, problem, grids), draws=2)
+    shaped = condition(wide, known, *shape_of(case, problem, grids), draws=2).point
+    assert shaped is not None
     return {
         "no law": ensemble,
         "paper's update": moments(Mixture(condition(components, exact))),
         "law": Diagonal(after.mean, after.variance),
-        "law and shape": Diagonal(shaped.point, after.variance),
+        "law and shape": Diagonal(shaped, after.variance),
     }
 
 

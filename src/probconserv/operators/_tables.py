@@ -17,7 +17,18 @@ SHARES = ("published_CRPS", "alarms", "alarms_of_one")
 
 
 def summaries(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row for each case, distance and method: means over seeds, and standard errors."""
+    """One row for each case, distance and method: means over seeds, and standard errors.
+
+    Parameters
+    ----------
+    records : list of dict
+        Of cells, as `benchmark` returns them.
+
+    Returns
+    -------
+    list of dict
+        Each score as NAME and, of several seeds, its standard error as NAME_se.
+    """
     rows = []
     for name in CASES:
         mine = [r for r in records if r["case"] == name]
@@ -55,7 +66,18 @@ def as_csv(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def cells_of(rows: Sequence[dict[str, Any]]) -> list[dict[str, dict[str, Any]]]:
-    """The rows of each case and distance, by method."""
+    """The rows of each case and distance, by method.
+
+    Parameters
+    ----------
+    rows : list of dict
+        As `summaries` returns them.
+
+    Returns
+    -------
+    list of dict
+        One for each cell: from the name of a method to its row.
+    """
     found: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
     for row in rows:
         found.setdefault((row["case"], row["where"]), {})[row["method"]] = row
