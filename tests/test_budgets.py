@@ -313,7 +313,7 @@ ERRORS = {
     "negative noise": ({"noise": -1.0}, "`noise` must be >= 0"),
     "where of numbers": ({"where": np.ones((4, 3))}, "`where` must be boolean"),
     "where of other cells": ({"where": np.ones((3, 4), bool)}, r"`where` must end in \(4, 3\)"),
-    "no name": ({"of": 3}, "`of` must be the name"),
+    "no name": ({"of": 3}, "`of` must be a name"),
 }
 
 

@@ -37,9 +37,9 @@ class Calibration:
     Examples
     --------
     >>> components = Diagonal([[0.0], [2.0]], [[1.0], [1.0]])  # two members, r = sqrt(2)
-    >>> Calibration(torch.tensor([1.0, 2.0]), torch.tensor([0.5, 1.5]))(components).mean
-    tensor([[0.],
-            [2.]], dtype=torch.float64)
+    >>> Calibration(torch.tensor([1.0, 2.0]), torch.tensor([0.5, 0.5]))(components).mean
+    tensor([[0.5000],
+            [1.5000]], dtype=torch.float64)
     """
 
     ratio: Tensor
