@@ -266,3 +266,14 @@ def test_a_guest_is_trained_by_the_same_loop(tmp_path):
     assert scores[-1] < scores[0]
     assert network.card["model"] == "straight"
     assert torch.equal(weights(run(tmp_path, model=kind, sizes=None, steps=60)), weights(network))
+
+
+def test_a_guest_of_another_shape_is_refused(tmp_path):
+    class Bare(Straight):
+        def forward(self, inputs, coordinates):
+            mean, std = super().forward(inputs, coordinates)
+            return mean[0, :, 0], std[0, :, 0]  # (n, T, M): would be compared with every function
+
+    kind = Kind("bare", lambda source, recipe, sizes: Bare())
+    with pytest.raises(InputError, match=r"`model` must give mean and std .*members, \*\(4, 1, 6"):
+        run(tmp_path, model=kind, sizes=None)

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from .._builders import integral
 from .._condition import condition
+from .._errors import InputError
 from .._fields import Diagonal
 from .._random import uniform
 from ..data import Grids, Shuffled
@@ -75,6 +76,7 @@ class FieldTask:
         """The loss at every point, before Step 2 or after it, (members, n, fields, *grid)."""
         truth = batch.fields
         mean, std = self.network(batch.inputs.float(), [a.float() for a in axes])
+        _check_shapes(mean, std, truth)
         if through:
             mean, std, truth = *self._conditioned(mean, std, batch), truth.double()
         else:
@@ -113,6 +115,16 @@ class FieldTask:
         judges = [(f"validation_{name}", name, False) for name in names]
         through = self.recipe.through
         return judges + ([(f"constrained_{through}", through, True)] if through else [])
+
+
+def _check_shapes(mean: Tensor, std: Tensor | None, truth: Tensor) -> None:
+    """A guest's mean without an axis would be compared with the truths of other functions."""
+    if mean.shape[1:] != truth.shape or (std is not None and std.shape != mean.shape):
+        found = [tuple(a.shape) for a in (mean, std) if a is not None]
+        raise InputError(
+            f"`model` must give mean and std of shape (members, *{tuple(truth.shape)}) each: "
+            f"members, functions, fields and grid; got {found}."
+        )
 
 
 def _part(network: nn.Module, recipe: Recipe, grids: Grids) -> tuple[int, int] | None:

@@ -96,6 +96,7 @@ def _check_alike(data: Grids, held_out: Grids) -> None:
     same = (
         data.inputs.shape[1:] == held_out.inputs.shape[1:]
         and data.fields.shape[1:] == held_out.fields.shape[1:]
+        and list(data.coordinates) == list(held_out.coordinates)
         and all(
             torch.equal(a.double().cpu(), b.double().cpu())
             for a, b in zip(data.axes, held_out.axes, strict=True)
