@@ -101,6 +101,10 @@ def test_heads_at_right_angles_are_not_alike():
         ({"modes": ()}, "`modes` must be a number for each of one to three axes"),
         ({"modes": (0,)}, "`modes`"),
         ({"modes": (2, 2), "periodic": (True,)}, "`periodic` must have an entry for each"),
+        ({"modes": 4}, r"`modes` must be a number for each .* got 4"),
+        ({"modes": (0, 4.5)}, "`modes` must be a whole number"),
+        ({"modes": (2, 2), "periodic": True}, "`periodic` must have an entry for each"),
+        ({"modes": (4,), "padding": -0.1}, "`padding` must be a share of 0 or more"),
         ({"modes": (4,), "width": 0}, "width"),
     ],
 )
@@ -117,3 +121,5 @@ def test_inputs_and_coordinates_of_another_network_are_refused():
         network.predict([[0.1]], (X,))
     with pytest.raises(InputError, match="at least 8 points"):
         network.predict([[0.1]], (T, X[:7]))
+    with pytest.raises(InputError, match=r"`coordinates\[1\]` must increase strictly"):
+        network.predict([[0.1]], (T, X.flip(0)))
