@@ -15,10 +15,9 @@ from .._checks import ArrayLike
 from .._errors import InputError
 from .._random import uniform
 from ..problems import ClosedForm
-from ._read import Names, arrays_of, open_dataset
+from ._read import TIME, Names, arrays_of, open_dataset
 
 SPLIT, PARAMETERS = 9, 10  # seeds, beside those of the other files
-TIME = "t", "time"  # what an axis of time is called
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +129,8 @@ class Grids:
         Parameters
         ----------
         dataset : xarray.Dataset
-            With a dimension of samples; the other dimensions of the targets are the grid.
+            With a dimension of samples; the other dimensions of the targets are the grid, t or time
+            first. An axis whose coordinates decrease is turned round.
         inputs, targets : str or sequence of str
             Variables. An input without a dimension is the same along it.
         sample : str
@@ -143,7 +143,7 @@ class Grids:
         Returns
         -------
         Grids
-            Dates as seconds since the first.
+            Dates as seconds since the first, durations as seconds.
 
         Raises
         ------
