@@ -170,6 +170,23 @@ def test_a_stream_is_any_function_of_the_step(tmp_path):
         run(tmp_path / "none", stream)
 
 
+def test_other_totals_or_held_out_functions_do_not_continue_a_checkpoint(tmp_path):
+    held_out = DATA[:4]
+    plan = {"held_out": held_out, "through": "crps"}
+    run(tmp_path, DATA[4:], **plan)
+    twice = Grids(DATA.inputs, DATA.targets, DATA.coordinates, 2 * DATA.totals, DATA.name)
+    with pytest.raises(InputError, match=r"`digest` is .* Use another folder"):
+        run(tmp_path, twice[4:], **plan)
+    with pytest.raises(InputError, match=r"`held_out_digest` is .* Use another folder"):
+        run(tmp_path, DATA[4:], through="crps", held_out=DATA[2:6])
+
+
+def test_what_a_user_draws_of_an_equation_was_not_learned_from_it():
+    source = source_of("stefan", None, RECIPES["modern"], 0).on_grids(RECIPES["modern"], 0)
+    learned = torch.cat([part.inputs for part in source.require_grids()])
+    assert not torch.isin(DATA.inputs, learned).any()
+
+
 def test_an_equation_becomes_a_grid(tmp_path):
     card = run(tmp_path, "stefan", steps=2, functions=8, validation=4, points=9).card
     assert (card["data"]["count"], card["data"]["grid"]) == (8, [20, 9])
@@ -220,10 +237,12 @@ def test_what_a_model_cannot_learn_is_refused(tmp_path):
     functions = Grids(DATA.targets[:, None], DATA.targets, {"t": T, "x": X})
     plain = {"sizes": None, "times": None}
     line = Grids(DATA.inputs, DATA.targets[:, 0], {"x": X})
+    turned = Grids(DATA.inputs, DATA.targets.mT, {"x": X, "t": T})
     for options, rule in (
         ({"model": "softc", **plain}, "softc needs an equation"),
         ({"model": "emulator", "data": functions, **plain}, "emulator needs `inputs` .* numbers"),
         ({"model": "anp", "data": line, **plain}, "one field on two axes"),
+        ({"model": "anp", "data": turned, **plain}, "`coordinates` must have time first"),
         ({"model": "anp", "through": "ll", **plain}, "`through` of an anp needs an equation"),
         ({"model": "anp", "loss": "crps", **plain}, "`loss` is for models on grids"),
         ({"data": functions, "through": "ll"}, "`through` needs the `totals`"),

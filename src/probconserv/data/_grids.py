@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -243,7 +244,9 @@ class Grids:
         return len(self.targets)
 
     def __getitem__(self, index: int | slice | Tensor) -> "Grids":
-        which = [index] if isinstance(index, int) else index
+        which = (
+            [int(index)] if getattr(index, "ndim", None) == 0 or isinstance(index, int) else index
+        )
         return self._changed(lambda a: a[which], self.coordinates)
 
     def to(self, *args: Any, **kwargs: Any) -> "Grids":
@@ -281,7 +284,8 @@ class Grids:
         InputError
             If a share is not positive, their sum is more than 1, or a part would be empty.
         """
-        if not shares or min(shares) <= 0 or sum(shares) > 1 + 1e-9:
+        numbers = all(isinstance(share, Real) for share in shares)
+        if not (shares and numbers and min(shares) > 0 and sum(shares) <= 1 + 1e-9):
             raise InputError(f"`shares` must be positive and together at most 1, got {shares}.")
         ends = [0, *(round(sum(shares[: i + 1]) * len(self)) for i in range(len(shares)))]
         if any(a == b for a, b in pairwise(ends)):
@@ -320,7 +324,8 @@ class Grids:
     def describe(self) -> dict[str, Any]:
         """What a card says: how many functions, on which grid, and a digest of the values."""
         digest = hashlib.sha256()
-        for values in (self.inputs, self.targets, *self.axes):
+        totals = () if self.totals is None else (self.totals,)
+        for values in (self.inputs, self.targets, *self.axes, *totals):
             digest.update(values.detach().cpu().contiguous().numpy().tobytes())
         return {
             "count": len(self),

@@ -9,12 +9,14 @@ from torch import Tensor
 
 from .. import _checks as check
 from .._errors import InputError
+from .._random import uniform
 from ..data import Grids
 from ..problems import PROBLEMS, ClosedForm
 from ._recipes import Recipe
 
 Stream: TypeAlias = Callable[[Tensor], Grids]
 Data: TypeAlias = type[ClosedForm] | str | Grids | Stream
+PARAMETERS = 13  # a seed of its own: what a user draws to test by is not what was learned
 TIMES, FUNCTIONS = 20, 1000  # of the grid of an equation, where the recipe has no number
 
 
@@ -32,7 +34,9 @@ class Source:
         """For the card."""
         if self.grids is None or self.held_out is None:
             return {}
-        said = {"data": self.grids.describe() | {"held_out": len(self.held_out)}}
+        judged = self.held_out.describe()
+        said = {"data": self.grids.describe()}
+        said["data"] |= {"held_out": judged["count"], "held_out_digest": judged["digest"]}
         if self.stream is not None:
             said["data"] |= {"count": None, "digest": None}
         return said
@@ -43,7 +47,10 @@ class Source:
             return self
         learned = recipe.functions or FUNCTIONS
         grid = self.equation.grid(TIMES, recipe.points)
-        both = Grids.of_problem(self.equation, *grid, n=learned + recipe.validation, seed=seed)
+        low, high = self.equation.train_range
+        numbers = uniform((PARAMETERS, seed), (learned + recipe.validation,), "cpu")
+        drawn = self.equation(**{self.equation.parameter: low + (high - low) * numbers})
+        both = Grids.of_problem(drawn, *grid)
         return Source(self.name, None, both[:learned], both[learned:])
 
     def require_grids(self) -> tuple[Grids, Grids]:
