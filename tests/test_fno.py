@@ -104,7 +104,7 @@ def test_heads_at_right_angles_are_not_alike():
         ({"modes": 4}, r"`modes` must be a number for each .* got 4"),
         ({"modes": (0, 4.5)}, "`modes` must be a whole number"),
         ({"modes": (2, 2), "periodic": True}, "`periodic` must have an entry for each"),
-        ({"modes": (4,), "padding": -0.1}, "`padding` must be a share of 0 or more"),
+        ({"modes": (4,), "padding": -0.1}, "`padding` must lie between 0 and 10"),
         ({"modes": (4,), "width": 0}, "width"),
     ],
 )

@@ -11,6 +11,7 @@ from runs import Killed, killed_after, weights
 from probconserv import Diagonal, InputError, condition, integral
 from probconserv.data import Grids, Shuffled
 from probconserv.models import FNO, open_weights, save
+from probconserv.models._checkpoints import write
 from probconserv.problems import Stefan
 from probconserv.training import KINDS, RECIPES, Kind, train
 from probconserv.training._fields import FieldTask
@@ -298,3 +299,38 @@ def test_a_guest_of_another_shape_is_refused(tmp_path):
     kind = Kind("bare", lambda source, recipe, sizes: Bare())
     with pytest.raises(InputError, match=r"`model` must give mean and std .*members, \*\(4, 1, 6"):
         run(tmp_path, model=kind, sizes=None)
+
+
+def test_a_network_without_a_card_is_saved_with_what_it_is_built_from(tmp_path):
+    network = FNO(inputs=1, modes=(0, 3), width=4, members=2, min_std=1e-3)
+    save(network, tmp_path / "own.safetensors")
+    again = open_weights(tmp_path / "own.safetensors")
+    field, same = (n.predict([[0.6]], (T, X)) for n in (network, again))
+    assert torch.equal(field.variance, same.variance)
+    with pytest.raises(InputError, match="`network` must be an AttentiveNeuralProcess, an Emul"):
+        save(torch.nn.Linear(1, 1), tmp_path / "guest.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("lie", "rule"),
+    [
+        ({"sizes": {"depth": 3}}, "a card that makes no network"),
+        ({"min_std": None}, "a card that makes no network: `min_std` must lie"),
+        ({"sizes": {"width": 5}}, "tensors that do not fit the network of its card"),
+    ],
+)
+def test_cards_that_lie_are_refused(lie, rule, tmp_path):
+    network = FNO(inputs=1, modes=(0, 3), width=4)
+    sizes = network.sizes | lie.get("sizes", {})
+    card = {"model": "fno", "settings": {}, "min_std": 1e-5} | lie | {"sizes": sizes}
+    write(tmp_path / "lie.safetensors", network.state_dict(), card)
+    with pytest.raises(InputError, match=rule):
+        open_weights(tmp_path / "lie.safetensors")
+
+
+def test_weights_that_are_no_numbers_are_not_opened(tmp_path):
+    network = FNO(inputs=1, modes=(0, 3), width=4)
+    network.last.bias.data.fill_(torch.nan)
+    save(network, tmp_path / "nan.safetensors")
+    with pytest.raises(InputError, match=r"last.bias` must be finite"):
+        open_weights(tmp_path / "nan.safetensors")

@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -284,8 +283,8 @@ class Grids:
         InputError
             If a share is not positive, their sum is more than 1, or a part would be empty.
         """
-        numbers = all(isinstance(share, Real) for share in shares)
-        if not (shares and numbers and min(shares) > 0 and sum(shares) <= 1 + 1e-9):
+        each = [check.between("shares", share, 0, 1) for share in shares]
+        if not each or min(each) == 0 or sum(each) > 1 + 1e-9:
             raise InputError(f"`shares` must be positive and together at most 1, got {shares}.")
         ends = [0, *(round(sum(shares[: i + 1]) * len(self)) for i in range(len(shares)))]
         if any(a == b for a, b in pairwise(ends)):

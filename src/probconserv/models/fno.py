@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from numbers import Real
 from typing import Any, Literal, TypeAlias, get_args
 
 import torch
@@ -90,12 +89,11 @@ class FNO(Trained):
         min_std: float = 1e-5,
     ) -> None:
         modes, sides = _read_axes(modes, periodic)
-        if not (isinstance(padding, Real) and 0 <= padding < math.inf):
-            raise InputError(f"`padding` must be a share of 0 or more, got {padding!r}.")
+        padding = check.between("padding", padding, 0, 10)
         counts = {"inputs": inputs, "fields": fields, "width": width, "layers": layers}
         counts |= {"members": members, "heads": heads}
         sizes: dict[str, Any] = {name: check.samples(n, name) for name, n in counts.items()}
-        sizes |= {"modes": list(modes), "variance": bool(variance), "padding": float(padding)}
+        sizes |= {"modes": list(modes), "variance": bool(variance), "padding": padding}
         super().__init__(sizes | {"periodic": list(sides)}, min_std)
         self.periodic = sides
         self.pointwise = [i for i, m in enumerate(modes) if m == 0]
