@@ -243,9 +243,8 @@ class Grids:
         return len(self.targets)
 
     def __getitem__(self, index: int | slice | Tensor) -> "Grids":
-        which = (
-            [int(index)] if getattr(index, "ndim", None) == 0 or isinstance(index, int) else index
-        )
+        one = isinstance(index, int) or getattr(index, "ndim", None) == 0
+        which = [int(index)] if one else index  # type: ignore[arg-type]
         return self._changed(lambda a: a[which], self.coordinates)
 
     def to(self, *args: Any, **kwargs: Any) -> "Grids":
