@@ -257,6 +257,8 @@ def test_what_a_model_cannot_learn_is_refused(tmp_path):
         ({"sizes": {"modes": 3}}, "`modes` must be a number for each of one to three axes"),
         ({"sizes": {"hidden": 3}}, "`sizes` must be one of modes, width"),
         ({"noise": -1.0}, "`noise` and `apart` must not be negative"),
+        ({"held_out": DATA[:0]}, "`held_out` must hold a function or more"),
+        ({"data": lambda step: 3, "held_out": DATA}, "`data` must give Grids for a step, got 3"),
         ({"held_out": line}, "`held_out` must be on the grid of `data`"),
         ({"data": DATA[:1]}, "`data` must hold two functions or more"),
         ({"data": 3}, "`data` must be the class .* got 3"),
@@ -334,3 +336,20 @@ def test_weights_that_are_no_numbers_are_not_opened(tmp_path):
     save(network, tmp_path / "nan.safetensors")
     with pytest.raises(InputError, match=r"last.bias` must be finite"):
         open_weights(tmp_path / "nan.safetensors")
+
+
+@pytest.mark.parametrize("change", ["inputs", "targets", "coordinates"])
+def test_differences_that_float32_does_not_hold_are_refused(change, tmp_path):
+    far = {"inputs": DATA.inputs, "targets": DATA.targets, "coordinates": {"t": T, "x": X}}
+    far[change] = {"t": T, "x": X + 1e8} if change == "coordinates" else far[change] + 1e8
+    with pytest.raises(InputError, match=rf"`{change}.* has differences that float32 does not"):
+        run(tmp_path, Grids(**far))
+    with pytest.raises(InputError, match="`targets, field 0` has differences that float32"):
+        run(tmp_path, Grids(DATA.inputs, 1e60 * DATA.targets, {"t": T, "x": X}))
+
+
+def test_constant_inputs_and_targets_have_the_scale_1(tmp_path):
+    level = torch.full_like(DATA.targets, 0.1) * (1 + 1e-16 * torch.rand_like(DATA.targets))
+    data = Grids(torch.full_like(DATA.inputs, 0.1), level, {"t": T, "x": X})
+    network = run(tmp_path, data)
+    assert network.target_spread == network.input_spread == 1

@@ -14,6 +14,7 @@ from .. import _checks as check
 from .._checks import ArrayLike
 from .._errors import InputError
 from .._random import uniform
+from .._spread import is_constant, spread_of
 from ..problems import ClosedForm
 from ._read import TIME, Names, arrays_of, open_dataset
 
@@ -308,6 +309,21 @@ class Grids:
     def fields(self) -> Tensor:
         """The targets with an axis for fields, (n, f, ...)."""
         return self.targets if self.targets.ndim == 2 + len(self.shape) else self.targets[:, None]
+
+    def check_digits(self) -> None:
+        """Refuses values whose differences are lost in float32, in which networks are trained."""
+        rows = {f"coordinates[{name}]": a for name, a in self.coordinates.items()}
+        rows |= {f"inputs[:, {i}]": a for i, a in enumerate(self.inputs.unbind(1))}
+        rows |= {f"targets, field {i}": a for i, a in enumerate(self.fields.unbind(1))}
+        for name, given in rows.items():
+            values = given.double()
+            rounding = float((values.float().double() - values).abs().max())
+            if not rounding <= 0.01 * spread_of(values) and not is_constant(values):
+                raise InputError(
+                    f"`{name}` has differences that float32 does not hold: values lie about "
+                    f"{float(values.mean()):.6g} and differ by {spread_of(values):.2g}. Subtract a "
+                    "number, or use another unit."
+                )
 
     @property
     def device(self) -> torch.device:

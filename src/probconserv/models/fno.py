@@ -13,6 +13,7 @@ from .._checks import ArrayLike
 from .._errors import InputError
 from .._fields import Diagonal, LowRank
 from .._mixture import Mixture
+from .._spread import spread_of
 from ._fourier import MixChannels, MixModes, Transforms
 from ._trained import Trained
 from .ensemble import Ensemble
@@ -135,8 +136,7 @@ class FNO(Trained):
         rows += [("target", a) for a in targets.movedim(1, 0)]
         found: dict[str, list[tuple[float, float]]] = {"input": [], "target": [], "axis": []}
         for name, a in rows:
-            spread = float(a.double().std(correction=0))
-            found[name].append((float(a.double().mean()), spread if spread > 0 else 1.0))
+            found[name].append((float(a.double().mean()), spread_of(a)))
         for axis in coordinates:
             low, high = float(axis.min()), float(axis.max())
             found["axis"].append(((low + high) / 2, (high - low) / 2 or 1.0))

@@ -10,6 +10,7 @@ from .._condition import condition
 from .._errors import InputError
 from .._fields import Diagonal
 from .._random import uniform
+from .._spread import spread_of
 from ..data import Grids, Shuffled
 from ._losses import LOSSES
 from ._recipes import Recipe, Score
@@ -40,8 +41,8 @@ class FieldTask:
         self.held_out = held_out.to(device)
         self.axes = [axis.to(device) for axis in learned.axes]
         self.batches = source.stream or Shuffled(learned.to(device), recipe.batch, seed)
-        spread = learned.fields.double().movedim(1, 0).flatten(1).std(1, correction=0)
-        self.spread = torch.where(spread > 0, spread, 1.0).to(device, torch.float32)
+        spread = [spread_of(field) for field in learned.fields.unbind(1)]
+        self.spread = torch.tensor(spread, dtype=torch.float32, device=device)
         sizes: dict[str, Any] = getattr(network, "sizes", {})
         self.heads = sizes.get("heads", 1)
         self.part = _part(network, recipe, learned)

@@ -68,6 +68,8 @@ def source_of(
 ) -> Source:
     if held_out is not None and not isinstance(held_out, Grids):
         raise InputError(f"`held_out` must be Grids, got {type(held_out).__name__}.")
+    if held_out is not None and not len(held_out):
+        raise InputError("`held_out` must hold a function or more to judge by, got none.")
     if isinstance(data, Grids):
         return _of_grids(data, held_out, recipe, seed)
     if isinstance(data, str) or (isinstance(data, type) and issubclass(data, ClosedForm)):
@@ -83,6 +85,8 @@ def source_of(
     if held_out is None:
         raise InputError("`held_out` must be given with a stream: Grids to judge the network by.")
     first = data(torch.zeros((), dtype=torch.int64, device=device))
+    if not isinstance(first, Grids) or not len(first):
+        raise InputError(f"`data` must give Grids for a step, got {first!r:.80}.")
     _check_alike(first, held_out)
     return Source(held_out.name, None, first, held_out, data)
 

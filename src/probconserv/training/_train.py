@@ -201,6 +201,8 @@ def _check_data(kind: Kind, plan: Recipe, source: Source) -> None:
             f"`batch` must be at most the {len(source.grids)} functions to learn from, got "
             f"{plan.batch}."
         )
+    for part in source.require_grids():
+        part.check_digits()
     known = [g for g in source.require_grids() if g.totals is not None]
     if plan.through is not None and len(known) < 2:
         raise InputError("`through` needs the `totals` of the data.")
