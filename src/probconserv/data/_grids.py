@@ -311,7 +311,13 @@ class Grids:
         return self.targets if self.targets.ndim == 2 + len(self.shape) else self.targets[:, None]
 
     def check_digits(self) -> None:
-        """Refuses values whose differences are lost in float32, in which networks are trained."""
+        """Refuses values whose differences are lost in float32, in which networks are trained.
+
+        Raises
+        ------
+        InputError
+            If there are such values.
+        """
         rows = {f"coordinates[{name}]": a for name, a in self.coordinates.items()}
         rows |= {f"inputs[:, {i}]": a for i, a in enumerate(self.inputs.unbind(1))}
         rows |= {f"targets, field {i}": a for i, a in enumerate(self.fields.unbind(1))}
