@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin
+GUEST := neuraloperator tensorly tensorly-torch opt_einsum  # a foreign network for the tests; without its trackers
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: demo test check types style tests docs play fuzz bench clean
@@ -43,6 +44,7 @@ play: $(VENV)/ready  # the page that runs in a browser, into build/play; needs n
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(RUN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(RUN)/python -m pip install --quiet --constraint constraints.txt --no-deps $(GUEST)
 	touch $@
 
 clean:

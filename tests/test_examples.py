@@ -12,6 +12,7 @@ FEWER = {  # of what makes an example slow and shows nothing more
     "finite_volumes": ("CELLS, TIMES, SPEED, WIDTH = 201,", "CELLS, TIMES, SPEED, WIDTH = 99,"),
     "foreign_network": ("in range(500)", "in range(50)"),
     "positive_tracer": ("drawn(TEST, 16)", "drawn(TEST, 3)"),
+    "shallow_water": ("STEPS, FURTHER = 8, 50, 150", "STEPS, FURTHER = 2, 50, 51"),
     "tracer": ("drawn(TEST, 32)", "drawn(TEST, 3)"),
     "vortex": ("drawn(TEST, 8)", "drawn(TEST, 3)"),
 }
@@ -54,3 +55,33 @@ def test_the_vortices_of_the_example_keep_their_energy_and_enstrophy(monkeypatch
     assert (w[:, -1] - w[:, 0]).abs().max() > 0.1
     for invariant in (energy, enstrophy):
         assert (invariant(w) / invariant(w[:, :1]) - 1).abs().max() < 1e-9
+
+
+def test_the_waters_of_the_example_keep_their_mass_momentum_and_energy(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    from waters.model import CELLS, drawn, energy, rescaled, solved
+
+    x = 2 * torch.pi / CELLS * torch.arange(CELLS, dtype=torch.float64).expand(CELLS, CELLS)
+    resting, moving = torch.ones_like(x), 0.1 * x.cos()
+    assert float(energy(torch.stack([resting, moving, moving]))) == pytest.approx(0.01 / 2)
+    assert float(energy(torch.stack([1 + moving, 0 * x, 0 * x]))) == pytest.approx(0.01 / 4)
+    state = solved(drawn(seed=5, n=2), steps=4)
+    assert (state[:, -1] - state[:, 0]).abs().max() > 0.03
+    means = state.mean((-2, -1))
+    assert (means - means[:, :1]).abs().max() < 1e-8
+    assert (energy(state) / energy(state[:, :1]) - 1).abs().max() < 1e-6
+    mended = rescaled(1.02 * state[None, :, 4], state[:, 0])
+    torch.testing.assert_close(mended.mean((-2, -1))[0], means[:, 0])
+    torch.testing.assert_close(energy(mended)[0], energy(state[:, 0]))
+
+
+def test_the_wave_of_a_small_disturbance_travels_at_speed_one(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    from waters.model import CELLS, FINE, STEP, solved
+
+    x = 2 * torch.pi * torch.arange(FINE, dtype=torch.float64)[:, None].expand(FINE, FINE) / FINE
+    wave = 1e-6 * (2 * x).cos()
+    after = solved(torch.stack([1 + wave, wave, 0 * wave])[None], steps=5)[0, -1, 0]
+    x = 2 * torch.pi * torch.arange(CELLS, dtype=torch.float64)[:, None] / CELLS
+    expected = 1 + 1e-6 * (2 * (x - 5 * STEP)).cos().expand(CELLS, CELLS)
+    torch.testing.assert_close(after, expected, atol=1e-10, rtol=0)

@@ -42,6 +42,17 @@ def test_members_side_by_side_are_each_by_itself():
         torch.testing.assert_close(std, stds[2 * k : 2 * k + 2])
 
 
+@pytest.mark.parametrize("modes", [(0, 4), (2, 4)])
+def test_members_may_have_inputs_of_their_own(modes):
+    network = FNO(inputs=2, modes=modes, width=6, layers=2, members=3)
+    inputs = torch.randn(3, 4, 2, 5, 20)
+    each = network.predict(inputs, (T, X))
+    for k in range(3):
+        torch.testing.assert_close(each.mean[k], network.predict(inputs[k], (T, X)).mean[k])
+    with pytest.raises(InputError, match="`inputs` must be"):
+        network.predict(inputs[:2], (T, X))
+
+
 def test_a_time_that_is_only_a_coordinate_can_be_asked_by_itself():
     network = FNO(inputs=1, modes=(0, 4), width=6)
     inputs = torch.randn(3, 1)

@@ -153,3 +153,18 @@ def test_lines_of_one_batch_leave_each_other_as_they_are(rng):
 def test_tiny_variances_have_weights_that_do_not_overflow():
     prior = pc.Diagonal([2e20, 1e20, 3e20], [1e-289, 1e-289, 1.0])
     assert pc.condition(prior, pc.monotone(), draws=2).point.tolist() == [1.5e20, 1.5e20, 3e20]
+
+
+@pytest.mark.parametrize("falls", [False, True])
+def test_bounds_that_differ_from_line_to_line_are_as_in_the_general_solver(falls):
+    generator = torch.Generator().manual_seed(0)
+    mean, spread = (torch.rand(2, 3, 7, generator=generator, dtype=torch.float64) for _ in range(2))
+    prior, x = pc.Diagonal(4 * mean - 2, spread + 0.1), torch.linspace(0, 1, 7)
+    low, high = -torch.rand(2, 3, 1, generator=generator).double(), mean[..., :1] + 0.2
+    slope, law = pc.monotone(decreasing=falls), pc.integral(x, [0.0, 0.05, 0.1], noise=0.1)
+    level = pc.condition(prior, law, slope, pc.bounds(low, high), draws=2).point
+    tilt = 1e-9 * torch.arange(7.0).double()
+    tilted = low - (tilt if falls else tilt.flip(0))
+    general = pc.condition(prior, law, slope, pc.bounds(tilted, high), draws=2).point
+    torch.testing.assert_close(level, general, atol=1e-8, rtol=0)
+    assert ((low <= level) & (level <= high)).all()

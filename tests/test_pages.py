@@ -112,6 +112,12 @@ def operator(n):
     assert conserves(n["law"], n["post"])
 
 
+def operators(n):
+    truth = n["test"].targets
+    assert ((n["mean"] - truth) ** 2).mean() < ((n["ensemble"].mean - truth) ** 2).mean()
+    assert n["std"].shape == truth.shape
+
+
 def train_through(n):
     assert n["loss"].isfinite()
 

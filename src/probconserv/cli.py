@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from . import __version__, cli_files, cli_train
-from ._errors import ProbConservError
+from ._errors import InputError, ProbConservError
 
 if TYPE_CHECKING:  # torch takes seconds: commands import what they need
     from .problems import Family, Problem
@@ -107,6 +107,78 @@ def reproduce(
         console.print(f"- {remark}", highlight=False)
     for path in written:
         print(path)
+
+
+@app.command
+def operators(
+    *cases: str,
+    out: Path = Path("out", "operators"),
+    networks: Path | None = None,
+    seeds: int = 1,
+    train: bool = False,
+    device: str = "auto",
+    n: int = 200,
+    figures: bool = True,
+) -> None:
+    """Test neural operators inside and outside what they were trained on, with laws and without.
+
+    Parameters
+    ----------
+    cases
+        Of heat, pme, advection and stefan; all if none is given, or `all`.
+    out
+        The folder for report.html, results.json, results.csv and two pictures.
+    networks
+        A folder of other ensembles, CASE-SEED.safetensors.
+    seeds
+        How many ensembles of each case; the package has one.
+    train
+        Train the ensembles first, into `networks`: minutes on a GPU, hours without.
+    device
+        Where they are trained: auto, cpu or cuda.
+    n
+        Test functions in each cell.
+    figures
+        Draw pictures and write the report.
+    """
+    from . import operators as ops
+
+    if figures:
+        cli_files.require("plots", "matplotlib", "jinja2")
+    names = tuple(ops.CASES) if not cases or "all" in cases else cases
+    console, errors = Console(), Console(stderr=True)
+    with errors.status("") as status:
+        for name in names if train else ():
+            if networks is None:
+                raise InputError("`--train` needs a folder for the ensembles: `--networks FOLDER`.")
+            status.update(f"training {name}")
+            ops.train_ensembles(name, networks, seeds, device)
+        cells = ops.benchmark(names, seeds, n, networks, tell=status.update)
+        status.update("writing")
+        written = ops.write(cells, out, figures)
+    console.print(_operators(ops.summaries([r for cell in cells for r in cell.records])))
+    for path in written:
+        print(path)
+
+
+def _operators(rows: list[dict[str, Any]]) -> Table:
+    """A row for each case and distance: CRPS of each method, coverage without a law and with."""
+    from .operators import METHODS, cells_of
+
+    table = _narrow("CRPS in 1e-3; points inside 90 % intervals, in %, of the first and the last")
+    table.add_column("tested on", no_wrap=True)
+    for heading in ("published", *METHODS, "in 90", "in 90"):
+        table.add_column(heading, justify="right")
+    for cell in cells_of(rows):
+        first, last = cell[METHODS[0]], cell[METHODS[-1]]
+        published = first["published_CRPS"]
+        table.add_row(
+            f"{first['case']} {first['low']:g}..{first['high']:g}",
+            "" if published is None else f"{1e3 * published:.3g}",
+            *(f"{1e3 * cell[method]['CRPS']:.3g}" for method in METHODS),
+            *(f"{100 * row['coverage_90']:.0f}" for row in (first, last)),
+        )
+    return table
 
 
 @app.command

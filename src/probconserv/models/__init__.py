@@ -1,5 +1,6 @@
 """Step 1: models that give a Gaussian field."""
 
+from ._calibrate import Calibration as Calibration
 from ._load import load as load
 from ._load import open_weights as open_weights
 from ._load import save as save

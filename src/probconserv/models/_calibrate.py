@@ -14,6 +14,7 @@ from .._fields import Diagonal
 BINS = 16
 LEAST = 10  # points of a bin: fewer do not tell where 90 % of them lie
 LEVEL = 0.9
+LEAST = 0.3  # of a factor: what rare large errors need, where most are tiny
 WIDTH = math.sqrt(2) * float(torch.special.erfinv(torch.tensor(LEVEL, dtype=torch.float64)))
 
 
@@ -58,7 +59,7 @@ class Calibration:
         Returns
         -------
         Calibration
-            Its factors do not fall as r grows.
+            Its factors do not fall as r grows, and are at least 0.3.
 
         Raises
         ------
@@ -83,7 +84,7 @@ class Calibration:
         parts = ratio.argsort().tensor_split(min(BINS, count // LEAST))
         middle = torch.stack([ratio[part].median() for part in parts])
         needed = torch.stack([error[part].quantile(LEVEL) for part in parts]) / WIDTH
-        return cls(middle, needed.cummax(0).values)
+        return cls(middle, needed.cummax(0).values.clamp_min(LEAST))
 
     def __post_init__(self) -> None:
         for name in ("ratio", "factor"):

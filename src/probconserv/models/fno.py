@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args, overload
 
 import torch
 from torch import Tensor, nn
@@ -152,8 +152,9 @@ class FNO(Trained):
 
         Parameters
         ----------
-        inputs : Tensor, shape (n, inputs) or (n, inputs, ...)
-            Numbers, the same on the whole grid, or functions on it.
+        inputs : Tensor, shape (n, inputs), (n, inputs, ...) or (members, n, inputs, ...)
+            Numbers, the same on the whole grid, or functions on it; others for each member, as
+            where each goes on from its own last step.
         coordinates : sequence of Tensor
             One axis of the grid each; (n, points) for an axis without frequencies whose points
             differ from function to function.
@@ -164,12 +165,14 @@ class FNO(Trained):
             The second is None for a network without variances.
         """
         grid = [axis.shape[-1] for axis in coordinates]
-        h = self._channels(inputs, coordinates)  # (n, C, *grid)
+        own = inputs.ndim == 3 + len(grid)  # inputs of its own for each member
+        h = self._channels(inputs.flatten(0, 1) if own else inputs, coordinates)  # (n, C, *grid)
         ahead = [2 + i for i in self.pointwise]
         h = h.movedim(ahead, list(range(1, 1 + len(ahead))))  # (n, *pointwise, C, *spectral)
         rows, h = h.shape[: 1 + len(ahead)], h.flatten(0, len(ahead))
+        h = h.unflatten(0, (self.sizes["members"], -1)) if own else h[None]
         h = self._network(h)  # (S, rows, fields * (1 or 2), *spectral)
-        h = h.unflatten(1, rows)
+        h = h.unflatten(1, (-1, *rows[1:]))
         h = h.movedim(list(range(2, 2 + len(ahead))), [3 + i for i in self.pointwise])
         h = h.unflatten(2, (self.sizes["fields"], -1))
         scale = self.target_spread.reshape(-1, *[1] * len(grid))
@@ -195,9 +198,9 @@ class FNO(Trained):
         coordinates = [place.expand(len(inputs), 1, *grid) for place in places.values()]
         return torch.cat([given, *coordinates, *(given * places[i] for i in self.times)], dim=1)
 
-    def _network(self, h: Tensor) -> Tensor:  # (rows, C, *spectral)
-        shape = h.shape[2:]
-        h = self.lift(h[None])
+    def _network(self, h: Tensor) -> Tensor:  # (members or 1, rows, C, *spectral)
+        shape = h.shape[3:]
+        h = self.lift(h)
         extra = [math.ceil(p * n) for p, n in zip(self.padded, shape, strict=True)]
         h = F.pad(h, [size for added in reversed(extra) for size in (0, added)])
         matrices = self.transforms.matrices(h.shape[3:], h)
@@ -212,6 +215,22 @@ class FNO(Trained):
         h = h.unflatten(2, (heads, -1)).movedim(2, 1).flatten(0, 1)  # one row for each head
         return self.last(h)
 
+    @overload
+    def predict(
+        self,
+        inputs: ArrayLike,
+        coordinates: Sequence[ArrayLike],
+        kind: Literal["components", "diagonal"] = "components",
+        event_dims: int = 1,
+    ) -> Diagonal: ...
+    @overload
+    def predict(
+        self,
+        inputs: ArrayLike,
+        coordinates: Sequence[ArrayLike],
+        kind: Kind,
+        event_dims: int = 1,
+    ) -> Diagonal | LowRank | Mixture: ...
     @torch.no_grad()
     def predict(
         self,
@@ -224,8 +243,8 @@ class FNO(Trained):
 
         Parameters
         ----------
-        inputs : array, shape (n, inputs) or (n, inputs, ...)
-            Numbers, the same on the whole grid, or functions on it.
+        inputs : array, shape (n, inputs), (n, inputs, ...) or (members, n, inputs, ...)
+            As in `forward`.
         coordinates : sequence of arrays
             One axis of the grid each, in the units of training.
         kind : {"components", "mixture", "low rank", "diagonal"}
@@ -288,14 +307,16 @@ class FNO(Trained):
         _check_points(axes, modes)
         given = check.tensor("inputs", inputs).to(like)
         grid = tuple(len(a) for a in axes)
-        sizes = given.shape[2:]
-        fits = len(sizes) in (0, len(grid)) and all(
-            a in (1, b) for a, b in zip(sizes, grid, strict=False)
+        members = self.sizes["members"]
+        own = given.ndim == 3 + len(grid) and len(given) == members
+        shape = given.shape[own:]
+        fits = len(shape) in (2, 2 + len(grid)) and all(
+            a in (1, b) for a, b in zip(shape[2:], grid, strict=False)
         )
-        if given.ndim < 2 or given.shape[1] != channels or not fits:
+        if not fits or shape[1] != channels:
             raise InputError(
-                f"`inputs` must be (n, {channels}) or (n, {channels}, *{grid}), got "
-                f"{tuple(given.shape)}."
+                f"`inputs` must be (n, {channels}), (n, {channels}, *{grid}) or ({members}, n, "
+                f"{channels}, *{grid}), got {tuple(given.shape)}."
             )
         return given, axes
 
