@@ -12,7 +12,7 @@ from .._errors import InputError
 from .._fields import Diagonal
 
 BINS = 16
-LEAST = 10  # points of a bin: fewer do not tell where 90 % of them lie
+FEWEST = 10  # points of a bin: fewer do not tell where 90 % of them lie
 LEVEL = 0.9
 LEAST = 0.3  # of a factor: what rare large errors need, where most are tiny
 WIDTH = math.sqrt(2) * float(torch.special.erfinv(torch.tensor(LEVEL, dtype=torch.float64)))
@@ -78,10 +78,10 @@ class Calibration:
             ratios.append(ratio.flatten())
             errors.append(((u - components.mean.mean(0)).abs() / std).flatten())
         count = sum(map(len, ratios))
-        if count < LEAST:
-            raise InputError(f"`held_out` must have {LEAST} points or more, got {count}.")
+        if count < FEWEST:
+            raise InputError(f"`held_out` must have {FEWEST} points or more, got {count}.")
         ratio, error = torch.cat(ratios), torch.cat(errors)
-        parts = ratio.argsort().tensor_split(min(BINS, count // LEAST))
+        parts = ratio.argsort().tensor_split(min(BINS, count // FEWEST))
         middle = torch.stack([ratio[part].median() for part in parts])
         needed = torch.stack([error[part].quantile(LEVEL) for part in parts]) / WIDTH
         return cls(middle, needed.cummax(0).values.clamp_min(LEAST))
