@@ -134,12 +134,14 @@ def test_training_on_a_file(tmp_path):
     dataset = xarray.Dataset(values, {"t": range(3), "x": range(9)})
     dataset.to_netcdf(tmp_path / "heat.nc")
     words = f"--model fno --inputs k --targets u --sample run --batch 4 --out {tmp_path / 'run'}"
-    words += " --device cpu --steps 2 --set width=4 members=2 modes=0,3 loss=ll clip=none"
+    words += " --device cpu --steps 2 --set width=4 members=2 modes=[0,3] loss=ll"
+    words += " clip=none apart=.1 padding=0"
     done = called("train", tmp_path / "heat.nc", *words.split())
     assert done.returncode == 0, done.stderr
     card = json.loads((tmp_path / "run" / "card.json").read_text())
     assert (card["problem"], card["sizes"]["modes"]) == ("heat", [0, 3])
     assert (card["settings"]["loss"], card["settings"]["clip"]) == ("ll", None)
+    assert (card["settings"]["apart"], card["sizes"]["padding"]) == (0.1, 0)
 
 
 @pytest.mark.parametrize(
@@ -149,6 +151,9 @@ def test_training_on_a_file(tmp_path):
         ("heat.nc --inputs k", "`--inputs` and `--targets` must name variables of the file"),
         ("heat.nc --inputs k --targets u", "`path` heat.nc does not exist"),
         ("stefan --set width=3", "`--set` must be one of learning_rate, .*got 'width'"),
+        ("stefan --set noise=some", "`noise` must be a number, got 'some'"),
+        ("stefan --set dropout=.1x", "`dropout` must be a number, got '.1x'"),
+        ("stefan --model fno --set modes=4", "`modes` must be a number for each of"),
         ("stefan --set hidden", "`--set` takes NAME=VALUE pairs; got 'hidden'"),
         ("stefan --model fna", "`model` must be one of .*Did you mean 'fno'"),
         ("stefan --recipe best", "`recipe` must be one of"),

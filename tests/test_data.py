@@ -229,7 +229,9 @@ def test_bad_input_is_refused():
     for near, target in ((-0.1, 5), (1.1, 5), (float("nan"), 5), (0.5, (2, 3))):
         with pytest.raises(ValueError, match="`near` must be a share from 0 to 1, and `target`"):
             Stream(Stefan, target=target, near=near)
-    with pytest.raises(ValueError, match="`n` must be from 1 to the 3 functions there are, got 4"):
+    with pytest.raises(
+        ValueError, match="`n` must be a whole number from 1 to the 3 functions there are, got 4"
+    ):
         Shuffled(draw(Stefan, "train", n=3), n=4)
     for problem in ("stefan", SuperSlow, SuperSlow(1.0)):
         with pytest.raises(ValueError, match=r"with a closed form.*`probconserv.problems.find`"):

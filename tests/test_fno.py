@@ -112,6 +112,10 @@ def test_heads_at_right_angles_are_not_alike():
         ({"modes": ()}, "`modes` must be a number for each of one to three axes"),
         ({"modes": (0,)}, "`modes`"),
         ({"modes": (2, 2), "periodic": (True,)}, "`periodic` must have an entry for each"),
+        ({"modes": 4}, r"`modes` must be a number for each .* got 4"),
+        ({"modes": (0, 4.5)}, "`modes` must be a whole number"),
+        ({"modes": (2, 2), "periodic": True}, "`periodic` must have an entry for each"),
+        ({"modes": (4,), "padding": -0.1}, "`padding` must lie between 0 and 10"),
         ({"modes": (4,), "width": 0}, "width"),
     ],
 )
@@ -128,3 +132,31 @@ def test_inputs_and_coordinates_of_another_network_are_refused():
         network.predict([[0.1]], (X,))
     with pytest.raises(InputError, match="at least 8 points"):
         network.predict([[0.1]], (T, X[:7]))
+    with pytest.raises(InputError, match=r"`coordinates\[1\]` must increase strictly"):
+        network.predict([[0.1]], (T, X.flip(0)))
+
+
+def test_a_network_is_that_of_fast_fourier_transforms():
+    network = FNO(inputs=1, modes=(0, 3), width=4, layers=2, heads=2, padding=0.2).double()
+    t, x = torch.linspace(0, 1, 3).double(), torch.rand(9).double().cumsum(0)
+    inputs = torch.randn(2, 1, 3, 9).double()
+
+    def mixed(layer, h, network=0):  # (n, C, T, M)
+        return torch.einsum("oc,nctm->notm", layer.weight[network], h) + layer.bias[
+            network
+        ].reshape(-1, 1, 1)
+
+    axes = [a.expand(2, 1, 3, 9) for a in (t[:, None], x)]
+    h = mixed(network.lift, torch.cat([inputs, *axes, inputs * axes[0]], dim=1))
+    h = torch.nn.functional.pad(h, (0, 2))
+    for i, (spectral, local) in enumerate(zip(network.spectral, network.local, strict=True)):
+        weight = torch.view_as_complex(spectral.weight[0].detach().contiguous())  # (k, in, out)
+        low = torch.einsum("nctk,kco->notk", torch.fft.rfft(h)[..., :3], weight)
+        h = torch.fft.irfft(low, n=11) + mixed(local, h)
+        h = torch.nn.functional.gelu(h) if i == 0 else h
+    hidden = torch.nn.functional.gelu(mixed(network.hidden, h[..., :9])).unflatten(1, (2, 8))
+    for head, (mean, std) in enumerate(zip(*network(inputs, (t, x)), strict=True)):
+        expected = mixed(network.last, hidden[:, head], head)
+        torch.testing.assert_close(mean[:, 0], expected[:, 0])
+        raised = torch.nn.functional.softplus(expected[:, 1] - 4) + network.min_std
+        torch.testing.assert_close(std[:, 0], raised)

@@ -33,7 +33,7 @@ def test_functions_keep_their_inputs_and_totals_when_indexed_and_moved():
     for row, i in enumerate((4, 1)):
         torch.testing.assert_close(some.targets[row].double(), grids().targets[i])
         torch.testing.assert_close(some.totals[row].double(), grids().totals[i])
-    assert len(grids()[3]) == 1
+    assert len(grids()[3]) == len(grids()[np.int64(3)]) == 1
 
 
 def test_batches_of_grids_visit_every_function_once_an_epoch():
@@ -70,11 +70,44 @@ def dataset():
 def test_variables_of_a_dataset_are_read_by_name():
     data, u = dataset()
     found = Grids.from_xarray(data, ["start", "speed"], "u")
-    assert list(found.coordinates) == ["x", "t"]
-    assert found.inputs.shape == (5, 2, 7, 1)
-    np.testing.assert_array_equal(found.targets, u.transpose(1, 0, 2))
-    np.testing.assert_array_equal(found.inputs[:, 0, :, 0], u[:, :, 0].T)
+    assert list(found.coordinates) == ["t", "x"]  # time first
+    assert found.inputs.shape == (5, 2, 1, 7)
+    np.testing.assert_array_equal(found.targets, u.transpose(1, 2, 0))
+    np.testing.assert_array_equal(found.inputs[:, 0, 0], u[:, :, 0].T)
     assert Grids.from_xarray(data, "speed", "u").inputs.shape == (5, 1)
+
+
+def test_a_falling_axis_is_turned_round_with_all_that_is_on_it():
+    data, _ = dataset()
+    options = {"inputs": ["start", "speed"], "targets": "u", "totals": "mass"}
+    found, same = (
+        Grids.from_xarray(d, **options) for d in (data.isel(x=slice(None, None, -1)), data)
+    )
+    for name in ("inputs", "targets", "totals"):
+        assert torch.equal(getattr(found, name), getattr(same, name))
+    assert torch.equal(found.axes[1], same.axes[1])
+
+
+def test_times_of_any_calendar_and_durations_are_seconds():
+    data, _ = dataset()
+    cftime = pytest.importorskip("cftime")
+    hours = np.arange(4) * np.timedelta64(1, "h")
+    days = [cftime.DatetimeNoLeap(2001, 2, 27 + i) for i in (0, 1)]
+    days += [cftime.DatetimeNoLeap(2001, 3, i) for i in (1, 2)]
+    for times, step in ((hours, 3600), (np.datetime64("2000-01-01") + hours, 3600), (days, 86400)):
+        found = Grids.from_xarray(data.assign_coords(t=times), "speed", "u")
+        assert found.axes[0].tolist() == [i * step for i in range(4)]
+
+
+@pytest.mark.parametrize("name", ["a.nc", "a.zarr"])
+def test_what_is_no_dataset_is_refused(name, tmp_path):
+    pytest.importorskip("zarr" if name == "a.zarr" else "netCDF4")
+    if name == "a.zarr":
+        (tmp_path / name).mkdir()
+    else:
+        (tmp_path / name).write_text("no dataset")
+    with pytest.raises(InputError, match=r"`path` .*a\..* is no Zarr store or NetCDF file"):
+        Grids.open(tmp_path / name, "k", "u")
 
 
 @pytest.mark.parametrize("name", ["a.nc", "a.zarr"])
@@ -96,8 +129,10 @@ def test_a_file_is_the_dataset_in_it(name, tmp_path):
     ("arguments", "rule"),
     [
         ({"inputs": "speeds"}, r"`inputs` must be one of .*got 'speeds'. Did you mean 'speed'"),
-        ({"sample": "member"}, "`sample` must be a dimension of u; got 'member'"),
+        ({"sample": "member"}, "`sample` must be a dimension of u, which has .*got 'member'"),
         ({"totals": "start"}, "start has the dimension x, which is neither `sample` nor"),
+        ({"targets": ["u", "start"]}, "`targets` must all be on sample, t, x; start is on"),
+        ({"targets": ["u", "u"], "totals": "mass"}, "`totals` must name one variable for each of"),
         ({"targets": []}, "`targets` must name a variable or more"),
     ],
 )
@@ -131,7 +166,9 @@ def test_arrays_that_do_not_fit_are_refused(change, rule):
         Grids(**{**good, "coordinates": {"t": T, "x": X}, **change})
 
 
-@pytest.mark.parametrize("shares", [(), (0.5, 0.6), (0.5, -0.1), (0.99, 0.01)])
+@pytest.mark.parametrize(
+    "shares", [(), (0.5, 0.6), (0.5, -0.1), (0.99, 0.01), ([0.5, 0.5],), (np.nan,)]
+)
 def test_shares_that_make_no_parts_are_refused(shares):
     with pytest.raises(InputError, match="`shares`"):
         grids().split(*shares)

@@ -11,6 +11,7 @@ from runs import Killed, killed_after, weights
 from probconserv import Diagonal, InputError, condition, integral
 from probconserv.data import Grids, Shuffled
 from probconserv.models import FNO, open_weights, save
+from probconserv.models._checkpoints import write
 from probconserv.problems import Stefan
 from probconserv.training import KINDS, RECIPES, Kind, train
 from probconserv.training._fields import FieldTask
@@ -170,6 +171,23 @@ def test_a_stream_is_any_function_of_the_step(tmp_path):
         run(tmp_path / "none", stream)
 
 
+def test_other_totals_or_held_out_functions_do_not_continue_a_checkpoint(tmp_path):
+    held_out = DATA[:4]
+    plan = {"held_out": held_out, "through": "crps"}
+    run(tmp_path, DATA[4:], **plan)
+    twice = Grids(DATA.inputs, DATA.targets, DATA.coordinates, 2 * DATA.totals, DATA.name)
+    with pytest.raises(InputError, match=r"`digest` is .* Use another folder"):
+        run(tmp_path, twice[4:], **plan)
+    with pytest.raises(InputError, match=r"`held_out_digest` is .* Use another folder"):
+        run(tmp_path, DATA[4:], through="crps", held_out=DATA[2:6])
+
+
+def test_what_a_user_draws_of_an_equation_was_not_learned_from_it():
+    source = source_of("stefan", None, RECIPES["modern"], 0).on_grids(RECIPES["modern"], 0)
+    learned = torch.cat([part.inputs for part in source.require_grids()])
+    assert not torch.isin(DATA.inputs, learned).any()
+
+
 def test_an_equation_becomes_a_grid(tmp_path):
     card = run(tmp_path, "stefan", steps=2, functions=8, validation=4, points=9).card
     assert (card["data"]["count"], card["data"]["grid"]) == (8, [20, 9])
@@ -220,10 +238,12 @@ def test_what_a_model_cannot_learn_is_refused(tmp_path):
     functions = Grids(DATA.targets[:, None], DATA.targets, {"t": T, "x": X})
     plain = {"sizes": None, "times": None}
     line = Grids(DATA.inputs, DATA.targets[:, 0], {"x": X})
+    turned = Grids(DATA.inputs, DATA.targets.mT, {"x": X, "t": T})
     for options, rule in (
         ({"model": "softc", **plain}, "softc needs an equation"),
         ({"model": "emulator", "data": functions, **plain}, "emulator needs `inputs` .* numbers"),
         ({"model": "anp", "data": line, **plain}, "one field on two axes"),
+        ({"model": "anp", "data": turned, **plain}, "`coordinates` must have time first"),
         ({"model": "anp", "through": "ll", **plain}, "`through` of an anp needs an equation"),
         ({"model": "anp", "loss": "crps", **plain}, "`loss` is for models on grids"),
         ({"data": functions, "through": "ll"}, "`through` needs the `totals`"),
@@ -233,8 +253,12 @@ def test_what_a_model_cannot_learn_is_refused(tmp_path):
         ({"times": 0}, "`times` must be a positive whole number"),
         ({"dropout": 0.1}, "`dropout` must be 0 for this model"),
         ({"sizes": {"variance": False}, "loss": "ll"}, "`variance` must be True"),
+        ({"sizes": {"modes": [0, 6]}}, r"`coordinates\[1\]` must have at least 12 points"),
+        ({"sizes": {"modes": 3}}, "`modes` must be a number for each of one to three axes"),
         ({"sizes": {"hidden": 3}}, "`sizes` must be one of modes, width"),
         ({"noise": -1.0}, "`noise` and `apart` must not be negative"),
+        ({"held_out": DATA[:0]}, "`held_out` must hold a function or more"),
+        ({"data": lambda step: 3, "held_out": DATA}, "`data` must give Grids for a step, got 3"),
         ({"held_out": line}, "`held_out` must be on the grid of `data`"),
         ({"data": DATA[:1]}, "`data` must hold two functions or more"),
         ({"data": 3}, "`data` must be the class .* got 3"),
@@ -266,3 +290,66 @@ def test_a_guest_is_trained_by_the_same_loop(tmp_path):
     assert scores[-1] < scores[0]
     assert network.card["model"] == "straight"
     assert torch.equal(weights(run(tmp_path, model=kind, sizes=None, steps=60)), weights(network))
+
+
+def test_a_guest_of_another_shape_is_refused(tmp_path):
+    class Bare(Straight):
+        def forward(self, inputs, coordinates):
+            mean, std = super().forward(inputs, coordinates)
+            return mean[0, :, 0], std[0, :, 0]  # (n, T, M): would be compared with every function
+
+    kind = Kind("bare", lambda source, recipe, sizes: Bare())
+    with pytest.raises(InputError, match=r"`model` must give mean and std .*members, \*\(4, 1, 6"):
+        run(tmp_path, model=kind, sizes=None)
+
+
+def test_a_network_without_a_card_is_saved_with_what_it_is_built_from(tmp_path):
+    network = FNO(inputs=1, modes=(0, 3), width=4, members=2, min_std=1e-3)
+    save(network, tmp_path / "own.safetensors")
+    again = open_weights(tmp_path / "own.safetensors")
+    field, same = (n.predict([[0.6]], (T, X)) for n in (network, again))
+    assert torch.equal(field.variance, same.variance)
+    with pytest.raises(InputError, match="`network` must be an AttentiveNeuralProcess, an Emul"):
+        save(torch.nn.Linear(1, 1), tmp_path / "guest.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("lie", "rule"),
+    [
+        ({"sizes": {"depth": 3}}, "a card that makes no network"),
+        ({"min_std": None}, "a card that makes no network: `min_std` must lie"),
+        ({"sizes": {"width": 5}}, "tensors that do not fit the network of its card"),
+    ],
+)
+def test_cards_that_lie_are_refused(lie, rule, tmp_path):
+    network = FNO(inputs=1, modes=(0, 3), width=4)
+    sizes = network.sizes | lie.get("sizes", {})
+    card = {"model": "fno", "settings": {}, "min_std": 1e-5} | lie | {"sizes": sizes}
+    write(tmp_path / "lie.safetensors", network.state_dict(), card)
+    with pytest.raises(InputError, match=rule):
+        open_weights(tmp_path / "lie.safetensors")
+
+
+def test_weights_that_are_no_numbers_are_not_opened(tmp_path):
+    network = FNO(inputs=1, modes=(0, 3), width=4)
+    network.last.bias.data.fill_(torch.nan)
+    save(network, tmp_path / "nan.safetensors")
+    with pytest.raises(InputError, match=r"last.bias` must be finite"):
+        open_weights(tmp_path / "nan.safetensors")
+
+
+@pytest.mark.parametrize("change", ["inputs", "targets", "coordinates"])
+def test_differences_that_float32_does_not_hold_are_refused(change, tmp_path):
+    far = {"inputs": DATA.inputs, "targets": DATA.targets, "coordinates": {"t": T, "x": X}}
+    far[change] = {"t": T, "x": X + 1e8} if change == "coordinates" else far[change] + 1e8
+    with pytest.raises(InputError, match=rf"`{change}.* has differences that float32 does not"):
+        run(tmp_path, Grids(**far))
+    with pytest.raises(InputError, match="`targets, field 0` has differences that float32"):
+        run(tmp_path, Grids(DATA.inputs, 1e60 * DATA.targets, {"t": T, "x": X}))
+
+
+def test_constant_inputs_and_targets_have_the_scale_1(tmp_path):
+    level = torch.full_like(DATA.targets, 0.1) * (1 + 1e-16 * torch.rand_like(DATA.targets))
+    data = Grids(torch.full_like(DATA.inputs, 0.1), level, {"t": T, "x": X})
+    network = run(tmp_path, data)
+    assert network.target_spread == network.input_spread == 1

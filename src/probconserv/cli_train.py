@@ -1,6 +1,5 @@
 """The command that trains networks."""
 
-import json
 import math
 import os
 from pathlib import Path
@@ -153,13 +152,18 @@ def _settings(model: str, given: list[str]) -> tuple[dict[str, Any], dict[str, A
 
 
 def _value(text: str) -> Any:
-    """A number, yes or no, a list of these with commas, none, or a word."""
-    if "," in text:
-        return tuple(_value(part) for part in text.strip("[]()").split(","))
-    try:
-        return json.loads(text.lower().replace("none", "null"))
-    except json.JSONDecodeError:
-        return text
+    """A number, yes or no, a list of these with commas or in brackets, none, or a word."""
+    if "," in text or text[:1] in ("[", "("):
+        return tuple(_value(part.strip()) for part in text.strip("[]()").split(",") if part.strip())
+    words = {"none": None, "true": True, "yes": True, "false": False, "no": False}
+    if text.lower() in words:
+        return words[text.lower()]
+    for number in (int, float):
+        try:
+            return number(text)
+        except ValueError:
+            pass
+    return text
 
 
 def register(app: App) -> None:

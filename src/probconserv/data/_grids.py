@@ -14,11 +14,11 @@ from .. import _checks as check
 from .._checks import ArrayLike
 from .._errors import InputError
 from .._random import uniform
+from .._spread import is_constant, spread_of
 from ..problems import ClosedForm
-from ._read import Names, arrays_of, open_dataset
+from ._read import TIME, Names, arrays_of, open_dataset
 
 SPLIT, PARAMETERS = 9, 10  # seeds, beside those of the other files
-TIME = "t", "time"  # what an axis of time is called
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +130,8 @@ class Grids:
         Parameters
         ----------
         dataset : xarray.Dataset
-            With a dimension of samples; the other dimensions of the targets are the grid.
+            With a dimension of samples; the other dimensions of the targets are the grid, t or time
+            first. An axis whose coordinates decrease is turned round.
         inputs, targets : str or sequence of str
             Variables. An input without a dimension is the same along it.
         sample : str
@@ -143,7 +144,7 @@ class Grids:
         Returns
         -------
         Grids
-            Dates as seconds since the first.
+            Dates as seconds since the first, durations as seconds.
 
         Raises
         ------
@@ -243,7 +244,8 @@ class Grids:
         return len(self.targets)
 
     def __getitem__(self, index: int | slice | Tensor) -> "Grids":
-        which = [index] if isinstance(index, int) else index
+        one = isinstance(index, int) or getattr(index, "ndim", None) == 0
+        which = [int(index)] if one else index  # type: ignore[arg-type]
         return self._changed(lambda a: a[which], self.coordinates)
 
     def to(self, *args: Any, **kwargs: Any) -> "Grids":
@@ -281,7 +283,8 @@ class Grids:
         InputError
             If a share is not positive, their sum is more than 1, or a part would be empty.
         """
-        if not shares or min(shares) <= 0 or sum(shares) > 1 + 1e-9:
+        each = [check.between("shares", share, 0, 1) for share in shares]
+        if not each or min(each) == 0 or sum(each) > 1 + 1e-9:
             raise InputError(f"`shares` must be positive and together at most 1, got {shares}.")
         ends = [0, *(round(sum(shares[: i + 1]) * len(self)) for i in range(len(shares)))]
         if any(a == b for a, b in pairwise(ends)):
@@ -307,6 +310,27 @@ class Grids:
         """The targets with an axis for fields, (n, f, ...)."""
         return self.targets if self.targets.ndim == 2 + len(self.shape) else self.targets[:, None]
 
+    def check_digits(self) -> None:
+        """Refuses values whose differences are lost in float32, in which networks are trained.
+
+        Raises
+        ------
+        InputError
+            If there are such values.
+        """
+        rows = {f"coordinates[{name}]": a for name, a in self.coordinates.items()}
+        rows |= {f"inputs[:, {i}]": a for i, a in enumerate(self.inputs.unbind(1))}
+        rows |= {f"targets, field {i}": a for i, a in enumerate(self.fields.unbind(1))}
+        for name, given in rows.items():
+            values = given.double()
+            rounding = float((values.float().double() - values).abs().max())
+            if not rounding <= 0.01 * spread_of(values) and not is_constant(values):
+                raise InputError(
+                    f"`{name}` has differences that float32 does not hold: values lie about "
+                    f"{float(values.mean()):.6g} and differ by {spread_of(values):.2g}. Subtract a "
+                    "number, or use another unit."
+                )
+
     @property
     def device(self) -> torch.device:
         """Where it is."""
@@ -320,7 +344,8 @@ class Grids:
     def describe(self) -> dict[str, Any]:
         """What a card says: how many functions, on which grid, and a digest of the values."""
         digest = hashlib.sha256()
-        for values in (self.inputs, self.targets, *self.axes):
+        totals = () if self.totals is None else (self.totals,)
+        for values in (self.inputs, self.targets, *self.axes, *totals):
             digest.update(values.detach().cpu().contiguous().numpy().tobytes())
         return {
             "count": len(self),

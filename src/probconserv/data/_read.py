@@ -12,6 +12,7 @@ from .._errors import InputError
 from .._extras import missing
 
 Names = str | Sequence[str]
+TIME = "t", "time"  # what an axis of time is called
 
 
 def open_dataset(path: Path) -> Any:
@@ -22,20 +23,35 @@ def open_dataset(path: Path) -> Any:
         raise ImportError(missing("xarray", "files")) from error
     if not path.exists():
         raise InputError(f"`path` {path} does not exist.")
-    if path.is_dir():
-        return xarray.open_zarr(path, consolidated=False, chunks=None)
-    return xarray.open_dataset(path)
+    try:
+        if path.is_dir():
+            return xarray.open_zarr(path, consolidated=False, chunks=None)
+        return xarray.open_dataset(path)
+    except (ValueError, OSError) as error:  # of a folder or file that is no dataset
+        reason = str(error).splitlines()[0][:120]
+        raise InputError(f"`path` {path} is no Zarr store or NetCDF file: {reason}") from None
 
 
 def arrays_of(
     dataset: Any, inputs: Names, targets: Names, sample: str, totals: Names | None
 ) -> tuple[NDArray[Any], NDArray[Any], dict[str, NDArray[Any]], NDArray[Any] | None]:
     """Inputs, targets, coordinates and totals."""
-    asked = [_variable(dataset, name, "targets", sample) for name in _list("targets", targets)]
-    if sample not in asked[0].dims:
-        raise InputError(f"`sample` must be a dimension of {asked[0].name}; got {sample!r}.")
-    grid = [str(d) for d in asked[0].dims if d != sample]
-    known = [_variable(dataset, name, "inputs", sample) for name in _list("inputs", inputs)]
+    asked = _variables(dataset, "targets", targets)
+    dims = [str(d) for d in asked[0].dims]
+    if sample not in dims:
+        raise InputError(
+            f"`sample` must be a dimension of {asked[0].name}, which has {', '.join(dims)}; got "
+            f"{sample!r}."
+        )
+    grid = sorted((d for d in dims if d != sample), key=lambda d: d not in TIME)  # time first
+    dataset = dataset.isel({d: slice(None, None, -1) for d in grid if _falls(dataset, d)})
+    asked, known = _variables(dataset, "targets", targets), _variables(dataset, "inputs", inputs)
+    for v in asked:
+        if not {sample, *grid} <= set(v.dims):
+            raise InputError(
+                f"`targets` must all be on {', '.join([sample, *grid])}; {v.name} is on "
+                f"{', '.join(map(str, v.dims))}."
+            )
     size = asked[0].sizes[sample]
     numbers = all(set(v.dims) <= {sample} for v in known)
     shaped = [_array(v, "inputs", sample, [] if numbers else grid, size) for v in known]
@@ -44,7 +60,12 @@ def arrays_of(
     fields = np.stack([_array(v, "targets", sample, grid, size) for v in asked], axis=1)
     sums = None
     if totals is not None:
-        each = [_variable(dataset, name, "totals", sample) for name in _list("totals", totals)]
+        each = _variables(dataset, "totals", totals)
+        if len(each) != len(asked):
+            raise InputError(
+                f"`totals` must name one variable for each of the {len(asked)} targets, got "
+                f"{len(each)}."
+            )
         sums = np.stack([_array(v, "totals", sample, grid[:-1], size) for v in each], axis=1)
         sums = np.broadcast_to(sums, fields.shape[:-1])
     if len(asked) == 1:
@@ -52,16 +73,18 @@ def arrays_of(
     return given, fields, {name: _coordinate(dataset, name) for name in grid}, sums
 
 
-def _list(argument: str, names: Names) -> list[str]:
-    listed = [names] if isinstance(names, str) else list(names)
+def _variables(dataset: Any, argument: str, names: Names) -> list[Any]:
+    listed = [names] if isinstance(names, str) else list(names or [])
     if not listed:
         raise InputError(f"`{argument}` must name a variable or more.")
-    return listed
+    for name in listed:
+        check.choice(argument, name, map(str, dataset.variables))
+    return [dataset[name] for name in listed]
 
 
-def _variable(dataset: Any, name: str, argument: str, sample: str) -> Any:
-    check.choice(argument, name, map(str, dataset.variables))
-    return dataset[name]
+def _falls(dataset: Any, name: str) -> bool:
+    """Whether a coordinate decreases, as latitudes often do."""
+    return name in dataset.indexes and bool(dataset.indexes[name].is_monotonic_decreasing)
 
 
 def _array(variable: Any, argument: str, sample: str, grid: list[str], size: int) -> NDArray[Any]:
@@ -82,6 +105,8 @@ def _coordinate(dataset: Any, name: str) -> NDArray[Any]:
     if name not in dataset.coords:
         raise InputError(f"The dimension {name} has no coordinate. Add one with assign_coords.")
     values = np.asarray(dataset[name].values)
-    if values.dtype.kind == "M":  # seconds since the first
-        return (values - values[0]) / np.timedelta64(1, "s")
-    return values
+    if values.dtype == object:  # dates of other calendars
+        values = (values - values[0]).astype("timedelta64[us]")
+    if values.dtype.kind == "M":
+        values = values - values[0]
+    return values / np.timedelta64(1, "s") if values.dtype.kind == "m" else values

@@ -1,6 +1,7 @@
 """Batches of anything that has a length and can be indexed."""
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
@@ -53,10 +54,10 @@ class Shuffled(Generic[Data]):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 < self.n <= len(self.functions):
+        if not (isinstance(self.n, Integral) and 0 < self.n <= len(self.functions)):
             raise InputError(
-                f"`n` must be from 1 to the {len(self.functions)} functions there are, "
-                f"got {self.n}."
+                f"`n` must be a whole number from 1 to the {len(self.functions)} functions there "
+                f"are, got {self.n}."
             )
 
     def __call__(self, step: int | Tensor) -> Data:

@@ -12,6 +12,7 @@ from .._errors import InputError
 from .._fields import Diagonal
 
 BINS = 16
+FEWEST = 10  # points of a bin: fewer do not tell where 90 % of them lie
 LEVEL = 0.9
 LEAST = 0.3  # of a factor: what rare large errors need, where most are tiny
 WIDTH = math.sqrt(2) * float(torch.special.erfinv(torch.tensor(LEVEL, dtype=torch.float64)))
@@ -29,7 +30,7 @@ class Calibration:
     Parameters
     ----------
     ratio : Tensor, shape (B,)
-        Values of r, increasing.
+        Values of r, none less than the one before.
     factor : Tensor, shape (B,)
         Of the standard deviation there; between them it is interpolated in log r, beyond the ends
         it is that of the end.
@@ -63,19 +64,38 @@ class Calibration:
         Raises
         ------
         InputError
-            If a field has fewer than two members, or no variance.
+            If a field has fewer than two members, or no variance, or a truth is of another shape.
         """
         ratios, errors = [], []
         for components, truth in held_out:
             ratio, std = _disagreement(components)
-            u = check.as_tensor("truth", truth, like=std, of="the field")
+            u = check.tensor("truth", truth, like=std, of="the field")
+            if u.shape != std.shape:
+                raise InputError(
+                    "`truth` must have the shape of the field without its members, "
+                    f"{tuple(std.shape)}; got {tuple(u.shape)}."
+                )
             ratios.append(ratio.flatten())
             errors.append(((u - components.mean.mean(0)).abs() / std).flatten())
+        count = sum(map(len, ratios))
+        if count < FEWEST:
+            raise InputError(f"`held_out` must have {FEWEST} points or more, got {count}.")
         ratio, error = torch.cat(ratios), torch.cat(errors)
-        parts = ratio.argsort().tensor_split(BINS)
+        parts = ratio.argsort().tensor_split(min(BINS, count // FEWEST))
         middle = torch.stack([ratio[part].median() for part in parts])
         needed = torch.stack([error[part].quantile(LEVEL) for part in parts]) / WIDTH
         return cls(middle, needed.cummax(0).values.clamp_min(LEAST))
+
+    def __post_init__(self) -> None:
+        for name in ("ratio", "factor"):
+            object.__setattr__(self, name, check.tensor(name, getattr(self, name)))
+        alike = self.ratio.ndim == 1 and self.ratio.shape == self.factor.shape
+        ordered = alike and len(self.ratio) and self.ratio[0] > 0 and (self.ratio.diff() >= 0).all()
+        if not (ordered and (self.factor >= 0).all()):
+            raise InputError(
+                "`ratio` must be positive and not decrease, with a `factor` of 0 or more for each; "
+                f"got {self.ratio} and {self.factor}."
+            )
 
     def __call__(self, components: Diagonal) -> Diagonal:
         """The members with spread and standard deviations scaled, about the same mean.
@@ -96,7 +116,7 @@ class Calibration:
         return Diagonal(mean + factor * (components.mean - mean), factor**2 * components.variance)
 
     def _at(self, ratio: Tensor) -> Tensor:
-        known, factor = self.ratio.log(), self.factor
+        known, factor = self.ratio.to(ratio).log(), self.factor.to(ratio)
         place = ratio.log().clamp(known[0], known[-1])
         right = torch.searchsorted(known, place.contiguous()).clamp(1, len(known) - 1)
         width = (known[right] - known[right - 1]).clamp_min(1e-12)
@@ -105,7 +125,7 @@ class Calibration:
 
 
 def _disagreement(components: Diagonal) -> tuple[Tensor, Tensor]:
-    """r, and the standard deviation of the mixture, at each point."""
+    """r, and the standard deviation of the field that `Ensemble.field` makes, at each point."""
     if components.mean.ndim < 2 or len(components.mean) < 2:
         raise InputError("`components` must have at least two members, on axis 0.")
     stated, spread = components.variance.mean(0), components.mean.var(0)

@@ -117,20 +117,25 @@ def open_weights(path: str | Path) -> Any:
     InputError
         If the file is not one of a trained network.
     """
-    path = Path(path)
+    path = check.path("path", path)
     tensors, card = read(path / "weights.safetensors" if path.is_dir() else path)
     if not {"sizes", "settings", "min_std"} <= set(card):
         raise InputError(f"{path} holds no card of a trained network. Give weights.safetensors.")
     model = card.get("model", "anp")
     check.choice("model", model, CLASSES)
-    with torch.random.fork_rng(devices=[]):  # the caller's random numbers are not ours to use
-        network = CLASSES[model].from_card(card)
+    try:
+        with torch.random.fork_rng(devices=[]):  # the caller's random numbers are not ours to use
+            network = CLASSES[model].from_card(card)
+    except (InputError, TypeError, RuntimeError) as error:
+        raise InputError(f"{path} has a card that makes no network: {error}") from None
     shapes, expected = (
         {name: tuple(t.shape) for name, t in state.items()}
         for state in (tensors, network.state_dict())
     )
     if shapes != expected:
         raise InputError(f"{path} holds tensors that do not fit the network of its card.")
+    for name, values in tensors.items():
+        check.finite(f"{path}: {name}", values)
     network.load_state_dict({name: t.float() for name, t in tensors.items()})
     network.card = card
     return network.eval()
@@ -142,7 +147,7 @@ def save(network: Trained, path: str | Path, half: bool = False) -> None:
     Parameters
     ----------
     network : AttentiveNeuralProcess, Emulator or FNO
-        Its `card` must name the model, as training leaves it.
+        With the `card` that training left, or none.
     path : str or Path
         The file, NAME.safetensors.
     half : bool
@@ -152,9 +157,16 @@ def save(network: Trained, path: str | Path, half: bool = False) -> None:
     Raises
     ------
     InputError
-        If the card names no model, or a weight is too large for 16 bits.
+        If it is no such network, or a weight is too large for 16 bits.
     """
-    check.choice("model", network.card.get("model", ""), CLASSES)
+    if not isinstance(network, Trained) or not network.models:
+        raise InputError(
+            "`network` must be an AttentiveNeuralProcess, an Emulator or an FNO; got "
+            f"{type(network).__name__}."
+        )
+    card = {"model": network.models[0], "settings": {}} | network.card
+    card |= {"sizes": network.sizes, "min_std": network.min_std}  # what it is built from
+    check.choice("model", card["model"], CLASSES)
     tensors = network.state_dict()
     if half:
         few = "spectral." if isinstance(network, FNO) else ""  # the rest sets a level exactly
@@ -163,4 +175,4 @@ def save(network: Trained, path: str | Path, half: bool = False) -> None:
         for name, values in rounded.items():
             check.finite(name, values)
         tensors = tensors | rounded
-    write(Path(path), tensors, network.card)
+    write(check.path("path", path), tensors, card)

@@ -1,8 +1,11 @@
 """What every network that can be trained and opened again has in common."""
 
+import sys
 from typing import Any, ClassVar, Self
 
 from torch import nn
+
+from .._values import between
 
 CLASSES: "dict[str, type[Trained]]" = {}  # by the name of a model on a card
 
@@ -18,7 +21,7 @@ class Trained(nn.Module):
     def __init__(self, sizes: dict[str, Any], min_std: float) -> None:
         super().__init__()
         self.card: dict[str, Any] = {}  # how it was trained, where known
-        self.sizes, self.min_std = sizes, min_std
+        self.sizes, self.min_std = sizes, between("min_std", min_std, 0, sys.float_info.max)
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

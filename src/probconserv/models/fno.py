@@ -13,6 +13,7 @@ from .._checks import ArrayLike
 from .._errors import InputError
 from .._fields import Diagonal, LowRank
 from .._mixture import Mixture
+from .._spread import spread_of
 from ._fourier import MixChannels, MixModes, Transforms
 from ._trained import Trained
 from .ensemble import Ensemble
@@ -88,12 +89,12 @@ class FNO(Trained):
         padding: float = 0.08,
         min_std: float = 1e-5,
     ) -> None:
-        sides = tuple(periodic or [False] * len(modes))
-        _check_axes(modes, sides)
+        modes, sides = _read_axes(modes, periodic)
+        padding = check.between("padding", padding, 0, 10)
         counts = {"inputs": inputs, "fields": fields, "width": width, "layers": layers}
         counts |= {"members": members, "heads": heads}
         sizes: dict[str, Any] = {name: check.samples(n, name) for name, n in counts.items()}
-        sizes |= {"modes": list(modes), "variance": variance, "padding": padding}
+        sizes |= {"modes": list(modes), "variance": bool(variance), "padding": padding}
         super().__init__(sizes | {"periodic": list(sides)}, min_std)
         self.periodic = sides
         self.pointwise = [i for i, m in enumerate(modes) if m == 0]
@@ -124,13 +125,18 @@ class FNO(Trained):
             What it is to give.
         coordinates : sequence of Tensor
             One axis of the grid each.
+
+        Raises
+        ------
+        InputError
+            If an axis has too few points for its frequencies.
         """
+        _check_points(coordinates, self.sizes["modes"])
         rows = [("input", a) for a in inputs.movedim(1, 0)]
         rows += [("target", a) for a in targets.movedim(1, 0)]
         found: dict[str, list[tuple[float, float]]] = {"input": [], "target": [], "axis": []}
         for name, a in rows:
-            spread = float(a.double().std(correction=0))
-            found[name].append((float(a.double().mean()), spread if spread > 0 else 1.0))
+            found[name].append((float(a.double().mean()), spread_of(a)))
         for axis in coordinates:
             low, high = float(axis.min()), float(axis.max())
             found["axis"].append(((low + high) / 2, (high - low) / 2 or 1.0))
@@ -298,12 +304,7 @@ class FNO(Trained):
                 f"`coordinates` must be {len(modes)} axes of numbers, got shapes "
                 f"{[tuple(a.shape) for a in axes]}."
             )
-        for i, (axis, m) in enumerate(zip(axes, modes, strict=True)):
-            if len(axis) < 2 * m:
-                raise InputError(
-                    f"`coordinates[{i}]` must have at least {2 * m} points for its {m} "
-                    f"frequencies, got {len(axis)}."
-                )
+        _check_points(axes, modes)
         given = check.tensor("inputs", inputs).to(like)
         grid = tuple(len(a) for a in axes)
         members = self.sizes["members"]
@@ -320,13 +321,37 @@ class FNO(Trained):
         return given, axes
 
 
-def _check_axes(modes: Sequence[int], periodic: Sequence[bool]) -> None:
-    if not 1 <= len(modes) <= 3 or min(modes) < 0 or not any(modes):
+def _read_axes(
+    modes: Sequence[int], periodic: Sequence[bool] | None
+) -> tuple[tuple[int, ...], tuple[bool, ...]]:
+    """Both with an entry for each axis, as plain numbers."""
+    try:
+        counts = tuple(check.whole("modes", m) for m in modes)
+    except TypeError:
+        counts = ()
+    if not 1 <= len(counts) <= 3 or min(counts) < 0 or not any(counts):
         raise InputError(
             "`modes` must be a number for each of one to three axes, at least one of them more "
-            f"than 0; got {tuple(modes)}."
+            f"than 0, such as (0, 12); got {modes!r}."
         )
-    if len(periodic) != len(modes):
+    try:
+        sides = (False,) * len(counts) if periodic is None else tuple(map(bool, periodic))
+    except TypeError:
+        sides = ()
+    if len(sides) != len(counts):
         raise InputError(
-            f"`periodic` must have an entry for each of the {len(modes)} axes, got {periodic}."
+            f"`periodic` must have an entry for each of the {len(counts)} axes, got {periodic!r}."
         )
+    return counts, sides
+
+
+def _check_points(axes: Sequence[Tensor], modes: Sequence[int]) -> None:
+    """An axis with frequencies has points enough for them, in order."""
+    for i, (axis, m) in enumerate(zip(axes, modes, strict=True)):
+        if len(axis) < 2 * m:
+            raise InputError(
+                f"`coordinates[{i}]` must have at least {2 * m} points for its {m} frequencies "
+                f"(`modes`), got {len(axis)}."
+            )
+        if m:
+            check.increasing(f"coordinates[{i}]", axis)

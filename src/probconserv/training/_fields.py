@@ -7,8 +7,10 @@ from torch import Tensor, nn
 
 from .._builders import integral
 from .._condition import condition
+from .._errors import InputError
 from .._fields import Diagonal
 from .._random import uniform
+from .._spread import spread_of
 from ..data import Grids, Shuffled
 from ._losses import LOSSES
 from ._recipes import Recipe, Score
@@ -39,8 +41,8 @@ class FieldTask:
         self.held_out = held_out.to(device)
         self.axes = [axis.to(device) for axis in learned.axes]
         self.batches = source.stream or Shuffled(learned.to(device), recipe.batch, seed)
-        spread = learned.fields.double().movedim(1, 0).flatten(1).std(1, correction=0)
-        self.spread = torch.where(spread > 0, spread, 1.0).to(device, torch.float32)
+        spread = [spread_of(field) for field in learned.fields.unbind(1)]
+        self.spread = torch.tensor(spread, dtype=torch.float32, device=device)
         sizes: dict[str, Any] = getattr(network, "sizes", {})
         self.heads = sizes.get("heads", 1)
         self.part = _part(network, recipe, learned)
@@ -75,6 +77,7 @@ class FieldTask:
         """The loss at every point, before Step 2 or after it, (members, n, fields, *grid)."""
         truth = batch.fields
         mean, std = self.network(batch.inputs.float(), [a.float() for a in axes])
+        _check_shapes(mean, std, truth)
         if through:
             mean, std, truth = *self._conditioned(mean, std, batch), truth.double()
         else:
@@ -113,6 +116,16 @@ class FieldTask:
         judges = [(f"validation_{name}", name, False) for name in names]
         through = self.recipe.through
         return judges + ([(f"constrained_{through}", through, True)] if through else [])
+
+
+def _check_shapes(mean: Tensor, std: Tensor | None, truth: Tensor) -> None:
+    """A guest's mean without an axis would be compared with the truths of other functions."""
+    if mean.shape[1:] != truth.shape or (std is not None and std.shape != mean.shape):
+        found = [tuple(a.shape) for a in (mean, std) if a is not None]
+        raise InputError(
+            f"`model` must give mean and std of shape (members, *{tuple(truth.shape)}) each: "
+            f"members, functions, fields and grid; got {found}."
+        )
 
 
 def _part(network: nn.Module, recipe: Recipe, grids: Grids) -> tuple[int, int] | None:

@@ -126,6 +126,10 @@ def _check_points(source: Source) -> None:
             "This model learns one field on two axes, time and space; got "
             f"{source.grids!r}. Use the model fno."
         )
+    if source.grids.time == 1:
+        raise InputError(
+            f"`coordinates` must have time first for this model, got {source.grids!r}."
+        )
 
 
 def _refuse_dropout(recipe: Recipe) -> None:

@@ -9,12 +9,14 @@ from torch import Tensor
 
 from .. import _checks as check
 from .._errors import InputError
+from .._random import uniform
 from ..data import Grids
 from ..problems import PROBLEMS, ClosedForm
 from ._recipes import Recipe
 
 Stream: TypeAlias = Callable[[Tensor], Grids]
 Data: TypeAlias = type[ClosedForm] | str | Grids | Stream
+PARAMETERS = 13  # a seed of its own: what a user draws to test by is not what was learned
 TIMES, FUNCTIONS = 20, 1000  # of the grid of an equation, where the recipe has no number
 
 
@@ -32,7 +34,9 @@ class Source:
         """For the card."""
         if self.grids is None or self.held_out is None:
             return {}
-        said = {"data": self.grids.describe() | {"held_out": len(self.held_out)}}
+        judged = self.held_out.describe()
+        said = {"data": self.grids.describe()}
+        said["data"] |= {"held_out": judged["count"], "held_out_digest": judged["digest"]}
         if self.stream is not None:
             said["data"] |= {"count": None, "digest": None}
         return said
@@ -43,7 +47,10 @@ class Source:
             return self
         learned = recipe.functions or FUNCTIONS
         grid = self.equation.grid(TIMES, recipe.points)
-        both = Grids.of_problem(self.equation, *grid, n=learned + recipe.validation, seed=seed)
+        low, high = self.equation.train_range
+        numbers = uniform((PARAMETERS, seed), (learned + recipe.validation,), "cpu")
+        drawn = self.equation(**{self.equation.parameter: low + (high - low) * numbers})
+        both = Grids.of_problem(drawn, *grid)
         return Source(self.name, None, both[:learned], both[learned:])
 
     def require_grids(self) -> tuple[Grids, Grids]:
@@ -61,6 +68,8 @@ def source_of(
 ) -> Source:
     if held_out is not None and not isinstance(held_out, Grids):
         raise InputError(f"`held_out` must be Grids, got {type(held_out).__name__}.")
+    if held_out is not None and not len(held_out):
+        raise InputError("`held_out` must hold a function or more to judge by, got none.")
     if isinstance(data, Grids):
         return _of_grids(data, held_out, recipe, seed)
     if isinstance(data, str) or (isinstance(data, type) and issubclass(data, ClosedForm)):
@@ -76,6 +85,8 @@ def source_of(
     if held_out is None:
         raise InputError("`held_out` must be given with a stream: Grids to judge the network by.")
     first = data(torch.zeros((), dtype=torch.int64, device=device))
+    if not isinstance(first, Grids) or not len(first):
+        raise InputError(f"`data` must give Grids for a step, got {first!r:.80}.")
     _check_alike(first, held_out)
     return Source(held_out.name, None, first, held_out, data)
 
@@ -96,6 +107,7 @@ def _check_alike(data: Grids, held_out: Grids) -> None:
     same = (
         data.inputs.shape[1:] == held_out.inputs.shape[1:]
         and data.fields.shape[1:] == held_out.fields.shape[1:]
+        and list(data.coordinates) == list(held_out.coordinates)
         and all(
             torch.equal(a.double().cpu(), b.double().cpu())
             for a, b in zip(data.axes, held_out.axes, strict=True)

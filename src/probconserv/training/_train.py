@@ -7,6 +7,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from numbers import Real
 from pathlib import Path
 from typing import Any, Unpack, get_args
 
@@ -137,6 +138,7 @@ def _plan(kind: Kind, recipe: RecipeName, changes: Changes) -> Recipe:
     plan = dataclasses.replace(RECIPES[recipe], **chosen)
     check.choice("keep", plan.keep, get_args(Keep))
     check.choice("schedule", plan.schedule, get_args(Schedule))
+    _check_numbers(plan)
     if not (0 < plan.penalty < math.inf if own.get("penalty") else plan.penalty == 0):
         raise InputError(
             f"`penalty` must be positive for softc and 0 otherwise, got {plan.penalty} for "
@@ -153,6 +155,14 @@ def _plan(kind: Kind, recipe: RecipeName, changes: Changes) -> Recipe:
     _check_losses(kind, plan)
     steps, batch = check.samples(plan.steps, "steps"), check.samples(plan.batch, "batch")
     return dataclasses.replace(plan, steps=steps, batch=batch)
+
+
+def _check_numbers(plan: Recipe) -> None:
+    check.samples(plan.validation, "validation")
+    for name in ("penalty", "learning_rate", "clip", "dropout", "near", "noise", "apart"):
+        given = getattr(plan, name)
+        if not (isinstance(given, Real) or (given is None and name in ("clip", "near"))):
+            raise InputError(f"`{name}` must be a number, got {given!r}.")
 
 
 def _check_losses(kind: Kind, plan: Recipe) -> None:
@@ -191,6 +201,8 @@ def _check_data(kind: Kind, plan: Recipe, source: Source) -> None:
             f"`batch` must be at most the {len(source.grids)} functions to learn from, got "
             f"{plan.batch}."
         )
+    for part in source.require_grids():
+        part.check_digits()
     known = [g for g in source.require_grids() if g.totals is not None]
     if plan.through is not None and len(known) < 2:
         raise InputError("`through` needs the `totals` of the data.")
@@ -204,7 +216,8 @@ def _sizes(kind: Kind, sizes: dict[str, Any] | None) -> dict[str, Any]:
 
 def _size(name: str, size: Any) -> Any:
     """As a card has it: a number, or a list of these."""
-    if isinstance(size, bool | float):
+    size = size.tolist() if hasattr(size, "tolist") else size  # of NumPy
+    if isinstance(size, bool | float) or name == "padding":  # which may be 0
         return size
     return list(size) if isinstance(size, tuple | list) else check.samples(size, name)
 
