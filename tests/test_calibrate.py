@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from probconserv import Diagonal, InputError
-from probconserv.models import Ensemble
-from probconserv.models._calibrate import Calibration
+from probconserv import Diagonal, InputError, Mixture
+from probconserv.models import Calibration
 
 
 def held_out(n=4000, members=4, times=2.0, dtype=torch.float64):
@@ -13,13 +12,13 @@ def held_out(n=4000, members=4, times=2.0, dtype=torch.float64):
     draw = torch.Generator().manual_seed(0)
     spread = torch.logspace(-2, 1, n, dtype=dtype)
     mean = spread * torch.randn(members, n, generator=draw, dtype=dtype)
-    std = (1 + mean.var(0)).sqrt()
+    std = (1 + mean.var(0, correction=0)).sqrt()
     truth = mean.mean(0) + times * std * torch.randn(n, generator=draw, dtype=dtype)
     return Diagonal(mean, torch.ones_like(mean)), truth
 
 
 def covered(components, truth):
-    field = Ensemble.field(components.mean, components.variance)
+    field = Mixture(components)
     return float(((truth - field.mean).abs() < 1.645 * field.std).double().mean())
 
 

@@ -9,7 +9,7 @@ import torch
 from commands import called
 
 import probconserv as pc
-from probconserv.models import FNO, Calibration
+from probconserv.models import FNO
 from probconserv.operators import (
     CASES,
     METHODS,
@@ -118,25 +118,3 @@ def test_what_is_not_there_is_refused(tmp_path):
         benchmark(["heat"], where=["farther"])
     with pytest.raises(pc.InputError, match="`cells` must hold at least one cell"):
         write([], tmp_path)
-
-
-def test_calibrated_intervals_hold_nine_of_ten_points_whatever_members_state():
-    generator = torch.Generator().manual_seed(0)
-    noise = torch.randn(5, 40, 200, generator=generator, dtype=torch.float64)
-    common = torch.randn(40, 200, generator=generator, dtype=torch.float64)
-    far = torch.linspace(0, 3, 200, dtype=torch.float64)  # where members disagree more
-    members = pc.Diagonal(0.3 * far * noise, torch.full_like(noise, 0.25))
-    truth = far * common
-    calibrated = pc.Mixture(Calibration.fit((members, truth))(members))
-    low, high = calibrated.mean - 1.645 * calibrated.std, calibrated.mean + 1.645 * calibrated.std
-    inside = ((low < truth) & (truth < high)).double()
-    assert float(inside.mean()) == pytest.approx(0.9, abs=0.02)
-    assert float(inside[:, 150:].mean()) == pytest.approx(0.9, abs=0.05)
-    torch.testing.assert_close(calibrated.mean, members.mean.mean(0))
-
-
-def test_a_calibration_needs_members_that_state_a_variance():
-    with pytest.raises(pc.InputError, match="at least two members"):
-        Calibration.fit((pc.Diagonal([[1.0]], 1.0), [1.0]))
-    with pytest.raises(pc.InputError, match="must state a variance"):
-        Calibration.fit((pc.Diagonal([[1.0], [2.0]], 0.0), [1.0]))

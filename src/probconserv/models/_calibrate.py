@@ -37,7 +37,7 @@ class Calibration:
 
     Examples
     --------
-    >>> components = Diagonal([[0.0], [2.0]], [[1.0], [1.0]])  # two members, r = sqrt(2)
+    >>> components = Diagonal([[0.0], [2.0]], [[1.0], [1.0]])  # two members, r = 1
     >>> Calibration(torch.tensor([1.0, 2.0]), torch.tensor([0.5, 0.5]))(components).mean
     tensor([[0.5000],
             [1.5000]], dtype=torch.float64)
@@ -125,10 +125,10 @@ class Calibration:
 
 
 def _disagreement(components: Diagonal) -> tuple[Tensor, Tensor]:
-    """r, and the standard deviation of the field that `Ensemble.field` makes, at each point."""
+    """r, and the standard deviation of the members as one `Mixture`, at each point."""
     if components.mean.ndim < 2 or len(components.mean) < 2:
         raise InputError("`components` must have at least two members, on axis 0.")
-    stated, spread = components.variance.mean(0), components.mean.var(0)
+    stated, spread = components.variance.mean(0), components.mean.var(0, correction=0)
     if not bool((stated > 0).all()):
         raise InputError("`components` must state a variance at each point: r compares with it.")
     return (spread / stated).sqrt().clamp_min(1e-6), (stated + spread).sqrt()
