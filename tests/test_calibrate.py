@@ -18,7 +18,7 @@ def held_out(n=4000, members=4, times=2.0, dtype=torch.float64):
 
 
 def covered(components, truth):
-    field = Mixture(components)
+    field = Mixture(components, event_dims=1)
     return float(((truth - field.mean).abs() < 1.645 * field.std).double().mean())
 
 
