@@ -89,8 +89,7 @@ def benchmark(
         check.choice("cases", name, CASES)
     for name in where:
         check.choice("where", name, CASES["heat"].ranges)
-    if check.samples(n) < 2:
-        check.samples(0, "n")
+    check.samples(n, "n")
     found = []
     for name in cases:
         for seed in range(check.samples(seeds, "seeds")):
