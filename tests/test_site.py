@@ -104,7 +104,11 @@ def test_no_template_is_left_in_the_site():
 
 
 def test_pages_are_small(pages):
-    assert max(page.path.stat().st_size for page in pages.values()) < 1_000_000
+    for page in pages.values():
+        sources = re.findall(r'<img[^>]+src="([^"?]+)', page.path.read_text())
+        pictures = {(page.path.parent / source).resolve() for source in sources}
+        files = [page.path, *(path for path in pictures if path.exists())]
+        assert sum(path.stat().st_size for path in files) < 1_000_000, page.path
 
 
 def listed():
