@@ -246,7 +246,7 @@ def test_a_saved_state_gives_the_same_numbers(kind, rng, tmp_path):
     wanted = pc.condition(post, second)
     for name in SHAPES:
         assert torch.equal(again[name].mean, post[name].mean)
-        same = dict(rtol=1e-13, atol=1e-13)  # a file holds no strides, on which rounding may depend
+        same = {"rtol": 1e-13, "atol": 1e-13}  # a file holds no strides, which rounding depends on
         torch.testing.assert_close(again[name].variance, post[name].variance, **same)
         for one in both:
             torch.testing.assert_close(one[name].mean, wanted[name].mean, rtol=0, atol=1e-10)
