@@ -184,7 +184,7 @@ def test_plans_that_make_no_sense_are_refused(tmp_path):
         ({"through": "ll", "model": "emulator", "sizes": None}, "anp and fno, got emulator"),
         ({"through": "ll", "rows": 0}, "`rows` must be a positive whole number, got 0"),
         ({"through": "ll", "samples": 0}, "`samples` must be a positive whole number, got 0"),
-        ({"through": "ll", "points": 1}, "`points` must be both ends of the domain or more, got 1"),
+        ({"through": "ll", "points": 1}, "`points` must be at least 2, the ends"),
     ):
         with pytest.raises(ValueError, match=message):
             run(tmp_path, **options)

@@ -54,7 +54,7 @@ class NonlinearLaw:
         Parameters
         ----------
         u : array, Field, or a dict of these
-            Of a field its mean is taken. By name where the function reads several.
+            The mean of a field is taken. By name where the function reads several.
 
         Returns
         -------
@@ -153,9 +153,9 @@ def law(
     Parameters
     ----------
     function : callable
-        From one solution to rows. It gets a float64 tensor, of a state all fields by name unless
-        `of` names one; it returns a tensor, or a tuple of numbers. It is made of torch operations
-        that have a gradient, and is mapped over the batch by `torch.vmap`.
+        From one solution to rows. It gets a float64 tensor; for a state it gets all fields by name,
+        unless `of` names one. It returns a tensor, or a tuple of numbers. It is made of torch
+        operations that have a gradient, and is mapped over the batch by `torch.vmap`.
     value : float or array
         What the function gives, in a shape that broadcasts to ``(*batch, *rows)``.
     noise : float or array

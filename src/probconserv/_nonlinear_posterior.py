@@ -251,7 +251,7 @@ class NonlinearPosterior(Posterior):
         n : int
             How many draws, at least two.
         generator : torch.Generator
-            Of the random numbers.
+            The source of the random numbers.
 
         Returns
         -------
@@ -271,7 +271,7 @@ class NonlinearPosterior(Posterior):
         n : int
             How many draws, at least two.
         generator : torch.Generator
-            Of the random numbers.
+            The source of the random numbers.
 
         Returns
         -------
@@ -292,7 +292,7 @@ class NonlinearPosterior(Posterior):
         n : int
             How many draws.
         generator : torch.Generator
-            Of the random numbers.
+            The source of the random numbers.
         """
         self.from_draws(n, generator).save(path)
 
@@ -351,7 +351,7 @@ class NonlinearStatePosterior(StatePosterior):
         n : int
             How many.
         generator : torch.Generator
-            Of the random numbers.
+            The source of the random numbers.
 
         Returns
         -------
@@ -370,7 +370,7 @@ class NonlinearStatePosterior(StatePosterior):
         n : int
             How many draws, at least two.
         generator : torch.Generator
-            Of the random numbers.
+            The source of the random numbers.
 
         Returns
         -------
@@ -394,7 +394,7 @@ class NonlinearStatePosterior(StatePosterior):
         n : int
             How many draws.
         generator : torch.Generator
-            Of the random numbers.
+            The source of the random numbers.
         """
         self.from_draws(n, generator).save(path)
 

@@ -295,7 +295,7 @@ class StatePosterior(State):
         n : int
             How many.
         generator : torch.Generator
-            Of the random numbers.
+            The source of the random numbers.
 
         Returns
         -------

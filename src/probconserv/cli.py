@@ -72,7 +72,7 @@ def reproduce(
     protocol
         ours, or paper: dropout on and moments as in the published evaluation.
     recipe
-        Of the weights: modern or paper.
+        The recipe of the weights: modern or paper.
     out
         The folder for report.html, results.json, results.csv, results.tex, the figures, and
         finished cells, which are reused.
@@ -81,7 +81,7 @@ def reproduce(
     n
         Test functions for each parameter.
     samples
-        Of the latent.
+        How many samples of the latent.
     figures
         Draw figures and write the report.
     fresh
@@ -125,7 +125,7 @@ def operators(
     Parameters
     ----------
     cases
-        Of heat, pme, advection and stefan; all if none is given, or `all`.
+        Some of heat, pme, advection and stefan; all if none is given, or `all`.
     out
         The folder for report.html, results.json, results.csv and two pictures.
     networks
@@ -200,7 +200,7 @@ def ablate(
     problems
         Names of equations; all if none is given, or `all`.
     networks
-        Of paper, modern (the ANPs of these recipes) and emulator; all if not given.
+        Some of paper, modern (the ANPs of these recipes) and emulator; all if not given.
     split
         test, at the parameters of the tables, or validation, to choose by.
     out
@@ -211,7 +211,7 @@ def ablate(
     n
         Functions for each parameter.
     samples
-        Of the latent.
+        How many samples of the latent.
     times
         At which the total is known, evenly over the time range; joint updates use them all.
     fresh

@@ -34,13 +34,13 @@ class Budget:
     Attributes
     ----------
     name : str
-        Of the law.
+        The name of the law.
     variables : tuple of str
         What is summed.
     over : tuple of str
         The dimensions that are summed over.
     unit : str
-        Of the totals, if it is known.
+        The unit of the totals, if it is known.
     measure : str
         Where the cell sizes come from.
     time : str
@@ -62,7 +62,8 @@ class Budget:
     assumed : DataArray
         The same with the correlation of the update, or as the members' totals spread.
     present : DataArray
-        How much is there at each time: as `size`, or the number of points where cell sizes change.
+        How much data there is at each time: as `size`, or the number of points where cell sizes
+        change.
     one_total : bool
         Whether one total holds at all times, so that all of them should have all points.
     marks : int
@@ -70,7 +71,7 @@ class Budget:
     remarks : tuple of str
         What was found, assumed or converted on the way.
     correlation : float
-        Of the errors of any two points.
+        The correlation of the errors of any two points.
     is_average : bool
         Whether the rows are means: sums divided by cell sizes.
     """
@@ -116,7 +117,8 @@ class Budget:
     def imbalance(self, after: bool = False) -> xr.DataArray:
         """How far each row is off: ``|field - total|`` over the sum of ``|u|``.
 
-        Over ``|total|`` where that is larger. Of an ensemble the worst member's.
+        Where ``|total|`` is larger, it is divided by that. For an ensemble it is that of the worst
+        member.
 
         Parameters
         ----------
@@ -137,7 +139,7 @@ class Budget:
         Parameters
         ----------
         tolerance : float
-            Of `imbalance`.
+            The largest `imbalance` that counts as closed.
         after : bool
             True for the updated field.
 

@@ -56,7 +56,7 @@ def cell_measure(
         values where a cell does not count; a dimension of `over` that it lacks is found from the
         coordinates.
     radius : float
-        Of the sphere, in metres; that of the grid mapping or 6371229 if not given.
+        The radius of the sphere, in metres; that of the grid mapping or 6371229 if not given.
     fraction : float, str or DataArray
         The part of each cell that counts, 0 to 1 or per cent: a name, an array, or 1. It is looked
         for where `cell_methods` say "area: mean where land" or the like.

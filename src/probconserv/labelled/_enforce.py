@@ -49,14 +49,15 @@ def enforce(
         with `std`: by how uncertain each point is. "members", the default with `member`: as the
         members of an ensemble differ.
     std : str, float, DataArray, or a dict of these by variable
-        The standard deviations; those with a name are updated too. One number is that of a cell of
-        mean size. Smaller cells get more (its square times mean cell size / cell size), so that all
-        points move alike.
+        The standard deviations; those with a name are updated too. One number is the standard
+        deviation of a cell of mean size. Smaller cells get a larger one (its square times mean cell
+        size / cell size), so that all points move alike.
     member : str
         The dimension of an ensemble. The laws then hold for every member.
     correlation : float
-        Of the errors of any two points of a variable, for `std`. With 0 a point moves in proportion
-        to its variance times its cell size; near 1, in proportion to its standard deviation.
+        The correlation of the errors of any two points of a variable, for `std`. With 0 a point
+        moves in proportion to its variance times its cell size; near 1, in proportion to its
+        standard deviation.
     shrinkage : float
         The share of an ensemble's variance that is taken as independent, 0 to 1. If it is not given
         it is found, as in `LowRank.from_samples`.
@@ -72,8 +73,8 @@ def enforce(
     Returns
     -------
     xarray.Dataset
-        The updated dataset. The report is in its attribute `probconserv_report`; of lazy data it
-        says whether the totals are plausible, and cannot say how far values move.
+        The updated dataset. The report is in its attribute `probconserv_report`. For lazy data it
+        says whether the totals are plausible, but cannot say how far values move.
 
     Raises
     ------

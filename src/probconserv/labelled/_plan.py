@@ -244,8 +244,8 @@ def _plan(dataset: xr.Dataset, group: list[tuple[Law, Points]], spread: Spread) 
         )
     if spread.how in ("uniform", "proportional") and plan.noise().any():
         raise InputError(
-            f"`noise` of {labels} says how exact a total is beside the field, of which `how` "
-            f"{spread.how!r} knows nothing. Give `std`, or leave `noise` out."
+            f"`noise` of {labels} weighs the total against the spread of the field, and `how` "
+            f"{spread.how!r} knows no spread. Give `std`, or leave `noise` out."
         )
     return plan
 

@@ -22,7 +22,7 @@ def check_output(path: str | os.PathLike[str], overwrite: bool, inputs: Iterable
     if where.suffix not in (*NETCDF, ".zarr"):
         raise InputError(
             f"`path` {where.name!r} must end in {', '.join(NETCDF)} (NetCDF) or .zarr (Zarr); "
-            "for several files it may be a folder that is there."
+            "for several files it may be an existing folder."
         )
     for given in inputs:
         _check_apart(where, Path(given).resolve())

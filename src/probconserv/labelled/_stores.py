@@ -68,11 +68,11 @@ def enforce_file(
         A file, or several that follow one another in time ("run_*.nc" or a list) and count as one
         series.
     target : str or path
-        The file to write; of a series also a folder that is there, for files of the same names.
+        The file to write; for a series also an existing folder, for files of the same names.
         None only computes the report.
     *laws, how, std, member, correlation, shrinkage, jointly, minimum, maximum : as in `enforce`
     overwrite : bool
-        True replaces a target that is there.
+        True replaces a target that exists.
     unpack : bool
         True writes packed integers as floats.
     strict : bool
@@ -97,7 +97,7 @@ def enforce_file(
     Raises
     ------
     InputError, InfeasibleError, ImplausibleError
-        As `enforce` does; also if a file cannot be read, or the target is there already.
+        As `enforce` does; also if a file cannot be read, or the target exists already.
 
     Warns
     -----

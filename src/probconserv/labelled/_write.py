@@ -92,8 +92,8 @@ def _errors_of_writing(path: Path) -> Iterator[None]:
         raise
     except (OSError, RuntimeError, ValueError, TypeError, NotImplementedError) as error:
         raise InputError(
-            f"`path` {path} cannot be written: {error}. Nothing was left of it; is there room on "
-            "the disk, and does the format know these values?"
+            f"`path` {path} cannot be written: {error}. Nothing of it was kept. Is there room on "
+            "the disk, and can the format hold these values?"
         ) from error
 
 

@@ -40,9 +40,9 @@ class Mesh(Kept):
     periodic : tuple of str
         The names of the periodic ones.
     volumes : Tensor, shape of the mesh
-        Of the cells: lengths and areas on one and two axes.
+        The volumes of the cells; on one axis lengths, on two areas.
     widths : tuple of Tensor
-        Of the cells along each axis; empty for `sphere` and `unstructured`.
+        The widths of the cells along each axis; empty for `sphere` and `unstructured`.
 
     Raises
     ------
@@ -86,8 +86,9 @@ class Mesh(Kept):
             velocities always count as positive towards north and east. lon is periodic where the
             edges span 360 degrees.
         radius : float
-            In the units that lengths shall have. The default is that of the earth, 6371000 metres;
-            files without a radius are taken to be on a sphere of 6371229 (`labelled.Law`).
+            The radius, in the unit of all lengths. The default is that of the earth, 6371000
+            metres; files without a radius are taken to be on a sphere of 6371229
+            (`labelled.Law`).
 
         Returns
         -------
@@ -119,7 +120,7 @@ class Mesh(Kept):
         Parameters
         ----------
         volumes : array, shape (N,)
-            Of the cells, positive.
+            The volumes of the cells, positive.
         neighbours : array of int, shape (F, 2)
             The numbers of the two cells at each face, -1 for the outside. A flux counts as positive
             from the first to the second.
