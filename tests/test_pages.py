@@ -1,6 +1,8 @@
 """Every Python block of a page runs, each page from top to bottom, and does what the page says."""
 
+import contextlib
 import re
+import shlex
 
 import pytest
 import torch
@@ -172,6 +174,21 @@ def test_options_on_the_pages_are_those_of_the_commands(command):
     used = {option for line in lines for option in re.findall(r"--[a-z-]+", line)}
     assert lines
     assert [option for option in used if option not in known] == []
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/howto/netcdf.md", "docs/howto/cluster.md"])
+def test_commands_for_files_run_as_they_are_written(page, tmp_path):
+    forecast = run("docs/learn/files.md")["forecast"]
+    forecast.to_netcdf(tmp_path / "forecast.nc")
+    forecast.to_zarr(tmp_path / "run.zarr", consolidated=False)
+    lines = re.findall(
+        "^probconserv ((?:check|enforce) .*)$", (ROOT / page).read_text(), re.MULTILINE
+    )
+    here = [shlex.split(line) for line in lines if "--scheduler" not in line]
+    with contextlib.chdir(tmp_path):
+        found = [(words[0], called(*words).returncode) for words in here]
+    assert found
+    assert set(found) <= {("check", 1), ("enforce", 0)}  # it does not close, and then it does
 
 
 def test_no_page_is_too_long_to_read():

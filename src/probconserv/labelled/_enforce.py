@@ -44,7 +44,7 @@ def enforce(
     *laws : Law or recipe
         One or more. A recipe is a function that makes a law of a dataset, such as `moisture`.
     how : {"uniform", "proportional", "variance", "members"}
-        The way to spread a correction. "uniform": every point of a row moves by the same amount.
+        The way to spread a correction. "uniform": every point of a sum moves by the same amount.
         "proportional": every value moves by the same share of its size. "variance", the default
         with `std`: by how uncertain each point is. "members", the default with `member`: as the
         members of an ensemble differ.

@@ -23,8 +23,8 @@ from ._units import Conversion, assumed, conversion_of_difference
 from ._weights import REGION, Points, points
 
 HOW = {
-    "uniform": "the same amount for every point of a row",
-    "proportional": "the same share of its size for every value of a row",
+    "uniform": "the same amount for every point of a sum",
+    "proportional": "the same share of its size for every value of a sum",
     "variance": "by how uncertain each point is: it needs `std`, a variable or a number",
     "members": "as the members of an ensemble differ: it needs `member`, their dimension",
 }

@@ -86,8 +86,8 @@ class Report:
         lines = [line for budget in self.budgets for line in _lines(budget, tolerance)]
         lines += [f"update: {self.method}"] if self.is_done else []
         for name, most in self.moved.items():
-            own = f"{self.in_std.get(name, 0.0):.2g} of a value's own standard deviation"
-            own = f", {own}" if name in self.in_std else ""
+            own = f", and by at most {self.in_std.get(name, 0.0):.2g} of its standard deviations"
+            own = own if name in self.in_std else ""
             lines.append(f"{name} moved by at most {most:.3g}{own}")
         low = [] if self.minimum is None else [f"below {self.minimum:g}"]
         bounds = " or ".join([*low, *([] if self.maximum is None else [f"above {self.maximum:g}"])])
