@@ -74,8 +74,7 @@ def reproduce(
     recipe
         The recipe of the weights: modern or paper.
     out
-        The folder for report.html, results.json, results.csv, results.tex, the figures, and
-        finished cells, which are reused.
+        The folder for the report, the results and the figures; finished cells in it are reused.
     device
         auto, cpu or cuda.
     n
@@ -85,7 +84,7 @@ def reproduce(
     figures
         Draw figures and write the report.
     fresh
-        Compute again what is there.
+        Compute finished cells again.
     """
     from . import paper
 
@@ -204,8 +203,7 @@ def ablate(
     split
         test, at the parameters of the tables, or validation, to choose by.
     out
-        The folder for ablation.json, ablation.csv, ablation.md, and finished cells, which are
-        reused.
+        The folder for ablation.json, .csv and .md; finished cells in it are reused.
     device
         auto, cpu or cuda.
     n
@@ -213,9 +211,9 @@ def ablate(
     samples
         How many samples of the latent.
     times
-        At which the total is known, evenly over the time range; joint updates use them all.
+        How many times have a known total, evenly over the time range; joint updates use all.
     fresh
-        Compute again what is there.
+        Compute finished cells again.
     """
     from . import paper
 

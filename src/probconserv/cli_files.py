@@ -212,22 +212,17 @@ def enforce(
     Parameters
     ----------
     source
-        NetCDF or Zarr; it is not changed. Several files in a row, such as run_*.nc, are one series
-        in time.
+        NetCDF or Zarr; it is not changed. Several files, such as run_*.nc, are one series in time.
     out
-        The file to write, .nc or .zarr; for several files also an existing folder, which gets one
-        of the same name for each.
+        The file to write, .nc or .zarr; for several files also an existing folder.
     correlation
-        The correlation of the errors of any two points of a variable, 0 to 1: nearer 1, points move
-        more evenly.
+        The correlation of the errors of any two points, 0 to 1: near 1, points move more evenly.
     shrinkage
-        The share of an ensemble's variance that is taken as independent, 0 to 1; found if not
-        given.
+        The share of an ensemble's variance taken as independent, 0 to 1; found if not given.
     jointly
         Dimensions beside --over that an ensemble is moved along together, such as time.
     how
-        The way to spread a correction: uniform, the same amount for every point; proportional, the
-        same share of every value; variance, by --std; members, by --member.
+        How points move: all alike, in proportion to values, by --std, or as the members differ.
     minimum
         No value ends below it, and the total holds.
     maximum
@@ -302,7 +297,7 @@ def check(
     Parameters
     ----------
     source
-        NetCDF or Zarr; several files in a row, such as run_*.nc, are one series in time.
+        NetCDF or Zarr; several files, such as run_*.nc, are one series in time.
     tolerance
         Relative to the sum of |u| times cell sizes.
     plot
