@@ -24,7 +24,7 @@ KINDS = (*PRIORS, "contradictions", "consistent")  # seed modulo 10
 WELL = 1e8  # a problem of a lower condition number must be solved to within CLOSE
 CLOSE = 1e-6
 NOTHING = 1e-28  # of the prior's variance: less is left only where exact rows fix a point
-SOMETHING = 1e-20  # the same: what is left between the two is the rounding of the input
+SOMETHING = 1e-20  # the same for an ensemble: what is left between the two is its own rounding
 HOLDS = {2**-52: 1e-12, 2**-23: 1e-6}  # by dtype: exact rows, relative to their terms
 DECIDED = 1e-8  # the same where rows follow from others, or nearly; terms with the prior's std
 CLEAR = 1e-3  # a contradiction, relative to the terms of its row
@@ -155,7 +155,8 @@ def compare(found, drawn, truth, post):
     size = np.abs(truth.mean) + before * (1 + truth.shift / CLOSE)
     found.mean = relative(np.abs(mean - truth.mean), size) / CLOSE
     fixed = truth.variance <= NOTHING * before**2
-    left = truth.variance > SOMETHING * before**2
+    ensemble = any(getattr(field, "rounding", 0) for field in drawn.made.fields.values())
+    left = truth.variance > (SOMETHING if ensemble else NOTHING) * before**2
     off = np.abs(variance - truth.variance)
     if mixture:  # its components' means are rounded before they are compared
         off = off - np.square(64 * eps * truth.mean)

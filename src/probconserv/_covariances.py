@@ -86,6 +86,16 @@ class Correlated(Node):
             return tuple(shared)
         return tuple(s + d for s, d in zip(shared, self.rest.variance, strict=True))
 
+    def exactly(self) -> "Correlated":
+        """The same as if nothing had been rounded."""
+        rounding = tuple((0.0, torch.zeros_like(own)) for _, own in self._rounding)
+        return Correlated(self.directions, self.rest, self.dims, rounding)
+
+    @property
+    def is_rounded(self) -> bool:
+        """Whether directions were taken off a mean, of whose rounding they have some."""
+        return any(bool(own.any()) for _, own in self._rounding)
+
     def seen(self, v: Fields) -> Tensor:  # (*more, *shape) each to (*lead, N, R)
         """F v."""
         total: Any = 0.0
@@ -155,9 +165,7 @@ class Correlated(Node):
                 d = blocks(self.rest.variance[i], shape, dims)[..., 0, :]
                 left = left + (d if own[i] is None else _own_left(own[i], w, d))
             found.append(left.reshape(shape))
-        least = torch.where(joint.exact.any(-1), joint.factor.nothing, 0.0)
-        triples = zip(found, self.variance, self.dims, strict=True)
-        return tuple(torch.where(x <= least[(..., *[None] * n)] * v, 0.0, x) for x, v, n in triples)
+        return tuple(found)
 
 
 def shared_axes(shapes: Sequence[Sequence[int]]) -> int:
@@ -197,13 +205,11 @@ def _own_left(own: Tensor, w: Tensor, d: Tensor) -> Tensor:
     """|sqrt(d_j) e_j - own w_j|^2 at every point j, with no (P, P) matrix; own, w (*lead, P, K)."""
     q, upper = torch.linalg.qr(own)
     inner = (root_of(d)[..., None] * q - w @ upper.mT).square().sum(-1)
-    return inner + d * left_of(q, torch.zeros_like(d[..., 0]))
+    return inner + d * left_of(q)
 
 
-def left_of(basis: Tensor, least: Tensor) -> Tensor:  # (*lead, N, K), (*lead) to (*lead, N)
+def left_of(basis: Tensor) -> Tensor:  # (*lead, N, K) to (*lead, N)
     """1 - |basis_j|^2, what rows with this nearly orthonormal basis leave of unknown j.
-
-    What is not above `least` is 0.
 
     At most 2K unknowns lose more than half. Of those the rows are projected off, several times, so
     that no two numbers that are nearly the same are subtracted.
@@ -228,7 +234,6 @@ def left_of(basis: Tensor, least: Tensor) -> Tensor:  # (*lead, N, K), (*lead) t
         for _ in range(PASSES):
             x = x - (x @ q) @ q.mT
         new = x.square().sum(-1)
-        new = torch.where(new <= least.reshape(-1)[some, None], 0.0, new)
         before = old.gather(-1, at)
         rest = rest.index_copy(
             0, some, old.scatter(-1, at, torch.where(before < HALF, new, before))

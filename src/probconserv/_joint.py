@@ -6,8 +6,10 @@ import torch
 from torch import Tensor
 
 from ._blocks import root_of
+from ._checks import concrete
 from ._covariances import Correlated, Independent, left_of
-from ._factor import DEPENDENT, LOG_2PI, Factor
+from ._extended import all_but_fixed
+from ._factor import DEPENDENT, LOG_2PI, NOTHING, Factor
 from ._laws import Fields, Rows
 from ._stages import Banded, Together, minus, summed
 
@@ -66,7 +68,20 @@ class Joint(Together):
         return summed(self.factor.log_det + LOG_2PI * (~self.dropped).double().sum(-1), lead)
 
     @property
+    def nothing(self) -> Tensor:  # (*lead)
+        """The share of a variance below which exact rows leave none."""
+        if isinstance(self.prior, Correlated) and self.prior.is_rounded:
+            return self.factor.nothing
+        return torch.full_like(self.factor.least, NOTHING)
+
+    @property
     def variance(self) -> Fields:
+        found = self._variance()
+        if isinstance(self.prior, Banded) or not concrete(*found):
+            return found
+        return all_but_fixed(self, found)
+
+    def _variance(self) -> Fields:
         if isinstance(self.prior, Correlated):
             return self.prior.left(self)
         if isinstance(self.prior, Banded):
@@ -76,8 +91,7 @@ class Joint(Together):
             )
         white = self.white(self.prior.root().times(self.units))
         there = [w for w in white if w is not None]
-        least = torch.where(self.exact.any(-1), self.factor.nothing, 0.0)
-        left = left_of(torch.cat([*there, self.white_noise()], -2), least)
+        left = left_of(torch.cat([*there, self.white_noise()], -2))
         shares = iter(left[..., : -self.noise.shape[-1]].split([w.shape[-2] for w in there], -1))
         pairs = zip(self.prior.variance, white, strict=True)
         return tuple(d if w is None else d * next(shares).reshape(d.shape) for d, w in pairs)
@@ -88,7 +102,8 @@ class Joint(Together):
 
         def one(x: Tensor) -> Tensor:
             x = x.expand(-1, *self.noise.shape[:-1], *x.shape[1 + lead :])
-            return self.factor.whiten(x.flatten(1 + lead).movedim(0, -1))
+            flat = x.flatten(1 + lead) if x.ndim > 1 + lead else x[..., None]
+            return self.factor.whiten(flat.movedim(0, -1))
 
         return [None if x is None else one(x) for x in fields]
 
