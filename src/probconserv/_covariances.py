@@ -92,9 +92,13 @@ class Correlated(Node):
         return Correlated(self.directions, self.rest, self.dims, rounding)
 
     @property
+    def rounding_at_points(self) -> tuple[Tensor, ...]:
+        """Of directions that were taken off a mean, whose rounding they have; else 0."""
+        return tuple(own for _, own in self._rounding)
+
+    @property
     def is_rounded(self) -> bool:
-        """Whether directions were taken off a mean, of whose rounding they have some."""
-        return any(bool(own.any()) for _, own in self._rounding)
+        return any(bool(own.any()) for own in self.rounding_at_points)
 
     def seen(self, v: Fields) -> Tensor:  # (*more, *shape) each to (*lead, N, R)
         """F v."""

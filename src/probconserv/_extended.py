@@ -78,7 +78,7 @@ class System:
         self.factor = joint.factor._map(pick)
         self.unit = power_of_2(self.factor.scale)[:, None]
         self.noise = pick(joint.noise)[:, None] * self.unit.square()  # sigma^2
-        self.least = pick(torch.where(joint.exact.any(-1), joint.nothing, 0.0))[:, None]
+        self.least = torch.where(pick(joint.exact.any(-1)), NOTHING, 0.0)[:, None]
         before = side_by_side(prior.variance, 1)
         point = power_of_2(before.sqrt())
         self.before = before[:, 0] / point[:, 0].square()
@@ -87,10 +87,13 @@ class System:
         self.row_slices = sliced(exactly(self.rows.mT))
         self.own: Tensor | None = before / point.square()  # D
         directions = before[:, :0]  # F
+        self.rounding: Tensor | None = None  # of F at every point
         if isinstance(prior, Correlated):
             directions = side_by_side(prior.directions, len(prior.directions[0])) / point
-            own = prior.rest and side_by_side(prior.rest.variance, 1) / point.square()
-            self.own = own
+            own = None if prior.rest is None else side_by_side(prior.rest.variance, 1)
+            self.own = None if own is None else own / point.square()
+            if prior.is_rounded:
+                self.rounding = side_by_side(prior.rounding_at_points, 1) / point
         self.directions = directions.mT  # (parts, points, R)
         terms = product(sliced(exactly(directions)), sliced(exactly(self.rows)))
         self.seen = minus(exactly(torch.zeros_like(terms[0])), [-x for x in terms])  # F G^T
@@ -100,24 +103,33 @@ class System:
         """The shares of their variances that the rows leave."""
         at = points[..., None].expand(-1, -1, self.directions.shape[-1])
         moved = exactly(self.directions.gather(1, at))  # F w
-        w = None
-        if self.own is not None:
-            unit = self.rows.new_zeros(*points.shape, self.rows.shape[-1])
-            w = exactly(unit.scatter(-1, points[..., None], 1.0))
-        along: Tensor | float = 0.0  # lambda
-        best = self.rows.new_full(points.shape, torch.inf)
+        unit = self.rows.new_zeros(*points.shape, 0 if self.own is None else self.rows.shape[-1])
+        w = exactly(unit if self.own is None else unit.scatter(-1, points[..., None], 1.0))
+        own = unit[:, :1] if self.own is None else self.own
+        along: Tensor = self.unit.new_zeros(())  # lambda
+        best = unit.new_full(points.shape, torch.inf)
         for _ in range(STEPS):
-            r = moved[0] @ self.seen[0] - self.noise * along
-            r = r if w is None else r + (self.own * w[0]) @ self.rows.mT
-            step = self.factor.solve(r / self.unit) / self.unit
+            r = moved[0] @ self.seen[0] + (own * w[0]) @ self.rows.mT[:, : w[0].shape[-1]]
+            step = self.factor.solve((r - self.noise * along) / self.unit) / self.unit
             along, slices = along + step, sliced(exactly(step))
             moved = minus(moved, product(slices, self.seen_slices))
-            left = moved[0].square().sum(-1)
-            if w is not None:
+            if self.own is not None:
                 w = minus(w, product(slices, self.row_slices))
-                left = left + (self.own * w[0].square()).sum(-1)
-            best = torch.fmin(best, self._share(left, (self.noise * along.square()).sum(-1), points))
+            shared = self._not_rounded(moved[0].square().sum(-1), along, points)
+            left = shared + (own * w[0].square()).sum(-1)
+            noise = (self.noise * along.square()).sum(-1)
+            best = torch.fmin(best, self._share(left, noise, points))
         return best
+
+    def _not_rounded(self, shared: Tensor, along: Tensor, points: Tensor) -> Tensor:
+        """|F w|^2, 0 where it is no more than the rounding of F times |w|."""
+        if self.rounding is None:
+            return shared
+        at = points[:, None].expand(-1, self.rows.shape[1], -1)
+        own, rows = self.rounding[:, 0].gather(-1, points), self.rows.gather(-1, at).mT
+        others = (self.rows.abs() @ self.rounding.mT).mT - rows.abs() * own[..., None]
+        most = (1 - (along * rows).sum(-1)).abs() * own + (along.abs() * others).sum(-1)
+        return torch.where((self.least > 0) & (shared <= most.square()), 0.0, shared)
 
     def _share(self, left: Tensor, noise: Tensor, points: Tensor) -> Tensor:
         before = self.before.gather(-1, points)

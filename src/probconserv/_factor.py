@@ -18,7 +18,7 @@ DEPENDENT = 1e-14  # an exact row that keeps less than this share of its varianc
 EASY = 1e-6  # least pivot, of 1, at which the order of the rows does not matter
 TINY = 1e-290  # below this a variance has no usable inverse
 NOTHING = 1e-28  # share of a variance below which exact rows leave none
-ROUNDING = 1e-26  # the same for members, whose own rounding is all that is left
+ROUNDING = 1e-26  # the same for directions, whose rounding adds up
 MOST_NOTHING = 1e-20  # the same where rows are nearly dependent
 DOUBTFUL = 1e-10  # share of a variance below which what is left of it is computed again
 ROUNDED = 1e-9  # its root, times the least pivot, where rows are nearly dependent
@@ -70,7 +70,7 @@ class Factor(Node):
 
     @property
     def nothing(self) -> Tensor:  # (*lead)
-        """The share of a variance that is no more than the rounding of an ensemble."""
+        """The share of a variance that is no more than the rounding of directions."""
         return (ROUNDING / self.least.square()).clamp_max(MOST_NOTHING)
 
     def whiten(self, r: Tensor) -> Tensor:  # (*lead, N, K) -> (*lead, N, K)

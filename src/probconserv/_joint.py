@@ -9,7 +9,7 @@ from ._blocks import root_of
 from ._checks import concrete
 from ._covariances import Correlated, Independent, left_of
 from ._extended import all_but_fixed
-from ._factor import DEPENDENT, LOG_2PI, NOTHING, Factor
+from ._factor import DEPENDENT, LOG_2PI, Factor
 from ._laws import Fields, Rows
 from ._stages import Banded, Together, minus, summed
 
@@ -66,13 +66,6 @@ class Joint(Together):
 
     def log_norm(self, lead: int) -> Tensor:
         return summed(self.factor.log_det + LOG_2PI * (~self.dropped).double().sum(-1), lead)
-
-    @property
-    def nothing(self) -> Tensor:  # (*lead)
-        """The share of a variance below which exact rows leave none."""
-        if isinstance(self.prior, Correlated) and self.prior.is_rounded:
-            return self.factor.nothing
-        return torch.full_like(self.factor.least, NOTHING)
 
     @property
     def variance(self) -> Fields:
