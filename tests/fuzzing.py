@@ -149,8 +149,8 @@ def compare(found, drawn, truth, post):
     sure, mixture = found.well and not truth.redundant, isinstance(post, pc.Mixture)
     before = np.max([prior.std for prior in drawn.made.priors], 0)
     holds, spread = HOLDS[eps], 0 * before
-    if not sure:  # the rounding of what was there before may stay
-        holds, spread = max(holds, DECIDED), before
+    if not sure:  # the rounding of what was there before may stay, and of values that repeat
+        holds, spread = max(10 * holds, DECIDED), before
     found.rows = max(row_error(drawn, u, spread) for u in (mean, draw)) / holds
     # the oracle may leave out other redundant rows for other components: then weights differ
     unclear = truth.miss > AGREED or (mixture and (truth.redundant or truth.doubt > CLOSE / 10))

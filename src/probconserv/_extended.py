@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ._blocks import blocks
+from ._checks import any_of
 from ._covariances import Correlated
 from ._factor import NOTHING
 from ._laws import Fields
@@ -32,26 +33,27 @@ Pair: TypeAlias = tuple[Tensor, Tensor]  # a number, and what it was rounded by
 
 def all_but_fixed(joint: "Joint", found: Fields) -> Fields:
     """`found`, what the rows of `joint` leave, computed again where that is next to nothing."""
-    parts = joint.noise[..., 0].numel()
+    parts, before = joint.noise[..., 0].numel(), joint.prior.variance
+    least = joint.factor.doubtful
+    pairs = zip(found, before, strict=True)
+    doubts = [x < least[(..., *[None] * (x.ndim - joint.lead))] * v for x, v in pairs]
+    if not any(map(any_of, doubts)):
+        return found
 
     def together(fields: Fields) -> Tensor:  # (parts, points)
         return torch.cat([x.detach().reshape(parts, -1) for x in fields], -1)
 
-    new, old = together(found), together(joint.prior.variance)
-    doubt = new < joint.factor.doubtful.reshape(-1, 1) * old
-    hard = doubt.any(-1).nonzero()[:, 0]
-    if not len(hard):
-        return found
+    doubt, old = together(tuple(doubts)), together(before)
     most, size = int(doubt.sum(-1).max()), old.shape[-1]
-    new = torch.where(doubt, new / old, 2.0)  # the shares that are left
-    for some in hard.split(max(1, CHUNK // (most * size))):
+    new = torch.where(doubt, together(found) / old, 2.0)  # the shares that are left
+    for some in doubt.any(-1).nonzero()[:, 0].split(max(1, CHUNK // (most * size))):
         system = System(joint, some)
         at = new[some].topk(most, largest=False).indices
         left = [system.left(points) for points in at.split(max(1, CHUNK // size), -1)]
         new[some] = new[some].scatter(-1, at, torch.cat(left, -1))
-    ends = [x.numel() // parts for x in found]
-    triples = zip(found, (old * new).split(ends, -1), doubt.split(ends, -1), strict=True)
-    return tuple(_with(x, y.reshape(x.shape), d.reshape(x.shape)) for x, y, d in triples)
+    ends = (old * new).split([x.numel() // parts for x in found], -1)
+    triples = zip(found, ends, doubts, strict=True)
+    return tuple(_with(x, y.reshape(x.shape), d) for x, y, d in triples)
 
 
 def _with(found: Tensor, new: Tensor, doubt: Tensor) -> Tensor:
@@ -115,27 +117,28 @@ class System:
             moved = minus(moved, product(slices, self.seen_slices))
             if self.own is not None:
                 w = minus(w, product(slices, self.row_slices))
-            shared = self._not_rounded(moved[0].square().sum(-1), along, points)
-            left = shared + (own * w[0].square()).sum(-1)
-            noise = (self.noise * along.square()).sum(-1)
-            best = torch.fmin(best, self._share(left, noise, points))
+            left = moved[0].square().sum(-1), (own * w[0].square()).sum(-1)
+            best = torch.fmin(best, self._share(*left, along, points))
         return best
 
-    def _not_rounded(self, shared: Tensor, along: Tensor, points: Tensor) -> Tensor:
-        """|F w|^2, 0 where it is no more than the rounding of F times |w|."""
-        if self.rounding is None:
-            return shared
-        at = points[:, None].expand(-1, self.rows.shape[1], -1)
-        own, rows = self.rounding[:, 0].gather(-1, points), self.rows.gather(-1, at).mT
-        others = (self.rows.abs() @ self.rounding.mT).mT - rows.abs() * own[..., None]
-        most = (1 - (along * rows).sum(-1)).abs() * own + (along.abs() * others).sum(-1)
-        return torch.where((self.least > 0) & (shared <= most.square()), 0.0, shared)
-
-    def _share(self, left: Tensor, noise: Tensor, points: Tensor) -> Tensor:
+    def _share(self, shared: Tensor, own: Tensor, along: Tensor, points: Tensor) -> Tensor:
+        """The share of all three sums, 0 where they are no more than rounding."""
         before = self.before.gather(-1, points)
-        left = torch.where(left <= self.least * before, 0.0, left)
-        leaked = (self.least > 0) & (noise <= LEAKED * before)
-        return (left + torch.where(leaked, 0.0, noise)) / before
+        noise = (self.noise * along.square()).sum(-1)
+        none = (noise <= LEAKED * before) & (self.least > 0)
+        least = self.least * before
+        if self.rounding is not None:
+            least = least + self._rounded(self.rounding, along, points)
+        none = none & (shared <= least) & (own <= self.least * before)
+        return torch.where(none, 0.0, shared + own + noise) / before
+
+    def _rounded(self, rounding: Tensor, along: Tensor, points: Tensor) -> Tensor:
+        """The most that the rounding of F can make of |F w|^2."""
+        at = points[:, None].expand(-1, self.rows.shape[1], -1)
+        own, rows = rounding[:, 0].gather(-1, points), self.rows.gather(-1, at).mT
+        others = (self.rows.abs() @ rounding.mT).mT - rows.abs() * own[..., None]
+        here = (1 - (along * rows).sum(-1)).abs() * own
+        return (here + (along.abs() * others).sum(-1)).square()
 
 
 def power_of_2(x: Tensor) -> Tensor:
