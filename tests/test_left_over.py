@@ -37,6 +37,14 @@ def test_the_same_where_directions_are_shared(rest):
     np.testing.assert_allclose(found, wanted, rtol=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
+def test_the_same_of_a_value_with_hardly_any_noise_beside_a_field_with_a_rest():
+    v = pc.Dense(np.zeros((3, 2)), np.tile([[2.0, 1.0], [1.0, 3.0]], (3, 1, 1)))
+    state = pc.State(u=pc.LowRank(np.zeros((3, 4)), np.ones((1, 3, 4)), 1.0, 2), v=v)
+    found = pc.condition(state, pc.boundary(left=1.0, noise=1e-11, of="v"))["v"].variance
+    np.testing.assert_allclose(found[:, 0], 1e-22, rtol=1e-9)
+
+
 def test_the_same_of_a_full_covariance():
     covariance = SHARED.T @ SHARED + np.diag([1.0, 2.0, 3.0, 4.0])
     found, wanted = left(pc.Dense(np.zeros(4), covariance), NEARLY, covariance=covariance)
