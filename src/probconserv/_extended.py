@@ -58,7 +58,7 @@ def all_but_fixed(joint: "Joint", found: Fields) -> Fields:
 
 def _with(found: Tensor, new: Tensor, doubt: Tensor) -> Tensor:
     """New values, with the gradients that they had but where they are 0."""
-    new = torch.where(new == 0, 0.0, found + (new - found).detach())
+    new = torch.where(new == 0, 0.0, new + (found - found.detach()))
     return torch.where(doubt, new, found)
 
 

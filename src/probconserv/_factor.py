@@ -20,9 +20,8 @@ TINY = 1e-290  # below this a variance has no usable inverse
 NOTHING = 1e-28  # share of a variance below which exact rows leave none
 ROUNDING = 1e-26  # the same for directions, whose rounding adds up
 MOST_NOTHING = 1e-20  # the same where rows are nearly dependent
-DOUBTFUL = 1e-10  # share of a variance below which what is left of it is computed again
-ROUNDED = 1e-9  # its root, times the least pivot, where rows are nearly dependent
-HALF = 0.5  # the most of both
+DOUBTFUL = 1e-8  # share of a variance below which what is left of it is no difference
+HALF = 0.5  # the most of it where rows are nearly dependent: K rows leave less of 2K points
 LOG_2PI = math.log(2 * math.pi)
 SAME = 1 - 1e-6  # among pivots as large as this share of the largest the first row is taken
 
@@ -30,8 +29,7 @@ SAME = 1 - 1e-6  # among pivots as large as this share of the largest the first 
 class Factor(Node):
     """The factor of one matrix (*lead, K, K) for each independent part.
 
-    `pivots` are the variances of the rows given those that were taken before them, `least` the
-    smallest of those that are kept, of 1.
+    `pivots` are the variances of the rows given those that were taken before them.
     """
 
     def __init__(self, matrix: Tensor, before: Tensor, noise: Tensor) -> None:
@@ -46,7 +44,7 @@ class Factor(Node):
             pivots = root.diagonal(dim1=-2, dim2=-1).square()
             if not bool(info.any()) and bool((pivots > EASY).all()):
                 self.root, self.scale, self.keep = root, scale, torch.ones_like(usable)
-                self.pivots, self.least = pivots / scale.square(), pivots.amin(-1).detach()
+                self.pivots = pivots / scale.square()
                 self.log_det = 2 * (root.diagonal(dim1=-2, dim2=-1) / scale).log().sum(-1)
                 return
         floor = noise * scale.square()
@@ -59,19 +57,26 @@ class Factor(Node):
         )
         self.log_det = 2 * torch.where(kept, sizes, 1.0).log().sum(-1)
         pivots = torch.where(kept, sizes, 0.0).square()
-        shares = self.root.diagonal(dim1=-2, dim2=-1).square()
-        self.least = torch.where(kept, shares, 1.0).amin(-1).detach().clamp_min(DEPENDENT)
         self.pivots = torch.zeros_like(pivots).scatter(-1, self.order, pivots)
+
+    @property
+    def growth(self) -> Tensor:  # (*lead)
+        """The trace of S^-1, where S has a diagonal of 1: how far rounding can grow."""
+        root = self.root.detach()
+        inverse = torch.linalg.solve_triangular(
+            root, torch.eye(*root.shape[-2:]).to(root), upper=False
+        )
+        return inverse.square().sum((-1, -2))
 
     @property
     def doubtful(self) -> Tensor:  # (*lead)
         """The share of a variance below which rounding shows in what the rows leave of it."""
-        return (ROUNDED / self.least).square().clamp(DOUBTFUL, HALF)
+        return (DOUBTFUL * self.growth).clamp_max(HALF)
 
     @property
     def nothing(self) -> Tensor:  # (*lead)
         """The share of a variance that is no more than the rounding of directions."""
-        return (ROUNDING / self.least.square()).clamp_max(MOST_NOTHING)
+        return (ROUNDING * self.growth.square()).clamp_max(MOST_NOTHING)
 
     def whiten(self, r: Tensor) -> Tensor:  # (*lead, N, K) -> (*lead, N, K)
         """L^-1 r with S = L L^T: independent of unit variance when r ~ N(0, S)."""
