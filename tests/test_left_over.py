@@ -79,3 +79,14 @@ def test_a_field_of_a_state_may_have_no_axes_of_its_own():
     post = pc.condition(state, pc.initial(np.ones((2, 4)), noise=1.0, of="v"))
     torch.testing.assert_close(post["u"].variance, torch.ones(2, 3).double())
     torch.testing.assert_close(post["v"].variance[:, 0], torch.full((2, 4), 0.5).double())
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_members_that_as_many_rows_fix_are_left_with_no_rounding(dtype):
+    rng = np.random.default_rng(0)
+    for _ in range(6):
+        members = (1e3 + rng.normal(size=(3, 7))).astype(dtype)
+        weights = rng.uniform(0.5, 1, (2, 7))
+        laws = [pc.cells(w, float(members.mean(0) @ w)) for w in weights]
+        post = pc.condition(pc.LowRank.from_samples(members, shrinkage=0.0), *laws)
+        assert (post.variance == 0).all()
