@@ -1,4 +1,4 @@
-"""The solve of Step 2 from sums over blocks, see `_sums.py`; S is factored as in `condition`."""
+"""The solves of `_sums.py` where rows see each other; S is factored as in `condition`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,16 +6,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ._audit import UNMET
-from ._errors import InfeasibleError
-from ._factor import DEPENDENT, EASY, Factor, RowFactor
+from ._factor import DEPENDENT, EASY, Factor
 from ._members import multipliers
 from ._shrinkage import Mix, mix
-from ._sums import Ensemble, MeanAndStd
+from ._sums import ROUNDING, Ensemble, MeanAndStd, check_met
 
 REFINEMENTS = 2  # corrections of lambda by what S lambda misses
-ROUNDING = 1e-15  # of a variance: what is left of it by subtraction is no more than rounding
-SLACK = 16  # times the rounding of the input, as a share of a row's terms, is no contradiction
 
 Sums = Mapping[str, Tensor]  # under names, with the indices on axis 0
 
@@ -31,11 +27,6 @@ class System:
         rounding: the variance of each row that the rounding of F alone can make.
         """
         self.noise = noise.expand(gram.shape[:2])
-        self.factor: Factor | RowFactor
-        if shared is None and gram.ndim == 2:
-            self.matrix = gram + self.noise
-            self.factor = RowFactor(self.matrix, self.matrix, self.noise)
-            return
         matrix = gram.diag_embed() if gram.ndim == 2 else gram
         matrix = matrix if shared is None else matrix + shared.mT @ shared
         self.matrix = matrix + self.noise.diag_embed()
@@ -44,23 +35,16 @@ class System:
 
     def times(self, v: Tensor) -> Tensor:  # (I, N, K)
         """S v."""
-        return v * self.matrix[:, None] if self.matrix.ndim == 2 else v @ self.matrix
+        return v @ self.matrix
 
     def solve(self, r: Tensor) -> Tensor:  # (I, N, K)
         """S^-1 r, 0 at rows that follow from others."""
-        found = self._solved(r)
-        for _ in range(REFINEMENTS if self.matrix.ndim == 3 else 0):
-            found = found + self._solved(r - self.times(found))
+        found = self.factor.solve(r)
+        for _ in range(REFINEMENTS):
+            found = found + self.factor.solve(r - self.times(found))
         return found
 
-    def _solved(self, r: Tensor) -> Tensor:
-        if isinstance(self.factor, Factor):
-            return self.factor.solve(r)
-        return self.factor.solve(r.movedim(1, 0)).movedim(0, 1)
-
-    def inverse(self) -> Tensor:  # (I, K) or (I, K, K)
-        if isinstance(self.factor, RowFactor):
-            return self.factor.inverse
+    def inverse(self) -> Tensor:  # (I, K, K)
         eye = torch.eye(self.matrix.shape[-1], dtype=self.matrix.dtype)
         white = self.factor.whiten(eye.expand(self.matrix.shape))  # L^-T
         return white @ white.mT
@@ -68,8 +52,6 @@ class System:
     def least(self) -> Tensor:  # (I)
         """The share of a point's variance that is no more than rounding: exact rows leave none."""
         exact = ((self.noise == 0) & self.factor.keep).any(-1)
-        if isinstance(self.factor, RowFactor):
-            return torch.where(exact, ROUNDING, 0.0)
         pivots = torch.where(self.factor.keep, self.factor.pivots * self.factor.scale**2, 1.0)
         return torch.where(exact, ROUNDING / pivots.amin(-1), 0.0)
 
@@ -94,7 +76,7 @@ class MomentsSolver:
         residual = torch.where(sums["size"] > 0, value - sums["total"], 0.0)[:, None]
         along = system.solve(residual)
         missed = (residual - system.times(along)).abs()[:, 0]
-        _check_met(self.kind, missed, value.abs(), sums)
+        check_met(self.kind, missed, value.abs(), sums)
         steps = self._moves(shared, along)
         steps |= {"inverse": system.inverse(), "least": system.least()}
         if shared is None:
@@ -129,8 +111,7 @@ class MembersSolver:
         system, shared = self._system(sums, noise, mixed)
         residual = torch.where((sums["size"] > 0)[:, None], value - sums["total"], 0.0)
         missed = residual - system.times(system.solve(residual))
-        _check_met(self.kind, missed.abs().amax(1), value.abs().amax(1), sums)
-        assert isinstance(system.factor, Factor)
+        check_met(self.kind, missed.abs().amax(1), value.abs().amax(1), sums)
         along = multipliers(system.matrix, system.factor, system.noise, residual, system.solve)
         return self._moves(shared, mixed, along) | {"least": system.least()}
 
@@ -175,21 +156,3 @@ class MembersSolver:
 
 def solver(kind: MeanAndStd | Ensemble) -> MomentsSolver | MembersSolver:
     return MembersSolver(kind) if isinstance(kind, Ensemble) else MomentsSolver(kind)
-
-
-def _check_met(kind: MeanAndStd | Ensemble, missed: Tensor, value: Tensor, sums: Sums) -> None:
-    """Rows that nothing can move must hold already."""
-    size = sums["terms"] + sums["spread"] + value
-    wrong = ~(missed <= max(UNMET, SLACK * kind.rounding) * size) & (sums["size"] > 0)
-    if bool(wrong.any()):
-        index, row = wrong.nonzero()[0].tolist()
-        stuck = "the standard deviations or the members' spread leave nothing to move there"
-        if isinstance(kind, MeanAndStd) and kind.how == "proportional":
-            stuck = "`how` 'proportional' multiplies values, and all are 0 there"
-        error = InfeasibleError(
-            f"{int(wrong.sum())} totals cannot be met, the first of `{kind.laws[row]}`, by "
-            f"{float(missed[index, row]):.3g}: {stuck}, or laws contradict each other. Ways out: "
-            "more spread, `shrinkage` for an ensemble, `noise` for the law."
-        )
-        error._place = index, row
-        raise error

@@ -162,13 +162,13 @@ def moved(kind: Kind, *block: Any) -> Array:
 
 
 def _moved_mean(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows, *moves: Sums) -> Array:
-    new, std = mean, std.astype(float, copy=False)
+    new, std = mean.astype(float), std.astype(float, copy=False)
     for move in moves:
         shift = _shift(kind, mean, std, rows, (1 - kind.correlation) * move["along"])
         if kind.correlation:
             latent = move["latent"][:, rows.variable, None]
             shift = shift + kind.correlation**0.5 * std * rows.counted * latent
-        new = new + shift
+        new += shift
     return _kept(new, mean, rows)
 
 

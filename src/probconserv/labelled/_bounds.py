@@ -13,7 +13,6 @@ the other way for the total of their row to close: those that lie nearest to the
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -151,26 +150,13 @@ TRIES = 20  # values that close the last part of a total, one by one
 
 
 def rounded(
-    plan: Plan, found: Mapping[str, tuple[xr.Variable, ...]], packing: Mapping[str, Any]
-) -> dict[str, tuple[xr.Variable, ...]]:
-    """The moved arrays, with packed variables as their integers will stand for them.
-
-    The total of each row within each block is off by at most half a quantum of a small cell. Rows
-    that share points are left to the nearest integers.
-    """
-    new = dict(found)
-    for name in packing.keys() & found.keys() if plan.kind.disjoint else ():
-        rows, (moved, *others) = plan.rows[name], found[name]
-        call = partial(_rounded_block, packing=packing[name], bounds=plan.bounds)
-        data = rows.moved(call, [moved], moved.dtype)
-        new[name] = (xr.Variable(rows.all, data).transpose(*moved.dims), *others)
-    return new
-
-
-def _rounded_block(
     block: Array, rows: BlockRows, *, packing: Mapping[str, Any], bounds: tuple[float, float]
 ) -> Array:
-    """A block (I, P) or (N, I, P) on the values that its integers stand for."""
+    """A block (I, P) or (N, I, P) on the values that its integers stand for.
+
+    The total of each of its rows is off by at most half a quantum of a small cell. Rows may not
+    share points.
+    """
     scale, offset = scale_and_offset(packing)
     exact = (block.astype(float) - offset) / scale
     whole = np.rint(exact)

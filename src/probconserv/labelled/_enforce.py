@@ -100,14 +100,13 @@ def enforce(
     work = Work.of(dataset, laws, spread)
     work.check_apart()
     sums = compute(*work.first)
-    found = work.moved(sums)
-    after = None
-    if not lazy(work.plans):
-        (both,) = compute(work.outcomes(found))  # cell sizes may be lazy where the field is not
-        found, after = [new for new, _ in both], [after for _, after in both]
-    report = work.report(sums, after)
+    stay_lazy = lazy(work.plans)
+    both = work.updated(sums, watch=not stay_lazy)
+    if not stay_lazy:
+        (both,) = compute(both)  # cell sizes may be lazy where the field is not
+    report = work.report(sums, None if stay_lazy else [after for _, after in both])
     report.check_plausible() if strict else report.warn_if_implausible()
-    return work.finished(found, report)
+    return work.finished([new for new, _ in both], report)
 
 
 def check(

@@ -1,5 +1,6 @@
 """Sums over blocks and updates of blocks, over named axes, for NumPy and dask arrays."""
 
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -60,20 +61,40 @@ class NamedRows:
 
     def summed(self, function: Callable[..., Array], arrays: Any, size: int, *steps: Any) -> Any:
         """The sum over all blocks of function(block, ..., rows, *steps), (*index, size)."""
-        return self.total(self.partials(function, arrays, size, *steps))
-
-    def partials(self, function: Callable[..., Array], arrays: Any, size: int, *steps: Any) -> Any:
-        """What `summed` adds up, (*index, *blocks of points, size)."""
-        one = dict.fromkeys(self.points, lambda n: 1)
-        how = {"new_axes": {SUMS: size}, "adjust_chunks": one}
-        return self._mapped(_Task(function, self, arrays), (*self.places, SUMS), arrays, steps, how)
+        task, dims = _Task(function, self, arrays), (*self.places, SUMS)
+        return self.total(self._mapped(task, dims, arrays, steps, self._partial(size)))
 
     def total(self, partials: Any) -> Any:
-        return partials.sum(axis=tuple(range(len(self.index), len(self.places))))
+        """The sum of what is there for each block of points."""
+        return partials.sum(axis=self.of_points)
+
+    @property
+    def of_points(self) -> tuple[int, ...]:
+        """The axes of `partials` that number blocks of points."""
+        return tuple(range(len(self.index), len(self.places)))
+
+    def _partial(self, size: int) -> dict[str, Any]:
+        one = dict.fromkeys(self.points, lambda n: 1)
+        return {"new_axes": {SUMS: size}, "adjust_chunks": one}
 
     def moved(self, function: Callable[..., Array], arrays: Any, dtype: Any, *steps: Any) -> Any:
         """Every block by function(block, ..., rows, *steps), in the order of `all`."""
         return self._mapped(_Task(function, self, arrays, dtype), self.all, arrays, steps, {})
+
+    def moved_and_summed(
+        self, function: Callable[..., Any], arrays: Any, dtype: Any, size: int, *steps: Any
+    ) -> tuple[Any, Any]:
+        """As `moved`, and partial sums (*index, *blocks of points, size); the function gives both.
+
+        One task makes them: two would read the block twice, and hold it until the second comes.
+        """
+        task = _Task(function, self, arrays, dtype, with_sums=True)
+        both = self._mapped(task, self.all, arrays, steps, {})
+        if not isinstance(both, da.Array):
+            return both
+        new = blockwise(_new, self.all, [(both, self.all)], dtype)
+        pairs, how = [(both, self.all)], self._partial(size)
+        return new, blockwise(_sums, (*self.places, SUMS), pairs, float, concatenate=False, **how)
 
     def _mapped(
         self,
@@ -100,19 +121,15 @@ class NamedRows:
             return np.asarray(data), dims
         return data.rechunk({0: -1}) if self.member in dims else data, dims
 
-    def after(self, blocks: Any, partials: Any) -> Any:
-        """The same blocks, each available once its partial sums are there.
 
-        Otherwise dask may put the sums off and hold every block until it comes to them.
-        """
-        if not isinstance(blocks, da.Array):
-            return blocks
-        pairs = [(blocks, self.all), (partials, (*self.places, SUMS))]
-        return blockwise(_first, self.all, pairs, blocks.dtype, align_arrays=False)
+def _new(both: tuple[Array, Array]) -> Array:
+    return both[0]
 
 
-def _first(block: Array, sums: Array) -> Array:
-    return block
+def _sums(both: Any) -> Array:
+    while isinstance(both, list):  # of the one block of members
+        (both,) = both
+    return np.asarray(both[1])
 
 
 def pack(shapes: Shapes, parts: Mapping[str, Array]) -> Array:
@@ -146,7 +163,8 @@ def blockwise(
     ]
     meta = np.empty((0,) * len(dims), dtype)
     flat = (each for pair in arrays for each in pair)
-    return da.blockwise(call, dims, *flat, dtype=dtype, meta=meta, concatenate=True, **how)
+    how = {"concatenate": True, "name": f"probconserv-{uuid.uuid4().hex}", **how}
+    return da.blockwise(call, dims, *flat, dtype=dtype, meta=meta, **how)
 
 
 def _cuts(array: Any, names: tuple[str, ...]) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -173,17 +191,23 @@ class _Task:
     """One block: its arrays as (I, P) or (N, I, P), a few indices at a time, with G."""
 
     def __init__(
-        self, function: Callable[..., Array], rows: NamedRows, arrays: Any, dtype: Any = None
+        self,
+        function: Callable[..., Any],
+        rows: NamedRows,
+        arrays: Any,
+        dtype: Any = None,
+        with_sums: bool = False,
     ) -> None:
-        """dtype: of the updated block; None for sums."""
-        self.function, self.dtype, self.rows = function, dtype, replace(rows, parts=())
+        """dtype: of the updated block; None for sums alone. with_sums: for both."""
+        self.function, self.dtype, self.with_sums = function, dtype, with_sums
+        self.rows = replace(rows, parts=())
         self.dims = [rows.dims(array) for array in arrays]
         self.parts: list[Any] = [
             (p.first, p.rows, p.unit, *(x if x is None else rows.dims(x) for x in p.arrays))
             for p in rows.parts
         ]
 
-    def __call__(self, *blocks: Array, each: Callable[..., Iterator[Any]] = map) -> Array:
+    def __call__(self, *blocks: Array, each: Callable[..., Iterator[Any]] = map) -> Any:
         """each: `map`, or that of a pool of threads."""
         sizes = dict(zip(self.dims[0], blocks[0].shape, strict=True))
         indices, points = (
@@ -195,20 +219,22 @@ class _Task:
         steps = [x.reshape(indices, -1) for x in rest]
         new = None if self.dtype is None else np.empty(arrays[0].shape, self.dtype)
 
-        def work(slab: slice) -> Array | None:
+        def work(slab: slice) -> Any:
             given = [a if a.size == 1 else a[..., slab, :] for a in arrays]
             found = self.function(*given, rows.at(slab), *(x[slab] for x in steps))
             if new is None:
                 return found
-            new[..., slab, :] = found
-            return None
+            new[..., slab, :], sums = found if self.with_sums else (found, None)
+            return sums
 
         stride = max(1, SLAB * indices // max(1, arrays[0].size))
         parts = list(each(work, [slice(i, i + stride) for i in range(0, indices, stride)]))
-        if new is not None:
-            return new.reshape([sizes[dim] for dim in self.rows.all])
+        moved = None if new is None else new.reshape([sizes[dim] for dim in self.rows.all])
+        if moved is not None and not self.with_sums:
+            return moved
         shape = [sizes[dim] for dim in self.rows.index]
-        return np.concatenate(parts).reshape(*shape, *[1] * len(self.rows.points), -1)
+        sums = np.concatenate(parts).reshape(*shape, *[1] * len(self.rows.points), -1)
+        return sums if moved is None else (moved, sums)
 
     def _members(
         self, block: Array, dims: tuple[str, ...], sizes: dict[str, int], shape: tuple[int, int]

@@ -10,7 +10,6 @@ from typing import Any
 import xarray as xr
 
 from .._errors import ProbConservError
-from ._bounds import rounded
 from ._cluster import cluster, compute
 from ._encoding import is_packed, without_packing
 from ._enforce import How, Std
@@ -182,9 +181,7 @@ class _Job:
 
     def _write(self, work: Work, source: Path, target: Path | None) -> Report:
         sums = work.first if work.one_pass else compute(work.first, "summing")
-        packing = {str(n): v.encoding for n, v in work.dataset.data_vars.items() if is_packed(v)}
-        pairs = zip(work.plans, work.moved(sums), strict=True)
-        both = work.outcomes([rounded(plan, new, packing) for plan, new in pairs])
+        both = work.updated(sums, store=True)
         found, after = [new for new, _ in both], [after for _, after in both]
         changes = _changes(work, found) if self.change else {}
         also = {"sums": sums, "after": after, "change": changes}

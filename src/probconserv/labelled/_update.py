@@ -1,6 +1,7 @@
 """Step 2 for a dataset: sums, solve and update of every system, lazily where data are lazy."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from math import prod
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 import xarray as xr
 from dask.base import compute
 
-from .._sums import Ensemble, MeanAndStd, check_usable
+from .._sums import Ensemble, MeanAndStd, check_usable, solve_rows
 from . import _blocks as blocks
 from ._blocks import Kind, by_index
 from ._bounds import Bounds, clipped, held, line, survey, tilts
@@ -112,9 +113,11 @@ def _packed(
 
 
 def _solved(kind: Kind, sums: dict[str, Array], *given: Array) -> dict[str, Array]:
+    check_usable(sums)
+    if isinstance(kind, MeanAndStd) and kind.is_rowwise:
+        return solve_rows(kind, sums, *given)
     from ._solve import solved
 
-    check_usable(sums)
     return solved(kind, sums, *given)
 
 
@@ -148,9 +151,30 @@ def _parts(kind: Kind, steps: Array) -> list[dict[str, Array]]:
     ]
 
 
-def second_pass(plan: Plan, steps: Any) -> dict[str, tuple[xr.Variable, ...]]:
-    """The moved arrays of every variable, lazy, in the order of their axes in the dataset."""
-    found, kind = {}, plan.kind
+@dataclass(frozen=True, eq=False)
+class Watch:
+    """What is done with the values of a variable after the update, and looked at.
+
+    valid: the ends of its valid range. stored: rounds a block to what the file will hold. view:
+    what a reader will see of the values.
+    """
+
+    valid: tuple[float, float] = NO_BOUNDS
+    stored: Callable[[Array, BlockRows], Array] | None = None
+    view: View | None = None
+
+
+Moves = dict[str, dict[str, Any]]
+Outcome = tuple[dict[str, tuple[xr.Variable, ...]], tuple[Any, Moves] | None]
+
+
+def second_pass(plan: Plan, steps: Any, watches: Mapping[str, Watch] | None = None) -> Outcome:
+    """The moved arrays of every variable, in the order of their axes in the dataset.
+
+    With watches also what is to be said of them: their totals, (*index, K) or (*index, N K), and
+    for each variable the counts and the largest changes of `_after`, (*index).
+    """
+    found, totals, moves, kind = {}, [], {}, plan.kind
     calls: dict[str, Any] = dict.fromkeys(plan.arrays, partial(_moved, kind=kind))
     more: list[Array] = []
     if plan.is_bounded:
@@ -158,15 +182,29 @@ def second_pass(plan: Plan, steps: Any) -> dict[str, tuple[xr.Variable, ...]]:
         calls = _bounded_by(plan, held if whole else clipped)
         more = [plan.numbers if whole else _tilts(plan, steps)]
     for name, arrays in plan.arrays.items():
-        rows = plan.rows[name]
-        new = [rows.moved(calls[name], arrays, arrays[0].dtype, steps, *more)]
+        rows, call, dtype = plan.rows[name], calls[name], arrays[0].dtype
+        if watches is None:
+            new = [rows.moved(call, arrays, dtype, steps, *more)]
+        else:
+            size = prod(kind.sums["total"])
+            look = partial(_after, kind=kind, bounds=plan.bounds, watch=watches[name])
+            both = partial(_watched, move=call, look=look, count=len(arrays), dtype=dtype)
+            moved, parts = rows.moved_and_summed(
+                both, arrays, dtype, size + len(COUNTS) + len(LARGEST), steps, *more
+            )
+            new, sums = [moved], rows.total(parts)
+            totals.append(sums[..., :size])
+            figures = {each: sums[..., size + i] for i, each in enumerate(COUNTS)}
+            for i, each in enumerate(LARGEST, start=size + len(COUNTS)):
+                figures[each] = parts[..., i].max(axis=rows.of_points)
+            moves[name] = figures
         if isinstance(kind, MeanAndStd) and arrays[1].dims:  # one number is no variable
             mean, std = arrays
             wide = std.set_dims(dict(mean.sizes)), mean
             new.append(rows.moved(partial(_std, kind=kind), wide, std.dtype, steps))
         named = (xr.Variable(rows.all, data).transpose(*arrays[0].dims) for data in new)
         found[name] = tuple(named)
-    return found
+    return found, (sum(totals[1:], start=totals[0]), moves) if totals else None
 
 
 def _tilts(plan: Plan, steps: Array) -> Array:  # (*index, K) or (*index, N K)
@@ -214,41 +252,18 @@ def _std(std: Array, mean: Array, rows: BlockRows, steps: Array, *, kind: MeanAn
     return blocks.updated_std(kind, std, mean, rows, _parts(kind, steps)[0])
 
 
-def outcome(
-    plan: Plan,
-    found: Mapping[str, tuple[xr.Variable, ...]],
-    valid: Mapping[str, tuple[float, float]],
-    views: Mapping[str, View],
-) -> tuple[dict[str, tuple[xr.Variable, ...]], tuple[Any, dict[str, dict[str, Any]]]]:
-    """The moved arrays again, and what is to be said of them.
+def _watched(
+    *block: Any,
+    move: Callable[..., Array],
+    look: Callable[..., tuple[Array, Array]],
+    count: int,
+    dtype: Any,
+) -> tuple[Array, Array]:
+    """The moved values of a block as they will be stored, and what is to be said of them.
 
-    That is their totals, (*index, K) or (*index, N K), and for each variable the counts and the
-    largest changes of `_after`, (*index). It is these arrays that should be written, so that each
-    block is summed before it is let go. valid: the ends of the valid range of variables.
+    count: of the arrays that come first in the block, before G.
     """
-    size = prod(plan.kind.sums["total"])
-    totals: list[Any] = []
-    moves: dict[str, dict[str, Any]] = {}
-    watched = dict(found)
-    for name, arrays in plan.arrays.items():
-        rows, (new, *others) = plan.rows[name], found[name]
-        call = partial(
-            _after,
-            kind=plan.kind,
-            bounds=plan.bounds,
-            valid=valid.get(name, NO_BOUNDS),
-            view=views.get(name),
-            dtype=new.dtype,
-        )
-        parts = rows.partials(call, [new, *arrays], size + len(COUNTS) + len(LARGEST))
-        blocks = rows.after(new.transpose(*rows.all).data, parts)
-        watched[name] = (xr.Variable(rows.all, blocks).transpose(*new.dims), *others)
-        sums, axes = rows.total(parts), tuple(range(len(plan.index), len(rows.places)))
-        totals.append(sums[..., :size])
-        moves[name] = {each: sums[..., size + i] for i, each in enumerate(COUNTS)}
-        for i, each in enumerate(LARGEST, start=size + len(COUNTS)):
-            moves[name][each] = parts[..., i].max(axis=axes)
-    return watched, (sum(totals[1:], start=totals[0]), moves)
+    return look(move(*block).astype(dtype, copy=False), *block[: count + 1])
 
 
 def _after(
@@ -257,35 +272,35 @@ def _after(
     *std_and_rows: Any,
     kind: Kind,
     bounds: tuple[float, float],
-    valid: tuple[float, float],
-    view: View | None,
-    dtype: Any,
-) -> Array:
-    """The totals of a block, and what `COUNTS` and `LARGEST` name.
+    watch: Watch,
+) -> tuple[Array, Array]:
+    """The values to be stored, and their totals and what `COUNTS` and `LARGEST` name.
 
     Invalid values are those pushed out of the valid range, and before, those that had been there;
     values outside are out of the bounds that were asked for; far is a move of many std; below is
     how far the least value lies below 0.
     """
-    new = new if view is None else view(new.astype(dtype))
-    whole = new
+    rounding, rows = float(np.finfo(new.dtype).eps), std_and_rows[-1]
+    stored = new if watch.stored is None else watch.stored(new, rows).astype(new.dtype)
+    new = whole = stored if watch.view is None else watch.view(stored)
     if isinstance(kind, Ensemble) and np.isnan(new).any():  # what one lacks counts in none
         whole = np.where(np.isnan(new).any(0), np.nan, new)
-    total = by_index(blocks.totals(whole, std_and_rows[-1])[0])
-    invalid = [_outside(u, valid) for u in (new, old)]
+    total = by_index(blocks.totals(whole, rows)[0])
+    invalid = [_outside(new, watch.valid, 8 * rounding), _outside(old, watch.valid)]
     counts = [invalid[0] & ~invalid[1], invalid[1], *(_outside(u, bounds) for u in (new, old))]
-    largest, relative, far = blocks.changes(
-        kind, new, old, *std_and_rows, rounding=float(np.finfo(dtype).eps)
-    )
+    largest, relative, far = blocks.changes(kind, new, old, *std_and_rows, rounding=rounding)
     least = [-np.fmin.reduce(by_index(u), axis=1, initial=np.inf) for u in (new, old)]
     more = [*(by_index(each).sum(-1) for each in counts), far, largest, relative, *least]
-    return np.concatenate([total, np.stack(more, axis=1)], axis=1)
+    return stored, np.concatenate([total, np.stack(more, axis=1)], axis=1)
 
 
-def _outside(u: Array, ends: tuple[float, float]) -> Array:
+def _outside(u: Array, ends: tuple[float, float], slack: float = 0.0) -> Array:
+    """slack: of the ends, as a share; a value on one of them may move by rounding."""
     if ends == NO_BOUNDS:
         return np.zeros((u.shape[-2], 1), bool)
     low, high = map(np.float64, ends)  # not rounded to the type of u
+    if slack:
+        low, high = low - slack * abs(low), high + slack * abs(high)
     return (u < low) | (u > high)
 
 

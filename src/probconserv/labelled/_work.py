@@ -11,6 +11,7 @@ import xarray as xr
 
 from .. import __version__
 from .._errors import FAR, InputError
+from ._bounds import rounded
 from ._budget import budgets, worst
 from ._encoding import is_packed, unpacked_after_packing, valid_limits
 from ._graph import unpack
@@ -19,7 +20,7 @@ from ._lookup import array, nearest
 from ._plan import HOW, ONE_BY_ONE, Plan, Spread, plans
 from ._report import Report
 from ._time import decoded, least_to_most
-from ._update import LARGEST, first_pass, one_pass, outcome, second_pass, solve
+from ._update import LARGEST, NO_BOUNDS, Watch, first_pass, one_pass, second_pass, solve
 
 REPORT = "probconserv_report"
 ENSEMBLES = ("member", "members", "realization", "ensemble", "ensemble_member")
@@ -65,10 +66,31 @@ class Work:
     def one_pass(self) -> bool:
         return all(map(one_pass, self.plans))
 
-    def moved(self, sums: Sequence[Any]) -> list[Any]:
-        """The arrays of every system after the update, from the sums of the first pass."""
-        both = zip(self.plans, sums, strict=True)
-        return [second_pass(plan, solve(plan, each)) for plan, each in both]
+    def updated(self, sums: Sequence[Any], watch: bool = True, store: bool = False) -> list[Any]:
+        """The arrays of every system after the update, from the sums of the first pass.
+
+        Each with what `second_pass` says of them, if they are watched. store: they will be, so that
+        packed integers are rounded to keep the totals.
+        """
+        done = []
+        for plan, each in zip(self.plans, sums, strict=True):
+            watches = {name: self._watch(name, plan, store) for name in plan.arrays}
+            new, after = second_pass(plan, solve(plan, each), watches if watch else None)
+            for law in (ready.law for ready in plan.laws if ready.law.linear and after):
+                (name,) = law.factors
+                ends = (array(self.dataset, e, "linear", self.dataset[name]) for e in law.linear)
+                (low, high), values = (end.variable for end in ends), new[name][0]
+                after[1][name]["left"] = ((values < low) | (values > high)).sum().data
+            done.append((new, after))
+        return done
+
+    def _watch(self, name: str, plan: Plan, store: bool) -> Watch:
+        encoding, valid = self.dataset[name].encoding, self._valid.get(name, NO_BOUNDS)
+        if name not in self._packed:
+            return Watch(valid)
+        stored = partial(rounded, packing=encoding, bounds=plan.bounds)
+        view = partial(unpacked_after_packing, encoding=encoding)
+        return Watch(valid, stored if store and plan.kind.disjoint else None, view)
 
     @property
     def invalid(self) -> dict[str, Any]:
@@ -80,7 +102,7 @@ class Work:
         return found
 
     def report(self, sums: Any, after: Any = None, invalid: Any = None) -> Report:
-        """after: of `outcomes`. invalid: of the property, where nothing is updated."""
+        """after: of `updated`. invalid: of the property, where nothing is updated."""
         each = zip(self.plans, sums, after or [(None, {})] * len(self.plans), strict=True)
         found = [budget for plan, s, (totals, _) in each for budget in budgets(plan, s, totals)]
         moves = {name: figures for _, of in after or [] for name, figures in of.items()}
@@ -109,27 +131,10 @@ class Work:
     def _knows_std(self) -> bool:
         return self.spread.how not in ("uniform", "proportional")
 
-    def outcomes(self, found: Sequence[Any]) -> list[Any]:
-        """The moved arrays and their sums, of every system."""
-        both = zip(self.plans, found, strict=True)
-        done = [outcome(plan, new, self._valid, self._views) for plan, new in both]
-        for plan, (new, (_, moves)) in zip(self.plans, done, strict=True):
-            for law in (ready.law for ready in plan.laws if ready.law.linear):
-                (name,) = law.factors
-                ends = (array(self.dataset, e, "linear", self.dataset[name]) for e in law.linear)
-                (low, high), values = (end.variable for end in ends), new[name][0]
-                moves[name]["left"] = ((values < low) | (values > high)).sum().data
-        return done
-
     @property
-    def _views(self) -> dict[str, Any]:
-        """Of packed variables, what a reader of the output will see of their values."""
-        return {
-            name: partial(unpacked_after_packing, encoding=self.dataset[name].encoding)
-            for plan in self.plans
-            for name in plan.arrays
-            if is_packed(self.dataset[name])
-        }
+    def _packed(self) -> list[str]:
+        names = (name for plan in self.plans for name in plan.arrays)
+        return [name for name in names if is_packed(self.dataset[name])]
 
     @property
     def _valid(self) -> dict[str, tuple[float, float]]:
@@ -137,9 +142,9 @@ class Work:
         return {name: ends for name in names if (ends := valid_limits(self.dataset[name]))}
 
     def _notes(self, report: Report) -> Iterator[str]:
-        if self._views and report.is_done and not report.closes(after=True):
+        if self._packed and report.is_done and not report.closes(after=True):
             yield (
-                f"{', '.join(self._views)} packed into integers: rounding to them opens the budget "
+                f"{', '.join(self._packed)} packed into integers: rounding to them opens the budget "
                 "again. Write floats with `unpack` to keep it closed."
             )
         arrays = (each for plan in self.plans for each in plan.arrays.values())
