@@ -5,8 +5,8 @@
     update       mu + F^T z + D G^T lambda    block by block, with z = F G^T lambda
     settle       the same for what exact rows still miss, where rows are nearly dependent
 
-Here are the two kinds of field, the shapes of their sums, and the solve where S is a number for each
-row, without torch, whose import takes longer than that. The other solves are in `_sums_solve.py`.
+Here are the two kinds of field, the shapes of their sums, and the solve where S is a number for
+each row, without torch, whose import takes longer. The other solves are in `_sums_solve.py`.
 Whoever has the blocks makes the sums and the update. I is the number of indices (times, say) that
 no law ties together, K that of the rows of all laws.
 """

@@ -3,15 +3,14 @@
 Needs xarray, dask and the like: `pip install 'probconserv[files]'`.
 """
 
-try:
-    import dask.array as _dask  # noqa: F401
-    import netCDF4 as _netcdf  # noqa: F401
-    import xarray as _xarray  # noqa: F401
-    import zarr as _zarr  # noqa: F401
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        f"labelled data need {error.name}, which is not here; pip install 'probconserv[files]'"
-    ) from None
+from importlib.util import find_spec as _find_spec
+
+for _name in ("xarray", "dask", "netCDF4", "zarr"):
+    if _find_spec(_name) is None:
+        raise ModuleNotFoundError(
+            f"labelled data need {_name}, which is not here; pip install 'probconserv[files]'",
+            name=_name,
+        )
 
 from ._budget import Budget as Budget
 from ._cells import cell_measure as cell_measure

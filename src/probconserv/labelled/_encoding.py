@@ -14,7 +14,6 @@ import netCDF4
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
-import zarr
 
 from .._errors import InputError
 from ._read import BLOCK, errors_of
@@ -45,6 +44,8 @@ def output_format(path: Path, like: str | Path | None, dataset: xr.Dataset) -> F
     unlimited = set(dataset.encoding.get("unlimited_dims", ()))
     version, dialect = 3, "NETCDF4"
     if model is not None and found == "zarr":
+        import zarr
+
         with errors_of(model):
             version = zarr.open_group(model, mode="r").metadata.zarr_format
     elif model is not None:

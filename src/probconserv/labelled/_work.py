@@ -144,8 +144,8 @@ class Work:
     def _notes(self, report: Report) -> Iterator[str]:
         if self._packed and report.is_done and not report.closes(after=True):
             yield (
-                f"{', '.join(self._packed)} packed into integers: rounding to them opens the budget "
-                "again. Write floats with `unpack` to keep it closed."
+                f"{', '.join(self._packed)} packed into integers: rounding to them opens the "
+                "budget again. Write floats with `unpack` to keep it closed."
             )
         arrays = (each for plan in self.plans for each in plan.arrays.values())
         named = self.spread.member is None and any(std.dims for _, std in arrays)

@@ -16,7 +16,6 @@ import netCDF4
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
-import zarr
 from xarray.backends import NetCDF4DataStore
 from xarray.backends.netCDF4_ import NETCDF4_PYTHON_LOCK as LOCK  # the one that reading takes
 
@@ -112,6 +111,8 @@ def _check_groups_fit(source: Path, format: Format) -> None:
 
 
 def _into_zarr(dataset: xr.Dataset, out: _Output, also: Any, finish: Finish | None) -> Any:
+    import zarr
+
     part, format, source, group = out.part, out.format, out.source, out.group
     if source is not None:
         new = {str(source / group / str(name)) for name in dataset.variables}
@@ -214,6 +215,8 @@ def _tied(stored: list[da.Array]) -> da.Array:
 
 def _run_apart(lazy: Lazy, targets: Mapping[Hashable, Any], also: Any, folder: Path) -> Any:
     """As `_run`, through a Zarr store: only this process may write to a NetCDF file."""
+    import zarr
+
     whole = {name: aligned(xr.Variable(range(a.ndim), a)).data for name, a in lazy.items()}
     between: dict[Hashable, ZarrArray] = {}
     for name, data in whole.items():
@@ -237,6 +240,8 @@ class ZarrArray:
         self.path, self.stage = path, stage
 
     def __setitem__(self, where: tuple[slice, ...], block: npt.NDArray[Any]) -> None:
+        import zarr
+
         if not self.stage.exists():
             raise InputError(
                 f"{self.stage} is not there: the run was ended, or this worker does not see the "
