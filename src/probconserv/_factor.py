@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 
 from ._checks import concrete
-from ._rowwise import TINY, row_inverse
+from ._rowwise import EASY, TINY, row_inverse
 from ._tree import Node
 
 DEPENDENT = 1e-14  # an exact row that keeps less than this share of its variance is decided
-EASY = 1e-6  # least pivot, of 1, at which the order of the rows does not matter
 NOTHING = 1e-28  # share of a variance below which an exact row leaves none
 ROUNDING = 1e-26  # the same for several rows, whose rounding adds up
 MOST_NOTHING = 1e-20  # the same for rows that are nearly dependent

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._errors import InfeasibleError, InputError
-from ._rowwise import TINY, UNMET, row_inverse
+from ._rowwise import EASY, TINY, UNMET, row_inverse
 
 ROUNDING = 1e-15  # of a variance: what is left of it by subtraction is no more than rounding
 SLACK = 16  # times the rounding of the input, as a share of a row's terms, is no contradiction
@@ -137,6 +137,11 @@ def solve_rows(
     latent = np.zeros((len(along), kind.variables))
     least = np.where(exact, ROUNDING, 0.0)
     return {"along": along, "latent": latent, "inverse": inverse, "least": least}
+
+
+def is_hard(least: Any) -> Any:
+    """Whether rows are so nearly dependent that exact ones miss by more than rounding."""
+    return least > ROUNDING / EASY
 
 
 def check_met(

@@ -1,4 +1,7 @@
-"""The solves of `_sums.py` where rows see each other; S is factored as in `condition`."""
+"""The solves of `_sums.py` where rows see each other; S is factored as in `condition`.
+
+Import it where it is called: torch takes a second and a half, and who only sums needs none.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,14 +9,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ._factor import DEPENDENT, EASY, Factor
+from ._factor import DEPENDENT, Factor
 from ._members import multipliers
 from ._shrinkage import Mix, mix
-from ._sums import ROUNDING, Ensemble, MeanAndStd, check_met
+from ._sums import ROUNDING, Array, Ensemble, MeanAndStd, check_met, is_hard
 
 REFINEMENTS = 2  # corrections of lambda by what S lambda misses
 
 Sums = Mapping[str, Tensor]  # under names, with the indices on axis 0
+Arrays = Mapping[str, Array]
 
 
 class System:
@@ -59,11 +63,6 @@ class System:
         """The residuals of exact rows, where rows are so nearly dependent that rounding shows."""
         hard = is_hard(self.least())[:, None, None]
         return torch.where(hard & (self.noise == 0)[:, None], residual, 0.0)
-
-
-def is_hard(least: Tensor) -> Tensor:
-    """Whether rows are so nearly dependent that exact ones miss by more than rounding."""
-    return least > ROUNDING / EASY
 
 
 @dataclass(frozen=True)
@@ -154,5 +153,28 @@ class MembersSolver:
         return own[:, None, None], (mixed.share * mixed.correlation).sqrt()[:, None, None]
 
 
-def solver(kind: MeanAndStd | Ensemble) -> MomentsSolver | MembersSolver:
+def _solver(kind: MeanAndStd | Ensemble) -> MomentsSolver | MembersSolver:
     return MembersSolver(kind) if isinstance(kind, Ensemble) else MomentsSolver(kind)
+
+
+def solved(kind: MeanAndStd | Ensemble, sums: Arrays, *given: Array) -> dict[str, Array]:
+    """What the update needs, as arrays; given: b and its noise."""
+    return _arrays(_solver(kind).solve(_tensors(sums), *map(torch.tensor, given)))
+
+
+def settled(kind: MeanAndStd | Ensemble, sums: Arrays, *given: Array) -> dict[str, Array]:
+    """One more move; given: the totals after the update, b and its noise."""
+    return _arrays(_solver(kind).settle(_tensors(sums), *map(torch.tensor, given)))
+
+
+def ensemble_mix(kind: Ensemble, sums: Arrays) -> Mix:
+    """What the members' covariance is mixed with."""
+    return MembersSolver(kind).mix(_tensors(sums))
+
+
+def _tensors(parts: Arrays) -> dict[str, Tensor]:
+    return {name: torch.tensor(part) for name, part in parts.items()}
+
+
+def _arrays(parts: Sums) -> dict[str, Array]:
+    return {name: x.numpy() for name, x in parts.items()}

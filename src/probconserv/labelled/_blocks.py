@@ -12,7 +12,7 @@ import numpy as np
 
 from .._errors import FAR
 from .._sums import Ensemble, MeanAndStd
-from ._rows import Array, BlockRows
+from ._graph import Array, BlockRows
 
 Sums = Mapping[str, Array]
 Kind = MeanAndStd | Ensemble

@@ -11,14 +11,12 @@ import xarray as xr
 
 from .. import __version__
 from .._errors import FAR, InputError
-from ._bounds import rounded
-from ._budget import budgets, worst
-from ._encoding import is_packed, unpacked_after_packing, valid_limits
-from ._graph import unpack
-from ._law import Law, Recipe
-from ._lookup import array, nearest
-from ._plan import HOW, ONE_BY_ONE, Plan, Spread, plans
-from ._report import Report
+from .._sums import Ensemble, check_usable
+from ._encoding import is_packed, rounded, unpacked_after_packing, valid_limits
+from ._graph import Array, unpack
+from ._law import Law, Recipe, array, nearest
+from ._plan import HOW, ONE_BY_ONE, Places, Plan, Ready, Spread, plans
+from ._report import Budget, Report, worst
 from ._time import decoded, least_to_most
 from ._update import LARGEST, NO_BOUNDS, Watch, first_pass, one_pass, second_pass, solve
 
@@ -189,11 +187,11 @@ class Work:
             number = any(not std.dims for p in self.plans for _, std in p.arrays.values())
             alike = " (a number: that of a cell of mean size, alike per unit of area)" * number
             return f"mean and standard deviation{alike}, correlation {self.spread.correlation:.3g}"
-        from ._solve import mix
+        from .._sums_solve import ensemble_mix
 
         kinds: list[Any] = [plan.kind for plan in self.plans]
         mixes = [
-            mix(kind, unpack(kind.sums, s.reshape(-1, s.shape[-1])))
+            ensemble_mix(kind, unpack(kind.sums, s.reshape(-1, s.shape[-1])))
             for kind, s in zip(kinds, sums, strict=True)
         ]
         both = zip(*mixes, strict=True)
@@ -279,3 +277,84 @@ def _check(dataset: xr.Dataset, spread: Spread) -> None:
     for name, dim in (*members, *(("jointly", dim) for dim in spread.jointly)):
         if dim not in dataset.dims:
             raise InputError(f"`{name}`: no dimension {dim!r} here. {nearest(dim, dataset.dims)}")
+
+
+def budgets(plan: Plan, sums: Array, after: Array | None) -> list[Budget]:
+    """The budgets of a system, from what its passes summed, (*index, C)."""
+    parts = unpack(plan.kind.sums, sums)
+    with Places.of(plan).named():
+        check_usable(parts)
+    for ready in plan.laws:
+        if not parts["size"][..., ready.own].any():
+            raise InputError(
+                f"no point of {ready.law.label} counts: all are missing, or have no weight by "
+                "`where`, `regions`, a factor or cell sizes of 0."
+            )
+    if isinstance(plan.kind, Ensemble):
+        parts["assumed"] = parts["total"].var(-2, ddof=1)
+    else:
+        gram, rho = parts["gram"], plan.kind.correlation
+        many = gram.ndim > len(plan.index) + 1
+        alone = np.einsum("...kk->...k", gram) if many else gram
+        parts["assumed"] = (1 - rho) * alone + rho * (parts["common"] ** 2).sum(-2)
+    return [_budget(plan, ready, parts, after) for ready in plan.laws]
+
+
+def _budget(plan: Plan, ready: Ready, parts: Mapping[str, Array], after: Array | None) -> Budget:
+    def rows(values: Array) -> xr.DataArray:
+        """(*index, N, K) or (*index, K) -> the rows of the law, by their names."""
+        lead = values.shape[: len(plan.index)]
+        member = () if values.ndim == len(lead) + 1 else (plan.member,)
+        inner = [ready.points.rows[dim] for dim in ready.inner]
+        mine = values[..., ready.own].reshape((*values.shape[:-1], *inner))
+        found = xr.DataArray(mine, dims=(*plan.index, *member, *ready.inner))
+        return _labelled(found, ready)
+
+    law, points = ready.law, ready.points
+    fixed = _labelled(xr.DataArray(ready.fixed), ready)
+    shape = {dim: points.rows[dim] for dim in points.rows}
+    vary = any(ready.time in weights.dims for weights in points.weights.values())
+    if after is not None and plan.member is not None:
+        after = after.reshape(*after.shape[:-1], -1, len(plan.kind.laws))
+    budget = Budget(
+        name=law.label,
+        variables=tuple(law.factors),
+        over=law.dims,
+        unit=points.unit,
+        measure=points.measure,
+        time=ready.time,
+        total=_wide(ready.value + ready.fixed, shape, ready),
+        noise=_wide(ready.noise, shape, ready),
+        before=rows(parts["total"]) + fixed,
+        after=None if after is None else rows(after) + fixed,
+        terms=rows(parts["terms"]),
+        size=rows(parts["size"]),
+        spread=rows(parts["spread"]),
+        assumed=rows(np.sqrt(parts["assumed"])),
+        correlation=getattr(plan.kind, "correlation", 0.0),
+        present=rows(parts["count" if vary else "size"]),
+        one_total=ready.one_total,
+        marks=int(parts["marks"].sum()),
+        remarks=ready.remarks,
+    )
+    return budget if law.average is None else _averaged(budget, ready, shape)
+
+
+def _averaged(budget: Budget, ready: Ready, shape: Mapping[str, int]) -> Budget:
+    """The budget of an average: all that is summed, divided by the cell sizes."""
+    sizes = _wide(ready.sizes.where(ready.sizes > 0, 1.0), shape, ready)
+    summed = ("total", "noise", "before", "terms", "size", "spread", "assumed")
+    means = {name: getattr(budget, name) / sizes for name in summed}
+    after = None if budget.after is None else budget.after / sizes
+    unit = ready.points.mean_unit
+    return replace(budget, unit=unit, is_average=True, after=after, **means)
+
+
+def _wide(given: xr.Variable, shape: Mapping[str, int], ready: Ready) -> xr.DataArray:
+    wide = given.set_dims({**shape, **{d: n for d, n in given.sizes.items() if d not in shape}})
+    return _labelled(xr.DataArray(wide.data, dims=wide.dims), ready)
+
+
+def _labelled(found: xr.DataArray, ready: Ready) -> xr.DataArray:
+    coords = {name: c.variable for name, c in ready.points.coords.items() if name in found.dims}
+    return found.assign_coords(coords)
