@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -17,9 +17,6 @@ from .._errors import ImplausibleError, ImplausibleWarning
 from ._graph import Array
 from ._plan import entry
 from ._time import place
-
-if TYPE_CHECKING:
-    from .._causes import Rows
 
 FIGURES = ("total", "field", "gap", "relative", "closes")  # of a total, in a table
 SAME = 1e-9  # of the sum of cell sizes: so much may it change by rounding
@@ -180,7 +177,7 @@ class Budget:
             found.insert(0, self._beyond(rows))
         return [f"{self.name}: {text}" for text in found if text]
 
-    def _beyond(self, rows: "Rows") -> str:
+    def _beyond(self, rows: Any) -> str:
         return (
             f"{int(rows.wrong.sum())} of {rows.wrong.numel()} {self._kind}s are more than 5 "
             "standard deviations off, whatever the correlations"
@@ -256,7 +253,9 @@ class Budget:
             + less
         )
 
-    def _rows(self, spread: xr.DataArray) -> "Rows":
+    def _rows(self, spread: xr.DataArray) -> Any:
+        """What `_causes` says of the totals, with that std of the field."""
+        from .._causes import Rows  # needs torch
 
         dims = sorted(self.terms.dims, key=lambda dim: dim == self.time)  # time last
         here = self._mean(self.before).transpose(*dims)
