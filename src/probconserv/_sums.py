@@ -71,9 +71,25 @@ class MeanAndStd:
         return _shapes(rows, self.disjoint) | {"total": rows, "common": (self.variables, *rows)}
 
     @property
+    def after(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of what `settle` takes: totals after the update, and sums over white rows.
+
+        Those are L^-1 G with S = L L^T: nearly dependent rows leave few digits of S, and its square
+        root, from sums over rows that are nearly orthogonal, has them all.
+        """
+        rows = (len(self.laws),)
+        return {"total": rows} | ({} if self.disjoint else self._white)
+
+    @property
+    def _white(self) -> dict[str, tuple[int, ...]]:
+        rows = (len(self.laws),)
+        return {"white": rows * 2, "white_common": (self.variables, *rows)}
+
+    @property
     def moves(self) -> dict[str, tuple[int, ...]]:
         """The shapes of what `settle` returns, for each index."""
-        return {"along": (len(self.laws),), "latent": (self.variables,)}
+        moves: dict[str, tuple[int, ...]] = {"along": (len(self.laws),)}
+        return moves | {"latent": (self.variables,)} | ({} if self.disjoint else self._white)
 
     @property
     def steps(self) -> dict[str, tuple[int, ...]]:
@@ -112,6 +128,10 @@ class Ensemble:
     def sums(self) -> dict[str, tuple[int, ...]]:
         rows = (len(self.laws),)
         return _shapes(rows, self.disjoint) | {"total": (self.members, *rows), "common": rows}
+
+    @property
+    def after(self) -> dict[str, tuple[int, ...]]:
+        return {"total": self.sums["total"]}
 
     @property
     def moves(self) -> dict[str, tuple[int, ...]]:

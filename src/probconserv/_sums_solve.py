@@ -48,10 +48,10 @@ class System:
             found = found + self.factor.solve(r - self.times(found))
         return found
 
-    def inverse(self) -> Tensor:  # (I, K, K)
+    def white(self) -> Tensor:  # (I, K, K)
+        """L^-1, 0 for rows that follow from others."""
         eye = torch.eye(self.matrix.shape[-1], dtype=self.matrix.dtype)
-        white = self.factor.whiten(eye.expand(self.matrix.shape))  # L^-T
-        return white @ white.mT
+        return self.factor.whiten(eye.expand(self.matrix.shape)).mT
 
     def least(self) -> Tensor:  # (I)
         """The share of a point's variance that is no more than rounding: exact rows leave none."""
@@ -76,8 +76,9 @@ class MomentsSolver:
         along = system.solve(residual)
         missed = (residual - system.times(along)).abs()[:, 0]
         check_met(self.kind, missed, value.abs(), sums)
-        steps = self._moves(shared, along)
-        steps |= {"inverse": system.inverse(), "least": system.least()}
+        white = system.white()
+        steps = self._moves(shared, along) | self._whitened(white, shared)
+        steps |= {"inverse": white.mT @ white, "least": system.least()}
         if shared is None:
             return steps
         if self.kind.disjoint:
@@ -85,10 +86,37 @@ class MomentsSolver:
         mixed = system.solve(shared)
         return steps | {"mixed": mixed, "lost": (shared * mixed).sum(-1)}
 
-    def settle(self, sums: Sums, total: Tensor, value: Tensor, noise: Tensor) -> dict[str, Tensor]:
-        """One more move, from the totals that the field has after the update."""
+    def settle(self, sums: Sums, after: Sums, value: Tensor, noise: Tensor) -> dict[str, Tensor]:
+        """One more move, and L^-1 to all digits, from sums over the field after the update."""
         system, shared = self._system(sums, noise)
-        return self._moves(shared, system.solve(system.missed((value - total)[:, None])))
+        missed = system.missed((value - after["total"])[:, None])
+        if self.kind.disjoint:
+            return self._moves(shared, system.solve(missed))
+        given = self._whitened(system.white(), shared)
+        together = self.kind.correlation**0.5 * after["white_common"]
+        hard = is_hard(system.least())[:, None, None]
+        root = self._root(given["white"], together, after["white"], system.noise, hard)
+        white = torch.linalg.solve_triangular(root, given["white"], upper=False)
+        common = torch.linalg.solve_triangular(root, together.mT, upper=False).mT
+        common = torch.where(hard, common, given["white_common"])
+        moves = self._moves(shared, missed @ white.mT @ white)
+        return moves | {"white": white, "white_common": common}
+
+    def _root(
+        self, white: Tensor, together: Tensor, gram: Tensor, noise: Tensor, hard: Tensor
+    ) -> Tensor:
+        """L of S over white rows, which is almost 1; exactly 1 where no row is hard."""
+        again = (1 - self.kind.correlation) * gram + together.mT @ together
+        again = again + white @ noise.diag_embed() @ white.mT
+        eye = torch.eye(again.shape[-1], dtype=again.dtype)
+        kept = again.diagonal(dim1=-2, dim2=-1)[..., None] > 0  # others follow from them
+        return torch.linalg.cholesky(torch.where(hard & kept, again, eye))
+
+    def _whitened(self, white: Tensor, shared: Tensor | None) -> dict[str, Tensor]:
+        if self.kind.disjoint:
+            return {}
+        none = white.new_zeros(len(white), self.kind.variables, white.shape[-1])
+        return {"white": white, "white_common": none if shared is None else shared @ white.mT}
 
     def _system(self, sums: Sums, noise: Tensor) -> tuple[System, Tensor | None]:
         shared = self.kind.correlation**0.5 * sums["common"] if self.kind.correlation else None
@@ -114,10 +142,10 @@ class MembersSolver:
         along = multipliers(system.matrix, system.factor, system.noise, residual, system.solve)
         return self._moves(shared, mixed, along) | {"least": system.least()}
 
-    def settle(self, sums: Sums, total: Tensor, value: Tensor, noise: Tensor) -> dict[str, Tensor]:
+    def settle(self, sums: Sums, after: Sums, value: Tensor, noise: Tensor) -> dict[str, Tensor]:
         mixed = self.mix(sums)
         system, shared = self._system(sums, noise, mixed)
-        residual = value - total.reshape(sums["total"].shape)
+        residual = value - after["total"]
         return self._moves(shared, mixed, system.solve(system.missed(residual)))
 
     def mix(self, sums: Sums) -> Mix:
@@ -162,9 +190,11 @@ def solved(kind: MeanAndStd | Ensemble, sums: Arrays, *given: Array) -> dict[str
     return _arrays(_solver(kind).solve(_tensors(sums), *map(torch.tensor, given)))
 
 
-def settled(kind: MeanAndStd | Ensemble, sums: Arrays, *given: Array) -> dict[str, Array]:
-    """One more move; given: the totals after the update, b and its noise."""
-    return _arrays(_solver(kind).settle(_tensors(sums), *map(torch.tensor, given)))
+def settled(
+    kind: MeanAndStd | Ensemble, sums: Arrays, after: Arrays, *given: Array
+) -> dict[str, Array]:
+    """One more move; after: sums over the updated field. given: b and its noise."""
+    return _arrays(_solver(kind).settle(_tensors(sums), _tensors(after), *map(torch.tensor, given)))
 
 
 def ensemble_mix(kind: Ensemble, sums: Arrays) -> Mix:

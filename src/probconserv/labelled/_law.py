@@ -216,7 +216,7 @@ class Law:
         The part of each cell that counts, 0 to 1 or per cent (a land fraction).
     radius : float
         Of the globe in metres. If it is not given, that of the grid mapping; without one 6371229,
-        as weather models have it (`Mesh.sphere` has 6371000).
+        as weather models have it.
     fixed : float, str or DataArray
         What counts in the sum and is not moved, per cell size as the variables are.
     held : sequence of str

@@ -184,7 +184,7 @@ def solve(plan: Plan, sums: Any) -> Any:  # (*index, C)
     miss is moved as well. Where sums are lazy nobody knows yet whether that is needed.
     """
     kind = plan.kind
-    call, size = partial(_sums_after, kind=kind), prod(kind.sums["total"])
+    call, size = partial(_sums_after, kind=kind), packed_size(kind.after)
     steps = _of_sums(plan, _solved, kind.steps, sums)
     for _ in range(0 if kind.is_easy else SETTLING):
         if not isinstance(steps, da.Array) and not _hard(kind, steps):
@@ -240,18 +240,22 @@ def _solved(kind: Kind, sums: dict[str, Array], *given: Array) -> dict[str, Arra
     return solved(kind, sums, *given)
 
 
-def _settled(kind: Kind, sums: dict[str, Array], *given: Array) -> dict[str, Array]:
+def _settled(kind: Kind, sums: dict[str, Array], after: Array, *given: Array) -> dict[str, Array]:
     from .._sums_solve import settled
 
-    return settled(kind, sums, *given)
+    return settled(kind, sums, unpack(kind.after, after), *given)
 
 
 def _sums_after(*block: Any, kind: Kind) -> Array:
-    """The totals after the update, where rows are nearly dependent; else 0."""
-    *_, rows, steps = block
+    """The sums that `settle` takes, where rows are nearly dependent; else 0."""
+    *arrays, rows, steps = block
     if not _hard(kind, steps):
-        return np.zeros((len(steps), prod(kind.sums["total"])))
-    return by_index(blocks.totals(_moved(*block, kind=kind), rows)[0])
+        return np.zeros((len(steps), packed_size(kind.after)))
+    found = {"total": by_index(blocks.totals(_moved(*block, kind=kind), rows)[0])}
+    if isinstance(kind, MeanAndStd) and not kind.disjoint:
+        white = _parts(kind, steps)[0]["white"]
+        found["white"], found["white_common"] = blocks.white_sums(kind, *arrays, rows, white)
+    return pack(kind.after, found)
 
 
 def _hard(kind: Kind, steps: Array) -> bool:
@@ -366,7 +370,8 @@ def _moved(*block: Any, kind: Kind) -> Array:
 
 
 def _std(std: Array, mean: Array, rows: BlockRows, steps: Array, *, kind: MeanAndStd) -> Array:
-    return blocks.updated_std(kind, std, mean, rows, _parts(kind, steps)[0])
+    first, *more = _parts(kind, steps)
+    return blocks.updated_std(kind, std, mean, rows, first, more[-1] if more else first)
 
 
 def _watched(
