@@ -1,5 +1,6 @@
 """Rows that do not see each other, so that S is a number for each: for arrays and for tensors."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,4 +11,4 @@ UNMET = 1e-8  # of its terms: an exact row that misses by more is not met
 
 def row_inverse(seen: Any, keep: Any, where: Callable[..., Any]) -> Any:
     """S^-1 of the rows to keep, 0 of the others; where: that of NumPy or of torch."""
-    return where(keep, 1 / where(keep, seen, 1.0), 0.0)
+    return 1 / where(keep, seen, math.inf)

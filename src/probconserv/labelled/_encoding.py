@@ -159,7 +159,8 @@ def _encoding(variable: xr.Variable, format: Format) -> dict[str, Any]:
     if len(encoding.get("chunks") or variable.dims) != variable.ndim:
         del encoding["chunks"]
     version = 3 if "serializer" in encoding else 2  # of Zarr, where it was read from that
-    if not (format.zarr and "chunks" in encoding and version == format.zarr):
+    texts = variable.dtype.kind not in NUMBERS  # their codecs are those of another type of text
+    if texts or not (format.zarr and "chunks" in encoding and version == format.zarr):
         encoding = {key: value for key, value in encoding.items() if key not in CODECS}
     return encoding
 

@@ -327,7 +327,8 @@ def blockwise(
 
     One that dask had to cut again would tie all blocks together, and hold them in memory.
     """
-    cut = {n: sizes for x, names in pairs for n, sizes in _cuts(x, names)}
+    lazy = [pair for pair in pairs if isinstance(pair[0], da.Array)]
+    cut = {n: sizes for x, names in lazy for n, sizes in zip(names, x.chunks, strict=True)}
     arrays = [
         (x if isinstance(x, da.Array) else _held(x, [cut.get(name, -1) for name in names]), names)
         for x, names in pairs
@@ -336,10 +337,6 @@ def blockwise(
     flat = (each for pair in arrays for each in pair)
     how = {"concatenate": True, "name": f"probconserv-{uuid.uuid4().hex}", **how}
     return da.blockwise(call, dims, *flat, dtype=dtype, meta=meta, **how)
-
-
-def _cuts(array: Any, names: tuple[str, ...]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    return zip(names, array.chunks if isinstance(array, da.Array) else (), strict=False)
 
 
 def _held(values: Array, cuts: list[Any]) -> da.Array:

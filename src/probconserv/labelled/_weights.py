@@ -323,7 +323,10 @@ def points(dataset: xr.Dataset, law: Law, member: str | None) -> Points:
         rows = rows | {REGION: len(names)}
         coords = coords | {REGION: xr.DataArray(names, dims=REGION, name=REGION)}
     terms = {each: _term(dataset, law, field, regions, member) for each, field in like.items()}
-    unit, converted = _one_unit(law, terms)
+    unit = next((term.unit for term in terms.values() if term.unit), None)
+    called = {each: each if t.unit else f"{each} times its factor" for each, t in terms.items()}
+    rest = f"the rest of {law.label}"
+    converted = {e: _units.conversion(called[e], t.unit, unit, rest) for e, t in terms.items()}
     main = next(iter(terms.values()))
     said = [f"units of {each} assumed: {its}" for each, its in law.assume_units.items()]
     said += [remark for each in converted.values() for remark in each.remarks]
@@ -347,16 +350,6 @@ def points(dataset: xr.Dataset, law: Law, member: str | None) -> Points:
 
 def _name(given: object) -> str:
     return given if isinstance(given, str) else str(getattr(given, "name", None) or "an array")
-
-
-def _one_unit(
-    law: Law, terms: Mapping[str, Term]
-) -> tuple[str | None, dict[str, _units.Conversion]]:
-    """The unit of the sum, the first that is known, and how each variable comes to it."""
-    unit = next((term.unit for term in terms.values() if term.unit), None)
-    names = {each: each if t.unit else f"{each} times its factor" for each, t in terms.items()}
-    rest = f"the rest of {law.label}"
-    return unit, {e: _units.conversion(names[e], t.unit, unit, rest) for e, t in terms.items()}
 
 
 def _term(
@@ -384,7 +377,10 @@ def _term(
         cells = cells * (regions >= 0)
     if factor.dims:
         cells = cells * factor.variable.notnull()
-    mean_unit = _units.product(field.attrs.get("units"), _factor_unit(factor, given))
+    its = factor.attrs.get("units")
+    if isinstance(given, int | float):  # a plain number: only 1 and -1 leave the unit of the field
+        its = "1" if abs(given) == 1 else None
+    mean_unit = _units.product(field.attrs.get("units"), its)
     unit = _units.product(mean_unit, sizes.attrs.get("units"))
     plain = factor.variable.astype(float).fillna(0.0)
     return Term(cells, plain, mean_unit, unit, sizes.attrs["description"])
@@ -453,10 +449,3 @@ def _regions(
     numbers = np.full(values.shape, -1)
     numbers[present] = codes
     return xr.Variable(found.dims, numbers), names
-
-
-def _factor_unit(factor: xr.DataArray, given: object) -> str | None:
-    """A plain number has no unit, and only 1 and -1 leave that of the field."""
-    if isinstance(given, int | float):
-        return "1" if abs(given) == 1 else None
-    return factor.attrs.get("units")

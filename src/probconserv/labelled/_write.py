@@ -164,7 +164,7 @@ def _vanish(stage: Path) -> None:
         shutil.rmtree(stage, ignore_errors=True)
 
 
-Finish = Callable[[Any], Mapping[str, Any]]
+Finish = Callable[[Any], dict[str, str]]
 Lazy = Mapping[Hashable, da.Array]
 
 
@@ -197,27 +197,26 @@ def write(
     format the output takes over; otherwise it is NetCDF 4 or Zarr 3. group: where in the file
     the dataset belongs. Other groups, and what else is in this one, come from `like` as they are.
     """
-    inputs = sources(dataset) | ({str(like)} if like is not None else set())
-    where = check_output(path, overwrite, inputs)
+    held = [dataset.encoding, *(v.encoding for v in dataset.variables.values())]
+    inputs = {encoding["source"] for encoding in held if "source" in encoding}
+    where = check_output(path, overwrite, inputs | ({str(like)} if like is not None else set()))
     format = output_format(where, None if like is None else Path(like), dataset)
     dataset = dataset.drop_vars(
         [name for name in dataset.encoding.get(INHERITED, ()) if not _is_changed(dataset, name)]
     )
     source = None if like is None or not groups(Path(like)) else Path(like).resolve()
     if source is not None:
-        _check_groups_fit(source, format)
+        if (kind(source) == "zarr") != (format.zarr is not None):
+            raise InputError(
+                f"`path`: {source} has groups, which are kept only from NetCDF to NetCDF and from "
+                f"Zarr to Zarr. Choose a name that ends in {'.nc' if format.zarr else '.zarr'}."
+            )
         dataset = dataset.drop_vars([n for n in dataset.variables if not _is_changed(dataset, n)])
     ready = prepared(dataset, format)
     with _errors_of_writing(where), staged(where) as part, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # texts in Zarr 3, and NaN where packing checks anyway
         store = _into_zarr if format.zarr else _into_netcdf
         return store(ready, _Output(part, format, source, group.strip("/")), also, finish)
-
-
-def sources(dataset: xr.Dataset) -> set[str]:
-    """The files that the dataset was read from."""
-    held = [dataset.encoding, *(v.encoding for v in dataset.variables.values())]
-    return {encoding["source"] for encoding in held if "source" in encoding}
 
 
 @contextmanager
@@ -240,14 +239,6 @@ def _is_changed(dataset: xr.Dataset, name: Hashable) -> bool:
     return is_lazy(variable) and not variable.data.name.startswith(READ)
 
 
-def _check_groups_fit(source: Path, format: Format) -> None:
-    if (kind(source) == "zarr") != (format.zarr is not None):
-        raise InputError(
-            f"`path`: {source} has groups, which are kept only from NetCDF to NetCDF and from "
-            f"Zarr to Zarr. Choose a name that ends in {'.nc' if format.zarr else '.zarr'}."
-        )
-
-
 def _into_zarr(dataset: xr.Dataset, out: _Output, also: Any, finish: Finish | None) -> Any:
     import zarr
 
@@ -265,7 +256,7 @@ def _into_zarr(dataset: xr.Dataset, out: _Output, also: Any, finish: Finish | No
     for left in [] if _cluster.in_process() else part.rglob("*.partial"):
         left.unlink()  # of a worker that was killed
     written = zarr.open_group(part, mode="r+", path=group or None, use_consolidated=False)
-    written.attrs.update(_attrs(finish, results))
+    written.attrs.update(finish(results) if finish else {})
     for level in dict.fromkeys([group, ""]):
         zarr.consolidate_metadata(
             part, path=level or None, zarr_format=2 if format.zarr == 2 else 3
@@ -294,7 +285,9 @@ def _into_netcdf(dataset: xr.Dataset, out: _Output, also: Any, finish: Finish | 
             results = _run(lazy, targets, also)
         else:
             results = _run_apart(lazy, targets, also, part.with_suffix(".blocks"))
-        file.set_attributes(_attrs(finish, results))
+        attributes = finish(results) if finish else {}
+        with LOCK:
+            file.group.setncatts(attributes)
     return results
 
 
@@ -402,10 +395,6 @@ class NetcdfFile:
                     variable.set_var_chunk_cache(1, 1, 0.0)
         self.closed = False
 
-    def set_attributes(self, attributes: Mapping[str, Any]) -> None:
-        with LOCK:
-            self.group.setncatts(dict(attributes))
-
     def __enter__(self) -> "NetcdfFile":
         return self
 
@@ -433,14 +422,3 @@ def _is_plain(variable: Any) -> bool:
     """Whether its chunks are stored without any filter."""
     filters = variable.filters()
     return filters is not None and not any(filters.values()) and variable.chunking() != "contiguous"
-
-
-def _attrs(finish: Finish | None, results: Any) -> dict[str, Any]:
-    given = {} if finish is None else finish(results)
-    return {key: _plain(value) for key, value in given.items()}
-
-
-def _plain(value: Any) -> Any:
-    """A value that both formats take: text, numbers, and lists of them."""
-    value = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
-    return int(value) if isinstance(value, bool) else value
