@@ -285,17 +285,18 @@ class Watch:
     view: View | None = None
 
 
-Moves = dict[str, dict[str, Any]]
-Outcome = tuple[dict[str, tuple[xr.Variable, ...]], tuple[Any, Moves] | None]
+Sights = dict[str, dict[str, Any]]
 
 
-def second_pass(plan: Plan, steps: Any, watches: Mapping[str, Watch] | None = None) -> Outcome:
+def second_pass(
+    plan: Plan, steps: Any, watches: Mapping[str, Watch] | None = None
+) -> tuple[dict[str, tuple[xr.Variable, ...]], Sights]:
     """The moved arrays of every variable, in the order of their axes in the dataset.
 
-    With watches also what is to be said of them: their totals, (*index, K) or (*index, N K), and
-    for each variable the counts and the largest changes of `_after`, (*index).
+    With watches also what `seen_after` takes: of each variable the sums and the largest entries of
+    what `_after` says of its blocks.
     """
-    found, totals, moves, kind = {}, [], {}, plan.kind
+    found, seen, kind = {}, {}, plan.kind
     calls: dict[str, Any] = dict.fromkeys(plan.arrays, partial(_moved, kind=kind))
     more: list[Array] = []
     if plan.is_bounded:
@@ -313,19 +314,31 @@ def second_pass(plan: Plan, steps: Any, watches: Mapping[str, Watch] | None = No
             moved, parts = rows.moved_and_summed(
                 both, arrays, dtype, size + len(COUNTS) + len(LARGEST), steps, *more
             )
-            new, sums = [moved], rows.total(parts)
-            totals.append(sums[..., :size])
-            figures = {each: sums[..., size + i] for i, each in enumerate(COUNTS)}
-            for i, each in enumerate(LARGEST, start=size + len(COUNTS)):
-                figures[each] = parts[..., i].max(axis=rows.of_points)
-            moves[name] = figures
+            new = [moved]
+            seen[name] = {"sums": rows.total(parts), "most": parts.max(axis=rows.of_points)}
         if isinstance(kind, MeanAndStd) and arrays[1].dims:  # one number is no variable
             mean, std = arrays
             wide = std.set_dims(dict(mean.sizes)), mean
             new.append(rows.moved(partial(_std, kind=kind), wide, std.dtype, steps))
         named = (xr.Variable(rows.all, data).transpose(*arrays[0].dims) for data in new)
         found[name] = tuple(named)
-    return found, (sum(totals[1:], start=totals[0]), moves) if totals else None
+    return found, seen
+
+
+def seen_after(plan: Plan, seen: Sights) -> tuple[Array, Sights]:
+    """The totals of a system, (*index, K) or (*index, N K), and how each variable moved, (*index).
+
+    That is what `COUNTS` and `LARGEST` name, and what else was seen of it.
+    """
+    size = prod(plan.kind.sums["total"])
+    total = sum(each["sums"][..., :size] for each in seen.values())
+    moves = {}
+    for name, each in seen.items():
+        counts, largest = (np.moveaxis(each[key], -1, 0)[size:] for key in ("sums", "most"))
+        figures = dict(zip(COUNTS, counts, strict=False))
+        figures |= dict(zip(LARGEST, largest[len(COUNTS) :], strict=True))
+        moves[name] = figures | {key: each[key] for key in each.keys() - {"sums", "most"}}
+    return total, moves
 
 
 def _tilts(plan: Plan, steps: Array) -> Array:  # (*index, K) or (*index, N K)

@@ -18,7 +18,7 @@ from ._law import Law, Recipe, array, nearest
 from ._plan import HOW, ONE_BY_ONE, Places, Plan, Ready, Spread, plans
 from ._report import Budget, Report, worst
 from ._time import decoded, least_to_most
-from ._update import LARGEST, NO_BOUNDS, Watch, first_pass, one_pass, second_pass, solve
+from ._update import LARGEST, NO_BOUNDS, Watch, first_pass, one_pass, second_pass, seen_after, solve
 
 REPORT = "probconserv_report"
 ENSEMBLES = ("member", "members", "realization", "ensemble", "ensemble_member")
@@ -67,19 +67,19 @@ class Work:
     def updated(self, sums: Sequence[Any], watch: bool = True, store: bool = False) -> list[Any]:
         """The arrays of every system after the update, from the sums of the first pass.
 
-        Each with what `second_pass` says of them, if they are watched. store: they will be, so that
+        Each with what was seen of them, if they are watched. store: they will be, so that
         packed integers are rounded to keep the totals.
         """
         done = []
         for plan, each in zip(self.plans, sums, strict=True):
             watches = {name: self._watch(name, plan, store) for name in plan.arrays}
-            new, after = second_pass(plan, solve(plan, each), watches if watch else None)
-            for law in (ready.law for ready in plan.laws if ready.law.linear and after):
+            new, seen = second_pass(plan, solve(plan, each), watches if watch else None)
+            for law in (ready.law for ready in plan.laws if ready.law.linear and seen):
                 (name,) = law.factors
                 ends = (array(self.dataset, e, "linear", self.dataset[name]) for e in law.linear)
                 (low, high), values = (end.variable for end in ends), new[name][0]
-                after[1][name]["left"] = ((values < low) | (values > high)).sum().data
-            done.append((new, after))
+                seen[name]["left"] = ((values < low) | (values > high)).sum().data
+            done.append((new, seen))
         return done
 
     def _watch(self, name: str, plan: Plan, store: bool) -> Watch:
@@ -101,9 +101,11 @@ class Work:
 
     def report(self, sums: Any, after: Any = None, invalid: Any = None) -> Report:
         """after: of `updated`. invalid: of the property, where nothing is updated."""
-        each = zip(self.plans, sums, after or [(None, {})] * len(self.plans), strict=True)
-        found = [budget for plan, s, (totals, _) in each for budget in budgets(plan, s, totals)]
-        moves = {name: figures for _, of in after or [] for name, figures in of.items()}
+        each = zip(self.plans, after or [], strict=False)
+        seen: list[Any] = [seen_after(plan, s) for plan, s in each] or [(None, {})] * len(sums)
+        all_ = zip(self.plans, sums, seen, strict=True)
+        found = [budget for plan, s, (totals, _) in all_ for budget in budgets(plan, s, totals)]
+        moves = {name: figures for _, of in seen for name, figures in of.items()}
         outside, before = (
             {name: int(m[key].sum()) for name, m in moves.items() if m[key].any()}
             for key in ("outside", "outside_before")
