@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from . import _checks as check
-from ._audit import UNMET, largest_move
+from ._audit import largest_move
 from ._causes import Cause, Rows
 from ._condition import solved
 from ._convert import Prediction, as_field
@@ -23,6 +23,7 @@ from ._fields import Diagonal, Field, LowRank
 from ._laws import Law, check_laws
 from ._mixture import Mixture
 from ._noise import quadrature_noise
+from ._rowwise import UNMET
 from ._shrinkage import shrunk
 from ._state import covariance_of
 

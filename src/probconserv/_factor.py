@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 
 from ._checks import concrete
+from ._rowwise import EASY, TINY, row_inverse
 from ._tree import Node
 
 DEPENDENT = 1e-14  # an exact row that keeps less than this share of its variance is decided
-EASY = 1e-6  # least pivot, of 1, at which the order of the rows does not matter
-TINY = 1e-290  # below this a variance has no usable inverse
 NOTHING = 1e-28  # share of a variance below which exact rows leave none
 ROUNDING = 1e-26  # the same for directions, whose rounding adds up
 MOST_NOTHING = 1e-20  # the same where rows are nearly dependent
@@ -121,7 +120,7 @@ class RowFactor(Node):
         self.keep = seen > (TINY if before is seen else (DEPENDENT * before).clamp_min(TINY))
         if noise is not None:
             self.keep = self.keep | (noise > 0)
-        self.inverse = torch.where(self.keep, seen, torch.inf).reciprocal()  # S^-1
+        self.inverse = row_inverse(seen, self.keep, torch.where)
 
     @property
     def log_norm(self) -> Tensor:

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from ._errors import DegenerateError, InfeasibleError
-from ._factor import TINY
 from ._linearised import Look, Problem, Step
+from ._rowwise import TINY
 
 MET = 1e-12  # of |b| + |J| |u|: what an exact row may miss
 STATIONARY = 1e-7  # of the way from the prior: the longest step that is left

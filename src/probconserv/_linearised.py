@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from ._covariances import Correlated, Independent
-from ._factor import TINY, Factor
+from ._factor import Factor
 from ._iterative import Iterative
 from ._laws import Fields, Rows
 from ._nonlinear import Curved
+from ._rowwise import TINY
 from ._tree import Node
 
 MOST_DENSE = 1024  # rows of a part up to which they are a matrix

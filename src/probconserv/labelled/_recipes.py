@@ -14,7 +14,6 @@ import numpy as np
 import xarray as xr
 
 from .._errors import InputError
-from ._cells import cell_measure
 from ._coordinates import angle, coordinates_of, interval_bounds, setting, units
 from ._law import Law, Recipe
 from ._lengths import intervals
@@ -31,6 +30,7 @@ from ._vertical import (
     layers_of,
     scale,
 )
+from ._weights import cell_measure
 
 HEAT_CAPACITY = 1004.64  # of dry air at constant pressure, J kg-1 K-1
 VAPORIZATION = 2.501e6  # latent heat of water, J kg-1
