@@ -1,7 +1,6 @@
 """Rows that do not see each other, so that S is a number for each: for arrays and for tensors."""
 
 import math
-import math
 from collections.abc import Callable
 from typing import Any
 
