@@ -23,7 +23,9 @@ from probconserv.operators import (
 
 @pytest.fixture(scope="module")
 def cells():
-    return benchmark(["stefan"], n=4, where=["in", "far"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("probconserv.operators._benchmark.HELD_OUT", 20)
+        return benchmark(["stefan"], n=4, where=["in", "far"])
 
 
 def test_ranges_of_a_case_share_no_parameter():
