@@ -68,6 +68,19 @@ def test_truths_that_do_not_fit_are_refused():
         Calibration.fit((Diagonal(components.mean[:1], 1.0), truth))
 
 
+def test_what_is_no_pair_or_has_no_members_is_refused():
+    """Functions of a mixture, on its axis 0, were once taken for members."""
+    components, truth = held_out(n=100)
+    mixture = Mixture(Diagonal(components.mean[:, None], 1.0))
+    found = Calibration.fit((components, truth))
+    with pytest.raises(InputError, match=r"`components` must be a Diagonal .* got Mixture"):
+        found(mixture)
+    with pytest.raises(InputError, match=r"`held_out` must be tuples \(components, truth\)"):
+        Calibration.fit(components, truth)
+    with pytest.raises(InputError, match=r"`held_out` must be tuples \(field, truth, components\)"):
+        Widths.fit((mixture, truth))
+
+
 @pytest.mark.parametrize(("ratio", "factor"), [([2.0, 1.0], [1.0, 1.0]), ([1.0, 2.0], [1.0])])
 def test_tables_that_make_no_function_are_refused(ratio, factor):
     with pytest.raises(InputError, match="`ratio` must be positive and not decrease"):

@@ -70,6 +70,7 @@ class Calibration:
         InputError
             If a field has fewer than two members, or no variance, or a truth is of another shape.
         """
+        _check_tuples(held_out, "components", "truth")
         ratios, errors = [], []
         for components, truth in held_out:
             ratio, std = _disagreement(components)
@@ -160,6 +161,7 @@ class Widths:
         InputError
             If shapes do not fit, or fewer than 10 points are not exactly right.
         """
+        _check_tuples(held_out, "field", "truth", "components")
         functions = [row for each in held_out for row in _functions(*each)]
         count = sum(len(std) for _, std, _ in functions)
         if count < FEWEST:
@@ -227,6 +229,14 @@ def _split(functions: list[Function]) -> list[list[Function]]:
     return parts if enough else [functions]
 
 
+def _check_tuples(held_out: Sequence[object], *names: str) -> None:
+    for each in held_out:
+        if not (isinstance(each, tuple) and len(each) == len(names)):
+            raise InputError(
+                f"`held_out` must be tuples ({', '.join(names)}), got {type(each).__name__}."
+            )
+
+
 def _truth(truth: ArrayLike, std: Tensor) -> Tensor:
     u = check.tensor("truth", truth, like=std, of="the field")
     if u.shape != std.shape:
@@ -281,6 +291,11 @@ def _apart(components: Diagonal, field: Field) -> Tensor:
 
 def _disagreement(components: Diagonal) -> tuple[Tensor, Tensor]:
     """r, and the standard deviation of the members as one `Mixture`, at each point."""
+    if not isinstance(components, Diagonal):
+        raise InputError(
+            "`components` must be a Diagonal with members on axis 0, such as what `predict` of an "
+            f"FNO gives; got {type(components).__name__}."
+        )
     if components.mean.ndim < 2 or len(components.mean) < 2:
         raise InputError("`components` must have at least two members, on axis 0.")
     stated, spread = components.variance.mean(0), components.mean.var(0, correction=0)

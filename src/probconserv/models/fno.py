@@ -35,8 +35,8 @@ class FNO(Trained):
     inputs : int
         How many input channels, functions on the grid or numbers.
     modes : sequence of int
-        How many frequencies of each axis, from 0 on. 0 stands for an axis along which nothing is
-        mixed, such as a time that is only a coordinate.
+        How many frequencies of each axis, from 0 on; of three axes at most. 0 stands for an axis
+        along which nothing is mixed, such as a time that is only a coordinate.
     fields : int
         How many fields it predicts.
     width, layers : int
@@ -57,7 +57,7 @@ class FNO(Trained):
     Raises
     ------
     InputError
-        If there are not one to three axes, or a size is not positive.
+        If there are not one to three axes with frequencies, or a size is not positive.
 
     Examples
     --------
@@ -329,10 +329,11 @@ def _read_axes(
         counts = tuple(check.whole("modes", m) for m in modes)
     except TypeError:
         counts = ()
-    if not 1 <= len(counts) <= 3 or min(counts) < 0 or not any(counts):
+    mixed = len(counts) - counts.count(0)
+    if not (1 <= len(counts) <= 4 and 1 <= mixed <= 3 and min(counts) >= 0):
         raise InputError(
-            "`modes` must be a number for each of one to three axes, at least one of them more "
-            f"than 0, such as (0, 12); got {modes!r}."
+            "`modes` must be a number for each of one to four axes, at least one and at most three "
+            f"of them more than 0, such as (0, 12); got {modes!r}."
         )
     try:
         sides = (False,) * len(counts) if periodic is None else tuple(map(bool, periodic))
