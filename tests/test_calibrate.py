@@ -5,6 +5,7 @@ import torch
 
 from probconserv import Diagonal, InputError, Mixture
 from probconserv.models import Calibration, Widths
+from probconserv.models._calibrate import _needed
 
 
 def held_out(n=4000, members=4, times=2.0, dtype=torch.float64):
@@ -48,6 +49,12 @@ def test_few_points_make_few_factors_and_fewer_are_refused():
         Calibration.fit(held_out(n=9))
     with pytest.raises(InputError, match="`held_out` must have 10 points or more, got 0"):
         Calibration.fit()
+
+
+def test_bins_may_have_more_points_than_torch_takes_quantiles_of():
+    errors = torch.zeros(2**24 + 1)
+    errors[:3] = 1.645
+    assert float(_needed([(torch.ones(2), errors)])[1]) == 0
 
 
 def test_a_calibration_keeps_the_dtype_of_what_it_scales():

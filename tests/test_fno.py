@@ -92,6 +92,19 @@ def test_a_prediction_is_a_field_of_each_kind():
         torch.testing.assert_close(field.variance, components.variance.mean(0) + spread)
 
 
+@pytest.mark.parametrize("own", [False, True])
+def test_many_functions_are_predicted_a_few_at_a_time(own, monkeypatch):
+    network = FNO(inputs=1, modes=(0, 4), width=6, layers=2, members=3)
+    inputs = torch.randn(3, 7, 1, 5, 20) if own else torch.randn(7, 1)
+    whole, sizes = network.predict(inputs, (T, X)), []
+    monkeypatch.setattr("probconserv.models.fno.AT_ONCE", 2 * 3 * 12 * 100)  # two functions
+    network.register_forward_hook(lambda *args: sizes.append(args[2][0].shape[1]))
+    parts = network.predict(inputs, (T, X))
+    assert sizes == [2, 2, 2, 1]
+    torch.testing.assert_close(parts.mean, whole.mean)
+    torch.testing.assert_close(parts.variance, whole.variance)
+
+
 def test_scales_make_the_units_of_the_data_of_no_account():
     network, other = (FNO(inputs=1, modes=(0, 4), width=6) for _ in range(2))
     other.load_state_dict(network.state_dict())

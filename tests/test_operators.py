@@ -61,6 +61,12 @@ def test_outside_the_law_and_the_shape_help(cells):
     assert far["law and shape"]["CRPS"] < far["no law"]["published_CRPS"] / 2
 
 
+def test_intervals_of_90_percent_hold_about_as_much_inside_and_far_outside(cells):
+    for cell in cells:
+        found = {record["method"]: record["coverage_90"] for record in cell.records}
+        assert 0.8 < found["law and shape"] < 0.97
+
+
 def test_b_contradicts_a_single_network_outside_and_not_inside(cells):
     assert [cell.records[0]["alarms_of_one"] for cell in cells] == [0, 1]
 

@@ -250,7 +250,8 @@ def _truth(truth: ArrayLike, std: Tensor) -> Tensor:
 def _needed(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     """The middle of each part, and the factor with which 90 % intervals hold 90 % of its errors."""
     middle = torch.stack([place.median() for place, _ in parts])
-    return middle, torch.stack([error.quantile(LEVEL) for _, error in parts]) / WIDTH
+    widest = [error.kthvalue(math.ceil(LEVEL * len(error))).values for _, error in parts]
+    return middle, torch.stack(widest) / WIDTH
 
 
 def _set_table(owner: object, name: str, factor: str) -> None:
