@@ -124,7 +124,7 @@ def _closed(task: Task, out: tuple[Tensor, Tensor] | None) -> Closed:
         point = newton(columns, layers, surface, goal, point)
         if task.audited or number + 1 == TRACED_ROUNDS:
             closed = _updated(task, layers, point, started, out)
-            if task.audited and not bool(off(closed, goal).any()):
+            if task.audited and _is_settled(closed, goal):
                 break
     return closed
 
@@ -134,6 +134,12 @@ def off(closed: Closed, goal: Goal) -> Tensor:
     tolerance = TOLERANCE[closed.vapour.dtype != torch.float64]
     scale = torch.maximum(goal.target.abs(), goal.target.new_tensor(LEAST))
     return ~(closed.missing.detach().abs() <= tolerance * scale)
+
+
+def _is_settled(closed: Closed, goal: Goal) -> bool:
+    """Whether all totals hold, or none ever will."""
+    lost = ~closed.missing.detach().isfinite().all()
+    return bool(lost | ~off(closed, goal).any())
 
 
 def _blocks(task: Task) -> Iterator[slice]:
