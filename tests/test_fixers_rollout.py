@@ -8,6 +8,8 @@ import xarray as xr
 from test_fixers import case, off
 from weather import FLUXES, STEP, air, grid_of, levels_of, stepped
 
+from probconserv import InputError
+from probconserv.figures import ledger_figure
 from probconserv.fixers import Fixer
 
 NAMES = ("surface_pressure", "temperature", "specific_humidity", "precipitation")
@@ -154,3 +156,16 @@ def test_without_a_ledger_nothing_is_kept():
     fixer = Fixer(grid_of(), levels_of(), ledger=False)
     fixer(before, after, STEP)
     assert len(fixer.ledger) == 0
+
+
+def test_the_figure_shows_budgets_a_map_and_profiles():
+    fixer, start, _ = case(2)
+    rolled(fixer, start, 3)
+    figure = ledger_figure(fixer.ledger.to_xarray(), "surface_pressure")
+    titles = [axes.get_title() for axes in figure.axes[:6]]
+    assert titles[:3] == ["dry air", "water", "energy"]
+    assert titles[3] == "surface pressure, added up"
+    drift, left = (line.get_ydata() for line in figure.axes[0].lines)
+    assert max(abs(left)) < 1e-9 * max(abs(drift))
+    with pytest.raises(InputError, match="`ledger` must be"):
+        ledger_figure({})
