@@ -2,9 +2,7 @@
 
 from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import CenteredNorm
 from matplotlib.figure import Figure
 
 from .. import _checks as check
@@ -19,7 +17,6 @@ UNITS = {
     "specific_humidity": "kg/kg",
     "precipitation": "kg m$^{-2}$ s$^{-1}$",
 }
-SIGNED = "cividis"  # from dark to light, in colour as in grey
 
 
 def ledger_figure(ledger: Any, variable: str = "temperature") -> Figure:
@@ -73,15 +70,13 @@ def _budget(axes: Axes, ledger: Any, law: str) -> None:
 
 def _map(figure: Figure, axes: Axes, ledger: Any, variable: str) -> None:
     values = ledger["map"].sel(variable=variable)
-    most = float(np.abs(values).max()) or 1.0
     axes.set(title=f"{variable.replace('_', ' ')}, added up")
     if {"lat", "lon"} <= set(values.coords):
         seen: Any = axes.pcolormesh(
             values["lon"],
             values["lat"],
             values.values,
-            cmap=SIGNED,
-            norm=CenteredNorm(0, most),
+            cmap="viridis",
             rasterized=True,
         )
         axes.set(xlabel="longitude (degrees)", ylabel="latitude (degrees)")
