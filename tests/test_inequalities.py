@@ -286,6 +286,18 @@ def test_what_noise_hardly_leaves_free_still_moves_to_the_end_of_its_range(seed,
     assert np.diff(u).min() >= 0
 
 
+def test_points_that_two_laws_fix_at_a_bound_of_zero_are_there():
+    rng = np.random.default_rng(6)
+    root = rng.normal(size=(10, 10))
+    prior = pc.Dense(rng.normal(size=10), root @ root.T / 10 + 0.1 * np.eye(10))
+    laws = pc.cells(np.ones(10), 22.0), pc.linear(np.eye(10)[-1:], [0.0])
+    third = pc.linear([[0.0, 1.0] * 5], [4.8], noise=1e-4)
+    given = *laws, third, pc.bounds(low=0.0), pc.monotone(True)
+    u = everything(pc.condition(prior, *given, draws=20, generator=generator()))
+    assert u.min() >= 0
+    assert u[:, -1].max() < 1e-25
+
+
 def test_small_points_beside_large_ones_keep_their_values():
     prior = pc.Dense([1e5, 1e-10], np.diag([1e2, 1e-22]))
     post = pc.condition(prior, pc.bounds(low=0.0), draws=20, generator=generator())

@@ -167,6 +167,7 @@ def root_given(prior: Array, rows: Array, noise: Array) -> Array:  # (N, R)
         unit = seen[exact] / np.linalg.norm(seen[exact], axis=-1, keepdims=True)
         _, found, across = np.linalg.svd(unit)
         root = root @ across[np.sum(found > 1e-12 * found[0]) :].T
+        root[np.linalg.norm(root, axis=-1) <= REPEATED * std] = 0.0
     noisy = noise > 0
     _, found, across = np.linalg.svd(rows[noisy] @ root / np.sqrt(noise[noisy])[:, None])
     shrunk = np.ones(len(across))

@@ -28,6 +28,7 @@ from ._reach import Part, unreachable
 
 MOST_POINTS = 2500  # of one part, for which a dense matrix is made
 SETTLED = 1e-13  # of its terms: an exact row that misses by less is left alone
+NOTHING = 1e-15  # of a point and its standard deviation before: what counts beside values of 0
 UNMET = 1e-12  # the same: one that misses by more after all tries is an error
 INSIDE = (0.0, 0.0, 0.0, 0.0, 1e-12, 1e-9, 1e-9)  # standard deviations: a point as close is there
 ROUNDING = 1e-14  # of a point and its standard deviation: one as close to its bound is there
@@ -220,16 +221,18 @@ def _inequalities(low: Any, high: Any, differences: Sequence[Any]) -> tuple[Any,
 def _held(given: Given, limits: Sequence[Limits], u: Fields, lead: int, unmet: float) -> Fields:
     """Exactly within the limits, with the rounding taken off exact rows."""
     exact = [r.over(given.shapes, lead) for r in given.rows if any_of(r.noise_variance == 0)]
+    pairs = zip(given.prior, given.root.variance, strict=True)
+    nothing = tuple(NOTHING * (m.abs() + v.sqrt()) for m, v in pairs)
     face = None
     for inside in INSIDE:
         u = tuple(one.holding(x) for one, x in zip(limits, u, strict=True))
-        off = _off(exact, u, lead)
+        off = _off(exact, u, nothing, lead)
         if not bool((off > SETTLED).any()):
             return u
         face = face or _Face(given, limits, exact, lead)
         u = face.settled(u, off > SETTLED, inside)
     u = tuple(one.holding(x) for one, x in zip(limits, u, strict=True))
-    off = _off(exact, u, lead)
+    off = _off(exact, u, nothing, lead)
     if not (worst := float(off.max())) <= unmet:
         part = int(off.amax(0).argmax())
         raise InfeasibleError(
@@ -259,11 +262,13 @@ def _why(given: Given, limits: Sequence[Limits], lead: int, part: int) -> str | 
     return unreachable(Part(mean, given.prior_covariance(part, lead), *some))
 
 
-def _off(exact: Sequence[Rows], u: Fields, lead: int) -> Tensor:  # (n, parts)
-    """The most that an exact row of each part misses, of its terms."""
+def _off(
+    exact: Sequence[Rows], u: Fields, nothing: Fields, lead: int
+) -> Tensor:  # (n, parts)
+    """The most that an exact row of each part misses, of its terms and of `nothing`."""
     parts = math.prod(u[0].shape[1 : 1 + lead])
     found = u[0].new_zeros(len(u[0]), parts, 1)
-    for miss, size in misses(exact, u):
+    for miss, size in misses(exact, u, nothing):
         share = (miss / size.clamp_min(1e-300)).reshape(len(found), parts, -1)
         found = torch.cat([found, share], -1).amax(-1, keepdim=True)
     return found[..., 0]
@@ -293,7 +298,9 @@ class _Face:
         self.shapes, self.lead, self.sizes = given.shapes, lead, _sizes(given.shapes, lead)
         self.pairs = _differences(limits, [shape[lead:] for shape in given.shapes])
         self.low, self.high = _ends(limits, given.shapes, lead)
-        self.variance = _flat(tuple(v[None] for v in given.variance), lead)[0].cpu().numpy()
+        pairs = zip(given.variance, given.root.variance, strict=True)  # exact rows fix some points
+        left = tuple(torch.maximum(v, LEFT * before)[None] for v, before in pairs)
+        self.variance = _flat(left, lead)[0].cpu().numpy()
         rows, value, noise = _dense(exact, given.shapes, lead)
         self.rows, self.value = rows * (noise == 0)[..., None], value * (noise == 0)
 
