@@ -339,9 +339,7 @@ def project(field: Moved, *laws: Law | NonlinearLaw | Inequality) -> Moved: ...
 def project(field: State, *laws: Law | NonlinearLaw | Inequality) -> State: ...
 @overload
 def project(field: Prediction, *laws: Law | NonlinearLaw | Inequality) -> Field: ...
-def project(
-    field: Prediction | State, *laws: Law | NonlinearLaw | Inequality
-) -> Field | State:
+def project(field: Prediction | State, *laws: Law | NonlinearLaw | Inequality) -> Field | State:
     """The field with its mean moved to the nearest one that obeys the laws: HardC-ANP.
 
     The mean is `condition` with Sigma = I::

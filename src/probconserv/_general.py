@@ -262,9 +262,7 @@ def _why(given: Given, limits: Sequence[Limits], lead: int, part: int) -> str | 
     return unreachable(Part(mean, given.prior_covariance(part, lead), *some))
 
 
-def _off(
-    exact: Sequence[Rows], u: Fields, nothing: Fields, lead: int
-) -> Tensor:  # (n, parts)
+def _off(exact: Sequence[Rows], u: Fields, nothing: Fields, lead: int) -> Tensor:  # (n, parts)
     """The most that an exact row of each part misses, of its terms and of `nothing`."""
     parts = math.prod(u[0].shape[1 : 1 + lead])
     found = u[0].new_zeros(len(u[0]), parts, 1)
