@@ -6,11 +6,15 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-GRAVITY, HEAT, LATENT = 9.80665, 1004.64, 2.501e6  # m s-2, J kg-1 K-1, J kg-1
+from ..._air import GRAVITY
+from ..._air import HEAT_CAPACITY as HEAT
+from ..._air import VAPORIZATION as LATENT
+from .._grid import Grid
+from .._levels import Levels
+
 RADIUS, VAPOUR = 6.371e6, 461.5  # m, J kg-1 K-1
 HALF_A = (2000.0, 9000.0, 12000.0, 7000.0, 2000.0, 0.0)  # Pa
 HALF_B = (0.0, 0.02, 0.2, 0.5, 0.8, 1.0)
-SUBSTEPS = 2
 DAY = 86400.0
 
 State = dict[str, Tensor]
@@ -22,8 +26,9 @@ class ToyAtmosphere:
     Every layer loses to its neighbours what they gain: air, water and heat are carried upwind in
     flux form, and the column settles on its hybrid levels the same way. Water evaporates from a
     surface of given temperature, mixes upward, and rains out where air is saturated and flows to
-    a pole; its latent heat stays. Radiation draws the temperature to a profile. So the totals change by the fluxes
-    that a step returns, and by nothing else. It is no weather forecast: the wind is given.
+    a pole; its latent heat stays. Radiation draws the temperature to a profile. So the totals
+    change by the fluxes that a step returns, and by nothing else. The wind is given: this is
+    no weather forecast.
 
     Parameters
     ----------
@@ -39,6 +44,8 @@ class ToyAtmosphere:
         self.b = torch.tensor(HALF_B, dtype=torch.float64)
         self._edges = edges.deg2rad()
         width = 2 * math.pi / lon
+        self.grid = Grid.regular(self.lat, self.lon)
+        self.levels = Levels.hybrid(self.a, self.b)
         self.area = (RADIUS**2 * width * self._edges.sin().diff())[:, None].expand(lat, lon)
         across = self.lat.deg2rad()[:, None]
         self._surface = 271 + 29 * across.cos() ** 2 + 2 * (3 * self.lon.deg2rad()).cos()  # K
@@ -91,8 +98,9 @@ class ToyAtmosphere:
         mass = self.mass(pressure)
         water, heat = before["specific_humidity"] * mass, temperature * mass
         sums = dict.fromkeys(("rain", "evaporation", "top", "surface"), 0 * pressure)
-        short = dt / SUBSTEPS
-        for part in range(SUBSTEPS):
+        parts = max(2, len(self.lon) // 12, len(self.lat) // 6)  # no air may cross a whole cell
+        short = dt / parts
+        for part in range(parts):
             winds = self._winds(time + (part + 0.5) * short)
             mass, water, heat = self._carried(mass, water, heat, winds, short)
             water = _mixed(mass, water, short)
@@ -113,6 +121,18 @@ class ToyAtmosphere:
         return after, fluxes
 
     def mass(self, pressure: Tensor) -> Tensor:
+        """Return the mass of every layer.
+
+        Parameters
+        ----------
+        pressure : Tensor, shape ``(batch, lat, lon)``
+            At the surface, in Pa.
+
+        Returns
+        -------
+        Tensor, shape ``(batch, level, lat, lon)``
+            In kg m-2.
+        """
         a, b = self.a.diff()[:, None, None], self.b.diff()[:, None, None]
         return (a + b * pressure.unsqueeze(-3)) / GRAVITY  # kg m-2
 

@@ -4,7 +4,10 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from ._atmosphere import GRAVITY, HEAT, LATENT, State, ToyAtmosphere
+from ..._air import GRAVITY
+from ..._air import HEAT_CAPACITY as HEAT
+from ..._air import VAPORIZATION as LATENT
+from ._atmosphere import State, ToyAtmosphere
 
 
 class BluntFixer:
