@@ -10,13 +10,13 @@ from torch import Tensor
 
 from .._air import GRAVITY
 from .._errors import InputError
+from ._columns import LAWS
 from ._fixer import Fixer
 from ._grid import Grid
 from ._levels import Levels
 
 LATENT_HEAT = 2.5e6  # J/kg, with which ACE turns the latent heat flux into evaporation
 LATENT_HEAT_OF_FREEZING = 3.34e5  # J/kg, of snow in its surface energy flux
-TOTALS = ("dry_air", "water", "energy")
 
 SURFACE = {  # the names of ACE for one field, the first of which is that of its own models
     "surface_pressure": ("PRESsfc", "PS"),
@@ -48,8 +48,8 @@ class AceCorrection:
 
     ACE calls it with what the step began with, what the network made of it, and the forcing. The
     running totals of the rollout travel in the state that ACE hands from step to step, in its one
-    field, `global_dry_air_mass`, with the shape (samples, 1, 3): dry air, water and energy.
-    Total water counts as vapour.
+    field, `global_dry_air_mass`, with the shape (samples, 1, 6): dry air, water and energy, and
+    what rounding took from each. Total water counts as vapour.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class AceCorrection:
     """
 
     def __init__(self, fixer: Fixer, dt: float) -> None:
-        self.fixer, self.dt = fixer, dt
+        self.fixer, self.dt, self._steps = fixer, dt, 0
 
     def __call__(
         self,
@@ -101,17 +101,21 @@ class AceCorrection:
         self.fixer.reset()
         totals = getattr(corrector_state, "global_dry_air_mass", None)
         if totals is None:
+            self._steps = 0
             return
-        if totals.shape[1:] != (1, len(TOTALS)):
+        if totals.shape[1:] != (1, 6):
             raise InputError(
-                f"`corrector_state` carries {tuple(totals.shape)} numbers and not (samples, 1, 3): "
+                f"`corrector_state` carries {tuple(totals.shape)} numbers and not (samples, 1, 6): "
                 "it was made by another correction. Leave `conserve_dry_air` out where this runs."
             )
-        self.fixer.load_state_dict(dict(zip(TOTALS, totals[:, 0].unbind(-1), strict=True)))
+        target, carry = totals[:, 0].double().chunk(2, -1)
+        steps = torch.tensor(self._steps)
+        self.fixer.load_state_dict({"_target": target, "_carry": carry, "_steps": steps})
 
     def _state_after(self, corrector_state: Any) -> Any:
-        targets = self.fixer.targets()
-        totals = torch.stack([targets[name] for name in TOTALS], -1)[:, None]
+        held = self.fixer.state_dict()
+        self._steps += 1
+        totals = torch.cat([held["_target"], held["_carry"]], -1)[:, None]
         if corrector_state is None:
             from fme.core.corrector.state import CorrectorState
 
@@ -147,7 +151,7 @@ def register(name: str = "probconserv") -> type:
     class FixerConfig(CorrectorConfigABC):  # type: ignore[misc]  # untyped there
         """Configuration of the fixer, as of `Fixer`."""
 
-        laws: list[str] = dataclasses.field(default_factory=lambda: list(TOTALS))
+        laws: list[str] = dataclasses.field(default_factory=lambda: list(LAWS))
         std: dict[str, float | list[float]] = dataclasses.field(default_factory=dict)
 
         @classmethod
