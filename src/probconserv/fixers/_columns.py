@@ -1,0 +1,131 @@
+"""Sums over the levels of each column: all that the solve reads of a state.
+
+The mass of a layer is constant + slope * surface pressure. So what a column holds, before and after
+a correction, is a polynomial of the surface pressure and of the multipliers. Its coefficients are
+sums over levels, which are taken once for each step.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .._air import HEAT_CAPACITY, VAPORIZATION
+from ._levels import Layers
+from ._std import Error
+
+LAWS = ("dry_air", "water", "energy")
+
+
+@dataclass(frozen=True, eq=False)
+class Air:
+    """A state with the axes of its grid as one; other water and energy are counted, not moved."""
+
+    pressure: Tensor  # (batch, N) Pa
+    temperature: Tensor  # (batch, K, N) K
+    vapour: Tensor  # (batch, K, N) kg/kg
+    water: Tensor | None = None  # (batch, K, N) kg/kg
+    energy: Tensor | None = None  # (batch or 1, K or 1, N) J/kg
+
+    def at(self, members: slice, columns: slice) -> "Air":
+        """A part of it, in float64."""
+        every = (self.pressure, self.temperature, self.vapour, self.water, self.energy)
+        return Air(*(_part(x, members, columns) for x in every))  # type: ignore[arg-type]
+
+    def of(self, members: slice) -> "Air":
+        others = (x if x is None or len(x) == 1 else x[members] for x in (self.water, self.energy))
+        own = (x[members] for x in (self.pressure, self.temperature, self.vapour))
+        return Air(*own, *others)
+
+
+def _part(x: Tensor | None, members: slice, columns: slice) -> Tensor | None:
+    """Of a tensor (batch or 1, ..., N or 1), in float64."""
+    if x is None:
+        return None
+    x = x if len(x) == 1 else x[members]
+    return (x if x.shape[-1] == 1 else x[..., columns]).double()
+
+
+@dataclass(frozen=True, eq=False)
+class Move:
+    """How far a point is moved: the multiplier times its variance times the mass of its layer."""
+
+    pressure: Tensor  # (batch, N), after the correction
+    vapour: Tensor  # (batch, 1, 1), multipliers
+    heat: Tensor
+
+    def at(self, members: slice, columns: slice) -> "Move":
+        return Move(self.pressure[members, columns], self.vapour[members], self.heat[members])
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """What each column holds, as powers of its surface pressure."""
+
+    held: Tensor  # (batch, 3 laws, 2 powers, N) kg m-2 and J m-2
+    vapour_gain: Tensor  # (batch or 1, 3 powers, N or 1), the variance times the mass squared
+    heat_gain: Tensor
+
+
+def sums(air: Air, layers: Layers, errors: Mapping[str, Error], move: Move | None) -> Columns:
+    """The sums of a state in which points that would become negative by `move` are held at 0."""
+    q, t = air.vapour, air.temperature
+    variance = errors["specific_humidity"].variance(q)
+    raised = q if move is None else _raised(q, variance, layers.mass(move.pressure), move.vapour)
+    free = raised >= 0
+    warmth = errors["temperature"].variance(t)
+    return Columns(
+        held(air, layers, q * free, t), _second(layers, variance * free), _second(layers, warmth)
+    )
+
+
+def held(air: Air, layers: Layers, vapour: Tensor, temperature: Tensor) -> Tensor:
+    """What columns of this humidity and temperature hold of each law, as powers of the pressure."""
+    mass = _first(layers, torch.ones_like(layers.constant))
+    moist = _first(layers, vapour)
+    energy = HEAT_CAPACITY * _first(layers, temperature) + VAPORIZATION * moist
+    water = moist if air.water is None else moist + _first(layers, air.water)
+    if air.energy is not None:
+        energy = energy + _first(layers, air.energy)
+    return torch.stack([mass - water, water, energy], 1)
+
+
+def content(held: Tensor, pressure: Tensor) -> Tensor:
+    """What columns hold of each law at a surface pressure (batch, N): (batch, 3, N)."""
+    return torch.addcmul(held[:, :, 0], held[:, :, 1], pressure[:, None])
+
+
+def moved(
+    air: Air, layers: Layers, errors: Mapping[str, Error], move: Move
+) -> tuple[Tensor, Tensor]:
+    """Humidity and temperature after the correction."""
+    mass = layers.mass(move.pressure)
+    q, t = air.vapour, air.temperature
+    raised = _raised(q, errors["specific_humidity"].variance(q), mass, move.vapour)
+    warmer = _raised(t, errors["temperature"].variance(t), mass, move.heat)
+    return raised.clamp_min(0.0), warmer
+
+
+def _raised(values: Tensor, variance: Tensor, mass: Tensor, by: Tensor) -> Tensor:
+    return torch.addcmul(values, mass, variance * by)
+
+
+def _first(layers: Layers, field: Tensor) -> Tensor:
+    """Sums of the field times the mass of layers, (batch, 2, N): constant and slope."""
+    if field.shape[-2] != layers.constant.shape[-2]:  # the same at all levels
+        return field * _first(layers, torch.ones_like(layers.constant))
+    return _weighted((layers.constant, layers.slope), field)
+
+
+def _second(layers: Layers, field: Tensor) -> Tensor:
+    """Sums of the field times the mass squared, (batch, 3, N): its coefficients but for the 2."""
+    a, b = layers.constant, layers.slope
+    field = field.expand(*field.shape[:-2], a.shape[-2], -1)
+    return _weighted((a.square(), a * b, b.square()), field)
+
+
+def _weighted(weights: tuple[Tensor, ...], field: Tensor) -> Tensor:
+    if weights[0].ndim == 2:  # the same in all columns: (K, 1)
+        return torch.cat(weights, -1).mT @ field
+    return torch.stack([(w * field).sum(-2) for w in weights], -2)
