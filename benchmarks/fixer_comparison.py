@@ -27,6 +27,7 @@ LEARN, VALIDATE, TEST = (101, 102, 103, 104), (201, 202), (301, 302, 303, 304)
 EMULATORS = {
     "leaky": {},
     "no leak": {"leak": 0.0},
+    "no leak at the top": {"quiet_top": True},
     "three times the leak": {"leak": 0.09},
     "the same leak everywhere": {"uniform": True},
 }
@@ -79,20 +80,22 @@ def crps(members, truth):
 
 
 def rollout(emulator, fixer, truth):
-    """Scores by variable and level; what the correction does to the top; negative values."""
+    """Scores by variable and level; correction and bias of the top in a step; negative values."""
     state = {n: emulator.begin[n].repeat_interleave(MEMBERS, 0) for n in NAMES}
-    scores, shift, negative = dict.fromkeys(NAMES, 0.0), 0.0, 0
+    scores, top, negative = dict.fromkeys(NAMES, 0.0), torch.zeros(2, dtype=torch.float64), 0
     for number in range(STEPS):
         after, fluxes = emulator.step(state, number)
         fixed = after if fixer is None else fixer(state, after, emulator.dt, fluxes)
         for n in NAMES:
             score = (crps(fixed[n], truth[number + 1][n][0]) * area).sum((-2, -1))
             scores[n] = scores[n] + score / STEPS
-        moved = ((fixed["temperature"] - after["temperature"])[:, 0] * area).sum((-2, -1))
-        shift += float(moved.mean()) / STEPS
+        right, _ = toy.step(state, emulator.time(number), emulator.dt)
+        other = torch.stack([after["temperature"][:, 0], right["temperature"][:, 0]])
+        moved = ((fixed["temperature"][:, 0] - other) * area).sum((-2, -1))
+        top += moved.mean(1) / STEPS
         negative += sum(int((fixed[n] < 0).sum()) for n in NAMES[2:])
         state = fixed
-    return scores, shift, negative
+    return scores, top, negative
 
 
 def one_step(emulator, fixer, truth):
@@ -129,7 +132,7 @@ def compare(options, seeds):
     means = {}
     for kind, found in runs.items():
         scores, steps = ({n: sum(run[i][n] for run in found) for n in NAMES} for i in (0, 3))
-        top = abs(sum(run[1] for run in found) / len(found)) / spread
+        top = (sum(run[1] for run in found) / len(found) / spread).tolist()
         means[kind] = (scores, steps, top, sum(run[2] for run in found))
     rows = []
     for kind, (scores, steps, top, negative) in means.items():
@@ -142,11 +145,11 @@ def compare(options, seeds):
 
 
 def show(name, rows):
-    print(f"\n{name}: CRPS / blunt of {', '.join(NAMES)}; mean; one step; top; negative values")
+    print(f"\n{name}: CRPS / blunt of {', '.join(NAMES)}; mean; one step; correction and bias of the top; negative values")
     for kind, ratio, short, top, negative, by_level in rows:
         words = " ".join(f"{r:6.3f}" for r in ratio)
         brief = " ".join(f"{r:5.3f}" for r in short)
-        print(f"{kind:26} {words}  {sum(ratio) / 4:6.3f}   {brief}  {top:7.4f} {negative:8}")
+        print(f"{kind:26} {words}  {sum(ratio) / 4:6.3f}   {brief}  {top[0]:7.4f} {top[1]:7.4f} {negative:8}")
         print(" " * 27 + "  ".join(" ".join(f"{r:.2f}" for r in level) for level in by_level))
 
 
@@ -156,12 +159,12 @@ def test():
         rows = compare(options, TEST)
         show(name, rows)
         for kind, ratio, short, top, negative, _ in rows:
-            numbers = [f"{r:.3f}" for r in (*ratio, sum(ratio) / 4, sum(short) / 4, top)]
+            numbers = [f"{r:.3f}" for r in (*ratio, sum(ratio) / 4, sum(short) / 4, *top)]
             lines.append([name, kind, *numbers, negative])
     heads = ["emulator", "fixer", "surface pressure", "temperature", "humidity", "precipitation"]
     with DATA.open("w", newline="") as out:
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerow([*heads, "mean", "mean of one step", "top level", "negative values"])
+        writer.writerow([*heads, "mean", "mean of one step", "correction at the top", "bias at the top", "negative values"])
         writer.writerows(lines)
     draw()
 

@@ -126,6 +126,20 @@ def test_ace_finds_the_fixer_by_its_name(rng):
     assert made.corrector_state.global_dry_air_mass.shape == (2, 1, 6)
 
 
+def test_ace_itself_finds_its_dry_air_where_it_was(rng):
+    theirs = pytest.importorskip("fme.core.atmosphere_data").AtmosphereData
+    from fme.core.coordinates import HybridSigmaPressureCoordinate, LatLonCoordinates
+
+    where = LatLonCoordinates(lon=LON, lat=LAT)
+    vertical = HybridSigmaPressureCoordinate(ak=A.double(), bk=B.double())
+    own = Fixer(Grid(where.area_weights), Levels.hybrid(A, B), ledger=False)
+    before, after = of_ace(air(rng)), of_ace(air(rng))
+    changed, _ = AceCorrection(own, 3600.0)(before, after, forcing(), None)
+    dry = [theirs(x, vertical).surface_pressure_due_to_dry_air for x in (before, changed)]
+    means = [(x * where.area_weights / where.area_weights.sum()).sum((-2, -1)) for x in dry]
+    torch.testing.assert_close(means[0], means[1], rtol=1e-6, atol=0)
+
+
 def test_a_field_that_ace_does_not_have_is_named(rng):
     data = of_ace(air(rng))
     without = {name: x for name, x in data.items() if name != "LHTFLsfc"}

@@ -32,6 +32,8 @@ class LeakyEmulator:
         Noise and leak of one step, as parts of the usual change of a value in one step.
     uniform : bool
         If True, the leak is one number for every variable, the same everywhere.
+    quiet_top : bool
+        If True, the highest level does not leak.
     seed : int
         Of the noise. The pattern of the leak is the same for all.
     """
@@ -44,6 +46,7 @@ class LeakyEmulator:
         error: float = 0.15,
         leak: float = 0.03,
         uniform: bool = False,
+        quiet_top: bool = False,
         seed: int = 0,
     ) -> None:
         self.toy, self.error, self.seed = toy, error, seed
@@ -54,7 +57,9 @@ class LeakyEmulator:
             usual = self._usual[name]
             pattern = usual * (1 + 0.5 * _smooth(_normal(usual[None].shape, fixed))[0])
             if uniform:
-                pattern = pattern.mean() + 0 * pattern
+                pattern = pattern.mean().expand(pattern.shape).clone()
+            if quiet_top and usual.dim() == 3:
+                pattern[0] = 0.0
             self._leak[name] = sign * leak * pattern
 
     def truth(self, steps: int) -> list[State]:
