@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from .._air import HEAT_CAPACITY, VAPORIZATION
 from ._columns import Air, Columns, content, held, moved, sums
 from ._levels import Layers, Levels
 from ._solve import Goal, Point, Surface, newton
@@ -14,8 +15,7 @@ from ._std import Error
 BLOCK = 2**17  # values of a field that a CPU works on at a time
 ROUNDS = 25  # in which points join or leave those at zero
 TRACED_ROUNDS = 2  # where values cannot be looked at
-ALL = slice(None)
-TOLERANCE = 1e-13, 1e-11  # of the totals: for float64, and for what is rounded to fewer digits
+TOLERANCE = 1e-13, 1e-7  # of the totals: in float64, and rounded to fewer digits
 LEAST = (1.0, 1e-3, 1.0)  # kg m-2 and J m-2: totals below these are not told from rounding
 
 
@@ -29,42 +29,76 @@ class Task:
     errors: Mapping[str, Error]
     goal: Goal
     duration: float
+    audited: bool  # whether totals are looked at until they hold
+    tallied: bool  # whether the ledger asks for maps and profiles
 
     def of(self, members: slice) -> "Task":
         return replace(
             self,
             air=self.air.of(members),
             rain=self.rain[members],
-            errors={name: each.at(members, ALL) for name, each in self.errors.items()},
+            errors={name: each.of(members) for name, each in self.errors.items()},
             goal=replace(self.goal, target=self.goal.target[members]),
         )
+
+
+@dataclass(eq=False)
+class Tally:
+    """What moved on levels, in the order temperature, humidity; added up block by block."""
+
+    shares: Tensor  # (K,) of the air, that levels hold
+    weights: Tensor
+    maps: Tensor  # (2, N), mean over the column, summed over members
+    profiles: Tensor  # (batch, 2, K)
+
+    def add(self, columns: slice, warmer: Tensor, wetter: Tensor) -> None:
+        for i, each in enumerate((warmer, wetter)):
+            self.maps[i, columns] += (self.shares.to(each.dtype) @ each).sum(0)
+            self.profiles[:, i] += each @ self.weights[columns].to(each.dtype)
 
 
 @dataclass(frozen=True, eq=False)
 class Closed:
     """What comes back."""
 
-    pressure: Tensor  # (batch, N) float64
+    pressure: Tensor  # (batch, N), in the dtype of the input, as all of these
     rain: Tensor
-    vapour: Tensor  # (batch, K, N) in the dtype of the input
+    vapour: Tensor  # (batch, K, N)
     temperature: Tensor
-    missing: Tensor  # (batch, 3), of the totals before they are rounded to that dtype
+    started: Tensor  # (batch, 3), totals of the air before and after, float64
+    totals: Tensor
+    missing: Tensor  # (batch, 3), with the precipitation
+    tally: Tally | None
 
 
-def close(task: Task, audited: bool) -> Closed:
-    """The state that closes the budgets; audited: its totals are looked at until they hold."""
+def goal_of(weights: Tensor, target: Tensor, active: Tensor) -> Goal:
+    shares = target.new_tensor([[-1.0, 1.0, VAPORIZATION], [0.0, 0.0, HEAT_CAPACITY]])
+    return Goal(weights, target, active, shares, target.new_tensor([0.0, 1.0, 0.0]))
+
+
+def close(task: Task) -> Closed:
+    """The state that closes the budgets."""
     air = task.air
-    whole = air.vapour.is_cuda or torch.is_grad_enabled() or not audited
-    if whole:
-        return _closed(task, audited, None)
+    if _is_whole(air):
+        return _closed(task, None)
     out = torch.empty_like(air.vapour), torch.empty_like(air.temperature)
     each = max(1, BLOCK // air.vapour[0].numel())
-    found = [
-        _closed(task.of(m), audited, (out[0][m], out[1][m])) for m in parts(len(air.vapour), each)
-    ]
-    names = ("pressure", "rain", "missing")
+    found = [_closed(task.of(m), (out[0][m], out[1][m])) for m in parts(len(air.vapour), each)]
+    names = ("pressure", "rain", "started", "totals", "missing")
     joined = {name: torch.cat([getattr(c, name) for c in found]) for name in names}
-    return Closed(vapour=out[0], temperature=out[1], **joined)
+    tally = None
+    tallies = [c.tally for c in found if c.tally is not None]
+    if tallies:
+        profiles = torch.cat([t.profiles for t in tallies])
+        maps = torch.stack([t.maps for t in tallies]).sum(0)
+        tally = replace(tallies[0], maps=maps, profiles=profiles)
+    return Closed(vapour=out[0], temperature=out[1], tally=tally, **joined)
+
+
+def _is_whole(air: Air) -> bool:
+    """Whether all is done at once: what is not looked at in parts on a CPU."""
+    traced = torch.compiler.is_compiling() or torch.is_grad_enabled()
+    return traced or air.vapour.device.type != "cpu"
 
 
 def parts(length: int, size: int) -> Iterator[slice]:
@@ -72,46 +106,47 @@ def parts(length: int, size: int) -> Iterator[slice]:
         yield slice(begin, min(begin + size, length))
 
 
-def _closed(task: Task, audited: bool, out: tuple[Tensor, Tensor] | None) -> Closed:
+def _closed(task: Task, out: tuple[Tensor, Tensor] | None) -> Closed:
     pressure, goal = task.air.pressure.double(), task.goal
-    layers, rain = task.levels.layers(pressure), task.rain.double()
-    variances = [
-        task.errors[name].variance(x)
-        for name, x in (("surface_pressure", pressure), ("precipitation", rain))
-    ]
-    surface = Surface(pressure, variances[0], rain, variances[1], task.duration)
-    point = None
-    for number in range(ROUNDS if audited else TRACED_ROUNDS):
-        point = newton(_gathered(task, layers, point), layers, surface, goal, point)
-        if audited or number + 1 == TRACED_ROUNDS:
-            vapour, temperature, totals = _updated(task, layers, point, out)
-            fallen = task.duration * (point.rain @ goal.weights)
-            totals = torch.stack([totals[:, 0], totals[:, 1] + fallen, totals[:, 2]], -1)
-            missing = (goal.target - totals) * goal.active
-            if audited and not bool(off(missing, goal, vapour.dtype).any()):
+    layers, rain = task.levels.layers(pressure), task.rain.double().clamp_min(0.0)
+    surface = Surface(
+        pressure,
+        task.errors["surface_pressure"].variance(pressure),
+        rain,
+        task.errors["precipitation"].variance(rain),
+        task.duration,
+    )
+    point: Point | None = None
+    for number in range(ROUNDS if task.audited else TRACED_ROUNDS):
+        columns = _gathered(task, layers, point)
+        if number == 0:
+            started = content(columns.held, pressure) @ goal.weights
+        point = newton(columns, layers, surface, goal, point)
+        if task.audited or number + 1 == TRACED_ROUNDS:
+            closed = _updated(task, layers, point, started, out)
+            if task.audited and not bool(off(closed, goal).any()):
                 break
-    return Closed(point.pressure, point.rain, vapour, temperature, missing)
+    return closed
 
 
-def off(missing: Tensor, goal: Goal, dtype: torch.dtype) -> Tensor:
-    """Which totals do not hold; those that are NaN do not."""
-    tolerance = TOLERANCE[dtype != torch.float64]
+def off(closed: Closed, goal: Goal) -> Tensor:
+    """Which totals do not hold, (batch, 3); those that are NaN do not."""
+    tolerance = TOLERANCE[closed.vapour.dtype != torch.float64]
     scale = torch.maximum(goal.target.abs(), goal.target.new_tensor(LEAST))
-    return ~(missing.detach().abs() <= tolerance * scale)
+    return ~(closed.missing.detach().abs() <= tolerance * scale)
 
 
-def _blocks(task: Task, whole: bool) -> Iterator[slice]:
+def _blocks(task: Task) -> Iterator[slice]:
     batch, levels, columns = task.air.vapour.shape
-    return parts(columns, columns if whole else max(1, BLOCK // (batch * levels)))
+    return parts(columns, columns if _is_whole(task.air) else max(1, BLOCK // (batch * levels)))
 
 
 def _gathered(task: Task, layers: Layers, point: Point | None) -> Columns:
-    whole = task.air.vapour.is_cuda or torch.is_grad_enabled() or torch.compiler.is_compiling()
     found = []
-    for c in _blocks(task, whole):
-        errors = {name: each.at(ALL, c) for name, each in task.errors.items()}
-        move = None if point is None else point.move.at(ALL, c)
-        found.append(sums(task.air.at(ALL, c), layers.at(c), errors, move))
+    for c in _blocks(task):
+        errors = {name: each.of(slice(None), c) for name, each in task.errors.items()}
+        move = None if point is None else point.move.at(c)
+        found.append(sums(task.air.of(slice(None), c), layers.at(c), errors, move))
     if len(found) == 1:
         return found[0]
     joined = [[getattr(x, name) for x in found] for name in ("held", "vapour_gain", "heat_gain")]
@@ -119,34 +154,53 @@ def _gathered(task: Task, layers: Layers, point: Point | None) -> Columns:
 
 
 def _updated(
-    task: Task, layers: Layers, point: Point, out: tuple[Tensor, Tensor] | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Humidity, temperature and the totals of the air, (batch, 3)."""
-    totals = torch.zeros_like(task.goal.target)
-    for c in _blocks(task, out is None):
-        errors = {name: each.at(ALL, c) for name, each in task.errors.items()}
-        air, own = task.air.at(ALL, c), layers.at(c)
-        vapour, temperature = moved(air, own, errors, point.move.at(ALL, c))
-        columns = content(held(air, own, vapour, temperature), point.pressure[:, c])
-        totals = totals + columns @ task.goal.weights[c]
+    task: Task,
+    layers: Layers,
+    point: Point,
+    started: Tensor,
+    out: tuple[Tensor, Tensor] | None,
+) -> Closed:
+    goal, dtype = task.goal, task.air.pressure.dtype
+    pressure, rain = point.pressure.to(dtype), point.rain.to(task.rain.dtype)
+    totals, tally = torch.zeros_like(goal.target), _tally(task)
+    for c in _blocks(task):
+        errors = {name: each.of(slice(None), c) for name, each in task.errors.items()}
+        air, own = task.air.of(slice(None), c), layers.at(c)
+        vapour, temperature = moved(air, own, errors, point.move.at(c))
+        if task.audited:
+            columns = held(air, own, vapour, temperature)
+            totals = totals + content(columns, pressure[:, c].double()) @ goal.weights[c]
+        if tally is not None:
+            tally.add(c, temperature - air.temperature, vapour - air.vapour)
         if out is not None:
             out[0][..., c], out[1][..., c] = vapour, temperature
     if out is not None:
-        return *out, totals
-    return vapour.to(task.air.vapour.dtype), temperature.to(task.air.temperature.dtype), totals
+        vapour, temperature = out
+    fallen = task.duration * (rain.double() @ goal.weights)
+    missing = (goal.target - totals - fallen[:, None] * goal.rain) * goal.active
+    return Closed(pressure, rain, vapour, temperature, started, totals, missing, tally)
+
+
+def _tally(task: Task) -> Tally | None:
+    if not task.tallied:
+        return None
+    batch, count, columns = task.air.vapour.shape
+    w = task.goal.weights
+    maps, profiles = w.new_zeros(2, columns), w.new_zeros(batch, 2, count)
+    return Tally(task.levels.shares.to(w.device), w, maps, profiles)
 
 
 def totals_of(air: Air, levels: Levels, weights: Tensor) -> Tensor:
-    """Dry air, water and energy of a state, global means, (batch, 3), float64."""
+    """Dry air, water and energy of a state, means over the sphere, (batch, 3), float64."""
     found = []
     batch, count, columns = air.vapour.shape
-    whole = air.vapour.is_cuda or torch.is_grad_enabled() or torch.compiler.is_compiling()
-    for m in parts(batch, batch if whole else 1):
+    for m in parts(batch, batch if _is_whole(air) else 1):
         total: Tensor | float = 0.0
-        for c in parts(columns, columns if whole else max(1, BLOCK // count)):
-            own = air.at(m, c)
-            layers = levels.layers(own.pressure)
+        for c in parts(columns, columns if _is_whole(air) else max(1, BLOCK // count)):
+            own = air.of(m, c)
+            pressure = own.pressure.double()
+            layers = levels.layers(pressure)
             columns_held = held(own, layers, own.vapour, own.temperature)
-            total = total + content(columns_held, own.pressure) @ weights[c]
+            total = total + content(columns_held, pressure) @ weights[c]
         found.append(total)
     return torch.cat(found)

@@ -28,35 +28,29 @@ class Air:
     water: Tensor | None = None  # (batch, K, N) kg/kg
     energy: Tensor | None = None  # (batch or 1, K or 1, N) J/kg
 
-    def at(self, members: slice, columns: slice) -> "Air":
-        """A part of it, in float64."""
+    def of(self, members: slice, columns: slice = slice(None)) -> "Air":
         every = (self.pressure, self.temperature, self.vapour, self.water, self.energy)
         return Air(*(_part(x, members, columns) for x in every))  # type: ignore[arg-type]
 
-    def of(self, members: slice) -> "Air":
-        others = (x if x is None or len(x) == 1 else x[members] for x in (self.water, self.energy))
-        own = (x[members] for x in (self.pressure, self.temperature, self.vapour))
-        return Air(*own, *others)
-
 
 def _part(x: Tensor | None, members: slice, columns: slice) -> Tensor | None:
-    """Of a tensor (batch or 1, ..., N or 1), in float64."""
+    """Of a tensor (batch or 1, ..., N or 1)."""
     if x is None:
         return None
     x = x if len(x) == 1 else x[members]
-    return (x if x.shape[-1] == 1 else x[..., columns]).double()
+    return x if x.shape[-1] == 1 else x[..., columns]
 
 
 @dataclass(frozen=True, eq=False)
 class Move:
-    """How far a point is moved: the multiplier times its variance times the mass of its layer."""
+    """How far points move: by the multiplier times their variance times the mass of their layer."""
 
     pressure: Tensor  # (batch, N), after the correction
     vapour: Tensor  # (batch, 1, 1), multipliers
     heat: Tensor
 
-    def at(self, members: slice, columns: slice) -> "Move":
-        return Move(self.pressure[members, columns], self.vapour[members], self.heat[members])
+    def at(self, columns: slice) -> "Move":
+        return Move(self.pressure[:, columns], self.vapour, self.heat)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,15 +63,14 @@ class Columns:
 
 
 def sums(air: Air, layers: Layers, errors: Mapping[str, Error], move: Move | None) -> Columns:
-    """The sums of a state in which points that would become negative by `move` are held at 0."""
-    q, t = air.vapour, air.temperature
+    """The sums of a state; points that would become negative by `move` are held at 0."""
+    q, t = air.vapour.clamp_min(0.0), air.temperature
     variance = errors["specific_humidity"].variance(q)
-    raised = q if move is None else _raised(q, variance, layers.mass(move.pressure), move.vapour)
-    free = raised >= 0
+    if move is not None:
+        free = _raised(q, variance, layers, move.pressure, move.vapour) >= 0
+        q, variance = q * free, variance * free
     warmth = errors["temperature"].variance(t)
-    return Columns(
-        held(air, layers, q * free, t), _second(layers, variance * free), _second(layers, warmth)
-    )
+    return Columns(held(air, layers, q, t), _second(layers, variance), _second(layers, warmth))
 
 
 def held(air: Air, layers: Layers, vapour: Tensor, temperature: Tensor) -> Tensor:
@@ -100,22 +93,29 @@ def moved(
     air: Air, layers: Layers, errors: Mapping[str, Error], move: Move
 ) -> tuple[Tensor, Tensor]:
     """Humidity and temperature after the correction."""
-    mass = layers.mass(move.pressure)
-    q, t = air.vapour, air.temperature
-    raised = _raised(q, errors["specific_humidity"].variance(q), mass, move.vapour)
-    warmer = _raised(t, errors["temperature"].variance(t), mass, move.heat)
-    return raised.clamp_min(0.0), warmer
+    q, t = air.vapour.clamp_min(0.0), air.temperature
+    wetter = errors["specific_humidity"].variance(q)
+    warmer = errors["temperature"].variance(t)
+    raised = _raised(q, wetter, layers, move.pressure, move.vapour)
+    return raised.clamp_min(0.0), _raised(t, warmer, layers, move.pressure, move.heat)
 
 
-def _raised(values: Tensor, variance: Tensor, mass: Tensor, by: Tensor) -> Tensor:
-    return torch.addcmul(values, mass, variance * by)
+def _raised(values: Tensor, variance: Tensor, layers: Layers, p: Tensor, by: Tensor) -> Tensor:
+    """values + variance * mass * by; in the dtype of the values."""
+    dtype = values.dtype
+    if variance.shape[-1] == 1:  # the same in all columns: the product is as small
+        variance, by = (variance.double() * by).to(dtype), by.new_ones(())
+    mass = torch.addcmul(
+        (layers.constant * by).to(dtype), (layers.slope * by).to(dtype), p.to(dtype).unsqueeze(-2)
+    )
+    return torch.addcmul(values, variance.to(dtype), mass)
 
 
 def _first(layers: Layers, field: Tensor) -> Tensor:
     """Sums of the field times the mass of layers, (batch, 2, N): constant and slope."""
     if field.shape[-2] != layers.constant.shape[-2]:  # the same at all levels
         return field * _first(layers, torch.ones_like(layers.constant))
-    return _weighted((layers.constant, layers.slope), field)
+    return _weighted((layers.constant, layers.slope), field.double())
 
 
 def _second(layers: Layers, field: Tensor) -> Tensor:
@@ -127,5 +127,5 @@ def _second(layers: Layers, field: Tensor) -> Tensor:
 
 def _weighted(weights: tuple[Tensor, ...], field: Tensor) -> Tensor:
     if weights[0].ndim == 2:  # the same in all columns: (K, 1)
-        return torch.cat(weights, -1).mT @ field
+        return (torch.cat(weights, -1).mT.to(field.dtype) @ field).double()
     return torch.stack([(w * field).sum(-2) for w in weights], -2)

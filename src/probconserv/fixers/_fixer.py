@@ -10,12 +10,11 @@ from .. import _checks as check
 from .._checks import ArrayLike
 from .._errors import InfeasibleError, InputError, ProbConservError
 from . import _labels as labels
-from ._close import Closed, Task, close, off, totals_of
+from ._close import Closed, Task, close, goal_of, off, totals_of
 from ._columns import LAWS
 from ._grid import Grid
 from ._ledger import Ledger
 from ._levels import Levels
-from ._solve import Goal
 from ._state import air_of, check_state, check_thickness, check_values, inflow_of
 from ._std import MOVED, Error, given, of_members, usual
 
@@ -231,10 +230,11 @@ class Fixer(nn.Module):
         energy = inflow["top_energy"] + inflow["surface_energy"]
         gain = seconds * torch.stack([torch.zeros_like(energy), inflow["evaporation"], energy], -1)
         rain = after["precipitation"].flatten(1) if "precipitation" in after else dry
-        goal = Goal(weights, base + carry + gain, self._active.to(weights.device))
+        goal = goal_of(weights, base + carry + gain, self._active.to(weights.device))
         errors = self._errors(after, std, members, weights)
-        task = Task(air, rain, self.levels, errors, goal, seconds)
-        closed = close(task, audited)
+        tallied = audited and self._keeps_ledger
+        task = Task(air, rain, self.levels, errors, goal, seconds, audited, tallied)
+        closed = close(task)
         if audited:
             _judge(closed, task)
         fixed = _fixed(after, closed)
@@ -242,9 +242,9 @@ class Fixer(nn.Module):
         change = gain.detach() - seconds * torch.stack([0 * fallen, fallen, 0 * fallen], -1)
         self._target, self._carry = _added(base, carry, change)
         self._steps = self._steps + 1
-        if audited and self._keeps_ledger:
+        if tallied:
             with torch.no_grad():
-                self.ledger.record(after, fixed, self._target + self._carry, change, seconds)
+                self.ledger.record(after, fixed, closed, self._target + self._carry, seconds)
         return fixed
 
     def _check(self, what: str, state: State, audited: bool) -> None:
@@ -336,7 +336,7 @@ def _added(total: Tensor, carry: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
 
 def _judge(closed: Closed, task: Task) -> None:
     """Refuses totals that do not hold, and layers that the correction turned over."""
-    wrong = off(closed.missing, task.goal, closed.vapour.dtype)
+    wrong = off(closed, task.goal)
     if bool(wrong.any()):
         member, law = (int(i) for i in wrong.nonzero()[0])
         target = float(task.goal.target[member, law])

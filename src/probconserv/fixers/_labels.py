@@ -28,9 +28,7 @@ def tensors(state: Any, grid: tuple[int, ...]) -> Any:
     """The variables of a dataset that fixers know, as tensors with a batch axis."""
     if not is_labelled(state):
         return state
-    return {
-        name: _tensor(name, state[name], grid) for name in UNITS if name in state.data_vars
-    }
+    return {name: _tensor(name, state[name], grid) for name in UNITS if name in state.data_vars}
 
 
 def _tensor(name: str, variable: Any, grid: tuple[int, ...]) -> Tensor:

@@ -127,6 +127,12 @@ class Levels:
         half = self.a + self.b * USUAL
         return (half[1:] + half[:-1]) / 2
 
+    @property
+    def shares(self) -> Tensor:
+        """Of the air that each layer holds, at a surface pressure of 1000 hPa, (K,)."""
+        thickness = (self.a + self.b * USUAL).diff()
+        return thickness / thickness.sum()
+
     def thickness(self, surface_pressure: Tensor) -> Tensor:
         """The pressure difference across each layer, Pa, in float64.
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .._air import HEAT_CAPACITY, VAPORIZATION
 from ._columns import Columns, Move, content
 from ._levels import Layers
 
@@ -35,6 +34,8 @@ class Goal:
     weights: Tensor  # (N,) shares of the sphere
     target: Tensor  # (batch, 3); that of water has the precipitation of the step in it
     active: Tensor  # (3,) 1 for laws that hold, 0 for others
+    shares: Tensor  # (2, 3), of a kilogram of vapour and of a kelvin in each law
+    rain: Tensor  # (3,) 1 for the law of water
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,87 +46,95 @@ class Point:
     slopes: Tensor  # (batch, 3, N), what columns gain by a rise of the surface pressure
     pressure: Tensor  # (batch, N)
     rain: Tensor
+    worths: Tensor  # (batch, 2), of a kilogram of vapour and of a kelvin, by the multipliers
 
     @property
     def move(self) -> Move:
-        vapour, heat = worth(self.multipliers)
-        return Move(self.pressure, vapour[:, None, None], heat[:, None, None])
+        vapour, heat = self.worths[:, :, None, None].unbind(1)
+        return Move(self.pressure, vapour, heat)
 
 
-def worth(multipliers: Tensor) -> tuple[Tensor, Tensor]:
-    """Of a kilogram of vapour, and of a kilogram of air that is one kelvin warmer: (batch,)."""
-    dry, water, energy = multipliers.unbind(-1)
-    return water - dry + VAPORIZATION * energy, HEAT_CAPACITY * energy
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """What totals are made of, around the surface pressure that was: see `prepared`."""
+
+    start: Tensor  # (batch, 3), totals before any correction, less the precipitation
+    slopes: Tensor  # (batch, 3, N), what laws gain by a rise of the pressure
+    gains: Tensor  # (batch, 2), what they gain by the multipliers of vapour and heat
+    rows: Tensor  # (batch, 5, N), slopes and how those gains rise
+    bends: Tensor  # (batch, 2, N), their second derivatives, halved
+
+
+def prepared(columns: Columns, pressure: Tensor, weights: Tensor) -> Sums:
+    """Powers of the surface pressure as powers of its change."""
+    p = pressure[:, None]
+    powers = torch.stack(
+        [x.expand(len(p), 3, p.shape[-1]) for x in (columns.vapour_gain, columns.heat_gain)], 1
+    )
+    half = torch.addcmul(powers[:, :, 1], powers[:, :, 2], p)  # (batch, 2, N)
+    gain = powers[:, :, 0] + p * (powers[:, :, 1] + half)
+    slopes = columns.held[:, :, 1]
+    start = content(columns.held, pressure) @ weights
+    return Sums(start, slopes, gain @ weights, torch.cat([slopes, 2 * half], 1), powers[:, :, 2])
 
 
 def newton(
     columns: Columns, layers: Layers, surface: Surface, goal: Goal, point: Point | None
 ) -> Point:
     """The point after some steps of Newton's method; the first starts from no correction."""
-    held = columns.held
-    multipliers = held.new_zeros(len(held), 3) if point is None else point.multipliers
-    slopes = held[:, :, 1] if point is None else point.slopes
+    sums = prepared(columns, surface.pressure, goal.weights)
+    multipliers = torch.zeros_like(goal.target) if point is None else point.multipliers
+    slopes = sums.slopes if point is None else point.slopes
     for _ in range(STEPS):
-        residual, matrix, slopes = _linearised(columns, layers, surface, goal, multipliers, slopes)
+        residual, matrix, slopes = _linearised(sums, layers, surface, goal, multipliers, slopes)
         multipliers = multipliers + _solved(matrix, residual)
-    pressure, rain, _free, _wet = _bounded(layers, surface, multipliers, slopes)
-    return Point(multipliers, slopes, pressure, rain)
+    change, rain, _free, _wet = _bounded(layers, surface, multipliers, slopes)
+    pressure = surface.pressure + change
+    return Point(multipliers, slopes, pressure, rain, multipliers @ goal.shares.mT)
 
 
 def _bounded(
     layers: Layers, surface: Surface, multipliers: Tensor, slopes: Tensor
-) -> tuple[Tensor, Tensor, Tensor | float, Tensor]:
-    """Surface pressure and precipitation, and where they are free to move."""
-    rise = (multipliers[:, None] @ slopes)[:, 0]
-    pressure, free = torch.addcmul(surface.pressure, surface.pressure_variance, rise), 1.0
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+    """The change of surface pressure, the precipitation, and where these are free to move."""
+    change, free = surface.pressure_variance * (multipliers[:, None] @ slopes)[:, 0], None
     if layers.low is not None and layers.high is not None:
-        bounded = pressure.clamp(layers.low, layers.high)
-        pressure, free = bounded, (bounded == pressure).to(pressure.dtype)
+        wanted = change
+        change = change.clamp(layers.low - surface.pressure, layers.high - surface.pressure)
+        free = change == wanted
     by = surface.duration * multipliers[:, 1:2]
     rain = torch.addcmul(surface.rain, surface.rain_variance, by)
-    return pressure, rain.clamp_min(0.0), free, rain >= 0
+    return change, rain.clamp_min(0.0), free, rain >= 0
 
 
 def _linearised(
-    columns: Columns,
+    sums: Sums,
     layers: Layers,
     surface: Surface,
     goal: Goal,
     multipliers: Tensor,
     slopes: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What is missing at these multipliers (batch, 3), how it falls with them, and slopes."""
-    pressure, rain, free, wet = _bounded(layers, surface, multipliers, slopes)
-    vapour, heat = worth(multipliers)
-    by_vapour = _gained(columns.vapour_gain, pressure)  # (batch, 2, N)
-    by_heat = _gained(columns.heat_gain, pressure)
-    shares = multipliers.new_tensor([-1.0, 1.0, VAPORIZATION])  # of vapour in each law
-    held = columns.held + (shares * vapour[:, None])[..., None, None] * by_vapour[:, None]
-    energy = held[:, 2] + (HEAT_CAPACITY * heat)[:, None, None] * by_heat
-    held = torch.cat([held[:, :2], energy[:, None]], 1)
-    w, seconds = goal.weights, surface.duration
-    found = content(held, pressure) @ w
+    """What is missing at these multipliers, (batch, 3), how it falls with them, and the slopes."""
+    change, rain, free, wet = _bounded(layers, surface, multipliers, slopes)
+    w, seconds, shares = goal.weights, surface.duration, goal.shares
+    worths = multipliers @ shares.mT  # (batch, 2)
+    weighted = change * w
+    linear = (sums.rows @ weighted[..., None])[..., 0]  # (batch, 5)
+    gains = sums.gains + linear[:, 3:] + (sums.bends @ (change * weighted)[..., None])[..., 0]
+    rows = sums.start + linear[:, :3] + (worths * gains) @ shares
     fallen = seconds * (rain @ w)
-    fallen_gain = seconds**2 * ((surface.rain_variance * wet).expand_as(rain) @ w)
-    slopes = held[:, :, 1]
-    weighted = slopes * (surface.pressure_variance * free * w)[:, None]
-    matrix = weighted @ slopes.mT
-    matrix = matrix + _total(by_vapour, pressure, w)[:, None, None] * (shares[:, None] * shares)
-    own = torch.stack([0 * fallen, fallen_gain, HEAT_CAPACITY**2 * _total(by_heat, pressure, w)], -1)
-    matrix = matrix + torch.diag_embed(own)
-    rows = torch.stack([0 * fallen, fallen, 0 * fallen], -1)
-    residual = (goal.target - found - rows) * goal.active
-    matrix = matrix * goal.active[:, None] * goal.active
-    return residual, matrix, slopes
+    residual = (goal.target - rows - fallen[:, None] * goal.rain) * goal.active
 
-
-def _gained(powers: Tensor, pressure: Tensor) -> Tensor:
-    """What a unit of the multiplier adds to a column, as powers of the pressure: (batch, 2, N)."""
-    return torch.addcmul(powers[:, :2], powers[:, 1:], pressure[:, None])
-
-
-def _total(gained: Tensor, pressure: Tensor, weights: Tensor) -> Tensor:
-    return torch.addcmul(gained[:, 0], gained[:, 1], pressure) @ weights
+    rise = torch.addcmul(sums.rows[:, 3:] / 2, sums.bends, change[:, None])  # (batch, 2, N)
+    slopes = torch.baddbmm(sums.slopes, shares.mT * worths[:, None], rise)
+    variance = surface.pressure_variance * w
+    variance = variance if free is None else variance * free
+    matrix = (slopes * variance[:, None]) @ slopes.mT
+    matrix = matrix + shares.mT @ (gains[..., None] * shares)
+    wet_variance = seconds**2 * ((surface.rain_variance * wet) @ w)
+    matrix = matrix + wet_variance[:, None, None] * torch.diag(goal.rain)
+    return residual, matrix * goal.active[:, None] * goal.active, slopes
 
 
 def _solved(matrix: Tensor, residual: Tensor) -> Tensor:

@@ -31,11 +31,12 @@ class Error:
     floor: Tensor  # (batch or 1, N or 1), on levels (batch or 1, K or 1, N or 1), float64
 
     def variance(self, value: Tensor) -> Tensor:
+        """For values that are not negative where there is a share; in the dtype of the value."""
         if not self.share:
             return self.floor.square()
-        return value.clamp_min(0.0).mul(self.share).add(self.floor).square()
+        return torch.add(self.floor.to(value.dtype), value, alpha=self.share).square()
 
-    def at(self, members: slice, columns: slice) -> "Error":
+    def of(self, members: slice, columns: slice = slice(None)) -> "Error":
         floor = self.floor if len(self.floor) == 1 else self.floor[members]
         return Error(self.share, floor if floor.shape[-1] == 1 else floor[..., columns])
 
@@ -110,7 +111,7 @@ def of_members(
         chance = points.square() @ weights * (2 / (members + 1))
         kept = ((differ - chance) / differ.clamp_min(1e-300)).clamp(0.0, 1.0)
         std = torch.addcmul(mean[..., None], kept[..., None], centred).sqrt()
-        usual_std = least[name].variance(groups.double().mean(1)).sqrt()
+        usual_std = least[name].variance(groups.double().mean(1).clamp_min(0.0)).sqrt()
         std = torch.maximum(std, LEAST_SPREAD * usual_std)
         found[name] = Error(0.0, std.repeat_interleave(members, 0))
     return found
