@@ -11,13 +11,13 @@ has the ways.
 """
 
 import warnings
-from typing import Any, TypeAlias, TypeVar, cast, overload
+from typing import Any, TypeAlias, TypeVar, overload
 
 import torch
 from torch import Tensor
 
 from . import _checks as check
-from ._audit import check_met, check_weighed, settled, warn_if_far
+from ._audit import check_met, check_weighed, plainly_fine, settled, warn_if_far
 from ._constrained import condition_within, mixture_within, nearest_within
 from ._convert import Distributed, Prediction, as_field
 from ._dense import Dense
@@ -137,31 +137,30 @@ def condition(
     if inequalities:
         return _condition_within(field, linear, inequalities, draws, generator)
     curved = tuple(law for law in laws if isinstance(law, NonlinearLaw))
-    laws = cast(tuple[Law, ...], tuple(law for law in laws if not isinstance(law, NonlinearLaw)))
-    again = isinstance(field, NonlinearPosterior | NonlinearStatePosterior)
-    if laws or not curved:
-        check_laws(laws)
-    if curved or again:
-        return _condition_curved(field, laws, curved)
+    linear = tuple(law for law in linear if law not in curved) if curved else linear
+    if linear or not curved:
+        check_laws(linear)
+    if curved or isinstance(field, NonlinearPosterior | NonlinearStatePosterior):
+        return _condition_curved(field, linear, curved)
     if isinstance(field, StateDraws):
         raise InputError(KNOWN_BY_DRAWS)
     if isinstance(field, State):
         before = field._solved.laws if isinstance(field, StatePosterior) else ()
         prior = field.prior if isinstance(field, StatePosterior) else _own(field)
-        return StatePosterior(prior, solved(prior.parts, prior.names, prior.shared, laws, before))
+        return StatePosterior(prior, solved(prior.parts, prior.names, prior.shared, linear, before))
     field = as_field(field)
     if isinstance(field, Draws):
         raise InputError(KNOWN_BY_DRAWS)
     if isinstance(field, Mixture):
-        return _condition_mixture(field, laws)
+        return _condition_mixture(field, linear)
     if isinstance(field, Posterior):
         if len(field._of_state) > 1:
             raise InputError("`field` is one of a state: condition the state instead.")
         return Posterior(
-            field.prior, solved((field.prior,), ("",), False, laws, field._solved.laws)
+            field.prior, solved((field.prior,), ("",), False, linear, field._solved.laws)
         )
     own = _own(field)
-    return Posterior(own, solved((own,), ("",), False, laws))
+    return Posterior(own, solved((own,), ("",), False, linear))
 
 
 def _condition_curved(
@@ -272,10 +271,14 @@ def solved(
     prior = tuple(field.mean.double() for field in fields)
     way = solve(rows, root, _slack(fields))
     mean, residuals = way.run(prior)
-    mean, holds = settled(way, mean, rows)
     dims = tuple(len(shape) - way.lead for shape in shapes)
     found = Solved(rows, mean, way, tuple(residuals), dims)
-    if audit and check.concrete(*mean):
+    looks = audit and check.concrete(*mean)
+    if looks and plainly_fine(way, rows, mean, residuals):
+        return found
+    mean, holds = settled(way, mean, rows)
+    found = Solved(rows, mean, way, tuple(residuals), dims)
+    if looks:
         if not holds:
             check_met(rows, mean, prior, root, _slack(fields))
         check_weighed(rows, mean, way, residuals)

@@ -97,15 +97,13 @@ class Factor(Node):
 class RowFactor(Node):
     """The same for rows that do not see each other: S is a number for each row."""
 
-    def __init__(self, seen: Tensor, before: Tensor, noise: Tensor) -> None:
-        """seen: S. before: the same without any law. noise: sigma^2."""
+    def __init__(self, seen: Tensor, before: Tensor, noise: Tensor | None) -> None:
+        """seen: S. before: the same without any law. noise: sigma^2, None for exact rows."""
         self.seen = seen
         self.keep = seen > (TINY if before is seen else (DEPENDENT * before).clamp_min(TINY))
-        if concrete(seen) and bool(self.keep.all()):
-            self.inverse = seen.reciprocal()  # S^-1
-            return
-        self.keep = self.keep | (noise > 0)
-        self.inverse = torch.where(self.keep, 1 / torch.where(self.keep, seen, 1.0), 0.0)
+        if noise is not None:
+            self.keep = self.keep | (noise > 0)
+        self.inverse = torch.where(self.keep, seen, torch.inf).reciprocal()  # S^-1
 
     @property
     def log_norm(self) -> Tensor:

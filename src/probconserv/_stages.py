@@ -97,9 +97,12 @@ class ByRow(OneLaw):
         """own: the variance of each row without noise. before: the same without any law."""
         (rows,) = self.rows
         self.noise = rows.noise_variance.expand(own.shape)
-        self.seen = own + self.noise
-        before = self.seen if before is own else before + self.noise
-        self.factor = RowFactor(self.seen, before, self.noise)
+        self.seen = own if rows.exact else own + self.noise
+        if before is own:
+            before = self.seen
+        elif not rows.exact:
+            before = before + self.noise
+        self.factor = RowFactor(self.seen, before, None if rows.exact else self.noise)
         self.inverse = self.factor.inverse
 
     @property
