@@ -1,11 +1,12 @@
 """The fixer against blunt fixers, where the truth is known.
 
-    python benchmarks/fixer_comparison.py validation    which errors the fixer should be told
-    python benchmarks/fixer_comparison.py test          docs/research/data/fixers.csv and the picture
-    python benchmarks/fixer_comparison.py drift [N]     N steps (10,000) with states of both precisions
+    python benchmarks/fixer_comparison.py validation    what the fixer should be told
+    python benchmarks/fixer_comparison.py test          the table and the picture of the docs
+    python benchmarks/fixer_comparison.py drift [N]     N steps (10,000) in float64 and float32
 
-Emulators, seeds and sizes were set before the first comparison, and what the fixer is told was chosen
-on the seeds for validation. The errors that it learns from are of one step each, of other seeds again.
+Emulators, seeds and sizes were set before the first comparison, and what the fixer is told was
+chosen on the seeds for validation. The errors that it learns from are of one step each, of other
+seeds again.
 """
 
 import csv
@@ -145,11 +146,15 @@ def compare(options, seeds):
 
 
 def show(name, rows):
-    print(f"\n{name}: CRPS / blunt of {', '.join(NAMES)}; mean; one step; correction and bias of the top; negative values")
+    print(
+        f"\n{name}: CRPS / blunt of {', '.join(NAMES)}; mean; one step; correction and bias of the top; negative values"
+    )
     for kind, ratio, short, top, negative, by_level in rows:
         words = " ".join(f"{r:6.3f}" for r in ratio)
         brief = " ".join(f"{r:5.3f}" for r in short)
-        print(f"{kind:26} {words}  {sum(ratio) / 4:6.3f}   {brief}  {top[0]:7.4f} {top[1]:7.4f} {negative:8}")
+        print(
+            f"{kind:26} {words}  {sum(ratio) / 4:6.3f}   {brief}  {top[0]:7.4f} {top[1]:7.4f} {negative:8}"
+        )
         print(" " * 27 + "  ".join(" ".join(f"{r:.2f}" for r in level) for level in by_level))
 
 
@@ -164,7 +169,16 @@ def test():
     heads = ["emulator", "fixer", "surface pressure", "temperature", "humidity", "precipitation"]
     with DATA.open("w", newline="") as out:
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerow([*heads, "mean", "mean of one step", "correction at the top", "bias at the top", "negative values"])
+        writer.writerow(
+            [
+                *heads,
+                "mean",
+                "mean of one step",
+                "correction at the top",
+                "bias at the top",
+                "negative values",
+            ]
+        )
         writer.writerows(lines)
     draw()
 
@@ -257,7 +271,9 @@ def drift(steps):
                 worst = torch.maximum(off, torch.as_tensor(worst))
                 if number >= steps - steps // 10:
                     late = late + off / (steps // 10)
-            print(f"{dtype} {kind:15} worst {worst.tolist()}, last tenth {late.tolist()}", flush=True)
+            print(
+                f"{dtype} {kind:15} worst {worst.tolist()}, last tenth {late.tolist()}", flush=True
+            )
 
 
 if __name__ == "__main__":

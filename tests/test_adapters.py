@@ -55,9 +55,11 @@ def of_ace(state):
         named[f"air_temperature_{k}"] = state["temperature"][:, k]
         named[f"specific_total_water_{k}"] = state["specific_humidity"][:, k]
     ones = torch.ones_like(state["surface_pressure"])
-    return named | {name: 10.0 * (i + 3) * ones for i, name in enumerate(FLUXES)} | {
-        "ULWRFsfc": 90.0 * ones
-    }
+    return (
+        named
+        | {name: 10.0 * (i + 3) * ones for i, name in enumerate(FLUXES)}
+        | {"ULWRFsfc": 90.0 * ones}
+    )
 
 
 def forcing():
@@ -76,9 +78,14 @@ def test_ace_gets_the_fields_that_were_fixed_and_the_running_totals(rng):
     before, after = air(rng), air(rng)
     correction = AceCorrection(fixer(), HOURS * 3600)
     changed, state = correction(of_ace(before), of_ace(after), forcing(), None)
-    levels = {f"{name}_{k}" for name in ("air_temperature", "specific_total_water") for k in range(3)}
+    levels = {
+        f"{name}_{k}" for name in ("air_temperature", "specific_total_water") for k in range(3)
+    }
     assert set(changed) == {"PRESsfc", "PRATEsfc"} | levels
-    found, start = fixer().totals(state_of_ace(changed)), fixer().totals(state_of_ace(of_ace(before)))
+    found, start = (
+        fixer().totals(state_of_ace(changed)),
+        fixer().totals(state_of_ace(of_ace(before))),
+    )
     rain = Grid.regular(LAT, LON).mean(changed["PRATEsfc"])
     into = 200 - 50 - 60 + (-70 + 80 - 90 + 90 + 40 + 30)  # W m-2, top and surface
     asked = {
@@ -164,7 +171,10 @@ KEYS = {
 SECONDS = HOURS * 3600.0
 CONFIG = {
     "custom_objects": {
-        "ConservationFixer": {"object_type": "postblock", "module_path": "probconserv.fixers.credit"}
+        "ConservationFixer": {
+            "object_type": "postblock",
+            "module_path": "probconserv.fixers.credit",
+        }
     },
     "postblocks": {"per_step": {"fix": {"type": "ConservationFixer", "args": {}}}},
 }
@@ -203,7 +213,9 @@ def blocks(tmp_path):
 
 def physical(held):
     found = {name: held["cam"][key][:, :, 0] for name, key in KEYS.items()}
-    return {n: x if n in ("temperature", "specific_humidity") else x[:, 0] for n, x in found.items()}
+    return {
+        n: x if n in ("temperature", "specific_humidity") else x[:, 0] for n, x in found.items()
+    }
 
 
 def test_credit_applies_the_fixer_after_a_step(rng, blocks):

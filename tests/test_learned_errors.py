@@ -57,7 +57,7 @@ def test_precipitation_is_corrected_by_a_factor(rng):
     learned = LearnedErrors(GRID, LEVELS, wrong(truth, rng)[0], truth)
     after = truth | {"precipitation": truth["precipitation"] * (truth["precipitation"] > 2e-5)}
     fluxes = {"evaporation": GRID.mean(truth["precipitation"])}
-    std = {name: 0.0 for name in truth} | {"precipitation": learned(after)["precipitation"]}
+    std = dict.fromkeys(truth, 0.0) | {"precipitation": learned(after)["precipitation"]}
     rain = Fixer(GRID, LEVELS, laws=("water",))(truth, after, 3600.0, fluxes, std)["precipitation"]
     factor = GRID.mean(truth["precipitation"]) / GRID.mean(after["precipitation"])
     torch.testing.assert_close(rain, after["precipitation"] * factor[:, None, None])

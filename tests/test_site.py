@@ -136,7 +136,9 @@ def looked_up(name):
 
 
 def test_every_public_name_is_in_the_reference_once():
-    files = {f"probconserv.{part.replace('/', '.')}": SOURCE / part / "__init__.py" for part in PARTS}
+    files = {
+        f"probconserv.{part.replace('/', '.')}": SOURCE / part / "__init__.py" for part in PARTS
+    }
     files["probconserv"] = SOURCE / "_public.py"
     public = [f"{module}.{name}" for module, path in files.items() for name in reexported(path)]
     modules = "probconserv.data", "probconserv.metrics", "probconserv.models.gp"

@@ -210,9 +210,7 @@ class ToyAtmosphere:
         }
         return mass + ground - rain, water + ground - rain, heat, gained
 
-    def _settled(
-        self, mass: Tensor, water: Tensor, heat: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _settled(self, mass: Tensor, water: Tensor, heat: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Air sinks or rises until every layer has the mass of its hybrid level."""
         wanted = self.mass(self.a[0] + GRAVITY * mass.sum(-3))
         down = (mass - wanted).cumsum(-3)[..., :-1, :, :]
