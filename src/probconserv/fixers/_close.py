@@ -195,7 +195,7 @@ def totals_of(air: Air, levels: Levels, weights: Tensor) -> Tensor:
     found = []
     batch, count, columns = air.vapour.shape
     for m in parts(batch, batch if _is_whole(air) else 1):
-        total: Tensor | float = 0.0
+        total = torch.zeros((), dtype=torch.float64, device=weights.device)
         for c in parts(columns, columns if _is_whole(air) else max(1, BLOCK // count)):
             own = air.of(m, c)
             pressure = own.pressure.double()

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .._air import HEAT_CAPACITY, VAPORIZATION
 from ._levels import Layers
-from ._std import Error
+from ._std import Error, part
 
 LAWS = ("dry_air", "water", "energy")
 
@@ -30,15 +30,7 @@ class Air:
 
     def of(self, members: slice, columns: slice = slice(None)) -> "Air":
         every = (self.pressure, self.temperature, self.vapour, self.water, self.energy)
-        return Air(*(_part(x, members, columns) for x in every))  # type: ignore[arg-type]
-
-
-def _part(x: Tensor | None, members: slice, columns: slice) -> Tensor | None:
-    """Of a tensor (batch or 1, ..., N or 1)."""
-    if x is None:
-        return None
-    x = x if len(x) == 1 else x[members]
-    return x if x.shape[-1] == 1 else x[..., columns]
+        return Air(*(part(x, members, columns) for x in every))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, eq=False)

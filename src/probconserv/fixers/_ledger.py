@@ -77,9 +77,9 @@ class Ledger:
         xarray.Dataset
             ``total_before``, ``total`` and ``target`` of each step, member and law: means over
             the sphere, of the state as the model made it (what is negative counts as 0),
-            corrected, and as the budget says. ``correction`` of each step, member and variable: its mean over
-            the air. ``map`` and ``profile``: corrections added up over all steps, mean over
-            members; maps of what is on levels are means over the column.
+            corrected, and as the budget says. ``correction`` of each step, member and variable: its
+            mean over the air. ``map`` and ``profile``: corrections added up over all steps, mean
+            over members; maps of what is on levels are means over the column.
 
         Raises
         ------

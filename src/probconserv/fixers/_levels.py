@@ -52,7 +52,8 @@ class Levels:
         self.a, self.b, self.cut = check.wide("a", a), check.wide("b", b), cut
         if self.a.ndim != 1 or self.a.shape != self.b.shape or len(self.a) < 2:
             raise InputError(
-                "`a` and `b` must be two axes of one length, K + 1 half levels around K layers; got "
+                "`a` and `b` must be two axes of one length, K + 1 half levels around K "
+                "layers; got "
                 f"{tuple(self.a.shape)} and {tuple(self.b.shape)}."
             )
         steps = (self.a + self.b * USUAL).diff()
@@ -60,8 +61,8 @@ class Levels:
             order = "upside down" if bool((steps < 0).all()) else "not in order"
             raise InputError(
                 f"`a` and `b`: the levels are {order}. Half levels go from the top of the "
-                f"atmosphere down to the surface; at a surface pressure of {USUAL:g} Pa these lie at "
-                f"{[round(float(p)) for p in self.a + self.b * USUAL]} Pa. Flip them, and the "
+                f"atmosphere down to the surface; at a surface pressure of {USUAL:g} Pa these lie "
+                f"at {[round(float(p)) for p in self.a + self.b * USUAL]} Pa. Flip them, and the "
                 "fields with them."
             )
         if float(self.b.min()) < 0 or float(self.b.max()) > 1:

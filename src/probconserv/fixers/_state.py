@@ -52,8 +52,9 @@ def check_state(
             lost.remove("precipitation")
         if lost:
             raise InputError(
-                f"`{what}` has no {' and no '.join(map(repr, lost))}, which the law of {law} needs; "
-                f"it has {', '.join(map(repr, state))}. Add it, or leave the law out with `laws`."
+                f"`{what}` has no {' and no '.join(map(repr, lost))}, which the law of {law} "
+                f"needs; it has {', '.join(map(repr, state))}. Add it, or leave the law out with "
+                "`laws`."
             )
     batch = len(state["surface_pressure"])
     for name in UNITS.keys() & state.keys():
@@ -96,7 +97,8 @@ def check_values(what: str, state: State, levels: Levels) -> None:
             f"{bottom:.2g} at the last: the levels are upside down. They go from the top of the "
             "atmosphere down to the surface. Flip them."
         )
-    check_thickness(f"{what}['surface_pressure']", *found[names.index("surface_pressure")], levels)
+    low, high = found[names.index("surface_pressure")]
+    check_thickness(f"{what}['surface_pressure']", low, high, levels)
 
 
 def _check_range(said: str, name: str, low: float, high: float) -> None:
