@@ -146,15 +146,13 @@ def compare(options, seeds):
 
 
 def show(name, rows):
-    print(
-        f"\n{name}: CRPS / blunt of {', '.join(NAMES)}; mean; one step; correction and bias of the top; negative values"
-    )
+    print(f"\n{name}: CRPS / blunt of {', '.join(NAMES)}; mean; one step; ", end="")
+    print("correction and bias of the top; negative values")
     for kind, ratio, short, top, negative, by_level in rows:
         words = " ".join(f"{r:6.3f}" for r in ratio)
         brief = " ".join(f"{r:5.3f}" for r in short)
-        print(
-            f"{kind:26} {words}  {sum(ratio) / 4:6.3f}   {brief}  {top[0]:7.4f} {top[1]:7.4f} {negative:8}"
-        )
+        words = f"{words}  {sum(ratio) / 4:6.3f}   {brief}"
+        print(f"{kind:26} {words}  {top[0]:7.4f} {top[1]:7.4f} {negative:8}", flush=True)
         print(" " * 27 + "  ".join(" ".join(f"{r:.2f}" for r in level) for level in by_level))
 
 

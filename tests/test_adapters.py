@@ -78,14 +78,11 @@ def test_ace_gets_the_fields_that_were_fixed_and_the_running_totals(rng):
     before, after = air(rng), air(rng)
     correction = AceCorrection(fixer(), HOURS * 3600)
     changed, state = correction(of_ace(before), of_ace(after), forcing(), None)
-    levels = {
-        f"{name}_{k}" for name in ("air_temperature", "specific_total_water") for k in range(3)
-    }
+    both = "air_temperature", "specific_total_water"
+    levels = {f"{name}_{k}" for name in both for k in range(3)}
     assert set(changed) == {"PRESsfc", "PRATEsfc"} | levels
-    found, start = (
-        fixer().totals(state_of_ace(changed)),
-        fixer().totals(state_of_ace(of_ace(before))),
-    )
+    found = fixer().totals(state_of_ace(changed))
+    start = fixer().totals(state_of_ace(of_ace(before)))
     rain = Grid.regular(LAT, LON).mean(changed["PRATEsfc"])
     into = 200 - 50 - 60 + (-70 + 80 - 90 + 90 + 40 + 30)  # W m-2, top and surface
     asked = {
@@ -169,13 +166,9 @@ KEYS = {
     "precipitation": "cam/diagnostic/2d/PRECT",
 }
 SECONDS = HOURS * 3600.0
+BLOCK = {"object_type": "postblock", "module_path": "probconserv.fixers.credit"}
 CONFIG = {
-    "custom_objects": {
-        "ConservationFixer": {
-            "object_type": "postblock",
-            "module_path": "probconserv.fixers.credit",
-        }
-    },
+    "custom_objects": {"ConservationFixer": BLOCK},
     "postblocks": {"per_step": {"fix": {"type": "ConservationFixer", "args": {}}}},
 }
 
@@ -213,9 +206,8 @@ def blocks(tmp_path):
 
 def physical(held):
     found = {name: held["cam"][key][:, :, 0] for name, key in KEYS.items()}
-    return {
-        n: x if n in ("temperature", "specific_humidity") else x[:, 0] for n, x in found.items()
-    }
+    levels = "temperature", "specific_humidity"
+    return {name: x if name in levels else x[:, 0] for name, x in found.items()}
 
 
 def test_credit_applies_the_fixer_after_a_step(rng, blocks):

@@ -23,8 +23,9 @@ class LearnedErrors:
 
         std^2 = E[e R] / m,    R = sum of m e over all points
 
-    where m is the mass of the layer (1 at the surface). A bias counts as an error. The
-    precipitation is corrected by a factor: its std^2 is proportional to the precipitation.
+    where m is 1 at the surface, and on levels the mass of the layer over what a fixer allows for
+    it already. A bias counts as an error. The precipitation is corrected by a factor: its std^2 is
+    proportional to the precipitation.
 
     Parameters
     ----------
@@ -67,6 +68,9 @@ class LearnedErrors:
                 continue
             together = torch.tensordot(total, error, dims=1) / len(total)
             variance = together / mass
+            if on_levels:  # a fixer divides by the same
+                share = levels.count * levels.shares
+                variance = variance * share.reshape(-1, *[1] * len(grid.shape))
             least = LEAST * grid.mean(variance).abs()
             least = least.reshape(*least.shape, *[1] * len(grid.shape))
             self._std[name] = torch.maximum(variance, least).sqrt()

@@ -18,21 +18,23 @@ from ._levels import Levels
 LATENT_HEAT = 2.5e6  # J/kg, with which ACE turns the latent heat flux into evaporation
 LATENT_HEAT_OF_FREEZING = 3.34e5  # J/kg, of snow in its surface energy flux
 
-SURFACE = {  # the names of ACE for one field, the first of which is that of its own models
+SURFACE: dict[
+    str, tuple[str, ...]
+] = {  # names of ACE, its own models first
     "surface_pressure": ("PRESsfc", "PS"),
     "precipitation": ("PRATEsfc", "surface_precipitation_rate", "PRECT"),
 }
-LEVELS = {
+LEVELS: dict[str, tuple[str, ...]] = {
     "temperature": ("air_temperature_", "T_"),
     "specific_humidity": ("specific_total_water_", "STW_"),
 }
 LATENT_FLUX = ("LHTFLsfc", "LHFLX")
-INTO_TOP = {  # W m-2, each with its sign
+INTO_TOP: dict[tuple[str, ...], float] = {  # W m-2, each with its sign
     ("DSWRFtoa", "SOLIN"): 1.0,
     ("USWRFtoa", "top_of_atmos_upward_shortwave_flux", "FSUTOA"): -1.0,
     ("ULWRFtoa", "FLUT"): -1.0,
 }
-FROM_SURFACE = {
+FROM_SURFACE: dict[tuple[str, ...], float] = {
     ("DSWRFsfc", "FSDS"): -1.0,
     ("USWRFsfc", "surface_upward_shortwave_flux", "FSUS"): 1.0,
     ("DLWRFsfc", "FLDS"): -1.0,
@@ -209,7 +211,7 @@ def _state(data: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _named(data: Mapping[str, Tensor], fixed: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    named = {}
+    named: dict[str, Tensor] = {}
     for name, known in LEVELS.items():
         named |= dict(zip(_level_names(data, known), fixed[name].unbind(1), strict=True))
     for name, known in SURFACE.items():
@@ -218,11 +220,15 @@ def _named(data: Mapping[str, Tensor], fixed: Mapping[str, Tensor]) -> dict[str,
 
 
 def _fluxes(data: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    frozen = _found(data, FROZEN)
-    melted = 0.0 if frozen is None else LATENT_HEAT_OF_FREEZING * frozen
+    surface, frozen = _sum(data, FROM_SURFACE), _found(data, FROZEN)
+    if frozen is not None:
+        surface = surface + LATENT_HEAT_OF_FREEZING * frozen
     return {
         "evaporation": _field(data, LATENT_FLUX) / LATENT_HEAT,
-        "top_energy": sum(sign * _field(data, names) for names, sign in INTO_TOP.items()),
-        "surface_energy": melted
-        + sum(sign * _field(data, names) for names, sign in FROM_SURFACE.items()),
+        "top_energy": _sum(data, INTO_TOP),
+        "surface_energy": surface,
     }
+
+
+def _sum(data: Mapping[str, Tensor], terms: Mapping[tuple[str, ...], float]) -> Tensor:
+    return torch.stack([sign * _field(data, names) for names, sign in terms.items()]).sum(0)
