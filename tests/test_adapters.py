@@ -111,23 +111,57 @@ def test_the_totals_of_ace_follow_their_samples(rng):
         torch.testing.assert_close(both[name][1:], alone[name], rtol=1e-12, atol=1e-18)
 
 
-def test_ace_finds_the_fixer_by_its_name(rng):
+def corrector(where, **config):
+    """As a configuration of ACE makes it."""
     register("probconserv")
-    from fme.core.coordinates import HybridSigmaPressureCoordinate, LatLonCoordinates
+    from fme.core.coordinates import HybridSigmaPressureCoordinate
     from fme.core.dataset_info import DatasetInfo
     from fme.core.registry.corrector import CorrectorSelector
 
     info = DatasetInfo(
-        horizontal_coordinates=LatLonCoordinates(lon=LON, lat=LAT),
+        horizontal_coordinates=where,
         vertical_coordinate=HybridSigmaPressureCoordinate(ak=A, bk=B),
         timestep=datetime.timedelta(hours=HOURS),
     )
-    config = {"std": {"temperature": [0.1, 0.5, 1.0]}, "laws": ["dry_air", "water", "energy"]}
-    corrector = CorrectorSelector("probconserv", config).get_corrector(info)
-    made = corrector(of_ace(air(rng)), of_ace(air(rng)), forcing(), None)
+    return CorrectorSelector("probconserv", config).get_corrector(info)
+
+
+def test_ace_finds_the_fixer_by_its_name(rng):
+    from fme.core.coordinates import LatLonCoordinates
+
+    laws = ["dry_air", "water", "energy"]
+    made = corrector(
+        LatLonCoordinates(lon=LON, lat=LAT), std={"temperature": [0.1, 0.5, 1.0]}, laws=laws
+    )(of_ace(air(rng)), of_ace(air(rng)), forcing(), None)
     assert made.corrected["PRATEsfc"].min() >= 0
     assert "air_temperature_2" in made.modified_names
     assert made.corrector_state.global_dry_air_mass.shape == (2, 1, 6)
+
+
+def test_the_healpix_grids_of_ace_have_equal_areas(rng):
+    from fme.core.coordinates import HEALPixCoordinates
+
+    def on_faces(data):  # 30 cells, twice and cut, as 12 faces of 2 x 2
+        flat = {name: x.flatten(1).repeat(1, 2)[:, :48] for name, x in data.items()}
+        return {name: x.unflatten(1, (12, 2, 2)) for name, x in flat.items()}
+
+    where = HEALPixCoordinates(*(torch.arange(float(n)) for n in (12, 2, 2)))
+    before, after, over = (on_faces(x) for x in (of_ace(air(rng)), of_ace(air(rng)), forcing()))
+    made = corrector(where)(before, after, over, None)
+    dry = [(x["PRESsfc"] - 500) * 1.0 for x in (before, made.corrected)]
+    for x, data in zip(dry, (before, made.corrected), strict=True):
+        half = A.double()[:, None] + B.double()[:, None] * data["PRESsfc"].flatten(1)[:, None]
+        q = torch.stack([data[f"specific_total_water_{k}"].flatten(1) for k in range(3)], 1)
+        x -= (half.diff(dim=1) * q).sum(1).unflatten(1, (12, 2, 2))
+    torch.testing.assert_close(*(x.mean((1, 2, 3)) for x in dry), rtol=1e-12, atol=0)
+
+
+def test_gradients_reach_the_network_of_ace(rng):
+    before, after = of_ace(air(rng)), of_ace(air(rng))
+    after["PRATEsfc"].requires_grad_()
+    changed, _ = AceCorrection(fixer(), 3600.0)(before, after, forcing(), None)
+    changed["air_temperature_1"].sum().backward()
+    assert after["PRATEsfc"].grad.abs().max() > 0
 
 
 def test_ace_itself_finds_its_dry_air_where_it_was(rng):

@@ -171,7 +171,8 @@ def register(name: str = "probconserv") -> type:
 
 def _places(dataset_info: Any) -> tuple[Grid, Levels]:
     where = dataset_info.horizontal_coordinates
-    areas = torch.as_tensor(where.area_weights, dtype=torch.float64).cpu()
+    found = where.area_weights  # None where all are equal, as those of HEALPix
+    areas = torch.ones((), dtype=torch.float64) if found is None else found.double().cpu()
     vertical = dataset_info.atmosphere_vertical_coordinate
     if vertical is None:
         raise InputError("`dataset_info` has no vertical coordinate; the fixer needs ak and bk.")

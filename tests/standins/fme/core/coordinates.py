@@ -21,6 +21,18 @@ class LatLonCoordinates:
 
 
 @dataclasses.dataclass
+class HEALPixCoordinates:
+    face: torch.Tensor
+    height: torch.Tensor
+    width: torch.Tensor
+    area_weights = None
+
+    @property
+    def shape(self):
+        return len(self.face), len(self.width), len(self.height)
+
+
+@dataclasses.dataclass
 class HybridSigmaPressureCoordinate:
     ak: torch.Tensor
     bk: torch.Tensor
