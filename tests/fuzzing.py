@@ -158,7 +158,7 @@ def compare(found, drawn, truth, post):
         return
     size = np.abs(truth.mean) + before * (1 + truth.shift / CLOSE)
     found.mean = relative(np.abs(mean - truth.mean), size) / CLOSE
-    fixed = truth.variance <= NOTHING * before**2
+    fixed = np.abs(truth.variance) <= NOTHING * before**2
     left = truth.variance > max(NOTHING, rounding_of(drawn.made.fields.values())) * before**2
     off = np.abs(variance - truth.variance)
     if mixture:  # its components' means are rounded before they are compared

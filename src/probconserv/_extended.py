@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 LEAKED = 1e-36  # share of a variance that noise makes by the rounding of lambda alone
 SLICES = 4  # of a number
-STEPS = 4  # corrections of lambda at most
+STEPS = 5  # corrections of lambda at most
 SAME = 1e-9  # of a variance: a correction that changes no more is the last
 CHUNK = 1 << 20  # numbers that are worked on at a time
 
@@ -84,7 +84,8 @@ class System:
         self.factor = joint.factor._map(pick)
         self.unit = power_of_2(self.factor.scale)[:, None]
         self.noise = pick(joint.noise)[:, None] * self.unit.square()  # sigma^2
-        self.least = torch.where(pick(joint.exact.any(-1)), NOTHING, 0.0)[:, None]
+        self.exact = pick(joint.exact)[:, None]
+        self.least = torch.where(self.exact.any(-1), NOTHING, 0.0)
         before = side_by_side(prior.variance, 1)
         point = power_of_2(before.sqrt())
         self.before = before[:, 0] / point[:, 0].square()
@@ -114,9 +115,11 @@ class System:
         own = unit[:, :1] if self.own is None else self.own
         along: Tensor = self.unit.new_zeros(())  # lambda
         best = unit.new_full(points.shape, torch.inf)
-        for _ in range(STEPS):
+        for number in range(STEPS):
             r = moved[0] @ self.seen[0] + (own * w[0]) @ self.rows.mT[:, : w[0].shape[-1]]
-            step = self.factor.solve((r - self.noise * along) / self.unit) / self.unit
+            r = (r - self.noise * along) / self.unit
+            step = self.factor.solve(r) if number else self.factor.solve_exact(r * self.exact)
+            step = step / self.unit  # of exact rows alone first: that is all where they fix j
             along, slices = along + step, sliced(exactly(step))
             moved = minus(moved, product(slices, self.seen_slices))
             if self.own is not None:
