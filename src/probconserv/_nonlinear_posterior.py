@@ -16,7 +16,7 @@ from ._covariances import Correlated, Independent
 from ._draws import Draws, StateDraws
 from ._engine import free_axes, solve
 from ._errors import DegenerateError, InputError, ProbConservError
-from ._fields import Field, LowRank, Normals, random_normals
+from ._fields import Field, LowRank, Normals
 from ._gauss_newton import Failure, along_the_way, most_probable, with_gradient
 from ._laws import Fields, Rows
 from ._linearised import MOST_DENSE, Problem, joined
@@ -391,24 +391,8 @@ class NonlinearStatePosterior(StatePosterior):
     def _free(self) -> int:
         return self._found.lead
 
-    def sample(self, n: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
-        """Joint draws of all fields, each of which obeys the laws.
-
-        Parameters
-        ----------
-        n : int
-            How many.
-        generator : torch.Generator
-            Of the random numbers.
-
-        Returns
-        -------
-        dict of Tensor
-            By name, with the draws on a new axis 0.
-        """
-        draws = self._found.draw(random_normals(n, generator, self.device))
-        found = zip(self.names, self.parts, draws, strict=True)
-        return {name: u.to(part.dtype) for name, part, u in found}
+    def _drawn(self, normals: Normals) -> Fields:
+        return self._found.draw(normals)
 
     def from_draws(self, n: int, generator: torch.Generator | None = None) -> StateDraws:
         """The state known by joint draws.
