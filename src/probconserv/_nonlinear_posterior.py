@@ -184,12 +184,11 @@ def _in_chunks(
         own = None if start is None else [x[each] for x in start]
         u, wrong = most_probable(some, None if own is None else own[0])
         for stages in STAGES if own is not None else ():
-            if not wrong:
-                break
-            at = torch.tensor(sorted(wrong), device=parts.device)
-            near, mean, value = (x[at] for x in own)
-            u[at], left = along_the_way(some.some(at), mean, value, near, stages)
-            wrong = {int(at[i]): failure for i, failure in left.items()}
+            if wrong:
+                at = torch.tensor(sorted(wrong), device=parts.device)
+                near, mean, value = (x[at] for x in own)
+                u[at], left = along_the_way(some.some(at), mean, value, near, stages)
+                wrong = {int(at[i]): failure for i, failure in left.items()}
         failed |= {int(each[i]): failure for i, failure in wrong.items()}
         found.append(u)
     if failed:
