@@ -8,8 +8,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
-import dask
 import xarray as xr
+from dask.base import compute as compute_now
 
 from .._errors import ProbConservError
 from ._cluster import cluster, compute
@@ -118,11 +118,11 @@ def enforce(
     spread = Spread(std, member, correlation, shrinkage, tied, how, minimum, maximum)
     work = Work.of(dataset, laws, spread)
     work.check_apart()
-    sums = dask.compute(*work.first)
+    sums = compute_now(*work.first)
     stay_lazy = lazy(work.plans)
     both = work.updated(sums, watch=not stay_lazy)
     if not stay_lazy:
-        (both,) = dask.compute(both)  # cell sizes may be lazy where the field is not
+        (both,) = compute_now(both)  # cell sizes may be lazy where the field is not
     report = work.report(sums, None if stay_lazy else [after for _, after in both])
     report.check_plausible() if strict else report.warn_if_implausible()
     return work.finished([new for new, _ in both], report)
@@ -161,7 +161,7 @@ def check(
     """
     given = 0.0 if std is None and member is None else std
     work = Work.of(dataset, laws, Spread(given, member))
-    sums, invalid = dask.compute(work.first, work.invalid)
+    sums, invalid = compute_now(work.first, work.invalid)
     return work.report(sums, invalid=invalid)
 
 
