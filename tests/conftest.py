@@ -10,6 +10,7 @@ import torch
 hypothesis.settings.register_profile("default", deadline=None, max_examples=60, derandomize=True)
 hypothesis.settings.load_profile("default")
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+collect_ignore = ["standins"]
 TOGETHER = {  # in one process of `pytest -n`: what the tests of such a file share is made once
     "test_ablate.py",
     "test_climate_files.py",

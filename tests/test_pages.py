@@ -103,6 +103,13 @@ def rollout(n):
     assert conserves(n["law"], n["u"])
 
 
+def emulator_drifts(n):
+    fixer, state = n["fixer"], n["state"]
+    for law, total in fixer.totals(state).items():
+        assert total.tolist() == pytest.approx(fixer.targets()[law].tolist(), rel=1e-12)
+    assert min(state["specific_humidity"].min(), state["precipitation"].min()) >= 0
+
+
 def train(n):
     assert n["trained_field"].shape == (1, 201)
 

@@ -16,7 +16,7 @@ import probconserv
 
 SOURCE = ROOT / "src" / "probconserv"
 LOADS = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src"}
-PARTS = "figures", "labelled", "models", "paper", "problems", "training"
+PARTS = "figures", "fixers", "fixers/testbed", "labelled", "models", "paper", "problems", "training"
 
 
 @dataclass
@@ -136,10 +136,13 @@ def looked_up(name):
 
 
 def test_every_public_name_is_in_the_reference_once():
-    files = {f"probconserv.{part}": SOURCE / part / "__init__.py" for part in PARTS}
+    files = {
+        f"probconserv.{part.replace('/', '.')}": SOURCE / part / "__init__.py" for part in PARTS
+    }
     files["probconserv"] = SOURCE / "_public.py"
     public = [f"{module}.{name}" for module, path in files.items() for name in reexported(path)]
     modules = "probconserv.data", "probconserv.metrics", "probconserv.models.gp"
+    modules += "probconserv.fixers.ace", "probconserv.fixers.credit"
     public += [f"{module}.{name}" for module in modules for name in defined(module)]
     names = listed()
     known = {id(looked_up(name)) for name in names}

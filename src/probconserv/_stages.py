@@ -24,10 +24,11 @@ from torch import Tensor
 from ._banded import factored, spread, wide
 from ._checks import concrete
 from ._covariances import Independent
-from ._factor import DEPENDENT, LOG_2PI, NOTHING, TINY, RowFactor
+from ._factor import DEPENDENT, LOG_2PI, NOTHING, RowFactor
 from ._laws import Fields, Rows
 from ._maps import Disjoint
 from ._once import once
+from ._rowwise import TINY
 from ._tree import Node
 
 CARE = 0.25  # of its variance: if less is left of a point, no other point of its row has as little
@@ -97,9 +98,12 @@ class ByRow(OneLaw):
         """own: the variance of each row without noise. before: the same without any law."""
         (rows,) = self.rows
         self.noise = rows.noise_variance.expand(own.shape)
-        self.seen = own + self.noise
-        before = self.seen if before is own else before + self.noise
-        self.factor = RowFactor(self.seen, before, self.noise)
+        self.seen = own if rows.exact else own + self.noise
+        if before is own:
+            before = self.seen
+        elif not rows.exact:
+            before = before + self.noise
+        self.factor = RowFactor(self.seen, before, None if rows.exact else self.noise)
         self.inverse = self.factor.inverse
 
     @property

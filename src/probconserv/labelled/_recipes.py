@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from .._air import GRAVITY, HEAT_CAPACITY, VAPORIZATION
 from .._errors import InputError
-from ._cells import cell_measure
 from ._coordinates import angle, coordinates_of, interval_bounds, setting, units
 from ._law import Law, Recipe
 from ._lengths import intervals
 from ._units import assumed, per
 from ._vertical import (
-    GRAVITY,
     MASS,
     Layers,
     extremes,
@@ -31,9 +30,7 @@ from ._vertical import (
     layers_of,
     scale,
 )
-
-HEAT_CAPACITY = 1004.64  # of dry air at constant pressure, J kg-1 K-1
-VAPORIZATION = 2.501e6  # latent heat of water, J kg-1
+from ._weights import cell_measure
 
 Sizes = Mapping[Any, int]  # of the dimensions of a variable
 

@@ -13,11 +13,11 @@ import numpy as np
 import xarray as xr
 from dask.base import compute
 
+from .._air import GRAVITY
 from .._errors import InputError
 from ._coordinates import Array, bounds_of, coordinates_of, numbers, setting, units
 from ._units import conversion
 
-GRAVITY = 9.80665  # m s-2
 MASS = f"mass of air per area (dp / g, g = {GRAVITY} m s-2)"
 WAY_OUT = "Give the thickness of the cells as `measure`."
 HYBRID, SIGMA, HEIGHT = (

@@ -1,0 +1,213 @@
+"""One step of all members: sums over columns, the solve, the update, in parts that fit a cache."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from .._air import HEAT_CAPACITY, VAPORIZATION
+from ._columns import Air, Columns, content, held, moved, sums
+from ._levels import Layers, Levels
+from ._solve import Goal, Point, Surface, newton
+from ._std import Error
+
+BLOCK = 2**20  # values of a field that a CPU works on at a time
+ROUNDS = 25  # in which points join or leave those at zero
+TRACED_ROUNDS = 2  # where values cannot be looked at
+STEPS = 5, 3  # of Newton's method in a round: in float64, and rounded to fewer digits
+TOLERANCE = 1e-13, 1e-7  # of the totals, likewise
+LEAST = (1.0, 1e-3, 1.0)  # kg m-2 and J m-2: totals below these are not told from rounding
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What is to be closed; grids have one axis here."""
+
+    air: Air
+    rain: Tensor  # (batch, N)
+    levels: Levels
+    errors: Mapping[str, Error]
+    goal: Goal
+    duration: float
+    audited: bool  # whether totals are looked at until they hold
+    tallied: bool  # whether the ledger asks for maps and profiles
+
+    def of(self, members: slice) -> "Task":
+        return replace(
+            self,
+            air=self.air.of(members),
+            rain=self.rain[members],
+            errors={name: each.of(members) for name, each in self.errors.items()},
+            goal=replace(self.goal, target=self.goal.target[members]),
+        )
+
+
+@dataclass(eq=False)
+class Tally:
+    """What moved on levels, in the order temperature, humidity; added up block by block."""
+
+    shares: Tensor  # (K,) of the air, that levels hold
+    weights: Tensor
+    maps: Tensor  # (2, N), mean over the column, summed over members
+    profiles: Tensor  # (batch, 2, K)
+
+    def add(self, columns: slice, warmer: Tensor, wetter: Tensor) -> None:
+        for i, each in enumerate((warmer, wetter)):
+            self.maps[i, columns] += (self.shares.to(each.dtype) @ each).sum(0)
+            self.profiles[:, i] += each @ self.weights[columns].to(each.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Closed:
+    """What comes back."""
+
+    pressure: Tensor  # (batch, N), in the dtype of the input, as all of these
+    rain: Tensor
+    vapour: Tensor  # (batch, K, N)
+    temperature: Tensor
+    started: Tensor  # (batch, 3), totals of the air before and after, float64
+    totals: Tensor
+    missing: Tensor  # (batch, 3), with the precipitation
+    tally: Tally | None
+
+
+def goal_of(weights: Tensor, target: Tensor, active: Tensor) -> Goal:
+    shares = target.new_tensor([[-1.0, 1.0, VAPORIZATION], [0.0, 0.0, HEAT_CAPACITY]])
+    return Goal(weights, target, active, shares, target.new_tensor([0.0, 1.0, 0.0]))
+
+
+def close(task: Task) -> Closed:
+    """The state that closes the budgets."""
+    air = task.air
+    if _is_whole(air):
+        return _closed(task, None)
+    out = torch.empty_like(air.vapour), torch.empty_like(air.temperature)
+    each = max(1, BLOCK // air.vapour[0].numel())
+    found = [_closed(task.of(m), (out[0][m], out[1][m])) for m in parts(len(air.vapour), each)]
+    names = ("pressure", "rain", "started", "totals", "missing")
+    joined = {name: torch.cat([getattr(c, name) for c in found]) for name in names}
+    tally = None
+    tallies = [c.tally for c in found if c.tally is not None]
+    if tallies:
+        profiles = torch.cat([t.profiles for t in tallies])
+        maps = torch.stack([t.maps for t in tallies]).sum(0)
+        tally = replace(tallies[0], maps=maps, profiles=profiles)
+    return Closed(vapour=out[0], temperature=out[1], tally=tally, **joined)
+
+
+def _is_whole(air: Air) -> bool:
+    """Whether all is done at once: what is not looked at in parts on a CPU."""
+    traced = torch.compiler.is_compiling() or torch.is_grad_enabled()
+    return traced or air.vapour.device.type != "cpu"
+
+
+def parts(length: int, size: int) -> Iterator[slice]:
+    for begin in range(0, length, size):
+        yield slice(begin, min(begin + size, length))
+
+
+def _closed(task: Task, out: tuple[Tensor, Tensor] | None) -> Closed:
+    pressure, goal = task.air.pressure.double(), task.goal
+    layers, rain = task.levels.layers(pressure), task.rain.double().clamp_min(0.0)
+    surface = Surface(
+        pressure,
+        task.errors["surface_pressure"].variance(pressure),
+        rain,
+        task.errors["precipitation"].variance(rain),
+        task.duration,
+    )
+    point: Point | None = None
+    steps = STEPS[task.air.vapour.dtype != torch.float64]
+    for number in range(ROUNDS if task.audited else TRACED_ROUNDS):
+        columns = _gathered(task, layers, point)
+        if number == 0:
+            started = content(columns.held, pressure) @ goal.weights
+        point = newton(columns, layers, surface, goal, point, steps)
+        if task.audited or number + 1 == TRACED_ROUNDS:
+            closed = _updated(task, layers, point, started, out)
+            if task.audited and _is_settled(closed, goal):
+                break
+    return closed
+
+
+def off(closed: Closed, goal: Goal) -> Tensor:
+    """Which totals do not hold, (batch, 3); those that are NaN do not."""
+    tolerance = TOLERANCE[closed.vapour.dtype != torch.float64]
+    scale = torch.maximum(goal.target.abs(), goal.target.new_tensor(LEAST))
+    return ~(closed.missing.detach().abs() <= tolerance * scale)
+
+
+def _is_settled(closed: Closed, goal: Goal) -> bool:
+    """Whether all totals hold, or none ever will."""
+    lost = ~closed.missing.detach().isfinite().all()
+    return bool(lost | ~off(closed, goal).any())
+
+
+def _blocks(task: Task) -> Iterator[slice]:
+    batch, levels, columns = task.air.vapour.shape
+    return parts(columns, columns if _is_whole(task.air) else max(1, BLOCK // (batch * levels)))
+
+
+def _gathered(task: Task, layers: Layers, point: Point | None) -> Columns:
+    found = []
+    for c in _blocks(task):
+        errors = {name: each.of(slice(None), c) for name, each in task.errors.items()}
+        move = None if point is None else point.move.at(c)
+        found.append(sums(task.air.of(slice(None), c), layers.at(c), errors, move))
+    if len(found) == 1:
+        return found[0]
+    joined = [[getattr(x, name) for x in found] for name in ("held", "vapour_gain", "heat_gain")]
+    return Columns(*(x[0] if x[0].shape[-1] == 1 else torch.cat(x, -1) for x in joined))
+
+
+def _updated(
+    task: Task,
+    layers: Layers,
+    point: Point,
+    started: Tensor,
+    out: tuple[Tensor, Tensor] | None,
+) -> Closed:
+    goal, dtype = task.goal, task.air.pressure.dtype
+    pressure, rain = point.pressure.to(dtype), point.rain.to(task.rain.dtype)
+    totals, tally = torch.zeros_like(goal.target), _tally(task)
+    for c in _blocks(task):
+        errors = {name: each.of(slice(None), c) for name, each in task.errors.items()}
+        air, own = task.air.of(slice(None), c), layers.at(c)
+        into = None if out is None else (out[0][..., c], out[1][..., c])
+        vapour, temperature = moved(air, own, errors, point.move.at(c), into)
+        if task.audited:
+            columns = held(air, own, vapour, temperature)
+            totals = totals + content(columns, pressure[:, c].double()) @ goal.weights[c]
+        if tally is not None:
+            tally.add(c, temperature - air.temperature, vapour - air.vapour)
+    if out is not None:
+        vapour, temperature = out
+    fallen = task.duration * (rain.double() @ goal.weights)
+    missing = (goal.target - totals - fallen[:, None] * goal.rain) * goal.active
+    return Closed(pressure, rain, vapour, temperature, started, totals, missing, tally)
+
+
+def _tally(task: Task) -> Tally | None:
+    if not task.tallied:
+        return None
+    batch, count, columns = task.air.vapour.shape
+    w = task.goal.weights
+    maps, profiles = w.new_zeros(2, columns), w.new_zeros(batch, 2, count)
+    return Tally(task.levels.shares.to(w.device), w, maps, profiles)
+
+
+def totals_of(air: Air, levels: Levels, weights: Tensor) -> Tensor:
+    """Dry air, water and energy of a state, means over the sphere, (batch, 3), float64."""
+    found = []
+    batch, count, columns = air.vapour.shape
+    for m in parts(batch, batch if _is_whole(air) else 1):
+        total = torch.zeros((), dtype=torch.float64, device=weights.device)
+        for c in parts(columns, columns if _is_whole(air) else max(1, BLOCK // count)):
+            own = air.of(m, c)
+            pressure = own.pressure.double()
+            layers = levels.layers(pressure)
+            columns_held = held(own, layers, own.vapour, own.temperature)
+            total = total + content(columns_held, pressure) @ weights[c]
+        found.append(total)
+    return torch.cat(found)

@@ -1,0 +1,164 @@
+"""Levels: how much air lies in each layer of a column."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .. import _checks as check
+from .._air import GRAVITY
+from .._checks import ArrayLike
+from .._errors import InputError
+
+USUAL = 1e5  # Pa, the surface pressure at which levels are described
+
+
+@dataclass(frozen=True, eq=False)
+class Layers:
+    """The mass of each layer is constant + slope * surface pressure, kg m-2."""
+
+    constant: Tensor  # (K, 1), or (batch, K, N) where each column has its own
+    slope: Tensor
+    low: Tensor | None = None  # (batch, N), surface pressures between which that holds
+    high: Tensor | None = None
+
+    def mass(self, pressure: Tensor) -> Tensor:
+        return torch.addcmul(self.constant, self.slope, pressure.unsqueeze(-2))
+
+    def at(self, columns: slice) -> "Layers":
+        if self.low is None or self.high is None:
+            return self
+        every = (self.constant, self.slope, self.low, self.high)
+        return Layers(*(x[..., columns] for x in every))
+
+
+class Levels:
+    """The layers of a column of air, from the top down; `hybrid` and `pressure` make it.
+
+    Parameters
+    ----------
+    a, b : array, shape ``(K + 1,)``
+        The half levels lie at a + b * surface pressure; a in Pa.
+    cut : bool
+        Whether levels below the surface end at the surface.
+
+    Raises
+    ------
+    InputError
+        If the half levels do not go from the top down.
+    """
+
+    def __init__(self, a: ArrayLike, b: ArrayLike, cut: bool = False) -> None:
+        self.a, self.b, self.cut = check.wide("a", a), check.wide("b", b), cut
+        if self.a.ndim != 1 or self.a.shape != self.b.shape or len(self.a) < 2:
+            raise InputError(
+                "`a` and `b` must be two axes of one length, K + 1 half levels around K "
+                "layers; got "
+                f"{tuple(self.a.shape)} and {tuple(self.b.shape)}."
+            )
+        steps = (self.a + self.b * USUAL).diff()
+        if bool((steps <= 0).any()):
+            order = "upside down" if bool((steps < 0).all()) else "not in order"
+            raise InputError(
+                f"`a` and `b`: the levels are {order}. Half levels go from the top of the "
+                f"atmosphere down to the surface; at a surface pressure of {USUAL:g} Pa these lie "
+                f"at {[round(float(p)) for p in self.a + self.b * USUAL]} Pa. Flip them, and the "
+                "fields with them."
+            )
+        if float(self.b.min()) < 0 or float(self.b.max()) > 1:
+            raise InputError(
+                "`b` must be a share of the surface pressure, from 0 to 1; got "
+                f"{float(self.b.min()):g} to {float(self.b.max()):g}. `a` comes first, in Pa."
+            )
+
+    @classmethod
+    def hybrid(cls, a: ArrayLike, b: ArrayLike) -> "Levels":
+        """Hybrid sigma-pressure levels: half levels at a + b * surface pressure.
+
+        Parameters
+        ----------
+        a, b : array, shape ``(K + 1,)``
+            Of the half levels around K layers, from the top down; `a` in Pa, `b` from 0 to 1.
+
+        Returns
+        -------
+        Levels
+
+        Examples
+        --------
+        >>> levels = Levels.hybrid([100.0, 5000.0, 0.0], [0.0, 0.3, 1.0])
+        >>> levels.thickness(torch.tensor([[1e5]])).tolist()
+        [[[34900.0], [65000.0]]]
+        """
+        return cls(a, b)
+
+    @classmethod
+    def pressure(cls, edges: ArrayLike) -> "Levels":
+        """Layers between constant pressures, cut where the surface is.
+
+        The lowest layer that holds air ends at the surface, and the last layer reaches down to
+        it wherever it is. A correction of the surface pressure stops at the edge of a layer.
+
+        Parameters
+        ----------
+        edges : array, shape ``(K + 1,)``
+            Of the layers in Pa, from the top down.
+
+        Returns
+        -------
+        Levels
+
+        Examples
+        --------
+        >>> levels = Levels.pressure([1e3, 5e4, 8.5e4, 1e5])
+        >>> levels.thickness(torch.tensor([[1.02e5, 6e4]])).mT.tolist()
+        [[[49000.0, 35000.0, 17000.0], [49000.0, 10000.0, 0.0]]]
+        """
+        found = check.wide("edges", edges)
+        return cls(found, torch.zeros_like(found), cut=True)
+
+    @property
+    def count(self) -> int:
+        """K, the number of layers."""
+        return len(self.a) - 1
+
+    @property
+    def nominal(self) -> Tensor:
+        """The pressure in the middle of each layer at a surface pressure of 1000 hPa, (K,)."""
+        half = self.a + self.b * USUAL
+        return (half[1:] + half[:-1]) / 2
+
+    @property
+    def shares(self) -> Tensor:
+        """Of the air that each layer holds, at a surface pressure of 1000 hPa, (K,)."""
+        thickness = (self.a + self.b * USUAL).diff()
+        return thickness / thickness.sum()
+
+    def thickness(self, surface_pressure: Tensor) -> Tensor:
+        """The pressure difference across each layer, Pa, in float64.
+
+        Parameters
+        ----------
+        surface_pressure : Tensor, shape ``(batch, *grid)``
+            In Pa.
+
+        Returns
+        -------
+        Tensor, shape ``(batch, K, *grid)``
+        """
+        flat = surface_pressure.double().flatten(1)
+        dp = GRAVITY * self.layers(flat).mass(flat)
+        return dp.unflatten(-1, surface_pressure.shape[1:])
+
+    def layers(self, pressure: Tensor) -> Layers:
+        """The masses of layers as straight lines in the surface pressure, around (batch, N)."""
+        a, b = (x.to(pressure.device) for x in (self.a, self.b))
+        if not self.cut:
+            return Layers(a.diff()[:, None] / GRAVITY, b.diff()[:, None] / GRAVITY)
+        surface = (a[1:-1] < pressure.detach()[..., None]).sum(-1)  # the layer that it is in
+        number = torch.arange(self.count, device=a.device)[:, None]
+        ends, above = number == surface[:, None], number < surface[:, None]
+        fixed = torch.where(above, a.diff()[:, None], torch.where(ends, -a[:-1, None], 0.0))
+        most = torch.cat([a[1:-1], a.new_full((1,), torch.inf)])
+        low, high = a[surface], most[surface]
+        return Layers(fixed / GRAVITY, ends.to(a.dtype) / GRAVITY, low, high)

@@ -1,0 +1,175 @@
+"""States and fluxes at the door: names, shapes, units, and what a law needs."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import _checks as check
+from .._air import FUSION
+from .._errors import InputError
+from ._columns import Air
+from ._levels import Levels
+
+State = Mapping[str, Tensor]
+NEEDED = {
+    "dry_air": ("surface_pressure", "specific_humidity"),
+    "water": ("surface_pressure", "specific_humidity", "precipitation"),
+    "energy": ("surface_pressure", "specific_humidity", "temperature"),
+}
+CLOUDS = ("cloud_liquid", "cloud_ice")
+WINDS = ("eastward_wind", "northward_wind")
+GROUND = "surface_geopotential"
+UNITS = {  # and between which values they are physical
+    "surface_pressure": ("Pa", 2e4, 1.3e5),
+    "temperature": ("K", 50.0, 500.0),
+    "specific_humidity": ("kg/kg", -0.1, 0.2),
+    "precipitation": ("kg m-2 s-1", -0.1, 0.1),
+    "cloud_liquid": ("kg/kg", -0.1, 0.2),
+    "cloud_ice": ("kg/kg", -0.1, 0.2),
+    "eastward_wind": ("m/s", -500.0, 500.0),
+    "northward_wind": ("m/s", -500.0, 500.0),
+    GROUND: ("m2 s-2", -2e4, 2e5),
+    "evaporation": ("kg m-2 s-1", -0.1, 0.1),
+    "top_energy": ("W m-2", -1e4, 1e4),
+    "surface_energy": ("W m-2", -1e4, 1e4),
+}
+SURFACE = ("surface_pressure", "precipitation", GROUND)
+FLUXES = ("evaporation", "top_energy", "surface_energy")
+
+
+def check_state(
+    what: str, state: Any, laws: Sequence[str], levels: Levels, grid: tuple[int, ...]
+) -> None:
+    """Names and shapes; what needs no look at values."""
+    if not isinstance(state, Mapping):
+        raise InputError(f"`{what}` must be a dictionary of tensors; got {type(state).__name__}.")
+    for law in laws:
+        lost = [name for name in NEEDED[law] if name not in state]
+        if what == "before" and "precipitation" in lost:
+            lost.remove("precipitation")
+        if lost:
+            raise InputError(
+                f"`{what}` has no {' and no '.join(map(repr, lost))}, which the law of {law} "
+                f"needs; it has {', '.join(map(repr, state))}. Add it, or leave the law out with "
+                "`laws`."
+            )
+    batch = None
+    for name in UNITS:  # the surface pressure first
+        if name in state:
+            batch = _checked(f"{what}[{name!r}]", state[name], name, batch, levels.count, grid)
+
+
+def _checked(
+    said: str, x: Any, name: str, batch: int | None, count: int, grid: tuple[int, ...]
+) -> int:
+    """The size of the batch, which all variables share."""
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        found = x.dtype if isinstance(x, Tensor) else type(x).__name__
+        raise InputError(f"`{said}` must be a tensor of floating-point numbers; got {found}.")
+    own = grid if name in SURFACE else (count, *grid)
+    shape = tuple(x.shape)
+    if name == GROUND and shape == grid and batch is not None:
+        return batch
+    if shape[1:] != own or not len(x) or batch not in (None, len(x)):
+        axes = "(batch, *grid)" if name in SURFACE else "(batch, level, *grid)"
+        asked = ", ".join(map(str, ("batch" if batch is None else batch, *own)))
+        raise InputError(
+            f"`{said}` has the shape {shape}; it must have the axes {axes}, here ({asked})."
+        )
+    return len(x)
+
+
+def check_values(what: str, state: State, levels: Levels) -> None:
+    """Finite values in the range of their units, levels from the top down, layers that hold air."""
+    names = [name for name in UNITS if name in state]
+    ends = [torch.stack(state[name].detach().aminmax()).double() for name in names]
+    q = state["specific_humidity"].detach()
+    tops = torch.stack([q[:, i].mean(dtype=torch.float64) for i in (0, -1)])
+    found = torch.stack([*ends, tops.to(ends[0])]).tolist()
+    for name, (low, high) in zip(names, found, strict=False):
+        _check_range(f"{what}[{name!r}]", name, low, high)
+    top, bottom = found[-1]
+    if top > 1e-6 and top > 2 * bottom:
+        raise InputError(
+            f"`{what}['specific_humidity']` is {top:.2g} kg/kg on average at the first level and "
+            f"{bottom:.2g} at the last: the levels are upside down. They go from the top of the "
+            "atmosphere down to the surface. Flip them."
+        )
+    low, high = found[names.index("surface_pressure")]
+    check_thickness(f"{what}['surface_pressure']", low, high, levels)
+
+
+def _check_range(said: str, name: str, low: float, high: float) -> None:
+    unit, least, most = UNITS[name]
+    if math.isnan(low) or math.isnan(high):
+        raise InputError(f"`{said}` must be finite; some of its values are NaN.")
+    if not least <= low <= high <= most:
+        raise InputError(
+            f"`{said}` must be in {unit}, from {least:g} to {most:g}; it goes from {low:.4g} to "
+            f"{high:.4g}. Convert it; or the step that made it went wrong."
+        )
+
+
+def check_thickness(said: str, low: float, high: float, levels: Levels) -> None:
+    """Layers hold air at the lowest and at the highest surface pressure."""
+    half = [levels.a + levels.b * p for p in (low, high)]
+    if levels.cut:
+        wrong = low <= float(levels.a[0])
+        place = "the top of the levels"
+    else:
+        steps = torch.stack([each.diff() for each in half])
+        wrong = bool((steps < 0).any())
+        place = f"layer {int((steps < 0).any(0).nonzero()[0]) if wrong else 0}"
+    if wrong:
+        raise InputError(
+            f"`{said}` goes from {low:.6g} to {high:.6g} Pa, where {place} has a negative pressure "
+            "thickness. Check `a` and `b` of the levels, and the units of the pressure."
+        )
+
+
+def air_of(state: State) -> Air:
+    """The part of a state that laws count, with the axes of the grid as one."""
+    pressure = state["surface_pressure"].flatten(1)
+    vapour = state["specific_humidity"].flatten(2)
+    warm = state.get("temperature")
+    clouds = [state[name].flatten(2) for name in CLOUDS if name in state]
+    winds = [state[name].flatten(2) for name in WINDS if name in state]
+    energy: list[Tensor] = [wind.double().square() / 2 for wind in winds]
+    if "cloud_ice" in state:
+        energy.append(-FUSION * state["cloud_ice"].flatten(2).double())
+    if GROUND in state:
+        own = 1 if state[GROUND].ndim == state["surface_pressure"].ndim - 1 else len(pressure)
+        energy.append(state[GROUND].reshape(own, 1, -1).double())
+    return Air(
+        pressure,
+        torch.zeros_like(vapour) if warm is None else warm.flatten(2),
+        vapour,
+        sum(clouds[1:], clouds[0]) if clouds else None,
+        sum(energy[1:], energy[0]) if energy else None,
+    )
+
+
+def inflow_of(
+    fluxes: Mapping[str, Any] | None, batch: int, grid: tuple[int, ...], weights: Tensor
+) -> dict[str, Tensor]:
+    """Global means of the fluxes by name, (batch,), float64; 0 where nothing is said."""
+    found = {name: weights.new_zeros(batch) for name in FLUXES}
+    if not isinstance(fluxes or {}, Mapping):
+        raise InputError(f"`fluxes` must be a dictionary; got {type(fluxes).__name__}.")
+    for name, value in (fluxes or {}).items():
+        check.choice("fluxes", name, FLUXES)
+        t = check.as_tensor(f"fluxes[{name!r}]", value).to(weights.device, torch.float64)
+        if tuple(t.shape) == (batch, *grid):
+            t = t.flatten(1) @ weights
+        elif tuple(t.shape) not in ((), (batch,)):
+            raise InputError(
+                f"`fluxes[{name!r}]` has the shape {tuple(t.shape)}; it must be a number, global "
+                f"means (batch,), or have the axes (batch, *grid), {(batch, *grid)}."
+            )
+        if check.concrete(t):
+            _check_range(f"fluxes[{name!r}]", name, *map(float, t.detach().aminmax()))
+        found[name] = t.expand(batch)
+    return found

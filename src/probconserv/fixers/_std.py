@@ -1,0 +1,154 @@
+"""How wrong a step may be: the standard deviation of each variable, given, of members, or usual."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .. import _checks as check
+from .._checks import ArrayLike
+from .._errors import InputError
+from ._levels import USUAL, Levels
+
+MOVED = ("surface_pressure", "temperature", "specific_humidity", "precipitation")
+ON_LEVELS = ("temperature", "specific_humidity")
+
+# The usual errors. Corrections depend on their ratios alone.
+PRESSURE = 100.0  # Pa
+TEMPERATURE, ALOFT = (1.0, 2e4), (0.25, 1e3)  # K, and the Pa below and above which it holds
+HUMIDITY_SHARE, HUMIDITY_FLOOR = 0.1, 1e-5  # of itself; kg/kg at the surface, falling as pressure^3
+RAIN = 2.5e-5  # kg m-2 s-1 of which, times the precipitation, the root is its error
+LEAST_SPREAD = 0.01  # of the usual error: no spread of members counts as less
+
+
+@dataclass(frozen=True, eq=False)
+class Error:
+    """A variance: (floor + share * value)^2, or scale * value.
+
+    Tensors are (batch or 1, N or 1), on levels (batch or 1, K or 1, N or 1), in float64.
+    """
+
+    floor: Tensor
+    share: Tensor | None = None
+    scale: Tensor | None = None
+
+    def variance(self, value: Tensor) -> Tensor:
+        """In the dtype of the value, which is not negative where it matters."""
+        dtype = value.dtype
+        if self.scale is not None:
+            return self.scale.to(dtype) * value
+        if self.share is None:
+            return self.floor.square()
+        return torch.addcmul(self.floor.to(dtype), self.share.to(dtype), value).square()
+
+    def of(self, members: slice, columns: slice = slice(None)) -> "Error":
+        every = (self.floor, self.share, self.scale)
+        return Error(*(part(x, members, columns) for x in every))  # type: ignore[arg-type]
+
+    def times(self, factor: Tensor) -> "Error":
+        """Of a standard deviation that is so many times larger."""
+        share = None if self.share is None else self.share * factor
+        return Error(self.floor * factor, share, self.scale)
+
+
+def part(x: Tensor | None, members: slice, columns: slice) -> Tensor | None:
+    """Of a tensor (batch or 1, ..., N or 1)."""
+    if x is None:
+        return None
+    x = x if len(x) == 1 else x[members]
+    return x if x.shape[-1] == 1 else x[..., columns]
+
+
+def per_mass(errors: Mapping[str, Error], levels: Levels) -> dict[str, Error]:
+    """Errors on levels as if each were of an equal share of the air.
+
+    A correction is the variance times the mass of the layer. This takes the mass out again, so that
+    how thick layers are is no part of the correction.
+    """
+    shares = levels.shares.to(errors["temperature"].floor.device)
+    factor = (levels.count * shares).rsqrt()[:, None]
+    return {name: e.times(factor) if name in ON_LEVELS else e for name, e in errors.items()}
+
+
+def usual(levels: Levels, device: torch.device) -> dict[str, Error]:
+    """The errors of variables of which nothing is said."""
+    p = levels.nominal.to(device)
+    (low, below), (high, above) = TEMPERATURE, ALOFT
+    height = ((below / p).log() / math.log(below / above)).clamp(0.0, 1.0)
+    one = p.new_ones(1, 1)
+    moist = HUMIDITY_FLOOR * (p / USUAL) ** 3
+    return {
+        "surface_pressure": Error(PRESSURE * one),
+        "temperature": Error((low + (high - low) * height)[None, :, None]),
+        "specific_humidity": Error(moist[None, :, None], HUMIDITY_SHARE * one[None]),
+        "precipitation": Error(0 * one, scale=RAIN * one),
+    }
+
+
+def given(
+    std: Mapping[str, ArrayLike] | None, count: int, grid: tuple[int, ...], device: torch.device
+) -> dict[str, Error]:
+    """Errors by the name of their variable, from numbers and arrays."""
+    found = {}
+    if not isinstance(std or {}, Mapping):
+        raise InputError(f"`std` must be a dictionary by variable; got {type(std).__name__}.")
+    for name, value in (std or {}).items():
+        check.choice("std", name, MOVED)
+        t = check.wide(f"std[{name!r}]", value, 0.0, "A standard deviation is not negative.")
+        found[name] = Error(_laid(name, t.to(device), count, grid))
+    return found
+
+
+def _laid(name: str, t: Tensor, count: int, grid: tuple[int, ...]) -> Tensor:
+    """A standard deviation with the axes (batch, [K,] N), each of which may be 1."""
+    own = (count, *grid) if name in ON_LEVELS else grid
+    if t.ndim == 0:
+        return t.reshape((1,) * (3 if name in ON_LEVELS else 2))
+    shape = tuple(t.shape)
+    if name in ON_LEVELS and shape == (count,):
+        return t[None, :, None]
+    if name in ON_LEVELS and shape == grid:
+        return t.reshape(1, 1, -1)
+    if shape == own or shape[1:] == own:
+        return t.reshape(-1, *own[: len(own) - len(grid)], grid_size(grid))
+    raise InputError(
+        f"`std[{name!r}]` has the shape {shape}; it must be a number, or have the axes "
+        + (f"({count},), {grid}, " if name in ON_LEVELS else "")
+        + f"{own} or (batch, *{own})."
+    )
+
+
+def grid_size(grid: tuple[int, ...]) -> int:
+    return int(torch.Size(grid).numel())
+
+
+def of_members(
+    state: Mapping[str, Tensor], members: int, weights: Tensor, least: Mapping[str, Error]
+) -> dict[str, Error]:
+    """The spread of members, which are consecutive entries of the batch.
+
+    Few members estimate a variance badly. So variances are drawn to their mean over the level, by
+    the share of their differences that is chance: 2 s^4 / (n + 1) at each point.
+    """
+    found = {}
+    for name, value in state.items():
+        groups = value.unflatten(0, (-1, members)).double()
+        points = groups.var(1)  # (groups, [K,] N)
+        mean = points @ weights
+        if name == "precipitation":  # a factor: dry places stay dry
+            amount = groups.mean(1).clamp_min(0.0) @ weights
+            scale = torch.where(amount > 0, mean / amount, RAIN)[:, None]
+            scale = scale.clamp_min(LEAST_SPREAD**2 * RAIN).repeat_interleave(members, 0)
+            found[name] = Error(torch.zeros_like(scale), scale=scale)
+            continue
+        centred = points - mean[..., None]
+        differ = centred.square() @ weights
+        chance = points.square() @ weights * (2 / (members + 1))
+        kept = ((differ - chance) / differ.clamp_min(1e-300)).clamp(0.0, 1.0)
+        std = torch.addcmul(mean[..., None], kept[..., None], centred).sqrt()
+        usual_std = least[name].variance(groups.mean(1).clamp_min(0.0)).sqrt()
+        std = torch.maximum(std, LEAST_SPREAD * usual_std)
+        found[name] = Error(std.repeat_interleave(members, 0))
+    return found
