@@ -1,5 +1,6 @@
 """One step of all members: sums over columns, the solve, the update, in parts that fit a cache."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -16,7 +17,8 @@ BLOCK = 2**20  # values of a field that a CPU works on at a time
 ROUNDS = 25  # in which points join or leave those at zero
 TRACED_ROUNDS = 2  # where values cannot be looked at
 STEPS = 5, 3  # of Newton's method in a round: in float64, and rounded to fewer digits
-TOLERANCE = 1e-13, 1e-7  # of the totals, likewise
+ENOUGH = 1e-13, 1e-7  # of the totals, likewise, at which rounds end
+TOLERANCE = 1e-11, 1e-6  # at which they do if they bring no more
 LEAST = (1.0, 1e-3, 1.0)  # kg m-2 and J m-2: totals below these are not told from rounding
 
 
@@ -32,6 +34,12 @@ class Task:
     duration: float
     audited: bool  # whether totals are looked at until they hold
     tallied: bool  # whether the ledger asks for maps and profiles
+
+    @property
+    def is_coarse(self) -> bool:
+        """Whether any part of the state is rounded to fewer digits than float64 has."""
+        every = (self.air.pressure, self.air.temperature, self.air.vapour, self.rain)
+        return any(x.dtype != torch.float64 for x in every)
 
     def of(self, members: slice) -> "Task":
         return replace(
@@ -118,7 +126,7 @@ def _closed(task: Task, out: tuple[Tensor, Tensor] | None) -> Closed:
         task.duration,
     )
     point: Point | None = None
-    steps = STEPS[task.air.vapour.dtype != torch.float64]
+    steps, last = STEPS[task.is_coarse], math.inf
     for number in range(ROUNDS if task.audited else TRACED_ROUNDS):
         columns = _gathered(task, layers, point)
         if number == 0:
@@ -126,22 +134,19 @@ def _closed(task: Task, out: tuple[Tensor, Tensor] | None) -> Closed:
         point = newton(columns, layers, surface, goal, point, steps)
         if task.audited or number + 1 == TRACED_ROUNDS:
             closed = _updated(task, layers, point, started, out)
-            if task.audited and _is_settled(closed, goal):
-                break
+            if task.audited:
+                worst = float(relative(closed, goal).max())
+                settled = worst <= TOLERANCE[task.is_coarse] and worst > last / 2
+                if settled or not worst > ENOUGH[task.is_coarse]:  # NaN, or all is well
+                    break
+                last = worst
     return closed
 
 
-def off(closed: Closed, goal: Goal) -> Tensor:
-    """Which totals do not hold, (batch, 3); those that are NaN do not."""
-    tolerance = TOLERANCE[closed.vapour.dtype != torch.float64]
+def relative(closed: Closed, goal: Goal) -> Tensor:
+    """How much of the totals is missing, (batch, 3)."""
     scale = torch.maximum(goal.target.abs(), goal.target.new_tensor(LEAST))
-    return ~(closed.missing.detach().abs() <= tolerance * scale)
-
-
-def _is_settled(closed: Closed, goal: Goal) -> bool:
-    """Whether all totals hold, or none ever will."""
-    lost = ~closed.missing.detach().isfinite().all()
-    return bool(lost | ~off(closed, goal).any())
+    return (closed.missing / scale).detach().abs()
 
 
 def _blocks(task: Task) -> Iterator[slice]:

@@ -1,5 +1,6 @@
 """Fixer: a module for a rollout that closes the budgets of air, water and energy of each step."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,12 +11,12 @@ from .. import _checks as check
 from .._checks import ArrayLike
 from .._errors import InfeasibleError, InputError, ProbConservError
 from . import _labels as labels
-from ._close import Closed, Task, close, goal_of, off, totals_of
+from ._close import TOLERANCE, Closed, Task, close, goal_of, relative, totals_of
 from ._columns import LAWS
 from ._grid import Grid
 from ._ledger import Ledger
 from ._levels import Levels
-from ._state import air_of, check_state, check_thickness, check_values, inflow_of
+from ._state import COUNTED, air_of, check_state, check_thickness, check_values, inflow_of
 from ._std import MOVED, Error, given, of_members, per_mass, usual
 
 State = Mapping[str, Tensor]
@@ -226,7 +227,7 @@ class Fixer(nn.Module):
         seconds, air = _duration(dt, audited), air_of(after)
         weights = self._weights.to(air.pressure.device)
         batch, dry = len(air.pressure), torch.zeros_like(air.pressure)
-        base, carry = self._base(before, batch, weights, audited)
+        base, carry = self._base(before, after, weights, audited)
         inflow = inflow_of(fluxes, batch, self.grid.shape, weights)
         energy = inflow["top_energy"] + inflow["surface_energy"]
         gain = seconds * torch.stack([torch.zeros_like(energy), inflow["evaporation"], energy], -1)
@@ -254,9 +255,10 @@ class Fixer(nn.Module):
             check_values(what, state, self.levels)
 
     def _base(
-        self, before: State, batch: int, weights: Tensor, audited: bool
+        self, before: State, after: State, weights: Tensor, audited: bool
     ) -> tuple[Tensor, Tensor]:
         """The totals that the step starts from, and what their rounding left over."""
+        batch = len(after["surface_pressure"])
         if len(self._target) and not self._from_step:
             if len(self._target) != batch:
                 raise InputError(
@@ -265,6 +267,11 @@ class Fixer(nn.Module):
                 )
             return self._target.to(weights.device), self._carry.to(weights.device)
         self._check("before", before, audited)
+        for name in COUNTED:
+            if (name in before) != (name in after):
+                raise InputError(
+                    f"`before` and `after` must both have {name!r}, or none: it counts in the totals."
+                )
         with torch.no_grad():
             base = totals_of(air_of(before), self.levels, weights)
         if len(base) != batch:
@@ -310,9 +317,12 @@ class Fixer(nn.Module):
 def _duration(dt: Any, audited: bool) -> float:
     if not audited:
         return dt
-    seconds = float(dt)
-    if not 0 < seconds < float("inf"):
-        raise InputError(f"`dt` must be the seconds of a step, above 0; got {dt!r}.")
+    try:
+        seconds = float(dt)
+    except (TypeError, ValueError):
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise InputError(f"`dt` must be the seconds of a step, a number above 0; got {dt!r}.")
     return seconds
 
 
@@ -338,7 +348,7 @@ def _added(total: Tensor, carry: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
 
 def _judge(closed: Closed, task: Task) -> None:
     """Refuses totals that do not hold, and layers that the correction turned over."""
-    wrong = off(closed, task.goal)
+    wrong = ~(relative(closed, task.goal) <= TOLERANCE[task.is_coarse])  # NaN is
     if bool(wrong.any()):
         negative = (task.goal.target < 0) & wrong  # the reason, where there is one
         blamed = negative if bool(negative.any()) else wrong
