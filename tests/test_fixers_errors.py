@@ -71,9 +71,7 @@ def test_the_state_before_is_looked_at_where_it_is_read():
 def test_both_states_count_the_same():
     fixer, before, after = case()
     ice = {"cloud_ice": torch.zeros_like(before["temperature"])}
-    with pytest.raises(
-        InputError, match="^step 1: `before` and `after` must both have 'cloud_ice'"
-    ):
+    with pytest.raises(InputError, match=r"^step 1: .*must both have 'cloud_ice'"):
         fixer(before | ice, after, STEP)
 
 

@@ -270,7 +270,7 @@ class Fixer(nn.Module):
         for name in COUNTED:
             if (name in before) != (name in after):
                 raise InputError(
-                    f"`before` and `after` must both have {name!r}, or none: it counts in the totals."
+                    f"`before` and `after` must both have {name!r}, or none: it counts in totals."
                 )
         with torch.no_grad():
             base = totals_of(air_of(before), self.levels, weights)
