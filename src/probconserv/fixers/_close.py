@@ -80,9 +80,11 @@ class Closed:
     tally: Tally | None
 
 
-def goal_of(weights: Tensor, target: Tensor, active: Tensor) -> Goal:
-    shares = target.new_tensor([[-1.0, 1.0, VAPORIZATION], [0.0, 0.0, HEAT_CAPACITY]])
-    return Goal(weights, target, active, shares, target.new_tensor([0.0, 1.0, 0.0]))
+def goal_of(weights: Tensor, active: Tensor) -> Goal:
+    """The goal of a fixer, on the device of the weights, without its target."""
+    new = weights.new_tensor
+    shares = new([[-1.0, 1.0, VAPORIZATION], [0.0, 0.0, HEAT_CAPACITY]])
+    return Goal(weights, new([]), active, shares, new([0.0, 1.0, 0.0]), new(LEAST))
 
 
 def close(task: Task) -> Closed:
@@ -145,7 +147,7 @@ def _closed(task: Task, out: tuple[Tensor, Tensor] | None) -> Closed:
 
 def relative(closed: Closed, goal: Goal) -> Tensor:
     """How much of the totals is missing, (batch, 3)."""
-    scale = torch.maximum(goal.target.abs(), goal.target.new_tensor(LEAST))
+    scale = torch.maximum(goal.target.abs(), goal.least)
     return (closed.missing / scale).detach().abs()
 
 
@@ -199,7 +201,7 @@ def _tally(task: Task) -> Tally | None:
     batch, count, columns = task.air.vapour.shape
     w = task.goal.weights
     maps, profiles = w.new_zeros(2, columns), w.new_zeros(batch, 2, count)
-    return Tally(task.levels.shares.to(w.device), w, maps, profiles)
+    return Tally(task.levels.shares, w, maps, profiles)
 
 
 def totals_of(air: Air, levels: Levels, weights: Tensor) -> Tensor:

@@ -162,6 +162,10 @@ def inflow_of(
         raise InputError(f"`fluxes` must be a dictionary; got {type(fluxes).__name__}.")
     for name, value in (fluxes or {}).items():
         check.choice("fluxes", name, FLUXES)
+        if isinstance(value, int | float):
+            _check_range(f"fluxes[{name!r}]", name, value, value)
+            found[name] = weights.new_full((batch,), value)
+            continue
         t = check.as_tensor(f"fluxes[{name!r}]", value).to(weights.device, torch.float64)
         if tuple(t.shape) == (batch, *grid):
             t = t.flatten(1) @ weights
