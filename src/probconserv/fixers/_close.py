@@ -1,14 +1,14 @@
 """One step of all members: sums over columns, the solve, the update, in parts that fit a cache."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from .._air import HEAT_CAPACITY, VAPORIZATION
-from ._columns import Air, Columns, content, held, moved, sums
+from ._columns import Air, Columns, Prior, content, held, moved, prior, sums
 from ._levels import Layers, Levels
 from ._solve import Goal, Point, Surface, newton
 from ._std import Error
@@ -129,13 +129,14 @@ def _closed(task: Task, out: tuple[Tensor, Tensor] | None) -> Closed:
     )
     point: Point | None = None
     steps, last = STEPS[task.is_coarse], math.inf
+    blocks = list(_blocks(task, layers))
     for number in range(ROUNDS if task.audited else TRACED_ROUNDS):
-        columns = _gathered(task, layers, point)
+        columns = _gathered(blocks, point)
         if number == 0:
             started = content(columns.held, pressure) @ goal.weights
         point = newton(columns, layers, surface, goal, point, steps)
         if task.audited or number + 1 == TRACED_ROUNDS:
-            closed = _updated(task, layers, point, started, out)
+            closed = _updated(task, blocks, point, started, out)
             if task.audited:
                 worst = float(relative(closed, goal).max())
                 settled = worst <= TOLERANCE[task.is_coarse] and worst > last / 2
@@ -151,17 +152,29 @@ def relative(closed: Closed, goal: Goal) -> Tensor:
     return (closed.missing / scale).detach().abs()
 
 
-def _blocks(task: Task) -> Iterator[slice]:
+@dataclass(frozen=True, eq=False)
+class Block:
+    """A part of the columns."""
+
+    columns: slice
+    air: Air
+    layers: Layers
+    prior: Prior
+
+
+def _blocks(task: Task, layers: Layers) -> Iterator[Block]:
     batch, levels, columns = task.air.vapour.shape
-    return parts(columns, columns if _is_whole(task.air) else max(1, BLOCK // (batch * levels)))
-
-
-def _gathered(task: Task, layers: Layers, point: Point | None) -> Columns:
-    found = []
-    for c in _blocks(task):
+    size = columns if _is_whole(task.air) else max(1, BLOCK // (batch * levels))
+    for c in parts(columns, size):
+        air = task.air.of(slice(None), c)
         errors = {name: each.of(slice(None), c) for name, each in task.errors.items()}
-        move = None if point is None else point.move.at(c)
-        found.append(sums(task.air.of(slice(None), c), layers.at(c), errors, move))
+        yield Block(c, air, layers.at(c), prior(air, errors))
+
+
+def _gathered(blocks: Sequence[Block], point: Point | None) -> Columns:
+    moves = [None if point is None else point.move.at(each.columns) for each in blocks]
+    pairs = zip(blocks, moves, strict=True)
+    found = [sums(each.air, each.layers, each.prior, move) for each, move in pairs]
     if len(found) == 1:
         return found[0]
     joined = [[getattr(x, name) for x in found] for name in ("held", "vapour_gain", "heat_gain")]
@@ -170,7 +183,7 @@ def _gathered(task: Task, layers: Layers, point: Point | None) -> Columns:
 
 def _updated(
     task: Task,
-    layers: Layers,
+    blocks: Sequence[Block],
     point: Point,
     started: Tensor,
     out: tuple[Tensor, Tensor] | None,
@@ -178,13 +191,12 @@ def _updated(
     goal, dtype = task.goal, task.air.pressure.dtype
     pressure, rain = point.pressure.to(dtype), point.rain.to(task.rain.dtype)
     totals, tally = torch.zeros_like(goal.target), _tally(task)
-    for c in _blocks(task):
-        errors = {name: each.of(slice(None), c) for name, each in task.errors.items()}
-        air, own = task.air.of(slice(None), c), layers.at(c)
+    for each in blocks:
+        c, air = each.columns, each.air
         into = None if out is None else (out[0][..., c], out[1][..., c])
-        vapour, temperature = moved(air, own, errors, point.move.at(c), into)
+        vapour, temperature = moved(each.prior, each.layers, point.move.at(c), into)
         if task.audited:
-            columns = held(air, own, vapour, temperature)
+            columns = held(air, each.layers, vapour, temperature)
             totals = totals + content(columns, pressure[:, c].double()) @ goal.weights[c]
         if tally is not None:
             tally.add(c, temperature - air.temperature, vapour - air.vapour)
