@@ -17,6 +17,7 @@ from ._fields import mass_figure as mass_figure
 from ._fields import precision_figure as precision_figure
 from ._fields import profiles_figure as profiles_figure
 from ._fields import scores_figure as scores_figure
+from ._ledger import ledger_figure as ledger_figure
 from ._maps import maps_figure as maps_figure
 from ._problems import overview_figure as overview_figure
 from ._problems import problem_figure as problem_figure

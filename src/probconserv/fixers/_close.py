@@ -12,10 +12,11 @@ from ._levels import Layers, Levels
 from ._solve import Goal, Point, Surface, newton
 from ._std import Error
 
-BLOCK = 2**17  # values of a field that a CPU works on at a time
+BLOCK = 2**20  # values of a field that a CPU works on at a time
 ROUNDS = 25  # in which points join or leave those at zero
 TRACED_ROUNDS = 2  # where values cannot be looked at
-TOLERANCE = 1e-13, 1e-7  # of the totals: in float64, and rounded to fewer digits
+STEPS = 5, 3  # of Newton's method in a round: in float64, and rounded to fewer digits
+TOLERANCE = 1e-13, 1e-7  # of the totals, likewise
 LEAST = (1.0, 1e-3, 1.0)  # kg m-2 and J m-2: totals below these are not told from rounding
 
 
@@ -117,14 +118,15 @@ def _closed(task: Task, out: tuple[Tensor, Tensor] | None) -> Closed:
         task.duration,
     )
     point: Point | None = None
+    steps = STEPS[task.air.vapour.dtype != torch.float64]
     for number in range(ROUNDS if task.audited else TRACED_ROUNDS):
         columns = _gathered(task, layers, point)
         if number == 0:
             started = content(columns.held, pressure) @ goal.weights
-        point = newton(columns, layers, surface, goal, point)
+        point = newton(columns, layers, surface, goal, point, steps)
         if task.audited or number + 1 == TRACED_ROUNDS:
             closed = _updated(task, layers, point, started, out)
-            if task.audited and not bool(off(closed, goal).any()):
+            if task.audited and _is_settled(closed, goal):
                 break
     return closed
 
@@ -134,6 +136,12 @@ def off(closed: Closed, goal: Goal) -> Tensor:
     tolerance = TOLERANCE[closed.vapour.dtype != torch.float64]
     scale = torch.maximum(goal.target.abs(), goal.target.new_tensor(LEAST))
     return ~(closed.missing.detach().abs() <= tolerance * scale)
+
+
+def _is_settled(closed: Closed, goal: Goal) -> bool:
+    """Whether all totals hold, or none ever will."""
+    lost = ~closed.missing.detach().isfinite().all()
+    return bool(lost | ~off(closed, goal).any())
 
 
 def _blocks(task: Task) -> Iterator[slice]:
@@ -166,14 +174,13 @@ def _updated(
     for c in _blocks(task):
         errors = {name: each.of(slice(None), c) for name, each in task.errors.items()}
         air, own = task.air.of(slice(None), c), layers.at(c)
-        vapour, temperature = moved(air, own, errors, point.move.at(c))
+        into = None if out is None else (out[0][..., c], out[1][..., c])
+        vapour, temperature = moved(air, own, errors, point.move.at(c), into)
         if task.audited:
             columns = held(air, own, vapour, temperature)
             totals = totals + content(columns, pressure[:, c].double()) @ goal.weights[c]
         if tally is not None:
             tally.add(c, temperature - air.temperature, vapour - air.vapour)
-        if out is not None:
-            out[0][..., c], out[1][..., c] = vapour, temperature
     if out is not None:
         vapour, temperature = out
     fallen = task.duration * (rain.double() @ goal.weights)

@@ -82,17 +82,30 @@ def content(held: Tensor, pressure: Tensor) -> Tensor:
 
 
 def moved(
-    air: Air, layers: Layers, errors: Mapping[str, Error], move: Move
+    air: Air,
+    layers: Layers,
+    errors: Mapping[str, Error],
+    move: Move,
+    out: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Humidity and temperature after the correction."""
+    """Humidity and temperature after the correction, in `out` if that is given."""
+    wet, warm = out or (None, None)
     q, t = air.vapour.clamp_min(0.0), air.temperature
     wetter = errors["specific_humidity"].variance(q)
     warmer = errors["temperature"].variance(t)
     raised = _raised(q, wetter, layers, move.pressure, move.vapour)
-    return raised.clamp_min(0.0), _raised(t, warmer, layers, move.pressure, move.heat)
+    warmed = _raised(t, warmer, layers, move.pressure, move.heat, warm)
+    return torch.clamp_min(raised, 0.0, out=wet), warmed
 
 
-def _raised(values: Tensor, variance: Tensor, layers: Layers, p: Tensor, by: Tensor) -> Tensor:
+def _raised(
+    values: Tensor,
+    variance: Tensor,
+    layers: Layers,
+    p: Tensor,
+    by: Tensor,
+    out: Tensor | None = None,
+) -> Tensor:
     """values + variance * mass * by; in the dtype of the values."""
     dtype = values.dtype
     if variance.shape[-1] == 1:  # the same in all columns: the product is as small
@@ -100,7 +113,7 @@ def _raised(values: Tensor, variance: Tensor, layers: Layers, p: Tensor, by: Ten
     mass = torch.addcmul(
         (layers.constant * by).to(dtype), (layers.slope * by).to(dtype), p.to(dtype).unsqueeze(-2)
     )
-    return torch.addcmul(values, variance.to(dtype), mass)
+    return torch.addcmul(values, variance.to(dtype), mass, out=out)
 
 
 def _first(layers: Layers, field: Tensor) -> Tensor:

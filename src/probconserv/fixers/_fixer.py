@@ -340,7 +340,9 @@ def _judge(closed: Closed, task: Task) -> None:
     """Refuses totals that do not hold, and layers that the correction turned over."""
     wrong = off(closed, task.goal)
     if bool(wrong.any()):
-        member, law = (int(i) for i in wrong.nonzero()[0])
+        negative = (task.goal.target < 0) & wrong  # the reason, where there is one
+        blamed = negative if bool(negative.any()) else wrong
+        member, law = (int(i) for i in blamed.nonzero()[0])
         target = float(task.goal.target[member, law])
         raise InfeasibleError(
             f"no state closes the budget of {LAWS[law]} of member {member}: it asks for "

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from .._errors import InputError
-from ._state import GROUND, UNITS
-from ._std import MOVED, ON_LEVELS
+from ._state import GROUND, SURFACE, UNITS
+from ._std import MOVED
 
 SAME = {  # other ways to write these units
     "Pa": ("Pa", "pascal", "Pascal"),
@@ -35,7 +35,7 @@ def _tensor(name: str, variable: Any, grid: tuple[int, ...]) -> Tensor:
     unit = variable.attrs.get("units")
     if unit is not None and unit not in SAME[UNITS[name][0]]:
         raise InputError(f"`{name}` must be in {UNITS[name][0]}; its units are {unit!r}.")
-    own = len(grid) + (name not in (*MOVED, GROUND) or name in ON_LEVELS)
+    own = len(grid) + (name not in SURFACE)
     if variable.ndim not in (own, own + 1):
         raise InputError(
             f"`{name}` has the dimensions {variable.dims}; it must have those of the grid of shape "

@@ -13,7 +13,7 @@ from torch import Tensor
 from ._columns import Columns, Move, content
 from ._levels import Layers
 
-STEPS = 4  # of Newton's method between two looks at the state
+FRESH = 2  # steps with a matrix of their own
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,24 +79,42 @@ def prepared(columns: Columns, pressure: Tensor, weights: Tensor) -> Sums:
 
 
 def newton(
-    columns: Columns, layers: Layers, surface: Surface, goal: Goal, point: Point | None
+    columns: Columns,
+    layers: Layers,
+    surface: Surface,
+    goal: Goal,
+    point: Point | None,
+    steps: int,
 ) -> Point:
-    """The point after some steps of Newton's method; the first starts from no correction."""
+    """The point after so many steps of Newton's method; the first starts from no correction.
+
+    The matrix is that of the second step from there on: it hardly changes.
+    """
     sums = prepared(columns, surface.pressure, goal.weights)
     multipliers = torch.zeros_like(goal.target) if point is None else point.multipliers
     slopes = sums.slopes if point is None else point.slopes
-    for _ in range(STEPS):
-        residual, matrix, slopes = _linearised(sums, layers, surface, goal, multipliers, slopes)
+    for number in range(steps):
+        at = _bounded(layers, surface, multipliers, slopes)
+        residual, gains = _missing(sums, surface, goal, multipliers, at)
+        if number < FRESH:
+            matrix, slopes = _matrix(sums, surface, goal, multipliers, at, gains)
         multipliers = multipliers + _solved(matrix, residual)
-    change, rain, _free, _wet = _bounded(layers, surface, multipliers, slopes)
-    pressure = surface.pressure + change
-    return Point(multipliers, slopes, pressure, rain, multipliers @ goal.shares.mT)
+    at = _bounded(layers, surface, multipliers, slopes)
+    pressure = surface.pressure + at.change
+    return Point(multipliers, slopes, pressure, at.rain, multipliers @ goal.shares.mT)
 
 
-def _bounded(
-    layers: Layers, surface: Surface, multipliers: Tensor, slopes: Tensor
-) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
-    """The change of surface pressure, the precipitation, and where these are free to move."""
+@dataclass(frozen=True, eq=False)
+class Bounded:
+    """The change of surface pressure and the precipitation within their bounds, (batch, N)."""
+
+    change: Tensor
+    rain: Tensor
+    free: Tensor | None  # where these are free to move
+    wet: Tensor
+
+
+def _bounded(layers: Layers, surface: Surface, multipliers: Tensor, slopes: Tensor) -> Bounded:
     change, free = surface.pressure_variance * (multipliers[:, None] @ slopes)[:, 0], None
     if layers.low is not None and layers.high is not None:
         wanted = change
@@ -104,37 +122,37 @@ def _bounded(
         free = change == wanted
     by = surface.duration * multipliers[:, 1:2]
     rain = torch.addcmul(surface.rain, surface.rain_variance, by)
-    return change, rain.clamp_min(0.0), free, rain >= 0
+    return Bounded(change, rain.clamp_min(0.0), free, rain >= 0)
 
 
-def _linearised(
-    sums: Sums,
-    layers: Layers,
-    surface: Surface,
-    goal: Goal,
-    multipliers: Tensor,
-    slopes: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """What is missing at these multipliers, (batch, 3), how it falls with them, and the slopes."""
-    change, rain, free, wet = _bounded(layers, surface, multipliers, slopes)
-    w, seconds, shares = goal.weights, surface.duration, goal.shares
-    worths = multipliers @ shares.mT  # (batch, 2)
-    weighted = change * w
+def _missing(
+    sums: Sums, surface: Surface, goal: Goal, multipliers: Tensor, at: Bounded
+) -> tuple[Tensor, Tensor]:
+    """What is missing at these multipliers, (batch, 3), and what vapour and heat gain."""
+    worths = multipliers @ goal.shares.mT  # (batch, 2)
+    weighted = at.change * goal.weights
     linear = (sums.rows @ weighted[..., None])[..., 0]  # (batch, 5)
-    gains = sums.gains + linear[:, 3:] + (sums.bends @ (change * weighted)[..., None])[..., 0]
-    rows = sums.start + linear[:, :3] + (worths * gains) @ shares
-    fallen = seconds * (rain @ w)
-    residual = (goal.target - rows - fallen[:, None] * goal.rain) * goal.active
+    bent = (sums.bends @ (at.change * weighted)[..., None])[..., 0]
+    gains = sums.gains + linear[:, 3:] + bent
+    fallen = surface.duration * (at.rain @ goal.weights)
+    found = sums.start + linear[:, :3] + (worths * gains) @ goal.shares
+    return (goal.target - found - fallen[:, None] * goal.rain) * goal.active, gains
 
-    rise = torch.addcmul(sums.rows[:, 3:] / 2, sums.bends, change[:, None])  # (batch, 2, N)
-    slopes = torch.baddbmm(sums.slopes, shares.mT * worths[:, None], rise)
-    variance = surface.pressure_variance * w
-    variance = variance if free is None else variance * free
+
+def _matrix(
+    sums: Sums, surface: Surface, goal: Goal, multipliers: Tensor, at: Bounded, gains: Tensor
+) -> tuple[Tensor, Tensor]:
+    """How the laws rise with the multipliers, (batch, 3, 3), and with pressure, (batch, 3, N)."""
+    worths = multipliers @ goal.shares.mT
+    rise = torch.addcmul(sums.rows[:, 3:], sums.bends, at.change[:, None], value=2.0)
+    slopes = torch.baddbmm(sums.slopes, goal.shares.mT * worths[:, None] / 2, rise)
+    variance = surface.pressure_variance * goal.weights
+    variance = variance if at.free is None else variance * at.free
     matrix = (slopes * variance[:, None]) @ slopes.mT
-    matrix = matrix + shares.mT @ (gains[..., None] * shares)
-    wet_variance = seconds**2 * ((surface.rain_variance * wet) @ w)
-    matrix = matrix + wet_variance[:, None, None] * torch.diag(goal.rain)
-    return residual, matrix * goal.active[:, None] * goal.active, slopes
+    matrix = matrix + goal.shares.mT @ (gains[..., None] * goal.shares)
+    wet = surface.duration**2 * ((surface.rain_variance * at.wet) @ goal.weights)
+    matrix = matrix + wet[:, None, None] * torch.diag(goal.rain)
+    return matrix * goal.active[:, None] * goal.active, slopes
 
 
 def _solved(matrix: Tensor, residual: Tensor) -> Tensor:

@@ -12,7 +12,6 @@ from .._air import FUSION
 from .._errors import InputError
 from ._columns import Air
 from ._levels import Levels
-from ._std import MOVED, ON_LEVELS
 
 State = Mapping[str, Tensor]
 NEEDED = {
@@ -37,6 +36,7 @@ UNITS = {  # and between which values they are physical
     "top_energy": ("W m-2", -1e4, 1e4),
     "surface_energy": ("W m-2", -1e4, 1e4),
 }
+SURFACE = ("surface_pressure", "precipitation", GROUND)
 FLUXES = ("evaporation", "top_energy", "surface_energy")
 
 
@@ -56,29 +56,30 @@ def check_state(
                 f"needs; it has {', '.join(map(repr, state))}. Add it, or leave the law out with "
                 "`laws`."
             )
-    batch = len(state["surface_pressure"])
-    for name in UNITS.keys() & state.keys():
-        _check_shape(f"{what}[{name!r}]", state[name], name, batch, levels.count, grid)
+    batch = None
+    for name in UNITS:  # the surface pressure first
+        if name in state:
+            batch = _checked(f"{what}[{name!r}]", state[name], name, batch, levels.count, grid)
 
 
-def _check_shape(
-    said: str, x: Any, name: str, batch: int, count: int, grid: tuple[int, ...]
-) -> None:
+def _checked(
+    said: str, x: Any, name: str, batch: int | None, count: int, grid: tuple[int, ...]
+) -> int:
+    """The size of the batch, which all variables share."""
     if not isinstance(x, Tensor) or not x.is_floating_point():
         found = x.dtype if isinstance(x, Tensor) else type(x).__name__
         raise InputError(f"`{said}` must be a tensor of floating-point numbers; got {found}.")
-    flat = (batch, *grid)
-    right = [flat] if name in MOVED else [(batch, count, *grid)]
-    if name in ON_LEVELS:
-        right = [(batch, count, *grid)]
-    elif name == GROUND:
-        right = [grid, flat]
-    if tuple(x.shape) not in right or not batch:
-        axes = "(batch, *grid)" if len(right[0]) == len(flat) else "(batch, level, *grid)"
+    own = grid if name in SURFACE else (count, *grid)
+    shape = tuple(x.shape)
+    if name == GROUND and shape == grid and batch is not None:
+        return batch
+    if shape[1:] != own or not len(x) or batch not in (None, len(x)):
+        axes = "(batch, *grid)" if name in SURFACE else "(batch, level, *grid)"
+        asked = ", ".join(map(str, ("batch" if batch is None else batch, *own)))
         raise InputError(
-            f"`{said}` has the shape {tuple(x.shape)}; it must have the axes {axes}, "
-            f"{' or '.join(map(str, right))} here."
+            f"`{said}` has the shape {shape}; it must have the axes {axes}, here ({asked})."
         )
+    return len(x)
 
 
 def check_values(what: str, state: State, levels: Levels) -> None:
