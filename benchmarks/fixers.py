@@ -79,15 +79,12 @@ def speed(device: str, rounds: int, compiles: bool) -> None:
         before = {name: x.to(device) for name, x in air(grid, levels, 10, dtype).items()}
         rng = torch.Generator(device).manual_seed(1)
         after = leaky(before, rng)
-        fluxes = {"evaporation": 4e-5}
-        fixers = [Fixer(grid, levels, ledger=kept).to(device) for kept in (False, True, False)]
-        calls = [*fixers[:2], torch.compile(fixers[2], fullgraph=True)]
-        names = ["step", "ledger", "compiled"][: 3 if compiles else 2]
-        jobs = {
-            name: lambda call=call: call(before, after, STEP, fluxes)
-            for name, call in zip(names, calls, strict=False)
-        }
-        jobs["copy"] = lambda: [x.clone() for x in after.values()]
+        jobs = steps(Fixer(grid, levels, ledger=False).to(device), before, after, "step")
+        jobs |= steps(Fixer(grid, levels).to(device), before, after, "ledger")
+        if compiles:
+            compiled = torch.compile(Fixer(grid, levels, ledger=False).to(device), fullgraph=True)
+            jobs |= steps(compiled, before, after, "compiled")
+        jobs |= copies(after)
         with torch.no_grad():
             best(jobs, 3, device)
             found = best(jobs, rounds, device)
@@ -96,6 +93,14 @@ def speed(device: str, rounds: int, compiles: bool) -> None:
 
 
 NAMES = ("step", "ledger", "compiled")
+
+
+def steps(fixer, before, after, name):  # type: ignore[no-untyped-def]
+    return {name: lambda: fixer(before, after, STEP, {"evaporation": 4e-5})}
+
+
+def copies(after):  # type: ignore[no-untyped-def]
+    return {"copy": lambda: [x.clone() for x in after.values()]}
 
 
 def drift(steps: int) -> None:

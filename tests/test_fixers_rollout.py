@@ -25,7 +25,7 @@ def rolled(fixer, start, steps, fluxes=FLUXES, seed=0):
     return state, worst
 
 
-@pytest.mark.parametrize(("dtype", "least"), [(torch.float64, 1e-14), (torch.float32, 1e-7)])
+@pytest.mark.parametrize(("dtype", "least"), [(torch.float64, 2e-13), (torch.float32, 1e-7)])
 def test_a_rollout_does_not_drift(dtype, least):
     """The budget by plain sums, over 60 steps; the rounding does not add up."""
     grid, levels = grid_of(6, 8), levels_of(3)

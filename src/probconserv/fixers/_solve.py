@@ -13,8 +13,6 @@ from torch import Tensor
 from ._columns import Columns, Move, content
 from ._levels import Layers
 
-FRESH = 2  # steps with a matrix of their own
-
 
 @dataclass(frozen=True, eq=False)
 class Surface:
@@ -88,7 +86,7 @@ def newton(
 ) -> Point:
     """The point after so many steps of Newton's method; the first starts from no correction.
 
-    The matrix is that of the second step from there on: it hardly changes.
+    The last one takes the matrix of the one before, which hardly differs.
     """
     sums = prepared(columns, surface.pressure, goal.weights)
     multipliers = torch.zeros_like(goal.target) if point is None else point.multipliers
@@ -96,7 +94,7 @@ def newton(
     for number in range(steps):
         at = _bounded(layers, surface, multipliers, slopes)
         residual, gains = _missing(sums, surface, goal, multipliers, at)
-        if number < FRESH:
+        if number < steps - 1:
             matrix, slopes = _matrix(sums, surface, goal, multipliers, at, gains)
         multipliers = multipliers + _solved(matrix, residual)
     at = _bounded(layers, surface, multipliers, slopes)
