@@ -20,6 +20,7 @@ class Prior:
     variance: np.ndarray  # (points,), each point's own
     factor: np.ndarray  # (directions, points)
     covariance: np.ndarray  # (points, points), beside these two
+    weight: float = 1.0  # as a component of a mixture
 
     @property
     def std(self):
@@ -147,7 +148,8 @@ def field_of(rng, kind, mean, variance, event_dims):
     if kind == "Diagonal":
         return pc.Diagonal(mean, own), [prior_of(mean, own)]
     if kind == "Dense":
-        square = torch.tensor(draw_covariance(rng, variance, event_dims), dtype=dtype)
+        singular = dtype == torch.float64 and rng.random() < 0.2
+        square = torch.tensor(draw_covariance(rng, variance, event_dims, singular), dtype=dtype)
         prior = prior_of(mean, own)
         prior.covariance = apart(exactly(square).reshape(-1, size, size).swapaxes(0, 1))
         return pc.Dense(mean, square, event_dims), [prior]
@@ -185,10 +187,11 @@ def exactly(x):
     return x.double().numpy()
 
 
-def draw_covariance(rng, variance, event_dims):  # (*shape, *event)
+def draw_covariance(rng, variance, event_dims, singular):  # (*shape, *event)
     event = variance.shape[-event_dims:]
     size = int(np.prod(event))
-    root = rng.normal(size=(variance.size // size, size, size + 3))
+    rank = int(rng.integers(1, size + 1)) if singular else size + 3
+    root = rng.normal(size=(variance.size // size, size, rank))
     root *= np.sqrt(variance.reshape(-1, size, 1) / np.square(root).sum(-1, keepdims=True))
     square = root @ root.swapaxes(1, 2)
     return ((square + square.swapaxes(1, 2)) / 2).reshape(*variance.shape, *event)
@@ -202,4 +205,7 @@ def draw_mixture(rng, kind, mean, variance, event_dims):
     mean = mean + np.sqrt(variance) * rng.normal(size=variance.shape) * 10 ** rng.uniform(-1, 1)
     mean, variance = (torch.tensor(x, dtype=dtype) for x in (mean, variance))
     priors = [prior_of(m, v) for m, v in zip(mean, variance, strict=True)]
-    return pc.Mixture(pc.Diagonal(mean, variance), event_dims=event_dims), priors
+    weights = 10 ** rng.uniform(-3, 0, count) if rng.random() < 0.5 else np.ones(count)
+    for prior, weight in zip(priors, weights, strict=True):
+        prior.weight = weight
+    return pc.Mixture(pc.Diagonal(mean, variance), weights, event_dims), priors

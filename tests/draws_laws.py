@@ -15,6 +15,7 @@ OVERDETERMINED = (*ANYWHERE, "boundary")
 LAWS = (*ANYWHERE, "boundary", "initial", "periodic", "smoothness")
 SEVERAL = ("cells", "linear", "sparse")  # may read several fields of a state
 RULES = ("left", "right", "trapezoid", "simpson", "cell", "periodic")
+KINDS_OF_NOISE = (-6, 2), (-12, -6), (-12, 12)  # decades: usual, all but exact, any
 NO_PLACE = 99  # of values at points, which tie nothing to each other
 
 
@@ -161,6 +162,6 @@ def draw_times(rng, lead):
 
 def draw_noise(rng, spread, exact):
     """Relative to the spread of each row; 0 for all rows, for some or for none."""
-    least = -10 if rng.random() < 0.05 else -6  # now and then all but exact
-    noise = spread * 10 ** rng.uniform(least, 2 if least == -6 else -6, spread.shape)
+    low, high = KINDS_OF_NOISE[rng.choice(3, p=[0.85, 0.05, 0.1])]
+    noise = spread * 10 ** rng.uniform(low, high, spread.shape)
     return noise * (rng.random(spread.shape) < (0.0 if exact else rng.choice([0.0, 0.5, 1.0])))

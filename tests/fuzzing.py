@@ -24,13 +24,15 @@ KINDS = (*PRIORS, "contradictions", "consistent")  # seed modulo 10
 WELL = 1e8  # a problem of a lower condition number must be solved to within CLOSE
 CLOSE = 1e-6
 NOTHING = 1e-28  # of the prior's variance: less is left only where exact rows fix a point
-SOMETHING = 1e-20  # the same: what is left between the two is the rounding of the input
+SINGULAR = 1e-8  # least eigenvalue of a covariance of which smaller variances can be told
+ROUNDED = 32  # of members: what is left below the square of as many roundings is no variance
 HOLDS = {2**-52: 1e-12, 2**-23: 1e-6}  # by dtype: exact rows, relative to their terms
 DECIDED = 1e-8  # the same where rows follow from others, or nearly; terms with the prior's std
 CLEAR = 1e-3  # a contradiction, relative to the terms of its row
 CONSISTENT = 1e-7  # the same: rounding of b, to float32 at worst
 AGREED = 1e-12  # the same: rows of which any may be left out
-NUMBERS = ("mean", "variance", "zeros", "evidence", "rows")
+FEW = 12  # points up to which the density of a draw is computed by the oracle
+NUMBERS = ("mean", "variance", "zeros", "evidence", "density", "rows")
 COLUMNS = (*NUMBERS, "not finite", "refused", "ill refused", "accepted")
 
 
@@ -45,6 +47,7 @@ class Outcome:
     variance: float = 0.0
     zeros: float = 0.0  # points that exact rows fix and that have some variance left
     evidence: float = 0.0
+    density: float = 0.0  # of a draw
     rows: float = 0.0  # exact rows, for the mean and for a sample
     finite: bool = True
     refused: str = ""
@@ -89,11 +92,12 @@ def truth_of(drawn):
     means, variances = (
         np.array([getattr(p, x) for p in drawn.made.priors]) for x in ("mean", "std")
     )
-    variances, weights = variances**2, np.full_like(means, 1 / len(means))
+    before = np.array([prior.weight for prior in drawn.made.priors])
+    variances, weights = variances**2, np.tile(before / before.sum(), (len(means[0]), 1)).T
     for number, points in enumerate(drawn.parts):
         means[:, points] = [one[number].mean for one in solved]
         variances[:, points] = [one[number].variance for one in solved]
-        share = np.exp(evidence[:, number] - evidence[:, number].max())
+        share = before * np.exp(evidence[:, number] - evidence[:, number].max())
         weights[:, points] = (share / share.sum())[:, None]
     mean = (weights * means).sum(0)
     every = [part for one in solved for part in one]
@@ -145,8 +149,8 @@ def compare(found, drawn, truth, post):
     sure, mixture = found.well and not truth.redundant, isinstance(post, pc.Mixture)
     before = np.max([prior.std for prior in drawn.made.priors], 0)
     holds, spread = HOLDS[eps], 0 * before
-    if not sure:  # the rounding of what was there before may stay
-        holds, spread = max(holds, DECIDED), before
+    if not sure:  # the rounding of what was there before may stay, and of values that repeat
+        holds, spread = max(10 * holds, DECIDED), before
     found.rows = max(row_error(drawn, u, spread) for u in (mean, draw)) / holds
     # the oracle may leave out other redundant rows for other components: then weights differ
     unclear = truth.miss > AGREED or (mixture and (truth.redundant or truth.doubt > CLOSE / 10))
@@ -155,7 +159,7 @@ def compare(found, drawn, truth, post):
     size = np.abs(truth.mean) + before * (1 + truth.shift / CLOSE)
     found.mean = relative(np.abs(mean - truth.mean), size) / CLOSE
     fixed = truth.variance <= NOTHING * before**2
-    left = truth.variance > SOMETHING * before**2
+    left = truth.variance > max(NOTHING, rounding_of(drawn.made.fields.values())) * before**2
     off = np.abs(variance - truth.variance)
     if mixture:  # its components' means are rounded before they are compared
         off = off - np.square(64 * eps * truth.mean)
@@ -166,6 +170,47 @@ def compare(found, drawn, truth, post):
     if sure and not mixture and truth.doubt < CLOSE / 10 * size:
         off = abs(float(post.log_evidence.double().sum()) - float(truth.log_evidence.sum()))
         found.evidence = off / size / CLOSE
+        found.density = density_error(drawn, post, draw) / CLOSE
+
+
+def density_error(drawn, post, draw):
+    """Of log p(u | b) = log p(u, b) - log p(b), relative to the larger of the two; 0 if unknown."""
+    if isinstance(post, pc.State) or len(draw) > FEW or not (drawn.noise > 0).all():
+        return 0.0
+    prior, eye = drawn.made.priors[0].part(np.arange(len(draw))), np.eye(len(draw))
+    rows = posterior(G=drawn.G, b=drawn.b, noise=drawn.noise, **prior)
+    G, b = np.concatenate([drawn.G, eye]), np.concatenate([drawn.b, draw])
+    both = posterior(G=G, b=b, noise=np.concatenate([drawn.noise, 0 * draw]), **prior)
+    size = max(1.0, abs(both.log_evidence), abs(rows.log_evidence))
+    if both.redundant or both.condition > WELL or both.doubt > CLOSE / 10 * size:
+        return 0.0
+    try:
+        found = post.log_prob(torch.tensor(draw, dtype=post.dtype).reshape(post.shape))
+    except pc.DegenerateError:  # directions alone have none
+        return 0.0
+    return abs(float(found.double().sum()) - (both.log_evidence - rows.log_evidence)) / size
+
+
+def rounding_of(fields):
+    """The share of a variance that the rounding of directions alone may leave, root by root."""
+    most = [0.0]
+    for field in fields:
+        if getattr(field, "rounding", 0):  # directions were taken off a mean
+            std = field.factor.double().square().sum(0).sqrt()
+            most.append(float((field.rounding * field.mean.double().abs() / std).max()))
+        elif isinstance(field, pc.Dense) and not is_regular(field):
+            most.append(np.sqrt(SINGULAR) / ROUNDED)
+    return np.square(ROUNDED * max(most))
+
+
+def is_regular(field):
+    """Whether rounding its covariance changes no variance by much."""
+    size = int(np.prod(field.shape[-field.event_dims :]))
+    matrix = field.covariance().double().reshape(-1, size, size)
+    std = matrix.diagonal(dim1=-2, dim2=-1).sqrt()
+    std = torch.where(std > 0, std, 1.0)
+    values = torch.linalg.eigvalsh(matrix / std[:, None] / std[..., None])
+    return bool((values[:, 0] > SINGULAR * values[:, -1]).all())
 
 
 def row_error(drawn, u, spread):

@@ -7,8 +7,8 @@ import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probconserv.labelled._cells import cell_measure
 from probconserv.labelled._coordinates import EARTH, polygon_areas
+from probconserv.labelled._weights import cell_measure
 
 SPHERE = 4 * np.pi * EARTH**2
 

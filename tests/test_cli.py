@@ -148,6 +148,7 @@ def test_training_on_a_file(tmp_path):
     ("words", "rule"),
     [
         ("stefan --inputs k", "`--inputs`, `--targets` and `--totals` are for files"),
+        ("runs.npz --inputs k --targets u", "`data` runs.npz is no .zarr or .nc file"),
         ("heat.nc --inputs k", "`--inputs` and `--targets` must name variables of the file"),
         ("heat.nc --inputs k --targets u", "`path` heat.nc does not exist"),
         ("stefan --set width=3", "`--set` must be one of learning_rate, .*got 'width'"),

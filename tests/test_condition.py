@@ -273,3 +273,24 @@ def test_project_is_the_nearest_mean_and_leaves_the_covariance(rng):
         np.testing.assert_allclose(hard.mean.numpy().ravel(), wanted, atol=1e-11)
         np.testing.assert_allclose(covariance(hard), covariance(field))
         assert type(hard) is type(field)
+
+
+@pytest.mark.parametrize("limits", [(), (pc.bounds(0.0, of="u"), pc.bounds(0.0, of="v"))])
+def test_project_moves_the_fields_of_a_state_as_one(rng, limits):
+    u, v = normal(4, 5, rng=rng), normal(4, 3, rng=rng)
+    state = pc.State(u=pc.Diagonal(u, 0.1), v=pc.LowRank(v, normal(2, 4, 3, rng=rng), 0.2))
+    weights = {"u": torch.ones(5), "v": 2 * torch.ones(3)}
+    near = pc.project(state, pc.cells(weights, 3.0), *limits)
+    whole = pc.Diagonal(torch.cat([u, v], -1), 1.0)
+    alone = (pc.bounds(0.0),) if limits else ()
+    wanted = pc.project(whole, pc.cells(torch.cat([*weights.values()]), 3.0), *alone)
+    found = torch.cat([near["u"].mean, near["v"].mean], -1)
+    torch.testing.assert_close(found, wanted.mean)
+    assert torch.equal(near["v"].variance, state["v"].variance)
+
+
+def test_project_of_a_state_takes_laws_that_are_not_linear(rng):
+    state = pc.State(u=(normal(5, rng=rng), 1.0), v=(normal(3, rng=rng), 1.0))
+    law = pc.law(lambda s: s["u"].square().sum() + s["v"].sum(), 4.0)
+    near = pc.project(state, law)
+    assert abs(float(law.residual({"u": near["u"].mean, "v": near["v"].mean}))) < 1e-11

@@ -241,3 +241,35 @@ def test_what_cannot_be_diagnosed_is_refused(rng):
     ):
         with pytest.raises(pc.InputError, match=message):
             call()
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_state_is_judged_as_its_fields_side_by_side(rng, shared):
+    members = {"u": normal(6, 4, 5, rng=rng), "v": normal(6, 4, 3, rng=rng)}
+    side = torch.cat([*members.values()], -1)
+    if shared:
+        state, whole = (
+            pc.State.from_samples(members, axes=1, shrinkage=0.2),
+            pc.LowRank.from_samples(side, shrinkage=0.2),
+        )
+    else:
+        state = pc.State(**{name: (x.mean(0), x.var(0)) for name, x in members.items()})
+        whole = pc.Diagonal(side.mean(0), side.var(0))
+    weights = {"u": uniform(5, rng=rng), "v": uniform(3, rng=rng)}
+    total = normal(4, rng=rng)
+    one = pc.diagnose(state, pc.cells(weights, total))
+    other = pc.diagnose(whole, pc.cells(torch.cat([*weights.values()]), total))
+    for name in ("residual", "z_independent", "z_own", "z_full", "mahalanobis"):
+        torch.testing.assert_close(getattr(one, name), getattr(other, name))
+    assert one.verdict == other.verdict
+    assert one.largest_move == pytest.approx(other.largest_move)
+
+
+def test_a_law_of_one_field_of_a_state_is_judged_by_that_field(rng):
+    other = pc.Diagonal(normal(24, 3, rng=rng), 1.0)
+    state, law = pc.State(u=prior(rng), v=other), pc.integral(X, 1000 * TOTAL, of="u")
+    found = pc.diagnose(state, law)
+    assert found.verdict == pc.diagnose(state["u"], pc.integral(X, 1000 * TOTAL)).verdict
+    assert "1000 times" in found.verdict
+    with pytest.raises(pc.InputError, match="`prior` must be a state before `condition`"):
+        pc.diagnose(pc.condition(state, pc.integral(X, TOTAL, of="u")), law)

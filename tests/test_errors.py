@@ -30,6 +30,10 @@ def test_values_that_are_not_finite(bad):
         pc.Diagonal(broken, 1.0)
     with raises("`variance` must be finite"):
         pc.Diagonal(MEAN, broken.abs())
+    with raises("`mean` must be finite.*`where`"):
+        pc.Diagonal([bad], 1.0)
+    with raises("`t` must be finite.*Correct those entries, or leave them out"):
+        pc.budget([0.0, 1.0, 2.0], [0.0, bad], inflow=1.0)
     with raises("`value` must be finite"):
         pc.integral(X, broken[:, 3])
     with raises("`factor` must be finite"):

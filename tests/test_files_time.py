@@ -114,6 +114,12 @@ def test_the_initial_total_is_that_of_the_earliest_time(times, order):
     assert time_remark(d).endswith(f"{'2000-01-01' if times is DAYS else 1} (entry {first})")
 
 
+def test_two_entries_at_the_earliest_time_are_told():
+    d = made("time", time=("time", [4.0, 1.0, 1.0]))
+    np.testing.assert_allclose(sums(enforce(d, LAW, std=1.0)), sums(d)[1], rtol=1e-13)
+    assert time_remark(d).endswith("the earliest, 1 (entry 1, the first of 2 at that time)")
+
+
 def test_a_missing_time_has_no_earliest():
     d = made("time", time=("time", [1.0, np.nan, 0.0]))
     with pytest.raises(InputError, match="'time' is time and has entries that are missing"):

@@ -61,6 +61,15 @@ def test_a_time_that_is_only_a_coordinate_can_be_asked_by_itself():
     torch.testing.assert_close(one_time, all_times[:, :, :, 2:3])
 
 
+def test_time_goes_before_three_axes_of_space():
+    network = FNO(inputs=1, modes=(0, 2, 3, 2), width=3, layers=2)
+    axes = [torch.linspace(0, 1, n) for n in (2, 5, 6, 4)]
+    mean = network.predict([[0.1], [0.3]], axes).mean
+    assert mean.shape == (1, 2, 2, 5, 6, 4)
+    one = network.predict([[0.3]], (axes[0][1:], *axes[1:])).mean
+    torch.testing.assert_close(one[0, 0, 0], mean[0, 1, 1])
+
+
 def test_a_periodic_operator_shifts_with_its_input():
     network = FNO(inputs=1, modes=(3, 4), width=6, periodic=(True, True))
     u = torch.randn(2, 1, 10, 14)
@@ -81,6 +90,19 @@ def test_a_prediction_is_a_field_of_each_kind():
         torch.testing.assert_close(field.mean, components.mean.mean(0))
         spread = components.mean.var(0, correction=0)
         torch.testing.assert_close(field.variance, components.variance.mean(0) + spread)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_many_functions_are_predicted_a_few_at_a_time(own, monkeypatch):
+    network = FNO(inputs=1, modes=(0, 4), width=6, layers=2, members=3)
+    inputs = torch.randn(3, 7, 1, 5, 20) if own else torch.randn(7, 1)
+    whole, sizes = network.predict(inputs, (T, X)), []
+    monkeypatch.setattr("probconserv.models.fno.AT_ONCE", 2 * 3 * 12 * 100)  # two functions
+    network.register_forward_hook(lambda *args: sizes.append(args[2][0].shape[1]))
+    parts = network.predict(inputs, (T, X))
+    assert sizes == [2, 2, 2, 1]
+    torch.testing.assert_close(parts.mean, whole.mean)
+    torch.testing.assert_close(parts.variance, whole.variance)
 
 
 def test_scales_make_the_units_of_the_data_of_no_account():
@@ -109,8 +131,9 @@ def test_heads_at_right_angles_are_not_alike():
 @pytest.mark.parametrize(
     ("arguments", "rule"),
     [
-        ({"modes": ()}, "`modes` must be a number for each of one to three axes"),
+        ({"modes": ()}, "`modes` must be a number for each of one to four axes"),
         ({"modes": (0,)}, "`modes`"),
+        ({"modes": (2, 2, 2, 2)}, "`modes` must be .* at most three of them more than 0"),
         ({"modes": (2, 2), "periodic": (True,)}, "`periodic` must have an entry for each"),
         ({"modes": 4}, r"`modes` must be a number for each .* got 4"),
         ({"modes": (0, 4.5)}, "`modes` must be a whole number"),

@@ -227,10 +227,6 @@ def test_gradients_end_at_inequalities():
 
 def test_what_cannot_be_met_is_refused_in_words(rng):
     field, _ = fields(rng)["low rank"]
-    with pytest.raises(pc.InfeasibleError, match=r"no field obeys.*`bounds`.*`noise`"):
-        pc.condition(field, pc.integral(X, 3.0), pc.bounds(0.0, 1.0))
-    with pytest.raises(pc.InfeasibleError, match="without variance, or fixed by exact laws"):
-        pc.condition(field, pc.boundary(left=-1.0), pc.integral(X, 0.5), pc.bounds(low=0.0))
     wide = pc.Diagonal(np.zeros((60, 60)), 1.0)
     with pytest.raises(pc.InputError, match="`laws`: these tie 3600 points"):
         pc.condition(wide, pc.cells(np.ones(60), 1.0), pc.monotone(axis=0))
@@ -242,6 +238,64 @@ def test_what_cannot_be_met_is_refused_in_words(rng):
     state = pc.condition(pc.State(u=wide, v=wide), pc.cells(np.ones(60), 1.0, of="u"))
     with pytest.raises(pc.InputError, match="one of a state"):
         pc.condition(state["u"], pc.bounds(low=0.0))
+
+
+BEYOND = {
+    "a total": ([pc.integral(X, 3.0), pc.bounds(0.0, 1.0)], r"`integral` .* is 3.*from 0 to 1\."),
+    "one point": (
+        [pc.boundary(left=-1.0), pc.integral(X, 0.5), pc.bounds(low=0.0)],
+        r"`boundary` at \[0\], point 0 is -1.* 0 or more",
+    ),
+    "two laws": (
+        [pc.cells(np.ones(N), 3.0), pc.cells(1.0 * (X < 0.5), 4.0), pc.bounds(low=0.0)],
+        r"`cells` .* is 3.*beside the other exact laws.* 4 or more",
+    ),
+    "rising": (
+        [pc.cells(np.ones(N), 3.0), pc.boundary(left=1.0), pc.monotone()],
+        r"`boundary` .* is 1.* 0\.25 or less",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BEYOND)
+def test_a_law_that_cannot_be_met_is_named_with_its_range(rng, what):
+    given, words = BEYOND[what]
+    with pytest.raises(pc.InfeasibleError, match=words):
+        pc.condition(fields(rng)["low rank"][0], *given)
+
+
+def test_a_range_counts_the_directions_of_the_field():
+    prior = pc.LowRank(np.zeros(3), [[1.0, 2.0, -1.0]], 0.0)
+    given = pc.cells([1.0, 1.0, 1.0], 5.0), pc.bounds(-1.0, 1.0)
+    with pytest.raises(pc.InfeasibleError, match=r"from -1 to 1 along the directions of this"):
+        pc.condition(prior, *given)
+    with pytest.raises(pc.InfeasibleError, match="no field of this prior lies within them"):
+        pc.condition(prior, pc.cells([1.0, 1.0, 1.0], 0.5), pc.bounds(low=[0.1, 0.1, 0.1]))
+
+
+@pytest.mark.parametrize(("seed", "noise"), [(3, 1e-6), (4, 1e-4)])
+def test_what_noise_hardly_leaves_free_still_moves_to_the_end_of_its_range(seed, noise):
+    rng = np.random.default_rng(seed)
+    root, mean = rng.normal(size=(8, 8)), rng.normal(size=8)
+    prior = pc.Dense(mean, root @ root.T / 8 + 0.1 * np.eye(8))
+    total = pc.cells([1.0] * 3 + [0.0] * 5, -0.3)
+    first = pc.linear(np.eye(8)[:1], [-0.1], noise=noise)
+    given = total, first, pc.bounds(low=-0.1), pc.monotone()
+    u = everything(pc.condition(prior, *given, draws=10, generator=generator()))
+    assert np.allclose(u[:, :3], -0.1, atol=1e-12)
+    assert np.diff(u).min() >= 0
+
+
+def test_points_that_two_laws_fix_at_a_bound_of_zero_are_there():
+    rng = np.random.default_rng(6)
+    root = rng.normal(size=(10, 10))
+    prior = pc.Dense(rng.normal(size=10), root @ root.T / 10 + 0.1 * np.eye(10))
+    laws = pc.cells(np.ones(10), 22.0), pc.linear(np.eye(10)[-1:], [0.0])
+    third = pc.linear([[0.0, 1.0] * 5], [4.8], noise=1e-4)
+    given = *laws, third, pc.bounds(low=0.0), pc.monotone(True)
+    u = everything(pc.condition(prior, *given, draws=20, generator=generator()))
+    assert u.min() >= 0
+    assert u[:, -1].max() < 1e-25
 
 
 def test_small_points_beside_large_ones_keep_their_values():

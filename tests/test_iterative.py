@@ -268,6 +268,19 @@ def test_the_variance_is_estimated_to_5_percent_and_says_how_well(rows, rng, nam
     assert torch.equal(pc.condition(prior, *laws)["u"].variance, post["u"].variance)
 
 
+@pytest.mark.parametrize("kind", ["Diagonal", "LowRank"])
+def test_one_of_a_batch_has_the_variance_that_it_has_among_all(rows, rng, kind):
+    rows(ITERATED)
+    prior = state_of(TUBE, rng, 2)
+    if kind == "LowRank":
+        u = prior["u"]
+        low = pc.LowRank(u.mean, normal(2, *u.shape, rng=rng), u.variance, 3)
+        prior = pc.State(**{**prior.fields, "u": low})
+    post = pc.condition(prior, budgets(TUBE, rng))
+    alone = post[1]["u"].variance
+    torch.testing.assert_close(alone, post["u"].variance[1], rtol=1e-6, atol=0)
+
+
 @pytest.mark.parametrize("mesh", ["ring of one", "ring of two"])
 def test_the_variance_of_flow_around_a_short_ring(rows, rng, mesh):
     law = budgets(MESHES[mesh], rng, velocity=(0.4, 0.3), diffusivity=0.2)

@@ -4,6 +4,7 @@ import cftime
 import numpy as np
 import pytest
 import xarray as xr
+from exact import posterior
 from oracle import kalman
 
 from probconserv import InfeasibleError
@@ -258,3 +259,21 @@ def test_weights_that_vary_in_time_may_come_in_any_law(first):
         g = np.stack([np.ones(5), np.full(5, factor)])
         mean, _ = kalman(u[time], np.eye(5), g, np.array([15.0, 20.0]), 1.0)
         np.testing.assert_allclose(found["u"].values[time], mean)
+
+
+@pytest.mark.parametrize("blocks", [None, 2, -1], ids=["memory", "cut", "whole"])
+@pytest.mark.parametrize("correlation", [0.0, 0.3])
+@pytest.mark.parametrize("apart", [1e-4, 1e-6])
+def test_std_keeps_its_digits_where_laws_are_nearly_the_same(apart, correlation, blocks):
+    rng = np.random.default_rng(3)
+    mean, std, g = rng.normal(size=(2, 5)), rng.uniform(0.5, 2, (2, 5)), rng.uniform(1, 2, 5)
+    rows = np.stack([g, g + apart * rng.normal(size=5), rng.uniform(1, 2, 5)])
+    data = xr.Dataset({"u": (("t", "x"), mean), "s": (("t", "x"), std), "g": (("k", "x"), rows)})
+    data, b = data.chunk({"x": blocks}) if blocks else data, rows @ (mean[0] + 0.1 * std[0])
+    laws = [Law("u", "x", b[k], measure=xr.DataArray(rows[k], dims="x")) for k in range(3)]
+    out = enforce(data, *laws, std="s", correlation=correlation)
+    for t in range(2):
+        own, shared = (1 - correlation) * std[t] ** 2, correlation**0.5 * std[t : t + 1]
+        want = posterior(mean[t], rows, b, variance=own, factor=shared)
+        np.testing.assert_allclose(out.s[t].values ** 2, want.variance, rtol=1e-6)
+        np.testing.assert_allclose(out.u[t], want.mean, rtol=1e-7, atol=1e-8)

@@ -219,7 +219,7 @@ def test_areas_and_lengths_on_the_sphere_are_those_of_points_in_space():
 
     def point(lat, lon):
         up = np.sin(lat) + 0 * lon
-        return 6371e3 * np.stack([np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon), up], -1)
+        return 6371229 * np.stack([np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon), up], -1)
 
     def length(curve):
         return np.linalg.norm(np.diff(curve, axis=0), axis=-1).sum()

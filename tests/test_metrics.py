@@ -92,6 +92,19 @@ def test_two_axes_of_space_are_averaged_together(rng):
     torch.testing.assert_close(scores.LL, expected)
 
 
+def test_a_first_time_that_is_known_is_scored_without_a_density(case):
+    field, u = case
+    scores = pc.evaluate(pc.condition(field, pc.initial(u[:, 0])), u)
+    assert scores.LL[:, 0].isnan().all()
+    assert (scores.coverage_90[:, 0] == 1).all()
+    assert (scores.CRPS[:, 0] < 1e-15).all()
+    plain = pc.evaluate(field, u)
+    torch.testing.assert_close(scores.LL[:, 1:], plain.LL[:, 1:])
+    wrong = pc.evaluate(pc.condition(field, pc.initial(u[:, 0] + 1.0)), u)
+    assert (wrong.coverage_90[:, 0] == 0).all()
+    torch.testing.assert_close(wrong.CRPS[:, 0], torch.ones_like(wrong.CRPS[:, 0]))
+
+
 def test_what_cannot_be_scored_is_refused(case):
     field, u = case
     with pytest.raises(ValueError, match=r"`truth` .*\(4, 3, 5\)"):

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from curves import DOUBLE, energy, randn
@@ -120,3 +121,42 @@ def changes_in_place(u):
 def test_what_a_function_raises_comes_with_words(function):
     with pytest.raises(pc.InputError, match="`function`"):
         pc.condition(pc.Diagonal([3.0, 3.9], 1.0), pc.law(function, 14.0))
+
+
+def waves(seed):
+    """A field that is wide beside two laws that are bent much, with values that can be met."""
+    rng = np.random.default_rng(seed)
+    mean = rng.normal(size=6)
+    u = torch.tensor(mean + rng.normal(size=6))
+    functions = (lambda u: (2 * u).sin().sum() + u.sum()), (lambda u: u.square().sum())
+    laws = [pc.law(f, float(f(u))) for f in functions]
+    return pc.condition(pc.Diagonal(mean, 2.0), *laws), laws
+
+
+@pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
+@pytest.mark.parametrize("seed", [1, 5, 6, 7])
+def test_draws_that_are_far_get_to_the_laws_by_way_of_nearer_ones(seed):
+    post, laws = waves(seed)
+    draws = post.sample(60, torch.Generator().manual_seed(seed))
+    for law in laws:
+        terms = law.value.abs() + 3 * draws.square().sum(-1)
+        assert all(
+            abs(float(law.residual(u))) < 1e-12 * t for u, t in zip(draws, terms, strict=True)
+        )
+
+
+@pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
+@pytest.mark.parametrize("most", [1 << 24, 1])
+def test_a_draw_that_does_not_get_there_is_named(monkeypatch, most):
+    monkeypatch.setattr("probconserv._nonlinear_posterior.AT_ONCE", most)
+    prior = pc.Diagonal(np.full((3, 2), 2.0), 1e-4)
+    post = pc.condition(prior, pc.law(lambda u: (9 - u).log().sum(), 4.0, batch_dims=1))
+
+    def normals(*shape):
+        found = torch.zeros(5, *shape, dtype=torch.float64)
+        if len(shape) == 2 and shape[1] == 2:
+            found[3, 1] = torch.tensor([1e9, -1e9])  # where there is no logarithm
+        return found
+
+    with pytest.raises(pc.InfeasibleError, match=r"draw 3 of solution \[1\].*need no draws"):
+        post._draw(normals)

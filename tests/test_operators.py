@@ -23,7 +23,9 @@ from probconserv.operators import (
 
 @pytest.fixture(scope="module")
 def cells():
-    return benchmark(["stefan"], n=4, where=["in", "far"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("probconserv.operators._benchmark.HELD_OUT", 20)
+        return benchmark(["stefan"], n=4, where=["in", "far"])
 
 
 def test_ranges_of_a_case_share_no_parameter():
@@ -57,6 +59,12 @@ def test_outside_the_law_and_the_shape_help(cells):
     far = {record["method"]: record for record in cells[1].records}
     assert far["law and shape"]["MSE"] < far["no law"]["MSE"] < far["paper's update"]["MSE"]
     assert far["law and shape"]["CRPS"] < far["no law"]["published_CRPS"] / 2
+
+
+def test_intervals_of_90_percent_hold_about_as_much_inside_and_far_outside(cells):
+    for cell in cells:
+        found = {record["method"]: record["coverage_90"] for record in cell.records}
+        assert 0.8 < found["law and shape"] < 0.97
 
 
 def test_b_contradicts_a_single_network_outside_and_not_inside(cells):

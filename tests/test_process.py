@@ -57,12 +57,12 @@ def test_the_c_library_is_told_to_keep_what_blocks_free(monkeypatch):
             self.mallopt = told.__setitem__
 
     monkeypatch.setattr(cli_files.ctypes, "CDLL", Glibc)
-    cli_files._keep_freed_memory()
+    cli_files._settle_memory()
     assert told == {-1: 2**29, -3: 2**29, -8: 1}  # trim and mmap thresholds, arenas: malloc.h
 
 
 def test_another_c_library_is_left_alone(monkeypatch):
     asked = []
     monkeypatch.setattr(cli_files.ctypes, "CDLL", asked.append)  # gives None, without mallopt
-    cli_files._keep_freed_memory()
+    cli_files._settle_memory()
     assert asked == [None]

@@ -14,10 +14,9 @@ from stores import small, store
 
 from probconserv import InputError
 from probconserv._files import sole_writer
-from probconserv.labelled import _stage
+from probconserv.labelled import _write
 from probconserv.labelled._read import read
-from probconserv.labelled._stage import check_output, staged
-from probconserv.labelled._write import write
+from probconserv.labelled._write import check_output, staged, write
 
 SUFFIXES = pytest.mark.parametrize("suffix", [".nc", ".zarr"])
 
@@ -115,7 +114,7 @@ def test_a_folder_that_cannot_be_written_to_is_refused_before_any_work(
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"file, where nothing can be written: it is no folder"):
         write(fields(), tmp_path / "file" / "a.nc")
-    monkeypatch.setattr(_stage.os, "access", lambda *_: False)  # root may write anywhere
+    monkeypatch.setattr(_write.os, "access", lambda *_: False)  # root may write anywhere
     with pytest.raises(InputError, match=r"nothing can be written: it is not writable"):
         write(failing(AssertionError("it was computed")), tmp_path / "a.nc")
 

@@ -16,9 +16,10 @@ from ._factor import Factor
 from ._fields import Field
 from ._joint import Joint
 from ._laws import Fields, Rows
+from ._maps import Sum
+from ._rowwise import UNMET
 
 SETTLED = 1e-13  # of its terms: an exact row that misses by less is left alone
-UNMET = 1e-8  # of its terms: an exact row that misses by more is not met
 WEIGHED = 1e-6  # of the largest residual: a noisy row that is off by more was not weighed
 PART_OF = 1e-6  # least coefficient of a row in the expansion of another
 FOLLOWS = 1e-10  # share of its variance that a row keeps if it does not follow from others
@@ -64,9 +65,26 @@ def plainly_fine(
     """
     if not way.is_simple or not all(r.exact for r in laws) or not all(x.numel() for x in u):
         return False
-    looks = [(r.residual(u).abs() - SETTLED * r.value.abs()).amax() for r in laws]
+    each = [(rows, rows.residual(u).abs()) for rows in laws]
+    looks = [(miss - SETTLED * rows.value.abs()).amax() for rows, miss in each]
     far, *worst = torch.stack([way.square(residuals, way.lead).amax(), *looks]).tolist()
-    return far <= FAR**2 and all(miss <= 0 for miss in worst)
+    return far <= FAR**2 and all(
+        most <= 0 or (math.isfinite(most) and _some_hold(rows, miss, u))
+        for most, (rows, miss) in zip(worst, each, strict=True)
+    )
+
+
+def _some_hold(rows: Rows, miss: Tensor, u: Fields) -> bool:
+    """Whether rows that miss more than the rounding of b hold to that of their terms.
+
+    Only rows with the same weights at every place are looked at one by one.
+    """
+    if len(u) > 1 or not isinstance(rows.map, Sum) or not rows.map.shared or not rows.map.dims:
+        return False
+    value = rows.value.expand(miss.shape)
+    some = miss > SETTLED * value.abs()
+    size = rows.map.entrywise(1).apply(u[0][some].abs()) + value[some].abs()
+    return bool((miss[some] <= SETTLED * size).all())
 
 
 def _has_exact(rows: Rows) -> bool:

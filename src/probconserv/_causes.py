@@ -6,7 +6,7 @@ until `Rows.causes` looks at the result, so that it can be traced.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -61,6 +61,11 @@ class Rows:
     std: Tensor  # of G u - b
     slack: Tensor  # what rounding can do
     timed: bool  # whether the last axis is time
+
+    @classmethod
+    def of(cls, total: Any, value: Any, std: Any, slack: Any, timed: bool) -> "Rows":
+        """The same from arrays."""
+        return cls(*map(torch.tensor, (total, value, std, slack)), timed)
 
     @property
     def wrong(self) -> Tensor:

@@ -23,6 +23,8 @@ from ._values import span as span
 from ._values import whole as whole
 
 ArrayLike: TypeAlias = Tensor | NDArray[Any] | np.generic | Sequence[Any] | float
+AT_POINTS = ("mean", "variance", "samples", "factor", "u", "field", "draws", "truth", "volumes")
+FILL = "Leave those points out, or fill them and leave them out with `where`."
 WIDEN = "Convert one of them: only what loses no digit is converted here."
 
 
@@ -148,7 +150,7 @@ def finite(name: str, x: Tensor, least: float = -np.inf, hint: str = "") -> None
         bad = int((~x.isfinite()).sum())
         raise InputError(
             f"`{name}` must be finite; {bad} of its {x.numel()} values are NaN or infinite. "
-            "Leave those points out, or fill them and leave them out with `where`."
+            + (FILL if name in AT_POINTS else "Correct those entries, or leave them out.")
         )
     if low < least:
         raise InputError(f"`{name}` must be >= {least:g}; its smallest value is {low:.6g}. {hint}")

@@ -336,8 +336,10 @@ def _slack(fields: tuple[Field, ...]) -> float:
 @overload
 def project(field: Moved, *laws: Law | NonlinearLaw | Inequality) -> Moved: ...
 @overload
+def project(field: State, *laws: Law | NonlinearLaw | Inequality) -> State: ...
+@overload
 def project(field: Prediction, *laws: Law | NonlinearLaw | Inequality) -> Field: ...
-def project(field: Prediction, *laws: Law | NonlinearLaw | Inequality) -> Field:
+def project(field: Prediction | State, *laws: Law | NonlinearLaw | Inequality) -> Field | State:
     """The field with its mean moved to the nearest one that obeys the laws: HardC-ANP.
 
     The mean is `condition` with Sigma = I::
@@ -348,14 +350,15 @@ def project(field: Prediction, *laws: Law | NonlinearLaw | Inequality) -> Field:
 
     Parameters
     ----------
-    field : Field, or what `as_field` takes
-        Any field before `condition`.
+    field : Field, State, or what `as_field` takes
+        Any field or state before `condition`. All fields of a state move alike, so their units
+        decide which moves most.
     *laws : Law, NonlinearLaw or Inequality
         One or more, without noise. With `bounds` or `monotone` the mean has no gradient.
 
     Returns
     -------
-    Field
+    Field or State
         Of the same kind.
 
     Raises
@@ -371,7 +374,6 @@ def project(field: Prediction, *laws: Law | NonlinearLaw | Inequality) -> Field:
     >>> pc.project(pc.Diagonal([1.0, 2.0], 0.1), pc.cells([1.0, 1.0], 4.0)).mean
     tensor([1.5000, 2.5000], dtype=torch.float64)
     """
-    field = as_field(field)
     for law in laws:
         noise = getattr(law, "noise", None)
         if noise is not None and check.concrete(noise) and bool((noise > 0).any()):
@@ -379,18 +381,34 @@ def project(field: Prediction, *laws: Law | NonlinearLaw | Inequality) -> Field:
                 f"`laws`: `project` takes exact ones, but `{law.label}` has noise. "
                 "Use `condition`, which weighs noise against variance."
             )
+    field = field if isinstance(field, State) else as_field(field)
     if isinstance(field, Mixture):
         components = project(field.components, *laws)
         return Mixture._unchecked(components, field.log_weights, field.event_dims)
+    if isinstance(field, State):
+        means = _nearest(field.names, [part.mean for part in field.parts], laws)
+        pairs = zip(field.names, field.parts, means, strict=True)
+        state = State(**{name: part._with_mean(mean) for name, part, mean in pairs})
+        state.shared = field.shared
+        return state
+    return field._with_mean(_nearest(("",), [field.mean], laws)[0])
+
+
+def _nearest(
+    names: tuple[str, ...], means: list[Tensor], laws: tuple[Law | NonlinearLaw | Inequality, ...]
+) -> list[Tensor]:
+    """The nearest fields that obey the laws."""
     linear, inequalities = split(laws)
     if inequalities:
         _check_linear(linear)
-        return field._with_mean(nearest_within(field.mean, linear, inequalities))
-    unit = Diagonal._unchecked(field.mean, torch.ones_like(field.mean))
+        return nearest_within(names, means, linear, inequalities)
+    units = [Diagonal._unchecked(mean, torch.ones_like(mean)) for mean in means]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ImplausibleWarning)
-        near = condition(unit, *linear)
-    return field._with_mean(near.mean)
+        if names == ("",):
+            return [condition(units[0], *linear).mean]
+        near = condition(State(**dict(zip(names, units, strict=True))), *linear)
+    return [near[name].mean for name in names]
 
 
 def _condition_mixture(field: Mixture, laws: tuple[Law, ...]) -> Mixture:

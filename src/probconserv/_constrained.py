@@ -289,13 +289,18 @@ def _between(mean: Tensor, of: Tensor) -> Tensor:
     return mean.clamp(of.amin(0).double(), of.amax(0).double())
 
 
-def nearest_within(mean: Tensor, laws: Sequence[Law], inequalities: Sequence[Inequality]) -> Tensor:
-    """The nearest field that obeys laws and inequalities."""
+def nearest_within(
+    names: tuple[str, ...],
+    means: Sequence[Tensor],
+    laws: Sequence[Law],
+    inequalities: Sequence[Inequality],
+) -> list[Tensor]:
+    """The nearest fields that obey laws and inequalities."""
     _check_not_truncated(inequalities)
-    unit = Diagonal._unchecked(mean, torch.ones_like(mean))
-    given = (unit,), ("",), False, laws, (), inequalities, 0, None
-    ((_, _, point),), _ = constrained(*given, dtypes=[mean.dtype])
-    return point
+    units = tuple(Diagonal._unchecked(mean, torch.ones_like(mean)) for mean in means)
+    given = units, names, False, laws, (), inequalities, 0, None
+    found, _ = constrained(*given, dtypes=[mean.dtype for mean in means])
+    return [point for _, _, point in found]
 
 
 def _dtype(field: Field) -> torch.dtype:

@@ -4,24 +4,16 @@ Fields are tuples of arrays; None stands for zeros. A covariance has `times` and
 """
 
 import math
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ._blocks import blocks, combine, root_of
-from ._checks import concrete
 from ._fields import Normals
 from ._laws import Fields, Rows
 from ._tree import Node
-
-if TYPE_CHECKING:
-    from ._joint import Joint
-
-HALF = 0.5  # a point that loses more than this share of its variance is computed with more care
-CHUNK = 1 << 22  # numbers that are worked on at a time
-PASSES = 3  # projections that make up for a basis that is orthonormal to half of the digits only
 
 
 class Independent(Node):
@@ -86,6 +78,20 @@ class Correlated(Node):
             return tuple(shared)
         return tuple(s + d for s, d in zip(shared, self.rest.variance, strict=True))
 
+    def exactly(self) -> "Correlated":
+        """The same as if nothing had been rounded."""
+        rounding = tuple((0.0, torch.zeros_like(own)) for _, own in self._rounding)
+        return Correlated(self.directions, self.rest, self.dims, rounding)
+
+    @property
+    def rounding_at_points(self) -> tuple[Tensor, ...]:
+        """Of directions that were taken off a mean, whose rounding they have; else 0."""
+        return tuple(own for _, own in self._rounding)
+
+    @property
+    def is_rounded(self) -> bool:
+        return any(bool(own.any()) for own in self.rounding_at_points)
+
     def seen(self, v: Fields) -> Tensor:  # (*more, *shape) each to (*lead, N, R)
         """F v."""
         total: Any = 0.0
@@ -131,34 +137,6 @@ class Correlated(Node):
         )
         return rows.entrywise(1).apply(at).detach().square()
 
-    def left(self, joint: "Joint") -> Fields:
-        """The variance that rows leave, as sums of squares: nothing is taken off a variance.
-
-        With Q = L^-1 [G F^T, G D^1/2, sigma], whose rows are orthonormal, what is left of an
-        unknown a is |a - Q^T Q a|^2.
-        """
-        white: list[Any] = joint.white(self.times(joint.units))  # Q a of every point a
-        seen = joint.factor.whiten(self.seen(joint.units).mT)  # (*lead, R, K)
-        own: list[Any] = [None] * len(white)
-        if self.rest is not None:
-            own = joint.white(self.rest.root().times(joint.units))
-        noise = joint.white_noise()
-        again = _orthonormal([seen, noise, *(x for x in own if x is not None)])
-        white, own, (seen, noise) = ([again(x) for x in xs] for xs in (white, own, (seen, noise)))
-        found = []
-        for i, (f, dims, w) in enumerate(zip(self.directions, self.dims, white, strict=True)):
-            shape = f.shape[1:]
-            others = [noise, *(x for j, x in enumerate(own) if x is not None and j != i)]
-            moved = blocks(f, shape, dims).mT - w @ seen.mT  # (*lead, P, R)
-            left = moved.square().sum(-1) + (w @ torch.cat(others, -2).mT).square().sum(-1)
-            if self.rest is not None:
-                d = blocks(self.rest.variance[i], shape, dims)[..., 0, :]
-                left = left + (d if own[i] is None else _own_left(own[i], w, d))
-            found.append(left.reshape(shape))
-        least = torch.where(joint.exact.any(-1), joint.factor.nothing, 0.0)
-        triples = zip(found, self.variance, self.dims, strict=True)
-        return tuple(torch.where(x <= least[(..., *[None] * n)] * v, 0.0, x) for x, v, n in triples)
-
 
 def shared_axes(shapes: Sequence[Sequence[int]]) -> int:
     """How many first axes all shapes have in common."""
@@ -167,18 +145,6 @@ def shared_axes(shapes: Sequence[Sequence[int]]) -> int:
         if any(shape[axis] != shapes[0][axis] for shape in shapes):
             return axis
     return most
-
-
-def _orthonormal(basis: list[Tensor]) -> Callable[[Tensor | None], Any]:
-    """What makes rows Q, given in pieces (*lead, N, K) of Q^T, orthonormal to the last digit."""
-    gram = torch.stack([x.mT @ x for x in basis]).sum(0)
-    none = (gram.diagonal(dim1=-2, dim2=-1) == 0).to(gram.dtype)
-    root, _ = torch.linalg.cholesky_ex(gram + none.diag_embed())
-
-    def again(x: Tensor | None) -> Tensor | None:
-        return None if x is None else torch.linalg.solve_triangular(root, x.mT, upper=False).mT
-
-    return again
 
 
 def expanded(directions: Tensor, old: int, new: int) -> Tensor:
@@ -191,46 +157,3 @@ def expanded(directions: Tensor, old: int, new: int) -> Tensor:
     places = torch.eye(size, dtype=directions.dtype, device=directions.device)
     places = places.reshape(size, 1, *[1] * (len(shape) - new), *between, *[1] * old)
     return (places * directions).flatten(0, 1)
-
-
-def _own_left(own: Tensor, w: Tensor, d: Tensor) -> Tensor:
-    """|sqrt(d_j) e_j - own w_j|^2 at every point j, with no (P, P) matrix; own, w (*lead, P, K)."""
-    q, upper = torch.linalg.qr(own)
-    inner = (root_of(d)[..., None] * q - w @ upper.mT).square().sum(-1)
-    return inner + d * left_of(q, torch.zeros_like(d[..., 0]))
-
-
-def left_of(basis: Tensor, least: Tensor) -> Tensor:  # (*lead, N, K), (*lead) to (*lead, N)
-    """1 - |basis_j|^2, what rows with this nearly orthonormal basis leave of unknown j.
-
-    What is not above `least` is 0.
-
-    At most 2K unknowns lose more than half. Of those the rows are projected off, several times, so
-    that no two numbers that are nearly the same are subtracted.
-    """
-    left = 1 - basis.square().sum(-1)
-    if not concrete(left):
-        return left.clamp_min(0)
-    hard = (left < HALF).any(-1)
-    if not bool(hard.any()):
-        return left
-    flat, rest = (
-        basis.flatten(0, -3) if basis.ndim > 2 else basis[None],
-        left.reshape(-1, left.shape[-1]),
-    )
-    parts = hard.reshape(-1).nonzero()[:, 0]
-    most = min(rest.shape[-1], 2 * basis.shape[-1])
-    for some in parts.split(max(1, CHUNK // (most * rest.shape[-1]))):
-        q, old = flat[some], rest[some]
-        at = old.topk(most, dim=-1, largest=False).indices
-        x = torch.zeros(*at.shape, old.shape[-1], dtype=q.dtype, device=q.device)
-        x = x.scatter(-1, at[..., None], 1.0)
-        for _ in range(PASSES):
-            x = x - (x @ q) @ q.mT
-        new = x.square().sum(-1)
-        new = torch.where(new <= least.reshape(-1)[some, None], 0.0, new)
-        before = old.gather(-1, at)
-        rest = rest.index_copy(
-            0, some, old.scatter(-1, at, torch.where(before < HALF, new, before))
-        )
-    return rest.reshape(left.shape)

@@ -6,25 +6,30 @@ Independent points would not do, since neighbours share the errors of a model: u
 b is often 10 standard deviations off.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from . import _checks as check
-from ._audit import UNMET, largest_move
+from ._audit import largest_move
 from ._causes import Cause, Rows
 from ._condition import solved
 from ._convert import Prediction, as_field
-from ._covariances import Independent
+from ._covariances import Correlated, Independent
 from ._dense import Dense
-from ._errors import FAR
+from ._draws import StateDraws
+from ._errors import FAR, InputError
 from ._fields import Diagonal, Field, LowRank
 from ._laws import Law, check_laws
 from ._mixture import Mixture
 from ._noise import quadrature_noise
+from ._posterior import StatePosterior
+from ._rowwise import UNMET
 from ._shrinkage import shrunk
-from ._state import covariance_of
+from ._state import State, covariance_of
 
 MUCH = 0.25  # of a variance: a share of the quadrature rule that is worth a word
 HEADS = ("row", "G mu", "b", "G mu - b", "z independent", "z own", "z full", "quadrature", "")
@@ -157,15 +162,15 @@ class Diagnosis:
 
 
 @torch.no_grad()
-def diagnose(prior: Prediction, *laws: Law) -> Diagnosis:
+def diagnose(prior: Prediction | State, *laws: Law) -> Diagnosis:
     """Whether b of the laws is right, judged by what a prior expects.
 
     `Diagnosis.verdict` is the answer in words, `Diagnosis.table` has the rows.
 
     Parameters
     ----------
-    prior : Field, or what `as_field` takes
-        Any field before `condition`.
+    prior : Field, State, or what `as_field` takes
+        Any field or state before `condition`.
     *laws : Law
         One or more. The rows of several stand one after the other.
 
@@ -189,14 +194,17 @@ def diagnose(prior: Prediction, *laws: Law) -> Diagnosis:
 check its units.
     """
     check_laws(laws)
-    field = _plain(as_field(prior))
-    mean, variance = field._moments()
-    points = Diagonal._unchecked(mean, variance.clamp_min(0))
-    check.finite("mean of the prior", mean)
-    check.finite("variance of the prior", variance)
-    own = [law.to(field.device) for law in laws]
-    (shrunken,) = shrunk((field,), False, [law.on(("",), [field.shape]) for law in own])
-    found = [_by_row(shrunken, points, law) for law in own]
+    names, fields, shared = _parts(prior)
+    means, variances = zip(*(field._moments() for field in fields), strict=True)
+    check.finite("mean of the prior", torch.cat([m.flatten() for m in means]))
+    check.finite("variance of the prior", torch.cat([v.flatten() for v in variances]))
+    pairs = zip(means, variances, strict=True)
+    points = tuple(Diagonal._unchecked(m, v.clamp_min(0)) for m, v in pairs)
+    own = [law.to(fields[0].device) for law in laws]
+    shapes = [field.shape for field in fields]
+    shrunken = shrunk(fields, shared, [law.on(names, shapes) for law in own])
+    seen = _Seen(names, points, covariance_of(shrunken, shared))
+    found = [seen.by_row(law) for law in own]
     rows = {name: _side_by_side([each[name] for each in found]) for name in found[0]}
     causes: tuple[Cause, ...] = ()
     if len(laws) == 1 and bool(rows["wrong"].any()):
@@ -204,9 +212,9 @@ check its units.
         total = rows["value"] + rows["residual"]
         causes = Rows(total, rows["value"], rows["std"], rows.pop("slack"), timed).causes()
     rows.pop("slack", None)
-    joint = solved((field,), ("",), False, laws, audit=False)
-    move, count = largest_move(joint.mean, (mean,), (variance,)), joint.way.count(joint.lead)
-    tied = not isinstance(field, Diagonal)  # independent points are a model that nobody believes
+    joint = solved(fields, names, shared, laws, audit=False)
+    move, count = largest_move(joint.mean, means, variances), joint.way.count(joint.lead)
+    tied = not all(isinstance(field, Diagonal) for field in fields)  # else nobody believes it
     return Diagnosis(
         **rows,
         causes=causes,
@@ -217,52 +225,82 @@ check its units.
     )
 
 
-def _by_row(field: Field, points: Diagonal, law: Law) -> dict[str, Tensor]:
-    """What the prior expects of each row of one law."""
-    total, residual = law.apply(points.mean), law.residual(points)
-    noise, rule = law.noise_variance, _variance_of_rule(points, law, residual)
-    beyond = (rule - noise).clamp_min(0)  # NaN where the rule is not known
-    known = noise + beyond.nan_to_num(0)
-    own, full = _own_variance(field, law) + known, law.magnitude(points.std) ** 2 + known
-    value = law.value.expand(total.shape)
-    small = max(UNMET, 100 * torch.finfo(field.dtype).eps)
-    slack = small * (law.magnitude(points.mean) + value.abs())
-    rows = Rows(total, value, full.sqrt(), slack, False)
-    return {
-        "value": value,
-        "residual": residual,
-        "std": rows.std,
-        "z_independent": rows.z((law.squares(points.variance) + known).sqrt()),
-        "z_own": rows.z(own.sqrt()),
-        "z_full": rows.z(rows.std),
-        "quadrature_share": torch.where(own > 0, beyond / own, 0 * beyond),
-        "wrong": rows.wrong,
-        "slack": slack,
-    }
+def _parts(prior: Prediction | State) -> tuple[tuple[str, ...], tuple[Field, ...], bool]:
+    """The names of its fields, the fields, and whether they share directions."""
+    if isinstance(prior, StatePosterior | StateDraws):
+        raise InputError("`prior` must be a state before `condition`: judge all laws at once.")
+    if isinstance(prior, State):
+        return prior.names, prior.parts, prior.shared
+    return ("",), (_plain(as_field(prior)),), False
+
+
+class _Seen:
+    """What fields expect of the rows of a law."""
+
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        points: tuple[Diagonal, ...],
+        covariance: Independent | Correlated,
+    ) -> None:
+        """points: the fields, with their points taken as independent."""
+        self.names, self.points, self.covariance = names, points, covariance
+        self.eps = max(torch.finfo(field.dtype).eps for field in points)
+
+    def _by_name(self, parts: Sequence[Any]) -> dict[str, Any]:
+        return dict(zip(self.names, parts, strict=True))
+
+    def by_row(self, law: Law) -> dict[str, Tensor]:
+        """What the prior expects of each row of one law."""
+        points = self._by_name(self.points)
+        std, variance = (
+            self._by_name([getattr(field, name) for field in self.points])
+            for name in ("std", "variance")
+        )
+        total, residual = law.apply(points), law.residual(points)
+        noise, rule = law.noise_variance, self._variance_of_rule(law, residual)
+        beyond = (rule - noise).clamp_min(0)  # NaN where the rule is not known
+        known = noise + beyond.nan_to_num(0)
+        own, full = self._own_variance(law) + known, law.magnitude(std) ** 2 + known
+        value = law.value.expand(total.shape)
+        slack = max(UNMET, 100 * self.eps) * (law.magnitude(points) + value.abs())
+        rows = Rows(total, value, full.sqrt(), slack, False)
+        return {
+            "value": value,
+            "residual": residual,
+            "std": rows.std,
+            "z_independent": rows.z((law.squares(variance) + known).sqrt()),
+            "z_own": rows.z(own.sqrt()),
+            "z_full": rows.z(rows.std),
+            "quadrature_share": torch.where(own > 0, beyond / own, 0 * beyond),
+            "wrong": rows.wrong,
+            "slack": slack,
+        }
+
+    def _variance_of_rule(self, law: Law, residual: Tensor) -> Tensor:
+        """Of the quadrature's error, for each row; NaN where the law does not say its rule."""
+        if law.quadrature is None:
+            return torch.full_like(residual, torch.nan)
+        (name,) = law._named(self.names)
+        points = self.points[self.names.index(name)]
+        x, rule = law.quadrature
+        noise = quadrature_noise(points, x.to(points.mean), rule)
+        return law.at_times(noise, points.shape) ** 2
+
+    def _own_variance(self, law: Law) -> Tensor:
+        """The diagonal of G Sigma G^T, one entry per row."""
+        covariance = self.covariance
+        if isinstance(covariance, Independent):
+            return law.squares(self._by_name(covariance.variance))
+        along = self._by_name(covariance.joined(0).directions)
+        shared = law.apply(along).square().sum(0)
+        if covariance.rest is None:
+            return shared
+        return shared + law.squares(self._by_name(covariance.rest.variance))
 
 
 def _side_by_side(each: list[Tensor]) -> Tensor:
     return each[0] if len(each) == 1 else torch.cat([t.flatten() for t in each])
-
-
-def _variance_of_rule(points: Diagonal, law: Law, residual: Tensor) -> Tensor:
-    """Of the quadrature's error, for each row; NaN where the law does not say its rule."""
-    if law.quadrature is None:
-        return torch.full_like(residual, torch.nan)
-    x, rule = law.quadrature
-    noise = quadrature_noise(points, x.to(points.mean), rule)
-    return law.at_times(noise, points.shape) ** 2
-
-
-def _own_variance(field: Field, law: Law) -> Tensor:
-    """The diagonal of G Sigma G^T, one entry per row."""
-    covariance = covariance_of((field,), False)
-    if isinstance(covariance, Independent):
-        return law.squares(covariance.variance[0])
-    shared = law.apply(covariance.joined(0).directions[0]).square().sum(0)
-    if covariance.rest is None:
-        return shared
-    return shared + law.squares(covariance.rest.variance[0])
 
 
 def _plain(field: Field) -> Field:

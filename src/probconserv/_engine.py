@@ -32,11 +32,12 @@ from ._tridiagonal import Tridiagonal, chained
 
 MOST_DENSE = 512  # rows of one part up to which local ones are solved by a dense matrix
 MANY = 32  # matrices of five diagonals that are worth a loop along their rows
+MOST_NUMBERS = 1 << 25  # of rows at points, up to which variances are computed a second time
 FEW = 16  # joint rows up to which a traced computation takes the dense system
 NEARLY = 1e-8  # noise variance below this share of a row's own: all but exact
 THIN = 1e-8  # share of a row's variance in the rest below which directions are not split off
 ROUNDED = 1e-20  # share of a row's variance that is no more than rounding
-LOST = 1e-6  # of a variance: what is less after five diagonals is computed again, densely
+LOST = 1e-6  # of a variance: what is less after bands or directions is computed again, densely
 
 
 class Chain(Node):
@@ -262,7 +263,17 @@ class Shared(Node):
     @property
     def variance(self) -> Fields:
         pairs = zip(self.chain.variance, self.directions, strict=True)
-        return tuple(v + f.square().sum(0) for v, f in pairs)
+        found = tuple(v + f.square().sum(0) for v, f in pairs)
+        if not concrete(*found):
+            return found
+        simple, pairs = self.chain.is_simple, zip(found, self.prior.variance, strict=True)
+        lost = [(v < LOST * d) & ((v > 0) | (not simple)) for v, d in pairs]  # its zeros are sure
+        many = self.white.shape[-1] * sum(v.numel() for v in found) > MOST_NUMBERS
+        if many or not any(map(any_of, lost)):
+            return found
+        prior = self.prior.exactly()
+        again = Joint(self.chain.laws, prior, prior, self.white.ndim - 2).variance
+        return tuple(torch.where(x, w, v) for x, v, w in zip(lost, found, again, strict=True))
 
     def draw(self, normals: Normals) -> Fields:
         own, left = self.chain.draw(normals), self._left(self.directions)

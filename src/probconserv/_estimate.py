@@ -11,6 +11,7 @@ to independent points is not left to chance: it takes a solve for each.
 
 import itertools
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -103,18 +104,23 @@ def _by_draws(stage: "Iterative") -> tuple[Fields, Estimate]:
 
 def _draws(stage: "Iterative", count: int) -> tuple[Fields, Tensor, Fields]:
     """Draws of the prior about 0, what their rows are off by, and how these move them."""
-    generator = torch.Generator(stage.noise.device).manual_seed(SEED)
+    device, lead = stage.noise.device, stage.lead
+    seeds = [torch.Generator(device).manual_seed(SEED + i) for i in range(count)]
 
-    def normals(*shape: int) -> Tensor:
-        device = stage.noise.device
-        return torch.randn(*shape, generator=generator, dtype=torch.float64, device=device)
+    def normals(some: list[torch.Generator], shape: Sequence[int]) -> Tensor:
+        """The same for each part, so that a part alone has the same estimate."""
+        own = (*[1] * lead, *shape[lead:])
+        each = [torch.randn(own, generator=g, dtype=torch.float64, device=device) for g in some]
+        return torch.stack(each).expand(len(some), *shape)
 
     per_draw = sum(v.numel() for v in stage.prior.variance) + 8 * stage.noise.numel()
     each: list[tuple[Fields, Tensor, Fields]] = []
-    for some in torch.arange(count).split(max(1, AT_ONCE // max(per_draw, 1))):
-        n = len(some)
-        y = stage.prior.draw(lambda *shape, n=n: normals(n, *shape))
-        r = stage.residual(y, value=False) + root_of(stage.noise) * normals(n, *stage.noise.shape)
+    at_once = max(1, AT_ONCE // max(per_draw, 1))
+    for start in range(0, count, at_once):
+        some = seeds[start : start + at_once]
+        y = stage.prior.draw(lambda *shape, some=some: normals(some, shape))
+        noise = root_of(stage.noise) * normals(some, stage.noise.shape)
+        r = stage.residual(y, value=False) + noise
         found = stage.solve(r, TOLERANCE * stage.diagonal.sqrt())
         each.append((y, r, stage.prior.times(stage.adjoint(found))))
     ys, rs, moves = zip(*each, strict=True)

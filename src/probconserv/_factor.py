@@ -12,14 +12,15 @@ import torch
 from torch import Tensor
 
 from ._checks import concrete
+from ._rowwise import EASY, TINY, row_inverse
 from ._tree import Node
 
 DEPENDENT = 1e-14  # an exact row that keeps less than this share of its variance is decided
-EASY = 1e-6  # least pivot, of 1, at which the order of the rows does not matter
-TINY = 1e-290  # below this a variance has no usable inverse
-NOTHING = 1e-28  # share of a variance below which an exact row leaves none
-ROUNDING = 1e-26  # the same for several rows, whose rounding adds up
-MOST_NOTHING = 1e-20  # the same for rows that are nearly dependent
+NOTHING = 1e-28  # share of a variance below which exact rows leave none
+ROUNDING = 1e-26  # the same for directions, whose rounding adds up
+MOST_NOTHING = 1e-20  # the same where rows are nearly dependent
+DOUBTFUL = 1e-8  # share of a variance below which what is left of it is no difference
+HALF = 0.5  # the most of it where rows are nearly dependent: K rows leave less of 2K points
 LOG_2PI = math.log(2 * math.pi)
 SAME = 1 - 1e-6  # among pivots as large as this share of the largest the first row is taken
 
@@ -27,8 +28,7 @@ SAME = 1 - 1e-6  # among pivots as large as this share of the largest the first 
 class Factor(Node):
     """The factor of one matrix (*lead, K, K) for each independent part.
 
-    `pivots` are the variances of the rows given those that were taken before them, `nothing` the
-    share of a point's variance that is no more than the rounding of these rows.
+    `pivots` are the variances of the rows given those that were taken before them.
     """
 
     def __init__(self, matrix: Tensor, before: Tensor, noise: Tensor) -> None:
@@ -43,7 +43,7 @@ class Factor(Node):
             pivots = root.diagonal(dim1=-2, dim2=-1).square()
             if not bool(info.any()) and bool((pivots > EASY).all()):
                 self.root, self.scale, self.keep = root, scale, torch.ones_like(usable)
-                self.pivots, self.nothing = pivots / scale.square(), _nothing(pivots.amin(-1))
+                self.pivots = pivots / scale.square()
                 self.log_det = 2 * (root.diagonal(dim1=-2, dim2=-1) / scale).log().sum(-1)
                 return
         floor = noise * scale.square()
@@ -56,9 +56,26 @@ class Factor(Node):
         )
         self.log_det = 2 * torch.where(kept, sizes, 1.0).log().sum(-1)
         pivots = torch.where(kept, sizes, 0.0).square()
-        shares = self.root.diagonal(dim1=-2, dim2=-1).square()
-        self.nothing = _nothing(torch.where(kept, shares, 1.0).amin(-1))
         self.pivots = torch.zeros_like(pivots).scatter(-1, self.order, pivots)
+
+    @property
+    def growth(self) -> Tensor:  # (*lead)
+        """The trace of S^-1, where S has a diagonal of 1: how far rounding can grow."""
+        root = self.root.detach()
+        inverse = torch.linalg.solve_triangular(
+            root, torch.eye(*root.shape[-2:]).to(root), upper=False
+        )
+        return inverse.square().sum((-1, -2))
+
+    @property
+    def doubtful(self) -> Tensor:  # (*lead)
+        """The share of a variance below which rounding shows in what the rows leave of it."""
+        return (DOUBTFUL * self.growth).clamp_max(HALF)
+
+    @property
+    def nothing(self) -> Tensor:  # (*lead)
+        """The share of a variance that is no more than the rounding of directions."""
+        return (ROUNDING * self.growth.square()).clamp_max(MOST_NOTHING)
 
     def whiten(self, r: Tensor) -> Tensor:  # (*lead, N, K) -> (*lead, N, K)
         """L^-1 r with S = L L^T: independent of unit variance when r ~ N(0, S)."""
@@ -103,7 +120,7 @@ class RowFactor(Node):
         self.keep = seen > (TINY if before is seen else (DEPENDENT * before).clamp_min(TINY))
         if noise is not None:
             self.keep = self.keep | (noise > 0)
-        self.inverse = torch.where(self.keep, seen, torch.inf).reciprocal()  # S^-1
+        self.inverse = row_inverse(seen, self.keep, torch.where)
 
     @property
     def log_norm(self) -> Tensor:
@@ -115,10 +132,6 @@ class RowFactor(Node):
 
     def solve(self, r: Tensor) -> Tensor:
         return r * self.inverse
-
-
-def _nothing(pivot: Tensor) -> Tensor:
-    return (ROUNDING / pivot.detach().clamp_min(DEPENDENT).square()).clamp_max(MOST_NOTHING)
 
 
 def pivoted(matrix: Tensor, floor: Tensor, exact: Tensor) -> tuple[Tensor, Tensor, Tensor]:

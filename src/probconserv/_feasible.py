@@ -10,8 +10,8 @@ not settle, or rows follow from each other, non-negative least squares decides: 
 z the coordinates along F, |z| is least subject to A F^T z >= h - A y.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ Array = NDArray[np.float64]
 GUESSES = 30  # corrections of the active rows
 NEAR = 1e-12  # standard deviations of a row: below this it is met
 REPEATED = 1e-13  # share of its variance that a row of differences keeps, at least, to be moved
+GIVES = (0.0, 1e-9, 1e-7, 1e-5)  # by how much rows give way, one after the other
 UNMET = 1e-7  # standard deviations of a row: how far least squares may leave it off
 RANK = 1e-15  # of the largest: variances of directions that count
 
@@ -30,10 +31,15 @@ class Programme:
     """min (u - y)^T C^+ (u - y) subject to A u >= h, for many y."""
 
     def __init__(
-        self, covariance: Array, rows: Array, least: Array, near: Array, root: Array | None = None
+        self,
+        covariance: Array,
+        rows: Array,
+        least: Array,
+        near: Array,
+        root: Callable[[], Array],
     ) -> None:
         """covariance: C, (N, N). rows: A, (m, N). least: h, (m,). near: what rounding may leave of
-        points that nothing moves, (N,). root: F, (N, R), where C = F F^T is too rough."""
+        points that nothing moves, (N,). root: makes F, (N, R), where C = F F^T is too rough."""
         self.covariance, self.rows, self.least = covariance, rows, least
         self.near = np.abs(rows) @ near
         self.cross = rows @ covariance  # A C, (m, N)
@@ -49,69 +55,35 @@ class Programme:
     def solve(self, y: Array) -> Array:  # (n, N)
         """Each y moved to where the inequalities hold, up to rounding."""
         slack = y @ self.rows.T - self.least
-        try:
-            return self._by_covariance(y, slack)
-        except InfeasibleError:
-            if self.root is None:
-                raise
-        return np.stack([self._along(self.root, *each) for each in zip(y, slack, strict=True)])
-
-    def _by_covariance(self, y: Array, slack: Array) -> Array:
-        self._check_fixed(y, slack)
         q = slack * self.scale
-        nu = np.zeros_like(q)
-        for i in np.flatnonzero((q < 0).any(-1)):
-            nu[i] = self._multipliers(q[i])
-        return y + (nu * self.scale) @ self.cross
+        found = y.copy()
+        out = (q < 0).any(-1) | (~self.moves & (slack < -self.near)).any(-1)
+        for i in np.flatnonzero(out):
+            nu = None if (~self.moves & (slack[i] < -self.near)).any() else self._multipliers(q[i])
+            if nu is None:
+                found[i] = self._along.moved(y[i], slack[i])
+            else:
+                found[i] = y[i] + (nu * self.scale) @ self.cross
+        return found
 
-    def _along(self, root: Array, y: Array, slack: Array) -> Array:
-        """One y moved by F z with the least |z|, by least squares."""
-        from scipy.optimize import nnls
+    @cached_property
+    def _along(self) -> "Along":
+        return Along(self.rows, self.near, self.root())
 
-        seen = self.rows @ root
-        size = np.sqrt((seen**2).sum(-1))
-        moves = size > 1e-13 * (np.abs(self.rows) @ np.sqrt((root**2).sum(-1)))
-        if (slack[~moves] < -self.near[~moves]).any():
-            self._check_fixed(y, np.where(moves, np.inf, slack))
-        if not (slack[moves] < 0).any():
-            return y
-        seen, short = seen[moves] / size[moves, None], -slack[moves] / size[moves]
-        unit = np.abs(short).max()
-        matrix = np.vstack([seen.T, short / unit])
-        wanted = np.eye(len(matrix))[-1]
-        found, _ = nnls(matrix, wanted, maxiter=30 * matrix.shape[1])
-        left = wanted - matrix @ found
-        tries = [np.linalg.lstsq(seen[found > 0], short[found > 0], rcond=1e-13)[0]]
-        tries += [-left[:-1] / left[-1] * unit] if left[-1] > 0 else []
-        broken = [np.max(short - seen @ z) for z in tries]
-        if not (worst := min(broken)) <= UNMET * (1 + unit):
-            raise InfeasibleError(_NOTHING_OBEYS.format(worst))
-        return y + root @ tries[int(np.argmin(broken))]
-
-    def _check_fixed(self, y: Array, slack: Array) -> None:
-        """Rows that nothing moves hold already."""
-        wrong = ~self.moves & (slack < -self.near)
-        if wrong.any():
-            at = np.unravel_index(np.argmax(wrong), wrong.shape)
-            raise InfeasibleError(
-                "`bounds`, `monotone`: points without variance, or fixed by exact laws, break an "
-                f"inequality by {-slack[at]:.3g} and cannot be moved. Ways out: correct their "
-                "values, give them variance, or give the laws `noise`."
-            )
-
-    def _multipliers(self, q: Array) -> Array:  # (m,)
+    def _multipliers(self, q: Array) -> Array | None:  # (m,)
+        """nu of the guess that settles, if one does."""
         near = NEAR * (1 + np.abs(q).max())
         active = q < -near
         for _ in range(GUESSES):
             nu = self._given(active, q)
             if nu is None:
-                break
+                return None
             left = q + self.gram @ nu
             new = np.where(active, nu > 0, left < -near)
             if (new == active).all():
                 return nu
             active = new
-        return self._by_least_squares(q, near)
+        return None
 
     def _given(self, active: NDArray[np.bool_], q: Array) -> Array | None:
         """Multipliers that make the active rows hold with equality."""
@@ -128,46 +100,50 @@ class Programme:
         nu[at] = solve_triangular(root, half, lower=True, trans=1, check_finite=False)
         return nu
 
-    def _directions(self) -> Array:  # (m, R)
-        """A F^T, rows scaled as `gram` is."""
-        if not hasattr(self, "_seen"):
-            std = np.sqrt(np.diag(self.covariance))
-            inverse = np.where(std > 0, 1 / np.where(std > 0, std, 1.0), 0.0)
-            sizes, vectors = np.linalg.eigh(self.covariance * inverse[:, None] * inverse)
-            keep = sizes > RANK * sizes.max()
-            root = std[:, None] * vectors[:, keep] * np.sqrt(sizes[keep])
-            self._seen = (self.scale[:, None] * self.rows) @ root
-        return self._seen
 
-    def _by_least_squares(self, q: Array, near: float) -> Array:
+class Along:
+    """The least |z| with A (y + F z) >= h, by non-negative least squares."""
+
+    def __init__(self, rows: Array, near: Array, root: Array) -> None:
+        self.root, self.near = root, near
+        seen = rows @ root
+        size = np.sqrt((seen**2).sum(-1))
+        self.moves = size > REPEATED * (np.abs(rows) @ np.sqrt((root**2).sum(-1)))
+        self.size = size[self.moves]
+        self.seen = seen[self.moves] / self.size[:, None]
+
+    def moved(self, y: Array, slack: Array) -> Array:
+        wrong = np.where(self.moves, 0.0, -slack - self.near)
+        if (wrong > 0).any():
+            raise InfeasibleError(
+                "`bounds`, `monotone`: points without variance, or fixed by exact laws, break an "
+                f"inequality by {-slack[wrong.argmax()]:.3g} and cannot be moved. Ways out: "
+                "correct their values, give them variance, or give the laws `noise`."
+            )
+        short = -slack[self.moves] / self.size
+        unit = np.abs(short).max(initial=0.0)
+        worst = np.inf
+        for give in GIVES:
+            for z in self._tries(short, unit, give):
+                broken = np.max(short - self.seen @ z, initial=0.0)
+                if broken < worst:
+                    worst, best = broken, z
+            if worst <= UNMET * (1 + unit):
+                return y + self.root @ best
+        raise InfeasibleError(_NOTHING_OBEYS.format(worst))
+
+    def _tries(self, short: Array, unit: float, give: float) -> list[Array]:
+        """Where rows give way, at a price: the rows that hold there are then met exactly."""
         from scipy.optimize import nnls
 
-        seen, size = self._directions(), np.abs(q).max()
-        matrix = np.vstack([seen.T, -q / size])  # A F^T z >= -q
-        wanted = np.zeros(len(matrix))
-        wanted[-1] = 1.0
-        found, _ = nnls(matrix, wanted, maxiter=30 * matrix.shape[1])
-        left = wanted[-1] - matrix[-1] @ found
-        nu = found * (size / left) if left > 0 else np.full_like(q, np.nan)
-        again = self._polished(nu > 0, q)
-        for each in (again, nu):
-            if each is not None and (self._worst(each, q) <= near or each is nu):
-                nu = each
-                break
-        worst = self._worst(nu, q)
-        if not worst <= UNMET * (1 + size):
-            raise InfeasibleError(_NOTHING_OBEYS.format(worst))
-        return nu
-
-    def _polished(self, active: NDArray[np.bool_], q: Array) -> Array | None:
-        """The same active rows, solved to rounding; None where some multiplier turns negative."""
-        nu, at = np.zeros_like(q), np.flatnonzero(active)
-        nu[at] = np.linalg.lstsq(self.gram[np.ix_(at, at)], -q[at], rcond=1e-13)[0]
-        return nu if (nu >= 0).all() else None
-
-    def _worst(self, nu: Array, q: Array) -> Any:
-        left = q + self.gram @ nu
-        return np.max(-left[self.moves], initial=0.0) if np.isfinite(left).all() else np.inf
+        count, across = self.seen.shape
+        matrix = np.vstack([self.seen.T, give * np.eye(count), short / unit])
+        wanted = np.eye(len(matrix))[-1]
+        found, _ = nnls(matrix, wanted, maxiter=30 * count)
+        left = wanted - matrix @ found
+        at = found > 0
+        tries = [np.linalg.lstsq(self.seen[at], short[at], rcond=1e-13)[0]]
+        return [*tries, *([-left[:across] / left[-1] * unit] if left[-1] > 0 else [])]
 
 
 _NOTHING_OBEYS = (
@@ -191,6 +167,7 @@ def root_given(prior: Array, rows: Array, noise: Array) -> Array:  # (N, R)
         unit = seen[exact] / np.linalg.norm(seen[exact], axis=-1, keepdims=True)
         _, found, across = np.linalg.svd(unit)
         root = root @ across[np.sum(found > 1e-12 * found[0]) :].T
+        root[np.linalg.norm(root, axis=-1) <= REPEATED * std] = 0.0
     noisy = noise > 0
     _, found, across = np.linalg.svd(rows[noisy] @ root / np.sqrt(noise[noisy])[:, None])
     shrunk = np.ones(len(across))

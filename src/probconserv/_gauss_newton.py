@@ -13,14 +13,14 @@ the laws is added. Sigma^-1 is never needed: u - mu = Sigma a, and a is kept.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ._errors import DegenerateError, InfeasibleError
-from ._factor import TINY
+from ._errors import DegenerateError, InfeasibleError, ProbConservError
 from ._linearised import Look, Problem, Step
+from ._rowwise import TINY
 
 MET = 1e-12  # of |b| + |J| |u|: what an exact row may miss
 STATIONARY = 1e-7  # of the way from the prior: the longest step that is left
@@ -35,58 +35,85 @@ INNER = 50  # products with the second derivative in one step
 CLOSE, CLOSER = 1e-2, 1e-12  # to which these solve: for a step, for a gradient
 
 
+class Failure(NamedTuple):
+    """Why a part does not get to the laws."""
+
+    kind: type[ProbConservError]
+    text: str  # {} stands for the part
+
+
 @torch.no_grad()
 def most_probable(
-    given: Problem, name: str = "solution", first: int = 0, near: Tensor | None = None
-) -> Tensor:  # (P, N)
-    """The fields, each part by its own number of steps; or an error.
+    given: Problem, near: Tensor | None = None
+) -> tuple[Tensor, dict[int, Failure]]:  # (P, N)
+    """The fields, each part by its own number of steps; and which parts did not get there.
 
-    name: what errors call a part. first: the number of the first one. near: fields at which the
-    laws are linearised for the first step, if not at the mean.
+    near: fields at which the laws are linearised for the first step, if not at the mean.
     """
     problem = given._map(Tensor.detach)
-    u, found = problem.mean, torch.empty_like(problem.mean)
+    u, found = problem.mean, torch.full_like(problem.mean, torch.nan)
     a, left = torch.zeros_like(u), torch.arange(len(u), device=u.device)
-    weights = torch.zeros_like(problem.value)
+    weights, failed = torch.zeros_like(problem.value), dict[int, Failure]()
     if near is not None and len(u):
         step = problem.step(problem.look(near))
         a = -step.back(step.multiplier(CLOSER))
         u = u + problem.times(a)
-    look = problem.look(u)
-    for number in range(LIMIT if len(u) else 0):
+    look = problem.look(u) if len(u) else None
+    for number in range(LIMIT + 1):
+        if look is None:
+            break
         step = problem.step(look)
-        where = f"{name} {{}}", left + first, number
-        _check_defined(step, *where)
-        multiplier, change = step.solved(a)
-        terms = step.terms()
-        still = _arrived(step, a, change, terms)
-        if 2 * int(still.sum()) > len(still):  # look at these, and go on with the others alone
-            kick = _off_the_top(step, multiplier, still)
-            done = still & (kick == 0).all(-1)
+        kick, done, wrong = torch.zeros_like(a), torch.zeros_like(left, dtype=torch.bool), {}
+        if not (wrong := _undefined(step, number)):
+            multiplier, change = step.solved(a)
+            terms = step.terms()
+            still = _arrived(step, a, change, terms)
+            if number == LIMIT:
+                wrong = _stuck(step, ~still, number - 1)
+            elif 2 * int(still.sum()) > len(still):  # look at these, go on with the others alone
+                kick = _off_the_top(step, multiplier, still)
+                done = still & (kick == 0).all(-1)
+            elif not (wrong := _unmovable(step, terms, number)):
+                least = 2 * multiplier.abs()
+                weights = torch.maximum(least, (least + weights) / 2) * problem.exact
+                slack = ((MET * weights + _rounded(step)) * terms).sum(-1)
+                if number >= (SOON if problem.is_dense else LATER):
+                    change = _newton(step, change, multiplier)
+                look, a, stuck = _searched(step, a, change, weights, slack, still)
+                u, wrong = look.u, _stuck(step, stuck, number)
+        if wrong or bool(done.any()) or bool(kick.any()):
+            failed |= {int(left[i]): each for i, each in wrong.items()}
             found[left[done]] = u[done]
-            if bool(done.all()):
-                return found
-            keep = (~done).nonzero()[:, 0]
+            ends = done.clone()
+            ends[list(wrong)] = True
+            keep = (~ends).nonzero()[:, 0]
             parts = left, a + kick, weights, u + problem.times(kick)
             left, a, weights, u = (x[keep] for x in parts)
             problem = problem.some(keep)
-            look = problem.look(u)
-            continue
-        _check_movable(step, terms, *where)
-        least = 2 * multiplier.abs()
-        weights = torch.where(problem.exact, torch.maximum(least, (least + weights) / 2), 0.0)
-        slack = ((MET * weights + _rounded(step)) * terms).sum(-1)
-        if number >= (SOON if problem.is_dense else LATER):
-            change = _newton(step, change, multiplier)
-        look, a, stuck = _searched(step, a, change, weights, slack, still)
-        u = look.u
-        if bool(stuck.any()):
-            raise InfeasibleError(_explained(step, stuck, *where))
-    if not len(u):
-        return found
-    step = problem.step(look)
-    stuck = ~_arrived(step, a, step.solved(a)[1], step.terms())
-    raise InfeasibleError(_explained(step, stuck, where[0], left + first, LIMIT - 1))
+            look = problem.look(u) if len(u) else None
+    return found, failed
+
+
+def along_the_way(
+    given: Problem, mean: Tensor, value: Tensor, near: Tensor, stages: int
+) -> tuple[Tensor, dict[int, Failure]]:
+    """As `most_probable`, for draws that are far: by draws between, each from the one before.
+
+    mean, value: of the fields `near` that obey the laws.
+    """
+    found, failed = torch.full_like(near, torch.nan), dict[int, Failure]()
+    left, u = torch.arange(len(near), device=near.device), near
+    for stage in range(1, stages + 1 if len(left) else 0):
+        some = given._map(Tensor.detach).some(left)
+        pairs = (mean[left], some.mean), (value[left], some.value)
+        some.mean, some.value = (torch.lerp(x, y, stage / stages) for x, y in pairs)
+        u, wrong = most_probable(some, u)
+        failed |= {int(left[i]): each for i, each in wrong.items()}
+        keep = torch.ones_like(left, dtype=torch.bool)
+        keep[list(wrong)] = False
+        left, u = left[keep], u[keep]
+    found[left] = u
+    return found, failed
 
 
 def _arrived(step: Step, a: Tensor, change: Tensor, terms: Tensor) -> Tensor:  # (P,)
@@ -257,61 +284,68 @@ def _dot(x: Tensor, y: Tensor) -> Tensor:  # (P, N), (P, N) to (P,)
     return torch.linalg.vecdot(x, y)
 
 
-def _check_defined(step: Step, name: str, left: Tensor, number: int) -> None:
+def _undefined(step: Step, number: int) -> dict[int, Failure]:
+    """Parts where a law or its gradient is not finite."""
     misses = step.look.misses
-    if bool(misses.isfinite().all()) and not step.is_finite():
-        raise InfeasibleError(
-            f"a gradient of {' or '.join(step.problem.labels)} is NaN or infinite at step {number} "
-            f"of a {name.split()[0]}. The function must be smooth wherever the prior puts the "
-            "field (the root of a number that may be 0 is not)."
+    wrong = {}
+    for i in (~misses.isfinite().all(-1)).nonzero()[:, 0].tolist():
+        row = int((~misses[i].isfinite()).int().argmax())
+        wrong[i] = Failure(
+            InfeasibleError,
+            f"{step.problem.named(row)} is NaN or infinite at step {number} of {{}}. The function "
+            "must be defined wherever the prior puts the field: give the prior less variance, or "
+            "a function that is defined everywhere (a logarithm of what may be negative is not).",
         )
-    if not bool(misses.isfinite().all()):
-        row, part = _worst((~misses.isfinite()).double())
-        raise InfeasibleError(
-            f"{step.problem.named(row)} is NaN or infinite at step {number} of "
-            f"{name.format(int(left[part]))}. The function must be defined wherever the prior puts "
-            "the field: give the prior less variance, or a function that is defined everywhere (a "
-            "logarithm of what may be negative is not)."
-        )
+    if wrong:
+        return wrong
+    text = (
+        f"a gradient of {' or '.join(step.problem.labels)} is NaN or infinite at step {number} of "
+        "{}. The function must be smooth wherever the prior puts the field (the root of a number "
+        "that may be 0 is not)."
+    )
+    parts = (~step.is_finite()).nonzero()[:, 0].tolist()
+    return dict.fromkeys(parts, Failure(InfeasibleError, text))
 
 
-def _check_movable(step: Step, terms: Tensor, name: str, left: Tensor, number: int) -> None:
-    """Every exact row that is not met can be moved."""
+def _unmovable(step: Step, terms: Tensor, number: int) -> dict[int, Failure]:
+    """Parts with an exact row that is not met and that nothing moves."""
     problem, misses = step.problem, step.look.misses
     fixed = problem.exact & (misses.abs() > MET * terms) & (step.variance() <= TINY)
-    if bool(fixed.any()):
-        row, part = _worst(fixed.double())
-        raise DegenerateError(
-            f"{problem.named(row)} cannot be moved at step {number} of "
-            f"{name.format(int(left[part]))}, where it is off by {float(misses[part, row]):.3g}: "
-            "its gradient is zero there, or the variance of the points that it reads. Ways out: a "
-            "prior mean where the gradient is not zero, more variance, `noise` on the law, or a "
-            "function without `detach` or rounding."
+    wrong = {}
+    for i in fixed.any(-1).nonzero()[:, 0].tolist():
+        row = int(fixed[i].int().argmax())
+        wrong[i] = Failure(
+            DegenerateError,
+            f"{problem.named(row)} cannot be moved at step {number} of {{}}, where it is off by "
+            f"{float(misses[i, row]):.3g}: its gradient is zero there, or the variance of the "
+            "points that it reads. Ways out: a prior mean where the gradient is not zero, more "
+            "variance, `noise` on the law, or a function without `detach` or rounding.",
         )
+    return wrong
 
 
-def _worst(share: Tensor) -> tuple[int, int]:
-    """Row and part of the largest."""
-    part, row = torch.unravel_index(share.argmax(), share.shape)
-    return int(row), int(part)
-
-
-def _explained(step: Step, stuck: Tensor, name: str, left: Tensor, number: int) -> str:
+def _stuck(step: Step, stuck: Tensor, number: int) -> dict[int, Failure]:
+    """What is said of parts that find no better step."""
+    if not bool(stuck.any()):
+        return {}
     problem = step.problem
-    misses = step.look.misses.abs() * problem.exact * stuck[:, None]
+    misses = step.look.misses.abs() * problem.exact
     share = misses / step.terms().clamp_min(TINY)
-    row, part = _worst(share)
-    state = (
-        f"{problem.named(row)} is off by {float(misses[part, row]):.3g} "
-        f"({float(share[part, row]):.1e} of its terms)"
-        if float(share.max()) > MET
-        else "the laws hold, but the state is not the most probable one yet"
-    )
-    count = int(stuck.sum())
-    return (
-        f"{count} {name.split()[0]}{'s' * (count != 1)} did not get to the laws after {number + 1} "
-        f"steps: in {name.format(int(left[part]))} {state}. Either no state near the prior obeys "
-        "them, or they contradict each other, or they are bent too much beside the variance. Ways "
-        "out: check `value`, give the law `noise`, start from a better mean, or give less variance "
-        "to what the law should not move."
-    )
+    wrong = {}
+    for i in stuck.nonzero()[:, 0].tolist():
+        row = int(share[i].argmax())
+        state = (
+            f"{problem.named(row)} is off by {float(misses[i, row]):.3g} "
+            f"({float(share[i, row]):.1e} of its terms)"
+            if float(share[i, row]) > MET
+            else "the laws hold, but the state is not the most probable one yet"
+        )
+        wrong[i] = Failure(
+            InfeasibleError,
+            f"{{}} did not get to the laws after {number + 1} steps: {state}. Either no state near "
+            "the prior obeys them, or they contradict each other, or they are bent too much beside "
+            "the variance (a law with a kink, such as |u|, is bent most). Ways out: check `value`, "
+            "give the law `noise`, start from a better mean, or give less variance to what the law "
+            "should not move.",
+        )
+    return wrong

@@ -7,6 +7,7 @@ that nothing ties to others, says how a draw moves within the inequalities.
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,13 +24,14 @@ from ._fields import random_normals
 from ._inequalities import Limits
 from ._laws import Fields, Rows
 from ._maps import Select
+from ._reach import Part, unreachable
 
 MOST_POINTS = 2500  # of one part, for which a dense matrix is made
 SETTLED = 1e-13  # of its terms: an exact row that misses by less is left alone
+NOTHING = 1e-15  # of a point and its standard deviation before: what counts beside values of 0
 UNMET = 1e-12  # the same: one that misses by more after all tries is an error
 INSIDE = (0.0, 0.0, 0.0, 0.0, 1e-12, 1e-9, 1e-9)  # standard deviations: a point as close is there
 ROUNDING = 1e-14  # of a point and its standard deviation: one as close to its bound is there
-SMALL = 1e-8  # of the variance of a row: noise that the covariance given the row hardly shows
 LEFT = 1e-15  # of its variance before: a point that keeps less is fixed
 FIXED = 1e-9  # of a point before the laws that fix it: what these may leave by rounding
 GIVEN = 1e-12  # of a point that no law fixes: the same
@@ -79,19 +81,19 @@ class Given:
             own, before = (tuple(v[i] for v in x) for x in (variance, self.root.variance))
             yield from _covariances(way._at((i,)), own, before, lead - 1)
 
-    def directions(self, lead: int) -> Iterator[Any]:  # (N, R) each, or None
-        """F of the covariance F F^T of each part, where laws have so little noise that the
-        covariance itself does not show it."""
+    def root_of(self, part: int, lead: int) -> Any:  # (N, R)
+        """F of the covariance F F^T of one part: it shows directions of hardly any variance, which
+        the covariance itself does not."""
         rows = [r.over(self.shapes, lead) for r in self.rows]
-        if not any(bool((r.noise_variance > 0).any()) for r in rows):
-            yield from itertools.repeat(None)
-            return
+        prior = self.prior_covariance(part, lead)
+        if not rows:
+            return root_given(prior, np.zeros((0, len(prior))), np.zeros(0))
         dense, _, noise = _dense(rows, self.shapes, lead)
+        return root_given(prior, dense[part], noise[part])
+
+    def prior_covariance(self, part: int, lead: int) -> Any:  # (N, N)
         before = self._parts(self.root, self.root.variance, _own_parts(self.root), lead)
-        for part, prior in enumerate(before):
-            own = ((dense[part] @ prior) * dense[part]).sum(-1)
-            small = (noise[part] > 0) & (noise[part] < SMALL * own)
-            yield root_given(prior, dense[part], noise[part]) if small.any() else None
+        return next(itertools.islice(before, part, None))
 
     def near(self, grain: float) -> Fields:
         """What rounding may leave of each point, where nothing moves it; grain: of its dtype."""
@@ -166,10 +168,13 @@ def draws_of(
     differences = _differences(limits, [shape[lead:] for shape in shapes])
     found = np.empty_like(flat)
     doubt = _flat(tuple(x[None] for x in given.near(grain)), lead)[0].cpu().numpy()
-    each = zip(given.covariances(lead), given.directions(lead), strict=False)
-    for part, (matrix, root) in enumerate(each):
+    for part, matrix in enumerate(given.covariances(lead)):
         rows, least = _inequalities(low[part], high[part], differences)
-        u = Programme(matrix, rows, least, doubt[part], root).solve(flat[:, part])
+        try:
+            root = partial(given.root_of, part, lead)
+            u = Programme(matrix, rows, least, doubt[part], root).solve(flat[:, part])
+        except InfeasibleError as error:
+            raise InfeasibleError(_why(given, limits, lead, part) or str(error)) from None
         std = np.sqrt(np.diag(matrix))
         near = np.where(std > 0, ROUNDING * (np.abs(flat[:, part]) + std), 0.0)
         for end in (low[part], high[part]):
@@ -216,28 +221,52 @@ def _inequalities(low: Any, high: Any, differences: Sequence[Any]) -> tuple[Any,
 def _held(given: Given, limits: Sequence[Limits], u: Fields, lead: int, unmet: float) -> Fields:
     """Exactly within the limits, with the rounding taken off exact rows."""
     exact = [r.over(given.shapes, lead) for r in given.rows if any_of(r.noise_variance == 0)]
+    pairs = zip(given.prior, given.root.variance, strict=True)
+    nothing = tuple(NOTHING * (m.abs() + v.sqrt()) for m, v in pairs)
     face = None
     for inside in INSIDE:
         u = tuple(one.holding(x) for one, x in zip(limits, u, strict=True))
-        off = _off(exact, u, lead)
+        off = _off(exact, u, nothing, lead)
         if not bool((off > SETTLED).any()):
             return u
         face = face or _Face(given, limits, exact, lead)
         u = face.settled(u, off > SETTLED, inside)
     u = tuple(one.holding(x) for one, x in zip(limits, u, strict=True))
-    if not (worst := float(_off(exact, u, lead).max())) <= unmet:
+    off = _off(exact, u, nothing, lead)
+    if not (worst := float(off.max())) <= unmet:
+        part = int(off.amax(0).argmax())
         raise InfeasibleError(
-            f"the exact laws are off by {worst:.2g} of their terms within the inequalities. Ways "
-            "out: widen the `bounds`, correct the values of the laws, or give laws `noise`."
+            _why(given, limits, lead, part)
+            or f"the exact laws are off by {worst:.2g} of their terms within the inequalities. "
+            "Ways out: widen the `bounds`, correct the values of the laws, or give laws `noise`."
         )
     return u
 
 
-def _off(exact: Sequence[Rows], u: Fields, lead: int) -> Tensor:  # (n, parts)
-    """The most that an exact row of each part misses, of its terms."""
+def _why(given: Given, limits: Sequence[Limits], lead: int, part: int) -> str | None:
+    """What is out of reach in one part."""
+    exact = [r.over(given.shapes, lead) for r in given.rows if any_of(r.noise_variance == 0)]
+    if not exact:
+        return None
+    rows, value, noise = (x[part] for x in _dense(exact, given.shapes, lead))
+    names = []
+    for one in exact:
+        numbers = torch.arange(math.prod(size := one.row_shape(given.shapes)))
+        own = numbers.reshape(math.prod(size[:lead]), -1)[part]
+        names += [one.name(torch.unravel_index(i, size)) for i in own]
+    mean = _flat(tuple(u[None] for u in given.prior), lead)[0, part].cpu().numpy()
+    low, high = (x[part] for x in _ends(limits, given.shapes, lead))
+    pairs = _differences(limits, [shape[lead:] for shape in given.shapes])
+    at = (noise == 0) & (np.abs(rows).max(-1) > 0)
+    some = rows[at], value[at], low, high, pairs, [names[i] for i in np.flatnonzero(at)]
+    return unreachable(Part(mean, given.prior_covariance(part, lead), *some))
+
+
+def _off(exact: Sequence[Rows], u: Fields, nothing: Fields, lead: int) -> Tensor:  # (n, parts)
+    """The most that an exact row of each part misses, of its terms and of `nothing`."""
     parts = math.prod(u[0].shape[1 : 1 + lead])
     found = u[0].new_zeros(len(u[0]), parts, 1)
-    for miss, size in misses(exact, u):
+    for miss, size in misses(exact, u, nothing):
         share = (miss / size.clamp_min(1e-300)).reshape(len(found), parts, -1)
         found = torch.cat([found, share], -1).amax(-1, keepdim=True)
     return found[..., 0]
@@ -267,7 +296,9 @@ class _Face:
         self.shapes, self.lead, self.sizes = given.shapes, lead, _sizes(given.shapes, lead)
         self.pairs = _differences(limits, [shape[lead:] for shape in given.shapes])
         self.low, self.high = _ends(limits, given.shapes, lead)
-        self.variance = _flat(tuple(v[None] for v in given.variance), lead)[0].cpu().numpy()
+        pairs = zip(given.variance, given.root.variance, strict=True)  # exact rows fix some points
+        left = tuple(torch.maximum(v, LEFT * before)[None] for v, before in pairs)
+        self.variance = _flat(left, lead)[0].cpu().numpy()
         rows, value, noise = _dense(exact, given.shapes, lead)
         self.rows, self.value = rows * (noise == 0)[..., None], value * (noise == 0)
 

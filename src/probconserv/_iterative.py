@@ -16,11 +16,11 @@ from ._checks import concrete
 from ._covariances import Correlated, Independent
 from ._errors import DegenerateError, InfeasibleError, InputError, ProbConservError
 from ._estimate import Estimate, estimated
-from ._factor import TINY
 from ._laws import Fields, Rows
 from ._once import once
 from ._precondition import ROUGH, Scaling, Transform
 from ._progress import Ticker
+from ._rowwise import TINY
 from ._stages import Together, minus
 from ._stencils import Stencil, between_rows
 

@@ -5,8 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._blocks import root_of
-from ._covariances import Correlated, Independent, left_of
+from ._checks import concrete
+from ._covariances import Correlated, Independent
+from ._extended import all_but_fixed
 from ._factor import DEPENDENT, LOG_2PI, Factor
 from ._laws import Fields, Rows
 from ._stages import Banded, Together, minus, summed
@@ -67,20 +68,14 @@ class Joint(Together):
 
     @property
     def variance(self) -> Fields:
-        if isinstance(self.prior, Correlated):
-            return self.prior.left(self)
+        """A difference, computed again where next to nothing is left."""
+        pairs = zip(self.prior.variance, self.white(self.prior.times(self.units)), strict=True)
+        found = tuple(v if w is None else v - w.square().sum(-1).reshape(v.shape) for v, w in pairs)
         if isinstance(self.prior, Banded):
-            pairs = zip(self.prior.variance, self.white(self.prior.times(self.units)), strict=True)
-            return tuple(
-                v if w is None else v - w.square().sum(-1).reshape(v.shape) for v, w in pairs
-            )
-        white = self.white(self.prior.root().times(self.units))
-        there = [w for w in white if w is not None]
-        least = torch.where(self.exact.any(-1), self.factor.nothing, 0.0)
-        left = left_of(torch.cat([*there, self.white_noise()], -2), least)
-        shares = iter(left[..., : -self.noise.shape[-1]].split([w.shape[-2] for w in there], -1))
-        pairs = zip(self.prior.variance, white, strict=True)
-        return tuple(d if w is None else d * next(shares).reshape(d.shape) for d, w in pairs)
+            return found
+        if not concrete(*found):
+            return tuple(v.clamp_min(0) for v in found)
+        return all_but_fixed(self, found)
 
     def white(self, fields: Fields) -> list[Tensor | None]:
         """L^-1 of fields with rows on axis 0: (K, *lead, *event) to (*lead, P, K)."""
@@ -88,9 +83,7 @@ class Joint(Together):
 
         def one(x: Tensor) -> Tensor:
             x = x.expand(-1, *self.noise.shape[:-1], *x.shape[1 + lead :])
-            return self.factor.whiten(x.flatten(1 + lead).movedim(0, -1))
+            flat = x.flatten(1 + lead) if x.ndim > 1 + lead else x[..., None]
+            return self.factor.whiten(flat.movedim(0, -1))
 
         return [None if x is None else one(x) for x in fields]
-
-    def white_noise(self) -> Tensor:  # (*lead, K, K)
-        return self.factor.whiten(root_of(self.noise).diag_embed())

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from ._covariances import Correlated, Independent
-from ._factor import TINY, Factor
+from ._factor import Factor
 from ._iterative import Iterative
 from ._laws import Fields, Rows
 from ._nonlinear import Curved
+from ._rowwise import TINY
 from ._tree import Node
 
 MOST_DENSE = 1024  # rows of a part up to which they are a matrix
@@ -179,7 +180,7 @@ class Step(ABC):
         return -self.back(self.solve(misses * self.problem.exact, CLOSER))
 
     @abstractmethod
-    def is_finite(self) -> bool:
+    def is_finite(self) -> Tensor:  # (P,)
         """Whether J is."""
 
     def tangent(self, r: Tensor) -> Tensor:
@@ -220,8 +221,8 @@ class DenseStep(Step):
     def terms(self) -> Tensor:
         return self.problem.value.abs() + _product(self.rows.abs(), self.problem.sizes(self.look.u))
 
-    def is_finite(self) -> bool:
-        return bool(self.rows.isfinite().all())
+    def is_finite(self) -> Tensor:
+        return self.rows.isfinite().flatten(1).all(-1)
 
     def variance(self) -> Tensor:
         return self.gram.diagonal(dim1=-2, dim2=-1)
@@ -255,8 +256,8 @@ class LocalStep(Step):
     def variance(self) -> Tensor:
         return self.stage.diagonal
 
-    def is_finite(self) -> bool:
-        return bool(self.stage.diagonal.isfinite().all())
+    def is_finite(self) -> Tensor:
+        return self.stage.diagonal.isfinite().all(-1)
 
 
 def joined(fields: Sequence[Tensor]) -> Tensor:

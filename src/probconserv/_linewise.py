@@ -26,6 +26,7 @@ CHUNK = 1 << 17  # numbers that are worked on at a time
 CHUNK_CUDA = 1 << 24
 MET = 1e-12  # of its terms: how far a row may be off
 ROUNDED = 1e-14  # of its terms: a total beyond its range by less is at its end
+AGAIN = 8  # tries at a row whose rounding shows; each takes off most of what the last one left
 AT_END = 1e-15  # of its terms: a row that is as close to the least it can be is there
 TINY = 1e-290  # below this a variance has no usable inverse
 ROUNDING = 1e-12  # of a point: how far a fixed value may be out of bounds by rounding
@@ -325,7 +326,7 @@ class Group:
         at = wrong.flatten().nonzero()[:, 0]
         given = taken_fields(problem, at)
         start: Tensor | None = None
-        for _ in range(3):
+        for _ in range(AGAIN):
             some = RisingLineByLine(**given) if self.slope else Clipped(**given)
             start = some.start() if start is None else torch.zeros_like(start)
             mu = root_of_falling(some, start)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -14,9 +15,9 @@ from ._checks import ArrayLike
 from ._covariances import Correlated, Independent
 from ._draws import Draws, StateDraws
 from ._engine import free_axes, solve
-from ._errors import DegenerateError, InputError
+from ._errors import DegenerateError, InputError, ProbConservError
 from ._fields import Field, LowRank, Normals, random_normals
-from ._gauss_newton import most_probable, with_gradient
+from ._gauss_newton import Failure, along_the_way, most_probable, with_gradient
 from ._laws import Fields, Rows
 from ._linearised import MOST_DENSE, Problem, joined
 from ._nonlinear import Curved
@@ -26,6 +27,7 @@ from ._shrinkage import shrunk
 from ._state import State, covariance_of
 from ._tree import Node
 
+STAGES = (4, 16)  # on the way to draws that do not get to the laws at once
 AT_ONCE = 1 << 24  # numbers of Jacobians that are held together
 
 
@@ -72,7 +74,7 @@ class Found(Node):
         self.dims = tuple(len(shape) - lead for shape in shapes)  # last axes that are tied
         self.rows = tuple(each.over(shapes, lead) for each in rows)
         problem = self._problem(self.mean)
-        found = _in_chunks(problem, "solution")
+        found = _in_chunks(problem, Names("solution", shapes[0][:lead]))
         if torch.is_grad_enabled() and problem.learns:
             found = with_gradient(problem, found)
         pairs = zip(problem.fields(found), shapes, strict=True)
@@ -141,24 +143,70 @@ class Found(Node):
             y, add = ([x[start : start + some] for x in each] for each in (mean, noise))
             problem = self._problem(tuple(y), add)
             sizes = y[0].shape[: y[0].ndim - self.dims[0]]
-            point = joined([_flat(u.detach()[None], 0, sizes) for u in self.point])
-            u = problem.fields(_in_chunks(problem, "draw", point))
+            names = Names("draw", sizes, start)
+            point, middle = (
+                joined([_flat(u.detach()[None], 0, sizes) for u in each])
+                for each in (self.point, self.mean)
+            )
+            plain = problem.value - joined([_flat(x, 0, sizes) for x in add])
+            u = problem.fields(_in_chunks(problem, names, (point, middle, plain)))
             found.append(tuple(x.reshape(m.shape) for x, m in zip(u, y, strict=True)))
         return tuple(torch.cat(each) for each in zip(*found, strict=True))
 
 
-def _in_chunks(problem: Problem, name: str, near: Tensor | None = None) -> Tensor:  # (P, N)
-    """The most probable fields, as many parts at a time as there is room for."""
+@dataclass(frozen=True)
+class Names:
+    """What errors call the parts of a problem."""
+
+    noun: str
+    sizes: Sequence[int]  # of the axes that number parts; of draws the first is that of draws
+    first: int = 0  # of the draws
+
+    def __call__(self, part: int) -> str:
+        index = [int(i) for i in torch.unravel_index(torch.tensor(part), tuple(self.sizes))]
+        if self.noun == "solution":
+            return f"solution {index[0] if len(index) == 1 else index or 0}"
+        return f"draw {index[0] + self.first}" + f" of solution {index[1:]}" * (len(index) > 1)
+
+
+def _in_chunks(
+    problem: Problem, names: Names, start: tuple[Tensor, Tensor, Tensor] | None = None
+) -> Tensor:  # (P, N)
+    """The most probable fields, as many parts at a time as there is room for.
+
+    start: fields that obey the laws, with the mean and the values that they belong to.
+    """
     size = problem.mean.shape[1] * (sum(problem.counts) if problem.is_dense else 1)
     parts = torch.arange(len(problem.mean), device=problem.mean.device)
-    some = parts.split(max(1, AT_ONCE // max(1, size)))
-    if len(some) == 1:
-        return most_probable(problem, name, 0, near)
-    found = []
-    for each in some:
-        own = None if near is None else near[each]
-        found.append(most_probable(problem.some(each), name, int(each[0]), own))
-    return torch.cat(found)
+    found, failed = [], dict[int, Failure]()
+    for each in parts.split(max(1, AT_ONCE // max(1, size))):
+        some = problem if len(each) == len(parts) else problem.some(each)
+        own = None if start is None else [x[each] for x in start]
+        u, wrong = most_probable(some, None if own is None else own[0])
+        for stages in STAGES if own is not None else ():
+            if not wrong:
+                break
+            at = torch.tensor(sorted(wrong), device=parts.device)
+            near, mean, value = (x[at] for x in own)
+            u[at], left = along_the_way(some.some(at), mean, value, near, stages)
+            wrong = {int(at[i]): failure for i, failure in left.items()}
+        failed |= {int(each[i]): failure for i, failure in wrong.items()}
+        found.append(u)
+    if failed:
+        raise _refused(failed, names)
+    return torch.cat(found) if len(found) != 1 else found[0]
+
+
+def _refused(failed: dict[int, Failure], names: Names) -> ProbConservError:
+    kind, text = failed[first := min(failed)]
+    said = text.format(names(first))
+    others = len(failed) - 1
+    if others:
+        count = math.prod(names.sizes)
+        said += f" {others} other{'s' * (others > 1)} of {count} did not get there either."
+    if names.noun == "draw":
+        said += " `point`, `variance` and `interval` need no draws."
+    return kind(said)
 
 
 def _many(t: Tensor, before: int, count: int) -> Tensor:

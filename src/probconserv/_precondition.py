@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ._factor import TINY
+from ._rowwise import TINY
 from ._stencils import Offset, Stencil
 from ._tree import Node
 

@@ -24,10 +24,11 @@ from torch import Tensor
 from ._banded import factored, spread, wide
 from ._checks import concrete
 from ._covariances import Independent
-from ._factor import DEPENDENT, LOG_2PI, NOTHING, TINY, RowFactor
+from ._factor import DEPENDENT, LOG_2PI, NOTHING, RowFactor
 from ._laws import Fields, Rows
 from ._maps import Disjoint
 from ._once import once
+from ._rowwise import TINY
 from ._tree import Node
 
 CARE = 0.25  # of its variance: if less is left of a point, no other point of its row has as little

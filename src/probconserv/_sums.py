@@ -5,10 +5,10 @@
     update       mu + F^T z + D G^T lambda    block by block, with z = F G^T lambda
     settle       the same for what exact rows still miss, where rows are nearly dependent
 
-Here are the two kinds of field and the shapes of their sums, without torch: who only looks at
-totals need not wait for it. The solve is in `_sums_solve.py`. Whoever has the blocks makes the sums
-and the update. I is the number of indices (times, say) that no law ties together, K that of the
-rows of all laws.
+Here are the two kinds of field, the shapes of their sums, and the solve where S is a number for
+each row, without torch, whose import takes longer. The other solves are in `_sums_solve.py`.
+Whoever has the blocks makes the sums and the update. I is the number of indices (times, say) that
+no law ties together, K that of the rows of all laws.
 """
 
 from collections.abc import Mapping
@@ -18,8 +18,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ._errors import InputError
+from ._errors import InfeasibleError, InputError
+from ._rowwise import EASY, TINY, UNMET, row_inverse
 
+ROUNDING = 1e-15  # of a variance: what is left of it by subtraction is no more than rounding
+SLACK = 16  # times the rounding of the input, as a share of a row's terms, is no contradiction
+
+Array = NDArray[Any]
 How = Literal["variance", "uniform", "proportional"]
 
 
@@ -50,9 +55,14 @@ class MeanAndStd:
         return self.how == "variance"
 
     @property
+    def is_rowwise(self) -> bool:
+        """Whether S is a number for each row."""
+        return self.disjoint and not self.correlation
+
+    @property
     def is_easy(self) -> bool:
-        """Whether S is a number for each row, so that nothing needs to be settled."""
-        return len(self.laws) == 1 or (self.disjoint and not self.correlation)
+        """Whether nothing needs to be settled: no row depends on others."""
+        return len(self.laws) == 1 or self.is_rowwise
 
     @property
     def sums(self) -> dict[str, tuple[int, ...]]:
@@ -61,9 +71,25 @@ class MeanAndStd:
         return _shapes(rows, self.disjoint) | {"total": rows, "common": (self.variables, *rows)}
 
     @property
+    def after(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of what `settle` takes: totals after the update, and sums over white rows.
+
+        Those are L^-1 G with S = L L^T: nearly dependent rows leave few digits of S, and its square
+        root, from sums over rows that are nearly orthogonal, has them all.
+        """
+        rows = (len(self.laws),)
+        return {"total": rows} | ({} if self.disjoint else self._white)
+
+    @property
+    def _white(self) -> dict[str, tuple[int, ...]]:
+        rows = (len(self.laws),)
+        return {"white": rows * 2, "white_common": (self.variables, *rows)}
+
+    @property
     def moves(self) -> dict[str, tuple[int, ...]]:
         """The shapes of what `settle` returns, for each index."""
-        return {"along": (len(self.laws),), "latent": (self.variables,)}
+        moves: dict[str, tuple[int, ...]] = {"along": (len(self.laws),)}
+        return moves | {"latent": (self.variables,)} | ({} if self.disjoint else self._white)
 
     @property
     def steps(self) -> dict[str, tuple[int, ...]]:
@@ -91,6 +117,10 @@ class Ensemble:
     rounding: float = 0.0
 
     @property
+    def is_rowwise(self) -> bool:
+        return False
+
+    @property
     def is_easy(self) -> bool:
         return len(self.laws) == 1
 
@@ -98,6 +128,10 @@ class Ensemble:
     def sums(self) -> dict[str, tuple[int, ...]]:
         rows = (len(self.laws),)
         return _shapes(rows, self.disjoint) | {"total": (self.members, *rows), "common": rows}
+
+    @property
+    def after(self) -> dict[str, tuple[int, ...]]:
+        return {"total": self.sums["total"]}
 
     @property
     def moves(self) -> dict[str, tuple[int, ...]]:
@@ -109,7 +143,49 @@ class Ensemble:
         return self.moves | {"least": ()}
 
 
-def check_usable(sums: Mapping[str, NDArray[Any]]) -> None:
+def solve_rows(
+    kind: MeanAndStd, sums: Mapping[str, Array], value: Array, noise: Array
+) -> dict[str, Array]:
+    """What the update needs, for a kind that is rowwise; value and noise: b and its std, (I, K)."""
+    matrix = sums["gram"] + np.square(noise)
+    keep = (matrix > TINY) | (noise > 0)
+    inverse = row_inverse(matrix, keep, np.where)
+    residual = np.where(sums["size"] > 0, value - sums["total"], 0.0)
+    along = residual * inverse
+    check_met(kind, np.abs(residual - matrix * along), np.abs(value), sums)
+    exact = ((noise == 0) & keep).any(-1)
+    latent = np.zeros((len(along), kind.variables))
+    least = np.where(exact, ROUNDING, 0.0)
+    return {"along": along, "latent": latent, "inverse": inverse, "least": least}
+
+
+def is_hard(least: Any) -> Any:
+    """Whether rows are so nearly dependent that exact ones miss by more than rounding."""
+    return least > ROUNDING / EASY
+
+
+def check_met(
+    kind: "MeanAndStd | Ensemble", missed: Any, value: Any, sums: Mapping[str, Any]
+) -> None:
+    """Rows that nothing can move must hold already; arrays or tensors, (I, K)."""
+    size = sums["terms"] + sums["spread"] + value
+    slack = max(UNMET, SLACK * kind.rounding) * size
+    wrong = np.asarray(~(missed <= slack) & (sums["size"] > 0))
+    if wrong.any():
+        index, row = np.argwhere(wrong)[0].tolist()
+        stuck = "the standard deviations or the members' spread leave nothing to move there"
+        if isinstance(kind, MeanAndStd) and kind.how == "proportional":
+            stuck = "`how` 'proportional' multiplies values, and all are 0 there"
+        error = InfeasibleError(
+            f"{int(wrong.sum())} totals cannot be met, the first of `{kind.laws[row]}`, by "
+            f"{float(missed[index, row]):.3g}: {stuck}, or laws contradict each other. Ways out: "
+            "more spread, `shrinkage` for an ensemble, `noise` for the law."
+        )
+        error._place = index, row
+        raise error
+
+
+def check_usable(sums: Mapping[str, Array]) -> None:
     """Refuse infinite values and what is no standard deviation."""
     _refuse(
         ~np.isfinite(sums["terms"]),
@@ -122,7 +198,7 @@ def check_usable(sums: Mapping[str, NDArray[Any]]) -> None:
     )
 
 
-def _refuse(wrong: NDArray[Any], message: str) -> None:  # (*index, K)
+def _refuse(wrong: Array, message: str) -> None:  # (*index, K)
     if wrong.any():
         error = InputError(message)
         error._place = (*np.argwhere(wrong.reshape(-1, wrong.shape[-1]))[0].tolist(),)

@@ -1,4 +1,7 @@
-"""The solve of Step 2 from sums over blocks, see `_sums.py`; S is factored as in `condition`."""
+"""The solves of `_sums.py` where rows see each other; S is factored as in `condition`.
+
+Import it where it is called: torch takes a second and a half, and who only sums needs none.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,18 +9,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ._audit import UNMET
-from ._errors import InfeasibleError
-from ._factor import DEPENDENT, EASY, Factor, RowFactor
+from ._factor import DEPENDENT, Factor
 from ._members import multipliers
 from ._shrinkage import Mix, mix
-from ._sums import Ensemble, MeanAndStd
+from ._sums import ROUNDING, Array, Ensemble, MeanAndStd, check_met, is_hard
 
 REFINEMENTS = 2  # corrections of lambda by what S lambda misses
-ROUNDING = 1e-15  # of a variance: what is left of it by subtraction is no more than rounding
-SLACK = 16  # times the rounding of the input, as a share of a row's terms, is no contradiction
 
 Sums = Mapping[str, Tensor]  # under names, with the indices on axis 0
+Arrays = Mapping[str, Array]
 
 
 class System:
@@ -31,11 +31,6 @@ class System:
         rounding: the variance of each row that the rounding of F alone can make.
         """
         self.noise = noise.expand(gram.shape[:2])
-        self.factor: Factor | RowFactor
-        if shared is None and gram.ndim == 2:
-            self.matrix = gram + self.noise
-            self.factor = RowFactor(self.matrix, self.matrix, self.noise)
-            return
         matrix = gram.diag_embed() if gram.ndim == 2 else gram
         matrix = matrix if shared is None else matrix + shared.mT @ shared
         self.matrix = matrix + self.noise.diag_embed()
@@ -44,32 +39,23 @@ class System:
 
     def times(self, v: Tensor) -> Tensor:  # (I, N, K)
         """S v."""
-        return v * self.matrix[:, None] if self.matrix.ndim == 2 else v @ self.matrix
+        return v @ self.matrix
 
     def solve(self, r: Tensor) -> Tensor:  # (I, N, K)
         """S^-1 r, 0 at rows that follow from others."""
-        found = self._solved(r)
-        for _ in range(REFINEMENTS if self.matrix.ndim == 3 else 0):
-            found = found + self._solved(r - self.times(found))
+        found = self.factor.solve(r)
+        for _ in range(REFINEMENTS):
+            found = found + self.factor.solve(r - self.times(found))
         return found
 
-    def _solved(self, r: Tensor) -> Tensor:
-        if isinstance(self.factor, Factor):
-            return self.factor.solve(r)
-        return self.factor.solve(r.movedim(1, 0)).movedim(0, 1)
-
-    def inverse(self) -> Tensor:  # (I, K) or (I, K, K)
-        if isinstance(self.factor, RowFactor):
-            return self.factor.inverse
+    def white(self) -> Tensor:  # (I, K, K)
+        """L^-1, 0 for rows that follow from others."""
         eye = torch.eye(self.matrix.shape[-1], dtype=self.matrix.dtype)
-        white = self.factor.whiten(eye.expand(self.matrix.shape))  # L^-T
-        return white @ white.mT
+        return self.factor.whiten(eye.expand(self.matrix.shape)).mT
 
     def least(self) -> Tensor:  # (I)
         """The share of a point's variance that is no more than rounding: exact rows leave none."""
         exact = ((self.noise == 0) & self.factor.keep).any(-1)
-        if isinstance(self.factor, RowFactor):
-            return torch.where(exact, ROUNDING, 0.0)
         pivots = torch.where(self.factor.keep, self.factor.pivots * self.factor.scale**2, 1.0)
         return torch.where(exact, ROUNDING / pivots.amin(-1), 0.0)
 
@@ -77,11 +63,6 @@ class System:
         """The residuals of exact rows, where rows are so nearly dependent that rounding shows."""
         hard = is_hard(self.least())[:, None, None]
         return torch.where(hard & (self.noise == 0)[:, None], residual, 0.0)
-
-
-def is_hard(least: Tensor) -> Tensor:
-    """Whether rows are so nearly dependent that exact ones miss by more than rounding."""
-    return least > ROUNDING / EASY
 
 
 @dataclass(frozen=True)
@@ -94,9 +75,10 @@ class MomentsSolver:
         residual = torch.where(sums["size"] > 0, value - sums["total"], 0.0)[:, None]
         along = system.solve(residual)
         missed = (residual - system.times(along)).abs()[:, 0]
-        _check_met(self.kind, missed, value.abs(), sums)
-        steps = self._moves(shared, along)
-        steps |= {"inverse": system.inverse(), "least": system.least()}
+        check_met(self.kind, missed, value.abs(), sums)
+        white = system.white()
+        steps = self._moves(shared, along) | self._whitened(white, shared)
+        steps |= {"inverse": white.mT @ white, "least": system.least()}
         if shared is None:
             return steps
         if self.kind.disjoint:
@@ -104,10 +86,37 @@ class MomentsSolver:
         mixed = system.solve(shared)
         return steps | {"mixed": mixed, "lost": (shared * mixed).sum(-1)}
 
-    def settle(self, sums: Sums, total: Tensor, value: Tensor, noise: Tensor) -> dict[str, Tensor]:
-        """One more move, from the totals that the field has after the update."""
+    def settle(self, sums: Sums, after: Sums, value: Tensor, noise: Tensor) -> dict[str, Tensor]:
+        """One more move, and L^-1 to all digits, from sums over the field after the update."""
         system, shared = self._system(sums, noise)
-        return self._moves(shared, system.solve(system.missed((value - total)[:, None])))
+        missed = system.missed((value - after["total"])[:, None])
+        if self.kind.disjoint:
+            return self._moves(shared, system.solve(missed))
+        given = self._whitened(system.white(), shared)
+        together = self.kind.correlation**0.5 * after["white_common"]
+        hard = is_hard(system.least())[:, None, None]
+        root = self._root(given["white"], together, after["white"], system.noise, hard)
+        white = torch.linalg.solve_triangular(root, given["white"], upper=False)
+        common = torch.linalg.solve_triangular(root, together.mT, upper=False).mT
+        common = torch.where(hard, common, given["white_common"])
+        moves = self._moves(shared, missed @ white.mT @ white)
+        return moves | {"white": white, "white_common": common}
+
+    def _root(
+        self, white: Tensor, together: Tensor, gram: Tensor, noise: Tensor, hard: Tensor
+    ) -> Tensor:
+        """L of S over white rows, which is almost 1; exactly 1 where no row is hard."""
+        again = (1 - self.kind.correlation) * gram + together.mT @ together
+        again = again + white @ noise.diag_embed() @ white.mT
+        eye = torch.eye(again.shape[-1], dtype=again.dtype)
+        kept = again.diagonal(dim1=-2, dim2=-1)[..., None] > 0  # others follow from them
+        return torch.linalg.cholesky(torch.where(hard & kept, again, eye))
+
+    def _whitened(self, white: Tensor, shared: Tensor | None) -> dict[str, Tensor]:
+        if self.kind.disjoint:
+            return {}
+        none = white.new_zeros(len(white), self.kind.variables, white.shape[-1])
+        return {"white": white, "white_common": none if shared is None else shared @ white.mT}
 
     def _system(self, sums: Sums, noise: Tensor) -> tuple[System, Tensor | None]:
         shared = self.kind.correlation**0.5 * sums["common"] if self.kind.correlation else None
@@ -129,15 +138,14 @@ class MembersSolver:
         system, shared = self._system(sums, noise, mixed)
         residual = torch.where((sums["size"] > 0)[:, None], value - sums["total"], 0.0)
         missed = residual - system.times(system.solve(residual))
-        _check_met(self.kind, missed.abs().amax(1), value.abs().amax(1), sums)
-        assert isinstance(system.factor, Factor)
+        check_met(self.kind, missed.abs().amax(1), value.abs().amax(1), sums)
         along = multipliers(system.matrix, system.factor, system.noise, residual, system.solve)
         return self._moves(shared, mixed, along) | {"least": system.least()}
 
-    def settle(self, sums: Sums, total: Tensor, value: Tensor, noise: Tensor) -> dict[str, Tensor]:
+    def settle(self, sums: Sums, after: Sums, value: Tensor, noise: Tensor) -> dict[str, Tensor]:
         mixed = self.mix(sums)
         system, shared = self._system(sums, noise, mixed)
-        residual = value - total.reshape(sums["total"].shape)
+        residual = value - after["total"]
         return self._moves(shared, mixed, system.solve(system.missed(residual)))
 
     def mix(self, sums: Sums) -> Mix:
@@ -173,23 +181,30 @@ class MembersSolver:
         return own[:, None, None], (mixed.share * mixed.correlation).sqrt()[:, None, None]
 
 
-def solver(kind: MeanAndStd | Ensemble) -> MomentsSolver | MembersSolver:
+def _solver(kind: MeanAndStd | Ensemble) -> MomentsSolver | MembersSolver:
     return MembersSolver(kind) if isinstance(kind, Ensemble) else MomentsSolver(kind)
 
 
-def _check_met(kind: MeanAndStd | Ensemble, missed: Tensor, value: Tensor, sums: Sums) -> None:
-    """Rows that nothing can move must hold already."""
-    size = sums["terms"] + sums["spread"] + value
-    wrong = ~(missed <= max(UNMET, SLACK * kind.rounding) * size) & (sums["size"] > 0)
-    if bool(wrong.any()):
-        index, row = wrong.nonzero()[0].tolist()
-        stuck = "the standard deviations or the members' spread leave nothing to move there"
-        if isinstance(kind, MeanAndStd) and kind.how == "proportional":
-            stuck = "`how` 'proportional' multiplies values, and all are 0 there"
-        error = InfeasibleError(
-            f"{int(wrong.sum())} totals cannot be met, the first of `{kind.laws[row]}`, by "
-            f"{float(missed[index, row]):.3g}: {stuck}, or laws contradict each other. Ways out: "
-            "more spread, `shrinkage` for an ensemble, `noise` for the law."
-        )
-        error._place = index, row
-        raise error
+def solved(kind: MeanAndStd | Ensemble, sums: Arrays, *given: Array) -> dict[str, Array]:
+    """What the update needs, as arrays; given: b and its noise."""
+    return _arrays(_solver(kind).solve(_tensors(sums), *map(torch.tensor, given)))
+
+
+def settled(
+    kind: MeanAndStd | Ensemble, sums: Arrays, after: Arrays, *given: Array
+) -> dict[str, Array]:
+    """One more move; after: sums over the updated field. given: b and its noise."""
+    return _arrays(_solver(kind).settle(_tensors(sums), _tensors(after), *map(torch.tensor, given)))
+
+
+def ensemble_mix(kind: Ensemble, sums: Arrays) -> Mix:
+    """What the members' covariance is mixed with."""
+    return MembersSolver(kind).mix(_tensors(sums))
+
+
+def _tensors(parts: Arrays) -> dict[str, Tensor]:
+    return {name: torch.tensor(part) for name, part in parts.items()}
+
+
+def _arrays(parts: Sums) -> dict[str, Array]:
+    return {name: x.numpy() for name, x in parts.items()}

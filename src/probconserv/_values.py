@@ -10,6 +10,8 @@ from typing import Any
 
 from ._errors import InputError
 
+EARTH = 6_371_229.0  # metres: the radius of the globe, as weather models have it
+
 
 def name(argument: str, given: Any) -> str:
     """The name of a field or a law."""

@@ -1,6 +1,7 @@
 """Commands for files of predictions: enforce and check."""
 
 import ctypes
+import gc
 import importlib.util
 import json
 import sys
@@ -250,7 +251,7 @@ def enforce(
         raise InputError("where to? Give `-o OUT.nc` or `-o OUT.zarr`, or `--dry-run`.")
     from .labelled import enforce_file
 
-    _keep_freed_memory()
+    _settle_memory()
     written = [] if dry_run else [out]
     try:
         with law.speaking(), surprises_expected():
@@ -331,11 +332,14 @@ def register(app: App) -> None:
     app.command(check)
 
 
-def _keep_freed_memory() -> None:
-    """Have the C library keep what a block frees for the next: to ask the system anew takes longer.
+def _settle_memory() -> None:
+    """Have Python look for garbage again (see `__main__.py`), and the C library keep what is freed.
 
-    Only glibc can be told so, and only in a process that is ours alone.
+    To ask the system for every block anew takes longer. Only glibc can be told so, and only in a
+    process that is ours alone.
     """
+    gc.freeze()
+    gc.set_threshold(700)
     with suppress(AttributeError, OSError, TypeError):
         tell = ctypes.CDLL(None).mallopt
         for option in (M_TRIM_THRESHOLD, M_MMAP_THRESHOLD):

@@ -125,6 +125,11 @@ class _Bar:
 def _data(data: str, inputs: list[str], targets: list[str], totals: list[str], sample: str) -> Any:
     """The name of an equation, or what a file holds."""
     if Path(data).suffix not in (".zarr", ".nc", ".nc4", ".h5"):
+        if Path(data).suffix:
+            raise InputError(
+                f"`data` {data} is no .zarr or .nc file. Arrays without names of axes, as in .npz, "
+                "are given to `Grids` and `train` in Python, or written with xarray's to_netcdf."
+            )
         if inputs or targets or totals:
             raise InputError(f"`--inputs`, `--targets` and `--totals` are for files; got {data!r}.")
         return data

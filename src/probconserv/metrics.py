@@ -20,6 +20,7 @@ from ._nonlinear import NonlinearLaw
 
 LEVELS = (0.5, 0.9, 0.99)
 EXACT = 1e-12  # a conservation error below this is none
+KNOWN = 64  # roundings of the largest value of a time: a known value as close is right
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,8 +29,9 @@ class Scores:
 
     All but CE and `energy` are those of the normal with the field's mean and variance at each
     point, as in the paper; a mixture is scored by its total mean and variance. CRPS and coverage
-    of a field known by draws are those of its draws, and its LL is NaN where a point has no
-    variance. `evaluate` makes it; `scores[i]` are those of some functions or times.
+    of a field known by draws are those of its draws. LL is NaN at times at which a point has no
+    variance, such as an initial time that is known. `evaluate` makes it; `scores[i]` are those of
+    some functions or times.
 
     Attributes
     ----------
@@ -128,7 +130,8 @@ def evaluate(
     Raises
     ------
     DegenerateError
-        If a point has no variance, where LL would be infinite; not for a field known by draws.
+        If points without variance, where LL is infinite, are at every time; not for a field known
+        by draws.
     InputError
         If `truth` does not broadcast to the field, or `space_dims` leaves no axis of time.
 
@@ -155,18 +158,24 @@ def evaluate(
     check.broadcasts("truth", u, field.shape, "the field")
     u, space = u.expand(field.shape), tuple(range(-space_dims, 0))
     mean, std = field.mean, field.std
-    if not isinstance(field, Draws) and not bool((std > 0).all()):
+    moves = std > 0
+    spread = moves.flatten(-space_dims).all(-1)
+    if not isinstance(field, Draws) and moves.numel() and not bool(spread.any()):
         raise DegenerateError(
-            "the field has points without variance, where LL is infinite. Score a field with "
-            "variance everywhere, or leave those points out."
+            "the field has points without variance at every time, where LL is infinite. Score a "
+            "field with variance everywhere at some time, or leave those points out."
         )
-    z = (u - mean) / std
+    away = u - mean
+    rounding = KNOWN * torch.finfo(u.dtype).eps * u.abs().amax(space, keepdim=True)
+    near = away.abs() <= rounding  # of a point that is known
+    z = torch.where(moves, away / torch.where(moves, std, 1.0), torch.where(near, 0.0, torch.inf))
     lost = torch.full(field.shape[:-space_dims], torch.nan, dtype=mean.dtype, device=mean.device)
     density = (-(z**2) / 2 - std.log() - math.log(2 * math.pi) / 2).mean(space)
-    score = field.crps(u) if isinstance(field, Draws) else std * crps(z)
+    own = torch.where(moves, std * crps(z), away.abs())
+    score = field.crps(u) if isinstance(field, Draws) else own
     return Scores(
         CE=lost if law is None else law.residual(mean),
-        LL=torch.where((std > 0).flatten(-space_dims).all(-1), density, torch.nan),
+        LL=torch.where(spread, density, torch.nan),
         MSE=((u - mean) ** 2).mean(space),
         CRPS=score.mean(space),
         energy=_energy(field, u, check.samples(samples, "samples"), generator, space),

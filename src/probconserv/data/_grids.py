@@ -70,7 +70,7 @@ class Grids:
         name: str = "arrays",
     ) -> None:
         axes = _axes(coordinates)
-        known, asked = check.tensor("inputs", inputs), check.tensor("targets", targets)
+        known, asked = _values("inputs", inputs), _values("targets", targets)
         self._set(known, asked, axes, None, name)
         grid = self.shape
         fields = asked.ndim - len(grid)
@@ -88,7 +88,7 @@ class Grids:
                 f"the grid {grid}, got {tuple(known.shape)}."
             )
         if totals is not None:
-            totals = check.tensor("totals", totals)
+            totals = _values("totals", totals)
             if totals.shape != asked.shape[:-1]:
                 raise InputError(
                     "`totals` must have the shape of `targets` without the last axis, "
@@ -359,6 +359,17 @@ class Grids:
         channels, fields = self.inputs.shape[1], self.fields.shape[1]
         inputs = f"{channels} input{'s' * (channels > 1)}"
         return f"Grids({len(self)} of {inputs}, {fields} field{'s' * (fields > 1)} on {grid})"
+
+
+def _values(name: str, given: ArrayLike) -> Tensor:
+    values = check.as_tensor(name, given)
+    bad = (~values.isfinite()).flatten(1).any(1) if values.ndim else ~values.isfinite()
+    if bool(bad.any()):
+        raise InputError(
+            f"`{name}` must be finite; {int(bad.sum())} of its {bad.numel()} functions have NaN or "
+            "infinite values. Drop these functions, or fill the values."
+        )
+    return values
 
 
 def _axes(given: Mapping[str, ArrayLike]) -> dict[str, Tensor]:

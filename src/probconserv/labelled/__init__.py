@@ -3,27 +3,31 @@
 Needs xarray, dask and the like: `pip install 'probconserv[files]'`.
 """
 
+from importlib.util import find_spec as _find_spec
+
 try:
     import dask.array as _dask  # noqa: F401
     import netCDF4 as _netcdf  # noqa: F401
     import xarray as _xarray  # noqa: F401
-    import zarr as _zarr  # noqa: F401
+
+    if _find_spec("zarr") is None:  # imported where it is used: it takes a quarter of a second
+        raise ModuleNotFoundError(name="zarr")
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         f"labelled data need {error.name}, which is not here; pip install 'probconserv[files]'"
     ) from None
 
-from ._budget import Budget as Budget
-from ._cells import cell_measure as cell_measure
 from ._enforce import Accessor as Accessor
 from ._enforce import check as check
+from ._enforce import check_file as check_file
 from ._enforce import enforce as enforce
+from ._enforce import enforce_file as enforce_file
 from ._enforce import totals as totals
 from ._law import Law as Law
 from ._recipes import RECIPES as RECIPES
 from ._recipes import dry_air as dry_air
 from ._recipes import energy as energy
 from ._recipes import moisture as moisture
+from ._report import Budget as Budget
 from ._report import Report as Report
-from ._stores import check_file as check_file
-from ._stores import enforce_file as enforce_file
+from ._weights import cell_measure as cell_measure

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from .._errors import FAR
-from .._sums import Ensemble, MeanAndStd
-from ._rows import Array, BlockRows
+from .._sums import ROUNDING, Ensemble, MeanAndStd, is_hard
+from ._graph import Array, BlockRows
 
 Sums = Mapping[str, Array]
 Kind = MeanAndStd | Ensemble
@@ -162,13 +162,13 @@ def moved(kind: Kind, *block: Any) -> Array:
 
 
 def _moved_mean(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows, *moves: Sums) -> Array:
-    new, std = mean, std.astype(float, copy=False)
+    new, std = mean.astype(float), std.astype(float, copy=False)
     for move in moves:
         shift = _shift(kind, mean, std, rows, (1 - kind.correlation) * move["along"])
         if kind.correlation:
             latent = move["latent"][:, rows.variable, None]
             shift = shift + kind.correlation**0.5 * std * rows.counted * latent
-        new = new + shift
+        new += shift
     return _kept(new, mean, rows)
 
 
@@ -206,24 +206,61 @@ def _moved_members(x: Array, rows: BlockRows, *moves: Sums) -> Array:
 
 
 @quiet
-def updated_std(kind: MeanAndStd, std: Array, mean: Array, rows: BlockRows, steps: Sums) -> Array:
-    """The standard deviation of a block after the update; as it was where the mean is NaN."""
+def white_sums(
+    kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows, white: Array
+) -> tuple[Array, Array]:  # (I, K, K) and (I, V, K)
+    """`gram` and `common` of `statistics`, with L^-1 G in place of G; white: L^-1, (I, K, K)."""
+    missing = np.isnan(mean) if rows.left_out is None else np.isnan(mean) | rows.left_out
+    mean, std = (np.where(missing, 0.0, each) for each in (mean, std))
+    g = np.stack([rows.adjoint(white[:, row]) for row in range(rows.count)], 1)  # (I, K, P)
+    d = independent(kind, mean, std, rows)[:, None]
+    common = _of_variable(kind, rows, (g * std[:, None]).sum(-1))
+    return np.matmul(g * d, np.swapaxes(g, 1, 2)), common
+
+
+@quiet
+def updated_std(
+    kind: MeanAndStd, std: Array, mean: Array, rows: BlockRows, first: Sums, last: Sums
+) -> Array:
+    """The standard deviation of a block after the update; as it was where the mean is NaN.
+
+    first, last: of the steps; the last has L^-1 to all digits where rows are nearly dependent.
+    """
     std = std.astype(float, copy=False)
-    variance = np.square(std)
-    lost = rows.quadratic(steps["inverse"])  # of the variance, as a share
-    lost *= variance
-    if kind.correlation:
-        shared, rest = kind.correlation**0.5 * rows.counted, 1 - kind.correlation
-        lost *= rest**2
-        lost += 2 * shared * rest * std * rows.adjoint(steps["mixed"][:, rows.variable])
-        lost += np.square(shared) * steps["lost"][:, rows.variable, None]
+    least = first["least"]
+    if last is not first and not rows.disjoint and is_hard(least).any():
+        lost, least = _lost_to_white(kind, std, rows, last), 16 * np.sqrt(ROUNDING * least)
+    else:
+        lost = _lost(kind, std, rows, first)
     left = np.subtract(1, lost, out=lost)
-    left[left <= steps["least"][:, None]] = 0.0
+    left[left <= least[:, None]] = 0.0
+    variance = np.square(std)
     variance *= left
     np.sqrt(variance, out=variance)
     if not _finite(mean):
         np.copyto(variance, std, where=np.isnan(mean))
     return _kept(variance, std, rows)
+
+
+def _lost(kind: MeanAndStd, std: Array, rows: BlockRows, steps: Sums) -> Array:
+    """Of the variance of every point, the share that the laws take."""
+    lost = rows.quadratic(steps["inverse"])
+    lost *= np.square(std)
+    if kind.correlation:
+        shared, rest = kind.correlation**0.5 * rows.counted, 1 - kind.correlation
+        lost *= rest**2
+        lost += 2 * shared * rest * std * rows.adjoint(steps["mixed"][:, rows.variable])
+        lost += np.square(shared) * steps["lost"][:, rows.variable, None]
+    return lost
+
+
+def _lost_to_white(kind: MeanAndStd, std: Array, rows: BlockRows, steps: Sums) -> Array:
+    """The same as a sum of squares, in which nothing cancels: one for each row of L^-1 G."""
+    lost = np.zeros(std.shape)
+    for row, common in enumerate(np.moveaxis(steps["white_common"][:, rows.variable], -1, 0)):
+        along = (1 - kind.correlation) * std * rows.adjoint(steps["white"][:, row])
+        lost += np.square(along + kind.correlation**0.5 * rows.counted * common[:, None])
+    return lost
 
 
 @quiet

@@ -130,7 +130,8 @@ def _compute_apart(collections: Any, text: str) -> Any:
                 bar.update(bar.task_ids[0], total=len(blocks), advance=1)
         return compute_together(running)[0]
     except BaseException as error:
-        _client().cancel(blocks)  # else workers go on; at the end dask complains of cancelling
+        if (client := _client()).cluster is None:  # else its processes end, and nothing is left
+            client.cancel(blocks)
         if not isinstance(error, KilledWorker | CancelledError):
             raise
         raise InputError(

@@ -13,12 +13,12 @@ import xarray as xr
 from cf_xarray.criteria import coordinate_criteria
 
 from .._errors import InputError
+from .._values import EARTH
 from ._time import is_decoded, seconds, tells_time
 
 Array = npt.NDArray[np.float64]
 
 WAY_OUT = "Give the weights of the cells as `measure`; `measure=1` means plain sums."
-EARTH = 6_371_229.0  # metres
 GAUSSIAN = 0.3  # a Gaussian grid's last edge is 0.27 cells short of the pole
 SHAPE = ("earth_radius", "semi_major_axis", "semi_minor_axis", "inverse_flattening")
 LATITUDE, LONGITUDE = "latitude", "longitude"

@@ -1,6 +1,8 @@
 """How variables are stored: formats, chunks, and values packed into integers.
 
-Packed values are integers, value = scale_factor * integer + add_offset.
+Packed values are integers, value = scale_factor * integer + add_offset. Updated ones are rounded to
+the nearest, except for the few that must go the other way for the total of their row to close:
+those that lie nearest to the middle.
 """
 
 from collections.abc import Hashable, Mapping
@@ -14,9 +16,9 @@ import netCDF4
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
-import zarr
 
 from .._errors import InputError
+from ._graph import BlockRows
 from ._read import BLOCK, errors_of
 from ._survey import kind
 
@@ -26,6 +28,7 @@ NUMBERS = "biufc"
 Array = npt.NDArray[Any]
 Labelled = TypeVar("Labelled", xr.Variable, xr.DataArray)
 PACKING = ("scale_factor", "add_offset", "dtype", "_FillValue", "missing_value", "_Unsigned")
+TRIES = 20  # values that close the last part of a total, one by one
 LIMITS = ("valid_min", "valid_max", "valid_range")
 
 
@@ -45,6 +48,8 @@ def output_format(path: Path, like: str | Path | None, dataset: xr.Dataset) -> F
     unlimited = set(dataset.encoding.get("unlimited_dims", ()))
     version, dialect = 3, "NETCDF4"
     if model is not None and found == "zarr":
+        import zarr
+
         with errors_of(model):
             version = zarr.open_group(model, mode="r").metadata.zarr_format
     elif model is not None:
@@ -154,7 +159,8 @@ def _encoding(variable: xr.Variable, format: Format) -> dict[str, Any]:
     if len(encoding.get("chunks") or variable.dims) != variable.ndim:
         del encoding["chunks"]
     version = 3 if "serializer" in encoding else 2  # of Zarr, where it was read from that
-    if not (format.zarr and "chunks" in encoding and version == format.zarr):
+    texts = variable.dtype.kind not in NUMBERS  # their codecs are those of another type of text
+    if texts or not (format.zarr and "chunks" in encoding and version == format.zarr):
         encoding = {key: value for key, value in encoding.items() if key not in CODECS}
     return encoding
 
@@ -272,3 +278,65 @@ def fill_integers(encoding: Mapping[str, Any]) -> list[int]:
     given = [encoding.get(key) for key in ("_FillValue", "missing_value")]
     fills = [fill for some in given if some is not None for fill in np.atleast_1d(some)]
     return [int(np.int64(fill).astype(_dtype(encoding))) for fill in fills if np.isfinite(fill)]
+
+
+def rounded(
+    block: Array, rows: BlockRows, *, packing: Mapping[str, Any], bounds: tuple[float, float]
+) -> Array:
+    """A block (I, P) or (N, I, P) on the values that its integers stand for.
+
+    The total of each of its rows is off by at most half a quantum of a small cell. Rows may not
+    share points.
+    """
+    scale, offset = scale_and_offset(packing)
+    exact = (block.astype(float) - offset) / scale
+    whole = np.rint(exact)
+    ends = sorted((end - offset) / scale for end in bounds)
+    for member in np.ndindex(block.shape[:-2]):
+        for index in range(block.shape[-2]):
+            for part in rows.parts:
+                weights = part.weights if part.weights.ndim == 1 else part.weights[index]
+                for points in _by_row(part.labels, len(weights)):
+                    at = (*member, index, points)
+                    whole[at] = _closed(exact[at], whole[at], weights[points], packing, ends)
+    return whole * scale + offset
+
+
+def _by_row(labels: Array | None, count: int) -> list[Any]:
+    """The points of each row."""
+    if labels is None:
+        return [slice(0, count)]
+    order = np.argsort(labels, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(labels[order])) + 1)
+
+
+def _closed(
+    exact: Array, whole: Array, weights: Array, packing: Mapping[str, Any], ends: list[float]
+) -> Array:
+    """The integers of one row, some of them one up or down, so that the sum of the exact stays."""
+    off = exact - whole
+    free = np.isfinite(off) & (weights != 0) & np.isfinite(weights)
+    missing = float(np.dot(weights[free], off[free]))  # what rounding took from the total
+    if not missing:
+        return whole
+    step, size = np.sign(missing * weights), np.abs(weights)
+    (low, high), other = integers(packing), whole + step
+    free &= (other >= max(low, ends[0])) & (other <= min(high, ends[1]))
+    free &= ~np.isin(other, fill_integers(packing))  # that does not stand for a value
+    if not free.any():
+        return whole
+    count = min(int(free.sum()), 16 + int(4 * abs(missing) / size[free].mean()))
+    gain = np.where(free, off * step, -np.inf)  # the nearer to the middle, the less it costs
+    near = np.argpartition(-gain, count - 1)[:count]
+    near = near[np.argsort(-gain[near])]
+    some = near[: int(np.searchsorted(np.cumsum(size[near]), abs(missing), side="right"))]
+    whole = whole.copy()
+    whole[some] += step[some]
+    left, rest = abs(missing) - size[some].sum(), np.setdiff1d(near, some)
+    for _ in range(min(TRIES, len(rest))):
+        best = rest[np.argmin(np.abs(left - size[rest]))]
+        if abs(left - size[best]) >= abs(left):
+            break
+        whole[best] += step[best]
+        left, rest = left - size[best], rest[rest != best]
+    return whole

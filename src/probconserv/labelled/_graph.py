@@ -1,8 +1,10 @@
-"""Sums over blocks and updates of blocks, over named axes, for NumPy and dask arrays."""
+"""G on blocks of points, for NumPy and dask arrays: sums over blocks and updates of blocks."""
 
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cached_property, reduce
 from math import prod
 from typing import Any
 
@@ -10,8 +12,178 @@ import dask.array as da
 import numpy as np
 import xarray as xr
 from dask.system import CPU_COUNT
+from numpy.typing import NDArray
 
-from ._rows import Array, BlockRows, Part
+Array = NDArray[Any]
+PIECE = 4096  # points of one product: too few for BLAS to start threads of its own
+
+
+def weighted_sum(u: Array, weights: Array) -> Array:  # (..., I, P) and (P) or (I, P) to (..., I)
+    """The sum of u times weights over the points, in float64, in pieces that rounding likes."""
+    whole = u.shape[-1] // PIECE * PIECE
+    pieces = [x[..., :whole].reshape(*x.shape[:-1], -1, PIECE) for x in (u, weights)]
+    found = _dot(*pieces).sum(-1)
+    return found if whole == u.shape[-1] else found + _dot(u[..., whole:], weights[..., whole:])
+
+
+def _dot(u: Array, weights: Array) -> Array:
+    u = u.astype(float, copy=False)
+    return np.matmul(u[..., None, :], weights[..., :, None])[..., 0, 0]
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """The rows of one law: sums of weights times u over the points of each row."""
+
+    weights: Array  # (P), or (I, P) if they change with the index
+    labels: Array | None  # (P), the row of each point within the law; None: all are of one row
+    first: int  # row of the law among the rows of all laws
+    rows: int
+    unit: float | None = None  # the mean weight, if one number is the std of all points
+
+    @property
+    def own(self) -> slice:
+        return slice(self.first, self.first + self.rows)
+
+    def apply(self, u: Array) -> Array:  # (..., I, P) to (..., I, rows)
+        if self.labels is None:
+            return weighted_sum(u, self.weights)[..., None]
+        weighted = u * self.weights
+        flat = weighted.reshape(-1, weighted.shape[-1])
+        found = np.stack([np.bincount(self.labels, each, self.rows) for each in flat])
+        return found.reshape(*weighted.shape[:-1], self.rows)
+
+    def adjoint(self, v: Array) -> Array:  # (..., I, rows) to (..., I, P)
+        return self.weights * (v if self.labels is None else v[..., self.labels])
+
+    def entrywise(self, weights: Array) -> "Part":
+        return replace(self, weights=weights)
+
+    def times(self, other: "Part") -> "Part":
+        """The points that two laws share, with a row for each pair of their rows."""
+        labels: Array | None = None
+        if self.labels is not None or other.labels is not None:
+            mine: Any = 0 if self.labels is None else self.labels
+            labels = mine * other.rows + (0 if other.labels is None else other.labels)
+        return Part(self.weights * other.weights, labels, 0, self.rows * other.rows)
+
+
+@dataclass(frozen=True, eq=False)
+class BlockRows:
+    """G on one block, (K, P): the rows of all laws."""
+
+    parts: tuple[Part, ...]
+    count: int  # K
+    disjoint: bool  # whether no point is in two rows, so that G D G^T is diagonal
+    variable: int = 0  # number of the variable that this is a block of
+
+    def apply(self, u: Array) -> Array:  # (..., I, P) to (..., I, K)
+        first, *others = self.parts
+        if not others and first.rows == self.count:
+            return first.apply(u)
+        own = [part.apply(u) for part in self.parts]  # of some laws weights vary with the index
+        lead = np.broadcast_shapes(*(each.shape[:-1] for each in own))
+        found = np.zeros((*lead, self.count))
+        for part, each in zip(self.parts, own, strict=True):
+            found[..., part.own] += each
+        return found
+
+    def adjoint(self, v: Array) -> Array:  # (..., I, K) to (..., I, P)
+        first, *others = (part.adjoint(v[..., part.own]) for part in self.parts)
+        return sum(others, start=first)
+
+    def gram(self, d: Array) -> Array:  # (I, P) to (I, K, K)
+        """G diag(d) G^T; its diagonal (I, K), where it has no more."""
+        if self.disjoint:
+            return self.squared.apply(d)
+        found = np.zeros((len(d), self.count, self.count))
+        for one, other, both in self._pairs:
+            found[:, one.own, other.own] += both.apply(d).reshape(-1, one.rows, other.rows)
+        return found
+
+    def quadratic(self, a: Array) -> Array:  # (I, K) or (I, K, K) to (I, P)
+        """The diagonal of G^T a G."""
+        if self.disjoint:
+            return self.squared.adjoint(a)
+        first, *others = (
+            both.adjoint(a[:, one.own, other.own].reshape(len(a), -1))
+            for one, other, both in self._pairs
+        )
+        return sum(others, start=first)
+
+    @cached_property
+    def _pairs(self) -> list[tuple[Part, Part, Part]]:
+        return [(one, other, one.times(other)) for one in self.parts for other in self.parts]
+
+    @cached_property
+    def sizes(self) -> "BlockRows":
+        """|G|."""
+        if not any((part.weights < 0).any() for part in self.parts):
+            return self
+        parts = tuple(part.entrywise(np.abs(part.weights)) for part in self.parts)
+        return replace(self, parts=parts)
+
+    @cached_property
+    def present(self) -> "BlockRows":
+        """1 where G is not 0."""
+        parts = tuple(part.entrywise((part.weights != 0).astype(float)) for part in self.parts)
+        return replace(self, parts=parts)
+
+    @cached_property
+    def squared(self) -> "BlockRows":
+        parts = tuple(part.entrywise(np.square(part.weights)) for part in self.parts)
+        return replace(self, parts=parts)
+
+    @cached_property
+    def signs(self) -> "BlockRows":
+        parts = tuple(part.entrywise(np.sign(part.weights)) for part in self.parts)
+        return replace(self, parts=parts)
+
+    @cached_property
+    def are_plain(self) -> bool:
+        """Whether all points are of one row, with weights above 0."""
+        first, *others = self.parts
+        return not others and first.labels is None and bool((first.weights > 0).all())
+
+    @property
+    def even(self) -> float | None:
+        """The mean weight if there is one law, and one number is the std of all its points."""
+        return self.parts[0].unit if self.disjoint else None
+
+    @cached_property
+    def whole(self) -> Array:  # (1, K) or (I, K)
+        """The sums of ones."""
+        return self.apply(np.ones((1, self.parts[0].weights.shape[-1])))
+
+    @cached_property
+    def left_out(self) -> Array | None:  # (P) or (I, P)
+        """Which points no law counts; None if there are none."""
+        out = [part.weights == 0 for part in self.parts]
+        return reduce(np.logical_and, out) if all(x.any() for x in out) else None
+
+    @property
+    def counted(self) -> Array | float:
+        """1 where some law counts a point, else 0."""
+        return 1.0 if self.left_out is None else (~self.left_out).astype(float)
+
+    @cached_property
+    def relative_sizes(self) -> Array:  # (P) or (I, P)
+        """|g| over the mean weight, by the first law that counts a point; inf if none does."""
+        found: Any = 0.0
+        for part in self.parts:
+            found = np.where(found == 0, np.abs(part.weights) / (part.unit or 1.0), found)
+        return np.where(found == 0, np.inf, found)
+
+    def at(self, indices: slice) -> "BlockRows":
+        """The same at some of the indices."""
+        if all(part.weights.ndim == 1 for part in self.parts):
+            return self
+        parts = tuple(
+            part if part.weights.ndim == 1 else part.entrywise(part.weights[indices])
+            for part in self.parts
+        )
+        return replace(self, parts=parts)
+
 
 Shapes = Mapping[str, tuple[int, ...]]
 Pair = tuple[Any, tuple[str, ...]]  # an array and the names of its axes
@@ -60,20 +232,40 @@ class NamedRows:
 
     def summed(self, function: Callable[..., Array], arrays: Any, size: int, *steps: Any) -> Any:
         """The sum over all blocks of function(block, ..., rows, *steps), (*index, size)."""
-        return self.total(self.partials(function, arrays, size, *steps))
-
-    def partials(self, function: Callable[..., Array], arrays: Any, size: int, *steps: Any) -> Any:
-        """What `summed` adds up, (*index, *blocks of points, size)."""
-        one = dict.fromkeys(self.points, lambda n: 1)
-        how = {"new_axes": {SUMS: size}, "adjust_chunks": one}
-        return self._mapped(_Task(function, self, arrays), (*self.places, SUMS), arrays, steps, how)
+        task, dims = _Task(function, self, arrays), (*self.places, SUMS)
+        return self.total(self._mapped(task, dims, arrays, steps, self._partial(size)))
 
     def total(self, partials: Any) -> Any:
-        return partials.sum(axis=tuple(range(len(self.index), len(self.places))))
+        """The sum of what is there for each block of points."""
+        return partials.sum(axis=self.of_points)
+
+    @property
+    def of_points(self) -> tuple[int, ...]:
+        """The axes of `partials` that number blocks of points."""
+        return tuple(range(len(self.index), len(self.places)))
+
+    def _partial(self, size: int) -> dict[str, Any]:
+        one = dict.fromkeys(self.points, lambda n: 1)
+        return {"new_axes": {SUMS: size}, "adjust_chunks": one}
 
     def moved(self, function: Callable[..., Array], arrays: Any, dtype: Any, *steps: Any) -> Any:
         """Every block by function(block, ..., rows, *steps), in the order of `all`."""
         return self._mapped(_Task(function, self, arrays, dtype), self.all, arrays, steps, {})
+
+    def moved_and_summed(
+        self, function: Callable[..., Any], arrays: Any, dtype: Any, size: int, *steps: Any
+    ) -> tuple[Any, Any]:
+        """As `moved`, and partial sums (*index, *blocks of points, size); the function gives both.
+
+        One task makes them: two would read the block twice, and hold it until the second comes.
+        """
+        task = _Task(function, self, arrays, dtype, with_sums=True)
+        both = self._mapped(task, self.all, arrays, steps, {})
+        if not isinstance(both, da.Array):
+            return both
+        new = blockwise(_new, self.all, [(both, self.all)], dtype)
+        pairs, how = [(both, self.all)], self._partial(size)
+        return new, blockwise(_sums, (*self.places, SUMS), pairs, float, concatenate=False, **how)
 
     def _mapped(
         self,
@@ -100,19 +292,15 @@ class NamedRows:
             return np.asarray(data), dims
         return data.rechunk({0: -1}) if self.member in dims else data, dims
 
-    def after(self, blocks: Any, partials: Any) -> Any:
-        """The same blocks, each available once its partial sums are there.
 
-        Otherwise dask may put the sums off and hold every block until it comes to them.
-        """
-        if not isinstance(blocks, da.Array):
-            return blocks
-        pairs = [(blocks, self.all), (partials, (*self.places, SUMS))]
-        return blockwise(_first, self.all, pairs, blocks.dtype, align_arrays=False)
+def _new(both: tuple[Array, Array]) -> Array:
+    return both[0]
 
 
-def _first(block: Array, sums: Array) -> Array:
-    return block
+def _sums(both: Any) -> Array:
+    while isinstance(both, list):  # of the one block of members
+        (both,) = both
+    return np.asarray(both[1])
 
 
 def pack(shapes: Shapes, parts: Mapping[str, Array]) -> Array:
@@ -139,18 +327,16 @@ def blockwise(
 
     One that dask had to cut again would tie all blocks together, and hold them in memory.
     """
-    cut = {n: sizes for x, names in pairs for n, sizes in _cuts(x, names)}
+    lazy = [pair for pair in pairs if isinstance(pair[0], da.Array)]
+    cut = {n: sizes for x, names in lazy for n, sizes in zip(names, x.chunks, strict=True)}
     arrays = [
         (x if isinstance(x, da.Array) else _held(x, [cut.get(name, -1) for name in names]), names)
         for x, names in pairs
     ]
     meta = np.empty((0,) * len(dims), dtype)
     flat = (each for pair in arrays for each in pair)
-    return da.blockwise(call, dims, *flat, dtype=dtype, meta=meta, concatenate=True, **how)
-
-
-def _cuts(array: Any, names: tuple[str, ...]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    return zip(names, array.chunks if isinstance(array, da.Array) else (), strict=False)
+    how = {"concatenate": True, "name": f"probconserv-{uuid.uuid4().hex}", **how}
+    return da.blockwise(call, dims, *flat, dtype=dtype, meta=meta, **how)
 
 
 def _held(values: Array, cuts: list[Any]) -> da.Array:
@@ -173,17 +359,23 @@ class _Task:
     """One block: its arrays as (I, P) or (N, I, P), a few indices at a time, with G."""
 
     def __init__(
-        self, function: Callable[..., Array], rows: NamedRows, arrays: Any, dtype: Any = None
+        self,
+        function: Callable[..., Any],
+        rows: NamedRows,
+        arrays: Any,
+        dtype: Any = None,
+        with_sums: bool = False,
     ) -> None:
-        """dtype: of the updated block; None for sums."""
-        self.function, self.dtype, self.rows = function, dtype, replace(rows, parts=())
+        """dtype: of the updated block; None for sums alone. with_sums: for both."""
+        self.function, self.dtype, self.with_sums = function, dtype, with_sums
+        self.rows = replace(rows, parts=())
         self.dims = [rows.dims(array) for array in arrays]
         self.parts: list[Any] = [
             (p.first, p.rows, p.unit, *(x if x is None else rows.dims(x) for x in p.arrays))
             for p in rows.parts
         ]
 
-    def __call__(self, *blocks: Array, each: Callable[..., Iterator[Any]] = map) -> Array:
+    def __call__(self, *blocks: Array, each: Callable[..., Iterator[Any]] = map) -> Any:
         """each: `map`, or that of a pool of threads."""
         sizes = dict(zip(self.dims[0], blocks[0].shape, strict=True))
         indices, points = (
@@ -195,20 +387,22 @@ class _Task:
         steps = [x.reshape(indices, -1) for x in rest]
         new = None if self.dtype is None else np.empty(arrays[0].shape, self.dtype)
 
-        def work(slab: slice) -> Array | None:
+        def work(slab: slice) -> Any:
             given = [a if a.size == 1 else a[..., slab, :] for a in arrays]
             found = self.function(*given, rows.at(slab), *(x[slab] for x in steps))
             if new is None:
                 return found
-            new[..., slab, :] = found
-            return None
+            new[..., slab, :], sums = found if self.with_sums else (found, None)
+            return sums
 
         stride = max(1, SLAB * indices // max(1, arrays[0].size))
         parts = list(each(work, [slice(i, i + stride) for i in range(0, indices, stride)]))
-        if new is not None:
-            return new.reshape([sizes[dim] for dim in self.rows.all])
+        moved = None if new is None else new.reshape([sizes[dim] for dim in self.rows.all])
+        if moved is not None and not self.with_sums:
+            return moved
         shape = [sizes[dim] for dim in self.rows.index]
-        return np.concatenate(parts).reshape(*shape, *[1] * len(self.rows.points), -1)
+        sums = np.concatenate(parts).reshape(*shape, *[1] * len(self.rows.points), -1)
+        return sums if moved is None else (moved, sums)
 
     def _members(
         self, block: Array, dims: tuple[str, ...], sizes: dict[str, int], shape: tuple[int, int]

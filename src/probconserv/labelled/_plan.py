@@ -1,7 +1,8 @@
 """Laws that share variables, as one system: its rows, and what every point adds to them."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -11,13 +12,12 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from .._errors import InputError
+from .._errors import InputError, ProbConservError
 from .._sums import Ensemble, MeanAndStd
 from ._blocks import Kind
-from ._graph import NamedPart, NamedRows
-from ._law import Law, Recipe
-from ._lookup import array, nearest
-from ._rows import Array
+from ._graph import Array, NamedPart, NamedRows
+from ._law import Law, Recipe, array, nearest
+from ._time import place
 from ._totals import Totals
 from ._units import Conversion, assumed, conversion_of_difference
 from ._weights import REGION, Points, points
@@ -130,6 +130,44 @@ class Plan:
             wide = given.set_dims({**lead, **tail}).transpose(*lead, *tail)
             parts.append(wide.values.reshape(*lead.values(), ready.rows))
         return np.concatenate(parts, axis=-1)
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """The names of the indices and the rows of a system, for messages."""
+
+    index: Mapping[str, int]  # sizes
+    laws: tuple[tuple[int, Mapping[str, int], Mapping[str, xr.Variable]], ...]
+    # of each: its first row, the sizes of its own axes, its coordinates
+
+    @classmethod
+    def of(cls, plan: Plan) -> "Places":
+        def own(ready: Ready) -> tuple[int, Mapping[str, int], Mapping[str, xr.Variable]]:
+            sizes = {dim: ready.points.rows[dim] for dim in ready.inner}
+            return ready.first, sizes, {d: c.variable for d, c in ready.points.coords.items()}
+
+        return cls({dim: plan.sizes[dim] for dim in plan.index}, tuple(map(own, plan.laws)))
+
+    @contextmanager
+    def named(self, numbers: Any = None) -> Iterator[None]:
+        """Errors that are raised inside say where; numbers: of the indices that are looked at."""
+        try:
+            yield
+        except ProbConservError as error:
+            if error._place is None:
+                raise
+            index, row = error._place
+            index = index if numbers is None else int(np.ravel(numbers)[index])
+            first, inner, coords = [each for each in self.laws if each[0] <= row][-1]
+            inside = (row - first) % max(1, prod(inner.values()))  # of any member
+            where = place(coords, entry(self.index, index) | entry(inner, inside))
+            where = f" Look at {where}." if where else ""
+            raise type(error)(f"{error}{where}") from None
+
+
+def entry(sizes: Mapping[str, int], number: int) -> dict[str, Any]:
+    """The entry of that number, counted over all axes."""
+    return dict(zip(sizes, np.unravel_index(number, list(sizes.values())), strict=True))
 
 
 @dataclass(frozen=True)

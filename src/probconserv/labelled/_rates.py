@@ -14,8 +14,7 @@ import xarray as xr
 from .._errors import InputError
 from ._blocks import quiet, sizes
 from ._coordinates import cell_methods, half_way, setting
-from ._graph import NamedPart, NamedRows
-from ._rows import Array, BlockRows
+from ._graph import Array, BlockRows, NamedPart, NamedRows
 from ._time import Time, place, tells_time, times_along
 from ._weights import REGION, Points
 

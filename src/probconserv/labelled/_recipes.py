@@ -15,7 +15,6 @@ import xarray as xr
 
 from .._air import GRAVITY, HEAT_CAPACITY, VAPORIZATION
 from .._errors import InputError
-from ._cells import cell_measure
 from ._coordinates import angle, coordinates_of, interval_bounds, setting, units
 from ._law import Law, Recipe
 from ._lengths import intervals
@@ -31,6 +30,7 @@ from ._vertical import (
     layers_of,
     scale,
 )
+from ._weights import cell_measure
 
 Sizes = Mapping[Any, int]  # of the dimensions of a variable
 

@@ -1,17 +1,304 @@
-"""The report of an update: every budget before and after, and what else a user should know."""
+"""The report of an update: totals stated and found, what is implausible, as text, JSON, CSV."""
 
 import csv
 import io
 import json
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
+import numpy as np
 import xarray as xr
 
 from .._errors import ImplausibleError, ImplausibleWarning
-from ._budget import FIGURES, TOLERANCE, Budget, worst
+from ._graph import Array
+from ._plan import entry
+from ._time import place
+
+FIGURES = ("total", "field", "gap", "relative", "closes")  # of a total, in a table
+SAME = 1e-9  # of the sum of cell sizes: so much may it change by rounding
+ZERO = 273.15  # of degC in K
+TOLERANCE = 1e-6  # of the sum of |u| times cell sizes: a budget closes that is off by no more
+
+
+@dataclass(frozen=True, eq=False)
+class Budget:
+    """The totals of one law, an entry for every row; `before` and `after` also for every member.
+
+    Attributes
+    ----------
+    name : str
+        Of the law.
+    variables : tuple of str
+        What is summed.
+    over : tuple of str
+        The dimensions that are summed over.
+    unit : str
+        Of the totals, if it is known.
+    measure : str
+        Where the cell sizes come from.
+    time : str
+        Which of the axes is time, if one is.
+    total : DataArray
+        As the law states it.
+    noise : DataArray
+        The standard deviation of `total`.
+    before : DataArray
+        What the field has.
+    after : DataArray
+        What the updated field has; None while that is not computed.
+    terms : DataArray
+        The sum of ``|u|`` times cell sizes.
+    size : DataArray
+        The sum of cell sizes, over points that are not missing.
+    spread : DataArray
+        The standard deviation of the field's total if its points move together.
+    assumed : DataArray
+        The same with the correlation of the update, or as the members' totals spread.
+    present : DataArray
+        How much is there at each time: as `size`, or the number of points where cell sizes change.
+    one_total : bool
+        Whether one total holds at all times, so that all of them should have all points.
+    marks : int
+        Values that look like marks for missing ones.
+    remarks : tuple of str
+        What was found, assumed or converted on the way.
+    correlation : float
+        Of the errors of any two points.
+    is_average : bool
+        Whether the rows are means: sums divided by cell sizes.
+    """
+
+    name: str
+    variables: tuple[str, ...]
+    over: tuple[str, ...]
+    unit: str | None
+    measure: str
+    time: str | None
+    total: xr.DataArray
+    noise: xr.DataArray
+    before: xr.DataArray
+    after: xr.DataArray | None
+    terms: xr.DataArray
+    size: xr.DataArray
+    spread: xr.DataArray
+    assumed: xr.DataArray
+    present: xr.DataArray
+    one_total: bool
+    marks: int = 0
+    remarks: tuple[str, ...] = ()
+    correlation: float = 0.0
+    is_average: bool = False
+
+    def gap(self, after: bool = False) -> xr.DataArray:
+        """Field - total, for every row and member; 0 for rows without data.
+
+        Parameters
+        ----------
+        after : bool
+            True for the updated field.
+
+        Returns
+        -------
+        DataArray
+            In the units of the total.
+        """
+        has = self.after if after else self.before
+        assert has is not None
+        return (has - self.total).where(self.size > 0, 0.0)
+
+    def imbalance(self, after: bool = False) -> xr.DataArray:
+        """How far each row is off: ``|field - total|`` over the sum of ``|u|``.
+
+        Over ``|total|`` where that is larger. Of an ensemble the worst member's.
+
+        Parameters
+        ----------
+        after : bool
+            True for the updated field.
+
+        Returns
+        -------
+        DataArray
+            One number for each row.
+        """
+        off = abs(self.gap(after)) / self._scale
+        return off.max([dim for dim in off.dims if dim not in self.terms.dims])
+
+    def closes(self, tolerance: float = TOLERANCE, after: bool = False) -> bool:
+        """Whether every total is met, up to the tolerance and three times the noise.
+
+        Parameters
+        ----------
+        tolerance : float
+            Of `imbalance`.
+        after : bool
+            True for the updated field.
+
+        Returns
+        -------
+        bool
+            True if no row is off by more.
+        """
+        return bool((self.imbalance(after) <= tolerance + 3 * self.noise / self._scale).all())
+
+    def table(self, tolerance: float = TOLERANCE) -> list[dict[str, Any]]:
+        """The rows of a table: of every total (and member) its place and figures.
+
+        The figures are total, field, gap, relative and closes, after the update if there is one.
+        """
+        after = self.after is not None
+        gap = self.gap(after)
+        relative = abs(gap) / self._scale
+        closes = relative <= tolerance + 3 * self.noise / self._scale
+        field = (gap + self.total).where(self.size > 0)
+        total = self.total.where(self.size > 0) if self.is_average else self.total
+        columns = [_column(each, gap) for each in (total, field, gap, relative, closes)]
+        places = product(*(_labels(gap, dim) for dim in gap.dims))
+        names = ["law", *map(str, gap.dims), *FIGURES]
+        rows = zip(places, zip(*columns, strict=True), strict=True)
+        return [
+            dict(zip(names, (self.name, *place, *values), strict=True)) for place, values in rows
+        ]
+
+    @property
+    def _scale(self) -> xr.DataArray:
+        size = self.terms.where(self.terms > abs(self.total), abs(self.total))
+        return size.where(size > 0, 1.0)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What is implausible before the update."""
+        found = [self._changes(), self._marks(), self._zero()]
+        if self.knows_std and bool((rows := self._rows(self.spread)).wrong.any()):
+            found.insert(0, self._beyond(rows))
+        return [f"{self.name}: {text}" for text in found if text]
+
+    def _beyond(self, rows: Any) -> str:
+        return (
+            f"{int(rows.wrong.sum())} of {rows.wrong.numel()} {self._kind}s are more than 5 "
+            "standard deviations off, whatever the correlations"
+        )
+
+    def _changes(self) -> str:
+        """Of points that are missing at some times and there at others."""
+        if self.time is None or not self.one_total:
+            return ""
+        whole = self.present.max(self.time)
+        gone = (1 - self.present / whole).where(self.present > 0, 0.0)  # NaN where nothing ever is
+        most, where = worst(gone.fillna(0.0))
+        if most <= SAME:
+            return ""
+        return (
+            f"points are missing at some times and there at others, {100 * most:.3g} % of the "
+            f"whole at {where}; what is left is given the total of the whole. Give a total for "
+            "each time, or fill the gaps"
+        )
+
+    def _marks(self) -> str:
+        if not self.marks:
+            return ""
+        return (
+            f"{self.marks} values look like marks for missing ones (1e+20 and the like), which the "
+            "file does not declare. Declare them as _FillValue"
+        )
+
+    def _zero(self) -> str:
+        """Of an average that is off by about the 273.15 between degC and K."""
+        celsius = re.fullmatch("(deg(ree)?s?_?)?c(elsius)?", str(self.unit).lower())
+        off, other = abs(self.gap()), "K" if celsius else "degC"
+        known = self.is_average and (celsius or self.unit == "K")
+        if not known or not bool((abs(off - ZERO) < 60).any()):
+            return ""
+        return f"the average asked for is {float(off.max()):.3g} {self.unit} off: is it in {other}?"
+
+    @property
+    def verdict(self) -> str:
+        """Whether the totals are plausible for a field with this uncertainty, and if not why."""
+        if not self.knows_std:
+            return f"no `std` or members: nothing says whether the {self._kind}s are plausible"
+        rows = self._rows(self.spread)
+        wrong = int(rows.wrong.sum())
+        if not wrong:
+            return self._plausible()
+        kind = self._kind
+        causes = [c.said_of(f"the {kind}", "the field") for c in rows.causes() if c.kind != "rows"]
+        why = "; or ".join(causes) or f"the {kind}s are wrong (by no factor, shift or constant)"
+        return f"{self._beyond(rows)}: the standard deviations are too small, or {why}"
+
+    @property
+    def knows_std(self) -> bool:
+        """Whether the field or the total comes with standard deviations or members."""
+        return bool((self.spread > 0).any()) or bool((self.noise > 0).any())
+
+    @property
+    def _kind(self) -> str:
+        return "average" if self.is_average else "total"
+
+    def _plausible(self) -> str:
+        """What the totals take to be plausible: errors that go together, if they are far off."""
+        said = f"the {self._kind}s are plausible for a field with these standard deviations"
+        wrong, rho = self._rows(self.assumed).wrong, self.correlation
+        if not bool(wrong.any()):
+            return f"{said} and a correlation of {rho:g}" if rho else said
+        single = set(self.before.dims) == set(self.terms.dims)  # not an ensemble
+        less = "points are independent" if single else "the members' totals tell all"
+        less, more = (f"their correlation is {rho:g}", "more ") if rho else (less, "")
+        return (
+            f"{said} only if its errors go together {more}".rstrip()
+            + f": {int(wrong.sum())} of {wrong.numel()} are more than 5 standard deviations off if "
+            + less
+        )
+
+    def _rows(self, spread: xr.DataArray) -> Any:
+        """What `_causes` says of the totals, with that std of the field."""
+        from .._causes import Rows  # needs torch
+
+        dims = sorted(self.terms.dims, key=lambda dim: dim == self.time)  # time last
+        here = self._mean(self.before).transpose(*dims)
+
+        def wide(array: xr.DataArray) -> Array:
+            return np.array(array.broadcast_like(here).transpose(*dims).values, dtype=float)
+
+        std = np.hypot(wide(spread), wide(self.noise))
+        slack = TOLERANCE * wide(self._mean(self._scale))
+        value = wide(self._mean(self.total.where(self.size > 0, self.before)))
+        timed = self.time is not None and bool((value != value[..., :1]).any())
+        return Rows.of(wide(here), value, std, slack, timed)
+
+    def _mean(self, array: xr.DataArray) -> xr.DataArray:
+        """Over members, if the array has them."""
+        return array.mean([dim for dim in array.dims if dim not in self.terms.dims])
+
+
+def worst(array: xr.DataArray) -> tuple[float, str]:
+    """The largest entry and where it is, in words."""
+    if not array.ndim:
+        return float(array), ""
+    sizes = {str(dim): size for dim, size in array.sizes.items()}
+    at = entry(sizes, int(np.argmax(array.values)))
+    return float(array[at]), place(array.coords, at)
+
+
+def _column(array: xr.DataArray, like: xr.DataArray) -> list[Any]:
+    """The entries one after the other, None for missing ones."""
+    wide = array.broadcast_like(like).transpose(*like.dims)
+    return [None if each != each else each for each in wide.values.ravel().tolist()]
+
+
+def _labels(array: xr.DataArray, dim: Any) -> list[Any]:
+    """The coordinate as numbers and texts; numbers from 0 where there is none."""
+    if dim not in array.coords:
+        return list(range(array.sizes[dim]))
+    values = array[dim].values
+    if values.dtype.kind == "m":
+        return (values / np.timedelta64(1, "s")).tolist()
+    if values.dtype.kind == "M":
+        return np.datetime_as_string(values, "s").tolist()
+    return [each.isoformat() if hasattr(each, "isoformat") else each for each in values.tolist()]
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,15 +13,13 @@ from typing import Any
 import xarray as xr
 
 from .._errors import InputError
-from ._budget import Budget
-from ._law import Law
-from ._lookup import find, nearest
+from ._law import Law, find, nearest
 from ._plan import Plan, Ready
 from ._read import SMALL, read
-from ._report import Report
-from ._stage import NETCDF
+from ._report import Budget, Report
 from ._survey import groups
 from ._time import shown, tells_time
+from ._write import NETCDF
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 

@@ -10,7 +10,6 @@ from typing import Any, BinaryIO
 
 import netCDF4
 import numpy as np
-import zarr
 from xarray.backends.netCDF4_ import NETCDF4_PYTHON_LOCK as LOCK
 
 from .._errors import InputError
@@ -100,6 +99,8 @@ def survey(path: Path, group: str = "") -> list[Stored]:
 def groups(path: Path) -> list[str]:
     """The groups of a store, "a/b" for one inside another; those that hold variables or not."""
     if kind(path) == "zarr":
+        import zarr  # takes a quarter of a second, which NetCDF need not wait for
+
         members = zarr.open_group(path, mode="r").members(max_depth=None)
         return [name for name, member in members if isinstance(member, zarr.Group)]
     with netCDF4.Dataset(path) as file:
@@ -126,6 +127,8 @@ def _netcdf(path: Path, group: str) -> Iterator[Stored]:
 
 
 def _zarr(path: Path, group: str) -> Iterator[Stored]:
+    import zarr
+
     for name, array in zarr.open_group(path, mode="r", path=group or None).arrays():
         dims = array.attrs.get("_ARRAY_DIMENSIONS", getattr(array.metadata, "dimension_names", ()))
         unit = array.shards or array.chunks

@@ -55,8 +55,11 @@ class Time:
         if self.coordinate is None or not self._has_order:
             return "entry 0"
         unit = _unit(self.coordinate) if self.coordinate.dtype.kind in "iuf" else ""
-        when = f"{shown(self.coordinate.values[self.earliest])} {unit}".strip()
-        return f"the earliest, {when}" + f" (entry {self.earliest})" * bool(self.earliest)
+        values, entry = self.coordinate.values, self.earliest
+        when, count = f"{shown(values[entry])} {unit}".strip(), int((values == values[entry]).sum())
+        many = f"entry {entry}, the first of {count} at that time" if count > 1 else ""
+        which = many or (f"entry {entry}" if entry else "")
+        return f"the earliest, {when}" + (f" ({which})" if which else "")
 
     def at_start(self, variable: xr.Variable) -> xr.Variable:
         """A variable at the earliest time."""

@@ -13,11 +13,9 @@ from .._errors import InputError
 from . import _units
 from ._blocks import sizes, totals
 from ._coordinates import cell_methods
-from ._graph import NamedPart, NamedRows
-from ._law import INITIAL, Law, listed
-from ._lookup import Given, array, check_numbers, find, match, nearest
+from ._graph import Array, BlockRows, NamedPart, NamedRows
+from ._law import INITIAL, Given, Law, array, check_numbers, find, listed, match, nearest
 from ._rates import Flow, Rate, rate_of
-from ._rows import Array, BlockRows
 from ._time import Time, decoded, least_to_most, place, time_of
 from ._weights import REGION, Points
 

@@ -13,8 +13,7 @@ from typing import Any
 import xarray as xr
 
 from .._errors import InputError
-from ._law import Law
-from ._lookup import find
+from ._law import Law, find
 from ._time import MEAN_LENGTHS
 
 Words = Mapping[str, int]  # the power of each word

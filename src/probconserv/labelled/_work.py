@@ -11,15 +11,14 @@ import xarray as xr
 
 from .. import __version__
 from .._errors import FAR, InputError
-from ._budget import budgets, worst
-from ._encoding import is_packed, unpacked_after_packing, valid_limits
-from ._graph import unpack
-from ._law import Law, Recipe
-from ._lookup import array, nearest
-from ._plan import HOW, ONE_BY_ONE, Plan, Spread, plans
-from ._report import Report
+from .._sums import Ensemble, check_usable
+from ._encoding import is_packed, rounded, unpacked_after_packing, valid_limits
+from ._graph import Array, unpack
+from ._law import Law, Recipe, array, nearest
+from ._plan import HOW, ONE_BY_ONE, Places, Plan, Ready, Spread, plans
+from ._report import Budget, Report, worst
 from ._time import decoded, least_to_most
-from ._update import LARGEST, first_pass, one_pass, outcome, second_pass, solve
+from ._update import LARGEST, NO_BOUNDS, Watch, first_pass, one_pass, second_pass, seen_after, solve
 
 REPORT = "probconserv_report"
 ENSEMBLES = ("member", "members", "realization", "ensemble", "ensemble_member")
@@ -65,10 +64,31 @@ class Work:
     def one_pass(self) -> bool:
         return all(map(one_pass, self.plans))
 
-    def moved(self, sums: Sequence[Any]) -> list[Any]:
-        """The arrays of every system after the update, from the sums of the first pass."""
-        both = zip(self.plans, sums, strict=True)
-        return [second_pass(plan, solve(plan, each)) for plan, each in both]
+    def updated(self, sums: Sequence[Any], watch: bool = True, store: bool = False) -> list[Any]:
+        """The arrays of every system after the update, from the sums of the first pass.
+
+        Each with what was seen of them, if they are watched. store: they will be, so that
+        packed integers are rounded to keep the totals.
+        """
+        done = []
+        for plan, each in zip(self.plans, sums, strict=True):
+            watches = {name: self._watch(name, plan, store) for name in plan.arrays}
+            new, seen = second_pass(plan, solve(plan, each), watches if watch else None)
+            for law in (ready.law for ready in plan.laws if ready.law.linear and seen):
+                (name,) = law.factors
+                ends = (array(self.dataset, e, "linear", self.dataset[name]) for e in law.linear)
+                (low, high), values = (end.variable for end in ends), new[name][0]
+                seen[name]["left"] = ((values < low) | (values > high)).sum().data
+            done.append((new, seen))
+        return done
+
+    def _watch(self, name: str, plan: Plan, store: bool) -> Watch:
+        encoding, valid = self.dataset[name].encoding, self._valid.get(name, NO_BOUNDS)
+        if name not in self._packed:
+            return Watch(valid)
+        stored = partial(rounded, packing=encoding, bounds=plan.bounds)
+        view = partial(unpacked_after_packing, encoding=encoding)
+        return Watch(valid, stored if store and plan.kind.disjoint else None, view)
 
     @property
     def invalid(self) -> dict[str, Any]:
@@ -80,10 +100,12 @@ class Work:
         return found
 
     def report(self, sums: Any, after: Any = None, invalid: Any = None) -> Report:
-        """after: of `outcomes`. invalid: of the property, where nothing is updated."""
-        each = zip(self.plans, sums, after or [(None, {})] * len(self.plans), strict=True)
-        found = [budget for plan, s, (totals, _) in each for budget in budgets(plan, s, totals)]
-        moves = {name: figures for _, of in after or [] for name, figures in of.items()}
+        """after: of `updated`. invalid: of the property, where nothing is updated."""
+        each = zip(self.plans, after or [], strict=False)
+        seen: list[Any] = [seen_after(plan, s) for plan, s in each] or [(None, {})] * len(sums)
+        all_ = zip(self.plans, sums, seen, strict=True)
+        found = [budget for plan, s, (totals, _) in all_ for budget in budgets(plan, s, totals)]
+        moves = {name: figures for _, of in seen for name, figures in of.items()}
         outside, before = (
             {name: int(m[key].sum()) for name, m in moves.items() if m[key].any()}
             for key in ("outside", "outside_before")
@@ -109,27 +131,10 @@ class Work:
     def _knows_std(self) -> bool:
         return self.spread.how not in ("uniform", "proportional")
 
-    def outcomes(self, found: Sequence[Any]) -> list[Any]:
-        """The moved arrays and their sums, of every system."""
-        both = zip(self.plans, found, strict=True)
-        done = [outcome(plan, new, self._valid, self._views) for plan, new in both]
-        for plan, (new, (_, moves)) in zip(self.plans, done, strict=True):
-            for law in (ready.law for ready in plan.laws if ready.law.linear):
-                (name,) = law.factors
-                ends = (array(self.dataset, e, "linear", self.dataset[name]) for e in law.linear)
-                (low, high), values = (end.variable for end in ends), new[name][0]
-                moves[name]["left"] = ((values < low) | (values > high)).sum().data
-        return done
-
     @property
-    def _views(self) -> dict[str, Any]:
-        """Of packed variables, what a reader of the output will see of their values."""
-        return {
-            name: partial(unpacked_after_packing, encoding=self.dataset[name].encoding)
-            for plan in self.plans
-            for name in plan.arrays
-            if is_packed(self.dataset[name])
-        }
+    def _packed(self) -> list[str]:
+        names = (name for plan in self.plans for name in plan.arrays)
+        return [name for name in names if is_packed(self.dataset[name])]
 
     @property
     def _valid(self) -> dict[str, tuple[float, float]]:
@@ -137,10 +142,10 @@ class Work:
         return {name: ends for name in names if (ends := valid_limits(self.dataset[name]))}
 
     def _notes(self, report: Report) -> Iterator[str]:
-        if self._views and report.is_done and not report.closes(after=True):
+        if self._packed and report.is_done and not report.closes(after=True):
             yield (
-                f"{', '.join(self._views)} packed into integers: rounding to them opens the budget "
-                "again. Write floats with `unpack` to keep it closed."
+                f"{', '.join(self._packed)} packed into integers: rounding to them opens the "
+                "budget again. Write floats with `unpack` to keep it closed."
             )
         arrays = (each for plan in self.plans for each in plan.arrays.values())
         named = self.spread.member is None and any(std.dims for _, std in arrays)
@@ -184,11 +189,11 @@ class Work:
             number = any(not std.dims for p in self.plans for _, std in p.arrays.values())
             alike = " (a number: that of a cell of mean size, alike per unit of area)" * number
             return f"mean and standard deviation{alike}, correlation {self.spread.correlation:.3g}"
-        from ._solve import mix
+        from .._sums_solve import ensemble_mix
 
         kinds: list[Any] = [plan.kind for plan in self.plans]
         mixes = [
-            mix(kind, unpack(kind.sums, s.reshape(-1, s.shape[-1])))
+            ensemble_mix(kind, unpack(kind.sums, s.reshape(-1, s.shape[-1])))
             for kind, s in zip(kinds, sums, strict=True)
         ]
         both = zip(*mixes, strict=True)
@@ -274,3 +279,84 @@ def _check(dataset: xr.Dataset, spread: Spread) -> None:
     for name, dim in (*members, *(("jointly", dim) for dim in spread.jointly)):
         if dim not in dataset.dims:
             raise InputError(f"`{name}`: no dimension {dim!r} here. {nearest(dim, dataset.dims)}")
+
+
+def budgets(plan: Plan, sums: Array, after: Array | None) -> list[Budget]:
+    """The budgets of a system, from what its passes summed, (*index, C)."""
+    parts = unpack(plan.kind.sums, sums)
+    with Places.of(plan).named():
+        check_usable(parts)
+    for ready in plan.laws:
+        if not parts["size"][..., ready.own].any():
+            raise InputError(
+                f"no point of {ready.law.label} counts: all are missing, or have no weight by "
+                "`where`, `regions`, a factor or cell sizes of 0."
+            )
+    if isinstance(plan.kind, Ensemble):
+        parts["assumed"] = parts["total"].var(-2, ddof=1)
+    else:
+        gram, rho = parts["gram"], plan.kind.correlation
+        many = gram.ndim > len(plan.index) + 1
+        alone = np.einsum("...kk->...k", gram) if many else gram
+        parts["assumed"] = (1 - rho) * alone + rho * (parts["common"] ** 2).sum(-2)
+    return [_budget(plan, ready, parts, after) for ready in plan.laws]
+
+
+def _budget(plan: Plan, ready: Ready, parts: Mapping[str, Array], after: Array | None) -> Budget:
+    def rows(values: Array) -> xr.DataArray:
+        """(*index, N, K) or (*index, K) -> the rows of the law, by their names."""
+        lead = values.shape[: len(plan.index)]
+        member = () if values.ndim == len(lead) + 1 else (plan.member,)
+        inner = [ready.points.rows[dim] for dim in ready.inner]
+        mine = values[..., ready.own].reshape((*values.shape[:-1], *inner))
+        found = xr.DataArray(mine, dims=(*plan.index, *member, *ready.inner))
+        return _labelled(found, ready)
+
+    law, points = ready.law, ready.points
+    fixed = _labelled(xr.DataArray(ready.fixed), ready)
+    shape = {dim: points.rows[dim] for dim in points.rows}
+    vary = any(ready.time in weights.dims for weights in points.weights.values())
+    if after is not None and plan.member is not None:
+        after = after.reshape(*after.shape[:-1], -1, len(plan.kind.laws))
+    budget = Budget(
+        name=law.label,
+        variables=tuple(law.factors),
+        over=law.dims,
+        unit=points.unit,
+        measure=points.measure,
+        time=ready.time,
+        total=_wide(ready.value + ready.fixed, shape, ready),
+        noise=_wide(ready.noise, shape, ready),
+        before=rows(parts["total"]) + fixed,
+        after=None if after is None else rows(after) + fixed,
+        terms=rows(parts["terms"]),
+        size=rows(parts["size"]),
+        spread=rows(parts["spread"]),
+        assumed=rows(np.sqrt(parts["assumed"])),
+        correlation=getattr(plan.kind, "correlation", 0.0),
+        present=rows(parts["count" if vary else "size"]),
+        one_total=ready.one_total,
+        marks=int(parts["marks"].sum()),
+        remarks=ready.remarks,
+    )
+    return budget if law.average is None else _averaged(budget, ready, shape)
+
+
+def _averaged(budget: Budget, ready: Ready, shape: Mapping[str, int]) -> Budget:
+    """The budget of an average: all that is summed, divided by the cell sizes."""
+    sizes = _wide(ready.sizes.where(ready.sizes > 0, 1.0), shape, ready)
+    summed = ("total", "noise", "before", "terms", "size", "spread", "assumed")
+    means = {name: getattr(budget, name) / sizes for name in summed}
+    after = None if budget.after is None else budget.after / sizes
+    unit = ready.points.mean_unit
+    return replace(budget, unit=unit, is_average=True, after=after, **means)
+
+
+def _wide(given: xr.Variable, shape: Mapping[str, int], ready: Ready) -> xr.DataArray:
+    wide = given.set_dims({**shape, **{d: n for d, n in given.sizes.items() if d not in shape}})
+    return _labelled(xr.DataArray(wide.data, dims=wide.dims), ready)
+
+
+def _labelled(found: xr.DataArray, ready: Ready) -> xr.DataArray:
+    coords = {name: c.variable for name, c in ready.points.coords.items() if name in found.dims}
+    return found.assign_coords(coords)

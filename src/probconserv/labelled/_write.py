@@ -1,9 +1,13 @@
 """Labelled data into files: in one pass, complete or not at all."""
 
+import os
 import shutil
+import signal
+import threading
+import time
 import uuid
 import warnings
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise, product
@@ -16,18 +20,151 @@ import netCDF4
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
-import zarr
 from xarray.backends import NetCDF4DataStore
 from xarray.backends.netCDF4_ import NETCDF4_PYTHON_LOCK as LOCK  # the one that reading takes
 
 from .._errors import InputError, ProbConservError
+from .._files import sole_writer
 from . import _cluster
 from ._encoding import Format, aligned, encoded, is_lazy, output_format, prepared
 from ._read import INHERITED, READ
-from ._stage import check_output, staged
-from ._survey import groups, kind
+from ._survey import ZARR, groups, kind
 
-Finish = Callable[[Any], Mapping[str, Any]]
+NETCDF = (".nc", ".nc4", ".cdf")
+
+
+def check_output(path: str | os.PathLike[str], overwrite: bool, inputs: Iterable[str] = ()) -> Path:
+    """The full path of an output that may be written; every reason against it is an error."""
+    where = Path(path).resolve()
+    if where.suffix not in (*NETCDF, ".zarr"):
+        raise InputError(
+            f"`path` {where.name!r} must end in {', '.join(NETCDF)} (NetCDF) or .zarr (Zarr); "
+            "for several files it may be a folder that is there."
+        )
+    for given in inputs:
+        _check_apart(where, Path(given).resolve())
+    if where.exists():
+        _check_replaceable(where, overwrite)
+    _check_folder(where.parent)
+    return where
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """A request to end (SIGTERM) is met as Ctrl-C is: what was begun is removed."""
+    if threading.current_thread() is not threading.main_thread():  # only it may set handlers
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _end(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)
+
+
+@contextmanager
+def staged(path: Path) -> Iterator[Path]:
+    """A place to write to, which takes the name `path` at the end, or vanishes.
+
+    What had that name before stays until then.
+    """
+    stage = path.with_name(f".{path.name}.part")
+    with ended_by_sigterm(), sole_writer(stage):
+        _clear(stage, path)
+        part = stage / path.name
+        try:
+            yield part
+            _flush(part)
+            _replace(part, path, stage / "old")
+        except BaseException:
+            _vanish(stage)
+            raise
+        shutil.rmtree(stage)
+
+
+def _check_apart(path: Path, given: Path) -> None:
+    if path == given or (path.exists() and given.exists() and path.samefile(given)):
+        raise InputError(
+            f"`path` {path} is the input, which is never changed. Choose another name."
+        )
+    if path in given.parents or given in path.parents:
+        raise InputError(
+            f"`path` {path} and the input {given} lie one inside the other. Choose another place."
+        )
+
+
+def _check_replaceable(path: Path, overwrite: bool) -> None:
+    if not overwrite:
+        raise InputError(
+            f"`path` {path} exists. Use `overwrite=True` to replace it, or choose another name."
+        )
+    store = path.is_dir() and (
+        any((path / name).exists() for name in ZARR) or not any(path.iterdir())
+    )
+    if not (store if path.suffix == ".zarr" else path.is_file()):
+        raise InputError(
+            f"`path` {path} exists and is not a "
+            f"{'Zarr store' if path.suffix == '.zarr' else 'file'}, so it is not replaced even "
+            "with `overwrite=True`. Choose another name."
+        )
+
+
+def _check_folder(folder: Path) -> None:
+    """The folder is there and can be written to; one that is misspelt is not made."""
+    if not folder.exists():
+        there = next(f for f in folder.parents if f.exists())
+        raise InputError(
+            f"`path` lies in {folder}, which does not exist; the nearest folder that does is "
+            f"{there}. Check its spelling, or make it first."
+        )
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(
+            f"`path` lies in {folder}, where nothing can be written: it is "
+            f"{'not writable' if folder.is_dir() else 'no folder'}. Choose another folder."
+        )
+
+
+def _clear(stage: Path, path: Path) -> None:
+    """Removes what a killed run left; an output that it was about to replace comes back first."""
+    if (stage / "old").exists() and not path.exists():
+        os.replace(stage / "old", path)
+    for left in stage.iterdir():
+        shutil.rmtree(left) if left.is_dir() else left.unlink()
+
+
+def _flush(part: Path) -> None:
+    if part.is_file():
+        with part.open("rb+") as file:
+            os.fsync(file.fileno())
+
+
+def _replace(part: Path, path: Path, old: Path) -> None:
+    """Puts `part` in the place of `path`; a folder needs two steps, and the first can be undone."""
+    if not path.is_dir():
+        os.replace(part, path)
+        return
+    os.replace(path, old)
+    try:
+        os.replace(part, path)
+    except BaseException:
+        os.replace(old, path)
+        raise
+
+
+def _vanish(stage: Path) -> None:
+    """Removes the folder, again if a worker that was still writing has made it anew."""
+    for wait in (0.0, 0.2, 1.0, 4.0):
+        time.sleep(wait)
+        if not stage.exists():
+            return
+        shutil.rmtree(stage, ignore_errors=True)
+
+
+Finish = Callable[[Any], dict[str, str]]
 Lazy = Mapping[Hashable, da.Array]
 
 
@@ -60,27 +197,26 @@ def write(
     format the output takes over; otherwise it is NetCDF 4 or Zarr 3. group: where in the file
     the dataset belongs. Other groups, and what else is in this one, come from `like` as they are.
     """
-    inputs = sources(dataset) | ({str(like)} if like is not None else set())
-    where = check_output(path, overwrite, inputs)
+    held = [dataset.encoding, *(v.encoding for v in dataset.variables.values())]
+    inputs = {encoding["source"] for encoding in held if "source" in encoding}
+    where = check_output(path, overwrite, inputs | ({str(like)} if like is not None else set()))
     format = output_format(where, None if like is None else Path(like), dataset)
     dataset = dataset.drop_vars(
         [name for name in dataset.encoding.get(INHERITED, ()) if not _is_changed(dataset, name)]
     )
     source = None if like is None or not groups(Path(like)) else Path(like).resolve()
     if source is not None:
-        _check_groups_fit(source, format)
+        if (kind(source) == "zarr") != (format.zarr is not None):
+            raise InputError(
+                f"`path`: {source} has groups, which are kept only from NetCDF to NetCDF and from "
+                f"Zarr to Zarr. Choose a name that ends in {'.nc' if format.zarr else '.zarr'}."
+            )
         dataset = dataset.drop_vars([n for n in dataset.variables if not _is_changed(dataset, n)])
     ready = prepared(dataset, format)
     with _errors_of_writing(where), staged(where) as part, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # texts in Zarr 3, and NaN where packing checks anyway
         store = _into_zarr if format.zarr else _into_netcdf
         return store(ready, _Output(part, format, source, group.strip("/")), also, finish)
-
-
-def sources(dataset: xr.Dataset) -> set[str]:
-    """The files that the dataset was read from."""
-    held = [dataset.encoding, *(v.encoding for v in dataset.variables.values())]
-    return {encoding["source"] for encoding in held if "source" in encoding}
 
 
 @contextmanager
@@ -103,15 +239,9 @@ def _is_changed(dataset: xr.Dataset, name: Hashable) -> bool:
     return is_lazy(variable) and not variable.data.name.startswith(READ)
 
 
-def _check_groups_fit(source: Path, format: Format) -> None:
-    if (kind(source) == "zarr") != (format.zarr is not None):
-        raise InputError(
-            f"`path`: {source} has groups, which are kept only from NetCDF to NetCDF and from "
-            f"Zarr to Zarr. Choose a name that ends in {'.nc' if format.zarr else '.zarr'}."
-        )
-
-
 def _into_zarr(dataset: xr.Dataset, out: _Output, also: Any, finish: Finish | None) -> Any:
+    import zarr
+
     part, format, source, group = out.part, out.format, out.source, out.group
     if source is not None:
         new = {str(source / group / str(name)) for name in dataset.variables}
@@ -126,7 +256,7 @@ def _into_zarr(dataset: xr.Dataset, out: _Output, also: Any, finish: Finish | No
     for left in [] if _cluster.in_process() else part.rglob("*.partial"):
         left.unlink()  # of a worker that was killed
     written = zarr.open_group(part, mode="r+", path=group or None, use_consolidated=False)
-    written.attrs.update(_attrs(finish, results))
+    written.attrs.update(finish(results) if finish else {})
     for level in dict.fromkeys([group, ""]):
         zarr.consolidate_metadata(
             part, path=level or None, zarr_format=2 if format.zarr == 2 else 3
@@ -155,7 +285,9 @@ def _into_netcdf(dataset: xr.Dataset, out: _Output, also: Any, finish: Finish | 
             results = _run(lazy, targets, also)
         else:
             results = _run_apart(lazy, targets, also, part.with_suffix(".blocks"))
-        file.set_attributes(_attrs(finish, results))
+        attributes = finish(results) if finish else {}
+        with LOCK:
+            file.group.setncatts(attributes)
     return results
 
 
@@ -214,6 +346,8 @@ def _tied(stored: list[da.Array]) -> da.Array:
 
 def _run_apart(lazy: Lazy, targets: Mapping[Hashable, Any], also: Any, folder: Path) -> Any:
     """As `_run`, through a Zarr store: only this process may write to a NetCDF file."""
+    import zarr
+
     whole = {name: aligned(xr.Variable(range(a.ndim), a)).data for name, a in lazy.items()}
     between: dict[Hashable, ZarrArray] = {}
     for name, data in whole.items():
@@ -237,6 +371,8 @@ class ZarrArray:
         self.path, self.stage = path, stage
 
     def __setitem__(self, where: tuple[slice, ...], block: npt.NDArray[Any]) -> None:
+        import zarr
+
         if not self.stage.exists():
             raise InputError(
                 f"{self.stage} is not there: the run was ended, or this worker does not see the "
@@ -258,10 +394,6 @@ class NetcdfFile:
                 if _is_plain(variable):  # blocks go to the disk, not through a cache
                     variable.set_var_chunk_cache(1, 1, 0.0)
         self.closed = False
-
-    def set_attributes(self, attributes: Mapping[str, Any]) -> None:
-        with LOCK:
-            self.group.setncatts(dict(attributes))
 
     def __enter__(self) -> "NetcdfFile":
         return self
@@ -290,14 +422,3 @@ def _is_plain(variable: Any) -> bool:
     """Whether its chunks are stored without any filter."""
     filters = variable.filters()
     return filters is not None and not any(filters.values()) and variable.chunking() != "contiguous"
-
-
-def _attrs(finish: Finish | None, results: Any) -> dict[str, Any]:
-    given = {} if finish is None else finish(results)
-    return {key: _plain(value) for key, value in given.items()}
-
-
-def _plain(value: Any) -> Any:
-    """A value that both formats take: text, numbers, and lists of them."""
-    value = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
-    return int(value) if isinstance(value, bool) else value

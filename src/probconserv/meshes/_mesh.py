@@ -11,10 +11,9 @@ from .. import _checks as check
 from .._checks import ArrayLike
 from .._errors import InputError
 from .._tree import Kept
+from .._values import EARTH
 from ._build import Parts, rectilinear, sphere, unstructured
 from ._faces import Faces
-
-EARTH = 6371e3  # metres
 
 
 class Mesh(Kept):
@@ -86,8 +85,8 @@ class Mesh(Kept):
             velocities always count as positive towards north and east. lon is periodic where the
             edges span 360 degrees.
         radius : float
-            In the units that lengths shall have. The default is that of the earth, 6371000 metres;
-            files without a radius are taken to be on a sphere of 6371229 (`labelled.Law`).
+            In the units that lengths shall have. The default is that of the earth, 6371229 metres,
+            as weather models and `labelled` have it.
 
         Returns
         -------

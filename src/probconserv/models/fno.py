@@ -19,6 +19,7 @@ from ._trained import Trained
 from .ensemble import Ensemble
 
 Kind: TypeAlias = Literal["components", "mixture", "low rank", "diagonal"]
+AT_ONCE = 2**22  # values of the widest layer in one call of `predict`: 16 MiB, reused, are fast
 START = -4.0  # of the raw standard deviation: 0.018 of the targets' spread
 
 
@@ -35,8 +36,8 @@ class FNO(Trained):
     inputs : int
         How many input channels, functions on the grid or numbers.
     modes : sequence of int
-        How many frequencies of each axis, from 0 on. 0 stands for an axis along which nothing is
-        mixed, such as a time that is only a coordinate.
+        How many frequencies of each axis, from 0 on; of three axes at most. 0 stands for an axis
+        along which nothing is mixed, such as a time that is only a coordinate.
     fields : int
         How many fields it predicts.
     width, layers : int
@@ -57,7 +58,7 @@ class FNO(Trained):
     Raises
     ------
     InputError
-        If there are not one to three axes, or a size is not positive.
+        If there are not one to three axes with frequencies, or a size is not positive.
 
     Examples
     --------
@@ -267,18 +268,29 @@ class FNO(Trained):
         """
         check.choice("kind", kind, get_args(Kind))
         given, axes = self._read(inputs, coordinates)
-        means, stds = self(given, axes)
-        means = means.double()
-        variances = torch.zeros_like(means) if stds is None else stds.double() ** 2
+        means, variances = self._moments(given, axes)
         if self.sizes["fields"] == 1:
             means, variances = means.squeeze(2), variances.squeeze(2)
         if kind == "low rank":
-            return Ensemble.field(means, None if stds is None else variances, event_dims)
+            noise = variances if self.sizes["variance"] else None
+            return Ensemble.field(means, noise, event_dims)
         if kind == "diagonal":
             spread = means.var(0, correction=0)
             return Diagonal(means.mean(0), variances.mean(0) + spread)
         components = Diagonal(means, variances)
         return components if kind == "components" else Mixture(components)
+
+    def _moments(self, given: Tensor, axes: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """Means and variances of members and heads, float64, a few functions at a time."""
+        sizes = self.sizes
+        points = math.prod(len(axis) for axis in axes)
+        each = sizes["members"] * sizes["heads"] * 2 * sizes["width"] * points
+        functions = int(given.ndim == 3 + len(axes))  # their axis
+        parts = [self(part, axes) for part in given.split(max(1, AT_ONCE // each), functions)]
+        means = torch.cat([mean.double() for mean, _ in parts], 1)
+        if not sizes["variance"]:
+            return means, torch.zeros_like(means)
+        return means, torch.cat([std.double() ** 2 for _, std in parts], 1)
 
     def apart(self) -> Tensor:
         """How alike the heads of each network are: the mean squared cosine between their weights.
@@ -329,10 +341,11 @@ def _read_axes(
         counts = tuple(check.whole("modes", m) for m in modes)
     except TypeError:
         counts = ()
-    if not 1 <= len(counts) <= 3 or min(counts) < 0 or not any(counts):
+    mixed = len(counts) - counts.count(0)
+    if not (1 <= len(counts) <= 4 and 1 <= mixed <= 3 and min(counts) >= 0):
         raise InputError(
-            "`modes` must be a number for each of one to three axes, at least one of them more "
-            f"than 0, such as (0, 12); got {modes!r}."
+            "`modes` must be a number for each of one to four axes, at least one and at most three "
+            f"of them more than 0, such as (0, 12); got {modes!r}."
         )
     try:
         sides = (False,) * len(counts) if periodic is None else tuple(map(bool, periodic))

@@ -17,11 +17,11 @@ from .._diagnose import diagnose
 from .._errors import surprises_expected
 from .._fields import Diagonal, Field
 from ..metrics import evaluate
-from ..models._calibrate import Calibration
+from ..models._calibrate import Calibration, Widths
 from ..models.fno import FNO
-from ._cases import CASES, Where
-from ._methods import fields_of, moments
-from ._networks import calibration_of, load_ensemble
+from ._cases import CASES, HELD_OUT, Case, Where
+from ._methods import conditioned, fields_of, moments
+from ._networks import load_ensemble
 
 Record: TypeAlias = dict[str, Any]
 TESTED: tuple[Where, ...] = ("in", "near", "other side", "far")
@@ -94,15 +94,35 @@ def benchmark(
     for name in cases:
         for seed in range(check.samples(seeds, "seeds")):
             network = load_ensemble(name, seed, folder)
-            calibration = calibration_of(CASES[name], network)
+            tell(f"{CASES[name].title}, functions held out, ensemble {seed}")
+            confirmed = _confirmed(CASES[name], network)
             for distance in where:
                 tell(f"{CASES[name].title}, {distance}, ensemble {seed}")
-                found.append(_cell(name, distance, seed, n, network, calibration))
+                found.append(_cell(name, distance, seed, n, network, confirmed))
     return found
 
 
+def _confirmed(case: Case, network: FNO) -> tuple[Calibration, Widths]:
+    """From functions held out, of the range of training and of the range beside it."""
+    ranges: tuple[Where, ...] = "in", "beside"
+    held_out = [case.functions(where, "validation", HELD_OUT) for where in ranges]
+    members = [network.predict(grids.inputs, grids.axes) for _, grids in held_out]
+    truths = [grids.targets for _, grids in held_out]
+    calibration = Calibration.fit(*zip(members, truths, strict=True))
+    shaped = [
+        conditioned(case, *functions, moments(calibration(components)))[1]
+        for functions, components in zip(held_out, members, strict=True)
+    ]
+    return calibration, Widths.fit(*zip(shaped, truths, members, strict=True))
+
+
 def _cell(
-    name: str, where: Where, seed: int, n: int, network: FNO, calibration: Calibration
+    name: str,
+    where: Where,
+    seed: int,
+    n: int,
+    network: FNO,
+    confirmed: tuple[Calibration, Widths],
 ) -> Cell:
     case = CASES[name]
     split = "validation" if where == "beside" else "test"
@@ -115,7 +135,7 @@ def _cell(
         part = slice(start, start + AT_ONCE)
         components = network.predict(grids[part].inputs, (t, x))
         for method, field in fields_of(
-            case, problem[part], grids[part], components, calibration
+            case, problem[part], grids[part], components, *confirmed
         ).items():
             means.setdefault(method, []).append(torch.stack([field.mean, field.variance]))
         for i, field in enumerate((moments(components), components[0])):

@@ -14,6 +14,7 @@ from ..problems import Advection, ClosedForm, Diffusion, PorousMedium, Stefan
 Range: TypeAlias = tuple[float, float]
 Where: TypeAlias = Literal["in", "beside", "near", "other side", "far"]
 TIMES, PLACES, FUNCTIONS = 20, 100, 320  # of the grid, and to train on
+HELD_OUT = 100  # functions to choose by, of a range
 ADDRESS = 11  # of the random parameters
 SPLITS = {"train": 0, "validation": 1, "test": 2}
 

@@ -11,7 +11,7 @@ from .._mixture import Mixture
 from .._noise import quadrature_noise
 from .._plausible import plausible
 from ..data import Grids
-from ..models._calibrate import Calibration
+from ..models._calibrate import Calibration, Widths
 from ..problems import ClosedForm
 from ._cases import Case
 
@@ -25,29 +25,42 @@ def fields_of(
     grids: Grids,
     components: Diagonal,
     calibration: Calibration,
+    widths: Widths,
 ) -> dict[str, Field]:
     """The prediction after each method.
 
     "no law": the calibrated ensemble. "paper's update": each member as it is, given the total
-    exactly. "law": the calibrated ensemble, wide enough for b, given the total up to the error of
-    the quadrature rule. "law and shape": its mean moved to the nearest that falls in x and stays
-    within the bounds that the equation gives; the variance is that of "law".
+    exactly. "law" and "law and shape" are those of `conditioned`, the latter with its widths.
+    """
+    assert grids.totals is not None
+    exact = integral(grids.axes[-1], grids.totals)
+    ensemble = moments(calibration(components))
+    law, shaped = conditioned(case, problem, grids, ensemble)
+    return {
+        "no law": ensemble,
+        "paper's update": moments(Mixture(condition(components, exact))),
+        "law": law,
+        "law and shape": widths(shaped, components),
+    }
+
+
+def conditioned(
+    case: Case, problem: ClosedForm, grids: Grids, ensemble: Diagonal
+) -> tuple[Diagonal, Diagonal]:
+    """The ensemble after the law, and after law and shape.
+
+    The first: wide enough for b, given the total up to the error of the quadrature rule. The
+    second: its mean moved to the nearest that falls in x and stays within the bounds that the
+    equation gives, with the same variance.
     """
     x = grids.axes[-1]
     assert grids.totals is not None
-    ensemble = moments(calibration(components))
-    exact = integral(x, grids.totals)
     known = integral(x, grids.totals, noise=NOISE * quadrature_noise(ensemble, x))
     wide = plausible(ensemble, known)
     after = condition(wide, known)
     shaped = condition(wide, known, *shape_of(case, problem, grids), draws=2).point
     assert shaped is not None
-    return {
-        "no law": ensemble,
-        "paper's update": moments(Mixture(condition(components, exact))),
-        "law": Diagonal(after.mean, after.variance),
-        "law and shape": Diagonal(shaped, after.variance),
-    }
+    return Diagonal(after.mean, after.variance), Diagonal(shaped, after.variance)
 
 
 def moments(components: Diagonal | Mixture) -> Diagonal:

@@ -3,17 +3,14 @@
 import shutil
 from pathlib import Path
 
-import torch
-
 from .. import _checks as check
 from .._errors import InputError
 from ..models import FNO, open_weights, save
-from ..models._calibrate import Calibration
 from ..training import train
-from ._cases import CASES, FUNCTIONS, Case
+from ._cases import CASES, FUNCTIONS, HELD_OUT
 
 HERE = Path(__file__).parent / "weights"
-MEMBERS, HELD_OUT = 6, 100
+MEMBERS = 6
 SIZES = {"modes": [0, 12], "width": 20}  # frequencies of x; time is a coordinate
 STEPS, TIMES_AT_ONCE = 12_800, 5
 
@@ -106,14 +103,3 @@ def train_ensembles(
         save(network, paths[-1], half=True)
     shutil.rmtree(work)
     return paths
-
-
-@torch.no_grad()
-def calibration_of(case: Case, network: FNO) -> Calibration:
-    """From functions held out: of the range of training, and of the range beside it."""
-    held_out = []
-    for where in ("in", "beside"):
-        grids = case.functions(where, "validation", HELD_OUT)[1]
-        components = network.predict(grids.inputs, grids.axes)
-        held_out.append((components, grids.targets))
-    return Calibration.fit(*held_out)

@@ -1,0 +1,183 @@
+"""What rows leave of points that they all but fix, from sums with twice the digits of float64.
+
+Of a point j they leave the least value, over numbers lambda for the rows, of
+
+    |F w|^2 + w^T D w + |sigma lambda|^2     with w = e_j - G^T lambda
+
+A lambda that is off by delta adds delta^T S delta, so float64 is good enough for it. It is not for
+w and F w, whose terms all but cancel: these are sums of slices, numbers of so few digits that their
+products are added up without rounding.
+"""
+
+from typing import TYPE_CHECKING, TypeAlias
+
+import torch
+from torch import Tensor
+
+from ._blocks import blocks
+from ._checks import any_of
+from ._covariances import Correlated
+from ._factor import NOTHING
+from ._laws import Fields
+
+if TYPE_CHECKING:
+    from ._joint import Joint
+
+LEAKED = 1e-36  # share of a variance that noise makes by the rounding of lambda alone
+SLICES = 4  # of a number
+STEPS = 4  # corrections of lambda
+CHUNK = 1 << 20  # numbers that are worked on at a time
+
+Pair: TypeAlias = tuple[Tensor, Tensor]  # a number, and what it was rounded by
+
+
+def all_but_fixed(joint: "Joint", found: Fields) -> Fields:
+    """`found`, what the rows of `joint` leave, computed again where that is next to nothing."""
+    parts, before = joint.noise[..., 0].numel(), joint.prior.variance
+    least = joint.factor.doubtful
+    pairs = zip(found, before, strict=True)
+    doubts = [x < least[(..., *[None] * (x.ndim - joint.lead))] * v for x, v in pairs]
+    if not any(map(any_of, doubts)):
+        return found
+
+    def together(fields: Fields) -> Tensor:  # (parts, points)
+        return torch.cat([x.detach().reshape(parts, -1) for x in fields], -1)
+
+    doubt, old = together(tuple(doubts)), together(before)
+    most, size = int(doubt.sum(-1).max()), old.shape[-1]
+    new = torch.where(doubt, together(found) / old, 2.0)  # the shares that are left
+    for some in doubt.any(-1).nonzero()[:, 0].split(max(1, CHUNK // (most * size))):
+        system = System(joint, some)
+        at = new[some].topk(most, largest=False).indices
+        left = [system.left(points) for points in at.split(max(1, CHUNK // size), -1)]
+        new[some] = new[some].scatter(-1, at, torch.cat(left, -1))
+    ends = (old * new).split([x.numel() // parts for x in found], -1)
+    triples = zip(found, ends, doubts, strict=True)
+    return tuple(_with(x, y.reshape(x.shape), d) for x, y, d in triples)
+
+
+def _with(found: Tensor, new: Tensor, doubt: Tensor) -> Tensor:
+    """New values, with the gradients that they had but where they are 0."""
+    new = torch.where(new == 0, 0.0, new + (found - found.detach()))
+    return torch.where(doubt, new, found)
+
+
+class System:
+    """Some parts of a `Joint`, in units, powers of two, in which points and rows are about 1."""
+
+    def __init__(self, joint: "Joint", some: Tensor) -> None:
+        lead, prior, count = joint.lead, joint.prior, joint.noise.shape[-1]
+
+        def pick(x: Tensor) -> Tensor:  # (*lead, ...) to (parts, ...)
+            return (x.flatten(0, lead - 1)[some] if lead else x[None]).detach()
+
+        def side_by_side(fields: Fields, count: int) -> Tensor:  # (count, *shape) of each field
+            zero = joint.noise.new_zeros(())
+            pairs = zip((zero if x is None else x for x in fields), prior.shapes, strict=True)
+            every = [blocks(x.expand(count, *s), s, len(s) - lead) for x, s in pairs]
+            return pick(torch.cat(every, -1))  # (parts, count, points)
+
+        self.factor = joint.factor._map(pick)
+        self.unit = power_of_2(self.factor.scale)[:, None]
+        self.noise = pick(joint.noise)[:, None] * self.unit.square()  # sigma^2
+        self.least = torch.where(pick(joint.exact.any(-1)), NOTHING, 0.0)[:, None]
+        before = side_by_side(prior.variance, 1)
+        point = power_of_2(before.sqrt())
+        self.before = before[:, 0] / point[:, 0].square()
+        rows = side_by_side(joint.units, count) * self.factor.keep[..., None]
+        self.rows = rows * point * self.unit.mT  # G
+        self.row_slices = sliced(exactly(self.rows.mT))
+        self.own: Tensor | None = before / point.square()  # D
+        directions = before[:, :0]  # F
+        self.rounding: Tensor | None = None  # of F at every point
+        if isinstance(prior, Correlated):
+            directions = side_by_side(prior.directions, len(prior.directions[0])) / point
+            own = None if prior.rest is None else side_by_side(prior.rest.variance, 1)
+            self.own = None if own is None else own / point.square()
+            if prior.is_rounded:
+                self.rounding = side_by_side(prior.rounding_at_points, 1) / point
+        self.directions = directions.mT  # (parts, points, R)
+        terms = product(sliced(exactly(directions)), sliced(exactly(self.rows)))
+        self.seen = minus(exactly(torch.zeros_like(terms[0])), [-x for x in terms])  # F G^T
+        self.seen_slices = sliced(self.seen)
+
+    def left(self, points: Tensor) -> Tensor:  # (parts, N), their numbers, to (parts, N)
+        """The shares of their variances that the rows leave."""
+        at = points[..., None].expand(-1, -1, self.directions.shape[-1])
+        moved = exactly(self.directions.gather(1, at))  # F w
+        unit = self.rows.new_zeros(*points.shape, 0 if self.own is None else self.rows.shape[-1])
+        w = exactly(unit if self.own is None else unit.scatter(-1, points[..., None], 1.0))
+        own = unit[:, :1] if self.own is None else self.own
+        along: Tensor = self.unit.new_zeros(())  # lambda
+        best = unit.new_full(points.shape, torch.inf)
+        for _ in range(STEPS):
+            r = moved[0] @ self.seen[0] + (own * w[0]) @ self.rows.mT[:, : w[0].shape[-1]]
+            step = self.factor.solve((r - self.noise * along) / self.unit) / self.unit
+            along, slices = along + step, sliced(exactly(step))
+            moved = minus(moved, product(slices, self.seen_slices))
+            if self.own is not None:
+                w = minus(w, product(slices, self.row_slices))
+            left = moved[0].square().sum(-1), (own * w[0].square()).sum(-1)
+            best = torch.fmin(best, self._share(*left, along, points))
+        return best
+
+    def _share(self, shared: Tensor, own: Tensor, along: Tensor, points: Tensor) -> Tensor:
+        """The share of all three sums, 0 where they are no more than rounding."""
+        before = self.before.gather(-1, points)
+        noise = (self.noise * along.square()).sum(-1)
+        none = (noise <= LEAKED * before) & (self.least > 0)
+        least = self.least * before
+        if self.rounding is not None:
+            least = least + self._rounded(self.rounding, along, points)
+        none = none & (shared <= least) & (own <= self.least * before)
+        return torch.where(none, 0.0, shared + own + noise) / before
+
+    def _rounded(self, rounding: Tensor, along: Tensor, points: Tensor) -> Tensor:
+        """The most that the rounding of F can make of |F w|^2."""
+        at = points[:, None].expand(-1, self.rows.shape[1], -1)
+        own, rows = rounding[:, 0].gather(-1, points), self.rows.gather(-1, at).mT
+        others = (self.rows.abs() @ rounding.mT).mT - rows.abs() * own[..., None]
+        here = (1 - (along * rows).sum(-1)).abs() * own
+        return (here + (along.abs() * others).sum(-1)).square()
+
+
+def power_of_2(x: Tensor) -> Tensor:
+    """The one just above each number; 1 for 0."""
+    return torch.where(x > 0, x / torch.frexp(x)[0], 1.0)
+
+
+def exactly(x: Tensor) -> Pair:
+    return x, torch.zeros_like(x)
+
+
+def sliced(x: Pair) -> list[Tensor]:  # (..., K)
+    """Parts of x with so few digits each that sums of K products of them are not rounded."""
+    (rest, lost), found = x, []
+    digits = (52 - max(1, rest.shape[-1]).bit_length()) // 2
+    unit = power_of_2(rest.abs().amax(-1, keepdim=True).clamp_min(1e-200))
+    for _ in range(SLICES):
+        unit = unit * 2.0**-digits
+        found.append((rest / unit).round() * unit)
+        rest, lost = added(rest - found[-1], lost)
+    return found
+
+
+def product(a: list[Tensor], b: list[Tensor]) -> list[Tensor]:  # (..., N, K), (..., M, K)
+    """a b^T of matrices in slices: its parts, (..., N, M), the largest first."""
+    orders = range(1, SLICES + 1)
+    return [torch.cat(a[:n], -1) @ torch.cat(b[:n][::-1], -1).mT for n in orders]
+
+
+def minus(x: Pair, parts: list[Tensor]) -> Pair:
+    """x less all parts, of which the first two are exact."""
+    first, second, *small = parts
+    value, lost = added(x[0], -first)
+    value, more = added(value, -second)
+    return added(value, x[1] + lost + more - sum(small))
+
+
+def added(a: Tensor, b: Tensor) -> Pair:
+    """a + b, and what is lost when it is rounded."""
+    total = a + b
+    part = total - a
+    return total, (a - (total - part)) + (b - part)

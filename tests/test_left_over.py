@@ -1,0 +1,92 @@
+"""Points of which laws leave next to nothing: what is left is right, and 0 where it is 0."""
+
+import numpy as np
+import pytest
+import torch
+from exact import posterior
+
+import probconserv as pc
+
+NEARLY = [[1.0, 0.0, 1e-13, 2e-13], [1.0, 1e-3, 1e-12, 1e-13]]
+SHARED = np.array([[1.0, 2.0, 1.0, 0.5], [0.3, -1.0, 2.0, 1.0], [1.0, 1.0, -3.0, 0.25]])
+
+
+def left(field, rows, noise=0.0, **prior):
+    """By `condition`, a law for each row, and by the oracle."""
+    noise = np.broadcast_to(noise, len(rows))
+    laws = [pc.linear([row], [1.0], noise=[s]) for row, s in zip(rows, noise, strict=True)]
+    found = pc.condition(field, *laws).variance
+    wanted = posterior(np.zeros(len(found)), rows, np.ones(len(rows)), noise, **prior).variance
+    return found.numpy(), wanted
+
+
+@pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
+@pytest.mark.parametrize("noise", [[0.0, 0.0], [1e-13, 0.0], [1e-12, 1e-13]])
+def test_what_rows_that_all_but_fix_a_point_leave_of_it(noise):
+    found, wanted = left(pc.Diagonal(np.zeros(4), 1.0), NEARLY, noise, variance=1.0)
+    assert 0 < wanted.min() < 1e-22
+    np.testing.assert_allclose(found, wanted, rtol=1e-8)
+
+
+@pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
+@pytest.mark.parametrize("rest", [0.0, 1e-3, 10.0])
+def test_the_same_where_directions_are_shared(rest):
+    field = pc.LowRank(np.zeros(4), SHARED, rest)
+    found, wanted = left(field, NEARLY, variance=rest, factor=SHARED)
+    assert 0 < wanted.min() < 1e-23
+    np.testing.assert_allclose(found, wanted, rtol=1e-8)
+
+
+@pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
+def test_the_same_of_a_value_with_hardly_any_noise_beside_a_field_with_a_rest():
+    v = pc.Dense(np.zeros((3, 2)), np.tile([[2.0, 1.0], [1.0, 3.0]], (3, 1, 1)))
+    state = pc.State(u=pc.LowRank(np.zeros((3, 4)), np.ones((1, 3, 4)), 1.0, 2), v=v)
+    found = pc.condition(state, pc.boundary(left=1.0, noise=1e-11, of="v"))["v"].variance
+    np.testing.assert_allclose(found[:, 0], 1e-22, rtol=1e-8)
+
+
+def test_the_same_of_a_full_covariance():
+    covariance = SHARED.T @ SHARED + np.diag([1.0, 2.0, 3.0, 4.0])
+    found, wanted = left(pc.Dense(np.zeros(4), covariance), NEARLY, covariance=covariance)
+    assert 0 < wanted.min() < 1e-23
+    np.testing.assert_allclose(found, wanted, rtol=1e-8)
+
+
+def test_points_that_nearly_dependent_rows_fix_have_none():
+    rows = [[1.0, 1.0, 1.0, 0.0], [1.0, 1.0001, 1.0, 0.0], [1.0, 1.0, 1.0001, 0.0]]
+    for field in (
+        pc.Diagonal(np.zeros(4), 3.0),
+        pc.LowRank(np.zeros(4), SHARED, 0.1),
+        pc.LowRank(np.zeros(4), SHARED),
+    ):
+        found = pc.condition(field, *(pc.linear([row], [1.0]) for row in rows)).variance
+        assert (found[:3] == 0).all()
+
+
+def test_in_a_batch_only_the_entries_that_are_fixed_change():
+    variance = torch.ones(5, 1, 3, dtype=torch.float64)
+    variance[2, 0, 0] = 1e6
+    laws = pc.cells([1.0, 1.0, 1.0], 0.0), pc.cells([1.0, 1.0, 2.0], 0.0)
+    found = pc.condition(pc.Diagonal(torch.zeros(5, 1, 3), variance), *laws).variance
+    torch.testing.assert_close(found[2, 0], torch.tensor([1 - 1e-6, 1 - 1e-6, 0.0]).double())
+    torch.testing.assert_close(found[3, 0], torch.tensor([0.5, 0.5, 0.0]).double())
+    assert (found[..., 2] == 0).all()
+
+
+def test_a_field_of_a_state_may_have_no_axes_of_its_own():
+    v = pc.Dense(np.zeros((2, 3, 4)), np.tile(np.eye(4), (2, 3, 1, 1)))
+    state = pc.State(u=pc.Diagonal(np.zeros((2, 3)), 1.0), v=v)
+    post = pc.condition(state, pc.initial(np.ones((2, 4)), noise=1.0, of="v"))
+    torch.testing.assert_close(post["u"].variance, torch.ones(2, 3).double())
+    torch.testing.assert_close(post["v"].variance[:, 0], torch.full((2, 4), 0.5).double())
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_members_that_as_many_rows_fix_are_left_with_no_rounding(dtype):
+    rng = np.random.default_rng(0)
+    for _ in range(6):
+        members = (1e3 + rng.normal(size=(3, 7))).astype(dtype)
+        weights = rng.uniform(0.5, 1, (2, 7))
+        laws = [pc.cells(w, float(members.mean(0) @ w)) for w in weights]
+        post = pc.condition(pc.LowRank.from_samples(members, shrinkage=0.0), *laws)
+        assert (post.variance == 0).all()
