@@ -165,7 +165,8 @@ def compare(found, drawn, truth, post):
     if mixture:  # its components' means are rounded before they are compared
         off = off - np.square(64 * eps * truth.mean)
     else:
-        found.zeros = np.count_nonzero(variance[fixed])
+        right = off <= CLOSE * truth.variance  # what noise alone leaves may be as little
+        found.zeros = np.count_nonzero(variance[fixed & ~right])
     found.variance = relative(off[left], truth.variance[left]) / CLOSE
     size = max(1.0, float(np.abs(truth.log_evidence).sum()))
     if sure and not mixture and truth.doubt < CLOSE / 10 * size:
