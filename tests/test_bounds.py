@@ -191,6 +191,8 @@ def test_errors_name_the_bound_the_row_and_the_way_out():
         pc.bounds(high=[0.0, np.nan])
     with pytest.raises(pc.InputError, match=r"`low` must not be above `high`, but at \[3\]"):
         pc.condition(prior, pc.bounds(0.0, np.where(np.arange(9) == 3, -1.0, 1.0)))
+    with pytest.raises(pc.InputError, match=r"are 0\.30000000000000004 and 0\.2999999"):
+        pc.condition(prior, pc.bounds(0.1 + 0.2, 0.3))
     with pytest.raises(pc.InputError, match="`low` must not be inf"):
         pc.condition(prior, pc.bounds(low=np.inf))
     with pytest.raises(pc.InputError, match="`low` of shape"):

@@ -235,7 +235,7 @@ def test_what_cannot_be_diagnosed_is_refused(rng):
             lambda: pc.diagnose(pc.Diagonal._unchecked(TRUTH, broken.mean), law),
             "`variance of the prior` must be finite",
         ),
-        (lambda: pc.diagnose((TRUTH[:, :9], 1.0), law), r"`integral`.* \(41,\) points"),
+        (lambda: pc.diagnose((TRUTH[:, :9], 1.0), law), r"`integral`.* \(41,\)"),
         (lambda: pc.diagnose((TRUTH[:5], 1.0), law), r"`value` of shape \(24,\) .*`integral`"),
         (lambda: diagnosed(TOTAL, rng).table(0), "`rows` must be a positive whole number, got 0"),
     ):

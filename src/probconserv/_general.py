@@ -253,7 +253,7 @@ def _why(given: Given, limits: Sequence[Limits], lead: int, part: int) -> str | 
     for one in exact:
         numbers = torch.arange(math.prod(size := one.row_shape(given.shapes)))
         own = numbers.reshape(math.prod(size[:lead]), -1)[part]
-        names += [one.name(torch.unravel_index(i, size)) for i in own]
+        names += [one.name([int(x) for x in torch.unravel_index(i, size)]) for i in own]
     mean = _flat(tuple(u[None] for u in given.prior), lead)[0, part].cpu().numpy()
     low, high = (x[part] for x in _ends(limits, given.shapes, lead))
     pairs = _differences(limits, [shape[lead:] for shape in given.shapes])

@@ -259,9 +259,13 @@ def _check_order(low: Tensor, high: Tensor, why: str = "") -> None:
     if bool((cross := low > high).any()):
         index = [int(i) for i in torch.unravel_index(cross.int().argmax(), cross.shape)]
         at = f" at {index}" if index else ""
+        ends = [float(end[tuple(index)]) for end in (low, high)]
+        said = [f"{end:.6g}" for end in ends]
+        if said[0] == said[1]:  # they differ by rounding
+            said = [f"{end:.17g}" for end in ends]
         raise InputError(
-            f"{why}`low` must not be above `high`, but{at} they are {float(low[tuple(index)]):.6g} "
-            f"and {float(high[tuple(index)]):.6g}. All `bounds` of one field hold together."
+            f"{why}`low` must not be above `high`, but{at} they are {said[0]} and {said[1]}. All "
+            "`bounds` of one field hold together."
         )
 
 

@@ -181,12 +181,11 @@ def _in_chunks(
     found, failed = [], dict[int, Failure]()
     for each in parts.split(max(1, AT_ONCE // max(1, size))):
         some = problem if len(each) == len(parts) else problem.some(each)
-        own = None if start is None else [x[each] for x in start]
-        u, wrong = most_probable(some, None if own is None else own[0])
-        for stages in STAGES if own is not None else ():
-            if wrong:
+        u, wrong = most_probable(some, None if start is None else start[0][each])
+        for stages in STAGES:
+            if wrong and start is not None:
                 at = torch.tensor(sorted(wrong), device=parts.device)
-                near, mean, value = (x[at] for x in own)
+                near, mean, value = (x[each[at]] for x in start)
                 u[at], left = along_the_way(some.some(at), mean, value, near, stages)
                 wrong = {int(at[i]): failure for i, failure in left.items()}
         failed |= {int(each[i]): failure for i, failure in wrong.items()}
