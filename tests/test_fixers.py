@@ -117,6 +117,28 @@ def test_a_law_alone_closes_and_needs_only_its_variables(law):
     assert off(fixer, fixed) < 1e-13
 
 
+@pytest.mark.parametrize("name", ["surface_pressure", "temperature", "specific_humidity"])
+def test_variables_may_have_dtypes_of_their_own(name):
+    fixer, before, after = case()
+    fixed = fixer(before, after | {name: after[name].float()}, STEP, FLUXES)
+    assert {n: x.dtype == torch.float32 for n, x in fixed.items()} == {n: n == name for n in fixed}
+    assert off(fixer, fixed) < 1e-7
+
+
+def test_a_uniform_state_whose_points_all_round_alike_is_fixed():
+    fixer, before, after = case(dtype=torch.float32)
+    dry = {name: torch.zeros_like(before[name]) for name in ("specific_humidity", "precipitation")}
+    assert off(fixer, fixer(before | dry, after | dry, STEP, FLUXES)) < 1e-6
+
+
+@pytest.mark.parametrize("std", [0.02, 1e-20])
+def test_errors_of_any_size_will_do(std):
+    """Where all errors are tiny, and where that of humidity is far too large."""
+    fixer, before, after = case()
+    every = dict.fromkeys(after, std) if std < 1e-9 else {"specific_humidity": std}
+    assert off(fixer, fixer(before, after, STEP, FLUXES, std=every)) < 1e-11
+
+
 GRIDS = {
     "healpix": Grid.healpix(2),
     "faces": Grid.healpix(2, faces=True),

@@ -42,7 +42,8 @@ WRONG = {
         r"'temperature'].*\(2, 4, 7, 12\)",
     ),
     "no batch": (with_("surface_pressure", lambda x: x[0]), "'surface_pressure'].*shape"),
-    "whole numbers": (with_("temperature", lambda x: x.int()), "'temperature'].*floating"),
+    "whole numbers": (with_("temperature", lambda x: x.int()), "'temperature'].*float32"),
+    "half precision": (with_("temperature", lambda x: x.bfloat16()), "'temperature'].*float32"),
     "an array": (with_("temperature", lambda x: x.numpy()), "'temperature'].*tensor"),
     "members": (lambda after: {n: x[:1] for n, x in after.items()}, "1 members and the rollout 2"),
 }
@@ -65,6 +66,13 @@ def test_the_state_before_is_looked_at_where_it_is_read():
     fixer, before, after = case()
     with pytest.raises(InputError, match=r"^step 1: .*before.*'temperature'.*must be in K"):
         fixer(before | {"temperature": before["temperature"] - 250}, after, STEP)
+
+
+def test_both_states_count_the_same():
+    fixer, before, after = case()
+    ice = {"cloud_ice": torch.zeros_like(before["temperature"])}
+    with pytest.raises(InputError, match=r"^step 1: .*must both have 'cloud_ice'"):
+        fixer(before | ice, after, STEP)
 
 
 IMPOSSIBLE = {
@@ -141,6 +149,7 @@ def test_wrong_arguments_of_a_fixer_are_refused(what):
 
 CALLS = {
     "dt": ({"dt": 0.0}, "`dt`"),
+    "dt in words": ({"dt": "6h"}, "`dt`"),
     "flux": ({"fluxes": {"rain": 1.0}}, "`fluxes`"),
     "flux shape": ({"fluxes": {"evaporation": torch.zeros(3)}}, "evaporation.*shape"),
     "flux unit": ({"fluxes": {"evaporation": 3.0}}, "evaporation.*kg m-2 s-1"),

@@ -1,13 +1,14 @@
 """One step of all members: sums over columns, the solve, the update, in parts that fit a cache."""
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from .._air import HEAT_CAPACITY, VAPORIZATION
-from ._columns import Air, Columns, content, held, moved, sums
+from ._columns import Air, Columns, Prior, content, held, moved, prior, sums
 from ._levels import Layers, Levels
 from ._solve import Goal, Point, Surface, newton
 from ._std import Error
@@ -16,7 +17,8 @@ BLOCK = 2**20  # values of a field that a CPU works on at a time
 ROUNDS = 25  # in which points join or leave those at zero
 TRACED_ROUNDS = 2  # where values cannot be looked at
 STEPS = 5, 3  # of Newton's method in a round: in float64, and rounded to fewer digits
-TOLERANCE = 1e-13, 1e-7  # of the totals, likewise
+ENOUGH = 1e-13, 1e-7  # of the totals, likewise, at which rounds end
+TOLERANCE = 1e-11, 1e-6  # at which they do if they bring no more
 LEAST = (1.0, 1e-3, 1.0)  # kg m-2 and J m-2: totals below these are not told from rounding
 
 
@@ -32,6 +34,12 @@ class Task:
     duration: float
     audited: bool  # whether totals are looked at until they hold
     tallied: bool  # whether the ledger asks for maps and profiles
+
+    @property
+    def is_coarse(self) -> bool:
+        """Whether any part of the state is rounded to fewer digits than float64 has."""
+        every = (self.air.pressure, self.air.temperature, self.air.vapour, self.rain)
+        return any(x.dtype != torch.float64 for x in every)
 
     def of(self, members: slice) -> "Task":
         return replace(
@@ -72,9 +80,11 @@ class Closed:
     tally: Tally | None
 
 
-def goal_of(weights: Tensor, target: Tensor, active: Tensor) -> Goal:
-    shares = target.new_tensor([[-1.0, 1.0, VAPORIZATION], [0.0, 0.0, HEAT_CAPACITY]])
-    return Goal(weights, target, active, shares, target.new_tensor([0.0, 1.0, 0.0]))
+def goal_of(weights: Tensor, active: Tensor) -> Goal:
+    """The goal of a fixer, on the device of the weights, without its target."""
+    new = weights.new_tensor
+    shares = new([[-1.0, 1.0, VAPORIZATION], [0.0, 0.0, HEAT_CAPACITY]])
+    return Goal(weights, new([]), active, shares, new([0.0, 1.0, 0.0]), new(LEAST))
 
 
 def close(task: Task) -> Closed:
@@ -118,43 +128,53 @@ def _closed(task: Task, out: tuple[Tensor, Tensor] | None) -> Closed:
         task.duration,
     )
     point: Point | None = None
-    steps = STEPS[task.air.vapour.dtype != torch.float64]
+    steps, last = STEPS[task.is_coarse], math.inf
+    blocks = list(_blocks(task, layers))
     for number in range(ROUNDS if task.audited else TRACED_ROUNDS):
-        columns = _gathered(task, layers, point)
+        columns = _gathered(blocks, point)
         if number == 0:
             started = content(columns.held, pressure) @ goal.weights
         point = newton(columns, layers, surface, goal, point, steps)
         if task.audited or number + 1 == TRACED_ROUNDS:
-            closed = _updated(task, layers, point, started, out)
-            if task.audited and _is_settled(closed, goal):
-                break
+            closed = _updated(task, blocks, point, started, out)
+            if task.audited:
+                worst = float(relative(closed, goal).max())
+                settled = worst <= TOLERANCE[task.is_coarse] and worst > last / 2
+                if settled or not worst > ENOUGH[task.is_coarse]:  # NaN, or all is well
+                    break
+                last = worst
     return closed
 
 
-def off(closed: Closed, goal: Goal) -> Tensor:
-    """Which totals do not hold, (batch, 3); those that are NaN do not."""
-    tolerance = TOLERANCE[closed.vapour.dtype != torch.float64]
-    scale = torch.maximum(goal.target.abs(), goal.target.new_tensor(LEAST))
-    return ~(closed.missing.detach().abs() <= tolerance * scale)
+def relative(closed: Closed, goal: Goal) -> Tensor:
+    """How much of the totals is missing, (batch, 3)."""
+    scale = torch.maximum(goal.target.abs(), goal.least)
+    return (closed.missing / scale).detach().abs()
 
 
-def _is_settled(closed: Closed, goal: Goal) -> bool:
-    """Whether all totals hold, or none ever will."""
-    lost = ~closed.missing.detach().isfinite().all()
-    return bool(lost | ~off(closed, goal).any())
+@dataclass(frozen=True, eq=False)
+class Block:
+    """A part of the columns."""
+
+    columns: slice
+    air: Air
+    layers: Layers
+    prior: Prior
 
 
-def _blocks(task: Task) -> Iterator[slice]:
+def _blocks(task: Task, layers: Layers) -> Iterator[Block]:
     batch, levels, columns = task.air.vapour.shape
-    return parts(columns, columns if _is_whole(task.air) else max(1, BLOCK // (batch * levels)))
-
-
-def _gathered(task: Task, layers: Layers, point: Point | None) -> Columns:
-    found = []
-    for c in _blocks(task):
+    size = columns if _is_whole(task.air) else max(1, BLOCK // (batch * levels))
+    for c in parts(columns, size):
+        air = task.air.of(slice(None), c)
         errors = {name: each.of(slice(None), c) for name, each in task.errors.items()}
-        move = None if point is None else point.move.at(c)
-        found.append(sums(task.air.of(slice(None), c), layers.at(c), errors, move))
+        yield Block(c, air, layers.at(c), prior(air, errors))
+
+
+def _gathered(blocks: Sequence[Block], point: Point | None) -> Columns:
+    moves = [None if point is None else point.move.at(each.columns) for each in blocks]
+    pairs = zip(blocks, moves, strict=True)
+    found = [sums(each.air, each.layers, each.prior, move) for each, move in pairs]
     if len(found) == 1:
         return found[0]
     joined = [[getattr(x, name) for x in found] for name in ("held", "vapour_gain", "heat_gain")]
@@ -163,7 +183,7 @@ def _gathered(task: Task, layers: Layers, point: Point | None) -> Columns:
 
 def _updated(
     task: Task,
-    layers: Layers,
+    blocks: Sequence[Block],
     point: Point,
     started: Tensor,
     out: tuple[Tensor, Tensor] | None,
@@ -171,13 +191,12 @@ def _updated(
     goal, dtype = task.goal, task.air.pressure.dtype
     pressure, rain = point.pressure.to(dtype), point.rain.to(task.rain.dtype)
     totals, tally = torch.zeros_like(goal.target), _tally(task)
-    for c in _blocks(task):
-        errors = {name: each.of(slice(None), c) for name, each in task.errors.items()}
-        air, own = task.air.of(slice(None), c), layers.at(c)
+    for each in blocks:
+        c, air = each.columns, each.air
         into = None if out is None else (out[0][..., c], out[1][..., c])
-        vapour, temperature = moved(air, own, errors, point.move.at(c), into)
+        vapour, temperature = moved(each.prior, each.layers, point.move.at(c), into)
         if task.audited:
-            columns = held(air, own, vapour, temperature)
+            columns = held(air, each.layers, vapour, temperature)
             totals = totals + content(columns, pressure[:, c].double()) @ goal.weights[c]
         if tally is not None:
             tally.add(c, temperature - air.temperature, vapour - air.vapour)
@@ -194,7 +213,7 @@ def _tally(task: Task) -> Tally | None:
     batch, count, columns = task.air.vapour.shape
     w = task.goal.weights
     maps, profiles = w.new_zeros(2, columns), w.new_zeros(batch, 2, count)
-    return Tally(task.levels.shares.to(w.device), w, maps, profiles)
+    return Tally(task.levels.shares, w, maps, profiles)
 
 
 def totals_of(air: Air, levels: Levels, weights: Tensor) -> Tensor:

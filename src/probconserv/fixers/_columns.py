@@ -54,15 +54,29 @@ class Columns:
     heat_gain: Tensor
 
 
-def sums(air: Air, layers: Layers, errors: Mapping[str, Error], move: Move | None) -> Columns:
-    """The sums of a state; points that would become negative by `move` are held at 0."""
+@dataclass(frozen=True, eq=False)
+class Prior:
+    """What is moved on levels: humidity, which is not negative, and temperature; variances."""
+
+    vapour: Tensor  # (batch, K, N)
+    temperature: Tensor
+    wetter: Tensor  # (batch or 1, K or 1, N or 1)
+    warmer: Tensor
+
+
+def prior(air: Air, errors: Mapping[str, Error]) -> Prior:
     q, t = air.vapour.clamp_min(0.0), air.temperature
-    variance = errors["specific_humidity"].variance(q)
+    return Prior(q, t, errors["specific_humidity"].variance(q), errors["temperature"].variance(t))
+
+
+def sums(air: Air, layers: Layers, known: Prior, move: Move | None) -> Columns:
+    """The sums of a state; points that would become negative by `move` are held at 0."""
+    q, variance = known.vapour, known.wetter
     if move is not None:
         free = _raised(q, variance, layers, move.pressure, move.vapour) >= 0
         q, variance = q * free, variance * free
-    warmth = errors["temperature"].variance(t)
-    return Columns(held(air, layers, q, t), _second(layers, variance), _second(layers, warmth))
+    found = held(air, layers, q, known.temperature)
+    return Columns(found, _second(layers, variance), _second(layers, known.warmer))
 
 
 def held(air: Air, layers: Layers, vapour: Tensor, temperature: Tensor) -> Tensor:
@@ -82,19 +96,12 @@ def content(held: Tensor, pressure: Tensor) -> Tensor:
 
 
 def moved(
-    air: Air,
-    layers: Layers,
-    errors: Mapping[str, Error],
-    move: Move,
-    out: tuple[Tensor, Tensor] | None = None,
+    known: Prior, layers: Layers, move: Move, out: tuple[Tensor, Tensor] | None = None
 ) -> tuple[Tensor, Tensor]:
     """Humidity and temperature after the correction, in `out` if that is given."""
     wet, warm = out or (None, None)
-    q, t = air.vapour.clamp_min(0.0), air.temperature
-    wetter = errors["specific_humidity"].variance(q)
-    warmer = errors["temperature"].variance(t)
-    raised = _raised(q, wetter, layers, move.pressure, move.vapour)
-    warmed = _raised(t, warmer, layers, move.pressure, move.heat, warm)
+    raised = _raised(known.vapour, known.wetter, layers, move.pressure, move.vapour)
+    warmed = _raised(known.temperature, known.warmer, layers, move.pressure, move.heat, warm)
     return torch.clamp_min(raised, 0.0, out=wet), warmed
 
 

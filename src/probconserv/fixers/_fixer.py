@@ -1,6 +1,8 @@
 """Fixer: a module for a rollout that closes the budgets of air, water and energy of each step."""
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,12 +12,12 @@ from .. import _checks as check
 from .._checks import ArrayLike
 from .._errors import InfeasibleError, InputError, ProbConservError
 from . import _labels as labels
-from ._close import Closed, Task, close, goal_of, off, totals_of
+from ._close import TOLERANCE, Closed, Task, close, goal_of, relative, totals_of
 from ._columns import LAWS
 from ._grid import Grid
 from ._ledger import Ledger
 from ._levels import Levels
-from ._state import air_of, check_state, check_thickness, check_values, inflow_of
+from ._state import COUNTED, air_of, check_state, check_thickness, check_values, inflow_of
 from ._std import MOVED, Error, given, of_members, per_mass, usual
 
 State = Mapping[str, Tensor]
@@ -105,7 +107,6 @@ class Fixer(nn.Module):
         check.choice("targets", targets, TARGETS)
         self.grid, self.levels, self.std = grid, levels, dict(std or {})
         self.laws = (laws,) if isinstance(laws, str) else tuple(laws)
-        given(self.std, levels.count, grid.shape, torch.device("cpu"))
         self._from_step = targets == "step"
         self._keeps_ledger = ledger
         self.register_buffer("_weights", grid.areas.flatten(), persistent=False)
@@ -115,6 +116,15 @@ class Fixer(nn.Module):
             self.register_buffer(name, torch.zeros(0, 3, dtype=torch.float64))
         self.register_buffer("_steps", torch.zeros((), dtype=torch.int64))
         self.ledger = Ledger(grid, levels)
+        self._place()
+
+    def _place(self) -> None:
+        """What steps share, on the device of the fixer."""
+        device = self._weights.device
+        self._levels = self.levels.to(device)
+        self._goal = goal_of(self._weights, self._active)
+        self._usual = usual(self._levels)
+        self._own = given(self.std, self.levels.count, self.grid.shape, device)
 
     @property
     def steps(self) -> int:
@@ -143,7 +153,8 @@ class Fixer(nn.Module):
         state = labels.tensors(state, self.grid.shape)
         check_state("before", state, self.laws, self.levels, self.grid.shape)
         pressure = state["surface_pressure"]
-        found = totals_of(air_of(state), self.levels, self._weights.to(pressure.device))
+        self._follow(pressure)
+        found = totals_of(air_of(state), self._levels, self._weights)
         every = dict(zip(LAWS, found.unbind(-1), strict=True))
         return {law: every[law] for law in self.laws}
 
@@ -224,20 +235,21 @@ class Fixer(nn.Module):
         audited = check.concrete()
         self._check("after", after, audited)
         seconds, air = _duration(dt, audited), air_of(after)
-        weights = self._weights.to(air.pressure.device)
+        self._follow(air.pressure)
+        weights = self._weights
         batch, dry = len(air.pressure), torch.zeros_like(air.pressure)
-        base, carry = self._base(before, batch, weights, audited)
+        base, carry = self._base(before, after, weights, audited)
         inflow = inflow_of(fluxes, batch, self.grid.shape, weights)
         energy = inflow["top_energy"] + inflow["surface_energy"]
         gain = seconds * torch.stack([torch.zeros_like(energy), inflow["evaporation"], energy], -1)
         rain = after["precipitation"].flatten(1) if "precipitation" in after else dry
-        goal = goal_of(weights, base + carry + gain, self._active.to(weights.device))
+        goal = replace(self._goal, target=base + carry + gain)
         errors = self._errors(after, std, members, weights)
         tallied = audited and self._keeps_ledger
-        task = Task(air, rain, self.levels, errors, goal, seconds, audited, tallied)
+        task = Task(air, rain, self._levels, errors, goal, seconds, audited, tallied)
         closed = close(task)
         if audited:
-            _judge(closed, task)
+            _judge(closed, task, self.levels)
         fixed = _fixed(after, closed)
         fallen = fixed.get("precipitation", dry).detach().flatten(1).double() @ weights
         change = gain.detach() - seconds * torch.stack([0 * fallen, fallen, 0 * fallen], -1)
@@ -254,19 +266,25 @@ class Fixer(nn.Module):
             check_values(what, state, self.levels)
 
     def _base(
-        self, before: State, batch: int, weights: Tensor, audited: bool
+        self, before: State, after: State, weights: Tensor, audited: bool
     ) -> tuple[Tensor, Tensor]:
         """The totals that the step starts from, and what their rounding left over."""
+        batch = len(after["surface_pressure"])
         if len(self._target) and not self._from_step:
             if len(self._target) != batch:
                 raise InputError(
                     f"`after` has {batch} members and the rollout {len(self._target)}. Call "
                     "`reset` before another rollout."
                 )
-            return self._target.to(weights.device), self._carry.to(weights.device)
+            return self._target, self._carry
         self._check("before", before, audited)
+        for name in COUNTED:
+            if (name in before) != (name in after):
+                raise InputError(
+                    f"`before` and `after` must both have {name!r}, or none: it counts in totals."
+                )
         with torch.no_grad():
-            base = totals_of(air_of(before), self.levels, weights)
+            base = totals_of(air_of(before), self._levels, weights)
         if len(base) != batch:
             raise InputError(f"`before` has {len(base)} members and `after` {batch}.")
         return base, torch.zeros_like(base)
@@ -278,8 +296,7 @@ class Fixer(nn.Module):
         members: int | None,
         weights: Tensor,
     ) -> dict[str, Error]:
-        device, shape = weights.device, (self.levels.count, self.grid.shape)
-        found = usual(self.levels, device)
+        found, shape = self._usual, (self.levels.count, self.grid.shape)
         if members is not None:
             batch = len(after["surface_pressure"])
             if check.whole("members", members) < 2 or batch % members:
@@ -287,9 +304,9 @@ class Fixer(nn.Module):
                     f"`members` must be 2 or more and divide the batch of {batch}; got {members}."
                 )
             flat = {name: after[name].flatten(-len(shape[1])) for name in MOVED if name in after}
-            found |= of_members(flat, members, weights, found)
-        found = found | given(self.std, *shape, device) | given(std, *shape, device)
-        return per_mass(found, self.levels)
+            found = found | of_members(flat, members, weights, found)
+        found = found | self._own | given(std, *shape, weights.device)
+        return per_mass(found, self._levels)
 
     def _apply(self, fn: Any, recurse: bool = True) -> "Fixer":
         """Moves to another device; running totals stay in float64 whatever the model becomes."""
@@ -297,7 +314,13 @@ class Fixer(nn.Module):
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for name, x in kept.items():
             setattr(self, name, x.to(getattr(self, name).device))
+        self._place()
         return self
+
+    def _follow(self, x: Tensor) -> None:
+        """Goes to the device of the state."""
+        if x.device != self._weights.device:
+            self.to(x.device)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         for name in ("_target", "_carry"):  # whatever the size of the batch was
@@ -310,9 +333,12 @@ class Fixer(nn.Module):
 def _duration(dt: Any, audited: bool) -> float:
     if not audited:
         return dt
-    seconds = float(dt)
-    if not 0 < seconds < float("inf"):
-        raise InputError(f"`dt` must be the seconds of a step, above 0; got {dt!r}.")
+    try:
+        seconds = float(dt)
+    except (TypeError, ValueError):
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise InputError(f"`dt` must be the seconds of a step, a number above 0; got {dt!r}.")
     return seconds
 
 
@@ -336,9 +362,9 @@ def _added(total: Tensor, carry: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     return found, carry + lost
 
 
-def _judge(closed: Closed, task: Task) -> None:
+def _judge(closed: Closed, task: Task, levels: Levels) -> None:
     """Refuses totals that do not hold, and layers that the correction turned over."""
-    wrong = off(closed, task.goal)
+    wrong = ~(relative(closed, task.goal) <= TOLERANCE[task.is_coarse])  # NaN is
     if bool(wrong.any()):
         negative = (task.goal.target < 0) & wrong  # the reason, where there is one
         blamed = negative if bool(negative.any()) else wrong
@@ -351,4 +377,4 @@ def _judge(closed: Closed, task: Task) -> None:
             "negative, and what has a `std` of 0 cannot move. Check `fluxes`, `dt` and `std`."
         )
     low, high = (float(x) for x in closed.pressure.detach().aminmax())
-    check_thickness("surface_pressure, corrected,", low, high, task.levels)
+    check_thickness("surface_pressure, corrected,", low, high, levels)

@@ -43,9 +43,22 @@ class Ledger:
         after: Mapping[str, Tensor],
         fixed: Mapping[str, Tensor],
         closed: Closed,
-        target: Tensor,  # (batch, 3)
+        target: Tensor,
         seconds: float,
     ) -> None:
+        """Adds a step; the fixer calls it.
+
+        Parameters
+        ----------
+        after, fixed : dict of Tensor
+            The state as the model made it, and corrected.
+        closed : Closed
+            What the solve found.
+        target : Tensor, shape ``(batch, 3)``
+            What the totals should be.
+        seconds : float
+            The length of the step.
+        """
         if closed.tally is None:
             return
         w, shares, profiles = closed.tally.weights, closed.tally.shares, closed.tally.profiles

@@ -1,5 +1,6 @@
 """Levels: how much air lies in each layer of a column."""
 
+import copy
 from dataclasses import dataclass
 
 import torch
@@ -116,6 +117,12 @@ class Levels:
         """
         found = check.wide("edges", edges)
         return cls(found, torch.zeros_like(found), cut=True)
+
+    def to(self, device: torch.device | str) -> "Levels":
+        """The same levels on another device."""
+        moved = copy.copy(self)
+        moved.a, moved.b = self.a.to(device), self.b.to(device)
+        return moved
 
     @property
     def count(self) -> int:

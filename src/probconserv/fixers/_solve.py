@@ -34,6 +34,7 @@ class Goal:
     active: Tensor  # (3,) 1 for laws that hold, 0 for others
     shares: Tensor  # (2, 3), of a kilogram of vapour and of a kelvin in each law
     rain: Tensor  # (3,) 1 for the law of water
+    least: Tensor  # (3,) totals below these are not told from rounding
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,6 +22,7 @@ NEEDED = {
 CLOUDS = ("cloud_liquid", "cloud_ice")
 WINDS = ("eastward_wind", "northward_wind")
 GROUND = "surface_geopotential"
+COUNTED = (*CLOUDS, *WINDS, GROUND)
 UNITS = {  # and between which values they are physical
     "surface_pressure": ("Pa", 2e4, 1.3e5),
     "temperature": ("K", 50.0, 500.0),
@@ -66,9 +67,9 @@ def _checked(
     said: str, x: Any, name: str, batch: int | None, count: int, grid: tuple[int, ...]
 ) -> int:
     """The size of the batch, which all variables share."""
-    if not isinstance(x, Tensor) or not x.is_floating_point():
+    if not isinstance(x, Tensor) or x.dtype not in (torch.float32, torch.float64):
         found = x.dtype if isinstance(x, Tensor) else type(x).__name__
-        raise InputError(f"`{said}` must be a tensor of floating-point numbers; got {found}.")
+        raise InputError(f"`{said}` must be a tensor of float32 or float64; got {found}.")
     own = grid if name in SURFACE else (count, *grid)
     shape = tuple(x.shape)
     if name == GROUND and shape == grid and batch is not None:
@@ -161,6 +162,10 @@ def inflow_of(
         raise InputError(f"`fluxes` must be a dictionary; got {type(fluxes).__name__}.")
     for name, value in (fluxes or {}).items():
         check.choice("fluxes", name, FLUXES)
+        if isinstance(value, int | float):
+            _check_range(f"fluxes[{name!r}]", name, value, value)
+            found[name] = weights.new_full((batch,), value)
+            continue
         t = check.as_tensor(f"fluxes[{name!r}]", value).to(weights.device, torch.float64)
         if tuple(t.shape) == (batch, *grid):
             t = t.flatten(1) @ weights

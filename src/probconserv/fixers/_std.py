@@ -67,14 +67,13 @@ def per_mass(errors: Mapping[str, Error], levels: Levels) -> dict[str, Error]:
     A correction is the variance times the mass of the layer. This takes the mass out again, so that
     how thick layers are is no part of the correction.
     """
-    shares = levels.shares.to(errors["temperature"].floor.device)
-    factor = (levels.count * shares).rsqrt()[:, None]
+    factor = (levels.count * levels.shares).rsqrt()[:, None]
     return {name: e.times(factor) if name in ON_LEVELS else e for name, e in errors.items()}
 
 
-def usual(levels: Levels, device: torch.device) -> dict[str, Error]:
+def usual(levels: Levels) -> dict[str, Error]:
     """The errors of variables of which nothing is said."""
-    p = levels.nominal.to(device)
+    p = levels.nominal
     (low, below), (high, above) = TEMPERATURE, ALOFT
     height = ((below / p).log() / math.log(below / above)).clamp(0.0, 1.0)
     one = p.new_ones(1, 1)

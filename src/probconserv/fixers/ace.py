@@ -18,9 +18,7 @@ from ._levels import Levels
 LATENT_HEAT = 2.5e6  # J/kg, with which ACE turns the latent heat flux into evaporation
 LATENT_HEAT_OF_FREEZING = 3.34e5  # J/kg, of snow in its surface energy flux
 
-SURFACE: dict[
-    str, tuple[str, ...]
-] = {  # names of ACE, its own models first
+SURFACE: dict[str, tuple[str, ...]] = {  # names of ACE, its own models first
     "surface_pressure": ("PRESsfc", "PS"),
     "precipitation": ("PRATEsfc", "surface_precipitation_rate", "PRECT"),
 }
