@@ -1,4 +1,4 @@
-"""What inequalities cost: `python benchmarks/inequalities.py [functions]`, on one core.
+"""What inequalities cost: `python benchmarks/inequalities.py [functions]`, 10 of them if not said.
 
 Draws of fields of 201 x 201 points with a known integral at each time, values that may not be
 negative or that rise, beside draws of the same fields with the integral alone; normal numbers
@@ -85,6 +85,6 @@ def scores(functions: int = 2) -> None:
 
 
 if __name__ == "__main__":
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 50
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 10
     times(count, repeats=max(1, math.ceil(10 / count)))
     scores()

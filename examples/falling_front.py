@@ -1,4 +1,4 @@
-"""A melting front outside of what the network has seen: mass alone, and mass with what x does."""
+"""A melting front outside the training range: with mass alone, and with mass and shape."""
 
 from pathlib import Path
 

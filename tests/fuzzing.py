@@ -25,7 +25,7 @@ WELL = 1e8  # a problem of a lower condition number must be solved to within CLO
 CLOSE = 1e-6
 NOTHING = 1e-28  # of the prior's variance: less is left only where exact rows fix a point
 SINGULAR = 1e-8  # least eigenvalue of a covariance of which smaller variances can be told
-ROUNDED = 32  # of members: what is left below the square of as many roundings is no variance
+ROUNDED = 32  # roundings of a member that its std may be off by, times the condition's root
 HOLDS = {2**-52: 1e-12, 2**-23: 1e-6}  # by dtype: exact rows, relative to their terms
 DECIDED = 1e-8  # the same where rows follow from others, or nearly; terms with the prior's std
 CLEAR = 1e-3  # a contradiction, relative to the terms of its row
@@ -158,13 +158,15 @@ def compare(found, drawn, truth, post):
         return
     size = np.abs(truth.mean) + before * (1 + truth.shift / CLOSE)
     found.mean = relative(np.abs(mean - truth.mean), size) / CLOSE
-    fixed = truth.variance <= NOTHING * before**2
-    left = truth.variance > max(NOTHING, rounding_of(drawn.made.fields.values())) * before**2
+    fixed = np.abs(truth.variance) <= NOTHING * before**2
+    least = max(NOTHING, rounding_of(drawn.made.fields.values(), truth.condition))
+    left = truth.variance > least * before**2
     off = np.abs(variance - truth.variance)
     if mixture:  # its components' means are rounded before they are compared
         off = off - np.square(64 * eps * truth.mean)
     else:
-        found.zeros = np.count_nonzero(variance[fixed])
+        right = off <= CLOSE * truth.variance  # what noise alone leaves may be as little
+        found.zeros = np.count_nonzero(variance[fixed & ~right])
     found.variance = relative(off[left], truth.variance[left]) / CLOSE
     size = max(1.0, float(np.abs(truth.log_evidence).sum()))
     if sure and not mixture and truth.doubt < CLOSE / 10 * size:
@@ -191,16 +193,17 @@ def density_error(drawn, post, draw):
     return abs(float(found.double().sum()) - (both.log_evidence - rows.log_evidence)) / size
 
 
-def rounding_of(fields):
-    """The share of a variance that the rounding of directions alone may leave, root by root."""
+def rounding_of(fields, condition):
+    """The share of a variance that the rounding of fields alone may leave."""
     most = [0.0]
     for field in fields:
         if getattr(field, "rounding", 0):  # directions were taken off a mean
             std = field.factor.double().square().sum(0).sqrt()
-            most.append(float((field.rounding * field.mean.double().abs() / std).max()))
+            rounding = float((field.rounding * field.mean.double().abs() / std).max())
+            most.append((ROUNDED * rounding) ** 2 * condition)
         elif isinstance(field, pc.Dense) and not is_regular(field):
-            most.append(np.sqrt(SINGULAR) / ROUNDED)
-    return np.square(ROUNDED * max(most))
+            most.append(SINGULAR)
+    return max(most)
 
 
 def is_regular(field):

@@ -187,7 +187,7 @@ def test_errors_name_the_bound_the_row_and_the_way_out():
     prior = pc.Diagonal(np.zeros((2, 9)), 1.0)
     with pytest.raises(pc.InputError, match="`low`, `high`"):
         pc.bounds()
-    with pytest.raises(pc.InputError, match="`high` must be numbers, and has NaN"):
+    with pytest.raises(pc.InputError, match="`high` must not be NaN"):
         pc.bounds(high=[0.0, np.nan])
     with pytest.raises(pc.InputError, match=r"`low` must not be above `high`, but at \[3\]"):
         pc.condition(prior, pc.bounds(0.0, np.where(np.arange(9) == 3, -1.0, 1.0)))

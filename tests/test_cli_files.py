@@ -111,7 +111,7 @@ def test_a_file_of_laws_states_several_at_once(source, tmp_path):
         ),
         (
             (*ASKED, "--std", "1", "--laws", "in.toml", "--dry-run"),
-            "`--laws` stands instead of `--mean`, `--over`: say that in in.toml",
+            "`--laws` replaces `--mean`, `--over`: say that in in.toml",
         ),
     ],
 )

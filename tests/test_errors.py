@@ -109,12 +109,12 @@ def test_a_law_of_another_grid():
     field, line = pc.Diagonal(MEAN, 1.0), pc.Diagonal(MEAN[0], 1.0)
     wide = torch.ones(3, 7, dtype=torch.float64)
     for prior, law, message in (
-        (field, pc.integral(X[:5], 0.0), r"`integral`.* \(5,\) points .* \(4, 7\)"),
+        (field, pc.integral(X[:5], 0.0), r"`integral`.* end in \(5,\), .* \(4, 7\)"),
         (field, pc.integral(X, 0.0, rule="cell"), "one more than the cells"),
-        (field, pc.smoothness(X[:5], MEAN[:, :5], 0.5), r"`smoothness`.* \(5,\) points"),
-        (field, pc.linear(MEAN[:, :6], 0.0), r"`linear`.* \(6,\) .* \(4, 7\)"),
+        (field, pc.smoothness(X[:5], MEAN[:, :5], 0.5), r"`smoothness`.* end in \(5,\)"),
+        (field, pc.linear(MEAN[:, :6], 0.0), r"`linear`.* end in \(6,\), .* \(4, 7\)"),
         (field, pc.linear(MEAN[:3, None], 0.0, batch_dims=1), r"`linear`.* \(3,\) before"),
-        (field, pc.integral((X, X, X), 0.0), "`integral`.* last 3 axes"),
+        (field, pc.integral((X, X, X), 0.0), r"`integral`.* end in \(7, 7, 7\)"),
         (field, pc.cells(wide, 0.0, space_dims=1), r"`cells`.* \(3,\) before"),
         (line, pc.initial(MEAN[0]), r"`initial`.* last 2 axes.* \(7,\)"),
         (line, pc.integral(X, 0.0, times=[0]), "`times` of `integral` needs an axis of time"),

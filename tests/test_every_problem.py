@@ -27,10 +27,10 @@ def maker(cls, **constants):
 MAKERS = {cls.name: maker(cls) for cls in FAMILIES}
 MAKERS["stefan, both phases"] = maker(Stefan, k_min=0.3)
 MAKERS["stefan, slow melt"] = maker(Stefan, k_min=0.001, k_max=2.0)
-EXAMPLE, _ = PYTHON.findall((DOCS / "howto" / "equation.md").read_text())
-names: dict = {"__name__": "carried"}
-exec(EXAMPLE, names)
-MAKERS["the example of the docs"] = maker(names["Carried"])
+*EQUATIONS, _ = PYTHON.findall((DOCS / "howto" / "equation.md").read_text())
+names: dict = {"__name__": "docs"}
+exec("\n".join(EQUATIONS), names)
+MAKERS |= {f"{name} of the docs": maker(names[name]) for name in ("Carried", "Shock", "Wave")}
 
 every_problem = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 

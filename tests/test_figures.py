@@ -250,7 +250,10 @@ def test_what_cannot_be_drawn_as_maps_is_refused():
             r"`before` must have one value for each of the 3 x 2 cells.*\(2, 3, 3, 2\)",
         ),
         (lambda: figures.maps_figure(edges, state, post, law, X), r"`truth` must have one value"),
-        (lambda: figures.maps_figure(edges, state, post, law, None, 2), "`interval` 2 is not"),
+        (
+            lambda: figures.maps_figure(edges, state, post, law, None, 2),
+            "`interval` 2 does not exist",
+        ),
     ):
         with pytest.raises(pc.InputError, match=message):
             draw()

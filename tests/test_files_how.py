@@ -142,5 +142,5 @@ def test_a_field_of_zeros_has_no_proportion():
 
 
 def test_noise_needs_an_uncertainty_beside_it():
-    with pytest.raises(InputError, match=r"`noise` of u .* `how` 'uniform' knows nothing"):
+    with pytest.raises(InputError, match=r"`noise` of u .* `how` 'uniform' knows no spread"):
         enforce(made(), Law("u", SPACE, noise=1.0), how="uniform")

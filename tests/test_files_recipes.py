@@ -248,7 +248,7 @@ def test_the_command_line_takes_recipes_by_name(tmp_path):
     wrong = called("check", source, "--law", "moist")
     assert "must be one of dry-air, moisture, energy" in wrong.stderr
     assert (
-        "`--law` stands instead of `--mean`"
+        "`--law` replaces `--mean`"
         in called("check", source, "--law", "energy", "--mean", "q").stderr
     )
 

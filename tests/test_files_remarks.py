@@ -117,7 +117,9 @@ def test_values_that_leave_the_range_of_a_law_are_implausible():
 
 @pytest.mark.parametrize(("variables", "ends"), [("u", [1.0]), ({"u": 1, "v": 1}, [0.0, 1.0])])
 def test_the_range_of_a_law_has_two_ends_of_one_variable(variables, ends):
-    with pytest.raises(InputError, match=r"`linear` is the least and the most of .* one variable"):
+    with pytest.raises(
+        InputError, match="`linear` is a pair, the least and the most, for one variable"
+    ):
         Law(variables, "x", linear=ends)
 
 

@@ -90,3 +90,10 @@ def test_members_that_as_many_rows_fix_are_left_with_no_rounding(dtype):
         laws = [pc.cells(w, float(members.mean(0) @ w)) for w in weights]
         post = pc.condition(pc.LowRank.from_samples(members, shrinkage=0.0), *laws)
         assert (post.variance == 0).all()
+
+
+def test_a_singular_covariance_that_a_row_fixes_is_left_with_no_rounding():
+    for seed in range(20):
+        root, row = np.random.default_rng(seed).normal(size=(2, 7))
+        field = pc.Dense(np.zeros(7), np.outer(root, root))
+        assert (pc.condition(field, pc.linear([row], [row @ root])).variance == 0).all()

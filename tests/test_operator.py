@@ -316,8 +316,8 @@ def test_a_network_without_a_card_is_saved_with_what_it_is_built_from(tmp_path):
 @pytest.mark.parametrize(
     ("lie", "rule"),
     [
-        ({"sizes": {"depth": 3}}, "a card that makes no network"),
-        ({"min_std": None}, "a card that makes no network: `min_std` must lie"),
+        ({"sizes": {"depth": 3}}, "a card from which no network"),
+        ({"min_std": None}, "no network can be built: `min_std` must lie"),
         ({"sizes": {"width": 5}}, "tensors that do not fit the network of its card"),
     ],
 )

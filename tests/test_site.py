@@ -1,6 +1,7 @@
 """The built site, read as a browser would, without one; and the pages that must be complete."""
 
 import ast
+import inspect
 import re
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
@@ -112,10 +113,11 @@ def test_pages_are_small(pages):
 
 
 def listed():
-    """The names in the reference, with their modules."""
+    """The names in the reference, with their modules, and what the page says of them."""
     text = "".join(page.read_text() for page in (DOCS / "reference").glob("*.md"))
     blocks = re.findall(r"```\{names\} (\S+)\n(.*?)```", text, re.DOTALL)
-    return [f"{module}.{name}" for module, names in blocks for name in names.split()]
+    lines = [f"{module}.{line}" for module, names in blocks for line in names.splitlines()]
+    return [tuple(line.partition(": ")[::2]) for line in lines]
 
 
 def reexported(path):
@@ -144,10 +146,16 @@ def test_every_public_name_is_in_the_reference_once():
     modules = "probconserv.data", "probconserv.metrics", "probconserv.models.gp"
     modules += "probconserv.fixers.ace", "probconserv.fixers.credit"
     public += [f"{module}.{name}" for module in modules for name in defined(module)]
-    names = listed()
+    names = [name for name, _ in listed()]
     known = {id(looked_up(name)) for name in names}
     assert len(names) == len(set(names)) == len(known)
     assert [name for name in public if id(looked_up(name)) not in known] == []
+
+
+def test_what_has_no_docstring_has_words_on_the_page():
+    for name, words in listed():
+        thing = looked_up(name)
+        assert bool(words) != (inspect.isclass(thing) or inspect.isroutine(thing)), name
 
 
 def test_every_example_is_in_the_gallery_with_its_picture():

@@ -180,11 +180,14 @@ def test_the_best_weights_are_those_of_the_best_score_after_step_2(through, tmp_
 def test_plans_that_make_no_sense_are_refused(tmp_path):
     for options, message in (
         ({"through": "nll"}, r"`through` must be one of ll, crps; got 'nll'. Did you mean 'll'\?"),
-        ({"through": "ll", "model": "softc"}, "`through` is for .* anp and fno, got softc: the"),
+        (
+            {"through": "ll", "model": "softc"},
+            "`through` is for .* anp and fno, got softc: it replaces",
+        ),
         ({"through": "ll", "model": "emulator", "sizes": None}, "anp and fno, got emulator"),
         ({"through": "ll", "rows": 0}, "`rows` must be a positive whole number, got 0"),
         ({"through": "ll", "samples": 0}, "`samples` must be a positive whole number, got 0"),
-        ({"through": "ll", "points": 1}, "`points` must be both ends of the domain or more, got 1"),
+        ({"through": "ll", "points": 1}, "`points` must be at least 2, the ends"),
     ):
         with pytest.raises(ValueError, match=message):
             run(tmp_path, **options)

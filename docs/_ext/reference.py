@@ -5,7 +5,6 @@ the site stay plain code: a docstring may put any word in backticks.
 """
 
 import contextlib
-import inspect
 import io
 import os
 import re
@@ -35,26 +34,32 @@ def directive_of(name: str) -> str:
     found = looked_up(name)
     if isinstance(found, type):
         return "autoexception" if issubclass(found, BaseException | Warning) else "autoclass"
-    return "autofunction" if inspect.isroutine(found) else "autodata"
+    return "autofunction"
 
 
 class Names(SphinxDirective):
-    """The argument is a module, the content names in it, one for each line."""
+    """The argument is a module, the content names in it, one for each line.
+
+    Words after a colon describe what has no docstring, such as a dictionary.
+    """
 
     has_content = True
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        names = [f"{self.arguments[0]}.{line.strip()}" for line in self.content if line.strip()]
-        table = [".. autosummary::", "   :nosignatures:", "", *(f"   ~{name}" for name in names)]
-        entries = [line for name in names for line in ("", *_entry(name))]
+        lines = [line.partition(": ") for line in self.content if line.strip()]
+        words = {f"{self.arguments[0]}.{name.strip()}": text for name, _, text in lines}
+        rows = [f"   ~{name}" for name, text in words.items() if not text]
+        table = [".. autosummary::", "   :nosignatures:", "", *rows]
+        entries = [line for name, text in words.items() for line in ("", *_entry(name, text))]
         text = ["````{eval-rst}", *table, *entries, "````"]  # the pages are Markdown
         return self.parse_text_to_nodes("\n".join(text))
 
 
-def _entry(name: str) -> list[str]:
-    directive = directive_of(name)
-    return [f".. {directive}:: {name}", *(["   :no-value:"] * (directive == "autodata"))]
+def _entry(name: str, words: str) -> list[str]:
+    if words:
+        return [f".. py:data:: {name}", "", f"   {words}"]
+    return [f".. {directive_of(name)}:: {name}"]
 
 
 class Help(SphinxDirective):

@@ -26,6 +26,7 @@ from probconserv import _diagnose
 from probconserv._causes import Rows
 from probconserv._condition import solved
 from probconserv._laws import Law
+from probconserv._state import covariance_of
 from probconserv.fronts import RULES
 from probconserv.models import AttentiveNeuralProcess, load
 from probconserv.paper._updates import UPDATES
@@ -137,7 +138,8 @@ def _weights(field: pc.Mixture) -> Tensor:  # (S, T)
 def _diagnosis(parts: pc.Diagonal, law: Law) -> tuple[Tensor, ...]:
     """The numbers of `diagnose(Mixture(parts).gaussian(), law)`, as in `DIAGNOSIS`."""
     points = pc.Mixture(parts).gaussian()
-    rows = _diagnose._by_row(points, points, law)
+    seen = _diagnose._Seen(("",), (points,), covariance_of((points,), False))
+    rows = seen.by_row(law)
     total = rows["value"] + rows["residual"]
     judged = Rows(total, rows["value"], rows["std"], rows["slack"], timed=True)
     causes = [(c.amount, c.misfit, c.holds) for c in judged.candidates()]

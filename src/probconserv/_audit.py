@@ -187,7 +187,7 @@ def _explained(
     return (
         f"{text} Nothing is left to move there: the variance of the points that it reads is zero, "
         "or the directions of the field are too few. Ways out: more variance, `noise` on the law, "
-        "`shrinkage` for an ensemble, or times at which the law does not hold (`times`)."
+        "`shrinkage` above 0 for an ensemble, or leave this time out of the law with `times`."
     )
 
 

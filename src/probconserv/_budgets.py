@@ -41,7 +41,7 @@ def cell_budgets(
     where: ArrayLike | None = None,
     of: str = "u",
 ) -> Law:
-    """A law: what each cell gains in each interval is what flows in and what its source makes.
+    """A law: each cell gains in each interval what flows in and what its source makes.
 
     There is one row for every interval and cell, ``(..., T - 1, *cells)``::
 
@@ -67,7 +67,7 @@ def cell_budgets(
     diffusivity : float or array, or a sequence of one for each axis
         k of the flux -k grad u, which is 0 at the boundary.
     scheme : {"upwind", "centred"}
-        How u is read at faces: of the cell that the velocity comes from, or linear in between.
+        How u is read at faces: from the cell that the velocity comes from, or linear in between.
     noise : float or array
         The standard deviation of a row, ``(..., T - 1, *cells)``, for the error of the
         discretisation. 0 is exact.
@@ -126,7 +126,7 @@ def budget(
     noise: ArrayLike = 0.0,
     of: str = "u",
 ) -> Law:
-    """A law: what the whole gains in each interval is what flows in less what flows out.
+    """A law: the whole gains in each interval what flows in less what flows out.
 
     There is one row for every interval, (..., T - 1)::
 
@@ -142,7 +142,7 @@ def budget(
         The whole flux through the boundary: a number, T - 1 averages over the intervals, T values
         at the times, or the name of a field of the state with as many.
     rule : str
-        Of the integral over points x, as in `integral`.
+        The rule of the integral over points x, as in `integral`.
     noise : float or array
         The standard deviation of a row. 0 is exact.
     of : str
@@ -264,7 +264,7 @@ def _added(maps: dict[str, Map], label: str, given: Known, term: InTime, value: 
     """The value of the law, less what known numbers add; a field is added to the maps."""
     if isinstance(given, str):
         if given in maps:
-            raise InputError(f"`{label}`: {given!r} is read already; give it another name.")
+            raise InputError(f"`{label}`: the law reads {given!r} already; give another field.")
         maps[given] = term
         return value
     found = check.wide(label, given).to(term.dt.device)

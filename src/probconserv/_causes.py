@@ -65,7 +65,8 @@ class Rows:
     @classmethod
     def of(cls, total: Any, value: Any, std: Any, slack: Any, timed: bool) -> "Rows":
         """The same from arrays."""
-        return cls(*map(torch.tensor, (total, value, std, slack)), timed)
+        tensor = torch.tensor
+        return cls(tensor(total), tensor(value), tensor(std), tensor(slack), timed)
 
     @property
     def wrong(self) -> Tensor:

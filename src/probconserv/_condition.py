@@ -89,26 +89,26 @@ def condition(
     Parameters
     ----------
     field : Field, State, or what `as_field` takes
-        The prior. Of a `Mixture` every component is conditioned and its weight multiplied by its
-        evidence. A posterior is conditioned again with all laws on its prior, so that two steps are
-        the same as one.
+        The prior. In a `Mixture` every component is conditioned, and its weight is multiplied by
+        its evidence. A posterior is conditioned again with all laws on its prior, so that two steps
+        are the same as one.
     *laws : Law, NonlinearLaw or Inequality
-        One or more, in any order; those of `law` need not be linear. With `bounds` or `monotone`
-        among them the result is known by draws.
+        One or more, in any order. Those made by `law` need not be linear. With `bounds` or
+        `monotone` among them the result is known by draws.
     draws : int
-        How many, if there are inequalities; at least 2.
+        How many draws, if there are inequalities; at least 2.
     generator : torch.Generator
-        Of their random numbers.
+        The source of their random numbers.
 
     Returns
     -------
     Posterior
-        Of a `State` a `StatePosterior`, of a `Mixture` a `Mixture`. If a law is not linear, a
+        For a `State` a `StatePosterior`, for a `Mixture` a `Mixture`. If a law is not linear, a
         `NonlinearPosterior` or a `NonlinearStatePosterior`. With inequalities a `Draws` or a
-        `StateDraws`, without gradients: each draw is one of the field given the laws with noise,
-        moved to the nearest field, in the norm of its precision, that obeys the exact laws and the
-        inequalities. `point` is the mean, moved in the same way; of a mixture, the weighted mean of
-        those of its components.
+        `StateDraws`, without gradients: each draw of the field given the laws with noise is moved
+        to the nearest field, in the norm of its precision, that obeys the exact laws and the
+        inequalities. `point` is the mean, moved in the same way; for a mixture, it is the weighted
+        mean of the points of its components.
 
     Raises
     ------
@@ -289,10 +289,10 @@ def solved(
 
 
 def audit(post: Posterior | StatePosterior) -> None:
-    """Checks a posterior that was made compiled or inside `torch.vmap`.
+    """Checks a posterior that was made in compiled code or inside `torch.vmap`.
 
-    There values cannot be looked at, so `condition` neither checks that exact rows hold nor warns.
-    Elsewhere it does so itself.
+    There `condition` cannot look at values, so it neither checks that exact rows hold nor warns.
+    Elsewhere it does both itself.
 
     Parameters
     ----------

@@ -173,7 +173,7 @@ class Truncated(Draws):
         n : int
             How many.
         generator : torch.Generator
-            Of the random numbers.
+            The source of the random numbers.
 
         Returns
         -------

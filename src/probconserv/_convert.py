@@ -62,7 +62,8 @@ def as_field(prediction: Prediction) -> Field:
     raise InputError(
         f"`prediction` of type {type(prediction).__name__} is not a field. Give a pair (mean, "
         "variance), a Normal, Independent, MultivariateNormal or LowRankMultivariateNormal of "
-        "torch.distributions, a GPyTorch MultivariateNormal, or build Diagonal, LowRank or Dense."
+        "torch.distributions, a GPyTorch MultivariateNormal, or build Diagonal, LowRank or Dense. "
+        "For members of an ensemble: LowRank.from_samples(members)."
     )
 
 

@@ -12,6 +12,7 @@ from ._errors import DegenerateError, InputError
 from ._fields import Field, Normals
 from ._once import once
 
+ROUNDING = 16 * torch.finfo(torch.float64).eps  # of eigenvalues, for each point
 MAKE_IT = "Compute it in float64, or add a small variance to its diagonal."
 
 
@@ -108,7 +109,7 @@ class Dense(Field):
         if bool((pivots > 1e-3 * std).all()):
             return True
         least = torch.linalg.eigvalsh(matrix / std[..., None] / std[..., None, :])[..., 0]
-        return bool((least > 16 * root.shape[-1] * torch.finfo(torch.float64).eps).all())
+        return bool((least > ROUNDING * root.shape[-1]).all())
 
     @once
     def _root(self) -> Tensor:
@@ -127,8 +128,8 @@ class Dense(Field):
                 f"smallest eigenvalue is {values.min():.3g}, its largest {values.max():.3g}. "
                 f"{MAKE_IT}"
             )
-        lost = matrix.shape[-1] * torch.finfo(torch.float64).eps
-        root = vectors * root_of(torch.where(values > lost, values, 0.0))[..., None, :]
+        lost = values <= ROUNDING * matrix.shape[-1]
+        root = vectors * root_of(torch.where(lost, 0.0, values))[..., None, :]
         return root * std[..., None]
 
     def _with_mean(self, mean: Tensor) -> "Dense":

@@ -39,8 +39,8 @@ HEADS = ("row", "G mu", "b", "G mu - b", "z independent", "z own", "z full", "qu
 class Diagnosis:
     """How b compares with what a prior expects of G u, row by row.
 
-    z is G mu - b in standard deviations. These count the noise of the law and, as far as that does
-    not cover it, the noise of the quadrature rule. `diagnose` makes it.
+    z is G mu - b in standard deviations. The standard deviations include the noise of the law and,
+    as far as that does not cover it, the noise of the quadrature rule. `diagnose` makes it.
 
     Attributes
     ----------
@@ -49,13 +49,13 @@ class Diagnosis:
     residual : Tensor
         G mu - b.
     std : Tensor
-        Of G u - b, if the points of the prior are fully correlated.
+        The standard deviation of G u - b, if the points of the prior are fully correlated.
     z_independent : Tensor
         z if the points are independent.
     z_own : Tensor
         z with the prior's own covariance, as `condition` takes it.
     z_full : Tensor
-        z if the points are fully correlated. The verdict goes by this.
+        z if the points are fully correlated. The verdict uses this one.
     quadrature_share : Tensor
         How much of the variance of `z_own` the quadrature rule adds; NaN if the law is no
         `integral` over one x.
@@ -66,7 +66,7 @@ class Diagnosis:
     mahalanobis : Tensor, shape (...)
         (G mu - b)^T S^-1 (G mu - b) of all rows, as `condition` takes it.
     degrees_of_freedom : Tensor, shape (...)
-        Rows that do not follow from others.
+        How many rows do not follow from others.
     largest_move : float
         How far `condition` would move a point, in its standard deviations.
     far : bool

@@ -156,7 +156,7 @@ class Draws(Field):
         n : int
             How many.
         generator : torch.Generator
-            Of the random numbers.
+            The source of the random numbers.
 
         Returns
         -------
@@ -230,7 +230,7 @@ class StateDraws(State):
         n : int
             How many.
         generator : torch.Generator
-            Of the random numbers.
+            The source of the random numbers.
 
         Returns
         -------

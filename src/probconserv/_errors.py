@@ -23,16 +23,16 @@ class InfeasibleError(ProbConservError):
 
 
 class DegenerateError(ProbConservError):
-    """A density was asked of a field that has none: some direction has no variance."""
+    """A field was asked for its density and has none: some direction has no variance."""
 
 
 class ImplausibleError(ProbConservError):
-    """The laws were kept from being enforced, by `strict`: what they ask is implausible.
+    """`strict` refused to enforce the laws: what they ask is implausible.
 
     Attributes
     ----------
     report : Report
-        Of `labelled.enforce`.
+        The report of `labelled.enforce`.
     """
 
     report: Any = None

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 LEAKED = 1e-36  # share of a variance that noise makes by the rounding of lambda alone
 SLICES = 4  # of a number
-STEPS = 4  # corrections of lambda
+STEPS = 5  # corrections of lambda at most
+SAME = 1e-9  # of a variance: a correction that changes no more is the last
 CHUNK = 1 << 20  # numbers that are worked on at a time
 
 Pair: TypeAlias = tuple[Tensor, Tensor]  # a number, and what it was rounded by
@@ -44,12 +45,15 @@ def all_but_fixed(joint: "Joint", found: Fields) -> Fields:
         return torch.cat([x.detach().reshape(parts, -1) for x in fields], -1)
 
     doubt, old = together(tuple(doubts)), together(before)
-    most, size = int(doubt.sum(-1).max()), old.shape[-1]
+    most, points, rows = int(doubt.sum(-1).max()), old.shape[-1], joint.noise.shape[-1]
+    bare = isinstance(joint.prior, Correlated) and joint.prior.rest is None
+    width = rows + (len(joint.prior.directions[0]) if bare else points)  # of w, F w and lambda
     new = torch.where(doubt, together(found) / old, 2.0)  # the shares that are left
-    for some in doubt.any(-1).nonzero()[:, 0].split(max(1, CHUNK // (most * size))):
+    some_parts = CHUNK // max(1, most * width, rows * points)
+    for some in doubt.any(-1).nonzero()[:, 0].split(max(1, some_parts)):
         system = System(joint, some)
         at = new[some].topk(most, largest=False).indices
-        left = [system.left(points) for points in at.split(max(1, CHUNK // size), -1)]
+        left = [system.left(j) for j in at.split(max(1, CHUNK // width), -1)]
         new[some] = new[some].scatter(-1, at, torch.cat(left, -1))
     ends = (old * new).split([x.numel() // parts for x in found], -1)
     triples = zip(found, ends, doubts, strict=True)
@@ -80,7 +84,8 @@ class System:
         self.factor = joint.factor._map(pick)
         self.unit = power_of_2(self.factor.scale)[:, None]
         self.noise = pick(joint.noise)[:, None] * self.unit.square()  # sigma^2
-        self.least = torch.where(pick(joint.exact.any(-1)), NOTHING, 0.0)[:, None]
+        self.exact = pick(joint.exact)[:, None]
+        self.least = torch.where(self.exact.any(-1), NOTHING, 0.0)
         before = side_by_side(prior.variance, 1)
         point = power_of_2(before.sqrt())
         self.before = before[:, 0] / point[:, 0].square()
@@ -110,15 +115,20 @@ class System:
         own = unit[:, :1] if self.own is None else self.own
         along: Tensor = self.unit.new_zeros(())  # lambda
         best = unit.new_full(points.shape, torch.inf)
-        for _ in range(STEPS):
+        for number in range(STEPS):
             r = moved[0] @ self.seen[0] + (own * w[0]) @ self.rows.mT[:, : w[0].shape[-1]]
-            step = self.factor.solve((r - self.noise * along) / self.unit) / self.unit
+            r = (r - self.noise * along) / self.unit
+            step = self.factor.solve(r) if number else self.factor.solve_exact(r * self.exact)
+            step = step / self.unit  # of exact rows alone first: that is all where they fix j
             along, slices = along + step, sliced(exactly(step))
             moved = minus(moved, product(slices, self.seen_slices))
             if self.own is not None:
                 w = minus(w, product(slices, self.row_slices))
             left = moved[0].square().sum(-1), (own * w[0].square()).sum(-1)
-            best = torch.fmin(best, self._share(*left, along, points))
+            share = self._share(*left, along, points)
+            if bool((share >= (1 - SAME) * best).all()):
+                break
+            best = torch.fmin(best, share)
         return best
 
     def _share(self, shared: Tensor, own: Tensor, along: Tensor, points: Tensor) -> Tensor:

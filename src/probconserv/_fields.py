@@ -96,7 +96,7 @@ class Field(Kept, ABC):
         n : int
             How many.
         generator : torch.Generator
-            Of the random numbers.
+            The source of the random numbers.
 
         Returns
         -------

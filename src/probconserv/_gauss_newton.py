@@ -24,7 +24,7 @@ from ._rowwise import TINY
 
 MET = 1e-12  # of |b| + |J| |u|: what an exact row may miss
 STATIONARY = 1e-7  # of the way from the prior: the longest step that is left
-LIMIT = 100  # steps
+LIMIT, FEW = 100, 30  # steps: in all, and to one of the draws between
 SHORTEST = 2.0**-30  # share of a step
 TURN = 0.5  # of a step: what it may be bent by
 KICK, SEED = 0.3, 1  # standard deviations by which a saddle is left, in a direction drawn from this
@@ -44,11 +44,12 @@ class Failure(NamedTuple):
 
 @torch.no_grad()
 def most_probable(
-    given: Problem, near: Tensor | None = None
+    given: Problem, near: Tensor | None = None, limit: int = LIMIT
 ) -> tuple[Tensor, dict[int, Failure]]:  # (P, N)
     """The fields, each part by its own number of steps; and which parts did not get there.
 
-    near: fields at which the laws are linearised for the first step, if not at the mean.
+    near: fields at which the laws are linearised for the first step, if not at the mean. limit: of
+    steps.
     """
     problem = given._map(Tensor.detach)
     u, found = problem.mean, torch.full_like(problem.mean, torch.nan)
@@ -59,7 +60,7 @@ def most_probable(
         a = -step.back(step.multiplier(CLOSER))
         u = u + problem.times(a)
     look = problem.look(u) if len(u) else None
-    for number in range(LIMIT + 1):
+    for number in range(limit + 1):
         if look is None:
             break
         step = problem.step(look)
@@ -68,7 +69,7 @@ def most_probable(
             multiplier, change = step.solved(a)
             terms = step.terms()
             still = _arrived(step, a, change, terms)
-            if number == LIMIT:
+            if number == limit:
                 wrong = _stuck(step, ~still, number - 1)
             elif 2 * int(still.sum()) > len(still):  # look at these, go on with the others alone
                 kick = _off_the_top(step, multiplier, still)
@@ -99,7 +100,7 @@ def along_the_way(
 ) -> tuple[Tensor, dict[int, Failure]]:
     """As `most_probable`, for draws that are far: by draws between, each from the one before.
 
-    mean, value: of the fields `near` that obey the laws.
+    mean, value: of the fields `near` that obey the laws. stages: draws on the way.
     """
     found, failed = torch.full_like(near, torch.nan), dict[int, Failure]()
     left, u = torch.arange(len(near), device=near.device), near
@@ -107,7 +108,7 @@ def along_the_way(
         some = given._map(Tensor.detach).some(left)
         pairs = (mean[left], some.mean), (value[left], some.value)
         some.mean, some.value = (torch.lerp(x, y, stage / stages) for x, y in pairs)
-        u, wrong = most_probable(some, u)
+        u, wrong = most_probable(some, u, FEW)
         failed |= {int(left[i]): each for i, each in wrong.items()}
         keep = torch.ones_like(left, dtype=torch.bool)
         keep[list(wrong)] = False

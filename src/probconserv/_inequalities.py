@@ -113,7 +113,7 @@ def monotone(decreasing: bool = False, axis: int = -1, of: str = "") -> Inequali
     decreasing : bool
         True if they nowhere rise.
     axis : int
-        Of the field; negative ones count from the last.
+        An axis of the field; negative ones count from the last.
     of : str
         The name of the field, in a state of several.
 
@@ -142,7 +142,7 @@ def _end(name: str, given: ArrayLike) -> Tensor:
     found = check.as_tensor(name, given).detach()
     if bool(found.isnan().any()):
         raise InputError(
-            f"`{name}` must be numbers, and has NaN. An infinite one stands for no bound."
+            f"`{name}` must not be NaN. Give an infinite number where there is no bound."
         )
     return found.to(torch.float64, copy=True)
 
@@ -283,5 +283,5 @@ def _inward(one: Limits, dtype: torch.dtype) -> Limits:
         torch.where(between, x, y.double()) for x, y in ((low_in, near[0]), (high_in, near[1]))
     )
     if bool((low_in == torch.inf).any() or (high_in == -torch.inf).any()):
-        raise InputError(f"`low`, `high`: no number of {dtype} is as large. Use float64.")
+        raise InputError(f"`low`, `high`: no number of {dtype} is large enough. Use float64.")
     return replace(one, low=low_in, high=high_in)

@@ -167,7 +167,7 @@ class Law:
         Parameters
         ----------
         u : array, Field, or a dict of these
-            Of a field its mean is taken. By name for a law of several fields.
+            The mean of a field is taken. By name for a law of several fields.
 
         Returns
         -------

@@ -22,8 +22,6 @@ from ._tree import Node
 
 MOST_DENSE = 1024  # rows of a part up to which they are a matrix
 SMALL = 1e-3  # share of mean and standard deviation below which values count as this much
-FEW = 8  # rows up to which a loop over them is faster
-AT_ONCE = 1 << 22  # numbers of rows that are computed together
 CLOSE, CLOSER = 1e-9, 1e-15  # of its terms: what a row may miss after the two solves of a step
 
 
@@ -202,8 +200,8 @@ class DenseStep(Step):
 
     def __init__(self, problem: Problem, look: Look) -> None:
         self.problem, self.look = problem, look
-        pairs = zip(look.backs, problem.counts[len(problem.matrix) :], strict=True)
-        found = [_rows_of(back, count, look) for back, count in pairs]
+        pairs = zip(problem.curved, look.backs, strict=True)
+        found = [torch.cat(curved.jacobians(back, look.u), -1) for curved, back in pairs]
         self.rows = torch.cat([*problem.matrix, *found], 1)
         self.gram = self.rows @ problem.times(self.rows).mT
         own = self.gram.diagonal(dim1=-2, dim2=-1) + problem.noise
@@ -263,16 +261,6 @@ class LocalStep(Step):
 def joined(fields: Sequence[Tensor]) -> Tensor:
     """The fields of each part as one vector, (P, N)."""
     return torch.cat([x.reshape(len(x), math.prod(x.shape[1:])) for x in fields], 1)
-
-
-def _rows_of(back: Callable[..., Any], count: int, look: Look) -> Tensor:  # (P, count, N)
-    """J of one law, row by row."""
-    units = torch.eye(count, dtype=look.u.dtype, device=look.u.device)
-    if count < FEW:
-        return torch.stack([joined(back(unit)) for unit in units], 1)
-    some = max(1, AT_ONCE // max(1, look.u.numel()))
-    found: Tensor = torch.vmap(lambda unit: joined(back(unit)), chunk_size=some)(units)
-    return found.movedim(0, 1)
 
 
 def _product(rows: Tensor, u: Tensor) -> Tensor:  # (P, K, N), (P, N) to (P, K)

@@ -48,9 +48,9 @@ class Map(Node, ABC):
         places = shape[: len(shape) - self.dims]
         if len(shape) < self.dims or tuple(shape[len(places) :]) != tuple(sizes):
             raise InputError(
-                f"it was built for {tuple(sizes)} points on the last {self.dims} axes, but "
-                f"the field has shape {tuple(shape)}. With rule='cell' the coordinates are edges, "
-                "one more than the cells."
+                f"it was built for fields that end in {tuple(sizes)}, but this one has shape "
+                f"{tuple(shape)}. Time comes before space, (..., time, space). With rule='cell' "
+                "the coordinates are edges, one more than the cells."
             )
         if lead and not fits(lead, places):
             raise InputError(

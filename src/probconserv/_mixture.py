@@ -17,9 +17,9 @@ CHUNK = 1 << 15  # numbers that are worked on at a time, so that they stay in th
 class Mixture(Field):
     """A weighted mixture of the fields along axis 0 of `components`.
 
-    Mean and variance are the total ones. `condition` on a mixture is the exact update, which also
-    reweights; the paper's experiments condition the components and mix afterwards with equal
-    weights, `Mixture(condition(components, law))`.
+    Mean and variance are those of the whole mixture. `condition` on a mixture is the exact update,
+    which also changes the weights. The paper's experiments condition the components and mix them
+    afterwards with equal weights, `Mixture(condition(components, law))`.
 
     Parameters
     ----------
@@ -175,7 +175,7 @@ class Mixture(Field):
         n : int
             How many.
         generator : torch.Generator
-            Of the random numbers.
+            The source of the random numbers.
 
         Returns
         -------

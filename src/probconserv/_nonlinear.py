@@ -22,6 +22,8 @@ from ._once import once
 from ._tree import Change, Node
 
 Function = Callable[[Any], Any]
+FEW = 8  # rows up to which a loop over them is faster
+AT_ONCE = 1 << 22  # numbers of rows that are computed together
 PROBES = 16  # products with random signs that sizes of rows are taken from
 
 
@@ -54,7 +56,7 @@ class NonlinearLaw:
         Parameters
         ----------
         u : array, Field, or a dict of these
-            Of a field its mean is taken. By name where the function reads several.
+            The mean of a field is taken. By name where the function reads several.
 
         Returns
         -------
@@ -153,9 +155,9 @@ def law(
     Parameters
     ----------
     function : callable
-        From one solution to rows. It gets a float64 tensor, of a state all fields by name unless
-        `of` names one; it returns a tensor, or a tuple of numbers. It is made of torch operations
-        that have a gradient, and is mapped over the batch by `torch.vmap`.
+        From one solution to rows. It gets a float64 tensor; for a state it gets all fields by name,
+        unless `of` names one. It returns a tensor, or a tuple of numbers. It is made of torch
+        operations that have a gradient, and is mapped over the batch by `torch.vmap`.
     value : float or array
         What the function gives, in a shape that broadcasts to ``(*batch, *rows)``.
     noise : float or array
@@ -255,8 +257,8 @@ class Curved(Node):
         """
         lead, flat = self._flat(fields)
         if dense:
-            found, jacobians = self._jacobians(flat)
-            pairs = zip(jacobians, flat, strict=True)
+            found, back = self.pulled(tuple(flat))
+            pairs = zip(self.jacobians(back, flat[0]), flat, strict=True)
             maps: list[Map] = [
                 Matrix(j.reshape(*lead, *j.shape[1:]), tuple(x.shape[1:])) for j, x in pairs
             ]
@@ -282,6 +284,17 @@ class Curved(Node):
 
         return found.reshape(size), products
 
+    def jacobians(self, back: Callable[[Tensor], Fields], like: Tensor) -> Fields:
+        """J of each field, (P, K, E), from products with J^T; like: one of the fields."""
+        units = torch.eye(self.count, dtype=like.dtype, device=like.device)
+        if self.count < FEW:
+            each = zip(*(back(unit) for unit in units), strict=True)
+            found = tuple(torch.stack(rows, 1) for rows in each)
+        else:
+            some = max(1, AT_ONCE // max(1, like.numel()))
+            found = torch.vmap(back, out_dims=1, chunk_size=some)(units)
+        return tuple(x.reshape(*x.shape[:2], math.prod(x.shape[2:])) for x in found)
+
     def bent(self, fields: Fields, multiplier: Tensor, v: Fields) -> Fields:
         """The second derivative of multiplier f, (P, K), times v."""
         flat, along = self._flat(fields)[1], self._flat(v)[1]
@@ -293,16 +306,6 @@ class Curved(Node):
         with self._asked(flat):  # the derivative of a slope is its own transpose
             found = torch.func.vjp(slope, *flat)[1](tuple(along))
         return tuple(x.reshape(u.shape) for x, u in zip(found, fields, strict=True))
-
-    def _jacobians(self, flat: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """f(u) (P, K) and J (P, K, E) of each field."""
-        found, back = torch.func.vjp(self._mapped, *flat)[:2]
-        units = torch.eye(self.count, dtype=found.dtype, device=found.device)
-        with self._asked(flat):
-            each = [back(unit.expand(found.shape)) for unit in units]
-        sizes = [(len(u), self.count, math.prod(u.shape[1:])) for u in flat]
-        pairs = zip(zip(*each, strict=True), sizes, strict=True)
-        return found, [torch.stack(rows, 1).reshape(size) for rows, size in pairs]
 
     def _flat(self, fields: Sequence[Tensor]) -> tuple[torch.Size, list[Tensor]]:
         """The axes before those of a solution as one."""

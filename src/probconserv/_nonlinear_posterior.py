@@ -16,7 +16,7 @@ from ._covariances import Correlated, Independent
 from ._draws import Draws, StateDraws
 from ._engine import free_axes, solve
 from ._errors import DegenerateError, InputError, ProbConservError
-from ._fields import Field, LowRank, Normals, random_normals
+from ._fields import Field, LowRank, Normals
 from ._gauss_newton import Failure, along_the_way, most_probable, with_gradient
 from ._laws import Fields, Rows
 from ._linearised import MOST_DENSE, Problem, joined
@@ -184,12 +184,11 @@ def _in_chunks(
         own = None if start is None else [x[each] for x in start]
         u, wrong = most_probable(some, None if own is None else own[0])
         for stages in STAGES if own is not None else ():
-            if not wrong:
-                break
-            at = torch.tensor(sorted(wrong), device=parts.device)
-            near, mean, value = (x[at] for x in own)
-            u[at], left = along_the_way(some.some(at), mean, value, near, stages)
-            wrong = {int(at[i]): failure for i, failure in left.items()}
+            if wrong:
+                at = torch.tensor(sorted(wrong), device=parts.device)
+                near, mean, value = (x[at] for x in own)
+                u[at], left = along_the_way(some.some(at), mean, value, near, stages)
+                wrong = {int(at[i]): failure for i, failure in left.items()}
         failed |= {int(each[i]): failure for i, failure in wrong.items()}
         found.append(u)
     if failed:
@@ -299,7 +298,7 @@ class NonlinearPosterior(Posterior):
         n : int
             How many draws, at least two.
         generator : torch.Generator
-            Of the random numbers.
+            The source of the random numbers.
 
         Returns
         -------
@@ -319,7 +318,7 @@ class NonlinearPosterior(Posterior):
         n : int
             How many draws, at least two.
         generator : torch.Generator
-            Of the random numbers.
+            The source of the random numbers.
 
         Returns
         -------
@@ -340,7 +339,7 @@ class NonlinearPosterior(Posterior):
         n : int
             How many draws.
         generator : torch.Generator
-            Of the random numbers.
+            The source of the random numbers.
         """
         self.from_draws(n, generator).save(path)
 
@@ -391,24 +390,8 @@ class NonlinearStatePosterior(StatePosterior):
     def _free(self) -> int:
         return self._found.lead
 
-    def sample(self, n: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
-        """Joint draws of all fields, each of which obeys the laws.
-
-        Parameters
-        ----------
-        n : int
-            How many.
-        generator : torch.Generator
-            Of the random numbers.
-
-        Returns
-        -------
-        dict of Tensor
-            By name, with the draws on a new axis 0.
-        """
-        draws = self._found.draw(random_normals(n, generator, self.device))
-        found = zip(self.names, self.parts, draws, strict=True)
-        return {name: u.to(part.dtype) for name, part, u in found}
+    def _drawn(self, normals: Normals) -> Fields:
+        return self._found.draw(normals)
 
     def from_draws(self, n: int, generator: torch.Generator | None = None) -> StateDraws:
         """The state known by joint draws.
@@ -418,7 +401,7 @@ class NonlinearStatePosterior(StatePosterior):
         n : int
             How many draws, at least two.
         generator : torch.Generator
-            Of the random numbers.
+            The source of the random numbers.
 
         Returns
         -------
@@ -442,7 +425,7 @@ class NonlinearStatePosterior(StatePosterior):
         n : int
             How many draws.
         generator : torch.Generator
-            Of the random numbers.
+            The source of the random numbers.
         """
         self.from_draws(n, generator).save(path)
 

@@ -56,7 +56,7 @@ def plausible(prior: Prediction | State, *laws: Law) -> Field | State:
     Examples
     --------
     >>> import probconserv as pc
-    >>> prior = pc.Diagonal([[1.0, 1.0]], 0.25)  # a total of 2, by 1 at most
+    >>> prior = pc.Diagonal([[1.0, 1.0]], 0.25)  # a total of 2, give or take 1
     >>> plausible(prior, pc.cells([1.0, 1.0], 4.0)).std  # b is 4
     tensor([[1., 1.]], dtype=torch.float64)
     """

@@ -288,20 +288,23 @@ class StatePosterior(State):
         return self._solved.log_evidence
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
-        """Joint draws of all fields.
+        """Joint draws of all fields, each of which obeys exact laws.
 
         Parameters
         ----------
         n : int
             How many.
         generator : torch.Generator
-            Of the random numbers.
+            The source of the random numbers.
 
         Returns
         -------
         dict of Tensor
             By name, with the draws on a new axis 0.
         """
-        draws = self._solved.draw(random_normals(n, generator, self.device))
+        draws = self._drawn(random_normals(n, generator, self.device))
         found = zip(self.names, self.parts, draws, strict=True)
         return {name: u.to(part.dtype) for name, part, u in found}
+
+    def _drawn(self, normals: Normals) -> Fields:
+        return self._solved.draw(normals)

@@ -20,7 +20,7 @@ Index: TypeAlias = int | slice | tuple[int | slice, ...]
 
 
 class State(Kept):
-    """Fields under names, of different shapes, independent of each other or moved together.
+    """Several named fields, which may differ in shape, independent of each other or moved together.
 
     `state["u"]` is a field, `state[i]` the state of one batch entry.
 
@@ -93,7 +93,7 @@ class State(Kept):
         Returns
         -------
         State
-            Of `LowRank` fields that share their directions.
+            Its fields are `LowRank`, and share their directions.
 
         Raises
         ------

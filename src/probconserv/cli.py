@@ -72,20 +72,19 @@ def reproduce(
     protocol
         ours, or paper: dropout on and moments as in the published evaluation.
     recipe
-        Of the weights: modern or paper.
+        The recipe of the weights: modern or paper.
     out
-        The folder for report.html, results.json, results.csv, results.tex, the figures, and
-        finished cells, which are reused.
+        The folder for the report, the results and the figures; finished cells in it are reused.
     device
         auto, cpu or cuda.
     n
         Test functions for each parameter.
     samples
-        Of the latent.
+        How many samples of the latent.
     figures
         Draw figures and write the report.
     fresh
-        Compute again what is there.
+        Compute finished cells again.
     """
     from . import paper
 
@@ -125,7 +124,7 @@ def operators(
     Parameters
     ----------
     cases
-        Of heat, pme, advection and stefan; all if none is given, or `all`.
+        Some of heat, pme, advection and stefan; all if none is given, or `all`.
     out
         The folder for report.html, results.json, results.csv and two pictures.
     networks
@@ -200,22 +199,21 @@ def ablate(
     problems
         Names of equations; all if none is given, or `all`.
     networks
-        Of paper, modern (the ANPs of these recipes) and emulator; all if not given.
+        Some of paper, modern (the ANPs of these recipes) and emulator; all if not given.
     split
         test, at the parameters of the tables, or validation, to choose by.
     out
-        The folder for ablation.json, ablation.csv, ablation.md, and finished cells, which are
-        reused.
+        The folder for ablation.json, .csv and .md; finished cells in it are reused.
     device
         auto, cpu or cuda.
     n
         Functions for each parameter.
     samples
-        Of the latent.
+        How many samples of the latent.
     times
-        At which the total is known, evenly over the time range; joint updates use them all.
+        How many times have a known total, evenly over the time range; joint updates use all.
     fresh
-        Compute again what is there.
+        Compute finished cells again.
     """
     from . import paper
 

@@ -44,19 +44,19 @@ class Laws:
     over: Names = None
     """Dimensions to sum over, such as lat lon."""
     total: str = "initial"
-    """What the sum is: a number, a variable, or initial: what the field has at first in time."""
+    """The known sum: a number, a variable, or initial, the sum at the earliest time."""
     average: str | None = None
-    """Instead of --total the mean over the cells: a number, a variable, or initial."""
+    """Instead of --total, the known mean over the cells: a number, a variable, or initial."""
     inflow: Names = None
-    """Rates that add to the total, variables; those on the grid are summed with the cell sizes."""
+    """Variables: rates that add to the total. Rates on the grid are summed with the cell sizes."""
     outflow: Names = None
-    """Rates that take from it."""
+    """Variables: rates that take from the total."""
     measure: str | None = None
-    """Cell areas or volumes, a variable or a number (1: plain sums); found if not given."""
+    """Cell areas or volumes: a variable or a number (1: plain sums); found if not given."""
     fraction: str | None = None
     """The part of each cell that counts, 0 to 1 or per cent, such as sftlf; 1: all of it."""
     radius: float | None = None
-    """Of the globe, in metres; as the grid mapping says, or 6371229, if not given."""
+    """The radius of the globe in metres; that of the grid mapping, or 6371229, if not given."""
     where: str | None = None
     """A variable that is not 0 where points count."""
     regions: str | None = None
@@ -68,9 +68,9 @@ class Laws:
     assume_units: Names = None
     """Units of variables instead of those in the file: VARIABLE=UNIT ..."""
     law: Names = None
-    """Laws made of what the file holds, instead of all these: dry-air, moisture, energy."""
+    """Laws of the air, instead of the options above: dry-air, moisture, energy."""
     laws: Path | None = None
-    """A TOML file instead, with a table [[law]] for each: variables, over, ... or a recipe."""
+    """A TOML file of laws, instead of these options: a table [[law]] for each."""
 
     def read(self) -> "list[Law | Recipe]":
         require("files", "xarray", "dask", "netCDF4", "zarr", "cf_units")
@@ -137,8 +137,8 @@ class Laws:
             if option.name not in (name, *also) and getattr(self, option.name) != option.default
         ]
         if given:
-            where = f": say that in {self.laws}" if name == "laws" else ""
-            raise InputError(f"`--{name}` stands instead of {', '.join(given)}{where}.")
+            way = f"say that in {self.laws}" if name == "laws" else "leave these out"
+            raise InputError(f"`--{name}` replaces {', '.join(given)}: {way}.")
 
 
 @Parameter(name="*")
@@ -148,7 +148,7 @@ class Fields:
 
     std: Annotated[Names, Parameter(help=STD)] = None
     member: str | None = None
-    """The dimension of an ensemble instead."""
+    """Instead of --std: the dimension of an ensemble."""
 
     def read(self) -> dict[str, Any]:
         return {"std": std(self.std), "member": self.member}
@@ -213,21 +213,17 @@ def enforce(
     Parameters
     ----------
     source
-        NetCDF or Zarr; it is not changed. Several files in a row, such as run_*.nc, are one series
-        in time.
+        NetCDF or Zarr; it is not changed. Several files, such as run_*.nc, are one series in time.
     out
-        The file to write, .nc or .zarr; for several files also a folder that is there, which gets
-        one of the same name for each.
+        The file to write, .nc or .zarr; for several files also an existing folder.
     correlation
-        Of the errors of any two points of a variable, 0 to 1: nearer 1, points move more evenly.
+        The correlation of the errors of any two points, 0 to 1: near 1, points move more evenly.
     shrinkage
-        The share of an ensemble's variance that is taken as independent, 0 to 1; found if not
-        given.
+        The share of an ensemble's variance taken as independent, 0 to 1; found if not given.
     jointly
         Dimensions beside --over that an ensemble is moved along together, such as time.
     how
-        The way to spread a correction: uniform, the same amount for every point; proportional, the
-        same share of every value; variance, by --std; members, by --member.
+        How points move: all alike, in proportion to values, by --std, or as the members differ.
     minimum
         No value ends below it, and the total holds.
     maximum
@@ -237,13 +233,13 @@ def enforce(
     plot
         Draw the budget and the change into this picture.
     overwrite
-        Replace a file that is there.
+        Replace a file that exists.
     unpack
         Write packed integers as floats, which keep the total.
     strict
         Write nothing if the update is implausible (exit status 3) or a law does not hold after it.
     format
-        Of the report: text, json, or csv with a line for each total.
+        The form of the report: text, json, or csv with a line for each total.
     """
     laws = law.read()
     _need_plots(plot)
@@ -302,13 +298,13 @@ def check(
     Parameters
     ----------
     source
-        NetCDF or Zarr; several files in a row, such as run_*.nc, are one series in time.
+        NetCDF or Zarr; several files, such as run_*.nc, are one series in time.
     tolerance
         Relative to the sum of |u| times cell sizes.
     plot
         Draw the budget into this picture.
     format
-        Of the report: text, json, or csv with a line for each total.
+        The form of the report: text, json, or csv with a line for each total.
     """
     laws = law.read()
     _need_plots(plot)

@@ -43,7 +43,7 @@ def train(
     recipe
         modern or paper.
     inputs
-        Of a file: variables that are known.
+        For a file: the variables that are known.
     targets
         Variables to predict.
     totals
@@ -63,7 +63,7 @@ def train(
     device
         auto, cpu or cuda.
     seed
-        Of all random numbers.
+        The seed of all random numbers.
     """
     from .training import train as run
 

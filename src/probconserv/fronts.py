@@ -47,7 +47,7 @@ class FrontPosition:
     positions : Tensor, shape (K, ..., T)
         In units of x; NaN stands for no front.
     probabilities : Tensor, shape (K, ..., T)
-        Of these, adding up to 1 over axis 0.
+        Their probabilities, adding up to 1 over axis 0.
     """
 
     positions: Tensor
@@ -144,11 +144,11 @@ def front_position(
         crossing: the first place where u comes down from above the level to it or below, on the
         straight line between two grid points.
     start : {"left", "right"}
-        The end from which one looks, where u is high.
+        The end, where u is high, from which to look.
     samples : int
         How many draws. If it is not given, the exact distribution where there is one, else 1000.
     generator : torch.Generator
-        Of the random numbers.
+        The source of the random numbers.
 
     Returns
     -------

@@ -64,7 +64,7 @@ class Scores:
         return self._over_functions(lambda score: score.mean(0))
 
     def standard_error(self) -> "Scores":
-        """The standard error of `mean`: the standard deviation over functions, over sqrt(n)."""
+        """The standard error of `mean`: their standard deviation divided by sqrt(n)."""
         return self._over_functions(lambda score: score.std(0) / math.sqrt(len(score)))
 
     def summary(self) -> dict[str, float]:
@@ -116,9 +116,9 @@ def evaluate(
     law : Law or NonlinearLaw
         Its error is CE; the field need not have been conditioned on it.
     samples : int
-        How many pairs of draws the energy score is taken from.
+        How many pairs of draws the energy score is computed from.
     generator : torch.Generator
-        Of the random numbers.
+        The source of the random numbers.
     space_dims : int
         How many last axes are space. If it is not given, as many as a linear law reads, else 1.
 

@@ -106,7 +106,7 @@ class Functions:
     def equation(self) -> ClosedForm:
         """The problem of functions that have one."""
         if self.problem is None:
-            raise InputError("These functions are of no equation.")
+            raise InputError("These functions do not come from an equation.")
         return self.problem
 
     @property

@@ -269,7 +269,7 @@ class Grids:
         Parameters
         ----------
         *shares : float
-            Of each part, such as 0.8, 0.1, 0.1; together at most 1.
+            The share of each part, such as 0.8, 0.1, 0.1; together at most 1.
         seed : int
             Another number gives other parts.
 

@@ -29,7 +29,8 @@ def budget(report: "Report") -> Figure:
     Parameters
     ----------
     report : labelled.Report
-        Of `labelled.check` or `labelled.enforce_file`; the latter has the change if asked for.
+        What `labelled.check` or `labelled.enforce_file` returned; only the latter can have the
+        change.
 
     Returns
     -------

@@ -19,14 +19,14 @@ WRONG: dict[str, Any] = {"color": "black", "linestyle": "none", "marker": "x", "
 
 
 def diagnosis(diagnosis: Diagnosis, t: ArrayLike | None = None) -> Figure:
-    """A figure of b with the band in which the prior takes it for right, and z of each row.
+    """A figure of b, with the band in which the prior takes it to be right, and z of each row.
 
     The verdict stands above.
 
     Parameters
     ----------
     diagnosis : Diagnosis
-        Of one function, as `diagnose` returns it.
+        That of one function, as `diagnose` returns it.
     t : array, shape (T,)
         The times of its rows; without them they are numbered.
 

@@ -35,7 +35,7 @@ def maps_figure(
     Parameters
     ----------
     edges : dict of arrays
-        Of the cells along the two axes of the field, in their order, by the labels of the axes:
+        The edges of the cells along the two axes of the field, in order, by the labels of the axes:
         ``{"x (km)": x, "y (km)": y}``. An axis whose label starts with y or lat points upwards.
     before, after : Field or State
         What `condition` took and gave, of one function.
@@ -46,7 +46,7 @@ def maps_figure(
     interval : int
         Which interval of the law is drawn; u is at its end.
     units : str
-        Of u.
+        The unit of u.
     names : tuple of str
         What the titles call `before` and `after`.
 
@@ -71,7 +71,7 @@ def maps_figure(
     }
     count = len(rows["before"])
     if not -count <= check.whole("interval", interval) < count:
-        raise InputError(f"`interval` {interval} is not there: the law has {count} of them.")
+        raise InputError(f"`interval` {interval} does not exist: the law has {count} of them.")
     u = {name: mean[1:][interval] for name, mean in zip(names, means.values(), strict=True)}
     off = {name: each[interval] for name, each in zip(names, rows.values(), strict=True)}
     moved = u[names[1]] - u[names[0]]

@@ -14,6 +14,7 @@ from dask.base import get_scheduler, persist
 from dask.callbacks import Callback
 
 from .._errors import InputError
+from .._progress import Ticker
 from .._values import samples
 
 PATIENCE = "10s"  # for a scheduler to answer
@@ -49,9 +50,9 @@ def in_process() -> bool:
 
 
 def compute(collections: Any, text: str) -> Any:
-    """The collections, any nest of them, computed together, with a progress bar where seen."""
+    """The collections, any nest of them, computed together; a terminal shows how far it is."""
     if in_process():
-        with _bar(text) as bar, _Counting(bar) if bar else nullcontext():
+        with Ticker(0.0) as line, _Counting(line, text) if sys.stderr.isatty() else nullcontext():
             return compute_together(collections)[0]
     if _client() is None:
         return compute_together(collections)[0]
@@ -125,9 +126,9 @@ def _compute_apart(collections: Any, text: str) -> Any:
     running = persist(collections)[0]
     blocks = futures_of(running)
     try:
-        with _bar(text) as bar:
-            for _ in as_completed(blocks) if bar else ():
-                bar.update(bar.task_ids[0], total=len(blocks), advance=1)
+        with Ticker(0.0) as line:
+            for done, _ in enumerate(as_completed(blocks), start=1):
+                line.say(f"{text}: {done} of {len(blocks)} blocks")
         return compute_together(running)[0]
     except BaseException as error:
         if (client := _client()).cluster is None:  # else its processes end, and nothing is left
@@ -141,31 +142,11 @@ def _compute_apart(collections: Any, text: str) -> Any:
 
 
 class _Counting(Callback):
-    """Moves the bar by one for each task that is done."""
+    """Says how many tasks are done."""
 
-    def __init__(self, bar: Any) -> None:
-        self.bar = bar
+    def __init__(self, line: Ticker, text: str) -> None:
+        self.line, self.text = line, text
 
-    def _start_state(self, graph: Any, state: dict[str, Any]) -> None:
-        total = sum(len(state[key]) for key in ("ready", "waiting", "running", "finished"))
-        self.bar.update(self.bar.task_ids[0], total=total)
-
-    def _posttask(self, *_: Any) -> None:
-        self.bar.advance(self.bar.task_ids[0])
-
-
-@contextmanager
-def _bar(text: str) -> Iterator[Any]:
-    """A progress bar on stderr; None where nobody looks or nothing can draw it."""
-    try:
-        from rich.console import Console
-        from rich.progress import Progress
-    except ModuleNotFoundError:
-        yield None
-        return
-    if not sys.stderr.isatty():
-        yield None
-        return
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        bar.add_task(text, total=None)
-        yield bar
+    def _posttask(self, key: Any, result: Any, graph: Any, state: Any, worker: Any) -> None:
+        done, open_ = len(state["finished"]), ("ready", "waiting", "running")
+        self.line.say(f"{self.text}: {done} of {done + sum(len(state[k]) for k in open_)} steps")

@@ -8,8 +8,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
-import dask
 import xarray as xr
+from dask.base import compute as compute_now
 
 from .._errors import ProbConservError
 from ._cluster import cluster, compute
@@ -62,19 +62,20 @@ def enforce(
     *laws : Law or recipe
         One or more. A recipe is a function that makes a law of a dataset, such as `moisture`.
     how : {"uniform", "proportional", "variance", "members"}
-        The way to spread a correction. "uniform": every point of a row moves by the same amount.
+        The way to spread a correction. "uniform": every point of a sum moves by the same amount.
         "proportional": every value moves by the same share of its size. "variance", the default
         with `std`: by how uncertain each point is. "members", the default with `member`: as the
         members of an ensemble differ.
     std : str, float, DataArray, or a dict of these by variable
-        The standard deviations; those with a name are updated too. One number is that of a cell of
-        mean size. Smaller cells get more (its square times mean cell size / cell size), so that all
-        points move alike.
+        The standard deviations; those with a name are updated too. One number is the standard
+        deviation of a cell of mean size. Smaller cells get a larger one (its square times mean cell
+        size / cell size), so that all points move alike.
     member : str
         The dimension of an ensemble. The laws then hold for every member.
     correlation : float
-        Of the errors of any two points of a variable, for `std`. With 0 a point moves in proportion
-        to its variance times its cell size; near 1, in proportion to its standard deviation.
+        The correlation of the errors of any two points of a variable, for `std`. With 0 a point
+        moves in proportion to its variance times its cell size; near 1, in proportion to its
+        standard deviation.
     shrinkage : float
         The share of an ensemble's variance that is taken as independent, 0 to 1. If it is not given
         it is found, as in `LowRank.from_samples`.
@@ -90,8 +91,8 @@ def enforce(
     Returns
     -------
     xarray.Dataset
-        The updated dataset. The report is in its attribute `probconserv_report`; of lazy data it
-        says whether the totals are plausible, and cannot say how far values move.
+        The updated dataset. The report is in its attribute `probconserv_report`. For lazy data it
+        says whether the totals are plausible, but cannot say how far values move.
 
     Raises
     ------
@@ -117,11 +118,11 @@ def enforce(
     spread = Spread(std, member, correlation, shrinkage, tied, how, minimum, maximum)
     work = Work.of(dataset, laws, spread)
     work.check_apart()
-    sums = dask.compute(*work.first)
+    sums = compute_now(*work.first)
     stay_lazy = lazy(work.plans)
     both = work.updated(sums, watch=not stay_lazy)
     if not stay_lazy:
-        (both,) = dask.compute(both)  # cell sizes may be lazy where the field is not
+        (both,) = compute_now(both)  # cell sizes may be lazy where the field is not
     report = work.report(sums, None if stay_lazy else [after for _, after in both])
     report.check_plausible() if strict else report.warn_if_implausible()
     return work.finished([new for new, _ in both], report)
@@ -160,7 +161,7 @@ def check(
     """
     given = 0.0 if std is None and member is None else std
     work = Work.of(dataset, laws, Spread(given, member))
-    sums, invalid = dask.compute(work.first, work.invalid)
+    sums, invalid = compute_now(work.first, work.invalid)
     return work.report(sums, invalid=invalid)
 
 
@@ -287,11 +288,11 @@ def enforce_file(
         A file, or several that follow one another in time ("run_*.nc" or a list) and count as one
         series.
     target : str or path
-        The file to write; of a series also a folder that is there, for files of the same names.
+        The file to write; for a series also an existing folder, for files of the same names.
         None only computes the report.
     *laws, how, std, member, correlation, shrinkage, jointly, minimum, maximum : as in `enforce`
     overwrite : bool
-        True replaces a target that is there.
+        True replaces a target that exists.
     unpack : bool
         True writes packed integers as floats.
     strict : bool
@@ -316,7 +317,7 @@ def enforce_file(
     Raises
     ------
     InputError, InfeasibleError, ImplausibleError
-        As `enforce` does; also if a file cannot be read, or the target is there already.
+        As `enforce` does; also if a file cannot be read, or the target exists already.
 
     Warns
     -----

@@ -209,14 +209,15 @@ class Law:
     name : str
         For the report.
     average : float, str or DataArray
-        Instead of `total`: the mean over the cells that are not missing; `noise` is then its.
+        Instead of `total`: the mean over the cells that are not missing. `noise` is then the
+        standard deviation of that mean.
     assume_units : dict of str
         Units of variables instead of those in the dataset, ``{"T": "kg"}``.
     fraction : float, str or DataArray
         The part of each cell that counts, 0 to 1 or per cent (a land fraction).
     radius : float
-        Of the globe in metres. If it is not given, that of the grid mapping; without one 6371229,
-        as weather models have it.
+        The radius of the globe in metres. If it is not given, that of the grid mapping; without
+        one 6371229, as weather models have it.
     fixed : float, str or DataArray
         What counts in the sum and is not moved, per cell size as the variables are.
     held : sequence of str
@@ -224,8 +225,8 @@ class Law:
     remarks : sequence of str
         Lines for the report.
     linear : pair of float, str or DataArray
-        The least and the most of the one variable that its factor holds for; the report warns of
-        values that the update moved out.
+        The range of the one variable in which its factor holds, as least and most; the report warns
+        of values that the update moved out of it.
 
     Raises
     ------
@@ -275,7 +276,7 @@ class Law:
                 f"{self.assume_units!r}."
             )
         if self.linear and (len(self.factors) > 1 or len(self.linear) != 2):
-            raise InputError("`linear` is the least and the most of a law's one variable.")
+            raise InputError("`linear` is a pair, the least and the most, for one variable.")
         self._check_average()
 
     def _check_average(self) -> None:

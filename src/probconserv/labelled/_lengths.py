@@ -259,7 +259,7 @@ def _arcs(coordinate: xr.DataArray, ends: Array) -> Array:
     if widths.sum() > 2 * np.pi * (1 + 1e-5):
         raise InputError(
             f"the cells of {coordinate.name!r} cover {np.degrees(widths.sum()):.6g} degrees of "
-            f"longitude, more than the circle. Drop what is there twice. {WAY_OUT}"
+            f"longitude, more than the circle. Drop the cells that come twice. {WAY_OUT}"
         )
     return widths
 
@@ -278,7 +278,7 @@ def _check_centres(coordinate: xr.DataArray, centres: Array) -> None:
         raise InputError(
             f"{coordinate.name!r} must increase or decrease throughout; entry {i} is "
             f"{coordinate.values[i]} and entry {i + 1} is {coordinate.values[i + 1]}. Sort it and "
-            f"drop what is there twice. {WAY_OUT}"
+            f"drop duplicates. {WAY_OUT}"
         )
     if grid.counts(coordinate) and not grid.angle(coordinate) and np.ptp(steps):
         raise InputError(

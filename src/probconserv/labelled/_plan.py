@@ -23,8 +23,8 @@ from ._units import Conversion, assumed, conversion_of_difference
 from ._weights import REGION, Points, points
 
 HOW = {
-    "uniform": "the same amount for every point of a row",
-    "proportional": "the same share of its size for every value of a row",
+    "uniform": "the same amount for every point of a sum",
+    "proportional": "the same share of its size for every value of a sum",
     "variance": "by how uncertain each point is: it needs `std`, a variable or a number",
     "members": "as the members of an ensemble differ: it needs `member`, their dimension",
 }
@@ -282,8 +282,8 @@ def _plan(dataset: xr.Dataset, group: list[tuple[Law, Points]], spread: Spread) 
         )
     if spread.how in ("uniform", "proportional") and plan.noise().any():
         raise InputError(
-            f"`noise` of {labels} says how exact a total is beside the field, of which `how` "
-            f"{spread.how!r} knows nothing. Give `std`, or leave `noise` out."
+            f"`noise` of {labels} weighs the total against the spread of the field, and `how` "
+            f"{spread.how!r} knows no spread. Give `std`, or leave `noise` out."
         )
     return plan
 

@@ -196,8 +196,8 @@ def moisture(dataset: xr.Dataset, assume_units: Mapping[str, str] = NONE) -> Law
     Parameters
     ----------
     dataset : xarray.Dataset
-        What holds q on levels, with its standard name or a usual one. Clouds count where they are
-        there, fluxes where all of them are.
+        What holds q on levels, with its standard name or a usual one. Clouds count if
+        they are in the dataset, fluxes only if all of them are.
     assume_units : as in `dry_air`
 
     Returns
@@ -229,8 +229,8 @@ def energy(dataset: xr.Dataset, assume_units: Mapping[str, str] = NONE) -> Law:
     Parameters
     ----------
     dataset : xarray.Dataset
-        What holds T on levels, with its standard name or a usual one. Of q, the winds u and v and
-        the geopotential, those count that are there; fluxes count where all of them are there.
+        What holds T on levels, with its standard name or a usual one. q, the winds u and v and the
+        geopotential count if they are in the dataset; fluxes count only if all of them are.
     assume_units : as in `dry_air`
 
     Returns

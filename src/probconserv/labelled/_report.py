@@ -31,13 +31,13 @@ class Budget:
     Attributes
     ----------
     name : str
-        Of the law.
+        The name of the law.
     variables : tuple of str
         What is summed.
     over : tuple of str
         The dimensions that are summed over.
     unit : str
-        Of the totals, if it is known.
+        The unit of the totals, if it is known.
     measure : str
         Where the cell sizes come from.
     time : str
@@ -59,7 +59,8 @@ class Budget:
     assumed : DataArray
         The same with the correlation of the update, or as the members' totals spread.
     present : DataArray
-        How much is there at each time: as `size`, or the number of points where cell sizes change.
+        How much data there is at each time: as `size`, or the number of points where cell sizes
+        change.
     one_total : bool
         Whether one total holds at all times, so that all of them should have all points.
     marks : int
@@ -67,7 +68,7 @@ class Budget:
     remarks : tuple of str
         What was found, assumed or converted on the way.
     correlation : float
-        Of the errors of any two points.
+        The correlation of the errors of any two points.
     is_average : bool
         Whether the rows are means: sums divided by cell sizes.
     """
@@ -113,7 +114,8 @@ class Budget:
     def imbalance(self, after: bool = False) -> xr.DataArray:
         """How far each row is off: ``|field - total|`` over the sum of ``|u|``.
 
-        Over ``|total|`` where that is larger. Of an ensemble the worst member's.
+        Where ``|total|`` is larger, it is divided by that. For an ensemble it is that of the worst
+        member.
 
         Parameters
         ----------
@@ -134,7 +136,7 @@ class Budget:
         Parameters
         ----------
         tolerance : float
-            Of `imbalance`.
+            The largest `imbalance` that counts as closed.
         after : bool
             True for the updated field.
 
@@ -373,8 +375,8 @@ class Report:
         lines = [line for budget in self.budgets for line in _lines(budget, tolerance)]
         lines += [f"update: {self.method}"] if self.is_done else []
         for name, most in self.moved.items():
-            own = f"{self.in_std.get(name, 0.0):.2g} of a value's own standard deviation"
-            own = f", {own}" if name in self.in_std else ""
+            own = f", and by at most {self.in_std.get(name, 0.0):.2g} of its standard deviations"
+            own = own if name in self.in_std else ""
             lines.append(f"{name} moved by at most {most:.3g}{own}")
         low = [] if self.minimum is None else [f"below {self.minimum:g}"]
         bounds = " or ".join([*low, *([] if self.maximum is None else [f"above {self.maximum:g}"])])

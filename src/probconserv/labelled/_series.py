@@ -134,7 +134,7 @@ def _dimension(paths: Sequence[Path], parts: Sequence[xr.Dataset]) -> str:
         raise InputError(
             f"`source`: {paths[0].name} and the {len(paths) - 1} after it have the same coordinates"
             f"{f' ({which})' if which else ''}, so that they do not follow one another. Give one "
-            "at a time; members of an ensemble, joined along a new dimension (`ncecat`)."
+            "at a time, or join members of an ensemble along a new dimension first (`ncecat`)."
         )
     if len(differ) != 1 or not all(len(part.indexes.get(differ[0], ())) for part in parts):
         raise InputError(

@@ -248,13 +248,14 @@ def _settled(kind: Kind, sums: dict[str, Array], after: Array, *given: Array) ->
 
 def _sums_after(*block: Any, kind: Kind) -> Array:
     """The sums that `settle` takes, where rows are nearly dependent; else 0."""
-    *arrays, rows, steps = block
+    *_, rows, steps = block
     if not _hard(kind, steps):
         return np.zeros((len(steps), packed_size(kind.after)))
     found = {"total": by_index(blocks.totals(_moved(*block, kind=kind), rows)[0])}
     if isinstance(kind, MeanAndStd) and not kind.disjoint:
-        white = _parts(kind, steps)[0]["white"]
-        found["white"], found["white_common"] = blocks.white_sums(kind, *arrays, rows, white)
+        (mean, std), white = block[:2], _parts(kind, steps)[0]["white"]
+        sums = blocks.white_sums(kind, mean, std, rows, white)
+        found |= dict(zip(("white", "white_common"), sums, strict=True))
     return pack(kind.after, found)
 
 

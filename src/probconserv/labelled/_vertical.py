@@ -176,7 +176,7 @@ def factor(array: xr.DataArray, wanted: str) -> float:
     found = scale(units(array), wanted)
     if found is None:
         raise InputError(
-            f"{array.name!r} must be in {wanted} or what a factor leads from; its `units` are "
+            f"{array.name!r} must be in {wanted}, up to a factor between units; its `units` are "
             f"{array.attrs.get('units', 'missing')!r}. Set or convert them."
         )
     return found

@@ -58,7 +58,7 @@ def cell_measure(
         values where a cell does not count; a dimension of `over` that it lacks is found from the
         coordinates.
     radius : float
-        Of the sphere, in metres; that of the grid mapping or 6371229 if not given.
+        The radius of the sphere, in metres; that of the grid mapping or 6371229 if not given.
     fraction : float, str or DataArray
         The part of each cell that counts, 0 to 1 or per cent: a name, an array, or 1. It is looked
         for where `cell_methods` say "area: mean where land" or the like.
@@ -185,13 +185,13 @@ def _fraction(
 
 def _area_type(dataset: xr.Dataset, data: xr.DataArray, over: tuple[str, ...]) -> str | None:
     """What the field is a mean over by its cell_methods, such as land; None for whole cells."""
-    pattern = r"((?:\w+: *)+)\w+ +where +(\w+)(?: +over +(\w+))?"
     coordinates = coordinates_of(dataset, str(data.name))
     flat = [dim for dim in over if is_horizontal(dim, coordinates)]
-    for names, kind, base in re.findall(pattern, setting(data, "cell_methods")):
-        on_area = set(re.findall(r"\w+", names)) & {"area", *flat}
-        if flat and on_area and (base or kind) != "all_area_types":
-            return str(base or kind)
+    for _, qualifier in cell_methods(data, "area", *flat) if flat else ():
+        found = re.match(r"where\s+(\w+)(?:\s+over\s+(\w+))?", qualifier)
+        kind = (found[2] or found[1]) if found else "all_area_types"
+        if kind != "all_area_types":
+            return kind
     return None
 
 

@@ -8,6 +8,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise, product
@@ -31,6 +32,7 @@ from ._read import INHERITED, READ
 from ._survey import ZARR, groups, kind
 
 NETCDF = (".nc", ".nc4", ".cdf")
+UNSAVED = 1 << 28  # bytes that wait for the disk at most
 
 
 def check_output(path: str | os.PathLike[str], overwrite: bool, inputs: Iterable[str] = ()) -> Path:
@@ -39,7 +41,7 @@ def check_output(path: str | os.PathLike[str], overwrite: bool, inputs: Iterable
     if where.suffix not in (*NETCDF, ".zarr"):
         raise InputError(
             f"`path` {where.name!r} must end in {', '.join(NETCDF)} (NetCDF) or .zarr (Zarr); "
-            "for several files it may be a folder that is there."
+            "for several files it may be an existing folder."
         )
     for given in inputs:
         _check_apart(where, Path(given).resolve())
@@ -228,8 +230,8 @@ def _errors_of_writing(path: Path) -> Iterator[None]:
         raise
     except (OSError, RuntimeError, ValueError, TypeError, NotImplementedError) as error:
         raise InputError(
-            f"`path` {path} cannot be written: {error}. Nothing was left of it; is there room on "
-            "the disk, and does the format know these values?"
+            f"`path` {path} cannot be written: {error}. Nothing of it was kept. Is there room on "
+            "the disk, and can the format hold these values?"
         ) from error
 
 
@@ -393,7 +395,16 @@ class NetcdfFile:
             for variable in self.group.variables.values():
                 if _is_plain(variable):  # blocks go to the disk, not through a cache
                     variable.set_var_chunk_cache(1, 1, 0.0)
-        self.closed = False
+        self.closed, self.unsaved = False, 0
+        self.handle, self.saver = os.open(path, os.O_RDONLY), ThreadPoolExecutor(1)
+
+    def put(self, name: str, where: Any, block: npt.NDArray[Any]) -> None:
+        """Writes a block; now and then the disk is told to take what is there, beside the work."""
+        self.group.variables[name][where] = block
+        self.unsaved += block.nbytes
+        if self.unsaved > UNSAVED:
+            self.unsaved = 0
+            self.saver.submit(os.fsync, self.handle)
 
     def __enter__(self) -> "NetcdfFile":
         return self
@@ -402,6 +413,8 @@ class NetcdfFile:
         with LOCK, suppress(*([] if kind is None else [Exception])):
             self.closed = True
             self.file.close()
+        self.saver.shutdown(cancel_futures=True)
+        os.close(self.handle)
 
 
 class NetcdfVariable:
@@ -415,7 +428,7 @@ class NetcdfVariable:
         with LOCK:
             if self.file.closed:  # a thread that went on after an error or Ctrl-C
                 raise InputError("the run was ended before this block was written.")
-            self.file.group.variables[self.name][where or ...] = block
+            self.file.put(self.name, where or ..., block)
 
 
 def _is_plain(variable: Any) -> bool:

@@ -39,9 +39,9 @@ class Mesh(Kept):
     periodic : tuple of str
         The names of the periodic ones.
     volumes : Tensor, shape of the mesh
-        Of the cells: lengths and areas on one and two axes.
+        The volumes of the cells; on one axis lengths, on two areas.
     widths : tuple of Tensor
-        Of the cells along each axis; empty for `sphere` and `unstructured`.
+        The widths of the cells along each axis; empty for `sphere` and `unstructured`.
 
     Raises
     ------
@@ -85,8 +85,8 @@ class Mesh(Kept):
             velocities always count as positive towards north and east. lon is periodic where the
             edges span 360 degrees.
         radius : float
-            In the units that lengths shall have. The default is that of the earth, 6371229 metres,
-            as weather models and `labelled` have it.
+            The radius, in the unit of all lengths. The default is that of the earth, 6371229
+            metres, as weather models and `labelled` have it.
 
         Returns
         -------
@@ -118,7 +118,7 @@ class Mesh(Kept):
         Parameters
         ----------
         volumes : array, shape (N,)
-            Of the cells, positive.
+            The volumes of the cells, positive.
         neighbours : array of int, shape (F, 2)
             The numbers of the two cells at each face, -1 for the outside. A flux counts as positive
             from the first to the second.

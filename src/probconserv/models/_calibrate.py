@@ -36,8 +36,8 @@ class Calibration:
     ratio : Tensor, shape (B,)
         Values of r, none less than the one before.
     factor : Tensor, shape (B,)
-        Of the standard deviation there; between them it is interpolated in log r, beyond the ends
-        it is that of the end.
+        The factor of the standard deviation at each. Between them it is interpolated in log r;
+        beyond the ends it stays the same.
 
     Examples
     --------

@@ -49,7 +49,7 @@ def load(problem: str, model: Model = "anp", recipe: RecipeName = "modern") -> N
         softc was trained with the equation's residual in its loss; emulator was given the
         parameters too.
     recipe : {"modern", "paper"}
-        How it was trained. Emulators have modern alone.
+        How it was trained. Emulators have only modern.
 
     Returns
     -------
@@ -127,7 +127,7 @@ def open_weights(path: str | Path) -> Any:
         with torch.random.fork_rng(devices=[]):  # the caller's random numbers are not ours to use
             network = CLASSES[model].from_card(card)
     except (InputError, TypeError, RuntimeError) as error:
-        raise InputError(f"{path} has a card that makes no network: {error}") from None
+        raise InputError(f"{path} has a card from which no network can be built: {error}") from None
     shapes, expected = (
         {name: tuple(t.shape) for name, t in state.items()}
         for state in (tensors, network.state_dict())
@@ -151,8 +151,8 @@ def save(network: Trained, path: str | Path, half: bool = False) -> None:
     path : str or Path
         The file, NAME.safetensors.
     half : bool
-        Whether large weights are rounded to 16 bits, three digits: of an FNO those of its
-        frequencies, of others all. What scales inputs and targets stays whole.
+        Whether large weights are rounded to 16 bits, three digits: in an FNO those of its
+        frequencies, in other networks all. What scales inputs and targets keeps its digits.
 
     Raises
     ------

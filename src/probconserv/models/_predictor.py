@@ -43,7 +43,7 @@ class Predictor(Trained, ABC):
         samples : int
             How many.
         generator : torch.Generator
-            Of the random numbers.
+            The source of the random numbers.
 
         Returns
         -------
@@ -61,7 +61,7 @@ class Predictor(Trained, ABC):
         u : Tensor, shape (n, N)
             The values there.
         numbers : Tensor, shape (n, c)
-            Of each function.
+            Those of each function.
         samples : int
             How many.
 
@@ -132,7 +132,7 @@ class Predictor(Trained, ABC):
         samples : int
             How many components.
         generator : torch.Generator
-            Of the random numbers.
+            The source of the random numbers.
 
         Returns
         -------

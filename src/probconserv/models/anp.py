@@ -34,7 +34,7 @@ class AttentiveNeuralProcess(Predictor):
     latent : int
         The size of z.
     heads : int
-        Of the attention.
+        How many heads the attention has.
     dropout : float
         The share of entries that are dropped in training.
     min_std : float
@@ -138,7 +138,7 @@ class AttentiveNeuralProcess(Predictor):
         z : Tensor, shape (n, latent)
             The latent.
         order : {1, 2}
-            Of the highest derivative in x.
+            The order of the highest derivative in x.
 
         Returns
         -------
@@ -211,7 +211,7 @@ class AttentiveNeuralProcess(Predictor):
         state : dict of Tensor
             Its tensors, as `torch.load(path, weights_only=True)` gives them.
         heads : int
-            Of the attention, which the tensors do not tell.
+            How many heads the attention has, which the tensors do not tell.
         dropout : float
             As it was trained with.
 

@@ -17,16 +17,17 @@ from .._fields import SQUARE_IT, LowRank
 class Ensemble:
     """Models that together predict one Gaussian field, a `LowRank`.
 
-    Its mean is that of their means, its factor their spread (n - 1 below n members, as for any
-    sample), and its independent rest has the mean of their variances.
+    Its mean is the mean of their means. Its directions are their deviations from it, so that the
+    covariance is that of a sample of n (with n - 1). The variance of its independent rest is the
+    mean of their variances.
 
     Parameters
     ----------
     members : iterable of models
         At least two, each with a method `predict` or itself a function: networks, Gaussian
-        processes, anything. Of an AttentiveNeuralProcess, whose components are on axis 0, give the
+        processes, anything. An AttentiveNeuralProcess puts components on axis 0, so give its
         mixture, `lambda *inputs: Mixture(network.predict(*inputs))`. Their train or eval mode is
-        left as it is. A stochastic model may be there many times: `Ensemble([network] * 50)` after
+        left as it is. A stochastic model may be listed many times: `Ensemble([network] * 50)` after
         `network.train()` is MC dropout.
     event_dims : int
         How many last axes a member moves together; 1 = each time by itself, 2 = time and space
@@ -145,7 +146,7 @@ def _moments(name: str, prediction: Any) -> tuple[Tensor, Tensor | None]:
         field = as_field(prediction)
         return field.mean.clone(), field.variance.clone()
     except InputError as error:
-        raise InputError(f"`{name}` gave a prediction that is of no use: {error}") from None
+        raise InputError(f"`{name}` gave a prediction that cannot be used: {error}") from None
 
 
 def _is_table(prediction: Any) -> bool:
@@ -176,5 +177,5 @@ def _at_least_two(name: str, count: int) -> None:
     if count < 2:
         raise InputError(
             f"`{name}` must hold at least two members, got {count}: one has no spread. A "
-            "stochastic model may be there many times."
+            "stochastic model may be listed many times."
         )

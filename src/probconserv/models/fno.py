@@ -28,8 +28,9 @@ class FNO(Trained):
 
     Each layer keeps the lowest frequencies of its channels, mixes the channels of each frequency,
     and adds a mix of the channels at each point. It reads its inputs, the coordinates of the axes
-    that are not periodic, and its inputs times the coordinates of axes without frequencies. Of a
-    parameter and the time, that product carries a solution beyond the range of training.
+    that are not periodic, and its inputs times the coordinates of axes without frequencies. Where
+    the input is a parameter and the axis is time, that product carries a solution beyond the range
+    of training.
 
     Parameters
     ----------

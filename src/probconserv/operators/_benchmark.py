@@ -63,7 +63,7 @@ def benchmark(
     Parameters
     ----------
     cases : sequence of str
-        Of "heat", "pme", "advection" and "stefan".
+        Some of "heat", "pme", "advection" and "stefan".
     seeds : int
         How many ensembles of each; the first is shipped.
     n : int
@@ -71,7 +71,7 @@ def benchmark(
     folder : str or Path
         Where other ensembles are, as `train_ensembles` leaves them.
     where : sequence of str
-        Of "in", "beside" (to choose by), "near", "other side" and "far".
+        Some of "in", "beside" (to choose by), "near", "other side" and "far".
     tell : callable
         Called with what is being done.
 

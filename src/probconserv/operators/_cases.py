@@ -30,8 +30,8 @@ class Case:
     title : str
         What tables call it.
     ranges : dict of pairs
-        Of its parameter: "in", trained on; "beside", to choose by; "near", "other side" and "far",
-        tested on.
+        The ranges of its parameter: "in", trained on; "beside", to choose by; "near", "other side"
+        and "far", tested on.
     falls : bool
         Whether solutions fall in x from the value at the left end to 0.
     logarithm : bool

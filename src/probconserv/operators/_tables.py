@@ -22,7 +22,7 @@ def summaries(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     Parameters
     ----------
     records : list of dict
-        Of cells, as `benchmark` returns them.
+        Those of cells, as `benchmark` returns them.
 
     Returns
     -------

@@ -49,7 +49,7 @@ def ablate(
     n : int
         How many functions.
     samples : int
-        Of the latent.
+        How many samples of the latent.
     times : int
         At which b is known, evenly over the time range; joint updates use them all.
     fresh : bool

@@ -60,7 +60,7 @@ class Cell:
     experiment : Experiment
         The problem, its parameters and time.
     value : float
-        Of the parameter.
+        The value of the parameter.
     plan : Plan
         How the records were made.
     records : list of dict

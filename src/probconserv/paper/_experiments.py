@@ -17,9 +17,9 @@ class Experiment:
     Parameters
     ----------
     name : str
-        Of the problem.
+        The name of the problem.
     values : tuple of float
-        Of its parameter, at test time.
+        The values of its parameter, at test time.
     published : dict
         The paper's numbers.
     fronts : bool
@@ -52,7 +52,7 @@ class Experiment:
 
     @property
     def warning(self) -> str:
-        """Why the published numbers are not to be taken at their word; empty if they are."""
+        """Why the published numbers should not be trusted; empty if they can be."""
         return self.published.get("warning", "")
 
     def paper(self, value: float, method: str) -> dict[str, tuple[float, float]]:
@@ -61,7 +61,7 @@ class Experiment:
         Parameters
         ----------
         value : float
-            Of the parameter.
+            The value of the parameter.
         method : str
             One of `METHODS`.
 

@@ -46,13 +46,13 @@ def reproduce(
     protocol : {"ours", "paper"}
         paper leaves dropout on and mixes as published.
     recipe : {"modern", "paper"}
-        Of the weights.
+        The recipe of the weights.
     device : str
         auto, cpu or cuda, where figures over time have more times and functions.
     n : int
         How many test functions, at least 2.
     samples : int
-        Of the latent.
+        How many samples of the latent.
     figures : bool
         Whether to compute what they need.
     fresh : bool

@@ -408,9 +408,9 @@ class ClosedForm(Problem):
         times, points : int
             How many, T and M.
         dtype : torch.dtype
-            Of both.
+            The dtype of both.
         device : torch.device or str
-            Of both.
+            The device of both.
 
         Returns
         -------

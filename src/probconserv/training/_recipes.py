@@ -28,7 +28,7 @@ class Recipe:
     dropout : float
         The share of entries that are dropped.
     functions : int
-        A fixed set of so many, or None: fresh ones at every step.
+        The size of a fixed set, or None: fresh functions at every step.
     clip : float
         The largest norm of the gradient, or None.
     steps : int
@@ -38,7 +38,7 @@ class Recipe:
     context, target : int or tuple of two int
         How many points of each function, as in `probconserv.data.draw`.
     penalty : float
-        lambda, of the squared residual of the equation.
+        lambda, the weight of the squared residual of the equation.
     validation : int
         Functions held out, whose LL is reported.
     near : float
@@ -55,13 +55,13 @@ class Recipe:
     samples : int
         With `through`, draws of z.
     loss : {"ll", "crps"}
-        Of networks on a grid: minus the log density of the truth, or the CRPS, in units of its
+        For networks on a grid: minus the log density of the truth, or the CRPS, in units of its
         spread; before Step 2. With `through` it is not used.
     times : int
-        Of networks on a grid: random entries, of each function and step, of the first axis without
-        frequencies; None is all.
+        For networks on a grid: how many random entries of the first axis without frequencies are
+        taken of each function at each step; None is all.
     apart : float
-        What the likeness of an fno's heads counts in the loss.
+        The weight of the likeness of an fno's heads in the loss.
     noise : float
         With `through` on a grid, the standard deviation of the total, for the error of the
         trapezoid rule.

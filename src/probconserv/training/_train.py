@@ -60,20 +60,20 @@ def train(
     device : torch.device or str
         Where it is trained; "auto" is a GPU where there is one.
     seed : int
-        Of all random numbers.
+        The seed of all random numbers.
     report : callable
-        Called at the start and every so many steps with what there is to show.
+        Called at the start, and again every so many steps, with what there is to show.
     sizes : dict
-        Of the network: hidden, latent, heads; of an emulator hidden, layers, octaves; of an fno
-        modes, width, layers, members, heads, variance, periodic, padding.
+        The sizes of the network. anp and softc: hidden, latent, heads. emulator: hidden, layers,
+        octaves. fno: modes, width, layers, members, heads, variance, periodic, padding.
     start : str or Path
         Weights to go on from, a file that training wrote.
     held_out : Grids
         What judges a network on grids. If not given, a tenth of `data`, at most `validation`.
     **changes
-        Entries of the recipe that are replaced (steps=1000, batch=32, penalty=10.0, ...). Of these
-        through="ll" or "crps" trains by that score of the predictions after Step 2, an anp best
-        from a `start`.
+        Entries of the recipe that are replaced (steps=1000, batch=32, penalty=10.0, ...).
+        through="ll" or "crps" trains by that score of the predictions after Step 2; for an anp it
+        is best to go on from a `start`.
 
     Returns
     -------
@@ -173,15 +173,15 @@ def _check_losses(kind: Kind, plan: Recipe) -> None:
         if size is not None:
             check.samples(size, name)
     if check.samples(plan.points, "points") < 2:
-        raise InputError(f"`points` must be both ends of the domain or more, got {plan.points}.")
+        raise InputError(f"`points` must be at least 2, the ends of the domain; got {plan.points}.")
     if not 0 <= plan.noise < math.inf or not 0 <= plan.apart < math.inf:
         raise InputError("`noise` and `apart` must not be negative.")
     if plan.loss is not None and not kind.on_grids:
         raise InputError(f"`loss` is for models on grids, such as fno; got {kind.name}.")
     if plan.through is not None and not kind.through:
         raise InputError(
-            f"`through` is for the models anp and fno, got {kind.name}: the loss after Step 2 "
-            "takes the place of the whole loss, and with it of what makes a softc or an emulator."
+            f"`through` is for the models anp and fno, got {kind.name}: it replaces the whole "
+            "loss, and with it what a softc or an emulator learns from."
         )
 
 
