@@ -188,12 +188,13 @@ def test_members_are_fixed_one_by_one():
 
 def test_blocks_give_what_the_whole_gives(monkeypatch):
     fixer, before, after = case(3)
-    whole = fixer(before, after, STEP, FLUXES)
+    learns = after | {"temperature": after["temperature"].clone().requires_grad_()}
+    whole = fixer(before, learns, STEP, FLUXES)
+    assert whole["surface_pressure"].requires_grad
     monkeypatch.setattr("probconserv.fixers._close.BLOCK", 64)
-    with torch.no_grad():
-        pieces = Fixer(fixer.grid, fixer.levels)(before, after, STEP, FLUXES)
+    pieces = Fixer(fixer.grid, fixer.levels)(before, after, STEP, FLUXES)
     for name, x in whole.items():
-        torch.testing.assert_close(pieces[name], x, rtol=1e-11, atol=1e-18)
+        torch.testing.assert_close(pieces[name], x.detach(), rtol=1e-11, atol=1e-18)
 
 
 def test_a_wider_error_takes_more_of_the_correction():
@@ -235,3 +236,21 @@ def test_what_is_counted_and_not_moved_stays():
     torch.testing.assert_close(moist["water"] - dry["water"], ice)
     torch.testing.assert_close(moist["energy"] - dry["energy"], -3.337e5 * ice, rtol=1e-6, atol=0)
     assert off(fixer, fixed) < 1e-13
+
+
+def test_the_shares_of_grids_are_those_of_the_sphere():
+    """Means over the sphere of 1, sin^2 and sin^4 of the latitude: 1, 1/3 and 1/5."""
+    fine = Grid.regular(torch.linspace(-89.95, 89.95, 1800), [0.0, 90.0, 180.0, 270.0])
+    for grid, near in ((fine, 1e-6), (Grid.gaussian(8, 5), 1e-14)):
+        up = torch.sin(torch.deg2rad(torch.as_tensor(grid.lat)))[:, None].expand(grid.shape)
+        found = [float(grid.mean(up**power)) for power in (0, 2, 4)]
+        assert found == pytest.approx([1, 1 / 3, 1 / 5], rel=near)
+
+
+@pytest.mark.parametrize("levels", [levels_of(4), Levels.pressure([100.0, 3e4, 7e4, 1e5])])
+def test_layers_are_all_the_air_below_the_top(levels):
+    pressure = torch.tensor([[5.3e4, 9.9e4], [1.04e5, 7e4], [2.9e4, 1e5]], dtype=torch.float64)
+    thickness = levels.thickness(pressure)
+    assert thickness.shape == (3, levels.count, 2)
+    assert float(thickness.min()) >= 0
+    torch.testing.assert_close(thickness.sum(1), pressure - 100)

@@ -90,7 +90,8 @@ def goal_of(weights: Tensor, active: Tensor) -> Goal:
 def close(task: Task) -> Closed:
     """The state that closes the budgets."""
     air = task.air
-    if _is_whole(air):
+    widths = (x for e in task.errors.values() for x in (e.floor, e.scale) if x is not None)
+    if _is_whole(air, task.rain, task.goal.target, *widths):
         return _closed(task, None)
     out = torch.empty_like(air.vapour), torch.empty_like(air.temperature)
     each = max(1, BLOCK // air.vapour[0].numel())
@@ -106,10 +107,12 @@ def close(task: Task) -> Closed:
     return Closed(vapour=out[0], temperature=out[1], tally=tally, **joined)
 
 
-def _is_whole(air: Air) -> bool:
-    """Whether all is done at once: what is not looked at in parts on a CPU."""
-    traced = torch.compiler.is_compiling() or torch.is_grad_enabled()
-    return traced or air.vapour.device.type != "cpu"
+def _is_whole(air: Air, *others: Tensor) -> bool:
+    """Whether all is done at once; a CPU without gradients to keep goes part by part."""
+    if torch.compiler.is_compiling() or air.vapour.device.type != "cpu":
+        return True
+    every = (air.pressure, air.temperature, air.vapour, air.water, air.energy, *others)
+    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in every)
 
 
 def parts(length: int, size: int) -> Iterator[slice]:
@@ -129,7 +132,7 @@ def _closed(task: Task, out: tuple[Tensor, Tensor] | None) -> Closed:
     )
     point: Point | None = None
     steps, last = STEPS[task.is_coarse], math.inf
-    blocks = list(_blocks(task, layers))
+    blocks = list(_blocks(task, layers, out is None))
     for number in range(ROUNDS if task.audited else TRACED_ROUNDS):
         columns = _gathered(blocks, point)
         if number == 0:
@@ -162,9 +165,9 @@ class Block:
     prior: Prior
 
 
-def _blocks(task: Task, layers: Layers) -> Iterator[Block]:
+def _blocks(task: Task, layers: Layers, whole: bool) -> Iterator[Block]:
     batch, levels, columns = task.air.vapour.shape
-    size = columns if _is_whole(task.air) else max(1, BLOCK // (batch * levels))
+    size = columns if whole else max(1, BLOCK // (batch * levels))
     for c in parts(columns, size):
         air = task.air.of(slice(None), c)
         errors = {name: each.of(slice(None), c) for name, each in task.errors.items()}
