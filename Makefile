@@ -26,7 +26,7 @@ tests: $(VENV)/ready
 	$(RUN)/pytest -n 2 --dist loadgroup
 
 ADAPTERS := build/adapters
-test-adapters: $(ADAPTERS)/ready  # the fixer inside ACE and CREDIT themselves; 4 minutes and 3 GB the first time
+test-adapters: $(ADAPTERS)/ready  # the fixer inside ACE and CREDIT themselves; 3 minutes and 3 GB the first time
 	$(ADAPTERS)/bin/python -m pytest -o filterwarnings= -o addopts= -q tests/test_adapters.py
 
 $(ADAPTERS)/ready: pyproject.toml

@@ -4,9 +4,9 @@
     python benchmarks/fixer_comparison.py test          the table and the picture of the docs
     python benchmarks/fixer_comparison.py drift [N]     N steps (10,000) in float64 and float32
 
-Emulators, seeds and sizes were set before the first comparison, and what the fixer is told was
-chosen on the seeds for validation. The errors that it learns from are of one step each, of other
-seeds again.
+The size of errors and leaks was set before the first comparison; the emulator that does not leak at
+the top came after the first look at validation. What the fixer is told was chosen on the seeds for
+validation. The errors that it learns from are of one step each, of other seeds again.
 """
 
 import csv

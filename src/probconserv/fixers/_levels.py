@@ -88,7 +88,7 @@ class Levels:
         Examples
         --------
         >>> levels = Levels.hybrid([100.0, 5000.0, 0.0], [0.0, 0.3, 1.0])
-        >>> levels.thickness(torch.tensor([[1e5]])).tolist()
+        >>> levels.thickness(torch.tensor([[1e5]])).round().tolist()
         [[[34900.0], [65000.0]]]
         """
         return cls(a, b)
@@ -112,7 +112,7 @@ class Levels:
         Examples
         --------
         >>> levels = Levels.pressure([1e3, 5e4, 8.5e4, 1e5])
-        >>> levels.thickness(torch.tensor([[1.02e5, 6e4]])).mT.tolist()
+        >>> levels.thickness(torch.tensor([[1.02e5, 6e4]])).mT.round().tolist()
         [[[49000.0, 35000.0, 17000.0], [49000.0, 10000.0, 0.0]]]
         """
         found = check.wide("edges", edges)
