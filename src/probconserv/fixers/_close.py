@@ -11,7 +11,7 @@ from .._air import HEAT_CAPACITY, VAPORIZATION
 from ._columns import Air, Columns, Prior, content, held, moved, prior, sums
 from ._levels import Layers, Levels
 from ._solve import Goal, Point, Surface, newton
-from ._std import Error
+from ._std import Error, taken
 
 BLOCK = 2**20  # values of a field that a CPU works on at a time
 ROUNDS = 25  # in which points join or leave those at zero
@@ -60,10 +60,10 @@ class Tally:
     maps: Tensor  # (2, N), mean over the column, summed over members
     profiles: Tensor  # (batch, 2, K)
 
-    def add(self, columns: slice, warmer: Tensor, wetter: Tensor) -> None:
+    def add(self, columns: slice | None, warmer: Tensor, wetter: Tensor) -> None:
         for i, each in enumerate((warmer, wetter)):
-            self.maps[i, columns] += (self.shares.to(each.dtype) @ each).sum(0)
-            self.profiles[:, i] += each @ self.weights[columns].to(each.dtype)
+            taken(self.maps[i], columns).add_((self.shares.to(each.dtype) @ each).sum(0))
+            self.profiles[:, i] += each @ taken(self.weights, columns).to(each.dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,18 +157,20 @@ def relative(closed: Closed, goal: Goal) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """A part of the columns."""
+    """A part of the columns; None stands for all."""
 
-    columns: slice
+    columns: slice | None
     air: Air
     layers: Layers
     prior: Prior
 
 
 def _blocks(task: Task, layers: Layers, whole: bool) -> Iterator[Block]:
+    if whole:
+        yield Block(None, task.air, layers, prior(task.air, task.errors))
+        return
     batch, levels, columns = task.air.vapour.shape
-    size = columns if whole else max(1, BLOCK // (batch * levels))
-    for c in parts(columns, size):
+    for c in parts(columns, max(1, BLOCK // (batch * levels))):
         air = task.air.of(slice(None), c)
         errors = {name: each.of(slice(None), c) for name, each in task.errors.items()}
         yield Block(c, air, layers.at(c), prior(air, errors))
@@ -200,7 +202,8 @@ def _updated(
         vapour, temperature = moved(each.prior, each.layers, point.move.at(c), into)
         if task.audited:
             columns = held(air, each.layers, vapour, temperature)
-            totals = totals + content(columns, pressure[:, c].double()) @ goal.weights[c]
+            own = content(columns, taken(pressure, c).double())
+            totals = totals + own @ taken(goal.weights, c)
         if tally is not None:
             tally.add(c, temperature - air.temperature, vapour - air.vapour)
     if out is not None:
@@ -221,15 +224,16 @@ def _tally(task: Task) -> Tally | None:
 
 def totals_of(air: Air, levels: Levels, weights: Tensor) -> Tensor:
     """Dry air, water and energy of a state, means over the sphere, (batch, 3), float64."""
-    found = []
-    batch, count, columns = air.vapour.shape
-    for m in parts(batch, batch if _is_whole(air) else 1):
-        total = torch.zeros((), dtype=torch.float64, device=weights.device)
-        for c in parts(columns, columns if _is_whole(air) else max(1, BLOCK // count)):
+    if _is_whole(air):
+        pressure = air.pressure.double()
+        columns = held(air, levels.layers(pressure), air.vapour, air.temperature)
+        return content(columns, pressure) @ weights
+    batch, count, size = air.vapour.shape
+    found = torch.zeros(batch, 3, dtype=torch.float64, device=weights.device)
+    for m in parts(batch, 1):
+        for c in parts(size, max(1, BLOCK // count)):
             own = air.of(m, c)
             pressure = own.pressure.double()
-            layers = levels.layers(pressure)
-            columns_held = held(own, layers, own.vapour, own.temperature)
-            total = total + content(columns_held, pressure) @ weights[c]
-        found.append(total)
-    return torch.cat(found)
+            columns = held(own, levels.layers(pressure), own.vapour, own.temperature)
+            found[m] += content(columns, pressure) @ weights[c]
+    return found

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .._air import HEAT_CAPACITY, VAPORIZATION
 from ._levels import Layers
-from ._std import Error, part
+from ._std import Error, part, taken
 
 LAWS = ("dry_air", "water", "energy")
 
@@ -41,8 +41,8 @@ class Move:
     vapour: Tensor  # (batch, 1, 1), multipliers
     heat: Tensor
 
-    def at(self, columns: slice) -> "Move":
-        return Move(self.pressure[:, columns], self.vapour, self.heat)
+    def at(self, columns: slice | None) -> "Move":
+        return Move(taken(self.pressure, columns), self.vapour, self.heat)
 
 
 @dataclass(frozen=True, eq=False)

@@ -57,14 +57,14 @@ class Point:
 class Sums:
     """What totals are made of, around the surface pressure that was: see `prepared`."""
 
-    start: Tensor  # (batch, 3), totals before any correction, less the precipitation
+    asked: Tensor  # (batch, 3), of the corrections: what the laws ask for less what is there
     slopes: Tensor  # (batch, 3, N), what laws gain by a rise of the pressure
     gains: Tensor  # (batch, 2), what they gain by the multipliers of vapour and heat
     rows: Tensor  # (batch, 5, N), slopes and how those gains rise
     bends: Tensor  # (batch, 2, N), their second derivatives, halved
 
 
-def prepared(columns: Columns, pressure: Tensor, weights: Tensor) -> Sums:
+def prepared(columns: Columns, pressure: Tensor, goal: Goal) -> Sums:
     """Powers of the surface pressure as powers of its change."""
     p = pressure[:, None]
     powers = torch.stack(
@@ -73,8 +73,9 @@ def prepared(columns: Columns, pressure: Tensor, weights: Tensor) -> Sums:
     half = torch.addcmul(powers[:, :, 1], powers[:, :, 2], p)  # (batch, 2, N)
     gain = powers[:, :, 0] + p * (powers[:, :, 1] + half)
     slopes = columns.held[:, :, 1]
-    start = content(columns.held, pressure) @ weights
-    return Sums(start, slopes, gain @ weights, torch.cat([slopes, 2 * half], 1), powers[:, :, 2])
+    asked = goal.target - content(columns.held, pressure) @ goal.weights
+    rows = torch.cat([slopes, 2 * half], 1)
+    return Sums(asked, slopes, gain @ goal.weights, rows, powers[:, :, 2])
 
 
 def newton(
@@ -89,7 +90,7 @@ def newton(
 
     The last one takes the matrix of the one before, which hardly differs.
     """
-    sums = prepared(columns, surface.pressure, goal.weights)
+    sums = prepared(columns, surface.pressure, goal)
     multipliers = torch.zeros_like(goal.target) if point is None else point.multipliers
     slopes = sums.slopes if point is None else point.slopes
     for number in range(steps):
@@ -97,7 +98,8 @@ def newton(
         residual, gains = _missing(sums, surface, goal, multipliers, at)
         if number < steps - 1:
             matrix, slopes = _matrix(sums, surface, goal, multipliers, at, gains)
-        multipliers = multipliers + _solved(matrix, residual)
+            inverse = _inverse(matrix)
+        multipliers = multipliers + (inverse @ residual[..., None])[..., 0]
     at = _bounded(layers, surface, multipliers, slopes)
     pressure = surface.pressure + at.change
     return Point(multipliers, slopes, pressure, at.rain, multipliers @ goal.shares.mT)
@@ -133,9 +135,10 @@ def _missing(
     linear = (sums.rows @ weighted[..., None])[..., 0]  # (batch, 5)
     bent = (sums.bends @ (at.change * weighted)[..., None])[..., 0]
     gains = sums.gains + linear[:, 3:] + bent
-    fallen = surface.duration * (at.rain @ goal.weights)
-    found = sums.start + linear[:, :3] + (worths * gains) @ goal.shares
-    return (goal.target - found - fallen[:, None] * goal.rain) * goal.active, gains
+    fallen = (surface.duration * (at.rain @ goal.weights))[:, None]
+    found = torch.addmm(linear[:, :3], worths * gains, goal.shares)
+    missing = torch.addcmul(sums.asked - found, fallen, goal.rain, value=-1)
+    return missing * goal.active, gains
 
 
 def _matrix(
@@ -154,15 +157,16 @@ def _matrix(
     return matrix * goal.active[:, None] * goal.active, slopes
 
 
-def _solved(matrix: Tensor, residual: Tensor) -> Tensor:
-    """matrix^-1 residual, (batch, 3), by the cross products of the columns of the scaled matrix.
+def _inverse(matrix: Tensor) -> Tensor:  # (batch, 3, 3)
+    """By the cross products of the columns of the scaled matrix.
 
     A law that nothing can move, or that is not asked for, has a multiplier of no effect.
     """
     diagonal = matrix.diagonal(dim1=-2, dim2=-1)
     matrix = matrix + torch.diag_embed((diagonal == 0).to(matrix.dtype))
     scale = matrix.diagonal(dim1=-2, dim2=-1).rsqrt()
-    a, b, c = (matrix * scale[:, None] * scale[:, :, None]).unbind(-2)
-    crossed = torch.stack([b.cross(c, dim=-1), c.cross(a, dim=-1), a.cross(b, dim=-1)], -2)
-    volume = (a * crossed[:, 0]).sum(-1, keepdim=True)
-    return scale * (crossed @ (scale * residual)[..., None])[..., 0] / volume
+    scales = scale[:, None] * scale[:, :, None]
+    scaled = matrix * scales
+    crossed = scaled.roll(-1, -2).cross(scaled.roll(-2, -2), dim=-1)
+    volume = (scaled[:, :1] * crossed[:, :1]).sum(-1, keepdim=True)
+    return crossed * (scales / volume)

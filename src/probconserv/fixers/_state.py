@@ -86,10 +86,12 @@ def _checked(
 def check_values(what: str, state: State, levels: Levels) -> None:
     """Finite values in the range of their units, levels from the top down, layers that hold air."""
     names = [name for name in UNITS if name in state]
-    ends = [torch.stack(state[name].detach().aminmax()).double() for name in names]
+    ends = [tuple(state[name].detach().aminmax()) for name in names]
     q = state["specific_humidity"].detach()
-    tops = torch.stack([q[:, i].mean(dtype=torch.float64) for i in (0, -1)])
-    found = torch.stack([*ends, tops.to(ends[0])]).tolist()
+    ends.append((q[:, 0].mean(), q[:, -1].mean()))
+    dtypes = {low.dtype for low, _ in ends}
+    flat = [x if len(dtypes) == 1 else x.double() for pair in ends for x in pair]
+    found = torch.stack(flat).reshape(-1, 2).tolist()
     for name, (low, high) in zip(names, found, strict=False):
         _check_range(f"{what}[{name!r}]", name, low, high)
     top, bottom = found[-1]
