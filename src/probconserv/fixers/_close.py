@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,10 +17,18 @@ from ._std import Error, taken
 BLOCK = 2**20  # values of a field that a CPU works on at a time
 ROUNDS = 25  # in which points join or leave those at zero
 TRACED_ROUNDS = 2  # where values cannot be looked at
-STEPS = 5, 3  # of Newton's method in a round: in float64, and rounded to fewer digits
-ENOUGH = 1e-13, 1e-7  # of the totals, likewise, at which rounds end
-TOLERANCE = 1e-11, 1e-6  # at which they do if they bring no more
 LEAST = (1.0, 1e-3, 1.0)  # kg m-2 and J m-2: totals below these are not told from rounding
+
+
+class Precision(NamedTuple):
+    """How closely budgets are met, as shares of the totals."""
+
+    steps: int  # of Newton's method in a round
+    enough: float  # at which rounds end
+    tolerance: float  # at which they do if they bring no more
+
+
+FINE, COARSE = Precision(5, 1e-13, 1e-11), Precision(3, 1e-7, 1e-6)  # of float64, of less
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,10 +45,12 @@ class Task:
     tallied: bool  # whether the ledger asks for maps and profiles
 
     @property
-    def is_coarse(self) -> bool:
-        """Whether any part of the state is rounded to fewer digits than float64 has."""
-        every = (self.air.pressure, self.air.temperature, self.air.vapour, self.rain)
-        return any(x.dtype != torch.float64 for x in every)
+    def precision(self) -> Precision:
+        """That of the part of the state with the fewest digits."""
+        for x in (self.air.pressure, self.air.temperature, self.air.vapour, self.rain):
+            if x.dtype != torch.float64:
+                return COARSE
+        return FINE
 
     def of(self, members: slice) -> "Task":
         return replace(
@@ -131,19 +142,19 @@ def _closed(task: Task, out: tuple[Tensor, Tensor] | None) -> Closed:
         task.duration,
     )
     point: Point | None = None
-    steps, last = STEPS[task.is_coarse], math.inf
+    precision, last = task.precision, math.inf
     blocks = list(_blocks(task, layers, out is None))
     for number in range(ROUNDS if task.audited else TRACED_ROUNDS):
         columns = _gathered(blocks, point)
         if number == 0:
             started = content(columns.held, pressure) @ goal.weights
-        point = newton(columns, layers, surface, goal, point, steps)
+        point = newton(columns, layers, surface, goal, point, precision.steps)
         if task.audited or number + 1 == TRACED_ROUNDS:
             closed = _updated(task, blocks, point, started, out)
             if task.audited:
                 worst = float(relative(closed, goal).max())
-                settled = worst <= TOLERANCE[task.is_coarse] and worst > last / 2
-                if settled or not worst > ENOUGH[task.is_coarse]:  # NaN, or all is well
+                settled = worst <= precision.tolerance and worst > last / 2
+                if settled or not worst > precision.enough:  # NaN, or all is well
                     break
                 last = worst
     return closed

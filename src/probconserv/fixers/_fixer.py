@@ -12,7 +12,7 @@ from .. import _checks as check
 from .._checks import ArrayLike
 from .._errors import InfeasibleError, InputError, ProbConservError
 from . import _labels as labels
-from ._close import TOLERANCE, Closed, Task, close, goal_of, relative, totals_of
+from ._close import Closed, Task, close, goal_of, relative, totals_of
 from ._columns import LAWS
 from ._grid import Grid
 from ._ledger import Ledger
@@ -364,7 +364,7 @@ def _added(total: Tensor, carry: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
 
 def _judge(closed: Closed, task: Task, levels: Levels) -> None:
     """Refuses totals that do not hold, and layers that the correction turned over."""
-    wrong = ~(relative(closed, task.goal) <= TOLERANCE[task.is_coarse])  # NaN is
+    wrong = ~(relative(closed, task.goal) <= task.precision.tolerance)  # NaN is
     if bool(wrong.any()):
         negative = (task.goal.target < 0) & wrong  # the reason, where there is one
         blamed = negative if bool(negative.any()) else wrong
