@@ -254,7 +254,7 @@ def test_what_a_model_cannot_learn_is_refused(tmp_path):
         ({"dropout": 0.1}, "`dropout` must be 0 for this model"),
         ({"sizes": {"variance": False}, "loss": "ll"}, "`variance` must be True"),
         ({"sizes": {"modes": [0, 6]}}, r"`coordinates\[1\]` must have at least 12 points"),
-        ({"sizes": {"modes": 3}}, "`modes` must be a number for each of one to three axes"),
+        ({"sizes": {"modes": 3}}, "`modes` must be a number for each of one to four axes"),
         ({"sizes": {"hidden": 3}}, "`sizes` must be one of modes, width"),
         ({"noise": -1.0}, "`noise` and `apart` must not be negative"),
         ({"held_out": DATA[:0]}, "`held_out` must hold a function or more"),

@@ -292,7 +292,7 @@ class Law:
 
     def to(self, device: torch.device | str) -> "Law":
         """The same law on another device."""
-        if device == self.value.device:
+        if isinstance(device, torch.device) and device == self.value.device:
             return self
         place = check.place("device", device)
         return self if same_place(self.value.device, place) else self._moved(place)
