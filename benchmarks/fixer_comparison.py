@@ -65,7 +65,7 @@ def fixers(options):
     return spread, {
         "none": lambda: None,
         "blunt": lambda: BluntFixer(toy),
-        "usual errors": lambda: ours(),
+        "nothing": lambda: ours(),
         "spread of members": lambda: ours(members=MEMBERS),
         "errors of held-out steps": lambda: ours(lambda after: rms),
         "learned errors": lambda: ours(learned),

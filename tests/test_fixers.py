@@ -139,6 +139,26 @@ def test_errors_of_any_size_will_do(std):
     assert off(fixer, fixer(before, after, STEP, FLUXES, std=every)) < 1e-11
 
 
+def test_a_level_that_a_step_leaves_alone_is_hardly_corrected():
+    fixer, before, after = case()
+    after["temperature"][:, 0] = before["temperature"][:, 0]
+    moved = fixer(before, after, STEP, FLUXES)["temperature"] - after["temperature"]
+    assert moved[:, 0].abs().max() < 1e-2 * moved[:, 1:].abs().max()
+
+
+def test_errors_that_are_not_given_are_those_of_what_the_step_changes():
+    fixer, before, after = case()
+    areas, moist = fixer.grid.areas, {"specific_humidity": 1e-4}
+    change = {n: (after[n] - before[n]) ** 2 for n in SHIFTS}
+    level = {n: (x * areas).sum((-2, -1), keepdim=True).expand_as(x) for n, x in change.items()}
+    pressure = (level["surface_pressure"] + change["surface_pressure"]) / 2
+    said = moist | {"surface_pressure": pressure**0.5, "temperature": level["temperature"] ** 0.5}
+    found = fixer(before, after, STEP, FLUXES, std=moist)
+    wanted = Fixer(fixer.grid, fixer.levels)(before, after, STEP, FLUXES, std=said)
+    for name, x in wanted.items():
+        torch.testing.assert_close(found[name], x, rtol=1e-12, atol=0)
+
+
 GRIDS = {
     "healpix": Grid.healpix(2),
     "faces": Grid.healpix(2, faces=True),

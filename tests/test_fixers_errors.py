@@ -62,6 +62,15 @@ def test_a_wrong_state_is_refused_with_its_step_and_leaves_no_trace(what):
     assert (fixer.steps, len(fixer.ledger)) == (1, 1)
 
 
+def test_what_a_step_changes_must_be_there_where_errors_are_taken_from_it():
+    fixer, before, after = case()
+    state = fixer(before, after, STEP)
+    left = {name: x for name, x in state.items() if name != "temperature"}
+    with pytest.raises(InputError, match=r"^step 2: `before\['temperature'\]` must have the shape"):
+        fixer(left, after, STEP)
+    fixer(left, after, STEP, std={"temperature": 1.0})
+
+
 def test_the_state_before_is_looked_at_where_it_is_read():
     fixer, before, after = case()
     with pytest.raises(InputError, match=r"^step 1: .*before.*'temperature'.*must be in K"):

@@ -253,8 +253,7 @@ def smoothness(x: ArrayLike, variance: ArrayLike, rho: float, of: str = "") -> L
     >>> smoothness([0.0, 1.0, 2.0], variance=[[1.0, 1.0, 1.0]], rho=0.5).noise
     tensor([[1.5811]], dtype=torch.float64)
     """
-    x = check.wide("x", x)
-    check.increasing("x", x, least=3)
+    x, steps = check.axis("x", x, least=3)
     variance = check.as_tensor("variance", variance).double()  # only read here
     check.finite("variance", variance, 0, "It is Step 1's variance, not a standard deviation.")
     if not variance.ndim or variance.shape[-1] != len(x):
@@ -263,8 +262,8 @@ def smoothness(x: ArrayLike, variance: ArrayLike, rho: float, of: str = "") -> L
             "axis, as many as `x`."
         )
     rho = check.between("rho", rho, 0, 1)
-    x = x.to(variance.device)
-    a, c = 1 / x.diff()[:-1], 1 / x.diff()[1:]
+    each = 1 / steps.to(variance.device)
+    a, c = each[:-1], each[1:]
     std = root_of(variance)
     before, here, after = a * std[..., :-2], (a + c) * std[..., 1:-1], c * std[..., 2:]
     together, alone = here - rho * (before + after), before.square() + after.square()

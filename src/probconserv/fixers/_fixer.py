@@ -17,8 +17,16 @@ from ._columns import LAWS
 from ._grid import Grid
 from ._ledger import Ledger
 from ._levels import Levels
-from ._state import COUNTED, air_of, check_state, check_thickness, check_values, inflow_of
-from ._std import MOVED, Error, given, of_members, per_mass, usual
+from ._state import (
+    COUNTED,
+    air_of,
+    check_pair,
+    check_state,
+    check_thickness,
+    check_values,
+    inflow_of,
+)
+from ._std import MOVED, Error, given, of_change, of_members, per_mass, usual
 
 State = Mapping[str, Tensor]
 TARGETS = ("rollout", "step")
@@ -53,9 +61,10 @@ class Fixer(nn.Module):
         How wrong a step may be, by variable: a number, or an array with the axes ``(level,)``,
         ``(*grid)``, ``(level, *grid)`` or with the batch before these. A correction is proportional
         to its square, whatever the area of the cell and the thickness of the layer. What is not
-        named has the usual error: surface pressure 100 Pa; temperature 1 K, above 200 hPa falling
-        to 0.25 K at 10 hPa; humidity 10 % of itself and 1e-5 kg/kg times (p / 1000 hPa)^3;
-        precipitation the root of itself times 2.5e-5 kg m-2 s-1, so that it is changed by a factor.
+        named errs in proportion to what the step changes: temperature as the root mean square of
+        the change of its level; humidity as that share of itself; surface pressure as the change
+        of the cell and of the globe; precipitation as the root of itself times 2.5e-5 kg m-2 s-1,
+        so that it is changed by a factor.
     laws : sequence of str
         Which budgets are closed, of "dry_air", "water" and "energy".
     targets : str
@@ -189,7 +198,8 @@ class Fixer(nn.Module):
             "specific_humidity" kg/kg with ``(batch, level, *grid)``. Counted and not moved, where
             they are there: "cloud_liquid" and "cloud_ice" kg/kg, "eastward_wind" and
             "northward_wind" m/s, "surface_geopotential" m2 s-2, also as ``(*grid)``. Anything
-            else is handed through. `before` is read at the first step, and by `targets` "step".
+            else is handed through. Totals of `before` are read at the first step, and at each by
+            `targets` "step"; what the step changes, where errors are taken from it.
         dt : float
             The length of the step, s.
         fluxes : dict, optional
@@ -244,7 +254,7 @@ class Fixer(nn.Module):
         gain = seconds * torch.stack([torch.zeros_like(energy), inflow["evaporation"], energy], -1)
         rain = after["precipitation"].flatten(1) if "precipitation" in after else dry
         goal = replace(self._goal, target=base + carry + gain)
-        errors = self._errors(after, std, members, weights)
+        errors = self._errors(before, after, std, members, weights)
         tallied = audited and self._keeps_ledger
         task = Task(air, rain, self._levels, errors, goal, seconds, audited, tallied)
         closed = close(task)
@@ -291,13 +301,20 @@ class Fixer(nn.Module):
 
     def _errors(
         self,
+        before: State,
         after: State,
         std: Mapping[str, ArrayLike] | None,
         members: int | None,
         weights: Tensor,
     ) -> dict[str, Error]:
         found, shape = self._usual, (self.levels.count, self.grid.shape)
-        if members is not None:
+        own = self._own | given(std, *shape, weights.device)
+        if members is None:
+            changed = [n for n in MOVED[:3] if n in after and n not in own]
+            check_pair(changed, before, after)
+            old, new = ({n: x[n].flatten(-len(shape[1])) for n in changed} for x in (before, after))
+            found = of_change(old, new, weights, found)
+        else:
             batch = len(after["surface_pressure"])
             if check.whole("members", members) < 2 or batch % members:
                 raise InputError(
@@ -305,8 +322,7 @@ class Fixer(nn.Module):
                 )
             flat = {name: after[name].flatten(-len(shape[1])) for name in MOVED if name in after}
             found = found | of_members(flat, members, weights, found)
-        found = found | self._own | given(std, *shape, weights.device)
-        return per_mass(found, self._levels)
+        return per_mass(found | own, self._levels)
 
     def _apply(self, fn: Any, recurse: bool = True) -> "Fixer":
         """Moves to another device; running totals stay in float64 whatever the model becomes."""

@@ -83,6 +83,18 @@ def _checked(
     return len(x)
 
 
+def check_pair(names: Sequence[str], before: Any, after: State) -> None:
+    """What a step changes can be seen."""
+    for name in names:
+        old = before[name] if isinstance(before, Mapping) and name in before else None
+        if not isinstance(old, Tensor) or old.shape != after[name].shape:
+            found = tuple(old.shape) if isinstance(old, Tensor) else type(old).__name__
+            raise InputError(
+                f"`before[{name!r}]` must have the shape of `after`, {tuple(after[name].shape)}; "
+                f"got {found}. Errors are taken from what a step changes, or give `std[{name!r}]`."
+            )
+
+
 def check_values(what: str, state: State, levels: Levels) -> None:
     """Finite values in the range of their units, levels from the top down, layers that hold air."""
     names = [name for name in UNITS if name in state]

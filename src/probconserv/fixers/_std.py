@@ -1,8 +1,9 @@
-"""How wrong a step may be: the standard deviation of each variable, given, of members, or usual."""
+"""How wrong a step may be: standard deviations given, of members, or by what the step changes."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -15,12 +16,14 @@ from ._levels import USUAL, Levels
 MOVED = ("surface_pressure", "temperature", "specific_humidity", "precipitation")
 ON_LEVELS = ("temperature", "specific_humidity")
 
-# The usual errors. Corrections depend on their ratios alone.
+# Usual errors of weather models: what counts as little beside them.
 PRESSURE = 100.0  # Pa
 TEMPERATURE, ALOFT = (1.0, 2e4), (0.25, 1e3)  # K, and the Pa below and above which it holds
 HUMIDITY_SHARE, HUMIDITY_FLOOR = 0.1, 1e-5  # of itself; kg/kg at the surface, falling as pressure^3
+LEAST_SHARE = 1e-4  # of humidity itself: no change of a step counts as less
+TINY = 1e-30  # (kg/kg)^2: a level without vapour
 RAIN = 2.5e-5  # kg m-2 s-1 of which, times the precipitation, the root is its error
-LEAST_SPREAD = 0.01  # of the usual error: no spread of members counts as less
+LEAST = 0.01  # of the usual error: no spread of members and no change of a step counts as less
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +56,9 @@ class Error:
         return Error(self.floor * factor, share, self.scale)
 
 
+Errors: TypeAlias = Mapping[str, Error]
+
+
 def taken(x: Tensor, columns: slice | None) -> Tensor:
     """Some columns, or all of them: slices of nothing are not understood by every compiler."""
     return x if columns is None else x[..., columns]
@@ -77,7 +83,7 @@ def per_mass(errors: Mapping[str, Error], levels: Levels) -> dict[str, Error]:
 
 
 def usual(levels: Levels) -> dict[str, Error]:
-    """The errors of variables of which nothing is said."""
+    """Errors of weather models, by their order of magnitude."""
     p = levels.nominal
     (low, below), (high, above) = TEMPERATURE, ALOFT
     height = ((below / p).log() / math.log(below / above)).clamp(0.0, 1.0)
@@ -89,6 +95,31 @@ def usual(levels: Levels) -> dict[str, Error]:
         "specific_humidity": Error(moist[None, :, None], HUMIDITY_SHARE * one[None]),
         "precipitation": Error(0 * one, scale=RAIN * one),
     }
+
+
+def of_change(
+    before: Mapping[str, Tensor], after: Mapping[str, Tensor], weights: Tensor, least: Errors
+) -> dict[str, Error]:
+    """In proportion to what a step changes: where nothing moves, a model errs little.
+
+    Temperature has the root mean square of the change of its level, humidity that as a share of
+    itself. Surface pressure has half of its variance from the change of the cell itself.
+    """
+    found = dict(least)
+    for name, old in before.items():
+        new = after[name]
+        change = (new - old).square()
+        level = (change.double() @ weights)[..., None]  # (batch, [K,] 1)
+        if name == "surface_pressure":
+            level = (level + change.double()) / 2
+        if name != "specific_humidity":
+            smallest = (LEAST * least[name].floor).square()
+            found[name] = Error(torch.maximum(level, smallest).sqrt())
+            continue
+        size = (new.square().double() @ weights)[..., None].clamp_min(TINY)
+        share = (level / size).clamp(LEAST_SHARE**2, 1.0).sqrt()
+        found[name] = Error(least[name].floor, share)
+    return found
 
 
 def given(
@@ -144,7 +175,7 @@ def of_members(
         if name == "precipitation":  # a factor: dry places stay dry
             amount = groups.mean(1).clamp_min(0.0) @ weights
             scale = torch.where(amount > 0, mean / amount, RAIN)[:, None]
-            scale = scale.clamp_min(LEAST_SPREAD**2 * RAIN).repeat_interleave(members, 0)
+            scale = scale.clamp_min(LEAST**2 * RAIN).repeat_interleave(members, 0)
             found[name] = Error(torch.zeros_like(scale), scale=scale)
             continue
         centred = points - mean[..., None]
@@ -153,6 +184,6 @@ def of_members(
         kept = ((differ - chance) / differ.clamp_min(1e-300)).clamp(0.0, 1.0)
         std = torch.addcmul(mean[..., None], kept[..., None], centred).sqrt()
         usual_std = least[name].variance(groups.mean(1).clamp_min(0.0)).sqrt()
-        std = torch.maximum(std, LEAST_SPREAD * usual_std)
+        std = torch.maximum(std, LEAST * usual_std)
         found[name] = Error(std.repeat_interleave(members, 0))
     return found
