@@ -71,6 +71,16 @@ def test_what_a_step_changes_must_be_there_where_errors_are_taken_from_it():
     fixer(left, after, STEP, std={"temperature": 1.0})
 
 
+@pytest.mark.parametrize("name", ["temperature", "specific_humidity", "surface_pressure"])
+def test_a_change_that_is_not_finite_is_no_error_to_go_by(name):
+    fixer, before, after = case()
+    state = fixer(before, after, STEP)
+    state[name][..., 0, 0] = torch.nan
+    with pytest.raises(InputError, match=rf"^step 2: `before\['{name}'\]` must be finite"):
+        fixer(state, after, STEP)
+    assert fixer.steps == 1
+
+
 def test_the_state_before_is_looked_at_where_it_is_read():
     fixer, before, after = case()
     with pytest.raises(InputError, match=r"^step 1: .*before.*'temperature'.*must be in K"):

@@ -156,15 +156,15 @@ def finite(name: str, x: Tensor, least: float = -np.inf, hint: str = "") -> None
         raise InputError(f"`{name}` must be >= {least:g}; its smallest value is {low:.6g}. {hint}")
 
 
-def moments(mean: Tensor, variance: Tensor, names: tuple[str, str], hint: str) -> None:
+def moments(mean: Tensor, variance: Tensor, hint: str) -> None:
     """Both are finite and no variance is negative; one look, which a GPU is waited for once."""
     if mean.numel() and variance.numel() and concrete(mean, variance):
         with torch.no_grad():
             total, low, high = torch.stack((mean.sum(), *variance.aminmax())).tolist()
         if math.isfinite(total) and low >= 0 and high < math.inf:
             return
-    finite(names[0], mean)
-    finite(names[1], variance, 0, hint)
+    finite("mean", mean)
+    finite("variance", variance, 0, hint)
 
 
 def axis(name: str, given: ArrayLike, least: int = 2) -> tuple[Tensor, Tensor]:

@@ -293,8 +293,8 @@ class Diagonal(Field):
 
     def __init__(self, mean: ArrayLike, variance: ArrayLike) -> None:
         self.mean, given = check.alike(mean=mean, variance=variance)
-        check.moments(self.mean, given, ("mean", "variance"), SQUARE_IT)
-        self.variance = _expanded("variance", given, self.mean)
+        check.moments(self.mean, given, SQUARE_IT)
+        self.variance = _expanded(given, self.mean)
 
     def covariance_times(self, v: ArrayLike) -> Tensor:
         return self.variance * self._factor_of(v)
@@ -362,7 +362,7 @@ class LowRank(Field):
         self, mean: ArrayLike, factor: ArrayLike, variance: ArrayLike = 0.0, event_dims: int = 1
     ) -> None:
         self.mean, self.factor, rest = check.alike(mean=mean, factor=factor, variance=variance)
-        check.moments(self.mean, rest, ("mean", "variance"), SQUARE_IT)
+        check.moments(self.mean, rest, SQUARE_IT)
         check.finite("factor", self.factor)
         self.event_dims = check.event_dims(event_dims, self.mean.ndim)
         if self.factor.shape[1:] != self.mean.shape:
@@ -371,7 +371,7 @@ class LowRank(Field):
                 f"{', '.join(map(str, self.mean.shape))}); got {tuple(self.factor.shape)}. "
                 "The rank axis comes first."
             )
-        self.rest = _expanded("variance", rest, self.mean)
+        self.rest = _expanded(rest, self.mean)
         self.bare = (
             isinstance(variance, float | int) and variance == 0
         )  # no rest, whatever is traced
@@ -527,8 +527,8 @@ def standard_quantile(p: float, like: Tensor) -> Tensor:
     return torch.special.ndtri(torch.tensor(p, dtype=torch.float64)).to(like)
 
 
-def _expanded(name: str, t: Tensor, mean: Tensor) -> Tensor:
-    if t.shape == mean.shape:
-        return t
-    check.broadcasts(name, t, mean.shape, "the mean")
-    return t.expand(mean.shape)
+def _expanded(variance: Tensor, mean: Tensor) -> Tensor:
+    if variance.shape == mean.shape:
+        return variance
+    check.broadcasts("variance", variance, mean.shape, "the mean")
+    return variance.expand(mean.shape)

@@ -3,6 +3,7 @@
 `_builders.py` makes laws. A law learns the shapes of its fields in `on`, which gives `Rows`.
 """
 
+import copy
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -299,9 +300,8 @@ class Law:
 
     def _moved(self, place: torch.device) -> "Law":
         maps = {name: m._map(lambda t: t.to(place)) for name, m in self.maps.items()}
-        value, noise = self.value.to(place), self.noise.to(place)
-        moved = Law(self.label, maps, value, noise, self.times, self.quadrature)
-        moved.exact = self.exact
+        moved = copy.copy(self)  # with what was seen of the noise before it was there
+        moved.maps, moved.value, moved.noise = maps, self.value.to(place), self.noise.to(place)
         return moved
 
     def at_times(self, rows: Tensor, shape: Sequence[int]) -> Tensor:

@@ -26,7 +26,7 @@ from ._state import (
     check_values,
     inflow_of,
 )
-from ._std import MOVED, Error, given, of_change, of_members, per_mass, usual
+from ._std import CHANGED, MOVED, Error, given, of_change, of_members, per_mass, usual
 
 State = Mapping[str, Tensor]
 TARGETS = ("rollout", "step")
@@ -310,7 +310,7 @@ class Fixer(nn.Module):
         found, shape = self._usual, (self.levels.count, self.grid.shape)
         own = self._own | given(std, *shape, weights.device)
         if members is None:
-            changed = [n for n in MOVED[:3] if n in after and n not in own]
+            changed = [n for n in CHANGED if n in after and n not in own]
             check_pair(changed, before, after)
             old, new = ({n: x[n].flatten(-len(shape[1])) for n in changed} for x in (before, after))
             found = of_change(old, new, weights, found)
@@ -378,10 +378,21 @@ def _added(total: Tensor, carry: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     return found, carry + lost
 
 
+def _check_change(task: Task) -> None:
+    """Errors are finite; those of members and of `std` are known to be."""
+    for name, error in task.errors.items():
+        known = (x for x in (error.floor, error.share) if x is not None)
+        if not all(bool(x.isfinite().all()) for x in known):
+            raise InputError(
+                f"`before[{name!r}]` must be finite: errors are taken from what a step changes."
+            )
+
+
 def _judge(closed: Closed, task: Task, levels: Levels) -> None:
     """Refuses totals that do not hold, and layers that the correction turned over."""
     wrong = ~(relative(closed, task.goal) <= task.precision.tolerance)  # NaN is
     if bool(wrong.any()):
+        _check_change(task)
         negative = (task.goal.target < 0) & wrong  # the reason, where there is one
         blamed = negative if bool(negative.any()) else wrong
         member, law = (int(i) for i in blamed.nonzero()[0])

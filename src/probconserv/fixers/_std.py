@@ -15,6 +15,7 @@ from ._levels import USUAL, Levels
 
 MOVED = ("surface_pressure", "temperature", "specific_humidity", "precipitation")
 ON_LEVELS = ("temperature", "specific_humidity")
+CHANGED = ("surface_pressure", *ON_LEVELS)  # what a step changes; precipitation is new in each
 
 # Usual errors of weather models: what counts as little beside them.
 PRESSURE = 100.0  # Pa
