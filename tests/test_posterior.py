@@ -224,3 +224,37 @@ def test_nothing_is_left_where_rows_that_cancel_fix_the_only_direction():
         rows[1] -= 0.99 * (rows[1] @ f) / (f @ f) * f  # all but a hundredth of it cancels
         post = pc.condition(field, pc.linear(rows, rows @ (field.mean + f)))
         assert post.variance.max() == 0
+
+
+@pytest.mark.parametrize("shape", [(5, 7, 11), (1, 35, 11), (385,)])
+@pytest.mark.parametrize("kind", ["integral", "some times", "weights of each place", "regions"])
+def test_slices_of_large_arrays_give_what_the_whole_gives(monkeypatch, shape, kind, rng):
+    mean, variance = normal(*shape, rng=rng), uniform(*shape, rng=rng)
+    x = torch.linspace(0, 1, shape[-1])
+    if kind == "some times":
+        law = pc.integral(x, 0.1, times=slice(1, None) if len(shape) > 1 else None)
+    elif kind == "weights of each place":
+        law = pc.cells(1 + mean.square(), 0.1, space_dims=1)
+    else:
+        law = pc.integral(x, 0.1) if kind == "integral" else pc.regions(torch.arange(len(x)) % 3, 0)
+    found = []
+    for numbers in (1 << 18, 30):
+        monkeypatch.setattr("probconserv._slices.IN_CACHE", numbers)
+        post = pc.condition((mean, variance), law)
+        draws = post.sample(3, torch.Generator().manual_seed(0))
+        found.append((post.mean, post.variance, draws))
+    torch.testing.assert_close(*found, rtol=1e-12, atol=1e-14)
+
+
+def test_large_arrays_have_gradients_and_are_traced(monkeypatch, rng):
+    monkeypatch.setattr("probconserv._slices.IN_CACHE", 10)
+    mean, variance = normal(3, 4, 5, rng=rng), uniform(3, 4, 5, rng=rng)
+    law = pc.integral(torch.linspace(0, 1, 5), 0.1)
+
+    def moments(mean, variance):
+        post = pc.condition((mean, variance), law)
+        return post.mean, post.variance
+
+    inputs = mean.requires_grad_(), variance.requires_grad_()
+    assert torch.autograd.gradcheck(moments, inputs)
+    torch.testing.assert_close(torch.vmap(moments)(*inputs), moments(*inputs))

@@ -66,7 +66,7 @@ def plainly_fine(
     if not way.is_simple or not all(r.exact for r in laws) or not all(x.numel() for x in u):
         return False
     each = [(rows, rows.residual(u).abs()) for rows in laws]
-    looks = [(miss - SETTLED * rows.value.abs()).amax() for rows, miss in each]
+    looks = [torch.sub(miss, rows.value.abs(), alpha=SETTLED).amax() for rows, miss in each]
     far, *worst = torch.stack([way.square(residuals, way.lead).amax(), *looks]).tolist()
     return far <= FAR**2 and all(
         most <= 0 or (math.isfinite(most) and _some_hold(rows, miss, u))

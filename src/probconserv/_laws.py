@@ -140,7 +140,7 @@ class Law:
     @property
     def noise_variance(self) -> Tensor:
         """The square of `noise`."""
-        return self.noise.square()
+        return self.noise if self.exact else self.noise.square()
 
     @property
     def map(self) -> Map:

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ._errors import InputError
+from ._slices import by_slices, is_large
 from ._tree import Node
 
 
@@ -86,11 +87,12 @@ class Sum(Disjoint):
     def apply(self, u: Tensor) -> Tensor:
         if self.dims == 0:
             return u * self.weights
-        if self.shared and self.dims == 1:
-            return u @ self.weights
-        if self.shared:
-            return u.flatten(-self.dims) @ self.weights.flatten()
-        return (u * self.weights).flatten(-self.dims).sum(-1)
+        if self.shared and not is_large(u, self.weights):
+            return (u if self.dims == 1 else u.flatten(-self.dims)) @ self.weights.flatten()
+        return by_slices(self._weighted_sum, u, self.weights, whole=self.dims)
+
+    def _weighted_sum(self, u: Tensor, weights: Tensor, out: Tensor | None) -> Tensor:
+        return torch.sum((u * weights).flatten(-self.dims), -1, out=out)
 
     def at_points(self, v: Tensor) -> Tensor:
         return v.unsqueeze(-1) if self.dims == 1 else v[(..., *[None] * self.dims)]

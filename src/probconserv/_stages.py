@@ -29,6 +29,7 @@ from ._laws import Fields, Rows
 from ._maps import Disjoint
 from ._once import once
 from ._rowwise import TINY
+from ._slices import by_slices
 from ._tree import Node
 
 CARE = 0.25  # of its variance: if less is left of a point, no other point of its row has as little
@@ -157,34 +158,44 @@ class Numbers(ByRow):
         self._solve(own, before)
 
     def shift(self, u: Fields, r: Tensor) -> Fields:
-        r, (rows,) = r * self.inverse, self.rows
-        if self.cross is None:
-            pairs = zip(self.prior.variance, rows.adjoint(r), strict=True)
-        else:
-            pairs = zip(self.cross, self._at_points(r), strict=True)
-        triples = zip(u, pairs, strict=True)
-        return tuple(x if v is None else torch.addcmul(x, c, v, value=-1) for x, (c, v) in triples)
+        sent = self._at_points(r * self.inverse)
+        if self.cross is not None:
+            triples = zip(u, self.cross, sent, strict=True)
+            return tuple(x if v is None else x - c * v for x, c, v in triples)
+        each = zip(u, self.prior.variance, sent, self.rows[0].maps, strict=True)
+        return tuple(x if v is None else by_slices(_moved, x, d, v, m.weights) for x, d, v, m in each)
 
     def square(self, r: Tensor, lead: int) -> Tensor:
         return summed(r.square() * self.inverse, lead)
 
     def _at_points(self, v: Tensor) -> Fields:
-        return tuple(m.at_points(v) if isinstance(m, Disjoint) else None for m in self.rows[0].maps)
+        (rows,) = self.rows
+        v = v if rows.present is None else v * rows.present
+        return tuple(None if m is None else m.at_points(v) for m in rows.maps)
 
     @property
     def variance(self) -> Fields:
         """Product form: no two numbers that are nearly the same are subtracted."""
-        before = self.prior.variance
+        before, inverse = self.prior.variance, self._at_points(self.inverse)
         if self.cross is not None:
-            triples = zip(before, self.cross, self._at_points(self.inverse), strict=True)
+            triples = zip(before, self.cross, inverse, strict=True)
             return tuple(v if w is None else v - c.square() * w for v, c, w in triples)
-        pairs = zip(self.squares.adjoint(self.inverse), before, strict=True)
-        lost = tuple(None if s is None else s * d for s, d in pairs)
-        there = [s for s in lost if s is not None and s.numel()]
-        if any(not concrete(s) or float(s.detach().max()) > 1 - CARE for s in there):
-            return self._with_care(lost)
-        pairs = zip(before, lost, strict=True)
-        return tuple(d if s is None else torch.addcmul(d, d, s, value=-1) for d, s in pairs)
+        weights = tuple(None if m is None else m.weights for m in self.squares.maps)
+        most = 0.0
+
+        def left(d: Tensor, v: Tensor, w: Tensor, out: Tensor | None) -> Tensor:
+            nonlocal most
+            lost = v * w
+            lost = lost * d if out is None else lost.mul_(d)
+            most = max(most, float(lost.detach().max()))
+            return torch.addcmul(d, d, lost, value=-1, out=out)
+
+        triples = [*zip(before, inverse, weights, strict=True)]
+        if concrete(*before, self.inverse):
+            found = tuple(d if v is None or not d.numel() else by_slices(left, d, v, w) for d, v, w in triples)
+            if most <= 1 - CARE:
+                return found
+        return self._with_care(tuple(None if v is None else v * w * d for d, v, w in triples))
 
     def _with_care(self, lost: Fields) -> Fields:
         """Where one point has most of a row's variance, what is left is the share of the others."""
@@ -316,6 +327,10 @@ class Together(Stage):
         for rows, part in zip(self.rows, self.parts(v), strict=True):
             total = [_sum(x, y) for x, y in zip(total, rows.adjoint(part), strict=True)]
         return tuple(total)
+
+
+def _moved(u: Tensor, variance: Tensor, v: Tensor, weights: Tensor, out: Tensor | None) -> Tensor:
+    return torch.addcmul(u, variance, v * weights, value=-1, out=out)
 
 
 def summed(x: Tensor, lead: int) -> Tensor:
