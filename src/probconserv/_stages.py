@@ -26,7 +26,6 @@ from ._checks import concrete
 from ._covariances import Independent
 from ._factor import DEPENDENT, LOG_2PI, NOTHING, RowFactor
 from ._laws import Fields, Rows
-from ._maps import Disjoint
 from ._once import once
 from ._rowwise import TINY
 from ._slices import by_slices
@@ -161,9 +160,13 @@ class Numbers(ByRow):
         sent = self._at_points(r * self.inverse)
         if self.cross is not None:
             triples = zip(u, self.cross, sent, strict=True)
-            return tuple(x if v is None else x - c * v for x, c, v in triples)
+            return tuple(
+                x if v is None else torch.addcmul(x, c, v, value=-1) for x, c, v in triples
+            )
         each = zip(u, self.prior.variance, sent, self.rows[0].maps, strict=True)
-        return tuple(x if v is None else by_slices(_moved, x, d, v, m.weights) for x, d, v, m in each)
+        return tuple(
+            x if v is None else by_slices(_moved, x, d, v, m.weights) for x, d, v, m in each
+        )
 
     def square(self, r: Tensor, lead: int) -> Tensor:
         return summed(r.square() * self.inverse, lead)
@@ -180,8 +183,7 @@ class Numbers(ByRow):
         if self.cross is not None:
             triples = zip(before, self.cross, inverse, strict=True)
             return tuple(v if w is None else v - c.square() * w for v, c, w in triples)
-        weights = tuple(None if m is None else m.weights for m in self.squares.maps)
-        most = 0.0
+        most = 0.0  # of a point's variance, that is lost
 
         def left(d: Tensor, v: Tensor, w: Tensor, out: Tensor | None) -> Tensor:
             nonlocal most
@@ -190,12 +192,16 @@ class Numbers(ByRow):
             most = max(most, float(lost.detach().max()))
             return torch.addcmul(d, d, lost, value=-1, out=out)
 
-        triples = [*zip(before, inverse, weights, strict=True)]
+        triples = [*zip(before, inverse, self.squares.maps, strict=True)]
         if concrete(*before, self.inverse):
-            found = tuple(d if v is None or not d.numel() else by_slices(left, d, v, w) for d, v, w in triples)
+            found = tuple(
+                by_slices(left, d, v, m.weights) if m is not None and d.numel() else d
+                for d, v, m in triples
+            )
             if most <= 1 - CARE:
                 return found
-        return self._with_care(tuple(None if v is None else v * w * d for d, v, w in triples))
+        lost = (None if m is None else v * m.weights * d for d, v, m in triples)
+        return self._with_care(tuple(lost))
 
     def _with_care(self, lost: Fields) -> Fields:
         """Where one point has most of a row's variance, what is left is the share of the others."""
