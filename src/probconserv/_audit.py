@@ -66,8 +66,9 @@ def plainly_fine(
     if not way.is_simple or not all(r.exact for r in laws) or not all(x.numel() for x in u):
         return False
     each = [(rows, rows.residual(u).abs()) for rows in laws]
-    looks = [torch.sub(miss, rows.value.abs(), alpha=SETTLED).amax() for rows, miss in each]
-    far, *worst = torch.stack([way.square(residuals, way.lead).amax(), *looks]).tolist()
+    looks = [torch.sub(miss, rows.value.abs(), alpha=SETTLED) for rows, miss in each]
+    square = way.square(residuals, way.lead)
+    far, *worst = torch.stack([x.amax() for x in (square, *looks)]).tolist()
     return far <= FAR**2 and all(
         most <= 0 or (math.isfinite(most) and _some_hold(rows, miss, u))
         for most, (rows, miss) in zip(worst, each, strict=True)

@@ -11,6 +11,7 @@ has the ways.
 """
 
 import warnings
+from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar, overload
 
 import torch
@@ -35,11 +36,9 @@ from ._posterior import Posterior, Solved, StatePosterior
 from ._shrinkage import shrunk
 from ._stages import summed
 from ._state import State, covariance_of
-from ._tree import Node
 
 Moved = TypeVar("Moved", Diagonal, LowRank, Dense, Mixture)
 Single: TypeAlias = Diagonal | LowRank | Dense | Posterior | Distributed
-Whole = TypeVar("Whole", bound=Node)
 
 
 @overload
@@ -134,124 +133,111 @@ def condition(
     tensor([0.], dtype=torch.float64)
     """
     linear, inequalities = split(laws)
-    if inequalities:
-        return _condition_within(field, linear, inequalities, draws, generator)
-    curved = tuple(law for law in laws if isinstance(law, NonlinearLaw))
-    linear = tuple(law for law in linear if law not in curved) if curved else linear
-    if linear or not curved:
+    curved = tuple(law for law in linear if isinstance(law, NonlinearLaw))
+    linear = tuple(law for law in linear if not isinstance(law, NonlinearLaw))
+    if linear or not (curved or inequalities):
         check_laws(linear)
-    if curved or isinstance(field, NonlinearPosterior | NonlinearStatePosterior):
-        return _condition_curved(field, linear, curved)
-    if isinstance(field, StateDraws):
-        raise InputError(KNOWN_BY_DRAWS)
-    if isinstance(field, State):
-        before = field._solved.laws if isinstance(field, StatePosterior) else ()
-        prior = field.prior if isinstance(field, StatePosterior) else _own(field)
-        return StatePosterior(prior, solved(prior.parts, prior.names, prior.shared, linear, before))
-    field = as_field(field)
-    if isinstance(field, Draws):
-        raise InputError(KNOWN_BY_DRAWS)
-    if isinstance(field, Mixture):
-        return _condition_mixture(field, linear)
-    if isinstance(field, Posterior):
-        if len(field._of_state) > 1:
-            raise InputError("`field` is one of a state: condition the state instead.")
-        return Posterior(
-            field.prior, solved((field.prior,), ("",), False, linear, field._solved.laws)
-        )
-    own = _own(field)
-    return Posterior(own, solved((own,), ("",), False, linear))
-
-
-def _condition_curved(
-    field: Prediction | State, laws: tuple[Law, ...], given: tuple[NonlinearLaw, ...]
-) -> NonlinearPosterior | NonlinearStatePosterior:
-    """Laws that are not linear beside linear ones."""
     field = field if isinstance(field, State) else as_field(field)
+    if inequalities:
+        return _condition_within(field, linear, curved, inequalities, draws, generator)
+    if isinstance(field, Mixture) and not curved:
+        return _condition_mixture(field, linear)
+    given = _given(field)
+    if curved or given.curved:
+        return _condition_curved(given, linear, curved)
+    found = solved(given.parts, given.names, given.shared, linear, given.rows)
+    if isinstance(given.prior, State):
+        return StatePosterior(given.prior, found)
+    return Posterior(given.prior, found)
+
+
+@dataclass(frozen=True)
+class Given:
+    """A field or a state, of its own memory, and the laws that were laid on it before."""
+
+    prior: Any
+    rows: tuple[Rows, ...] = ()
+    curved: tuple[Curved, ...] = ()
+
+    @property
+    def parts(self) -> tuple[Field, ...]:
+        return self.prior.parts if isinstance(self.prior, State) else (self.prior,)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.prior.names if isinstance(self.prior, State) else ("",)
+
+    @property
+    def shared(self) -> bool:
+        return isinstance(self.prior, State) and self.prior.shared
+
+
+def _given(field: Field | State) -> Given:
+    if isinstance(field, Posterior) and len(field._of_state) > 1:
+        raise InputError("`field` is one of a state: condition the state instead.")
+    if isinstance(field, NonlinearPosterior | NonlinearStatePosterior):
+        return Given(field.prior, field._found.rows, field._found.curved)
+    if isinstance(field, Posterior | StatePosterior):
+        return Given(field.prior, field._solved.laws)
     if isinstance(field, Draws | StateDraws):
-        raise InputError(KNOWN_BY_DRAWS)
+        raise InputError(
+            "`field` is known by draws, without a covariance. Condition the field before on all "
+            "laws at once, or build LowRank.from_samples(field.draws)."
+        )
     if isinstance(field, Mixture):
         raise InputError(
             "`field`: a mixture takes linear laws. Condition `field.components`, and mix them "
             "again: Mixture(condition(field.components, law)) or their draws."
         )
-    rows: tuple[Rows, ...] = ()
-    curved: tuple[Curved, ...] = ()
-    prior: Any = field
-    if isinstance(field, NonlinearPosterior | NonlinearStatePosterior):
-        prior, rows, curved = field.prior, field._found.rows, field._found.curved
-    elif isinstance(field, Posterior | StatePosterior):
-        prior, rows = field.prior, field._solved.laws
-    else:
-        prior = _own(field)
-    if isinstance(field, Posterior) and len(field._of_state) > 1:
-        raise InputError("`field` is one of a state: condition the state instead.")
-    state = isinstance(prior, State)
-    fields, names = (prior.parts, prior.names) if state else ((prior,), ("",))
-    means = tuple(each.mean.double() for each in fields)
+    if torch.compiler.is_compiling():  # nothing is changed in place there
+        return Given(field)
+    return Given(field._map(lambda t: t.clone() if t.is_floating_point() else t))
+
+
+def _condition_curved(
+    given: Given, laws: tuple[Law, ...], more: tuple[NonlinearLaw, ...]
+) -> NonlinearPosterior | NonlinearStatePosterior:
+    """Laws that are not linear beside linear ones."""
+    means = tuple(each.mean.double() for each in given.parts)
     if not check.concrete(*means):
         raise InputError(
             "`laws` that are not linear are met by steps that look at values: not inside "
             "`torch.func` transforms, nor compiled. Give the fields a batch axis instead."
         )
     shapes, place = [u.shape for u in means], means[0].device
-    rows = (*rows, *(law.to(place).on(names, shapes) for law in laws))
-    curved = (*curved, *(law.on(names, means) for law in given))
-    found = Found(fields, state and prior.shared, rows, curved)
-    warn_if_far(None, found.point, means, fields)
-    if state:
-        return NonlinearStatePosterior(prior, found)
-    return NonlinearPosterior(prior, found)
+    rows = (*given.rows, *(law.to(place).on(given.names, shapes) for law in laws))
+    curved = (*given.curved, *(law.on(given.names, means) for law in more))
+    found = Found(given.parts, given.shared, rows, curved)
+    warn_if_far(None, found.point, means, given.parts)
+    if isinstance(given.prior, State):
+        return NonlinearStatePosterior(given.prior, found)
+    return NonlinearPosterior(given.prior, found)
 
 
 def _condition_within(
-    field: Prediction | State,
+    field: Field | State,
     laws: tuple[Law, ...],
+    curved: tuple[NonlinearLaw, ...],
     inequalities: tuple[Inequality, ...],
     draws: int,
     generator: torch.Generator | None,
 ) -> Draws | StateDraws:
     """The field given laws and inequalities, as draws."""
-    field = field if isinstance(field, State) else as_field(field)
-    if isinstance(field, Draws | StateDraws):
-        raise InputError(KNOWN_BY_DRAWS)
-    _check_linear(laws)
-    if isinstance(field, NonlinearPosterior | NonlinearStatePosterior):
+    if curved or isinstance(field, NonlinearPosterior | NonlinearStatePosterior):
         raise InputError(LINEAR_ONLY)
     if check.samples(draws, "draws") < 2:
         raise InputError(f"`draws` must be at least 2, got {draws}: a variance takes two.")
     if isinstance(field, Mixture):
         mixture = _condition_mixture(field, laws) if laws else field
         return mixture_within(mixture, inequalities, int(draws), generator)
-    if isinstance(field, Posterior) and len(field._solved.mean) > 1:
-        raise InputError("`field` is one of a state: condition the state instead.")
-    return condition_within(field, laws, inequalities, int(draws), generator)
+    given = _given(field)
+    return condition_within(given.prior, given.rows, laws, inequalities, int(draws), generator)
 
 
 LINEAR_ONLY = (
     "`laws`: inequalities stand beside linear laws only. Leave out the laws that are not linear, "
     "or the inequalities."
 )
-
-
-def _check_linear(laws: tuple[Any, ...]) -> None:
-    for law in laws:
-        if isinstance(law, NonlinearLaw):
-            raise InputError(LINEAR_ONLY)
-        check_law(law, "laws")
-
-
-KNOWN_BY_DRAWS = (
-    "`field` is known by draws, without a covariance. Condition the field before on all laws at "
-    "once, or build LowRank.from_samples(field.draws)."
-)
-
-
-def _own(prior: Whole) -> Whole:
-    """A copy, so that later changes of the input do not reach the posterior."""
-    if torch.compiler.is_compiling():  # nothing is changed in place there
-        return prior
-    return prior._map(lambda t: t.clone() if t.is_floating_point() else t)
 
 
 def solved(
@@ -400,7 +386,10 @@ def _nearest(
     """The nearest fields that obey the laws."""
     linear, inequalities = split(laws)
     if inequalities:
-        _check_linear(linear)
+        for law in linear:
+            if isinstance(law, NonlinearLaw):
+                raise InputError(LINEAR_ONLY)
+            check_law(law, "laws")
         return nearest_within(names, means, linear, inequalities)
     units = [Diagonal._unchecked(mean, torch.ones_like(mean)) for mean in means]
     with warnings.catch_warnings():

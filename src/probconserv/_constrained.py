@@ -22,7 +22,7 @@ from ._inequalities import Bounds, Inequality, Limits, limits_of
 from ._laws import Fields, Law, Rows
 from ._maps import Select, Sum
 from ._mixture import Mixture
-from ._posterior import Posterior, StatePosterior
+from ._posterior import Posterior
 from ._shrinkage import shrunk
 from ._stages import Points
 from ._state import State, covariance_of
@@ -184,17 +184,14 @@ class Truncated(Draws):
 
 
 def condition_within(
-    field: Field | State,
+    prior: Field | State,
+    before: tuple[Rows, ...],
     laws: Sequence[Law],
     inequalities: Sequence[Inequality],
     n: int,
     generator: torch.Generator | None,
 ) -> Draws | StateDraws:
-    """A field or a state, no mixture, given laws and inequalities."""
-    prior: Field | State = field
-    before: tuple[Rows, ...] = ()
-    if isinstance(field, Posterior | StatePosterior):
-        prior, before = field.prior, field._solved.laws
+    """A field or a state, no mixture, given laws and inequalities; before: laid on it already."""
     if isinstance(prior, State):
         given = prior.parts, prior.names, prior.shared
     else:

@@ -120,7 +120,7 @@ class RowFactor(Node):
         self.keep = seen > (TINY if before is seen else (DEPENDENT * before).clamp_min(TINY))
         if noise is not None:
             self.keep = self.keep | (noise > 0)
-        self.inverse = row_inverse(seen, self.keep, torch)
+        self.inverse = row_inverse(seen, self.keep)
 
     @property
     def log_norm(self) -> Tensor:

@@ -88,7 +88,9 @@ class Sum(Disjoint):
         if self.dims == 0:
             return u * self.weights
         if self.shared and not is_large(u, self.weights):
-            return (u if self.dims == 1 else u.flatten(-self.dims)) @ self.weights.flatten()
+            if self.dims == 1:
+                return u @ self.weights
+            return u.flatten(-self.dims) @ self.weights.flatten()
         return by_slices(self._weighted_sum, u, self.weights, whole=self.dims)
 
     def _weighted_sum(self, u: Tensor, weights: Tensor, out: Tensor | None) -> Tensor:

@@ -25,8 +25,10 @@ def by_slices(work: Callable[..., Tensor], *arrays: Tensor, whole: int = 0) -> T
     """
     first = arrays[0]
     sizes = first.shape[: first.ndim - whole]
-    axis = next((i for i, size in enumerate(sizes) if size > 1), None)
-    if axis is None or not is_large(*arrays):
+    axis = (
+        next((i for i, size in enumerate(sizes) if size > 1), None) if is_large(*arrays) else None
+    )
+    if axis is None:
         return work(*arrays, None)
     found = first.new_empty(sizes)
     step = max(1, IN_CACHE * sizes[axis] // first.numel())

@@ -149,7 +149,7 @@ def solve_rows(
     """What the update needs, for a kind that is rowwise; value and noise: b and its std, (I, K)."""
     matrix = sums["gram"] + np.square(noise)
     keep = (matrix > TINY) | (noise > 0)
-    inverse = row_inverse(matrix, keep, np)
+    inverse = row_inverse(matrix, keep)
     residual = np.where(sums["size"] > 0, value - sums["total"], 0.0)
     along = residual * inverse
     check_met(kind, np.abs(residual - matrix * along), np.abs(value), sums)
