@@ -25,11 +25,9 @@ def by_slices(work: Callable[..., Tensor], *arrays: Tensor, whole: int = 0) -> T
     """
     first = arrays[0]
     sizes = first.shape[: first.ndim - whole]
-    axis = (
-        next((i for i, size in enumerate(sizes) if size > 1), None) if is_large(*arrays) else None
-    )
-    if axis is None:
+    if not is_large(*arrays) or max(sizes, default=1) == 1:
         return work(*arrays, None)
+    axis = next(i for i, size in enumerate(sizes) if size > 1)
     found = first.new_empty(sizes)
     step = max(1, IN_CACHE * sizes[axis] // first.numel())
     for start in range(0, sizes[axis], step):
