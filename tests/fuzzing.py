@@ -10,7 +10,7 @@ import multiprocessing
 import sys
 import time
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -24,7 +24,10 @@ KINDS = (*PRIORS, "contradictions", "consistent")  # seed modulo 10
 WELL = 1e8  # a problem of a lower condition number must be solved to within CLOSE
 CLOSE = 1e-6
 NOTHING = 1e-28  # of the prior's variance: less is left only where exact rows fix a point
-SINGULAR = 1e-8  # least eigenvalue of a covariance of which smaller variances can be told
+SINGULAR = 1e-8  # least eigenvalue, of 1: rounding such a covariance changes no variance by much
+    1e-8  # least eigenvalue, of 1, of a covariance whose rounding changes no variance by much
+)
+EIGENVALUE = 2.0**-48  # what is rounding in an eigenvalue of a covariance, of 1
 ROUNDED = 32  # roundings of a member that its std may be off by, times the condition's root
 HOLDS = {2**-52: 1e-12, 2**-23: 1e-6}  # by dtype: exact rows, relative to their terms
 DECIDED = 1e-8  # the same where rows follow from others, or nearly; terms with the prior's std
@@ -164,7 +167,9 @@ def compare(found, drawn, truth, post):
     off = np.abs(variance - truth.variance)
     if mixture:  # its components' means are rounded before they are compared
         off = off - np.square(64 * eps * truth.mean)
-    else:
+    elif not all(map(is_regular, drawn.made.fields.values())):
+        off = off - 2 * np.abs(truth.variance - truth_of(regular(drawn)).variance)
+    if not mixture:
         right = off <= CLOSE * truth.variance  # what noise alone leaves may be as little
         found.zeros = np.count_nonzero(variance[fixed & ~right])
     found.variance = relative(off[left], truth.variance[left]) / CLOSE
@@ -201,19 +206,28 @@ def rounding_of(fields, condition):
             std = field.factor.double().square().sum(0).sqrt()
             rounding = float((field.rounding * field.mean.double().abs() / std).max())
             most.append((ROUNDED * rounding) ** 2 * condition)
-        elif isinstance(field, pc.Dense) and not is_regular(field):
-            most.append(SINGULAR)
     return max(most)
 
 
 def is_regular(field):
     """Whether rounding its covariance changes no variance by much."""
+    if not isinstance(field, pc.Dense):
+        return True
     size = int(np.prod(field.shape[-field.event_dims :]))
     matrix = field.covariance().double().reshape(-1, size, size)
     std = matrix.diagonal(dim1=-2, dim2=-1).sqrt()
     std = torch.where(std > 0, std, 1.0)
     values = torch.linalg.eigvalsh(matrix / std[:, None] / std[..., None])
     return bool((values[:, 0] > SINGULAR * values[:, -1]).all())
+
+
+def regular(drawn):
+    """The same problem with as much added to every variance of a covariance as may be rounding."""
+    priors = []
+    for prior in drawn.made.priors:
+        more = EIGENVALUE * len(prior.mean) * np.diag(np.diagonal(prior.covariance))
+        priors.append(replace(prior, covariance=prior.covariance + more))
+    return replace(drawn, made=replace(drawn.made, priors=priors))
 
 
 def row_error(drawn, u, spread):
