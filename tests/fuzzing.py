@@ -25,8 +25,6 @@ WELL = 1e8  # a problem of a lower condition number must be solved to within CLO
 CLOSE = 1e-6
 NOTHING = 1e-28  # of the prior's variance: less is left only where exact rows fix a point
 SINGULAR = 1e-8  # least eigenvalue, of 1: rounding such a covariance changes no variance by much
-    1e-8  # least eigenvalue, of 1, of a covariance whose rounding changes no variance by much
-)
 EIGENVALUE = 2.0**-48  # what is rounding in an eigenvalue of a covariance, of 1
 ROUNDED = 32  # roundings of a member that its std may be off by, times the condition's root
 HOLDS = {2**-52: 1e-12, 2**-23: 1e-6}  # by dtype: exact rows, relative to their terms
