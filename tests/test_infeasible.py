@@ -99,3 +99,13 @@ def test_rows_over_times_keep_their_numbers(rng):
     law = pc.linear(rows, [1.0, 1.0, 1.0, 2.0])
     with raises("`linear` at row [03] is off by .*contradicts them: `linear` at row [03]"):
         pc.condition(field_of("low rank few 1", SHAPE, rng), law)
+
+
+def test_a_value_is_not_refused_for_the_rounding_of_a_sum_that_repeats_it():
+    """The sum gives v to seven digits of its 1.9e-7: the value that says it better is taken."""
+    u, v = 7512.001130570613, 2.232043867467889e-07
+    state = pc.State(u=([u], 0.0), v=([2.2154e-07], 2e-16))
+    both = {"u": [[-2.1680515614831031e-07]], "v": [[1.6546334312849721e-07]]}
+    total = pc.linear(both, both["u"][0][0] * u + both["v"][0][0] * v)
+    post = pc.condition(state, total, pc.cells([1.0], v, of="v"))
+    assert float(post["v"].mean[0]) == pytest.approx(v, rel=1e-14)

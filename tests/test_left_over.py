@@ -97,3 +97,23 @@ def test_a_singular_covariance_that_a_row_fixes_is_left_with_no_rounding():
         root, row = np.random.default_rng(seed).normal(size=(2, 7))
         field = pc.Dense(np.zeros(7), np.outer(root, root))
         assert (pc.condition(field, pc.linear([row], [row @ root])).variance == 0).all()
+
+
+def test_values_of_one_direction_that_all_but_repeat_each_other():
+    """S has no digit left for what the sharpest two values leave: steps must find it."""
+    std, noise = np.array([0.17, 0.18, 0.42, 0.09, 0.32]), [2.6e-12, 127, 3e8, 1e-3, 2.6e-11, 3]
+    rows = np.concatenate([np.eye(5), [[1, 0, 0, 0, -1]]])
+    field = pc.Dense(np.zeros(5), np.outer(std, std))
+    found = pc.condition(field, pc.linear(rows, rows @ std, noise=noise)).variance
+    wanted = std**2 / (1 + np.square(rows @ std / noise).sum())
+    assert wanted.max() < 1e-22
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+def test_a_value_with_hardly_any_noise_does_not_blur_directions():
+    rng, noise = np.random.default_rng(21), np.array([3e-13, 2.5, 2.6e6, 6e5])
+    shared, rest = rng.normal(size=(3, 12)).round(2), np.full(12, 1e-23)
+    field = pc.LowRank(np.zeros((3, 4)), shared.reshape(3, 3, 4), rest.reshape(3, 4), 2)
+    found = pc.condition(field, pc.initial(np.zeros(4), noise=noise)).variance.ravel()
+    wanted = posterior(np.zeros(12), np.eye(12)[:4], np.zeros(4), noise, rest, shared).variance
+    np.testing.assert_allclose(found, wanted, rtol=1e-7)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 LEAKED = 1e-36  # share of a variance that noise makes by the rounding of lambda alone
 SLICES = 4  # of a number
-STEPS = 5  # corrections of lambda at most
+STEPS = 9  # corrections of lambda at most
 SAME = 1e-9  # of a variance: a correction that changes no more is the last
 CHUNK = 1 << 20  # numbers that are worked on at a time
 
@@ -113,13 +113,20 @@ class System:
         unit = self.rows.new_zeros(*points.shape, 0 if self.own is None else self.rows.shape[-1])
         w = exactly(unit if self.own is None else unit.scatter(-1, points[..., None], 1.0))
         own = unit[:, :1] if self.own is None else self.own
-        along: Tensor = self.unit.new_zeros(())  # lambda
+        along = self.rows.new_zeros(*points.shape, self.rows.shape[1])  # lambda
+        direction, sizes = torch.zeros_like(along), unit.new_full(points.shape, torch.inf)
         best = unit.new_full(points.shape, torch.inf)
         for number in range(STEPS):
             r = moved[0] @ self.seen[0] + (own * w[0]) @ self.rows.mT[:, : w[0].shape[-1]]
-            r = (r - self.noise * along) / self.unit
-            step = self.factor.solve(r) if number else self.factor.solve_exact(r * self.exact)
-            step = step / self.unit  # of exact rows alone first: that is all where they fix j
+            r = r - self.noise * along
+            if number == 0:  # of exact rows alone: that is all where they fix j
+                step = self.factor.solve_exact(r / self.unit * self.exact) / self.unit
+            else:
+                near = self.factor.solve(r / self.unit) / self.unit
+                size, before = (r * near).sum(-1), sizes
+                sizes, turn = size, torch.where(before > 0, size / before, 0.0)
+                direction = near + turn[..., None] * direction
+                step = self._length(r, direction, own)[..., None] * direction
             along, slices = along + step, sliced(exactly(step))
             moved = minus(moved, product(slices, self.seen_slices))
             if self.own is not None:
@@ -130,6 +137,15 @@ class System:
                 break
             best = torch.fmin(best, share)
         return best
+
+    def _length(self, r: Tensor, direction: Tensor, own: Tensor) -> Tensor:  # (parts, N)
+        """How far along a direction the sum is least; r: half of its slope, downhill."""
+        slices = sliced(exactly(direction))
+        curved = total(product(slices, self.seen_slices)).square().sum(-1)
+        curved = curved + (self.noise * direction.square()).sum(-1)
+        if self.own is not None:
+            curved = curved + (own * total(product(slices, self.row_slices)).square()).sum(-1)
+        return torch.where(curved > 0, (r * direction).sum(-1) / curved, 0.0)
 
     def _share(self, shared: Tensor, own: Tensor, along: Tensor, points: Tensor) -> Tensor:
         """The share of all three sums, 0 where they are no more than rounding."""
@@ -176,6 +192,10 @@ def product(a: list[Tensor], b: list[Tensor]) -> list[Tensor]:  # (..., N, K), (
     """a b^T of matrices in slices: its parts, (..., N, M), the largest first."""
     orders = range(1, SLICES + 1)
     return [torch.cat(a[:n], -1) @ torch.cat(b[:n][::-1], -1).mT for n in orders]
+
+
+def total(parts: list[Tensor]) -> Tensor:
+    return minus(exactly(torch.zeros_like(parts[0])), [-x for x in parts])[0]
 
 
 def minus(x: Pair, parts: list[Tensor]) -> Pair:

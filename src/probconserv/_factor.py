@@ -22,7 +22,8 @@ MOST_NOTHING = 1e-20  # the same where rows are nearly dependent
 DOUBTFUL = 1e-8  # share of a variance below which what is left of it is no difference
 HALF = 0.5  # the most of it where rows are nearly dependent: K rows leave less of 2K points
 LOG_2PI = math.log(2 * math.pi)
-SAME = 1 - 1e-6  # among pivots as large as this share of the largest the first row is taken
+SAME = 1 - 1e-6  # pivots as large as this share of the largest are as good
+ROUNDS = 1e6  # standard deviations: the rounding of a value that is smaller does not show
 
 
 class Factor(Node):
@@ -31,8 +32,13 @@ class Factor(Node):
     `pivots` are the variances of the rows given those that were taken before them.
     """
 
-    def __init__(self, matrix: Tensor, before: Tensor, noise: Tensor) -> None:
-        """matrix: S. before: variance of each row without laws, (*lead, K). noise: sigma^2."""
+    def __init__(
+        self, matrix: Tensor, before: Tensor, noise: Tensor, value: Tensor | None = None
+    ) -> None:
+        """matrix: S. before: variance of each row without laws, (*lead, K). noise: sigma^2.
+
+        value: b. Of exact rows that say the same, those of small values are less rounded.
+        """
         usable = before > TINY
         scale = torch.where(usable, torch.where(usable, before, 1.0).rsqrt(), 0.0)
         scaled = matrix * scale[..., None, :] * scale[..., :, None]
@@ -47,7 +53,8 @@ class Factor(Node):
                 self.log_det = 2 * (root.diagonal(dim1=-2, dim2=-1) / scale).log().sum(-1)
                 return
         floor = noise * scale.square()
-        self.order, self.root, keep = pivoted(scaled, floor, self.exact)
+        size = torch.zeros_like(scale) if value is None else value.detach().abs() * scale
+        self.order, self.root, keep = pivoted(scaled, floor, self.exact, size)
         self.keep = keep & usable
         self.scale = torch.where(self.keep, scale, 0.0)
         kept = self.keep.gather(-1, self.order)
@@ -134,12 +141,16 @@ class RowFactor(Node):
         return r * self.inverse
 
 
-def pivoted(matrix: Tensor, floor: Tensor, exact: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def pivoted(
+    matrix: Tensor, floor: Tensor, exact: Tensor, size: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """Cholesky by rows in the order that is returned, with the factor and the rows to keep.
 
     matrix: (*lead, K, K), semidefinite with a diagonal of about 1. floor: what is left of each row
-    at least. No step depends on the data, so that it compiles.
+    at least. size: of a row's value; where pivots are the same, the smallest is taken first. No
+    step depends on the data, so that it compiles.
     """
+    size = size.clamp_min(ROUNDS)
     count = matrix.shape[-1]
     least = torch.where(exact, DEPENDENT, 0.0)
     numbers = torch.arange(count, device=matrix.device)
@@ -153,6 +164,8 @@ def pivoted(matrix: Tensor, floor: Tensor, exact: Tensor) -> tuple[Tensor, Tenso
         largest = torch.where(open_, left, 0.0).amax(-1, keepdim=True)
         good = open_.any(-1, keepdim=True)
         choice = torch.where(good, open_ & (left >= SAME * largest), ~done)
+        sized = torch.where(choice, size, torch.inf)
+        choice = choice & (sized <= sized.amin(-1, keepdim=True))
         place = choice.to(torch.uint8).argmax(-1, keepdim=True)  # the first of them
         here = numbers == place
         pivot = torch.where(good, left.gather(-1, place), 1.0)

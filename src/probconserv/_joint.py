@@ -36,7 +36,10 @@ class Joint(Together):
         before = before.diagonal(dim1=-2, dim2=-1).detach() + self.noise.detach()
         if isinstance(root, Correlated):
             before = before + self.flat([root.rounding(r) for r in self.rows]) / DEPENDENT
-        self.factor = Factor(matrix + self.noise.diag_embed(), before, self.noise)
+        shapes = [r.row_shape(root.shapes) for r in self.rows]
+        pairs = zip(self.rows, shapes, strict=True)
+        value = self.flat([r.value.expand(shape) for r, shape in pairs])
+        self.factor = Factor(matrix + self.noise.diag_embed(), before, self.noise, value)
         self.dropped, self.seen = ~self.factor.keep, self.factor.pivots
 
     def gram(self, prior: Any) -> Tensor:  # (*lead, K, K)
