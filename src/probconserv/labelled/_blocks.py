@@ -30,23 +30,24 @@ def totals(u: Array, rows: BlockRows) -> tuple[Array, Array, Array | None]:
     total = rows.apply(u)
     if np.isfinite(total).all():  # one NaN anywhere would show, whatever its weight
         return total, u, None
-    missing = np.isnan(u) if rows.left_out is None else np.isnan(u) | rows.left_out
+    missing = _missing(u, rows)
     u = np.where(missing, 0.0, u)
     return rows.apply(u), u, missing
 
 
+def _missing(u: Array, rows: BlockRows) -> Array:
+    return np.isnan(u) if rows.left_out is None else np.isnan(u) | rows.left_out
+
+
 def sizes(rows: BlockRows, missing: Array | None, u: Array) -> Array:  # (I, K)
     """The sum of |G| over the points that are there."""
-    found = rows.sizes.whole if missing is None else rows.sizes.apply((~missing).astype(float))
-    return np.broadcast_to(found, (len(u), rows.count))
+    return _weights(rows.sizes, missing, len(u))
 
 
-def _marks(u: Array, terms: Array, size: Array) -> Array:  # (I)
-    """How many values look like a mark for missing ones that the file does not declare."""
-    if not (terms > LARGE * size).any():
-        return np.zeros(len(u))
-    found: Any = sum(np.isclose(np.abs(u), mark, rtol=1e-5) for mark in MARKS)
-    return found.sum(-1).astype(float)
+def _weights(rows: BlockRows, missing: Array | None, count: int) -> Array:  # (I, K)
+    """The sum of G over the points that are there, at that many indices."""
+    found = rows.whole if missing is None else rows.apply((~missing).astype(float))
+    return np.broadcast_to(found, (count, rows.count))
 
 
 @quiet
@@ -57,73 +58,28 @@ def statistics(kind: Kind, *block: Any) -> dict[str, Array]:
 
 def _of_moments(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows) -> dict[str, Array]:
     total, mean, missing = totals(mean, rows)
-    if rows.even is not None and missing is None:
-        return _of_even(kind, mean, std, total, rows)
-    std = np.broadcast_to(_without(std, missing), mean.shape).astype(float, copy=False)
-    d = independent(kind, mean, std, rows)
-    std = std if kind.knows_std else np.zeros_like(std)
-    found = _about(mean, std, missing, rows)
-    if not np.isfinite(found["spread"]).all() and rows.left_out is not None:
-        std, d = _without(std, rows.left_out), _without(d, rows.left_out)
-        found = _about(mean, std, missing, rows)
-    common = found["spread"] if rows.sizes is rows else rows.apply(std)
-    return found | {
-        "total": total,
-        "common": _of_variable(kind, rows, common),
-        "gram": rows.gram(d),
-    }
-
-
-def _of_variable(kind: MeanAndStd, rows: BlockRows, common: Array) -> Array:  # (I, V, K)
-    """What the points of a variable share, apart from that of the others."""
-    found = np.zeros((len(common), kind.variables, rows.count))
-    found[:, rows.variable] = common
-    return found
-
-
-def _of_even(
-    kind: MeanAndStd, mean: Array, std: Array, total: Array, rows: BlockRows
-) -> dict[str, Array]:
-    """As `_of_moments` where no point is missing and one number is the std of all.
-
-    d is that number squared over |g|, so that the sum of g^2 d is one of |g|.
-    """
-    size, terms, one = sizes(rows, None, mean), _terms(mean, total, rows), float(std.item())
-    given: Any = terms if kind.how == "proportional" else one**2 * size
-    known = one if kind.knows_std else 0.0
-    return {
-        "size": size,
-        "count": sizes(rows.present, None, mean),
-        "terms": terms,
-        "marks": _marks(mean, terms, size),
-        "spread": known * size,
-        "negative": np.full(len(mean), float(one < 0)),
-        "total": total,
-        "common": _of_variable(kind, rows, known * np.broadcast_to(rows.whole, total.shape)),
-        "gram": rows.even * given,
-    }
-
-
-def _terms(mean: Array, total: Array, rows: BlockRows) -> Array:
-    """The sum of |g u|; `mean` is 0 where missing."""
-    if rows.sizes is rows and mean.min() >= 0:
-        return total
-    return rows.sizes.apply(np.abs(mean))
-
-
-def independent(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows) -> Array:
-    """d of every point, see `MeanAndStd`."""
-    given = np.abs(mean) if kind.how == "proportional" else np.square(std)
-    if all(part.unit is None for part in rows.parts):
-        return given
-    return given / rows.relative_sizes
-
-
-def freedom(kind: Kind, *block: Any) -> Array:  # (I, P)
-    """How far each point may move beside the others: d, or the variance of the members."""
-    if isinstance(kind, MeanAndStd):
-        return independent(kind, *block)
-    return np.asarray(block[0].var(0, ddof=1, dtype=float))
+    found = _about(mean, total, missing, rows)
+    if rows.even is not None:
+        # d is one number squared over |g|, so that the sum of g^2 d is one of |g|
+        one = float(std.item())
+        size = found["terms"] if kind.how == "proportional" else one**2 * found["size"]
+        known = one if kind.knows_std else 0.0
+        sums = {
+            "spread": known * found["size"],
+            "negative": np.full(len(mean), float(one < 0)),
+            "common": known * _weights(rows, missing, len(mean)),
+            "gram": rows.even * size,
+        }
+    else:
+        std = np.broadcast_to(std if missing is None else np.where(missing, 0.0, std), mean.shape)
+        std = std.astype(float, copy=False)
+        if rows.left_out is not None and not _finite(std):
+            std = np.where(rows.left_out, 0.0, std)
+        d = independent(kind, mean, std, rows)
+        sums = _together(std if kind.knows_std else np.zeros_like(std), rows)
+        sums["gram"] = rows.gram(d)
+    sums["common"] = _of_variable(kind, rows, sums["common"])
+    return found | sums | {"total": total}
 
 
 def _of_members(kind: Ensemble, x: Array, rows: BlockRows) -> dict[str, Array]:
@@ -135,24 +91,55 @@ def _of_members(kind: Ensemble, x: Array, rows: BlockRows) -> dict[str, Array]:
         total = rows.apply(x)
     mean = x.mean(0)
     variance = np.square(x - mean).sum(0) / (kind.members - 1)
-    std = np.sqrt(variance)
-    found = _about(mean, std, missing, rows)
-    common = found["spread"] if rows.sizes is rows else rows.apply(std)
-    sums = {"total": np.moveaxis(total, 0, 1), "common": common, "gram": rows.gram(variance)}
-    return found | sums
+    found = _about(mean, total.mean(0), missing, rows) | _together(np.sqrt(variance), rows)
+    return found | {"total": np.moveaxis(total, 0, 1), "gram": rows.gram(variance)}
 
 
-def _about(mean: Array, std: Array, missing: Array | None, rows: BlockRows) -> dict[str, Array]:
-    """Sums of |g|, |g u| and |g| std of every row; `mean` and `std` are 0 where missing."""
-    size, terms = sizes(rows, missing, mean), rows.sizes.apply(np.abs(mean))
-    return {
-        "size": size,
-        "count": sizes(rows.present, missing, mean),
-        "terms": terms,
-        "marks": _marks(mean, terms, size),
-        "spread": rows.sizes.apply(std),
-        "negative": (std.min(-1) < 0).astype(float),
-    }
+def _about(mean: Array, total: Array, missing: Array | None, rows: BlockRows) -> dict[str, Array]:
+    """Sums of |g| and |g u| of every row; `mean` is 0 where missing."""
+    size = sizes(rows, missing, mean)
+    positive = rows.sizes is rows and mean.min(initial=0.0) >= 0
+    terms = total if positive else rows.sizes.apply(np.abs(mean))
+    count = _weights(rows.present, missing, len(mean))
+    return {"size": size, "count": count, "terms": terms, "marks": _marks(mean, terms, size)}
+
+
+def _marks(u: Array, terms: Array, size: Array) -> Array:  # (I)
+    """How many values look like a mark for missing ones that the file does not declare."""
+    if not (terms > LARGE * size).any():
+        return np.zeros(len(u))
+    found: Any = sum(np.isclose(np.abs(u), mark, rtol=1e-5) for mark in MARKS)
+    return found.sum(-1).astype(float)
+
+
+def _together(std: Array, rows: BlockRows) -> dict[str, Array]:
+    """Sums of |g| std and g std; `std` is 0 where missing."""
+    spread = rows.sizes.apply(std)
+    common = spread if rows.sizes is rows else rows.apply(std)
+    negative = (std.min(-1) < 0).astype(float)
+    return {"spread": spread, "common": common, "negative": negative}
+
+
+def _of_variable(kind: MeanAndStd, rows: BlockRows, common: Array) -> Array:  # (I, V, K)
+    """What the points of a variable share, apart from that of the others."""
+    found = np.zeros((len(common), kind.variables, rows.count))
+    found[:, rows.variable] = common
+    return found
+
+
+def independent(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows) -> Array:
+    """d of every point, see `MeanAndStd`."""
+    given = np.abs(mean) if kind.how == "proportional" else np.square(std)
+    if all(law.unit is None for law in rows.laws):
+        return given
+    return given / rows.relative_sizes
+
+
+def freedom(kind: Kind, *block: Any) -> Array:  # (I, P)
+    """How far each point may move beside the others: d, or the variance of the members."""
+    if isinstance(kind, MeanAndStd):
+        return independent(kind, *block)
+    return np.asarray(block[0].var(0, ddof=1, dtype=float))
 
 
 @quiet
@@ -208,28 +195,28 @@ def _moved_members(x: Array, rows: BlockRows, *moves: Sums) -> Array:
 @quiet
 def white_sums(
     kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows, white: Array
-) -> tuple[Array, Array]:  # (I, K, K) and (I, V, K)
+) -> dict[str, Array]:
     """`gram` and `common` of `statistics`, with L^-1 G in place of G; white: L^-1, (I, K, K)."""
-    missing = np.isnan(mean) if rows.left_out is None else np.isnan(mean) | rows.left_out
+    missing = _missing(mean, rows)
     mean, std = (np.where(missing, 0.0, each) for each in (mean, std))
     g = np.stack([rows.adjoint(white[:, row]) for row in range(rows.count)], 1)  # (I, K, P)
     d = independent(kind, mean, std, rows)[:, None]
     common = _of_variable(kind, rows, (g * std[:, None]).sum(-1))
-    return np.matmul(g * d, np.swapaxes(g, 1, 2)), common
+    return {"white": np.matmul(g * d, np.swapaxes(g, 1, 2)), "white_common": common}
 
 
 @quiet
 def updated_std(
-    kind: MeanAndStd, std: Array, mean: Array, rows: BlockRows, first: Sums, last: Sums
+    kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows, first: Sums, *more: Sums
 ) -> Array:
     """The standard deviation of a block after the update; as it was where the mean is NaN.
 
-    first, last: of the steps; the last has L^-1 to all digits where rows are nearly dependent.
+    first, more: the steps; the last has L^-1 to all digits where rows are nearly dependent.
     """
     std = std.astype(float, copy=False)
     least = first["least"]
-    if last is not first and not rows.disjoint and is_hard(least).any():
-        lost, least = _lost_to_white(kind, std, rows, last), 16 * np.sqrt(ROUNDING * least)
+    if more and not rows.disjoint and is_hard(least).any():
+        lost, least = _lost_to_white(kind, std, rows, more[-1]), 16 * np.sqrt(ROUNDING * least)
     else:
         lost = _lost(kind, std, rows, first)
     left = np.subtract(1, lost, out=lost)
@@ -282,8 +269,7 @@ def changes(
     if not (most > FAR).any():
         return largest, most, np.zeros_like(most)
     relative[np.abs(new - old) <= 8 * rounding * np.abs(old)] = 0.0  # rounding, whatever the std
-    far = (relative > FAR).sum(-1)
-    return largest, _largest(relative), (far if far.ndim == 1 else far.sum(0)).astype(float)
+    return largest, _largest(relative), by_index(relative > FAR).sum(-1).astype(float)
 
 
 def _largest(x: Array) -> Array:  # (..., I, P) to (I)
@@ -294,10 +280,6 @@ def _largest(x: Array) -> Array:  # (..., I, P) to (I)
 
 def by_index(x: Array) -> Array:  # (I, P) or (N, I, P) to (I, ...)
     return x if x.ndim == 2 else np.moveaxis(x, 0, 1).reshape(x.shape[1], -1)
-
-
-def _without(u: Array, missing: Array | None) -> Array:
-    return u if missing is None else np.where(missing, 0.0, u)
 
 
 def _kept(new: Array, old: Array, rows: BlockRows) -> Array:

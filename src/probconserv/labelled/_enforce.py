@@ -13,7 +13,7 @@ from dask.base import compute as compute_now
 
 from .._errors import ProbConservError
 from ._cluster import cluster, compute
-from ._encoding import is_packed, without_packing
+from ._encoding import Packing, without_packing
 from ._law import Given, Law, Recipe, listed
 from ._plan import Plan, Spread
 from ._read import read
@@ -371,7 +371,7 @@ class _Job:
         with ExitStack() as opened:
             dataset, along = _opened(paths, opened, self.chunks, self.group, self.spread.member)
             if self.unpack:
-                packed = {n: without_packing(v) for n, v in dataset.items() if is_packed(v)}
+                packed = {n: without_packing(v, p) for n, v in dataset.items() if (p := Packing.of(v))}
                 dataset = dataset.assign(packed)
             spread = replace(self.spread, std=from_file(self.spread.std, "std", opened))
             named = [with_files(law, opened) for law in laws]

@@ -15,7 +15,7 @@ import xarray as xr
 from .._errors import InputError, ProbConservError
 from .._sums import Ensemble, MeanAndStd
 from ._blocks import Kind
-from ._graph import Array, NamedPart, NamedRows
+from ._graph import Array, LawRows, NamedRows
 from ._law import Law, Recipe, array, nearest
 from ._time import place
 from ._totals import Totals
@@ -55,7 +55,7 @@ class Ready:
     def own(self) -> slice:
         return slice(self.first, self.first + self.rows)
 
-    def part(self, name: str, unit: float | None) -> NamedPart:
+    def part(self, name: str, unit: float | None) -> LawRows:
         labels: xr.Variable | None = None
         for dim in self.inner:
             size = self.points.rows[dim]
@@ -63,7 +63,7 @@ class Ready:
             if dim == REGION and self.points.regions is not None:
                 codes = self.points.regions
             labels = codes if labels is None else labels * size + codes
-        return NamedPart(self.points.weights[name], labels, self.first, self.rows, unit)
+        return LawRows(self.points.weights[name], labels, self.first, self.rows, unit)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +82,10 @@ class Plan:
     @property
     def is_bounded(self) -> bool:
         return math.isfinite(self.bounds[0]) or math.isfinite(self.bounds[1])
+
+    @cached_property
+    def places(self) -> "Places":
+        return Places.of(self)
 
     @property
     def numbers(self) -> Array:  # (*index, 1)

@@ -14,7 +14,7 @@ import xarray as xr
 from .._errors import InputError
 from ._blocks import quiet, sizes
 from ._coordinates import cell_methods, half_way, setting
-from ._graph import Array, BlockRows, NamedPart, NamedRows
+from ._graph import Array, BlockRows, LawRows, NamedRows
 from ._time import Time, place, tells_time, times_along
 from ._weights import REGION, Points
 
@@ -315,7 +315,7 @@ class Flow:
         points, weights = self.points, next(iter(self.points.weights.values()))
         cells = points.cells * (weights != 0)
         count = 1 if points.regions is None else points.rows[REGION]
-        part = NamedPart(self._near(cells), points.regions, 0, count)
+        part = LawRows(self._near(cells), points.regions, 0, count)
         dims = points.first.dims
         index = tuple(dim for dim in points.rows if dim in dims)
         rest = tuple(str(dim) for dim in dims if dim not in index and dim != self.member)

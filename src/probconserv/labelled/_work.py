@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,10 +11,10 @@ import xarray as xr
 from .. import __version__
 from .._errors import FAR, InputError
 from .._sums import Ensemble, check_usable
-from ._encoding import is_packed, rounded, unpacked_after_packing, valid_limits
+from ._encoding import Packing, valid_limits
 from ._graph import Array, unpack
 from ._law import Law, Recipe, array, nearest
-from ._plan import HOW, ONE_BY_ONE, Places, Plan, Ready, Spread, plans
+from ._plan import HOW, ONE_BY_ONE, Plan, Ready, Spread, plans
 from ._report import Budget, Report, worst
 from ._time import decoded, least_to_most
 from ._update import LARGEST, NO_BOUNDS, Watch, first_pass, one_pass, second_pass, seen_after, solve
@@ -83,12 +82,8 @@ class Work:
         return done
 
     def _watch(self, name: str, plan: Plan, store: bool) -> Watch:
-        encoding, valid = self.dataset[name].encoding, self._valid.get(name, NO_BOUNDS)
-        if name not in self._packed:
-            return Watch(valid)
-        stored = partial(rounded, packing=encoding, bounds=plan.bounds)
-        view = partial(unpacked_after_packing, encoding=encoding)
-        return Watch(valid, stored if store and plan.kind.disjoint else None, view)
+        valid, packing = self._valid.get(name, NO_BOUNDS), Packing.of(self.dataset[name])
+        return Watch(valid, packing, store and plan.kind.disjoint)
 
     @property
     def invalid(self) -> dict[str, Any]:
@@ -134,7 +129,7 @@ class Work:
     @property
     def _packed(self) -> list[str]:
         names = (name for plan in self.plans for name in plan.arrays)
-        return [name for name in names if is_packed(self.dataset[name])]
+        return [name for name in names if Packing.of(self.dataset[name])]
 
     @property
     def _valid(self) -> dict[str, tuple[float, float]]:
@@ -284,7 +279,7 @@ def _check(dataset: xr.Dataset, spread: Spread) -> None:
 def budgets(plan: Plan, sums: Array, after: Array | None) -> list[Budget]:
     """The budgets of a system, from what its passes summed, (*index, C)."""
     parts = unpack(plan.kind.sums, sums)
-    with Places.of(plan).named():
+    with plan.places.named():
         check_usable(parts)
     for ready in plan.laws:
         if not parts["size"][..., ready.own].any():
