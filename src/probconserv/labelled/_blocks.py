@@ -6,6 +6,7 @@ thread: those of torch and of BLAS would fight with the threads that work on oth
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -58,28 +59,17 @@ def statistics(kind: Kind, *block: Any) -> dict[str, Array]:
 
 def _of_moments(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows) -> dict[str, Array]:
     total, mean, missing = totals(mean, rows)
+    std = std.astype(float, copy=False)
+    if missing is not None:
+        std = np.where(missing, 0.0, std)
+    if rows.left_out is not None and not _finite(std):
+        std = np.where(rows.left_out, 0.0, std)
     found = _about(mean, total, missing, rows)
-    if rows.even is not None:
-        # d is one number squared over |g|, so that the sum of g^2 d is one of |g|
-        one = float(std.item())
-        size = found["terms"] if kind.how == "proportional" else one**2 * found["size"]
-        known = one if kind.knows_std else 0.0
-        sums = {
-            "spread": known * found["size"],
-            "negative": np.full(len(mean), float(one < 0)),
-            "common": known * _weights(rows, missing, len(mean)),
-            "gram": rows.even * size,
-        }
-    else:
-        std = np.broadcast_to(std if missing is None else np.where(missing, 0.0, std), mean.shape)
-        std = std.astype(float, copy=False)
-        if rows.left_out is not None and not _finite(std):
-            std = np.where(rows.left_out, 0.0, std)
-        d = independent(kind, mean, std, rows)
-        sums = _together(std if kind.knows_std else np.zeros_like(std), rows)
-        sums["gram"] = rows.gram(d)
-    sums["common"] = _of_variable(kind, rows, sums["common"])
-    return found | sums | {"total": total}
+    found["gram"] = rows.gram(independent(kind, mean, std, rows))
+    found |= _together(std if kind.knows_std else np.zeros((1, std.shape[-1])), rows)
+    common = np.zeros((len(mean), kind.variables, rows.count))
+    common[:, rows.variable] = found["common"]
+    return found | {"total": total, "common": common}
 
 
 def _of_members(kind: Ensemble, x: Array, rows: BlockRows) -> dict[str, Array]:
@@ -120,19 +110,10 @@ def _together(std: Array, rows: BlockRows) -> dict[str, Array]:
     return {"spread": spread, "common": common, "negative": negative}
 
 
-def _of_variable(kind: MeanAndStd, rows: BlockRows, common: Array) -> Array:  # (I, V, K)
-    """What the points of a variable share, apart from that of the others."""
-    found = np.zeros((len(common), kind.variables, rows.count))
-    found[:, rows.variable] = common
-    return found
-
-
 def independent(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows) -> Array:
     """d of every point, see `MeanAndStd`."""
     given = np.abs(mean) if kind.how == "proportional" else np.square(std)
-    if all(law.unit is None for law in rows.laws):
-        return given
-    return given / rows.relative_sizes
+    return given if rows.relative_sizes is None else given / rows.relative_sizes
 
 
 def freedom(kind: Kind, *block: Any) -> Array:  # (I, P)
@@ -150,24 +131,13 @@ def moved(kind: Kind, *block: Any) -> Array:
 
 def _moved_mean(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows, *moves: Sums) -> Array:
     new, std = mean.astype(float), std.astype(float, copy=False)
+    free = rows.by(partial(np.multiply, independent(kind, mean, std, rows)))  # G D
     for move in moves:
-        shift = _shift(kind, mean, std, rows, (1 - kind.correlation) * move["along"])
+        new += free.adjoint((1 - kind.correlation) * move["along"])
         if kind.correlation:
             latent = move["latent"][:, rows.variable, None]
-            shift = shift + kind.correlation**0.5 * std * rows.counted * latent
-        new += shift
+            new += kind.correlation**0.5 * std * rows.counted * latent
     return _kept(new, mean, rows)
-
-
-def _shift(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows, along: Array) -> Array:
-    """D G^T lambda, (I, P), or (I, 1) if it is the same for all points."""
-    if rows.even is None:
-        shift = rows.adjoint(along)
-        shift *= independent(kind, mean, std, rows)
-        return shift
-    step = rows.even * np.square(std) * along
-    shift = step if rows.are_plain else rows.signs.adjoint(step)
-    return shift * np.abs(mean) if kind.how == "proportional" else shift
 
 
 def _moved_members(x: Array, rows: BlockRows, *moves: Sums) -> Array:
@@ -201,7 +171,8 @@ def white_sums(
     mean, std = (np.where(missing, 0.0, each) for each in (mean, std))
     g = np.stack([rows.adjoint(white[:, row]) for row in range(rows.count)], 1)  # (I, K, P)
     d = independent(kind, mean, std, rows)[:, None]
-    common = _of_variable(kind, rows, (g * std[:, None]).sum(-1))
+    common = np.zeros((len(mean), kind.variables, rows.count))
+    common[:, rows.variable] = (g * std[:, None]).sum(-1)
     return {"white": np.matmul(g * d, np.swapaxes(g, 1, 2)), "white_common": common}
 
 
@@ -221,12 +192,11 @@ def updated_std(
         lost = _lost(kind, std, rows, first)
     left = np.subtract(1, lost, out=lost)
     left[left <= least[:, None]] = 0.0
-    variance = np.square(std)
-    variance *= left
-    np.sqrt(variance, out=variance)
+    left *= np.square(std)
+    new = np.sqrt(left, out=left)
     if not _finite(mean):
-        np.copyto(variance, std, where=np.isnan(mean))
-    return _kept(variance, std, rows)
+        np.copyto(new, std, where=np.isnan(mean))
+    return _kept(new, std, rows)
 
 
 def _lost(kind: MeanAndStd, std: Array, rows: BlockRows, steps: Sums) -> Array:
@@ -243,28 +213,29 @@ def _lost(kind: MeanAndStd, std: Array, rows: BlockRows, steps: Sums) -> Array:
 
 def _lost_to_white(kind: MeanAndStd, std: Array, rows: BlockRows, steps: Sums) -> Array:
     """The same as a sum of squares, in which nothing cancels: one for each row of L^-1 G."""
-    lost = np.zeros(std.shape)
+    lost: Any = 0.0
     for row, common in enumerate(np.moveaxis(steps["white_common"][:, rows.variable], -1, 0)):
         along = (1 - kind.correlation) * std * rows.adjoint(steps["white"][:, row])
-        lost += np.square(along + kind.correlation**0.5 * rows.counted * common[:, None])
-    return lost
+        lost = lost + np.square(along + kind.correlation**0.5 * rows.counted * common[:, None])
+    return np.asarray(lost)
 
 
 @quiet
 def changes(
-    kind: Kind, new: Array, old: Array, *std_and_rows: Any, rounding: float
+    kind: Kind, new: Array, *block: Any, rounding: float
 ) -> tuple[Array, Array, Array]:  # (I) each
     """The largest change, the largest in the value's own std, and how many changed by far.
 
     The std of members is their spread at each point. Where none is known, those changed by far that
     a proportional correction turned round.
     """
+    old = block[0]
     change = np.abs(new - old)
     largest = _largest(change)
     if isinstance(kind, MeanAndStd) and not kind.knows_std:
         turned = (new * old < 0).sum(-1) if kind.how == "proportional" else np.zeros_like(largest)
         return largest, np.zeros_like(largest), turned.astype(float)
-    relative = np.divide(change, np.sqrt(freedom(kind, old, *std_and_rows)), out=change)
+    relative = np.divide(change, np.sqrt(freedom(kind, *block)), out=change)
     most = _largest(relative)
     if not (most > FAR).any():
         return largest, most, np.zeros_like(most)

@@ -165,7 +165,7 @@ class Packing:
     def dtype(self) -> np.dtype[Any]:
         """The integers as they count: some files store unsigned ones under a signed type."""
         dtype, said = np.dtype(self.encoding["dtype"]), str(self.encoding.get("_Unsigned")).lower()
-        return np.dtype(f"{ {'true': 'u', 'false': 'i'}.get(said, dtype.kind)}{dtype.itemsize}")
+        return np.dtype(f"{ {'true': 'u', 'false': 'i'}.get(said, dtype.kind) }{dtype.itemsize}")
 
     @cached_property
     def fills(self) -> list[int]:
@@ -228,7 +228,7 @@ class Packing:
         ends = sorted((end - self.offset) / self.scale for end in bounds)
         for *member, index in np.ndindex(block.shape[:-1]):
             for law in rows.laws:
-                weights = law.weights if law.weights.ndim == 1 else law.weights[index]
+                weights = law.weights[index if len(law.weights) > 1 else 0]
                 for points in _by_row(law.labels, len(weights)):
                     at = (*member, index, points)
                     whole[at] = self._closed(exact[at], whole[at], weights[points], ends)

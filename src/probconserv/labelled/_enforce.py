@@ -371,7 +371,9 @@ class _Job:
         with ExitStack() as opened:
             dataset, along = _opened(paths, opened, self.chunks, self.group, self.spread.member)
             if self.unpack:
-                packed = {n: without_packing(v, p) for n, v in dataset.items() if (p := Packing.of(v))}
+                packed = {
+                    n: without_packing(v, p) for n, v in dataset.items() if (p := Packing.of(v))
+                }
                 dataset = dataset.assign(packed)
             spread = replace(self.spread, std=from_file(self.spread.std, "std", opened))
             named = [with_files(law, opened) for law in laws]

@@ -23,7 +23,7 @@ SLAB = 1 << 18  # points that are worked on at a time: what stays in a core's ca
 SUMS, STEPS = "sums of a block", "steps of a block"  # names of axes that no dataset has
 
 
-def weighted_sum(u: Array, weights: Array) -> Array:  # (..., I, P) and (P) or (I, P) to (..., I)
+def weighted_sum(u: Array, weights: Array) -> Array:  # (..., I, P) and (1 or I, P) to (..., I)
     """The sum of u times weights over the points, in float64, in pieces that rounding likes."""
     whole = u.shape[-1] // PIECE * PIECE
     pieces = [x[..., :whole].reshape(*x.shape[:-1], -1, PIECE) for x in (u, weights)]
@@ -40,8 +40,8 @@ def _dot(u: Array, weights: Array) -> Array:
 class LawRows:
     """The rows of one law: sums of weights times u over the points of each row.
 
-    In a block weights are (P), or (I, P) if they change with the index, and labels are (P). Before
-    they are cut into blocks both are xarray variables.
+    In a block weights are (I, P), or (1, P) if they do not change with the index, and labels are
+    (P). Before they are cut into blocks both are xarray variables.
     """
 
     weights: Any
@@ -102,7 +102,8 @@ class BlockRows:
         """G diag(d) G^T; its diagonal (I, K), where it has no more."""
         if self.disjoint:
             return self.squared.apply(d)
-        found = np.zeros((len(d), self.count, self.count))
+        indices = max(len(d), *(len(law.weights) for law in self.laws))
+        found = np.zeros((indices, self.count, self.count))
         for one, other, both in self._pairs:
             found[:, one.own, other.own] += both.apply(d).reshape(-1, one.rows, other.rows)
         return found
@@ -136,32 +137,17 @@ class BlockRows:
         return self.by(np.square)
 
     @cached_property
-    def signs(self) -> "BlockRows":
-        return self.by(np.sign)
-
-    @cached_property
     def present(self) -> "BlockRows":
         """1 where G is not 0."""
         return self.by(lambda weights: (weights != 0).astype(float))
 
     @cached_property
-    def are_plain(self) -> bool:
-        """Whether all points are of one row, with weights above 0."""
-        first, *others = self.laws
-        return not others and first.labels is None and bool((first.weights > 0).all())
-
-    @property
-    def even(self) -> float | None:
-        """The mean weight if there is one law, and one number is the std of all its points."""
-        return self.laws[0].unit if self.disjoint else None
-
-    @cached_property
-    def whole(self) -> Array:  # (1, K) or (I, K)
+    def whole(self) -> Array:  # (1 or I, K)
         """The sums of ones."""
         return self.apply(np.ones((1, self.laws[0].weights.shape[-1])))
 
     @cached_property
-    def left_out(self) -> Array | None:  # (P) or (I, P)
+    def left_out(self) -> Array | None:  # (1 or I, P)
         """Which points no law counts; None if there are none."""
         out = [law.weights == 0 for law in self.laws]
         return reduce(np.logical_and, out) if all(x.any() for x in out) else None
@@ -172,8 +158,13 @@ class BlockRows:
         return 1.0 if self.left_out is None else (~self.left_out).astype(float)
 
     @cached_property
-    def relative_sizes(self) -> Array:  # (P) or (I, P)
-        """|g| over the mean weight, by the first law that counts a point; inf if none does."""
+    def relative_sizes(self) -> Array | None:  # (1 or I, P)
+        """|g| over the mean weight, by the first law that counts a point; inf if none does.
+
+        None if every point has a std of its own.
+        """
+        if all(law.unit is None for law in self.laws):
+            return None
         found: Any = 0.0
         for law in self.laws:
             found = np.where(found == 0, np.abs(law.weights) / (law.unit or 1.0), found)
@@ -181,9 +172,9 @@ class BlockRows:
 
     def at(self, indices: slice) -> "BlockRows":
         """The same at some of the indices."""
-        if all(law.weights.ndim == 1 for law in self.laws):
+        if all(len(law.weights) == 1 for law in self.laws):
             return self
-        return self.by(lambda weights: weights if weights.ndim == 1 else weights[indices])
+        return self.by(lambda weights: weights if len(weights) == 1 else weights[indices])
 
 
 @dataclass(frozen=True, eq=False)
@@ -271,8 +262,10 @@ def _picked(made: Any, number: int) -> Array:
 
 
 def pack(shapes: Shapes, parts: Mapping[str, Array]) -> Array:
-    """Named arrays (I, ...) side by side, (I, C), as they pass from task to task."""
-    return np.concatenate([parts[name].reshape(len(parts[name]), -1) for name in shapes], 1)
+    """Named arrays (I or 1, ...) side by side, (I, C), as they pass from task to task."""
+    flat = [parts[name].reshape(len(parts[name]), -1) for name in shapes]
+    indices = max(map(len, flat))
+    return np.concatenate([np.broadcast_to(x, (indices, x.shape[1])) for x in flat], 1)
 
 
 def packed_size(shapes: Shapes) -> int:
@@ -296,30 +289,19 @@ def blockwise(
     """
     lazy = [pair for pair in pairs if isinstance(pair[0], da.Array)]
     cut = {n: sizes for x, names in lazy for n, sizes in zip(names, x.chunks, strict=True)}
-    arrays = [
-        (x if isinstance(x, da.Array) else _held(x, [cut.get(name, -1) for name in names]), names)
-        for x, names in pairs
-    ]
+    flat: list[Any] = []
+    for x, names in pairs:
+        flat += [x if isinstance(x, da.Array) else _cut(x, names, cut), names]
     meta = np.empty((0,) * len(dims), dtype)
-    flat = (each for pair in arrays for each in pair)
     how = {"concatenate": True, "name": f"probconserv-{uuid.uuid4().hex}", **how}
     return da.blockwise(call, dims, *flat, dtype=dtype, meta=meta, **how)
 
 
-def _held(values: Array, cuts: list[Any]) -> da.Array:
-    chunks = tuple(-1 if size == 1 else c for size, c in zip(values.shape, cuts, strict=True))
-    return da.from_array(_Held(values), chunks=chunks, name=False, asarray=False)
-
-
-class _Held:
-    """An array that dask cuts without a copy."""
-
-    def __init__(self, values: Array) -> None:
-        self.values = values
-        self.shape, self.ndim, self.dtype = values.shape, values.ndim, values.dtype
-
-    def __getitem__(self, index: Any) -> Array:
-        return self.values[index]
+def _cut(values: Array, names: tuple[str, ...], cut: Mapping[str, Any]) -> da.Array:
+    """As views of the array, in the blocks of the others."""
+    pairs = zip(values.shape, names, strict=True)
+    chunks = tuple(-1 if size == 1 else cut.get(name, -1) for size, name in pairs)
+    return da.from_array(values, chunks=chunks, name=False)
 
 
 class _Task:
@@ -355,7 +337,7 @@ class _Task:
         new = [np.empty(arrays[0].shape, dtype) for dtype in self.dtypes]
 
         def work(slab: slice) -> Any:
-            given = [a if a.size == 1 else a[..., slab, :] for a in arrays]
+            given = [a if a.shape[-2] == 1 else a[..., slab, :] for a in arrays]
             found = self.function(*given, rows.at(slab), *(x[slab] for x in steps))
             found = found if isinstance(found, tuple) else (found,)
             for array, values in zip(new, found, strict=False):
@@ -370,27 +352,22 @@ class _Task:
         return made
 
     def _flat(self, block: Array, dims: Sequence[str], sizes: Mapping[Any, int]) -> Array:
-        """As (I, P) or (N, I, P)."""
-        if not dims:  # one number for all
-            return block.reshape(1, 1)
+        """As (I, P) or (N, I, P), with (1, P) for what does not change with the index."""
         index, points, member = self.rows.index, self.rows.points, self.rows.member
-        shape = [prod(sizes[dim] for dim in some) for some in (index, points)]
+        varies = index if any(dim in dims for dim in index) else ()
         lead = (member,) if member in dims else ()
-        return _wide(block, dims, (*lead, *index, *points), sizes).reshape(
-            *(sizes[dim] for dim in lead), *shape
-        )
+        wide = _wide(block, dims, (*lead, *varies, *points), sizes)
+        shape = [prod(sizes[dim] for dim in some) for some in (varies, points)]
+        return wide.reshape(*wide.shape[: len(lead)], *shape)
 
     def _rows(self, blocks: list[Array], sizes: Mapping[Any, int]) -> BlockRows:
         """G, from the first of the blocks, which are taken off."""
         rows, laws = self.rows, []
-        points = prod(sizes[dim] for dim in rows.points)
         for law in rows.laws:
-            varies = any(dim in law.weights for dim in rows.index)
-            wanted = rows.places if varies else rows.points
-            weights = _wide(blocks.pop(0), law.weights, wanted, sizes)
-            weights, labels = weights.reshape(*[-1] * varies, points), None
+            weights = self._flat(blocks.pop(0), law.weights, sizes)
+            labels = None
             if law.labels is not None:
-                labels = _wide(blocks.pop(0), law.labels, rows.points, sizes).reshape(points)
+                labels = self._flat(blocks.pop(0), law.labels, sizes)[0]
             laws.append(replace(law, weights=weights, labels=labels))
         return BlockRows(tuple(laws), rows.count, rows.disjoint, rows.variable)
 

@@ -332,7 +332,7 @@ class Flow:
         if self.member in there.dims:
             there = there.all(self.member)
         rate = here(self._entries)
-        wrong = there & (here(self._rows.parts[0].weights) != 0) & ~np.isfinite(rate)
+        wrong = there & (here(self._rows.laws[0].weights) != 0) & ~np.isfinite(rate)
         place = np.argwhere(wrong.values)[0]
         self._refuse(at | dict(zip(wrong.dims, place, strict=True)))
 
@@ -360,7 +360,7 @@ def _taken(variable: xr.Variable, dim: str, entries: Array) -> xr.Variable:
 def _where_there(field: Array, rate: Array, rows: BlockRows) -> Array:
     """Sums of a rate where the field is there, sizes of these points, number of missing rates."""
     points = field.reshape(-1, *field.shape[-2:])[0]
-    total = rows.apply(rate)
+    total = rows.apply(np.broadcast_to(rate, (*rate.shape[:-2], *points.shape)))
     missing, lost = None, np.zeros((len(points), 1))
     if not (np.isfinite(field.sum()) and np.isfinite(total).all()):
         missing = np.isnan(field.sum(0) if field.ndim == 3 else field)  # in one member or in all
