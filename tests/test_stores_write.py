@@ -206,7 +206,7 @@ def test_integers_too_large_for_netcdf_3_are_refused(tmp_path: Path, lazy: bool)
     write(dataset, tmp_path / "out.nc", like=like)
     with read(tmp_path / "out.nc") as back:
         xr.testing.assert_equal(back.load(), dataset)
-    with pytest.raises(InputError, match="`path` .* cannot be written: .*safely cast"):
+    with pytest.raises(InputError, match=r"`path` .* cannot be written: .*safely cast"):
         write(dataset + 1, tmp_path / "out.nc", like=like, overwrite=True)
 
 
