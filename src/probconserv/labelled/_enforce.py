@@ -120,12 +120,12 @@ def enforce(
     work.check_apart()
     sums = compute_now(*work.first)
     stay_lazy = lazy(work.plans)
-    both = work.updated(sums, watch=not stay_lazy)
+    new, after = work.updated(sums, watch=not stay_lazy)
     if not stay_lazy:
-        (both,) = compute_now(both)  # cell sizes may be lazy where the field is not
-    report = work.report(sums, None if stay_lazy else [after for _, after in both])
+        new, after = compute_now(new, after)  # cell sizes may be lazy where the field is not
+    report = work.report(sums, None if stay_lazy else after)
     report.check_plausible() if strict else report.warn_if_implausible()
-    return work.finished([new for new, _ in both], report)
+    return work.finished(new, report)
 
 
 def check(
@@ -404,19 +404,21 @@ class _Job:
 
     def _write(self, work: Work, source: Path, target: Path | None) -> Report:
         sums = work.first if work.one_pass else compute(work.first, "summing")
-        both = work.updated(sums, store=True)
-        found, after = [new for new, _ in both], [after for _, after in both]
-        changes = _changes(work, found) if self.change else {}
+        new, after = work.updated(sums, store=True)
+        changes = _changes(work, new) if self.change else {}
         also = {"sums": sums, "after": after, "change": changes}
-        if target is None:
-            return _report(work, compute(also, "computing"), self.strict)
         reports: list[Report] = []
 
         def finish(results: Any) -> dict[str, str]:
-            reports.append(_report(work, results, self.strict))
+            reports.append(work.report(**results))
+            if self.strict:
+                reports[0].check_plausible()
             return {REPORT: reports[0].json()}
 
-        write(work.finished(found), target, self.overwrite, also, finish, source, self.group)
+        if target is None:
+            finish(compute(also, "computing"))
+        else:
+            write(work.finished(new), target, self.overwrite, also, finish, source, self.group)
         return reports[0]
 
 
@@ -491,10 +493,3 @@ def _changes(work: Work, found: Sequence[Mapping[str, Any]]) -> dict[str, xr.Dat
             mean = moved.mean([dim for dim in old.dims if dim not in kept], keep_attrs=True)
             changes[name] = mean.assign_attrs(old.attrs)
     return changes
-
-
-def _report(work: Work, results: Any, strict: bool) -> Report:
-    report = replace(work.report(results["sums"], results["after"]), change=results["change"])
-    if strict:
-        report.check_plausible()
-    return report
