@@ -38,27 +38,16 @@ class Bounds:
     high: float
     law: str
     places: Places
-    whole: bool = False  # whether every block has all points of its rows
 
     @classmethod
-    def of(cls, plan: Plan, variable: xr.Variable, whole: bool = False) -> "Bounds":
+    def of(cls, plan: Plan, variable: xr.Variable) -> "Bounds":
         """For the floats or the packed integers that a variable is stored as."""
         low, high = plan.bounds
         ends = _next_held(variable, low, 1.0), _next_held(variable, high, -1.0)
-        return cls(*ends, plan.laws[0].law.label, plan.places, whole)
+        return cls(*ends, plan.laws[0].law.label, plan.places)
 
-    def within(self, new: Array, d: Array, rows: BlockRows, given: Array) -> Array:
-        """The values of a block; given: lambda, or if it is whole the numbers of its indices."""
-        if not self.whole:
-            return self._clipped(new, d, rows, given)
-        if not ((new < self.low) | (new > self.high)).any():
-            return new
-        tilt = self.tilts(
-            lambda tilt: self.line(new, d, rows, tilt), self.survey(new, d, rows), given
-        )
-        return self._clipped(new, d, rows, tilt)
-
-    def _clipped(self, new: Array, d: Array, rows: BlockRows, tilt: Array) -> Array:
+    def clipped(self, new: Array, d: Array, rows: BlockRows, tilt: Array) -> Array:
+        """The values of a block."""
         if new.ndim == 3:
             tilt = np.moveaxis(tilt.reshape(len(tilt), len(new), -1), 1, 0)
         moved = np.clip(new - rows.adjoint(tilt) * d, self.low, self.high)
@@ -68,7 +57,7 @@ class Bounds:
 
     def line(self, new: Array, d: Array, rows: BlockRows, tilt: Array) -> Array:
         """The totals that a block has within the bounds, and how fast they fall with lambda."""
-        u = self._clipped(new, d, rows, tilt)
+        u = self.clipped(new, d, rows, tilt)
         free = np.where((u > self.low) & (u < self.high), d, 0.0)
         return np.concatenate([_total(rows, u), _total(rows.squared, free)], -1)
 
@@ -76,7 +65,7 @@ class Bounds:
         """The totals of a block, their terms, the least and the most that they can be, how fast
         they fall if all points are free, and the line where lambda is 0."""
         total, terms = _total(rows, new), _total(rows.sizes, np.abs(new))
-        far = (self._clipped(new, d, rows, np.full_like(total, end)) for end in (HUGE, -HUGE))
+        far = (self.clipped(new, d, rows, np.full_like(total, end)) for end in (HUGE, -HUGE))
         free = _total(rows.squared, np.where(np.isnan(new), 0.0, d))
         start = self.line(new, d, rows, np.zeros_like(total))
         return np.concatenate([total, terms, *(_total(rows, u) for u in far), free, start], -1)

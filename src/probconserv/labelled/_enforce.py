@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -29,7 +30,7 @@ from ._series import (
     read_series,
     with_files,
 )
-from ._update import lazy
+from ._update import is_lazy
 from ._work import REPORT, Work
 from ._write import check_output, write
 
@@ -118,11 +119,10 @@ def enforce(
     spread = Spread(std, member, correlation, shrinkage, tied, how, minimum, maximum)
     work = Work.of(dataset, laws, spread)
     work.check_apart()
-    sums = compute_now(*work.first)
-    stay_lazy = lazy(work.plans)
-    new, after = work.updated(sums, watch=not stay_lazy)
-    if not stay_lazy:
-        new, after = compute_now(new, after)  # cell sizes may be lazy where the field is not
+    stay_lazy = any(map(is_lazy, work.plans))
+    new, sums, after = work.updated(watch=not stay_lazy)
+    if not stay_lazy:  # cell sizes may be lazy where the field is not
+        new, sums, after = compute_now(new, sums, after)
     report = work.report(sums, None if stay_lazy else after)
     report.check_plausible() if strict else report.warn_if_implausible()
     return work.finished(new, report)
@@ -403,8 +403,7 @@ class _Job:
         return joined(reports, along)
 
     def _write(self, work: Work, source: Path, target: Path | None) -> Report:
-        sums = work.first if work.one_pass else compute(work.first, "summing")
-        new, after = work.updated(sums, store=True)
+        new, sums, after = work.updated(store=True, compute=partial(compute, text="summing"))
         changes = _changes(work, new) if self.change else {}
         also = {"sums": sums, "after": after, "change": changes}
         reports: list[Report] = []

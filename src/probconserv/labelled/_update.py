@@ -1,144 +1,33 @@
-"""Step 2 for a dataset: sums, solve and update of every system, lazily where data are lazy."""
+"""Step 2 for a system: statistics, solve and update, in one pass over its blocks or in several.
+
+What the solve takes are sums over all points. Where a block has all points of its indices these are
+sums over the block: it is read, solved and updated at once. Else all blocks are summed first, and
+read again for the update. `solve` is the same function for both; only `total` differs.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import prod
 from typing import Any
 
 import dask.array as da
 import numpy as np
 import xarray as xr
-from dask.base import compute
 
 from .._sums import Ensemble, MeanAndStd, check_usable, is_hard, solve_rows
 from . import _blocks as blocks
 from ._blocks import Kind, by_index, quiet
 from ._bounds import Bounds
 from ._encoding import Packing
-from ._graph import STEPS, SUMS, Array, Shapes, blockwise, pack, packed_size, unpack
-from ._plan import Plan
+from ._graph import Array, pack, packed_size, unpack
+from ._plan import Places, Plan
 
-ROWS, MEMBERS = "rows of the laws", "members of the totals"  # axes that no dataset has
 SETTLING = 2  # times that exact rows are settled at most
 COUNTS = ("invalid", "invalid_before", "outside", "outside_before", "far")  # see `Watch`
 LARGEST = ("change", "in_std", "below", "below_before")  # changes, also in std; minus the least
 NO_BOUNDS = (-np.inf, np.inf)
 
-
-def first_pass(plan: Plan) -> Any:  # (*index, C)
-    """The sums over all points of a system."""
-    return _summed(plan, partial(_statistics, kind=plan.kind), packed_size(plan.kind.sums))
-
-
-def _statistics(*block: Any, kind: Kind) -> Array:
-    return pack(kind.sums, blocks.statistics(kind, *block))
-
-
-def _summed(plan: Plan, call: Callable[..., Array], size: int, *steps: Any) -> Any:
-    """The sums of all variables of a system."""
-    each = plan.arrays.items()
-    first, *others = (plan.rows[name].summed(call, arrays, size, *steps) for name, arrays in each)
-    return sum(others, start=first)
-
-
-def one_pass(plan: Plan) -> bool:
-    """Whether every block holds all points of its indices, so that it need not be read twice."""
-    if plan.is_bounded and len(plan.arrays) > 1:
-        return False
-    return not any(
-        len(array.chunksizes[dim]) > 1
-        for name, arrays in plan.arrays.items()
-        for array in arrays
-        for dim in plan.rows[name].points
-        if dim in array.chunksizes
-    )
-
-
-def solve(plan: Plan, sums: Any) -> Any:  # (*index, C)
-    """What the update needs, from sums that are computed or lazy.
-
-    Nearly dependent rows are settled: the totals after the update are summed, and what exact rows
-    miss is moved as well. Where sums are lazy nobody knows yet whether that is needed.
-    """
-    kind = plan.kind
-    call, size = partial(_sums_after, kind=kind), packed_size(kind.after)
-    steps = _of_sums(plan, _solved, kind.steps, sums)
-    for _ in range(0 if kind.is_easy else SETTLING):
-        if not isinstance(steps, da.Array) and not _hard(kind, steps):
-            break
-        totals = _summed(plan, call, size, steps)
-        if not isinstance(steps, da.Array):
-            (totals,) = compute(totals)
-        more = _of_sums(plan, _settled, kind.moves, sums, totals)
-        steps = np.concatenate([steps, more], -1)
-    return steps
-
-
-def _of_sums(
-    plan: Plan, function: Callable[..., dict[str, Array]], shapes: Shapes, *sums: Any
-) -> Any:  # (*index, C)
-    """The function of sums, b and noise at every index, now or lazily."""
-
-    def call(*arrays: Array) -> Array:
-        lead = arrays[0].shape[:-1]
-        first, *rest, numbers = (a.reshape(prod(lead), *a.shape[len(lead) :]) for a in arrays)
-        with places.named(numbers):
-            found = function(kind, unpack(kind.sums, first), *rest)
-        return pack(shapes, found).reshape(*lead, -1)
-
-    kind, places, index = plan.kind, plan.places, plan.index
-    given = plan.value(), plan.noise(), plan.numbers[..., 0]
-    if not isinstance(sums[0], da.Array):
-        return call(*sums, *given)
-    tail = (MEMBERS, ROWS) if plan.member is not None else (ROWS,)
-    names = [(*index, f"{SUMS} {number}") for number in range(len(sums))]
-    names += [(*index, *tail), (*index, ROWS), index]
-    pairs = list(zip((*sums, *given), names, strict=True))
-    new = {STEPS: packed_size(shapes)}
-    return blockwise(call, (*index, STEPS), pairs, float, new_axes=new)
-
-
-def _solved(kind: Kind, sums: dict[str, Array], *given: Array) -> dict[str, Array]:
-    check_usable(sums)
-    if isinstance(kind, MeanAndStd) and kind.is_rowwise:
-        return solve_rows(kind, sums, *given)
-    from .._sums_solve import solved
-
-    return solved(kind, sums, *given)
-
-
-def _settled(kind: Kind, sums: dict[str, Array], after: Array, *given: Array) -> dict[str, Array]:
-    from .._sums_solve import settled
-
-    return settled(kind, sums, unpack(kind.after, after), *given)
-
-
-def _sums_after(*block: Any, kind: Kind) -> Array:
-    """The sums that `settle` takes, where rows are nearly dependent; else 0."""
-    *arrays, rows, steps = block
-    if not _hard(kind, steps):
-        return np.zeros((len(steps), packed_size(kind.after)))
-    parts = _parts(kind, steps)
-    new = blocks.moved(kind, *arrays, rows, *parts)
-    found = {"total": by_index(blocks.totals(new, rows)[0])}
-    if isinstance(kind, MeanAndStd) and not kind.disjoint:
-        found |= blocks.white_sums(kind, *arrays, rows, parts[0]["white"])
-    return pack(kind.after, found)
-
-
-def _hard(kind: Kind, steps: Array) -> bool:
-    return bool(is_hard(_parts(kind, steps)[0]["least"]).any())
-
-
-def _parts(kind: Kind, steps: Array) -> list[dict[str, Array]]:
-    """The steps of the solve, and the moves that settle rows."""
-    first, each = packed_size(kind.steps), packed_size(kind.moves)
-    more = range(first, steps.shape[-1], each)
-    return [
-        unpack(kind.steps, steps[..., :first]),
-        *(unpack(kind.moves, steps[..., start : start + each]) for start in more),
-    ]
+Total = Callable[..., Array]  # of the name of a method of `BlockWork`, and of what it takes
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,69 +71,221 @@ def _outside(u: Array, ends: tuple[float, float], slack: float = 0.0) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class _Update:
-    """The update of a block: its new values, their std if it has a std, the figures if watched."""
+class BlockWork:
+    """What is done with the blocks of one variable.
+
+    A block is mean and std, or members, and G. Steps are what `solve` found, at its indices.
+    """
 
     kind: Kind
+    places: Places
     bounds: Bounds | None
     asked: tuple[float, float]
-    dtypes: Sequence[Any]
+    dtypes: Sequence[Any]  # of the mean or the members, and of std if that is an array
     watch: Watch | None
 
+    def size(self, method: str) -> int:
+        """How many sums a method returns for each index."""
+        totals = prod(self.kind.sums["total"])
+        return {
+            "statistics": packed_size(self.kind.sums),
+            "after": packed_size(self.kind.after),
+            "survey": 7 * totals,
+            "line": 2 * totals,
+            "figures": totals + len(COUNTS) + len(LARGEST),
+        }[method]
+
+    def statistics(self, *block: Any) -> Array:
+        return pack(self.kind.sums, blocks.statistics(self.kind, *block))
+
+    def after(self, *block_and_steps: Any) -> Array:
+        """The sums that `settle` takes."""
+        *block, steps = block_and_steps
+        parts = _parts(self.kind, steps)
+        new = blocks.moved(self.kind, *block, *parts)
+        found = {"total": by_index(blocks.totals(new, block[-1])[0])}
+        if isinstance(self.kind, MeanAndStd) and not self.kind.disjoint:
+            found |= blocks.white_sums(self.kind, *block, parts[0]["white"])
+        return pack(self.kind.after, found)
+
+    def survey(self, *block_and_steps: Any) -> Array:
+        return self._bounded(Bounds.survey, *block_and_steps)
+
+    def line(self, *block_and_steps: Any) -> Array:
+        return self._bounded(Bounds.line, *block_and_steps)
+
     @quiet
-    def __call__(self, *block: Any) -> tuple[Array, ...]:
-        count = 1 if isinstance(self.kind, Ensemble) else 2
-        given, (steps, *more) = block[: count + 1], block[count + 1 :]
-        rows, parts = given[-1], _parts(self.kind, steps)
-        new = blocks.moved(self.kind, *given, *parts)
+    def _bounded(self, method: Callable[..., Array], *block_and_steps: Any) -> Array:
+        block, steps, *tilt = self._split(block_and_steps)
+        new = blocks.moved(self.kind, *block, *_parts(self.kind, steps))
+        return method(self.bounds, new, blocks.freedom(self.kind, *block), block[-1], *tilt)
+
+    def _split(self, given: Sequence[Any]) -> Sequence[Any]:
+        count = 2 if isinstance(self.kind, Ensemble) else 3
+        return given[:count], *given[count:]
+
+    @quiet
+    def updated(self, *block_and_steps: Any) -> tuple[Array, ...]:
+        """The new values, their std if it is an array, the figures if they are watched."""
+        block, steps, *tilt = self._split(block_and_steps)
+        parts = _parts(self.kind, steps)
+        new = blocks.moved(self.kind, *block, *parts)
         if self.bounds is not None:
-            new = self.bounds.within(new, blocks.freedom(self.kind, *given), rows, *more)
+            free = blocks.freedom(self.kind, *block)
+            new = self.bounds.clipped(new, free, block[-1], *tilt)
         new = new.astype(self.dtypes[0], copy=False)
+        if self.watch is not None and self.watch.packing is not None and self.watch.rounds:
+            new = self.watch.packing.rounded(new, block[-1], self.asked).astype(new.dtype)
         found = [new]
         if len(self.dtypes) == 2:
             assert isinstance(self.kind, MeanAndStd)
-            found.append(blocks.updated_std(self.kind, *given, *parts))
+            found.append(blocks.updated_std(self.kind, *block, *parts))
         if self.watch is not None:
-            if self.watch.packing is not None and self.watch.rounds:
-                rounded = self.watch.packing.rounded(new, rows, self.asked)
-                found[0] = new = rounded.astype(new.dtype)
-            found.append(self.watch.figures(self.kind, self.asked, new, *given))
+            found.append(self.watch.figures(self.kind, self.asked, new, *block))
         return tuple(found)
+
+    def at_once(self, *block_and_given: Any) -> tuple[Array, ...]:
+        """As `updated`, of a block with all points of its indices; with statistics before figures.
+
+        given: b, its noise and the numbers of the indices.
+        """
+        block, *given = self._split(block_and_given)
+
+        def total(method: str, *steps: Array) -> Array:
+            found: Array = getattr(self, method)(*block, *steps)
+            return found
+
+        sums = self.statistics(*block)
+        *new, figures = self.updated(*block, *solve(self, sums, *given, total))
+        return *new, np.concatenate([sums, figures], axis=1)
+
+
+def solve(
+    work: BlockWork, sums: Array, value: Array, noise: Array, numbers: Array, total: Total
+) -> list[Array]:  # (I, C) each
+    """What the update needs: the steps of the solve, and lambda that holds values within bounds.
+
+    Nearly dependent rows are settled: the totals after the update are summed, and what exact rows
+    miss is moved as well. total: sums over all points that a method of `work` makes.
+    """
+    kind = work.kind
+    parts = unpack(kind.sums, sums)
+    if isinstance(kind, Ensemble):
+        value = value.reshape(len(value), -1, len(kind.laws))
+    with work.places.named(numbers):
+        steps = pack(kind.steps, _solved(kind, parts, value, noise))
+        for _ in range(0 if kind.is_easy else SETTLING):
+            if not is_hard(_parts(kind, steps)[0]["least"]).any():
+                break
+            from .._sums_solve import settled
+
+            after = unpack(kind.after, total("after", steps))
+            more = pack(kind.moves, settled(kind, parts, after, value, noise))
+            steps = np.concatenate([steps, more], axis=1)
+    if work.bounds is None:
+        return [steps]
+    seen = total("survey", steps)
+    return [steps, work.bounds.tilts(lambda tilt: total("line", steps, tilt), seen, numbers)]
+
+
+def _solved(kind: Kind, sums: dict[str, Array], *given: Array) -> dict[str, Array]:
+    check_usable(sums)
+    if isinstance(kind, MeanAndStd) and kind.is_rowwise:
+        return solve_rows(kind, sums, *given)
+    from .._sums_solve import solved
+
+    return solved(kind, sums, *given)
+
+
+def _parts(kind: Kind, steps: Array) -> list[dict[str, Array]]:
+    """The steps of the solve, and the moves that settle rows."""
+    first, each = packed_size(kind.steps), packed_size(kind.moves)
+    more = range(first, steps.shape[-1], each)
+    return [
+        unpack(kind.steps, steps[..., :first]),
+        *(unpack(kind.moves, steps[..., start : start + each]) for start in more),
+    ]
+
+
+def is_whole(plan: Plan) -> bool:
+    """Whether every block holds all points of its indices, so that it need not be read twice."""
+    (arrays, *others), (rows, *_) = plan.arrays.values(), plan.rows.values()
+    weights = (each for law in rows.laws for each in (law.weights, law.labels) if each is not None)
+    cut = (each.chunksizes.get(dim, ()) for each in (*arrays, *weights) for dim in rows.points)
+    return not others and all(len(sizes) < 2 for sizes in cut)
+
+
+def is_lazy(plan: Plan) -> bool:
+    """Whether some array is dask's, so that nothing large may be computed unasked."""
+    return any(
+        isinstance(each.data, da.Array) for arrays in plan.arrays.values() for each in arrays
+    )
+
+
+def first_pass(plan: Plan) -> Any:  # (*index, C)
+    """The sums over all points of a system, now or lazily."""
+    return _summed(plan, {name: _block_work(plan, name) for name in plan.arrays}, "statistics")
+
+
+def _block_work(plan: Plan, name: str, watch: Watch | None = None) -> BlockWork:
+    arrays = plan.arrays[name]
+    bounds = Bounds.of(plan, arrays[0]) if plan.is_bounded else None
+    dtypes = [array.dtype for array in arrays if array.dims]  # one number is no variable
+    return BlockWork(plan.kind, plan.places, bounds, plan.bounds, dtypes, watch)
+
+
+def _summed(plan: Plan, works: Mapping[str, BlockWork], method: str, *steps: Array) -> Any:
+    """The sums of all variables of a system."""
+    first, *others = (
+        plan.rows[name].summed(getattr(work, method), plan.arrays[name], work.size(method), *steps)
+        for name, work in works.items()
+    )
+    return sum(others, start=first)
 
 
 Sights = dict[str, dict[str, Any]]
 
 
-def second_pass(
-    plan: Plan, steps: Any, watches: Mapping[str, Watch] | None = None
-) -> tuple[dict[str, tuple[xr.Variable, ...]], Sights]:
-    """The moved arrays of every variable, in the order of their axes in the dataset.
+def update(
+    plan: Plan,
+    watches: Mapping[str, Watch] | None,
+    at_once: bool,
+    compute: Callable[[Any], Any],
+) -> tuple[dict[str, tuple[xr.Variable, ...]], Any, Sights]:
+    """The new arrays of every variable, the sums before, and what was seen if there are watches.
 
-    With watches also what `seen_after` takes: of each variable the sums and the largest entries of
-    the figures of its blocks.
+    at_once: in one pass. compute: for sums that are needed on the way, if it takes more.
     """
+    works = {name: _block_work(plan, name, watches and watches[name]) for name in plan.arrays}
+    shape = [plan.sizes[dim] for dim in plan.index]
+    given = [plan.value().reshape(*shape, -1), plan.noise(), plan.numbers]
+    sums: Any = None
+    if not at_once:
+        sums = compute(first_pass(plan))
+
+        def total(method: str, *steps: Array) -> Array:
+            found: Array = compute(
+                _summed(plan, works, method, *(x.reshape(*shape, -1) for x in steps))
+            )
+            return found.reshape(prod(shape), -1)
+
+        first = next(iter(works.values()))
+        flat = (x.reshape(prod(shape), -1) for x in (sums, *given))
+        given = [x.reshape(*shape, -1) for x in solve(first, *flat, total)]
     found, seen = {}, {}
-    whole, more = one_pass(plan), []
-    if plan.is_bounded:
-        more = [plan.numbers if whole else _tilts(plan, steps)]
-    for name, arrays in plan.arrays.items():
-        rows, watch = plan.rows[name], None if watches is None else watches[name]
-        bounds = Bounds.of(plan, arrays[0], whole) if plan.is_bounded else None
-        dtypes = [array.dtype for array in arrays if array.dims]  # one number is no variable
-        size = 0 if watch is None else _total_size(plan) + len(COUNTS) + len(LARGEST)
-        call = _Update(plan.kind, bounds, plan.bounds, dtypes, watch)
-        new = rows.mapped(call, arrays, dtypes, size, steps, *more)
-        if watch is not None:
-            figures = new.pop()
-            axes = rows.of_points
-            seen[name] = {"sums": figures.sum(axis=axes), "most": figures.max(axis=axes)}
+    for name, work in works.items():
+        rows, arrays = plan.rows[name], plan.arrays[name]
+        size = work.size("statistics") * at_once + work.size("figures") * (watches is not None)
+        call = work.at_once if at_once else work.updated
+        new = rows.mapped(call, arrays, work.dtypes, size, *given)
+        if watches is not None:
+            figures, start = new.pop(), work.size("statistics") * at_once
+            added, most = figures.sum(axis=rows.of_points), figures.max(axis=rows.of_points)
+            sums = added[..., :start] if at_once else sums
+            seen[name] = {"sums": added[..., start:], "most": most[..., start:]}
         named = (xr.Variable(rows.all, data).transpose(*arrays[0].dims) for data in new)
         found[name] = tuple(named)
-    return found, seen
-
-
-def _total_size(plan: Plan) -> int:
-    return prod(plan.kind.sums["total"])
+    return found, sums, seen
 
 
 def seen_after(plan: Plan, seen: Sights) -> tuple[Array, Sights]:
@@ -252,7 +293,7 @@ def seen_after(plan: Plan, seen: Sights) -> tuple[Array, Sights]:
 
     That is what `COUNTS` and `LARGEST` name, and what else was seen of it.
     """
-    size = _total_size(plan)
+    size = prod(plan.kind.sums["total"])
     total = sum(each["sums"][..., :size] for each in seen.values())
     moves = {}
     for name, each in seen.items():
@@ -261,35 +302,3 @@ def seen_after(plan: Plan, seen: Sights) -> tuple[Array, Sights]:
         figures |= dict(zip(LARGEST, largest[len(COUNTS) :], strict=True))
         moves[name] = figures | {key: each[key] for key in each.keys() - {"sums", "most"}}
     return total, moves
-
-
-def _tilts(plan: Plan, steps: Array) -> Array:  # (*index, K) or (*index, N K)
-    """lambda of every row that holds its values within bounds; all blocks are read now."""
-    bounds = {name: Bounds.of(plan, arrays[0]) for name, arrays in plan.arrays.items()}
-
-    def sums(function: Callable[..., Array], columns: int, *tilt: Array) -> Any:
-        found: Any = 0.0
-        for name, arrays in plan.arrays.items():
-            call = partial(_bounded, function=partial(function, bounds[name]), kind=plan.kind)
-            size = columns * _total_size(plan)
-            found = found + plan.rows[name].summed(call, arrays, size, steps, *tilt)
-        return compute(found)[0]
-
-    seen = sums(Bounds.survey, 7)
-    first = next(iter(bounds.values()))
-    return first.tilts(lambda tilt: sums(Bounds.line, 2, tilt), seen, plan.numbers)
-
-
-@quiet
-def _bounded(*block: Any, function: Callable[..., Array], kind: Kind) -> Array:
-    """A function of the moved values of a block and of how far each may move."""
-    count = 1 if isinstance(kind, Ensemble) else 2
-    given, (steps, *tilt) = block[: count + 1], block[count + 1 :]
-    new = blocks.moved(kind, *given, *_parts(kind, steps))
-    return function(new, blocks.freedom(kind, *given), given[-1], *tilt)
-
-
-def lazy(plans: Sequence[Plan]) -> bool:
-    """Whether some array is dask's, so that nothing large may be computed unasked."""
-    fields = (arrays for plan in plans for arrays in plan.arrays.values())
-    return any(isinstance(array.data, da.Array) for arrays in fields for array in arrays)

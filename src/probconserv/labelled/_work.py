@@ -1,12 +1,13 @@
 """A dataset and laws on their way through the passes, to new values and a report."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 import xarray as xr
+from dask.base import compute as dask_compute
 
 from .. import __version__
 from .._errors import FAR, InputError
@@ -17,7 +18,7 @@ from ._law import Law, Recipe, array
 from ._plan import HOW, ONE_BY_ONE, Plan, Ready, Spread, plans
 from ._report import Budget, Report, worst
 from ._time import decoded, least_to_most
-from ._update import LARGEST, NO_BOUNDS, Watch, first_pass, one_pass, second_pass, seen_after, solve
+from ._update import LARGEST, NO_BOUNDS, Watch, first_pass, is_whole, seen_after, update
 
 REPORT = "probconserv_report"
 ENSEMBLES = ("member", "members", "realization", "ensemble", "ensemble_member")
@@ -26,13 +27,10 @@ FEW = (
     "is chance; `how` 'uniform' moves all points alike"
 )
 OF_SHAPE = ("chunksizes", "chunks", "preferred_chunks", "shards", "original_shape", "contiguous")
-ENDS = (
-    ("invalid_before", "lie outside the valid {} already"),
-    (
-        "invalid",
-        "were pushed outside the valid {}",
-    ),
-)
+INVALID = {
+    "invalid_before": "lie outside the valid {} already",
+    "invalid": "were pushed outside the valid {}",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,32 +79,33 @@ class Work:
     def first(self) -> list[Any]:
         return [first_pass(plan) for plan in self.plans]
 
-    @property
-    def one_pass(self) -> bool:
-        return all(map(one_pass, self.plans))
-
     def updated(
-        self, sums: Sequence[Any], watch: bool = True, store: bool = False
-    ) -> tuple[list[Any], list[Any]]:
-        """The arrays of every system after the update, and what was seen of them if watched.
+        self,
+        watch: bool = True,
+        store: bool = False,
+        compute: Callable[[Any], Any] = lambda lazy: dask_compute(lazy)[0],
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        """Of every system the arrays after the update, the sums before, and what was seen.
 
-        store: they will be, so that packed integers are rounded to keep the totals.
+        watch: look at the new values, which takes them as computed. store: they will be, so that
+        packed integers are rounded to keep the totals. compute: for sums that come first.
         """
-        found, seen, packed, valid = [], [], self._packed, self._valid
-        for plan, each in zip(self.plans, sums, strict=True):
+        found, packed, valid = [], self._packed, self._valid
+        for plan in self.plans:
             rounds = store and plan.kind.disjoint
             watches = {
                 name: Watch(valid.get(name, NO_BOUNDS), packed.get(name), rounds)
                 for name in plan.arrays
             }
-            new, sights = second_pass(plan, solve(plan, each), watches if watch else None)
+            at_once = watch and is_whole(plan)
+            new, sums, seen = update(plan, watches if watch else None, at_once, compute)
             for law in (ready.law for ready in plan.laws if ready.law.linear and watch):
                 (name,) = law.factors
                 ends = (array(self.dataset, e, "linear", self.dataset[name]) for e in law.linear)
-                sights[name]["left"] = _outside(new[name][0], *(end.variable for end in ends))
-            found.append(new)
-            seen.append(sights)
-        return found, seen
+                seen[name]["left"] = _outside(new[name][0], *(end.variable for end in ends))
+            found.append((new, sums, seen))
+        new_, sums_, seen_ = (list(each) for each in zip(*found, strict=True))
+        return new_, sums_, seen_
 
     @property
     def invalid(self) -> dict[str, Any]:
