@@ -6,7 +6,6 @@ thread: those of torch and of BLAS would fight with the threads that work on oth
 """
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -59,16 +58,25 @@ def statistics(kind: Kind, *block: Any) -> dict[str, Array]:
 
 def _of_moments(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows) -> dict[str, Array]:
     total, mean, missing = totals(mean, rows)
-    std = std.astype(float, copy=False)
-    if missing is not None:
-        std = np.where(missing, 0.0, std)
-    if rows.left_out is not None and not _finite(std):
-        std = np.where(rows.left_out, 0.0, std)
     found = _about(mean, total, missing, rows)
-    found["gram"] = rows.gram(independent(kind, mean, std, rows))
-    found |= _together(std if kind.knows_std else np.zeros((1, std.shape[-1])), rows)
+    if rows.even is not None:  # d is std^2 m / |g|, so that the sum of g^2 d is one of |g|
+        one = float(std.flat[0])
+        freed = found["terms"] if kind.how == "proportional" else one**2 * found["size"]
+        known = one if kind.knows_std else 0.0
+        found |= {"gram": rows.even * freed, "spread": known * found["size"]}
+        found["negative"] = np.full(len(mean), float(one < 0))
+        shared = known * _weights(rows, missing, len(mean))
+    else:
+        std = np.broadcast_to(std, (len(std), mean.shape[-1])).astype(float, copy=False)
+        if missing is not None:
+            std = np.where(missing, 0.0, std)
+        if rows.left_out is not None and not _finite(std):
+            std = np.where(rows.left_out, 0.0, std)
+        found["gram"] = rows.gram(independent(kind, mean, std, rows))
+        found |= _together(std if kind.knows_std else np.zeros((1, std.shape[-1])), rows)
+        shared = found["common"]
     common = np.zeros((len(mean), kind.variables, rows.count))
-    common[:, rows.variable] = found["common"]
+    common[:, rows.variable] = shared
     return found | {"total": total, "common": common}
 
 
@@ -131,13 +139,23 @@ def moved(kind: Kind, *block: Any) -> Array:
 
 def _moved_mean(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows, *moves: Sums) -> Array:
     new, std = mean.astype(float), std.astype(float, copy=False)
-    free = rows.by(partial(np.multiply, independent(kind, mean, std, rows)))  # G D
     for move in moves:
-        new += free.adjoint((1 - kind.correlation) * move["along"])
+        new += _shift(kind, mean, std, rows, (1 - kind.correlation) * move["along"])
         if kind.correlation:
             latent = move["latent"][:, rows.variable, None]
             new += kind.correlation**0.5 * std * rows.counted * latent
     return _kept(new, mean, rows)
+
+
+def _shift(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows, along: Array) -> Array:
+    """D G^T lambda, (I, P), or (I, 1) if it is the same for all points."""
+    if rows.even is None:
+        shift = rows.adjoint(along)
+        shift *= independent(kind, mean, std, rows)
+        return shift
+    step = rows.even * np.square(std) * along
+    shift = step if rows.are_plain else rows.by(np.sign).adjoint(step)
+    return shift * np.abs(mean) if kind.how == "proportional" else shift
 
 
 def _moved_members(x: Array, rows: BlockRows, *moves: Sums) -> Array:

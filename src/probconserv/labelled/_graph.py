@@ -142,6 +142,17 @@ class BlockRows:
         return self.by(lambda weights: (weights != 0).astype(float))
 
     @cached_property
+    def are_plain(self) -> bool:
+        """Whether all points are of one row, with weights above 0."""
+        first, *others = self.laws
+        return not others and first.labels is None and bool((first.weights > 0).all())
+
+    @property
+    def even(self) -> float | None:
+        """The mean weight if there is one law, and one number is the std of all its points."""
+        return self.laws[0].unit if self.disjoint else None
+
+    @cached_property
     def whole(self) -> Array:  # (1 or I, K)
         """The sums of ones."""
         return self.apply(np.ones((1, self.laws[0].weights.shape[-1])))
@@ -352,7 +363,9 @@ class _Task:
         return made
 
     def _flat(self, block: Array, dims: Sequence[str], sizes: Mapping[Any, int]) -> Array:
-        """As (I, P) or (N, I, P), with (1, P) for what does not change with the index."""
+        """As (I, P) or (N, I, P); (1, P) if it does not change with the index, (1, 1) for a number."""
+        if not dims:
+            return block.reshape(1, 1)
         index, points, member = self.rows.index, self.rows.points, self.rows.member
         varies = index if any(dim in dims for dim in index) else ()
         lead = (member,) if member in dims else ()
