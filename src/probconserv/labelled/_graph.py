@@ -342,7 +342,11 @@ class _Task:
         """each: `map`, or that of a pool of threads."""
         sizes = dict(zip(self.dims[0], blocks[0].shape, strict=True))
         rest, index = list(blocks), [sizes[dim] for dim in self.rows.index]
-        arrays = [self._flat(rest.pop(0), dims, sizes) for dims in self.dims]
+        first = [rest.pop(0) for _ in self.dims]
+        arrays = [  # one number stays one
+            self._flat(block, dims, sizes) if dims else block.reshape(1, 1)
+            for block, dims in zip(first, self.dims, strict=True)
+        ]
         rows, count = self._rows(rest, sizes), prod(index)
         steps = [x.reshape(count, -1) for x in rest]
         new = [np.empty(arrays[0].shape, dtype) for dtype in self.dtypes]
@@ -363,9 +367,7 @@ class _Task:
         return made
 
     def _flat(self, block: Array, dims: Sequence[str], sizes: Mapping[Any, int]) -> Array:
-        """As (I, P) or (N, I, P); (1, P) if it does not change with the index, (1, 1) for a number."""
-        if not dims:
-            return block.reshape(1, 1)
+        """As (I, P) or (N, I, P), with (1, P) for what does not change with the index."""
         index, points, member = self.rows.index, self.rows.points, self.rows.member
         varies = index if any(dim in dims for dim in index) else ()
         lead = (member,) if member in dims else ()
