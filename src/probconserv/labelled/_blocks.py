@@ -5,13 +5,16 @@ are (N, I, P). Points that are NaN count in no sum and stay NaN. All is NumPy, w
 thread: those of torch and of BLAS would fight with the threads that work on other blocks.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from .._errors import FAR
+from .._errors import FAR, InfeasibleError
 from .._sums import ROUNDING, Ensemble, MeanAndStd, is_hard
+from .._values import span
 from ._graph import Array, BlockRows
 
 Sums = Mapping[str, Array]
@@ -19,6 +22,12 @@ Kind = MeanAndStd | Ensemble
 
 MARKS = (1e15, 1e20, 9.999e20, 1e30, 1e35, 1e36, 9.96921e36)  # usual for values that are missing
 LARGE = 1e9  # on average: a field with such a mark at one of a million points is larger
+
+LIMIT = 100  # sums at most; it takes about six
+MISSED = 1e-14  # of a row's terms
+REACH = 1e-12  # of a row's terms: a total so little out of reach is taken as the end of it
+HUGE = 1e200  # lambda that moves every point to its bound
+
 
 # points that do not count may hold anything
 quiet = np.errstate(invalid="ignore", over="ignore", divide="ignore")
@@ -281,3 +290,86 @@ def _kept(new: Array, old: Array, rows: BlockRows) -> Array:
 def _finite(values: Array) -> bool:
     """Whether all are finite, by one sum; one that overflows says no as well."""
     return bool(np.isfinite(values.sum()))
+
+
+@dataclass(frozen=True, eq=False)
+class Bounds:
+    """Holds values within bounds while totals stay.
+
+    A value u that the update gave becomes clip(u - lambda d g, low, high), with one lambda for each
+    row so that its total stays, (I, K) or (I, N K); d says how far a point may move. With
+    independent points this is the most likely field within the bounds. The total falls with lambda,
+    straight between places where a point gets stuck, so Newton's method ends at the root after a
+    few sums over all points.
+    """
+
+    low: float
+    high: float
+    law: str
+    places: Any  # `Places` of the system, for messages
+
+    def clipped(self, new: Array, d: Array, rows: BlockRows, tilt: Array) -> Array:
+        """The values of a block."""
+        if new.ndim == 3:
+            tilt = np.moveaxis(tilt.reshape(len(tilt), len(new), -1), 1, 0)
+        moved = np.clip(new - rows.adjoint(tilt) * d, self.low, self.high)
+        if rows.left_out is not None:
+            moved = np.where(rows.left_out, new, moved)
+        return np.where(np.isnan(moved), new, moved)
+
+    def line(self, new: Array, d: Array, rows: BlockRows, tilt: Array) -> Array:
+        """The totals that a block has within the bounds, and how fast they fall with lambda."""
+        u = self.clipped(new, d, rows, tilt)
+        free = np.where((u > self.low) & (u < self.high), d, 0.0)
+        return np.concatenate([_total(rows, u), _total(rows.squared, free)], -1)
+
+    def survey(self, new: Array, d: Array, rows: BlockRows) -> Array:
+        """The totals of a block, their terms, the least and the most that they can be, how fast
+        they fall if all points are free, and the line where lambda is 0."""
+        total, terms = _total(rows, new), _total(rows.sizes, np.abs(new))
+        far = (self.clipped(new, d, rows, np.full_like(total, end)) for end in (HUGE, -HUGE))
+        free = _total(rows.squared, np.where(np.isnan(new), 0.0, d))
+        start = self.line(new, d, rows, np.zeros_like(total))
+        return np.concatenate([total, terms, *(_total(rows, u) for u in far), free, start], -1)
+
+    @quiet
+    def tilts(self, line: Callable[[Array], Array], seen: Array, numbers: Array) -> Array:
+        """lambda of every row, from the sums of `line` and `survey` over all points."""
+        total, terms, least, most, full, value, slope = np.split(seen, 7, -1)
+        size = terms + np.abs(total)
+        self._check_reach(total, least, most, REACH * size, numbers)
+        total, tilt = np.clip(total, least, most), np.zeros_like(total)
+        left, right = np.full_like(total, -np.inf), np.full_like(total, np.inf)
+        for count in range(LIMIT):
+            missed = np.where(np.abs(value - total) > MISSED * size, value - total, 0.0)
+            if not missed.any():
+                break
+            left, right = np.where(missed > 0, tilt, left), np.where(missed < 0, tilt, right)
+            steep = np.where(slope > 0, slope, full / 2.0**count)  # all stuck: ever farther
+            guess = tilt + missed / np.where(steep > 0, steep, 1.0)
+            middle = np.where(np.isfinite(left) & np.isfinite(right), (left + right) / 2, guess)
+            tilt = np.where((guess > left) & (guess < right), guess, middle)
+            value, slope = np.split(line(tilt), 2, -1)
+        return tilt
+
+    def _check_reach(
+        self, total: Array, least: Array, most: Array, slack: Array, numbers: Array
+    ) -> None:
+        wrong = (total < least - slack) | (total > most + slack)
+        if not wrong.any():
+            return
+        place = tuple(np.argwhere(wrong)[0])
+        ends = (float(x[place]) for x in (least, most))
+        low, high = (x if abs(x) < HUGE else math.copysign(math.inf, x) for x in ends)
+        error = InfeasibleError(
+            f"{int(wrong.sum())} totals cannot be met within `minimum` and `maximum`. The first of "
+            f"{self.law} is {float(total[place]):.6g}, and totals of fields within these bounds "
+            f"are {span(low, high)}. Ways out: wider bounds, another total, `noise`."
+        )
+        error._place = 0, int(place[-1])
+        with self.places.named(numbers[place[:-1]]):
+            raise error
+
+
+def _total(rows: BlockRows, u: Array) -> Array:  # (I, K) or (I, N K)
+    return by_index(rows.apply(np.where(np.isnan(u), 0.0, u)))

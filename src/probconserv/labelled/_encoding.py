@@ -174,12 +174,13 @@ class Packing:
         fills = [fill for some in given if some is not None for fill in np.atleast_1d(some)]
         return [int(np.int64(fill).astype(self.dtype)) for fill in fills if np.isfinite(fill)]
 
-    def values(self, *integers: Any) -> tuple[float, ...]:
-        """What integers stand for, the smallest value first."""
-        return tuple(sorted(self.scale * float(each) + self.offset for each in integers))
+    def values(self, *integers: Any) -> tuple[float, float]:
+        """What two integers stand for, the smaller value first."""
+        low, high = sorted(self.scale * float(each) + self.offset for each in integers)
+        return low, high
 
     @property
-    def range(self) -> tuple[float, ...]:
+    def range(self) -> tuple[float, float]:
         """The smallest and the largest value that the integers can stand for."""
         return self.values(np.iinfo(self.dtype).min, np.iinfo(self.dtype).max)
 
@@ -276,7 +277,7 @@ def _by_row(labels: Array | None, count: int) -> list[Any]:
     return np.split(order, np.flatnonzero(np.diff(labels[order])) + 1)
 
 
-def valid_limits(variable: xr.DataArray) -> tuple[float, ...] | None:
+def valid_limits(variable: xr.Variable | xr.DataArray) -> tuple[float, float] | None:
     """Between which its values are valid, as its attributes say; None if they do not.
 
     Limits of packed integers speak of these, unless they are floats.
@@ -306,3 +307,16 @@ def without_packing(variable: Labelled, packing: Packing) -> Labelled:
         limits = np.asarray(copy.attrs[key]) * packing.scale + packing.offset
         copy.attrs[key] = limits.astype(variable.dtype)
     return copy
+
+
+def next_held(variable: xr.Variable, bound: float, towards: float) -> float:
+    """The first number from the bound on that the file can hold."""
+    packing, step = Packing.of(variable), float(np.spacing(np.abs(variable.dtype.type(bound))))
+    if packing is not None:
+        low, high = packing.range
+        if not low <= bound <= high:
+            return bound
+        step = abs(packing.scale)
+    tried = np.array([bound, bound + towards * step], variable.dtype)
+    first, second = map(float, tried if packing is None else packing.seen(tried))
+    return first if np.isinf(bound) or (first - bound) * towards >= 0 else second

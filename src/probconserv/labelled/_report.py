@@ -168,7 +168,7 @@ class Budget:
 
     def summary(self, tolerance: float = TOLERANCE) -> dict[str, Any]:
         """The figures of the budget, as JSON takes them."""
-        figures = {
+        figures: dict[str, Any] = {
             "name": self.name,
             "variables": list(self.variables),
             "over": list(self.over),

@@ -16,48 +16,17 @@ import xarray as xr
 
 from .._sums import Ensemble, MeanAndStd, check_usable, is_hard, solve_rows
 from . import _blocks as blocks
-from ._blocks import Kind, by_index, quiet
-from ._bounds import Bounds
-from ._encoding import Packing
+from ._blocks import Bounds, Kind, by_index, quiet
+from ._encoding import Packing, next_held, valid_limits
 from ._graph import Array, pack, packed_size, unpack
 from ._plan import Places, Plan
 
 SETTLING = 2  # times that exact rows are settled at most
-COUNTS = ("invalid", "invalid_before", "outside", "outside_before", "far")  # see `Watch`
+COUNTS = ("invalid", "invalid_before", "outside", "outside_before", "far")  # see `_figures`
 LARGEST = ("change", "in_std", "below", "below_before")  # changes, also in std; minus the least
 NO_BOUNDS = (-np.inf, np.inf)
 
 Total = Callable[..., Array]  # of the name of a method of `BlockWork`, and of what it takes
-
-
-@dataclass(frozen=True, eq=False)
-class Watch:
-    """What a variable may be, and how it is stored.
-
-    The figures are what `COUNTS` and `LARGEST` name: values pushed out of the valid range and those
-    that had been there; values out of the bounds that were asked for, now and before; moves of many
-    std; the largest change, also in std; how far the least value lies below 0, now and before.
-    """
-
-    valid: tuple[float, float] = NO_BOUNDS  # as the file says
-    packing: Packing | None = None  # of a variable that is stored as integers
-    rounds: bool = False  # whether packed values are rounded so that totals stay
-
-    def figures(
-        self, kind: Kind, asked: tuple[float, float], new: Array, old: Array, *std_and_rows: Any
-    ) -> Array:
-        """The totals of a block as a reader will see it, and its figures."""
-        rounding, rows = float(np.finfo(new.dtype).eps), std_and_rows[-1]
-        new = whole = new if self.packing is None else self.packing.seen(new)
-        if isinstance(kind, Ensemble) and np.isnan(new).any():  # what one lacks counts in none
-            whole = np.where(np.isnan(new).any(0), np.nan, new)
-        total = by_index(blocks.totals(whole, rows)[0])
-        invalid, before = _outside(new, self.valid, 8 * rounding), _outside(old, self.valid)
-        counts = [invalid & ~before, before, _outside(new, asked), _outside(old, asked)]
-        largest, relative, far = blocks.changes(kind, new, old, *std_and_rows, rounding=rounding)
-        least = [-np.fmin.reduce(by_index(u), axis=1, initial=np.inf) for u in (new, old)]
-        more = [*(by_index(each).sum(-1) for each in counts), far, largest, relative, *least]
-        return np.concatenate([total, np.stack(more, axis=1)], axis=1)
 
 
 def _outside(u: Array, ends: tuple[float, float], slack: float = 0.0) -> Array:
@@ -80,9 +49,12 @@ class BlockWork:
     kind: Kind
     places: Places
     bounds: Bounds | None
-    asked: tuple[float, float]
+    asked: tuple[float, float]  # the bounds as they were asked for
     dtypes: Sequence[Any]  # of the mean or the members, and of std if that is an array
-    watch: Watch | None
+    valid: tuple[float, float]  # as the file says
+    packing: Packing | None  # of a variable that is stored as integers
+    watched: bool  # whether the figures of the new values are wanted
+    rounds: bool  # whether packed values are rounded so that totals stay
 
     def size(self, method: str) -> int:
         """How many sums a method returns for each index."""
@@ -100,12 +72,12 @@ class BlockWork:
 
     def after(self, *block_and_steps: Any) -> Array:
         """The sums that `settle` takes."""
-        *block, steps = block_and_steps
+        block, steps = self._split(block_and_steps)
         parts = _parts(self.kind, steps)
         new = blocks.moved(self.kind, *block, *parts)
         found = {"total": by_index(blocks.totals(new, block[-1])[0])}
         if isinstance(self.kind, MeanAndStd) and not self.kind.disjoint:
-            found |= blocks.white_sums(self.kind, *block, parts[0]["white"])
+            found |= blocks.white_sums(self.kind, *block, white=parts[0]["white"])
         return pack(self.kind.after, found)
 
     def survey(self, *block_and_steps: Any) -> Array:
@@ -120,7 +92,8 @@ class BlockWork:
         new = blocks.moved(self.kind, *block, *_parts(self.kind, steps))
         return method(self.bounds, new, blocks.freedom(self.kind, *block), block[-1], *tilt)
 
-    def _split(self, given: Sequence[Any]) -> Sequence[Any]:
+    def _split(self, given: Any) -> Any:
+        """The block, and what comes with it."""
         count = 2 if isinstance(self.kind, Ensemble) else 3
         return given[:count], *given[count:]
 
@@ -134,15 +107,34 @@ class BlockWork:
             free = blocks.freedom(self.kind, *block)
             new = self.bounds.clipped(new, free, block[-1], *tilt)
         new = new.astype(self.dtypes[0], copy=False)
-        if self.watch is not None and self.watch.packing is not None and self.watch.rounds:
-            new = self.watch.packing.rounded(new, block[-1], self.asked).astype(new.dtype)
+        if self.packing is not None and self.rounds:
+            new = self.packing.rounded(new, block[-1], self.asked).astype(new.dtype)
         found = [new]
         if len(self.dtypes) == 2:
             assert isinstance(self.kind, MeanAndStd)
             found.append(blocks.updated_std(self.kind, *block, *parts))
-        if self.watch is not None:
-            found.append(self.watch.figures(self.kind, self.asked, new, *block))
+        if self.watched:
+            found.append(self._figures(new, *block))
         return tuple(found)
+
+    def _figures(self, new: Array, *block: Any) -> Array:
+        """The totals of a block as a reader will see it, and what `COUNTS` and `LARGEST` name.
+
+        These are values pushed out of the valid range and those that had been there; values out of
+        the bounds that were asked for, now and before; moves of many std; the largest change, also
+        in std; how far the least value lies below 0, now and before.
+        """
+        rounding, old = float(np.finfo(new.dtype).eps), block[0]
+        new = whole = new if self.packing is None else self.packing.seen(new)
+        if isinstance(self.kind, Ensemble) and np.isnan(new).any():  # what one lacks is in none
+            whole = np.where(np.isnan(new).any(0), np.nan, new)
+        total = by_index(blocks.totals(whole, block[-1])[0])
+        invalid, before = _outside(new, self.valid, 8 * rounding), _outside(old, self.valid)
+        counts = [invalid & ~before, before, *(_outside(u, self.asked) for u in (new, old))]
+        largest, relative, far = blocks.changes(self.kind, new, *block, rounding=rounding)
+        least = [-np.fmin.reduce(by_index(u), axis=1, initial=np.inf) for u in (new, old)]
+        more = [*(by_index(each).sum(-1) for each in counts), far, largest, relative, *least]
+        return np.concatenate([total, np.stack(more, axis=1)], axis=1)
 
     def at_once(self, *block_and_given: Any) -> tuple[Array, ...]:
         """As `updated`, of a block with all points of its indices; with statistics before figures.
@@ -156,12 +148,12 @@ class BlockWork:
             return found
 
         sums = self.statistics(*block)
-        *new, figures = self.updated(*block, *solve(self, sums, *given, total))
+        *new, figures = self.updated(*block, *solve(self, total, sums, *given))
         return *new, np.concatenate([sums, figures], axis=1)
 
 
 def solve(
-    work: BlockWork, sums: Array, value: Array, noise: Array, numbers: Array, total: Total
+    work: BlockWork, total: Total, sums: Array, value: Array, noise: Array, numbers: Array
 ) -> list[Array]:  # (I, C) each
     """What the update needs: the steps of the solve, and lambda that holds values within bounds.
 
@@ -227,11 +219,22 @@ def first_pass(plan: Plan) -> Any:  # (*index, C)
     return _summed(plan, {name: _block_work(plan, name) for name in plan.arrays}, "statistics")
 
 
-def _block_work(plan: Plan, name: str, watch: Watch | None = None) -> BlockWork:
-    arrays = plan.arrays[name]
-    bounds = Bounds.of(plan, arrays[0]) if plan.is_bounded else None
-    dtypes = [array.dtype for array in arrays if array.dims]  # one number is no variable
-    return BlockWork(plan.kind, plan.places, bounds, plan.bounds, dtypes, watch)
+def _block_work(plan: Plan, name: str, watched: bool = False, stored: bool = False) -> BlockWork:
+    arrays, bounds = plan.arrays[name], None
+    if plan.is_bounded:
+        low, high = (next_held(arrays[0], *end) for end in zip(plan.bounds, (1, -1), strict=True))
+        bounds = Bounds(low, high, plan.laws[0].law.label, plan.places)
+    return BlockWork(
+        plan.kind,
+        plan.places,
+        bounds,
+        plan.bounds,
+        [array.dtype for array in arrays if array.dims],  # one number is no variable
+        valid_limits(arrays[0]) or NO_BOUNDS,
+        Packing.of(arrays[0]),
+        watched,
+        stored and plan.kind.disjoint,
+    )
 
 
 def _summed(plan: Plan, works: Mapping[str, BlockWork], method: str, *steps: Array) -> Any:
@@ -247,16 +250,14 @@ Sights = dict[str, dict[str, Any]]
 
 
 def update(
-    plan: Plan,
-    watches: Mapping[str, Watch] | None,
-    at_once: bool,
-    compute: Callable[[Any], Any],
+    plan: Plan, watched: bool, stored: bool, compute: Callable[[Any], Any]
 ) -> tuple[dict[str, tuple[xr.Variable, ...]], Any, Sights]:
-    """The new arrays of every variable, the sums before, and what was seen if there are watches.
+    """The new arrays of every variable, the sums before, and what was seen if they are watched.
 
-    at_once: in one pass. compute: for sums that are needed on the way, if it takes more.
+    compute: for sums that are needed on the way, if one pass is not enough.
     """
-    works = {name: _block_work(plan, name, watches and watches[name]) for name in plan.arrays}
+    at_once = watched and is_whole(plan)
+    works = {name: _block_work(plan, name, watched, stored) for name in plan.arrays}
     shape = [plan.sizes[dim] for dim in plan.index]
     given = [plan.value().reshape(*shape, -1), plan.noise(), plan.numbers]
     sums: Any = None
@@ -270,15 +271,15 @@ def update(
             return found.reshape(prod(shape), -1)
 
         first = next(iter(works.values()))
-        flat = (x.reshape(prod(shape), -1) for x in (sums, *given))
-        given = [x.reshape(*shape, -1) for x in solve(first, *flat, total)]
+        flat: Any = (x.reshape(prod(shape), -1) for x in (sums, *given))
+        given = [x.reshape(*shape, -1) for x in solve(first, total, *flat)]
     found, seen = {}, {}
     for name, work in works.items():
         rows, arrays = plan.rows[name], plan.arrays[name]
-        size = work.size("statistics") * at_once + work.size("figures") * (watches is not None)
+        size = work.size("statistics") * at_once + work.size("figures") * watched
         call = work.at_once if at_once else work.updated
         new = rows.mapped(call, arrays, work.dtypes, size, *given)
-        if watches is not None:
+        if watched:
             figures, start = new.pop(), work.size("statistics") * at_once
             added, most = figures.sum(axis=rows.of_points), figures.max(axis=rows.of_points)
             sums = added[..., :start] if at_once else sums

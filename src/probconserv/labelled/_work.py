@@ -18,7 +18,7 @@ from ._law import Law, Recipe, array
 from ._plan import HOW, ONE_BY_ONE, Plan, Ready, Spread, plans
 from ._report import Budget, Report, worst
 from ._time import decoded, least_to_most
-from ._update import LARGEST, NO_BOUNDS, Watch, first_pass, is_whole, seen_after, update
+from ._update import LARGEST, first_pass, seen_after, update
 
 REPORT = "probconserv_report"
 ENSEMBLES = ("member", "members", "realization", "ensemble", "ensemble_member")
@@ -66,9 +66,8 @@ class Work:
         return [name for plan in self.plans for name in plan.arrays]
 
     @property
-    def _packed(self) -> dict[str, Packing]:
-        found = {name: Packing.of(self.dataset[name]) for name in self._names}
-        return {name: packing for name, packing in found.items() if packing is not None}
+    def _packed(self) -> list[str]:
+        return [name for name in self._names if Packing.of(self.dataset[name])]
 
     @property
     def _valid(self) -> dict[str, tuple[float, float]]:
@@ -90,15 +89,9 @@ class Work:
         watch: look at the new values, which takes them as computed. store: they will be, so that
         packed integers are rounded to keep the totals. compute: for sums that come first.
         """
-        found, packed, valid = [], self._packed, self._valid
+        found = []
         for plan in self.plans:
-            rounds = store and plan.kind.disjoint
-            watches = {
-                name: Watch(valid.get(name, NO_BOUNDS), packed.get(name), rounds)
-                for name in plan.arrays
-            }
-            at_once = watch and is_whole(plan)
-            new, sums, seen = update(plan, watches if watch else None, at_once, compute)
+            new, sums, seen = update(plan, watch, store, compute)
             for law in (ready.law for ready in plan.laws if ready.law.linear and watch):
                 (name,) = law.factors
                 ends = (array(self.dataset, e, "linear", self.dataset[name]) for e in law.linear)
