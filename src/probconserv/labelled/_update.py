@@ -77,7 +77,8 @@ class BlockWork:
         new = blocks.moved(self.kind, *block, *parts)
         found = {"total": by_index(blocks.totals(new, block[-1])[0])}
         if isinstance(self.kind, MeanAndStd) and not self.kind.disjoint:
-            found |= blocks.white_sums(self.kind, *block, white=parts[0]["white"])
+            mean, std, rows = block
+            found |= blocks.white_sums(self.kind, mean, std, rows, parts[0]["white"])
         return pack(self.kind.after, found)
 
     def survey(self, *block_and_steps: Any) -> Array:
