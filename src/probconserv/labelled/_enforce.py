@@ -278,9 +278,10 @@ def enforce_file(
     """Writes `target`, the dataset in `source` with the laws enforced, and returns the report.
 
     Files are NetCDF or Zarr, by the ending of the name. Data need not fit in memory: blocks are
-    read once where each holds all points of its totals, else twice, and with `minimum` or `maximum`
-    two to five times more. The target appears under its name when it is complete, or not at all.
-    Names in laws and `std` may lie in other files: "areacella.nc:areacella".
+    read once where each holds all points of its totals, and these are of one variable; else twice,
+    and with `minimum` or `maximum` two to five times more. The target appears under its name when
+    it is complete, or not at all. Names in laws and `std` may lie in other files:
+    "areacella.nc:areacella".
 
     Parameters
     ----------
@@ -369,33 +370,25 @@ class _Job:
             for out in outputs(paths, target) if one_by_one else [target]:
                 check_output(out, self.overwrite, map(str, paths))
         with ExitStack() as opened:
-            dataset, along = _opened(paths, opened, self.chunks, self.group, self.spread.member)
-            if self.unpack:
-                packed = {
-                    n: without_packing(v, p) for n, v in dataset.items() if (p := Packing.of(v))
-                }
-                dataset = dataset.assign(packed)
-            spread = replace(self.spread, std=from_file(self.spread.std, "std", opened))
-            named = [with_files(law, opened) for law in laws]
-            work = Work.of(dataset, named, spread)
+            work, along = _opened(
+                paths, opened, laws, self.spread, self.chunks, self.group, self.unpack
+            )
             work.check_apart()
             work = replace(work, plans=as_parts(work.plans, whole)) if whole else work
             if target is None or not one_by_one:
                 return self._write(work, paths[0], target)
             if self.strict:  # all files are looked at before one is written
                 self._write(work, paths[0], None)
-            return self._one_by_one(work.plans, spread, paths, target, along)
+            return self._one_by_one(work, paths, target, along)
 
-    def _one_by_one(
-        self, plans: Sequence[Plan], spread: Spread, paths: list[Path], target: Path, along: str
-    ) -> Report:
+    def _one_by_one(self, work: Work, paths: list[Path], target: Path, along: str) -> Report:
         """A file in the folder for each; those that are finished stay if a later one fails."""
         reports: list[Report] = []
         for path, out in zip(paths, outputs(paths, target), strict=True):
-            own, std = part_of(plans, spread.std, path, along)
-            part = replace(self, spread=replace(spread, std=std), strict=False)  # see `run`
+            own, std = part_of(work.plans, work.spread.std, path, along)
+            part = replace(self, spread=replace(work.spread, std=std), strict=False)  # see `run`
             try:
-                reports.append(part.run([path], out, own, plans))
+                reports.append(part.run([path], out, own, work.plans))
             except ProbConservError as error:
                 done = f"{len(reports)} of {len(paths)} files are finished and stay in {target}"
                 error.args = (f"{path.name}: {error} ({done}.)",)
@@ -459,9 +452,7 @@ def check_file(
     """
     given = 0.0 if std is None and member is None else std
     with cluster(scheduler, workers), ExitStack() as opened:
-        dataset, _ = _opened(paths_of(source), opened, chunks, group, member)
-        spread = Spread(from_file(given, "std", opened), member)
-        work = Work.of(dataset, [with_files(law, opened) for law in laws], spread)
+        work, _ = _opened(paths_of(source), opened, laws, Spread(given, member), chunks, group)
         found = compute({"sums": work.first, "invalid": work.invalid}, "summing")
         return work.report(**found)
 
@@ -469,15 +460,24 @@ def check_file(
 def _opened(
     paths: list[Path],
     opened: ExitStack,
+    laws: Sequence[Law | Recipe],
+    spread: Spread,
     chunks: Mapping[str, int] | None,
     group: str,
-    member: str | None,
-) -> tuple[xr.Dataset, str]:
-    """The dataset in one file, or in many as a series along a dimension."""
-    how: dict[str, Any] = {"chunks": chunks, "whole": () if member is None else (member,)}
+    unpack: bool = False,
+) -> tuple[Work, str]:
+    """The work on one file, or on many as a series along a dimension, which comes with it."""
+    how: Any = {"chunks": chunks, "group": group}
+    how["whole"] = () if spread.member is None else (spread.member,)
     if len(paths) > 1:
-        return read_series(paths, opened, group=group, **how)
-    return opened.enter_context(read(paths[0], group=group, **how)), ""
+        dataset, along = read_series(paths, opened, **how)
+    else:
+        dataset, along = opened.enter_context(read(paths[0], **how)), ""
+    if unpack:
+        packed = ((name, each, Packing.of(each)) for name, each in dataset.items())
+        dataset = dataset.assign({name: without_packing(each, p) for name, each, p in packed if p})
+    spread = replace(spread, std=from_file(spread.std, "std", opened))
+    return Work.of(dataset, [with_files(law, opened) for law in laws], spread), along
 
 
 def _changes(work: Work, found: Sequence[Mapping[str, Any]]) -> dict[str, xr.DataArray]:
