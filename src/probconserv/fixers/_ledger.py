@@ -9,8 +9,8 @@ from torch import Tensor
 from .._errors import InputError
 from .._extras import missing
 from ._close import Closed
-from ._columns import LAWS
 from ._grid import Grid
+from ._layers import LAWS
 from ._levels import Levels
 from ._std import MOVED, ON_LEVELS
 

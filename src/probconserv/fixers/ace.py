@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .._air import GRAVITY
 from .._errors import InputError
-from ._columns import LAWS
+from ._layers import LAWS
 from ._fixer import Fixer
 from ._grid import Grid
 from ._levels import Levels

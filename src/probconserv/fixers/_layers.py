@@ -1,0 +1,91 @@
+"""Layers: sums over the levels of each column, which is all that the laws read of a state.
+
+The mass of a layer is constant + slope * surface pressure, and so is what a column holds.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .._air import HEAT_CAPACITY, VAPORIZATION
+
+LAWS = ("dry_air", "water", "energy")
+SHARES = (  # in each law
+    (-1.0, 1.0, VAPORIZATION),  # of a kilogram of vapour
+    (0.0, 0.0, HEAT_CAPACITY),  # of a kilogram that is a kelvin warmer
+    (-1.0, 1.0, 0.0),  # of a kilogram of other water
+    (0.0, 0.0, 1.0),  # of other energy, J
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Layers:
+    """The masses of the layers of columns, kg m-2, as lines in the surface pressure."""
+
+    lines: Tensor  # (2, K, 1), constant and slope; (2, batch, K, N) where each column has its own
+    moving: Tensor  # (2, 1 or batch, K, 1 or N), by the air of levels: thickness does not count
+    air: Tensor  # (2, 1), constant and slope of the mass of a column
+    shares: Tensor  # (4, 3), `SHARES`
+    low: Tensor | None = None  # (batch, N), surface pressures between which the lines hold
+    high: Tensor | None = None
+    first: Tensor | None = None  # (4, 6, K), lines times shares, where all columns have the same
+    second: Tensor | None = None  # (3, K), the products of both lines as powers of the pressure
+
+    def at(self, columns: slice) -> "Layers":
+        if self.low is None or self.high is None:
+            return self
+        own = (x[..., columns] for x in (self.lines, self.moving))
+        ends = (x[..., columns] for x in (self.low, self.high))
+        return Layers(*own, self.air, self.shares, *ends)
+
+    def mass(self, pressure: Tensor) -> Tensor:
+        """Of each layer, (batch, K, N)."""
+        return torch.addcmul(*self.lines, pressure.unsqueeze(-2))
+
+    def held(self, fields: Sequence[Tensor | None]) -> Tensor:
+        """What columns hold of each law: constant and slope, (batch, 2, 3, N), float64.
+
+        The fields, (batch or 1, K or 1, N), are in the order of `SHARES`; the first is complete.
+        """
+        found: Tensor | None = None
+        for number, field in enumerate(fields):
+            if field is not None:
+                found = self._added(found, number, field.double().expand(fields[0].shape))
+        found = found.unflatten(1, (2, 3))
+        found[:, :, 0] += self.air
+        return found
+
+    def _added(self, found: Tensor | None, number: int, field: Tensor) -> Tensor:
+        if self.first is None:
+            sums = (self.lines * field).sum(-2).movedim(0, 1)  # (batch, 2, N)
+            own = (sums[:, :, None] * self.shares[number][:, None]).flatten(1, 2)
+            return own if found is None else found + own
+        weights = self.first[number].expand(len(field), -1, -1)
+        return weights @ field if found is None else found.baddbmm_(weights, field)
+
+    def gain(self, variance: Tensor, pressure: Tensor) -> Tensor:
+        """What columns gain by a multiplier of 1: sums of variance * mass * mass, (batch, N)."""
+        variance = variance.expand(-1, self.lines.shape[-2], -1)
+        if self.second is None:
+            moving = torch.addcmul(*self.moving, pressure.unsqueeze(-2))
+            return (variance * moving * self.mass(pressure)).sum(-2)
+        powers = (self.second.to(variance.dtype) @ variance).unbind(1)
+        return torch.addcmul(powers[0], torch.addcmul(powers[1], powers[2], pressure), pressure)
+
+    def raised(
+        self,
+        values: Tensor,
+        variance: Tensor,
+        pressure: Tensor,
+        by: Tensor,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """values + variance * mass * by, in the dtype of the values."""
+        dtype, even = values.dtype, variance.shape[-1] == 1
+        constant, slope = (self.moving * (by * variance if even else by)).to(dtype)
+        mass = torch.addcmul(constant, slope, pressure.to(dtype).unsqueeze(-2))
+        if even:
+            return torch.add(values, mass, out=out)
+        return torch.addcmul(values, variance, mass, out=out)
