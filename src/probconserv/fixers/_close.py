@@ -54,6 +54,10 @@ class Task:
                 return COARSE
         return FINE
 
+    def scale(self) -> Tensor:
+        """Of the totals, beside which what is missing is small or not."""
+        return torch.maximum(self.target.detach().abs(), self.laws.least)
+
     def all_errors(self) -> dict[str, Error]:
         """Those of the change too."""
         values = (self.air.pressure, self.air.temperature, self.air.vapour)
@@ -141,15 +145,15 @@ def _closed(task: Task, out: tuple[Tensor, Tensor] | None) -> Closed:
     into = [None if out is None else (out[0][..., b.columns], out[1][..., b.columns]) for b in blocks]
     columns = [each.start for each in blocks]
     totals, fallen, missing = _look(task, blocks, columns)
-    started, multipliers = totals, torch.zeros_like(missing)
-    scale = torch.maximum(task.target.abs(), task.laws.least).detach()
-    solver, last, worst = None, 1.0, math.nan
+    started, scale = totals, task.scale()
+    solver, multipliers, last, worst = None, None, 1.0, math.nan
     for number in range(ROUNDS if task.audited else TRACED_ROUNDS):
         if solver is None:
             pairs = zip(blocks, columns, strict=True)
             rises = [matrix(each, at, task.laws, task.duration) for each, at in pairs]
             solver = inverse(reduce(torch.add, rises), task.laws)
-        multipliers = multipliers + (solver @ missing[..., None])[..., 0]
+        step = solver.bmm(missing[..., None])[..., 0]
+        multipliers = step if multipliers is None else multipliers + step
         columns = [
             each.moved(at, multipliers, task.duration, o)
             for each, at, o in zip(blocks, columns, into, strict=True)
@@ -157,7 +161,7 @@ def _closed(task: Task, out: tuple[Tensor, Tensor] | None) -> Closed:
         totals, fallen, missing = _look(task, blocks, columns)
         if not task.audited:
             continue
-        worst = float((missing.detach() / scale).abs().max())
+        worst = float(torch.linalg.vector_norm(missing.detach() / scale, torch.inf))
         settled = worst <= task.precision.tolerance and worst > last / 2
         if settled or not worst > task.precision.enough:  # NaN, or all is well
             break

@@ -18,7 +18,7 @@ from ._ledger import Ledger
 from ._levels import Levels
 from ._solve import Laws
 from ._state import COUNTED, air_of, check_pair, check_state, check_values, inflow_of
-from ._std import CHANGED, MOVED, Error, given, of_members, usual
+from ._std import CHANGED, MOVED, Error, given, of_members, smallest, usual
 
 State = Mapping[str, Tensor]
 TARGETS = ("rollout", "step")
@@ -125,6 +125,7 @@ class Fixer(nn.Module):
         self._levels = self.levels.to(device)
         self._laws = Laws.of(self._active)
         self._usual = usual(self._levels)
+        self._least = smallest(self._usual)
         self._own = given(self.std, self.levels.count, self.grid.shape, device)
 
     @property
@@ -258,7 +259,8 @@ class Fixer(nn.Module):
         if audited:
             _judge(closed, task, self.levels)
         fixed = _fixed(after, closed)
-        change = gain.detach() - closed.fallen.detach()[:, None] * self._laws.rain
+        fallen = closed.fallen.detach()[:, None]
+        change = torch.addcmul(gain.detach(), fallen, self._laws.rain, value=-1)
         self._target, self._carry = _added(base, carry, change)
         self._steps = self._steps + 1
         if task.tallied:
@@ -309,7 +311,7 @@ class Fixer(nn.Module):
         if members is None:
             changed = [n for n in CHANGED if n in after and n not in own]
             check_pair(changed, before, after)
-            return self._usual | own, {n: before[n].flatten(-axes) for n in changed}
+            return self._least | own, {n: before[n].flatten(-axes) for n in changed}
         batch = len(after["surface_pressure"])
         if check.whole("members", members) < 2 or batch % members:
             raise InputError(
@@ -385,8 +387,7 @@ def _judge(closed: Closed, task: Task, levels: Levels) -> None:
     """Refuses totals that do not hold, and layers that the correction turned over."""
     if not closed.worst <= task.precision.tolerance:  # NaN is not
         _check_change(task)
-        scale = torch.maximum(task.target.abs(), task.laws.least)
-        wrong = ~((closed.missing / scale).abs() <= task.precision.tolerance)
+        wrong = ~((closed.missing / task.scale()).abs() <= task.precision.tolerance)
         negative = (task.target < 0) & wrong  # the reason, where there is one
         blamed = negative if bool(negative.any()) else wrong
         member, law = (int(i) for i in blamed.nonzero()[0])

@@ -54,7 +54,7 @@ class Layers:
             if field is not None:
                 found = self._added(found, number, field.double().expand(fields[0].shape))
         found = found.unflatten(1, (2, 3))
-        found[:, :, 0] += self.air
+        found[:, :, 0].add_(self.air)
         return found
 
     def _added(self, found: Tensor | None, number: int, field: Tensor) -> Tensor:
@@ -63,7 +63,7 @@ class Layers:
             own = (sums[:, :, None] * self.shares[number][:, None]).flatten(1, 2)
             return own if found is None else found + own
         weights = self.first[number].expand(len(field), -1, -1)
-        return weights @ field if found is None else found.baddbmm_(weights, field)
+        return weights.bmm(field) if found is None else found.baddbmm_(weights, field)
 
     def gain(self, variance: Tensor, pressure: Tensor) -> Tensor:
         """What columns gain by a multiplier of 1: sums of variance * mass * mass, (batch, N)."""

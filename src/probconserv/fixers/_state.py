@@ -99,8 +99,8 @@ def check_values(what: str, state: State, levels: Levels) -> None:
     """Finite values in the range of their units, levels from the top down, layers that hold air."""
     names = [name for name in UNITS if name in state]
     ends = [x for name in names for x in state[name].detach().aminmax()]
-    ends_of_columns = state["specific_humidity"].detach()[:, :: max(1, levels.count - 1)]
-    means = ends_of_columns.transpose(0, 1).flatten(1).mean(1)
+    first_and_last = state["specific_humidity"].detach()[:, :: max(1, levels.count - 1)]
+    means = first_and_last.flatten(2).mean((0, 2))
     found = torch.stack([*ends, means[0], means[-1]]).tolist()  # the only look at values
     pairs = list(zip(found[::2], found[1::2], strict=True))
     for name, (low, high) in zip(names, pairs, strict=False):
@@ -160,7 +160,7 @@ def inflow_of(
         check.choice("fluxes", name, tuple(FLUXES))
         if isinstance(value, int | float):
             _check_range(f"fluxes[{name!r}]", name, value, value)
-            found[:, FLUXES[name]] += value
+            found[:, FLUXES[name]].add_(value)
             continue
         t = check.as_tensor(f"fluxes[{name!r}]", value).to(weights.device, torch.float64)
         if tuple(t.shape) == (batch, *grid):
@@ -172,5 +172,5 @@ def inflow_of(
             )
         if check.concrete(t):
             _check_range(f"fluxes[{name!r}]", name, *map(float, t.detach().aminmax()))
-        found[:, FLUXES[name]] += t
+        found[:, FLUXES[name]].add_(t)
     return found

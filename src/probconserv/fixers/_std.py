@@ -88,6 +88,12 @@ def usual(levels: Levels) -> dict[str, Error]:
     }
 
 
+def smallest(errors: Errors) -> dict[str, Error]:
+    """The least that counts as an error of a change, beside usual ones."""
+    known = {name: e.known for name, e in errors.items() if e.known is not None}
+    return {**errors, **{name: Error(LEAST**2 * x) for name, x in known.items()}}
+
+
 def of_change(
     before: Mapping[str, Tensor], after: Mapping[str, Tensor], weights: Tensor, least: Errors
 ) -> dict[str, Error]:
@@ -101,15 +107,15 @@ def of_change(
         new = after[name]
         change = (new - old).square()
         weights = weights.to(change.dtype)
-        level = (change @ weights)[..., None].double()  # (batch, [K,] 1)
+        level = (change @ weights)[..., None]  # (batch, [K,] 1)
         if name == "specific_humidity":
-            size = (new.square() @ weights.to(new.dtype))[..., None].double().clamp_min(TINY)
+            size = (new.square() @ weights.to(new.dtype))[..., None].clamp_min(TINY)
             share = (level / size).clamp(LEAST_SHARE**2, 1.0).sqrt()
             found[name] = Error(floor=least[name].floor, share=share)
             continue
         if name == "surface_pressure":
-            level = (level + change) / 2
-        found[name] = Error(torch.maximum(level, LEAST**2 * least[name].known))
+            level = torch.lerp(level, change, 0.5)
+        found[name] = Error(torch.maximum(level, least[name].known))
     return found
 
 
