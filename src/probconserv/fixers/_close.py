@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ._columns import Air, Block, Columns, content
 from ._levels import Levels
-from ._solve import Laws, inverse, matrix
+from ._solve import Laws, Solver
 from ._std import CHANGED, Error, of_change, taken
 
 BLOCK = 2**20  # values of a field that a CPU works on at a time
@@ -147,12 +147,12 @@ def _closed(task: Task, out: tuple[Tensor, Tensor] | None) -> Closed:
     totals, fallen, missing = _look(task, blocks, columns)
     started, scale = totals, task.scale()
     solver, multipliers, last, worst = None, None, 1.0, math.nan
-    for number in range(ROUNDS if task.audited else TRACED_ROUNDS):
+    for _ in range(ROUNDS if task.audited else TRACED_ROUNDS):
         if solver is None:
-            pairs = zip(blocks, columns, strict=True)
-            rises = [matrix(each, at, task.laws, task.duration) for each, at in pairs]
-            solver = inverse(reduce(torch.add, rises), task.laws)
-        step = solver.bmm(missing[..., None])[..., 0]
+            solver = Solver.of(blocks, columns, task.laws, task.duration)
+        step = solver.step(missing)
+        if multipliers is None:
+            step = step + solver.step(solver.bent(blocks, columns, step))
         multipliers = step if multipliers is None else multipliers + step
         columns = [
             each.moved(at, multipliers, task.duration, o)

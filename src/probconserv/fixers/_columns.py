@@ -90,7 +90,7 @@ class Block:
         once more off those that result.
         """
         start, variance, layers = self.start, self.variance, self.layers
-        near = self._pressure(at.held, multipliers)
+        near = self.pressure(at.held, multipliers)
         wetter, warmer = (multipliers @ layers.shares[:2].mT)[:, :, None, None].unbind(1)
         wet, warm = out or (None, None)
         wetted = layers.raised(
@@ -103,10 +103,11 @@ class Block:
         held = self.air.held(layers, vapour, temperature)
         fall = duration * multipliers[:, 1:2]
         rain = torch.addcmul(start.rain, variance["precipitation"], fall).clamp_min(0.0)
-        pressure = self._pressure(held, multipliers)
+        pressure = self.pressure(held, multipliers)
         return Columns(pressure, rain.to(self.rain.dtype), vapour, temperature, held)
 
-    def _pressure(self, held: Tensor, multipliers: Tensor) -> Tensor:
+    def pressure(self, held: Tensor, multipliers: Tensor) -> Tensor:
+        """The surface pressure, (batch, N), by what its rise brings to columns that hold this."""
         rise = (multipliers[:, None] @ held[:, 1])[:, 0]
         found = torch.addcmul(self.start.pressure, self.variance["surface_pressure"], rise)
         if self.layers.low is not None and self.layers.high is not None:

@@ -65,14 +65,13 @@ class Layers:
         weights = self.first[number].expand(len(field), -1, -1)
         return weights.bmm(field) if found is None else found.baddbmm_(weights, field)
 
-    def gain(self, variance: Tensor, pressure: Tensor) -> Tensor:
-        """What columns gain by a multiplier of 1: sums of variance * mass * mass, (batch, N)."""
+    def powers(self, variance: Tensor) -> Tensor:
+        """Sums of variance * mass * mass as powers of the pressure, (batch or 1, 3, N or 1)."""
         variance = variance.expand(-1, self.lines.shape[-2], -1)
-        if self.second is None:
-            moving = torch.addcmul(*self.moving, pressure.unsqueeze(-2))
-            return (variance * moving * self.mass(pressure)).sum(-2)
-        powers = (self.second.to(variance.dtype) @ variance).unbind(1)
-        return torch.addcmul(powers[0], torch.addcmul(powers[1], powers[2], pressure), pressure)
+        if self.second is not None:
+            return self.second.to(variance.dtype) @ variance
+        (a, b), (by_a, by_b) = self.lines, self.moving
+        return torch.stack([(x * variance).sum(-2) for x in (a * by_a, 2 * a * by_b, b * by_b)], 1)
 
     def raised(
         self,

@@ -5,7 +5,9 @@ sum that the laws allow. Then every point moves by its variance times what the l
 times the multipliers, as far as its bounds allow; the area of its cell cancels.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -22,7 +24,8 @@ class Laws:
 
     active: Tensor  # (3,) 1 for laws that hold, 0 for others
     pairs: Tensor  # (3, 3), of these
-    products: Tensor  # (3, 9), of the shares of vapour, heat and precipitation in pairs of laws
+    shares: Tensor  # (2, 3), of vapour and heat in each law
+    products: Tensor  # (2, 9), of these in pairs of laws
     rain: Tensor  # (3,) 1 for the law of water
     least: Tensor  # (3,)
     identity: Tensor  # (3, 3)
@@ -31,35 +34,87 @@ class Laws:
     def of(cls, active: Tensor) -> "Laws":
         new = active.new_tensor
         rain = new([0.0, 1.0, 0.0])
-        shares = torch.stack([*new(SHARES[:2]), rain])
+        shares = new(SHARES[:2])
         products = (shares[:, None] * shares[..., None]).flatten(1)
         identity = torch.eye(3, dtype=active.dtype, device=active.device)
-        return cls(active, active * active[:, None], products, rain, new(LEAST), identity)
+        return cls(active, active * active[:, None], shares, products, rain, new(LEAST), identity)
 
 
-def matrix(block: Block, at: Columns, laws: Laws, duration: float) -> Tensor:
-    """How the laws rise with the multipliers, (batch, 3, 3); what is at its bound does not move."""
-    layers, variance, slopes = block.layers, dict(block.variance), at.held[:, 1]
-    if at is not block.start:
-        if layers.low is not None and layers.high is not None:
-            free = (layers.low < at.pressure) & (at.pressure < layers.high)
-            variance["surface_pressure"] = variance["surface_pressure"] * free
-        for name, x in (("specific_humidity", at.vapour), ("precipitation", at.rain)):
-            variance[name] = variance[name] * (x > 0)
-    weighted = slopes * (variance["surface_pressure"] * block.weights)[:, None]
-    found = (slopes[:, None] * weighted[:, :, None]).sum(-1)  # faster than a product on a GPU
-    gains = [layers.gain(variance[n], at.pressure) for n in ("specific_humidity", "temperature")]
-    gains.append((duration**2 * variance["precipitation"]).expand_as(gains[0]))
-    gain = torch.stack(gains, 1) @ block.weights
-    return torch.addmm(found.flatten(1), gain, laws.products).unflatten(1, (3, 3))
+@dataclass(frozen=True, eq=False)
+class Response:
+    """How the laws rise with the multipliers, in a block of columns."""
+
+    weights: Tensor
+    fixed: Tensor  # (batch, 3, 3), by surface pressure and precipitation
+    powers: Tensor  # (batch, 2, 3, N), by vapour and heat, as powers of the surface pressure
+
+    @classmethod
+    def of(cls, block: Block, at: Columns, duration: float) -> "Response":
+        """What is at its bound does not move."""
+        layers, w, variance, slopes = block.layers, block.weights, dict(block.variance), at.held[:, 1]
+        if at is not block.start:
+            if layers.low is not None and layers.high is not None:
+                free = (layers.low < at.pressure) & (at.pressure < layers.high)
+                variance["surface_pressure"] = variance["surface_pressure"] * free
+            for name, x in (("specific_humidity", at.vapour), ("precipitation", at.rain)):
+                variance[name] = variance[name] * (x > 0)
+        weighted = slopes * (variance["surface_pressure"] * w)[:, None]
+        fixed = (slopes[:, None] * weighted[:, :, None]).sum(-1)  # a GPU is slow at the product
+        rain = variance["precipitation"].expand_as(at.rain) @ w
+        fixed[:, 1, 1].add_(rain, alpha=duration**2)
+        shape = (len(slopes), 3, slopes.shape[-1])
+        names = ("specific_humidity", "temperature")
+        powers = torch.stack([layers.powers(variance[n]).expand(shape) for n in names], 1)
+        return cls(w, fixed, powers)
+
+    def gains(self, pressure: Tensor) -> Tensor:
+        """By vapour and heat, (batch, 2), at a surface pressure."""
+        p = pressure.double()[:, None]
+        constant, linear, square = self.powers.unbind(2)
+        return torch.addcmul(constant, torch.addcmul(linear, square, p), p) @ self.weights
 
 
-def inverse(matrix: Tensor, laws: Laws) -> Tensor:  # (batch, 3, 3)
+@dataclass(frozen=True, eq=False)
+class Solver:
+    """A step of Newton's method, from what is missing to the multipliers."""
+
+    responses: Sequence[Response]
+    laws: Laws
+    gains: Tensor  # (batch, 2), of all blocks
+    inverse: Tensor  # (batch, 3, 3)
+
+    @classmethod
+    def of(
+        cls, blocks: Sequence[Block], columns: Sequence[Columns], laws: Laws, duration: float
+    ) -> "Solver":
+        pairs = zip(blocks, columns, strict=True)
+        found = [Response.of(each, at, duration) for each, at in pairs]
+        fixed = reduce(torch.add, [each.fixed for each in found])
+        gains = _gains(found, [at.pressure for at in columns])
+        matrix = torch.addmm(fixed.flatten(1), gains, laws.products).unflatten(1, (3, 3))
+        return cls(found, laws, gains, _inverse(matrix * laws.pairs, laws.identity))
+
+    def step(self, missing: Tensor) -> Tensor:
+        return self.inverse.bmm(missing[..., None])[..., 0]
+
+    def bent(self, blocks: Sequence[Block], columns: Sequence[Columns], step: Tensor) -> Tensor:
+        """What a step leaves missing, (batch, 3), since masses change with the pressure."""
+        pairs = zip(blocks, columns, strict=True)
+        gains = _gains(self.responses, [each.pressure(at.held, step) for each, at in pairs])
+        shares = self.laws.shares
+        return (step @ shares.mT * (self.gains - gains)) @ shares * self.laws.active
+
+
+def _gains(responses: Sequence[Response], pressures: Sequence[Tensor]) -> Tensor:
+    pairs = zip(responses, pressures, strict=True)
+    return reduce(torch.add, [each.gains(pressure) for each, pressure in pairs])
+
+
+def _inverse(matrix: Tensor, identity: Tensor) -> Tensor:  # (batch, 3, 3)
     """By the cross products of the columns.
 
     A law that nothing can move, or that is not asked for, has a multiplier of no effect.
     """
-    matrix = matrix * laws.pairs
-    matrix = matrix + laws.identity * (matrix == 0)
+    matrix = matrix + identity * (matrix == 0)
     crossed = matrix.roll(-1, -2).cross(matrix.roll(-2, -2), dim=-1)
     return crossed / (matrix[:, :1] * crossed[:, :1]).sum(-1, keepdim=True)
