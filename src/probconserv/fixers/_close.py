@@ -17,7 +17,7 @@ from ._std import CHANGED, Error, of_change, taken
 BLOCK = 2**20  # values of a field that a CPU works on at a time
 ROUNDS = 25  # of Newton's method
 TRACED_ROUNDS = 3  # where values cannot be looked at
-FAST = 1e-3  # of what was missing: a round that leaves less keeps its matrix for the next
+FAST = 1e-2  # of what was missing: a round that leaves less keeps its matrix for the next
 
 
 class Precision(NamedTuple):
@@ -27,7 +27,7 @@ class Precision(NamedTuple):
     tolerance: float  # at which they do if they bring no more
 
 
-FINE, COARSE = Precision(1e-13, 1e-11), Precision(1e-7, 1e-6)  # of float64, of less
+FINE, COARSE = Precision(1e-14, 1e-11), Precision(1e-7, 1e-6)  # of float64, of less
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,11 +77,13 @@ class Task:
 
 @dataclass(eq=False)
 class Tally:
-    """What moved on levels, in the order temperature, humidity; added up block by block."""
+    """For the ledger: totals, and what moved on levels, in the order temperature, humidity."""
 
+    started: Tensor  # (batch, 3), totals of the air before and after, float64
+    totals: Tensor
     shares: Tensor  # (K,) of the air, that levels hold
     weights: Tensor
-    maps: Tensor  # (2, N), mean over the column, summed over members
+    maps: Tensor  # (2, N), mean over the column, summed over members; added up block by block
     profiles: Tensor  # (batch, 2, K)
 
     def add(self, columns: slice | None, warmer: Tensor, wetter: Tensor) -> None:
@@ -98,9 +100,7 @@ class Closed:
     rain: Tensor
     vapour: Tensor  # (batch, K, N)
     temperature: Tensor
-    started: Tensor  # (batch, 3), totals of the air before and after, float64
-    totals: Tensor
-    fallen: Tensor  # (batch,), precipitation of the step
+    fallen: Tensor  # (batch,), precipitation of the step, float64
     missing: Tensor  # (batch, 3)
     worst: float  # that as a share of the totals
     tally: Tally | None
@@ -115,14 +115,14 @@ def close(task: Task) -> Closed:
     out = torch.empty_like(air.vapour), torch.empty_like(air.temperature)
     each = max(1, BLOCK // air.vapour[0].numel())
     found = [_closed(task.of(m), (out[0][m], out[1][m])) for m in parts(len(air.vapour), each)]
-    names = ("pressure", "rain", "started", "totals", "fallen", "missing")
+    names = ("pressure", "rain", "fallen", "missing")
     joined = {name: torch.cat([getattr(c, name) for c in found]) for name in names}
     tally = None
     tallies = [c.tally for c in found if c.tally is not None]
     if tallies:
-        profiles = torch.cat([t.profiles for t in tallies])
-        maps = torch.stack([t.maps for t in tallies]).sum(0)
-        tally = replace(tallies[0], maps=maps, profiles=profiles)
+        names = ("started", "totals", "profiles")
+        rows = {name: torch.cat([getattr(t, name) for t in tallies]) for name in names}
+        tally = replace(tallies[0], maps=torch.stack([t.maps for t in tallies]).sum(0), **rows)
     worst = max((c.worst for c in found), key=lambda x: (math.isnan(x), x))
     return Closed(vapour=out[0], temperature=out[1], worst=worst, tally=tally, **joined)
 
@@ -144,21 +144,21 @@ def _closed(task: Task, out: tuple[Tensor, Tensor] | None) -> Closed:
     blocks = list(_blocks(task, out is None))
     into = [None if out is None else (out[0][..., b.columns], out[1][..., b.columns]) for b in blocks]
     columns = [each.start for each in blocks]
-    totals, fallen, missing = _look(task, blocks, columns)
-    started, scale = totals, task.scale()
-    solver, multipliers, last, worst = None, None, 1.0, math.nan
-    for _ in range(ROUNDS if task.audited else TRACED_ROUNDS):
+    missing = started = _missing(task, blocks, columns)
+    scale, solver, multipliers, last, worst = task.scale(), None, None, 1.0, math.nan
+    for number in range(ROUNDS if task.audited else TRACED_ROUNDS):
         if solver is None:
             solver = Solver.of(blocks, columns, task.laws, task.duration)
         step = solver.step(missing)
-        if multipliers is None:
-            step = step + solver.step(solver.bent(blocks, columns, step))
         multipliers = step if multipliers is None else multipliers + step
+        near = [b.pressure(at.held, multipliers) for b, at in zip(blocks, columns, strict=True)]
+        if number == 0:
+            multipliers = multipliers + solver.step(solver.bent(step, near))
         columns = [
-            each.moved(at, multipliers, task.duration, o)
-            for each, at, o in zip(blocks, columns, into, strict=True)
+            each.moved(p, multipliers, task.duration, o)
+            for each, p, o in zip(blocks, near, into, strict=True)
         ]
-        totals, fallen, missing = _look(task, blocks, columns)
+        missing = _missing(task, blocks, columns)
         if not task.audited:
             continue
         worst = float(torch.linalg.vector_norm(missing.detach() / scale, torch.inf))
@@ -171,10 +171,9 @@ def _closed(task: Task, out: tuple[Tensor, Tensor] | None) -> Closed:
         for x in ([c.pressure for c in columns], [c.rain for c in columns])
     )
     vapour, temperature = out or (columns[0].vapour, columns[0].temperature)
-    tally = _tally(task, blocks, columns)
-    return Closed(
-        pressure, rain, vapour, temperature, started, totals, fallen, missing, worst, tally
-    )
+    fallen = task.duration * (rain.double() @ task.weights)
+    tally = _tally(task, blocks, columns, (started, missing)) if task.tallied else None
+    return Closed(pressure, rain, vapour, temperature, fallen, missing, worst, tally)
 
 
 def _blocks(task: Task, whole: bool) -> Iterator[Block]:
@@ -189,24 +188,28 @@ def _blocks(task: Task, whole: bool) -> Iterator[Block]:
         yield Block.of(c, own, task.levels.layers(own.pressure), w[c], task.rain[:, c], errors)
 
 
-def _look(
-    task: Task, blocks: Sequence[Block], columns: Sequence[Columns]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Totals of the air, (batch, 3), the precipitation, (batch,), and what is missing."""
-    pairs = list(zip(blocks, columns, strict=True))
-    totals = reduce(torch.add, [at.content() @ each.weights for each, at in pairs])
-    rate = reduce(torch.add, [at.rain.double() @ each.weights for each, at in pairs])
-    fallen, laws = task.duration * rate, task.laws
-    missing = torch.addcmul(task.target - totals, fallen[:, None], laws.rain, value=-1)
-    return totals, fallen, missing * laws.active
+def _missing(task: Task, blocks: Sequence[Block], columns: Sequence[Columns]) -> Tensor:
+    """What the laws ask for less what is there, (batch, 3)."""
+    pairs = zip(blocks, columns, strict=True)
+    found = [at.content(task.duration) @ each.weights for each, at in pairs]
+    return task.target - reduce(torch.add, found)
 
 
-def _tally(task: Task, blocks: Sequence[Block], columns: Sequence[Columns]) -> Tally | None:
-    if not task.tallied:
-        return None
+def _tally(
+    task: Task,
+    blocks: Sequence[Block],
+    columns: Sequence[Columns],
+    missing: tuple[Tensor, Tensor],  # at the start and at the end
+) -> Tally:
     batch, count, size = task.air.vapour.shape
-    w = task.weights
-    tally = Tally(task.levels.shares, w, w.new_zeros(2, size), w.new_zeros(batch, 2, count))
+    w, rains = task.weights, (task.rain.clamp_min(0.0), torch.cat([c.rain for c in columns], -1))
+    fallen = (task.duration * (rain.double() @ w) for rain in rains)
+    started, totals = (
+        task.target - lost - fell[:, None] * task.laws.rain
+        for lost, fell in zip(missing, fallen, strict=True)
+    )
+    maps, profiles = w.new_zeros(2, size), w.new_zeros(batch, 2, count)
+    tally = Tally(started, totals, task.levels.shares, w, maps, profiles)
     for each, at in zip(blocks, columns, strict=True):
         air = each.air
         tally.add(each.columns, at.temperature - air.temperature, at.vapour - air.vapour)

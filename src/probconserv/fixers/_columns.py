@@ -39,9 +39,11 @@ class Columns:
     temperature: Tensor
     held: Tensor  # (batch, 2, 3, N), constant and slope of what they hold
 
-    def content(self) -> Tensor:
-        """What they hold of each law, (batch, 3, N)."""
-        return content(self.held, self.pressure)
+    def content(self, duration: float) -> Tensor:
+        """What they hold of each law, (batch, 3, N), with the precipitation of the step."""
+        found = content(self.held, self.pressure)
+        found[:, 1].add_(self.rain, alpha=duration)
+        return found
 
 
 def content(held: Tensor, pressure: Tensor) -> Tensor:
@@ -82,15 +84,18 @@ class Block:
         return cls(columns, air, layers, weights, rain, Columns(*values.values(), held), variance)
 
     def moved(
-        self, at: Columns, multipliers: Tensor, duration: float, out: tuple[Tensor, Tensor] | None
+        self,
+        near: Tensor,
+        multipliers: Tensor,
+        duration: float,
+        out: tuple[Tensor, Tensor] | None,
     ) -> Columns:
         """Every point moved by its variance times what the laws gain by it, within its bounds.
 
-        What a rise of the pressure brings is read off columns `at`, where the solve stands, and
-        once more off those that result.
+        `near` is about the surface pressure that results, (batch, N), for the masses.
         """
         start, variance, layers = self.start, self.variance, self.layers
-        near = self.pressure(at.held, multipliers)
+        near = near.to(self.air.pressure.dtype)
         wetter, warmer = (multipliers @ layers.shares[:2].mT)[:, :, None, None].unbind(1)
         wet, warm = out or (None, None)
         wetted = layers.raised(
@@ -103,7 +108,7 @@ class Block:
         held = self.air.held(layers, vapour, temperature)
         fall = duration * multipliers[:, 1:2]
         rain = torch.addcmul(start.rain, variance["precipitation"], fall).clamp_min(0.0)
-        pressure = self.pressure(held, multipliers)
+        pressure = self.pressure(held, multipliers).to(self.air.pressure.dtype)
         return Columns(pressure, rain.to(self.rain.dtype), vapour, temperature, held)
 
     def pressure(self, held: Tensor, multipliers: Tensor) -> Tensor:
@@ -112,4 +117,4 @@ class Block:
         found = torch.addcmul(self.start.pressure, self.variance["surface_pressure"], rise)
         if self.layers.low is not None and self.layers.high is not None:
             found = found.clamp(self.layers.low, self.layers.high)
-        return found.to(self.air.pressure.dtype)
+        return found

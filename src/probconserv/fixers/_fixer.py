@@ -241,7 +241,7 @@ class Fixer(nn.Module):
         self._follow(air.pressure)
         weights = self._weights
         base, carry = self._base(before, after, weights, audited)
-        gain = seconds * inflow_of(fluxes, len(air.pressure), self.grid.shape, weights)
+        gain = inflow_of(fluxes, seconds, len(air.pressure), self.grid.shape, weights)
         rain = after["precipitation"] if "precipitation" in after else 0 * air.pressure
         task = Task(
             air,
@@ -368,10 +368,9 @@ def _fixed(after: State, closed: Closed) -> dict[str, Tensor]:
 
 
 def _added(total: Tensor, carry: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    """total + x, and with what their sum lost in rounding, as Knuth adds."""
+    """total + x, and with what their sum lost in rounding; x is the smaller."""
     found = total + x
-    moved = found - total
-    return found, carry + ((total - (found - moved)) + (x - moved))
+    return found, carry + (x - (found - total))
 
 
 def _check_change(task: Task) -> None:

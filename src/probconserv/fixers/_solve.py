@@ -15,29 +15,30 @@ from torch import Tensor
 from ._columns import Block, Columns
 from ._layers import SHARES
 
-LEAST = (1.0, 1e-3, 1.0)  # kg m-2 and J m-2: totals below these are not told from rounding
+LEAST = (1.0, 1e-3, 1.0)  # kg m-2 and J m-2
 
 
 @dataclass(frozen=True, eq=False)
 class Laws:
     """Which laws hold, and constants of all three."""
 
-    active: Tensor  # (3,) 1 for laws that hold, 0 for others
-    pairs: Tensor  # (3, 3), of these
+    pairs: Tensor  # (3, 3), 1 for two laws that hold, else 0
     shares: Tensor  # (2, 3), of vapour and heat in each law
     products: Tensor  # (2, 9), of these in pairs of laws
     rain: Tensor  # (3,) 1 for the law of water
-    least: Tensor  # (3,)
+    least: Tensor  # (3,), totals below these are not told from rounding
     identity: Tensor  # (3, 3)
 
     @classmethod
     def of(cls, active: Tensor) -> "Laws":
+        """By 1 for each law that holds, and 0; what others miss does not count."""
         new = active.new_tensor
         rain = new([0.0, 1.0, 0.0])
         shares = new(SHARES[:2])
         products = (shares[:, None] * shares[..., None]).flatten(1)
         identity = torch.eye(3, dtype=active.dtype, device=active.device)
-        return cls(active, active * active[:, None], shares, products, rain, new(LEAST), identity)
+        pairs, least = active * active[:, None], new(LEAST) / active
+        return cls(pairs, shares, products, rain, least, identity)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,17 +93,15 @@ class Solver:
         fixed = reduce(torch.add, [each.fixed for each in found])
         gains = _gains(found, [at.pressure for at in columns])
         matrix = torch.addmm(fixed.flatten(1), gains, laws.products).unflatten(1, (3, 3))
-        return cls(found, laws, gains, _inverse(matrix * laws.pairs, laws.identity))
+        return cls(found, laws, gains, _inverse(matrix, laws))
 
     def step(self, missing: Tensor) -> Tensor:
         return self.inverse.bmm(missing[..., None])[..., 0]
 
-    def bent(self, blocks: Sequence[Block], columns: Sequence[Columns], step: Tensor) -> Tensor:
-        """What a step leaves missing, (batch, 3), since masses change with the pressure."""
-        pairs = zip(blocks, columns, strict=True)
-        gains = _gains(self.responses, [each.pressure(at.held, step) for each, at in pairs])
+    def bent(self, step: Tensor, pressures: Sequence[Tensor]) -> Tensor:
+        """What a step leaves missing, (batch, 3), as masses change with the pressure."""
         shares = self.laws.shares
-        return (step @ shares.mT * (self.gains - gains)) @ shares * self.laws.active
+        return (step @ shares.mT * (self.gains - _gains(self.responses, pressures))) @ shares
 
 
 def _gains(responses: Sequence[Response], pressures: Sequence[Tensor]) -> Tensor:
@@ -110,11 +109,12 @@ def _gains(responses: Sequence[Response], pressures: Sequence[Tensor]) -> Tensor
     return reduce(torch.add, [each.gains(pressure) for each, pressure in pairs])
 
 
-def _inverse(matrix: Tensor, identity: Tensor) -> Tensor:  # (batch, 3, 3)
+def _inverse(matrix: Tensor, laws: Laws) -> Tensor:  # (batch, 3, 3)
     """By the cross products of the columns.
 
-    A law that nothing can move, or that is not asked for, has a multiplier of no effect.
+    The multiplier of a law that is not asked for is 0, of one that nothing can move without effect.
     """
-    matrix = matrix + identity * (matrix == 0)
+    matrix = matrix * laws.pairs
+    matrix = matrix + laws.identity * (matrix == 0)
     crossed = matrix.roll(-1, -2).cross(matrix.roll(-2, -2), dim=-1)
-    return crossed / (matrix[:, :1] * crossed[:, :1]).sum(-1, keepdim=True)
+    return crossed * (laws.pairs / (matrix[:, :1] * crossed[:, :1]).sum(-1, keepdim=True))

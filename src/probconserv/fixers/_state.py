@@ -150,7 +150,11 @@ def air_of(state: State) -> Air:
 
 
 def inflow_of(
-    fluxes: Mapping[str, Any] | None, batch: int, grid: tuple[int, ...], weights: Tensor
+    fluxes: Mapping[str, Any] | None,
+    seconds: float,
+    batch: int,
+    grid: tuple[int, ...],
+    weights: Tensor,
 ) -> Tensor:
     """Global means of what flows into each law, (batch, 3), float64; 0 where nothing is said."""
     found = weights.new_zeros(batch, 3)
@@ -160,7 +164,7 @@ def inflow_of(
         check.choice("fluxes", name, tuple(FLUXES))
         if isinstance(value, int | float):
             _check_range(f"fluxes[{name!r}]", name, value, value)
-            found[:, FLUXES[name]].add_(value)
+            found[:, FLUXES[name]].add_(seconds * value)
             continue
         t = check.as_tensor(f"fluxes[{name!r}]", value).to(weights.device, torch.float64)
         if tuple(t.shape) == (batch, *grid):
@@ -172,5 +176,5 @@ def inflow_of(
             )
         if check.concrete(t):
             _check_range(f"fluxes[{name!r}]", name, *map(float, t.detach().aminmax()))
-        found[:, FLUXES[name]].add_(t)
+        found[:, FLUXES[name]].add_(t, alpha=seconds)
     return found
