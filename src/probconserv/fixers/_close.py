@@ -142,7 +142,9 @@ def parts(length: int, size: int) -> Iterator[slice]:
 
 def _closed(task: Task, out: tuple[Tensor, Tensor] | None) -> Closed:
     blocks = list(_blocks(task, out is None))
-    into = [None if out is None else (out[0][..., b.columns], out[1][..., b.columns]) for b in blocks]
+    into = [
+        None if out is None else (out[0][..., b.columns], out[1][..., b.columns]) for b in blocks
+    ]
     columns = [each.start for each in blocks]
     missing = started = _missing(task, blocks, columns)
     scale, solver, multipliers, last, worst = task.scale(), None, None, 1.0, math.nan

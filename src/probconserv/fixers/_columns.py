@@ -98,13 +98,9 @@ class Block:
         near = near.to(self.air.pressure.dtype)
         wetter, warmer = (multipliers @ layers.shares[:2].mT)[:, :, None, None].unbind(1)
         wet, warm = out or (None, None)
-        wetted = layers.raised(
-            start.vapour, variance["specific_humidity"], near, wetter, wet
-        )
+        wetted = layers.raised(start.vapour, variance["specific_humidity"], near, wetter, wet)
         vapour = torch.clamp_min(wetted, 0.0, out=wet)
-        temperature = layers.raised(
-            start.temperature, variance["temperature"], near, warmer, warm
-        )
+        temperature = layers.raised(start.temperature, variance["temperature"], near, warmer, warm)
         held = self.air.held(layers, vapour, temperature)
         fall = duration * multipliers[:, 1:2]
         rain = torch.addcmul(start.rain, variance["precipitation"], fall).clamp_min(0.0)

@@ -52,7 +52,12 @@ class Response:
     @classmethod
     def of(cls, block: Block, at: Columns, duration: float) -> "Response":
         """What is at its bound does not move."""
-        layers, w, variance, slopes = block.layers, block.weights, dict(block.variance), at.held[:, 1]
+        layers, w, variance, slopes = (
+            block.layers,
+            block.weights,
+            dict(block.variance),
+            at.held[:, 1],
+        )
         if at is not block.start:
             if layers.low is not None and layers.high is not None:
                 free = (layers.low < at.pressure) & (at.pressure < layers.high)
