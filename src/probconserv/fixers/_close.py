@@ -16,7 +16,6 @@ from ._std import CHANGED, Error, of_change, taken
 
 BLOCK = 2**20  # values of a field that a CPU works on at a time
 ROUNDS = 25  # of Newton's method
-TRACED_ROUNDS = 3  # where values cannot be looked at
 FAST = 1e-2  # of what was missing: a round that leaves less keeps its matrix for the next
 
 
@@ -25,9 +24,10 @@ class Precision(NamedTuple):
 
     enough: float  # at which rounds end
     tolerance: float  # at which they do if they bring no more
+    traced: int  # how many rounds there are where values cannot be looked at
 
 
-FINE, COARSE = Precision(1e-14, 1e-11), Precision(1e-7, 1e-6)  # of float64, of less
+FINE, COARSE = Precision(5e-15, 1e-11, 3), Precision(4e-8, 1e-6, 2)  # of float64, of less
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,8 +120,8 @@ def close(task: Task) -> Closed:
     tally = None
     tallies = [c.tally for c in found if c.tally is not None]
     if tallies:
-        names = ("started", "totals", "profiles")
-        rows = {name: torch.cat([getattr(t, name) for t in tallies]) for name in names}
+        kinds = ("started", "totals", "profiles")
+        rows = {name: torch.cat([getattr(t, name) for t in tallies]) for name in kinds}
         tally = replace(tallies[0], maps=torch.stack([t.maps for t in tallies]).sum(0), **rows)
     worst = max((c.worst for c in found), key=lambda x: (math.isnan(x), x))
     return Closed(vapour=out[0], temperature=out[1], worst=worst, tally=tally, **joined)
@@ -148,7 +148,7 @@ def _closed(task: Task, out: tuple[Tensor, Tensor] | None) -> Closed:
     columns = [each.start for each in blocks]
     missing = started = _missing(task, blocks, columns)
     scale, solver, multipliers, last, worst = task.scale(), None, None, 1.0, math.nan
-    for number in range(ROUNDS if task.audited else TRACED_ROUNDS):
+    for number in range(ROUNDS if task.audited else task.precision.traced):
         if solver is None:
             solver = Solver.of(blocks, columns, task.laws, task.duration)
         step = solver.step(missing)

@@ -26,7 +26,7 @@ class Air:
 
     def held(self, layers: Layers, vapour: Tensor, temperature: Tensor) -> Tensor:
         """What columns of this humidity and temperature hold: see `Layers.held`."""
-        return layers.held((vapour, temperature, self.water, self.energy))
+        return layers.held(vapour, (temperature, self.water, self.energy))
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,15 +73,17 @@ class Block:
         rain: Tensor,
         errors: Mapping[str, Error],
     ) -> "Block":
-        values = {
+        start = {
             "surface_pressure": air.pressure.double(),
             "precipitation": rain.double().clamp_min(0.0),
             "specific_humidity": air.vapour.clamp_min(0.0),
             "temperature": air.temperature,
         }
-        held = air.held(layers, values["specific_humidity"], air.temperature)
-        variance = {name: errors[name].variance(x) for name, x in values.items()}
-        return cls(columns, air, layers, weights, rain, Columns(*values.values(), held), variance)
+        pressure, fallen, vapour, temperature = start.values()
+        held = air.held(layers, vapour, temperature)
+        variance = {name: errors[name].variance(x) for name, x in start.items()}
+        at = Columns(pressure, fallen, vapour, temperature, held)
+        return cls(columns, air, layers, weights, rain, at, variance)
 
     def moved(
         self,

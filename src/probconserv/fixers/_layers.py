@@ -36,23 +36,24 @@ class Layers:
     def at(self, columns: slice) -> "Layers":
         if self.low is None or self.high is None:
             return self
-        own = (x[..., columns] for x in (self.lines, self.moving))
-        ends = (x[..., columns] for x in (self.low, self.high))
-        return Layers(*own, self.air, self.shares, *ends)
+        every = (self.lines, self.moving, self.low, self.high)
+        lines, moving, low, high = (x[..., columns] for x in every)
+        return Layers(lines, moving, self.air, self.shares, low, high)
 
     def mass(self, pressure: Tensor) -> Tensor:
         """Of each layer, (batch, K, N)."""
-        return torch.addcmul(*self.lines, pressure.unsqueeze(-2))
+        return torch.addcmul(self.lines[0], self.lines[1], pressure.unsqueeze(-2))
 
-    def held(self, fields: Sequence[Tensor | None]) -> Tensor:
+    def held(self, vapour: Tensor, others: Sequence[Tensor | None]) -> Tensor:
         """What columns hold of each law: constant and slope, (batch, 2, 3, N), float64.
 
-        The fields, (batch or 1, K or 1, N), are in the order of `SHARES`; the first is complete.
+        The fields are in the order of `SHARES`; others than vapour, (batch, K, N), may have axes
+        of 1.
         """
-        found: Tensor | None = None
-        for number, field in enumerate(fields):
+        found = self._added(None, 0, vapour.double())
+        for number, field in enumerate(others, 1):
             if field is not None:
-                found = self._added(found, number, field.double().expand(fields[0].shape))
+                found = self._added(found, number, field.double().expand(vapour.shape))
         found = found.unflatten(1, (2, 3))
         found[:, :, 0].add_(self.air)
         return found

@@ -46,7 +46,8 @@ class Error:
             return self.known if self.known.shape[-1] == 1 else self.known.to(dtype)
         if self.scale is not None:
             return self.scale.to(dtype) * value
-        assert self.floor is not None and self.share is not None
+        assert self.floor is not None
+        assert self.share is not None
         return torch.addcmul(self.floor.to(dtype), self.share.to(dtype), value).square()
 
     def of(self, members: slice, columns: slice = slice(None)) -> "Error":
@@ -115,7 +116,9 @@ def of_change(
             continue
         if name == "surface_pressure":
             level = torch.lerp(level, change, 0.5)
-        found[name] = Error(torch.maximum(level, least[name].known))
+        smallest_known = least[name].known
+        assert smallest_known is not None
+        found[name] = Error(torch.maximum(level, smallest_known))
     return found
 
 
