@@ -163,7 +163,8 @@ def inflow_of(
     for name, value in (fluxes or {}).items():
         check.choice("fluxes", name, tuple(FLUXES))
         if isinstance(value, int | float):
-            _check_range(f"fluxes[{name!r}]", name, value, value)
+            if check.concrete():
+                _check_range(f"fluxes[{name!r}]", name, value, value)
             found[:, FLUXES[name]].add_(seconds * value)
             continue
         t = check.as_tensor(f"fluxes[{name!r}]", value).to(weights.device, torch.float64)
