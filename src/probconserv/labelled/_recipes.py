@@ -10,26 +10,14 @@ from itertools import product
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 import xarray as xr
 
 from .._air import GRAVITY, HEAT_CAPACITY, VAPORIZATION
 from .._errors import InputError
-from ._coordinates import angle, coordinates_of, interval_bounds, setting, units
+from ._coordinates import Grid, angle, is_pressure, pairs, scale, setting, units
 from ._law import Law, Recipe
-from ._lengths import intervals
 from ._units import assumed, per
-from ._vertical import (
-    MASS,
-    Layers,
-    extremes,
-    factor,
-    in_order,
-    in_unit,
-    is_pressure,
-    layers_of,
-    scale,
-)
+from ._vertical import Layers, factor, formula_layers, in_unit, pressure_layers
 from ._weights import cell_measure
 
 Sizes = Mapping[Any, int]  # of the dimensions of a variable
@@ -277,82 +265,37 @@ def _completed(law: Law, air: Air, fixed: Any, held: list[str], rates: tuple[Any
 def _air(dataset: xr.Dataset, standard_name: str, recipe: str, units: Mapping[str, str]) -> Air:
     """The columns of the variable that a recipe starts from."""
     dataset = assumed(dataset, [Law(standard_name, recipe, assume_units=units)])
-    upright = {
-        str(name): dim
-        for name in dataset.data_vars
-        if (dim := _vertical_dimension(dataset, str(name)))
-    }
-    shapes = [dict(dataset[each].sizes) for each in upright]
+    levels = {str(name): _levels(Grid(dataset, str(name))) for name in dataset.data_vars}
+    shapes = [dict(dataset[name].sizes) for name, found in levels.items() if found is not None]
     name = _find(dataset, standard_name, lambda sizes: dict(sizes) in shapes)
-    if name is None:
-        raise InputError(_lacks(dataset, standard_name, recipe))
-    vertical, data = upright[name], dataset[name]
-    flat = {dim for c in coordinates_of(dataset, name) if angle(c) for dim in c.dims}
-    over = tuple(str(dim) for dim in data.dims if dim in flat)
+    coordinate = None if name is None else levels[name]
+    if name is None or coordinate is None:
+        there = _find(dataset, standard_name, lambda sizes: len(sizes) > 2)
+        lack = f", as those of {there!r} have not" if there else ""
+        raise InputError(
+            f"`{recipe}` needs a variable with the standard_name {standard_name} on levels whose "
+            f"coordinate has formula_terms or the units of a pressure{lack}. Copy the coordinate "
+            "with its terms from the file that has them, or say units with `assume_units`."
+        )
+    grid, vertical = Grid(dataset, name), str(coordinate.dims[0])
+    flat = {dim for c in grid.coordinates if angle(c) for dim in c.dims}
+    over = tuple(str(dim) for dim in grid.data.dims if dim in flat)
     if not over:
         raise InputError(f"`{recipe}` needs latitudes and longitudes of {name!r}.")
-    layers = layers_of(dataset, name, vertical) or _on_pressures(dataset, data, vertical, over)
+    layers = formula_layers(grid, vertical)
+    if layers is None:
+        surface = _at_surface(dataset, PRESSURE, (vertical, *over), grid.data)
+        layers = pressure_layers(grid, coordinate, dataset[surface] if surface else None)
     if layers.units != "kg m-2":
         raise InputError(f"`{recipe}` needs levels of pressure; those of {name!r} are heights.")
     area = cell_measure(dataset, name, over)
     return Air(dataset, name, vertical, layers, _said(in_unit(area, "m2"), "m2", area.description))
 
 
-def _lacks(dataset: xr.Dataset, standard_name: str, recipe: str) -> str:
-    """Why a recipe has no variable to start from, and the way out."""
-    there = _find(dataset, standard_name, lambda sizes: len(sizes) > 2)
-    if there is None:
-        return (
-            f"`{recipe}` needs a variable with the standard_name {standard_name} on levels, whose "
-            "coordinate has formula_terms or the units of a pressure; `assume_units` can say those."
-        )
-    dims = ", ".join(map(str, dataset[there].dims))
-    return (
-        f"`{recipe}` needs the pressure of the levels of {there!r}, and no coordinate along {dims} "
-        "has formula_terms or the units of a pressure. Copy the coordinate with its terms from the "
-        "file that has them, or say the units of pressures with `assume_units`."
-    )
-
-
-def _vertical_dimension(dataset: xr.Dataset, name: str) -> str | None:
-    """The dimension of levels with formula terms, or of pressures."""
-    for c in coordinates_of(dataset, name):
-        if c.ndim == 1 and (setting(c, "formula_terms") or is_pressure(c)):
-            return str(c.dims[0])
-    return None
-
-
-def _on_pressures(dataset: xr.Dataset, data: xr.DataArray, dim: str, flat: Sequence[str]) -> Layers:
-    """Cells between pressures, cut at the surface pressure where the dataset has it."""
-    along = (c for c in coordinates_of(dataset, str(data.name)) if c.dims == (dim,))
-    coordinate = next(filter(is_pressure, along))
-    bounds = interval_bounds(dataset, coordinate)
-    ends = np.sort(intervals(coordinate, bounds)[0], -1) * factor(coordinate, "Pa")
-    where = f"{MASS} between the pressures of {coordinate.name}, "
-    where += "half way between levels" if bounds is None else f"from {bounds.name}"
-    name = _at_surface(dataset, PRESSURE, (dim, *flat), data)
-    if name is None:
-        where += f", from {ends.min():g} to {ends.max():g} Pa: no surface pressure to cut them at"
-        thickness = xr.DataArray((ends[:, 1] - ends[:, 0]) / GRAVITY, dims=dim)
-        return Layers(thickness, 0 * thickness, xr.DataArray(0.0), "kg m-2", where)
-    ps = in_order(in_unit(dataset[name], "Pa"), data)
-    _, highest, missing = extremes(ps)
-    if highest < coordinate.max() * factor(coordinate, "Pa") / 2:
-        raise InputError(
-            f"{name!r} reaches {highest:.6g} Pa at most, and {coordinate.name!r} has levels far "
-            "below that surface. Are the `units` of both right?"
-        )
-    where += (
-        f", from {ends.min():g} Pa to the surface ({name}), linear while that stays in its cell"
-    )
-    where += f"; {missing} places without {name} do not count" if missing else ""
-    ps = ps.fillna(0.0) if missing else ps
-    reaching = np.where(ends == ends.max(), np.inf, ends)  # the lowest ends at the surface
-    top, bottom = (in_order(xr.DataArray(end, dims=dim), data, ps) for end in reaching.T)
-    slope = ((top < ps) & (bottom >= ps)) / GRAVITY
-    constant = (xr.where(bottom < ps, bottom, 0.0) - xr.where(top < ps, top, 0.0)) / GRAVITY
-    reach = tuple(end.where(slope > 0, 0.0).sum(dim) for end in (top, bottom))
-    return Layers(constant, slope, ps, "kg m-2", where, reach)
+def _levels(grid: Grid) -> xr.DataArray | None:
+    """The coordinate of levels with formula terms, or of pressures."""
+    single = [c for c in grid.coordinates if c.ndim == 1]
+    return next((c for c in single if pairs(c, "formula_terms") or is_pressure(c)), None)
 
 
 def _at_surface(

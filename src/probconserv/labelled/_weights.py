@@ -15,16 +15,19 @@ from .. import _values as check
 from .._errors import InputError
 from . import _units
 from ._coordinates import (
+    Factor,
+    Grid,
     cell_methods,
-    coordinates_of,
+    cell_sizes,
+    describe,
     globe_of,
-    is_horizontal,
+    pairs,
     positive,
     setting,
 )
 from ._law import Given, Law, array, find, match, nearest, placed
-from ._lengths import Factor, area_dims, describe, from_coordinates
 from ._time import decoded, tells_time
+from ._vertical import formula_layers
 
 SMALL = 1 << 28  # bytes of weights that are held in memory; larger ones stay lazy
 LARGEST = float(np.finfo(np.float64).max)
@@ -82,30 +85,25 @@ def cell_measure(
     (4.0, 'm2')
     """
     check.choice("variable", variable, [str(name) for name in dataset.data_vars])
-    dataset = decoded(dataset)
-    data = dataset[variable]
-    over = _dimensions(data, over)
-    globe = globe_of(dataset, data, radius)
-    if not isinstance(given, Real):
-        _refuse_sums(dataset, data, over)
-    factor, missing = (
-        _named_by_file(dataset, data, over) if given is None else (_given(dataset, data, given), "")
-    )
-    kind = _area_type(dataset, data, over)
-    named = dataset[str(factor.weights.name)] if factor and given is None else None
-    of_kind = named is not None and f"where {kind}" in setting(named, "cell_methods")
-    part, remark = _fraction(dataset, data, kind, fraction, given is not None or of_kind)
-    factors = [factor] if factor else []
-    if not (factor and factor.weights.ndim == 0):
-        rest = _rest(dataset, data, over, factor)
-        factors += from_coordinates(dataset, variable, rest, globe)
-    factors += [part] if part else []
-    weights = _product(factors, data)
-    weights.attrs["description"] = describe(factors, globe) + missing + remark
+    grid = Grid(decoded(dataset), variable)
+    over = _dimensions(grid.data, over)
+    globe = globe_of(grid, radius)
+    kind = _area_type(grid, over, given)
+    measure, missing = _measure(grid, over, given)
+    factors = [measure] if measure else []
+    if not (measure and measure.weights.ndim == 0):
+        rest = _rest(grid, over, measure)
+        layers = {dim: found for dim in rest if (found := formula_layers(grid, dim))}
+        factors += cell_sizes(grid, [dim for dim in rest if dim not in layers], globe)
+        factors += [Factor(each.thickness, each.units, each.where) for each in layers.values()]
+    if fraction is not None or kind is not None:
+        part, remark = _fraction(grid, kind, fraction, given, measure)
+        factors += [part] if part else []
+        missing += remark
+    weights = _product(factors, grid.data)
+    weights.attrs["description"] = describe(factors, globe) + missing
     unit = _units.product(*(factor.units for factor in factors))
-    if unit is not None:
-        weights.attrs["units"] = unit
-    return weights
+    return weights if unit is None else weights.assign_attrs(units=unit)
 
 
 def _dimensions(data: xr.DataArray, over: tuple[str, ...]) -> tuple[str, ...]:
@@ -120,74 +118,20 @@ def _dimensions(data: xr.DataArray, over: tuple[str, ...]) -> tuple[str, ...]:
     return over
 
 
-def _refuse_sums(dataset: xr.Dataset, data: xr.DataArray, over: tuple[str, ...]) -> None:
-    """Values that are amounts of their cells are not to be multiplied by sizes."""
-    coordinates = coordinates_of(dataset, str(data.name))
-    flat = ("area",) if any(is_horizontal(dim, coordinates) for dim in over) else ()
-    if any(method == "sum" for method, _ in cell_methods(data, *over, *flat)):
+def _area_type(grid: Grid, over: tuple[str, ...], given: Any) -> str | None:
+    """What the field is a mean over by its cell_methods, such as land; None for whole cells.
+
+    Values that are sums over their cells are refused, unless they are to be weighed by a number.
+    """
+    flat = grid.horizontal(over)
+    area = ["area", *flat] if flat else []
+    if not isinstance(given, Real) and "sum" in dict(cell_methods(grid.data, *over, *area)):
         raise InputError(
-            f"the values of {data.name!r} are sums over their cells already (cell_methods "
-            f"{setting(data, 'cell_methods')!r}), not to be weighed by the sizes of cells. "
+            f"the values of {grid.name!r} are sums over their cells already (cell_methods "
+            f"{setting(grid.data, 'cell_methods')!r}), not to be weighed by the sizes of cells. "
             "`measure=1` means plain sums; correct `cell_methods` if they are means."
         )
-
-
-def _given(dataset: xr.Dataset, data: xr.DataArray, given: Given) -> Factor:
-    found = array(dataset, given, "measure", data)
-    if isinstance(given, str | xr.DataArray):
-        name = f" {found.name}" if found.name else ""
-        text = f"the variable{name}" if isinstance(given, str) else f"the array{name} given"
-        text = text if name else str(found.attrs.get("description", text))
-        return _factor(found, data, "measure", text)
-    positive("measure", given)
-    plain = given == 1
-    text = "plain sums: every cell has the weight 1" if plain else f"{given:g} for every cell"
-    return Factor(found, "1" if plain else None, text)
-
-
-def _named_by_file(
-    dataset: xr.Dataset, data: xr.DataArray, over: tuple[str, ...]
-) -> tuple[Factor | None, str]:
-    """The volume that `cell_measures` names where all of it is summed over, else the area."""
-    named = dict(re.findall(r"(\w+):\s*(\S+)", setting(data, "cell_measures")))
-    remark = ""
-    for kind in ("volume", "area"):
-        name = named.get(kind)
-        if name is None:
-            continue
-        if name not in dataset.variables:
-            remark += f"; cell_measures names {kind}: {name}, which is not in the dataset"
-            continue
-        its, where = dataset[name], f"cell_measures of {data.name}"
-        dims = {dim for dim in its.dims if not (dim in its.coords and tells_time(its[dim]))}
-        if dims <= set(over) if kind == "volume" else dims & set(over):
-            match(its, data, where)
-            return _factor(its, data, where, f"the {kind} {name}"), remark
-    return None, remark
-
-
-def _fraction(
-    dataset: xr.Dataset, data: xr.DataArray, kind: str | None, given: Any, measured: bool
-) -> tuple[Factor | None, str]:
-    """The part of each cell that the field is a mean over, and a remark."""
-    if given is None and kind is None:
-        return None, ""
-    if given is None and measured:
-        return None, f"; taken for the areas of {kind}, which the means of {data.name} are over"
-    given = _found(dataset, data, kind) if given is None else given
-    found = array(dataset, given, "fraction", data)
-    percent = str(found.attrs.get("units")).strip() in ("%", "percent")
-    parts = (found / 100 if percent else found).assign_attrs(units="1")
-    name = found.name or (f"{found:g}" if not found.ndim else "given")
-    text = f"the fraction {name}" + " in per cent" * percent
-    return _factor(parts, data, "fraction", text, 1.0), ""
-
-
-def _area_type(dataset: xr.Dataset, data: xr.DataArray, over: tuple[str, ...]) -> str | None:
-    """What the field is a mean over by its cell_methods, such as land; None for whole cells."""
-    coordinates = coordinates_of(dataset, str(data.name))
-    flat = [dim for dim in over if is_horizontal(dim, coordinates)]
-    for _, qualifier in cell_methods(data, "area", *flat) if flat else ():
+    for _, qualifier in cell_methods(grid.data, *area):
         found = re.match(r"where\s+(\w+)(?:\s+over\s+(\w+))?", qualifier)
         kind = (found[2] or found[1]) if found else "all_area_types"
         if kind != "all_area_types":
@@ -195,18 +139,69 @@ def _area_type(dataset: xr.Dataset, data: xr.DataArray, over: tuple[str, ...]) -
     return None
 
 
-def _found(dataset: xr.Dataset, data: xr.DataArray, kind: str | None) -> str:
+def _measure(grid: Grid, over: tuple[str, ...], given: Given | None) -> tuple[Factor | None, str]:
+    """The measure given, else what `cell_measures` names; and a remark on what is not there."""
+    data, remark = grid.data, ""
+    if isinstance(given, str | xr.DataArray):
+        found = array(grid.dataset, given, "measure", data)
+        what = (
+            f"the variable {given}" if isinstance(given, str) else f"the array {found.name} given"
+        )
+        if found.name is None:
+            what = str(found.attrs.get("description", "the array given"))
+        return _factor(found, data, "measure", what), ""
+    if given is not None:
+        found = array(grid.dataset, given, "measure", data)
+        positive("measure", given)
+        if given == 1:
+            return Factor(found, "1", "plain sums: every cell has the weight 1"), ""
+        return Factor(found, None, f"{given:g} for every cell"), ""
+    named, where = pairs(data, "cell_measures"), f"cell_measures of {data.name}"
+    for kind in [kind for kind in ("volume", "area") if kind in named]:
+        if named[kind] not in grid.dataset.variables:
+            remark += f"; cell_measures names {kind}: {named[kind]}, which is not in the dataset"
+            continue
+        its = grid.dataset[named[kind]]
+        dims = {dim for dim in its.dims if not (dim in its.coords and tells_time(its[dim]))}
+        if dims <= set(over) if kind == "volume" else dims & set(over):
+            match(its, data, where)
+            return _factor(its, data, where, f"the {kind} {its.name}"), remark
+    return None, remark
+
+
+def _fraction(
+    grid: Grid, kind: str | None, given: Given | None, measure: Any, found: Factor | None
+) -> tuple[Factor | None, str]:
+    """The part of each cell that the field is a mean over, and a remark."""
+    data = grid.data
+    if given is None:
+        named = grid.dataset[str(found.weights.name)] if found and measure is None else None
+        if measure is not None or (
+            named is not None and f"where {kind}" in setting(named, "cell_methods")
+        ):
+            return None, f"; taken for the areas of {kind}, which the means of {data.name} are over"
+        given = _fraction_of(grid, kind)
+    parts = array(grid.dataset, given, "fraction", data)
+    percent = str(parts.attrs.get("units")).strip() in ("%", "percent")
+    name = parts.name or (f"{parts:g}" if not parts.ndim else "given")
+    text = f"the fraction {name}" + " in per cent" * percent
+    parts = (parts / 100 if percent else parts).assign_attrs(units="1")
+    return _factor(parts, data, "fraction", text, 1.0), ""
+
+
+def _fraction_of(grid: Grid, kind: str | None) -> str:
     """The variable that is the fraction of this kind by its standard_name."""
-    name = f"{kind}_area_fraction"
-    there = [n for n, v in dataset.variables.items() if v.attrs.get("standard_name") == name]
+    wanted = f"{kind}_area_fraction"
+    variables = grid.dataset.variables.items()
+    there = [str(name) for name, v in variables if v.attrs.get("standard_name") == wanted]
     if len(there) != 1:
         raise InputError(
-            f"the values of {data.name!r} are means over the {kind} of each cell (cell_methods "
-            f"{setting(data, 'cell_methods')!r}), and {len(there) or 'no'} variables have the "
-            f"standard_name {name}. Give the part of each cell that is {kind} as `fraction` "
-            f"(1: all of it), or its area as `measure`."
+            f"the values of {grid.name!r} are means over the {kind} of each cell (cell_methods "
+            f"{setting(grid.data, 'cell_methods')!r}), and {len(there) or 'no'} variables have the "
+            f"standard_name {wanted}. Give the part of each cell that is {kind} as `fraction` (1: "
+            "all of it), or its area as `measure`."
         )
-    return str(there[0])
+    return there[0]
 
 
 def _factor(
@@ -243,13 +238,11 @@ def _usable(weights: npt.NDArray[np.float64], where: str, most: float) -> npt.ND
     return np.clip(np.nan_to_num(weights), 0, most)
 
 
-def _rest(
-    dataset: xr.Dataset, data: xr.DataArray, over: tuple[str, ...], factor: Factor | None
-) -> list[str]:
+def _rest(grid: Grid, over: tuple[str, ...], factor: Factor | None) -> list[str]:
     """The dimensions of `over` that the measure lacks."""
     has = [] if factor is None else [str(dim) for dim in factor.weights.dims]
     rest = [dim for dim in over if dim not in has]
-    areas = area_dims(dataset, str(data.name), [*has, *rest])
+    areas = grid.area_dims([*has, *rest])
     split = [dim for dim in rest if dim in areas]
     if factor and split and set(has) & set(areas):
         raise InputError(
