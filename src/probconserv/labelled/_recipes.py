@@ -6,7 +6,9 @@ products of several variables: each law moves one and holds the others as they a
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, reduce
 from itertools import product
+from operator import add
 from types import MappingProxyType
 from typing import Any
 
@@ -15,7 +17,7 @@ import xarray as xr
 from .._air import GRAVITY, HEAT_CAPACITY, VAPORIZATION
 from .._errors import InputError
 from ._coordinates import Grid, angle, is_pressure, pairs, scale, setting, units
-from ._law import Law, Recipe
+from ._law import Law, Recipe, match
 from ._units import assumed, per
 from ._vertical import Layers, factor, formula_layers, in_unit, pressure_layers
 from ._weights import cell_measure
@@ -55,18 +57,35 @@ USUAL = {  # names of variables that do not say their standard name
 
 
 @dataclass(frozen=True, eq=False)
-class Air:
+class Air(Grid):
     """The columns of air in which a variable lies."""
 
-    dataset: xr.Dataset
-    name: str  # of the variable
-    vertical: str  # dimension
-    layers: Layers
-    area: xr.DataArray  # m2, without coordinates
+    levels: xr.DataArray  # the coordinate that says where they are
+    recipe: str
 
-    @property
+    @cached_property
     def over(self) -> tuple[str, ...]:
-        return (self.vertical, *(str(dim) for dim in self.area.dims))
+        """The dimension of levels, and those of the area."""
+        flat = {dim for c in self.coordinates if angle(c) for dim in c.dims}
+        if not flat:
+            raise InputError(f"`{self.recipe}` needs latitudes and longitudes of {self.name!r}.")
+        return (str(self.levels.dims[0]), *(str(d) for d in self.data.dims if d in flat))
+
+    @cached_property
+    def layers(self) -> Layers:
+        found = formula_layers(self, self.over[0])
+        if found is None:
+            found = pressure_layers(self, self.levels, self.below(PRESSURE))
+        if found.units != "kg m-2":
+            raise InputError(
+                f"`{self.recipe}` needs levels of pressure; those of {self.name!r} are heights."
+            )
+        return found
+
+    @cached_property
+    def area(self) -> xr.DataArray:  # without coordinates
+        found = cell_measure(self.dataset, self.name, self.over[1:])
+        return _said(in_unit(found, "m2"), "m2", found.description)
 
     @property
     def mass(self) -> xr.DataArray:
@@ -80,32 +99,30 @@ class Air:
         return [] if self.layers.surface.name is None else [str(self.layers.surface.name)]
 
     def beside(self, standard_names: Sequence[str]) -> list[str]:
-        """Variables in the same cells, of those of these standard names that are there."""
-        own = set(self.dataset[self.name].dims)
+        """Variables in the same cells, of those of these standard names that are there.
 
-        def apart(sizes: Sizes) -> bool:
-            """Whether it is on levels, but on others, or for more members or times."""
-            extra = [size for dim, size in sizes.items() if dim not in own]
-            near = bool(extra) and any(dim in sizes for dim in self.over)
-            return near and (self.vertical in sizes or max(extra) > 1)
-
+        One on other levels, or of more members or times, is refused: it would count by half.
+        """
+        own, vertical = set(self.data.dims), self.over[0]
         fits = (
             lambda sizes: own == set(sizes),
-            lambda sizes: self.vertical in sizes and own >= set(sizes),
-            apart,
+            lambda sizes: vertical in sizes and own >= set(sizes),
+            lambda sizes: vertical in sizes or any(sizes[dim] > 1 for dim in set(sizes) - own),
         )
         found = [_find(self.dataset, each, *fits) for each in standard_names]
         for name in filter(None, found):
-            if extra := [dim for dim in self.dataset[name].dims if dim not in own]:
-                raise InputError(
-                    f"{name!r} has the dimension {extra[0]!r}, which {self.name!r} has not. Bring "
-                    "it onto the same cells, or drop it: then it does not count."
-                )
+            match(self.dataset[name], self.data, name)
         return [name for name in found if name]
 
     def below(self, standard_names: str) -> str | None:
         """The variable at the surface or the top that has one of these standard names."""
-        return _at_surface(self.dataset, standard_names, self.over, self.dataset[self.name])
+        vertical, *flat = self.over
+        moving = {dim for dim in self.data.dims if dim != vertical}
+        fits = (
+            lambda sizes: moving == set(sizes),
+            lambda sizes: set(flat) <= set(sizes) <= moving,
+        )
+        return _find(self.dataset, standard_names, *fits)
 
     def flux(self, name: str, unit: str) -> xr.DataArray:
         """A flux per area as the sum over all of it."""
@@ -146,32 +163,30 @@ def dry_air(dataset: xr.Dataset, assume_units: Mapping[str, str] = NONE) -> Law:
         If a variable that it needs is not found, or there is more than one.
     """
     air = _air(dataset, HUMIDITY, "dry-air", assume_units)
-    dataset = air.dataset
     if not air.pressure:
         raise InputError(
             f"`dry-air` moves the surface pressure, and no variable is {PRESSURE}. Where levels "
             "are fixed, the mass of dry air changes with humidity only: see `moisture`."
         )
     (pressure,), water = air.pressure, [air.name, *air.beside(CLOUDS)]
-    dry = 1 - sum(in_unit(dataset[name], "1").fillna(0.0) for name in water)
-    gaps = [name for name in water if bool(dataset[name].isnull().any())]
-    counted = (f"missing values of {', '.join(gaps)} count as dry air",) if gaps else ()
-    slope = (air.layers.slope * dry).sum(air.vertical) * factor(dataset[pressure], "Pa")
-    rest = (air.layers.constant * dry).sum(air.vertical)
+    parts = [in_unit(air.dataset[name], "1") for name in water]
+    gaps = [str(part.name) for part in parts if bool(part.isnull().any())]
+    dry = 1 - sum(part.fillna(0.0) for part in parts)
+    ps, vertical = air.dataset[pressure], air.over[0]
+    slope = (air.layers.slope * dry).sum(vertical) * factor(ps, "Pa")
+    rest = (air.layers.constant * dry).sum(vertical)
+    said = [f"(1 - {' - '.join(water)}) times {air.layers.where}", _moves(pressure, water)]
+    said += [f"missing values of {', '.join(gaps)} count as dry air"] if gaps else []
     return Law(
-        {pressure: _said(slope, per("kg m-2", units(dataset[pressure])), "d mass / d ps times")},
+        {pressure: _said(slope, per("kg m-2", units(ps)), "d mass / d ps times")},
         air.over[1:],
         measure=air.area,
         name="dry air",
         assume_units=assume_units,
         fixed=_said(rest, "kg m-2", "mass that does not depend on it"),
         held=water,
-        remarks=(
-            f"(1 - {' - '.join(water)}) times {air.layers.where}",
-            _moves(pressure, water),
-            *counted,
-        ),
-        linear=[end / factor(dataset[pressure], "Pa") for end in air.layers.reach],
+        remarks=said,
+        linear=[end / factor(ps, "Pa") for end in air.layers.reach],
     )
 
 
@@ -199,13 +214,11 @@ def moisture(dataset: xr.Dataset, assume_units: Mapping[str, str] = NONE) -> Law
         As `dry_air` does.
     """
     air = _air(dataset, HUMIDITY, "moisture", assume_units)
-    dataset = air.dataset
-    unit, clouds = units(dataset[air.name]), air.beside(CLOUDS)
-    factor(dataset[air.name], "1")
-    parts = {name: in_unit(dataset[name], unit) for name in clouds}
-    rates = _rates(air, [EVAPORATION], ["precipitation_flux"], "kg")
-    known = Law(air.name, air.over, name="moisture", assume_units=assume_units)
-    return _completed(known, air, _sum(parts, unit), clouds, rates)
+    factor(air.data, "1")
+    unit = units(air.data)
+    parts = {name: in_unit(air.dataset[name], unit) for name in air.beside(CLOUDS)}
+    law = Law(air.name, air.over, name="moisture", assume_units=assume_units)
+    return _completed(law, air, parts, unit, ([EVAPORATION], ["precipitation_flux"], "kg"))
 
 
 def energy(dataset: xr.Dataset, assume_units: Mapping[str, str] = NONE) -> Law:
@@ -232,12 +245,11 @@ def energy(dataset: xr.Dataset, assume_units: Mapping[str, str] = NONE) -> Law:
         As `dry_air` does.
     """
     air = _air(dataset, TEMPERATURE, "energy", assume_units)
-    dataset = air.dataset
-    factor(dataset[air.name], "K")
+    factor(air.data, "K")
     humidity, winds, ground = air.beside([HUMIDITY]), air.beside(WINDS), air.below(GEOPOTENTIAL)
-    parts = {f"L {name}": VAPORIZATION * in_unit(dataset[name], "1") for name in humidity}
-    parts |= {f"{name}^2 / 2": in_unit(dataset[name], "m s-1") ** 2 / 2 for name in winds}
-    parts |= {name: _geopotential(dataset[name]) for name in [ground] if name}
+    parts = {f"L {name}": VAPORIZATION * in_unit(air.dataset[name], "1") for name in humidity}
+    parts |= {f"{name}^2 / 2": in_unit(air.dataset[name], "m s-1") ** 2 / 2 for name in winds}
+    parts |= {name: _geopotential(air.dataset[name]) for name in [ground] if name}
     there = {"humidity": humidity, "wind": len(winds) == 2, "surface geopotential": ground}
     lacking = [what for what, found in there.items() if not found]
     said = [
@@ -246,30 +258,37 @@ def energy(dataset: xr.Dataset, assume_units: Mapping[str, str] = NONE) -> Law:
     ]
     said += [f"not found, so that it counts as 0: {', '.join(lacking)}"] if lacking else []
     moved = {air.name: _said(xr.DataArray(HEAT_CAPACITY), "J kg-1 K-1", "cp")}
-    known = Law(moved, air.over, name="energy", assume_units=assume_units, remarks=said)
-    rates = _rates(air, HEATING, COOLING, "J")
-    return _completed(known, air, _sum(parts, "J kg-1"), [*humidity, *winds], rates)
+    law = Law(moved, air.over, name="energy", assume_units=assume_units, remarks=said)
+    return _completed(law, air, parts, "J kg-1", (HEATING, COOLING, "J"))
 
 
 RECIPES: dict[str, Recipe] = {"dry-air": dry_air, "moisture": moisture, "energy": energy}
 
 
-def _completed(law: Law, air: Air, fixed: Any, held: list[str], rates: tuple[Any, Any, str]) -> Law:
-    """With the mass of air as weights, what is held fixed, and the fluxes."""
-    held, (inflow, outflow, said) = held + air.pressure, rates
-    known = {"measure": air.mass, "fixed": fixed, "held": held, "inflow": inflow}
+def _completed(
+    law: Law,
+    air: Air,
+    parts: dict[str, xr.DataArray],
+    unit: str,
+    fluxes: tuple[Sequence[str], Sequence[str], str],
+) -> Law:
+    """With the mass of air as weights, the parts that are held fixed, and fluxes in and out."""
+    held = [*(str(part.name) for part in parts.values()), *air.pressure]
+    fixed = _said(reduce(add, parts.values()), unit, " + ".join(parts)) if parts else 0.0
+    inflow, outflow, said = _rates(air, *fluxes)
     remarks = (*law.remarks, _moves(air.name, held), said)
-    return replace(law, outflow=outflow, remarks=remarks, **known)
+    known = {"measure": air.mass, "fixed": fixed, "held": held, "remarks": remarks}
+    return replace(law, inflow=inflow, outflow=outflow, **known)
 
 
 def _air(dataset: xr.Dataset, standard_name: str, recipe: str, units: Mapping[str, str]) -> Air:
     """The columns of the variable that a recipe starts from."""
     dataset = assumed(dataset, [Law(standard_name, recipe, assume_units=units)])
-    levels = {str(name): _levels(Grid(dataset, str(name))) for name in dataset.data_vars}
-    shapes = [dict(dataset[name].sizes) for name, found in levels.items() if found is not None]
+    fields = [str(name) for name in dataset.data_vars]
+    levels = {name: c for name in fields if (c := _levels(Grid(dataset, name))) is not None}
+    shapes = [dict(dataset[name].sizes) for name in levels]
     name = _find(dataset, standard_name, lambda sizes: dict(sizes) in shapes)
-    coordinate = None if name is None else levels[name]
-    if name is None or coordinate is None:
+    if name is None:
         there = _find(dataset, standard_name, lambda sizes: len(sizes) > 2)
         lack = f", as those of {there!r} have not" if there else ""
         raise InputError(
@@ -277,42 +296,13 @@ def _air(dataset: xr.Dataset, standard_name: str, recipe: str, units: Mapping[st
             f"coordinate has formula_terms or the units of a pressure{lack}. Copy the coordinate "
             "with its terms from the file that has them, or say units with `assume_units`."
         )
-    grid, vertical = Grid(dataset, name), str(coordinate.dims[0])
-    flat = {dim for c in grid.coordinates if angle(c) for dim in c.dims}
-    over = tuple(str(dim) for dim in grid.data.dims if dim in flat)
-    if not over:
-        raise InputError(f"`{recipe}` needs latitudes and longitudes of {name!r}.")
-    layers = formula_layers(grid, vertical)
-    if layers is None:
-        surface = _at_surface(dataset, PRESSURE, (vertical, *over), grid.data)
-        layers = pressure_layers(grid, coordinate, dataset[surface] if surface else None)
-    if layers.units != "kg m-2":
-        raise InputError(f"`{recipe}` needs levels of pressure; those of {name!r} are heights.")
-    area = cell_measure(dataset, name, over)
-    return Air(dataset, name, vertical, layers, _said(in_unit(area, "m2"), "m2", area.description))
+    return Air(dataset, name, levels[name], recipe)
 
 
 def _levels(grid: Grid) -> xr.DataArray | None:
     """The coordinate of levels with formula terms, or of pressures."""
     single = [c for c in grid.coordinates if c.ndim == 1]
     return next((c for c in single if pairs(c, "formula_terms") or is_pressure(c)), None)
-
-
-def _at_surface(
-    dataset: xr.Dataset, standard_names: str, over: Sequence[str], data: xr.DataArray
-) -> str | None:
-    """The variable that has one of the standard names and lies below or above the data.
-
-    over: the dimension of levels, and those of the area.
-    """
-    vertical, *flat = over
-    moving = {dim for dim in data.dims if dim != vertical}
-    return _find(
-        dataset,
-        standard_names,
-        lambda sizes: moving == set(sizes),
-        lambda sizes: set(flat) <= set(sizes) <= moving,
-    )
 
 
 def _find(dataset: xr.Dataset, standard_names: str, *fits: Callable[[Sizes], bool]) -> str | None:
@@ -355,13 +345,6 @@ def _geopotential(ground: xr.DataArray) -> xr.DataArray:
     if scale(units(ground), "m") is not None:
         return GRAVITY * in_unit(ground, "m")
     return in_unit(ground, "m2 s-2")
-
-
-def _sum(parts: dict[str, xr.DataArray], unit: str) -> xr.DataArray | float:
-    if not parts:
-        return 0.0
-    first, *others = parts.values()
-    return _said(sum(others, start=first), unit, " + ".join(parts))
 
 
 def _said(array: xr.DataArray, unit: str | None, description: str) -> xr.DataArray:

@@ -15,6 +15,7 @@ from dask.base import compute
 from .._air import GRAVITY
 from .._errors import InputError
 from ._coordinates import Array, Grid, ends_of, numbers, pairs, scale, setting, units
+from ._law import match
 
 Terms = Mapping[str, xr.DataArray]
 Position = Callable[..., tuple[Array, Array]]  # constant and slope from all terms but the surface
@@ -120,11 +121,7 @@ def formula_layers(grid: Grid, dim: str) -> Layers | None:
     if levels is None:
         return None
     height, surface = levels.unit == "m", in_unit(levels.surface, levels.unit)
-    if extra := [each for each in surface.dims if each not in grid.data.dims]:
-        raise InputError(
-            f"{surface.name!r}, which gives the thickness along {levels.coordinate.name!r}, has the"
-            f" dimension {extra[0]!r}, which {grid.name!r} has not. Select or average it."
-        )
+    match(levels.surface, grid.data, f"formula_terms of {levels.coordinate.name}")
     lowest, highest, missing = extremes(surface)
     reference = lowest if height else highest
     ends, half_levels = _half_levels(grid, levels, reference)
@@ -254,8 +251,8 @@ def _reach(ends: Array, reference: float, levels: Levels) -> str:
     return f"{said}, with gaps or overlaps between them" if gaps else said
 
 
-def pressure_layers(grid: Grid, coordinate: xr.DataArray, surface: xr.DataArray | None) -> Layers:
-    """Cells between pressures, cut at the surface pressure where there is one."""
+def pressure_layers(grid: Grid, coordinate: xr.DataArray, surface: str | None) -> Layers:
+    """Cells between pressures, cut at the surface pressure of that name where there is one."""
     (dim,), bounds, data = coordinate.dims, grid.bounds(coordinate), grid.data
     by = factor(coordinate, "Pa")
     ends = np.sort(ends_of(coordinate, bounds)[0], -1) * by
@@ -265,7 +262,7 @@ def pressure_layers(grid: Grid, coordinate: xr.DataArray, surface: xr.DataArray 
         where += f", from {ends.min():g} to {ends.max():g} Pa: no surface pressure to cut them at"
         thickness = xr.DataArray((ends[:, 1] - ends[:, 0]) / GRAVITY, dims=dim)
         return Layers(thickness, 0 * thickness, xr.DataArray(0.0), "kg m-2", where)
-    ps = in_order(in_unit(surface, "Pa"), data)
+    ps = in_order(in_unit(grid.dataset[surface], "Pa"), data)
     _, highest, missing = extremes(ps)
     if highest < coordinate.max() * by / 2:
         raise InputError(

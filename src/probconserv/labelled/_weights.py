@@ -89,19 +89,20 @@ def cell_measure(
     over = _dimensions(grid.data, over)
     globe = globe_of(grid, radius)
     kind = _area_type(grid, over, given)
-    measure, missing = _measure(grid, over, given)
+    measure, remark = _measure(grid, over, given)
     factors = [measure] if measure else []
     if not (measure and measure.weights.ndim == 0):
         rest = _rest(grid, over, measure)
         layers = {dim: found for dim in rest if (found := formula_layers(grid, dim))}
         factors += cell_sizes(grid, [dim for dim in rest if dim not in layers], globe)
         factors += [Factor(each.thickness, each.units, each.where) for each in layers.values()]
-    if fraction is not None or kind is not None:
-        part, remark = _fraction(grid, kind, fraction, given, measure)
-        factors += [part] if part else []
-        missing += remark
+    of_kind = measure and f"where {kind}" in setting(measure.weights, "cell_methods")
+    if kind and fraction is None and (of_kind or given is not None):
+        remark += f"; taken for the areas of {kind}, which the means of {variable} are over"
+    elif kind or fraction is not None:
+        factors.append(_fraction(grid, kind, fraction))
     weights = _product(factors, grid.data)
-    weights.attrs["description"] = describe(factors, globe) + missing
+    weights.attrs["description"] = describe(factors, globe) + remark
     unit = _units.product(*(factor.units for factor in factors))
     return weights if unit is None else weights.assign_attrs(units=unit)
 
@@ -141,67 +142,55 @@ def _area_type(grid: Grid, over: tuple[str, ...], given: Any) -> str | None:
 
 def _measure(grid: Grid, over: tuple[str, ...], given: Given | None) -> tuple[Factor | None, str]:
     """The measure given, else what `cell_measures` names; and a remark on what is not there."""
-    data, remark = grid.data, ""
-    if isinstance(given, str | xr.DataArray):
-        found = array(grid.dataset, given, "measure", data)
-        what = (
-            f"the variable {given}" if isinstance(given, str) else f"the array {found.name} given"
-        )
-        if found.name is None:
-            what = str(found.attrs.get("description", "the array given"))
-        return _factor(found, data, "measure", what), ""
-    if given is not None:
-        found = array(grid.dataset, given, "measure", data)
-        positive("measure", given)
-        if given == 1:
-            return Factor(found, "1", "plain sums: every cell has the weight 1"), ""
-        return Factor(found, None, f"{given:g} for every cell"), ""
-    named, where = pairs(data, "cell_measures"), f"cell_measures of {data.name}"
-    for kind in [kind for kind in ("volume", "area") if kind in named]:
-        if named[kind] not in grid.dataset.variables:
-            remark += f"; cell_measures names {kind}: {named[kind]}, which is not in the dataset"
+    if given is None:
+        return _named_by_file(grid, over)
+    found = array(grid.dataset, given, "measure", grid.data)
+    if isinstance(given, str):
+        return _factor(found, grid.data, "measure", f"the variable {given}"), ""
+    if isinstance(given, xr.DataArray):
+        text = f"the array {found.name} given" if found.name else "the array given"
+        text = text if found.name else str(found.attrs.get("description", text))
+        return _factor(found, grid.data, "measure", text), ""
+    positive("measure", given)
+    if given == 1:
+        return Factor(found, "1", "plain sums: every cell has the weight 1"), ""
+    return Factor(found, None, f"{given:g} for every cell"), ""
+
+
+def _named_by_file(grid: Grid, over: tuple[str, ...]) -> tuple[Factor | None, str]:
+    """The volume that `cell_measures` names where all of it is summed over, else the area."""
+    where, remark = f"cell_measures of {grid.name}", ""
+    names = pairs(grid.data, "cell_measures")
+    for kind in [kind for kind in ("volume", "area") if kind in names]:
+        if names[kind] not in grid.dataset.variables:
+            remark += f"; cell_measures names {kind}: {names[kind]}, which is not in the dataset"
             continue
-        its = grid.dataset[named[kind]]
+        its = grid.dataset[names[kind]]
         dims = {dim for dim in its.dims if not (dim in its.coords and tells_time(its[dim]))}
         if dims <= set(over) if kind == "volume" else dims & set(over):
-            match(its, data, where)
-            return _factor(its, data, where, f"the {kind} {its.name}"), remark
+            match(its, grid.data, where)
+            return _factor(its, grid.data, where, f"the {kind} {its.name}"), remark
     return None, remark
 
 
-def _fraction(
-    grid: Grid, kind: str | None, given: Given | None, measure: Any, found: Factor | None
-) -> tuple[Factor | None, str]:
-    """The part of each cell that the field is a mean over, and a remark."""
-    data = grid.data
+def _fraction(grid: Grid, kind: str | None, given: Given | None) -> Factor:
+    """The part of each cell that counts, given or by the standard_name of its kind."""
     if given is None:
-        named = grid.dataset[str(found.weights.name)] if found and measure is None else None
-        if measure is not None or (
-            named is not None and f"where {kind}" in setting(named, "cell_methods")
-        ):
-            return None, f"; taken for the areas of {kind}, which the means of {data.name} are over"
-        given = _fraction_of(grid, kind)
-    parts = array(grid.dataset, given, "fraction", data)
+        wanted, variables = f"{kind}_area_fraction", grid.dataset.variables.items()
+        there = [str(name) for name, v in variables if v.attrs.get("standard_name") == wanted]
+        if len(there) != 1:
+            raise InputError(
+                f"the values of {grid.name!r} are means over the {kind} of each cell by their "
+                f"cell_methods, and {len(there) or 'no'} variables have the standard_name {wanted}."
+                f" Give the part of each cell that is {kind} as `fraction` (1: all of it), or its "
+                "area as `measure`."
+            )
+        given = there[0]
+    parts = array(grid.dataset, given, "fraction", grid.data)
     percent = str(parts.attrs.get("units")).strip() in ("%", "percent")
     name = parts.name or (f"{parts:g}" if not parts.ndim else "given")
-    text = f"the fraction {name}" + " in per cent" * percent
     parts = (parts / 100 if percent else parts).assign_attrs(units="1")
-    return _factor(parts, data, "fraction", text, 1.0), ""
-
-
-def _fraction_of(grid: Grid, kind: str | None) -> str:
-    """The variable that is the fraction of this kind by its standard_name."""
-    wanted = f"{kind}_area_fraction"
-    variables = grid.dataset.variables.items()
-    there = [str(name) for name, v in variables if v.attrs.get("standard_name") == wanted]
-    if len(there) != 1:
-        raise InputError(
-            f"the values of {grid.name!r} are means over the {kind} of each cell (cell_methods "
-            f"{setting(grid.data, 'cell_methods')!r}), and {len(there) or 'no'} variables have the "
-            f"standard_name {wanted}. Give the part of each cell that is {kind} as `fraction` (1: "
-            "all of it), or its area as `measure`."
-        )
-    return there[0]
+    return _factor(parts, grid.data, "fraction", f"the fraction {name}", 1.0)
 
 
 def _factor(
