@@ -48,8 +48,8 @@ def refuses(message, dataset, over, given=None, variable="u", **options):
     ("over", "message"),
     [
         (("latt", "lon"), "`over` must be one of lat, lon; got 'latt'. Did you mean 'lat'?"),
-        (("lat", "lat"), "`over` must name dimensions of 'u', each once: lat, lon; got lat, lat."),
-        ((), "`over` must name dimensions of 'u', each once: lat, lon; got none."),
+        (("lat", "lat"), "`over` names a dimension twice: lat, lat."),
+        ((), "`over` must name the dimensions to sum over; got ()."),
     ],
 )
 def test_over_names_dimensions_of_the_variable_once(over, message):
@@ -198,15 +198,15 @@ def test_bounds_beyond_the_pole_are_cut_there():
 def test_bounds_have_two_ends_and_the_dimension_of_their_coordinate():
     message = "the bounds 'ends' of 'x' must have its dimensions ('x',) and one for the corners"
     refuses(message, bounded([0.0, 1], [0.0, 1], ("x",)), ("x",))
-    message = "the bounds 'ends' of 'x' must hold two ends for each cell, got 3."
+    message = "the bounds 'ends' of 'x' must hold two ends each, got 3."
     refuses(message, bounded([0.0, 1], np.ones((2, 3))), ("x",))
 
 
 def test_coordinates_hold_finite_numbers_or_dates():
     refuses("'x' must hold numbers or dates, got", field(x=["a", "b"]), ("x",))
-    refuses("'x' must be finite; 1 of its 2 values are NaN", field(x=[0.0, np.nan]), ("x",))
+    refuses("'x' must be finite; 1 of its 2 values are not", field(x=[0.0, np.nan]), ("x",))
     days = np.array(["2001-01-01", "2001-01-02", "NaT"], "datetime64[ns]")
-    refuses("'x' must be finite; 1 of its 3 values are NaN", field(x=days), ("x",))
+    refuses("'x' must be finite; 1 of its 3 values are not", field(x=days), ("x",))
     dataset = bounded(days[:2], np.ones((2, 2)))
     refuses("'ends' must hold dates, as its coordinate does, got float64.", dataset, ("x",))
     dataset = bounded([0.0, 1], np.full((2, 2), days[0]))

@@ -7,7 +7,8 @@ import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probconserv.labelled._coordinates import EARTH, polygon_areas
+from probconserv._sphere import polygon_areas
+from probconserv._values import EARTH
 from probconserv.labelled._weights import cell_measure
 
 SPHERE = 4 * np.pi * EARTH**2

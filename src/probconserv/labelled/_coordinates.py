@@ -6,23 +6,22 @@ dimension; from bounds where a coordinate has them, and half way between the cen
 
 import math
 import re
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from numbers import Real
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 from cf_xarray.criteria import coordinate_criteria
 
 from .._errors import InputError
+from .._sphere import Array, arcs, half_way, polygon_areas, sectors, zone_heights, zones
 from .._values import EARTH
 from ._time import is_decoded, seconds, tells_time
 from ._units import conversion
 
-Array = npt.NDArray[np.float64]
 Mesh = tuple[xr.DataArray, xr.DataArray]  # latitudes and longitudes of each cell
 
 WAY_OUT = "Give the weights of the cells as `measure`; `measure=1` means plain sums."
@@ -46,8 +45,12 @@ ALONE = {
     LATITUDE: "areas of the zones of latitude per metre of the equator",
     LONGITUDE: "arcs of longitude along the equator",
 }
-GAUSSIAN = 0.3  # a Gaussian grid's last edge is 0.27 cells short of the pole
 BLOCK = 1 << 19  # cells whose corners are in memory at once
+
+
+def unsized(why: str) -> InputError:
+    """The error where sizes of cells cannot be found, with the way out."""
+    return InputError(f"{why}. {WAY_OUT}")
 
 
 def setting(array: xr.DataArray, key: str) -> str:
@@ -144,8 +147,12 @@ class Grid:
     def _there(self, names: list[str]) -> list[xr.DataArray]:
         return [self.dataset[n] for n in dict.fromkeys(names) if n in self.dataset.variables]
 
-    def along(self, dim: str) -> xr.DataArray | None:
-        """The coordinate that says where cells are; one that only counts yields to an angle."""
+    @cached_property
+    def along(self) -> dict[str, xr.DataArray | None]:
+        """The coordinate of each dimension; one that only counts yields to an angle."""
+        return {str(dim): self._along(dim) for dim in self.data.dims}
+
+    def _along(self, dim: Hashable) -> xr.DataArray | None:
         single = [c for c in self.coordinates if c.dims == (dim,)]
         own = next((c for c in single if c.name == dim), None)
         angles = [c for c in single if angle(c)]
@@ -153,21 +160,20 @@ class Grid:
             return angles[0]
         return single[0] if own is None and len(single) == 1 else own
 
-    def horizontal(self, dims: tuple[str, ...] | list[str]) -> list[str]:
+    def horizontal(self, dims: Iterable[str]) -> list[str]:
         """Those of the dimensions that are neither time nor vertical nor of members."""
 
-        def other(own: xr.DataArray) -> bool:
-            return tells_time(own) or is_axis(own, "Z", "vertical") or is_numbered(own)
+        def is_other(c: xr.DataArray) -> bool:
+            return tells_time(c) or is_axis(c, "Z", "vertical") or is_numbered(c)
 
-        own = {dim: self.along(dim) for dim in dims}
-        return [dim for dim, c in own.items() if c is None or not other(c)]
+        return [dim for dim in dims if (c := self.along[dim]) is None or not is_other(c)]
 
     def mesh(self, dims: list[str]) -> Mesh | None:
         """Latitudes and longitudes with the same dimensions: a curvilinear or unstructured grid."""
         angles = {kind: [c for c in self.coordinates if angle(c) == kind] for kind in AXES}
         for lat in angles[LATITUDE]:
             others = [lon for lon in angles[LONGITUDE] if set(lon.dims) == set(lat.dims)]
-            own = self.along(str(lat.dims[0])) if lat.ndim == 1 else None
+            own = self.along[str(lat.dims[0])] if lat.ndim == 1 else None
             path = own is not None and not angle(own) and not counts(own)  # long by its own unit
             if others and set(lat.dims) & set(dims) and not path:
                 return lat, others[0]
@@ -175,10 +181,8 @@ class Grid:
 
     def area_dims(self, dims: list[str]) -> list[str]:
         """Those of the dimensions whose cells form areas together."""
-        mesh = self.mesh(dims)
-        found = {dim for c in mesh or () for dim in c.dims}
-        own = {dim: self.along(dim) for dim in dims}
-        return [dim for dim, c in own.items() if dim in found or (c is not None and angle(c))]
+        mesh = {dim for c in self.mesh(dims) or () for dim in c.dims}
+        return [d for d in dims if d in mesh or ((c := self.along[d]) is not None and angle(c))]
 
     def bounds(self, coordinate: xr.DataArray) -> xr.DataArray | None:  # (*dims, n)
         """The bounds that a coordinate names, corners last; None where the dataset has none."""
@@ -188,9 +192,9 @@ class Grid:
         bounds = self.dataset[name]
         corners = [dim for dim in bounds.dims if dim not in coordinate.dims]
         if len(corners) != 1 or bounds.ndim != coordinate.ndim + 1:
-            raise InputError(
+            raise unsized(
                 f"the bounds {name!r} of {coordinate.name!r} must have its dimensions "
-                f"{coordinate.dims} and one for the corners, got {bounds.dims}. {WAY_OUT}"
+                f"{coordinate.dims} and one for the corners, got {bounds.dims}"
             )
         return bounds.transpose(*coordinate.dims, corners[0])
 
@@ -289,9 +293,9 @@ def _mesh_areas(mesh: Mesh, corners: list[xr.DataArray], globe: Globe) -> Factor
     (lat, lon), (north, east) = mesh, corners
     east = east.transpose(*lat.dims, ...)
     if not north.shape[-1] == east.shape[-1] >= 3:
-        raise InputError(
+        raise unsized(
             f"the bounds of {lat.name!r} and {lon.name!r} must hold the same corners, three or "
-            f"more for each cell, got {north.shape[-1]} and {east.shape[-1]}. {WAY_OUT}"
+            f"more for each cell, got {north.shape[-1]} and {east.shape[-1]}"
         )
     rows = max(1, BLOCK * lat.shape[0] // max(1, lat.size))
     areas = np.empty(lat.shape)
@@ -334,7 +338,7 @@ def _equal_areas(grid: Grid, flat: list[str], globe: Globe) -> list[Factor]:
 
 def _sized(grid: Grid, dim: str, mesh: Mesh | None) -> xr.DataArray:
     """The coordinate that gives the sizes of cells along a dimension."""
-    own = grid.along(dim)
+    own = grid.along[dim]
     if mesh and dim in mesh[0].dims and not (own is not None and _is_true(own, mesh)):
         lat, lon = mesh
         raise InputError(
@@ -343,16 +347,15 @@ def _sized(grid: Grid, dim: str, mesh: Mesh | None) -> xr.DataArray:
             f"bounds. {AREAS}"
         )
     if own is None:
-        raise InputError(
+        raise unsized(
             f"the dimension {dim!r} of {grid.name!r} has no coordinate to find the sizes of its "
-            f"cells from. {WAY_OUT}"
+            "cells from"
         )
-    same = [c for c in grid.coordinates if c.dims == own.dims and units(c) and not counts(c)]
+    same = [c.name for c in grid.coordinates if c.dims == own.dims and units(c) and not counts(c)]
     if counts(own) and same:
-        raise InputError(
+        raise unsized(
             f"{own.name!r} only numbers the cells along its dimension. Choose the coordinate that "
-            f"has their sizes, {' or '.join(str(c.name) for c in same)}, as that of the dimension. "
-            + WAY_OUT
+            f"has their sizes, {' or '.join(map(str, same))}, as that of the dimension"
         )
     return own
 
@@ -378,13 +381,23 @@ def _lengths(grid: Grid, coordinate: xr.DataArray, globe: Globe) -> Factor:
     where = f"the {'centres' if bounds is None else 'bounds'} of {coordinate.name}"
     where += grid.lacks_bounds(coordinate)
     if kind is not None:
-        sizes = zone_heights(ends) if kind == LATITUDE else arcs(coordinate, ends)
+        sizes = zone_heights(ends) if kind == LATITUDE else _arcs(coordinate, ends)
         weights = xr.DataArray(globe.radius * sizes, dims=coordinate.dims)
         return Factor(weights, "m", where, kind)
     weights = xr.DataArray(np.abs(np.diff(ends))[:, 0], dims=coordinate.dims)
     unit = "s" if is_decoded(coordinate) else units(coordinate) or None
     remark += " (dp, not mass)" if is_pressure(coordinate) else ""
     return Factor(weights, unit, f"{_in_words(coordinate, grid)} from {where}{remark}")
+
+
+def _arcs(coordinate: xr.DataArray, ends: Array) -> Array:
+    widths = arcs(ends, degrees(coordinate.values, coordinate))
+    if widths.sum() > 2 * np.pi * (1 + 1e-5):
+        raise unsized(
+            f"the cells of {coordinate.name!r} cover {np.degrees(widths.sum()):.6g} degrees of "
+            "longitude, more than the circle. Drop the cells that come twice"
+        )
+    return widths
 
 
 def _in_words(coordinate: xr.DataArray, grid: Grid) -> str:
@@ -406,52 +419,46 @@ def _in_words(coordinate: xr.DataArray, grid: Grid) -> str:
 
 def ends_of(coordinate: xr.DataArray, bounds: xr.DataArray | None) -> tuple[Array, str]:  # (n, 2)
     """Where each cell ends, in degrees or the unit of the coordinate, and a remark."""
-    kind, centres = angle(coordinate), numbers(coordinate, coordinate)
+    kind, name, centres = angle(coordinate), coordinate.name, numbers(coordinate, coordinate)
     if bounds is not None:
         if bounds.shape[-1] != 2:
-            raise InputError(
-                f"the bounds {bounds.name!r} of {coordinate.name!r} must hold two ends for each "
-                f"cell, got {bounds.shape[-1]}. {WAY_OUT}"
-            )
+            got = f"got {bounds.shape[-1]}"
+            raise unsized(f"the bounds {bounds.name!r} of {name!r} must hold two ends each, {got}")
         ends = numbers(bounds, coordinate)
         if is_pressure(coordinate) and (ends < 0).any():
-            raise InputError(
-                f"a cell of {coordinate.name!r} ends at the pressure {ends.min():.6g}, which "
-                "cannot be negative. Correct its bounds."
-            )
+            raise unsized(f"a cell of {name!r} ends at the pressure {ends.min():.6g}, below 0")
         return ends, ""
     centres = np.unwrap(centres, period=360) if kind == LONGITUDE else centres
     _check_centres(coordinate, centres)
-    ends = half_way(centres, kind)
-    from_zero = {coordinate.attrs.get("standard_name"), coordinate.name} & FROM_ZERO
-    from_zero, positive = from_zero or is_pressure(coordinate), setting(coordinate, "positive")
-    cut = ends
-    if (from_zero or positive == "down") and (centres >= 0).all():
-        cut = np.maximum(ends, 0.0)
-    elif (from_zero or positive) and (centres <= 0).all():
-        cut = np.minimum(ends, 0.0)
-    return cut, "" if (cut == ends).all() else ", cut at 0"
+    ends = {LATITUDE: zones, LONGITUDE: sectors, None: half_way}[kind](centres)
+    positive = setting(coordinate, "positive")
+    from_zero = {coordinate.attrs.get("standard_name"), name} & FROM_ZERO or positive == "down"
+    from_zero = from_zero or is_pressure(coordinate)
+    if from_zero and (centres >= 0).all() and (ends < 0).any():
+        return np.maximum(ends, 0.0), ", cut at 0"
+    if (from_zero or positive == "up") and (centres <= 0).all() and (ends > 0).any():
+        return np.minimum(ends, 0.0), ", cut at 0"
+    return ends, ""
 
 
 def _check_centres(coordinate: xr.DataArray, centres: Array) -> None:
     """Centres that sizes can be found from: two or more, in order, more than mere numbers."""
+    name, values = coordinate.name, coordinate.values
     if centres.size < 2:
-        raise InputError(
-            f"{coordinate.name!r} has {centres.size} entry and no bounds, so that the size of its "
-            f"cell is not known. Add its bounds. {WAY_OUT}"
+        raise unsized(
+            f"{name!r} has {centres.size} entry and no bounds, so that the size of its cell is not "
+            "known. Add its bounds"
         )
     steps = np.diff(centres)
     for i in np.flatnonzero(steps * np.sign(steps[0]) <= 0)[:1]:
-        raise InputError(
-            f"{coordinate.name!r} must increase or decrease throughout; entry {i} is "
-            f"{coordinate.values[i]} and entry {i + 1} is {coordinate.values[i + 1]}. Sort it and "
-            f"drop duplicates. {WAY_OUT}"
+        raise unsized(
+            f"{name!r} must increase or decrease throughout; entry {i} is {values[i]} and entry "
+            f"{i + 1} is {values[i + 1]}. Sort it and drop duplicates"
         )
     if counts(coordinate) and not angle(coordinate) and np.ptp(steps):
-        raise InputError(
-            f"{coordinate.name!r} holds whole numbers without a unit, unevenly: are they positions "
-            "or do they count? Give positions `units`; give what counts the `standard_name` "
-            f"realization or model_level_number. {WAY_OUT}"
+        raise unsized(
+            f"{name!r} holds whole numbers without a unit, unevenly. Give positions `units`; give "
+            "what counts the `standard_name` realization or model_level_number"
         )
 
 
@@ -460,13 +467,10 @@ def numbers(array: xr.DataArray, coordinate: xr.DataArray) -> Array:
     dates = is_decoded(coordinate)
     if dates != is_decoded(array) or not (dates or array.dtype.kind in "iuf"):
         kinds = "dates, as its coordinate does" if dates else "numbers or dates"
-        raise InputError(f"{array.name!r} must hold {kinds}, got {array.dtype}. {WAY_OUT}")
+        raise unsized(f"{array.name!r} must hold {kinds}, got {array.dtype}")
     values = degrees(seconds(array, coordinate.values.flat[0]), coordinate)
-    if not np.isfinite(values).all():
-        raise InputError(
-            f"{array.name!r} must be finite; {(~np.isfinite(values)).sum()} of its {values.size} "
-            f"values are NaN or infinite. {WAY_OUT}"
-        )
+    if wrong := int((~np.isfinite(values)).sum()):
+        raise unsized(f"{array.name!r} must be finite; {wrong} of its {values.size} values are not")
     if angle(coordinate) == LATITUDE:  # some files let the last cell reach past the pole
         _check_latitudes(array, values, slack=1e-3 if array is coordinate else 10)
     return values
@@ -479,71 +483,8 @@ def degrees(values: Any, coordinate: xr.DataArray) -> Any:
 
 
 def _check_latitudes(array: xr.DataArray, latitudes: Array, slack: float = 1e-3) -> None:
-    beyond = np.abs(latitudes) > 90 + slack
-    if beyond.any():
-        raise InputError(
-            f"{array.name!r} must hold latitudes from -90 to 90 degrees, got "
-            f"{latitudes[beyond][0]:.6g}. Correct its values or its `units`. {WAY_OUT}"
+    for wrong in latitudes[np.abs(latitudes) > 90 + slack][:1]:
+        raise unsized(
+            f"{array.name!r} must hold latitudes from -90 to 90 degrees, got {wrong:.6g}. Correct "
+            "its values or its `units`"
         )
-
-
-def half_way(centres: Array, kind: str | None = None) -> Array:  # (n,) -> (n, 2)
-    """Bounds half way between the centres; the end cells reach as far out as they reach in.
-
-    Longitudes that go around the globe meet at the seam, and latitudes that end close to the pole
-    go on to it.
-    """
-    middle = (centres[1:] + centres[:-1]) / 2
-    ends = np.array([2 * centres[0] - middle[0], 2 * centres[-1] - middle[-1]])
-    steps = np.diff(centres)
-    gap = 360 - abs(centres[-1] - centres[0])
-    if kind == LONGITUDE and 0 < gap <= 1.01 * np.abs(steps).max():
-        half = np.copysign(gap / 2, steps[0])
-        ends = np.array([centres[0] - half, centres[-1] + half])
-    if kind == LATITUDE:
-        close = 90 - np.abs(ends) <= GAUSSIAN * np.abs(steps[[0, -1]])
-        ends = np.where(close, np.copysign(90, ends), ends)
-    edges = np.concatenate([ends[:1], middle, ends[1:]])
-    return np.stack([edges[:-1], edges[1:]], axis=-1)
-
-
-def zone_heights(ends: Array) -> Array:  # (n, 2) -> (n,)
-    """sin(north) - sin(south) of each zone of latitude, its area over 2 pi; cut at the poles."""
-    south, north = np.radians(np.clip(np.sort(ends, axis=-1), -90, 90)).T
-    return 2 * np.cos((south + north) / 2) * np.sin((north - south) / 2)
-
-
-def arcs(coordinate: xr.DataArray, ends: Array) -> Array:  # (n, 2) -> (n,)
-    """Width in radians of each cell of longitude; 179 to -179 is 2 degrees where 180 is inside."""
-    low, high = np.sort(ends, axis=-1).T
-    width, centres = high - low, degrees(coordinate.values, coordinate)
-    inside = sum((low < c) & (c < high) for c in (centres - 360, centres, centres + 360))
-    rest = 360 - width
-    width = np.where((inside == 0) & (rest > 0) & (rest < width), rest, width)
-    if width.sum() > 360 * (1 + 1e-5):
-        raise InputError(
-            f"the cells of {coordinate.name!r} cover {width.sum():.6g} degrees of longitude, more "
-            f"than the circle. Drop the cells that come twice. {WAY_OUT}"
-        )
-    return np.radians(width)
-
-
-def polygon_areas(latitude: Array, longitude: Array) -> Array:  # (..., n), (..., n) -> (...)
-    """The area of each polygon whose corners are joined by great circles, in either order.
-
-    The signed triangles (a, b, c) of a fan from the first corner are added up, each with
-    tan(area / 2) = a . (b - a) x (c - a) / (1 + a.b + b.c + c.a), which holds at the poles and
-    across the date line; corners that coincide add nothing.
-    """
-    lat, lon = np.radians(latitude), np.radians(longitude)
-    corners = [np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon), np.sin(lat)]
-    a, *others = np.moveaxis(np.stack(corners, axis=-1), -2, 0)
-    total = np.zeros(a.shape[:-1])
-    for b, c in pairwise(others):
-        volume = _dot(a, np.cross(b - a, c - a))  # differences first: small cells keep their digits
-        total += 2 * np.arctan2(volume, 1 + _dot(a, b) + _dot(b, c) + _dot(c, a))
-    return np.abs(total)
-
-
-def _dot(a: Array, b: Array) -> Array:
-    return np.einsum("...i,...i->...", a, b)

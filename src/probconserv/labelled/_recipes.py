@@ -315,10 +315,10 @@ def _find(dataset: xr.Dataset, standard_names: str, *fits: Callable[[Sizes], boo
     spreads |= {n for n in known if "standard_deviation" in setting(dataset[n], "cell_methods")}
     fields = [name for name in known if name not in spreads]
     for standard, fit in product(standard_names.split(), fits):
-        named = [name for name in fields if dataset[name].attrs.get("standard_name") == standard]
-        usual = [name for name in USUAL.get(standard, ()) if name in fields]
-        found = [n for n in named if fit(dataset[n].sizes)]
-        found = found or [n for n in usual if fit(dataset[n].sizes)]
+        named = dataset.cf.standard_names.get(standard, [])
+        fitting = [name for name in fields if fit(dataset[name].sizes)]
+        found = [n for n in fitting if n in named]
+        found = found or [n for n in USUAL.get(standard, ()) if n in fitting]
         if len(found) > 1:
             raise InputError(
                 f"which is the {standard}: {' or '.join(found)}? Drop the others, or take their "

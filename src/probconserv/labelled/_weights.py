@@ -86,7 +86,9 @@ def cell_measure(
     """
     check.choice("variable", variable, [str(name) for name in dataset.data_vars])
     grid = Grid(decoded(dataset), variable)
-    over = _dimensions(grid.data, over)
+    over = Law(variable, over).dims
+    for dim in over:
+        check.choice("over", dim, map(str, grid.data.dims))
     globe = globe_of(grid, radius)
     kind = _area_type(grid, over, given)
     measure, remark = _measure(grid, over, given)
@@ -105,18 +107,6 @@ def cell_measure(
     weights.attrs["description"] = describe(factors, globe) + remark
     unit = _units.product(*(factor.units for factor in factors))
     return weights if unit is None else weights.assign_attrs(units=unit)
-
-
-def _dimensions(data: xr.DataArray, over: tuple[str, ...]) -> tuple[str, ...]:
-    over = (over,) if isinstance(over, str) else tuple(over)
-    for dim in over:
-        check.choice("over", dim, [str(name) for name in data.dims])
-    if not over or len(set(over)) < len(over):
-        raise InputError(
-            f"`over` must name dimensions of {data.name!r}, each once: "
-            f"{', '.join(map(str, data.dims)) or 'it has none'}; got {', '.join(over) or 'none'}."
-        )
-    return over
 
 
 def _area_type(grid: Grid, over: tuple[str, ...], given: Any) -> str | None:
@@ -176,8 +166,8 @@ def _named_by_file(grid: Grid, over: tuple[str, ...]) -> tuple[Factor | None, st
 def _fraction(grid: Grid, kind: str | None, given: Given | None) -> Factor:
     """The part of each cell that counts, given or by the standard_name of its kind."""
     if given is None:
-        wanted, variables = f"{kind}_area_fraction", grid.dataset.variables.items()
-        there = [str(name) for name, v in variables if v.attrs.get("standard_name") == wanted]
+        wanted = f"{kind}_area_fraction"
+        there = grid.dataset.cf.standard_names.get(wanted, [])
         if len(there) != 1:
             raise InputError(
                 f"the values of {grid.name!r} are means over the {kind} of each cell by their "
