@@ -232,6 +232,14 @@ def test_a_surface_pressure_without_units_or_in_other_units_is_refused():
             thickness(hybrid(ps=ps))
 
 
+def test_a_surface_pressure_on_another_grid_or_without_values_is_refused():
+    ps = with_bounds().ps
+    with pytest.raises(InputError, match=r"`formula_terms of lev` has a dimension 'x'"):
+        thickness(with_bounds(ps=ps.rename(lon="x")))
+    with pytest.raises(InputError, match="would be nan Pa thick where 'ps' is nan"):
+        thickness(with_bounds(ps=ps * np.nan))
+
+
 def test_cells_of_no_thickness_are_an_error_that_says_where():
     low = hybrid().ps.copy()
     low[1, 2, 3] = -1e4

@@ -9,7 +9,6 @@ import re
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from cf_xarray.criteria import coordinate_criteria
 
 from .._errors import InputError
 from .._sphere import Array, arcs, half_way, polygon_areas, sectors, zone_heights, zones
-from .._values import EARTH
+from .._values import EARTH, positive
 from ._time import is_decoded, seconds, tells_time
 from ._units import conversion
 
@@ -245,12 +244,6 @@ def globe_of(grid: Grid, radius: float | None) -> Globe:
     return Globe(same, f" (the area of the ellipsoid of {mapping.name})")
 
 
-def positive(name: str, number: Any) -> None:
-    real = isinstance(number, Real) and not isinstance(number, bool)
-    if not (real and 0 < number < math.inf):
-        raise InputError(f"`{name}` must be a positive finite number, got {number!r}.")
-
-
 @dataclass(frozen=True)
 class Factor:
     """Weights that are multiplied with others; `where` says what they come from."""
@@ -431,12 +424,12 @@ def ends_of(coordinate: xr.DataArray, bounds: xr.DataArray | None) -> tuple[Arra
     centres = np.unwrap(centres, period=360) if kind == LONGITUDE else centres
     _check_centres(coordinate, centres)
     ends = {LATITUDE: zones, LONGITUDE: sectors, None: half_way}[kind](centres)
-    positive = setting(coordinate, "positive")
-    from_zero = {coordinate.attrs.get("standard_name"), name} & FROM_ZERO or positive == "down"
+    upward = setting(coordinate, "positive")
+    from_zero = {coordinate.attrs.get("standard_name"), name} & FROM_ZERO or upward == "down"
     from_zero = from_zero or is_pressure(coordinate)
     if from_zero and (centres >= 0).all() and (ends < 0).any():
         return np.maximum(ends, 0.0), ", cut at 0"
-    if (from_zero or positive == "up") and (centres <= 0).all() and (ends > 0).any():
+    if (from_zero or upward == "up") and (centres <= 0).all() and (ends > 0).any():
         return np.minimum(ends, 0.0), ", cut at 0"
     return ends, ""
 

@@ -7,6 +7,7 @@ the same form; pressure differences over g are the mass of air per area.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import xarray as xr
@@ -32,6 +33,10 @@ FORMULAS: dict[str, dict[tuple[str, ...], Position]] = {  # by standard name and
     },
     "atmosphere_hybrid_height_coordinate": {("a", "b", "orog"): lambda a, b: (a, b)},
 }
+KINDS = {  # by the unit of levels: a thickness of 1, what it is, in which unit, and the end
+    "Pa": (1 / GRAVITY, MASS, "kg m-2", "surface"),
+    "m": (1.0, "heights", "m", "ground"),
+}
 OF_LEVELS = ("a", "ap", "b", "sigma")  # terms with one number for each level
 GROUND = np.array([[0.0], [1.0]])  # constant and slope of the surface itself
 
@@ -54,8 +59,9 @@ class Layers:
 
 @dataclass(frozen=True, eq=False)
 class Levels:
-    """A coordinate with formula terms."""
+    """A coordinate whose levels lie where a formula of its terms says."""
 
+    grid: Grid
     coordinate: xr.DataArray
     terms: Terms  # the surface last
     position: Position
@@ -64,9 +70,21 @@ class Levels:
     def unit(self) -> str:
         return "m" if "orog" in self.terms else "Pa"
 
-    @property
+    @cached_property
     def surface(self) -> xr.DataArray:
-        return list(self.terms.values())[-1]
+        found = list(self.terms.values())[-1]
+        match(found, self.grid.data, f"formula_terms of {self.coordinate.name}")
+        return in_unit(found, self.unit)
+
+    @cached_property
+    def range(self) -> tuple[float, float, int]:
+        """The extremes of the surface, and how many values are missing."""
+        return extremes(self.surface)
+
+    def at(self, positions: Array, surface: float | None = None) -> Array:
+        """Pressures or heights; where the column is thickest, if no surface is given."""
+        thickest = self.range[0] if self.unit == "m" else self.range[1]
+        return positions[0] + positions[1] * (thickest if surface is None else surface)
 
     @property
     def sized(self) -> list[str]:
@@ -83,6 +101,110 @@ class Levels:
             by = factor(term, self.unit) if key in self.sized and units(term) else 1.0
             values[key] = numbers(found, found) * by
         return np.stack(self.position(**values))
+
+    @cached_property
+    def half_levels(self) -> tuple[Array, str]:  # (2, n, 2)
+        """Where every cell ends, the smaller pressure or height first; in words how it is known."""
+        terms = self._terms_of_half_levels()
+        if terms:
+            words = " and ".join(str(term.name) for term in terms.values())
+            ends = self.positions(terms)
+            ends = _neighbours(ends) if ends.ndim == 2 else ends
+        else:
+            levels = self.positions({})
+            order = np.argsort(self.at(levels))
+            edges, words = self._assumed(levels[:, order])
+            ends = _neighbours(edges)[:, np.argsort(order)]
+        if ends.shape != (2, self.coordinate.size, 2):
+            raise InputError(
+                f"{words} must hold two ends for each of the {self.coordinate.size} levels of "
+                f"{self.coordinate.name!r}, got {ends.shape[1:]}. {WAY_OUT}"
+            )
+        turned = np.diff(self.at(ends), axis=-1) < 0
+        return np.where(turned, ends[..., ::-1], ends), words
+
+    def _terms_of_half_levels(self) -> Terms:
+        """The bounds of the terms, or the terms of a coordinate like this with one entry more."""
+        dataset, own = self.grid.dataset, {k: t for k, t in self.terms.items() if k in OF_LEVELS}
+        bounds = self.grid.bounds(self.coordinate)
+        named = {} if bounds is None else pairs(bounds, "formula_terms")
+        choices = [{key: named.get(key) or setting(term, "bounds") for key, term in own.items()}]
+        for other in dataset.coords.values():
+            alike = other.attrs.get("standard_name") == self.coordinate.attrs["standard_name"]
+            if alike and other.shape == (self.coordinate.size + 1,):
+                choices.append(pairs(other, "formula_terms"))
+        for names in choices:
+            found = {key: dataset[names[key]] for key in own if names.get(key) in dataset.variables}
+            if len(found) == len(own):
+                return found
+        return {}
+
+    def _assumed(self, levels: Array) -> tuple[Array, str]:  # (2, n) -> (2, n + 1)
+        """Half levels that nobody gave, for levels in the order of their pressure or height."""
+        means = None if self.unit == "m" else self._means(levels)
+        if means is not None:
+            return means, "assumed such that each level is the mean of its two, from the surface up"
+        if levels.shape[1] < 2:
+            raise InputError(f"{self.coordinate.name!r} has one level and no bounds. {WAY_OUT}")
+        middle = (levels[:, 1:] + levels[:, :-1]) / 2
+        if self.unit == "m":
+            ends = GROUND, 2 * levels[:, -1:] - middle[:, -1:]
+        else:
+            top = levels[0, 0] / (1 - levels[1, 0]) if "ptop" in self.terms else 0.0  # ptop
+            ends = np.array([[top], [0.0]]), GROUND
+        edges = np.concatenate([ends[0], middle, ends[1]], 1)
+        centres, out = self.at(levels), self.at(edges)
+        for centre, outer, inner in ((centres[0], out[0], out[1]), (centres[-1], out[-1], out[-2])):
+            reach = abs(outer - centre)
+            if reach > 3 * abs(centre - inner) and reach > 0.02 * centres[-1]:  # levels are missing
+                raise InputError(
+                    f"{self.coordinate.name!r} has no half levels, and its outermost level at "
+                    f"{centre:.6g} {self.unit} is too far from {outer:.6g} {self.unit} to be the "
+                    f"last of the column. Add the bounds of its terms. {WAY_OUT}"
+                )
+        return edges, f"assumed half way between the levels, and at the {KINDS[self.unit][3]}"
+
+    def _means(self, levels: Array) -> Array | None:  # (2, n) -> (2, n + 1)
+        """The half levels of which the levels are the means, from the surface up; None if not."""
+        edges = [GROUND[:, 0]]
+        for level in levels.T[::-1]:
+            edges.append(2 * level - edges[-1])
+        found = np.stack(edges[::-1], 1)
+        down = (np.diff(self.at(found)) > 0).all() and (np.diff(found[1]) > -1e-4).all()
+        top = abs(found[1, 0]) < 1e-4 and found[0, 0] > -1e-5 * self.range[1]
+        return found if down and top else None
+
+    def check_thickness(self) -> None:
+        """Thickness is linear in the surface, so that its extremes tell all."""
+        for surface in self.range[:2]:
+            thickness = np.diff(self.at(self.half_levels[0], surface), axis=-1)[:, 0]
+            k = int(np.argmin(thickness))
+            if not thickness[k] > 0:
+                raise InputError(
+                    f"cell number {k} of {self.coordinate.name!r} would be {thickness[k]:.6g} "
+                    f"{self.unit} thick where {self.surface.name!r} is {surface:.6g}. Are its "
+                    "formula terms, their bounds and `units` right?"
+                )
+
+    def reach(self) -> str:
+        """From where to where the cells reach, and whether they touch."""
+        ends = self.half_levels[0]
+        low, high = np.moveaxis(ends[:, np.argsort(self.at(ends)[:, 0])], -1, 0)
+        apart = np.abs(self.at(low)[1:] - self.at(high)[:-1])
+        gaps = (apart > 1e-6 * np.abs(self.at(high)).max()).any()
+
+        def text(constant: float, slope: float) -> str:
+            if abs(slope - 1) < 1e-6 and abs(constant) < 1e-3:
+                return "the surface"
+            part = f" + {slope:.4g} {self.surface.name}" if abs(slope) > 1e-6 else ""
+            return f"{round(constant, 3) + 0.0:.6g} {self.unit}{part}"
+
+        said = f"{text(*low[:, 0])} to {text(*high[:, -1])}"
+        return f"{said}, with gaps or overlaps between them" if gaps else said
+
+
+def _neighbours(edges: Array) -> Array:  # (2, n + 1) -> (2, n, 2)
+    return np.stack([edges[:, :-1], edges[:, 1:]], -1)
 
 
 def levels_of(grid: Grid, dim: str) -> Levels | None:
@@ -112,7 +234,7 @@ def levels_of(grid: Grid, dim: str) -> Levels | None:
                 f" the dataset. Add it from the file that has it. {WAY_OUT}"
             )
     terms = {key: grid.dataset[names[key]] for key in needed}
-    return Levels(coordinate, terms, FORMULAS[kind][needed])
+    return Levels(grid, coordinate, terms, FORMULAS[kind][needed])
 
 
 def formula_layers(grid: Grid, dim: str) -> Layers | None:
@@ -120,135 +242,20 @@ def formula_layers(grid: Grid, dim: str) -> Layers | None:
     levels = levels_of(grid, dim)
     if levels is None:
         return None
-    height, surface = levels.unit == "m", in_unit(levels.surface, levels.unit)
-    match(levels.surface, grid.data, f"formula_terms of {levels.coordinate.name}")
-    lowest, highest, missing = extremes(surface)
-    reference = lowest if height else highest
-    ends, half_levels = _half_levels(grid, levels, reference)
-    turned = np.diff(_at(ends, reference), axis=-1) < 0
-    ends = np.where(turned, ends[..., ::-1], ends)  # the smaller pressure or height first
-    _check_thickness(levels, ends, lowest, highest)
-    steps = np.diff(ends, axis=-1)[..., 0] / (1.0 if height else GRAVITY)
-    surface = in_order(surface, grid.data)
-    constant, slope = (in_order(xr.DataArray(x, dims=dim), grid.data, surface) for x in steps)
+    by, what, unit, _ = KINDS[levels.unit]
+    surface, missing = in_order(levels.surface, grid.data), levels.range[2]
+    levels.check_thickness()
+    ends, half_levels = levels.half_levels
+    steps = [xr.DataArray(step, dims=dim) for step in by * np.diff(ends, axis=-1)[..., 0]]
+    constant, slope = (in_order(step, grid.data, surface) for step in steps)
     names = ", ".join(str(term.name) for term in levels.terms.values())
-    where = f"{'heights' if height else MASS} from {names}; half levels: {half_levels}; "
-    where += f"cells from {_reach(ends, reference, levels)}"
-    if bare := [
-        str(levels.terms[key].name) for key in levels.sized if not units(levels.terms[key])
-    ]:
-        where += f"; {' and '.join(bare)} taken to be in {levels.unit}"
+    where = f"{what} from {names}; half levels: {half_levels}; cells from {levels.reach()}"
+    bare = [str(t.name) for key, t in levels.terms.items() if key in levels.sized and not units(t)]
+    where += f"; {' and '.join(bare)} taken to be in {levels.unit}" if bare else ""
     if missing:
         where += f"; {missing} places without {surface.name} do not count"
         constant, surface = constant * surface.notnull(), surface.fillna(0.0)
-    return Layers(constant, slope, surface, "m" if height else "kg m-2", where)
-
-
-def _at(positions: Array, surface: float) -> Array:
-    return positions[0] + positions[1] * surface
-
-
-def _half_levels(grid: Grid, levels: Levels, reference: float) -> tuple[Array, str]:  # (2, n, 2)
-    """Where every cell ends, and in words how that is known."""
-    if terms := _terms_of_half_levels(grid, levels):
-        ends, names = levels.positions(terms), [str(term.name) for term in terms.values()]
-        ends = _neighbours(ends) if ends.ndim == 2 else ends
-        if ends.shape != (2, levels.coordinate.size, 2):
-            raise InputError(
-                f"{' and '.join(names)} must hold two ends for each of the "
-                f"{levels.coordinate.size} levels of {levels.coordinate.name!r}, got "
-                f"{ends.shape[1:]}. {WAY_OUT}"
-            )
-        return ends, " and ".join(names)
-    at = levels.positions({})
-    order = np.argsort(_at(at, reference))
-    edges, words = _assumed(levels, at[:, order], reference)
-    return _neighbours(edges)[:, np.argsort(order)], f"assumed {words}"
-
-
-def _terms_of_half_levels(grid: Grid, levels: Levels) -> Terms:
-    """The bounds of the terms, or the terms of a coordinate like this one with one entry more."""
-    own = {key: term for key, term in levels.terms.items() if key in OF_LEVELS}
-    bounds = grid.bounds(levels.coordinate)
-    named = {} if bounds is None else pairs(bounds, "formula_terms")
-    names = {key: named.get(key) or setting(term, "bounds") for key, term in own.items()}
-    for other in grid.dataset.coords.values():
-        alike = other.attrs.get("standard_name") == levels.coordinate.attrs["standard_name"]
-        if alike and other.shape == (levels.coordinate.size + 1,) and not all(names.values()):
-            names = {key: name for key, name in pairs(other, "formula_terms").items() if key in own}
-    found = {key: grid.dataset[n] for key, n in names.items() if n in grid.dataset.variables}
-    return found if len(found) == len(own) else {}
-
-
-def _neighbours(edges: Array) -> Array:  # (2, n + 1) -> (2, n, 2)
-    return np.stack([edges[:, :-1], edges[:, 1:]], -1)
-
-
-def _assumed(levels: Levels, at: Array, reference: float) -> tuple[Array, str]:  # (2, n + 1)
-    """Half levels that nobody gave, for levels in the order of their pressure or height."""
-    height = levels.unit == "m"
-    means = None if height else _means(at, reference)
-    if means is not None:
-        return means, "such that each level is the mean of its two, from the surface up"
-    if at.shape[1] < 2:
-        raise InputError(f"{levels.coordinate.name!r} has one level and no bounds. {WAY_OUT}")
-    middle = (at[:, 1:] + at[:, :-1]) / 2
-    if height:
-        ends = GROUND, 2 * at[:, -1:] - middle[:, -1:]
-    else:
-        top = at[0, 0] / (1 - at[1, 0]) if "ptop" in levels.terms else 0.0  # ptop
-        ends = np.array([[top], [0.0]]), GROUND
-    edges = np.concatenate([ends[0], middle, ends[1]], 1)
-    centres, out = _at(at, reference), _at(edges, reference)
-    for centre, outer, inner in ((centres[0], *out[:2]), (centres[-1], *out[:-3:-1])):
-        reach = abs(outer - centre)
-        if reach > 3 * abs(centre - inner) and reach > 0.02 * centres[-1]:  # levels are missing
-            raise InputError(
-                f"{levels.coordinate.name!r} has no half levels, and its outermost level at "
-                f"{centre:.6g} {levels.unit} is too far from {outer:.6g} {levels.unit} to be the "
-                f"last of the column. Add the bounds of its terms. {WAY_OUT}"
-            )
-    return edges, f"half way between the levels, and at the {'ground' if height else 'surface'}"
-
-
-def _means(at: Array, surface: float) -> Array | None:  # (2, n + 1)
-    """The half levels of which the levels are the means, from the surface up; None if not so."""
-    edges = [GROUND[:, 0]]
-    for level in at.T[::-1]:
-        edges.append(2 * level - edges[-1])
-    found = np.stack(edges[::-1], 1)
-    down = (np.diff(_at(found, surface)) > 0).all() and (np.diff(found[1]) > -1e-4).all()
-    top = abs(found[1, 0]) < 1e-4 and found[0, 0] > -1e-5 * surface
-    return found if down and top else None
-
-
-def _check_thickness(levels: Levels, ends: Array, *surfaces: float) -> None:
-    """Thickness is linear in the surface, so that its extremes tell all."""
-    for surface in surfaces:
-        thickness = np.diff(_at(ends, surface), axis=-1)[:, 0]
-        k = int(np.argmin(thickness))
-        if not thickness[k] > 0:
-            raise InputError(
-                f"cell number {k} of {levels.coordinate.name!r} would be {thickness[k]:.6g} "
-                f"{levels.unit} thick where {levels.surface.name!r} is {surface:.6g}. Are its "
-                "formula terms, their bounds and `units` right?"
-            )
-
-
-def _reach(ends: Array, reference: float, levels: Levels) -> str:
-    """From where to where the cells reach, and whether they touch."""
-    low, high = np.moveaxis(ends[:, np.argsort(_at(ends, reference)[:, 0])], -1, 0)
-    apart = np.abs(_at(low, reference)[1:] - _at(high, reference)[:-1])
-    gaps = (apart > 1e-6 * np.abs(_at(high, reference)).max()).any()
-
-    def text(constant: float, slope: float) -> str:
-        if abs(slope - 1) < 1e-6 and abs(constant) < 1e-3:
-            return "the surface"
-        part = f" + {slope:.4g} {levels.surface.name}" if abs(slope) > 1e-6 else ""
-        return f"{round(constant, 3) + 0.0:.6g} {levels.unit}{part}"
-
-    said = f"{text(*low[:, 0])} to {text(*high[:, -1])}"
-    return f"{said}, with gaps or overlaps between them" if gaps else said
+    return Layers(constant, slope, surface, unit, where)
 
 
 def pressure_layers(grid: Grid, coordinate: xr.DataArray, surface: str | None) -> Layers:
@@ -264,7 +271,7 @@ def pressure_layers(grid: Grid, coordinate: xr.DataArray, surface: str | None) -
         return Layers(thickness, 0 * thickness, xr.DataArray(0.0), "kg m-2", where)
     ps = in_order(in_unit(grid.dataset[surface], "Pa"), data)
     _, highest, missing = extremes(ps)
-    if highest < coordinate.max() * by / 2:
+    if not coordinate.max() * by / 2 <= highest < np.inf:
         raise InputError(
             f"{ps.name!r} reaches {highest:.6g} Pa at most, and {coordinate.name!r} has levels far "
             "below that surface. Are the `units` of both right?"
@@ -301,8 +308,6 @@ def extremes(surface: xr.DataArray) -> tuple[float, float, int]:
     """The smallest and the largest value, and how many are missing, computed now."""
     found = compute(surface.min(), surface.max(), surface.isnull().sum())
     lowest, highest, missing = (each.item() for each in found)
-    if not (np.isfinite(lowest) and np.isfinite(highest)):
-        raise InputError(f"{surface.name!r} must be finite; it has {lowest} and {highest}.")
     return lowest, highest, missing
 
 

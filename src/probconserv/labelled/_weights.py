@@ -14,17 +14,7 @@ import xarray as xr
 from .. import _values as check
 from .._errors import InputError
 from . import _units
-from ._coordinates import (
-    Factor,
-    Grid,
-    cell_methods,
-    cell_sizes,
-    describe,
-    globe_of,
-    pairs,
-    positive,
-    setting,
-)
+from ._coordinates import Factor, Grid, cell_methods, cell_sizes, describe, globe_of, pairs, setting
 from ._law import Given, Law, array, find, match, nearest, placed
 from ._time import decoded, tells_time
 from ._vertical import formula_layers
@@ -141,7 +131,7 @@ def _measure(grid: Grid, over: tuple[str, ...], given: Given | None) -> tuple[Fa
         text = f"the array {found.name} given" if found.name else "the array given"
         text = text if found.name else str(found.attrs.get("description", text))
         return _factor(found, grid.data, "measure", text), ""
-    positive("measure", given)
+    check.positive("measure", given)
     if given == 1:
         return Factor(found, "1", "plain sums: every cell has the weight 1"), ""
     return Factor(found, None, f"{given:g} for every cell"), ""
