@@ -215,7 +215,7 @@ def test_coordinates_hold_finite_numbers_or_dates():
 
 @pytest.mark.parametrize("name", ["lat", "lon", "x"])
 def test_one_cell_without_bounds_has_no_size(name):
-    message = f"'{name}' has 1 entry and no bounds, so that the size of its cell is not known."
+    message = f"'{name}' has one entry and no bounds to tell the size of its cell."
     refuses(message, field(**{name: [5.0]}), (name,))
 
 

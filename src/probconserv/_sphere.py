@@ -1,5 +1,6 @@
 """Cells on the unit sphere: where they end, and how large they are. Angles are in degrees."""
 
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -8,6 +9,17 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 
 GAUSSIAN = 0.3  # a Gaussian grid's last edge is 0.27 cells short of the pole
+
+
+@dataclass(frozen=True)
+class Globe:
+    """The sphere that cells lie on."""
+
+    radius: float  # metres
+    origin: str = ""
+
+    def __str__(self) -> str:
+        return f"on a sphere of {self.radius / 1000:.10g} km{self.origin}"
 
 
 def half_way(centres: Array) -> Array:  # (n,) -> (n, 2)

@@ -4,7 +4,6 @@ Sizes are areas on a sphere where latitudes and longitudes tell them, and length
 dimension; from bounds where a coordinate has them, and half way between the centres where not.
 """
 
-import math
 import re
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
@@ -16,8 +15,7 @@ import xarray as xr
 from cf_xarray.criteria import coordinate_criteria
 
 from .._errors import InputError
-from .._sphere import Array, arcs, half_way, polygon_areas, sectors, zone_heights, zones
-from .._values import EARTH, positive
+from .._sphere import Array, Globe, arcs, half_way, polygon_areas, sectors, zone_heights, zones
 from ._time import is_decoded, seconds, tells_time
 from ._units import conversion
 
@@ -133,18 +131,18 @@ class Grid:
     @cached_property
     def coordinates(self) -> list[xr.DataArray]:
         """Every coordinate along the variable's dimensions, those that it names first."""
-        names = [*setting(self.data, "coordinates").split(), *map(str, self.data.coords)]
-        found = self._there(names)
+        found = self._named(setting(self.data, "coordinates"), *map(str, self.data.coords))
         return [c for c in found if c.dims and set(c.dims) <= set(self.data.dims)]
 
     @cached_property
     def mappings(self) -> list[xr.DataArray]:
         """The grid mappings that the variable names."""
-        found = self._there(setting(self.data, "grid_mapping").replace(":", " ").split())
+        found = self._named(setting(self.data, "grid_mapping").replace(":", " "))
         return [each for each in found if {"grid_mapping_name", *SHAPE} & set(each.attrs)]
 
-    def _there(self, names: list[str]) -> list[xr.DataArray]:
-        return [self.dataset[n] for n in dict.fromkeys(names) if n in self.dataset.variables]
+    def _named(self, *texts: str) -> list[xr.DataArray]:
+        names = dict.fromkeys(name for text in texts for name in text.split())
+        return [self.dataset[name] for name in names if name in self.dataset.variables]
 
     @cached_property
     def along(self) -> dict[str, xr.DataArray | None]:
@@ -202,46 +200,6 @@ class Grid:
         names = [setting(each, "bounds") for each in coordinates]
         lost = [name for name in names if name and name not in self.dataset.variables]
         return f" (its bounds {lost[0]} are not in the dataset)" if lost else ""
-
-
-@dataclass(frozen=True)
-class Globe:
-    """The sphere that cells lie on."""
-
-    radius: float  # metres
-    origin: str = ""
-
-    def __str__(self) -> str:
-        return f"on a sphere of {self.radius / 1000:.10g} km{self.origin}"
-
-
-def globe_of(grid: Grid, radius: float | None) -> Globe:
-    """The sphere of the radius given, else that of the grid mapping, else one of 6371.229 km.
-
-    An ellipsoid becomes the sphere of the same area.
-    """
-    if radius is not None:
-        positive("radius", radius)
-        return Globe(radius, " (as given)")
-    mapping = next((each for each in grid.mappings if set(SHAPE[:2]) & set(each.attrs)), None)
-    if mapping is None:
-        return Globe(EARTH)
-    said = {key: mapping.attrs[key] for key in SHAPE if key in mapping.attrs}
-    try:
-        radius, a, b, f = (float(np.squeeze(said.get(key, 0))) for key in SHAPE)
-    except (TypeError, ValueError):
-        radius = a = b = f = math.nan
-    a, b = (radius, radius) if radius else (a, b or (a - a / f if f else a))
-    if not 1e5 < b <= a < math.inf:
-        raise InputError(
-            f"the grid mapping {mapping.name!r} must give the size of its globe in metres, got "
-            f"{said}. Give `radius`."
-        )
-    if a == b:
-        return Globe(a, f" (grid mapping {mapping.name})")
-    e = math.sqrt(1 - (b / a) ** 2)
-    same = math.sqrt((a**2 + b**2 * math.atanh(e) / e) / 2)
-    return Globe(same, f" (the area of the ellipsoid of {mapping.name})")
 
 
 @dataclass(frozen=True)
@@ -366,31 +324,29 @@ def _is_true(own: xr.DataArray, mesh: Mesh) -> bool:
 
 
 def _lengths(grid: Grid, coordinate: xr.DataArray, globe: Globe) -> Factor:
-    kind, bounds = angle(coordinate), grid.bounds(coordinate)
+    """The sizes of cells along one coordinate."""
+    kind, name, bounds = angle(coordinate), coordinate.name, grid.bounds(coordinate)
     if bounds is None and is_numbered(coordinate):
         ones = xr.DataArray(np.ones(coordinate.size), dims=coordinate.dims)
-        return Factor(ones, "1", f"1 for every {coordinate.name}, which is a number")
+        return Factor(ones, "1", f"1 for every {name}, which is a number")
     ends, remark = ends_of(coordinate, bounds)
-    where = f"the {'centres' if bounds is None else 'bounds'} of {coordinate.name}"
+    where = f"the {'centres' if bounds is None else 'bounds'} of {name}"
     where += grid.lacks_bounds(coordinate)
-    if kind is not None:
-        sizes = zone_heights(ends) if kind == LATITUDE else _arcs(coordinate, ends)
-        weights = xr.DataArray(globe.radius * sizes, dims=coordinate.dims)
-        return Factor(weights, "m", where, kind)
+    if kind == LATITUDE:
+        heights = globe.radius * zone_heights(ends)
+        return Factor(xr.DataArray(heights, dims=coordinate.dims), "m", where, kind)
+    if kind == LONGITUDE:
+        widths = arcs(ends, degrees(coordinate.values, coordinate))
+        if (circle := np.degrees(widths.sum())) > 360 * (1 + 1e-5):
+            raise unsized(
+                f"the cells of {name!r} cover {circle:.6g} degrees of longitude, more than the "
+                "circle. Drop the cells that come twice"
+            )
+        return Factor(xr.DataArray(globe.radius * widths, dims=coordinate.dims), "m", where, kind)
     weights = xr.DataArray(np.abs(np.diff(ends))[:, 0], dims=coordinate.dims)
     unit = "s" if is_decoded(coordinate) else units(coordinate) or None
     remark += " (dp, not mass)" if is_pressure(coordinate) else ""
     return Factor(weights, unit, f"{_in_words(coordinate, grid)} from {where}{remark}")
-
-
-def _arcs(coordinate: xr.DataArray, ends: Array) -> Array:
-    widths = arcs(ends, degrees(coordinate.values, coordinate))
-    if widths.sum() > 2 * np.pi * (1 + 1e-5):
-        raise unsized(
-            f"the cells of {coordinate.name!r} cover {np.degrees(widths.sum()):.6g} degrees of "
-            "longitude, more than the circle. Drop the cells that come twice"
-        )
-    return widths
 
 
 def _in_words(coordinate: xr.DataArray, grid: Grid) -> str:
@@ -438,10 +394,7 @@ def _check_centres(coordinate: xr.DataArray, centres: Array) -> None:
     """Centres that sizes can be found from: two or more, in order, more than mere numbers."""
     name, values = coordinate.name, coordinate.values
     if centres.size < 2:
-        raise unsized(
-            f"{name!r} has {centres.size} entry and no bounds, so that the size of its cell is not "
-            "known. Add its bounds"
-        )
+        raise unsized(f"{name!r} has one entry and no bounds to tell the size of its cell")
     steps = np.diff(centres)
     for i in np.flatnonzero(steps * np.sign(steps[0]) <= 0)[:1]:
         raise unsized(

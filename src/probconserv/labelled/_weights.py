@@ -13,8 +13,9 @@ import xarray as xr
 
 from .. import _values as check
 from .._errors import InputError
+from .._sphere import Globe
 from . import _units
-from ._coordinates import Factor, Grid, cell_methods, cell_sizes, describe, globe_of, pairs, setting
+from ._coordinates import SHAPE, Factor, Grid, cell_methods, cell_sizes, describe, pairs, setting
 from ._law import Given, Law, array, find, match, nearest, placed
 from ._time import decoded, tells_time
 from ._vertical import formula_layers
@@ -97,6 +98,34 @@ def cell_measure(
     weights.attrs["description"] = describe(factors, globe) + remark
     unit = _units.product(*(factor.units for factor in factors))
     return weights if unit is None else weights.assign_attrs(units=unit)
+
+
+def globe_of(grid: Grid, radius: float | None) -> Globe:
+    """The sphere of the radius given, else that of the grid mapping, else one of 6371.229 km.
+
+    An ellipsoid becomes the sphere of the same area.
+    """
+    if radius is not None:
+        return Globe(check.positive("radius", radius), " (as given)")
+    mapping = next((each for each in grid.mappings if set(SHAPE[:2]) & set(each.attrs)), None)
+    if mapping is None:
+        return Globe(check.EARTH)
+    said = {key: mapping.attrs[key] for key in SHAPE if key in mapping.attrs}
+    try:
+        radius, a, b, f = (float(np.squeeze(said.get(key, 0))) for key in SHAPE)
+    except (TypeError, ValueError):
+        radius = a = b = f = math.nan
+    a, b = (radius, radius) if radius else (a, b or (a - a / f if f else a))
+    if not 1e5 < b <= a < math.inf:
+        raise InputError(
+            f"the grid mapping {mapping.name!r} must give the size of its globe in metres, got "
+            f"{said}. Give `radius`."
+        )
+    if a == b:
+        return Globe(a, f" (grid mapping {mapping.name})")
+    e = math.sqrt(1 - (b / a) ** 2)
+    same = math.sqrt((a**2 + b**2 * math.atanh(e) / e) / 2)
+    return Globe(same, f" (the area of the ellipsoid of {mapping.name})")
 
 
 def _area_type(grid: Grid, over: tuple[str, ...], given: Any) -> str | None:
