@@ -369,20 +369,20 @@ def _in_words(coordinate: xr.DataArray, grid: Grid) -> str:
 def ends_of(coordinate: xr.DataArray, bounds: xr.DataArray | None) -> tuple[Array, str]:  # (n, 2)
     """Where each cell ends, in degrees or the unit of the coordinate, and a remark."""
     kind, name, centres = angle(coordinate), coordinate.name, numbers(coordinate, coordinate)
+    pressure = kind is None and is_pressure(coordinate)
     if bounds is not None:
         if bounds.shape[-1] != 2:
             got = f"got {bounds.shape[-1]}"
             raise unsized(f"the bounds {bounds.name!r} of {name!r} must hold two ends each, {got}")
         ends = numbers(bounds, coordinate)
-        if is_pressure(coordinate) and (ends < 0).any():
+        if pressure and (ends < 0).any():
             raise unsized(f"a cell of {name!r} ends at the pressure {ends.min():.6g}, below 0")
         return ends, ""
     centres = np.unwrap(centres, period=360) if kind == LONGITUDE else centres
     _check_centres(coordinate, centres)
     ends = {LATITUDE: zones, LONGITUDE: sectors, None: half_way}[kind](centres)
-    upward = setting(coordinate, "positive")
-    from_zero = {coordinate.attrs.get("standard_name"), name} & FROM_ZERO or upward == "down"
-    from_zero = from_zero or is_pressure(coordinate)
+    upward, standard = setting(coordinate, "positive"), coordinate.attrs.get("standard_name")
+    from_zero = pressure or {standard, name} & FROM_ZERO or upward == "down"
     if from_zero and (centres >= 0).all() and (ends < 0).any():
         return np.maximum(ends, 0.0), ", cut at 0"
     if (from_zero or upward == "up") and (centres <= 0).all() and (ends > 0).any():

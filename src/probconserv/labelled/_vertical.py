@@ -221,20 +221,17 @@ def levels_of(grid: Grid, dim: str) -> Levels | None:
             f"the levels of {coordinate.name!r} follow the formula of the standard name {kind}, "
             f"which is not known here; known are {', '.join(FORMULAS)}. {WAY_OUT}"
         )
-    needed = next((terms for terms in FORMULAS[kind] if set(terms) <= set(names)), None)
-    if needed is None:
-        raise InputError(
-            f"`formula_terms` of {coordinate.name!r} must name "
-            f"{' or '.join(map(str, FORMULAS[kind]))}, it names {tuple(names)}. {WAY_OUT}"
-        )
-    for key in needed:
-        if names[key] not in grid.dataset.variables:
-            raise InputError(
-                f"`formula_terms` of {coordinate.name!r} names {key}: {names[key]}, which is not in"
-                f" the dataset. Add it from the file that has it. {WAY_OUT}"
-            )
-    terms = {key: grid.dataset[names[key]] for key in needed}
-    return Levels(grid, coordinate, terms, FORMULAS[kind][needed])
+    here = {key: name for key, name in names.items() if name in grid.dataset.variables}
+    for needed, position in FORMULAS[kind].items():
+        if set(needed) <= set(here):
+            terms = {key: grid.dataset[here[key]] for key in needed}
+            return Levels(grid, coordinate, terms, position)
+    lost = [f"{key}: {name}" for key, name in names.items() if key not in here]
+    raise InputError(
+        f"`formula_terms` of {coordinate.name!r} must name {' or '.join(map(str, FORMULAS[kind]))}"
+        f", it names {tuple(here)}{f'; not in the dataset are {lost}' if lost else ''}. Add what "
+        f"lacks from the file that has it. {WAY_OUT}"
+    )
 
 
 def formula_layers(grid: Grid, dim: str) -> Layers | None:

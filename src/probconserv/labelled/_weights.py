@@ -306,28 +306,28 @@ def points(dataset: xr.Dataset, law: Law, member: str | None) -> Points:
     fields = {name: _field(dataset, name) for name in law.factors}
     rows = _rows(fields, law, member)
     first = next(iter(fields.values()))
-    one = {member: 0} if member else {}  # a law asks the same of all members
-    like = {each: f.isel(one, drop=True, missing_dims="ignore") for each, f in fields.items()}
     coords = {dim: first[dim] for dim in rows if dim in first.coords}
+    one = {member: 0} if member else {}  # a law asks the same of all members
+    like = {name: f.isel(one, drop=True, missing_dims="ignore") for name, f in fields.items()}
     regions, names = _regions(dataset, law, like, rows)
-    if names is not None:
-        rows = rows | {REGION: len(names)}
-        coords = coords | {REGION: xr.DataArray(names, dims=REGION, name=REGION)}
-    terms = {each: _term(dataset, law, field, regions, member) for each, field in like.items()}
+    terms = {name: _term(dataset, law, field, regions, member) for name, field in like.items()}
     unit = next((term.unit for term in terms.values() if term.unit), None)
-    called = {each: each if t.unit else f"{each} times its factor" for each, t in terms.items()}
-    rest = f"the rest of {law.label}"
-    converted = {e: _units.conversion(called[e], t.unit, unit, rest) for e, t in terms.items()}
-    main = next(iter(terms.values()))
-    said = [f"units of {each} assumed: {its}" for each, its in law.assume_units.items()]
-    said += [remark for each in converted.values() for remark in each.remarks]
+    weights, said = {}, [f"units of {name} assumed: {u}" for name, u in law.assume_units.items()]
+    for name, term in terms.items():
+        called = name if term.unit else f"{name} times its factor"
+        found = _units.conversion(called, term.unit, unit, f"the rest of {law.label}")
+        weights[name] = term.weights(found.factor)
+        said += found.remarks
     if law.where is not None:
         said.append(f"points count where {_name(law.where)} is not 0")
     if names is not None:
         said.append(f"regions: {len(names)} of {_name(law.regions)}")
+        rows[REGION] = len(names)
+        coords[REGION] = xr.DataArray(names, dims=REGION, name=REGION)
+    main = next(iter(terms.values()))
     return Points(
         fields=fields,
-        weights={e: t.weights(converted[e].factor) for e, t in terms.items()},
+        weights=weights,
         cells=main.cells,
         regions=None if regions is None else regions.clip(0),
         rows=rows,
@@ -430,13 +430,11 @@ def _regions(
             raise InputError(
                 f"`regions` change along {dim!r}, which is not summed over. They must be fixed."
             )
-    values = found.values
-    present = found.notnull().values
     fill = found.encoding.get("_FillValue", found.attrs.get("_FillValue"))
-    present &= values != fill if fill is not None else True
+    present = found.notnull().values & (True if fill is None else found.values != fill)
     if not present.any():
         raise InputError("`regions` has no region: every point is missing.")
-    names, codes = np.unique(values[present], return_inverse=True)
-    numbers = np.full(values.shape, -1)
+    names, codes = np.unique(found.values[present], return_inverse=True)
+    numbers = np.full(found.shape, -1)
     numbers[present] = codes
     return xr.Variable(found.dims, numbers), names
