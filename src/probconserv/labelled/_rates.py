@@ -12,9 +12,8 @@ import numpy as np
 import xarray as xr
 
 from .._errors import InputError
-from .._sphere import half_way
 from ._blocks import quiet, sizes
-from ._coordinates import cell_methods, setting
+from ._coordinates import cell_methods, half_way, setting
 from ._graph import Array, BlockRows, NamedPart, NamedRows
 from ._time import Time, place, tells_time, times_along
 from ._weights import REGION, Points
