@@ -103,11 +103,16 @@ class Air(Grid):
 
         One on other levels, or of more members or times, is refused: it would count by half.
         """
-        own, vertical = set(self.data.dims), self.over[0]
+        own, (vertical, *flat) = set(self.data.dims), self.over
+
+        def elsewhere(sizes: Sizes) -> bool:
+            more = any(sizes[dim] > 1 for dim in set(sizes) - own)
+            return vertical in sizes or (more and any(dim in sizes for dim in flat))
+
         fits = (
             lambda sizes: own == set(sizes),
             lambda sizes: vertical in sizes and own >= set(sizes),
-            lambda sizes: vertical in sizes or any(sizes[dim] > 1 for dim in set(sizes) - own),
+            elsewhere,
         )
         found = [_find(self.dataset, each, *fits) for each in standard_names]
         for name in filter(None, found):
