@@ -5,7 +5,7 @@ products of several variables: each law moves one and holds the others as they a
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, reduce
 from itertools import product
 from operator import add
@@ -17,12 +17,15 @@ import xarray as xr
 from .._air import GRAVITY, HEAT_CAPACITY, VAPORIZATION
 from .._errors import InputError
 from ._coordinates import Grid, angle, is_pressure, pairs, scale, setting, units
-from ._law import Law, Recipe, match
+from ._law import Given, Law, Recipe, match
 from ._units import assumed, per
 from ._vertical import Layers, factor, formula_layers, in_unit, pressure_layers
 from ._weights import cell_measure
 
 Sizes = Mapping[Any, int]  # of the dimensions of a variable
+Moved = str | Mapping[str, Given]  # a variable, or with its factor
+Parts = Mapping[str, xr.DataArray]  # by the words for each
+Fluxes = tuple[list[xr.DataArray], list[xr.DataArray], str]  # in, out, and what is said of them
 
 NONE: Mapping[str, str] = MappingProxyType({})
 HUMIDITY, TEMPERATURE = "specific_humidity", "air_temperature"
@@ -62,6 +65,7 @@ class Air(Grid):
 
     levels: xr.DataArray  # the coordinate that says where they are
     recipe: str
+    assume_units: Mapping[str, str]
 
     @cached_property
     def over(self) -> tuple[str, ...]:
@@ -222,8 +226,8 @@ def moisture(dataset: xr.Dataset, assume_units: Mapping[str, str] = NONE) -> Law
     factor(air.data, "1")
     unit = units(air.data)
     parts = {name: in_unit(air.dataset[name], unit) for name in air.beside(CLOUDS)}
-    law = Law(air.name, air.over, name="moisture", assume_units=assume_units)
-    return _completed(law, air, parts, unit, ([EVAPORATION], ["precipitation_flux"], "kg"))
+    fluxes = _fluxes(air, [EVAPORATION], ["precipitation_flux"], "kg")
+    return _law(air, air.name, parts, unit, fluxes)
 
 
 def energy(dataset: xr.Dataset, assume_units: Mapping[str, str] = NONE) -> Law:
@@ -263,27 +267,28 @@ def energy(dataset: xr.Dataset, assume_units: Mapping[str, str] = NONE) -> Law:
     ]
     said += [f"not found, so that it counts as 0: {', '.join(lacking)}"] if lacking else []
     moved = {air.name: _said(xr.DataArray(HEAT_CAPACITY), "J kg-1 K-1", "cp")}
-    law = Law(moved, air.over, name="energy", assume_units=assume_units, remarks=said)
-    return _completed(law, air, parts, "J kg-1", (HEATING, COOLING, "J"))
+    return _law(air, moved, parts, "J kg-1", _fluxes(air, HEATING, COOLING, "J"), *said)
 
 
 RECIPES: dict[str, Recipe] = {"dry-air": dry_air, "moisture": moisture, "energy": energy}
 
 
-def _completed(
-    law: Law,
-    air: Air,
-    parts: dict[str, xr.DataArray],
-    unit: str,
-    fluxes: tuple[Sequence[str], Sequence[str], str],
-) -> Law:
-    """With the mass of air as weights, the parts that are held fixed, and fluxes in and out."""
+def _law(air: Air, moved: Moved, parts: Parts, unit: str, fluxes: Fluxes, *remarks: str) -> Law:
+    """Mass of air times what is moved and parts that are held fixed, with fluxes in and out."""
     held = [*(str(part.name) for part in parts.values()), *air.pressure]
-    fixed = _said(reduce(add, parts.values()), unit, " + ".join(parts)) if parts else 0.0
-    inflow, outflow, said = _rates(air, *fluxes)
-    remarks = (*law.remarks, _moves(air.name, held), said)
-    known = {"measure": air.mass, "fixed": fixed, "held": held, "remarks": remarks}
-    return replace(law, inflow=inflow, outflow=outflow, **known)
+    inflow, outflow, said = fluxes
+    return Law(
+        moved,
+        air.over,
+        inflow=inflow,
+        outflow=outflow,
+        measure=air.mass,
+        name=air.recipe,
+        assume_units=air.assume_units,
+        fixed=_said(reduce(add, parts.values()), unit, " + ".join(parts)) if parts else 0.0,
+        held=held,
+        remarks=(*remarks, _moves(air.name, held), said),
+    )
 
 
 def _air(dataset: xr.Dataset, standard_name: str, recipe: str, units: Mapping[str, str]) -> Air:
@@ -301,7 +306,7 @@ def _air(dataset: xr.Dataset, standard_name: str, recipe: str, units: Mapping[st
             f"coordinate has formula_terms or the units of a pressure{lack}. Copy the coordinate "
             "with its terms from the file that has them, or say units with `assume_units`."
         )
-    return Air(dataset, name, levels[name], recipe)
+    return Air(dataset, name, levels[name], recipe, units)
 
 
 def _levels(grid: Grid) -> xr.DataArray | None:
@@ -334,13 +339,13 @@ def _find(dataset: xr.Dataset, standard_names: str, *fits: Callable[[Sizes], boo
     return None
 
 
-def _rates(air: Air, into: Sequence[str], out: Sequence[str], unit: str) -> tuple[Any, Any, str]:
+def _fluxes(air: Air, into: Sequence[str], out: Sequence[str], unit: str) -> Fluxes:
     """The fluxes in and out, all of them or none, and what is to be said of them."""
     found = {each: air.below(each) for each in (*into, *out)}
     if lacking := [each.split()[0] for each, name in found.items() if name is None]:
         beside = [name for name in found.values() if name]
         unused = f"; {', '.join(beside)} alone would not do" if beside else ""
-        return (), (), f"no fluxes counted, for want of {', '.join(lacking)}{unused}"
+        return [], [], f"no fluxes counted, for want of {', '.join(lacking)}{unused}"
     inflow, outflow = ([air.flux(str(found[each]), unit) for each in part] for part in (into, out))
     text = [f"+ {rate.name}" for rate in inflow] + [f"- {rate.name}" for rate in outflow]
     return inflow, outflow, f"fluxes: {' '.join(text)}"

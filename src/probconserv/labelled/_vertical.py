@@ -15,7 +15,8 @@ from dask.base import compute
 
 from .._air import GRAVITY
 from .._errors import InputError
-from ._coordinates import Array, Grid, ends_of, numbers, pairs, scale, setting, units
+from .._sphere import Array
+from ._coordinates import Grid, ends_of, numbers, pairs, scale, setting, units
 from ._law import match
 
 Terms = Mapping[str, xr.DataArray]
@@ -257,7 +258,7 @@ def formula_layers(grid: Grid, dim: str) -> Layers | None:
 
 def pressure_layers(grid: Grid, coordinate: xr.DataArray, surface: str | None) -> Layers:
     """Cells between pressures, cut at the surface pressure of that name where there is one."""
-    (dim,), bounds, data = coordinate.dims, grid.bounds(coordinate), grid.data
+    dim, bounds, data = str(coordinate.dims[0]), grid.bounds(coordinate), grid.data
     by = factor(coordinate, "Pa")
     ends = np.sort(ends_of(coordinate, bounds)[0], -1) * by
     where = f"{MASS} between the pressures of {coordinate.name}, "
