@@ -145,12 +145,8 @@ class Grid:
         names = dict.fromkeys(name for text in texts for name in text.split())
         return [self.dataset[name] for name in names if name in self.dataset.variables]
 
-    @cached_property
-    def along(self) -> dict[str, xr.DataArray | None]:
-        """The coordinate of each dimension; one that only counts yields to an angle."""
-        return {str(dim): self._along(dim) for dim in self.data.dims}
-
-    def _along(self, dim: Hashable) -> xr.DataArray | None:
+    def along(self, dim: Hashable) -> xr.DataArray | None:
+        """The coordinate of a dimension; one that only counts yields to an angle."""
         single = [c for c in self.coordinates if c.dims == (dim,)]
         own = next((c for c in single if c.name == dim), None)
         angles = [c for c in single if angle(c)]
@@ -164,14 +160,14 @@ class Grid:
         def is_other(c: xr.DataArray) -> bool:
             return tells_time(c) or is_axis(c, "Z", "vertical") or is_numbered(c)
 
-        return [dim for dim in dims if (c := self.along[dim]) is None or not is_other(c)]
+        return [dim for dim in dims if (c := self.along(dim)) is None or not is_other(c)]
 
     def mesh(self, dims: list[str]) -> Mesh | None:
         """Latitudes and longitudes with the same dimensions: a curvilinear or unstructured grid."""
         angles = {kind: [c for c in self.coordinates if angle(c) == kind] for kind in AXES}
         for lat in angles[LATITUDE]:
             others = [lon for lon in angles[LONGITUDE] if set(lon.dims) == set(lat.dims)]
-            own = self.along[str(lat.dims[0])] if lat.ndim == 1 else None
+            own = self.along(lat.dims[0]) if lat.ndim == 1 else None
             path = own is not None and not angle(own) and not counts(own)  # long by its own unit
             if others and set(lat.dims) & set(dims) and not path:
                 return lat, others[0]
@@ -180,7 +176,7 @@ class Grid:
     def area_dims(self, dims: list[str]) -> list[str]:
         """Those of the dimensions whose cells form areas together."""
         mesh = {dim for c in self.mesh(dims) or () for dim in c.dims}
-        return [d for d in dims if d in mesh or ((c := self.along[d]) is not None and angle(c))]
+        return [d for d in dims if d in mesh or ((c := self.along(d)) is not None and angle(c))]
 
     def bounds(self, coordinate: xr.DataArray) -> xr.DataArray | None:  # (*dims, n)
         """The bounds that a coordinate names, corners last; None where the dataset has none."""
@@ -274,8 +270,9 @@ def _equal_areas(grid: Grid, flat: list[str], globe: Globe) -> list[Factor]:
     marks = [each for each in marks if HEALPIX & {*map(str, each), *map(str, each.values())}]
     if not marks:
         return []
-    level = marks[0].get("refinement_level", marks[0].get("level"))
-    side = int(marks[0].get("healpix_nside", 0 if level is None else 2 ** int(level)))
+    levels = [str(marks[0].get(key)) for key in ("refinement_level", "healpix_order", "level")]
+    sides = (2 ** int(each) for each in levels if each.isdigit())  # the order may be "nest"
+    side = int(marks[0].get("healpix_nside", next(sides, 0)))
     dim = max(flat, key=lambda name: data.sizes[name])
     size = data.sizes[dim]
     count = 12 * side**2 or size
@@ -290,7 +287,7 @@ def _equal_areas(grid: Grid, flat: list[str], globe: Globe) -> list[Factor]:
 
 def _sized(grid: Grid, dim: str, mesh: Mesh | None) -> xr.DataArray:
     """The coordinate that gives the sizes of cells along a dimension."""
-    own = grid.along[dim]
+    own = grid.along(dim)
     if mesh and dim in mesh[0].dims and not (own is not None and _is_true(own, mesh)):
         lat, lon = mesh
         raise InputError(

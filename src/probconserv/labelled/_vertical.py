@@ -34,7 +34,7 @@ FORMULAS: dict[str, dict[tuple[str, ...], Position]] = {  # by standard name and
     },
     "atmosphere_hybrid_height_coordinate": {("a", "b", "orog"): lambda a, b: (a, b)},
 }
-KINDS = {  # by the unit of levels: a thickness of 1, what it is, in which unit, and the end
+KINDS = {  # by the unit of levels: what 1 of it weighs, what that is, in which unit, the lower end
     "Pa": (1 / GRAVITY, MASS, "kg m-2", "surface"),
     "m": (1.0, "heights", "m", "ground"),
 }

@@ -291,14 +291,10 @@ class Term:
     """One variable of a law."""
 
     cells: xr.Variable  # cell sizes, 0 where the law does not count a point
-    factor: xr.Variable  # 0 where missing
+    weights: xr.Variable  # and times the factor, 0 where that is missing
     mean_unit: str | None  # of the variable times its factor
     unit: str | None  # and times the cell size
     measure: str
-
-    def weights(self, conversion: float) -> xr.Variable:
-        factor = self.factor * conversion
-        return self.cells * factor if factor.dims or factor != 1 else self.cells  # 1 costs nothing
 
 
 def points(dataset: xr.Dataset, law: Law, member: str | None) -> Points:
@@ -316,7 +312,7 @@ def points(dataset: xr.Dataset, law: Law, member: str | None) -> Points:
     for name, term in terms.items():
         called = name if term.unit else f"{name} times its factor"
         found = _units.conversion(called, term.unit, unit, f"the rest of {law.label}")
-        weights[name] = term.weights(found.factor)
+        weights[name] = term.weights if found.factor == 1 else term.weights * found.factor
         said += found.remarks
     if law.where is not None:
         said.append(f"points count where {_name(law.where)} is not 0")
@@ -373,8 +369,9 @@ def _term(
         its = "1" if abs(given) == 1 else None
     mean_unit = _units.product(field.attrs.get("units"), its)
     unit = _units.product(mean_unit, sizes.attrs.get("units"))
-    plain = factor.variable.astype(float).fillna(0.0)
-    return Term(cells, plain, mean_unit, unit, sizes.attrs["description"])
+    by = factor.variable.astype(float).fillna(0.0)
+    weights = cells * by if by.dims or by != 1 else cells
+    return Term(cells, weights, mean_unit, unit, sizes.attrs["description"])
 
 
 def _field(dataset: xr.Dataset, name: str) -> xr.DataArray:
