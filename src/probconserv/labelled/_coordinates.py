@@ -1,7 +1,15 @@
 """What a dataset says of the cells of a variable, and how large they are by that.
 
-Sizes are areas on a sphere where latitudes and longitudes tell them, and lengths along every other
-dimension; from bounds where a coordinate has them, and half way between the centres where not.
+Each fact is taken from the first of these that is there:
+
+angle       units degrees_north or degrees_east; else, with units of an angle or none, the standard
+            name, the name, the axis
+coordinate  of a dimension: that of its name, unless it only counts and an angle lies along it; an
+            angle along it; the only one along it
+areas       great circles between the corners of cells; equal cells of HEALPix; zones of latitude
+            times arcs of longitude; a plane, if its map keeps areas
+cell ends   bounds; half way between centres, to the pole and around the globe, and no further than
+            0 for depths, heights and pressures
 """
 
 import re
@@ -379,11 +387,11 @@ def ends_of(coordinate: xr.DataArray, bounds: xr.DataArray | None) -> tuple[Arra
     centres = np.unwrap(centres, period=360) if kind == LONGITUDE else centres
     _check_centres(coordinate, centres)
     ends = {LATITUDE: zones, LONGITUDE: sectors, None: half_way}[kind](centres)
-    upward, standard = setting(coordinate, "positive"), coordinate.attrs.get("standard_name")
-    from_zero = pressure or {standard, name} & FROM_ZERO or upward == "down"
+    direction, standard = setting(coordinate, "positive"), coordinate.attrs.get("standard_name")
+    from_zero = pressure or {standard, name} & FROM_ZERO or direction == "down"
     if from_zero and (centres >= 0).all() and (ends < 0).any():
         return np.maximum(ends, 0.0), ", cut at 0"
-    if (from_zero or upward == "up") and (centres <= 0).all() and (ends > 0).any():
+    if (from_zero or direction == "up") and (centres <= 0).all() and (ends > 0).any():
         return np.minimum(ends, 0.0), ", cut at 0"
     return ends, ""
 

@@ -3,6 +3,10 @@
 A level lies at constant + slope * surface, where surface is the surface pressure or the orography.
 Arrays of positions hold both numbers on their first axis. A cell lies between two half levels of
 the same form; pressure differences over g are the mass of air per area.
+
+Half levels are the first of these that are there: the bounds of the terms, as formula terms of the
+bounds of the levels or the terms themselves name them; terms of a coordinate of the same kind with
+one entry more; half levels of which the levels are the means; half way between the levels.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,4 +1,13 @@
-"""What every point of a law weighs: cell sizes, fractions, factors; and to which row it belongs."""
+"""What every point of a law weighs: cell sizes, fractions, factors; and to which row it belongs.
+
+Each fact is taken from the first of these that is there:
+
+cell size  the measure given; the volume or the area that `cell_measures` name; for dimensions that
+           these lack, formula terms of levels, then coordinates
+globe      the radius given; that of the grid mapping; 6371.229 km
+fraction   the one given; by the standard name of what `cell_methods` are means over
+unit       of the law: the first of its variables that has one; the others are converted
+"""
 
 import math
 import re
