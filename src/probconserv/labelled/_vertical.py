@@ -117,9 +117,9 @@ class Levels:
             ends = _neighbours(ends) if ends.ndim == 2 else ends
         else:
             levels = self.positions({})
-            order = np.argsort(self.at(levels))
-            edges, words = self._assumed(levels[:, order])
-            ends = _neighbours(edges)[:, np.argsort(order)]
+            upward = np.argsort(self.at(levels) * (1 if self.unit == "m" else -1))
+            edges, words = self._assumed(levels[:, upward])
+            ends = _neighbours(edges)[:, np.argsort(upward)]
         if ends.shape != (2, self.coordinate.size, 2):
             raise InputError(
                 f"{words} must hold two ends for each of the {self.coordinate.size} levels of "
@@ -145,23 +145,22 @@ class Levels:
         return {}
 
     def _assumed(self, levels: Array) -> tuple[Array, str]:  # (2, n) -> (2, n + 1)
-        """Half levels that nobody gave, for levels in the order of their pressure or height."""
+        """Half levels that nobody gave, for levels from the ground up."""
         means = None if self.unit == "m" else self._means(levels)
         if means is not None:
             return means, "assumed such that each level is the mean of its two, from the surface up"
         if levels.shape[1] < 2:
             raise InputError(f"{self.coordinate.name!r} has one level and no bounds. {WAY_OUT}")
         middle = (levels[:, 1:] + levels[:, :-1]) / 2
+        constant, slope = levels[:, -1]
+        top = np.array([[constant / (1 - slope) if "ptop" in self.terms else 0.0], [0.0]])  # ptop
         if self.unit == "m":
-            ends = GROUND, 2 * levels[:, -1:] - middle[:, -1:]
-        else:
-            top = levels[0, 0] / (1 - levels[1, 0]) if "ptop" in self.terms else 0.0  # ptop
-            ends = np.array([[top], [0.0]]), GROUND
-        edges = np.concatenate([ends[0], middle, ends[1]], 1)
-        centres, out = self.at(levels), self.at(edges)
-        for centre, outer, inner in ((centres[0], out[0], out[1]), (centres[-1], out[-1], out[-2])):
+            top = 2 * levels[:, -1:] - middle[:, -1:]
+        edges = np.concatenate([GROUND, middle, top], 1)
+        at, out = self.at(levels), self.at(edges)
+        for centre, outer, inner in ((at[0], out[0], out[1]), (at[-1], out[-1], out[-2])):
             reach = abs(outer - centre)
-            if reach > 3 * abs(centre - inner) and reach > 0.02 * centres[-1]:  # levels are missing
+            if reach > 3 * abs(centre - inner) and reach > 0.02 * at.max():  # levels are missing
                 raise InputError(
                     f"{self.coordinate.name!r} has no half levels, and its outermost level at "
                     f"{centre:.6g} {self.unit} is too far from {outer:.6g} {self.unit} to be the "
@@ -172,12 +171,12 @@ class Levels:
     def _means(self, levels: Array) -> Array | None:  # (2, n) -> (2, n + 1)
         """The half levels of which the levels are the means, from the surface up; None if not."""
         edges = [GROUND[:, 0]]
-        for level in levels.T[::-1]:
+        for level in levels.T:
             edges.append(2 * level - edges[-1])
-        found = np.stack(edges[::-1], 1)
-        down = (np.diff(self.at(found)) > 0).all() and (np.diff(found[1]) > -1e-4).all()
-        top = abs(found[1, 0]) < 1e-4 and found[0, 0] > -1e-5 * self.range[1]
-        return found if down and top else None
+        found = np.stack(edges, 1)
+        up = (np.diff(self.at(found)) < 0).all() and (np.diff(found[1]) < 1e-4).all()
+        top = abs(found[1, -1]) < 1e-4 and found[0, -1] > -1e-5 * self.range[1]
+        return found if up and top else None
 
     def check_thickness(self) -> None:
         """Thickness is linear in the surface, so that its extremes tell all."""
