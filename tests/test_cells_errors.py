@@ -159,6 +159,8 @@ def test_nominal_latitudes_of_a_tripolar_grid_are_refused():
     x = "x", [0.0, 10, 20, 30], {"units": "degrees_east"}
     dataset = curvilinear(y=y, x=x)
     refuses("'lat' and 'lon' lie on ('y', 'x')", dataset, ("y", "x"))
+    text = dataset.assign_coords(y=("y", ["a", "b", "c"], y[2]))
+    refuses("'y' must hold numbers or dates", text, ("y", "x"))
     straight = dataset.assign_coords(lat=(("y", "x"), np.repeat(y[1], 4).reshape(3, 4)))
     assert "the centres of y and x" in cell_measure(straight, "u", ("y", "x")).description
 

@@ -325,7 +325,7 @@ def _is_true(own: xr.DataArray, mesh: Mesh) -> bool:
     if kind is None or "grid_" in str(own.attrs.get("standard_name")):
         return True
     cells = mesh[0] if kind == LATITUDE else mesh[1]
-    off = degrees(cells.variable, cells) - degrees(own.variable, own)
+    off = degrees(cells.variable, cells) - xr.Variable(own.dims, numbers(own, own))
     return not bool((np.abs((off + 180) % 360 - 180) > 1e-3).any())
 
 
@@ -387,6 +387,8 @@ def ends_of(coordinate: xr.DataArray, bounds: xr.DataArray | None) -> tuple[Arra
     centres = np.unwrap(centres, period=360) if kind == LONGITUDE else centres
     _check_centres(coordinate, centres)
     ends = {LATITUDE: zones, LONGITUDE: sectors, None: half_way}[kind](centres)
+    if kind or is_decoded(coordinate):
+        return ends, ""
     direction, standard = setting(coordinate, "positive"), coordinate.attrs.get("standard_name")
     from_zero = pressure or {standard, name} & FROM_ZERO or direction == "down"
     if from_zero and (centres >= 0).all() and (ends < 0).any():

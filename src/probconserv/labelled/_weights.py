@@ -208,7 +208,8 @@ def _fraction(grid: Grid, kind: str | None, given: Given | None) -> Factor:
     percent = str(parts.attrs.get("units")).strip() in ("%", "percent")
     name = parts.name or (f"{parts:g}" if not parts.ndim else "given")
     parts = (parts / 100 if percent else parts).assign_attrs(units="1")
-    return _factor(parts, grid.data, "fraction", f"the fraction {name}", 1.0)
+    text = f"the fraction {name} in per cent" if percent else f"the fraction {name}"
+    return _factor(parts, grid.data, "fraction", text, 1.0)
 
 
 def _factor(
