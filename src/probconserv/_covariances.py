@@ -34,9 +34,6 @@ class Independent(Node):
         """Draws about 0."""
         return tuple(root_of(d) * normals(*d.shape) for d in self.variance)
 
-    def root(self) -> "Independent":
-        return Independent(tuple(root_of(d) for d in self.variance))
-
 
 class Correlated(Node):
     """Fields moved by shared directions, Sigma = F^T F + diag(D)."""

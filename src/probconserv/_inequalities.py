@@ -160,10 +160,6 @@ class Limits:
     slopes: tuple[tuple[int, int], ...] = ()
 
     @property
-    def bounded(self) -> bool:
-        return bool(self.low.isfinite().any() or self.high.isfinite().any())
-
-    @property
     def one_range(self) -> bool:
         """Whether the bounds are the same at all points."""
         return self.low.numel() == 1 and self.high.numel() == 1

@@ -95,9 +95,8 @@ class Problem(Node):
     @property
     def learns(self) -> bool:
         """Whether the fields have a gradient: with respect to the prior, a value or a function."""
-        found = [curved.learns for curved in self.curved]
-        self._map(lambda t: found.append(t.requires_grad) or t)  # type: ignore[func-returns-value]
-        return any(found)
+        tensors = any(t.requires_grad for t in self._tensors())
+        return tensors or any(curved.learns for curved in self.curved)
 
     def some(self, index: Tensor) -> "Problem":
         """The parts that `index` picks."""
