@@ -79,13 +79,13 @@ def constrained(
             ends = [len(shape) + axis for shape, one in pairs for axis, _ in one.slopes]
             return found, min([shared_axes(shapes), *tied, *ends])
     whole = _general.Given(rows, prior, root, slack)
-    grain = 4 * max(torch.finfo(dtype).eps for dtype in dtypes)
-    draws, tight, lead = _general.draws_of(whole, limits, grain, n, generator)
+    within = _general.Within(whole, limits)
+    draws = within.draws(n, generator, 4 * max(torch.finfo(dtype).eps for dtype in dtypes))
     found = []
-    for u, one, v, dtype in zip(draws, tight, whole.variance, dtypes, strict=True):
+    for u, one, v, dtype in zip(draws, within.tight, whole.variance, dtypes, strict=True):
         mean_ = torch.where(v == 0, u[-1], mean_of(u[:n])) if n else u[-1]
         found.append((u[:n].to(dtype), one.holding(mean_).to(dtype), u[-1].to(dtype)))
-    return found, lead
+    return found, within.lead
 
 
 def _at_points(

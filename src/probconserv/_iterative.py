@@ -217,7 +217,7 @@ class Iterative(Together):
         *places, row = index[-1 - self.lead :]
         for rows, tail in zip(self.rows, self.tails, strict=True):
             if row < math.prod(tail):
-                return rows.name([*places, *np.unravel_index(row, tail)])
+                return rows.name([*places, *map(int, np.unravel_index(row, tail))])
             row -= math.prod(tail)
         raise AssertionError(index)
 

@@ -135,8 +135,8 @@ class Found(Solved):
         """Draws of the prior, each moved to the laws; without gradients."""
         about = self.root.draw(normals)
         mean = tuple(m + x for m, x in zip(self.before, about, strict=True))
-        sizes = [law.row_shape([u.shape for u in self.before]) for law in self.laws]
-        pairs = zip(self.laws, sizes, strict=True)
+        rows = [law.row_shape([u.shape for u in self.before]) for law in self.laws]
+        pairs = zip(self.laws, rows, strict=True)
         noise = [root_of(law.noise_variance).expand(n) * normals(*n) for law, n in pairs]
         some = max(1, AT_ONCE // max(1, sum(u.numel() for u in self.before)))
         found = [tuple(u[:0] for u in mean)]
