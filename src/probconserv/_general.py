@@ -21,7 +21,7 @@ from ._engine import Chain, solve
 from ._errors import InfeasibleError, InputError
 from ._feasible import Programme, root_given, settled_on_face
 from ._fields import random_normals
-from ._inequalities import Limits
+from ._inequalities import Limits, sloping_axes
 from ._laws import Fields, Rows
 from ._maps import Select
 from ._reach import Part, unreachable
@@ -90,15 +90,16 @@ class Vectors:
         return matrix, value, noise
 
 
-class Given:
+class Conditioned:
     """Fields given laws, solved once: draws, and the covariance of what is left."""
 
     def __init__(
         self, rows: tuple[Rows, ...], prior: Fields, root: Independent | Correlated, slack: float
     ) -> None:
         self.rows, self.root, self.shapes, self.prior = rows, root, root.shapes, prior
-        alone = isinstance(root, Independent)
-        self.own = shared_axes(self.shapes) if alone else len(self.shapes[0]) - root.dims[0]
+        self.own = shared_axes(self.shapes)  # axes that number the parts of the prior
+        if isinstance(root, Correlated):
+            self.own = len(self.shapes[0]) - root.dims[0]
         self.way = solve(rows, root, slack) if rows else Chain((), root, self.own)
         self.mean, holds = settled(self.way, self.way.run(prior)[0], rows)
         if not holds:
@@ -174,11 +175,10 @@ class Within:
     `tight` are the limits with what points of no variance imply for others that rise or fall.
     """
 
-    def __init__(self, given: Given, limits: Sequence[Limits]) -> None:
+    def __init__(self, given: Conditioned, limits: Sequence[Limits]) -> None:
         self.given, shapes = given, given.shapes
-        pairs = zip(shapes, limits, strict=True)
-        axes = [len(shape) + axis for shape, one in pairs for axis, _ in one.slopes]
-        self.lead, self.device = min([given.way.lead, *axes]), given.mean[0].device
+        self.lead = min([given.way.lead, *sloping_axes(limits, shapes)])
+        self.device = given.mean[0].device
         self.vectors = Vectors(shapes, self.lead)
         if self.vectors.count > MOST_POINTS:
             raise InputError(
@@ -203,7 +203,7 @@ class Within:
         found, doubt = np.empty_like(y), self.vectors.numbers(self.given.near(grain))
         for part, matrix in enumerate(self.given.covariances(self.lead)):
             ends = self.ends[:, part]
-            rows, least = _inequalities(*ends, self.differences)
+            rows, least = _inequalities(ends[0], ends[1], self.differences)
             try:
                 root = partial(self._root, part)
                 u = Programme(matrix, rows, least, doubt[part], root).solve(y[:, part])

@@ -188,6 +188,12 @@ class Limits:
         return replace(self, low=low, high=torch.maximum(low, high))
 
 
+def sloping_axes(limits: Sequence[Limits], shapes: Sequence[torch.Size]) -> list[int]:
+    """The axes along which values rise or fall, counted from the first."""
+    pairs = zip(limits, shapes, strict=True)
+    return [len(shape) + axis for one, shape in pairs for axis, _ in one.slopes]
+
+
 def split(laws: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Inequality, ...]]:
     """Laws, and inequalities."""
     limits = tuple(law for law in laws if isinstance(law, Inequality))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ._rowwise import TINY, row_inverse
+from ._rowwise import TINY
 from ._stencils import Grid, Offset, Stencil, read
 from ._tree import Node
 
@@ -24,7 +24,7 @@ class Scaling(Node):
     """r / diag S."""
 
     def __init__(self, diagonal: Tensor) -> None:  # (*lead, *rows)
-        self.inverse = row_inverse(diagonal, diagonal > TINY, torch.where)
+        self.inverse = 1 / torch.where(diagonal > TINY, diagonal, math.inf)
 
     def __call__(self, r: Tensor) -> Tensor:
         return r * self.inverse
