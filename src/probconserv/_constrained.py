@@ -73,8 +73,9 @@ def constrained(
             mean, left = _at_points(points, means, root, slack)
             triples = zip(left.variance, root.variance, means, strict=True)
             sizes = [torch.where(v == v0, 0.0, u.abs() + v0.sqrt()) for v, v0, u in triples]
-            each = (mean, left.variance, sizes, dtypes)
-            found = _linewise.draws_of(others, limits, *each, n, generator)
+            each = zip(mean, left.variance, sizes, limits, dtypes, strict=True)
+            alone = [_linewise.OneField(*one) for one in each]
+            found = _linewise.draws_of(others, alone, n, generator)
             tied = [r.places(shapes) for r in others]
             return found, min([shared_axes(shapes), *tied, *sloping_axes(limits, shapes)])
     whole = _general.Conditioned(rows, means, root, slack)

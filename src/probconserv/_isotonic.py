@@ -12,15 +12,15 @@ line; the points before them have them as an upper bound, those after as a lower
 """
 
 import itertools
-from dataclasses import dataclass
-from typing import Any, Self
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ._clipped import Clipped, taken_fields
+from ._clipped import Clipped
 
 AT_ONCE = 1024  # lines in one call
 LOST = 2 * AT_ONCE * 2.0**-52  # of the range of a line: what the lift rounds
@@ -40,12 +40,12 @@ def implied(low: Tensor, high: Tensor, fixed: Tensor, value: Tensor) -> tuple[Te
 class Rising(Clipped):
     """As `Clipped`, with values that rise along lines of `length` points each."""
 
-    weight: Tensor | None = None  # 1 / d, (k, 1, E); 0 at points that are fixed
-    length: int = 1
+    polish: ClassVar[int] = 3
+    weight: Tensor = field(kw_only=True)  # 1 / d, (k, 1, E); 0 at points that are fixed
+    length: int = field(kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        assert self.weight is not None
         assert self.low is not None
         assert self.high is not None
         shape = self.y.shape
@@ -121,41 +121,26 @@ class Rising(Clipped):
         return start + found[:-1]
 
     def _held(self, u: Tensor) -> Tensor:
-        """Exactly within the limits."""
-        u = torch.clamp(u, self.low, self.high)
-        lines = u.reshape(-1, self.length)
+        lines = torch.clamp(u, self.low, self.high).reshape(-1, self.length)
         self._u = lines.cummax(-1).values.reshape(u.shape)
         return self._u
 
     def at(self, mu: Tensor) -> tuple[Tensor, Tensor]:
-        off = self.total(self.values(mu), self.weights) - self.noise * mu - self.target
-        return off, self._slope()[0] + self.noise
+        u = self.values(mu)
+        return self._off(u, mu), self._falls(u)[0] + self.noise
 
-    def _slope(self) -> tuple[Tensor, Tensor]:
-        """How fast sums fall in mu, (k, n, 1), and how fast points do, (k, n, E)."""
+    def _falls(self, u: Tensor) -> tuple[Tensor, Tensor]:
         starts = self._starts
         g = np.add.reduceat(self._g, starts)
         most = self._most[np.searchsorted(self._begins, starts, "right") - 1]
         fall = np.where(self._free, g / np.add.reduceat(self._weight, starts) / most, 0.0)
         rows = np.add.reduceat(g * fall, np.searchsorted(starts, self._sums))
         each = np.repeat(fall, np.diff(starts, append=len(self._g)))
-        return torch.from_numpy(rows).reshape(self.target.shape), torch.from_numpy(each).reshape(
-            self.y.shape
-        )
+        both = torch.from_numpy(rows), torch.from_numpy(each)
+        return both[0].reshape(self.target.shape), both[1].reshape(self.y.shape)
 
-    def taken(self, index: Tensor) -> Self:
-        return type(self)(**taken_fields(self, index))
-
-    def finished(self, mu: Tensor) -> tuple[Tensor, Tensor]:
-        u = self.values(mu)
-        slope, fall = self._slope()
-        slope = slope + self.noise
-        for _ in range(3):
-            off = self.total(u, self.weights) - self.noise * mu - self.target
-            step = torch.where(slope > 0, off / slope, 0.0)
-            u, mu = self._held(u - fall * step), mu + step
-        u, _ = self.measured(u, mu)
-        u = self._held(u)
+    def measured(self, u: Tensor, mu: Tensor) -> tuple[Tensor, Tensor]:
+        u = self._held(super().measured(u, mu)[0])
         return u, self._miss(u, mu)
 
 
