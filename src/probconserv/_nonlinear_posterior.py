@@ -84,7 +84,8 @@ class Found(Solved):
         self.mean = tuple(u.reshape(s) for u, s in pairs)
 
     @property
-    def laws(self) -> tuple[Any, ...]:  # type: ignore[override]
+    def stated(self) -> tuple[Any, ...]:
+        """The laws as they were stated."""
         return (*self.rows, *self.curved)
 
     @property
@@ -100,7 +101,7 @@ class Found(Solved):
                 node = node._change(lambda t, b: t if b is None else _many(t, b, sizes[0]))
             return node._change(lambda t, b: t if b is None else _flat(t, b, sizes))
 
-        laws: tuple[Any, ...] = tuple(flat(each) for each in self.laws)
+        laws: tuple[Any, ...] = tuple(flat(each) for each in self.stated)
         for law, add in zip(laws, noise or [], strict=noise is not None):
             law.value = law.value + _flat(add, 0, sizes)
         count = len(self.rows)
@@ -113,30 +114,35 @@ class Found(Solved):
 
     def _near(self, u: Fields) -> list[Rows]:
         """The laws that are not linear, as they are at u."""
-        return [each.linearised(u, each.count <= MOST_DENSE)[1] for each in self.curved]
+        return [each.linearised(u, each.count <= MOST_DENSE) for each in self.curved]
 
     @once
-    def _gaussian(self) -> tuple[Chain | Shared, tuple[Tensor, ...]]:
-        """All laws as they are at the mean, solved; and the residuals of the prior."""
+    def _gaussian(self) -> tuple[tuple[Rows, ...], Chain | Shared, tuple[Tensor, ...]]:
+        """All laws as they are at the mean, how they are solved, and the residuals of the prior."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.differentiable):
-            way = solve((*self.rows, *self._near(self.mean)), self.root)
-            return way, tuple(way.run(self.before)[1])
+            rows = (*self.rows, *self._near(self.mean))
+            way = solve(rows, self.root)
+            return rows, way, tuple(way.run(self.before)[1])
 
     @property
-    def way(self) -> Chain | Shared:  # type: ignore[override]
+    def laws(self) -> tuple[Rows, ...]:  # type: ignore[override]
         return self._gaussian[0]
 
     @property
-    def residuals(self) -> tuple[Tensor, ...]:  # type: ignore[override]
+    def way(self) -> Chain | Shared:  # type: ignore[override]
         return self._gaussian[1]
+
+    @property
+    def residuals(self) -> tuple[Tensor, ...]:  # type: ignore[override]
+        return self._gaussian[2]
 
     @torch.no_grad()
     def draw(self, normals: Normals) -> Fields:
         """Draws of the prior, each moved to the laws; without gradients."""
         about = self.root.draw(normals)
         mean = tuple(m + x for m, x in zip(self.before, about, strict=True))
-        rows = [law.row_shape([u.shape for u in self.before]) for law in self.laws]
-        pairs = zip(self.laws, rows, strict=True)
+        rows = [law.row_shape([u.shape for u in self.before]) for law in self.stated]
+        pairs = zip(self.stated, rows, strict=True)
         noise = [root_of(law.noise_variance).expand(n) * normals(*n) for law, n in pairs]
         some = max(1, AT_ONCE // max(1, sum(u.numel() for u in self.before)))
         found = [tuple(u[:0] for u in mean)]
@@ -267,6 +273,11 @@ class NonlinearPosterior(KeptAsDraws, Posterior):
     """
 
     _solved: Found
+
+    @property
+    def laws(self) -> tuple[str, ...]:
+        """The names of the laws that hold."""
+        return tuple(law.label for law in self._solved.stated)
 
     def from_draws(self, n: int, generator: torch.Generator | None = None) -> Draws:
         """The field known by draws: mean, variance, intervals and scores are theirs.
