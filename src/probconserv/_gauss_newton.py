@@ -287,42 +287,45 @@ def _dot(x: Tensor, y: Tensor) -> Tensor:  # (P, N), (P, N) to (P,)
 
 def _undefined(step: Step, number: int) -> dict[int, Failure]:
     """Parts where a law or its gradient is not finite."""
-    misses = step.look.misses
-    wrong = {}
-    for i in (~misses.isfinite().all(-1)).nonzero()[:, 0].tolist():
-        row = int((~misses[i].isfinite()).int().argmax())
-        wrong[i] = Failure(
-            InfeasibleError,
-            f"{step.problem.named(row)} is NaN or infinite at step {number} of {{}}. The function "
-            "must be defined wherever the prior puts the field: give the prior less variance, or "
-            "a function that is defined everywhere (a logarithm of what may be negative is not).",
-        )
-    if wrong:
-        return wrong
+    wrong = ~step.look.misses.isfinite()
     text = (
-        f"a gradient of {' or '.join(step.problem.labels)} is NaN or infinite at step {number} of "
-        "{}. The function must be smooth wherever the prior puts the field (the root of a number "
-        "that may be 0 is not)."
+        f"{{row}} is NaN or infinite at step {number} of {{part}}. The function must be defined "
+        "wherever the prior puts the field: give the prior less variance, or a function that is "
+        "defined everywhere (a logarithm of what may be negative is not)."
     )
-    parts = (~step.is_finite()).nonzero()[:, 0].tolist()
-    return dict.fromkeys(parts, Failure(InfeasibleError, text))
+    if not bool(wrong.any()):
+        wrong = ~step.is_finite()[:, None]
+        text = (
+            f"a gradient of {' or '.join(step.problem.labels)} is NaN or infinite at step {number} "
+            "of {part}. The function must be smooth wherever the prior puts the field (the root of "
+            "a number that may be 0 is not)."
+        )
+    return _failures(step, wrong, InfeasibleError, text)
 
 
 def _unmovable(step: Step, terms: Tensor, number: int) -> dict[int, Failure]:
     """Parts with an exact row that is not met and that nothing moves."""
     problem, misses = step.problem, step.look.misses
     fixed = problem.exact & (misses.abs() > MET * terms) & (step.variance() <= TINY)
-    wrong = {}
-    for i in fixed.any(-1).nonzero()[:, 0].tolist():
-        row = int(fixed[i].int().argmax())
-        wrong[i] = Failure(
-            DegenerateError,
-            f"{problem.named(row)} cannot be moved at step {number} of {{}}, where it is off by "
-            f"{float(misses[i, row]):.3g}: its gradient is zero there, or the variance of the "
-            "points that it reads. Ways out: a prior mean where the gradient is not zero, more "
-            "variance, `noise` on the law, or a function without `detach` or rounding.",
-        )
-    return wrong
+    text = (
+        f"{{row}} cannot be moved at step {number} of {{part}}, where it is off by {{miss:.3g}}: "
+        "its gradient is zero there, or the variance of the points that it reads. Ways out: a "
+        "prior mean where the gradient is not zero, more variance, `noise` on the law, or a "
+        "function without `detach` or rounding."
+    )
+    return _failures(step, fixed, DegenerateError, text)
+
+
+def _failures(
+    step: Step, wrong: Tensor, kind: type[ProbConservError], text: str
+) -> dict[int, Failure]:
+    """What is said of parts with rows that are wrong, (P, K): of the first one of each."""
+    found = {}
+    for i in wrong.any(-1).nonzero()[:, 0].tolist():
+        row = int(wrong[i].int().argmax())
+        miss = float(step.look.misses[i, row])
+        found[i] = Failure(kind, text.format(row=step.problem.named(row), part="{}", miss=miss))
+    return found
 
 
 def _stuck(step: Step, stuck: Tensor, number: int) -> dict[int, Failure]:

@@ -24,6 +24,7 @@ from ._fields import random_normals
 from ._inequalities import Limits, sloping_axes
 from ._laws import Fields, Rows
 from ._maps import Select
+from ._posterior import Solved
 from ._reach import Part, unreachable
 
 MOST_POINTS = 2500  # of one part, for which a dense matrix is made
@@ -90,33 +91,35 @@ class Vectors:
         return matrix, value, noise
 
 
-class Conditioned:
-    """Fields given laws, solved once: draws, and the covariance of what is left."""
+class Conditioned(Solved):
+    """Fields given laws or none: draws, and the covariance of what is left."""
 
     def __init__(
         self, rows: tuple[Rows, ...], prior: Fields, root: Independent | Correlated, slack: float
     ) -> None:
-        self.rows, self.root, self.shapes, self.prior = rows, root, root.shapes, prior
+        self.root, self.shapes, self.prior = root, root.shapes, prior
         self.own = shared_axes(self.shapes)  # axes that number the parts of the prior
         if isinstance(root, Correlated):
             self.own = len(self.shapes[0]) - root.dims[0]
-        self.way = solve(rows, root, slack) if rows else Chain((), root, self.own)
-        self.mean, holds = settled(self.way, self.way.run(prior)[0], rows)
+        way = solve(rows, root, slack) if rows else Chain((), root, self.own)
+        u, residuals = way.run(prior)
+        mean, holds = settled(way, u, rows)
         if not holds:
-            check_met(rows, self.mean, prior, root, slack)
-        self.variance = self.way.variance
-        points = (r.places(self.shapes) for r in rows if isinstance(r.map, Select))
-        self.free = min([self.way.lead, *points])
+            check_met(rows, mean, prior, root, slack)
+        dims = tuple(len(shape) - way.lead for shape in root.shapes)
+        super().__init__(rows, mean, way, tuple(residuals), dims)
+
+    @property
+    def variance(self) -> Fields:
+        return self._variance
 
     def draws(self, n: int, generator: torch.Generator | None) -> Fields:  # (n + 1, *shape) each
         """Draws, and the mean as the last."""
         if not n:
-            return placed(self.rows, tuple(m[None] for m in self.mean))
-        about = self.way.draw(random_normals(n, generator, self.mean[0].device))
-        found = tuple(m + x for m, x in zip(self.mean, about, strict=True))
-        found = found if self.way.is_simple else self.way.settle(found)
+            return placed(self.laws, tuple(m[None] for m in self.mean))
+        found = self.draw(random_normals(n, generator, self.mean[0].device))
         pairs = zip(found, self.mean, strict=True)
-        return placed(self.rows, tuple(torch.cat([x, m[None]]) for x, m in pairs))
+        return placed(self.laws, tuple(torch.cat([x, m[None]]) for x, m in pairs))
 
     def covariances(self, lead: int) -> Iterator[Any]:  # (N, N) each
         """The covariance of each part, one after the other."""
@@ -189,9 +192,9 @@ class Within:
             )
         self.ends = self.vectors.ends(limits)
         self.differences = _differences(limits, [shape[self.lead :] for shape in shapes])
-        each = zip(limits, given.variance, placed(given.rows, given.mean), strict=True)
+        each = zip(limits, given.variance, placed(given.laws, given.mean), strict=True)
         self.tight = [one.given(v == 0, u) for one, v, u in each]
-        rows = [r.over(shapes, self.lead) for r in given.rows]
+        rows = [r.over(shapes, self.lead) for r in given.laws]
         self.rows, self.exact = rows, [r for r in rows if any_of(r.noise_variance == 0)]
 
     def draws(self, n: int, generator: torch.Generator | None, grain: float) -> Fields:

@@ -279,15 +279,16 @@ def _inward(one: Limits, dtype: torch.dtype) -> Limits:
         raise InputError("`low` must not be inf, nor `high` -inf: no value could be there.")
     if dtype == torch.float64:
         return one
-    near = low.to(dtype), high.to(dtype)
-    up = torch.nextafter(near[0], torch.full_like(near[0], torch.inf))
-    down = torch.nextafter(near[1], torch.full_like(near[1], -torch.inf))
-    low_in = torch.where(near[0].double() < low, up, near[0]).double()
-    high_in = torch.where(near[1].double() > high, down, near[1]).double()
+    low_in, high_in = _rounded_up(low, dtype), -_rounded_up(-high, dtype)
     between = low_in <= high_in  # no number of this dtype lies in a range that is too narrow
-    low_in, high_in = (
-        torch.where(between, x, y.double()) for x, y in ((low_in, near[0]), (high_in, near[1]))
-    )
+    low_in = torch.where(between, low_in, low.to(dtype).double())
+    high_in = torch.where(between, high_in, high.to(dtype).double())
     if bool((low_in == torch.inf).any() or (high_in == -torch.inf).any()):
         raise InputError(f"`low`, `high`: no number of {dtype} is large enough. Use float64.")
     return replace(one, low=low_in, high=high_in)
+
+
+def _rounded_up(x: Tensor, dtype: torch.dtype) -> Tensor:
+    near = x.to(dtype)
+    up = torch.nextafter(near, torch.full_like(near, torch.inf))
+    return torch.where(near.double() < x, up, near).double()

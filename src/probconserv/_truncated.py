@@ -30,6 +30,7 @@ from torch import Tensor
 
 from . import _checks as check
 from ._errors import InfeasibleError, InputError
+from ._extended import power_of_2
 from ._interval import Cumulants, cumulants, quantile
 from ._tree import Node
 
@@ -167,17 +168,12 @@ def _in_own_units(points: Inside, value: Tensor) -> tuple[Inside, Tensor, Tensor
     """
     moves = (points.high > points.low) & (points.weights != 0)
     unit, heavy = (
-        _power_of_two(torch.where(moves, x, 0.0).amax(-1, keepdim=True))
+        power_of_2(torch.where(moves, x, 0.0).amax(-1, keepdim=True).detach())
         for x in (points.variance.sqrt(), points.weights.abs())
     )
     mean, low, high = (x / unit for x in (points.mean, points.low, points.high))
     variance = torch.where(points.high > points.low, points.variance / unit / unit, 1.0)
     return Inside(mean, variance, low, high, points.weights / heavy), value / unit / heavy, unit
-
-
-def _power_of_two(x: Tensor) -> Tensor:
-    power = torch.where(x > 0, x.detach(), 1.0).log2().round()
-    return torch.ones_like(power).ldexp(power)
 
 
 def _met(u: Tensor, points: Inside, value: Tensor) -> Tensor:
