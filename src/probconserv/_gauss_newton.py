@@ -35,11 +35,14 @@ INNER = 50  # products with the second derivative in one step
 CLOSE, CLOSER = 1e-2, 1e-12  # to which these solve: for a step, for a gradient
 
 
+PART = "{part}"  # no format: names of laws may hold braces
+
+
 class Failure(NamedTuple):
     """Why a part does not get to the laws."""
 
     kind: type[ProbConservError]
-    text: str  # {} stands for the part
+    text: str  # with `PART` in place of its name
 
 
 @torch.no_grad()
@@ -296,9 +299,9 @@ def _undefined(step: Step, number: int) -> dict[int, Failure]:
     if not bool(wrong.any()):
         wrong = ~step.is_finite()[:, None]
         text = (
-            f"a gradient of {' or '.join(step.problem.labels)} is NaN or infinite at step {number} "
-            "of {part}. The function must be smooth wherever the prior puts the field (the root of "
-            "a number that may be 0 is not)."
+            f"a gradient of {{laws}} is NaN or infinite at step {number} of {{part}}. The function "
+            "must be smooth wherever the prior puts the field (the root of a number that may be 0 "
+            "is not)."
         )
     return _failures(step, wrong, InfeasibleError, text)
 
@@ -320,11 +323,11 @@ def _failures(
     step: Step, wrong: Tensor, kind: type[ProbConservError], text: str
 ) -> dict[int, Failure]:
     """What is said of parts with rows that are wrong, (P, K): of the first one of each."""
-    found = {}
+    found, laws = {}, " or ".join(step.problem.labels)
     for i in wrong.any(-1).nonzero()[:, 0].tolist():
         row = int(wrong[i].int().argmax())
-        miss = float(step.look.misses[i, row])
-        found[i] = Failure(kind, text.format(row=step.problem.named(row), part="{}", miss=miss))
+        name, miss = step.problem.named(row), float(step.look.misses[i, row])
+        found[i] = Failure(kind, text.format(row=name, part=PART, miss=miss, laws=laws))
     return found
 
 
@@ -346,10 +349,10 @@ def _stuck(step: Step, stuck: Tensor, number: int) -> dict[int, Failure]:
         )
         wrong[i] = Failure(
             InfeasibleError,
-            f"{{}} did not get to the laws after {number + 1} steps: {state}. Either no state near "
-            "the prior obeys them, or they contradict each other, or they are bent too much beside "
-            "the variance (a law with a kink, such as |u|, is bent most). Ways out: check `value`, "
-            "give the law `noise`, start from a better mean, or give less variance to what the law "
-            "should not move.",
+            f"{PART} did not get to the laws after {number + 1} steps: {state}. Either no state "
+            "near the prior obeys them, or they contradict each other, or they are bent too much "
+            "beside the variance (a law with a kink, such as |u|, is bent most). Ways out: check "
+            "`value`, give the law `noise`, start from a better mean, or give less variance to "
+            "what the law should not move.",
         )
     return wrong

@@ -184,7 +184,7 @@ class Limits:
             return self
         value = value.clamp(self.low, self.high)
         low, high = (torch.where(fixed, value, end) for end in (self.low, self.high))
-        low, high = _carried(low, high, self.slopes)
+        low, high = carried(low, high, self.slopes)
         return replace(self, low=low, high=torch.maximum(low, high))
 
 
@@ -243,12 +243,12 @@ def _tightened(one: Limits, shape: torch.Size) -> Limits:
     """Bounds that rise along with the values, so that clipping to them keeps the order."""
     if not one.slopes or one.one_range:
         return one
-    low, high = _carried(one.low.expand(shape), one.high.expand(shape), one.slopes)
+    low, high = carried(one.low.expand(shape), one.high.expand(shape), one.slopes)
     _check_order(low, high, "`monotone` carries `bounds` along its axis, and there ")
     return replace(one, low=low, high=high)
 
 
-def _carried(low: Tensor, high: Tensor, slopes: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor]:
+def carried(low: Tensor, high: Tensor, slopes: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor]:
     """Bounds that rise or fall along with the values."""
     for axis, sign in slopes:
         ahead, back = (axis,) * (sign < 0), (axis,) * (sign > 0)

@@ -28,14 +28,6 @@ SEEN = 1e-6  # standard deviations: a line that the lift rounds by more is done 
 LIGHT = 1e-300  # of the largest weight of a line: least of a point
 
 
-def implied(low: Tensor, high: Tensor, fixed: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Bounds of values that rise along the last axis, where some are fixed."""
-    below = torch.where(fixed, value, -torch.inf).cummax(-1).values
-    above = torch.where(fixed, value, torch.inf).flip(-1).cummin(-1).values.flip(-1)
-    low, high = torch.maximum(low, below), torch.minimum(high, above)
-    return torch.where(fixed, value, low), torch.where(fixed, value, high)
-
-
 @dataclass
 class Rising(Clipped):
     """As `Clipped`, with values that rise along lines of `length` points each."""

@@ -17,8 +17,8 @@ from ._blocks import root_of
 from ._clipped import Clipped, root_of_falling, taken_fields
 from ._draws import mean_of
 from ._errors import InfeasibleError
-from ._inequalities import Limits
-from ._isotonic import Rising, RisingLineByLine, implied
+from ._inequalities import Limits, carried
+from ._isotonic import Rising, RisingLineByLine
 from ._laws import Rows
 from ._maps import Disjoint, Regions, Sum
 from ._rowwise import TINY
@@ -168,7 +168,8 @@ class Group:
                 "correct it."
             )
         mean = torch.where(fixed, highest, mean)
-        low, high = implied(low, high, fixed, mean)
+        low, high = (torch.where(fixed, mean, end) for end in (low, high))
+        low, high = carried(low, high, ((-1, 1),))
         self.mean, self.low, self.high = (t.reshape(shape) for t in (mean, low, high))
 
     def _read(self, law: Rows, maps: Sequence[object]) -> None:

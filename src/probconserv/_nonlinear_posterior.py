@@ -18,7 +18,7 @@ from ._draws import Draws, StateDraws
 from ._engine import Chain, Shared, free_axes, solve
 from ._errors import DegenerateError, InputError, ProbConservError
 from ._fields import Field, LowRank, Normals
-from ._gauss_newton import Failure, along_the_way, most_probable, with_gradient
+from ._gauss_newton import PART, Failure, along_the_way, most_probable, with_gradient
 from ._laws import Fields, Rows
 from ._linearised import MOST_DENSE, Problem, joined
 from ._nonlinear import Curved
@@ -204,7 +204,7 @@ def _in_chunks(
 
 def _refused(failed: dict[int, Failure], names: Names) -> ProbConservError:
     kind, text = failed[first := min(failed)]
-    said = text.format(names(first))
+    said = text.replace(PART, names(first))
     others = len(failed) - 1
     if others:
         count = math.prod(names.sizes)

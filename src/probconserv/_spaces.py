@@ -1,6 +1,6 @@
 """What cells and faces add to the budget of a cell, on grids and on lists of faces."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -135,7 +135,7 @@ class Gain(Map):
         return (*super().row_shape(shape), self.times - 1)
 
 
-class Space(ABC):
+class _Space:
     """The cells that count and the faces that are open, and the intervals of time."""
 
     def __init__(self, mesh: Mesh, where: Tensor | None, dt: Tensor) -> None:
@@ -147,23 +147,8 @@ class Space(ABC):
             self.sizes = [s * is_open for s, is_open in zip(self.sizes, opens, strict=True)]
             self.volumes = mesh.volumes * where.to(mesh.volumes.device)
 
-    @abstractmethod
-    def cells(self, values: Tensor) -> Term:
-        """values times u in each cell."""
 
-    @abstractmethod
-    def divergence(self, axis: int) -> Term:
-        """Of fluxes across one axis."""
-
-    @abstractmethod
-    def transport(self, axis: int, before: Tensor, after: Tensor) -> Term:
-        """The divergence of before * u_before + after * u_after across one axis.
-
-        At the boundary both read the one cell that is there.
-        """
-
-
-class GridSpace(Space):
+class GridSpace(_Space):
     """Of a mesh with axes."""
 
     def _term(self, points: tuple[int, ...], axis: int, by_step: Mapping[int, Tensor]) -> OnGrid:
@@ -174,14 +159,20 @@ class GridSpace(Space):
         return OnGrid(Grid(self.mesh.shape, points, wraps), terms, self.intervals)
 
     def cells(self, values: Tensor) -> OnGrid:
+        """values times u in each cell."""
         return self._term(self.mesh.shape, 0, {0: values})
 
     def divergence(self, axis: int) -> OnGrid:
+        """Of fluxes across one axis."""
         faces = self._faces(axis)
         low, high = _ends(faces, self._signed(axis))
         return self._term(faces.shape, axis, {0: -low, 1: high})
 
     def transport(self, axis: int, before: Tensor, after: Tensor) -> OnGrid:
+        """The divergence of before * u_before + after * u_after across one axis.
+
+        At the boundary both read the one cell that is there.
+        """
         faces, size = self._faces(axis), self._signed(axis)
         low, high = (before, after) if faces.forward else (after, before)
         first, last = _outer(faces)
@@ -218,8 +209,8 @@ def _outer(faces: AxisFaces) -> tuple[Tensor, Tensor]:
     return (index == 0) & there, (index == count - 1) & there
 
 
-class ListSpace(Space):
-    """Of an unstructured mesh."""
+class ListSpace(_Space):
+    """Of an unstructured mesh: the same terms as lists."""
 
     def _term(self, entries: Entries, points: int) -> OnList:
         return OnList(entries, (len(self.volumes), points), self.intervals)
@@ -248,6 +239,9 @@ class ListSpace(Space):
         (faces,) = self.mesh._faces
         assert isinstance(faces, ListedFaces)
         return faces
+
+
+Space: TypeAlias = GridSpace | ListSpace
 
 
 def space_of(mesh: Mesh, where: Tensor | None, dt: Tensor) -> Space:
