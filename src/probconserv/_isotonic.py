@@ -119,17 +119,21 @@ class Rising(Clipped):
 
     def at(self, mu: Tensor) -> tuple[Tensor, Tensor]:
         u = self.values(mu)
-        return self._off(u, mu), self._falls(u)[0] + self.noise
+        return self._off(u, mu), self._slopes()[0] + self.noise
 
     def _falls(self, u: Tensor) -> tuple[Tensor, Tensor]:
+        rows, fall = self._slopes()
+        each = np.repeat(fall, np.diff(self._starts, append=len(self._g)))
+        return rows, torch.from_numpy(each).reshape(self.y.shape)
+
+    def _slopes(self) -> tuple[Tensor, NDArray[Any]]:
+        """How fast sums fall in mu, and blocks."""
         starts = self._starts
         g = np.add.reduceat(self._g, starts)
         most = self._most[np.searchsorted(self._begins, starts, "right") - 1]
         fall = np.where(self._free, g / np.add.reduceat(self._weight, starts) / most, 0.0)
         rows = np.add.reduceat(g * fall, np.searchsorted(starts, self._sums))
-        each = np.repeat(fall, np.diff(starts, append=len(self._g)))
-        both = torch.from_numpy(rows), torch.from_numpy(each)
-        return both[0].reshape(self.target.shape), both[1].reshape(self.y.shape)
+        return torch.from_numpy(rows).reshape(self.target.shape), fall
 
     def measured(self, u: Tensor, mu: Tensor) -> tuple[Tensor, Tensor]:
         u = self._held(super().measured(u, mu)[0])

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ._errors import InputError
-from ._maps import Map, powered
+from ._maps import Map, Unfitted, powered
 from ._stencils import Grid, Listed, Offset, Stencil, check_points
 from .meshes import Mesh
 from .meshes._faces import AxisFaces, Faces, ListedFaces
@@ -24,7 +24,7 @@ class Intervals(NamedTuple):
     row_names: tuple[str, ...]
 
 
-class Term(Map):
+class Term(Unfitted):
     """What values in space add to each cell in each interval.
 
     The values are averages over the intervals, or are given at the times and then averaged.
@@ -50,15 +50,6 @@ class Term(Map):
             )
         half = self.dt / 2
         return self.over({0: self.dt} if given == count else {0: half, 1: half})
-
-    def apply(self, u: Tensor) -> Tensor:
-        return self.on(u.shape).apply(u)
-
-    def adjoint(self, v: Tensor) -> Tensor:
-        raise NotImplementedError("`on` says what is given")
-
-    def entrywise(self, power: int) -> "Term":
-        raise NotImplementedError("`on` says what is given")
 
 
 class OnGrid(Term):
