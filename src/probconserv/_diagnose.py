@@ -203,8 +203,8 @@ check its units.
     shapes = [field.shape for field in fields]
     shrunken = shrunk(fields, shared, [law.on(names, shapes) for law in own])
     covariance = covariance_of(shrunken, shared)
-    rounding = max(UNMET, *(100 * torch.finfo(field.dtype).eps for field in fields))
-    found = [_by_row(law, points, covariance, rounding) for law in own]
+    rounding = rounding_of(fields)
+    found = [by_row(law, points, covariance, rounding) for law in own]
     rows = {name: _side_by_side([each[name] for each in found]) for name in found[0]}
     causes: tuple[Cause, ...] = ()
     if len(laws) == 1 and bool(rows["wrong"].any()):
@@ -234,12 +234,17 @@ def _parts(prior: Prediction | State) -> tuple[tuple[str, ...], tuple[Field, ...
     return ("",), (_plain(as_field(prior)),), False
 
 
-def _by_row(
+def rounding_of(fields: Sequence[Field]) -> float:
+    """What rounding may make of a row, as a share of its terms."""
+    return max(UNMET, *(100 * torch.finfo(field.dtype).eps for field in fields))
+
+
+def by_row(
     law: Law, points: dict[str, Diagonal], covariance: Independent | Correlated, rounding: float
 ) -> dict[str, Tensor]:
     """What the prior expects of each row of one law.
 
-    points: the fields by name, taken as independent. rounding: of a row, as a share of its terms.
+    points: the fields by name, taken as independent. rounding: as `rounding_of` says.
     """
     std, variance = (
         {name: getattr(field, of) for name, field in points.items()} for of in ("std", "variance")
