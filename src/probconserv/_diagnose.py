@@ -90,16 +90,15 @@ class Diagnosis:
     def verdict(self) -> str:
         """Whether b agrees with the prior, and if not what is the matter, in words."""
         wrong, rows = int(self.wrong.sum()), self.wrong.numel()
-        if not wrong and self.far:
+        if wrong:
+            return f"b does not agree with the prior in {wrong} of {_rows(rows)}: {self._why()}."
+        if self.far:
             text = f"b does not agree with the covariance of the prior: {self._how_far()}"
-            return f"{text} {self._about_quadrature()}".rstrip()
-        if not wrong:
+        else:
             worst = float(self.z_full.abs().max()) if rows else 0.0
-            return (
-                f"b agrees with the prior: in {_rows(rows)} G mu - b is at most {worst:.1f} "
-                f"standard deviations. {self._about_quadrature()}"
-            ).rstrip()
-        return f"b does not agree with the prior in {wrong} of {_rows(rows)}: {self._why()}."
+            most = f"at most {worst:.1f} standard deviations"
+            text = f"b agrees with the prior: in {_rows(rows)} G mu - b is {most}."
+        return f"{text} {self._about_quadrature()}".rstrip()
 
     def _how_far(self) -> str:
         worst = self.mahalanobis.argmax() if self.mahalanobis.ndim else 0

@@ -108,8 +108,8 @@ def _scaled(field: Field, factor: Tensor) -> Field:
         return Mixture._unchecked(components, field.log_weights, field.event_dims)
     if isinstance(field, Diagonal):
         return Diagonal._unchecked(field.mean, field.variance * wide(field.variance))
-    other = field._map(lambda t: t)
-    if isinstance(field, LowRank) and isinstance(other, LowRank):
+    if isinstance(field, LowRank):
+        other = field._with_mean(field.mean)
         other.factor = field.factor * wide(field.factor, 1).sqrt()
         other.rest = field.rest * wide(field.rest)
         return other

@@ -97,15 +97,17 @@ class Transform(Node):
         r = r * self.scale
         fourier = [a for a in range(-self.dims, 0) if self.bases[a] is None]
         sizes = [r.shape[a] for a in fourier]
-        for axis, basis in zip(range(-self.dims, 0), self.bases, strict=True):
-            r = r if basis is None else along(basis.mT, r, axis)
+        pairs = zip(range(-self.dims, 0), self.bases, strict=True)
+        bases = [(axis, basis) for axis, basis in pairs if basis is not None]
+        for axis, basis in bases:
+            r = along(basis.mT, r, axis)
         if fourier:
             half = self.inverse.narrow(fourier[-1], 0, sizes[-1] // 2 + 1)
             r = torch.fft.irfftn(torch.fft.rfftn(r, dim=fourier) * half, sizes, fourier)
         else:
             r = r * self.inverse
-        for axis, basis in zip(range(-self.dims, 0), self.bases, strict=True):
-            r = r if basis is None else along(basis, r, axis)
+        for axis, basis in bases:
+            r = along(basis, r, axis)
         return r * self.scale
 
 
