@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +14,7 @@ from dask.base import compute as compute_now
 
 from .._errors import ProbConservError
 from ._cluster import cluster, compute
-from ._encoding import is_packed, without_packing
+from ._encoding import Packing, without_packing
 from ._law import Given, Law, Recipe, listed
 from ._plan import Plan, Spread
 from ._read import read
@@ -29,7 +30,7 @@ from ._series import (
     read_series,
     with_files,
 )
-from ._update import lazy
+from ._update import is_lazy
 from ._work import REPORT, Work
 from ._write import check_output, write
 
@@ -118,14 +119,13 @@ def enforce(
     spread = Spread(std, member, correlation, shrinkage, tied, how, minimum, maximum)
     work = Work.of(dataset, laws, spread)
     work.check_apart()
-    sums = compute_now(*work.first)
-    stay_lazy = lazy(work.plans)
-    both = work.updated(sums, watch=not stay_lazy)
-    if not stay_lazy:
-        (both,) = compute_now(both)  # cell sizes may be lazy where the field is not
-    report = work.report(sums, None if stay_lazy else [after for _, after in both])
+    stay_lazy = any(map(is_lazy, work.plans))
+    new, sums, after = work.updated(watch=not stay_lazy)
+    if not stay_lazy:  # cell sizes may be lazy where the field is not
+        new, sums, after = compute_now(new, sums, after)
+    report = work.report(sums, None if stay_lazy else after)
     report.check_plausible() if strict else report.warn_if_implausible()
-    return work.finished([new for new, _ in both], report)
+    return work.finished(new, report)
 
 
 def check(
@@ -371,7 +371,9 @@ class _Job:
         with ExitStack() as opened:
             dataset, along = _opened(paths, opened, self.chunks, self.group, self.spread.member)
             if self.unpack:
-                packed = {n: without_packing(v) for n, v in dataset.items() if is_packed(v)}
+                packed = {
+                    n: without_packing(v, p) for n, v in dataset.items() if (p := Packing.of(v))
+                }
                 dataset = dataset.assign(packed)
             spread = replace(self.spread, std=from_file(self.spread.std, "std", opened))
             named = [with_files(law, opened) for law in laws]
@@ -401,20 +403,21 @@ class _Job:
         return joined(reports, along)
 
     def _write(self, work: Work, source: Path, target: Path | None) -> Report:
-        sums = work.first if work.one_pass else compute(work.first, "summing")
-        both = work.updated(sums, store=True)
-        found, after = [new for new, _ in both], [after for _, after in both]
-        changes = _changes(work, found) if self.change else {}
+        new, sums, after = work.updated(store=True, compute=partial(compute, text="summing"))
+        changes = _changes(work, new) if self.change else {}
         also = {"sums": sums, "after": after, "change": changes}
-        if target is None:
-            return _report(work, compute(also, "computing"), self.strict)
         reports: list[Report] = []
 
         def finish(results: Any) -> dict[str, str]:
-            reports.append(_report(work, results, self.strict))
+            reports.append(work.report(**results))
+            if self.strict:
+                reports[0].check_plausible()
             return {REPORT: reports[0].json()}
 
-        write(work.finished(found), target, self.overwrite, also, finish, source, self.group)
+        if target is None:
+            finish(compute(also, "computing"))
+        else:
+            write(work.finished(new), target, self.overwrite, also, finish, source, self.group)
         return reports[0]
 
 
@@ -489,10 +492,3 @@ def _changes(work: Work, found: Sequence[Mapping[str, Any]]) -> dict[str, xr.Dat
             mean = moved.mean([dim for dim in old.dims if dim not in kept], keep_attrs=True)
             changes[name] = mean.assign_attrs(old.attrs)
     return changes
-
-
-def _report(work: Work, results: Any, strict: bool) -> Report:
-    report = replace(work.report(results["sums"], results["after"]), change=results["change"])
-    if strict:
-        report.check_plausible()
-    return report

@@ -14,7 +14,7 @@ import xarray as xr
 from .._errors import InputError
 from ._blocks import quiet, sizes
 from ._coordinates import cell_methods, half_way, setting
-from ._graph import Array, BlockRows, NamedPart, NamedRows
+from ._graph import Array, BlockRows, LawRows, NamedRows
 from ._time import Time, place, tells_time, times_along
 from ._weights import REGION, Points
 
@@ -315,7 +315,7 @@ class Flow:
         points, weights = self.points, next(iter(self.points.weights.values()))
         cells = points.cells * (weights != 0)
         count = 1 if points.regions is None else points.rows[REGION]
-        part = NamedPart(self._near(cells), points.regions, 0, count)
+        part = LawRows(self._near(cells), points.regions, 0, count)
         dims = points.first.dims
         index = tuple(dim for dim in points.rows if dim in dims)
         rest = tuple(str(dim) for dim in dims if dim not in index and dim != self.member)
@@ -332,7 +332,7 @@ class Flow:
         if self.member in there.dims:
             there = there.all(self.member)
         rate = here(self._entries)
-        wrong = there & (here(self._rows.parts[0].weights) != 0) & ~np.isfinite(rate)
+        wrong = there & (here(self._rows.laws[0].weights) != 0) & ~np.isfinite(rate)
         place = np.argwhere(wrong.values)[0]
         self._refuse(at | dict(zip(wrong.dims, place, strict=True)))
 
@@ -360,7 +360,7 @@ def _taken(variable: xr.Variable, dim: str, entries: Array) -> xr.Variable:
 def _where_there(field: Array, rate: Array, rows: BlockRows) -> Array:
     """Sums of a rate where the field is there, sizes of these points, number of missing rates."""
     points = field.reshape(-1, *field.shape[-2:])[0]
-    total = rows.apply(rate)
+    total = rows.apply(np.broadcast_to(rate, (*rate.shape[:-2], *points.shape)))
     missing, lost = None, np.zeros((len(points), 1))
     if not (np.isfinite(field.sum()) and np.isfinite(total).all()):
         missing = np.isnan(field.sum(0) if field.ndim == 3 else field)  # in one member or in all

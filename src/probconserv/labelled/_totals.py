@@ -13,7 +13,7 @@ from .._errors import InputError
 from . import _units
 from ._blocks import sizes, totals
 from ._coordinates import cell_methods
-from ._graph import Array, BlockRows, NamedPart, NamedRows
+from ._graph import Array, BlockRows, LawRows, NamedRows
 from ._law import INITIAL, Given, Law, array, check_numbers, find, listed, match, nearest
 from ._rates import Flow, Rate, rate_of
 from ._time import Time, decoded, least_to_most, place, time_of
@@ -175,7 +175,7 @@ class Totals:
         rest = tuple(str(dim) for dim in field.dims if dim not in rows)
         regions = self.points.regions
         count = 1 if regions is None else self.points.rows[REGION]
-        named = NamedRows((NamedPart(weights, regions, 0, count),), count, True, rows, rest)
+        named = NamedRows((LawRows(weights, regions, 0, count),), count, True, rows, rest)
         (both,) = compute(named.summed(_total_and_size, [field], 2 * count))
         total, size = np.split(both, 2, axis=-1)
         if regions is None:
