@@ -12,6 +12,7 @@ import xarray as xr
 
 from .._errors import InputError
 from ._time import decoded
+from ._units import words_of
 
 Given = float | str | xr.DataArray  # a number, a name in the dataset, or an array
 
@@ -40,22 +41,30 @@ def nearest(name: object, names: Iterable[Hashable]) -> str:
     return f"Did you mean {close[0]!r}?" if close else f"There are: {', '.join(known) or 'none'}."
 
 
-def array(dataset: xr.Dataset, given: Given, argument: str, like: xr.DataArray) -> xr.DataArray:
-    """A number, or an array whose axes and coordinates are among those of `like`."""
-    if isinstance(given, bool) or not isinstance(given, str | xr.DataArray | Real | np.ndarray):
+def taken(dataset: xr.Dataset, given: Given, argument: str) -> xr.DataArray:
+    """The variable of that name, the array or the number that is given."""
+    if isinstance(given, xr.DataArray):
+        return given
+    if isinstance(given, str):
+        return find(dataset, given, argument)
+    if isinstance(given, bool) or not isinstance(given, Real | np.ndarray):
         raise InputError(
             f"`{argument}` must be a number, a name in the dataset or a DataArray; got {given!r}."
         )
-    if isinstance(given, Real | np.ndarray):
-        if np.ndim(given):
-            raise InputError(
-                f"`{argument}` is an array without names. Give a DataArray with the dimensions of "
-                "its axes."
-            )
-        if not np.isfinite(given):
-            raise InputError(f"`{argument}` must be finite, got {given}.")
-        return xr.DataArray(float(given))
-    found = placed(dataset, given, argument, like)
+    if np.ndim(given):
+        raise InputError(
+            f"`{argument}` is an array without names. Give a DataArray with the dimensions of its "
+            "axes."
+        )
+    if not np.isfinite(given):
+        raise InputError(f"`{argument}` must be finite, got {given}.")
+    return xr.DataArray(float(given))
+
+
+def array(dataset: xr.Dataset, given: Given, argument: str, like: xr.DataArray) -> xr.DataArray:
+    """A number, or an array whose axes and coordinates are among those of `like`."""
+    found = taken(dataset, given, argument)
+    match(found, like, argument)
     check_numbers(found, argument)
     return found
 
@@ -68,7 +77,7 @@ def placed(
         raise InputError(
             f"`{argument}` must be a name in the dataset or a DataArray; got {given!r}."
         )
-    found = find(dataset, given, argument) if isinstance(given, str) else given
+    found = taken(dataset, given, argument)
     match(found, like, argument)
     return found
 
@@ -325,3 +334,20 @@ def _text(given: Given) -> str:
     if isinstance(given, xr.DataArray):
         return str(given.name or given.attrs.get("description", "an array"))
     return f"{given:g}" if isinstance(given, float) else str(given)
+
+
+def assumed(dataset: xr.Dataset, laws: Iterable[Law]) -> xr.Dataset:
+    """The dataset with the units that laws assume; the one given is not changed."""
+    units: dict[str, str] = {}
+    for law in laws:
+        for name, unit in law.assume_units.items():
+            find(dataset, name, "assume_units")
+            if words_of(unit) is None or units.setdefault(name, unit) != unit:
+                raise InputError(
+                    f"`assume_units` of `{name}` must be one unit such as 'kg m-2' in all laws; "
+                    f"got {unit!r}."
+                )
+    dataset = dataset.copy()
+    for name, unit in units.items():
+        dataset[name].attrs["units"] = unit
+    return dataset

@@ -16,10 +16,10 @@ from .._errors import InputError, ProbConservError
 from .._sums import Ensemble, MeanAndStd
 from ._blocks import Kind
 from ._graph import Array, NamedPart, NamedRows
-from ._law import Law, Recipe, array, nearest
+from ._law import Law, Recipe, array, assumed, nearest
 from ._time import place
 from ._totals import Totals
-from ._units import Conversion, assumed, conversion_of_difference
+from ._units import Conversion, conversion
 from ._weights import REGION, Points, points
 
 HOW = {
@@ -334,5 +334,5 @@ def _std(
         return found.variable, Conversion()
     name = "std" if found.name is None else f"std {found.name}"
     units = found.attrs.get("units"), field.attrs.get("units")
-    how = conversion_of_difference(name, *units, str(field.name))
+    how = conversion(name, *units, str(field.name), same_zero=False)
     return found.variable if how.factor == 1 else found.variable * how.factor, how

@@ -16,9 +16,9 @@ import xarray as xr
 from .._air import GRAVITY, HEAT_CAPACITY, VAPORIZATION
 from .._errors import InputError
 from ._coordinates import angle, coordinates_of, interval_bounds, setting, units
-from ._law import Law, Recipe
+from ._law import Law, Recipe, assumed
 from ._lengths import intervals
-from ._units import assumed, per
+from ._units import per
 from ._vertical import (
     MASS,
     Layers,

@@ -1,10 +1,11 @@
 """Time: which dimension of a field it is, and how long it is between entries."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,13 +14,15 @@ import xarray as xr
 
 from .._errors import InputError
 from .._values import choice
+from ._units import MEAN_LENGTHS, seconds_in
 
 Array = npt.NDArray[Any]
 Labelled = TypeVar("Labelled", xr.Dataset, xr.DataArray)
 
-MEAN_LENGTHS = re.compile("(months?|years?|yr)$")
 PERIOD, REFERENCE = "forecast_period", "forecast_reference_time"
-BY_NAME, BY_AXIS, DATES, DURATIONS = "standard_name time", "axis T", "dates", "durations"
+BY_CF, BY_AXIS, BY_NAME = "standard_name time", "axis T", "by its name"
+DATES, DURATIONS, NUMBERS = "dates", "durations", "numbers"
+FROM_CLEAR_TO_VAGUE = ({PERIOD, BY_CF, BY_AXIS}, {DATES, DURATIONS}, {BY_NAME}, {REFERENCE})
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,31 +38,33 @@ class Time:
         runs = f", each {' and '.join(self.runs)} a run of its own" if self.runs else ""
         return f"{self.dim} ({self.how}){runs}"
 
-    @property
-    def _has_order(self) -> bool:
-        times = self.coordinate
-        return times is not None and (times.dtype.kind in "iufmM" or of_cftime(times))
-
     @cached_property
+    def _ordered(self) -> Array | None:
+        """The times, if they have an order."""
+        times = self.coordinate
+        if times is None or not (times.dtype.kind in "iuf" or is_decoded(times)):
+            return None
+        if times.isnull().any():
+            raise InputError(f"{self.dim!r} is time and has entries that are missing. Drop them.")
+        return times.values
+
+    @property
     def earliest(self) -> int:
         """The entry with the earliest time; 0 where nothing tells the times."""
-        if self.coordinate is None or not self._has_order:
-            return 0
-        if self.coordinate.isnull().any():
-            raise InputError(f"{self.dim!r} is time and has entries that are missing. Drop them.")
-        return int(np.argmin(self.coordinate.values))
+        return 0 if self._ordered is None else int(np.argmin(self._ordered))
 
     @property
     def first(self) -> str:
         """The earliest entry, in words."""
-        if self.coordinate is None or not self._has_order:
+        values, entry = self._ordered, self.earliest
+        if values is None or self.coordinate is None:
             return "entry 0"
-        unit = _unit(self.coordinate) if self.coordinate.dtype.kind in "iuf" else ""
-        values, entry = self.coordinate.values, self.earliest
-        when, count = f"{shown(values[entry])} {unit}".strip(), int((values == values[entry]).sum())
-        many = f"entry {entry}, the first of {count} at that time" if count > 1 else ""
-        which = many or (f"entry {entry}" if entry else "")
-        return f"the earliest, {when}" + (f" ({which})" if which else "")
+        unit = "" if is_decoded(self.coordinate) else _unit(self.coordinate)
+        count = int((values == values[entry]).sum())
+        which = f" (entry {entry})" if entry else ""
+        if count > 1:
+            which = f" (entry {entry}, the first of {count} at that time)"
+        return f"the earliest, {shown(values[entry])} {unit}".rstrip() + which
 
     def at_start(self, variable: xr.Variable) -> xr.Variable:
         """A variable at the earliest time."""
@@ -68,16 +73,17 @@ class Time:
     @property
     def unit(self) -> str | None:
         """Of `seconds`: None for times that are numbers without a unit."""
-        counted = self.coordinate is not None and kind(self.coordinate) == "numbers"
+        counted = self.coordinate is not None and _kind(self.coordinate) == NUMBERS
         return None if counted else "s"
 
     @property
-    def mean_lengths(self) -> str:
-        """A remark where times are in units that differ in length; empty for others."""
+    def mean_lengths(self) -> list[str]:
+        """A remark where times are in units that differ in length."""
         unit = "" if self.coordinate is None else _unit(self.coordinate)
         if self.coordinate is None or not MEAN_LENGTHS.match(unit) or is_decoded(self.coordinate):
-            return ""
-        return f"{unit} of {self.dim} are mean ones, of {_factor(self.coordinate) / 86400:.6g} days"
+            return []
+        days = _factor(self.coordinate) / 86400
+        return [f"{unit} of {self.dim} are mean ones, of {days:.6g} days"]
 
     def seconds(
         self, times: xr.DataArray, argument: str, unit_of: xr.DataArray | None = None
@@ -88,8 +94,8 @@ class Time:
         """
         assert self.coordinate is not None
         unit_of = times if unit_of is None else unit_of
-        ours, theirs = kind(self.coordinate), kind(unit_of)
-        if ours != theirs or is_decoded(times) != is_decoded(unit_of):
+        ours = _kind(self.coordinate)
+        if ours != _kind(unit_of) or is_decoded(times) != is_decoded(unit_of):
             raise InputError(
                 f"`{argument}`: its {times.name!r} must hold {ours} as {self.dim!r} of the field; "
                 f"got {times.dtype}. Give both in the same way."
@@ -107,23 +113,25 @@ class Time:
                 f"`inflow` and `outflow` need the times: {self.dim!r} has no coordinate."
             )
         found = self.seconds(self.coordinate, "time")
-        for i in np.flatnonzero(np.diff(np.sort(found)) == 0)[:1]:
+        moments, counts = np.unique(found, return_counts=True)
+        if (counts > 1).any():
             raise InputError(
                 f"`inflow` and `outflow` need times that differ; {self.dim!r} has "
-                f"{self.at(np.sort(found)[i])} twice. Drop one."
+                f"{self.at(moments[counts > 1][0])} twice. Drop one."
             )
         return found
 
     def at(self, moment: float) -> str:
         """A moment of the clock as the field would write it."""
-        assert self.coordinate is not None
-        if kind(self.coordinate) == DATES:
-            later: Any = timedelta(seconds=float(moment))
-            later = later if of_cftime(self.coordinate) else np.timedelta64(later)
-            return shown(self.coordinate.values[0] + later)
-        if self.coordinate.dtype.kind == "m":
-            return f"{moment / 3600:g} h"
-        return shown(moment / _factor(self.coordinate))
+        times = self.coordinate
+        assert times is not None
+        later = timedelta(seconds=float(moment))
+        if times.dtype.kind in "mM":
+            start = times.values[0] if times.dtype.kind == "M" else np.timedelta64(0, "s")
+            return shown(start + np.timedelta64(later))
+        if is_decoded(times):
+            return shown(times.values[0] + later)
+        return shown(moment / _factor(times))
 
 
 def time_of(like: xr.DataArray, given: str | None = None, summed: Sequence[str] = ()) -> Time:
@@ -132,7 +140,7 @@ def time_of(like: xr.DataArray, given: str | None = None, summed: Sequence[str] 
     Of those that are as likely, one that is not `summed` over. Where a forecast has reference
     times beside forecast periods, time is the period.
     """
-    marks = {str(dim): tuple(_marks(like, str(dim))) for dim in like.dims}
+    marks = {str(dim): _marks(like, str(dim)) for dim in like.dims}
     if given is not None:
         choice("time", given, marks)
     found = _likely(like, marks) if given is None else [given]
@@ -146,61 +154,48 @@ def time_of(like: xr.DataArray, given: str | None = None, summed: Sequence[str] 
         )
     (dim,) = found
     runs = tuple(d for d in marks if d != dim and REFERENCE in marks[d] and d not in summed)
-    how = "as given" if given is not None else (marks[dim] or ("by its name",))[0]
+    how = "as given" if given is not None else marks[dim][0]
     return Time(dim, how, times_along(like, dim), runs)
 
 
-def _likely(like: xr.DataArray, marks: dict[str, tuple[str, ...]]) -> list[str]:
-    def marked(*wanted: str) -> list[str]:
-        return [dim for dim, its in marks.items() if set(its) & set(wanted)]
+def _likely(like: xr.DataArray, marks: Mapping[str, Sequence[str]]) -> list[str]:
+    """The dimensions with the clearest marks."""
+    lengths = [dim for dim in marks if {PERIOD, DURATIONS} & set(marks[dim])]
 
-    period, named, dates = marked(PERIOD), marked(BY_NAME, BY_AXIS), marked(DATES)
-    lengths = marked(DURATIONS)
-    if period:
-        return period + [d for d in named if d not in period and not _valid(like, period[0], d)]
-    if named:
-        return named
-    if dates and lengths and all(_valid(like, lengths[0], d) for d in dates):
-        return lengths
-    if dates:
-        return dates + lengths
-    bare = [dim for dim, its in marks.items() if not its and dim.lower() in ("time", "t")]
-    return lengths + bare or marked(REFERENCE)
+    def starts_runs(dim: str) -> bool:
+        """Whether a coordinate has the time of every pair of this and a length."""
+        pairs = [{dim, length} for length in lengths if length != dim]
+        dates = (set(c.dims) for c in like.coords.values() if _mark(c) in (BY_CF, DATES))
+        return dim not in lengths and any(pair <= dims for dims in dates for pair in pairs)
 
-
-def _valid(like: xr.DataArray, *dims: str) -> bool:
-    """Whether a coordinate has the time of every pair of entries: one of them is no time."""
-    return any(
-        set(dims) <= set(c.dims) and _mark(c) in (BY_NAME, DATES) for c in like.coords.values()
-    )
+    for clear in FROM_CLEAR_TO_VAGUE:
+        found = [d for d, its in marks.items() if clear & set(its) and not starts_runs(d)]
+        if found:
+            return found
+    return []
 
 
-def _marks(like: xr.DataArray, dim: str) -> Iterator[str]:
+def _marks(like: xr.DataArray, dim: str) -> list[str]:
     """What says that a dimension is time; coordinates beside its own only by CF attributes."""
     own = _mark(like[dim]) if dim in like.coords else None
-    if own is not None:
-        yield own
-    for coordinate in like.coords.values():
-        if coordinate.dims == (dim,) and coordinate.name != dim:
-            mark = _mark(coordinate)
-            if mark not in (None, DATES, DURATIONS):
-                yield str(mark)
+    beside = [_mark(c) for c in like.coords.values() if c.dims == (dim,) and c.name != dim]
+    found = [own, *(mark for mark in beside if mark not in (DATES, DURATIONS))]
+    by_name = [BY_NAME] if dim.lower() in ("time", "t") else []
+    return [mark for mark in found if mark is not None] or by_name
 
 
 def _mark(coordinate: xr.DataArray) -> str | None:
-    """What says that a coordinate is time."""
-    name = coordinate.attrs.get("standard_name")
-    if name in (PERIOD, REFERENCE):
-        return str(name)
-    if name == "time":
-        return BY_NAME
-    if coordinate.attrs.get("axis") == "T":
-        return BY_AXIS
-    if coordinate.dtype.kind == "M" or of_cftime(coordinate) or " since " in _unit(coordinate):
-        return DATES
-    if coordinate.dtype.kind == "m" or (not name and seconds_in(_unit(coordinate))):
-        return DURATIONS
-    return None
+    """What says that a coordinate is time: the first that holds."""
+    name, unit = coordinate.attrs.get("standard_name"), _unit(coordinate)
+    facts = {
+        PERIOD: name == PERIOD,
+        REFERENCE: name == REFERENCE,
+        BY_CF: name == "time",
+        BY_AXIS: coordinate.attrs.get("axis") == "T",
+        DATES: _holds_dates(coordinate) or " since " in unit,
+        DURATIONS: coordinate.dtype.kind == "m" or (not name and seconds_in(unit)),
+    }
+    return next((mark for mark, holds in facts.items() if holds), None)
 
 
 def tells_time(coordinate: xr.DataArray) -> bool:
@@ -211,50 +206,37 @@ def times_along(like: xr.DataArray, dim: str) -> xr.DataArray | None:
     own = like[dim] if dim in like.coords else None
     if own is not None and tells_time(own):
         return own
-    beside = [c for c in like.coords.values() if c.dims == (dim,) and _mark(c) == BY_NAME]
-    return beside[0] if beside else own
+    beside = (c for c in like.coords.values() if c.dims == (dim,) and _mark(c) == BY_CF)
+    return next(beside, own)
 
 
 def is_decoded(times: xr.DataArray) -> bool:
     """Whether it holds dates or durations, not numbers."""
-    return times.dtype.kind in "mM" or of_cftime(times)
+    return times.dtype.kind == "m" or _holds_dates(times)
 
 
-def of_cftime(times: xr.DataArray) -> bool:
-    """Whether it holds dates of cftime."""
-    return times.dtype.kind == "O" and times.size > 0 and hasattr(times.values.flat[0], "calendar")
+def _holds_dates(times: xr.DataArray) -> bool:
+    if times.dtype.kind != "O":
+        return times.dtype.kind == "M"
+    return times.size > 0 and hasattr(times.values.flat[0], "calendar")  # of cftime
 
 
-def kind(times: xr.DataArray) -> str:
+def _kind(times: xr.DataArray) -> str:
     """How it counts time: dates, durations, or numbers without a unit."""
-    if times.dtype.kind == "M" or of_cftime(times):
+    if _holds_dates(times):
         return DATES
     if times.dtype.kind not in "iufm":
         raise InputError(
             f"`inflow` and `outflow` need times that are dates or numbers; {times.name!r} holds "
             f"{times.dtype}."
         )
-    return DURATIONS if times.dtype.kind == "m" or _unit(times) not in ("", "1") else "numbers"
-
-
-@cache
-def seconds_in(unit: str) -> float | None:
-    """Seconds in a unit of time; None for any other."""
-    import cf_units
-
-    try:
-        with cf_units.suppress_errors():
-            known = cf_units.Unit(unit)
-    except ValueError:
-        return None
-    fixed = known.is_convertible("s") and not known.is_time_reference()
-    return float(known.convert(1.0, "s")) if fixed else None
+    return DURATIONS if times.dtype.kind == "m" or _unit(times) not in ("", "1") else NUMBERS
 
 
 def _factor(times: xr.DataArray) -> float:
     """Seconds in the unit of times that are numbers."""
     unit = _unit(times)
-    if times.dtype.kind not in "iuf" or unit in ("", "1"):
+    if is_decoded(times) or unit in ("", "1"):
         return 1.0
     found = seconds_in(unit)
     if found is None:
@@ -268,19 +250,43 @@ def _factor(times: xr.DataArray) -> float:
 
 def seconds(times: xr.DataArray, start: Any, factor: float = 1.0) -> Array:
     """Dates as seconds since `start`, durations as seconds, numbers times a factor."""
-    values = times.values
-    if values.dtype.kind in "iufm":
-        length = np.timedelta64(1, "s") if values.dtype.kind == "m" else 1.0
-        return np.where(times.isnull(), np.nan, values / length * factor)
+    values, second = times.values, np.timedelta64(1, "s")
+    if values.dtype.kind in "iuf":
+        return np.asarray(values * factor, float)
     try:
-        if values.dtype.kind == "M":
-            return np.where(np.isnat(values), np.nan, (values - start) / np.timedelta64(1, "s"))
+        if values.dtype.kind in "mM":
+            passed = values if values.dtype.kind == "m" else values - start
+            return np.where(np.isnat(values), np.nan, passed / second)
         return np.vectorize(lambda date: (date - start).total_seconds(), otypes=[float])(values)
     except (TypeError, ValueError):
         raise InputError(
             f"`time`: the dates of {times.name!r} are of another calendar than those of the "
             "field, or missing. Convert them with `convert_calendar` of xarray."
         ) from None
+
+
+def decoded(data: Labelled) -> Labelled:
+    """The same with dates for coordinates, and bounds of them, such as "days since 2000-01-01".
+
+    Units that xarray cannot decode are left as they are.
+    """
+    within = data.variables if isinstance(data, xr.Dataset) else data.coords
+    found: dict[Any, xr.Variable] = {}
+    for name, coordinate in data.coords.items():
+        if coordinate.dtype.kind in "iuf" and " since " in _unit(coordinate):
+            bounds = coordinate.attrs.get("bounds")
+            both = {each: within[each] for each in (name, bounds) if each in within}
+            with suppress(ValueError, OverflowError, TypeError):
+                dates = xr.decode_cf(
+                    xr.Dataset({each: (v.dims, v.data, v.attrs) for each, v in both.items()}),
+                    mask_and_scale=False,
+                    decode_coords=False,
+                    decode_timedelta=False,
+                )
+                found |= dates.load().variables
+    if not found:
+        return data
+    return data.assign(found) if isinstance(data, xr.Dataset) else data.assign_coords(found)
 
 
 def _unit(array: xr.DataArray) -> str:
@@ -309,37 +315,3 @@ def place(coords: Mapping[Any, Any], at: Mapping[Any, Any]) -> str:
 def least_to_most(values: Array) -> str:
     """From the smallest to the largest, in words; one number if they are the same."""
     return " to ".join(dict.fromkeys(f"{end:.3g}" for end in (values.min(), values.max())))
-
-
-def decoded(data: Labelled) -> Labelled:
-    """The same with dates for coordinates, and bounds of them, such as "days since 2000-01-01".
-
-    Units that xarray cannot decode are left as they are.
-    """
-    found: dict[Any, xr.Variable] = {}
-    within: Mapping[Any, xr.Variable] = data.variables if isinstance(data, xr.Dataset) else {}
-    for name, coordinate in data.coords.items():
-        if coordinate.dtype.kind in "iuf" and " since " in _unit(coordinate):
-            both = {name: coordinate.variable}
-            bounds = coordinate.attrs.get("bounds") or coordinate.encoding.get("bounds")
-            if bounds in within:
-                own = within[bounds]
-                both[bounds] = xr.Variable(own.dims, own.data, coordinate.attrs | own.attrs)
-            found |= _as_dates(both)
-    if not found:
-        return data
-    if isinstance(data, xr.DataArray):
-        return data.assign_coords(found)
-    return data.assign(found)
-
-
-def _as_dates(variables: dict[Any, xr.Variable]) -> dict[Any, xr.Variable]:
-    try:
-        return {
-            name: xr.conventions.decode_cf_variable(
-                name, variable, mask_and_scale=False, decode_timedelta=False
-            ).load()
-            for name, variable in variables.items()
-        }
-    except (ValueError, OverflowError, TypeError):
-        return {}
