@@ -14,6 +14,7 @@ from .._errors import InputError
 from ._time import decoded
 from ._units import words_of
 
+STORES = (".nc", ".nc4", ".cdf", ".zarr")  # how files end
 Given = float | str | xr.DataArray  # a number, a name in the dataset, or an array
 
 
@@ -22,12 +23,12 @@ def find(dataset: xr.Dataset, name: str, argument: str) -> xr.DataArray:
     if not isinstance(name, str) or name not in dataset.variables:
         known = [*dataset.variables, *(["initial"] if argument in ("total", "average") else [])]
         way = nearest(name, known)
-        if str(name).endswith((".nc", ".nc4", ".cdf", ".zarr")):
+        if str(name).endswith(STORES):
             way = f"A variable in a file is {name}:VARIABLE."
         elif ":" in str(name):
             way = (
                 "FILE:VARIABLE is for `enforce_file`, `check_file` and the command line, with a "
-                "FILE that ends in .nc, .nc4, .cdf or .zarr."
+                f"FILE that ends in {', '.join(STORES)}."
             )
         raise InputError(f"`{argument}`: no variable {name!r} here. {way}")
     return dataset[name]

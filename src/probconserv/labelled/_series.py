@@ -1,9 +1,9 @@
 """Several files: names in other files, and a series in time over many."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from glob import glob
 from itertools import pairwise
 from os import PathLike, fspath
@@ -13,27 +13,26 @@ from typing import Any
 import xarray as xr
 
 from .._errors import InputError
-from ._law import Law, find, nearest
+from ._law import STORES, Law, find, nearest
 from ._plan import Plan, Ready
 from ._read import SMALL, read
 from ._report import Budget, Report
 from ._survey import groups
 from ._time import shown, tells_time
-from ._write import NETCDF
+from ._weights import Points
+from ._work import Work
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 
 
 def with_files(law: Any, opened: ExitStack) -> Any:
     """The law with a DataArray in place of every FILE:VARIABLE; files stay open with the stack."""
-
-    def filled(law: Any) -> Any:
-        if not isinstance(law, Law):
-            return law
-        given = {each.name: getattr(law, each.name) for each in fields(law)}
-        return replace(law, **{key: from_file(each, key, opened) for key, each in given.items()})
-
-    return (lambda dataset: filled(law(dataset))) if callable(law) else filled(law)
+    if callable(law):
+        return lambda dataset: with_files(law(dataset), opened)
+    if not isinstance(law, Law):
+        return law
+    given = {f.name: getattr(law, f.name) for f in fields(law) if f.name not in ("name", "remarks")}
+    return replace(law, **{key: from_file(each, key, opened) for key, each in given.items()})
 
 
 def from_file(given: Any, argument: str, opened: ExitStack) -> Any:
@@ -43,65 +42,91 @@ def from_file(given: Any, argument: str, opened: ExitStack) -> Any:
     if isinstance(given, list | tuple):
         return [from_file(value, argument, opened) for value in given]
     path, _, name = given.rpartition(":") if isinstance(given, str) else ("", "", "")
-    if Path(path).suffix not in (*NETCDF, ".zarr") or argument in ("name", "remarks"):
+    if not path.endswith(STORES):
         return given
-    if not Path(path).exists():
-        there = [each.name for each in Path(path).parent.glob(f"*{Path(path).suffix}")]
-        near = nearest(Path(path).name, there)
+    where = Path(path)
+    if not where.exists():
+        near = nearest(where.name, [each.name for each in where.parent.glob(f"*{where.suffix}")])
         raise InputError(f"`{argument}` is {given!r}, but there is no file {path}. {near}")
     group, _, name = name.rpartition("/")
-    dataset = opened.enter_context(read(path, group=group))
-    found = find(dataset, name, f"{argument} {given}")
+    found = find(opened.enter_context(read(path, group=group)), name, f"{argument} {given}")
     return found.load() if found.nbytes <= SMALL else found
 
 
 def paths_of(source: Paths) -> list[Path]:
     """The files that are meant; a name with * or ? stands for all that match it."""
     given = [source] if isinstance(source, str | PathLike) else list(source)
-    found = []
-    for path in given:
-        each = fspath(path)
-        many = [] if Path(each).exists() else sorted(glob(each))
-        found += many or [each]
+    found: list[str] = []
+    for each in map(fspath, given):
+        found += (not Path(each).exists() and sorted(glob(each))) or [each]
     return list(map(Path, found))
 
 
-def read_series(paths: Sequence[Path], opened: ExitStack, **how: Any) -> tuple[xr.Dataset, str]:
-    """The files as one dataset, and the dimension along which they follow one another."""
-    for path in paths:
-        if how.get("group") or groups(path):
-            raise InputError(
-                f"`source` {path} has groups, and several files with groups cannot be one series. "
-                "Take the group out of each first, or give one file at a time."
-            )
-    parts = [opened.enter_context(read(path, **how)) for path in paths]
-    _check_alike(paths, parts)
-    dim = _dimension(paths, parts)
-    order = sorted(range(len(parts)), key=lambda number: parts[number].indexes[dim][0])
-    for one, other in pairwise(order):
-        end, start = parts[one].indexes[dim][-1], parts[other].indexes[dim][0]
-        if not end < start:
-            raise InputError(
-                f"`source`: {paths[one].name} and {paths[other].name} overlap along {dim!r}: one "
-                f"ends at {end}, the other starts at {start}. Give files that follow one another."
-            )
-    try:
-        whole = xr.concat(
-            [parts[number] for number in order],
-            dim,
-            data_vars="minimal",
-            coords="minimal",
-            compat="equals",
-            join="exact",
-            combine_attrs="override",
-        )
-    except (ValueError, KeyError) as error:
-        raise InputError(
-            f"`source`: {len(paths)} files do not fit together along {dim!r}: {error}. Variables "
-            f"without {dim!r} and all other coordinates must be the same in all."
-        ) from error
-    whole.encoding = parts[order[0]].encoding
-    return whole, dim
+def outputs(paths: Sequence[Path], folder: Path) -> list[Path]:
+    """A file of the same name in the folder for each."""
+    name, count = Counter(path.name for path in paths).most_common(1)[0]
+    if count > 1:
+        raise InputError(f"`source` has two files called {name}, which cannot both be written.")
+    return [folder / path.name for path in paths]
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """Files that follow one another along a dimension; one alone has none."""
+
+    paths: Sequence[Path]
+    parts: Sequence[xr.Dataset]
+    whole: xr.Dataset
+    dim: str = ""
+
+    @classmethod
+    def opened(cls, paths: Sequence[Path], stack: ExitStack, group: str, **how: Any) -> "Series":
+        """how: as in `read`. The files stay open with the stack."""
+        for path in paths if len(paths) > 1 else ():
+            if group or groups(path):
+                raise InputError(
+                    f"`source` {path} has groups, and several files with groups cannot be one "
+                    "series. Take the group out of each first, or give one file at a time."
+                )
+        parts = [stack.enter_context(read(path, group=group, **how)) for path in paths]
+        if len(parts) == 1:
+            return cls(paths, parts, parts[0])
+        _check_alike(paths, parts)
+        dim = _dimension(paths, parts)
+        return cls(paths, parts, _joined_data(paths, parts, dim), dim)
+
+    def part_of(self, work: Work, own: xr.Dataset) -> Work:
+        """The work on one of the files, `own`, whose totals follow from the whole series."""
+        start = self.whole.indexes[self.dim].get_indexer_for(own.indexes[self.dim][:1])[0]
+        where = slice(int(start), int(start) + own.sizes[self.dim])
+        plans: list[Plan] = []
+        for plan in work.plans:
+            if self.dim not in plan.index:
+                labels = ", ".join(ready.law.label for ready in plan.laws)
+                raise InputError(
+                    f"`target`: {labels} ties all files together along {self.dim!r}, so they "
+                    "cannot be written one by one. Write one file: a name that ends in .nc or "
+                    ".zarr."
+                )
+            part: Plan = _at(plan, self.dim, where)
+            own_fields = {n: (own[n].variable, *std) for n, (_, *std) in part.arrays.items()}
+            plans.append(replace(part, arrays=own_fields))
+        return replace(work, dataset=own, plans=plans)
+
+
+def _at(given: Any, dim: str, where: slice) -> Any:
+    """What is given at some entries of a dimension, within plans and whatever they are made of."""
+    if isinstance(given, xr.Variable | xr.DataArray):
+        return given.isel({dim: where}, missing_dims="ignore")
+    if isinstance(given, Mapping):
+        sizes = {dim: where.stop - where.start} if isinstance(given.get(dim), int) else {}
+        return {key: _at(value, dim, where) for key, value in given.items()} | sizes
+    if isinstance(given, list | tuple):
+        return tuple(_at(value, dim, where) for value in given)
+    if isinstance(given, Plan | Ready | Points | Law):
+        parts = {each.name: _at(getattr(given, each.name), dim, where) for each in fields(given)}
+        return replace(given, **parts)
+    return given
 
 
 def _check_alike(paths: Sequence[Path], parts: Sequence[xr.Dataset]) -> None:
@@ -126,15 +151,12 @@ def _dimension(paths: Sequence[Path], parts: Sequence[xr.Dataset]) -> str:
         if not all(dim in other and first[dim].equals(other[dim]) for other in others)
     ]
     if not differ:
-        which = ", ".join(
-            f"{dim} {shown(first[dim][0])} to {shown(first[dim][-1])}"
-            for dim in first
-            if tells_time(parts[0][dim])
-        )
+        times = [dim for dim in first if tells_time(parts[0][dim])]
+        ends = [f" ({dim} {shown(first[dim][0])} to {shown(first[dim][-1])})" for dim in times]
         raise InputError(
             f"`source`: {paths[0].name} and the {len(paths) - 1} after it have the same coordinates"
-            f"{f' ({which})' if which else ''}, so that they do not follow one another. Give one "
-            "at a time, or join members of an ensemble along a new dimension first (`ncecat`)."
+            f"{''.join(ends)}, so that they do not follow one another. Give one at a time, or join "
+            "members of an ensemble along a new dimension first (`ncecat`)."
         )
     if len(differ) != 1 or not all(len(part.indexes.get(differ[0], ())) for part in parts):
         raise InputError(
@@ -144,93 +166,60 @@ def _dimension(paths: Sequence[Path], parts: Sequence[xr.Dataset]) -> str:
     return differ[0]
 
 
-def outputs(paths: Sequence[Path], folder: Path) -> list[Path]:
-    """A file of the same name in the folder for each."""
-    names = [path.name for path in paths]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise InputError(f"`source` has two files called {twice}, which cannot both be written.")
-    return [folder / name for name in names]
-
-
-def part_of(plans: Sequence[Plan], std: Any, path: Path, dim: str) -> tuple[list[Law], Any]:
-    """The laws with the totals of one file, which follow from the whole series, and its std."""
-    with read(path) as dataset:
-        times = dataset[dim]
-    laws = [ready for plan in plans for ready in plan.laws]
-    own = [_law_at(ready, times) for ready in laws]
-    return own, _at(std, times, laws[0].points.coords[dim])
-
-
-def as_parts(plans: Sequence[Plan], whole: Sequence[Plan]) -> list[Plan]:
-    """The plans of one file, which say of their totals what those of the whole series do."""
-
-    def told(ready: Ready, of: Ready) -> Ready:
-        return replace(ready, remarks=of.remarks, one_total=of.one_total)
-
-    return [
-        replace(plan, laws=tuple(map(told, plan.laws, other.laws)))
-        for plan, other in zip(plans, whole, strict=True)
-    ]
-
-
-def _law_at(ready: Ready, times: xr.DataArray) -> Law:
-    coords = ready.points.coords
-    if times.name not in ready.points.rows:
+def _joined_data(paths: Sequence[Path], parts: Sequence[xr.Dataset], dim: str) -> xr.Dataset:
+    order = sorted(range(len(parts)), key=lambda number: parts[number].indexes[dim][0])
+    for one, other in pairwise(order):
+        end, start = parts[one].indexes[dim][-1], parts[other].indexes[dim][0]
+        if not end < start:
+            raise InputError(
+                f"`source`: {paths[one].name} and {paths[other].name} overlap along {dim!r}: one "
+                f"ends at {end}, the other starts at {start}. Give files that follow one another."
+            )
+    same: Any = {"data_vars": "minimal", "coords": "minimal", "compat": "equals", "join": "exact"}
+    try:
+        whole = xr.concat([parts[n] for n in order], dim, combine_attrs="override", **same)
+    except (ValueError, KeyError) as error:
         raise InputError(
-            f"`target`: {ready.law.label} ties all files together along {times.name!r}, so they "
-            "cannot be written one by one. Write one file: a name that ends in .nc or .zarr."
-        )
-    known: dict[str, Any] = {"inflow": (), "outflow": (), "average": None}
-    for name, value in (("total", ready.value + ready.fixed), ("noise", ready.noise)):
-        labels = {dim: coords[str(dim)].variable for dim in value.dims if dim in coords}
-        known[name] = xr.DataArray(value, labels) if value.dims else float(value)
-    law = replace(ready.law, **known)
-    along = coords[str(times.name)]
-    return replace(law, **{f.name: _at(getattr(law, f.name), times, along) for f in fields(law)})
-
-
-def _at(given: Any, times: xr.DataArray, along: xr.DataArray) -> Any:
-    """What is given at these times, if it changes in time; also within lists and mappings."""
-    if isinstance(given, Mapping):
-        return {key: _at(value, times, along) for key, value in given.items()}
-    if isinstance(given, list | tuple):
-        return [_at(value, times, along) for value in given]
-    if not isinstance(given, xr.DataArray) or times.name not in given.dims:
-        return given
-    timed = given if times.name in given.indexes else given.assign_coords({times.name: along})
-    return timed.sel({times.name: times.values})
+            f"`source`: {len(paths)} files do not fit together along {dim!r}: {error}. Variables "
+            f"without {dim!r} and all other coordinates must be the same in all."
+        ) from error
+    whole.encoding = parts[order[0]].encoding
+    return whole
 
 
 def joined(reports: Sequence[Report], dim: str) -> Report:
     """One report on all files, in the order of their times."""
-    columns = zip(*(report.budgets for report in reports), strict=True)
-    budgets = tuple(_joined(column, dim) for column in columns)
+
+    def along(name: str, parts: Sequence[Any]) -> Any:
+        if name == "marks":
+            return sum(parts)
+        if not isinstance(parts[0], xr.DataArray) or dim not in parts[0].dims:
+            return parts[0]
+        whole = xr.concat(parts, dim)
+        return whole.sortby(dim) if dim in whole.coords else whole
+
+    def largest(name: str) -> dict[str, float]:
+        first, *others = (getattr(report, name) for report in reports)
+        return {key: max([most, *(other[key] for other in others)]) for key, most in first.items()}
+
+    def added(name: str) -> dict[str, int]:
+        return dict(sum((Counter(getattr(report, name)) for report in reports), Counter()))
+
+    names = [each.name for each in fields(Budget)]
+    budgets = tuple(
+        replace(parts[0], **{n: along(n, [getattr(part, n) for part in parts]) for n in names})
+        for parts in zip(*(report.budgets for report in reports), strict=True)
+    )
     of_parts = {text for r in reports for budget in r.budgets for text in budget.warnings}
     warnings = [text for budget in budgets for text in budget.warnings]
     warnings += [text for r in reports for text in r.warnings if text not in of_parts]
     return replace(
         reports[0],
         budgets=budgets,
-        moved={name: max(r.moved[name] for r in reports) for name in reports[0].moved},
-        in_std={name: max(r.in_std[name] for r in reports) for name in reports[0].in_std},
-        outside=_added(report.outside for report in reports),
-        outside_before=_added(report.outside_before for report in reports),
+        moved=largest("moved"),
+        in_std=largest("in_std"),
+        outside=added("outside"),
+        outside_before=added("outside_before"),
         notes=tuple(dict.fromkeys(note for report in reports for note in report.notes)),
         warnings=tuple(dict.fromkeys(warnings)),
     )
-
-
-def _added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    return dict(sum(map(Counter, counts), Counter()))
-
-
-def _joined(column: Sequence[Budget], dim: str) -> Budget:
-    def along(name: str) -> Any:
-        parts = [getattr(budget, name) for budget in column]
-        if not isinstance(parts[0], xr.DataArray) or dim not in parts[0].dims:
-            return parts[0]
-        whole = xr.concat(parts, dim)
-        return whole.sortby(dim) if dim in whole.coords else whole
-
-    return replace(column[0], **{each.name: along(each.name) for each in fields(Budget)})
