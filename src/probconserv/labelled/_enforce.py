@@ -16,8 +16,8 @@ from ._cluster import cluster, compute
 from ._encoding import is_packed, without_packing
 from ._law import Given, Law, Recipe, listed
 from ._plan import Spread
+from ._read import Paths, Series, from_file, outputs, paths_of, with_files
 from ._report import Report
-from ._series import Paths, Series, from_file, joined, outputs, paths_of, with_files
 from ._update import lazy
 from ._work import REPORT, Work
 from ._write import check_output, write
@@ -357,7 +357,7 @@ class _Job:
             work = Work.of(self._unpacked(series.whole), named, spread)
             work.check_apart()
             if target is None or not one_by_one:
-                return self._write(work, paths[0], target)
+                return self._write(work, paths[0], target)[1]
             if self.strict:  # all files are looked at before one is written
                 self._write(work, paths[0], None)
             return replace(self, strict=False)._one_by_one(work, series, target)
@@ -369,34 +369,36 @@ class _Job:
 
     def _one_by_one(self, work: Work, series: Series, target: Path) -> Report:
         """A file in the folder for each; those that are finished stay if a later one fails."""
-        reports: list[Report] = []
+        found: list[Any] = []
         paths = series.paths
         for path, own, out in zip(paths, series.parts, outputs(paths, target), strict=True):
             part = series.part_of(work, self._unpacked(own))
             try:
-                reports.append(self._write(part, path, out))
+                found.append(self._write(part, path, out)[0])
             except ProbConservError as error:
-                done = f"{len(reports)} of {len(paths)} files are finished and stay in {target}"
+                done = f"{len(found)} of {len(paths)} files are finished and stay in {target}"
                 error.args = (f"{path.name}: {error} ({done}.)",)
                 raise
-        return joined(reports, series.dim)
+        return _report(work, series.together(work, found), self.strict)
 
-    def _write(self, work: Work, source: Path, target: Path | None) -> Report:
+    def _write(self, work: Work, source: Path, target: Path | None) -> tuple[Any, Report]:
+        """What the passes found, and the report on it."""
         sums = work.first if work.one_pass else compute(work.first, "summing")
         both = work.updated(sums, store=True)
         found, after = [new for new, _ in both], [after for _, after in both]
         changes = _changes(work, found) if self.change else {}
         also = {"sums": sums, "after": after, "change": changes}
         if target is None:
-            return _report(work, compute(also, "computing"), self.strict)
+            results = compute(also, "computing")
+            return results, _report(work, results, self.strict)
         reports: list[Report] = []
 
         def finish(results: Any) -> dict[str, str]:
             reports.append(_report(work, results, self.strict))
             return {REPORT: reports[0].json()}
 
-        write(work.finished(found), target, self.overwrite, also, finish, source, self.group)
-        return reports[0]
+        new = work.finished(found)
+        return write(new, target, self.overwrite, also, finish, source, self.group), reports[0]
 
 
 def check_file(

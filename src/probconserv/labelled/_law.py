@@ -106,7 +106,7 @@ def match(
         if found.sizes[dim] != like.sizes[dim]:
             raise InputError(
                 f"`{argument}` has {found.sizes[dim]} entries along {dim!r}, `{like.name}` has "
-                f"{like.sizes[dim]}.{_difference(found, like, dim)}"
+                f"{like.sizes[dim]}. Give one for each."
             )
     angles = [name for name in found.coords if name not in own and _is_angle(found[name])]
     for name in (*own, *angles):
@@ -153,33 +153,26 @@ def _difference(found: xr.DataArray, like: xr.DataArray, name: Hashable) -> str:
     if set(one.dims) != set(other.dims) or one.equals(other):
         return ""
     ours, theirs = one.values, other.transpose(*one.dims).values
-    shared = min(len(ours), len(theirs))
-    differ = np.argwhere(~same_places(ours[:shared], theirs[:shared]))
-    if not differ.size and len(ours) == len(theirs):
+    differ = np.argwhere(~same_places(ours, theirs))
+    if not differ.size:
         return ""
-    if _same_circle(ours, theirs, _is_angle(like[name])):
+    if _is_angle(like[name]) and _same_circle(ours, theirs):
         ends = [f"{values.min():g} to {values.max():g}" for values in (ours, theirs)]
         return (
             f" The longitudes are the same but run from {ends[0]} and from {ends[1]}: shift one of "
             f"them, as in data.assign_coords({name}=data.{name} % 360).sortby({str(name)!r})."
         )
-    first = tuple(map(int, differ[0])) if differ.size else (shared,)
-    there = [_entry(values, first) for values in (ours, theirs)]
-    number = first[0] if len(first) == 1 else first
-    return f" The first entry that differs is number {number}: {there[0]} instead of {there[1]}."
+    at = tuple(map(int, differ[0]))
+    number = at[0] if len(at) == 1 else at
+    return f" The first entry that differs is number {number}: {ours[at]} instead of {theirs[at]}."
 
 
-def _same_circle(ours: npt.NDArray[Any], theirs: npt.NDArray[Any], angles: bool) -> bool:
+def _same_circle(ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> bool:
     """Whether they are the same longitudes, counted from elsewhere."""
-    numbers = angles and {ours.dtype.kind, theirs.dtype.kind} <= set("iuf")
-    if not numbers or ours.shape != theirs.shape or abs(float(ours.min()) - theirs.min()) < 1:
+    if not {ours.dtype.kind, theirs.dtype.kind} <= set("iuf") or abs(ours.min() - theirs.min()) < 1:
         return False
     one, other = (np.sort(np.round(x % 360, 3) % 360, axis=None) for x in (ours, theirs))
     return bool(np.array_equal(one, other))
-
-
-def _entry(values: Any, number: tuple[int, ...]) -> str:
-    return str(values[number]) if number[0] < len(values) else "nothing"
 
 
 INITIAL = "initial"

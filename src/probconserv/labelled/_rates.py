@@ -26,7 +26,7 @@ class Course:
     """A rate in time: some of its entries, each constant in a cell, or linear between them."""
 
     entries: Array  # of the rate that count, in the order of time
-    moments: Array  # when they are, on the clock of the field
+    times: Array  # of these, on the clock of the field
     edges: Array | None = None  # of the cells, one more than entries; None: linear
     widths: Array | float = 1.0  # of cells that hold amounts
 
@@ -37,8 +37,8 @@ class Course:
         rate = rate.set_dims({time.dim: len(self.entries)} | rate.sizes)
         values = rate.transpose(..., time.dim).values / self.widths
         if self.edges is None:
-            slopes = np.diff(values) / np.diff(self.moments)
-            pieces, starts = np.stack([slopes, values[..., :-1]]), self.moments
+            slopes = np.diff(values) / np.diff(self.times)
+            pieces, starts = np.stack([slopes, values[..., :-1]]), self.times
         else:
             pieces, starts = values[None], self.edges
         integral = PPoly(np.moveaxis(pieces, -1, 1), starts).antiderivative()
@@ -62,17 +62,16 @@ class Rate:
         """Its course between the times of the field, two or more."""
         times = time.ends if self.times is None else time.seconds(self.times, self.name)
         order = np.argsort(times)
-        if self.times is not None and self.method in (None, "point"):
-            return self._between_points(time, times[order], order)
-        if self.bounds is not None:
-            cells = np.sort(time.seconds(self.bounds, self.name, self.times), axis=-1)
-            order = np.argsort(cells[:, 0])
-            return self._in_cells(time, cells[order], order)
         x = times[order]
-        before = np.append(x[:1], x[:-1])
-        since_previous = self.method == "sum" or len(x) == 1
-        cells = np.stack([before, x], axis=-1) if since_previous else half_way(x)
-        return self._in_cells(time, cells, order)
+        if self.times is not None and self.method in (None, "point"):
+            return self._between_points(time, x, order)
+        if self.bounds is not None:
+            cells = np.sort(time.seconds(self.bounds, self.name), axis=-1)
+            order = np.argsort(cells[:, 0])
+            return self._in_cells(time, cells[order], times[order], order)
+        since_previous = np.stack([np.append(x[:1], x[:-1]), x], axis=-1)
+        by_sum = self.method == "sum" or len(x) == 1
+        return self._in_cells(time, since_previous if by_sum else half_way(x), x, order)
 
     def _between_points(self, time: Time, x: Array, order: Array) -> Course:
         start, stop = time.ends.min(), time.ends.max()
@@ -83,7 +82,7 @@ class Rate:
         used = slice(max(0, np.searchsorted(x, start, "right") - 1), np.searchsorted(x, stop) + 1)
         return Course(order[used], x[used])
 
-    def _in_cells(self, time: Time, cells: Array, order: Array) -> Course:
+    def _in_cells(self, time: Time, cells: Array, times: Array, order: Array) -> Course:
         """Constant within cells, which must fill the time between the first and the last end."""
         start, stop = time.ends.min(), time.ends.max()
         widths = cells[:, 1] - cells[:, 0]
@@ -97,7 +96,8 @@ class Rate:
             )
         self._refuse_gaps(time, [start, *y], [*x, stop], slack)
         edges = np.array([start, *x[1:], stop])
-        return Course(order[used], (x + y) / 2, edges, y - x if self.method == "sum" else 1.0)
+        amounts_in = y - x if self.method == "sum" else 1.0
+        return Course(order[used], times[used], edges, amounts_in)
 
     def _refuse_gaps(self, time: Time, starts: Any, stops: Any, slack: float) -> None:
         for i in np.flatnonzero(np.subtract(stops, starts) > slack)[:1]:
@@ -182,4 +182,4 @@ def _bounds(dataset: xr.Dataset, times: xr.DataArray, name: str) -> tuple[xr.Dat
             f"`{name}`: the bounds {label!r} of {times.name!r} must hold two times for each of its "
             f"entries, got {dict(found.sizes)}."
         )
-    return found, ""
+    return found.assign_attrs(units=times.attrs.get("units", "")), ""

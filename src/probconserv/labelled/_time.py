@@ -85,22 +85,16 @@ class Time:
         days = _factor(self.coordinate) / 86400
         return [f"{unit} of {self.dim} are mean ones, of {days:.6g} days"]
 
-    def seconds(
-        self, times: xr.DataArray, argument: str, unit_of: xr.DataArray | None = None
-    ) -> Array:
-        """Times in seconds, on the clock of the field; as they are if they have no unit.
-
-        unit_of: the coordinate whose bounds these are, which has the unit of both.
-        """
+    def seconds(self, times: xr.DataArray, argument: str) -> Array:
+        """Times in seconds, on the clock of the field; as they are if they have no unit."""
         assert self.coordinate is not None
-        unit_of = times if unit_of is None else unit_of
         ours = _kind(self.coordinate)
-        if ours != _kind(unit_of) or is_decoded(times) != is_decoded(unit_of):
+        if _kind(times) != ours:
             raise InputError(
                 f"`{argument}`: its {times.name!r} must hold {ours} as {self.dim!r} of the field; "
                 f"got {times.dtype}. Give both in the same way."
             )
-        found = seconds(times, self.coordinate.values[0], _factor(unit_of))
+        found = seconds(times, self.coordinate.values[0], _factor(times))
         if not np.isfinite(found).all():
             raise InputError(f"`{argument}`: {times.name!r} has times that are missing. Drop them.")
         return found
@@ -121,17 +115,21 @@ class Time:
             )
         return found
 
+    def nearest(self, moments: Array) -> Array:
+        """The entry of the field whose time is the nearest to each moment."""
+        order = np.argsort(self.ends)
+        in_order = self.ends[order]
+        return order[np.searchsorted((in_order[1:] + in_order[:-1]) / 2, moments)]
+
     def at(self, moment: float) -> str:
         """A moment of the clock as the field would write it."""
         times = self.coordinate
         assert times is not None
-        later = timedelta(seconds=float(moment))
-        if times.dtype.kind in "mM":
-            start = times.values[0] if times.dtype.kind == "M" else np.timedelta64(0, "s")
-            return shown(start + np.timedelta64(later))
-        if is_decoded(times):
+        if _holds_dates(times):
+            later: Any = timedelta(seconds=float(moment))
+            later = np.timedelta64(later) if times.dtype.kind == "M" else later
             return shown(times.values[0] + later)
-        return shown(moment / _factor(times))
+        return f"{moment / 3600:g} h" if is_decoded(times) else shown(moment / _factor(times))
 
 
 def time_of(like: xr.DataArray, given: str | None = None, summed: Sequence[str] = ()) -> Time:
@@ -250,14 +248,13 @@ def _factor(times: xr.DataArray) -> float:
 
 def seconds(times: xr.DataArray, start: Any, factor: float = 1.0) -> Array:
     """Dates as seconds since `start`, durations as seconds, numbers times a factor."""
-    values, second = times.values, np.timedelta64(1, "s")
+    values = times.values
     if values.dtype.kind in "iuf":
         return np.asarray(values * factor, float)
     try:
-        if values.dtype.kind in "mM":
-            passed = values if values.dtype.kind == "m" else values - start
-            return np.where(np.isnat(values), np.nan, passed / second)
-        return np.vectorize(lambda date: (date - start).total_seconds(), otypes=[float])(values)
+        passed = values - start if _holds_dates(times) else values
+        passed = passed.astype("timedelta64[us]") if passed.dtype.kind == "O" else passed
+        return np.asarray(passed / np.timedelta64(1, "s"), float)
     except (TypeError, ValueError):
         raise InputError(
             f"`time`: the dates of {times.name!r} are of another calendar than those of the "

@@ -29,13 +29,13 @@ def _whole(array: xr.Variable) -> xr.Variable:
 
 @dataclass(frozen=True, eq=False)
 class Density:
-    """What counts in the rows of a law beside its variables: on the grid, or in total already."""
+    """What counts in the rows of a law beside its variables, per cell size."""
 
     name: str
-    values: xr.Variable  # per cell size if on the grid
-    seen: xr.Variable | None  # on the grid: the field, where its gaps are not counted
-    cells: xr.Variable  # sizes, 0 where nothing counts
-    coords: Mapping[Any, xr.DataArray]  # of the values
+    values: xr.Variable
+    seen: xr.Variable | None  # the field, whose gaps do not count; None: values are of whole rows
+    cells: xr.Variable  # their sizes, 0 where nothing counts
+    coords: Mapping[Any, xr.DataArray]
 
     @property
     def known(self) -> xr.Variable:
@@ -45,20 +45,36 @@ class Density:
 
     def check(self, total: xr.Variable, field: object) -> None:
         """Refuse gaps: a row with one is infinite."""
-        bad = np.argwhere(~np.isfinite(total.values))
-        if not bad.size:
+        at = _first_gap(total)
+        if at is None:
             return
-        at: dict[Hashable, Any] = dict(zip(total.dims, bad[0], strict=True))
         if self.seen is not None:
             at.pop(REGION, None)
             wrong = self.seen.notnull() & (self.cells != 0) & ~np.isfinite(self.values)
             wrong = wrong.isel(at, missing_dims="ignore")
             at |= dict(zip(wrong.dims, np.argwhere(wrong.values)[0], strict=True))
-        where = place(self.coords, at)
         raise InputError(
-            f"`{self.name}` is missing or infinite{f' at {where}' if where else ''}, where {field} "
+            f"`{self.name}` is missing or infinite{_where(self.coords, at)}, where {field} "
             "counts. Fill it, or leave the point out with `where`."
         )
+
+
+@dataclass(frozen=True, eq=False)
+class Flow(Density):
+    """A rate, at its entries that count, along the time of the field."""
+
+    course: Course
+    factor: float  # to the unit of the law, negative for what goes out
+
+
+def _first_gap(values: xr.Variable) -> dict[Hashable, Any] | None:
+    """The first entry that is missing or infinite."""
+    bad = np.argwhere(~np.isfinite(values.values))
+    return dict(zip(values.dims, bad[0], strict=True)) if bad.size else None
+
+
+def _where(coords: Mapping[Any, xr.DataArray], at: Mapping[Hashable, Any]) -> str:
+    return f" at {place(coords, at)}" if at else ""
 
 
 class Totals:
@@ -77,12 +93,11 @@ class Totals:
         """b, with some of the axes of the rows, and that of members if each has its own."""
         gained: Any = self._gained(self.time) if self.time and self.rates else 0.0
         value = self._start * self.sizes + gained - self.fixed
-        bad = np.argwhere(~np.isfinite(value.values))
-        if bad.size:
-            where = place(self.points.coords, dict(zip(value.dims, bad[0], strict=True)))
+        at = _first_gap(value)
+        if at is not None:
             raise InputError(
                 f"`{self.argument}` of {self.law.label} is missing or infinite"
-                f"{f' at {where}' if where else ''}. Every row needs one."
+                f"{_where(self.points.coords, at)}. Every row needs one."
             )
         return value
 
@@ -107,8 +122,7 @@ class Totals:
             return found.variable
         factor = self._factor("fixed", found, self.points.mean_unit)
         name = f"fixed, made of {', '.join(self.law.held)}" if self.law.held else "fixed"
-        coords = dict(self.points.first.coords) | dict(self.points.coords)
-        held = Density(name, found.variable, self._seen, self.points.cells, coords)
+        held = Density(name, found.variable, self._seen, self.points.cells, self._coords)
         (total,) = compute(self._sum(held.known, held.cells)[0])
         held.check(total, self.points.first.name)
         return total * factor
@@ -218,15 +232,13 @@ class Totals:
         gained: Any = xr.Variable(time.dim, np.zeros(len(time.ends)))
         if len(time.ends) == 1:
             return gained
-        courses = [rate.course(time) for rate, _ in rates]
-        flows = [self._flow(rate, c, time) for (rate, _), c in zip(rates, courses, strict=True)]
+        flows = [self._flow(*rate, time) for rate in rates]
         found = compute(*map(self._of_density, flows))  # all in one pass
-        for (_, factor), course, flow, sums in zip(rates, courses, flows, found, strict=True):
-            flow.check(sums[0], self.points.first.name)
-            gained = gained + factor * course.gained(sums[0], time)
-            self.remarks += [
-                said for said in self._on_grid(sums[1], time) if said not in self.remarks
-            ]
+        for flow, (total, size) in zip(flows, found, strict=True):
+            flow.check(total, self.points.first.name)
+            gained = gained + flow.factor * flow.course.gained(total, time)
+            said = [] if size is None else self._where_counted(size, time)
+            self.remarks += [each for each in said if each not in self.remarks]
         return gained
 
     def _rate(self, argument: str, given: Given, sign: float, time: Time) -> tuple[Rate, float]:
@@ -247,29 +259,23 @@ class Totals:
     def _is_on_grid(self, found: xr.DataArray) -> bool:
         return any(dim in self.law.dims for dim in found.dims)
 
-    def _flow(self, rate: Rate, course: Course, time: Time) -> Density:
-        """The entries of a rate that count, along the time of the field, and the points there."""
-        values, first = rate.array.variable, self.points.first
+    def _flow(self, rate: Rate, factor: float, time: Time) -> Flow:
+        course, values, times = rate.course(time), rate.array.variable, rate.times
         if rate.dim is not None:
             values = _entries(values, rate.dim, course.entries)
-            values = xr.Variable(
-                [time.dim if d == rate.dim else d for d in values.dims], values.data
-            )
-        times = time.coordinate if rate.times is None else rate.times
-        coords = dict(first.coords) | dict(self.points.coords) | {time.dim: times[course.entries]}
-        if not self._is_on_grid(rate.array):
-            return Density(rate.name, values, None, self.points.cells, coords)
-        near = course.entries
-        if rate.times is not None and not np.array_equal(
-            time.seconds(rate.times, rate.name), time.ends
-        ):
-            order = np.argsort(time.ends)
-            half_way = (time.ends[order][1:] + time.ends[order][:-1]) / 2
-            near = order[np.searchsorted(half_way, course.moments)]
-        weights = next(iter(self.points.weights.values()))
-        cells = self.points.cells * (weights != 0)
-        seen, cells = (_entries(each, time.dim, near) for each in (self._seen, cells))
-        return Density(rate.name, values, seen, cells, coords)
+            values = xr.DataArray(values).rename({rate.dim: time.dim}).variable
+        seen, cells = None, self.points.cells
+        if self._is_on_grid(rate.array):
+            cells = cells * (next(iter(self.points.weights.values())) != 0)
+            near = time.nearest(course.times)
+            seen, cells = (_entries(each, time.dim, near) for each in (self._seen, cells))
+        times = time.coordinate if times is None else times
+        coords = self._coords | {time.dim: times[course.entries]}
+        return Flow(rate.name, values, seen, cells, coords, course, factor)
+
+    @property
+    def _coords(self) -> dict[Any, xr.DataArray]:
+        return dict(self.points.first.coords) | dict(self.points.coords)
 
     def _of_density(self, density: Density) -> tuple[xr.Variable, xr.Variable | None]:
         """The rows of a density, and the cell sizes in them; lazy as it is."""
@@ -277,10 +283,8 @@ class Totals:
             return density.values, None
         return self._sum(density.known, density.cells)
 
-    def _on_grid(self, size: xr.Variable | None, time: Time) -> Iterator[str]:
+    def _where_counted(self, size: xr.Variable, time: Time) -> Iterator[str]:
         """Where a density counts, if that is not plain; size: of the points that do."""
-        if size is None:
-            return
         first, *others = self.points.fields
         if others:
             yield f"rates on the grid count where {first} does"
@@ -323,16 +327,12 @@ class Totals:
         name = name if name in found.dims else REGION
         if regions is None or name not in found.dims:
             return found
-        ours = self.points.coords[REGION].values
-        if name not in found.indexes:
+        ours, theirs = self.points.coords[REGION].values, found.indexes.get(name)
+        if theirs is None or not theirs.is_unique or not set(ours) <= set(theirs):
             raise InputError(
-                f"`{argument}`: its axis {name!r} needs a coordinate, the numbers of the regions."
+                f"`{argument}`: its axis {name!r} needs a coordinate with each region once: "
+                f"{', '.join(map(str, ours))}."
             )
-        if not found.indexes[name].is_unique:
-            raise InputError(f"`{argument}` has two entries for a region of {name!r}.")
-        lacking = sorted(set(ours.tolist()) - set(found[name].values.tolist()))
-        if lacking:
-            raise InputError(f"`{argument}` has no entry for region {lacking[0]} of {name!r}.")
         return found.sel({name: ours}).rename({name: REGION})
 
 
