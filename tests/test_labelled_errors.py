@@ -75,7 +75,7 @@ LAWS = [
     ),
     ({"total": True}, "`total` must be a number, a name in the dataset or a DataArray; got True."),
     ({"total": 1j}, "`total` must be a number, a name in the dataset or a DataArray; got 1j."),
-    ({"total": np.ones(3)}, "`total` is an array without names. Give a DataArray with the dimens"),
+    ({"total": np.ones(3)}, "`total` is an array without names. Give a DataArray with its axes"),
     ({"total": np.nan}, "`total` must be finite, got nan."),
     ({"total": "intial"}, "`total`: no variable 'intial' here."),
     (
@@ -101,7 +101,7 @@ LAWS = [
         "`total` has 2 entries along 'time', `u` has 3. Give one for each.",
     ),
     ({"total": over("time", [1.0, 2.0])}, "`total` has 2 entries along 'time', `u` has 3."),
-    ({"noise": -1.0}, "`noise` is a standard deviation, finite and not negative; 0 asks for an"),
+    ({"noise": -1.0}, "`noise` is a standard deviation, finite and not negative; 0 is"),
     (
         {"noise": over("time", [1.0, np.nan, 1.0])},
         "`noise` is a standard deviation, finite and not",
@@ -139,11 +139,14 @@ def test_a_law_must_fit_the_data(how, text):
 def test_the_times_of_rates_must_be_known_and_differ():
     d = made()
     for times, text in (
-        (d.drop_vars("time"), "`inflow` and `outflow` need the times: 'time' has no coordinate."),
+        (
+            d.drop_vars("time"),
+            "`inflow` and `outflow` need dates or numbers as times; 'time' holds 'no coordinate'.",
+        ),
         (d.assign_coords(time=[0.0, 2.0, 2.0]), "need times that differ; 'time' has 2 twice."),
         (
             d.assign_coords(time=list("abc")),
-            "need times that are dates or numbers; 'time' holds <U1",
+            "need dates or numbers as times; 'time' holds 'a'",
         ),
     ):
         with pytest.raises(InputError, match=re.escape(text)):

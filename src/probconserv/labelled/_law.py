@@ -53,10 +53,7 @@ def taken(dataset: xr.Dataset, given: Given, argument: str) -> xr.DataArray:
             f"`{argument}` must be a number, a name in the dataset or a DataArray; got {given!r}."
         )
     if np.ndim(given):
-        raise InputError(
-            f"`{argument}` is an array without names. Give a DataArray with the dimensions of its "
-            "axes."
-        )
+        raise InputError(f"`{argument}` is an array without names. Give a DataArray with its axes.")
     if not np.isfinite(given):
         raise InputError(f"`{argument}` must be finite, got {given}.")
     return xr.DataArray(float(given))
@@ -99,15 +96,13 @@ def match(
     own = [dim for dim in found.dims if dim not in extra]
     for dim in own:
         if dim not in like.dims:
+            way = nearest(dim, like.dims)
             raise InputError(
-                f"`{argument}` has a dimension {dim!r}, which `{like.name}` has not. "
-                f"{nearest(dim, like.dims)}"
+                f"`{argument}` has a dimension {dim!r}, which `{like.name}` has not. {way}"
             )
         if found.sizes[dim] != like.sizes[dim]:
-            raise InputError(
-                f"`{argument}` has {found.sizes[dim]} entries along {dim!r}, `{like.name}` has "
-                f"{like.sizes[dim]}. Give one for each."
-            )
+            sizes = f"{found.sizes[dim]} entries along {dim!r}, `{like.name}` has {like.sizes[dim]}"
+            raise InputError(f"`{argument}` has {sizes}. Give one for each.")
     angles = [name for name in found.coords if name not in own and _is_angle(found[name])]
     for name in (*own, *angles):
         if difference := _difference(found, like, name):
@@ -274,10 +269,8 @@ class Law:
         if len(set(self.dims)) < len(self.dims):
             raise InputError(f"`over` names a dimension twice: {', '.join(self.dims)}.")
         if not isinstance(self.assume_units, Mapping):
-            raise InputError(
-                f"`assume_units` must be units by name as in {{'T': 'kg'}}; got "
-                f"{self.assume_units!r}."
-            )
+            units = self.assume_units
+            raise InputError(f"`assume_units` must be units by name, {{'T': 'kg'}}; got {units!r}.")
         if self.linear and (len(self.factors) > 1 or len(self.linear) != 2):
             raise InputError("`linear` is a pair, the least and the most, for one variable.")
         self._check_average()
@@ -338,8 +331,7 @@ def assumed(dataset: xr.Dataset, laws: Iterable[Law]) -> xr.Dataset:
             find(dataset, name, "assume_units")
             if words_of(unit) is None or units.setdefault(name, unit) != unit:
                 raise InputError(
-                    f"`assume_units` of `{name}` must be one unit such as 'kg m-2' in all laws; "
-                    f"got {unit!r}."
+                    f"`assume_units` of `{name}` must be one unit in all laws; got {unit!r}."
                 )
     dataset = dataset.copy()
     for name, unit in units.items():

@@ -34,7 +34,6 @@ class Course:
         """The integral from the earliest time to each, of a rate whose entries are ours."""
         from scipy.interpolate import PPoly  # takes a while, which others need not wait for
 
-        rate = rate.set_dims({time.dim: len(self.entries)} | rate.sizes)
         values = rate.transpose(..., time.dim).values / self.widths
         if self.edges is None:
             slopes = np.diff(values) / np.diff(self.times)
@@ -52,18 +51,18 @@ class Rate:
 
     name: str  # in messages
     array: xr.DataArray
-    dim: str | None = None  # its time; None if it is constant
-    times: xr.DataArray | None = None
-    method: str | None = None  # point, mean or sum; None if nothing says
+    dim: str  # its time
+    times: xr.DataArray
+    method: str | None  # point, mean or sum; None if nothing says
     bounds: xr.DataArray | None = None
     remarks: tuple[str, ...] = ()  # on how it is integrated
 
     def course(self, time: Time) -> Course:
         """Its course between the times of the field, two or more."""
-        times = time.ends if self.times is None else time.seconds(self.times, self.name)
+        times = time.seconds(self.times, self.name)
         order = np.argsort(times)
         x = times[order]
-        if self.times is not None and self.method in (None, "point"):
+        if self.method in (None, "point"):
             return self._between_points(time, x, order)
         if self.bounds is not None:
             cells = np.sort(time.seconds(self.bounds, self.name), axis=-1)
@@ -113,17 +112,14 @@ def rate_of(
     """A rate with what its attributes say about time."""
     name = f"{argument} {array.name}" if array.name else argument
     dim = _own_time(array, time, field)
-    if dim is None:
+    if dim is None:  # constant: at each time of the field, as long as that is the nearest
         if _method(array, name, time.dim) == "sum":
-            raise InputError(
-                f"`{name}` is an amount (time: sum) without times. Give it {time.dim!r}, or a rate."
-            )
-        return Rate(name, array)
+            raise InputError(f"`{name}` is an amount (time: sum) without times. Give a rate.")
+        wide = array.expand_dims({time.dim: len(time.ends)})
+        return Rate(name, wide, time.dim, time.coordinate, "mean")
     if not array.sizes[dim]:
         raise InputError(f"`{name}` is empty: it has no entries along {dim!r}.")
-    times = times_along(array, dim)
-    times = time.coordinate if times is None else times
-    assert times is not None
+    times = times_along(array, dim, time.coordinate)
     method = _method(array, name, dim, str(times.attrs.get("standard_name", dim)))
     bounds, lacking = _bounds(dataset, times, name) if method in ("mean", "sum") else (None, "")
     said = REMARKS[method if bounds is None else f"{method} in bounds"]
@@ -146,7 +142,7 @@ def _method(array: xr.DataArray, name: str, *dims: str) -> str | None:
     if not found and step != "instant":
         raise InputError(
             f"`{name}` has GRIB_stepType {step!r}, which does not say since when. Take differences "
-            "and give it `cell_methods`, 'time: sum' for amounts since the time before."
+            "and say 'time: sum' in `cell_methods`."
         )
     if not found:
         return None

@@ -22,6 +22,7 @@ Labelled = TypeVar("Labelled", xr.Dataset, xr.DataArray)
 PERIOD, REFERENCE = "forecast_period", "forecast_reference_time"
 BY_CF, BY_AXIS, BY_NAME = "standard_name time", "axis T", "by its name"
 DATES, DURATIONS, NUMBERS = "dates", "durations", "numbers"
+RATES_NEED = "`inflow` and `outflow` need"
 FROM_CLEAR_TO_VAGUE = ({PERIOD, BY_CF, BY_AXIS}, {DATES, DURATIONS}, {BY_NAME}, {REFERENCE})
 
 
@@ -31,7 +32,7 @@ class Time:
 
     dim: str
     how: str  # it was found
-    coordinate: xr.DataArray | None  # its times; None if nothing tells them
+    coordinate: xr.DataArray  # its times; words if nothing tells them
     runs: tuple[str, ...] = ()  # dimensions of forecasts that each start anew
 
     def __str__(self) -> str:
@@ -42,7 +43,7 @@ class Time:
     def _ordered(self) -> Array | None:
         """The times, if they have an order."""
         times = self.coordinate
-        if times is None or not (times.dtype.kind in "iuf" or is_decoded(times)):
+        if times.dtype.kind not in "iuf" and not is_decoded(times):
             return None
         if times.isnull().any():
             raise InputError(f"{self.dim!r} is time and has entries that are missing. Drop them.")
@@ -57,7 +58,7 @@ class Time:
     def first(self) -> str:
         """The earliest entry, in words."""
         values, entry = self._ordered, self.earliest
-        if values is None or self.coordinate is None:
+        if values is None:
             return "entry 0"
         unit = "" if is_decoded(self.coordinate) else _unit(self.coordinate)
         count = int((values == values[entry]).sum())
@@ -73,28 +74,26 @@ class Time:
     @property
     def unit(self) -> str | None:
         """Of `seconds`: None for times that are numbers without a unit."""
-        counted = self.coordinate is not None and _kind(self.coordinate) == NUMBERS
-        return None if counted else "s"
+        return None if _clock(self.coordinate)[0] == NUMBERS else "s"
 
     @property
     def mean_lengths(self) -> list[str]:
         """A remark where times are in units that differ in length."""
-        unit = "" if self.coordinate is None else _unit(self.coordinate)
-        if self.coordinate is None or not MEAN_LENGTHS.match(unit) or is_decoded(self.coordinate):
+        unit = _unit(self.coordinate)
+        if is_decoded(self.coordinate) or not MEAN_LENGTHS.match(unit):
             return []
-        days = _factor(self.coordinate) / 86400
+        days = _clock(self.coordinate)[1] / 86400
         return [f"{unit} of {self.dim} are mean ones, of {days:.6g} days"]
 
     def seconds(self, times: xr.DataArray, argument: str) -> Array:
         """Times in seconds, on the clock of the field; as they are if they have no unit."""
-        assert self.coordinate is not None
-        ours = _kind(self.coordinate)
-        if _kind(times) != ours:
+        (ours, _), (theirs, factor) = _clock(self.coordinate), _clock(times)
+        if ours != theirs:
             raise InputError(
                 f"`{argument}`: its {times.name!r} must hold {ours} as {self.dim!r} of the field; "
                 f"got {times.dtype}. Give both in the same way."
             )
-        found = seconds(times, self.coordinate.values[0], _factor(times))
+        found = seconds(times, self.coordinate.values[0], factor)
         if not np.isfinite(found).all():
             raise InputError(f"`{argument}`: {times.name!r} has times that are missing. Drop them.")
         return found
@@ -102,17 +101,11 @@ class Time:
     @cached_property
     def ends(self) -> Array:
         """The times of the field on its clock, in the order of the file; no two are the same."""
-        if self.coordinate is None:
-            raise InputError(
-                f"`inflow` and `outflow` need the times: {self.dim!r} has no coordinate."
-            )
         found = self.seconds(self.coordinate, "time")
         moments, counts = np.unique(found, return_counts=True)
         if (counts > 1).any():
-            raise InputError(
-                f"`inflow` and `outflow` need times that differ; {self.dim!r} has "
-                f"{self.at(moments[counts > 1][0])} twice. Drop one."
-            )
+            twice = self.at(moments[counts > 1][0])
+            raise InputError(f"{RATES_NEED} times that differ; {self.dim!r} has {twice} twice.")
         return found
 
     def nearest(self, moments: Array) -> Array:
@@ -124,12 +117,11 @@ class Time:
     def at(self, moment: float) -> str:
         """A moment of the clock as the field would write it."""
         times = self.coordinate
-        assert times is not None
         if _holds_dates(times):
             later: Any = timedelta(seconds=float(moment))
             later = np.timedelta64(later) if times.dtype.kind == "M" else later
             return shown(times.values[0] + later)
-        return f"{moment / 3600:g} h" if is_decoded(times) else shown(moment / _factor(times))
+        return f"{moment / 3600:g} h" if is_decoded(times) else shown(moment / _clock(times)[1])
 
 
 def time_of(like: xr.DataArray, given: str | None = None, summed: Sequence[str] = ()) -> Time:
@@ -153,7 +145,8 @@ def time_of(like: xr.DataArray, given: str | None = None, summed: Sequence[str] 
     (dim,) = found
     runs = tuple(d for d in marks if d != dim and REFERENCE in marks[d] and d not in summed)
     how = "as given" if given is not None else marks[dim][0]
-    return Time(dim, how, times_along(like, dim), runs)
+    words = xr.DataArray(np.full(like.sizes[dim], "no coordinate"), dims=dim, name=dim)
+    return Time(dim, how, times_along(like, dim, words), runs)
 
 
 def _likely(like: xr.DataArray, marks: Mapping[str, Sequence[str]]) -> list[str]:
@@ -200,9 +193,10 @@ def tells_time(coordinate: xr.DataArray) -> bool:
     return _mark(coordinate) is not None
 
 
-def times_along(like: xr.DataArray, dim: str) -> xr.DataArray | None:
-    own = like[dim] if dim in like.coords else None
-    if own is not None and tells_time(own):
+def times_along(like: xr.DataArray, dim: str, default: xr.DataArray) -> xr.DataArray:
+    """The coordinate that tells the times: its own, or one beside it; else the default."""
+    own = like[dim] if dim in like.coords else default
+    if tells_time(own):
         return own
     beside = (c for c in like.coords.values() if c.dims == (dim,) and _mark(c) == BY_CF)
     return next(beside, own)
@@ -219,31 +213,23 @@ def _holds_dates(times: xr.DataArray) -> bool:
     return times.size > 0 and hasattr(times.values.flat[0], "calendar")  # of cftime
 
 
-def _kind(times: xr.DataArray) -> str:
-    """How it counts time: dates, durations, or numbers without a unit."""
-    if _holds_dates(times):
-        return DATES
-    if times.dtype.kind not in "iufm":
-        raise InputError(
-            f"`inflow` and `outflow` need times that are dates or numbers; {times.name!r} holds "
-            f"{times.dtype}."
-        )
-    return DURATIONS if times.dtype.kind == "m" or _unit(times) not in ("", "1") else NUMBERS
-
-
-def _factor(times: xr.DataArray) -> float:
-    """Seconds in the unit of times that are numbers."""
+def _clock(times: xr.DataArray) -> tuple[str, float]:
+    """How it counts time, dates, durations or numbers without a unit, and seconds in its unit."""
+    if is_decoded(times):
+        return DATES if _holds_dates(times) else DURATIONS, 1.0
+    if times.dtype.kind not in "iuf":
+        held = f"{times.name!r} holds {str(times.values.flat[0])!r}"
+        raise InputError(f"{RATES_NEED} dates or numbers as times; {held}.")
     unit = _unit(times)
-    if is_decoded(times) or unit in ("", "1"):
-        return 1.0
+    if unit in ("", "1"):
+        return NUMBERS, 1.0
     found = seconds_in(unit)
     if found is None:
         raise InputError(
-            f"`inflow` and `outflow` need the time between entries, but the units {unit!r} of "
-            f"{times.name!r} cannot be decoded. Write units such as 'days since 2000-01-01' (`cdo "
-            "-r copy` does so) or 'hours'."
+            f"{RATES_NEED} a clock, but the units {unit!r} of {times.name!r} cannot be decoded. "
+            "Write units such as 'days since 2000-01-01' (`cdo -r copy` does so) or 'hours'."
         )
-    return found
+    return DURATIONS, found
 
 
 def seconds(times: xr.DataArray, start: Any, factor: float = 1.0) -> Array:
@@ -257,8 +243,8 @@ def seconds(times: xr.DataArray, start: Any, factor: float = 1.0) -> Array:
         return np.asarray(passed / np.timedelta64(1, "s"), float)
     except (TypeError, ValueError):
         raise InputError(
-            f"`time`: the dates of {times.name!r} are of another calendar than those of the "
-            "field, or missing. Convert them with `convert_calendar` of xarray."
+            f"`time`: the dates of {times.name!r} are of another calendar than those of the field, "
+            "or missing. Convert them with `convert_calendar` of xarray."
         ) from None
 
 

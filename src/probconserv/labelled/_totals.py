@@ -104,10 +104,9 @@ class Totals:
     def noise(self) -> xr.Variable:
         """The standard deviation of b."""
         noise = self._of_rows(self.law.noise, "noise", [*self.points.rows]) * self.sizes
-        if not (noise.values >= 0).all() or not np.isfinite(noise.values).all():
+        if not ((noise.values >= 0) & np.isfinite(noise.values)).all():
             raise InputError(
-                "`noise` is a standard deviation, finite and not negative; 0 asks for an exact "
-                "total."
+                "`noise` is a standard deviation, finite and not negative; 0 is exact."
             )
         if (noise.values > 0).any():
             said = f"{self.argument} known to within its noise, {least_to_most(noise.values)}"
@@ -228,8 +227,8 @@ class Totals:
             said = f"taken as its value at {time.dim}"
             self.remarks += [f"{name}: a time {method}, {said}" for method in sorted(methods)]
         self.remarks += time.mean_lengths
-        rates = [self._rate(*given, time) for given in self.rates]
         gained: Any = xr.Variable(time.dim, np.zeros(len(time.ends)))
+        rates = [self._rate(*given, time) for given in self.rates]
         if len(time.ends) == 1:
             return gained
         flows = [self._flow(*rate, time) for rate in rates]
@@ -248,8 +247,8 @@ class Totals:
         rate = rate_of(self.dataset, found, argument, time, first)
         on_grid = self._is_on_grid(found)
         apart = [] if self.law.regions is None or on_grid else [REGION]
-        apart += [rate.dim] if rate.dim and rate.times is not time.coordinate else []
-        match(found, first, argument, apart)
+        apart += [rate.dim] if rate.times is not time.coordinate else []
+        match(rate.array, first, argument, apart)
         check_numbers(found, argument)
         unit = self.points.mean_unit if on_grid else self.points.unit
         expected = unit if rate.method == "sum" else _units.per(unit, time.unit)
@@ -260,17 +259,14 @@ class Totals:
         return any(dim in self.law.dims for dim in found.dims)
 
     def _flow(self, rate: Rate, factor: float, time: Time) -> Flow:
-        course, values, times = rate.course(time), rate.array.variable, rate.times
-        if rate.dim is not None:
-            values = _entries(values, rate.dim, course.entries)
-            values = xr.DataArray(values).rename({rate.dim: time.dim}).variable
-        seen, cells = None, self.points.cells
+        course, cells, seen = rate.course(time), self.points.cells, None
+        values = _entries(rate.array.variable, rate.dim, course.entries)
+        values = xr.DataArray(values).rename({rate.dim: time.dim}).variable
         if self._is_on_grid(rate.array):
             cells = cells * (next(iter(self.points.weights.values())) != 0)
             near = time.nearest(course.times)
             seen, cells = (_entries(each, time.dim, near) for each in (self._seen, cells))
-        times = time.coordinate if times is None else times
-        coords = self._coords | {time.dim: times[course.entries]}
+        coords = self._coords | {time.dim: rate.times[course.entries]}
         return Flow(rate.name, values, seen, cells, coords, course, factor)
 
     @property

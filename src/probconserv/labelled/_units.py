@@ -171,12 +171,11 @@ def _udunits(text: str) -> Any:
     try:
         with cf_units.suppress_errors():
             unit = cf_units.Unit(text)
-            per_metre = unit / cf_units.Unit("m")  # not for logarithms
     except ValueError:
         return None
-    if unit.is_unknown() or unit.is_no_unit():
-        return None
-    return unit if "@" not in unit.definition or per_metre.is_convertible("K m-1") else None
+    is_logarithm = "(re " in unit.definition
+    is_date = "@" in unit.definition and not unit.is_convertible("K")
+    return None if unit.is_unknown() or unit.is_no_unit() or is_logarithm or is_date else unit
 
 
 def _difference(argument: str, one: _Meaning, other: _Meaning, same_zero: bool) -> str:
