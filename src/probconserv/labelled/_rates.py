@@ -26,7 +26,7 @@ class Course:
     """A rate in time: some of its entries, each constant in a cell, or linear between them."""
 
     entries: Array  # of the rate that count, in the order of time
-    times: Array  # of these, on the clock of the field
+    moments: Array  # when these are, on the clock of the field: the middle of a cell
     edges: Array | None = None  # of the cells, one more than entries; None: linear
     widths: Array | float = 1.0  # of cells that hold amounts
 
@@ -36,8 +36,8 @@ class Course:
 
         values = rate.transpose(..., time.dim).values / self.widths
         if self.edges is None:
-            slopes = np.diff(values) / np.diff(self.times)
-            pieces, starts = np.stack([slopes, values[..., :-1]]), self.times
+            slopes = np.diff(values) / np.diff(self.moments)
+            pieces, starts = np.stack([slopes, values[..., :-1]]), self.moments
         else:
             pieces, starts = values[None], self.edges
         integral = PPoly(np.moveaxis(pieces, -1, 1), starts).antiderivative()
@@ -67,10 +67,10 @@ class Rate:
         if self.bounds is not None:
             cells = np.sort(time.seconds(self.bounds, self.name), axis=-1)
             order = np.argsort(cells[:, 0])
-            return self._in_cells(time, cells[order], times[order], order)
+            return self._in_cells(time, cells[order], order)
         since_previous = np.stack([np.append(x[:1], x[:-1]), x], axis=-1)
         by_sum = self.method == "sum" or len(x) == 1
-        return self._in_cells(time, since_previous if by_sum else half_way(x), x, order)
+        return self._in_cells(time, since_previous if by_sum else half_way(x), order)
 
     def _between_points(self, time: Time, x: Array, order: Array) -> Course:
         start, stop = time.ends.min(), time.ends.max()
@@ -81,7 +81,7 @@ class Rate:
         used = slice(max(0, np.searchsorted(x, start, "right") - 1), np.searchsorted(x, stop) + 1)
         return Course(order[used], x[used])
 
-    def _in_cells(self, time: Time, cells: Array, times: Array, order: Array) -> Course:
+    def _in_cells(self, time: Time, cells: Array, order: Array) -> Course:
         """Constant within cells, which must fill the time between the first and the last end."""
         start, stop = time.ends.min(), time.ends.max()
         widths = cells[:, 1] - cells[:, 0]
@@ -96,7 +96,7 @@ class Rate:
         self._refuse_gaps(time, [start, *y], [*x, stop], slack)
         edges = np.array([start, *x[1:], stop])
         amounts_in = y - x if self.method == "sum" else 1.0
-        return Course(order[used], times[used], edges, amounts_in)
+        return Course(order[used], (x + y) / 2, edges, amounts_in)
 
     def _refuse_gaps(self, time: Time, starts: Any, stops: Any, slack: float) -> None:
         for i in np.flatnonzero(np.subtract(stops, starts) > slack)[:1]:

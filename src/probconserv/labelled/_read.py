@@ -226,7 +226,8 @@ def paths_of(source: Paths) -> list[Path]:
     """The files that are meant; a name with * or ? stands for all that match it."""
     given = [source] if isinstance(source, str | PathLike) else list(source)
     found: list[str] = []
-    for each in map(fspath, given):
+    for path in given:
+        each = fspath(path)
         found += (not Path(each).exists() and sorted(glob(each))) or [each]
     return list(map(Path, found))
 
@@ -349,7 +350,7 @@ def _combined(parts: Sequence[xr.Dataset]) -> tuple[xr.Dataset, str]:
     why += "coordinate, such as time, and all that does not change along it is the same"
     same: Any = {"data_vars": "minimal", "coords": "minimal", "compat": "equals", "join": "exact"}
     try:
-        whole = xr.combine_by_coords(parts, combine_attrs="override", **same)
+        whole: Any = xr.combine_by_coords(parts, combine_attrs="override", **same)
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{why}. These do not fit together: {error}") from error
     first = parts[0].indexes

@@ -23,7 +23,8 @@ PERIOD, REFERENCE = "forecast_period", "forecast_reference_time"
 BY_CF, BY_AXIS, BY_NAME = "standard_name time", "axis T", "by its name"
 DATES, DURATIONS, NUMBERS = "dates", "durations", "numbers"
 RATES_NEED = "`inflow` and `outflow` need"
-FROM_CLEAR_TO_VAGUE = ({PERIOD, BY_CF, BY_AXIS}, {DATES, DURATIONS}, {BY_NAME}, {REFERENCE})
+LENGTHS = {PERIOD, DURATIONS}
+FROM_CLEAR_TO_VAGUE = ({PERIOD, BY_CF, BY_AXIS}, {DATES, DURATIONS, BY_NAME}, {REFERENCE})
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,19 +151,19 @@ def time_of(like: xr.DataArray, given: str | None = None, summed: Sequence[str] 
 
 
 def _likely(like: xr.DataArray, marks: Mapping[str, Sequence[str]]) -> list[str]:
-    """The dimensions with the clearest marks."""
-    lengths = [dim for dim in marks if {PERIOD, DURATIONS} & set(marks[dim])]
+    """The dimensions with the clearest marks, without those at which runs start.
 
-    def starts_runs(dim: str) -> bool:
-        """Whether a coordinate has the time of every pair of this and a length."""
-        pairs = [{dim, length} for length in lengths if length != dim]
-        dates = (set(c.dims) for c in like.coords.values() if _mark(c) in (BY_CF, DATES))
-        return dim not in lengths and any(pair <= dims for dims in dates for pair in pairs)
-
+    Runs start along a dimension if a coordinate has the date of every pair of it and a length.
+    """
+    dates = [set(c.dims) for c in like.coords.values() if _mark(c) in (BY_CF, DATES)]
     for clear in FROM_CLEAR_TO_VAGUE:
-        found = [d for d, its in marks.items() if clear & set(its) and not starts_runs(d)]
+        found = [dim for dim, its in marks.items() if clear & set(its)]
+        lengths = [dim for dim in found if clear & LENGTHS & set(marks[dim])]
+        others = [dim for dim in found if dim not in lengths]
+        pairs = {dim: [{dim, length} for length in lengths] for dim in others}
+        starts = [d for d in others if any(pair <= dims for dims in dates for pair in pairs[d])]
         if found:
-            return found
+            return [dim for dim in found if dim not in starts]
     return []
 
 

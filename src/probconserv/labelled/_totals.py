@@ -1,6 +1,6 @@
 """The totals of a law: numbers, variables, or what the field starts with and gains."""
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -236,8 +236,8 @@ class Totals:
         for flow, (total, size) in zip(flows, found, strict=True):
             flow.check(total, self.points.first.name)
             gained = gained + flow.factor * flow.course.gained(total, time)
-            said = [] if size is None else self._where_counted(size, time)
-            self.remarks += [each for each in said if each not in self.remarks]
+            where = [] if size is None else self._where_counted(size, time)
+            self.remarks += [text for text in where if text not in self.remarks]
         return gained
 
     def _rate(self, argument: str, given: Given, sign: float, time: Time) -> tuple[Rate, float]:
@@ -264,7 +264,8 @@ class Totals:
         values = xr.DataArray(values).rename({rate.dim: time.dim}).variable
         if self._is_on_grid(rate.array):
             cells = cells * (next(iter(self.points.weights.values())) != 0)
-            near = time.nearest(course.times)
+            same = np.array_equal(time.seconds(rate.times, rate.name), time.ends)
+            near = course.entries if same else time.nearest(course.moments)
             seen, cells = (_entries(each, time.dim, near) for each in (self._seen, cells))
         coords = self._coords | {time.dim: rate.times[course.entries]}
         return Flow(rate.name, values, seen, cells, coords, course, factor)
@@ -279,13 +280,15 @@ class Totals:
             return density.values, None
         return self._sum(density.known, density.cells)
 
-    def _where_counted(self, size: xr.Variable, time: Time) -> Iterator[str]:
+    def _where_counted(self, size: xr.Variable, time: Time) -> list[str]:
         """Where a density counts, if that is not plain; size: of the points that do."""
         first, *others = self.points.fields
-        if others:
-            yield f"rates on the grid count where {first} does"
+        said = [f"rates on the grid count where {first} does"] if others else []
         if (size.max(time.dim) - size.min(time.dim)).max() > 1e-9 * size.max():
-            yield f"points of {first} change in time; rates count where it is at the nearer time"
+            said.append(
+                f"points of {first} change in time; rates count where it is at the nearer time"
+            )
+        return said
 
     def _factor(
         self, argument: str, given: xr.DataArray, expected: str | None, what: str = "that"

@@ -186,7 +186,7 @@ def _difference(argument: str, one: _Meaning, other: _Meaning, same_zero: bool) 
             f". UDUNITS does not know {' and '.join(map(_asked, sorted(words)))}: say what is "
             f"meant, as in assume_units={{{name!r}: 'kg'}} or `--assume-units {name}=kg`."
         )
-    if not one.unit.is_convertible(other.unit):
+    if not (one.unit / other.unit).is_dimensionless():  # UDUNITS would convert s to s-1
         return f", another quantity{_hint(argument, one.unit, other.unit)}."
     if same_zero and abs(one.zero - other.zero) > 1e-6:
         return (
