@@ -68,7 +68,7 @@ LAWS = [
     ({"where": over("lat", list("abcd"))}, "`where` must hold real numbers, got <U1. Convert it."),
     ({"regions": over("time", [0, 1, 1])}, "`regions` change along 'time', which is not summed"),
     ({"regions": over("lat", [np.nan] * 4)}, "`regions` has no region: every point is missing."),
-    ({"regions": 3}, "`regions` must be a name in the dataset or a DataArray; got 3."),
+    ({"regions": 3}, "`regions` must be a name or a DataArray; got 3."),
     (
         {"total": [1.0, 2.0]},
         "`total` must be a number, a name in the dataset or a DataArray; got [",

@@ -59,24 +59,17 @@ def taken(dataset: xr.Dataset, given: Given, argument: str) -> xr.DataArray:
     return xr.DataArray(float(given))
 
 
-def array(dataset: xr.Dataset, given: Given, argument: str, like: xr.DataArray) -> xr.DataArray:
-    """A number, or an array whose axes and coordinates are among those of `like`."""
+def placed(dataset: xr.Dataset, given: Given, argument: str, like: xr.DataArray) -> xr.DataArray:
+    """What is given, whose axes and coordinates are among those of `like`."""
     found = taken(dataset, given, argument)
     match(found, like, argument)
-    check_numbers(found, argument)
     return found
 
 
-def placed(
-    dataset: xr.Dataset, given: str | xr.DataArray, argument: str, like: xr.DataArray
-) -> xr.DataArray:
-    """An array of anything, whose axes and coordinates are among those of `like`."""
-    if not isinstance(given, str | xr.DataArray):
-        raise InputError(
-            f"`{argument}` must be a name in the dataset or a DataArray; got {given!r}."
-        )
-    found = taken(dataset, given, argument)
-    match(found, like, argument)
+def array(dataset: xr.Dataset, given: Given, argument: str, like: xr.DataArray) -> xr.DataArray:
+    """Numbers, whose axes and coordinates are among those of `like`."""
+    found = placed(dataset, given, argument, like)
+    check_numbers(found, argument)
     return found
 
 
@@ -273,17 +266,14 @@ class Law:
             raise InputError(f"`assume_units` must be units by name, {{'T': 'kg'}}; got {units!r}.")
         if self.linear and (len(self.factors) > 1 or len(self.linear) != 2):
             raise InputError("`linear` is a pair, the least and the most, for one variable.")
-        self._check_average()
-
-    def _check_average(self) -> None:
+        if self.regions is not None and not isinstance(self.regions, str | xr.DataArray):
+            raise InputError(f"`regions` must be a name or a DataArray; got {self.regions!r}.")
         if self.average is None:
             return
         if not isinstance(self.total, str) or self.total != INITIAL:
             raise InputError("`average` and `total` are two ways to say what is known: give one.")
         if len(self.factors) > 1:
-            raise InputError(
-                f"`average` is for one variable, not for {self.label}: give `total` for a sum."
-            )
+            raise InputError(f"`average` is for one variable, not for {self.label}: give `total`.")
 
     @property
     def factors(self) -> Mapping[str, Given]:

@@ -23,10 +23,6 @@ Part = Callable[[xr.Variable], xr.Variable]  # takes a part of an array
 Sums = tuple[xr.Variable, xr.Variable]  # of every row: the total, and the weights in it
 
 
-def _whole(array: xr.Variable) -> xr.Variable:
-    return array
-
-
 @dataclass(frozen=True, eq=False)
 class Density:
     """What counts in the rows of a law beside its variables, per cell size."""
@@ -129,7 +125,7 @@ class Totals:
     @cached_property
     def sizes(self) -> xr.Variable:
         """What an average is multiplied by: the cell sizes of a row that are not missing."""
-        return xr.Variable((), 1.0) if self.law.average is None else self._cell_sizes(_whole)
+        return xr.Variable((), 1.0) if self.law.average is None else self._cell_sizes()
 
     @cached_property
     def time(self) -> Time | None:
@@ -169,7 +165,7 @@ class Totals:
         found, size = self._summed(time.at_start)
         found = found + time.at_start(self.fixed)
         empty = size == 0
-        if empty.any() and (empty & (self._summed(_whole)[1] > 0)).any():
+        if empty.any() and (empty & (self._summed()[1] > 0)).any():
             raise InputError(
                 f"`{self.argument}` is {INITIAL!r}, but {self.law.label} has no data at the first "
                 f"{time.dim!r} where it has some later. Give it as a number or a variable."
@@ -187,11 +183,11 @@ class Totals:
             return field
         return field.isel({self.member: 0}).where(field.notnull().all(self.member))
 
-    def _cell_sizes(self, part: Part) -> xr.Variable:
+    def _cell_sizes(self, part: Part = lambda whole: whole) -> xr.Variable:
         (size,) = compute(self._sum(part(self._seen), part(self.points.cells))[1])
         return size
 
-    def _summed(self, part: Part) -> Sums:
+    def _summed(self, part: Part = lambda whole: whole) -> Sums:
         """The rows of a part of the field, and the cell sizes times |factors| that are in them."""
         found = []
         for name, field in self.points.fields.items():
