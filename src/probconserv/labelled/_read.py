@@ -275,36 +275,29 @@ class Series:
             if self.dim not in plan.index:
                 labels = ", ".join(ready.law.label for ready in plan.laws)
                 raise InputError(
-                    f"`target`: {labels} ties all files together along {self.dim!r}, so they "
-                    "cannot be written one by one. Write one file: a name that ends in .nc or "
-                    ".zarr."
+                    f"`target`: {labels} ties all files together along {self.dim!r}. Write one "
+                    "file: a name that ends in .nc or .zarr."
                 )
-        plans = [
-            replace(
-                plan, arrays={n: (own[n].variable, *std) for n, (_, *std) in plan.arrays.items()}
-            )
-            for plan in _at(work.plans, self.dim, self.entries(own))
-        ]
+        plans = []
+        for plan in _at(work.plans, self.dim, self.entries(own)):
+            stored = {name: (own[name].variable, *std) for name, (_, *std) in plan.arrays.items()}
+            plans.append(replace(plan, arrays=stored))
         return replace(work, dataset=own, plans=plans)
 
     def together(self, work: Any, found: Sequence[Any]) -> dict[str, Any]:
         """What the passes found in each file, as if they had gone over the whole series."""
         entries = [self.entries(part) for part in self.parts]
         ordered = [found[n] for n in np.argsort([each.start for each in entries])]
-        result: dict[str, Any] = {
-            key: [
-                _side_by_side([each[key][n] for each in ordered], plan.index.index(self.dim))
-                for n, plan in enumerate(work.plans)
-            ]
-            for key in ("sums", "after")
-        }
+        axes = [plan.index.index(self.dim) for plan in work.plans]
+        result: dict[str, Any] = {"change": {}}
+        for key in ("sums", "after"):
+            per_plan = zip(*(each[key] for each in ordered), strict=True)
+            result[key] = [_side_by_side(*each) for each in zip(per_plan, axes, strict=True)]
         lengths = xr.DataArray([each.stop - each.start for each in entries], dims="files")
-        changes = {
-            name: xr.concat([each["change"][name] for each in found], "files")
-            for name in found[0]["change"]
-        }
-        means = {n: c.weighted(lengths).mean("files", keep_attrs=True) for n, c in changes.items()}
-        return result | {"change": means}
+        for name in found[0]["change"]:
+            changes = xr.concat([each["change"][name] for each in found], "files")
+            result["change"][name] = changes.weighted(lengths).mean("files", keep_attrs=True)
+        return result
 
 
 def _side_by_side(parts: Sequence[Any], axis: int) -> Any:
@@ -344,24 +337,19 @@ def _check_alike(paths: Sequence[Path], parts: Sequence[xr.Dataset]) -> None:
 
 def _combined(parts: Sequence[xr.Dataset]) -> tuple[xr.Dataset, str]:
     """All parts as one dataset, and the dimension along which they follow one another."""
-    why = (
-        f"`source`: {len(parts)} files make a series if they follow one another along exactly one "
-    )
-    why += "coordinate, such as time, and all that does not change along it is the same"
+    rule = "`source`: files of a series follow one another along one coordinate and are the same"
     same: Any = {"data_vars": "minimal", "coords": "minimal", "compat": "equals", "join": "exact"}
     try:
         whole: Any = xr.combine_by_coords(parts, combine_attrs="override", **same)
     except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{why}. These do not fit together: {error}") from error
-    first = parts[0].indexes
-    differ = [
-        str(d) for d in whole.indexes if d not in first or not whole.indexes[d].equals(first[d])
-    ]
+        raise InputError(f"{rule} elsewhere. These are not: {error}") from error
+    differ = [str(dim) for dim, n in whole.sizes.items() if n != parts[0].sizes.get(dim)]
     if len(differ) != 1:
-        raise InputError(f"{why}; here {', '.join(differ)} differ.")
-    twice = whole.indexes[differ[0]].duplicated()
+        raise InputError(f"{rule} elsewhere. These differ along {' and '.join(differ)}.")
+    (dim,) = differ
+    twice = whole.indexes[dim].duplicated()
     if twice.any():
-        when = shown(whole[differ[0]].values[twice][0])
-        raise InputError(f"{why}. These overlap along {differ[0]!r}: {when} is there twice.")
+        when = shown(whole[dim].values[twice][0])
+        raise InputError(f"{rule} elsewhere. These overlap: {dim} {when} is there twice.")
     whole.encoding = parts[0].encoding
-    return whole, differ[0]
+    return whole, dim
