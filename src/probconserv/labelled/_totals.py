@@ -11,9 +11,9 @@ from dask.base import compute
 
 from .._errors import InputError
 from . import _units
-from ._blocks import sizes, totals
+from ._blocks import quiet, sizes, totals
 from ._coordinates import cell_methods
-from ._graph import Array, BlockRows, NamedPart, NamedRows
+from ._graph import Array, NamedPart, NamedRows
 from ._law import INITIAL, Given, Law, array, check_numbers, listed, match, nearest, taken
 from ._rates import Course, Rate, rate_of
 from ._time import Time, decoded, least_to_most, place, time_of
@@ -32,12 +32,6 @@ class Density:
     seen: xr.Variable | None  # the field, whose gaps do not count; None: values are of whole rows
     cells: xr.Variable  # their sizes, 0 where nothing counts
     coords: Mapping[Any, xr.DataArray]
-
-    @property
-    def known(self) -> xr.Variable:
-        """The values where the field is there; infinite where they are missing."""
-        assert self.seen is not None
-        return self.values.where(np.isfinite(self.values), np.inf).where(self.seen.notnull())
 
     def check(self, total: xr.Variable, field: object) -> None:
         """Refuse gaps: a row with one is infinite."""
@@ -118,7 +112,7 @@ class Totals:
         factor = self._factor("fixed", found, self.points.mean_unit)
         name = f"fixed, made of {', '.join(self.law.held)}" if self.law.held else "fixed"
         held = Density(name, found.variable, self._seen, self.points.cells, self._coords)
-        (total,) = compute(self._sum(held.known, held.cells)[0])
+        ((total, _),) = compute(self._of_density(held))
         held.check(total, self.points.first.name)
         return total * factor
 
@@ -198,14 +192,23 @@ class Totals:
         totals_, sizes_ = zip(*compute(*found), strict=True)
         return sum(totals_), sum(sizes_)
 
-    def _sum(self, field: xr.Variable, weights: xr.Variable) -> Sums:
-        """The rows of a field and their sizes, lazy as it is; what is missing does not count."""
+    def _sum(
+        self, field: xr.Variable, weights: xr.Variable, density: xr.Variable | None = None
+    ) -> Sums:
+        """The rows of a field, or of a density where the field is not missing, and their sizes.
+
+        They are lazy as these are.
+        """
+        arrays = (
+            [field] if density is None else [field.set_dims(field.sizes | density.sizes), density]
+        )
+        field = arrays[0]
         rows = tuple(str(d) for d in (*self.points.rows, self.member) if d in field.dims)
         rest = tuple(str(dim) for dim in field.dims if dim not in rows)
         regions = self.points.regions
         count = 1 if regions is None else self.points.rows[REGION]
         named = NamedRows((NamedPart(weights, regions, 0, count),), count, True, rows, rest)
-        both = named.summed(_total_and_size, [field], 2 * count)
+        both = named.summed(_total_and_size, arrays, 2 * count)
         if regions is None:
             return xr.Variable(rows, both[..., 0]), xr.Variable(rows, both[..., 1])
         dims = (*rows, REGION)
@@ -274,7 +277,7 @@ class Totals:
         """The rows of a density, and the cell sizes in them; lazy as it is."""
         if density.seen is None:
             return density.values, None
-        return self._sum(density.known, density.cells)
+        return self._sum(density.seen, density.cells, density.values)
 
     def _where_counted(self, size: xr.Variable, time: Time) -> list[str]:
         """Where a density counts, if that is not plain; size: of the points that do."""
@@ -339,6 +342,13 @@ def _entries(variable: xr.Variable, dim: str, entries: Array) -> xr.Variable:
     return variable.isel({dim: where}, missing_dims="ignore")
 
 
-def _total_and_size(values: Array, rows: BlockRows) -> Array:
+@quiet
+def _total_and_size(field: Array, *density_and_rows: Any) -> Array:
+    """A density that is missing where the field is not makes its row infinite."""
+    *density, rows = density_and_rows
+    values = np.broadcast_to(density[0], field.shape) if density else field
+    if density and not np.isfinite(field.sum() + values.sum()):
+        values = np.where(np.isfinite(values), values, np.inf)
+        values = np.where(np.isnan(field), np.nan, values)
     total, values, missing = totals(values, rows)
     return np.concatenate([total, sizes(rows, missing, values)], 1)
