@@ -192,23 +192,19 @@ class Totals:
         totals_, sizes_ = zip(*compute(*found), strict=True)
         return sum(totals_), sum(sizes_)
 
-    def _sum(
-        self, field: xr.Variable, weights: xr.Variable, density: xr.Variable | None = None
-    ) -> Sums:
+    def _sum(self, field: xr.Variable, weights: xr.Variable, *density: xr.Variable) -> Sums:
         """The rows of a field, or of a density where the field is not missing, and their sizes.
 
         They are lazy as these are.
         """
-        arrays = (
-            [field] if density is None else [field.set_dims(field.sizes | density.sizes), density]
-        )
-        field = arrays[0]
+        for each in density:  # which may have an axis more, that of members
+            field = field.set_dims({**field.sizes, **each.sizes})
         rows = tuple(str(d) for d in (*self.points.rows, self.member) if d in field.dims)
         rest = tuple(str(dim) for dim in field.dims if dim not in rows)
         regions = self.points.regions
         count = 1 if regions is None else self.points.rows[REGION]
         named = NamedRows((NamedPart(weights, regions, 0, count),), count, True, rows, rest)
-        both = named.summed(_total_and_size, arrays, 2 * count)
+        both = named.summed(_total_and_size, [field, *density], 2 * count)
         if regions is None:
             return xr.Variable(rows, both[..., 0]), xr.Variable(rows, both[..., 1])
         dims = (*rows, REGION)
