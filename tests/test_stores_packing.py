@@ -8,14 +8,7 @@ import xarray as xr
 from stores import small
 
 from probconserv import InputError
-from probconserv.labelled._encoding import (
-    fitting,
-    is_packed,
-    misfits,
-    packed_range,
-    unpacked_after_packing,
-    without_packing,
-)
+from probconserv.labelled._encoding import Packing, without_packing
 from probconserv.labelled._read import read
 
 TENTHS: dict[str, Any] = {"dtype": "i2", "scale_factor": 0.1, "add_offset": 5.0, "_FillValue": -99}
@@ -30,7 +23,7 @@ def test_a_reader_sees_what_was_foretold(
 ) -> None:
     values = np.random.default_rng(3).uniform(0, 90, (6, 7)).astype(dtype)
     values[2, 3] = np.nan
-    foretold = unpacked_after_packing(values, encoding)
+    foretold = Packing(encoding).seen(values)
     xr.Dataset({"u": (("y", "x"), values)}).to_netcdf(
         tmp_path / "a.nc", engine="netcdf4", encoding={"u": encoding}
     )
@@ -44,22 +37,23 @@ def test_a_reader_sees_what_was_foretold(
 def test_values_out_of_range_or_on_the_missing_value_do_not_fit() -> None:
     inside = np.array([5.0, 3281.7, -3271.8, np.nan, -4.9 + 0.1])
     outside = np.array([3281.76, -3271.86, np.inf, -np.inf, -4.9])  # -4.9 packs to -99
-    assert not misfits(inside, TENTHS).any()
-    assert misfits(outside, TENTHS).all()
+    assert not Packing(TENTHS).misfits(inside).any()
+    assert Packing(TENTHS).misfits(outside).all()
 
 
 def test_missing_values_fit_only_where_something_stands_for_them() -> None:
     missing = np.array([np.nan])
-    assert not misfits(missing, TENTHS).any()
-    assert misfits(missing, {"dtype": "i2", "scale_factor": 0.1}).all()
+    assert not Packing(TENTHS).misfits(missing).any()
+    assert Packing({"dtype": "i2", "scale_factor": 0.1}).misfits(missing).all()
 
 
 @pytest.mark.parametrize("dtype", ["i4", "i8"])
 def test_the_largest_integers_are_compared_exactly(dtype: str) -> None:
     over = np.array([2.0 ** (8 * np.dtype(dtype).itemsize - 1)], np.float32)
-    assert misfits(over, {"dtype": dtype}).all()
-    assert misfits(over.astype(np.float64), {"dtype": dtype}).all()
-    assert not misfits(np.nextafter(over, np.float32(0)), {"dtype": dtype}).any()
+    packing = Packing({"dtype": dtype})
+    assert packing.misfits(over).all()
+    assert packing.misfits(over.astype(np.float64)).all()
+    assert not packing.misfits(np.nextafter(over, np.float32(0))).any()
 
 
 def test_unsigned_values_under_a_signed_type_use_their_whole_range(tmp_path: Path) -> None:
@@ -70,11 +64,11 @@ def test_unsigned_values_under_a_signed_type_use_their_whole_range(tmp_path: Pat
         variable._Unsigned, variable.scale_factor = "true", 0.5
         variable[:] = np.array([200, 3, 255], np.uint8).view(np.int8)
     with read(tmp_path / "a.nc") as dataset:
-        values, encoding = dataset["u"].values, dataset["u"].encoding
+        values, packing = dataset["u"].values, Packing.of(dataset["u"])
     np.testing.assert_array_equal(values, [100.0, 1.5, np.nan])
-    np.testing.assert_array_equal(unpacked_after_packing(values, encoding), values)
+    np.testing.assert_array_equal(packing.seen(values), values)
     np.testing.assert_array_equal(
-        misfits(np.array([127.0, 127.5, 128.0, -0.5]), encoding), [False, True, True, True]
+        packing.misfits(np.array([127.0, 127.5, 128.0, -0.5])), [False, True, True, True]
     )
 
 
@@ -84,30 +78,30 @@ def test_an_overflow_is_an_error_with_the_range_and_the_way_out() -> None:
         match=r"`u` is packed into int16, which holds -3271.8 to 3281.7 \(-99 stored means "
         r"missing\); 2 of its values do not fit, from -9000 to 4000\. Use `unpack=True`",
     ):
-        fitting(np.array([4000.0, 0.0, -9000.0]), "u", TENTHS)
+        Packing(TENTHS).fitting(np.array([4000.0, 0.0, -9000.0]), "u")
     with pytest.raises(InputError, match="1 of its values do not fit, missing"):
-        fitting(np.array([np.nan]), "u", {"dtype": "i2"})
+        Packing({"dtype": "i2"}).fitting(np.array([np.nan]), "u")
 
 
 def test_the_range_of_a_negative_scale_is_in_order() -> None:
-    assert packed_range({"dtype": "i1", "scale_factor": -2.0}) == (-254.0, 256.0)
+    assert Packing({"dtype": "i1", "scale_factor": -2.0}).range == (-254.0, 256.0)
 
 
 def test_only_floats_stored_as_integers_are_packed() -> None:
     dataset = small()
-    assert is_packed(dataset["p"])
-    assert not is_packed(dataset["u"])
-    assert not is_packed(xr.DataArray(np.arange(3)))
+    assert Packing.of(dataset["p"])
+    assert not Packing.of(dataset["u"])
+    assert not Packing.of(xr.DataArray(np.arange(3)))
     text = xr.DataArray(["a"])
     text.encoding["dtype"] = str
-    assert not is_packed(text)
+    assert not Packing.of(text)
 
 
 def test_a_copy_without_packing_is_stored_as_floats(tmp_path: Path) -> None:
     packed = small()["p"].assign_attrs(valid_range=np.array([-320, 320], np.int16))
     packed.encoding |= {"zlib": True}
     before = dict(packed.encoding)
-    plain = without_packing(packed)
+    plain = without_packing(packed, Packing.of(packed))
     plain.to_netcdf(tmp_path / "a.nc", engine="netcdf4")
     with netCDF4.Dataset(tmp_path / "a.nc") as file:
         assert file["p"].dtype == np.float64

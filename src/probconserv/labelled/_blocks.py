@@ -5,13 +5,16 @@ are (N, I, P). Points that are NaN count in no sum and stay NaN. All is NumPy, w
 thread: those of torch and of BLAS would fight with the threads that work on other blocks.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from .._errors import FAR
+from .._errors import FAR, InfeasibleError
 from .._sums import ROUNDING, Ensemble, MeanAndStd, is_hard
+from .._values import span
 from ._graph import Array, BlockRows
 
 Sums = Mapping[str, Array]
@@ -19,6 +22,12 @@ Kind = MeanAndStd | Ensemble
 
 MARKS = (1e15, 1e20, 9.999e20, 1e30, 1e35, 1e36, 9.96921e36)  # usual for values that are missing
 LARGE = 1e9  # on average: a field with such a mark at one of a million points is larger
+
+LIMIT = 100  # sums at most; it takes about six
+MISSED = 1e-14  # of a row's terms
+REACH = 1e-12  # of a row's terms: a total so little out of reach is taken as the end of it
+HUGE = 1e200  # lambda that moves every point to its bound
+
 
 # points that do not count may hold anything
 quiet = np.errstate(invalid="ignore", over="ignore", divide="ignore")
@@ -30,23 +39,24 @@ def totals(u: Array, rows: BlockRows) -> tuple[Array, Array, Array | None]:
     total = rows.apply(u)
     if np.isfinite(total).all():  # one NaN anywhere would show, whatever its weight
         return total, u, None
-    missing = np.isnan(u) if rows.left_out is None else np.isnan(u) | rows.left_out
+    missing = _missing(u, rows)
     u = np.where(missing, 0.0, u)
     return rows.apply(u), u, missing
 
 
+def _missing(u: Array, rows: BlockRows) -> Array:
+    return np.isnan(u) if rows.left_out is None else np.isnan(u) | rows.left_out
+
+
 def sizes(rows: BlockRows, missing: Array | None, u: Array) -> Array:  # (I, K)
     """The sum of |G| over the points that are there."""
-    found = rows.sizes.whole if missing is None else rows.sizes.apply((~missing).astype(float))
-    return np.broadcast_to(found, (len(u), rows.count))
+    return _weights(rows.sizes, missing, len(u))
 
 
-def _marks(u: Array, terms: Array, size: Array) -> Array:  # (I)
-    """How many values look like a mark for missing ones that the file does not declare."""
-    if not (terms > LARGE * size).any():
-        return np.zeros(len(u))
-    found: Any = sum(np.isclose(np.abs(u), mark, rtol=1e-5) for mark in MARKS)
-    return found.sum(-1).astype(float)
+def _weights(rows: BlockRows, missing: Array | None, count: int) -> Array:  # (I, K)
+    """The sum of G over the points that are there, at that many indices."""
+    found = rows.whole if missing is None else rows.apply((~missing).astype(float))
+    return np.broadcast_to(found, (count, rows.count))
 
 
 @quiet
@@ -57,73 +67,26 @@ def statistics(kind: Kind, *block: Any) -> dict[str, Array]:
 
 def _of_moments(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows) -> dict[str, Array]:
     total, mean, missing = totals(mean, rows)
-    if rows.even is not None and missing is None:
-        return _of_even(kind, mean, std, total, rows)
-    std = np.broadcast_to(_without(std, missing), mean.shape).astype(float, copy=False)
-    d = independent(kind, mean, std, rows)
-    std = std if kind.knows_std else np.zeros_like(std)
-    found = _about(mean, std, missing, rows)
-    if not np.isfinite(found["spread"]).all() and rows.left_out is not None:
-        std, d = _without(std, rows.left_out), _without(d, rows.left_out)
-        found = _about(mean, std, missing, rows)
-    common = found["spread"] if rows.sizes is rows else rows.apply(std)
-    return found | {
-        "total": total,
-        "common": _of_variable(kind, rows, common),
-        "gram": rows.gram(d),
-    }
-
-
-def _of_variable(kind: MeanAndStd, rows: BlockRows, common: Array) -> Array:  # (I, V, K)
-    """What the points of a variable share, apart from that of the others."""
-    found = np.zeros((len(common), kind.variables, rows.count))
-    found[:, rows.variable] = common
-    return found
-
-
-def _of_even(
-    kind: MeanAndStd, mean: Array, std: Array, total: Array, rows: BlockRows
-) -> dict[str, Array]:
-    """As `_of_moments` where no point is missing and one number is the std of all.
-
-    d is that number squared over |g|, so that the sum of g^2 d is one of |g|.
-    """
-    size, terms, one = sizes(rows, None, mean), _terms(mean, total, rows), float(std.item())
-    given: Any = terms if kind.how == "proportional" else one**2 * size
-    known = one if kind.knows_std else 0.0
-    return {
-        "size": size,
-        "count": sizes(rows.present, None, mean),
-        "terms": terms,
-        "marks": _marks(mean, terms, size),
-        "spread": known * size,
-        "negative": np.full(len(mean), float(one < 0)),
-        "total": total,
-        "common": _of_variable(kind, rows, known * np.broadcast_to(rows.whole, total.shape)),
-        "gram": rows.even * given,
-    }
-
-
-def _terms(mean: Array, total: Array, rows: BlockRows) -> Array:
-    """The sum of |g u|; `mean` is 0 where missing."""
-    if rows.sizes is rows and mean.min() >= 0:
-        return total
-    return rows.sizes.apply(np.abs(mean))
-
-
-def independent(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows) -> Array:
-    """d of every point, see `MeanAndStd`."""
-    given = np.abs(mean) if kind.how == "proportional" else np.square(std)
-    if all(part.unit is None for part in rows.parts):
-        return given
-    return given / rows.relative_sizes
-
-
-def freedom(kind: Kind, *block: Any) -> Array:  # (I, P)
-    """How far each point may move beside the others: d, or the variance of the members."""
-    if isinstance(kind, MeanAndStd):
-        return independent(kind, *block)
-    return np.asarray(block[0].var(0, ddof=1, dtype=float))
+    found = _about(mean, total, missing, rows)
+    if rows.even is not None:  # d is std^2 m / |g|, so that the sum of g^2 d is one of |g|
+        one = float(std.flat[0])
+        freed = found["terms"] if kind.how == "proportional" else one**2 * found["size"]
+        known = one if kind.knows_std else 0.0
+        found |= {"gram": rows.even * freed, "spread": known * found["size"]}
+        found["negative"] = np.full(len(mean), float(one < 0))
+        shared = known * _weights(rows, missing, len(mean))
+    else:
+        std = np.broadcast_to(std, (len(std), mean.shape[-1])).astype(float, copy=False)
+        if missing is not None:
+            std = np.where(missing, 0.0, std)
+        if rows.left_out is not None and not _finite(std):
+            std = np.where(rows.left_out, 0.0, std)
+        found["gram"] = rows.gram(independent(kind, mean, std, rows))
+        found |= _together(std if kind.knows_std else np.zeros((1, std.shape[-1])), rows)
+        shared = found["common"]
+    common = np.zeros((len(mean), kind.variables, rows.count))
+    common[:, rows.variable] = shared
+    return found | {"total": total, "common": common}
 
 
 def _of_members(kind: Ensemble, x: Array, rows: BlockRows) -> dict[str, Array]:
@@ -135,24 +98,46 @@ def _of_members(kind: Ensemble, x: Array, rows: BlockRows) -> dict[str, Array]:
         total = rows.apply(x)
     mean = x.mean(0)
     variance = np.square(x - mean).sum(0) / (kind.members - 1)
-    std = np.sqrt(variance)
-    found = _about(mean, std, missing, rows)
-    common = found["spread"] if rows.sizes is rows else rows.apply(std)
-    sums = {"total": np.moveaxis(total, 0, 1), "common": common, "gram": rows.gram(variance)}
-    return found | sums
+    found = _about(mean, total.mean(0), missing, rows) | _together(np.sqrt(variance), rows)
+    return found | {"total": np.moveaxis(total, 0, 1), "gram": rows.gram(variance)}
 
 
-def _about(mean: Array, std: Array, missing: Array | None, rows: BlockRows) -> dict[str, Array]:
-    """Sums of |g|, |g u| and |g| std of every row; `mean` and `std` are 0 where missing."""
-    size, terms = sizes(rows, missing, mean), rows.sizes.apply(np.abs(mean))
-    return {
-        "size": size,
-        "count": sizes(rows.present, missing, mean),
-        "terms": terms,
-        "marks": _marks(mean, terms, size),
-        "spread": rows.sizes.apply(std),
-        "negative": (std.min(-1) < 0).astype(float),
-    }
+def _about(mean: Array, total: Array, missing: Array | None, rows: BlockRows) -> dict[str, Array]:
+    """Sums of |g| and |g u| of every row; `mean` is 0 where missing."""
+    size = sizes(rows, missing, mean)
+    positive = rows.sizes is rows and mean.min(initial=0.0) >= 0
+    terms = total if positive else rows.sizes.apply(np.abs(mean))
+    count = _weights(rows.present, missing, len(mean))
+    return {"size": size, "count": count, "terms": terms, "marks": _marks(mean, terms, size)}
+
+
+def _marks(u: Array, terms: Array, size: Array) -> Array:  # (I)
+    """How many values look like a mark for missing ones that the file does not declare."""
+    if not (terms > LARGE * size).any():
+        return np.zeros(len(u))
+    found: Any = sum(np.isclose(np.abs(u), mark, rtol=1e-5) for mark in MARKS)
+    return found.sum(-1).astype(float)
+
+
+def _together(std: Array, rows: BlockRows) -> dict[str, Array]:
+    """Sums of |g| std and g std; `std` is 0 where missing."""
+    spread = rows.sizes.apply(std)
+    common = spread if rows.sizes is rows else rows.apply(std)
+    negative = (std.min(-1) < 0).astype(float)
+    return {"spread": spread, "common": common, "negative": negative}
+
+
+def independent(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows) -> Array:
+    """d of every point, see `MeanAndStd`."""
+    given = np.abs(mean) if kind.how == "proportional" else np.square(std)
+    return given if rows.relative_sizes is None else given / rows.relative_sizes
+
+
+def freedom(kind: Kind, *block: Any) -> Array:  # (I, P)
+    """How far each point may move beside the others: d, or the variance of the members."""
+    if isinstance(kind, MeanAndStd):
+        return independent(kind, *block)
+    return np.asarray(block[0].var(0, ddof=1, dtype=float))
 
 
 @quiet
@@ -164,11 +149,10 @@ def moved(kind: Kind, *block: Any) -> Array:
 def _moved_mean(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows, *moves: Sums) -> Array:
     new, std = mean.astype(float), std.astype(float, copy=False)
     for move in moves:
-        shift = _shift(kind, mean, std, rows, (1 - kind.correlation) * move["along"])
+        new += _shift(kind, mean, std, rows, (1 - kind.correlation) * move["along"])
         if kind.correlation:
             latent = move["latent"][:, rows.variable, None]
-            shift = shift + kind.correlation**0.5 * std * rows.counted * latent
-        new += shift
+            new += kind.correlation**0.5 * std * rows.counted * latent
     return _kept(new, mean, rows)
 
 
@@ -179,7 +163,7 @@ def _shift(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows, along: Ar
         shift *= independent(kind, mean, std, rows)
         return shift
     step = rows.even * np.square(std) * along
-    shift = step if rows.are_plain else rows.signs.adjoint(step)
+    shift = step if rows.are_plain else rows.by(np.sign).adjoint(step)
     return shift * np.abs(mean) if kind.how == "proportional" else shift
 
 
@@ -208,38 +192,38 @@ def _moved_members(x: Array, rows: BlockRows, *moves: Sums) -> Array:
 @quiet
 def white_sums(
     kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows, white: Array
-) -> tuple[Array, Array]:  # (I, K, K) and (I, V, K)
+) -> dict[str, Array]:
     """`gram` and `common` of `statistics`, with L^-1 G in place of G; white: L^-1, (I, K, K)."""
-    missing = np.isnan(mean) if rows.left_out is None else np.isnan(mean) | rows.left_out
+    missing = _missing(mean, rows)
     mean, std = (np.where(missing, 0.0, each) for each in (mean, std))
     g = np.stack([rows.adjoint(white[:, row]) for row in range(rows.count)], 1)  # (I, K, P)
     d = independent(kind, mean, std, rows)[:, None]
-    common = _of_variable(kind, rows, (g * std[:, None]).sum(-1))
-    return np.matmul(g * d, np.swapaxes(g, 1, 2)), common
+    common = np.zeros((len(mean), kind.variables, rows.count))
+    common[:, rows.variable] = (g * std[:, None]).sum(-1)
+    return {"white": np.matmul(g * d, np.swapaxes(g, 1, 2)), "white_common": common}
 
 
 @quiet
 def updated_std(
-    kind: MeanAndStd, std: Array, mean: Array, rows: BlockRows, first: Sums, last: Sums
+    kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows, first: Sums, *more: Sums
 ) -> Array:
     """The standard deviation of a block after the update; as it was where the mean is NaN.
 
-    first, last: of the steps; the last has L^-1 to all digits where rows are nearly dependent.
+    first, more: the steps; the last has L^-1 to all digits where rows are nearly dependent.
     """
     std = std.astype(float, copy=False)
     least = first["least"]
-    if last is not first and not rows.disjoint and is_hard(least).any():
-        lost, least = _lost_to_white(kind, std, rows, last), 16 * np.sqrt(ROUNDING * least)
+    if more and not rows.disjoint and is_hard(least).any():
+        lost, least = _lost_to_white(kind, std, rows, more[-1]), 16 * np.sqrt(ROUNDING * least)
     else:
         lost = _lost(kind, std, rows, first)
     left = np.subtract(1, lost, out=lost)
     left[left <= least[:, None]] = 0.0
-    variance = np.square(std)
-    variance *= left
-    np.sqrt(variance, out=variance)
+    left *= np.square(std)
+    new = np.sqrt(left, out=left)
     if not _finite(mean):
-        np.copyto(variance, std, where=np.isnan(mean))
-    return _kept(variance, std, rows)
+        np.copyto(new, std, where=np.isnan(mean))
+    return _kept(new, std, rows)
 
 
 def _lost(kind: MeanAndStd, std: Array, rows: BlockRows, steps: Sums) -> Array:
@@ -256,34 +240,34 @@ def _lost(kind: MeanAndStd, std: Array, rows: BlockRows, steps: Sums) -> Array:
 
 def _lost_to_white(kind: MeanAndStd, std: Array, rows: BlockRows, steps: Sums) -> Array:
     """The same as a sum of squares, in which nothing cancels: one for each row of L^-1 G."""
-    lost = np.zeros(std.shape)
+    lost: Any = 0.0
     for row, common in enumerate(np.moveaxis(steps["white_common"][:, rows.variable], -1, 0)):
         along = (1 - kind.correlation) * std * rows.adjoint(steps["white"][:, row])
-        lost += np.square(along + kind.correlation**0.5 * rows.counted * common[:, None])
-    return lost
+        lost = lost + np.square(along + kind.correlation**0.5 * rows.counted * common[:, None])
+    return np.asarray(lost)
 
 
 @quiet
 def changes(
-    kind: Kind, new: Array, old: Array, *std_and_rows: Any, rounding: float
+    kind: Kind, new: Array, *block: Any, rounding: float
 ) -> tuple[Array, Array, Array]:  # (I) each
     """The largest change, the largest in the value's own std, and how many changed by far.
 
     The std of members is their spread at each point. Where none is known, those changed by far that
     a proportional correction turned round.
     """
+    old = block[0]
     change = np.abs(new - old)
     largest = _largest(change)
     if isinstance(kind, MeanAndStd) and not kind.knows_std:
         turned = (new * old < 0).sum(-1) if kind.how == "proportional" else np.zeros_like(largest)
         return largest, np.zeros_like(largest), turned.astype(float)
-    relative = np.divide(change, np.sqrt(freedom(kind, old, *std_and_rows)), out=change)
+    relative = np.divide(change, np.sqrt(freedom(kind, *block)), out=change)
     most = _largest(relative)
     if not (most > FAR).any():
         return largest, most, np.zeros_like(most)
     relative[np.abs(new - old) <= 8 * rounding * np.abs(old)] = 0.0  # rounding, whatever the std
-    far = (relative > FAR).sum(-1)
-    return largest, _largest(relative), (far if far.ndim == 1 else far.sum(0)).astype(float)
+    return largest, _largest(relative), by_index(relative > FAR).sum(-1).astype(float)
 
 
 def _largest(x: Array) -> Array:  # (..., I, P) to (I)
@@ -296,10 +280,6 @@ def by_index(x: Array) -> Array:  # (I, P) or (N, I, P) to (I, ...)
     return x if x.ndim == 2 else np.moveaxis(x, 0, 1).reshape(x.shape[1], -1)
 
 
-def _without(u: Array, missing: Array | None) -> Array:
-    return u if missing is None else np.where(missing, 0.0, u)
-
-
 def _kept(new: Array, old: Array, rows: BlockRows) -> Array:
     """`new`, with the points that no law counts as they were, whatever their std."""
     if rows.left_out is not None and not _finite(new):  # else their move is 0
@@ -310,3 +290,86 @@ def _kept(new: Array, old: Array, rows: BlockRows) -> Array:
 def _finite(values: Array) -> bool:
     """Whether all are finite, by one sum; one that overflows says no as well."""
     return bool(np.isfinite(values.sum()))
+
+
+@dataclass(frozen=True, eq=False)
+class Bounds:
+    """Holds values within bounds while totals stay.
+
+    A value u that the update gave becomes clip(u - lambda d g, low, high), with one lambda for each
+    row so that its total stays, (I, K) or (I, N K); d says how far a point may move. With
+    independent points this is the most likely field within the bounds. The total falls with lambda,
+    straight between places where a point gets stuck, so Newton's method ends at the root after a
+    few sums over all points.
+    """
+
+    low: float
+    high: float
+    law: str
+    places: Any  # `Places` of the system, for messages
+
+    def clipped(self, new: Array, d: Array, rows: BlockRows, tilt: Array) -> Array:
+        """The values of a block."""
+        if new.ndim == 3:
+            tilt = np.moveaxis(tilt.reshape(len(tilt), len(new), -1), 1, 0)
+        moved = np.clip(new - rows.adjoint(tilt) * d, self.low, self.high)
+        if rows.left_out is not None:
+            moved = np.where(rows.left_out, new, moved)
+        return np.where(np.isnan(moved), new, moved)
+
+    def line(self, new: Array, d: Array, rows: BlockRows, tilt: Array) -> Array:
+        """The totals that a block has within the bounds, and how fast they fall with lambda."""
+        u = self.clipped(new, d, rows, tilt)
+        free = np.where((u > self.low) & (u < self.high), d, 0.0)
+        return np.concatenate([_total(rows, u), _total(rows.squared, free)], -1)
+
+    def survey(self, new: Array, d: Array, rows: BlockRows) -> Array:
+        """The totals of a block, their terms, the least and the most that they can be, how fast
+        they fall if all points are free, and the line where lambda is 0."""
+        total, terms = _total(rows, new), _total(rows.sizes, np.abs(new))
+        far = (self.clipped(new, d, rows, np.full_like(total, end)) for end in (HUGE, -HUGE))
+        free = _total(rows.squared, np.where(np.isnan(new), 0.0, d))
+        start = self.line(new, d, rows, np.zeros_like(total))
+        return np.concatenate([total, terms, *(_total(rows, u) for u in far), free, start], -1)
+
+    @quiet
+    def tilts(self, line: Callable[[Array], Array], seen: Array, numbers: Array) -> Array:
+        """lambda of every row, from the sums of `line` and `survey` over all points."""
+        total, terms, least, most, full, value, slope = np.split(seen, 7, -1)
+        size = terms + np.abs(total)
+        self._check_reach(total, least, most, REACH * size, numbers)
+        total, tilt = np.clip(total, least, most), np.zeros_like(total)
+        left, right = np.full_like(total, -np.inf), np.full_like(total, np.inf)
+        for count in range(LIMIT):
+            missed = np.where(np.abs(value - total) > MISSED * size, value - total, 0.0)
+            if not missed.any():
+                break
+            left, right = np.where(missed > 0, tilt, left), np.where(missed < 0, tilt, right)
+            steep = np.where(slope > 0, slope, full / 2.0**count)  # all stuck: ever farther
+            guess = tilt + missed / np.where(steep > 0, steep, 1.0)
+            middle = np.where(np.isfinite(left) & np.isfinite(right), (left + right) / 2, guess)
+            tilt = np.where((guess > left) & (guess < right), guess, middle)
+            value, slope = np.split(line(tilt), 2, -1)
+        return tilt
+
+    def _check_reach(
+        self, total: Array, least: Array, most: Array, slack: Array, numbers: Array
+    ) -> None:
+        wrong = (total < least - slack) | (total > most + slack)
+        if not wrong.any():
+            return
+        place = tuple(np.argwhere(wrong)[0])
+        ends = (float(x[place]) for x in (least, most))
+        low, high = (x if abs(x) < HUGE else math.copysign(math.inf, x) for x in ends)
+        error = InfeasibleError(
+            f"{int(wrong.sum())} totals cannot be met within `minimum` and `maximum`. The first of "
+            f"{self.law} is {float(total[place]):.6g}, and totals of fields within these bounds "
+            f"are {span(low, high)}. Ways out: wider bounds, another total, `noise`."
+        )
+        error._place = 0, int(place[-1])
+        with self.places.named(numbers[place[:-1]]):
+            raise error
+
+
+def _total(rows: BlockRows, u: Array) -> Array:  # (I, K) or (I, N K)
+    return by_index(rows.apply(np.where(np.isnan(u), 0.0, u)))

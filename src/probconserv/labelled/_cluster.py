@@ -35,49 +35,28 @@ def cluster(scheduler: str | None = None, workers: int | None = None) -> Iterato
         # its name would make dask import distributed, which takes half a second
         with dask.config.set({"scheduler": dask.threaded.get, **chosen}):
             yield None
-    elif scheduler == "local":
-        with _processes(workers or 2) as client:
-            yield client
-    else:
-        with _connected(scheduler, workers) as client:
-            yield client
-
-
-def in_process() -> bool:
-    """Whether dask computes in this process, where open files can be shared."""
-    get = get_scheduler()
-    return get is None or get in (dask.threaded.get, dask.local.get_sync)
-
-
-def compute(collections: Any, text: str) -> Any:
-    """The collections, any nest of them, computed together; a terminal shows how far it is."""
-    if in_process():
-        with Ticker(0.0) as line, _Counting(line, text) if sys.stderr.isatty() else nullcontext():
-            return compute_together(collections)[0]
-    if _client() is None:
-        return compute_together(collections)[0]
-    return _compute_apart(collections, text)
-
-
-@contextmanager
-def _processes(workers: int) -> Iterator[Any]:
+        return
     from distributed import Client, LocalCluster
 
-    with (
-        LocalCluster(
-            n_workers=workers,
-            threads_per_worker=1,
-            processes=True,
-            dashboard_address=":0",  # any port that is free
-            silence_logs=logging.CRITICAL,
-        ) as processes,
-        Client(processes) as client,
-    ):
+    if scheduler == "local":
+        how: Any = {"n_workers": workers or 2, "threads_per_worker": 1, "processes": True}
+        how |= {"dashboard_address": ":0", "silence_logs": logging.CRITICAL}  # any port
+        with LocalCluster(**how) as processes, Client(processes) as client:
+            yield client
+        return
+    _check_address(scheduler, workers)
+    with Client(scheduler, timeout=PATIENCE) as client:
+        if not client.nthreads():
+            print(
+                f"waiting for workers: the scheduler at {scheduler} has none yet. Start some with "
+                f"`dask worker {scheduler}`.",
+                file=sys.stderr,
+                flush=True,
+            )
         yield client
 
 
-@contextmanager
-def _connected(address: str, workers: int | None) -> Iterator[Any]:
+def _check_address(address: str, workers: int | None) -> None:
     from distributed import Client
 
     if ":" not in address:
@@ -98,40 +77,36 @@ def _connected(address: str, workers: int | None) -> Iterator[Any]:
             f"`scheduler` {address} does not answer: {error}. Start one there with "
             "`dask scheduler`, or use 'local' for processes of this machine."
         ) from None
-    with Client(address, timeout=PATIENCE) as client:
-        if not client.nthreads():
-            print(
-                f"waiting for workers: the scheduler at {address} has none yet. Start some with "
-                f"`dask worker {address}`.",
-                file=sys.stderr,
-                flush=True,
-            )
-        yield client
 
 
-def _client() -> Any:
-    """The client that dask computes with, if there is one."""
-    try:
-        from distributed import get_client
-
-        return get_client()
-    except (ImportError, ValueError):
-        return None
+def in_process() -> bool:
+    """Whether dask computes in this process, where open files can be shared."""
+    get = get_scheduler()
+    return get is None or get in (dask.threaded.get, dask.local.get_sync)
 
 
-def _compute_apart(collections: Any, text: str) -> Any:
+def compute(collections: Any, text: str) -> Any:
+    """The collections, any nest of them, computed together; a terminal shows how far it is."""
+    with Ticker(0.0) as line:
+        if not in_process():
+            return _compute_apart(collections, line, text)
+        with _Counting(line, text) if sys.stderr.isatty() else nullcontext():
+            return compute_together(collections)[0]
+
+
+def _compute_apart(collections: Any, line: Ticker, text: str) -> Any:
     """On the workers of a cluster; a worker that dies has its blocks done again by another."""
-    from distributed import CancelledError, KilledWorker, as_completed, futures_of
+    from distributed import CancelledError, KilledWorker, as_completed, default_client, futures_of
 
     running = persist(collections)[0]
     blocks = futures_of(running)
     try:
-        with Ticker(0.0) as line:
-            for done, _ in enumerate(as_completed(blocks), start=1):
-                line.say(f"{text}: {done} of {len(blocks)} blocks")
+        for done, _ in enumerate(as_completed(blocks), start=1):
+            line.say(f"{text}: {done} of {len(blocks)} blocks")
         return compute_together(running)[0]
     except BaseException as error:
-        if (client := _client()).cluster is None:  # else its processes end, and nothing is left
+        client = default_client()
+        if client.cluster is None:  # else its processes end, and nothing is left
             client.cancel(blocks)
         if not isinstance(error, KilledWorker | CancelledError):
             raise

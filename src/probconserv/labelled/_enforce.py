@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -13,23 +14,12 @@ from dask.base import compute as compute_now
 
 from .._errors import ProbConservError
 from ._cluster import cluster, compute
-from ._encoding import is_packed, without_packing
+from ._encoding import Packing, without_packing
 from ._law import Given, Law, Recipe, listed
-from ._plan import Plan, Spread
-from ._read import read
+from ._plan import Spread
+from ._read import Paths, Series, from_file, outputs, paths_of, with_files
 from ._report import Report
-from ._series import (
-    Paths,
-    as_parts,
-    from_file,
-    joined,
-    outputs,
-    part_of,
-    paths_of,
-    read_series,
-    with_files,
-)
-from ._update import lazy
+from ._update import is_lazy
 from ._work import REPORT, Work
 from ._write import check_output, write
 
@@ -118,14 +108,13 @@ def enforce(
     spread = Spread(std, member, correlation, shrinkage, tied, how, minimum, maximum)
     work = Work.of(dataset, laws, spread)
     work.check_apart()
-    sums = compute_now(*work.first)
-    stay_lazy = lazy(work.plans)
-    both = work.updated(sums, watch=not stay_lazy)
-    if not stay_lazy:
-        (both,) = compute_now(both)  # cell sizes may be lazy where the field is not
-    report = work.report(sums, None if stay_lazy else [after for _, after in both])
+    stay_lazy = any(map(is_lazy, work.plans))
+    new, sums, after = work.updated(watch=not stay_lazy)
+    if not stay_lazy:  # cell sizes may be lazy where the field is not
+        new, sums, after = compute_now(new, sums, after)
+    report = work.report(sums, None if stay_lazy else after)
     report.check_plausible() if strict else report.warn_if_implausible()
-    return work.finished([new for new, _ in both], report)
+    return work.finished(new, report)
 
 
 def check(
@@ -355,67 +344,64 @@ class _Job:
     group: str
     chunks: Mapping[str, int] | None
 
-    def run(
-        self,
-        paths: list[Path],
-        target: Path | None,
-        laws: Sequence[Law | Recipe],
-        whole: Sequence[Plan] = (),
-    ) -> Report:
-        """whole: the plans of the series that this is one file of."""
+    def run(self, paths: list[Path], target: Path | None, laws: Sequence[Law | Recipe]) -> Report:
         folder = target is not None and target.is_dir() and target.suffix != ".zarr"
         one_by_one = len(paths) > 1 and folder
         if target is not None:
             for out in outputs(paths, target) if one_by_one else [target]:
                 check_output(out, self.overwrite, map(str, paths))
         with ExitStack() as opened:
-            dataset, along = _opened(paths, opened, self.chunks, self.group, self.spread.member)
-            if self.unpack:
-                packed = {n: without_packing(v) for n, v in dataset.items() if is_packed(v)}
-                dataset = dataset.assign(packed)
+            series = _opened(paths, opened, self.chunks, self.group, self.spread.member)
             spread = replace(self.spread, std=from_file(self.spread.std, "std", opened))
             named = [with_files(law, opened) for law in laws]
-            work = Work.of(dataset, named, spread)
+            work = Work.of(self._unpacked(series.whole), named, spread)
             work.check_apart()
-            work = replace(work, plans=as_parts(work.plans, whole)) if whole else work
             if target is None or not one_by_one:
-                return self._write(work, paths[0], target)
+                return self._write(work, paths[0], target)[1]
             if self.strict:  # all files are looked at before one is written
                 self._write(work, paths[0], None)
-            return self._one_by_one(work.plans, spread, paths, target, along)
+            return replace(self, strict=False)._one_by_one(work, series, target)
 
-    def _one_by_one(
-        self, plans: Sequence[Plan], spread: Spread, paths: list[Path], target: Path, along: str
-    ) -> Report:
+    def _unpacked(self, dataset: xr.Dataset) -> xr.Dataset:
+        if not self.unpack:
+            return dataset
+        packings = {name: Packing.of(variable) for name, variable in dataset.items()}
+        return dataset.assign({n: without_packing(dataset[n], p) for n, p in packings.items() if p})
+
+    def _one_by_one(self, work: Work, series: Series, target: Path) -> Report:
         """A file in the folder for each; those that are finished stay if a later one fails."""
-        reports: list[Report] = []
-        for path, out in zip(paths, outputs(paths, target), strict=True):
-            own, std = part_of(plans, spread.std, path, along)
-            part = replace(self, spread=replace(spread, std=std), strict=False)  # see `run`
+        found: list[Any] = []
+        paths = series.paths
+        for path, own, out in zip(paths, series.parts, outputs(paths, target), strict=True):
+            part = series.part_of(work, self._unpacked(own))
             try:
-                reports.append(part.run([path], out, own, plans))
+                found.append(self._write(part, path, out)[0])
             except ProbConservError as error:
-                done = f"{len(reports)} of {len(paths)} files are finished and stay in {target}"
+                done = f"{len(found)} of {len(paths)} files are finished and stay in {target}"
                 error.args = (f"{path.name}: {error} ({done}.)",)
                 raise
-        return joined(reports, along)
+        return work.report(**series.together(work, found))
 
-    def _write(self, work: Work, source: Path, target: Path | None) -> Report:
-        sums = work.first if work.one_pass else compute(work.first, "summing")
-        both = work.updated(sums, store=True)
-        found, after = [new for new, _ in both], [after for _, after in both]
-        changes = _changes(work, found) if self.change else {}
+    def _write(self, work: Work, source: Path, target: Path | None) -> tuple[Any, Report]:
+        """What the passes found, and the report on it."""
+        new, sums, after = work.updated(store=True, compute=partial(compute, text="summing"))
+        changes = _changes(work, new) if self.change else {}
         also = {"sums": sums, "after": after, "change": changes}
-        if target is None:
-            return _report(work, compute(also, "computing"), self.strict)
         reports: list[Report] = []
 
         def finish(results: Any) -> dict[str, str]:
-            reports.append(_report(work, results, self.strict))
+            reports.append(work.report(**results))
+            if self.strict:
+                reports[0].check_plausible()
             return {REPORT: reports[0].json()}
 
-        write(work.finished(found), target, self.overwrite, also, finish, source, self.group)
-        return reports[0]
+        if target is None:
+            results = compute(also, "computing")
+            finish(results)
+        else:
+            out = work.finished(new)
+            results = write(out, target, self.overwrite, also, finish, source, self.group)
+        return results, reports[0]
 
 
 def check_file(
@@ -456,9 +442,9 @@ def check_file(
     """
     given = 0.0 if std is None and member is None else std
     with cluster(scheduler, workers), ExitStack() as opened:
-        dataset, _ = _opened(paths_of(source), opened, chunks, group, member)
+        series = _opened(paths_of(source), opened, chunks, group, member)
         spread = Spread(from_file(given, "std", opened), member)
-        work = Work.of(dataset, [with_files(law, opened) for law in laws], spread)
+        work = Work.of(series.whole, [with_files(law, opened) for law in laws], spread)
         found = compute({"sums": work.first, "invalid": work.invalid}, "summing")
         return work.report(**found)
 
@@ -469,12 +455,9 @@ def _opened(
     chunks: Mapping[str, int] | None,
     group: str,
     member: str | None,
-) -> tuple[xr.Dataset, str]:
-    """The dataset in one file, or in many as a series along a dimension."""
-    how: dict[str, Any] = {"chunks": chunks, "whole": () if member is None else (member,)}
-    if len(paths) > 1:
-        return read_series(paths, opened, group=group, **how)
-    return opened.enter_context(read(paths[0], group=group, **how)), ""
+) -> Series:
+    whole = () if member is None else (member,)
+    return Series.opened(paths, opened, group, chunks=chunks, whole=whole)
 
 
 def _changes(work: Work, found: Sequence[Mapping[str, Any]]) -> dict[str, xr.DataArray]:
@@ -489,10 +472,3 @@ def _changes(work: Work, found: Sequence[Mapping[str, Any]]) -> dict[str, xr.Dat
             mean = moved.mean([dim for dim in old.dims if dim not in kept], keep_attrs=True)
             changes[name] = mean.assign_attrs(old.attrs)
     return changes
-
-
-def _report(work: Work, results: Any, strict: bool) -> Report:
-    report = replace(work.report(results["sums"], results["after"]), change=results["change"])
-    if strict:
-        report.check_plausible()
-    return report

@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from math import prod
 from typing import Any
 
@@ -15,10 +15,15 @@ from dask.system import CPU_COUNT
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+Shapes = Mapping[str, tuple[int, ...]]
+Pair = tuple[Any, tuple[str, ...]]  # an array and the names of its axes
+
 PIECE = 4096  # points of one product: too few for BLAS to start threads of its own
+SLAB = 1 << 18  # points that are worked on at a time: what stays in a core's cache
+SUMS, STEPS = "sums of a block", "steps of a block"  # names of axes that no dataset has
 
 
-def weighted_sum(u: Array, weights: Array) -> Array:  # (..., I, P) and (P) or (I, P) to (..., I)
+def weighted_sum(u: Array, weights: Array) -> Array:  # (..., I, P) and (1 or I, P) to (..., I)
     """The sum of u times weights over the points, in float64, in pieces that rounding likes."""
     whole = u.shape[-1] // PIECE * PIECE
     pieces = [x[..., :whole].reshape(*x.shape[:-1], -1, PIECE) for x in (u, weights)]
@@ -32,11 +37,15 @@ def _dot(u: Array, weights: Array) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
-    """The rows of one law: sums of weights times u over the points of each row."""
+class LawRows:
+    """The rows of one law: sums of weights times u over the points of each row.
 
-    weights: Array  # (P), or (I, P) if they change with the index
-    labels: Array | None  # (P), the row of each point within the law; None: all are of one row
+    In a block weights are (I, P), or (1, P) if they do not change with the index, and labels are
+    (P). Before they are cut into blocks both are xarray variables.
+    """
+
+    weights: Any
+    labels: Any  # the row of each point within the law; None: all are of one row
     first: int  # row of the law among the rows of all laws
     rows: int
     unit: float | None = None  # the mean weight, if one number is the std of all points
@@ -54,49 +63,47 @@ class Part:
         return found.reshape(*weighted.shape[:-1], self.rows)
 
     def adjoint(self, v: Array) -> Array:  # (..., I, rows) to (..., I, P)
-        return self.weights * (v if self.labels is None else v[..., self.labels])
+        return np.asarray(self.weights * (v if self.labels is None else v[..., self.labels]))
 
-    def entrywise(self, weights: Array) -> "Part":
-        return replace(self, weights=weights)
-
-    def times(self, other: "Part") -> "Part":
+    def times(self, other: "LawRows") -> "LawRows":
         """The points that two laws share, with a row for each pair of their rows."""
         labels: Array | None = None
         if self.labels is not None or other.labels is not None:
             mine: Any = 0 if self.labels is None else self.labels
             labels = mine * other.rows + (0 if other.labels is None else other.labels)
-        return Part(self.weights * other.weights, labels, 0, self.rows * other.rows)
+        return LawRows(self.weights * other.weights, labels, 0, self.rows * other.rows)
 
 
 @dataclass(frozen=True, eq=False)
 class BlockRows:
     """G on one block, (K, P): the rows of all laws."""
 
-    parts: tuple[Part, ...]
+    laws: tuple[LawRows, ...]
     count: int  # K
     disjoint: bool  # whether no point is in two rows, so that G D G^T is diagonal
     variable: int = 0  # number of the variable that this is a block of
 
     def apply(self, u: Array) -> Array:  # (..., I, P) to (..., I, K)
-        first, *others = self.parts
+        first, *others = self.laws
         if not others and first.rows == self.count:
             return first.apply(u)
-        own = [part.apply(u) for part in self.parts]  # of some laws weights vary with the index
+        own = [law.apply(u) for law in self.laws]  # of some laws weights vary with the index
         lead = np.broadcast_shapes(*(each.shape[:-1] for each in own))
         found = np.zeros((*lead, self.count))
-        for part, each in zip(self.parts, own, strict=True):
-            found[..., part.own] += each
+        for law, each in zip(self.laws, own, strict=True):
+            found[..., law.own] += each
         return found
 
     def adjoint(self, v: Array) -> Array:  # (..., I, K) to (..., I, P)
-        first, *others = (part.adjoint(v[..., part.own]) for part in self.parts)
+        first, *others = (law.adjoint(v[..., law.own]) for law in self.laws)
         return sum(others, start=first)
 
     def gram(self, d: Array) -> Array:  # (I, P) to (I, K, K)
         """G diag(d) G^T; its diagonal (I, K), where it has no more."""
         if self.disjoint:
             return self.squared.apply(d)
-        found = np.zeros((len(d), self.count, self.count))
+        indices = max(len(d), *(len(law.weights) for law in self.laws))
+        found = np.zeros((indices, self.count, self.count))
         for one, other, both in self._pairs:
             found[:, one.own, other.own] += both.apply(d).reshape(-1, one.rows, other.rows)
         return found
@@ -112,53 +119,48 @@ class BlockRows:
         return sum(others, start=first)
 
     @cached_property
-    def _pairs(self) -> list[tuple[Part, Part, Part]]:
-        return [(one, other, one.times(other)) for one in self.parts for other in self.parts]
+    def _pairs(self) -> list[tuple[LawRows, LawRows, LawRows]]:
+        return [(one, other, one.times(other)) for one in self.laws for other in self.laws]
+
+    def by(self, function: Callable[[Array], Array]) -> "BlockRows":
+        """With a function of every weight."""
+        laws = (replace(law, weights=function(law.weights)) for law in self.laws)
+        return replace(self, laws=tuple(laws))
 
     @cached_property
     def sizes(self) -> "BlockRows":
         """|G|."""
-        if not any((part.weights < 0).any() for part in self.parts):
-            return self
-        parts = tuple(part.entrywise(np.abs(part.weights)) for part in self.parts)
-        return replace(self, parts=parts)
+        return self.by(np.abs) if any((law.weights < 0).any() for law in self.laws) else self
+
+    @cached_property
+    def squared(self) -> "BlockRows":
+        return self.by(np.square)
 
     @cached_property
     def present(self) -> "BlockRows":
         """1 where G is not 0."""
-        parts = tuple(part.entrywise((part.weights != 0).astype(float)) for part in self.parts)
-        return replace(self, parts=parts)
-
-    @cached_property
-    def squared(self) -> "BlockRows":
-        parts = tuple(part.entrywise(np.square(part.weights)) for part in self.parts)
-        return replace(self, parts=parts)
-
-    @cached_property
-    def signs(self) -> "BlockRows":
-        parts = tuple(part.entrywise(np.sign(part.weights)) for part in self.parts)
-        return replace(self, parts=parts)
+        return self.by(lambda weights: (weights != 0).astype(float))
 
     @cached_property
     def are_plain(self) -> bool:
         """Whether all points are of one row, with weights above 0."""
-        first, *others = self.parts
+        first, *others = self.laws
         return not others and first.labels is None and bool((first.weights > 0).all())
 
     @property
     def even(self) -> float | None:
         """The mean weight if there is one law, and one number is the std of all its points."""
-        return self.parts[0].unit if self.disjoint else None
+        return self.laws[0].unit if self.disjoint else None
 
     @cached_property
-    def whole(self) -> Array:  # (1, K) or (I, K)
+    def whole(self) -> Array:  # (1 or I, K)
         """The sums of ones."""
-        return self.apply(np.ones((1, self.parts[0].weights.shape[-1])))
+        return self.apply(np.ones((1, self.laws[0].weights.shape[-1])))
 
     @cached_property
-    def left_out(self) -> Array | None:  # (P) or (I, P)
+    def left_out(self) -> Array | None:  # (1 or I, P)
         """Which points no law counts; None if there are none."""
-        out = [part.weights == 0 for part in self.parts]
+        out = [law.weights == 0 for law in self.laws]
         return reduce(np.logical_and, out) if all(x.any() for x in out) else None
 
     @property
@@ -167,51 +169,30 @@ class BlockRows:
         return 1.0 if self.left_out is None else (~self.left_out).astype(float)
 
     @cached_property
-    def relative_sizes(self) -> Array:  # (P) or (I, P)
-        """|g| over the mean weight, by the first law that counts a point; inf if none does."""
+    def relative_sizes(self) -> Array | None:  # (1 or I, P)
+        """|g| over the mean weight, by the first law that counts a point; inf if none does.
+
+        None if every point has a std of its own.
+        """
+        if all(law.unit is None for law in self.laws):
+            return None
         found: Any = 0.0
-        for part in self.parts:
-            found = np.where(found == 0, np.abs(part.weights) / (part.unit or 1.0), found)
+        for law in self.laws:
+            found = np.where(found == 0, np.abs(law.weights) / (law.unit or 1.0), found)
         return np.where(found == 0, np.inf, found)
 
     def at(self, indices: slice) -> "BlockRows":
         """The same at some of the indices."""
-        if all(part.weights.ndim == 1 for part in self.parts):
+        if all(len(law.weights) == 1 for law in self.laws):
             return self
-        parts = tuple(
-            part if part.weights.ndim == 1 else part.entrywise(part.weights[indices])
-            for part in self.parts
-        )
-        return replace(self, parts=parts)
-
-
-Shapes = Mapping[str, tuple[int, ...]]
-Pair = tuple[Any, tuple[str, ...]]  # an array and the names of its axes
-
-SLAB = 1 << 18  # points that are worked on at a time: what stays in a core's cache
-SUMS, STEPS = "sums of a block", "steps of a block"  # names of axes that no dataset has
-
-
-@dataclass(frozen=True, eq=False)
-class NamedPart:
-    """What one law reads of one variable: a `Part` before it is cut into blocks."""
-
-    weights: xr.Variable
-    labels: xr.Variable | None
-    first: int
-    rows: int
-    unit: float | None = None
-
-    @property
-    def arrays(self) -> tuple[Any, Any]:
-        return self.weights, self.labels
+        return self.by(lambda weights: weights if len(weights) == 1 else weights[indices])
 
 
 @dataclass(frozen=True, eq=False)
 class NamedRows:
     """G on one variable, by names of axes: indices that no law sums over, points, members."""
 
-    parts: tuple[NamedPart, ...]
+    laws: tuple[LawRows, ...]
     count: int
     disjoint: bool
     index: tuple[str, ...]
@@ -227,62 +208,53 @@ class NamedRows:
     def all(self) -> tuple[str, ...]:
         return self.places if self.member is None else (self.member, *self.places)
 
-    def dims(self, array: xr.Variable) -> tuple[str, ...]:
-        return tuple(dim for dim in self.all if dim in array.dims)
+    @property
+    def of_points(self) -> tuple[int, ...]:
+        """The axes of partial sums that number blocks of points."""
+        return tuple(range(len(self.index), len(self.places)))
+
+    def dims(self, array: Any) -> Any:
+        return None if array is None else tuple(dim for dim in self.all if dim in array.dims)
 
     def summed(self, function: Callable[..., Array], arrays: Any, size: int, *steps: Any) -> Any:
         """The sum over all blocks of function(block, ..., rows, *steps), (*index, size)."""
-        task, dims = _Task(function, self, arrays), (*self.places, SUMS)
-        return self.total(self._mapped(task, dims, arrays, steps, self._partial(size)))
-
-    def total(self, partials: Any) -> Any:
-        """The sum of what is there for each block of points."""
+        (partials,) = self.mapped(function, arrays, (), size, *steps)
         return partials.sum(axis=self.of_points)
 
-    @property
-    def of_points(self) -> tuple[int, ...]:
-        """The axes of `partials` that number blocks of points."""
-        return tuple(range(len(self.index), len(self.places)))
-
-    def _partial(self, size: int) -> dict[str, Any]:
-        one = dict.fromkeys(self.points, lambda n: 1)
-        return {"new_axes": {SUMS: size}, "adjust_chunks": one}
-
-    def moved(self, function: Callable[..., Array], arrays: Any, dtype: Any, *steps: Any) -> Any:
-        """Every block by function(block, ..., rows, *steps), in the order of `all`."""
-        return self._mapped(_Task(function, self, arrays, dtype), self.all, arrays, steps, {})
-
-    def moved_and_summed(
-        self, function: Callable[..., Any], arrays: Any, dtype: Any, size: int, *steps: Any
-    ) -> tuple[Any, Any]:
-        """As `moved`, and partial sums (*index, *blocks of points, size); the function gives both.
-
-        One task makes them: two would read the block twice, and hold it until the second comes.
-        """
-        task = _Task(function, self, arrays, dtype, with_sums=True)
-        both = self._mapped(task, self.all, arrays, steps, {})
-        if not isinstance(both, da.Array):
-            return both
-        new = blockwise(_new, self.all, [(both, self.all)], dtype)
-        pairs, how = [(both, self.all)], self._partial(size)
-        return new, blockwise(_sums, (*self.places, SUMS), pairs, float, concatenate=False, **how)
-
-    def _mapped(
+    def mapped(
         self,
-        task: "_Task",
-        dims: tuple[str, ...],
+        function: Callable[..., Any],
         arrays: Sequence[xr.Variable],
-        steps: Sequence[Any],
-        how: dict[str, Any],
-    ) -> Any:
-        """The task on whole arrays with all cores, or on every block of dask's."""
-        all_ = [*arrays, *(array for part in self.parts for array in part.arrays)]
+        dtypes: Sequence[Any],
+        size: int,
+        *steps: Any,
+    ) -> list[Any]:
+        """What function(block, ..., rows, *steps) makes of every block, on all cores or lazily.
+
+        An array of each dtype, in the order of `all`; then sums, (*index, *blocks of points, size),
+        if they have a size. The function returns all of them, or the only one. One task makes
+        them: several would read the block again, and hold it until the last is done.
+        """
+        task = _Task(function, self, arrays, dtypes, size)
+        all_ = [*arrays, *(array for law in self.laws for array in (law.weights, law.labels))]
         pairs = [self._pair(array) for array in all_ if array is not None]
         pairs += [(each, (*self.index, f"{STEPS} {n}")) for n, each in enumerate(steps)]
-        if any(isinstance(array, da.Array) for array, _ in pairs):
-            return blockwise(task, dims, pairs, task.dtype or float, **how)
-        with ThreadPoolExecutor(CPU_COUNT) as pool:
-            return task(*(array for array, _ in pairs), each=pool.map)
+        if not any(isinstance(array, da.Array) for array, _ in pairs):
+            with ThreadPoolExecutor(CPU_COUNT) as pool:
+                return task.run([array for array, _ in pairs], pool.map)
+        one = dict.fromkeys(self.points, lambda n: 1)
+        as_sums: dict[str, Any] = {"new_axes": {SUMS: size}, "adjust_chunks": one}
+        if not dtypes:
+            return [blockwise(task, (*self.places, SUMS), pairs, float, **as_sums)]
+        made = [(blockwise(task, self.all, pairs, dtypes[0]), self.all)]
+        found = [
+            blockwise(partial(_picked, number=number), self.all, made, dtype)
+            for number, dtype in enumerate(dtypes)
+        ]
+        if size:
+            pick, dims = partial(_picked, number=-1), (*self.places, SUMS)
+            found.append(blockwise(pick, dims, made, float, concatenate=False, **as_sums))
+        return found
 
     def _pair(self, array: xr.Variable) -> Pair:
         """Data in the order of the axes, members in one block."""
@@ -293,19 +265,18 @@ class NamedRows:
         return data.rechunk({0: -1}) if self.member in dims else data, dims
 
 
-def _new(both: tuple[Array, Array]) -> Array:
-    return both[0]
-
-
-def _sums(both: Any) -> Array:
-    while isinstance(both, list):  # of the one block of members
-        (both,) = both
-    return np.asarray(both[1])
+def _picked(made: Any, number: int) -> Array:
+    """One of the arrays that a task made; `made` may be nested in lists of one."""
+    while len(made) == 1 and isinstance(made[0], list):
+        (made,) = made
+    return np.asarray(made[number])
 
 
 def pack(shapes: Shapes, parts: Mapping[str, Array]) -> Array:
-    """Named arrays (I, ...) side by side, (I, C), as they pass from task to task."""
-    return np.concatenate([parts[name].reshape(len(parts[name]), -1) for name in shapes], 1)
+    """Named arrays (I or 1, ...) side by side, (I, C), as they pass from task to task."""
+    flat = [parts[name].reshape(len(parts[name]), -1) for name in shapes]
+    indices = max(map(len, flat))
+    return np.concatenate([np.broadcast_to(x, (indices, x.shape[1])) for x in flat], 1)
 
 
 def packed_size(shapes: Shapes) -> int:
@@ -321,7 +292,7 @@ def unpack(shapes: Shapes, packed: Array) -> dict[str, Array]:  # (..., C)
 
 
 def blockwise(
-    call: Callable[..., Array], dims: tuple[str, ...], pairs: Sequence[Pair], dtype: Any, **how: Any
+    call: Callable[..., Any], dims: tuple[str, ...], pairs: Sequence[Pair], dtype: Any, **how: Any
 ) -> da.Array:
     """The call on the blocks of all arrays; those in memory are cut into views, like the others.
 
@@ -329,30 +300,19 @@ def blockwise(
     """
     lazy = [pair for pair in pairs if isinstance(pair[0], da.Array)]
     cut = {n: sizes for x, names in lazy for n, sizes in zip(names, x.chunks, strict=True)}
-    arrays = [
-        (x if isinstance(x, da.Array) else _held(x, [cut.get(name, -1) for name in names]), names)
-        for x, names in pairs
-    ]
+    flat: list[Any] = []
+    for x, names in pairs:
+        flat += [x if isinstance(x, da.Array) else _cut(x, names, cut), names]
     meta = np.empty((0,) * len(dims), dtype)
-    flat = (each for pair in arrays for each in pair)
     how = {"concatenate": True, "name": f"probconserv-{uuid.uuid4().hex}", **how}
     return da.blockwise(call, dims, *flat, dtype=dtype, meta=meta, **how)
 
 
-def _held(values: Array, cuts: list[Any]) -> da.Array:
-    chunks = tuple(-1 if size == 1 else c for size, c in zip(values.shape, cuts, strict=True))
-    return da.from_array(_Held(values), chunks=chunks, name=False, asarray=False)
-
-
-class _Held:
-    """An array that dask cuts without a copy."""
-
-    def __init__(self, values: Array) -> None:
-        self.values = values
-        self.shape, self.ndim, self.dtype = values.shape, values.ndim, values.dtype
-
-    def __getitem__(self, index: Any) -> Array:
-        return self.values[index]
+def _cut(values: Array, names: tuple[str, ...], cut: Mapping[str, Any]) -> da.Array:
+    """As views of the array, in the blocks of the others."""
+    pairs = zip(values.shape, names, strict=True)
+    chunks = tuple(-1 if size == 1 else cut.get(name, -1) for size, name in pairs)
+    return da.from_array(values, chunks=chunks, name=False)
 
 
 class _Task:
@@ -362,69 +322,69 @@ class _Task:
         self,
         function: Callable[..., Any],
         rows: NamedRows,
-        arrays: Any,
-        dtype: Any = None,
-        with_sums: bool = False,
+        arrays: Sequence[xr.Variable],
+        dtypes: Sequence[Any],
+        size: int,
     ) -> None:
-        """dtype: of the updated block; None for sums alone. with_sums: for both."""
-        self.function, self.dtype, self.with_sums = function, dtype, with_sums
-        self.rows = replace(rows, parts=())
+        self.function, self.dtypes, self.size = function, dtypes, size
         self.dims = [rows.dims(array) for array in arrays]
-        self.parts: list[Any] = [
-            (p.first, p.rows, p.unit, *(x if x is None else rows.dims(x) for x in p.arrays))
-            for p in rows.parts
-        ]
+        laws = (  # the names of axes in place of arrays
+            replace(law, weights=rows.dims(law.weights), labels=rows.dims(law.labels))
+            for law in rows.laws
+        )
+        self.rows = replace(rows, laws=tuple(laws))
 
-    def __call__(self, *blocks: Array, each: Callable[..., Iterator[Any]] = map) -> Any:
+    def __call__(self, *blocks: Array) -> Any:
+        made = self.run(blocks, map)
+        return made[0] if not self.dtypes else made
+
+    def run(self, blocks: Sequence[Array], each: Callable[..., Iterator[Any]]) -> list[Any]:
         """each: `map`, or that of a pool of threads."""
         sizes = dict(zip(self.dims[0], blocks[0].shape, strict=True))
-        indices, points = (
-            prod(sizes[dim] for dim in dims) for dims in (self.rows.index, self.rows.points)
-        )
-        rest = list(blocks)
-        arrays = [self._members(rest.pop(0), dims, sizes, (indices, points)) for dims in self.dims]
-        rows = self._rows(rest, sizes, points)
-        steps = [x.reshape(indices, -1) for x in rest]
-        new = None if self.dtype is None else np.empty(arrays[0].shape, self.dtype)
+        rest, index = list(blocks), [sizes[dim] for dim in self.rows.index]
+        first = [rest.pop(0) for _ in self.dims]
+        arrays = [  # one number stays one
+            self._flat(block, dims, sizes) if dims else block.reshape(1, 1)
+            for block, dims in zip(first, self.dims, strict=True)
+        ]
+        rows, count = self._rows(rest, sizes), prod(index)
+        steps = [x.reshape(count, -1) for x in rest]
+        new = [np.empty(arrays[0].shape, dtype) for dtype in self.dtypes]
 
         def work(slab: slice) -> Any:
-            given = [a if a.size == 1 else a[..., slab, :] for a in arrays]
+            given = [a if a.shape[-2] == 1 else a[..., slab, :] for a in arrays]
             found = self.function(*given, rows.at(slab), *(x[slab] for x in steps))
-            if new is None:
-                return found
-            new[..., slab, :], sums = found if self.with_sums else (found, None)
-            return sums
+            found = found if isinstance(found, tuple) else (found,)
+            for array, values in zip(new, found, strict=False):
+                array[..., slab, :] = values
+            return found[-1] if self.size else None
 
-        stride = max(1, SLAB * indices // max(1, arrays[0].size))
-        parts = list(each(work, [slice(i, i + stride) for i in range(0, indices, stride)]))
-        moved = None if new is None else new.reshape([sizes[dim] for dim in self.rows.all])
-        if moved is not None and not self.with_sums:
-            return moved
-        shape = [sizes[dim] for dim in self.rows.index]
-        sums = np.concatenate(parts).reshape(*shape, *[1] * len(self.rows.points), -1)
-        return sums if moved is None else (moved, sums)
+        stride = max(1, SLAB * count // max(1, arrays[0].size))
+        sums = list(each(work, [slice(i, i + stride) for i in range(0, count, stride)]))
+        made = [array.reshape([sizes[dim] for dim in self.rows.all]) for array in new]
+        if self.size:
+            made.append(np.concatenate(sums).reshape(*index, *[1] * len(self.rows.points), -1))
+        return made
 
-    def _members(
-        self, block: Array, dims: tuple[str, ...], sizes: dict[str, int], shape: tuple[int, int]
-    ) -> Array:
-        if not dims:  # one number for all
-            return block.reshape(1, 1)
-        lead = (self.rows.member,) if self.rows.member in dims else ()
-        wide = _wide(block, dims, (*lead, *self.rows.index, *self.rows.points), sizes)
+    def _flat(self, block: Array, dims: Sequence[str], sizes: Mapping[Any, int]) -> Array:
+        """As (I, P) or (N, I, P), with (1, P) for what does not change with the index."""
+        index, points, member = self.rows.index, self.rows.points, self.rows.member
+        varies = index if any(dim in dims for dim in index) else ()
+        lead = (member,) if member in dims else ()
+        wide = _wide(block, dims, (*lead, *varies, *points), sizes)
+        shape = [prod(sizes[dim] for dim in some) for some in (varies, points)]
         return wide.reshape(*wide.shape[: len(lead)], *shape)
 
-    def _rows(self, blocks: list[Array], sizes: dict[str, int], points: int) -> BlockRows:
+    def _rows(self, blocks: list[Array], sizes: Mapping[Any, int]) -> BlockRows:
         """G, from the first of the blocks, which are taken off."""
-        parts = []
-        for first, count, unit, dims, label_dims in self.parts:
-            varies = any(dim in dims for dim in self.rows.index)
-            wanted = (*self.rows.index, *self.rows.points) if varies else self.rows.points
-            weights = _wide(blocks.pop(0), dims, wanted, sizes).reshape(*[-1] * varies, points)
+        rows, laws = self.rows, []
+        for law in rows.laws:
+            weights = self._flat(blocks.pop(0), law.weights, sizes)
             labels = None
-            if label_dims is not None:
-                labels = _wide(blocks.pop(0), label_dims, self.rows.points, sizes).reshape(points)
-            parts.append(Part(weights, labels, first, count, unit))
-        return BlockRows(tuple(parts), self.rows.count, self.rows.disjoint, self.rows.variable)
+            if law.labels is not None:
+                labels = self._flat(blocks.pop(0), law.labels, sizes)[0]
+            laws.append(replace(law, weights=weights, labels=labels))
+        return BlockRows(tuple(laws), rows.count, rows.disjoint, rows.variable)
 
 
 def _wide(

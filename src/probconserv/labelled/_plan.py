@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -14,12 +13,13 @@ import xarray as xr
 
 from .._errors import InputError, ProbConservError
 from .._sums import Ensemble, MeanAndStd
+from .._values import between
 from ._blocks import Kind
-from ._graph import Array, NamedPart, NamedRows
-from ._law import Law, Recipe, array, nearest
+from ._graph import Array, LawRows, NamedRows
+from ._law import Law, Recipe, array, assumed, nearest
 from ._time import place
 from ._totals import Totals
-from ._units import Conversion, assumed, conversion_of_difference
+from ._units import conversion
 from ._weights import REGION, Points, points
 
 HOW = {
@@ -48,22 +48,36 @@ class Ready:
     remarks: tuple[str, ...] = ()  # for the report
 
     @property
+    def sizes_inside(self) -> dict[str, int]:
+        return {dim: self.points.rows[dim] for dim in self.inner}
+
+    @property
     def rows(self) -> int:
-        return prod(self.points.rows[dim] for dim in self.inner)
+        return prod(self.sizes_inside.values())
 
     @property
     def own(self) -> slice:
         return slice(self.first, self.first + self.rows)
 
-    def part(self, name: str, unit: float | None) -> NamedPart:
+    def part(self, name: str, unit: float | None) -> LawRows:
         labels: xr.Variable | None = None
-        for dim in self.inner:
-            size = self.points.rows[dim]
+        for dim, size in self.sizes_inside.items():
             codes = xr.Variable(dim, np.arange(size))
             if dim == REGION and self.points.regions is not None:
                 codes = self.points.regions
             labels = codes if labels is None else labels * size + codes
-        return NamedPart(self.points.weights[name], labels, self.first, self.rows, unit)
+        return LawRows(self.points.weights[name], labels, self.first, self.rows, unit)
+
+
+@dataclass(frozen=True, eq=False)
+class Std:
+    """The standard deviations of a variable."""
+
+    values: xr.Variable  # in the unit of the variable
+    given: xr.DataArray | None = None  # as they were, if they are not in the dataset
+    place: str = ""  # the name under which they stand after the update
+    factor: float = 1.0  # from the unit as they were
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,11 +91,17 @@ class Plan:
     sizes: Mapping[str, int]  # of all axes
     member: str | None
     bounds: tuple[float, float]  # of all values
-    converted: Mapping[str, Conversion]  # of each `std`, from its unit to that of the mean
+    stds: Mapping[str, Std]
 
     @property
     def is_bounded(self) -> bool:
         return math.isfinite(self.bounds[0]) or math.isfinite(self.bounds[1])
+
+    @cached_property
+    def places(self) -> "Places":
+        own = ((ready.first, ready.sizes_inside, ready.points.coords) for ready in self.laws)
+        laws = ((n, sizes, {d: c.variable for d, c in coords.items()}) for n, sizes, coords in own)
+        return Places({dim: self.sizes[dim] for dim in self.index}, tuple(laws))
 
     @property
     def numbers(self) -> Array:  # (*index, 1)
@@ -121,7 +141,7 @@ class Plan:
         parts: list[Array] = []
         for ready in self.laws:
             given: xr.Variable = getattr(ready, which)
-            tail = {dim: ready.points.rows[dim] for dim in ready.inner}
+            tail = ready.sizes_inside
             lead = {dim: self.sizes[dim] for dim in self.index}
             if members:
                 assert self.member is not None
@@ -139,14 +159,6 @@ class Places:
     index: Mapping[str, int]  # sizes
     laws: tuple[tuple[int, Mapping[str, int], Mapping[str, xr.Variable]], ...]
     # of each: its first row, the sizes of its own axes, its coordinates
-
-    @classmethod
-    def of(cls, plan: Plan) -> "Places":
-        def own(ready: Ready) -> tuple[int, Mapping[str, int], Mapping[str, xr.Variable]]:
-            sizes = {dim: ready.points.rows[dim] for dim in ready.inner}
-            return ready.first, sizes, {d: c.variable for d, c in ready.points.coords.items()}
-
-        return cls({dim: plan.sizes[dim] for dim in plan.index}, tuple(map(own, plan.laws)))
 
     @contextmanager
     def named(self, numbers: Any = None) -> Iterator[None]:
@@ -184,7 +196,13 @@ class Spread:
     maximum: float | None = None
 
     def __post_init__(self) -> None:
-        self._check_numbers()
+        for name in ("correlation", "shrinkage", "minimum", "maximum"):
+            ends = (0.0, 1.0) if name in ("correlation", "shrinkage") else (-math.inf, math.inf)
+            if getattr(self, name) is not None:
+                between(name, getattr(self, name), *ends)
+        low, high = self.bounds
+        if not low < high:
+            raise InputError(f"`minimum` must be below `maximum`, got {low:g} and {high:g}.")
         given = {"variance": self.std, "members": self.member}
         fits = [how for how, each in given.items() if each is not None]
         if len(fits) == 2:
@@ -201,18 +219,10 @@ class Spread:
                 "`correlation` is for `std`; an ensemble has its own, see `shrinkage`."
             )
 
-    def _check_numbers(self) -> None:
-        for name in ("correlation", "shrinkage", "minimum", "maximum"):
-            value: Any = getattr(self, name)
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, Real) or value != value:
-                raise InputError(f"`{name}` must be a number, got {value!r}.")
-            if name in ("correlation", "shrinkage") and not 0 <= float(value) <= 1:
-                raise InputError(f"`{name}` must lie between 0 and 1, got {value!r}.")
-        low, high = self.bounds
-        if not low < high:
-            raise InputError(f"`minimum` must be below `maximum`, got {low:g} and {high:g}.")
+    @property
+    def knows_std(self) -> bool:
+        """Whether points differ in how uncertain they are."""
+        return self.how not in ("uniform", "proportional")
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -222,6 +232,11 @@ class Spread:
 
 def plans(dataset: xr.Dataset, laws: Sequence[Law | Recipe], spread: Spread) -> list[Plan]:
     """The systems that the laws make, each as small as can be."""
+    for argument, dims in (("member", [spread.member]), ("jointly", spread.jointly)):
+        for dim in dims:
+            if dim is not None and dim not in dataset.dims:
+                way = nearest(dim, dataset.dims)
+                raise InputError(f"`{argument}`: no dimension {dim!r} here. {way}")
     named = _checked(dataset, laws)
     dataset = assumed(dataset, named)
     ready = [(law, points(dataset, law, spread.member)) for law in named]
@@ -230,7 +245,18 @@ def plans(dataset: xr.Dataset, laws: Sequence[Law | Recipe], spread: Spread) -> 
         near = [g for g in groups if any(set(named[i].factors) & set(law.factors) for i in g)]
         joined = [i for g in near for i in g]
         groups = [g for g in groups if g not in near] + [[*joined, number]]
-    return [_plan(dataset, [ready[i] for i in sorted(group)], spread) for group in groups]
+    names = {name for law in named for name in law.factors}
+    found = [_plan(dataset, [ready[i] for i in sorted(g)], spread, names) for g in groups]
+    taken = {name: name for name in names}
+    for name, std in ((name, std) for plan in found for name, std in plan.stds.items()):
+        if std.values.dims and std.place in taken:
+            raise InputError(
+                f"`std` of `{name}` is {std.place!r}, which cannot hold what the update makes of "
+                f"`{taken[std.place]}` as well. Give every variable its own, "
+                f"`std={{'{name}': ..., ...}}`."
+            )
+        taken[std.place] = name
+    return found
 
 
 def _checked(dataset: xr.Dataset, laws: Sequence[Law | Recipe]) -> list[Law]:
@@ -241,19 +267,17 @@ def _checked(dataset: xr.Dataset, laws: Sequence[Law | Recipe]) -> list[Law]:
     for law in made:
         if not isinstance(law, Law):
             raise InputError(f"laws are made by `Law(...)`; got {type(law).__name__}.")
-    return [replace(law, remarks=(*law.remarks, *_disturbed(law, made))) for law in made]
-
-
-def _disturbed(law: Law, laws: Sequence[Law]) -> list[str]:
+    moved = [(other.label, name) for other in made for name in other.factors]
+    said = "{} moves {}, which this law holds fixed: " + ONE_BY_ONE
     return [
-        f"{other.label} moves {name}, which this law holds fixed: {ONE_BY_ONE}"
-        for other in laws
-        for name in other.factors
-        if name in law.held
+        replace(law, remarks=(*law.remarks, *(said.format(*m) for m in moved if m[1] in law.held)))
+        for law in made
     ]
 
 
-def _plan(dataset: xr.Dataset, group: list[tuple[Law, Points]], spread: Spread) -> Plan:
+def _plan(
+    dataset: xr.Dataset, group: list[tuple[Law, Points]], spread: Spread, names: set[str]
+) -> Plan:
     fields = {name: field for _, p in group for name, field in p.fields.items()}
     tied = {dim for law, _ in group for dim in law.dims} | set(spread.jointly) | {spread.member}
     first, *others = fields.values()
@@ -269,18 +293,26 @@ def _plan(dataset: xr.Dataset, group: list[tuple[Law, Points]], spread: Spread) 
         ready.append(Ready(law, its, value, noise, *more))
         row += ready[-1].rows
     sizes = {str(d): n for field in fields.values() for d, n in field.sizes.items()}
-    names = tuple(each.law.label for each in ready for _ in range(each.rows))
-    kind, arrays, converted = _kind(dataset, fields, names, len(ready) == 1, spread)
-    said = (remark for each in converted.values() for remark in each.remarks)
+    rows = tuple(each.law.label for each in ready for _ in range(each.rows))
+    stds: dict[str, Std] = {}
+    if spread.member is None:
+        stds = {name: _std(dataset, field, spread, names) for name, field in fields.items()}
+        arrays: dict[str, tuple[xr.Variable, ...]] = {
+            name: (field.variable, stds[name].values) for name, field in fields.items()
+        }
+    else:
+        arrays = {name: (field.variable,) for name, field in fields.items()}
+    kind = _kind(fields, rows, len(ready) == 1, spread)
+    said = (remark for std in stds.values() for remark in std.remarks)
     ready[0] = replace(ready[0], remarks=(*ready[0].remarks, *said))
-    plan = Plan(kind, tuple(ready), arrays, index, sizes, spread.member, spread.bounds, converted)
+    plan = Plan(kind, tuple(ready), arrays, index, sizes, spread.member, spread.bounds, stds)
     labels = ", ".join(law.label for law, _ in group)
     if plan.is_bounded and len(group) > 1:
         raise InputError(
             f"`minimum` and `maximum` go with one law for each variable, but {labels} share some. "
             "Leave the bounds out, or enforce one law after the other."
         )
-    if spread.how in ("uniform", "proportional") and plan.noise().any():
+    if not spread.knows_std and plan.noise().any():
         raise InputError(
             f"`noise` of {labels} weighs the total against the spread of the field, and `how` "
             f"{spread.how!r} knows no spread. Give `std`, or leave `noise` out."
@@ -289,41 +321,25 @@ def _plan(dataset: xr.Dataset, group: list[tuple[Law, Points]], spread: Spread) 
 
 
 def _kind(
-    dataset: xr.Dataset,
-    fields: Mapping[str, xr.DataArray],
-    rows: tuple[str, ...],
-    single: bool,
-    spread: Spread,
-) -> tuple[Kind, dict[str, tuple[xr.Variable, ...]], dict[str, Conversion]]:
+    fields: Mapping[str, xr.DataArray], rows: tuple[str, ...], single: bool, spread: Spread
+) -> Kind:
     rounding = max(float(np.finfo(field.dtype).eps) for field in fields.values())
     if spread.member is None:
-        stds = {name: _std(dataset, field, spread) for name, field in fields.items()}
-        arrays: dict[str, tuple[xr.Variable, ...]] = {
-            name: (field.variable, stds[name][0]) for name, field in fields.items()
-        }
-        converted = {name: conversion for name, (_, conversion) in stds.items()}
         how: Any = spread.how or "variance"
-        kind = MeanAndStd(rows, single, spread.correlation, rounding, how, len(fields))
-        return kind, arrays, converted
+        return MeanAndStd(rows, single, spread.correlation, rounding, how, len(fields))
     for name, field in fields.items():
         if spread.member not in field.dims:
             raise InputError(f"`{name}` has no dimension {spread.member!r} for its members.")
-    members = fields[next(iter(fields))].sizes[spread.member]
+        members = field.sizes[spread.member]
     if members < 2:
         raise InputError(f"an ensemble needs two members or more; {spread.member!r} has {members}.")
-    return (
-        Ensemble(rows, single, members, spread.shrinkage, rounding),
-        {name: (field.variable,) for name, field in fields.items()},
-        {},
-    )
+    return Ensemble(rows, single, members, spread.shrinkage, rounding)
 
 
-def _std(
-    dataset: xr.Dataset, field: xr.DataArray, spread: Spread
-) -> tuple[xr.Variable, Conversion]:
-    """The standard deviations in the unit of the field, and how they came there."""
+def _std(dataset: xr.Dataset, field: xr.DataArray, spread: Spread, names: set[str]) -> Std:
+    """names: of all variables that laws move, whose place is taken."""
     std = spread.std.get(field.name) if isinstance(spread.std, Mapping) else spread.std
-    std = 1.0 if spread.how in ("uniform", "proportional") else std
+    std = std if spread.knows_std else 1.0
     if std is None:
         ways = "; ".join(f"{how}, {meaning}" for how, meaning in HOW.items())
         raise InputError(f"how should `{field.name}` be moved? Give `how`: {ways}.")
@@ -331,8 +347,12 @@ def _std(
     if found.dims and found.dtype.kind != "f":
         raise InputError(f"`std` of `{field.name}` holds {found.dtype}, not floats. Convert it.")
     if not isinstance(std, str | xr.DataArray):
-        return found.variable, Conversion()
+        return Std(found.variable)
     name = "std" if found.name is None else f"std {found.name}"
     units = found.attrs.get("units"), field.attrs.get("units")
-    how = conversion_of_difference(name, *units, str(field.name))
-    return found.variable if how.factor == 1 else found.variable * how.factor, how
+    how = conversion(name, *units, str(field.name), same_zero=False)
+    values = found.variable if how.factor == 1 else found.variable * how.factor
+    own = isinstance(std, str) or (found.name is not None and found.name not in names)
+    place = str(found.name) if own else f"{field.name}_std"
+    given = None if isinstance(std, str) else found
+    return Std(values, given, place, how.factor, how.remarks)

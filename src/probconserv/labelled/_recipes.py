@@ -17,8 +17,8 @@ import xarray as xr
 from .._air import GRAVITY, HEAT_CAPACITY, VAPORIZATION
 from .._errors import InputError
 from ._coordinates import Grid, angle, is_pressure, pairs, scale, setting, units
-from ._law import Given, Law, Recipe, match
-from ._units import assumed, per
+from ._law import Given, Law, Recipe, assumed, match
+from ._units import per
 from ._vertical import Layers, factor, formula_layers, in_unit, pressure_layers
 from ._weights import cell_measure
 

@@ -5,7 +5,7 @@ import io
 import json
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
@@ -166,6 +166,37 @@ class Budget:
             dict(zip(names, (self.name, *place, *values), strict=True)) for place, values in rows
         ]
 
+    def summary(self, tolerance: float = TOLERANCE) -> dict[str, Any]:
+        """The figures of the budget, as JSON takes them."""
+        figures: dict[str, Any] = {
+            "name": self.name,
+            "variables": list(self.variables),
+            "over": list(self.over),
+            "units": self.unit,
+            "average": self.is_average,
+            "weights": self.measure,
+            "remarks": list(self.remarks),
+            "totals": int(self.terms.size),
+            "members": self.before.size // max(1, self.terms.size),
+            "without_data": int((self.size == 0).sum()),
+            "knows_std": self.knows_std,
+            "verdict": self.verdict,
+        }
+        for when in ("before",) if self.after is None else ("before", "after"):
+            after = when == "after"
+            imbalance, where = worst(self.imbalance(after))
+            gap, mean = abs(self.gap(after)), None
+            if not self.is_average and len(self.variables) == 1:  # else their units differ
+                mean = float((gap / self.size).where(self.size > 0, 0.0).max())
+            figures |= {
+                f"imbalance_{when}": imbalance,
+                f"worst_{when}": where,
+                f"gap_{when}": float(gap.max()),
+                f"mean_gap_{when}": mean,
+                f"closed_{when}": self.closes(tolerance, after),
+            }
+        return figures
+
     @property
     def _scale(self) -> xr.DataArray:
         size = self.terms.where(self.terms > abs(self.total), abs(self.total))
@@ -174,62 +205,59 @@ class Budget:
     @property
     def warnings(self) -> list[str]:
         """What is implausible before the update."""
-        found = [self._changes(), self._marks(), self._zero()]
-        if self.knows_std and bool((rows := self._rows(self.spread)).wrong.any()):
-            found.insert(0, self._beyond(rows))
-        return [f"{self.name}: {text}" for text in found if text]
+        found = [*self._beyond(), *self._changes(), *self._marks(), *self._zero()]
+        return [f"{self.name}: {text}" for text in found]
 
-    def _beyond(self, rows: Any) -> str:
-        return (
-            f"{int(rows.wrong.sum())} of {rows.wrong.numel()} {self._kind}s are more than 5 "
-            "standard deviations off, whatever the correlations"
-        )
+    def _beyond(self) -> Iterator[str]:
+        """Of totals that the standard deviations do not allow, whatever the correlations."""
+        if self.knows_std and (rows := self._rows(self.spread)).wrong.any():
+            yield (
+                f"{int(rows.wrong.sum())} of {rows.wrong.numel()} {self._kind}s are more than 5 "
+                "standard deviations off, whatever the correlations"
+            )
 
-    def _changes(self) -> str:
+    def _changes(self) -> Iterator[str]:
         """Of points that are missing at some times and there at others."""
         if self.time is None or not self.one_total:
-            return ""
+            return
         whole = self.present.max(self.time)
         gone = (1 - self.present / whole).where(self.present > 0, 0.0)  # NaN where nothing ever is
         most, where = worst(gone.fillna(0.0))
-        if most <= SAME:
-            return ""
-        return (
-            f"points are missing at some times and there at others, {100 * most:.3g} % of the "
-            f"whole at {where}; what is left is given the total of the whole. Give a total for "
-            "each time, or fill the gaps"
-        )
+        if most > SAME:
+            yield (
+                f"points are missing at some times and there at others, {100 * most:.3g} % of the "
+                f"whole at {where}; what is left is given the total of the whole. Give a total for "
+                "each time, or fill the gaps"
+            )
 
-    def _marks(self) -> str:
-        if not self.marks:
-            return ""
-        return (
-            f"{self.marks} values look like marks for missing ones (1e+20 and the like), which the "
-            "file does not declare. Declare them as _FillValue"
-        )
+    def _marks(self) -> Iterator[str]:
+        if self.marks:
+            yield (
+                f"{self.marks} values look like marks for missing ones (1e+20 and the like), which "
+                "the file does not declare. Declare them as _FillValue"
+            )
 
-    def _zero(self) -> str:
+    def _zero(self) -> Iterator[str]:
         """Of an average that is off by about the 273.15 between degC and K."""
         celsius = re.fullmatch("(deg(ree)?s?_?)?c(elsius)?", str(self.unit).lower())
         off, other = abs(self.gap()), "K" if celsius else "degC"
         known = self.is_average and (celsius or self.unit == "K")
-        if not known or not bool((abs(off - ZERO) < 60).any()):
-            return ""
-        return f"the average asked for is {float(off.max()):.3g} {self.unit} off: is it in {other}?"
+        if known and bool((abs(off - ZERO) < 60).any()):
+            most = f"{float(off.max()):.3g} {self.unit}"
+            yield f"the average asked for is {most} off: is it in {other}?"
 
     @property
     def verdict(self) -> str:
         """Whether the totals are plausible for a field with this uncertainty, and if not why."""
         if not self.knows_std:
             return f"no `std` or members: nothing says whether the {self._kind}s are plausible"
-        rows = self._rows(self.spread)
-        wrong = int(rows.wrong.sum())
-        if not wrong:
-            return self._plausible()
-        kind = self._kind
-        causes = [c.said_of(f"the {kind}", "the field") for c in rows.causes() if c.kind != "rows"]
-        why = "; or ".join(causes) or f"the {kind}s are wrong (by no factor, shift or constant)"
-        return f"{self._beyond(rows)}: the standard deviations are too small, or {why}"
+        for beyond in self._beyond():
+            kind = self._kind
+            causes = (c for c in self._rows(self.spread).causes() if c.kind != "rows")
+            said = "; or ".join(c.said_of(f"the {kind}", "the field") for c in causes)
+            why = said or f"the {kind}s are wrong (by no factor, shift or constant)"
+            return f"{beyond}: the standard deviations are too small, or {why}"
+        return self._plausible()
 
     @property
     def knows_std(self) -> bool:
@@ -372,7 +400,8 @@ class Report:
 
     def text(self, tolerance: float = TOLERANCE) -> str:
         """The report in words; budgets close that are off by no more than the tolerance."""
-        lines = [line for budget in self.budgets for line in _lines(budget, tolerance)]
+        told = self.summary(tolerance)
+        lines = [line for law in told["laws"] for line in _lines(law)]
         lines += [f"update: {self.method}"] if self.is_done else []
         for name, most in self.moved.items():
             own = f", and by at most {self.in_std.get(name, 0.0):.2g} of its standard deviations"
@@ -414,7 +443,7 @@ class Report:
             "largest_change_in_std": dict(self.in_std),
         }
         return {
-            "laws": [_figures(budget, tolerance) for budget in self.budgets],
+            "laws": [budget.summary(tolerance) for budget in self.budgets],
             "minimum": self.minimum,
             "maximum": self.maximum,
             **(of_update if self.is_done else dict.fromkeys(of_update)),
@@ -442,56 +471,33 @@ class Report:
         return text.getvalue()
 
 
-def _lines(budget: Budget, tolerance: float) -> list[str]:
-    unit = f" in {budget.unit}" if budget.unit else ""
-    rows, members = int(budget.terms.size), budget.before.size // max(1, budget.terms.size)
-    each = f" for each of {members} members" if members > 1 else ""
-    empty = int((budget.size == 0).sum())
-    done, sort = ("averaged", "average") if budget.is_average else ("summed", "total")
-    lines = [
-        f"{budget.name}, {done} over {', '.join(budget.over)}{unit}",
-        f"  weights: {budget.measure}",
-        *(f"  {remark}" for remark in budget.remarks),
-        f"  {rows} {sort}{'s' * (rows != 1)}{each}{f', {empty} without data' if empty else ''}",
-        f"  {'now' if budget.after is None else 'before'}: {_imbalance(budget, tolerance, False)}",
+def _lines(law: Mapping[str, Any]) -> list[str]:
+    """The summary of a budget in words."""
+    done, sort = ("averaged", "average") if law["average"] else ("summed", "total")
+    unit = f" in {law['units']}" if law["units"] else ""
+    members = f" for each of {law['members']} members" if law["members"] > 1 else ""
+    empty = f", {law['without_data']} without data" if law["without_data"] else ""
+    plural = "s" if law["totals"] != 1 else ""
+    is_done = "closed_after" in law
+    return [
+        f"{law['name']}, {done} over {', '.join(law['over'])}{unit}",
+        f"  weights: {law['weights']}",
+        *(f"  {remark}" for remark in law["remarks"]),
+        f"  {law['totals']} {sort}{plural}{members}{empty}",
+        f"  {'before' if is_done else 'now'}: {_imbalance(law, 'before')}",
+        *([f"  after:  {_imbalance(law, 'after')}"] if is_done else []),
+        f"  {'before the update: ' if is_done and law['knows_std'] else ''}{law['verdict']}",
     ]
-    if budget.after is not None:
-        lines.append(f"  after:  {_imbalance(budget, tolerance, True)}")
-    when = "before the update: " if budget.after is not None and budget.knows_std else ""
-    return [*lines, f"  {when}{budget.verdict}"]
 
 
-def _imbalance(budget: Budget, tolerance: float, after: bool) -> str:
-    off, where = worst(budget.imbalance(after))
-    gap = abs(budget.gap(after))
-    word = "closes" if budget.closes(tolerance, after) else "does not close"
-    at = f" ({where})" if where else ""
-    terms = " + ".join(f"|{name}|" for name in budget.variables)
-    of, kind = ("mean", "on average") if budget.is_average else ("sum", "in total")
-    most = f"{off:.1e} of the {of} of {terms}{at}, {float(gap.max()):.3g} {kind}"
-    said = f"{word}; off by at most {most}"
-    if budget.is_average or len(budget.variables) > 1:  # their units differ, so no average
-        return said
-    return f"{said}, {float((gap / budget.size).where(budget.size > 0, 0.0).max()):.3g} on average"
-
-
-def _figures(budget: Budget, tolerance: float) -> dict[str, Any]:
-    figures = {
-        "name": budget.name,
-        "variables": list(budget.variables),
-        "over": list(budget.over),
-        "units": budget.unit,
-        "average": budget.is_average,
-        "weights": budget.measure,
-        "remarks": list(budget.remarks),
-        "totals": int(budget.terms.size),
-        "imbalance_before": float(budget.imbalance().max()),
-        "closed_before": budget.closes(tolerance),
-        "verdict": budget.verdict,
-    }
-    if budget.after is not None:
-        figures |= {
-            "imbalance_after": float(budget.imbalance(True).max()),
-            "closed_after": budget.closes(tolerance, after=True),
-        }
-    return figures
+def _imbalance(law: Mapping[str, Any], when: str) -> str:
+    word = "closes" if law[f"closed_{when}"] else "does not close"
+    at = f" ({law[f'worst_{when}']})" if law[f"worst_{when}"] else ""
+    terms = " + ".join(f"|{name}|" for name in law["variables"])
+    of, kind = ("mean", "on average") if law["average"] else ("sum", "in total")
+    off, mean = f"{law[f'imbalance_{when}']:.1e}", law[f"mean_gap_{when}"]
+    more = "" if mean is None else f", {mean:.3g} on average"
+    return (
+        f"{word}; off by at most {off} of the {of} of {terms}{at}, "
+        f"{law[f'gap_{when}']:.3g} {kind}{more}"
+    )
