@@ -37,7 +37,7 @@ def qr_of_1_over(rows: Tensor) -> tuple[Tensor, Tensor]:
     The largest rows come first, so that their rounding does not reach the small ones.
     """
     eye = eye_like(rows.mT).expand(*rows.shape[:-2], -1, -1)
-    order = rows.detach().abs().amax(-1).argsort(dim=-1, descending=True)[..., None]
+    order = rows.detach().abs().sum(-1).argsort(dim=-1, descending=True)[..., None]
     falling = rows.gather(-2, order.expand(rows.shape))
     q, upper = torch.linalg.qr(torch.cat([falling, eye], -2))
     sign = upper.diagonal(dim1=-2, dim2=-1).sign()
