@@ -165,6 +165,15 @@ def test_time_is_measured_in_seconds(dataset):
     np.testing.assert_array_equal(got, [1, 1, 2])
 
 
+@pytest.mark.parametrize("attrs", [{"positive": "down"}, {"standard_name": "depth"}])
+def test_only_lengths_end_at_zero_and_neither_dates_nor_angles_do(dataset, attrs):
+    for dim, size in (("time", 2 * 172800), ("lon", 2 * np.pi)):
+        dataset[dim].attrs |= attrs | ({"units": "degrees_east"} if dim == "lon" else {})
+        weights = cell_measure(dataset, "u", (dim,), radius=1.0)
+        assert float(weights.sum()) == pytest.approx(size)
+        assert "cut" not in weights.description
+
+
 def test_times_that_were_not_decoded_count_in_seconds_as_dates_do():
     attrs = {"units": "days since 2000-01-01"}
     dataset = xr.Dataset({"u": ("time", [1.0, 2])}, {"time": ("time", [0, 3], attrs)})

@@ -48,8 +48,8 @@ def refuses(message, dataset, over, given=None, variable="u", **options):
     ("over", "message"),
     [
         (("latt", "lon"), "`over` must be one of lat, lon; got 'latt'. Did you mean 'lat'?"),
-        (("lat", "lat"), "`over` must name dimensions of 'u', each once: lat, lon; got lat, lat."),
-        ((), "`over` must name dimensions of 'u', each once: lat, lon; got none."),
+        (("lat", "lat"), "`over` names a dimension twice: lat, lat."),
+        ((), "`over` must name the dimensions to sum over; got ()."),
     ],
 )
 def test_over_names_dimensions_of_the_variable_once(over, message):
@@ -159,6 +159,8 @@ def test_nominal_latitudes_of_a_tripolar_grid_are_refused():
     x = "x", [0.0, 10, 20, 30], {"units": "degrees_east"}
     dataset = curvilinear(y=y, x=x)
     refuses("'lat' and 'lon' lie on ('y', 'x')", dataset, ("y", "x"))
+    text = dataset.assign_coords(y=("y", ["a", "b", "c"], y[2]))
+    refuses("'y' must hold numbers or dates", text, ("y", "x"))
     straight = dataset.assign_coords(lat=(("y", "x"), np.repeat(y[1], 4).reshape(3, 4)))
     assert "the centres of y and x" in cell_measure(straight, "u", ("y", "x")).description
 
@@ -198,15 +200,15 @@ def test_bounds_beyond_the_pole_are_cut_there():
 def test_bounds_have_two_ends_and_the_dimension_of_their_coordinate():
     message = "the bounds 'ends' of 'x' must have its dimensions ('x',) and one for the corners"
     refuses(message, bounded([0.0, 1], [0.0, 1], ("x",)), ("x",))
-    message = "the bounds 'ends' of 'x' must hold two ends for each cell, got 3."
+    message = "the bounds 'ends' of 'x' must hold two ends each, got 3."
     refuses(message, bounded([0.0, 1], np.ones((2, 3))), ("x",))
 
 
 def test_coordinates_hold_finite_numbers_or_dates():
     refuses("'x' must hold numbers or dates, got", field(x=["a", "b"]), ("x",))
-    refuses("'x' must be finite; 1 of its 2 values are NaN", field(x=[0.0, np.nan]), ("x",))
+    refuses("'x' must be finite; 1 of its 2 values are not", field(x=[0.0, np.nan]), ("x",))
     days = np.array(["2001-01-01", "2001-01-02", "NaT"], "datetime64[ns]")
-    refuses("'x' must be finite; 1 of its 3 values are NaN", field(x=days), ("x",))
+    refuses("'x' must be finite; 1 of its 3 values are not", field(x=days), ("x",))
     dataset = bounded(days[:2], np.ones((2, 2)))
     refuses("'ends' must hold dates, as its coordinate does, got float64.", dataset, ("x",))
     dataset = bounded([0.0, 1], np.full((2, 2), days[0]))
@@ -215,7 +217,7 @@ def test_coordinates_hold_finite_numbers_or_dates():
 
 @pytest.mark.parametrize("name", ["lat", "lon", "x"])
 def test_one_cell_without_bounds_has_no_size(name):
-    message = f"'{name}' has 1 entry and no bounds, so that the size of its cell is not known."
+    message = f"'{name}' has one entry and no bounds to tell the size of its cell."
     refuses(message, field(**{name: [5.0]}), (name,))
 
 

@@ -273,3 +273,11 @@ def test_a_law_of_one_field_of_a_state_is_judged_by_that_field(rng):
     assert "1000 times" in found.verdict
     with pytest.raises(pc.InputError, match="`prior` must be a state before `condition`"):
         pc.diagnose(pc.condition(state, pc.integral(X, TOTAL, of="u")), law)
+
+
+def test_what_float32_rounds_is_no_disagreement(rng):
+    values = uniform(4, 1000, rng=rng).float()
+    sure = pc.Diagonal(values, torch.zeros_like(values))
+    found = pc.diagnose(sure, pc.cells([1.0] * 1000, values.sum(-1)))  # added up in float32
+    assert not found.wrong.any()
+    assert "agrees" in found.verdict

@@ -218,7 +218,10 @@ def healpix(cells, **attrs):
     return dataset
 
 
-@pytest.mark.parametrize("attrs", [{}, {"healpix_nside": 4}, {"refinement_level": 2}])
+NESTED = {"healpix_nside": 4, "healpix_order": "nest"}
+
+
+@pytest.mark.parametrize("attrs", [{}, {"healpix_nside": 4}, {"refinement_level": 2}, NESTED])
 def test_healpix_cells_share_the_sphere(attrs):
     areas = cell_measure(healpix(192, **attrs), "u", ("cell",), radius=1.0)
     np.testing.assert_allclose(areas, np.full(192, 4 * np.pi / 192), rtol=1e-15)

@@ -281,6 +281,17 @@ def test_points_that_change_in_time_are_taken_at_the_nearer_time_and_it_is_said(
     assert not any("change in time" in remark for remark in remarks(made()))
 
 
+def test_a_mean_counts_where_the_field_is_at_the_time_nearest_to_its_middle():
+    d = made([0, 10, 24], bounds=None)
+    d.u[1, 2] = np.nan
+    own = {"when": ("when", dates([12, 24]), {"standard_name": "time", "bounds": "ends"})}
+    rate = xr.Dataset({"e": (("when", *SPACE), np.ones((2, 3, 2)) / 3600, MEAN)}, own)
+    rate["ends"] = (("when", "n"), dates([[0, 12], [12, 24]]))
+    found = gain(d.drop_vars("e").merge(rate))
+    there = float(d.area[:2].sum()), float(d.area.sum())  # at 10 h, the nearest to 6; at 24 h
+    np.testing.assert_allclose(found, [0, 10 * there[0], 12 * sum(there)], rtol=1e-12)
+
+
 def test_a_member_that_lacks_a_point_takes_it_from_the_rates_of_all():
     d = made(bounds=None)
     d["u"] = d.u.expand_dims(member=3).copy()
@@ -337,7 +348,7 @@ def test_the_bounds_of_a_climatology_and_amounts_without_times_are_refused():
     d = made()
     d.e.attrs = MEAN
     d.time.attrs = {"climatology": "time_bnds"}
-    with pytest.raises(InputError, match="`inflow e`: the times 'time' are those of a climatology"):
+    with pytest.raises(InputError, match=r"`inflow e` is a climatology \(time has"):
         gain(d)
     with pytest.raises(InputError, match=r"is an amount \(time: sum\) without times"):
         gain(d, inflow=d.e.isel(time=0, drop=True).assign_attrs(SUM))

@@ -73,6 +73,31 @@ def test_a_series_that_fails_on_the_way_says_what_is_finished(tmp_path):
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["t0.nc", "t1.nc"]
 
 
+def test_each_file_keeps_its_own_packing_and_the_report_is_that_of_the_whole(tmp_path):
+    dataset, law = field(), Law("u", "x", 4.5, measure=1.0)
+    for number in range(4):
+        packed = {"dtype": "i2", "scale_factor": 10.0 ** -(2 + number % 2), "_FillValue": -9}
+        dataset.isel(time=[number]).to_netcdf(tmp_path / f"t{number}.nc", encoding={"u": packed})
+    (tmp_path / "out").mkdir()
+    files, how = f"{tmp_path}/t*.nc", {"how": "uniform", "minimum": 0.0, "change": True}
+    each = enforce_file(files, tmp_path / "out", law, **how)
+    whole = enforce_file(files, tmp_path / "all.nc", law, unpack=True, **how)
+    for number in range(4):
+        with xr.open_dataset(tmp_path / "out" / f"t{number}.nc") as part:
+            assert part.u.encoding["scale_factor"] == pytest.approx(10.0 ** -(2 + number % 2))
+    np.testing.assert_allclose(each.budgets[0].after, 4.5, atol=0.01)
+    np.testing.assert_allclose(each.change["u"], whole.change["u"], atol=0.01)
+
+
+def test_members_that_are_tied_in_time_cannot_be_written_file_by_file(tmp_path):
+    members = xr.DataArray([0.0, 0.1, 0.3, 0.2, 0.5], dims="member")
+    files = cut(field().assign(u=field().u + members * field().x), tmp_path)
+    with pytest.raises(InputError, match=r"`target`: u ties all files together along 'time'"):
+        enforce_file(
+            files, tmp_path / "out", Law("u", "x", measure=1.0), member="member", jointly="time"
+        )
+
+
 def test_several_files_with_groups_are_refused(tmp_path):
     for number in range(2):
         path = tmp_path / f"t{number}.nc"

@@ -97,13 +97,15 @@ def test_a_folder_gets_a_file_of_the_same_name_for_each(series, folder, member):
 def test_files_that_overlap_or_do_not_follow_are_refused(series, folder):
     law = Law("u", "x", 1.0, measure="area")
     series.isel(time=slice(1, 3)).to_netcdf(folder / "run_d.nc")
-    with pytest.raises(InputError, match=r"run_c.nc and run_d.nc overlap along 'time'"):
+    with pytest.raises(InputError, match=r"`source`.*overlap: time 2000-01-02 is there twice"):
         check_file([folder / "run_c.nc", folder / "run_d.nc"], law)
-    with pytest.raises(InputError, match=r"have the same coord.*time 2000-01-01.*do not follow"):
+    with pytest.raises(InputError, match=r"`source`: files of a series follow one another"):
         check_file([folder / "run_c.nc", folder / "run_c.nc"], law)
     other = series.isel(time=slice(2, 3)).assign(area=("x", [1.0, 1.0, 1.0]))
     other.to_netcdf(folder / "run_e.nc")
-    with pytest.raises(InputError, match="do not fit together along 'time'"):
+    with pytest.raises(
+        InputError, match=r"`source`.* the same elsewhere\. These are not: .*'area'"
+    ):
         check_file([folder / "run_c.nc", folder / "run_e.nc"], law)
 
 

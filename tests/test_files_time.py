@@ -73,6 +73,12 @@ def test_two_dimensions_that_may_be_time_ask_for_time(reference, period):
     assert check(d, Law("u", ("x", "step"), measure=1.0)).budgets[0].time == "time"
 
 
+def test_dates_beside_a_dimension_that_is_only_called_time_ask_for_time():
+    d = made("start", "time", start=("start", DAYS), time=("time", [0.0, 1.0, 2.0, 3.0]))
+    with pytest.raises(InputError, match=r"is time: start or time\? Give its name as `time`"):
+        check(d, LAW)
+
+
 def test_a_forecast_of_one_reference_time_runs_along_its_steps():
     valid = ("step", DAYS[0] + HOURS, {"standard_name": "time"})
     d = forecast(valid_time=(("step"), *valid[1:])).isel(time=0)

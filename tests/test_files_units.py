@@ -91,7 +91,8 @@ def test_every_known_unit_means_what_udunits_says():
      ("kgC m-2", "kg", "does not know 'of C'.*assume_units"), ("kg m-2", "KG", "is it kg?"),
      ("kg m-2", "bananas", "assume_units.*'T'.*--assume-units T"), ("K", "C", "another quantity"),
      ("DU", "kg", "another quantity"), ("day as %Y%m%d.%f", "s", "assume_units"),
-     ("dBZ", "m2", "dBZ"), ("K", "days since 2000-01-01", "another quantity")],
+     ("dBZ", "m2", "dBZ"), ("s m-2", "s-1", "another quantity"),
+     ("K", "days since 2000-01-01", "another quantity")],
 )  # fmt: skip
 def test_a_total_that_no_factor_converts_is_refused(unit, total, hint):
     with pytest.raises(InputError, match=f"`total T` is in .*{hint}"):

@@ -113,6 +113,17 @@ def test_a_compiled_fixer_gives_the_same():
     assert compiled.steps == 2
 
 
+def test_a_compiled_fixer_takes_fluxes_that_change():
+    fixer, before, after = case(2)
+    compiled = torch.compile(
+        Fixer(fixer.grid, fixer.levels, targets="step"), fullgraph=True, backend="eager"
+    )
+    for rate in (2e-5, 3e-5, 4e-5):
+        found = compiled(before, after, STEP, {"evaporation": rate})
+        other = Fixer(fixer.grid, fixer.levels)(before, after, STEP, {"evaporation": rate})
+        torch.testing.assert_close(found["temperature"], other["temperature"], rtol=1e-12, atol=0)
+
+
 def test_a_dataset_comes_back_as_a_dataset():
     fixer, before, after = case(2)
     dims = {3: ("member", "lat", "lon"), 4: ("member", "level", "lat", "lon")}

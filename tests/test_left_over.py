@@ -117,3 +117,9 @@ def test_a_value_with_hardly_any_noise_does_not_blur_directions():
     found = pc.condition(field, pc.initial(np.zeros(4), noise=noise)).variance.ravel()
     wanted = posterior(np.zeros(12), np.eye(12)[:4], np.zeros(4), noise, rest, shared).variance
     np.testing.assert_allclose(found, wanted, rtol=1e-7)
+
+
+def test_a_field_of_no_direction_is_one_of_independent_points():
+    field = pc.LowRank(torch.zeros(4), torch.zeros(0, 4), 1.0)
+    found = pc.condition(field, pc.cells([1.0] * 4, 2.0)).variance
+    torch.testing.assert_close(found, torch.full((4,), 0.75))

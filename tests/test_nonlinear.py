@@ -321,3 +321,9 @@ def test_rows_have_names_in_tables():
     law = pc.law(energy, [1.0, 2.0], batch_dims=1)
     assert "energy" in repr(law)
     assert math.isclose(float(law.apply(torch.ones(2, 3))[1]), 3.0)
+
+
+def test_a_label_may_hold_braces():
+    energy = pc.law(lambda u: u.square().sum(), -1.0, label="{energy}")
+    with pytest.raises(pc.InfeasibleError, match=r"`\{energy\}` is off by"):
+        pc.condition(pc.Diagonal([1.0, 2.0], 1.0), energy)

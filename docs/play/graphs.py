@@ -138,8 +138,8 @@ def _weights(field: pc.Mixture) -> Tensor:  # (S, T)
 def _diagnosis(parts: pc.Diagonal, law: Law) -> tuple[Tensor, ...]:
     """The numbers of `diagnose(Mixture(parts).gaussian(), law)`, as in `DIAGNOSIS`."""
     points = pc.Mixture(parts).gaussian()
-    seen = _diagnose._Seen(("",), (points,), covariance_of((points,), False))
-    rows = seen.by_row(law)
+    covariance, rounding = covariance_of((points,), False), _diagnose.rounding_of((points,))
+    rows = _diagnose.by_row(law, {"": points}, covariance, rounding)
     total = rows["value"] + rows["residual"]
     judged = Rows(total, rows["value"], rows["std"], rows["slack"], timed=True)
     causes = [(c.amount, c.misfit, c.holds) for c in judged.candidates()]

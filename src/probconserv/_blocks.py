@@ -32,11 +32,17 @@ def eye_like(rows: Tensor) -> Tensor:  # (..., K, E) -> (K, K)
 
 
 def qr_of_1_over(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """L with L L^T = I + A^T A, and A L^-T, for A (..., K, E): QR of [I; A] does not square A."""
+    """L with L L^T = I + A^T A, and A L^-T, for A (..., K, E): QR of [A; I] does not square A.
+
+    The largest rows come first, so that their rounding does not reach the small ones.
+    """
     eye = eye_like(rows.mT).expand(*rows.shape[:-2], -1, -1)
-    q, upper = torch.linalg.qr(torch.cat([eye, rows], -2))
+    order = rows.detach().abs().sum(-1).argsort(dim=-1, descending=True)[..., None]
+    falling = rows.gather(-2, order.expand(rows.shape))
+    q, upper = torch.linalg.qr(torch.cat([falling, eye], -2))
     sign = upper.diagonal(dim1=-2, dim2=-1).sign()
-    return (upper * sign[..., :, None]).mT, q[..., rows.shape[-1] :, :] * sign[..., None, :]
+    basis = q[..., : rows.shape[-2], :].gather(-2, order.argsort(dim=-2).expand(rows.shape))
+    return (upper * sign[..., :, None]).mT, basis * sign[..., None, :]
 
 
 def root_of(x: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from ._errors import InputError
 from ._laws import Law
 from ._maps import Map
 from ._quadrature import RULES, Rule
-from ._spaces import Gain, InTime, OnGrid, Space, carried, space_of
+from ._spaces import Gain, Intervals, OnGrid, Space, Term, carried, space_of
 from ._stencils import Grid
 from .meshes import Mesh
 from .meshes._faces import Faces
@@ -101,19 +101,18 @@ def cell_budgets(
         raise InputError(f"`mesh` must be a `Mesh`, got {type(mesh).__name__}.")
     check.choice("scheme", scheme, ("upwind", "centred"))
     t = _times(t).to(mesh.volumes.device)
-    space, names = space_of(mesh, _counts(where)), ("interval", *mesh.axes)
+    space = space_of(mesh, _counts(where), t.diff())
     given = _each("fluxes", fluxes, mesh)
     speeds = _each("velocity", velocity, mesh)
     diffusive = _each("diffusivity", diffusivity, mesh, same=True)
     if not any((given, speeds, diffusive)):
         raise InputError("`fluxes`, `velocity`, `diffusivity`: a budget needs one of them.")
-    maps: dict[str, Map] = {
-        check.name("of", of): _own(space, t, speeds, diffusive, scheme, bool(given), names)
-    }
+    own = _own(space, len(t), speeds, diffusive, scheme, closed=bool(given))
+    maps: dict[str, Map] = {check.name("of", of): own}
     value = space.volumes.new_zeros(())
     parts = [(_across("fluxes", mesh, i), one, space.divergence(i)) for i, one in enumerate(given)]
     for label, one, term in (*parts, ("source", source, space.cells(-space.volumes))):
-        value = _added(maps, label, one, InTime(term, t.diff(), names), value)
+        value = _added(maps, label, one, term, value)
     return law_of("cell budgets", of, maps, value, noise)
 
 
@@ -175,11 +174,11 @@ def budget(
         weights, closed = RULES[rule](x.diff()), False
     t = _times(t).to(weights.device)
     maps: dict[str, Map] = {check.name("of", of): Gain(weights, len(t))}
-    value = weights.new_zeros(())
+    value, intervals = weights.new_zeros(()), Intervals(t.diff(), ("interval",))
     for label, given, sign in (("inflow", inflow, -1.0), ("outflow", outflow, 1.0)):
-        one = OnGrid(Grid((), (), ()), {(): weights.new_tensor(sign)})
+        one = OnGrid(Grid((), (), ()), {(): weights.new_tensor(sign)}, intervals)
         before = value
-        value = _added(maps, label, given, InTime(one, t.diff(), ("interval",)), value)
+        value = _added(maps, label, given, one, value)
         if closed and (isinstance(given, str) or bool((value != before).any())):
             raise InputError(f"`{label}` must be 0: the mesh is closed, so nothing can pass.")
     return law_of("budget", of, maps, value, noise)
@@ -187,43 +186,41 @@ def budget(
 
 def _own(
     space: Space,
-    t: Tensor,
+    times: int,
     speeds: Sequence[Known],
     diffusive: Sequence[Known],
     scheme: Scheme,
     closed: bool,
-    names: tuple[str, ...],
 ) -> Map:
     """What u adds: its change, and fluxes that are linear functions of it.
 
     closed: whether these do not pass the boundary.
     """
-    dt = t.diff()
-    total: Any = space.cells(space.volumes).over({0: -dt / dt, 1: dt / dt}, names)
+    one, half = torch.ones_like(space.intervals.dt), space.intervals.dt / 2
+    total: Any = space.cells(space.volumes).over({0: -one, 1: one})
     for axis, faces in enumerate(space.mesh._faces if speeds or diffusive else ()):
         before = after = faces.sizes.new_zeros(faces.shape)
         if speeds:
-            speed = _at_faces("velocity", speeds[axis], faces, t)
+            speed = _at_faces("velocity", speeds[axis], faces, times)
             before, after = carried(faces, speed, scheme)
         if diffusive:
-            k = _at_faces("diffusivity", diffusive[axis], faces, t)
+            k = _at_faces("diffusivity", diffusive[axis], faces, times)
             check.finite("diffusivity", k, 0.0)
             slope = torch.where(faces.boundary, 0.0, k / space.mesh.distances[axis])
             before, after = before + slope, after - slope
         if closed:
             before, after = (torch.where(faces.boundary, 0.0, x) for x in (before, after))
-        flow = space.transport(axis, before, after)
-        total = total.plus(flow.over({0: dt / 2, 1: dt / 2}, names))
+        total = total.plus(space.transport(axis, before, after).over({0: half, 1: half}))
     found: Map = total
     return found
 
 
-def _at_faces(label: str, given: Known, faces: Faces, t: Tensor) -> Tensor:
+def _at_faces(label: str, given: Known, faces: Faces, times: int) -> Tensor:
     """(*faces) or (T, *faces)."""
     if isinstance(given, str):
         raise InputError(f"`{label}` must be numbers: a law is linear. Use `fluxes` for a field.")
     found = check.wide(label, given).to(faces.sizes.device)
-    check.broadcasts(label, found, (len(t), *faces.shape), "the times and faces")
+    check.broadcasts(label, found, (times, *faces.shape), "the times and faces")
     lead = found.shape[: max(found.ndim - len(faces.shape), 0)]
     return found.expand(*lead, *faces.shape)
 
@@ -260,7 +257,7 @@ def _across(label: str, mesh: Mesh, axis: int) -> str:
     return f"{label}` across `{mesh.axes[axis]}" if len(mesh.axes) > 1 else label
 
 
-def _added(maps: dict[str, Map], label: str, given: Known, term: InTime, value: Tensor) -> Tensor:
+def _added(maps: dict[str, Map], label: str, given: Known, term: Term, value: Tensor) -> Tensor:
     """The value of the law, less what known numbers add; a field is added to the maps."""
     if isinstance(given, str):
         if given in maps:
@@ -268,7 +265,7 @@ def _added(maps: dict[str, Map], label: str, given: Known, term: InTime, value: 
         maps[given] = term
         return value
     found = check.wide(label, given).to(term.dt.device)
-    count, wanted = len(term.dt), tuple(term.term.points)
+    count, wanted = len(term.dt), tuple(term.points)
     if found.ndim <= len(wanted):
         check.broadcasts(label, found, (count, *wanted), "the intervals")
         found = found.expand(count, *wanted)

@@ -5,7 +5,7 @@ until `Rows.causes` looks at the result, so that it can be traced.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -102,13 +102,13 @@ class Rows:
         there = self.value != 0
         ratio = torch.where(there, self.total / torch.where(there, self.value, 1.0), torch.inf)
         ratio = _weighted_median(ratio.flatten(), self.value.abs().flatten())
-        found = self._with(ratio * self.value)._explained("factor", 1 / ratio)
+        found = replace(self, value=ratio * self.value)._explained("factor", 1 / ratio)
         large = (ratio * self.value).abs() > LIMIT * self.std  # else any small factor would do
         return found._replace(holds=found.holds & large.any() & (there.sum() >= ENOUGH))
 
     def _offset(self) -> Candidate:
         excess = (self.value - self.total).flatten().median(0).values
-        return self._with(self.value - excess)._explained("offset", excess)
+        return replace(self, value=self.value - excess)._explained("offset", excess)
 
     def _shift(self) -> Iterator[Candidate]:
         """The best one; it must not just leave out the wrong rows of b, at an end."""
@@ -122,7 +122,7 @@ class Rows:
         place = torch.arange(times, device=shifts.device) + shifts[:, None]  # of the row of b
         there = (place >= 0) & (place < times)
         place = place.clamp(0, times - 1)
-        moved = self._wide()._with(self.value[..., place])  # (*batch, shifts, T)
+        moved = self._wide(self.value[..., place])  # (*batch, shifts, T)
         axes = (*range(self.value.ndim - 1), -1)
         wrong = (moved.wrong & there).sum(axes)
         removed = (self.wrong[..., place] & there).sum(axes)
@@ -136,14 +136,9 @@ class Rows:
         misfit = self.z(self.std).square().mean().sqrt()
         return Candidate(kind, amount, misfit, ~self.wrong.any())
 
-    def _with(self, value: Tensor) -> "Rows":
-        return Rows(self.total, value, self.std, self.slack, self.timed)
-
-    def _wide(self) -> "Rows":
-        """With an axis before that of time."""
-        total, value, std, slack = (
-            t[..., None, :] for t in (self.total, self.value, self.std, self.slack)
-        )
+    def _wide(self, value: Tensor) -> "Rows":
+        """With an axis before that of time, and other values."""
+        total, std, slack = (t[..., None, :] for t in (self.total, self.std, self.slack))
         return Rows(total, value, std, slack, self.timed)
 
 

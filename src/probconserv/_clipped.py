@@ -9,42 +9,29 @@ noise s of 0 needs no special case. The left side falls in mu, piece by piece a 
 Newton's method ends, kept inside a bracket.
 """
 
-from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
+from ._rowwise import TINY
+
 MOST = 200  # steps; Newton takes about five, halving a bracket about sixty
 NEAR = 1e-14  # of its terms: a row that misses by less is met
 BEYOND = 1e-6  # of the range of all bends: so far beyond it a sum is a straight line
-TINY = 1e-290
 ROUNDED = 1e-13  # of its terms: a row that misses by more is looked at again
 GRAIN = 4e-16  # of mu: two that are closer are the same
 
 
-class Falling(Protocol):
-    """Numbers mu for which sums that fall in mu are 0."""
-
-    def start(self) -> Tensor:  # (k, n, R)
-        """A first guess."""
-
-    def at(self, mu: Tensor) -> tuple[Tensor, Tensor]:
-        """The sum, and its slope with the sign taken off."""
-
-    def size(self) -> Tensor:
-        """The size of the terms of the sum that was looked at last."""
-
-    def ends(self) -> tuple[Tensor, Tensor]:
-        """The least and the largest mu at which some point meets a bound."""
-
-    def taken(self, index: Tensor) -> Self:
-        """Some of the k n systems of rows, as (len(index), 1)."""
-
-
 @dataclass
 class Clipped:
-    """Values clip(y - d g mu, low, high) of k parts and n draws, and sums over rows of them."""
+    """Values clip(y - d g mu, low, high) of k parts and n draws, and sums over rows of them.
+
+    `root_of_falling` finds the mu, (k, n, R), for which the sums are right.
+    """
+
+    polish: ClassVar[int] = 2  # times that rounding is taken off
 
     y: Tensor  # (k, n, E)
     move: Tensor  # d g, (k, 1, E)
@@ -81,30 +68,29 @@ class Clipped:
         return torch.clamp(self._v, self.low, self.high, out=self._u)
 
     def start(self) -> Tensor:
+        """A first guess of mu: there are no bounds."""
         square = self.total(self.square, torch.ones_like(self.square[:1])) + self.noise
         off = self.total(self.y, self.weights) - self.target
         return torch.where(square > 0, off / square, 0.0)
 
     def at(self, mu: Tensor) -> tuple[Tensor, Tensor]:
+        """How far sums are off, and how fast they fall in mu."""
         u = self.values(mu)
-        off = self.total(u, self.weights) - self.noise * mu - self.target
         free = torch.eq(u, self._v, out=self._v)  # 1 or 0
-        return off, self.total(free, self.square) + self.noise
+        return self._off(u, mu), self.total(free, self.square) + self.noise
 
-    def size(self) -> Tensor:
-        return self.target.abs() + self.total(self._u.abs(), self.weights.abs())
+    def _off(self, u: Tensor, mu: Tensor) -> Tensor:
+        return self.total(u, self.weights) - self.noise * mu - self.target
+
+    def size(self, u: Tensor) -> Tensor:
+        """The size of the terms of a sum."""
+        return self.target.abs() + self.total(u.abs(), self.weights.abs())
 
     def ends(self) -> tuple[Tensor, Tensor]:
-        least, most = (
-            torch.full_like(self.target, torch.inf),
-            torch.full_like(self.target, -torch.inf),
-        )
-        at = (
-            torch.zeros_like(self.y[0, 0], dtype=torch.int64)
-            if self.labels is None
-            else self.labels
-        )
-        at = at.expand(self.y.shape)
+        """The least and the largest mu at which some point meets a bound."""
+        least = torch.full_like(self.target, torch.inf)
+        most, one = -least, torch.zeros_like(self.y[0, 0], dtype=torch.int64)
+        at = (one if self.labels is None else self.labels).expand(self.y.shape)
         for end in (self.low, self.high):
             if end is not None:
                 meets = (self.y - end) / self.move
@@ -113,20 +99,29 @@ class Clipped:
                 most.scatter_reduce_(-1, at, torch.where(there, meets, -torch.inf), "amax")
         return least, most
 
-    def taken(self, index: Tensor) -> "Clipped":
-        return Clipped(**taken_fields(self, index))
+    def taken(self, index: Tensor) -> Self:
+        """Some of the k n systems of rows, as (len(index), 1)."""
+        return type(self)(**taken_fields(self, index))
 
     def finished(self, mu: Tensor) -> tuple[Tensor, Tensor]:
         """The values, rounding taken off their sums; and by how much of its terms a row misses."""
         u = self.values(mu)
-        free = torch.eq(u, self._v, out=self._v).mul_(self.move)
-        slope = self.total(free, self.weights) + self.noise
-        for _ in range(2):
-            off = self.total(u, self.weights) - self.noise * mu - self.target
-            step = torch.where(slope > 0, off / slope, 0.0)
-            u, mu = torch.addcmul(u, free, self.spread(step), value=-1, out=u), mu + step
-            u = u if self.unbounded else torch.clamp(u, self.low, self.high, out=u)
+        slope, fall = self._falls(u)
+        slope = slope + self.noise
+        for _ in range(self.polish):
+            step = torch.where(slope > 0, self._off(u, mu) / slope, 0.0)
+            u = self._held(torch.addcmul(u, fall, self.spread(step), value=-1, out=u))
+            mu = mu + step
         return self.measured(u, mu)
+
+    def _falls(self, u: Tensor) -> tuple[Tensor, Tensor]:
+        """How fast sums fall in mu, (k, n, R), and how fast points do, (k, n, E)."""
+        fall = torch.eq(u, self._v, out=self._v).mul_(self.move)
+        return self.total(fall, self.weights), fall
+
+    def _held(self, u: Tensor) -> Tensor:
+        """Exactly within the limits; changes `u`."""
+        return u if self.unbounded else torch.clamp(u, self.low, self.high, out=u)
 
     def measured(self, u: Tensor, mu: Tensor) -> tuple[Tensor, Tensor]:
         """`u`, and by how much of its terms each row misses, (k, n, R).
@@ -147,9 +142,8 @@ class Clipped:
         return u, miss
 
     def _miss(self, u: Tensor, mu: Tensor) -> Tensor:
-        off = self.total(u, self.weights) - self.noise * mu - self.target
-        size = self.target.abs() + self.total(u.abs(), self.weights.abs())
-        return torch.where(off == 0, 0.0, off.abs() / size)
+        off = self._off(u, mu)
+        return torch.where(off == 0, 0.0, off.abs() / self.size(u))
 
 
 def taken_fields(problem: Any, index: Tensor) -> dict[str, Any]:
@@ -160,11 +154,11 @@ def taken_fields(problem: Any, index: Tensor) -> dict[str, Any]:
         if isinstance(value, Tensor) and value.ndim == 3 and value.shape[:2] != (1, 1):
             wide = value.expand(len(problem.y), n, -1).flatten(0, 1) if value.shape[1] > 1 else None
             found[name] = value[index // n] if wide is None else wide[index][:, None]
-    return {name: found[name] for name in problem.__dataclass_fields__}
+    return {field.name: found[field.name] for field in fields(problem)}
 
 
 def root_of_falling(
-    problem: Falling, mu: Tensor, low: Tensor | None = None, high: Tensor | None = None
+    problem: Clipped, mu: Tensor, low: Tensor | None = None, high: Tensor | None = None
 ) -> Tensor:  # (k, n, R)
     """mu where the sums are 0: Newton's method in a bracket; what is left over goes on alone."""
     low = torch.full_like(mu, -torch.inf) if low is None else low
@@ -173,7 +167,7 @@ def root_of_falling(
     size: Tensor | None = None
     for number in range(MOST):
         off, slope = problem.at(mu)
-        size = problem.size() if size is None else size
+        size = problem.size(problem._u) if size is None else size
         low, high = torch.where(off > 0, mu, low), torch.where(off < 0, mu, high)
         step = torch.addcdiv(mu, off, slope)
         same = (step - mu).abs() <= GRAIN * mu.abs()

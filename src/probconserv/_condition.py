@@ -176,7 +176,7 @@ def _given(field: Field | State) -> Given:
     if isinstance(field, Posterior) and len(field._of_state) > 1:
         raise InputError("`field` is one of a state: condition the state instead.")
     if isinstance(field, NonlinearPosterior | NonlinearStatePosterior):
-        return Given(field.prior, field._found.rows, field._found.curved)
+        return Given(field.prior, field._solved.rows, field._solved.curved)
     if isinstance(field, Posterior | StatePosterior):
         return Given(field.prior, field._solved.laws)
     if isinstance(field, Draws | StateDraws):
@@ -208,7 +208,7 @@ def _condition_curved(
     rows = (*given.rows, *(law.to(place).on(given.names, shapes) for law in laws))
     curved = (*given.curved, *(law.on(given.names, means) for law in more))
     found = Found(given.parts, given.shared, rows, curved)
-    warn_if_far(None, found.point, means, given.parts)
+    warn_if_far(None, found.mean, means, given.parts)
     if isinstance(given.prior, State):
         return NonlinearStatePosterior(given.prior, found)
     return NonlinearPosterior(given.prior, found)

@@ -18,7 +18,7 @@ from ._covariances import Independent, shared_axes
 from ._draws import Draws, StateDraws, mean_of
 from ._errors import InputError
 from ._fields import Diagonal, Field
-from ._inequalities import Bounds, Inequality, Limits, limits_of
+from ._inequalities import Bounds, Inequality, Limits, limits_of, sloping_axes
 from ._laws import Fields, Law, Rows
 from ._maps import Select, Sum
 from ._mixture import Mixture
@@ -34,11 +34,9 @@ Found = list[tuple[Tensor, Tensor, Tensor]]  # draws, their mean, the point, of 
 
 @torch.no_grad()
 def constrained(
-    fields: tuple[Field, ...],
-    names: tuple[str, ...],
-    shared: bool,
-    laws: Sequence[Law],
+    prior: Field | State,
     before: tuple[Rows, ...],
+    laws: Sequence[Law],
     inequalities: Sequence[Inequality],
     n: int,
     generator: torch.Generator | None,
@@ -46,9 +44,14 @@ def constrained(
 ) -> tuple[Found, int]:
     """`n` draws of each field, their mean and the point; and how many axes number the parts.
 
-    dtypes: of the results, where bounds are to hold in less than float32.
+    before: laws laid on it already. dtypes: of the results, where bounds are to hold in less than
+    float32.
     """
     check.generator(generator)
+    if isinstance(prior, State):
+        fields, names, shared = prior.parts, prior.names, prior.shared
+    else:
+        fields, names, shared = (prior,), ("",), False
     if not check.concrete(*(field.mean for field in fields)):
         raise InputError("`laws`: inequalities look at values, so `condition` cannot be traced.")
     device, shapes = fields[0].device, [field.shape for field in fields]
@@ -57,35 +60,32 @@ def constrained(
     limits = limits_of(inequalities, names, shapes, dtypes, device)
     fields = shrunk(fields, shared, rows)
     root = covariance_of(fields, shared)
-    prior = tuple(field.mean.double() for field in fields)
+    means = tuple(field.mean.double() for field in fields)
     slack = 16 * max(torch.finfo(field.dtype).eps for field in fields)
-    if not any(u.numel() for u in prior):
-        check_met(rows, prior, prior, root, slack)
-        given = zip(prior, dtypes, strict=True)
+    if not any(u.numel() for u in means):
+        check_met(rows, means, means, root, slack)
+        given = zip(means, dtypes, strict=True)
         return [(x.new_empty(n, *x.shape, dtype=d), x.to(d), x.to(d)) for x, d in given], 0
     if isinstance(root, Independent):
         points = tuple(r for r in rows if isinstance(r.map, Select))
         others = [r for r in rows if r not in points]
         if _linewise.suits(others, limits):
-            mean, left = _at_points(points, prior, root, slack)
-            sizes = tuple(
-                torch.where(v == before, 0.0, u.abs() + before.sqrt())
-                for v, before, u in zip(left.variance, root.variance, prior, strict=True)
-            )
-            each = (mean, left.variance, sizes, dtypes)
-            found = _linewise.draws_of(others, limits, *each, n, generator)
+            mean, left = _at_points(points, means, root, slack)
+            triples = zip(left.variance, root.variance, means, strict=True)
+            sizes = [torch.where(v == v0, 0.0, u.abs() + v0.sqrt()) for v, v0, u in triples]
+            each = zip(mean, left.variance, sizes, limits, dtypes, strict=True)
+            alone = [_linewise.OneField(*one) for one in each]
+            found = _linewise.draws_of(others, alone, n, generator)
             tied = [r.places(shapes) for r in others]
-            pairs = zip(shapes, limits, strict=True)
-            ends = [len(shape) + axis for shape, one in pairs for axis, _ in one.slopes]
-            return found, min([shared_axes(shapes), *tied, *ends])
-    whole = _general.Given(rows, prior, root, slack)
-    grain = 4 * max(torch.finfo(dtype).eps for dtype in dtypes)
-    draws, tight, lead = _general.draws_of(whole, limits, grain, n, generator)
+            return found, min([shared_axes(shapes), *tied, *sloping_axes(limits, shapes)])
+    whole = _general.Conditioned(rows, means, root, slack)
+    within = _general.Within(whole, limits)
+    draws = within.draws(n, generator, 4 * max(torch.finfo(dtype).eps for dtype in dtypes))
     found = []
-    for u, one, v, dtype in zip(draws, tight, whole.variance, dtypes, strict=True):
+    for u, one, v, dtype in zip(draws, within.tight, whole.variance, dtypes, strict=True):
         mean_ = torch.where(v == 0, u[-1], mean_of(u[:n])) if n else u[-1]
         found.append((u[:n].to(dtype), one.holding(mean_).to(dtype), u[-1].to(dtype)))
-    return found, lead
+    return found, within.lead
 
 
 def _at_points(
@@ -192,15 +192,12 @@ def condition_within(
     generator: torch.Generator | None,
 ) -> Draws | StateDraws:
     """A field or a state, no mixture, given laws and inequalities; before: laid on it already."""
-    if isinstance(prior, State):
-        given = prior.parts, prior.names, prior.shared
-    else:
-        given = (prior,), ("",), False
-    if any(isinstance(one, Bounds) and one.truncated for one in inequalities):
-        return _truncated(prior, laws, before, inequalities, n, generator)
-    found, lead = constrained(*given, laws, before, inequalities, n, generator)
+    if _any_truncated(inequalities):
+        return _truncated(prior, before, laws, inequalities, n, generator)
+    found, lead = constrained(prior, before, laws, inequalities, n, generator)
+    fields = prior.parts if isinstance(prior, State) else (prior,)
     points = tuple(point.double() for _, _, point in found)
-    warn_if_far(None, points, tuple(each.mean.double() for each in given[0]), given[0])
+    warn_if_far(None, points, tuple(field.mean.double() for field in fields), fields)
     parts = tuple(
         Draws._unchecked(draws, max(1, point.ndim - lead), point, mean)
         for draws, mean, point in found
@@ -211,22 +208,22 @@ def condition_within(
 @torch.no_grad()
 def _truncated(
     prior: Field | State,
-    laws: Sequence[Law],
     before: tuple[Rows, ...],
+    laws: Sequence[Law],
     inequalities: Sequence[Inequality],
     n: int,
     generator: torch.Generator | None,
 ) -> Truncated:
     """Independent points that cannot lie outside of their bounds, given one law."""
-    alone = isinstance(prior, Diagonal) and len(laws) + len(before) == 1
-    if not isinstance(prior, Diagonal) or not alone or len(inequalities) > 1:
+    alone = len(laws) + len(before) == len(inequalities) == 1
+    if not isinstance(prior, Diagonal) or not alone:
         raise InputError(NOT_TRUNCATED)
     rows = before[0] if before else laws[0].to(prior.device).on(("",), [prior.shape])
     if not isinstance(rows.map, Sum) or not rows.map.dims:
         raise InputError(
             f"`truncated` bounds take a law on sums, `integral` or `cells`, not `{rows.label}`."
         )
-    ((_, _, point),), _ = constrained((prior,), ("",), False, laws, before, inequalities, 0, None)
+    ((_, _, point),), _ = constrained(prior, before, laws, inequalities, 0, None)
     shape, dims, dtype = prior.shape, rows.map.dims, _dtype(prior)
     (limits,) = limits_of(inequalities, ("",), [shape], [dtype], prior.device)
     present = 1.0 if rows.present is None else rows.present[(..., *[None] * dims)]
@@ -245,9 +242,8 @@ NOT_TRUNCATED = (
 )
 
 
-def _check_not_truncated(inequalities: Sequence[Inequality]) -> None:
-    if any(isinstance(one, Bounds) and one.truncated for one in inequalities):
-        raise InputError(NOT_TRUNCATED)
+def _any_truncated(inequalities: Sequence[Inequality]) -> bool:
+    return any(isinstance(one, Bounds) and one.truncated for one in inequalities)
 
 
 def mixture_within(
@@ -260,13 +256,12 @@ def mixture_within(
 
     The point is the weighted mean of the points of the components.
     """
-    _check_not_truncated(inequalities)
-    prior, before = _prior_and_laws(mixture._picked(n, generator))
-    found, lead = constrained((prior,), ("",), False, (), before, inequalities, 1, generator)
-    draws = found[0][0][0]
+    if _any_truncated(inequalities):
+        raise InputError(NOT_TRUNCATED)
+    picked = _prior_and_laws(mixture._picked(n, generator))
+    (((draws,), _, _),), lead = constrained(*picked, (), inequalities, 1, generator)
     prior, before = _prior_and_laws(mixture.components)
-    found, _ = constrained((prior,), ("",), False, (), before, inequalities, 0, None)
-    points = found[0][2]
+    ((_, _, points),), _ = constrained(prior, before, (), inequalities, 0, None)
     warn_if_far(None, (points.double(),), (prior.mean.double(),), (prior,))
     share = mixture.log_weights.softmax(0)
     share = share.reshape(*share.shape, *[1] * (points.ndim - share.ndim))
@@ -293,10 +288,12 @@ def nearest_within(
     inequalities: Sequence[Inequality],
 ) -> list[Tensor]:
     """The nearest fields that obey laws and inequalities."""
-    _check_not_truncated(inequalities)
-    units = tuple(Diagonal._unchecked(mean, torch.ones_like(mean)) for mean in means)
-    given = units, names, False, laws, (), inequalities, 0, None
-    found, _ = constrained(*given, dtypes=[mean.dtype for mean in means])
+    if _any_truncated(inequalities):
+        raise InputError(NOT_TRUNCATED)
+    units = [Diagonal._unchecked(mean, torch.ones_like(mean)) for mean in means]
+    prior = units[0] if names == ("",) else State(**dict(zip(names, units, strict=True)))
+    dtypes = [mean.dtype for mean in means]
+    found, _ = constrained(prior, (), laws, inequalities, 0, None, dtypes)
     return [point for _, _, point in found]
 
 

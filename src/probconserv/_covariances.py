@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ._blocks import blocks, combine, root_of
+from ._checks import any_of
 from ._fields import Normals
 from ._laws import Fields, Rows
 from ._tree import Node
@@ -33,9 +34,6 @@ class Independent(Node):
     def draw(self, normals: Normals) -> tuple[Tensor, ...]:
         """Draws about 0."""
         return tuple(root_of(d) * normals(*d.shape) for d in self.variance)
-
-    def root(self) -> "Independent":
-        return Independent(tuple(root_of(d) for d in self.variance))
 
 
 class Correlated(Node):
@@ -84,13 +82,10 @@ class Correlated(Node):
         return Correlated(self.directions, self.rest, self.dims, rounding)
 
     @property
-    def rounding_at_points(self) -> tuple[Tensor, ...]:
-        """Of directions that were taken off a mean, whose rounding they have; else 0."""
-        return tuple(own for _, own in self._rounding)
-
-    @property
-    def is_rounded(self) -> bool:
-        return any(bool(own.any()) for own in self.rounding_at_points)
+    def rounding_at_points(self) -> tuple[Tensor, ...] | None:
+        """Of directions that were taken off a mean, whose rounding they have; else None."""
+        found = tuple(own for _, own in self._rounding)
+        return found if any(map(any_of, found)) else None
 
     def seen(self, v: Fields) -> Tensor:  # (*more, *shape) each to (*lead, N, R)
         """F v."""

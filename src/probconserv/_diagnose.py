@@ -8,7 +8,6 @@ b is often 10 standard deviations off.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -91,16 +90,15 @@ class Diagnosis:
     def verdict(self) -> str:
         """Whether b agrees with the prior, and if not what is the matter, in words."""
         wrong, rows = int(self.wrong.sum()), self.wrong.numel()
-        if not wrong and self.far:
+        if wrong:
+            return f"b does not agree with the prior in {wrong} of {_rows(rows)}: {self._why()}."
+        if self.far:
             text = f"b does not agree with the covariance of the prior: {self._how_far()}"
-            return f"{text} {self._about_quadrature()}".rstrip()
-        if not wrong:
+        else:
             worst = float(self.z_full.abs().max()) if rows else 0.0
-            return (
-                f"b agrees with the prior: in {_rows(rows)} G mu - b is at most {worst:.1f} "
-                f"standard deviations. {self._about_quadrature()}"
-            ).rstrip()
-        return f"b does not agree with the prior in {wrong} of {_rows(rows)}: {self._why()}."
+            most = f"at most {worst:.1f} standard deviations"
+            text = f"b agrees with the prior: in {_rows(rows)} G mu - b is {most}."
+        return f"{text} {self._about_quadrature()}".rstrip()
 
     def _how_far(self) -> str:
         worst = self.mahalanobis.argmax() if self.mahalanobis.ndim else 0
@@ -198,13 +196,14 @@ check its units.
     means, variances = zip(*(field._moments() for field in fields), strict=True)
     check.finite("mean of the prior", torch.cat([m.flatten() for m in means]))
     check.finite("variance of the prior", torch.cat([v.flatten() for v in variances]))
-    pairs = zip(means, variances, strict=True)
-    points = tuple(Diagonal._unchecked(m, v.clamp_min(0)) for m, v in pairs)
+    triples = zip(names, means, variances, strict=True)
+    points = {name: Diagonal._unchecked(m, v.clamp_min(0)) for name, m, v in triples}
     own = [law.to(fields[0].device) for law in laws]
     shapes = [field.shape for field in fields]
     shrunken = shrunk(fields, shared, [law.on(names, shapes) for law in own])
-    seen = _Seen(names, points, covariance_of(shrunken, shared))
-    found = [seen.by_row(law) for law in own]
+    covariance = covariance_of(shrunken, shared)
+    rounding = rounding_of(fields)
+    found = [by_row(law, points, covariance, rounding) for law in own]
     rows = {name: _side_by_side([each[name] for each in found]) for name in found[0]}
     causes: tuple[Cause, ...] = ()
     if len(laws) == 1 and bool(rows["wrong"].any()):
@@ -234,69 +233,61 @@ def _parts(prior: Prediction | State) -> tuple[tuple[str, ...], tuple[Field, ...
     return ("",), (_plain(as_field(prior)),), False
 
 
-class _Seen:
-    """What fields expect of the rows of a law."""
+def rounding_of(fields: Sequence[Field]) -> float:
+    """What rounding may make of a row, as a share of its terms."""
+    return max(UNMET, *(100 * torch.finfo(field.dtype).eps for field in fields))
 
-    def __init__(
-        self,
-        names: tuple[str, ...],
-        points: tuple[Diagonal, ...],
-        covariance: Independent | Correlated,
-    ) -> None:
-        """points: the fields, with their points taken as independent."""
-        self.names, self.points, self.covariance = names, points, covariance
-        self.eps = max(torch.finfo(field.dtype).eps for field in points)
 
-    def _by_name(self, parts: Sequence[Any]) -> dict[str, Any]:
-        return dict(zip(self.names, parts, strict=True))
+def by_row(
+    law: Law, points: dict[str, Diagonal], covariance: Independent | Correlated, rounding: float
+) -> dict[str, Tensor]:
+    """What the prior expects of each row of one law.
 
-    def by_row(self, law: Law) -> dict[str, Tensor]:
-        """What the prior expects of each row of one law."""
-        points = self._by_name(self.points)
-        std, variance = (
-            self._by_name([getattr(field, name) for field in self.points])
-            for name in ("std", "variance")
-        )
-        total, residual = law.apply(points), law.residual(points)
-        noise, rule = law.noise_variance, self._variance_of_rule(law, residual)
-        beyond = (rule - noise).clamp_min(0)  # NaN where the rule is not known
-        known = noise + beyond.nan_to_num(0)
-        own, full = self._own_variance(law) + known, law.magnitude(std) ** 2 + known
-        value = law.value.expand(total.shape)
-        slack = max(UNMET, 100 * self.eps) * (law.magnitude(points) + value.abs())
-        rows = Rows(total, value, full.sqrt(), slack, False)
-        return {
-            "value": value,
-            "residual": residual,
-            "std": rows.std,
-            "z_independent": rows.z((law.squares(variance) + known).sqrt()),
-            "z_own": rows.z(own.sqrt()),
-            "z_full": rows.z(rows.std),
-            "quadrature_share": torch.where(own > 0, beyond / own, 0 * beyond),
-            "wrong": rows.wrong,
-            "slack": slack,
-        }
+    points: the fields by name, taken as independent. rounding: as `rounding_of` says.
+    """
+    std, variance = (
+        {name: getattr(field, of) for name, field in points.items()} for of in ("std", "variance")
+    )
+    total, residual = law.apply(points), law.residual(points)
+    noise, rule = law.noise_variance, _variance_of_rule(law, points, residual)
+    beyond = (rule - noise).clamp_min(0)  # NaN where the rule is not known
+    known = noise + beyond.nan_to_num(0)
+    own = _own_variance(law, tuple(points), covariance) + known
+    full = law.magnitude(std) ** 2 + known
+    value = law.value.expand(total.shape)
+    slack = rounding * (law.magnitude(points) + value.abs())
+    rows = Rows(total, value, full.sqrt(), slack, False)
+    return {
+        "value": value,
+        "residual": residual,
+        "std": rows.std,
+        "z_independent": rows.z((law.squares(variance) + known).sqrt()),
+        "z_own": rows.z(own.sqrt()),
+        "z_full": rows.z(rows.std),
+        "quadrature_share": torch.where(own > 0, beyond / own, 0 * beyond),
+        "wrong": rows.wrong,
+        "slack": slack,
+    }
 
-    def _variance_of_rule(self, law: Law, residual: Tensor) -> Tensor:
-        """Of the quadrature's error, for each row; NaN where the law does not say its rule."""
-        if law.quadrature is None:
-            return torch.full_like(residual, torch.nan)
-        (name,) = law._named(self.names)
-        points = self.points[self.names.index(name)]
-        x, rule = law.quadrature
-        noise = quadrature_noise(points, x.to(points.mean), rule)
-        return law.at_times(noise, points.shape) ** 2
 
-    def _own_variance(self, law: Law) -> Tensor:
-        """The diagonal of G Sigma G^T, one entry per row."""
-        covariance = self.covariance
-        if isinstance(covariance, Independent):
-            return law.squares(self._by_name(covariance.variance))
-        along = self._by_name(covariance.joined(0).directions)
-        shared = law.apply(along).square().sum(0)
-        if covariance.rest is None:
-            return shared
-        return shared + law.squares(self._by_name(covariance.rest.variance))
+def _variance_of_rule(law: Law, points: dict[str, Diagonal], residual: Tensor) -> Tensor:
+    """Of the quadrature's error, for each row; NaN where the law does not say its rule."""
+    if law.quadrature is None:
+        return torch.full_like(residual, torch.nan)
+    (name,) = law._named(tuple(points))
+    x, rule = law.quadrature
+    noise = quadrature_noise(points[name], x.to(points[name].mean), rule)
+    return law.at_times(noise, points[name].shape) ** 2
+
+
+def _own_variance(law: Law, names: Sequence[str], covariance: Independent | Correlated) -> Tensor:
+    """The diagonal of G Sigma G^T, one entry per row."""
+    if isinstance(covariance, Independent):
+        return law.squares(dict(zip(names, covariance.variance, strict=True)))
+    along = dict(zip(names, covariance.joined(0).directions, strict=True))
+    shared = law.apply(along).square().sum(0)
+    rest = covariance.rest
+    return shared if rest is None else shared + _own_variance(law, names, rest)
 
 
 def _side_by_side(each: list[Tensor]) -> Tensor:

@@ -36,7 +36,6 @@ MOST_NUMBERS = 1 << 25  # of rows at points, up to which variances are computed 
 FEW = 16  # joint rows up to which a traced computation takes the dense system
 NEARLY = 1e-8  # noise variance below this share of a row's own: all but exact
 THIN = 1e-8  # share of a row's variance in the rest below which directions are not split off
-THIN_NOISE = 1e-16  # the same for a row by itself that has noise: rounding grows by its root
 ROUNDED = 1e-20  # share of a row's variance that is no more than rounding
 LOST = 1e-6  # of a variance: what is less after bands or directions is computed again, densely
 
@@ -335,10 +334,9 @@ def _without_rounding(moved: Fields, variance: Fields, least: float) -> tuple[Te
 def _thin(stage: Stage, r: Tensor) -> bool:
     """Whether some row has next to no variance in the rest beside that of r = G F^T."""
     shared = r.square().sum(0)
-    least: Tensor | float = THIN
-    if isinstance(stage, ByRow):  # rows do not see each other: their own noise is variance enough
-        least = torch.where(stage.exact, THIN, THIN_NOISE)
-    thin = (shared > 0) & ((stage.seen <= least * shared) | (stage.dropped & stage.exact))
+    thin = (shared > 0) & ((stage.seen <= THIN * shared) | stage.dropped)
+    if isinstance(stage, ByRow):  # noise of rows that do not see each other is variance enough
+        thin = thin & stage.exact
     return any_of(thin)
 
 

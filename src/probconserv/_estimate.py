@@ -69,15 +69,13 @@ def _by_directions(
     inner = torch.einsum("r...k,s...k->...rs", seen, along)
     root = torch.linalg.cholesky(eye_like(inner) + (inner + inner.mT) / 2)
     own, estimate = _by_draws(rest)
-    found = []
+    found, shares = [], []
     for f, dims, v in zip(moved, prior.dims, own, strict=True):
         white = torch.linalg.solve_triangular(root, blocks(f, v.shape, dims), upper=False)
         found.append(v + white.square().sum(-2).reshape(v.shape))
-    pairs = zip(own, found, strict=True)
-    share = torch.cat([(v / f)[f > 0].detach() for v, f in pairs]).square().mean().sqrt()
-    return tuple(found), Estimate(
-        estimate.solves + len(seen), estimate.relative_error * float(share)
-    )
+        shares.append((v / found[-1])[found[-1] > 0].detach())
+    error = estimate.relative_error * float(torch.cat(shares).square().mean().sqrt())
+    return tuple(found), Estimate(estimate.solves + len(seen), error)
 
 
 def _by_draws(stage: "Iterative") -> tuple[Fields, Estimate]:
@@ -122,20 +120,11 @@ def _draws(stage: "Iterative", count: int) -> tuple[Fields, Tensor, Fields]:
         noise = root_of(stage.noise) * normals(some, stage.noise.shape)
         r = stage.residual(y, value=False) + noise
         found = stage.solve(r, TOLERANCE * stage.diagonal.sqrt())
-        each.append((y, r, stage.prior.times(stage.adjoint(found))))
-    ys, rs, moves = zip(*each, strict=True)
-    fields = range(len(ys[0]))
-    together = [torch.cat([y[i] for y in ys]) for i in fields]
-    moved = [
-        torch.cat(
-            [
-                torch.zeros_like(y[i]) if m[i] is None else m[i]
-                for y, m in zip(ys, moves, strict=True)
-            ]
-        )
-        for i in fields
-    ]
-    return tuple(together), torch.cat(rs), tuple(moved)
+        moves = zip(stage.prior.times(stage.adjoint(found)), y, strict=True)
+        each.append((y, r, tuple(torch.zeros_like(own) if m is None else m for m, own in moves)))
+    ys, rs, moved = zip(*each, strict=True)
+    draws, shifts = (tuple(map(torch.cat, zip(*some, strict=True))) for some in (ys, moved))
+    return draws, torch.cat(rs), shifts
 
 
 def _near(
@@ -220,7 +209,7 @@ def _solved(inner: Tensor, g: Tensor) -> Tensor:  # (k, k, ...), (k, ...) -> (k,
     matrix, right = inner.movedim((0, 1), (-2, -1)), g.movedim(0, -1)
     diagonal = matrix.diagonal(dim1=-2, dim2=-1)
     there = diagonal > 0
-    scale = torch.where(there, torch.where(there, diagonal, 1.0).rsqrt(), 0.0)
+    scale = torch.where(there, diagonal, math.inf).rsqrt()
     matrix = matrix * scale[..., None, :] * scale[..., :, None] + (~there).double().diag_embed()
     root, wrong = torch.linalg.cholesky_ex(matrix)
     found = torch.cholesky_solve((right * scale)[..., None], root)[..., 0] * scale

@@ -99,8 +99,8 @@ class System:
             directions = side_by_side(prior.directions, len(prior.directions[0])) / point
             own = None if prior.rest is None else side_by_side(prior.rest.variance, 1)
             self.own = None if own is None else own / point.square()
-            if prior.is_rounded:
-                self.rounding = side_by_side(prior.rounding_at_points, 1) / point
+            rounding = prior.rounding_at_points
+            self.rounding = None if rounding is None else side_by_side(rounding, 1) / point
         self.directions = directions.mT  # (parts, points, R)
         terms = product(sliced(exactly(directions)), sliced(exactly(self.rows)))
         self.seen = minus(exactly(torch.zeros_like(terms[0])), [-x for x in terms])  # F G^T

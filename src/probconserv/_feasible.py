@@ -57,9 +57,9 @@ class Programme:
         slack = y @ self.rows.T - self.least
         q = slack * self.scale
         found = y.copy()
-        out = (q < 0).any(-1) | (~self.moves & (slack < -self.near)).any(-1)
-        for i in np.flatnonzero(out):
-            nu = None if (~self.moves & (slack[i] < -self.near)).any() else self._multipliers(q[i])
+        stuck = np.any(~self.moves & (slack < -self.near), axis=-1)
+        for i in np.flatnonzero(stuck | (q < 0).any(-1)):
+            nu = None if stuck[i] else self._multipliers(q[i])
             if nu is None:
                 found[i] = self._along.moved(y[i], slack[i])
             else:

@@ -32,14 +32,14 @@ class Slot:
         """Of a matrix between all rows of the slot the part of these."""
         return matrix[..., self.some, :][..., self.some]
 
-    def taken(self, cov: Tensor, g: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+    def taken(self, cov: Tensor, g: Tensor, other: Tensor | float) -> tuple[Tensor, Tensor]:
         """I - K g, and K M K^T, for points of covariance `cov` read with g beside noise M."""
-        cross, other = cov @ g.mT, other + self.noise.diag_embed()
-        gain = Factor(g @ cross + other, self.before, self.noise).solve(cross)
+        cross, noise = cov @ g.mT, other + self.noise.diag_embed()
+        gain = Factor(g @ cross + noise, self.before, self.noise).solve(cross)
         eye = torch.eye(g.shape[-1], dtype=g.dtype, device=g.device)
-        return eye - gain @ g, gain @ other @ gain.mT
+        return eye - gain @ g, gain @ noise @ gain.mT
 
-    def left(self, cov: Tensor, g: Tensor, other: Tensor) -> Tensor:
+    def left(self, cov: Tensor, g: Tensor, other: Tensor | float) -> Tensor:
         if not len(self.some):
             return cov
         a, b = self.taken(cov, g, other)
@@ -74,8 +74,7 @@ def smoothed(
     aside = alone * free[..., None, :] @ alone.mT
     past, seen = cov[..., 0, :, :], []  # of x_k, before and after the rows that read it alone
     for k, (single, link) in enumerate(slots):
-        nothing = single.of(torch.zeros_like(aside[..., k, :, :]))
-        seen.append(single.left(past, single.own, nothing))
+        seen.append(single.left(past, single.own, 0.0))
         other = link.of(aside[..., k, :, :]) + link.own @ seen[k] @ link.own.mT
         past = link.left(cov[..., k + 1, :, :], link.old, other)
     carried, apart = [past.diagonal(dim1=-2, dim2=-1)], []
@@ -86,8 +85,7 @@ def smoothed(
         carried.append(link.variance(seen[k], link.own, other))
         beside = link.own @ seen[k] @ link.own.mT + ahead
         apart.append(link.variance(free[..., k, :].diag_embed(), link.alone, beside))
-        nothing = single.of(torch.zeros_like(aside[..., k, :, :]))
-        future = single.left(cov[..., k, :, :], single.own, nothing)
+        future = single.left(cov[..., k, :, :], single.own, 0.0)
         future = link.left(future, link.own, other)
     return torch.stack(carried[::-1], -2), torch.stack(apart[::-1], -2)
 

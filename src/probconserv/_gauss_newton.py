@@ -35,11 +35,14 @@ INNER = 50  # products with the second derivative in one step
 CLOSE, CLOSER = 1e-2, 1e-12  # to which these solve: for a step, for a gradient
 
 
+PART = "{part}"  # no format: names of laws may hold braces
+
+
 class Failure(NamedTuple):
     """Why a part does not get to the laws."""
 
     kind: type[ProbConservError]
-    text: str  # {} stands for the part
+    text: str  # with `PART` in place of its name
 
 
 @torch.no_grad()
@@ -287,42 +290,45 @@ def _dot(x: Tensor, y: Tensor) -> Tensor:  # (P, N), (P, N) to (P,)
 
 def _undefined(step: Step, number: int) -> dict[int, Failure]:
     """Parts where a law or its gradient is not finite."""
-    misses = step.look.misses
-    wrong = {}
-    for i in (~misses.isfinite().all(-1)).nonzero()[:, 0].tolist():
-        row = int((~misses[i].isfinite()).int().argmax())
-        wrong[i] = Failure(
-            InfeasibleError,
-            f"{step.problem.named(row)} is NaN or infinite at step {number} of {{}}. The function "
-            "must be defined wherever the prior puts the field: give the prior less variance, or "
-            "a function that is defined everywhere (a logarithm of what may be negative is not).",
-        )
-    if wrong:
-        return wrong
+    wrong = ~step.look.misses.isfinite()
     text = (
-        f"a gradient of {' or '.join(step.problem.labels)} is NaN or infinite at step {number} of "
-        "{}. The function must be smooth wherever the prior puts the field (the root of a number "
-        "that may be 0 is not)."
+        f"{{row}} is NaN or infinite at step {number} of {{part}}. The function must be defined "
+        "wherever the prior puts the field: give the prior less variance, or a function that is "
+        "defined everywhere (a logarithm of what may be negative is not)."
     )
-    parts = (~step.is_finite()).nonzero()[:, 0].tolist()
-    return dict.fromkeys(parts, Failure(InfeasibleError, text))
+    if not bool(wrong.any()):
+        wrong = ~step.is_finite()[:, None]
+        text = (
+            f"a gradient of {{laws}} is NaN or infinite at step {number} of {{part}}. The function "
+            "must be smooth wherever the prior puts the field (the root of a number that may be 0 "
+            "is not)."
+        )
+    return _failures(step, wrong, InfeasibleError, text)
 
 
 def _unmovable(step: Step, terms: Tensor, number: int) -> dict[int, Failure]:
     """Parts with an exact row that is not met and that nothing moves."""
     problem, misses = step.problem, step.look.misses
     fixed = problem.exact & (misses.abs() > MET * terms) & (step.variance() <= TINY)
-    wrong = {}
-    for i in fixed.any(-1).nonzero()[:, 0].tolist():
-        row = int(fixed[i].int().argmax())
-        wrong[i] = Failure(
-            DegenerateError,
-            f"{problem.named(row)} cannot be moved at step {number} of {{}}, where it is off by "
-            f"{float(misses[i, row]):.3g}: its gradient is zero there, or the variance of the "
-            "points that it reads. Ways out: a prior mean where the gradient is not zero, more "
-            "variance, `noise` on the law, or a function without `detach` or rounding.",
-        )
-    return wrong
+    text = (
+        f"{{row}} cannot be moved at step {number} of {{part}}, where it is off by {{miss:.3g}}: "
+        "its gradient is zero there, or the variance of the points that it reads. Ways out: a "
+        "prior mean where the gradient is not zero, more variance, `noise` on the law, or a "
+        "function without `detach` or rounding."
+    )
+    return _failures(step, fixed, DegenerateError, text)
+
+
+def _failures(
+    step: Step, wrong: Tensor, kind: type[ProbConservError], text: str
+) -> dict[int, Failure]:
+    """What is said of parts with rows that are wrong, (P, K): of the first one of each."""
+    found, laws = {}, " or ".join(step.problem.labels)
+    for i in wrong.any(-1).nonzero()[:, 0].tolist():
+        row = int(wrong[i].int().argmax())
+        name, miss = step.problem.named(row), float(step.look.misses[i, row])
+        found[i] = Failure(kind, text.format(row=name, part=PART, miss=miss, laws=laws))
+    return found
 
 
 def _stuck(step: Step, stuck: Tensor, number: int) -> dict[int, Failure]:
@@ -343,10 +349,10 @@ def _stuck(step: Step, stuck: Tensor, number: int) -> dict[int, Failure]:
         )
         wrong[i] = Failure(
             InfeasibleError,
-            f"{{}} did not get to the laws after {number + 1} steps: {state}. Either no state near "
-            "the prior obeys them, or they contradict each other, or they are bent too much beside "
-            "the variance (a law with a kink, such as |u|, is bent most). Ways out: check `value`, "
-            "give the law `noise`, start from a better mean, or give less variance to what the law "
-            "should not move.",
+            f"{PART} did not get to the laws after {number + 1} steps: {state}. Either no state "
+            "near the prior obeys them, or they contradict each other, or they are bent too much "
+            "beside the variance (a law with a kink, such as |u|, is bent most). Ways out: check "
+            "`value`, give the law `noise`, start from a better mean, or give less variance to "
+            "what the law should not move.",
         )
     return wrong

@@ -160,10 +160,6 @@ class Limits:
     slopes: tuple[tuple[int, int], ...] = ()
 
     @property
-    def bounded(self) -> bool:
-        return bool(self.low.isfinite().any() or self.high.isfinite().any())
-
-    @property
     def one_range(self) -> bool:
         """Whether the bounds are the same at all points."""
         return self.low.numel() == 1 and self.high.numel() == 1
@@ -188,8 +184,14 @@ class Limits:
             return self
         value = value.clamp(self.low, self.high)
         low, high = (torch.where(fixed, value, end) for end in (self.low, self.high))
-        low, high = _carried(low, high, self.slopes)
+        low, high = carried(low, high, self.slopes)
         return replace(self, low=low, high=torch.maximum(low, high))
+
+
+def sloping_axes(limits: Sequence[Limits], shapes: Sequence[torch.Size]) -> list[int]:
+    """The axes along which values rise or fall, counted from the first."""
+    pairs = zip(limits, shapes, strict=True)
+    return [len(shape) + axis for one, shape in pairs for axis, _ in one.slopes]
 
 
 def split(laws: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Inequality, ...]]:
@@ -241,12 +243,12 @@ def _tightened(one: Limits, shape: torch.Size) -> Limits:
     """Bounds that rise along with the values, so that clipping to them keeps the order."""
     if not one.slopes or one.one_range:
         return one
-    low, high = _carried(one.low.expand(shape), one.high.expand(shape), one.slopes)
+    low, high = carried(one.low.expand(shape), one.high.expand(shape), one.slopes)
     _check_order(low, high, "`monotone` carries `bounds` along its axis, and there ")
     return replace(one, low=low, high=high)
 
 
-def _carried(low: Tensor, high: Tensor, slopes: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor]:
+def carried(low: Tensor, high: Tensor, slopes: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor]:
     """Bounds that rise or fall along with the values."""
     for axis, sign in slopes:
         ahead, back = (axis,) * (sign < 0), (axis,) * (sign > 0)
@@ -277,15 +279,16 @@ def _inward(one: Limits, dtype: torch.dtype) -> Limits:
         raise InputError("`low` must not be inf, nor `high` -inf: no value could be there.")
     if dtype == torch.float64:
         return one
-    near = low.to(dtype), high.to(dtype)
-    up = torch.nextafter(near[0], torch.full_like(near[0], torch.inf))
-    down = torch.nextafter(near[1], torch.full_like(near[1], -torch.inf))
-    low_in = torch.where(near[0].double() < low, up, near[0]).double()
-    high_in = torch.where(near[1].double() > high, down, near[1]).double()
+    low_in, high_in = _rounded_up(low, dtype), -_rounded_up(-high, dtype)
     between = low_in <= high_in  # no number of this dtype lies in a range that is too narrow
-    low_in, high_in = (
-        torch.where(between, x, y.double()) for x, y in ((low_in, near[0]), (high_in, near[1]))
-    )
+    low_in = torch.where(between, low_in, low.to(dtype).double())
+    high_in = torch.where(between, high_in, high.to(dtype).double())
     if bool((low_in == torch.inf).any() or (high_in == -torch.inf).any()):
         raise InputError(f"`low`, `high`: no number of {dtype} is large enough. Use float64.")
     return replace(one, low=low_in, high=high_in)
+
+
+def _rounded_up(x: Tensor, dtype: torch.dtype) -> Tensor:
+    near = x.to(dtype)
+    up = torch.nextafter(near, torch.full_like(near, torch.inf))
+    return torch.where(near.double() < x, up, near).double()

@@ -12,15 +12,15 @@ line; the points before them have them as an upper bound, those after as a lower
 """
 
 import itertools
-from dataclasses import dataclass
-from typing import Any, Self
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ._clipped import Clipped, taken_fields
+from ._clipped import Clipped
 
 AT_ONCE = 1024  # lines in one call
 LOST = 2 * AT_ONCE * 2.0**-52  # of the range of a line: what the lift rounds
@@ -28,24 +28,16 @@ SEEN = 1e-6  # standard deviations: a line that the lift rounds by more is done 
 LIGHT = 1e-300  # of the largest weight of a line: least of a point
 
 
-def implied(low: Tensor, high: Tensor, fixed: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Bounds of values that rise along the last axis, where some are fixed."""
-    below = torch.where(fixed, value, -torch.inf).cummax(-1).values
-    above = torch.where(fixed, value, torch.inf).flip(-1).cummin(-1).values.flip(-1)
-    low, high = torch.maximum(low, below), torch.minimum(high, above)
-    return torch.where(fixed, value, low), torch.where(fixed, value, high)
-
-
 @dataclass
 class Rising(Clipped):
     """As `Clipped`, with values that rise along lines of `length` points each."""
 
-    weight: Tensor | None = None  # 1 / d, (k, 1, E); 0 at points that are fixed
-    length: int = 1
+    polish: ClassVar[int] = 3
+    weight: Tensor = field(kw_only=True)  # 1 / d, (k, 1, E); 0 at points that are fixed
+    length: int = field(kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        assert self.weight is not None
         assert self.low is not None
         assert self.high is not None
         shape = self.y.shape
@@ -121,41 +113,30 @@ class Rising(Clipped):
         return start + found[:-1]
 
     def _held(self, u: Tensor) -> Tensor:
-        """Exactly within the limits."""
-        u = torch.clamp(u, self.low, self.high)
-        lines = u.reshape(-1, self.length)
+        lines = torch.clamp(u, self.low, self.high).reshape(-1, self.length)
         self._u = lines.cummax(-1).values.reshape(u.shape)
         return self._u
 
     def at(self, mu: Tensor) -> tuple[Tensor, Tensor]:
-        off = self.total(self.values(mu), self.weights) - self.noise * mu - self.target
-        return off, self._slope()[0] + self.noise
+        u = self.values(mu)
+        return self._off(u, mu), self._slopes()[0] + self.noise
 
-    def _slope(self) -> tuple[Tensor, Tensor]:
-        """How fast sums fall in mu, (k, n, 1), and how fast points do, (k, n, E)."""
+    def _falls(self, u: Tensor) -> tuple[Tensor, Tensor]:
+        rows, fall = self._slopes()
+        each = np.repeat(fall, np.diff(self._starts, append=len(self._g)))
+        return rows, torch.from_numpy(each).reshape(self.y.shape)
+
+    def _slopes(self) -> tuple[Tensor, NDArray[Any]]:
+        """How fast sums fall in mu, and blocks."""
         starts = self._starts
         g = np.add.reduceat(self._g, starts)
         most = self._most[np.searchsorted(self._begins, starts, "right") - 1]
         fall = np.where(self._free, g / np.add.reduceat(self._weight, starts) / most, 0.0)
         rows = np.add.reduceat(g * fall, np.searchsorted(starts, self._sums))
-        each = np.repeat(fall, np.diff(starts, append=len(self._g)))
-        return torch.from_numpy(rows).reshape(self.target.shape), torch.from_numpy(each).reshape(
-            self.y.shape
-        )
+        return torch.from_numpy(rows).reshape(self.target.shape), fall
 
-    def taken(self, index: Tensor) -> Self:
-        return type(self)(**taken_fields(self, index))
-
-    def finished(self, mu: Tensor) -> tuple[Tensor, Tensor]:
-        u = self.values(mu)
-        slope, fall = self._slope()
-        slope = slope + self.noise
-        for _ in range(3):
-            off = self.total(u, self.weights) - self.noise * mu - self.target
-            step = torch.where(slope > 0, off / slope, 0.0)
-            u, mu = self._held(u - fall * step), mu + step
-        u, _ = self.measured(u, mu)
-        u = self._held(u)
+    def measured(self, u: Tensor, mu: Tensor) -> tuple[Tensor, Tensor]:
+        u = self._held(super().measured(u, mu)[0])
         return u, self._miss(u, mu)
 
 

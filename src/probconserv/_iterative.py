@@ -4,10 +4,11 @@ Each row is met to 1e-12 of its terms, which is looked at in the final fields. G
 implicit differentiation: one more solve.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -98,8 +99,16 @@ class Iterative(Together):
 
     def shift(self, u: Fields, r: Tensor) -> Fields:
         """u - Sigma G^T S^-1 r, so that each row holds; or an error."""
-        with enough_memory(r):
+        try:
             return self._shifted(u, r)
+        except RuntimeError as error:
+            if not isinstance(error, torch.OutOfMemoryError) and "memory" not in str(error):
+                raise
+            raise ProbConservError(
+                f"there is not enough memory for {r.numel():,} rows: conjugate gradients need "
+                "about 20 arrays of the size of the fields. Condition fewer batch entries, draws "
+                "or times at once, or use a machine with more memory."
+            ) from error
 
     def _shifted(self, u: Fields, r: Tensor) -> Fields:
         self.iterations = 0
@@ -126,9 +135,8 @@ class Iterative(Together):
             more = self.solve(left, AGAIN * terms)
             multiplier = multiplier + more
             moved = minus(moved, self.prior.times(self.adjoint(more)))
-        if bool((left.abs() <= self.allowed * terms).all()):
-            return moved
-        self._refuse(left, terms)
+        if not bool((left.abs() <= self.allowed * terms).all()):
+            self._refuse(left, terms)
         return moved
 
     def settle(self, u: Fields, value: bool) -> Fields:
@@ -138,7 +146,8 @@ class Iterative(Together):
         """S^-1 r, each row to its tolerance."""
         if not torch.compiler.is_compiling() and not concrete(r):
             raise InputError(NOT_TRACED)
-        tensors = [t for t in _tensors(self.rows, self.prior) if t.requires_grad]
+        every = [t for node in (*self.rows, self.prior) for t in node._tensors()]
+        tensors = [t for t in every if t.requires_grad]
         found: Tensor = Solve.apply(self, r, tolerance, *tensors)  # type: ignore[no-untyped-call]
         return found
 
@@ -158,9 +167,8 @@ class Iterative(Together):
         return self.over((r * found), lead).sum(-1)
 
     @once
-    def _estimated(self) -> tuple[Fields, tuple[int, float]]:  # plain, so that it can be saved
-        found, (solves, error) = estimated(self)
-        return found, (solves, error)
+    def _estimated(self) -> tuple[Fields, tuple[int, float]]:
+        return estimated(self)
 
     @property
     def variance(self) -> Fields:
@@ -186,30 +194,32 @@ class Iterative(Together):
         ]
         return self.flat(each).expand(*each[0].shape[: each[0].ndim - len(self.tails[0])], -1)
 
-    def _refuse(self, left: Tensor, terms: Tensor) -> None:
+    def _refuse(self, left: Tensor, terms: Tensor) -> NoReturn:
         """An error that names the worst rows."""
         share = _off_by(left, terms)
-        named, labels = [], []
-        for rows, tail, part, miss in zip(
-            self.rows, self.tails, self.parts(share), self.parts(left.abs()), strict=True
-        ):
-            flat = part.flatten()
-            labels += [f"`{rows.label}`"] * bool((flat > MET).any())
-            for i in flat.topk(min(3, flat.numel())).indices.tolist():
-                if flat[i] > MET:
-                    at = [int(n) for n in torch.unravel_index(torch.tensor(i), part.shape)]
-                    own = at[part.ndim - self.lead - len(tail) :]
-                    text = f"{rows.name(own)} by {float(miss.flatten()[i]):.2g}"
-                    named.append((float(flat[i]), text))
-        count, named = int((share > MET).sum()), sorted(named, reverse=True)[:3]
+        wrong = share > MET
+        pairs = zip(self.rows, self.parts(wrong), strict=True)
+        labels = [f"`{rows.label}`" for rows, part in pairs if bool(part.any())]
+        count = int(wrong.sum())
+        worst = torch.unravel_index(share.flatten().topk(min(3, count)).indices, share.shape)
+        each = zip(torch.stack(worst, -1).tolist(), left[worst].abs().tolist(), strict=True)
+        named = "; ".join(f"{self._name(index)} by {miss:.2g}" for index, miss in each)
         raise InfeasibleError(
             f"{count} row{'s' * (count != 1)} of {' and '.join(labels)} cannot be met after "
-            f"{self.iterations} iterations; the worst are off: "
-            f"{'; '.join(text for _, text in named)}. Either exact rows contradict each other, or "
-            "nothing is left to move, or the variances of neighbours differ too much. Ways out: "
-            "make the values agree, give the laws `noise`, or give the points that they read more "
-            "even variances."
+            f"{self.iterations} iterations; the worst are off: {named}. Either exact rows "
+            "contradict each other, or nothing is left to move, or the variances of neighbours "
+            "differ too much. Ways out: make the values agree, give the laws `noise`, or give the "
+            "points that they read more even variances."
         )
+
+    def _name(self, index: Sequence[int]) -> str:
+        """A row in words, `index` into (*more, *lead, K)."""
+        *places, row = index[-1 - self.lead :]
+        for rows, tail in zip(self.rows, self.tails, strict=True):
+            if row < math.prod(tail):
+                return rows.name([*places, *map(int, np.unravel_index(row, tail))])
+            row -= math.prod(tail)
+        raise AssertionError(index)
 
 
 NOT_TRACED = (
@@ -220,21 +230,6 @@ NO_DETERMINANT = (
     "laws for every cell are solved by conjugate gradients, which give no determinant: there is no "
     "`log_evidence`, no `log_prob` and no mixture. Use `marginal_log_prob`, or fewer rows."
 )
-
-
-@contextmanager
-def enough_memory(r: Tensor) -> Iterator[None]:
-    """Words for an allocation that failed."""
-    try:
-        yield
-    except (torch.OutOfMemoryError, RuntimeError) as error:
-        if isinstance(error, torch.OutOfMemoryError) or "memory" in str(error):
-            raise ProbConservError(
-                f"there is not enough memory for {r.numel():,} rows: conjugate gradients need "
-                "about 20 arrays of the size of the fields. Condition fewer batch entries, draws "
-                "or times at once, or use a machine with more memory."
-            ) from error
-        raise
 
 
 class Solve(torch.autograd.Function):
@@ -324,9 +319,8 @@ def _dot(x: Tensor, y: Tensor) -> Tensor:
 def _product(stage: Iterative, v: Tensor) -> Tensor:
     """S v, from the laws and the covariance."""
     fields = stage.prior.times(stage.adjoint(v))
-    noise = [r.noise_variance for r in stage.rows]
-    pairs = zip(stage.rows, stage.parts(v), noise, strict=True)
-    return stage.flat([r.apply(fields) + n * part for r, part, n in pairs])
+    pairs = zip(stage.rows, stage.parts(v), strict=True)
+    return stage.flat([r.apply(fields) + r.noise_variance * part for r, part in pairs])
 
 
 def _inverse(matrix: Stencil | None, diagonal: Tensor) -> "Scaling | Transform":
@@ -338,16 +332,3 @@ def _inverse(matrix: Stencil | None, diagonal: Tensor) -> "Scaling | Transform":
         return Scaling(diagonal)
     transform = Transform(matrix)
     return transform if transform.roughness < ROUGH else Scaling(diagonal)
-
-
-def _tensors(*nodes: Any) -> list[Tensor]:
-    found: list[Tensor] = []
-
-    def keep(t: Tensor) -> Tensor:
-        found.append(t)
-        return t
-
-    for node in nodes:
-        for one in node if isinstance(node, tuple) else (node,):
-            one._map(keep)
-    return list({id(t): t for t in found}.values())

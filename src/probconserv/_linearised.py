@@ -45,22 +45,18 @@ class Problem(Node):
     ) -> None:
         laws: tuple[Any, ...] = (*linear, *curved)
         shapes = root.shapes
-        sizes = [law.row_shape(shapes) for law in laws]
+        sizes = [tuple(law.row_shape(shapes)) for law in laws]
+        pairs = list(zip(laws, sizes, strict=True))
         self.labels = tuple(law.label for law in laws)
         self.counts = tuple(math.prod(size[1:]) for size in sizes)  # rows of a part
         self.shapes, self.curved = tuple(tuple(shape[1:]) for shape in shapes), curved
         self.mean, self.variance = joined(mean), joined(root.variance)  # (P, N)
-        self.value, self.noise = (  # (P, K)
-            torch.cat([t.expand(tuple(n)).reshape(n[0], math.prod(n[1:])) for t, n in pairs], 1)
-            for pairs in (
-                [(law.value, size) for law, size in zip(laws, sizes, strict=True)],
-                [(law.noise_variance, size) for law, size in zip(laws, sizes, strict=True)],
-            )
-        )
+        self.value = joined([law.value.expand(size) for law, size in pairs])  # (P, K)
+        self.noise = joined([law.noise_variance.expand(size) for law, size in pairs])
         self.is_dense = sum(self.counts) <= MOST_DENSE
         if self.is_dense:
-            pairs = zip(linear, sizes, strict=False)
-            self.matrix = tuple(_dense(law, size, self.shapes) for law, size in pairs)
+            some = pairs[: len(linear)]
+            self.matrix = tuple(_dense(law, size, self.shapes) for law, size in some)
             self.directions, self.rest = _parts(root)
         else:
             self.root, self.linear = root, linear
@@ -95,9 +91,8 @@ class Problem(Node):
     @property
     def learns(self) -> bool:
         """Whether the fields have a gradient: with respect to the prior, a value or a function."""
-        found = [curved.learns for curved in self.curved]
-        self._map(lambda t: found.append(t.requires_grad) or t)  # type: ignore[func-returns-value]
-        return any(found)
+        tensors = any(t.requires_grad for t in self._tensors())
+        return tensors or any(curved.learns for curved in self.curved)
 
     def some(self, index: Tensor) -> "Problem":
         """The parts that `index` picks."""
@@ -112,20 +107,13 @@ class Problem(Node):
         raise AssertionError(row)
 
     def look(self, u: Tensor) -> Look:
-        fields, misses, backs = self.fields(u), [], []
-        if self.is_dense:
-            misses = [_product(m, u) for m in self.matrix]
-        else:
-            pairs = zip(self.linear, self.counts, strict=False)
-            misses = [rows.apply(fields).reshape(len(u), count) for rows, count in pairs]
-        for curved in self.curved:
-            if self.is_dense:
-                found, back = curved.pulled(fields)
-                backs.append(back)
-            else:
-                found = curved.apply(fields)
-            misses.append(found.reshape(len(u), math.prod(found.shape[1:])))
-        return Look(u, torch.cat(misses, 1) - self.value, tuple(backs))
+        fields = self.fields(u)
+        if not self.is_dense:
+            laws: tuple[Any, ...] = (*self.linear, *self.curved)
+            return Look(u, joined([law.apply(fields) for law in laws]) - self.value, ())
+        pulled = [curved.pulled(fields) for curved in self.curved]
+        found = [*(_product(m, u) for m in self.matrix), *(x for x, _ in pulled)]
+        return Look(u, joined(found) - self.value, tuple(back for _, back in pulled))
 
     def step(self, look: Look) -> "Step":
         return (DenseStep if self.is_dense else LocalStep)(self, look)
@@ -231,7 +219,7 @@ class LocalStep(Step):
 
     def __init__(self, problem: Problem, look: Look) -> None:
         self.problem, self.look = problem, look
-        near = [each.linearised(problem.fields(look.u), False)[1] for each in problem.curved]
+        near = [each.linearised(problem.fields(look.u), False) for each in problem.curved]
         self.stage = Iterative((*problem.linear, *near), problem.root, problem.root, 1)
         self.sizes = self.stage._terms(problem.fields(look.u))
 

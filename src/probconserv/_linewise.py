@@ -5,9 +5,10 @@ pieces that stay in the cache: draws, their rows, the mean over the draws.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,10 +17,11 @@ from ._blocks import root_of
 from ._clipped import Clipped, root_of_falling, taken_fields
 from ._draws import mean_of
 from ._errors import InfeasibleError
-from ._inequalities import Limits
-from ._isotonic import Rising, RisingLineByLine, implied
+from ._inequalities import Limits, carried
+from ._isotonic import Rising, RisingLineByLine
 from ._laws import Rows
 from ._maps import Disjoint, Regions, Sum
+from ._rowwise import TINY
 from ._values import span
 
 CHUNK = 1 << 17  # numbers that are worked on at a time
@@ -28,9 +30,9 @@ MET = 1e-12  # of its terms: how far a row may be off
 ROUNDED = 1e-14  # of its terms: a total beyond its range by less is at its end
 AGAIN = 8  # tries at a row whose rounding shows; each takes off most of what the last one left
 AT_END = 1e-15  # of its terms: a row that is as close to the least it can be is there
-TINY = 1e-290  # below this a variance has no usable inverse
 ROUNDING = 1e-12  # of a point: how far a fixed value may be out of bounds by rounding
 
+Normals = Callable[[Tensor], Tensor]  # standard normal numbers, (k, n, E) for (k, 1, E)
 Found = tuple[Tensor, Tensor, Tensor]  # draws (n, *shape), their mean, and the point
 
 
@@ -71,58 +73,46 @@ class Layout:
         return x.reshape(*x.shape[:-2], *sizes).movedim(-1, self.axis)
 
 
-def draws_of(
-    rows: Sequence[Rows],
-    limits: Sequence[Limits],
-    mean: Sequence[Tensor],
-    variance: Sequence[Tensor],
-    sizes: Sequence[Tensor],
-    dtypes: Sequence[torch.dtype],
-    n: int,
-    generator: torch.Generator | None,
-) -> list[Found]:
-    """`n` draws of each field, their mean and the point, exactly within the limits.
+class OneField(NamedTuple):
+    """Independent points of a field, and what limits them."""
 
-    sizes: of the numbers that values fixed by laws come from, where there are any.
-    """
-    found: list[Found | None] = [None] * len(mean)
-    tied = [i for i, m in enumerate(rows[0].maps) if m is not None] if rows else []
-    groups = [tied, *([i] for i in range(len(mean)) if i not in tied)]
-    for group in groups:
+    mean: Tensor
+    variance: Tensor
+    size: Tensor  # of the numbers that values fixed by laws come from, 0 where there are none
+    limits: Limits
+    dtype: torch.dtype
+
+
+def draws_of(
+    rows: Sequence[Rows], fields: Sequence[OneField], n: int, generator: torch.Generator | None
+) -> list[Found]:
+    """`n` draws of each field, their mean and the point, exactly within the limits."""
+    law = rows[0] if rows else None
+    tied = [] if law is None else [i for i, m in enumerate(law.maps) if m is not None]
+    found: dict[int, Found] = {}
+    for group in (tied, *([i] for i in range(len(fields)) if i not in tied)):
         if group:
-            law = rows[0] if group is tied else None
-            each = (range(len(mean)), limits, mean, variance, sizes, dtypes)
-            given: Any = ([x[i] for i in group] for x in each)
-            results = Group(law, *given).draws(n, generator)
-            for i, result in zip(group, results, strict=True):
-                found[i] = result
-    return [each for each in found if each is not None]
+            own = Group(law if group is tied else None, group, [fields[i] for i in group])
+            found |= zip(group, own.draws(n, generator), strict=True)
+    return [found[i] for i in range(len(fields))]
 
 
 class Group:
     """Fields side by side, tied by one law or by none."""
 
-    def __init__(
-        self,
-        law: Rows | None,
-        numbers: list[int],
-        limits: list[Limits],
-        mean: list[Tensor],
-        variance: list[Tensor],
-        sizes: list[Tensor],
-        dtypes: list[torch.dtype],
-    ) -> None:
+    def __init__(self, law: Rows | None, numbers: list[int], fields: list[OneField]) -> None:
         """numbers: of the fields, among those of the law."""
-        self.law, self.limits, self.dtypes = law, limits, dtypes
-        self.grain = 4 * max(torch.finfo(dtype).eps for dtype in dtypes)  # bounds are rounded
+        mean, variance, sizes, self.limits, self.dtypes = zip(*fields, strict=True)
+        self.law = law
+        self.grain = 4 * max(torch.finfo(dtype).eps for dtype in self.dtypes)  # bounds are rounded
         maps = [None if law is None else law.maps[i] for i in numbers]
-        self.layouts = [
-            _layout(m.shape, g, one) for m, g, one in zip(mean, maps, limits, strict=True)
-        ]
+        each = zip(mean, maps, self.limits, strict=True)
+        self.layouts = [_layout(m.shape, g, one) for m, g, one in each]
         self.mean, own = self._side(mean), self._side(variance, signed=False)
         self.variance = torch.where(own > TINY, own, 0.0)
-        self.slope = limits[0].slopes if len(limits) == 1 else ()
-        self.low, self.high = (self._ends(limits, name) for name in ("low", "high"))
+        self.std = root_of(self.variance)
+        self.slope = self.limits[0].slopes if len(fields) == 1 else ()
+        self.low, self.high = self._ends("low", "high"), self._ends("high", "low")
         self._fix(self._side(sizes, signed=False))
         self.weights: Tensor | None = None
         self.labels: Tensor | None = None
@@ -134,13 +124,13 @@ class Group:
         flat = [a.flat(x.expand(a.shape)) * (a.sign if signed else 1) for a, x in pairs]
         return flat[0] if len(flat) == 1 else torch.cat(flat, -1)
 
-    def _ends(self, limits: Sequence[Limits], name: str) -> Tensor:
-        """Bounds, (1, 1) or (P, E); those of falling values change sides."""
-        sign = self.layouts[0].sign if len(limits) == 1 else 1
-        other = {"low": "high", "high": "low"}[name] if sign < 0 else name
-        if len(limits) == 1 and limits[0].one_range:
-            return sign * getattr(limits[0], other).reshape(1, 1)
-        return self._side([getattr(one, other) for one in limits])
+    def _ends(self, name: str, falling: str) -> Tensor:
+        """Bounds, (1, 1) or (P, E). falling: the name of those that falling values have instead."""
+        sign = self.layouts[0].sign if len(self.limits) == 1 else 1
+        ends = [getattr(one, falling if sign < 0 else name) for one in self.limits]
+        if len(ends) == 1 and self.limits[0].one_range:
+            return sign * ends[0].reshape(1, 1)
+        return self._side(ends)
 
     def _fix(self, sizes: Tensor) -> None:
         """Points of no variance stay, and must be where the inequalities let them."""
@@ -165,23 +155,22 @@ class Group:
 
     def _fix_rising(self, fixed: Tensor, near: Tensor) -> None:
         length = self.layouts[0].shape[self.layouts[0].axis]
-        shape = self.mean.shape
-        lines = [
-            t.expand(shape).reshape(-1, length) for t in (self.low, self.high, fixed, self.mean)
-        ]
-        highest = torch.where(lines[2], lines[3], -torch.inf).cummax(-1).values
-        falls = lines[2] & (lines[3] < highest - near.reshape(-1, length))
+        shape, each = self.mean.shape, (self.low, self.high, fixed, self.mean)
+        low, high, fixed, mean = (t.expand(shape).reshape(-1, length) for t in each)
+        highest = torch.where(fixed, mean, -torch.inf).cummax(-1).values
+        falls = fixed & (mean < highest - near.reshape(-1, length))
         if bool(falls.any()):
             line, at = _first(falls)
             raise InfeasibleError(
                 f"`monotone`: points of no variance are in the wrong order: point {at} of line "
-                f"{line} is {float(lines[3][line, at]):.6g}, beside {float(highest[line, at]):.6g} "
+                f"{line} is {float(mean[line, at]):.6g}, beside {float(highest[line, at]):.6g} "
                 "before it (signs changed where values fall). Give one of them variance, or "
                 "correct it."
             )
-        lines[3] = torch.where(lines[2], highest, lines[3])
-        low, high = implied(*lines)
-        self.mean, self.low, self.high = (t.reshape(shape) for t in (lines[3], low, high))
+        mean = torch.where(fixed, highest, mean)
+        low, high = (torch.where(fixed, mean, end) for end in (low, high))
+        low, high = carried(low, high, ((-1, 1),))
+        self.mean, self.low, self.high = (t.reshape(shape) for t in (mean, low, high))
 
     def _read(self, law: Rows, maps: Sequence[object]) -> None:
         """The rows of the law: weights (1, E) or (P, E), value and noise (P, R)."""
@@ -260,13 +249,13 @@ class Group:
         most = CHUNK_CUDA if self.mean.is_cuda else CHUNK
         at_once = max(1, min(n + 1, most // max(points, 1)))
         step = max(1, most // (at_once * max(points, 1)))
-        std = root_of(self.variance)
         for start in range(0, places, step):
             rows = slice(start, start + step)
             for first in range(0, n + 1, at_once):  # the last is the point
                 count = min(at_once, n + 1 - first)
-                u = self._some(rows, std, count, first + count == n + 1, generator)
-                if first + count == n + 1:
+                last = first + count == n + 1
+                u = self._some(rows, partial(_normals, count, last, generator))
+                if last:
                     point[rows], count = u[:, -1], count - 1
                 for piece, kept in zip(u[:, :count].split(sizes, -1), out, strict=True):
                     kept[first : first + count, rows] = piece.movedim(1, 0)
@@ -275,11 +264,9 @@ class Group:
         mean = torch.where(self.variance == 0, point, mean).clamp(self.low, self.high)
         return self._results(out, mean, point, sizes)
 
-    def _some(
-        self, rows: slice, std: Tensor, n: int, ends: bool, generator: torch.Generator | None
-    ) -> Tensor:  # (k, n, E)
-        """Draws of some places; ends: whether the last is not a draw but the point."""
-        problem = self._problem(rows, std, n, ends, generator)
+    def _some(self, rows: slice, normals: Normals) -> Tensor:  # (k, n, E)
+        """Draws of some places."""
+        problem = self._problem(rows, normals)
         if self.weights is None:
             return problem.values(problem.noise).to(self.mean.device)
         u, miss = problem.finished(root_of_falling(problem, problem.start()))
@@ -295,21 +282,19 @@ class Group:
             )
         return u.to(self.mean.device)
 
-    def _problem(
-        self, rows: slice, std: Tensor, n: int, ends: bool, generator: torch.Generator | None
-    ) -> Clipped:
+    def _problem(self, rows: slice, normals: Normals) -> Clipped:
         """What is to be solved, at draws of the prior; on the CPU where SciPy works on it."""
-        y = self._normals(rows, n, self.mean.shape[1], ends, generator)
-        y = torch.addcmul(self.mean[rows, None], std[rows, None], y, out=y)
+        mean, variance = self.mean[rows, None], self.variance[rows, None]
+        y = normals(mean)
+        y = torch.addcmul(mean, self.std[rows, None], y, out=y)
         low, high = (t[:, None] if len(t) == 1 else t[rows, None] for t in (self.low, self.high))
         weights = target = noise = y.new_zeros(len(y), 1, 1)
         if self.weights is not None:
             weights = self.weights[:, None] if len(self.weights) == 1 else self.weights[rows, None]
             noise, target = self.noise[rows, None], self.value[rows, None]
             if bool((noise > 0).any()):
-                eps = self._normals(rows, n, target.shape[-1], ends, generator)
-                target = target - root_of(noise) * eps
-        target, variance = target.expand(len(y), n, -1), self.variance[rows, None]
+                target = target - root_of(noise) * normals(target)
+        target = target.expand(*y.shape[:2], -1)
         given: dict[str, Any] = {"y": y, "move": variance * weights, "weights": weights}
         given |= {"low": low, "high": high, "target": target, "noise": noise}
         if self.slope:
@@ -341,22 +326,8 @@ class Group:
 
         return put(u, new), put(miss, off)
 
-    def _normals(
-        self, rows: slice, n: int, points: int, ends: bool, generator: torch.Generator | None
-    ) -> Tensor:
-        count = len(range(*rows.indices(len(self.mean))))
-        kind, device = torch.float64, self.mean.device
-        z = torch.randn((count, n, points), generator=generator, dtype=kind, device=device)
-        if ends:
-            z[:, -1] = 0
-        return z
-
     def _results(
-        self,
-        out: Sequence[Tensor],
-        mean: Tensor,
-        point: Tensor,
-        sizes: Sequence[int],
+        self, out: list[Tensor], mean: Tensor, point: Tensor, sizes: list[int]
     ) -> list[Found]:
         found = []
         each = mean.split(sizes, -1), point.split(sizes, -1)
@@ -373,6 +344,15 @@ def _layout(shape: torch.Size, m: object, limits: Limits) -> Layout:
     axis, sign = limits.slopes[0] if limits.slopes else (-1, 1)
     dims = m.dims if isinstance(m, Disjoint) else min(len(shape), max(1, -axis))
     return Layout(shape, dims, axis, sign)
+
+
+def _normals(n: int, ends: bool, generator: torch.Generator | None, like: Tensor) -> Tensor:
+    """(k, n, E) for (k, 1, E); ends: whether the last are not a draw but the point, so that 0."""
+    shape = len(like), n, like.shape[-1]
+    z = torch.randn(shape, generator=generator, dtype=torch.float64, device=like.device)
+    if ends:
+        z[:, -1] = 0
+    return z
 
 
 def _no_bound(end: Tensor) -> bool:

@@ -108,7 +108,20 @@ class Sum(Disjoint):
         return self if self.shared else Sum(widened(self.weights, len(shape)), self.dims)
 
 
-class Join(Map):
+class Unfitted(Map):
+    """A map that is of another kind once `on` has seen the shape of a field."""
+
+    def apply(self, u: Tensor) -> Tensor:
+        return self.on(u.shape).apply(u)
+
+    def adjoint(self, v: Tensor) -> Tensor:
+        raise NotImplementedError("`on` fits it to a field first")
+
+    def entrywise(self, power: int) -> "Map":
+        raise NotImplementedError("`on` fits it to a field first")
+
+
+class Join(Unfitted):
     """One row per place: u at the first point of the last axis less u at the last, as a `Sum`."""
 
     dims = 1
@@ -122,15 +135,6 @@ class Join(Map):
             raise InputError("it reads the last axis of a field, and this one has no points there.")
         one, inner = self.one, self.one.new_zeros(max(shape[-1] - 2, 0))
         return Sum(torch.cat([one, inner, -one]) if shape[-1] > 1 else 0 * one, 1)
-
-    def apply(self, u: Tensor) -> Tensor:
-        return self.on(u.shape).apply(u)
-
-    def adjoint(self, v: Tensor) -> Tensor:
-        raise NotImplementedError("`on` says how many points there are")
-
-    def entrywise(self, power: int) -> "Join":
-        raise NotImplementedError("`on` says how many points there are")
 
 
 class Regions(Disjoint):

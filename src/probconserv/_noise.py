@@ -18,7 +18,6 @@ from ._blocks import root_of
 from ._checks import ArrayLike
 from ._convert import Prediction, as_field
 from ._errors import InputError
-from ._fields import Field
 from ._laws import Law, check_law
 from ._quadrature import RULES, Rule
 
@@ -66,7 +65,12 @@ def quadrature_noise(
     check.increasing("x", given)
     x = given.double()
     weights, dx = RULES[rule](x.diff()), x.diff()
-    _check_points(field, len(weights))
+    if field.shape[-1:] != (len(weights),):
+        raise InputError(
+            f"`x` is a grid of {len(weights)} points, but the prior has shape "
+            f"{tuple(field.shape)}: its last axis must be that of x. With rule='cell' x are edges, "
+            "one more than the cells."
+        )
     if rule == "cell":
         return given.new_zeros(field.shape[:-1])
     mean, std = field.mean.double(), root_of(field.variance.double())
@@ -141,11 +145,3 @@ def _without_alternation(v: Tensor) -> Tensor:  # (K,) -> (K,)
     """Averages with the neighbours, 1 : 2 : 1; at an end the one inside counts as both."""
     before, after = torch.cat([v[:2][-1:], v[:-1]]), torch.cat([v[1:], v[-2:][:1]])
     return (before + 2 * v + after) / 4
-
-
-def _check_points(field: Field, points: int) -> None:
-    if field.shape[-1:] != (points,):
-        raise InputError(
-            f"`x` is a grid of {points} points, but the prior has shape {tuple(field.shape)}: its "
-            "last axis must be that of x. With rule='cell' x are edges, one more than the cells."
-        )

@@ -63,8 +63,8 @@ class NonlinearLaw:
         Tensor, shape ``(*batch, *rows)``
             What the function gives for each solution.
         """
-        found, _curved, tail = self._found(u)
-        return found.reshape((*found.shape[:-1], *tail))
+        found, curved = self._found(u)
+        return found.reshape((*found.shape[:-1], *curved.tail))
 
     def residual(self, u: Any) -> Tensor:
         """function(u) - value; 0 where the law holds.
@@ -78,15 +78,15 @@ class NonlinearLaw:
         Tensor
             In the shape of `apply`.
         """
-        found, curved, tail = self._found(u)
-        return (found - curved.value).reshape((*found.shape[:-1], *tail))
+        found, curved = self._found(u)
+        return (found - curved.value).reshape((*found.shape[:-1], *curved.tail))
 
-    def _found(self, u: Any) -> tuple[Tensor, "Curved", tuple[int, ...]]:
+    def _found(self, u: Any) -> tuple[Tensor, "Curved"]:
         named = isinstance(u, Mapping) or hasattr(u, "fields")
         arrays = {name: array_of(each) for name, each in dict(u if named else {"": u}).items()}
         fields = tuple(arrays.values())
-        curved, tail = self._on(tuple(arrays), fields)
-        return curved.apply(fields), curved, tail
+        curved = self.on(tuple(arrays), fields)
+        return curved.apply(fields), curved
 
     def on(self, names: tuple[str, ...], fields: Sequence[Tensor]) -> "Curved":
         """The law on fields like these, on which the function is tried.
@@ -108,16 +108,10 @@ class NonlinearLaw:
         InputError
             If the function does not give rows that `value` and `noise` broadcast to.
         """
-        return self._on(names, fields)[0]
-
-    def _on(
-        self, names: tuple[str, ...], fields: Sequence[Tensor]
-    ) -> tuple["Curved", tuple[int, ...]]:
         if self.of and names != ("",):
             check.choice("of", self.of, names)
         if not fields:
             raise InputError(f"`u`: `{self.label}` reads fields, and there is none.")
-        alone = names.index(self.of) if self.of in names else 0 if names == ("",) else None
         lead = self.batch_dims
         for name, u in zip(names, fields, strict=True):
             if u.ndim < lead or u.shape[:lead] != fields[0].shape[:lead]:
@@ -125,17 +119,7 @@ class NonlinearLaw:
                     f"`batch_dims` of `{self.label}` is {lead}, but the field {name!r} has the "
                     f"shape {tuple(u.shape)}: all fields share their first {lead} axes."
                 )
-        dims = tuple(u.ndim - lead for u in fields)
-        value, noise = (t.to(fields[0].device) for t in (self.value, self.noise.square()))
-        curved = Curved(self.label, self.function, names, alone, dims, value, noise)
-        tail = curved.tail(fields)
-        if not math.prod(tail):
-            raise InputError(f"`function` of `{self.label}` must return a row, got shape {tail}.")
-        batch = tuple(fields[0].shape[:lead])
-        for name, t in (("value", self.value), ("noise", self.noise)):
-            check.broadcasts(name, t, (*batch, *tail), f"the rows of `{self.label}`")
-        curved.value, curved.noise_variance = (_in_rows(t, lead, tail) for t in (value, noise))
-        return curved, tail
+        return Curved(self, names, fields)
 
     def __repr__(self) -> str:
         noise = float(self.noise.max()) if self.noise.numel() else 0.0
@@ -212,23 +196,24 @@ def _in_rows(t: Tensor, lead: int, tail: tuple[int, ...]) -> Tensor:
 class Curved(Node):
     """A law that is not linear on fields of known shapes: K rows for each solution, in float64."""
 
-    def __init__(
-        self,
-        label: str,
-        function: Function,
-        names: tuple[str, ...],
-        alone: int | None,
-        dims: tuple[int, ...],
-        value: Tensor,
-        noise_variance: Tensor,
-    ) -> None:
-        """alone: the number of the only field that the function gets; None: all by name.
-
-        dims: axes of one solution, of each field.
-        """
-        self.label, self.function, self.names, self.alone = label, function, names, alone
-        self.dims, self.value, self.noise_variance = dims, value, noise_variance  # (*batch, K)
-        self.learns = False  # whether the function has parameters with gradients
+    def __init__(self, law: NonlinearLaw, names: tuple[str, ...], fields: Sequence[Tensor]) -> None:
+        """Tries the function on fields like these."""
+        lead, place = law.batch_dims, fields[0].device
+        self.label, self.function, self.names = law.label, law.function, names
+        self.alone = names.index(law.of) if law.of in names else None  # the field that it gets
+        self.alone = 0 if names == ("",) else self.alone  # None: all by name
+        self.dims = tuple(u.ndim - lead for u in fields)  # axes of one solution, of each field
+        found = self._rows([u.detach() for u in self._flat(fields)[1]])
+        self.tail = tail = tuple(found.shape[1:])  # the shape of the rows of one solution
+        self.learns = found.requires_grad  # whether the function has parameters with gradients
+        if not math.prod(tail):
+            raise InputError(f"`function` of `{self.label}` must return a row, got shape {tail}.")
+        for name, t in (("value", law.value), ("noise", law.noise)):
+            wanted = (*fields[0].shape[:lead], *tail)
+            check.broadcasts(name, t, wanted, f"the rows of `{self.label}`")
+        self.value, self.noise_variance = (  # (*batch, K)
+            _in_rows(t.to(place), lead, tail) for t in (law.value, law.noise.square())
+        )
 
     @property
     def count(self) -> int:
@@ -247,14 +232,8 @@ class Curved(Node):
         found = self._mapped(*flat)
         return found.reshape(*lead, found.shape[1])
 
-    def residual(self, fields: Sequence[Tensor]) -> Tensor:
-        return self.apply(fields) - self.value
-
-    def linearised(self, fields: Fields, dense: bool) -> tuple[Tensor, Rows]:
-        """f(u), and the rows J u' = value - f(u) + J u.
-
-        dense: whether J is computed as a matrix.
-        """
+    def linearised(self, fields: Fields, dense: bool) -> Rows:
+        """The rows J u' = value - f(u) + J u. dense: whether J is computed as a matrix."""
         lead, flat = self._flat(fields)
         if dense:
             found, back = self.pulled(tuple(flat))
@@ -268,7 +247,7 @@ class Curved(Node):
         found = found.reshape(*lead, self.count)
         rows = Rows(self.label, tuple(maps), self.value, self.noise_variance, None)
         rows.value = self.value - found + rows.apply(fields)
-        return found, rows
+        return rows
 
     def pulled(self, fields: Fields) -> tuple[Tensor, Callable[[Tensor], Fields]]:
         """f(u) of each part, (P, K), and products with J^T, from (K,) or (P, K) to fields."""
@@ -315,20 +294,16 @@ class Curved(Node):
             for u, n in zip(fields, self.dims, strict=True)
         ]
 
-    def tail(self, fields: Sequence[Tensor]) -> tuple[int, ...]:
-        """The shape of the rows of one solution; `learns`: whether the function has parameters."""
-        found = self._safely(torch.vmap(self._one), [u.detach() for u in self._flat(fields)[1]])
-        self.learns = found.requires_grad
-        return tuple(found.shape[1:])
-
     def _mapped(self, *flat: Tensor) -> Tensor:
         """f of many solutions, (P, K)."""
-        found = self._safely(torch.vmap(self._one), flat)
+        found = self._rows(flat)
         return found.reshape(len(found), math.prod(found.shape[1:]))
 
-    def _safely(self, work: Callable[..., Tensor], flat: Sequence[Tensor]) -> Tensor:
+    def _rows(self, flat: Sequence[Tensor]) -> Tensor:
+        """The same in the shape that the function returns, (P, *tail)."""
+        own = [u.clone() for u in flat]  # what a function changes in place is its own
         with self._asked(flat):
-            return work(*(u.clone() for u in flat))  # what a function changes in place is its own
+            return torch.vmap(self._one)(*own)
 
     @contextmanager
     def _asked(self, flat: Sequence[Tensor]) -> Iterator[None]:

@@ -1,6 +1,7 @@
 """Fields given laws of which some are not linear: a most probable state, and draws about it."""
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,18 +15,17 @@ from ._blocks import root_of
 from ._checks import ArrayLike
 from ._covariances import Correlated, Independent
 from ._draws import Draws, StateDraws
-from ._engine import free_axes, solve
+from ._engine import Chain, Shared, free_axes, solve
 from ._errors import DegenerateError, InputError, ProbConservError
 from ._fields import Field, LowRank, Normals
-from ._gauss_newton import Failure, along_the_way, most_probable, with_gradient
+from ._gauss_newton import PART, Failure, along_the_way, most_probable, with_gradient
 from ._laws import Fields, Rows
 from ._linearised import MOST_DENSE, Problem, joined
 from ._nonlinear import Curved
 from ._once import once
-from ._posterior import Posterior, Solved, StatePosterior, counted
+from ._posterior import Posterior, Solved, StatePosterior
 from ._shrinkage import shrunk
 from ._state import State, covariance_of
-from ._tree import Node
 
 STAGES = (4, 16)  # on the way to draws that do not get to the laws at once
 AT_ONCE = 1 << 24  # numbers of Jacobians that are held together
@@ -49,8 +49,12 @@ class LinearisationError(NamedTuple):
     chance: tuple[float, float]
 
 
-class Found(Node):
-    """Fields given linear laws and others, in float64: what the posteriors answer from."""
+class Found(Solved):
+    """Fields given linear laws and others, in float64: what the posteriors answer from.
+
+    `mean` is a most probable state. All else but draws is that of the Gaussian about it, with all
+    laws as they are there, which is solved when it is first asked for.
+    """
 
     def __init__(
         self,
@@ -59,11 +63,10 @@ class Found(Node):
         rows: tuple[Rows, ...],
         curved: tuple[Curved, ...],
     ) -> None:
-        """Finds the most probable state."""
-        self.curved, self.mean = curved, tuple(field.mean.double() for field in fields)
-        shapes = [u.shape for u in self.mean]
+        self.curved, self.before = curved, tuple(field.mean.double() for field in fields)
+        shapes = [u.shape for u in self.before]
         if any(isinstance(field, LowRank) and field.shrinkage != 0 for field in fields):
-            fields = shrunk(fields, shared, (*rows, *self._near(self.mean)))
+            fields = shrunk(fields, shared, (*rows, *self._near(self.before)))
         root = covariance_of(fields, shared)
         lead = min([free_axes(rows, shapes), *(each.places(shapes) for each in curved)])
         if isinstance(root, Correlated):
@@ -73,21 +76,21 @@ class Found(Node):
         self.root: Independent | Correlated = root
         self.dims = tuple(len(shape) - lead for shape in shapes)  # last axes that are tied
         self.rows = tuple(each.over(shapes, lead) for each in rows)
-        problem = self._problem(self.mean)
+        problem = self._problem(self.before)
         found = _in_chunks(problem, Names("solution", shapes[0][:lead]))
         if torch.is_grad_enabled() and problem.learns:
             found = with_gradient(problem, found)
         pairs = zip(problem.fields(found), shapes, strict=True)
-        self.point = tuple(u.reshape(s) for u, s in pairs)
+        self.mean = tuple(u.reshape(s) for u, s in pairs)
 
     @property
-    def _laws(self) -> tuple[Any, ...]:
+    def stated(self) -> tuple[Any, ...]:
+        """The laws as they were stated."""
         return (*self.rows, *self.curved)
 
     @property
-    def lead(self) -> int:
-        """How many first axes number parts that are independent."""
-        return self.mean[0].ndim - self.dims[0]
+    def free(self) -> int:
+        return self.lead
 
     def _problem(self, mean: Fields, noise: list[Tensor] | None = None) -> Problem:
         """The problem with one axis of parts. noise: of each law, beside draws as `mean`."""
@@ -98,7 +101,7 @@ class Found(Node):
                 node = node._change(lambda t, b: t if b is None else _many(t, b, sizes[0]))
             return node._change(lambda t, b: t if b is None else _flat(t, b, sizes))
 
-        laws: tuple[Any, ...] = tuple(flat(each) for each in self._laws)
+        laws: tuple[Any, ...] = tuple(flat(each) for each in self.stated)
         for law, add in zip(laws, noise or [], strict=noise is not None):
             law.value = law.value + _flat(add, 0, sizes)
         count = len(self.rows)
@@ -106,38 +109,42 @@ class Found(Node):
         return Problem(means, flat(self.root), laws[:count], laws[count:])
 
     @property
-    def differentiable(self) -> bool:
-        return any(u.requires_grad for u in self.point)
+    def differentiable(self) -> bool:  # type: ignore[override]
+        return any(u.requires_grad for u in self.mean)
 
     def _near(self, u: Fields) -> list[Rows]:
         """The laws that are not linear, as they are at u."""
-        return [each.linearised(u, each.count <= MOST_DENSE)[1] for each in self.curved]
+        return [each.linearised(u, each.count <= MOST_DENSE) for each in self.curved]
 
     @once
-    def solved(self) -> Solved:
-        """The Gaussian about the point: all laws as they are there."""
+    def _gaussian(self) -> tuple[tuple[Rows, ...], Chain | Shared, tuple[Tensor, ...]]:
+        """All laws as they are at the mean, how they are solved, and the residuals of the prior."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.differentiable):
-            return self._linear()
+            rows = (*self.rows, *self._near(self.mean))
+            way = solve(rows, self.root)
+            return rows, way, tuple(way.run(self.before)[1])
 
-    def _linear(self) -> Solved:
-        rows = (*self.rows, *self._near(self.point))
-        way = solve(rows, self.root)
-        return Solved(rows, self.point, way, tuple(way.run(self.mean)[1]), self.dims)
+    @property
+    def laws(self) -> tuple[Rows, ...]:  # type: ignore[override]
+        return self._gaussian[0]
 
-    def draws_of_prior(self, normals: Normals) -> tuple[Fields, list[Tensor]]:
-        """Draws of the prior, and of what noise adds to each law."""
-        about, shapes = self.root.draw(normals), [u.shape for u in self.mean]
-        noise = []
-        for law in self._laws:
-            size = law.row_shape(shapes)
-            noise.append(root_of(law.noise_variance).expand(size) * normals(*size))
-        return tuple(m + x for m, x in zip(self.mean, about, strict=True)), noise
+    @property
+    def way(self) -> Chain | Shared:  # type: ignore[override]
+        return self._gaussian[1]
+
+    @property
+    def residuals(self) -> tuple[Tensor, ...]:  # type: ignore[override]
+        return self._gaussian[2]
 
     @torch.no_grad()
     def draw(self, normals: Normals) -> Fields:
         """Draws of the prior, each moved to the laws; without gradients."""
-        mean, noise = self.draws_of_prior(normals)
-        some = max(1, AT_ONCE // max(1, sum(u.numel() for u in self.mean)))
+        about = self.root.draw(normals)
+        mean = tuple(m + x for m, x in zip(self.before, about, strict=True))
+        rows = [law.row_shape([u.shape for u in self.before]) for law in self.stated]
+        pairs = zip(self.stated, rows, strict=True)
+        noise = [root_of(law.noise_variance).expand(n) * normals(*n) for law, n in pairs]
+        some = max(1, AT_ONCE // max(1, sum(u.numel() for u in self.before)))
         found = [tuple(u[:0] for u in mean)]
         for start in range(0, len(mean[0]), some):
             y, add = ([x[start : start + some] for x in each] for each in (mean, noise))
@@ -146,7 +153,7 @@ class Found(Node):
             names = Names("draw", sizes, start)
             point, middle = (
                 joined([_flat(u.detach()[None], 0, sizes) for u in each])
-                for each in (self.point, self.mean)
+                for each in (self.mean, self.before)
             )
             plain = problem.value - joined([_flat(x, 0, sizes) for x in add])
             u = problem.fields(_in_chunks(problem, names, (point, middle, plain)))
@@ -197,7 +204,7 @@ def _in_chunks(
 
 def _refused(failed: dict[int, Failure], names: Names) -> ProbConservError:
     kind, text = failed[first := min(failed)]
-    said = text.format(names(first))
+    said = text.replace(PART, names(first))
     others = len(failed) - 1
     if others:
         count = math.prod(names.sizes)
@@ -218,7 +225,32 @@ def _flat(t: Tensor, before: int, sizes: Sequence[int]) -> Tensor:
     return t.expand((*front, *sizes, *rest)).reshape(*front, math.prod(sizes), *rest)
 
 
-class NonlinearPosterior(Posterior):
+class KeptAsDraws:
+    """What is kept in a file as draws: a file cannot hold the function of a law."""
+
+    @abstractmethod
+    def from_draws(
+        self, n: int, generator: torch.Generator | None = None
+    ) -> Draws | StateDraws: ...
+
+    def save(
+        self, path: str | Path, n: int = 1000, generator: torch.Generator | None = None
+    ) -> None:
+        """Keeps draws in a file, which `Draws.load` or `StateDraws.load` reads.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file.
+        n : int
+            How many draws.
+        generator : torch.Generator
+            The source of the random numbers.
+        """
+        self.from_draws(n, generator).save(path)
+
+
+class NonlinearPosterior(KeptAsDraws, Posterior):
     """A field given laws of which some are not linear.
 
     `point` (and `mean`) is a most probable field that obeys the laws. `variance` and `interval` are
@@ -240,54 +272,12 @@ class NonlinearPosterior(Posterior):
     True
     """
 
-    def __init__(self, prior: Field, found: Found, number: int = 0) -> None:
-        self.prior, self._found, self._number = prior, found, number
-
-    @property
-    def _solved(self) -> Solved:  # type: ignore[override]
-        return self._found.solved
-
-    @property
-    def _of_state(self) -> Fields:
-        return self._found.mean
-
-    @property
-    def event_dims(self) -> int:  # type: ignore[override]
-        return self._found.dims[self._number]
-
-    @property
-    def shape(self) -> torch.Size:
-        return self._found.mean[self._number].shape
-
-    @property
-    def device(self) -> torch.device:
-        return self._found.mean[0].device
-
-    @property
-    def _free(self) -> int:
-        return self._found.lead
+    _solved: Found
 
     @property
     def laws(self) -> tuple[str, ...]:
         """The names of the laws that hold."""
-        return tuple(law.label for law in self._found._laws)
-
-    @property
-    def point(self) -> Tensor:
-        """A most probable field that obeys the laws."""
-        return self._found.point[self._number].to(self.dtype, copy=True)
-
-    @property
-    def mean(self) -> Tensor:  # type: ignore[override]
-        """The same as `point`."""
-        return self.point
-
-    @property
-    def normals_per_draw(self) -> int:
-        return counted(self._found.draws_of_prior, self.device)
-
-    def _draw(self, normals: Normals) -> Tensor:
-        return self._found.draw(normals)[self._number]
+        return tuple(law.label for law in self._solved.stated)
 
     def from_draws(self, n: int, generator: torch.Generator | None = None) -> Draws:
         """The field known by draws: mean, variance, intervals and scores are theirs.
@@ -324,23 +314,14 @@ class NonlinearPosterior(Posterior):
         LinearisationError
             The difference of means and of standard deviations.
         """
-        return _compared(self.from_draws(n, generator), self)
-
-    def save(
-        self, path: str | Path, n: int = 1000, generator: torch.Generator | None = None
-    ) -> None:
-        """Keeps draws in a file, which `Draws.load` reads: a file cannot hold the function.
-
-        Parameters
-        ----------
-        path : str or Path
-            The file.
-        n : int
-            How many draws.
-        generator : torch.Generator
-            The source of the random numbers.
-        """
-        self.from_draws(n, generator).save(path)
+        draws, std = self.from_draws(n, generator), self.std.double()
+        moves = std > 0
+        shift = ((draws.mean - self.point).double() / std)[moves]
+        ratio = (draws.std.double() / std)[moves] - 1
+        if not len(shift):
+            return LinearisationError(0.0, 0.0, (0.0, 0.0))
+        mean, spread = (float(x.square().mean().sqrt()) for x in (shift, ratio))
+        return LinearisationError(mean, spread, (1 / math.sqrt(n), 1 / math.sqrt(2 * (n - 1))))
 
     def log_prob(self, u: ArrayLike) -> NoReturn:
         """Raises `DegenerateError`: this field has no density in closed form."""
@@ -360,7 +341,7 @@ NO_DENSITY = (
 )
 
 
-class NonlinearStatePosterior(StatePosterior):
+class NonlinearStatePosterior(KeptAsDraws, StatePosterior):
     """A state given laws of which some are not linear: `post["u"]` is a field.
 
     Attributes
@@ -374,23 +355,12 @@ class NonlinearStatePosterior(StatePosterior):
     """
 
     parts: tuple[NonlinearPosterior, ...]
+    _solved: Found
 
     def __init__(self, prior: State, found: Found) -> None:
-        self.names, self.prior, self._found = prior.names, prior, found
-        self.parts = tuple(
-            NonlinearPosterior(field, found, number) for number, field in enumerate(prior.parts)
-        )
-
-    @property
-    def _solved(self) -> Solved:  # type: ignore[override]
-        return self._found.solved
-
-    @property
-    def _free(self) -> int:
-        return self._found.lead
-
-    def _drawn(self, normals: Normals) -> Fields:
-        return self._found.draw(normals)
+        self.names, self.prior, self._solved = prior.names, prior, found
+        numbered = enumerate(prior.parts)
+        self.parts = tuple(NonlinearPosterior(field, found, i) for i, field in numbered)
 
     def from_draws(self, n: int, generator: torch.Generator | None = None) -> StateDraws:
         """The state known by joint draws.
@@ -407,41 +377,13 @@ class NonlinearStatePosterior(StatePosterior):
         StateDraws
             With the same `point`.
         """
-        draws = self.sample(_at_least_two(n), generator)
-        pairs = [(self.parts[i], draws[name]) for i, name in enumerate(self.names)]
+        draws = self.sample(_at_least_two(n), generator).values()
+        pairs = zip(self.parts, draws, strict=True)
         parts = tuple(Draws._unchecked(u, part.event_dims, part.point) for part, u in pairs)
         return StateDraws(self.names, parts)
-
-    def save(
-        self, path: str | Path, n: int = 1000, generator: torch.Generator | None = None
-    ) -> None:
-        """Keeps draws in a file, which `StateDraws.load` reads: a file cannot hold the function.
-
-        Parameters
-        ----------
-        path : str or Path
-            The file.
-        n : int
-            How many draws.
-        generator : torch.Generator
-            The source of the random numbers.
-        """
-        self.from_draws(n, generator).save(path)
 
 
 def _at_least_two(n: int) -> int:
     if check.samples(n) < 2:
         raise InputError("`n` must be at least 2: one draw has no variance.")
     return n
-
-
-def _compared(draws: Draws, about: NonlinearPosterior) -> LinearisationError:
-    std, n = about.std.double(), len(draws.draws)
-    moves = std > 0
-    shift = ((draws.mean - about.point).double() / std)[moves]
-    ratio = (draws.std.double() / std)[moves] - 1
-    if not len(shift):
-        return LinearisationError(0.0, 0.0, (0.0, 0.0))
-    chance = 1 / math.sqrt(n), 1 / math.sqrt(2 * (n - 1))
-    mean, spread = (float(x.square().mean().sqrt()) for x in (shift, ratio))
-    return LinearisationError(mean, spread, chance)

@@ -15,6 +15,7 @@ from ._fields import Diagonal, Field, LowRank
 from ._laws import Law, Rows, check_laws
 from ._maps import Matrix, Select
 from ._mixture import Mixture
+from ._stages import summed
 from ._state import State
 
 Prior = TypeVar("Prior", Diagonal, LowRank, Dense, Mixture, State)
@@ -83,8 +84,8 @@ def _factor(fields: Sequence[Field], names: Sequence[str], laws: Sequence[Law]) 
         spread = each.entrywise(1).apply(stds).square() + each.noise_variance
         there = spread > 0
         miss = each.residual(means).square() / torch.where(there, spread, 1.0)
-        total = total + _over(torch.where(there, miss, 0.0), batch)
-        count = count + _over(there.double(), batch)
+        total = total + summed(torch.where(there, miss, 0.0), batch)
+        count = count + summed(there.double(), batch)
     return (total / count.clamp_min(1)).clamp_min(1)
 
 
@@ -94,10 +95,6 @@ def _batch_axes(rows: Rows, shapes: Sequence[Sequence[int]]) -> int:
     timed = isinstance(m, Select) and isinstance(m.entries, int)
     timed = timed or (isinstance(m, Matrix) and m.dims > 1)
     return max(rows.places(shapes) - (not timed), 0)
-
-
-def _over(x: Tensor, batch: int) -> Tensor:
-    return x.flatten(batch).sum(-1) if x.ndim > batch else x
 
 
 def _scaled(field: Field, factor: Tensor) -> Field:
@@ -111,8 +108,8 @@ def _scaled(field: Field, factor: Tensor) -> Field:
         return Mixture._unchecked(components, field.log_weights, field.event_dims)
     if isinstance(field, Diagonal):
         return Diagonal._unchecked(field.mean, field.variance * wide(field.variance))
-    other = field._map(lambda t: t)
-    if isinstance(field, LowRank) and isinstance(other, LowRank):
+    if isinstance(field, LowRank):
+        other = field._with_mean(field.mean)
         other.factor = field.factor * wide(field.factor, 1).sqrt()
         other.rest = field.rest * wide(field.rest)
         return other

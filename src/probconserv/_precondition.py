@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ._rowwise import TINY
-from ._stencils import Offset, Stencil
+from ._stencils import Grid, Offset, Stencil, read
 from ._tree import Node
 
 ROUGH = 0.1  # share of the scaled matrix off its constant part from which scaling alone is used
@@ -24,8 +24,7 @@ class Scaling(Node):
     """r / diag S."""
 
     def __init__(self, diagonal: Tensor) -> None:  # (*lead, *rows)
-        usable = diagonal > TINY
-        self.inverse = torch.where(usable, 1 / torch.where(usable, diagonal, 1.0), 0.0)
+        self.inverse = 1 / torch.where(diagonal > TINY, diagonal, math.inf)
 
     def __call__(self, r: Tensor) -> Tensor:
         return r * self.inverse
@@ -42,10 +41,16 @@ class Transform(Node):
         terms = dict(matrix.terms())
         diagonal = terms[(0,) * self.dims]
         usable = diagonal > TINY
-        self.scale = torch.where(usable, torch.where(usable, diagonal, 1.0).rsqrt(), 0.0)
+        self.scale = torch.where(usable, diagonal, math.inf).rsqrt()
         axes = range(-self.dims, 0)
-        couplings = [self._coupling(terms, axis) for axis in axes]
-        self.roughness = self._off(terms, couplings)
+        steps = [tuple(int(a == axis) for a in axes) for axis in axes]
+        ties = [self._ties(terms, matrix.grid, step) for step in steps]
+        couplings = [self._coupling(tie, axis) for tie, axis in zip(ties, axes, strict=True)]
+        near = {(0,) * self.dims, *steps, *(tuple(-s for s in step) for step in steps)}
+        far = [c * self.scale * self.scale for step, c in terms.items() if step not in near]
+        pairs = zip(ties, couplings, strict=True)
+        off = [torch.where(tie == 0, 0.0, tie + c) for tie, c in pairs]
+        self.roughness = 2 * _mean_square(off) + _mean_square(far)  # off its constant part
         if self.roughness >= ROUGH:  # it is not used then, and eigenvectors of a long axis are dear
             return
         excess = sum(terms.values()) * self.scale.square()  # 0 in the middle of a closed mesh
@@ -63,16 +68,18 @@ class Transform(Node):
         self.inverse = 1 / torch.where(symbol > floor, symbol, least)
         self.bases = tuple(bases)
 
-    def _coupling(self, terms: dict[Offset, Tensor], axis: int) -> Tensor:  # (*lead, 1, ..., 1)
-        """How strongly neighbours along an axis are tied, on average over the pairs."""
-        step = unit(self.dims, axis)
-        every = tuple(range(-self.dims, 0))
+    def _ties(self, terms: dict[Offset, Tensor], grid: Grid, step: Offset) -> Tensor:
+        """What ties each row to the next along an axis, scaled."""
         if step not in terms:
-            return self.scale.new_zeros(())
-        pairs = math.prod(self.scale.shape[-self.dims :])
-        pairs = pairs if self.wraps[axis] else pairs - pairs // self.scale.shape[axis]
-        here = -terms[step] * self.scale * shifted(self.scale, axis, self.wraps[axis])
-        return (here.sum(every, keepdim=True) / max(pairs, 1)).clamp_min(0)
+            return torch.zeros_like(self.scale)
+        return terms[step] * self.scale * read(self.scale, grid, step)
+
+    def _coupling(self, ties: Tensor, axis: int) -> Tensor:  # (*lead, 1, ..., 1)
+        """How strongly neighbours along an axis are tied, on average over the pairs."""
+        pairs = math.prod(ties.shape[-self.dims :])
+        pairs = pairs if self.wraps[axis] else pairs - pairs // ties.shape[axis]
+        total = -ties.sum(tuple(range(-self.dims, 0)), keepdim=True)
+        return (total / max(pairs, 1)).clamp_min(0)
 
     def _modes(self, axis: int, coupling: Tensor, excess: Tensor) -> tuple[Tensor | None, Tensor]:
         """Eigenvectors along an axis, None for Fourier's, and eigenvalues."""
@@ -84,38 +91,23 @@ class Transform(Node):
         ends = [float(excess.select(axis, end).mean()) > tied / 2 for end in (0, count - 1)]
         return _between_ends(angles, *ends)
 
-    def _off(self, terms: dict[Offset, Tensor], couplings: Sequence[Tensor]) -> float:
-        """Mean square of the scaled matrix off the constant part, beside its diagonal of 1."""
-        total = 0.0
-        steps = {unit(self.dims, a): a for a in range(-self.dims, 0)}
-        for step, c in terms.items():
-            if not any(step) or tuple(-s for s in step) in steps:
-                continue
-            here = c * self.scale
-            if step in steps:
-                axis = steps[step]
-                here = here * shifted(self.scale, axis, self.wraps[axis])
-                here = torch.where(here == 0, 0.0, here + couplings[axis])
-                total += 2 * float(here.square().mean())
-            else:
-                total += float((here * self.scale).square().mean())
-        return total
-
     def __call__(self, r: Tensor) -> Tensor:
         if not r.numel():  # of which there is no Fourier transform
             return r
         r = r * self.scale
         fourier = [a for a in range(-self.dims, 0) if self.bases[a] is None]
         sizes = [r.shape[a] for a in fourier]
-        for axis, basis in zip(range(-self.dims, 0), self.bases, strict=True):
-            r = r if basis is None else along(basis.mT, r, axis)
+        pairs = zip(range(-self.dims, 0), self.bases, strict=True)
+        bases = [(axis, basis) for axis, basis in pairs if basis is not None]
+        for axis, basis in bases:
+            r = along(basis.mT, r, axis)
         if fourier:
             half = self.inverse.narrow(fourier[-1], 0, sizes[-1] // 2 + 1)
             r = torch.fft.irfftn(torch.fft.rfftn(r, dim=fourier) * half, sizes, fourier)
         else:
             r = r * self.inverse
-        for axis, basis in zip(range(-self.dims, 0), self.bases, strict=True):
-            r = r if basis is None else along(basis, r, axis)
+        for axis, basis in bases:
+            r = along(basis, r, axis)
         return r * self.scale
 
 
@@ -144,14 +136,5 @@ def along(matrix: Tensor, r: Tensor, axis: int) -> Tensor:
     return (matrix @ flat).reshape(shape)
 
 
-def shifted(x: Tensor, axis: int, wraps: bool) -> Tensor:
-    """Of each row the next along an axis; 0 beyond the end, if it does not wrap."""
-    if wraps:
-        return x.roll(-1, axis)
-    count = x.shape[axis]
-    end = torch.zeros_like(x.narrow(axis, 0, 1))
-    return torch.cat([x.narrow(axis, 1, count - 1), end], axis) if count else x
-
-
-def unit(dims: int, axis: int) -> Offset:
-    return tuple(int(a == axis % dims) for a in range(dims))
+def _mean_square(each: Sequence[Tensor]) -> float:
+    return sum(float(x.square().mean()) for x in each)

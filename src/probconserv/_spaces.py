@@ -1,43 +1,47 @@
 """What cells and faces add to the budget of a cell, on grids and on lists of faces."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from ._errors import InputError
-from ._maps import Map, powered
+from ._maps import Map, Unfitted, powered
 from ._stencils import Grid, Listed, Offset, Stencil, check_points
-from ._tree import Node
 from .meshes import Mesh
 from .meshes._faces import AxisFaces, Faces, ListedFaces
 
-
-class Term(Node, ABC):
-    """A linear map from values in space, of cells or faces, to cells."""
-
-    points: tuple[int, ...]
-
-    @abstractmethod
-    def over(self, weights: Mapping[int, Tensor], names: tuple[str, ...]) -> "Stencil | Listed":
-        """The map to intervals: values `o` times after the start count with weights[o], (N,)."""
+Entries: TypeAlias = tuple[Tensor, Tensor, Tensor]  # numbers of cells, of points, and values
 
 
-class InTime(Map):
-    """What a field adds in each interval: given for intervals, or at times and then averaged."""
+class Intervals(NamedTuple):
+    """Of time, and the names of the axes that number rows: intervals, then cells."""
 
-    loose = ("term", "dt")
+    dt: Tensor
+    row_names: tuple[str, ...]
+
+
+class Term(Unfitted):
+    """What values in space add to each cell in each interval.
+
+    The values are averages over the intervals, or are given at the times and then averaged.
+    """
+
     is_local = True
 
-    def __init__(self, term: Term, dt: Tensor, row_names: tuple[str, ...]) -> None:
-        """dt: the lengths of the intervals."""
-        self.term, self.dt, self.row_names = term, dt, row_names
-        self.dims = 1 + len(term.points)
+    def __init__(self, points: tuple[int, ...], intervals: Intervals) -> None:
+        """points: the shape of the values in space."""
+        self.points, self.dims, (self.dt, self.row_names) = points, 1 + len(points), intervals
+
+    @abstractmethod
+    def over(self, weights: Mapping[int, Tensor]) -> "Stencil | Listed":
+        """The map to intervals: values `o` times after the start count with weights[o], (N,)."""
 
     def on(self, shape: Sequence[int]) -> "Stencil | Listed":
-        count, points, d = len(self.dt), self.term.points, self.dims - 1
+        count, points, d = len(self.dt), self.points, self.dims - 1
         given = shape[-1 - d] if len(shape) > d else 0
         if given not in (count, count + 1) or tuple(shape[len(shape) - d :]) != tuple(points):
             raise InputError(
@@ -45,17 +49,50 @@ class InTime(Map):
                 f"or in {(count + 1, *points)}, at the times; the shape is {tuple(shape)}."
             )
         half = self.dt / 2
-        weights = {0: self.dt} if given == count else {0: half, 1: half}
-        return self.term.over(weights, self.row_names)
+        return self.over({0: self.dt} if given == count else {0: half, 1: half})
 
-    def apply(self, u: Tensor) -> Tensor:
-        return self.on(u.shape).apply(u)
 
-    def adjoint(self, v: Tensor) -> Tensor:
-        raise NotImplementedError("`on` says what is given")
+class OnGrid(Term):
+    """Coefficients by offset, each (*cells), or (T, *cells) where they change in time."""
 
-    def entrywise(self, power: int) -> "InTime":
-        raise NotImplementedError("`on` says what is given")
+    loose = ("dt", "coefficients")
+
+    def __init__(self, grid: Grid, terms: Mapping[Offset, Tensor], intervals: Intervals) -> None:
+        super().__init__(grid.points, intervals)
+        self.rows, self.wraps = grid.rows, grid.wraps
+        self.offsets, self.coefficients = tuple(terms), tuple(terms.values())
+
+    def over(self, weights: Mapping[int, Tensor]) -> Stencil:
+        d, count = len(self.rows), len(self.dt)
+        grid = Grid((count, *self.rows), (count + max(weights), *self.points), (False, *self.wraps))
+        pairs = zip(self.offsets, self.coefficients, strict=True)
+        terms = (
+            ((o, *offset), w.reshape(-1, *[1] * d) * _at_start(c, d, o, count))
+            for offset, c in pairs
+            for o, w in weights.items()
+        )
+        return Stencil(grid, terms, self.row_names)
+
+
+class OnList(Term):
+    """Entries (row, column, value); values are (E,), or (T, E) where they change in time."""
+
+    loose = ("dt", "rows", "columns", "values")
+
+    def __init__(self, entries: Entries, sizes: tuple[int, int], intervals: Intervals) -> None:
+        """sizes: how many cells and points there are."""
+        super().__init__(sizes[1:], intervals)
+        (self.rows, self.columns, self.values), self.sizes = entries, sizes
+
+    def over(self, weights: Mapping[int, Tensor]) -> Listed:
+        count = len(self.dt)
+        values = tuple(w[:, None] * _at_start(self.values, 1, o, count) for o, w in weights.items())
+        return Listed(self.rows, self.columns, values, self.sizes, self.row_names).merged()
+
+
+def _at_start(x: Tensor, dims: int, o: int, count: int) -> Tensor:
+    """Of numbers (T, *space) those `o` times after the start of each interval; dims: of space."""
+    return x.narrow(0, o, count) if x.ndim > dims and len(x) > 1 else x
 
 
 class Gain(Map):
@@ -89,89 +126,44 @@ class Gain(Map):
         return (*super().row_shape(shape), self.times - 1)
 
 
-class OnGrid(Term):
-    """Coefficients by offset, each (*cells), or (T, *cells) where they change in time."""
+class _Space:
+    """The cells that count and the faces that are open, and the intervals of time."""
 
-    def __init__(self, grid: Grid, terms: Mapping[Offset, Tensor]) -> None:
-        self.rows, self.points, self.wraps = grid
-        self.offsets, self.coefficients = tuple(terms), tuple(terms.values())
-
-    def over(self, weights: Mapping[int, Tensor], names: tuple[str, ...]) -> Stencil:
-        d, count = len(self.rows), len(weights[0])
-        terms = {}
-        for offset, c in zip(self.offsets, self.coefficients, strict=True):
-            for o, w in weights.items():
-                own = at_start(c, o, count) if c.ndim > d else c
-                terms[o, *offset] = w.reshape(-1, *[1] * d) * own
-        points = (count + max(weights), *self.points)
-        return Stencil(Grid((count, *self.rows), points, (False, *self.wraps)), terms, names)
-
-
-class OnList(Term):
-    """Entries (row, column, value); values are (E,), or (T, E) where they change in time."""
-
-    def __init__(self, rows: Tensor, columns: Tensor, values: Tensor, cells: int, points: int):
-        self.rows, self.columns, self.values = rows, columns, values
-        self.cells, self.points = cells, (points,)
-
-    def over(self, weights: Mapping[int, Tensor], names: tuple[str, ...]) -> Listed:
-        v, count = self.values, len(weights[0])
-        values = tuple(
-            w[:, None] * (at_start(v, o, count) if v.ndim > 1 else v) for o, w in weights.items()
-        )
-        sizes = self.cells, self.points[0]
-        return Listed(self.rows, self.columns, values, sizes, names).merged()
-
-
-def at_start(x: Tensor, o: int, count: int) -> Tensor:
-    """Of numbers at the times, those `o` after the start of each interval."""
-    return x.narrow(0, o, count) if len(x) > 1 else x
-
-
-class Space(ABC):
-    """The cells that count and the faces that are open."""
-
-    def __init__(self, mesh: Mesh, where: Tensor | None) -> None:
+    def __init__(self, mesh: Mesh, where: Tensor | None, dt: Tensor) -> None:
         self.mesh, self.volumes = mesh, mesh.volumes
+        self.intervals = Intervals(dt, ("interval", *mesh.axes))
         self.sizes = [f.sizes.expand(f.shape) for f in mesh._faces]
         if where is not None:
             opens = mesh.open_faces(where)
             self.sizes = [s * is_open for s, is_open in zip(self.sizes, opens, strict=True)]
             self.volumes = mesh.volumes * where.to(mesh.volumes.device)
 
-    @abstractmethod
-    def cells(self, values: Tensor) -> Term:
+
+class GridSpace(_Space):
+    """Of a mesh with axes."""
+
+    def _term(self, points: tuple[int, ...], axis: int, by_step: Mapping[int, Tensor]) -> OnGrid:
+        """by_step: coefficients by the step along the axis."""
+        wraps = tuple(isinstance(f, AxisFaces) and f.periodic for f in self.mesh._faces)
+        axes = range(len(self.mesh.shape))
+        terms = {tuple(by if i == axis else 0 for i in axes): c for by, c in by_step.items()}
+        return OnGrid(Grid(self.mesh.shape, points, wraps), terms, self.intervals)
+
+    def cells(self, values: Tensor) -> OnGrid:
         """values times u in each cell."""
+        return self._term(self.mesh.shape, 0, {0: values})
 
-    @abstractmethod
-    def divergence(self, axis: int) -> Term:
+    def divergence(self, axis: int) -> OnGrid:
         """Of fluxes across one axis."""
+        faces = self._faces(axis)
+        low, high = _ends(faces, self._signed(axis))
+        return self._term(faces.shape, axis, {0: -low, 1: high})
 
-    @abstractmethod
-    def transport(self, axis: int, before: Tensor, after: Tensor) -> Term:
+    def transport(self, axis: int, before: Tensor, after: Tensor) -> OnGrid:
         """The divergence of before * u_before + after * u_after across one axis.
 
         At the boundary both read the one cell that is there.
         """
-
-
-class GridSpace(Space):
-    """Of a mesh with axes."""
-
-    def _grid(self, points: tuple[int, ...]) -> Grid:
-        wraps = tuple(isinstance(f, AxisFaces) and f.periodic for f in self.mesh._faces)
-        return Grid(self.mesh.shape, points, wraps)
-
-    def cells(self, values: Tensor) -> OnGrid:
-        return OnGrid(self._grid(self.mesh.shape), {self._step(0, 0): values})
-
-    def divergence(self, axis: int) -> OnGrid:
-        faces = self._faces(axis)
-        low, high = _ends(faces, self._signed(axis))
-        terms = {self._step(axis, 0): -low, self._step(axis, 1): high}
-        return OnGrid(self._grid(faces.shape), terms)
-
-    def transport(self, axis: int, before: Tensor, after: Tensor) -> OnGrid:
         faces, size = self._faces(axis), self._signed(axis)
         low, high = (before, after) if faces.forward else (after, before)
         first, last = _outer(faces)
@@ -180,10 +172,7 @@ class GridSpace(Space):
             torch.where(last, 0.0, torch.where(first, low + high, high)),
         )
         (low_0, low_1), (high_0, high_1) = (_ends(faces, size * x) for x in (low, high))
-        terms = {-1: -low_0, 0: low_1 - high_0, 1: high_1}
-        return OnGrid(
-            self._grid(self.mesh.shape), {self._step(axis, by): c for by, c in terms.items()}
-        )
+        return self._term(self.mesh.shape, axis, {-1: -low_0, 0: low_1 - high_0, 1: high_1})
 
     def _faces(self, axis: int) -> AxisFaces:
         faces = self.mesh._faces[axis]
@@ -192,9 +181,6 @@ class GridSpace(Space):
 
     def _signed(self, axis: int) -> Tensor:
         return self.sizes[axis] if self._faces(axis).forward else -self.sizes[axis]
-
-    def _step(self, axis: int, by: int) -> Offset:
-        return tuple(by if i == axis else 0 for i in range(len(self.mesh.shape)))
 
 
 def _ends(faces: AxisFaces, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -214,19 +200,22 @@ def _outer(faces: AxisFaces) -> tuple[Tensor, Tensor]:
     return (index == 0) & there, (index == count - 1) & there
 
 
-class ListSpace(Space):
-    """Of an unstructured mesh."""
+class ListSpace(_Space):
+    """Of an unstructured mesh: the same terms as lists."""
+
+    def _term(self, entries: Entries, points: int) -> OnList:
+        return OnList(entries, (len(self.volumes), points), self.intervals)
 
     def cells(self, values: Tensor) -> OnList:
         every = torch.arange(len(values), device=values.device)
-        return OnList(every, every, values, len(values), len(values))
+        return self._term((every, every, values), len(values))
 
     def divergence(self, axis: int) -> OnList:
         f, size = self._faces, self.sizes[axis]
         every = torch.arange(len(size), device=size.device)
         rows = torch.cat([f.before, f.after])
         values = torch.cat([size * f.before_inside, -size * f.after_inside])
-        return OnList(rows, every.repeat(2), values, len(self.volumes), len(size))
+        return self._term((rows, every.repeat(2), values), len(size))
 
     def transport(self, axis: int, before: Tensor, after: Tensor) -> OnList:
         f, size = self._faces, self.sizes[axis]
@@ -234,7 +223,7 @@ class ListSpace(Space):
         rows = torch.cat([f.before, f.before, f.after, f.after])
         columns = torch.cat([f.before, f.after, f.before, f.after])
         parts = [leaves * before, leaves * after, enters * before, enters * after]
-        return OnList(rows, columns, torch.cat(parts, -1), len(self.volumes), len(self.volumes))
+        return self._term((rows, columns, torch.cat(parts, -1)), len(self.volumes))
 
     @property
     def _faces(self) -> ListedFaces:
@@ -243,9 +232,12 @@ class ListSpace(Space):
         return faces
 
 
-def space_of(mesh: Mesh, where: Tensor | None) -> Space:
+Space: TypeAlias = GridSpace | ListSpace
+
+
+def space_of(mesh: Mesh, where: Tensor | None, dt: Tensor) -> Space:
     listed = isinstance(mesh._faces[0], ListedFaces)
-    return (ListSpace if listed else GridSpace)(mesh, where)
+    return (ListSpace if listed else GridSpace)(mesh, where, dt)
 
 
 def carried(faces: Faces, speed: Tensor, scheme: str) -> tuple[Tensor, Tensor]:

@@ -163,7 +163,7 @@ class Numbers(ByRow):
             return tuple(
                 x if v is None else torch.addcmul(x, c, v, value=-1) for x, c, v in triples
             )
-        each = zip(u, self.prior.variance, sent, self.rows[0].maps, strict=True)
+        each = zip(u, self.prior.variance, sent, self._maps, strict=True)
         return tuple(
             x if v is None else by_slices(_moved, x, d, v, m.weights) for x, d, v, m in each
         )
@@ -171,10 +171,15 @@ class Numbers(ByRow):
     def square(self, r: Tensor, lead: int) -> Tensor:
         return summed(r.square() * self.inverse, lead)
 
+    @property
+    def _maps(self) -> tuple[Any, ...]:
+        """`Disjoint` each, or None."""
+        return self.rows[0].maps
+
     def _at_points(self, v: Tensor) -> Fields:
-        (rows,) = self.rows
-        v = v if rows.present is None else v * rows.present
-        return tuple(None if m is None else m.at_points(v) for m in rows.maps)
+        present = self.rows[0].present
+        v = v if present is None else v * present
+        return tuple(None if m is None else m.at_points(v) for m in self._maps)
 
     @property
     def variance(self) -> Fields:
@@ -192,15 +197,16 @@ class Numbers(ByRow):
             most = max(most, float(lost.detach().max()))
             return torch.addcmul(d, d, lost, value=-1, out=out)
 
-        triples = [*zip(before, inverse, self.squares.maps, strict=True)]
+        squares: tuple[Any, ...] = self.squares.maps
+        each = [*zip(before, inverse, squares, strict=True)]
         if concrete(*before, self.inverse):
             found = tuple(
                 by_slices(left, d, v, m.weights) if m is not None and d.numel() else d
-                for d, v, m in triples
+                for d, v, m in each
             )
             if most <= 1 - CARE:
                 return found
-        lost = (None if m is None else v * m.weights * d for d, v, m in triples)
+        lost = (None if m is None else v * m.weights * d for d, v, m in each)
         return self._with_care(tuple(lost))
 
     def _with_care(self, lost: Fields) -> Fields:

@@ -5,7 +5,7 @@ than that of the rows by one, as times are than intervals and faces than cells.
 """
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from types import EllipsisType
 from typing import NamedTuple
@@ -63,18 +63,19 @@ def read(u: Tensor, grid: Grid, offset: Offset) -> Tensor:
 class Stencil(Map):
     """Row i is the sum of c_o(i) u(i + o) over a few offsets o; a point beyond an end counts as 0.
 
-    `terms` are the c_o by offset, each of the size of the rows, or 1 along an axis.
+    `terms` are pairs of o and c_o, each c_o of the size of the rows, or 1 along an axis. Those of
+    offsets that lead to the same point are added up.
     """
 
     loose: tuple[str, ...] = ("coefficients",)
     is_local = True
 
     def __init__(
-        self, grid: Grid, terms: Mapping[Offset, Tensor], row_names: tuple[str, ...]
+        self, grid: Grid, terms: Iterable[tuple[Offset, Tensor]], row_names: tuple[str, ...]
     ) -> None:
         self.rows, self.points, self.wraps = grid
-        own: dict[Offset, Tensor] = {}  # on a short ring several steps lead to the same point
-        for o, c in terms.items():
+        own: dict[Offset, Tensor] = {}
+        for o, c in terms:
             step = short(grid, o)
             own[step] = own[step] + c if step in own else c
         self.offsets, self.coefficients = tuple(own), tuple(own.values())
@@ -104,7 +105,7 @@ class Stencil(Map):
         return found
 
     def entrywise(self, power: int) -> "Stencil":
-        terms = {o: powered(c, power) for o, c in zip(self.offsets, self.coefficients, strict=True)}
+        terms = zip(self.offsets, (powered(c, power) for c in self.coefficients), strict=True)
         return Stencil(self.grid, terms, self.row_names)
 
     def on(self, shape: Sequence[int]) -> "Stencil":
@@ -116,10 +117,8 @@ class Stencil(Map):
 
     def plus(self, other: "Stencil") -> "Stencil":
         """The sum of two maps between the same grids."""
-        terms = dict(zip(self.offsets, self.coefficients, strict=True))
-        for o, c in zip(other.offsets, other.coefficients, strict=True):
-            terms[o] = terms[o] + c if o in terms else c
-        return Stencil(self.grid, terms, self.row_names)
+        offsets, each = self.offsets + other.offsets, self.coefficients + other.coefficients
+        return Stencil(self.grid, zip(offsets, each, strict=True), self.row_names)
 
 
 def check_points(shape: Sequence[int], points: Sequence[int]) -> None:
@@ -213,15 +212,17 @@ def between_rows(maps: Sequence[Stencil], variances: Sequence[Tensor], noise: Te
     S(i, i + d) is the sum of c_o(i) D(i + o) c_p(i + d) over the offsets with o - p = d: of the
     points that both rows read.
     """
-    own = maps[0].grid.between_rows
-    found: dict[Offset, Tensor] = {(0,) * maps[0].dims: noise}
-    for m, d in zip(maps, variances, strict=True):
-        seen = {o: c * read(d, m.grid, o) for o, c in m.terms()}
-        for (o, one), (p, other) in itertools.product(seen.items(), m.terms()):
-            step = short(own, tuple(a - b for a, b in zip(o, p, strict=True)))
-            term = one * read(other, own, step)
-            found[step] = found[step] + term if step in found else term
-    return RowStencil(own, found, maps[0].row_names)
+    own, dims = maps[0].grid.between_rows, maps[0].dims
+
+    def terms() -> Iterator[tuple[Offset, Tensor]]:  # one at a time: each is as large as the rows
+        yield (0,) * dims, noise
+        for m, d in zip(maps, variances, strict=True):
+            seen = [(o, c * read(d, m.grid, o)) for o, c in m.terms()]
+            for (o, one), (p, other) in itertools.product(seen, m.terms()):
+                step = short(own, tuple(a - b for a, b in zip(o, p, strict=True)))
+                yield step, one * read(other, own, step)
+
+    return RowStencil(own, terms(), maps[0].row_names)
 
 
 def short(grid: Grid, step: Offset) -> Offset:

@@ -48,6 +48,12 @@ class Node:
         """The same with every tensor changed."""
         return self._change(lambda t, _: change(t))
 
+    def _tensors(self) -> list[Tensor]:
+        """All that it is made of."""
+        found: list[Tensor] = []
+        self._map(lambda t: found.append(t) or t)  # type: ignore[func-returns-value]
+        return found
+
     def _at(self, index: tuple[Any, ...]) -> Self:
         """The entries `index` of the first axes, whole numbers and slices."""
 

@@ -34,7 +34,7 @@ class Tridiagonal(Together):
         self._bundle(_in_time(rows, root.shapes, lead), root.shapes, lead)
         self.prior = prior
         self.slots = max(tail[0] for tail in self.tails)
-        diagonal, self.lower = self._blocks(prior)
+        diagonal, lower = self._blocks(prior)
         squares = [r.entrywise(2).apply(root.variance).detach() for r in self.rows]
         self.before = self._slotted(self.flat(squares) + self.noise.detach())
         noise = self._slotted(self.noise)
@@ -44,7 +44,7 @@ class Tridiagonal(Together):
             own = noise[..., s, :]
             matrix = self._slot(diagonal, s) + own.diag_embed()
             if s:
-                last = factors[-1].whiten(self._slot(self.lower, s - 1))  # (*lead, next, m)
+                last = factors[-1].whiten(self._slot(lower, s - 1))  # (*lead, next, m)
                 matrix = matrix - last @ last.mT
                 across.append(last)
             factors.append(Factor(matrix, self.before[..., s, :], own))

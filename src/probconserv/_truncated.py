@@ -30,6 +30,7 @@ from torch import Tensor
 
 from . import _checks as check
 from ._errors import InfeasibleError, InputError
+from ._extended import power_of_2
 from ._interval import Cumulants, cumulants, quantile
 from ._tree import Node
 
@@ -167,17 +168,12 @@ def _in_own_units(points: Inside, value: Tensor) -> tuple[Inside, Tensor, Tensor
     """
     moves = (points.high > points.low) & (points.weights != 0)
     unit, heavy = (
-        _power_of_two(torch.where(moves, x, 0.0).amax(-1, keepdim=True))
+        power_of_2(torch.where(moves, x, 0.0).amax(-1, keepdim=True).detach())
         for x in (points.variance.sqrt(), points.weights.abs())
     )
     mean, low, high = (x / unit for x in (points.mean, points.low, points.high))
     variance = torch.where(points.high > points.low, points.variance / unit / unit, 1.0)
     return Inside(mean, variance, low, high, points.weights / heavy), value / unit / heavy, unit
-
-
-def _power_of_two(x: Tensor) -> Tensor:
-    power = torch.where(x > 0, x.detach(), 1.0).log2().round()
-    return torch.ones_like(power).ldexp(power)
 
 
 def _met(u: Tensor, points: Inside, value: Tensor) -> Tensor:
@@ -195,19 +191,18 @@ def _met(u: Tensor, points: Inside, value: Tensor) -> Tensor:
 
 def _prepared(points: Inside, noise: Tensor) -> Inside:
     """Fixed points as those with low = high; noise as one more point, without bounds."""
-    parts = points.mean, points.variance, points.low, points.high, points.weights
-    mean, variance, low, high, weights = parts
+    low, high = points.low, points.high
     if check.concrete(low, high) and bool((low > high).any()):
         raise InputError("`low` must not be above `high`; it is, at some points.")
-    fixed = variance == 0
-    held = mean.clamp(low, high)
+    fixed, held = points.variance == 0, points.mean.clamp(low, high)
     low, high = torch.where(fixed, held, low), torch.where(fixed, held, high)
-    parts = mean, torch.where(fixed, 1.0, variance), low, high, weights
-    if check.any_of(noise > 0):
-        inf = torch.full_like(noise, torch.inf)
-        extra = torch.zeros_like(noise), torch.ones_like(noise), -inf, inf, noise.sqrt()
-        parts = tuple(torch.cat(pair, -1) for pair in zip(parts, extra, strict=True))  # type: ignore[assignment]
-    return Inside(*parts)
+    found = Inside(points.mean, torch.where(fixed, 1.0, points.variance), low, high, points.weights)
+    if not check.any_of(noise > 0):
+        return found
+    inf = torch.full_like(noise, torch.inf)
+    extra = Inside(torch.zeros_like(noise), torch.ones_like(noise), -inf, inf, noise.sqrt())
+    pairs = zip(found._tensors(), extra._tensors(), strict=True)
+    return Inside(*(torch.cat(pair, -1) for pair in pairs))
 
 
 def _terms(points: Inside, u: Tensor, value: Tensor) -> Tensor:
@@ -234,7 +229,7 @@ def _tilt(points: Inside, value: Tensor) -> tuple[Tensor, Cumulants]:
     """lambda, (..., 1), and the cumulants of the points there."""
     with torch.no_grad():
         tilt, at = _newton(points, value.detach())
-    if torch.is_grad_enabled() and any(x.requires_grad for x in (value, *vars(points).values())):
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (value, *points._tensors())):
         at = points.at(tilt)  # gradients flow through the last step
     total, spread = _sum(points, at)
     tilt = tilt + torch.where(spread > 0, (value - total) / spread.detach(), 0.0)

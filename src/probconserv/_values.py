@@ -85,6 +85,12 @@ def between(name: str, x: float, low: float, high: float) -> float:
     return float(x)
 
 
+def positive(name: str, x: float) -> float:
+    if not isinstance(x, Real) or isinstance(x, bool) or not 0 < x < math.inf:
+        raise InputError(f"`{name}` must be a positive finite number, got {x!r}.")
+    return float(x)
+
+
 def _is_index(i: Any) -> bool:
     if isinstance(i, slice):
         ends = i.start, i.stop, i.step

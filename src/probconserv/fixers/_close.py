@@ -3,32 +3,31 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from .._air import HEAT_CAPACITY, VAPORIZATION
-from ._columns import Air, Columns, Prior, content, held, moved, prior, sums
-from ._levels import Layers, Levels
-from ._solve import Goal, Point, Surface, newton
-from ._std import Error, taken
+from ._columns import Air, Block, Columns, content
+from ._levels import Levels
+from ._solve import Laws, Solver
+from ._std import CHANGED, Error, of_change, taken
 
 BLOCK = 2**20  # values of a field that a CPU works on at a time
-ROUNDS = 25  # in which points join or leave those at zero
-TRACED_ROUNDS = 2  # where values cannot be looked at
-LEAST = (1.0, 1e-3, 1.0)  # kg m-2 and J m-2: totals below these are not told from rounding
+ROUNDS = 25  # of Newton's method
+FAST = 1e-2  # of what was missing: a round that leaves less keeps its matrix for the next
 
 
 class Precision(NamedTuple):
     """How closely budgets are met, as shares of the totals."""
 
-    steps: int  # of Newton's method in a round
     enough: float  # at which rounds end
     tolerance: float  # at which they do if they bring no more
+    traced: int  # how many rounds there are where values cannot be looked at
 
 
-FINE, COARSE = Precision(5, 1e-13, 1e-11), Precision(3, 1e-7, 1e-6)  # of float64, of less
+FINE, COARSE = Precision(5e-15, 1e-11, 3), Precision(4e-8, 1e-6, 2)  # of float64, of less
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,8 +37,11 @@ class Task:
     air: Air
     rain: Tensor  # (batch, N)
     levels: Levels
-    errors: Mapping[str, Error]
-    goal: Goal
+    errors: Mapping[str, Error]  # as given, or those that changes are not below
+    before: Mapping[str, Tensor]  # the state before, where errors are those of the change
+    weights: Tensor  # (N,) shares of the sphere
+    target: Tensor  # (batch, 3); that of water has the precipitation of the step in it
+    laws: Laws
     duration: float
     audited: bool  # whether totals are looked at until they hold
     tallied: bool  # whether the ledger asks for maps and profiles
@@ -52,23 +54,36 @@ class Task:
                 return COARSE
         return FINE
 
+    def scale(self) -> Tensor:
+        """Of the totals, beside which what is missing is small or not."""
+        return torch.maximum(self.target.detach().abs(), self.laws.least)
+
+    def all_errors(self) -> dict[str, Error]:
+        """Those of the change too."""
+        values = (self.air.pressure, self.air.temperature, self.air.vapour)
+        after = dict(zip(CHANGED, values, strict=True))
+        return {**self.errors, **of_change(self.before, after, self.weights, self.errors)}
+
     def of(self, members: slice) -> "Task":
         return replace(
             self,
             air=self.air.of(members),
             rain=self.rain[members],
             errors={name: each.of(members) for name, each in self.errors.items()},
-            goal=replace(self.goal, target=self.goal.target[members]),
+            before={name: x[members] for name, x in self.before.items()},
+            target=self.target[members],
         )
 
 
 @dataclass(eq=False)
 class Tally:
-    """What moved on levels, in the order temperature, humidity; added up block by block."""
+    """For the ledger: totals, and what moved on levels, in the order temperature, humidity."""
 
+    started: Tensor  # (batch, 3), totals of the air before and after, float64
+    totals: Tensor
     shares: Tensor  # (K,) of the air, that levels hold
     weights: Tensor
-    maps: Tensor  # (2, N), mean over the column, summed over members
+    maps: Tensor  # (2, N), mean over the column, summed over members; added up block by block
     profiles: Tensor  # (batch, 2, K)
 
     def add(self, columns: slice | None, warmer: Tensor, wetter: Tensor) -> None:
@@ -85,40 +100,34 @@ class Closed:
     rain: Tensor
     vapour: Tensor  # (batch, K, N)
     temperature: Tensor
-    started: Tensor  # (batch, 3), totals of the air before and after, float64
-    totals: Tensor
-    missing: Tensor  # (batch, 3), with the precipitation
+    fallen: Tensor  # (batch,), precipitation of the step, float64
+    missing: Tensor  # (batch, 3)
+    worst: float  # that as a share of the totals
     tally: Tally | None
-
-
-def goal_of(weights: Tensor, active: Tensor) -> Goal:
-    """The goal of a fixer, on the device of the weights, without its target."""
-    new = weights.new_tensor
-    shares = new([[-1.0, 1.0, VAPORIZATION], [0.0, 0.0, HEAT_CAPACITY]])
-    return Goal(weights, new([]), active, shares, new([0.0, 1.0, 0.0]), new(LEAST))
 
 
 def close(task: Task) -> Closed:
     """The state that closes the budgets."""
     air = task.air
-    widths = (x for e in task.errors.values() for x in (e.floor, e.scale) if x is not None)
-    if _is_whole(air, task.rain, task.goal.target, *widths):
+    widths = (x for error in task.errors.values() for x in error.tensors)
+    if _is_whole(air, task.rain, task.target, *widths, *task.before.values()):
         return _closed(task, None)
     out = torch.empty_like(air.vapour), torch.empty_like(air.temperature)
     each = max(1, BLOCK // air.vapour[0].numel())
     found = [_closed(task.of(m), (out[0][m], out[1][m])) for m in parts(len(air.vapour), each)]
-    names = ("pressure", "rain", "started", "totals", "missing")
+    names = ("pressure", "rain", "fallen", "missing")
     joined = {name: torch.cat([getattr(c, name) for c in found]) for name in names}
     tally = None
     tallies = [c.tally for c in found if c.tally is not None]
     if tallies:
-        profiles = torch.cat([t.profiles for t in tallies])
-        maps = torch.stack([t.maps for t in tallies]).sum(0)
-        tally = replace(tallies[0], maps=maps, profiles=profiles)
-    return Closed(vapour=out[0], temperature=out[1], tally=tally, **joined)
+        kinds = ("started", "totals", "profiles")
+        rows = {name: torch.cat([getattr(t, name) for t in tallies]) for name in kinds}
+        tally = replace(tallies[0], maps=torch.stack([t.maps for t in tallies]).sum(0), **rows)
+    worst = max((c.worst for c in found), key=lambda x: (math.isnan(x), x))
+    return Closed(vapour=out[0], temperature=out[1], worst=worst, tally=tally, **joined)
 
 
-def _is_whole(air: Air, *others: Tensor) -> bool:
+def _is_whole(air: Air, *others: Tensor | None) -> bool:
     """Whether all is done at once; a CPU without gradients to keep goes part by part."""
     if torch.compiler.is_compiling() or air.vapour.device.type != "cpu":
         return True
@@ -132,119 +141,93 @@ def parts(length: int, size: int) -> Iterator[slice]:
 
 
 def _closed(task: Task, out: tuple[Tensor, Tensor] | None) -> Closed:
-    pressure, goal = task.air.pressure.double(), task.goal
-    layers, rain = task.levels.layers(pressure), task.rain.double().clamp_min(0.0)
-    surface = Surface(
-        pressure,
-        task.errors["surface_pressure"].variance(pressure),
-        rain,
-        task.errors["precipitation"].variance(rain),
-        task.duration,
-    )
-    point: Point | None = None
-    precision, last = task.precision, math.inf
-    blocks = list(_blocks(task, layers, out is None))
-    for number in range(ROUNDS if task.audited else TRACED_ROUNDS):
-        columns = _gathered(blocks, point)
+    blocks = list(_blocks(task, out is None))
+    into = [
+        None if out is None else (out[0][..., b.columns], out[1][..., b.columns]) for b in blocks
+    ]
+    columns = [each.start for each in blocks]
+    missing = started = _missing(task, blocks, columns)
+    scale, solver, multipliers, last, worst = task.scale(), None, None, 1.0, math.nan
+    for number in range(ROUNDS if task.audited else task.precision.traced):
+        if solver is None:
+            solver = Solver.of(blocks, columns, task.laws, task.duration)
+        step = solver.step(missing)
+        multipliers = step if multipliers is None else multipliers + step
+        near = [b.pressure(at.held, multipliers) for b, at in zip(blocks, columns, strict=True)]
         if number == 0:
-            started = content(columns.held, pressure) @ goal.weights
-        point = newton(columns, layers, surface, goal, point, precision.steps)
-        if task.audited or number + 1 == TRACED_ROUNDS:
-            closed = _updated(task, blocks, point, started, out)
-            if task.audited:
-                worst = float(relative(closed, goal).max())
-                settled = worst <= precision.tolerance and worst > last / 2
-                if settled or not worst > precision.enough:  # NaN, or all is well
-                    break
-                last = worst
-    return closed
+            multipliers = multipliers + solver.step(solver.bent(step, near))
+        columns = [
+            each.moved(p, multipliers, task.duration, o)
+            for each, p, o in zip(blocks, near, into, strict=True)
+        ]
+        missing = _missing(task, blocks, columns)
+        if not task.audited:
+            continue
+        worst = float(torch.linalg.vector_norm(missing.detach() / scale, torch.inf))
+        settled = worst <= task.precision.tolerance and worst > last / 2
+        if settled or not worst > task.precision.enough:  # NaN, or all is well
+            break
+        solver, last = solver if worst < FAST * last else None, worst
+    pressure, rain = (
+        x[0] if len(x) == 1 else torch.cat(x, -1)
+        for x in ([c.pressure for c in columns], [c.rain for c in columns])
+    )
+    vapour, temperature = out or (columns[0].vapour, columns[0].temperature)
+    fallen = task.duration * (rain.double() @ task.weights)
+    tally = _tally(task, blocks, columns, (started, missing)) if task.tallied else None
+    return Closed(pressure, rain, vapour, temperature, fallen, missing, worst, tally)
 
 
-def relative(closed: Closed, goal: Goal) -> Tensor:
-    """How much of the totals is missing, (batch, 3)."""
-    scale = torch.maximum(goal.target.abs(), goal.least)
-    return (closed.missing / scale).detach().abs()
-
-
-@dataclass(frozen=True, eq=False)
-class Block:
-    """A part of the columns; None stands for all."""
-
-    columns: slice | None
-    air: Air
-    layers: Layers
-    prior: Prior
-
-
-def _blocks(task: Task, layers: Layers, whole: bool) -> Iterator[Block]:
+def _blocks(task: Task, whole: bool) -> Iterator[Block]:
+    air, w, every = task.air, task.weights, task.all_errors()
     if whole:
-        yield Block(None, task.air, layers, prior(task.air, task.errors))
+        yield Block.of(None, air, task.levels.layers(air.pressure), w, task.rain, every)
         return
-    batch, levels, columns = task.air.vapour.shape
+    batch, levels, columns = air.vapour.shape
     for c in parts(columns, max(1, BLOCK // (batch * levels))):
-        air = task.air.of(slice(None), c)
-        errors = {name: each.of(slice(None), c) for name, each in task.errors.items()}
-        yield Block(c, air, layers.at(c), prior(air, errors))
+        own = air.of(slice(None), c)
+        errors = {name: each.of(slice(None), c) for name, each in every.items()}
+        yield Block.of(c, own, task.levels.layers(own.pressure), w[c], task.rain[:, c], errors)
 
 
-def _gathered(blocks: Sequence[Block], point: Point | None) -> Columns:
-    moves = [None if point is None else point.move.at(each.columns) for each in blocks]
-    pairs = zip(blocks, moves, strict=True)
-    found = [sums(each.air, each.layers, each.prior, move) for each, move in pairs]
-    if len(found) == 1:
-        return found[0]
-    joined = [[getattr(x, name) for x in found] for name in ("held", "vapour_gain", "heat_gain")]
-    return Columns(*(x[0] if x[0].shape[-1] == 1 else torch.cat(x, -1) for x in joined))
+def _missing(task: Task, blocks: Sequence[Block], columns: Sequence[Columns]) -> Tensor:
+    """What the laws ask for less what is there, (batch, 3)."""
+    pairs = zip(blocks, columns, strict=True)
+    found = [at.content(task.duration) @ each.weights for each, at in pairs]
+    return task.target - reduce(torch.add, found)
 
 
-def _updated(
+def _tally(
     task: Task,
     blocks: Sequence[Block],
-    point: Point,
-    started: Tensor,
-    out: tuple[Tensor, Tensor] | None,
-) -> Closed:
-    goal, dtype = task.goal, task.air.pressure.dtype
-    pressure, rain = point.pressure.to(dtype), point.rain.to(task.rain.dtype)
-    totals, tally = torch.zeros_like(goal.target), _tally(task)
-    for each in blocks:
-        c, air = each.columns, each.air
-        into = None if out is None else (out[0][..., c], out[1][..., c])
-        vapour, temperature = moved(each.prior, each.layers, point.move.at(c), into)
-        if task.audited:
-            columns = held(air, each.layers, vapour, temperature)
-            own = content(columns, taken(pressure, c).double())
-            totals = totals + own @ taken(goal.weights, c)
-        if tally is not None:
-            tally.add(c, temperature - air.temperature, vapour - air.vapour)
-    if out is not None:
-        vapour, temperature = out
-    fallen = task.duration * (rain.double() @ goal.weights)
-    missing = (goal.target - totals - fallen[:, None] * goal.rain) * goal.active
-    return Closed(pressure, rain, vapour, temperature, started, totals, missing, tally)
-
-
-def _tally(task: Task) -> Tally | None:
-    if not task.tallied:
-        return None
-    batch, count, columns = task.air.vapour.shape
-    w = task.goal.weights
-    maps, profiles = w.new_zeros(2, columns), w.new_zeros(batch, 2, count)
-    return Tally(task.levels.shares, w, maps, profiles)
+    columns: Sequence[Columns],
+    missing: tuple[Tensor, Tensor],  # at the start and at the end
+) -> Tally:
+    batch, count, size = task.air.vapour.shape
+    w, rains = task.weights, (task.rain.clamp_min(0.0), torch.cat([c.rain for c in columns], -1))
+    fallen = (task.duration * (rain.double() @ w) for rain in rains)
+    started, totals = (
+        task.target - lost - fell[:, None] * task.laws.rain
+        for lost, fell in zip(missing, fallen, strict=True)
+    )
+    maps, profiles = w.new_zeros(2, size), w.new_zeros(batch, 2, count)
+    tally = Tally(started, totals, task.levels.shares, w, maps, profiles)
+    for each, at in zip(blocks, columns, strict=True):
+        air = each.air
+        tally.add(each.columns, at.temperature - air.temperature, at.vapour - air.vapour)
+    return tally
 
 
 def totals_of(air: Air, levels: Levels, weights: Tensor) -> Tensor:
     """Dry air, water and energy of a state, means over the sphere, (batch, 3), float64."""
     if _is_whole(air):
-        pressure = air.pressure.double()
-        columns = held(air, levels.layers(pressure), air.vapour, air.temperature)
-        return content(columns, pressure) @ weights
+        held = air.held(levels.layers(air.pressure), air.vapour, air.temperature)
+        return content(held, air.pressure) @ weights
     batch, count, size = air.vapour.shape
     found = torch.zeros(batch, 3, dtype=torch.float64, device=weights.device)
     for m in parts(batch, 1):
         for c in parts(size, max(1, BLOCK // count)):
             own = air.of(m, c)
-            pressure = own.pressure.double()
-            columns = held(own, levels.layers(pressure), own.vapour, own.temperature)
-            found[m] += content(columns, pressure) @ weights[c]
+            held = own.held(levels.layers(own.pressure), own.vapour, own.temperature)
+            found[m] += content(held, own.pressure) @ weights[c]
     return found

@@ -1,9 +1,4 @@
-"""Sums over the levels of each column: all that the solve reads of a state.
-
-The mass of a layer is constant + slope * surface pressure. So what a column holds, before and after
-a correction, is a polynomial of the surface pressure and of the multipliers. Its coefficients are
-sums over levels, which are taken once for each step.
-"""
+"""Columns of air: what they are before and after a correction, and what they hold."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,11 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .._air import HEAT_CAPACITY, VAPORIZATION
-from ._levels import Layers
-from ._std import Error, part, taken
-
-LAWS = ("dry_air", "water", "energy")
+from ._layers import Layers
+from ._std import Error, part
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,112 +24,95 @@ class Air:
         every = (self.pressure, self.temperature, self.vapour, self.water, self.energy)
         return Air(*(part(x, members, columns) for x in every))  # type: ignore[arg-type]
 
-
-@dataclass(frozen=True, eq=False)
-class Move:
-    """How far points move: by the multiplier times their variance times the mass of their layer."""
-
-    pressure: Tensor  # (batch, N), after the correction
-    vapour: Tensor  # (batch, 1, 1), multipliers
-    heat: Tensor
-
-    def at(self, columns: slice | None) -> "Move":
-        return Move(taken(self.pressure, columns), self.vapour, self.heat)
+    def held(self, layers: Layers, vapour: Tensor, temperature: Tensor) -> Tensor:
+        """What columns of this humidity and temperature hold: see `Layers.held`."""
+        return layers.held(vapour, (temperature, self.water, self.energy))
 
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """What each column holds, as powers of its surface pressure."""
+    """Columns at some point of the solve."""
 
-    held: Tensor  # (batch, 3 laws, 2 powers, N) kg m-2 and J m-2
-    vapour_gain: Tensor  # (batch or 1, 3 powers, N or 1), the variance times the mass squared
-    heat_gain: Tensor
-
-
-@dataclass(frozen=True, eq=False)
-class Prior:
-    """What is moved on levels: humidity, which is not negative, and temperature; variances."""
-
+    pressure: Tensor  # (batch, N)
+    rain: Tensor
     vapour: Tensor  # (batch, K, N)
     temperature: Tensor
-    wetter: Tensor  # (batch or 1, K or 1, N or 1)
-    warmer: Tensor
+    held: Tensor  # (batch, 2, 3, N), constant and slope of what they hold
 
-
-def prior(air: Air, errors: Mapping[str, Error]) -> Prior:
-    q, t = air.vapour.clamp_min(0.0), air.temperature
-    return Prior(q, t, errors["specific_humidity"].variance(q), errors["temperature"].variance(t))
-
-
-def sums(air: Air, layers: Layers, known: Prior, move: Move | None) -> Columns:
-    """The sums of a state; points that would become negative by `move` are held at 0."""
-    q, variance = known.vapour, known.wetter
-    if move is not None:
-        free = _raised(q, variance, layers, move.pressure, move.vapour) >= 0
-        q, variance = q * free, variance * free
-    found = held(air, layers, q, known.temperature)
-    return Columns(found, _second(layers, variance), _second(layers, known.warmer))
-
-
-def held(air: Air, layers: Layers, vapour: Tensor, temperature: Tensor) -> Tensor:
-    """What columns of this humidity and temperature hold of each law, as powers of the pressure."""
-    mass = _first(layers, torch.ones_like(layers.constant))
-    moist = _first(layers, vapour)
-    energy = HEAT_CAPACITY * _first(layers, temperature) + VAPORIZATION * moist
-    water = moist if air.water is None else moist + _first(layers, air.water)
-    if air.energy is not None:
-        energy = energy + _first(layers, air.energy)
-    return torch.stack([mass - water, water, energy], 1)
+    def content(self, duration: float) -> Tensor:
+        """What they hold of each law, (batch, 3, N), with the precipitation of the step."""
+        found = content(self.held, self.pressure)
+        found[:, 1].add_(self.rain, alpha=duration)
+        return found
 
 
 def content(held: Tensor, pressure: Tensor) -> Tensor:
     """What columns hold of each law at a surface pressure (batch, N): (batch, 3, N)."""
-    return torch.addcmul(held[:, :, 0], held[:, :, 1], pressure[:, None])
+    return torch.addcmul(held[:, 0], held[:, 1], pressure.double()[:, None])
 
 
-def moved(
-    known: Prior, layers: Layers, move: Move, out: tuple[Tensor, Tensor] | None = None
-) -> tuple[Tensor, Tensor]:
-    """Humidity and temperature after the correction, in `out` if that is given."""
-    wet, warm = out or (None, None)
-    raised = _raised(known.vapour, known.wetter, layers, move.pressure, move.vapour)
-    warmed = _raised(known.temperature, known.warmer, layers, move.pressure, move.heat, warm)
-    return torch.clamp_min(raised, 0.0, out=wet), warmed
+@dataclass(frozen=True, eq=False)
+class Block:
+    """A part of the columns of a state, without negative values, and its variances."""
 
+    columns: slice | None  # None stands for all
+    air: Air
+    layers: Layers
+    weights: Tensor  # (N,) shares of the sphere
+    rain: Tensor  # (batch, N), in the dtype of the state
+    start: Columns
+    variance: Mapping[str, Tensor]
 
-def _raised(
-    values: Tensor,
-    variance: Tensor,
-    layers: Layers,
-    p: Tensor,
-    by: Tensor,
-    out: Tensor | None = None,
-) -> Tensor:
-    """values + variance * mass * by; in the dtype of the values."""
-    dtype = values.dtype
-    if variance.shape[-1] == 1:  # the same in all columns: the product is as small
-        variance, by = (variance.double() * by).to(dtype), by.new_ones(())
-    mass = torch.addcmul(
-        (layers.constant * by).to(dtype), (layers.slope * by).to(dtype), p.to(dtype).unsqueeze(-2)
-    )
-    return torch.addcmul(values, variance.to(dtype), mass, out=out)
+    @classmethod
+    def of(
+        cls,
+        columns: slice | None,
+        air: Air,
+        layers: Layers,
+        weights: Tensor,
+        rain: Tensor,
+        errors: Mapping[str, Error],
+    ) -> "Block":
+        start = {
+            "surface_pressure": air.pressure.double(),
+            "precipitation": rain.double().clamp_min(0.0),
+            "specific_humidity": air.vapour.clamp_min(0.0),
+            "temperature": air.temperature,
+        }
+        pressure, fallen, vapour, temperature = start.values()
+        held = air.held(layers, vapour, temperature)
+        variance = {name: errors[name].variance(x) for name, x in start.items()}
+        at = Columns(pressure, fallen, vapour, temperature, held)
+        return cls(columns, air, layers, weights, rain, at, variance)
 
+    def moved(
+        self,
+        near: Tensor,
+        multipliers: Tensor,
+        duration: float,
+        out: tuple[Tensor, Tensor] | None,
+    ) -> Columns:
+        """Every point moved by its variance times what the laws gain by it, within its bounds.
 
-def _first(layers: Layers, field: Tensor) -> Tensor:
-    """Sums of the field times the mass of layers, (batch, 2, N): constant and slope."""
-    if field.shape[-2] != layers.constant.shape[-2]:  # the same at all levels
-        return field * _first(layers, torch.ones_like(layers.constant))
-    return _weighted((layers.constant, layers.slope), field.double())
+        `near` is about the surface pressure that results, (batch, N), for the masses.
+        """
+        start, variance, layers = self.start, self.variance, self.layers
+        near = near.to(self.air.pressure.dtype)
+        wetter, warmer = (multipliers @ layers.shares[:2].mT)[:, :, None, None].unbind(1)
+        wet, warm = out or (None, None)
+        wetted = layers.raised(start.vapour, variance["specific_humidity"], near, wetter, wet)
+        vapour = torch.clamp_min(wetted, 0.0, out=wet)
+        temperature = layers.raised(start.temperature, variance["temperature"], near, warmer, warm)
+        held = self.air.held(layers, vapour, temperature)
+        fall = duration * multipliers[:, 1:2]
+        rain = torch.addcmul(start.rain, variance["precipitation"], fall).clamp_min(0.0)
+        pressure = self.pressure(held, multipliers).to(self.air.pressure.dtype)
+        return Columns(pressure, rain.to(self.rain.dtype), vapour, temperature, held)
 
-
-def _second(layers: Layers, field: Tensor) -> Tensor:
-    """Sums of the field times the mass squared, (batch, 3, N): its coefficients but for the 2."""
-    a, b = layers.constant, layers.slope
-    field = field.expand(*field.shape[:-2], a.shape[-2], -1)
-    return _weighted((a.square(), a * b, b.square()), field)
-
-
-def _weighted(weights: tuple[Tensor, ...], field: Tensor) -> Tensor:
-    if weights[0].ndim == 2:  # the same in all columns: (K, 1)
-        return (torch.cat(weights, -1).mT.to(field.dtype) @ field).double()
-    return torch.stack([(w * field).sum(-2) for w in weights], -2)
+    def pressure(self, held: Tensor, multipliers: Tensor) -> Tensor:
+        """The surface pressure, (batch, N), by what its rise brings to columns that hold this."""
+        rise = (multipliers[:, None] @ held[:, 1])[:, 0]
+        found = torch.addcmul(self.start.pressure, self.variance["surface_pressure"], rise)
+        if self.layers.low is not None and self.layers.high is not None:
+            found = found.clamp(self.layers.low, self.layers.high)
+        return found

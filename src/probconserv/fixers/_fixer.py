@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,21 +11,14 @@ from .. import _checks as check
 from .._checks import ArrayLike
 from .._errors import InfeasibleError, InputError, ProbConservError
 from . import _labels as labels
-from ._close import Closed, Task, close, goal_of, relative, totals_of
-from ._columns import LAWS
+from ._close import Closed, Task, close, totals_of
 from ._grid import Grid
+from ._layers import LAWS
 from ._ledger import Ledger
 from ._levels import Levels
-from ._state import (
-    COUNTED,
-    air_of,
-    check_pair,
-    check_state,
-    check_thickness,
-    check_values,
-    inflow_of,
-)
-from ._std import CHANGED, MOVED, Error, given, of_change, of_members, per_mass, usual
+from ._solve import Laws
+from ._state import COUNTED, air_of, check_pair, check_state, check_values, inflow_of
+from ._std import CHANGED, MOVED, Error, given, of_members, smallest, usual
 
 State = Mapping[str, Tensor]
 TARGETS = ("rollout", "step")
@@ -131,8 +123,9 @@ class Fixer(nn.Module):
         """What steps share, on the device of the fixer."""
         device = self._weights.device
         self._levels = self.levels.to(device)
-        self._goal = goal_of(self._weights, self._active)
+        self._laws = Laws.of(self._active)
         self._usual = usual(self._levels)
+        self._least = smallest(self._usual)
         self._own = given(self.std, self.levels.count, self.grid.shape, device)
 
     @property
@@ -247,25 +240,30 @@ class Fixer(nn.Module):
         seconds, air = _duration(dt, audited), air_of(after)
         self._follow(air.pressure)
         weights = self._weights
-        batch, dry = len(air.pressure), torch.zeros_like(air.pressure)
         base, carry = self._base(before, after, weights, audited)
-        inflow = inflow_of(fluxes, batch, self.grid.shape, weights)
-        energy = inflow["top_energy"] + inflow["surface_energy"]
-        gain = seconds * torch.stack([torch.zeros_like(energy), inflow["evaporation"], energy], -1)
-        rain = after["precipitation"].flatten(1) if "precipitation" in after else dry
-        goal = replace(self._goal, target=base + carry + gain)
-        errors = self._errors(before, after, std, members, weights)
-        tallied = audited and self._keeps_ledger
-        task = Task(air, rain, self._levels, errors, goal, seconds, audited, tallied)
+        gain = inflow_of(fluxes, seconds, len(air.pressure), self.grid.shape, weights)
+        rain = after["precipitation"] if "precipitation" in after else 0 * air.pressure
+        task = Task(
+            air,
+            rain.flatten(1),
+            self._levels,
+            *self._errors(before, after, std, members, weights),
+            weights,
+            base + carry + gain,
+            self._laws,
+            seconds,
+            audited,
+            audited and self._keeps_ledger,
+        )
         closed = close(task)
         if audited:
             _judge(closed, task, self.levels)
         fixed = _fixed(after, closed)
-        fallen = fixed.get("precipitation", dry).detach().flatten(1).double() @ weights
-        change = gain.detach() - seconds * torch.stack([0 * fallen, fallen, 0 * fallen], -1)
+        fallen = closed.fallen.detach()[:, None]
+        change = torch.addcmul(gain.detach(), fallen, self._laws.rain, value=-1)
         self._target, self._carry = _added(base, carry, change)
         self._steps = self._steps + 1
-        if tallied:
+        if task.tallied:
             with torch.no_grad():
                 self.ledger.record(after, fixed, closed, self._target + self._carry, seconds)
         return fixed
@@ -306,23 +304,21 @@ class Fixer(nn.Module):
         std: Mapping[str, ArrayLike] | None,
         members: int | None,
         weights: Tensor,
-    ) -> dict[str, Error]:
-        found, shape = self._usual, (self.levels.count, self.grid.shape)
-        own = self._own | given(std, *shape, weights.device)
+    ) -> tuple[dict[str, Error], dict[str, Tensor]]:
+        """Errors by variable, and the state before where they are those of the change."""
+        axes = len(self.grid.shape)
+        own = self._own | given(std, self.levels.count, self.grid.shape, weights.device)
         if members is None:
             changed = [n for n in CHANGED if n in after and n not in own]
             check_pair(changed, before, after)
-            old, new = ({n: x[n].flatten(-len(shape[1])) for n in changed} for x in (before, after))
-            found = of_change(old, new, weights, found)
-        else:
-            batch = len(after["surface_pressure"])
-            if check.whole("members", members) < 2 or batch % members:
-                raise InputError(
-                    f"`members` must be 2 or more and divide the batch of {batch}; got {members}."
-                )
-            flat = {name: after[name].flatten(-len(shape[1])) for name in MOVED if name in after}
-            found = found | of_members(flat, members, weights, found)
-        return per_mass(found | own, self._levels)
+            return self._least | own, {n: before[n].flatten(-axes) for n in changed}
+        batch = len(after["surface_pressure"])
+        if check.whole("members", members) < 2 or batch % members:
+            raise InputError(
+                f"`members` must be 2 or more and divide the batch of {batch}; got {members}."
+            )
+        flat = {name: after[name].flatten(-axes) for name in MOVED if name in after}
+        return self._usual | of_members(flat, members, weights, self._usual) | own, {}
 
     def _apply(self, fn: Any, recurse: bool = True) -> "Fixer":
         """Moves to another device; running totals stay in float64 whatever the model becomes."""
@@ -372,17 +368,15 @@ def _fixed(after: State, closed: Closed) -> dict[str, Tensor]:
 
 
 def _added(total: Tensor, carry: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    """total + x, and with what their sum lost in rounding: Neumaier's summation."""
+    """total + x, and with what their sum lost in rounding; x is the smaller."""
     found = total + x
-    lost = torch.where(total.abs() >= x.abs(), (total - found) + x, (x - found) + total)
-    return found, carry + lost
+    return found, carry + (x - (found - total))
 
 
 def _check_change(task: Task) -> None:
     """Errors are finite; those of members and of `std` are known to be."""
-    for name, error in task.errors.items():
-        known = (x for x in (error.floor, error.share) if x is not None)
-        if not all(bool(x.isfinite().all()) for x in known):
+    for name, error in task.all_errors().items():
+        if not all(bool(x.isfinite().all()) for x in error.tensors if x is not None):
             raise InputError(
                 f"`before[{name!r}]` must be finite: errors are taken from what a step changes."
             )
@@ -390,18 +384,18 @@ def _check_change(task: Task) -> None:
 
 def _judge(closed: Closed, task: Task, levels: Levels) -> None:
     """Refuses totals that do not hold, and layers that the correction turned over."""
-    wrong = ~(relative(closed, task.goal) <= task.precision.tolerance)  # NaN is
-    if bool(wrong.any()):
+    if not closed.worst <= task.precision.tolerance:  # NaN is not
         _check_change(task)
-        negative = (task.goal.target < 0) & wrong  # the reason, where there is one
+        wrong = ~((closed.missing / task.scale()).abs() <= task.precision.tolerance)
+        negative = (task.target < 0) & wrong  # the reason, where there is one
         blamed = negative if bool(negative.any()) else wrong
         member, law = (int(i) for i in blamed.nonzero()[0])
-        target = float(task.goal.target[member, law])
+        target = float(task.target[member, law])
         raise InfeasibleError(
             f"no state closes the budget of {LAWS[law]} of member {member}: it asks for "
             f"{target:.9g}, and {float(closed.missing[member, law]):.3g} is missing "
             f"({'J' if law == 2 else 'kg'} m-2). Humidity and precipitation cannot become "
             "negative, and what has a `std` of 0 cannot move. Check `fluxes`, `dt` and `std`."
         )
-    low, high = (float(x) for x in closed.pressure.detach().aminmax())
-    check_thickness("surface_pressure, corrected,", low, high, levels)
+    low, high = torch.stack(closed.pressure.detach().aminmax()).tolist()
+    levels.check("surface_pressure, corrected,", low, high)

@@ -1,7 +1,5 @@
 """Grid: what share of the sphere each cell of a grid covers."""
 
-import math
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -10,6 +8,7 @@ from torch import Tensor
 from .. import _checks as check
 from .._checks import ArrayLike
 from .._errors import InputError
+from .._sphere import half_way, zone_heights
 
 POLE = 90.0
 NEAR_POLE = 1e-3  # degrees; centres of float32 are not exact
@@ -165,8 +164,8 @@ def _axis(name: str, given: ArrayLike) -> NDArray[np.float64]:
 
 def _zones(lat: NDArray[np.float64]) -> NDArray[np.float64]:
     """The share of the sphere between the edges of each row."""
-    middle = (lat[1:] + lat[:-1]) / 2
-    ends = lat[0] - (lat[1] - lat[0]) / 2, lat[-1] + (lat[-1] - lat[-2]) / 2
+    cells = half_way(lat)
+    ends = cells[0, 0], cells[-1, 1]
     most = float(np.abs(lat).max())
     if most > POLE + NEAR_POLE or min(map(abs, ends)) < POLE - NEAR_POLE or ends[0] * ends[1] > 0:
         raise InputError(
@@ -174,8 +173,8 @@ def _zones(lat: NDArray[np.float64]) -> NDArray[np.float64]:
             f"{lat[-1]:g} end at {ends[0]:g} and {ends[1]:g}. For Gaussian latitudes use "
             "`Grid.gaussian`, for anything else `Grid(areas)`."
         )
-    edges = np.concatenate([[math.copysign(POLE, ends[0])], middle, [math.copysign(POLE, ends[1])]])
-    return np.abs(np.diff(np.sin(np.radians(edges))))
+    cells[0, 0], cells[-1, 1] = np.copysign(POLE, ends)
+    return zone_heights(cells)
 
 
 def _widths(lon: NDArray[np.float64]) -> NDArray[np.float64]:

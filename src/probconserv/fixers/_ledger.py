@@ -9,8 +9,8 @@ from torch import Tensor
 from .._errors import InputError
 from .._extras import missing
 from ._close import Closed
-from ._columns import LAWS
 from ._grid import Grid
+from ._layers import LAWS
 from ._levels import Levels
 from ._std import MOVED, ON_LEVELS
 
@@ -59,11 +59,12 @@ class Ledger:
         seconds : float
             The length of the step.
         """
-        if closed.tally is None:
+        tally = closed.tally
+        if tally is None:
             return
-        w, shares, profiles = closed.tally.weights, closed.tally.shares, closed.tally.profiles
+        w, shares, profiles = tally.weights, tally.shares, tally.profiles
         batch = len(target)
-        maps = dict(zip(ON_LEVELS, closed.tally.maps / batch, strict=True))
+        maps = dict(zip(ON_LEVELS, tally.maps / batch, strict=True))
         means = dict(zip(ON_LEVELS, (profiles @ shares).unbind(-1), strict=True))
         for name in set(MOVED) - set(ON_LEVELS):
             if name in after:
@@ -72,7 +73,7 @@ class Ledger:
         self._add(self._maps, maps)
         self._add(self._profiles, {"": profiles.mean(0)})
         every = torch.stack([means.get(name, w.new_zeros(batch)) for name in MOVED], -1)
-        rows = {"total_before": closed.started, "total": closed.totals, "target": target}
+        rows = {"total_before": tally.started, "total": tally.totals, "target": target}
         for name, row in (rows | {"correction": every}).items():
             self._rows.setdefault(name, []).append(row.detach())
         self._seconds.append(seconds)

@@ -1,7 +1,7 @@
 """Levels: how much air lies in each layer of a column."""
 
 import copy
-from dataclasses import dataclass
+import math
 
 import torch
 from torch import Tensor
@@ -10,27 +10,9 @@ from .. import _checks as check
 from .._air import GRAVITY
 from .._checks import ArrayLike
 from .._errors import InputError
+from ._layers import SHARES, Layers
 
 USUAL = 1e5  # Pa, the surface pressure at which levels are described
-
-
-@dataclass(frozen=True, eq=False)
-class Layers:
-    """The mass of each layer is constant + slope * surface pressure, kg m-2."""
-
-    constant: Tensor  # (K, 1), or (batch, K, N) where each column has its own
-    slope: Tensor
-    low: Tensor | None = None  # (batch, N), surface pressures between which that holds
-    high: Tensor | None = None
-
-    def mass(self, pressure: Tensor) -> Tensor:
-        return torch.addcmul(self.constant, self.slope, pressure.unsqueeze(-2))
-
-    def at(self, columns: slice) -> "Layers":
-        if self.low is None or self.high is None:
-            return self
-        every = (self.constant, self.slope, self.low, self.high)
-        return Layers(*(x[..., columns] for x in every))
 
 
 class Levels:
@@ -71,6 +53,8 @@ class Levels:
                 "`b` must be a share of the surface pressure, from 0 to 1; got "
                 f"{float(self.b.min()):g} to {float(self.b.max()):g}. `a` comes first, in Pa."
             )
+        self._straight = self._lines()
+        self._holds = self._limits()
 
     @classmethod
     def hybrid(cls, a: ArrayLike, b: ArrayLike) -> "Levels":
@@ -122,7 +106,51 @@ class Levels:
         """The same levels on another device."""
         moved = copy.copy(self)
         moved.a, moved.b = self.a.to(device), self.b.to(device)
+        moved._straight = moved._lines()
         return moved
+
+    def _lines(self) -> Layers:
+        """Layers of which none is cut."""
+        lines = torch.stack([self.a.diff(), self.b.diff()])[..., None] / GRAVITY
+        moving = (lines / (self.count * self.shares)[:, None])[:, None]
+        shares = lines.new_tensor(SHARES)
+        first = (lines[:, None] * shares[:, None, :, None, None]).flatten(1, 2)[..., 0]
+        (a, b), (by_a, by_b) = lines[..., 0], moving[:, 0, :, 0]
+        second = torch.stack([a * by_a, 2 * a * by_b, b * by_b])
+        return Layers(lines, moving, lines.sum(-2), shares, first=first, second=second)
+
+    def _limits(self) -> tuple[float, float]:
+        """The surface pressures between which each layer holds air."""
+        if self.cut:
+            return math.nextafter(float(self.a[0]), math.inf), math.inf
+        steps = list(zip(self.a.diff().tolist(), self.b.diff().tolist(), strict=True))
+        low = max((-a / b for a, b in steps if b > 0), default=-math.inf)
+        return low, min((-a / b for a, b in steps if b < 0), default=math.inf)
+
+    def check(self, said: str, low: float, high: float) -> None:
+        """Refuses surface pressures at which a layer would have a negative thickness.
+
+        Parameters
+        ----------
+        said : str
+            What they are called.
+        low, high : float
+            The lowest and the highest, Pa.
+
+        Raises
+        ------
+        InputError
+            If a layer does not hold air at one of them.
+        """
+        least, most = self._holds
+        if least <= low and high <= most:
+            return
+        half = self.a + self.b * (low if low < least else high)
+        place = "the top of the levels" if self.cut else f"layer {int(half.diff().argmin())}"
+        raise InputError(
+            f"`{said}` goes from {low:.6g} to {high:.6g} Pa, where {place} has a negative pressure "
+            "thickness. Check `a` and `b` of the levels, and the units of the pressure."
+        )
 
     @property
     def count(self) -> int:
@@ -154,18 +182,20 @@ class Levels:
         Tensor, shape ``(batch, K, *grid)``
         """
         flat = surface_pressure.double().flatten(1)
-        dp = GRAVITY * self.layers(flat).mass(flat)
+        dp = GRAVITY * self.to(flat.device).layers(flat).mass(flat)
         return dp.unflatten(-1, surface_pressure.shape[1:])
 
     def layers(self, pressure: Tensor) -> Layers:
         """The masses of layers as straight lines in the surface pressure, around (batch, N)."""
-        a, b = (x.to(pressure.device) for x in (self.a, self.b))
         if not self.cut:
-            return Layers(a.diff()[:, None] / GRAVITY, b.diff()[:, None] / GRAVITY)
+            return self._straight
+        a = self.a
         surface = (a[1:-1] < pressure.detach()[..., None]).sum(-1)  # the layer that it is in
         number = torch.arange(self.count, device=a.device)[:, None]
         ends, above = number == surface[:, None], number < surface[:, None]
         fixed = torch.where(above, a.diff()[:, None], torch.where(ends, -a[:-1, None], 0.0))
+        lines = torch.stack([fixed, ends.to(a.dtype)]) / GRAVITY
+        moving = lines / (self.count * self.shares)[:, None]
+        air = torch.stack([-a[:1], torch.ones_like(a[:1])]) / GRAVITY
         most = torch.cat([a[1:-1], a.new_full((1,), torch.inf)])
-        low, high = a[surface], most[surface]
-        return Layers(fixed / GRAVITY, ends.to(a.dtype) / GRAVITY, low, high)
+        return Layers(lines, moving, air, self._straight.shares, a[surface], most[surface])

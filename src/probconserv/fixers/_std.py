@@ -29,32 +29,33 @@ LEAST = 0.01  # of the usual error: no spread of members and no change of a step
 
 @dataclass(frozen=True, eq=False)
 class Error:
-    """A variance: (floor + share * value)^2, or scale * value.
+    """A variance that is known, or scale * value, or (floor + share * value)^2.
 
     Tensors are (batch or 1, N or 1), on levels (batch or 1, K or 1, N or 1), in float64.
     """
 
-    floor: Tensor
-    share: Tensor | None = None
+    known: Tensor | None = None
     scale: Tensor | None = None
+    floor: Tensor | None = None
+    share: Tensor | None = None
 
     def variance(self, value: Tensor) -> Tensor:
-        """In the dtype of the value, which is not negative where it matters."""
+        """In the dtype of the value, which is not negative, where it differs between columns."""
         dtype = value.dtype
+        if self.known is not None:
+            return self.known if self.known.shape[-1] == 1 else self.known.to(dtype)
         if self.scale is not None:
             return self.scale.to(dtype) * value
-        if self.share is None:
-            return self.floor.square()
+        assert self.floor is not None
+        assert self.share is not None
         return torch.addcmul(self.floor.to(dtype), self.share.to(dtype), value).square()
 
     def of(self, members: slice, columns: slice = slice(None)) -> "Error":
-        every = (self.floor, self.share, self.scale)
-        return Error(*(part(x, members, columns) for x in every))  # type: ignore[arg-type]
+        return Error(*(part(x, members, columns) for x in self.tensors))
 
-    def times(self, factor: Tensor) -> "Error":
-        """Of a standard deviation that is so many times larger."""
-        share = None if self.share is None else self.share * factor
-        return Error(self.floor * factor, share, self.scale)
+    @property
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        return self.known, self.scale, self.floor, self.share
 
 
 Errors: TypeAlias = Mapping[str, Error]
@@ -73,16 +74,6 @@ def part(x: Tensor | None, members: slice, columns: slice) -> Tensor | None:
     return x if x.shape[-1] == 1 else x[..., columns]
 
 
-def per_mass(errors: Mapping[str, Error], levels: Levels) -> dict[str, Error]:
-    """Errors on levels as if each were of an equal share of the air.
-
-    A correction is the variance times the mass of the layer. This takes the mass out again, so that
-    how thick layers are is no part of the correction.
-    """
-    factor = (levels.count * levels.shares).rsqrt()[:, None]
-    return {name: e.times(factor) if name in ON_LEVELS else e for name, e in errors.items()}
-
-
 def usual(levels: Levels) -> dict[str, Error]:
     """Errors of weather models, by their order of magnitude."""
     p = levels.nominal
@@ -91,11 +82,17 @@ def usual(levels: Levels) -> dict[str, Error]:
     one = p.new_ones(1, 1)
     moist = HUMIDITY_FLOOR * (p / USUAL) ** 3
     return {
-        "surface_pressure": Error(PRESSURE * one),
-        "temperature": Error((low + (high - low) * height)[None, :, None]),
-        "specific_humidity": Error(moist[None, :, None], HUMIDITY_SHARE * one[None]),
-        "precipitation": Error(0 * one, scale=RAIN * one),
+        "surface_pressure": Error(PRESSURE**2 * one),
+        "temperature": Error((low + (high - low) * height).square()[None, :, None]),
+        "specific_humidity": Error(floor=moist[None, :, None], share=HUMIDITY_SHARE * one[None]),
+        "precipitation": Error(scale=RAIN * one),
     }
+
+
+def smallest(errors: Errors) -> dict[str, Error]:
+    """The least that counts as an error of a change, beside usual ones."""
+    known = {name: e.known for name, e in errors.items() if e.known is not None}
+    return {**errors, **{name: Error(LEAST**2 * x) for name, x in known.items()}}
 
 
 def of_change(
@@ -106,20 +103,22 @@ def of_change(
     Temperature has the root mean square of the change of its level, humidity that as a share of
     itself. Surface pressure has half of its variance from the change of the cell itself.
     """
-    found = dict(least)
+    found = {}
     for name, old in before.items():
         new = after[name]
         change = (new - old).square()
-        level = (change.double() @ weights)[..., None]  # (batch, [K,] 1)
-        if name == "surface_pressure":
-            level = (level + change.double()) / 2
-        if name != "specific_humidity":
-            smallest = (LEAST * least[name].floor).square()
-            found[name] = Error(torch.maximum(level, smallest).sqrt())
+        weights = weights.to(change.dtype)
+        level = (change @ weights)[..., None]  # (batch, [K,] 1)
+        if name == "specific_humidity":
+            size = (new.square() @ weights.to(new.dtype))[..., None].clamp_min(TINY)
+            share = (level / size).clamp(LEAST_SHARE**2, 1.0).sqrt()
+            found[name] = Error(floor=least[name].floor, share=share)
             continue
-        size = (new.square().double() @ weights)[..., None].clamp_min(TINY)
-        share = (level / size).clamp(LEAST_SHARE**2, 1.0).sqrt()
-        found[name] = Error(least[name].floor, share)
+        if name == "surface_pressure":
+            level = torch.lerp(level, change, 0.5)
+        smallest_known = least[name].known
+        assert smallest_known is not None
+        found[name] = Error(torch.maximum(level, smallest_known))
     return found
 
 
@@ -133,7 +132,7 @@ def given(
     for name, value in (std or {}).items():
         check.choice("std", name, MOVED)
         t = check.wide(f"std[{name!r}]", value, 0.0, "A standard deviation is not negative.")
-        found[name] = Error(_laid(name, t.to(device), count, grid))
+        found[name] = Error(_laid(name, t.to(device), count, grid).square())
     return found
 
 
@@ -177,14 +176,13 @@ def of_members(
             amount = groups.mean(1).clamp_min(0.0) @ weights
             scale = torch.where(amount > 0, mean / amount, RAIN)[:, None]
             scale = scale.clamp_min(LEAST**2 * RAIN).repeat_interleave(members, 0)
-            found[name] = Error(torch.zeros_like(scale), scale=scale)
+            found[name] = Error(scale=scale)
             continue
         centred = points - mean[..., None]
         differ = centred.square() @ weights
         chance = points.square() @ weights * (2 / (members + 1))
         kept = ((differ - chance) / differ.clamp_min(1e-300)).clamp(0.0, 1.0)
-        std = torch.addcmul(mean[..., None], kept[..., None], centred).sqrt()
-        usual_std = least[name].variance(groups.mean(1).clamp_min(0.0)).sqrt()
-        std = torch.maximum(std, LEAST * usual_std)
-        found[name] = Error(std.repeat_interleave(members, 0))
+        drawn = torch.addcmul(mean[..., None], kept[..., None], centred)
+        least_of = LEAST**2 * least[name].variance(groups.mean(1).clamp_min(0.0))
+        found[name] = Error(torch.maximum(drawn, least_of).repeat_interleave(members, 0))
     return found

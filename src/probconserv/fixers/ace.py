@@ -10,9 +10,9 @@ from torch import Tensor
 
 from .._air import GRAVITY
 from .._errors import InputError
-from ._columns import LAWS
 from ._fixer import Fixer
 from ._grid import Grid
+from ._layers import LAWS
 from ._levels import Levels
 
 LATENT_HEAT = 2.5e6  # J/kg, with which ACE turns the latent heat flux into evaporation

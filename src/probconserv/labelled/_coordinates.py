@@ -1,26 +1,40 @@
-"""What the coordinates of a variable are: angles, counts, places on a map; and where cells end."""
+"""What a dataset says of the cells of a variable, and how large they are by that.
 
-import math
+Each fact is taken from the first of these that is there:
+
+angle       units degrees_north or degrees_east; else, with units of an angle or none, the standard
+            name, the name, the axis
+coordinate  of a dimension: that of its name, unless it only counts and an angle lies along it; an
+            angle along it; the only one along it
+areas       great circles between the corners of cells; equal cells of HEALPix; zones of latitude
+            times arcs of longitude; a plane, if its map keeps areas
+cell ends   bounds; half way between centres, to the pole and around the globe, and no further than
+            0 for depths, heights and pressures
+"""
+
 import re
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
-from itertools import pairwise
-from numbers import Real
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 from cf_xarray.criteria import coordinate_criteria
 
 from .._errors import InputError
-from .._values import EARTH
+from .._sphere import Array, Globe, arcs, polygon_areas, sectors, zone_heights, zones
+from .._sphere import half_way as half_way
 from ._time import is_decoded, seconds, tells_time
+from ._units import conversion
 
-Array = npt.NDArray[np.float64]
+Mesh = tuple[xr.DataArray, xr.DataArray]  # latitudes and longitudes of each cell
 
 WAY_OUT = "Give the weights of the cells as `measure`; `measure=1` means plain sums."
-GAUSSIAN = 0.3  # a Gaussian grid's last edge is 0.27 cells short of the pole
-SHAPE = ("earth_radius", "semi_major_axis", "semi_minor_axis", "inverse_flattening")
+AREAS = (
+    "Give the areas of the cells as `measure`; `cdo gridarea IN.nc AREAS.nc` finds those of many "
+    "grids, as --measure AREAS.nc:cell_area takes them."
+)
 LATITUDE, LONGITUDE = "latitude", "longitude"
 AXES = {LATITUDE: "Y", LONGITUDE: "X"}
 UNITS = {kind: {unit.lower() for unit in coordinate_criteria[kind]["units"]} for kind in AXES}
@@ -29,45 +43,30 @@ RADIANS = {"radian", "radians", "rad"}
 DEGREES = {"degree", "degrees", "deg"}
 METHODS = re.compile(r"((?:[\w.-]+:\s*)+)(\w+)((?:\s+(?:where|within|over)\s+\w+)*)")
 NUMBERED = re.compile("realization|number|(ensemble_?)?members?|ensemble|model_level_number")
+FROM_ZERO = {"depth", "height", "air_pressure", "sea_water_pressure"}
+SHAPE = ("earth_radius", "semi_major_axis", "semi_minor_axis", "inverse_flattening")
+HEALPIX = {"healpix", "healpix_nside"}
+NO_PLANE = {"latitude_longitude", "rotated_latitude_longitude", "reduced_gaussian", "healpix"}
+ALONE = {
+    LATITUDE: "areas of the zones of latitude per metre of the equator",
+    LONGITUDE: "arcs of longitude along the equator",
+}
+BLOCK = 1 << 19  # cells whose corners are in memory at once
 
 
-def angle(coordinate: xr.DataArray) -> str | None:
-    """LATITUDE or LONGITUDE, also those of a rotated pole; None for any other coordinate."""
-    unit, said = units(coordinate).lower(), coordinate.attrs.get("standard_name")
-    for kind in AXES:
-        if unit in UNITS[kind]:
-            return kind
-    if unit and unit not in RADIANS | DEGREES:
-        return None
-    if unit in DEGREES and str(said).startswith("projection_"):  # cdo, of a rotated pole
-        said = None
-    for kind, axis in AXES.items():
-        by_axis = bool(unit) and not said and coordinate.attrs.get("axis") == axis
-        if by_axis or NAMES[kind].fullmatch(str(said or coordinate.name).lower()):
-            return kind
-    return None
-
-
-def is_axis(coordinate: xr.DataArray, *keys: str) -> bool:
-    """Whether its attributes say that it is one of cf-xarray's X, Y, Z, T, vertical, ..."""
-    criteria = [pair for key in keys for pair in coordinate_criteria[key].items()]
-    return any(str(coordinate.attrs.get(name)) in known for name, known in criteria)
-
-
-def is_horizontal(dim: str, coordinates: list[xr.DataArray]) -> bool:
-    """Whether a dimension is neither time nor vertical nor one of members."""
-    own = along(dim, coordinates)
-    return own is None or not (tells_time(own) or is_axis(own, "Z", "vertical") or is_numbered(own))
-
-
-def units(array: xr.DataArray) -> str:
-    """The unit, without the date that a time counts from; empty where there is none."""
-    return str(array.attrs.get("units", "")).split(" since ")[0].strip()
+def unsized(why: str) -> InputError:
+    """The error where sizes of cells cannot be found, with the way out."""
+    return InputError(f"{why}. {WAY_OUT}")
 
 
 def setting(array: xr.DataArray, key: str) -> str:
     """An attribute that xarray may have moved to the encoding; empty where there is none."""
     return str(array.attrs.get(key) or array.encoding.get(key) or "")
+
+
+def pairs(array: xr.DataArray, key: str) -> dict[str, str]:
+    """The names in an attribute such as "area: areacella volume: volcello"."""
+    return dict(re.findall(r"(\w+):\s*(\S+)", setting(array, key)))
 
 
 def cell_methods(array: xr.DataArray, *names: str) -> list[tuple[str, str]]:
@@ -77,30 +76,42 @@ def cell_methods(array: xr.DataArray, *names: str) -> list[tuple[str, str]]:
     return [(method, qualifier.strip()) for _, method, qualifier in own]
 
 
-def coordinates_of(dataset: xr.Dataset, variable: str) -> list[xr.DataArray]:
-    """Every coordinate along the variable's dimensions, those that the variable names first."""
-    data = dataset[variable]
-    names = [*setting(data, "coordinates").split(), *(str(name) for name in data.coords)]
-    found = [dataset[name] for name in dict.fromkeys(names) if name in dataset.variables]
-    return [c for c in found if c.dims and set(c.dims) <= set(data.dims)]
+def units(array: xr.DataArray) -> str:
+    """The unit, without the date that a time counts from; empty where there is none."""
+    return str(array.attrs.get("units", "")).split(" since ")[0].strip()
 
 
-def along(dim: str, coordinates: list[xr.DataArray]) -> xr.DataArray | None:
-    """The coordinate that says where the cells of `dim` are; a mere index yields to an angle."""
-    single = [c for c in coordinates if c.dims == (dim,)]
-    own = next((c for c in single if c.name == dim), None)
-    if own is not None and not counts(own):
-        return own
-    angles = [c for c in single if angle(c)]
-    if angles or own is not None:
-        return angles[0] if angles else own
-    return single[0] if len(single) == 1 else None
+def scale(unit: str, wanted: str) -> float | None:
+    """The factor from one unit to another; None where there is none."""
+    try:
+        return conversion("it", unit, wanted, "that").factor if unit else None
+    except InputError:
+        return None
 
 
-def counts(coordinate: xr.DataArray) -> bool:
-    """Whether it only numbers the cells: integers without a unit, or members and model levels."""
-    whole = coordinate.dtype.kind in "iu" and units(coordinate) in ("", "1")
-    return whole or is_numbered(coordinate)
+def is_pressure(coordinate: xr.DataArray) -> bool:
+    return scale(units(coordinate), "Pa") is not None
+
+
+def angle(coordinate: xr.DataArray) -> str | None:
+    """LATITUDE or LONGITUDE, also those of a rotated pole; None for any other coordinate."""
+    unit, said = units(coordinate).lower(), coordinate.attrs.get("standard_name")
+    if unit in DEGREES and str(said).startswith("projection_"):  # cdo, of a rotated pole
+        said = None
+    for kind, axis in AXES.items():
+        if unit in UNITS[kind]:
+            return kind
+        if unit in {"", *RADIANS, *DEGREES}:
+            by_axis = unit and not said and coordinate.attrs.get("axis") == axis
+            if by_axis or NAMES[kind].fullmatch(str(said or coordinate.name).lower()):
+                return kind
+    return None
+
+
+def is_axis(coordinate: xr.DataArray, *keys: str) -> bool:
+    """Whether its attributes say that it is one of cf-xarray's X, Y, Z, T, vertical, ..."""
+    criteria = [pair for key in keys for pair in coordinate_criteria[key].items()]
+    return any(str(coordinate.attrs.get(name)) in known for name, known in criteria)
 
 
 def is_numbered(coordinate: xr.DataArray) -> bool:
@@ -109,175 +120,325 @@ def is_numbered(coordinate: xr.DataArray) -> bool:
     return bool(NUMBERED.fullmatch(str(said).lower())) and units(coordinate) in ("", "1")
 
 
-@dataclass(frozen=True)
-class Globe:
-    """The sphere that cells lie on."""
-
-    radius: float  # metres
-    origin: str = ""
-
-    def __str__(self) -> str:
-        return f"on a sphere of {self.radius / 1000:.10g} km{self.origin}"
+def counts(coordinate: xr.DataArray) -> bool:
+    """Whether it only numbers the cells: integers without a unit, or members and model levels."""
+    whole = coordinate.dtype.kind in "iu" and units(coordinate) in ("", "1")
+    return whole or is_numbered(coordinate)
 
 
-def mappings_of(dataset: xr.Dataset, data: xr.DataArray) -> list[xr.DataArray]:
-    """The grid mappings that the data name and the dataset has."""
-    names = setting(data, "grid_mapping").replace(":", " ").split()
-    found = [dataset[name] for name in dict.fromkeys(names) if name in dataset.variables]
-    return [each for each in found if {"grid_mapping_name", *SHAPE} & set(each.attrs)]
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """The cells of a variable, as a dataset describes them."""
 
+    dataset: xr.Dataset
+    name: str  # of the variable
 
-def globe_of(dataset: xr.Dataset, data: xr.DataArray, radius: float | None) -> Globe:
-    """The sphere of the radius given, else that of the grid mapping, else one of 6371.229 km.
+    @property
+    def data(self) -> xr.DataArray:
+        return self.dataset[self.name]
 
-    An ellipsoid becomes the sphere of the same area.
-    """
-    if radius is not None:
-        positive("radius", radius)
-        return Globe(radius, " (as given)")
-    sized = [each for each in mappings_of(dataset, data) if set(SHAPE[:2]) & set(each.attrs)]
-    return _globe(sized[0]) if sized else Globe(EARTH)
+    @cached_property
+    def coordinates(self) -> list[xr.DataArray]:
+        """Every coordinate along the variable's dimensions, those that it names first."""
+        found = self._named(setting(self.data, "coordinates"), *map(str, self.data.coords))
+        return [c for c in found if c.dims and set(c.dims) <= set(self.data.dims)]
 
+    @cached_property
+    def mappings(self) -> list[xr.DataArray]:
+        """The grid mappings that the variable names."""
+        found = self._named(setting(self.data, "grid_mapping").replace(":", " "))
+        return [each for each in found if {"grid_mapping_name", *SHAPE} & set(each.attrs)]
 
-def _globe(mapping: xr.DataArray) -> Globe:
-    said = {key: mapping.attrs[key] for key in SHAPE if key in mapping.attrs}
-    try:
-        radius, a, b, f = (float(np.squeeze(said.get(key, 0))) for key in SHAPE)
-    except (TypeError, ValueError):
-        radius = a = b = f = math.nan
-    a, b = (radius, radius) if radius else (a, b or (a - a / f if f else a))
-    if not 1e5 < b <= a < math.inf:
-        raise InputError(
-            f"the grid mapping {mapping.name!r} must give the size of its globe in metres, got "
-            f"{said}. Give `radius`."
-        )
-    if a == b:
-        return Globe(a, f" (grid mapping {mapping.name})")
-    e = math.sqrt(1 - (b / a) ** 2)
-    same = math.sqrt((a**2 + b**2 * math.atanh(e) / e) / 2)
-    return Globe(same, f" (the area of the ellipsoid of {mapping.name})")
+    def _named(self, *texts: str) -> list[xr.DataArray]:
+        names = dict.fromkeys(name for text in texts for name in text.split())
+        return [self.dataset[name] for name in names if name in self.dataset.variables]
 
+    def along(self, dim: Hashable) -> xr.DataArray | None:
+        """The coordinate of a dimension; one that only counts yields to an angle."""
+        single = [c for c in self.coordinates if c.dims == (dim,)]
+        own = next((c for c in single if c.name == dim), None)
+        angles = [c for c in single if angle(c)]
+        if angles and (own is None or counts(own)):
+            return angles[0]
+        return single[0] if own is None and len(single) == 1 else own
 
-def positive(name: str, number: Any) -> None:
-    real = isinstance(number, Real) and not isinstance(number, bool)
-    if not (real and 0 < number < math.inf):
-        raise InputError(f"`{name}` must be a positive finite number, got {number!r}.")
+    def horizontal(self, dims: Iterable[str]) -> list[str]:
+        """Those of the dimensions that are neither time nor vertical nor of members."""
 
+        def is_other(c: xr.DataArray) -> bool:
+            return tells_time(c) or is_axis(c, "Z", "vertical") or is_numbered(c)
 
-def bounds_of(dataset: xr.Dataset, coordinate: xr.DataArray) -> xr.DataArray | None:  # (*dims, n)
-    """The bounds that the coordinate names, corners last; None where the dataset has none."""
-    name = setting(coordinate, "bounds")
-    if name not in dataset.variables:
+        return [dim for dim in dims if (c := self.along(dim)) is None or not is_other(c)]
+
+    def mesh(self, dims: list[str]) -> Mesh | None:
+        """Latitudes and longitudes with the same dimensions: a curvilinear or unstructured grid."""
+        angles = {kind: [c for c in self.coordinates if angle(c) == kind] for kind in AXES}
+        for lat in angles[LATITUDE]:
+            others = [lon for lon in angles[LONGITUDE] if set(lon.dims) == set(lat.dims)]
+            own = self.along(lat.dims[0]) if lat.ndim == 1 else None
+            path = own is not None and not angle(own) and not counts(own)  # long by its own unit
+            if others and set(lat.dims) & set(dims) and not path:
+                return lat, others[0]
         return None
-    bounds = dataset[name]
-    corners = [dim for dim in bounds.dims if dim not in coordinate.dims]
-    if len(corners) != 1 or bounds.ndim != coordinate.ndim + 1:
-        raise InputError(
-            f"the bounds {name!r} of {coordinate.name!r} must have its dimensions "
-            f"{coordinate.dims} and one for the corners, got {bounds.dims}. {WAY_OUT}"
+
+    def area_dims(self, dims: list[str]) -> list[str]:
+        """Those of the dimensions whose cells form areas together."""
+        mesh = {dim for c in self.mesh(dims) or () for dim in c.dims}
+        return [d for d in dims if d in mesh or ((c := self.along(d)) is not None and angle(c))]
+
+    def bounds(self, coordinate: xr.DataArray) -> xr.DataArray | None:  # (*dims, n)
+        """The bounds that a coordinate names, corners last; None where the dataset has none."""
+        name = setting(coordinate, "bounds")
+        if name not in self.dataset.variables:
+            return None
+        bounds = self.dataset[name]
+        corners = [dim for dim in bounds.dims if dim not in coordinate.dims]
+        if len(corners) != 1 or bounds.ndim != coordinate.ndim + 1:
+            raise unsized(
+                f"the bounds {name!r} of {coordinate.name!r} must have its dimensions "
+                f"{coordinate.dims} and one for the corners, got {bounds.dims}"
+            )
+        return bounds.transpose(*coordinate.dims, corners[0])
+
+    def lacks_bounds(self, *coordinates: xr.DataArray) -> str:
+        """A remark where a coordinate names bounds that the dataset does not have."""
+        names = [setting(each, "bounds") for each in coordinates]
+        lost = [name for name in names if name and name not in self.dataset.variables]
+        return f" (its bounds {lost[0]} are not in the dataset)" if lost else ""
+
+
+@dataclass(frozen=True)
+class Factor:
+    """Weights that are multiplied with others; `where` says what they come from."""
+
+    weights: xr.DataArray
+    units: str | None
+    where: str
+    angle: str | None = None
+
+
+def describe(factors: list[Factor], globe: Globe) -> str:
+    """One sentence for a report: what the weights are and where they come from."""
+    texts = [factor.where for factor in factors if factor.angle is None]
+    angles = {factor.angle: factor.where for factor in factors if factor.angle}
+    if angles:
+        what = "cell areas" if len(angles) == 2 else ALONE[next(iter(angles))]
+        where = [angles[kind] for kind in (LATITUDE, LONGITUDE) if kind in angles]
+        where[1:] = [text.removeprefix(f"{where[0].split(' of ')[0]} of ") for text in where[1:]]
+        texts.insert(0, f"{what} from {' and '.join(where)}, {globe}")
+    return "; times ".join(texts)
+
+
+def cell_sizes(grid: Grid, over: list[str], globe: Globe) -> list[Factor]:
+    """The factors whose product is the size of each cell in a sum over the dimensions."""
+    mesh = grid.mesh(over)
+    corners = [each for c in mesh or () if (each := grid.bounds(c)) is not None]
+    flat = grid.horizontal(over)
+    factors = []
+    if mesh and len(corners) == 2:
+        factors = [_mesh_areas(mesh, corners, globe)]
+    elif flat:
+        factors = _equal_areas(grid, flat, globe)
+    covered = {dim for factor in factors for dim in factor.weights.dims}
+    left = [dim for dim in over if dim not in covered]
+    return factors + [_lengths(grid, _sized(grid, dim, mesh), globe) for dim in left]
+
+
+def _mesh_areas(mesh: Mesh, corners: list[xr.DataArray], globe: Globe) -> Factor:
+    """Areas of cells between great circles, some rows of corners at a time."""
+    (lat, lon), (north, east) = mesh, corners
+    east = east.transpose(*lat.dims, ...)
+    if not north.shape[-1] == east.shape[-1] >= 3:
+        raise unsized(
+            f"the bounds of {lat.name!r} and {lon.name!r} must hold the same corners, three or "
+            f"more for each cell, got {north.shape[-1]} and {east.shape[-1]}"
         )
-    return bounds.transpose(*coordinate.dims, corners[0])
+    rows = max(1, BLOCK * lat.shape[0] // max(1, lat.size))
+    areas = np.empty(lat.shape)
+    for start in range(0, lat.shape[0], rows):
+        block = slice(start, start + rows)
+        y, x = degrees(north[block].values, lat), degrees(east[block].values, lon)
+        _check_latitudes(north, y)
+        areas[block] = polygon_areas(y, np.where(np.isinf(x), np.nan, x))
+    unknown = int(np.isnan(areas).sum())
+    where = f"cell areas from the bounds of {lat.name} and {lon.name}, corners joined by great "
+    where += f"circles {globe}"
+    where += f" ({unknown} cells without corners count as 0)" if unknown else ""
+    weights = xr.DataArray(globe.radius**2 * np.nan_to_num(areas), dims=lat.dims)
+    return Factor(weights, "m2", where)
 
 
-def missing_bounds(dataset: xr.Dataset, coordinate: xr.DataArray) -> str:
-    """A remark where a coordinate names bounds that the dataset does not have."""
-    name = setting(coordinate, "bounds")
-    return f" (its bounds {name} are not in the dataset)" if name and name not in dataset else ""
-
-
-def interval_bounds(dataset: xr.Dataset, coordinate: xr.DataArray) -> xr.DataArray | None:
-    """The bounds (n, 2) of a coordinate along one dimension; None where the dataset has none."""
-    bounds = bounds_of(dataset, coordinate)
-    if bounds is not None and bounds.shape[-1] != 2:
+def _equal_areas(grid: Grid, flat: list[str], globe: Globe) -> list[Factor]:
+    """The areas of HEALPix cells; none on other grids, but an error on the mesh of UGRID."""
+    dataset, data = grid.dataset, grid.data
+    if topology := setting(data, "mesh"):
+        raise InputError(f"the mesh {topology!r} of {data.name!r} (UGRID) has no areas. {AREAS}")
+    own = [dataset[dim] for dim in flat if dim in dataset.coords]
+    marks = [each.attrs for each in (*grid.mappings, data, dataset, *own)]
+    marks = [each for each in marks if HEALPIX & {*map(str, each), *map(str, each.values())}]
+    if not marks:
+        return []
+    levels = [str(marks[0].get(key)) for key in ("refinement_level", "healpix_order", "level")]
+    sides = (2 ** int(each) for each in levels if each.isdigit())  # the order may be "nest"
+    side = int(marks[0].get("healpix_nside", next(sides, 0)))
+    dim = max(flat, key=lambda name: data.sizes[name])
+    size = data.sizes[dim]
+    count = 12 * side**2 or size
+    if size > count or count != 12 * round((count / 12) ** 0.5) ** 2:
         raise InputError(
-            f"the bounds {bounds.name!r} of {coordinate.name!r} must hold two ends for each cell, "
-            f"got {bounds.shape[-1]}. {WAY_OUT}"
+            f"{data.name!r} lies on HEALPix cells, but its {size} entries along {dim!r} are not "
+            f"some of 12 nside^2 equal cells (nside {side or 'is not said'}). {AREAS}"
         )
-    return bounds
+    weights = xr.DataArray(np.full(size, 4 * np.pi * globe.radius**2 / count), dims=dim)
+    return [Factor(weights, "m2", f"equal areas, a sphere over {count} HEALPix cells, {globe}")]
+
+
+def _sized(grid: Grid, dim: str, mesh: Mesh | None) -> xr.DataArray:
+    """The coordinate that gives the sizes of cells along a dimension."""
+    own = grid.along(dim)
+    if mesh and dim in mesh[0].dims and not (own is not None and _is_true(own, mesh)):
+        lat, lon = mesh
+        raise InputError(
+            f"{lat.name!r} and {lon.name!r} lie on {lat.dims} and have no bounds, so that the areas"
+            f" of the cells are not known{grid.lacks_bounds(lat, lon)}. Add their corners as "
+            f"bounds. {AREAS}"
+        )
+    if own is None:
+        raise unsized(
+            f"the dimension {dim!r} of {grid.name!r} has no coordinate to find the sizes of its "
+            "cells from"
+        )
+    same = [c.name for c in grid.coordinates if c.dims == own.dims and units(c) and not counts(c)]
+    if counts(own) and same:
+        raise unsized(
+            f"{own.name!r} only numbers the cells along its dimension. Choose the coordinate that "
+            f"has their sizes, {' or '.join(map(str, same))}, as that of the dimension"
+        )
+    return own
+
+
+def _is_true(own: xr.DataArray, mesh: Mesh) -> bool:
+    """Whether a coordinate has sizes, and those of the cells: not so on a tripolar grid."""
+    if counts(own) or own.ndim == mesh[0].ndim:
+        return False
+    kind = angle(own)
+    if kind is None or "grid_" in str(own.attrs.get("standard_name")):
+        return True
+    cells = mesh[0] if kind == LATITUDE else mesh[1]
+    off = degrees(cells.variable, cells) - xr.Variable(own.dims, numbers(own, own))
+    return not bool((np.abs((off + 180) % 360 - 180) > 1e-3).any())
+
+
+def _lengths(grid: Grid, coordinate: xr.DataArray, globe: Globe) -> Factor:
+    """The sizes of cells along one coordinate."""
+    kind, name, bounds = angle(coordinate), coordinate.name, grid.bounds(coordinate)
+    if bounds is None and is_numbered(coordinate):
+        ones = xr.DataArray(np.ones(coordinate.size), dims=coordinate.dims)
+        return Factor(ones, "1", f"1 for every {name}, which is a number")
+    ends, remark = ends_of(coordinate, bounds)
+    where = f"the {'centres' if bounds is None else 'bounds'} of {name}"
+    where += grid.lacks_bounds(coordinate)
+    if kind == LATITUDE:
+        heights = globe.radius * zone_heights(ends)
+        return Factor(xr.DataArray(heights, dims=coordinate.dims), "m", where, kind)
+    if kind == LONGITUDE:
+        widths = arcs(ends, degrees(coordinate.values, coordinate))
+        if (circle := np.degrees(widths.sum())) > 360 * (1 + 1e-5):
+            raise unsized(
+                f"the cells of {name!r} cover {circle:.6g} degrees of longitude, more than the "
+                "circle. Drop the cells that come twice"
+            )
+        return Factor(xr.DataArray(globe.radius * widths, dims=coordinate.dims), "m", where, kind)
+    weights = xr.DataArray(np.abs(np.diff(ends))[:, 0], dims=coordinate.dims)
+    unit = "s" if is_decoded(coordinate) else units(coordinate) or None
+    remark += " (dp, not mass)" if is_pressure(coordinate) else ""
+    return Factor(weights, unit, f"{_in_words(coordinate, grid)} from {where}{remark}")
+
+
+def _in_words(coordinate: xr.DataArray, grid: Grid) -> str:
+    """What lengths along it are; an error on a map that does not keep areas."""
+    names = sorted({str(m.attrs.get("grid_mapping_name")) for m in grid.mappings} - NO_PLANE)
+    on_axis = is_axis(coordinate, "X", "Y") or str(coordinate.name).lower() in ("x", "y")
+    projected = str(coordinate.attrs.get("standard_name")).startswith("projection_")
+    if not projected and not (names and on_axis):
+        metres = on_axis and scale(units(coordinate), "m") is not None
+        return "lengths in a plane (no grid mapping)" if metres else "lengths"
+    if names and all(name.endswith("_equal_area") or name == "sinusoidal" for name in names):
+        return f"lengths in the plane of the projection {names[0]}, which keeps areas,"
+    what = ", ".join(names) or "of which no grid mapping tells"
+    raise InputError(
+        f"{coordinate.name!r} lies in the plane of a projection ({what}), where areas are not "
+        f"those on the globe. {AREAS}"
+    )
+
+
+def ends_of(coordinate: xr.DataArray, bounds: xr.DataArray | None) -> tuple[Array, str]:  # (n, 2)
+    """Where each cell ends, in degrees or the unit of the coordinate, and a remark."""
+    kind, name, centres = angle(coordinate), coordinate.name, numbers(coordinate, coordinate)
+    pressure = kind is None and is_pressure(coordinate)
+    if bounds is not None:
+        if bounds.shape[-1] != 2:
+            got = f"got {bounds.shape[-1]}"
+            raise unsized(f"the bounds {bounds.name!r} of {name!r} must hold two ends each, {got}")
+        ends = numbers(bounds, coordinate)
+        if pressure and (ends < 0).any():
+            raise unsized(f"a cell of {name!r} ends at the pressure {ends.min():.6g}, below 0")
+        return ends, ""
+    centres = np.unwrap(centres, period=360) if kind == LONGITUDE else centres
+    _check_centres(coordinate, centres)
+    ends = {LATITUDE: zones, LONGITUDE: sectors, None: half_way}[kind](centres)
+    if kind or is_decoded(coordinate):
+        return ends, ""
+    direction, standard = setting(coordinate, "positive"), coordinate.attrs.get("standard_name")
+    from_zero = pressure or {standard, name} & FROM_ZERO or direction == "down"
+    if from_zero and (centres >= 0).all() and (ends < 0).any():
+        return np.maximum(ends, 0.0), ", cut at 0"
+    if (from_zero or direction == "up") and (centres <= 0).all() and (ends > 0).any():
+        return np.minimum(ends, 0.0), ", cut at 0"
+    return ends, ""
+
+
+def _check_centres(coordinate: xr.DataArray, centres: Array) -> None:
+    """Centres that sizes can be found from: two or more, in order, more than mere numbers."""
+    name, values = coordinate.name, coordinate.values
+    if centres.size < 2:
+        raise unsized(f"{name!r} has one entry and no bounds to tell the size of its cell")
+    steps = np.diff(centres)
+    for i in np.flatnonzero(steps * np.sign(steps[0]) <= 0)[:1]:
+        raise unsized(
+            f"{name!r} must increase or decrease throughout; entry {i} is {values[i]} and entry "
+            f"{i + 1} is {values[i + 1]}. Sort it and drop duplicates"
+        )
+    if counts(coordinate) and not angle(coordinate) and np.ptp(steps):
+        raise unsized(
+            f"{name!r} holds whole numbers without a unit, unevenly. Give positions `units`; give "
+            "what counts the `standard_name` realization or model_level_number"
+        )
 
 
 def numbers(array: xr.DataArray, coordinate: xr.DataArray) -> Array:
-    """A coordinate or its bounds as float64, dates as seconds; an error for text and gaps."""
+    """A coordinate or its bounds as float64: dates in seconds, angles in degrees."""
     dates = is_decoded(coordinate)
     if dates != is_decoded(array) or not (dates or array.dtype.kind in "iuf"):
         kinds = "dates, as its coordinate does" if dates else "numbers or dates"
-        raise InputError(f"{array.name!r} must hold {kinds}, got {array.dtype}. {WAY_OUT}")
-    values = seconds(array, coordinate.values.flat[0])
-    if not np.isfinite(values).all():
-        raise InputError(
-            f"{array.name!r} must be finite; {(~np.isfinite(values)).sum()} of its {values.size} "
-            f"values are NaN or infinite. {WAY_OUT}"
-        )
+        raise unsized(f"{array.name!r} must hold {kinds}, got {array.dtype}")
+    values = degrees(seconds(array, coordinate.values.flat[0]), coordinate)
+    if wrong := int((~np.isfinite(values)).sum()):
+        raise unsized(f"{array.name!r} must be finite; {wrong} of its {values.size} values are not")
+    if angle(coordinate) == LATITUDE:  # some files let the last cell reach past the pole
+        _check_latitudes(array, values, slack=1e-3 if array is coordinate else 10)
     return values
 
 
-def degrees(values: npt.NDArray[Any], coordinate: xr.DataArray) -> Array:
+def degrees(values: Any, coordinate: xr.DataArray) -> Any:
     """Values in the unit of a coordinate as float64, angles in degrees."""
     radians = units(coordinate).lower() in RADIANS and angle(coordinate)
     return np.degrees(values.astype(np.float64)) if radians else values.astype(np.float64)
 
 
-def polygon_areas(latitude: Array, longitude: Array) -> Array:  # (..., n), (..., n) -> (...)
-    """The area of each polygon whose corners are joined by great circles, in either order.
-
-    The signed triangles (a, b, c) of a fan from the first corner are added up, each with
-    tan(area / 2) = a . (b - a) x (c - a) / (1 + a.b + b.c + c.a), which holds at the poles and
-    across the date line; corners that coincide add nothing.
-    """
-    lat, lon = np.radians(latitude), np.radians(longitude)
-    corners = [np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon), np.sin(lat)]
-    a, *others = np.moveaxis(np.stack(corners, axis=-1), -2, 0)
-    total = np.zeros(a.shape[:-1])
-    for b, c in pairwise(others):
-        volume = _dot(a, np.cross(b - a, c - a))  # differences first: small cells keep their digits
-        total += 2 * np.arctan2(volume, 1 + _dot(a, b) + _dot(b, c) + _dot(c, a))
-    return np.abs(total)
-
-
-def _dot(a: Array, b: Array) -> Array:
-    return np.einsum("...i,...i->...", a, b)
-
-
-def zone_heights(bounds: Array) -> Array:  # (n, 2) -> (n,)
-    """sin(north) - sin(south) of each zone of latitude, its area over 2 pi; cut at the poles."""
-    south, north = np.radians(np.clip(np.sort(bounds, axis=-1), -90, 90)).T
-    return 2 * np.cos((south + north) / 2) * np.sin((north - south) / 2)
-
-
-def arcs(bounds: Array, centres: Array) -> Array:  # (n, 2), (n,) -> (n,)
-    """Width in radians of each cell of longitude; 179 to -179 is 2 degrees where 180 is inside."""
-    low, high = np.sort(bounds, axis=-1).T
-    width = high - low
-    inside = sum((low < c) & (c < high) for c in (centres - 360, centres, centres + 360))
-    rest = 360 - width
-    around = (inside == 0) & (rest > 0) & (rest < width)
-    return np.radians(np.where(around, rest, width))
-
-
-def half_way(centres: Array) -> Array:  # (n,) -> (n, 2)
-    """Bounds half way between the centres; the end cells reach as far out as they reach in."""
-    middle = (centres[1:] + centres[:-1]) / 2
-    first, last = 2 * centres[0] - middle[0], 2 * centres[-1] - middle[-1]
-    edges = np.concatenate([[first], middle, [last]])
-    return np.stack([edges[:-1], edges[1:]], axis=-1)
-
-
-def latitude_bounds(centres: Array) -> Array:  # (n,) -> (n, 2)
-    """Half way between the centres, and to the pole where the last cell ends close to it."""
-    bounds = np.clip(half_way(centres), -90, 90)
-    for end, inner in (((0, 0), 1), ((-1, 1), -2)):
-        reach = GAUSSIAN * abs(centres[inner] - centres[end[0]])
-        if 90 - abs(bounds[end]) <= reach:
-            bounds[end] = np.copysign(90, bounds[end])
-    return bounds
-
-
-def longitude_bounds(centres: Array) -> Array:  # (n,) -> (n, 2)
-    """Half way between the centres, also across the seam where the grid goes around the globe."""
-    bounds = half_way(centres)
-    steps = np.diff(centres)
-    gap = 360 - abs(centres[-1] - centres[0])
-    if 0 < gap <= 1.01 * np.abs(steps).max():
-        half = np.copysign(gap / 2, steps[0])
-        bounds[0, 0], bounds[-1, 1] = centres[0] - half, centres[-1] + half
-    return bounds
+def _check_latitudes(array: xr.DataArray, latitudes: Array, slack: float = 1e-3) -> None:
+    for wrong in latitudes[np.abs(latitudes) > 90 + slack][:1]:
+        raise unsized(
+            f"{array.name!r} must hold latitudes from -90 to 90 degrees, got {wrong:.6g}. Correct "
+            "its values or its `units`"
+        )

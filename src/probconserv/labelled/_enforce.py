@@ -16,20 +16,9 @@ from .._errors import ProbConservError
 from ._cluster import cluster, compute
 from ._encoding import Packing, without_packing
 from ._law import Given, Law, Recipe, listed
-from ._plan import Plan, Spread
-from ._read import read
+from ._plan import Spread
+from ._read import Paths, Series, from_file, outputs, paths_of, with_files
 from ._report import Report
-from ._series import (
-    Paths,
-    as_parts,
-    from_file,
-    joined,
-    outputs,
-    part_of,
-    paths_of,
-    read_series,
-    with_files,
-)
 from ._update import is_lazy
 from ._work import REPORT, Work
 from ._write import check_output, write
@@ -356,46 +345,46 @@ class _Job:
     group: str
     chunks: Mapping[str, int] | None
 
-    def run(
-        self,
-        paths: list[Path],
-        target: Path | None,
-        laws: Sequence[Law | Recipe],
-        whole: Sequence[Plan] = (),
-    ) -> Report:
-        """whole: the plans of the series that this is one file of."""
+    def run(self, paths: list[Path], target: Path | None, laws: Sequence[Law | Recipe]) -> Report:
         folder = target is not None and target.is_dir() and target.suffix != ".zarr"
         one_by_one = len(paths) > 1 and folder
         if target is not None:
             for out in outputs(paths, target) if one_by_one else [target]:
                 check_output(out, self.overwrite, map(str, paths))
         with ExitStack() as opened:
-            work, along = _opened(
-                paths, opened, laws, self.spread, self.chunks, self.group, self.unpack
-            )
+            series = _opened(paths, opened, self.chunks, self.group, self.spread.member)
+            spread = replace(self.spread, std=from_file(self.spread.std, "std", opened))
+            named = [with_files(law, opened) for law in laws]
+            work = Work.of(self._unpacked(series.whole), named, spread)
             work.check_apart()
-            work = replace(work, plans=as_parts(work.plans, whole)) if whole else work
             if target is None or not one_by_one:
-                return self._write(work, paths[0], target)
+                return self._write(work, paths[0], target)[1]
             if self.strict:  # all files are looked at before one is written
                 self._write(work, paths[0], None)
-            return self._one_by_one(work, paths, target, along)
+            return replace(self, strict=False)._one_by_one(work, series, target)
 
-    def _one_by_one(self, work: Work, paths: list[Path], target: Path, along: str) -> Report:
+    def _unpacked(self, dataset: xr.Dataset) -> xr.Dataset:
+        if not self.unpack:
+            return dataset
+        packings = {name: Packing.of(variable) for name, variable in dataset.items()}
+        return dataset.assign({n: without_packing(dataset[n], p) for n, p in packings.items() if p})
+
+    def _one_by_one(self, work: Work, series: Series, target: Path) -> Report:
         """A file in the folder for each; those that are finished stay if a later one fails."""
-        reports: list[Report] = []
-        for path, out in zip(paths, outputs(paths, target), strict=True):
-            own, std = part_of(work.plans, work.spread.std, path, along)
-            part = replace(self, spread=replace(work.spread, std=std), strict=False)  # see `run`
+        found: list[Any] = []
+        paths = series.paths
+        for path, own, out in zip(paths, series.parts, outputs(paths, target), strict=True):
+            part = series.part_of(work, self._unpacked(own))
             try:
-                reports.append(part.run([path], out, own, work.plans))
+                found.append(self._write(part, path, out)[0])
             except ProbConservError as error:
-                done = f"{len(reports)} of {len(paths)} files are finished and stay in {target}"
+                done = f"{len(found)} of {len(paths)} files are finished and stay in {target}"
                 error.args = (f"{path.name}: {error} ({done}.)",)
                 raise
-        return joined(reports, along)
+        return work.report(**series.together(work, found))
 
-    def _write(self, work: Work, source: Path, target: Path | None) -> Report:
+    def _write(self, work: Work, source: Path, target: Path | None) -> tuple[Any, Report]:
+        """What the passes found, and the report on it."""
         new, sums, after = work.updated(store=True, compute=partial(compute, text="summing"))
         changes = _changes(work, new) if self.change else {}
         also = {"sums": sums, "after": after, "change": changes}
@@ -408,10 +397,12 @@ class _Job:
             return {REPORT: reports[0].json()}
 
         if target is None:
-            finish(compute(also, "computing"))
+            results = compute(also, "computing")
+            finish(results)
         else:
-            write(work.finished(new), target, self.overwrite, also, finish, source, self.group)
-        return reports[0]
+            out = work.finished(new)
+            results = write(out, target, self.overwrite, also, finish, source, self.group)
+        return results, reports[0]
 
 
 def check_file(
@@ -452,7 +443,9 @@ def check_file(
     """
     given = 0.0 if std is None and member is None else std
     with cluster(scheduler, workers), ExitStack() as opened:
-        work, _ = _opened(paths_of(source), opened, laws, Spread(given, member), chunks, group)
+        series = _opened(paths_of(source), opened, chunks, group, member)
+        spread = Spread(from_file(given, "std", opened), member)
+        work = Work.of(series.whole, [with_files(law, opened) for law in laws], spread)
         found = compute({"sums": work.first, "invalid": work.invalid}, "summing")
         return work.report(**found)
 
@@ -460,24 +453,12 @@ def check_file(
 def _opened(
     paths: list[Path],
     opened: ExitStack,
-    laws: Sequence[Law | Recipe],
-    spread: Spread,
     chunks: Mapping[str, int] | None,
     group: str,
-    unpack: bool = False,
-) -> tuple[Work, str]:
-    """The work on one file, or on many as a series along a dimension, which comes with it."""
-    how: Any = {"chunks": chunks, "group": group}
-    how["whole"] = () if spread.member is None else (spread.member,)
-    if len(paths) > 1:
-        dataset, along = read_series(paths, opened, **how)
-    else:
-        dataset, along = opened.enter_context(read(paths[0], **how)), ""
-    if unpack:
-        packed = ((name, each, Packing.of(each)) for name, each in dataset.items())
-        dataset = dataset.assign({name: without_packing(each, p) for name, each, p in packed if p})
-    spread = replace(spread, std=from_file(spread.std, "std", opened))
-    return Work.of(dataset, [with_files(law, opened) for law in laws], spread), along
+    member: str | None,
+) -> Series:
+    whole = () if member is None else (member,)
+    return Series.opened(paths, opened, group, chunks=chunks, whole=whole)
 
 
 def _changes(work: Work, found: Sequence[Mapping[str, Any]]) -> dict[str, xr.DataArray]:

@@ -12,7 +12,9 @@ import xarray as xr
 
 from .._errors import InputError
 from ._time import decoded
+from ._units import words_of
 
+STORES = (".nc", ".nc4", ".cdf", ".zarr")  # how files end
 Given = float | str | xr.DataArray  # a number, a name in the dataset, or an array
 
 
@@ -21,12 +23,12 @@ def find(dataset: xr.Dataset, name: str, argument: str) -> xr.DataArray:
     if not isinstance(name, str) or name not in dataset.variables:
         known = [*dataset.variables, *(["initial"] if argument in ("total", "average") else [])]
         way = nearest(name, known)
-        if str(name).endswith((".nc", ".nc4", ".cdf", ".zarr")):
+        if str(name).endswith(STORES):
             way = f"A variable in a file is {name}:VARIABLE."
         elif ":" in str(name):
             way = (
                 "FILE:VARIABLE is for `enforce_file`, `check_file` and the command line, with a "
-                "FILE that ends in .nc, .nc4, .cdf or .zarr."
+                f"FILE that ends in {', '.join(STORES)}."
             )
         raise InputError(f"`{argument}`: no variable {name!r} here. {way}")
     return dataset[name]
@@ -40,36 +42,34 @@ def nearest(name: object, names: Iterable[Hashable]) -> str:
     return f"Did you mean {close[0]!r}?" if close else f"There are: {', '.join(known) or 'none'}."
 
 
-def array(dataset: xr.Dataset, given: Given, argument: str, like: xr.DataArray) -> xr.DataArray:
-    """A number, or an array whose axes and coordinates are among those of `like`."""
-    if isinstance(given, bool) or not isinstance(given, str | xr.DataArray | Real | np.ndarray):
+def taken(dataset: xr.Dataset, given: Given, argument: str) -> xr.DataArray:
+    """The variable of that name, the array or the number that is given."""
+    if isinstance(given, xr.DataArray):
+        return given
+    if isinstance(given, str):
+        return find(dataset, given, argument)
+    if isinstance(given, bool) or not isinstance(given, Real | np.ndarray):
         raise InputError(
             f"`{argument}` must be a number, a name in the dataset or a DataArray; got {given!r}."
         )
-    if isinstance(given, Real | np.ndarray):
-        if np.ndim(given):
-            raise InputError(
-                f"`{argument}` is an array without names. Give a DataArray with the dimensions of "
-                "its axes."
-            )
-        if not np.isfinite(given):
-            raise InputError(f"`{argument}` must be finite, got {given}.")
-        return xr.DataArray(float(given))
-    found = placed(dataset, given, argument, like)
-    check_numbers(found, argument)
+    if np.ndim(given):
+        raise InputError(f"`{argument}` is an array without names. Give a DataArray with its axes.")
+    if not np.isfinite(given):
+        raise InputError(f"`{argument}` must be finite, got {given}.")
+    return xr.DataArray(float(given))
+
+
+def placed(dataset: xr.Dataset, given: Given, argument: str, like: xr.DataArray) -> xr.DataArray:
+    """What is given, whose axes and coordinates are among those of `like`."""
+    found = taken(dataset, given, argument)
+    match(found, like, argument)
     return found
 
 
-def placed(
-    dataset: xr.Dataset, given: str | xr.DataArray, argument: str, like: xr.DataArray
-) -> xr.DataArray:
-    """An array of anything, whose axes and coordinates are among those of `like`."""
-    if not isinstance(given, str | xr.DataArray):
-        raise InputError(
-            f"`{argument}` must be a name in the dataset or a DataArray; got {given!r}."
-        )
-    found = find(dataset, given, argument) if isinstance(given, str) else given
-    match(found, like, argument)
+def array(dataset: xr.Dataset, given: Given, argument: str, like: xr.DataArray) -> xr.DataArray:
+    """Numbers, whose axes and coordinates are among those of `like`."""
+    found = placed(dataset, given, argument, like)
+    check_numbers(found, argument)
     return found
 
 
@@ -89,15 +89,13 @@ def match(
     own = [dim for dim in found.dims if dim not in extra]
     for dim in own:
         if dim not in like.dims:
+            way = nearest(dim, like.dims)
             raise InputError(
-                f"`{argument}` has a dimension {dim!r}, which `{like.name}` has not. "
-                f"{nearest(dim, like.dims)}"
+                f"`{argument}` has a dimension {dim!r}, which `{like.name}` has not. {way}"
             )
         if found.sizes[dim] != like.sizes[dim]:
-            raise InputError(
-                f"`{argument}` has {found.sizes[dim]} entries along {dim!r}, `{like.name}` has "
-                f"{like.sizes[dim]}.{_difference(found, like, dim)}"
-            )
+            sizes = f"{found.sizes[dim]} entries along {dim!r}, `{like.name}` has {like.sizes[dim]}"
+            raise InputError(f"`{argument}` has {sizes}. Give one for each.")
     angles = [name for name in found.coords if name not in own and _is_angle(found[name])]
     for name in (*own, *angles):
         if difference := _difference(found, like, name):
@@ -143,33 +141,26 @@ def _difference(found: xr.DataArray, like: xr.DataArray, name: Hashable) -> str:
     if set(one.dims) != set(other.dims) or one.equals(other):
         return ""
     ours, theirs = one.values, other.transpose(*one.dims).values
-    shared = min(len(ours), len(theirs))
-    differ = np.argwhere(~same_places(ours[:shared], theirs[:shared]))
-    if not differ.size and len(ours) == len(theirs):
+    differ = np.argwhere(~same_places(ours, theirs))
+    if not differ.size:
         return ""
-    if _same_circle(ours, theirs, _is_angle(like[name])):
+    if _is_angle(like[name]) and _same_circle(ours, theirs):
         ends = [f"{values.min():g} to {values.max():g}" for values in (ours, theirs)]
         return (
             f" The longitudes are the same but run from {ends[0]} and from {ends[1]}: shift one of "
             f"them, as in data.assign_coords({name}=data.{name} % 360).sortby({str(name)!r})."
         )
-    first = tuple(map(int, differ[0])) if differ.size else (shared,)
-    there = [_entry(values, first) for values in (ours, theirs)]
-    number = first[0] if len(first) == 1 else first
-    return f" The first entry that differs is number {number}: {there[0]} instead of {there[1]}."
+    at = tuple(map(int, differ[0]))
+    number = at[0] if len(at) == 1 else at
+    return f" The first entry that differs is number {number}: {ours[at]} instead of {theirs[at]}."
 
 
-def _same_circle(ours: npt.NDArray[Any], theirs: npt.NDArray[Any], angles: bool) -> bool:
+def _same_circle(ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> bool:
     """Whether they are the same longitudes, counted from elsewhere."""
-    numbers = angles and {ours.dtype.kind, theirs.dtype.kind} <= set("iuf")
-    if not numbers or ours.shape != theirs.shape or abs(float(ours.min()) - theirs.min()) < 1:
+    if not {ours.dtype.kind, theirs.dtype.kind} <= set("iuf") or abs(ours.min() - theirs.min()) < 1:
         return False
     one, other = (np.sort(np.round(x % 360, 3) % 360, axis=None) for x in (ours, theirs))
     return bool(np.array_equal(one, other))
-
-
-def _entry(values: Any, number: tuple[int, ...]) -> str:
-    return str(values[number]) if number[0] < len(values) else "nothing"
 
 
 INITIAL = "initial"
@@ -271,23 +262,18 @@ class Law:
         if len(set(self.dims)) < len(self.dims):
             raise InputError(f"`over` names a dimension twice: {', '.join(self.dims)}.")
         if not isinstance(self.assume_units, Mapping):
-            raise InputError(
-                f"`assume_units` must be units by name as in {{'T': 'kg'}}; got "
-                f"{self.assume_units!r}."
-            )
+            units = self.assume_units
+            raise InputError(f"`assume_units` must be units by name, {{'T': 'kg'}}; got {units!r}.")
         if self.linear and (len(self.factors) > 1 or len(self.linear) != 2):
             raise InputError("`linear` is a pair, the least and the most, for one variable.")
-        self._check_average()
-
-    def _check_average(self) -> None:
+        if self.regions is not None and not isinstance(self.regions, str | xr.DataArray):
+            raise InputError(f"`regions` must be a name or a DataArray; got {self.regions!r}.")
         if self.average is None:
             return
         if not isinstance(self.total, str) or self.total != INITIAL:
             raise InputError("`average` and `total` are two ways to say what is known: give one.")
         if len(self.factors) > 1:
-            raise InputError(
-                f"`average` is for one variable, not for {self.label}: give `total` for a sum."
-            )
+            raise InputError(f"`average` is for one variable, not for {self.label}: give `total`.")
 
     @property
     def factors(self) -> Mapping[str, Given]:
@@ -325,3 +311,19 @@ def _text(given: Given) -> str:
     if isinstance(given, xr.DataArray):
         return str(given.name or given.attrs.get("description", "an array"))
     return f"{given:g}" if isinstance(given, float) else str(given)
+
+
+def assumed(dataset: xr.Dataset, laws: Iterable[Law]) -> xr.Dataset:
+    """The dataset with the units that laws assume; the one given is not changed."""
+    units: dict[str, str] = {}
+    for law in laws:
+        for name, unit in law.assume_units.items():
+            find(dataset, name, "assume_units")
+            if words_of(unit) is None or units.setdefault(name, unit) != unit:
+                raise InputError(
+                    f"`assume_units` of `{name}` must be one unit in all laws; got {unit!r}."
+                )
+    dataset = dataset.copy()
+    for name, unit in units.items():
+        dataset[name].attrs["units"] = unit
+    return dataset

@@ -16,10 +16,10 @@ from .._sums import Ensemble, MeanAndStd
 from .._values import between
 from ._blocks import Kind
 from ._graph import Array, LawRows, NamedRows
-from ._law import Law, Recipe, array, nearest
+from ._law import Law, Recipe, array, assumed, nearest
 from ._time import place
 from ._totals import Totals
-from ._units import assumed, conversion_of_difference
+from ._units import conversion
 from ._weights import REGION, Points, points
 
 HOW = {
@@ -350,7 +350,7 @@ def _std(dataset: xr.Dataset, field: xr.DataArray, spread: Spread, names: set[st
         return Std(found.variable)
     name = "std" if found.name is None else f"std {found.name}"
     units = found.attrs.get("units"), field.attrs.get("units")
-    how = conversion_of_difference(name, *units, str(field.name))
+    how = conversion(name, *units, str(field.name), same_zero=False)
     values = found.variable if how.factor == 1 else found.variable * how.factor
     own = isinstance(std, str) or (found.name is not None and found.name not in names)
     place = str(found.name) if own else f"{field.name}_std"

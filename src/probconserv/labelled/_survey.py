@@ -4,7 +4,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from math import ceil, prod
+from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -14,13 +14,15 @@ from xarray.backends.netCDF4_ import NETCDF4_PYTHON_LOCK as LOCK
 
 from .._errors import InputError
 
-HDF5 = b"\x89HDF\r\n\x1a\n"
 ZARR = ("zarr.json", ".zgroup", ".zmetadata")
+FORMATS = {
+    b"CDF\x01": "netcdf3",
+    b"CDF\x02": "netcdf3",
+    b"CDF\x05": "netcdf3",
+    b"\x89HDF\r\n\x1a\n": "netcdf4",
+}
 OTHERS = {
     b"GRIB": "a GRIB file",
-    b"\x0e\x03\x13\x01": "an HDF4 file",
-    b"II*\x00": "a TIFF file",
-    b"MM\x00*": "a TIFF file",
     b"PK\x03\x04": "a zip archive",
     b"\x1f\x8b": "a gzip file",
 }
@@ -53,31 +55,27 @@ def kind(path: Path) -> str:
     if not path.exists():
         raise InputError(f"`path` {path} does not exist. Check its spelling and the folder.")
     if path.is_dir():
-        if not any((path / name).exists() for name in ZARR):
-            way = "Give the folder of the store itself, or a NetCDF file."
-            if any(path.glob("*.nc")):
-                way = f"It holds NetCDF files: give them as {path}/*.nc, or one of them."
-            elif stores := sorted(path.glob("*.zarr")):
-                way = f"It holds Zarr stores: give one, such as {stores[0]}."
-            raise InputError(
-                f"`path` {path} is a folder, but no Zarr store: none of {', '.join(ZARR)} is in "
-                f"it. {way}"
-            )
-        return "zarr"
+        if any((path / name).exists() for name in ZARR):
+            return "zarr"
+        files = any(path.glob("*.nc"))
+        raise InputError(
+            f"`path` {path} is a folder, but no Zarr store: none of {', '.join(ZARR)} is in it. "
+            + (f"It holds NetCDF files: give them as {path}/*.nc, or " if files else "Give ")
+            + "one file or the folder of a store."
+        )
     try:
         with path.open("rb") as file:
             start = file.read(8)
     except OSError as error:
         raise InputError(f"`path` {path} cannot be read: {error.strerror}.") from None
-    if start[:4] in (b"CDF\x01", b"CDF\x02", b"CDF\x05"):
-        return "netcdf3"
-    if start == HDF5:
-        return "netcdf4"
-    what = next((text for magic, text in OTHERS.items() if start.startswith(magic)), "")
+    for magic, found in FORMATS.items():
+        if start.startswith(magic):
+            return found
+    others = (f"it is {what}" for magic, what in OTHERS.items() if start.startswith(magic))
     raise InputError(
         f"`path` {path} is neither NetCDF nor a Zarr folder: "
-        + (f"it is {what}" if what else f"it starts with {start!r}")
-        + ". Convert it to NetCDF, unpack it, or download it again."
+        f"{next(others, f'it starts with {start!r}')}. Convert it to NetCDF, unpack it, or "
+        "download it again."
     )
 
 
@@ -85,9 +83,8 @@ def survey(path: Path, group: str = "") -> list[Stored]:
     """The variables of a group of the store, after every check that needs no values."""
     found = kind(path)
     if found == "netcdf3":
-        _check_netcdf3(path)
+        _check_end(path)
     elif found == "netcdf4":
-        _check_length(path)
         check_opens(path)
     stored = list(_zarr(path, group) if found == "zarr" else _netcdf(path, group))
     for variable in stored:
@@ -164,37 +161,16 @@ def _open_and_leave(path: Path) -> None:
         os._exit(0)
 
 
-def _check_length(path: Path) -> None:
-    """Refuses an HDF5 file that is shorter than its first block says."""
-    with path.open("rb") as file:
-        head = file.read(64)
-    version = head[8] if len(head) > 16 else 99
-    start, width = (24 + 4 * version, head[13]) if version < 2 else (12, head[9])
-    at = start + 2 * width
-    if version > 3 or width not in (2, 4, 8) or len(head) < at + width:
-        raise InputError(
-            f"`path` {path} starts like NetCDF 4, but its first block is damaged or cut off. "
-            + AGAIN
-        )
-    _check_promise(path, int.from_bytes(head[at : at + width], "little"))
-
-
-def _check_netcdf3(path: Path) -> None:
-    """Refuses a file whose end is missing: its library reads that as 0."""
-    with path.open("rb") as file:
-        header = _Netcdf3(file, path.stat().st_size)
-        try:
-            promised = header.promised()
-        except (IndexError, KeyError):
-            raise InputError(
-                f"`path` {path} has a NetCDF 3 header that is cut off or damaged near byte "
-                f"{file.tell():,}. {AGAIN}"
-            ) from None
-    _check_promise(path, promised)
-
-
-def _check_promise(path: Path, promised: int) -> None:
+def _check_end(path: Path) -> None:
+    """Refuses a NetCDF 3 file whose end is missing: its library reads that as 0."""
     size = path.stat().st_size
+    with path.open("rb") as file:
+        try:
+            promised = _Header(file, size).end()
+        except (IndexError, KeyError, OverflowError):
+            raise InputError(
+                f"`path` {path} has a NetCDF 3 header that is cut off or damaged. {AGAIN}"
+            ) from None
     if promised > size:
         raise InputError(
             f"`path` {path} is cut off: its header promises {promised:,} bytes and the file has "
@@ -202,8 +178,8 @@ def _check_promise(path: Path, promised: int) -> None:
         )
 
 
-class _Netcdf3:
-    """The header of a NetCDF 3 file; what makes no sense is an IndexError or a KeyError."""
+class _Header:
+    """The header of a NetCDF 3 file, read on; what makes no sense is an IndexError or KeyError."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         self.file, self.size = file, size
@@ -211,9 +187,9 @@ class _Netcdf3:
         self.width = 8 if version == 5 else 4  # bytes of a count
         self.offset = 4 if version == 1 else 8  # bytes of a position in the file
 
-    def promised(self) -> int:
-        """The last byte that some value of some variable takes."""
-        records = self._number(self.width)
+    def end(self) -> int:
+        """Where the last value of all variables ends."""
+        records = self._count()
         if records == 2 ** (8 * self.width) - 1:  # never filled in
             records = 0
         lengths = self._list(self._dimension)
@@ -222,48 +198,46 @@ class _Netcdf3:
         sizes = [size for size, _, many in variables if many]
         # a variable that is alone in its records is not padded
         stride = sizes[0] if len(sizes) == 1 else sum(map(_padded, sizes))
-        ends = [begin + size for size, begin, many in variables if not many]
-        if records:
-            ends += [b + size + stride * (records - 1) for size, b, many in variables if many]
-        return max([self.file.tell(), *ends])
+        ends = [self.file.tell()]
+        for size, begin, many in variables:
+            if records or not many:
+                ends.append(begin + size + (stride * (records - 1) if many else 0))
+        return max(ends)
 
     def _list(self, entry: Callable[[], Any]) -> list[Any]:
-        tag, count = self._number(4), self._number(self.width)
+        tag, count = self._count(4), self._count()
         if tag > 12 or count > self.size:
             raise IndexError
         return [entry() for _ in range(count)]
 
     def _dimension(self) -> int:
-        self._skip(self._number(self.width))
-        return self._number(self.width)
+        self._skip(self._count())
+        return self._count()
 
     def _attribute(self) -> None:
-        self._skip(self._number(self.width))
-        size = NETCDF3_SIZES[self._number(4)]
-        self._skip(size * self._number(self.width))
+        self._skip(self._count())
+        size = NETCDF3_SIZES[self._count(4)]
+        self._skip(size * self._count())
 
     def _variable(self, lengths: list[int]) -> tuple[int, int, bool]:
         """Its bytes, where it begins, and whether it has records (the bytes are then of one)."""
-        self._skip(self._number(self.width))
-        rank = self._number(self.width)
-        if rank > self.size:
-            raise IndexError
-        shape = [lengths[self._number(self.width)] for _ in range(rank)]
+        self._skip(self._count())
+        rank = self._count()
+        shape = [lengths[self._count()] for _ in range(min(rank, self.size))]
         self._list(self._attribute)
-        size = NETCDF3_SIZES[self._number(4)]
-        self._number(self.width)  # the size it claims, which overflows in valid files
+        size = NETCDF3_SIZES[self._count(4)]
+        self._count()  # the size it claims, which overflows in valid files
         many = bool(shape) and shape[0] == 0
-        return size * prod(shape[many:]), self._number(self.offset), many
+        return size * prod(shape[many:]), self._count(self.offset), many
 
-    def _number(self, width: int) -> int:
+    def _count(self, width: int = 0) -> int:
+        width = width or self.width
         read = self.file.read(width)
         if len(read) < width:
             raise IndexError
         return int.from_bytes(read, "big")
 
     def _skip(self, count: int) -> None:
-        if self.file.tell() + count > self.size:
-            raise IndexError
         self.file.seek(_padded(count), 1)
 
 
@@ -275,27 +249,24 @@ def _check_size(path: Path, variable: Stored) -> None:
     if variable.dims == (variable.name,) and variable.nbytes > LARGEST_INDEX:
         raise InputError(
             f"`path` {path} gives its dimension {variable.name!r} a coordinate of "
-            f"{variable.shape[0]:,} values, too many to label anything. Is the file damaged? "
-            "Otherwise drop that coordinate."
+            f"{variable.shape[0]:,} values, too many to label anything. Drop that coordinate."
         )
     chunk = variable.itemsize * prod(variable.chunks or ())
     if chunk > LARGEST_CHUNK:
         raise InputError(
             f"`path` {path} stores {variable.name!r} in chunks of {chunk:,} bytes each, and one "
-            f"must fit into memory: at most {LARGEST_CHUNK:,}. Is the file damaged? Otherwise "
-            "store it again in smaller chunks."
+            f"must fit into memory: at most {LARGEST_CHUNK:,}. Store it again in smaller chunks."
         )
 
 
 def _check_substance(path: Path, promised: int) -> None:
     """Refuses a store that claims far more values than its bytes can hold."""
-    needed = ceil(promised / DENSEST)
     if promised <= SUSPICIOUS:
         return
     there = 0
     for file in path.rglob("*") if path.is_dir() else [path]:
         there += file.stat().st_size if file.is_file() else 0
-        if there >= needed:
+        if there * DENSEST >= promised:
             return
     raise InputError(
         f"`path` {path} says that it holds {promised:,} bytes of values, but only {there:,} bytes "

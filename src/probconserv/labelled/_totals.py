@@ -1,7 +1,7 @@
 """The totals of a law: numbers, variables, or what the field starts with and gains."""
 
-from collections.abc import Callable, Hashable, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -11,15 +11,60 @@ from dask.base import compute
 
 from .._errors import InputError
 from . import _units
-from ._blocks import sizes, totals
+from ._blocks import quiet, sizes, totals
 from ._coordinates import cell_methods
-from ._graph import Array, BlockRows, LawRows, NamedRows
-from ._law import INITIAL, Given, Law, array, check_numbers, find, listed, match, nearest
-from ._rates import Flow, Rate, rate_of
+from ._graph import Array, LawRows, NamedRows
+from ._law import INITIAL, Given, Law, array, check_numbers, listed, match, nearest, taken
+from ._rates import Course, Rate, rate_of
 from ._time import Time, decoded, least_to_most, place, time_of
 from ._weights import REGION, Points
 
 Part = Callable[[xr.Variable], xr.Variable]  # takes a part of an array
+Sums = tuple[xr.Variable, xr.Variable]  # of every row: the total, and the weights in it
+
+
+@dataclass(frozen=True, eq=False)
+class Density:
+    """What counts in the rows of a law beside its variables, per cell size."""
+
+    name: str
+    values: xr.Variable
+    seen: xr.Variable | None  # the field, whose gaps do not count; None: values are of whole rows
+    cells: xr.Variable  # their sizes, 0 where nothing counts
+    coords: Mapping[Any, xr.DataArray]
+
+    def check(self, total: xr.Variable, field: object) -> None:
+        """Refuse gaps: a row with one is infinite."""
+        at = _first_gap(total)
+        if at is None:
+            return
+        if self.seen is not None:
+            at.pop(REGION, None)
+            wrong = self.seen.notnull() & (self.cells != 0) & ~np.isfinite(self.values)
+            wrong = wrong.isel(at, missing_dims="ignore")
+            at |= dict(zip(wrong.dims, np.argwhere(wrong.values)[0], strict=True))
+        raise InputError(
+            f"`{self.name}` is missing or infinite{_where(self.coords, at)}, where {field} "
+            "counts. Fill it, or leave the point out with `where`."
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Flow(Density):
+    """A rate, at its entries that count, along the time of the field."""
+
+    course: Course
+    factor: float  # to the unit of the law, negative for what goes out
+
+
+def _first_gap(values: xr.Variable) -> dict[Hashable, Any] | None:
+    """The first entry that is missing or infinite."""
+    bad = np.argwhere(~np.isfinite(values.values))
+    return dict(zip(values.dims, bad[0], strict=True)) if bad.size else None
+
+
+def _where(coords: Mapping[Any, xr.DataArray], at: Mapping[Hashable, Any]) -> str:
+    return f" at {place(coords, at)}" if at else ""
 
 
 class Totals:
@@ -28,62 +73,30 @@ class Totals:
     def __init__(self, dataset: xr.Dataset, law: Law, points: Points, member: str | None) -> None:
         self.dataset, self.law, self.points, self.member = dataset, law, points, member
         self.argument = "total" if law.average is None else "average"
+        self.given: Given = law.total if law.average is None else law.average
+        self.is_initial = isinstance(self.given, str) and self.given == INITIAL
         self.remarks: list[str] = []  # for the report: what was found, assumed or converted
-        self.rates = [(rate, 1.0, "inflow") for rate in listed(law.inflow)]
-        self.rates += [(rate, -1.0, "outflow") for rate in listed(law.outflow)]
+        self.rates = [("inflow", rate, 1.0) for rate in listed(law.inflow)]
+        self.rates += [("outflow", rate, -1.0) for rate in listed(law.outflow)]
 
     def value(self) -> xr.Variable:
         """b, with some of the axes of the rows, and that of members if each has its own."""
         gained: Any = self._gained(self.time) if self.time and self.rates else 0.0
         value = self._start * self.sizes + gained - self.fixed
-        bad = ~np.isfinite(value.values)
-        if bad.any():
+        at = _first_gap(value)
+        if at is not None:
             raise InputError(
                 f"`{self.argument}` of {self.law.label} is missing or infinite"
-                f"{self._first(value.dims, bad)}. Every row needs one."
+                f"{_where(self.points.coords, at)}. Every row needs one."
             )
         return value
-
-    @cached_property
-    def fixed(self) -> xr.Variable:
-        """What counts beside the variables, summed where the first of them is not missing."""
-        first, cells = self.points.first, self.points.cells
-        found = array(self.dataset, self.law.fixed, "fixed", first)
-        if not found.dims and found == 0:
-            return found.variable
-        factor = self._factor("fixed", found, self.points.mean_unit)
-        summed = {dim: first.sizes[dim] for dim in self.law.dims if dim in first.dims}
-        wide = found.variable.set_dims({**cells.sizes, **summed, **found.sizes})
-        there = first.variable.notnull()
-        there = there.all(self.member) if self.member in there.dims else there
-        total, size = self._sum(wide.where(there), cells)
-        self._check_fixed(size)
-        return total * factor
-
-    def _check_fixed(self, size: xr.Variable) -> None:
-        """Refuse gaps in what is held fixed, where the law counts: size is what has none."""
-        whole = self._cell_sizes()
-        short = (whole - size) > 1e-9 * whole
-        if short.values.any():
-            held, at = ", ".join(self.law.held) or "`fixed`", self._first(short.dims, short.values)
-            raise InputError(
-                f"{held}: held fixed by {self.law.label}, and missing at points where "
-                f"{self.points.first.name} counts{at and f',{at}'}. Fill it, or leave the points "
-                "out with `where`."
-            )
-
-    def _first(self, dims: Iterable[Hashable], wrong: Array) -> str:
-        """Where the first of them is, in words."""
-        at = place(self.points.coords, dict(zip(dims, np.argwhere(wrong)[0], strict=True)))
-        return f" at {at}" if at else ""
 
     def noise(self) -> xr.Variable:
         """The standard deviation of b."""
         noise = self._of_rows(self.law.noise, "noise", [*self.points.rows]) * self.sizes
-        if not (noise.values >= 0).all() or not np.isfinite(noise.values).all():
+        if not ((noise.values >= 0) & np.isfinite(noise.values)).all():
             raise InputError(
-                "`noise` is a standard deviation, finite and not negative; 0 asks for an exact "
-                "total."
+                "`noise` is a standard deviation, finite and not negative; 0 is exact."
             )
         if (noise.values > 0).any():
             said = f"{self.argument} known to within its noise, {least_to_most(noise.values)}"
@@ -91,66 +104,64 @@ class Totals:
         return noise
 
     @cached_property
-    def sizes(self) -> Any:
-        """What an average is multiplied by: the cell sizes of a row that are not missing."""
-        if self.law.average is None:
-            return xr.Variable((), 1.0)
-        return self._cell_sizes()
+    def fixed(self) -> xr.Variable:
+        """What counts beside the variables, summed where the first of them is not missing."""
+        found = array(self.dataset, self.law.fixed, "fixed", self.points.first)
+        if not found.dims and found == 0:
+            return found.variable
+        factor = self._factor("fixed", found, self.points.mean_unit)
+        name = f"fixed, made of {', '.join(self.law.held)}" if self.law.held else "fixed"
+        held = Density(name, found.variable, self._seen, self.points.cells, self._coords)
+        ((total, _),) = compute(self._of_density(held))
+        held.check(total, self.points.first.name)
+        return total * factor
 
-    def _cell_sizes(self, part: Part = lambda whole: whole) -> xr.Variable:
-        field = part(self.points.first.variable)
-        if self.member in field.dims:  # a point that one member lacks is missing in all
-            field = field.isel({self.member: 0}).where(field.notnull().all(self.member))
-        return self._sum(field, part(self.points.cells))[1]
+    @cached_property
+    def sizes(self) -> xr.Variable:
+        """What an average is multiplied by: the cell sizes of a row that are not missing."""
+        return xr.Variable((), 1.0) if self.law.average is None else self._cell_sizes()
 
     @cached_property
     def time(self) -> Time | None:
         """Which dimension is time, with a remark; None where that is not needed and not clear."""
-        needed = self._is_initial or bool(self.rates)
+        needed = self.is_initial or bool(self.rates)
         try:
             time = time_of(self.points.first, self.law.time, self.law.dims)
         except InputError:
             if needed or self.law.time is not None:
                 raise
             return None
-        if needed and time.dim not in self.points.rows:
-            what = f"`{self.argument}` is {INITIAL!r}" if self._is_initial else "there are rates"
+        if time.dim in self.points.rows:
+            first = f"; {self.argument} of {time.first}" if self.is_initial else ""
+            self.remarks.append(f"time: {time}{first}")
+        elif needed:
+            what = f"`{self.argument}` is {INITIAL!r}" if self.is_initial else "there are rates"
             raise InputError(
                 f"{what}, but {self.law.label} is summed over {time.dim!r}, its time. Give it as a "
                 "number or a variable, without `inflow` and `outflow`."
             )
-        if time.dim in self.points.rows:
-            first = f"; {self.argument} of {time.first}" if self._is_initial else ""
-            self.remarks.append(f"time: {time}{first}")
         return time
-
-    @property
-    def _is_initial(self) -> bool:
-        given = getattr(self.law, self.argument)
-        return isinstance(given, str) and given == INITIAL
 
     @property
     def is_one(self) -> bool:
         """Whether one total, with what is gained, holds at all times."""
         if self.rates or self.law.average is not None:
             return bool(self.rates)
-        return self._is_initial or self.time is None or self.time.dim not in self._start.dims
+        return self.is_initial or self.time is None or self.time.dim not in self._start.dims
 
     @cached_property
     def _start(self) -> xr.Variable:
         """The total or average that is given, or that of the earliest time."""
-        argument, time = self.argument, self.time
-        if time is None or not self._is_initial:
+        time = self.time
+        if time is None or not self.is_initial:
             members = [self.member] if self.member else []
-            return self._of_rows(
-                getattr(self.law, argument), argument, [*self.points.rows, *members]
-            )
+            return self._of_rows(self.given, self.argument, [*self.points.rows, *members])
         found, size = self._summed(time.at_start)
         found = found + time.at_start(self.fixed)
         empty = size == 0
-        if empty.values.any() and (empty & (self._summed()[1] > 0)).values.any():
+        if empty.any() and (empty & (self._summed()[1] > 0)).any():
             raise InputError(
-                f"`{argument}` is {INITIAL!r}, but {self.law.label} has no data at the first "
+                f"`{self.argument}` is {INITIAL!r}, but {self.law.label} has no data at the first "
                 f"{time.dim!r} where it has some later. Give it as a number or a variable."
             )
         if self.law.average is None:
@@ -158,29 +169,46 @@ class Totals:
         cells = self._cell_sizes(time.at_start)
         return found / cells.where(cells > 0, 1.0)
 
-    def _summed(self, part: Part = lambda whole: whole) -> tuple[Any, Any]:
+    @cached_property
+    def _seen(self) -> xr.Variable:
+        """The first variable; a point that one member lacks is missing."""
+        field = self.points.first.variable
+        if self.member not in field.dims:
+            return field
+        return field.isel({self.member: 0}).where(field.notnull().all(self.member))
+
+    def _cell_sizes(self, part: Part = lambda whole: whole) -> xr.Variable:
+        (size,) = compute(self._sum(part(self._seen), part(self.points.cells))[1])
+        return size
+
+    def _summed(self, part: Part = lambda whole: whole) -> Sums:
         """The rows of a part of the field, and the cell sizes times |factors| that are in them."""
-        found, size = xr.Variable((), 0.0), xr.Variable((), 0.0)
+        found = []
         for name, field in self.points.fields.items():
-            here, weights = part(field.variable), part(self.points.weights[name])
+            here = part(field.variable)
             if self.member in here.dims:  # a point that one member lacks is missing in all
                 here = here.where(here.notnull().all(self.member))
-            total, its = self._sum(here, weights)
-            found, size = found + total, size + its
-        return found, size
+            found.append(self._sum(here, part(self.points.weights[name])))
+        totals_, sizes_ = zip(*compute(*found), strict=True)
+        return sum(totals_), sum(sizes_)
 
-    def _sum(self, field: xr.Variable, weights: xr.Variable) -> tuple[xr.Variable, xr.Variable]:
-        """The rows of a field and their sizes, computed now."""
+    def _sum(self, field: xr.Variable, weights: xr.Variable, *density: xr.Variable) -> Sums:
+        """The rows of a field, or of a density where the field is not missing, and their sizes.
+
+        They are lazy as these are.
+        """
+        for each in density:  # which may have an axis more, that of members
+            field = field.set_dims({**field.sizes, **each.sizes})
         rows = tuple(str(d) for d in (*self.points.rows, self.member) if d in field.dims)
         rest = tuple(str(dim) for dim in field.dims if dim not in rows)
         regions = self.points.regions
         count = 1 if regions is None else self.points.rows[REGION]
         named = NamedRows((LawRows(weights, regions, 0, count),), count, True, rows, rest)
-        (both,) = compute(named.summed(_total_and_size, [field], 2 * count))
-        total, size = np.split(both, 2, axis=-1)
+        both = named.summed(_total_and_size, [field, *density], 2 * count)
         if regions is None:
-            return xr.Variable(rows, total[..., 0]), xr.Variable(rows, size[..., 0])
-        return xr.Variable((*rows, REGION), total), xr.Variable((*rows, REGION), size)
+            return xr.Variable(rows, both[..., 0]), xr.Variable(rows, both[..., 1])
+        dims = (*rows, REGION)
+        return xr.Variable(dims, both[..., :count]), xr.Variable(dims, both[..., count:])
 
     def _gained(self, time: Time) -> xr.Variable:
         """What came in less what went out since the earliest time."""
@@ -193,53 +221,86 @@ class Totals:
             methods = {method for method, _ in cell_methods(field, "time", time.dim)} - {"point"}
             said = f"taken as its value at {time.dim}"
             self.remarks += [f"{name}: a time {method}, {said}" for method in sorted(methods)]
-        self.remarks += [time.mean_lengths] if time.mean_lengths else []
+        self.remarks += time.mean_lengths
         gained: Any = xr.Variable(time.dim, np.zeros(len(time.ends)))
-        rates = [self._rate(given, argument, time) for given, _, argument in self.rates]
+        rates = [self._rate(*given, time) for given in self.rates]
         if len(time.ends) == 1:
             return gained
-        flows = [Flow(rate, time, self.points, self.member) for rate in rates]
-        (found,) = compute([flow.lazy() for flow in flows])
-        for flow, values, (_, sign, _) in zip(flows, found, self.rates, strict=True):
-            gained = gained + sign * flow.rate.factor * flow.gained(values)
-            self.remarks += [said for said in flow.remarks(values) if said not in self.remarks]
+        flows = [self._flow(*rate, time) for rate in rates]
+        found = compute(*map(self._of_density, flows))  # all in one pass
+        for flow, (total, size) in zip(flows, found, strict=True):
+            flow.check(total, self.points.first.name)
+            gained = gained + flow.factor * flow.course.gained(total, time)
+            where = [] if size is None else self._where_counted(size, time)
+            self.remarks += [text for text in where if text not in self.remarks]
         return gained
 
-    def _rate(self, given: Given, argument: str, time: Time) -> Rate:
-        """A rate, its axes and units compared with those of the field."""
+    def _rate(self, argument: str, given: Given, sign: float, time: Time) -> tuple[Rate, float]:
+        """A rate whose axes fit, and the factor to the unit of the law."""
         first = self.points.first
-        found = find(self.dataset, given, argument) if isinstance(given, str) else given
-        if not isinstance(found, xr.DataArray):
-            found = array(self.dataset, found, argument, first)
-        found = self._by_region(decoded(found), argument)
+        found = self._by_region(decoded(taken(self.dataset, given, argument)), argument)
         rate = rate_of(self.dataset, found, argument, time, first)
-        on_grid = any(dim in self.law.dims for dim in found.dims)
+        on_grid = self._is_on_grid(found)
         apart = [] if self.law.regions is None or on_grid else [REGION]
-        apart += [rate.dim] if rate.dim and rate.times is not time.coordinate else []
-        one = {dim: 0 for dim in apart if dim in found.dims}
-        array(self.dataset, found.isel(one, drop=True), argument, first)
+        apart += [rate.dim] if rate.times is not time.coordinate else []
+        match(rate.array, first, argument, apart)
+        check_numbers(found, argument)
         unit = self.points.mean_unit if on_grid else self.points.unit
         expected = unit if rate.method == "sum" else _units.per(unit, time.unit)
-        self.remarks += [rate.remark] if rate.remark else []
-        return replace(rate, factor=self._factor(argument, found, expected, "the gain"))
+        self.remarks += rate.remarks
+        return rate, sign * self._factor(argument, found, expected, "the gain")
+
+    def _is_on_grid(self, found: xr.DataArray) -> bool:
+        return any(dim in self.law.dims for dim in found.dims)
+
+    def _flow(self, rate: Rate, factor: float, time: Time) -> Flow:
+        course, cells, seen = rate.course(time), self.points.cells, None
+        values = _entries(rate.array.variable, rate.dim, course.entries)
+        values = xr.DataArray(values).rename({rate.dim: time.dim}).variable
+        if self._is_on_grid(rate.array):
+            cells = cells * (next(iter(self.points.weights.values())) != 0)
+            same = np.array_equal(time.seconds(rate.times, rate.name), time.ends)
+            near = course.entries if same else time.nearest(course.moments)
+            seen, cells = (_entries(each, time.dim, near) for each in (self._seen, cells))
+        coords = self._coords | {time.dim: rate.times[course.entries]}
+        return Flow(rate.name, values, seen, cells, coords, course, factor)
+
+    @property
+    def _coords(self) -> dict[Any, xr.DataArray]:
+        return dict(self.points.first.coords) | dict(self.points.coords)
+
+    def _of_density(self, density: Density) -> tuple[xr.Variable, xr.Variable | None]:
+        """The rows of a density, and the cell sizes in them; lazy as it is."""
+        if density.seen is None:
+            return density.values, None
+        return self._sum(density.seen, density.cells, density.values)
+
+    def _where_counted(self, size: xr.Variable, time: Time) -> list[str]:
+        """Where a density counts, if that is not plain; size: of the points that do."""
+        first, *others = self.points.fields
+        said = [f"rates on the grid count where {first} does"] if others else []
+        if (size.max(time.dim) - size.min(time.dim)).max() > 1e-9 * size.max():
+            said.append(
+                f"points of {first} change in time; rates count where it is at the nearer time"
+            )
+        return said
 
     def _factor(
         self, argument: str, given: xr.DataArray, expected: str | None, what: str = "that"
     ) -> float:
         """From the unit of what is given to the one expected."""
         name = argument if given.name is None else f"{argument} {given.name}"
-        convert = _units.conversion_of_difference
-        if argument in ("total", "average"):
-            convert = _units.conversion
-        found = convert(name, given.attrs.get("units"), expected, f"{what} of {self.law.label}")
+        unit, of = given.attrs.get("units"), f"{what} of {self.law.label}"
+        has_zero = argument in ("total", "average")
+        found = _units.conversion(name, unit, expected, of, same_zero=has_zero)
         self.remarks += found.remarks
         return found.factor
 
     def _of_rows(self, given: Given, argument: str, known: list[str]) -> xr.Variable:
         """A number, or an array with some of the axes that are known."""
-        found = find(self.dataset, given, argument) if isinstance(given, str) else given
-        if not isinstance(found, xr.DataArray):
-            return array(self.dataset, found, argument, self.points.first).variable
+        found = taken(self.dataset, given, argument)
+        if not isinstance(given, str | xr.DataArray):
+            return found.variable
         unit = self.points.unit if self.law.average is None else self.points.mean_unit
         factor = self._factor(argument, found, unit)
         found = self._by_region(found, argument)
@@ -249,12 +310,7 @@ class Totals:
                     f"`{argument}` has a dimension {dim!r}, which the totals of {self.law.label} "
                     f"have not. {nearest(dim, known)}"
                 )
-        match(
-            found,
-            self.points.first,
-            argument,
-            extra=[REGION] if self.law.regions is not None else [],
-        )
+        match(found, self.points.first, argument, [] if self.law.regions is None else [REGION])
         check_numbers(found, argument)
         return found.variable.astype(float).compute() * factor  # not read again from an open file
 
@@ -265,19 +321,30 @@ class Totals:
         name = name if name in found.dims else REGION
         if regions is None or name not in found.dims:
             return found
-        ours = self.points.coords[REGION].values
-        if name not in found.indexes:
+        ours, theirs = self.points.coords[REGION].values, found.indexes.get(name)
+        if theirs is None or not theirs.is_unique or not set(ours) <= set(theirs):
             raise InputError(
-                f"`{argument}`: its axis {name!r} needs a coordinate, the numbers of the regions."
+                f"`{argument}`: its axis {name!r} needs a coordinate with each region once: "
+                f"{', '.join(map(str, ours))}."
             )
-        if not found.indexes[name].is_unique:
-            raise InputError(f"`{argument}` has two entries for a region of {name!r}.")
-        lacking = sorted(set(ours.tolist()) - set(found[name].values.tolist()))
-        if lacking:
-            raise InputError(f"`{argument}` has no entry for region {lacking[0]} of {name!r}.")
         return found.sel({name: ours}).rename({name: REGION})
 
 
-def _total_and_size(values: Array, rows: BlockRows) -> Array:
+def _entries(variable: xr.Variable, dim: str, entries: Array) -> xr.Variable:
+    """Some entries along a dimension, as a slice where that does."""
+    start, stop = int(entries[0]), int(entries[0]) + len(entries)
+    straight = np.array_equal(entries, np.arange(start, stop))
+    where = slice(start, stop) if straight else entries
+    return variable.isel({dim: where}, missing_dims="ignore")
+
+
+@quiet
+def _total_and_size(field: Array, *density_and_rows: Any) -> Array:
+    """A density that is missing where the field is not makes its row infinite."""
+    *density, rows = density_and_rows
+    values = np.broadcast_to(density[0], field.shape) if density else field
+    if density and not np.isfinite(field.sum() + values.sum()):
+        values = np.where(np.isfinite(values), values, np.inf)
+        values = np.where(np.isnan(field), np.nan, values)
     total, values, missing = totals(values, rows)
     return np.concatenate([total, sizes(rows, missing, values)], 1)

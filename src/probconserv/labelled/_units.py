@@ -5,19 +5,16 @@ A word that UDUNITS does not know is a unit of its own: "bananas m-2" times "m2"
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import xarray as xr
-
 from .._errors import InputError
-from ._law import Law, find
-from ._time import MEAN_LENGTHS
 
 Words = Mapping[str, int]  # the power of each word
 
+SILENT = ("", "unknown", "?")
 DIMENSIONLESS = {
     *("-", "~", "0-1", "0 - 1", "(0-1)", "(0 - 1)", "none", "no_unit", "dimensionless", "unitless"),
     *("numeric", "fraction", "proportion", "ratio"),
@@ -28,15 +25,22 @@ SIGNS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺·⋅", "0123456789-+  "
 AMOUNT = "[EPTGMkmunµμ]?(?:g|t|mol)"
 OF_WHAT = "CO2|CH4|N2O|H2O|O2|O3|CO|SO2|SO4|NO2|NO3|NO|NH3|NH4|Fe|Si|C|N|P|S"
 SUBSTANCE = re.compile(rf"({AMOUNT})({OF_WHAT})")  # kgC: kg of a new unit C
-SPACED = re.compile(rf"\b({AMOUNT}) ({OF_WHAT})(?![\w^-])")
-DEGREES = re.compile(r"\bdeg(?:ree)?s?\.? (celsius|c|k)(?![\w^-])", re.IGNORECASE)
-BRACKETS = re.compile(r"/\s*\(([^()/]+)\)")
+SPELLINGS = (  # what people write and what is meant, in this order
+    (r"\*\*", "^"),
+    (r"(?i)\bdeg(?:ree)?s?\.? k(?![\w^-])", "K"),
+    (r"(?i)\bdeg(?:ree)?s?\.? (?:celsius|c)(?![\w^-])", "degC"),
+    (r"/\s*\(([^()/]+)\)", lambda found: re.sub(r"(^|[\s.*]+)(?=\w)", "/", found[1])),
+    (r"\s+per\s+", "/"),
+    (r"(?<=[A-Za-z]) (?=-\d)", ""),
+    (rf"\b({AMOUNT}) ({OF_WHAT})(?![\w^-])", r"\1\2"),
+)
 TERM = re.compile(
     r"(?P<between>[\s.*]*/?\s*)"
     r"(?:(?P<number>\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)(?:\^(?P<to>[+-]?\d{1,2}))?"
     rf"|(?P<word>{AMOUNT}(?:{OF_WHAT})(?![A-Za-z])|(?:[^\W\d]|[%°'])+"
     r"|\((?:[^()]|\([^()]*\))*\))\^?(?P<power>[+-]?\d{1,2})?)(?=[\s*/]|\.(?!\d)|$)"
 )
+MEAN_LENGTHS = re.compile("(months?|years?|yr)$")
 
 
 @dataclass(frozen=True)
@@ -47,20 +51,11 @@ class Conversion:
     remarks: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Meaning:
-    """A unit as UDUNITS has it, the words that it does not know, and where its zero lies."""
-
-    unit: Any
-    unknown: Words
-    zero: float  # in kelvins
-
-
 def product(*units: str | None) -> str | None:
     """The unit of a product in the words given, "kg m-2" and "m2" as "kg"; None if one is None."""
     powers: Counter[str] = Counter()
     for unit in units:
-        words = _words(unit)
+        words = words_of(unit)
         if words is None:
             return None
         powers.update(words)
@@ -69,85 +64,25 @@ def product(*units: str | None) -> str | None:
 
 def per(unit: str | None, time: str | None) -> str | None:
     """The unit of a rate; None if one is None."""
-    words = _words(time)
-    inverse = None if words is None else product(*(_term(w, -n) for w, n in words.items()))
-    return product(unit, inverse)
-
-
-def assumed(dataset: xr.Dataset, laws: Iterable[Law]) -> xr.Dataset:
-    """The dataset with the units that laws assume; the one given is not changed."""
-    units: dict[str, str] = {}
-    for law in laws:
-        for name, unit in law.assume_units.items():
-            find(dataset, name, "assume_units")
-            if _words(unit) is None or units.setdefault(name, unit) != unit:
-                raise InputError(
-                    f"`assume_units` of `{name}` must be one unit such as 'kg m-2' in all laws; "
-                    f"got {unit!r}."
-                )
-    dataset = dataset.copy()
-    for name, unit in units.items():
-        dataset[name].attrs["units"] = unit
-    return dataset
-
-
-def _term(word: str, power: int) -> str:
-    if power == 1:
-        return word
-    return f"{word}^{power}" if word[-1].isdigit() else f"{word}{power}"
-
-
-def _words(text: str | None) -> Words | None:
-    """The powers of the words of a unit; None where it says nothing."""
-    plain = str(text or "").split(" since ")[0].translate(SIGNS).replace("**", "^").strip()
-    if not plain or plain in ("unknown", "?"):
-        return None
-    if plain.lower() in DIMENSIONLESS:
-        return {}
-    plain = DEGREES.sub(lambda found: "K" if found[1] in "kK" else "degC", plain)
-    plain = BRACKETS.sub(lambda found: re.sub(r"(^|[\s.*]+)(?=\w)", "/", found[1]), plain)
-    plain = re.sub(r"(?<=[A-Za-z]) (?=-\d)", "", re.sub(r"\s+per\s+", "/", plain))
-    plain = SPACED.sub(r"\1\2", plain)
-    powers: Counter[str] = Counter()
-    end = 0
-    while end < len(plain):
-        found = TERM.match(plain, end)
-        if found is None or (end and not found["between"]) or found["word"] in PROSE:
-            return {f"({plain})": 1}  # one word, whatever it is
-        sign = -1 if "/" in found["between"] else 1
-        powers[found["number"] or found["word"]] += sign * int(found["to"] or found["power"] or 1)
-        end = found.end()
-    return {word: power for word, power in powers.items() if power and word != "1"}
-
-
-def _meaning(words: Words) -> Meaning:
-    whole = _udunits("1")
-    unknown: Counter[str] = Counter()
-    zeros: list[float] = []
-    kelvins = 0
-    for word, power in words.items():
-        unit, of_what = _known(word)
-        unknown[of_what] += power
-        kelvins += bool(re.search(r"\bK", unit.definition))
-        if "@" in unit.definition and power == 1:
-            zeros.append(unit.convert(0.0, "K"))
-        whole = whole * (unit * _udunits("1")) ** power
-    zero = zeros[0] if zeros and kelvins == 1 else 0.0  # degC times J K-1 has no zero
-    return Meaning(whole, {word: n for word, n in unknown.items() if word and n}, zero)
+    words = words_of(time)
+    return None if words is None else product(unit, *(_term(w, -n) for w, n in words.items()))
 
 
 def conversion(
-    argument: str, given: str | None, expected: str | None, of: str, meaning: Any = _meaning
+    argument: str, given: str | None, expected: str | None, of: str, same_zero: bool = True
 ) -> Conversion:
-    """How `argument` becomes what is expected; an error if no factor leads there."""
-    ours, theirs = _words(given), _words(expected)
+    """How `argument` becomes what is expected; an error if no factor leads there.
+
+    same_zero: False for differences, which have none: 1 degC is then 1 K.
+    """
+    ours, theirs = words_of(given), words_of(expected)
     if ours == theirs:
         return Conversion()
     if ours is None or theirs is None:
         lacks = "it" if ours is None else of
         return Conversion(1.0, (f"units of {argument} not compared: {lacks} has none",))
-    one, other = meaning(ours), meaning(theirs)
-    if wrong := _difference(argument, one, other):
+    one, other = _Meaning(ours), _Meaning(theirs)
+    if wrong := _difference(argument, one, other, same_zero):
         raise InputError(f"`{argument}` is in {given!r}, but {of} is in {expected!r}{wrong}")
     factor = one.unit.convert(1.0, other.unit)
     if abs(factor - 1) < 1e-14:  # m2 Pa and N
@@ -160,11 +95,61 @@ def conversion(
     return Conversion(factor, (said,))
 
 
-def conversion_of_difference(
-    argument: str, given: str | None, expected: str | None, of: str
-) -> Conversion:
-    """As `conversion`, for what has no zero: a difference of 1 degC is one of 1 K."""
-    return conversion(argument, given, expected, of, lambda w: replace(_meaning(w), zero=0.0))
+@cache
+def seconds_in(unit: str) -> float | None:
+    """Seconds in a unit of time; None for any other."""
+    if " since " in unit or words_of(unit) is None:
+        return None
+    try:
+        return conversion("it", unit, "s", "that").factor
+    except InputError:
+        return None
+
+
+def words_of(text: str | None) -> Words | None:
+    """The powers of the words of a unit; None where it says nothing."""
+    plain = str(text or "").split(" since ")[0].translate(SIGNS).strip()
+    if plain in SILENT:
+        return None
+    if plain.lower() in DIMENSIONLESS:
+        return {}
+    for written, meant in SPELLINGS:
+        plain = re.sub(written, meant, plain)
+    powers: Counter[str] = Counter()
+    end = 0
+    while end < len(plain):
+        found = TERM.match(plain, end)
+        if found is None or (end and not found["between"]) or found["word"] in PROSE:
+            return {f"({plain})": 1}  # one word, whatever it is
+        sign = -1 if "/" in found["between"] else 1
+        powers[found["number"] or found["word"]] += sign * int(found["to"] or found["power"] or 1)
+        end = found.end()
+    return {word: power for word, power in powers.items() if power and word != "1"}
+
+
+def _term(word: str, power: int) -> str:
+    if power == 1:
+        return word
+    return f"{word}^{power}" if word[-1].isdigit() else f"{word}{power}"
+
+
+class _Meaning:
+    """A unit as UDUNITS has it, the words that it does not know, and where its zero lies."""
+
+    def __init__(self, words: Words) -> None:
+        self.unit = _udunits("1")
+        unknown: Counter[str] = Counter()
+        zeros: list[float] = []
+        kelvins = 0
+        for word, power in words.items():
+            unit, of_what = _known(word)
+            unknown[of_what] += power
+            kelvins += bool(re.search(r"\bK", unit.definition))
+            if "@" in unit.definition and power == 1:
+                zeros.append(unit.convert(0.0, "K"))
+            self.unit = self.unit * (unit * _udunits("1")) ** power
+        self.unknown = {(word, power) for word, power in unknown.items() if word and power}
+        self.zero = zeros[0] if zeros and kelvins == 1 else 0.0  # degC times J K-1 has no zero
 
 
 @cache
@@ -186,25 +171,24 @@ def _udunits(text: str) -> Any:
     try:
         with cf_units.suppress_errors():
             unit = cf_units.Unit(text)
-            per_metre = unit / cf_units.Unit("m")  # not for logarithms
     except ValueError:
         return None
-    if unit.is_unknown() or unit.is_no_unit():
-        return None
-    return unit if "@" not in unit.definition or per_metre.is_convertible("K m-1") else None
+    is_logarithm = "(re " in unit.definition
+    is_date = "@" in unit.definition and not unit.is_convertible("K")
+    return None if unit.is_unknown() or unit.is_no_unit() or is_logarithm or is_date else unit
 
 
-def _difference(argument: str, one: Meaning, other: Meaning) -> str:
+def _difference(argument: str, one: _Meaning, other: _Meaning, same_zero: bool) -> str:
     """Why no factor leads from one to the other, and the way out; empty if one does."""
-    if words := {w for w, n in {*one.unknown.items()} ^ {*other.unknown.items()}}:
+    if words := {word for word, _ in one.unknown ^ other.unknown}:
         name = argument.split()[-1] if " " in argument else "NAME"
         return (
-            f". UDUNITS does not know {' and '.join(map(_unknown, sorted(words)))}: say what is "
+            f". UDUNITS does not know {' and '.join(map(_asked, sorted(words)))}: say what is "
             f"meant, as in assume_units={{{name!r}: 'kg'}} or `--assume-units {name}=kg`."
         )
-    if not one.unit.is_convertible(other.unit):
+    if not (one.unit / other.unit).is_dimensionless():  # UDUNITS would convert s to s-1
         return f", another quantity{_hint(argument, one.unit, other.unit)}."
-    if abs(one.zero - other.zero) > 1e-6:
+    if same_zero and abs(one.zero - other.zero) > 1e-6:
         return (
             ": their zeros differ, so that no factor leads from one to the other. Convert one of "
             "them, values and `units`."
@@ -212,7 +196,7 @@ def _difference(argument: str, one: Meaning, other: Meaning) -> str:
     return ""
 
 
-def _unknown(word: str) -> str:
+def _asked(word: str) -> str:
     near = [each for each in (word.lower(), word.capitalize()) if _udunits(each) is not None]
     return f"{word!r} (is it {near[0]}?)" if near else repr(word)
 
@@ -222,8 +206,8 @@ def _hint(argument: str, one: Any, other: Any) -> str:
         return ". 1 mm of water is 1 kg m-2, 1 m is '1e3 kg m-2': say so with `assume_units`"
     if one.is_convertible(other * other):
         return ": is it a variance? Its square root is a standard deviation"
-    if argument.startswith("total"):
-        return ", perhaps a mean where a total is meant (then give `average`), or a rate"
-    if argument.startswith("std"):
-        return ": a standard deviation has the unit of its variable"
-    return ""
+    hints = {
+        "total": ", perhaps a mean where a total is meant (then give `average`), or a rate",
+        "std": ": a standard deviation has the unit of its variable",
+    }
+    return next((hint for start, hint in hints.items() if argument.startswith(start)), "")

@@ -1,13 +1,17 @@
-"""The thickness of cells along the vertical, from the formula terms of their coordinate.
+"""The thickness of cells along the vertical, by formula terms or between pressures.
 
-A level lies at constant + slope * surface, where surface is the surface pressure or the orography:
-a p0 + b ps or ap + b ps (hybrid sigma-pressure), ptop + sigma (ps - ptop) (sigma) and a + b orog
-(hybrid height). Arrays `levels` hold both numbers on their first axis. A cell lies between two half
-levels of the same form; pressure differences over g are the mass of air per area.
+A level lies at constant + slope * surface, where surface is the surface pressure or the orography.
+Arrays of positions hold both numbers on their first axis. A cell lies between two half levels of
+the same form; pressure differences over g are the mass of air per area.
+
+Half levels are the first of these that are there: the bounds of the terms, as formula terms of the
+bounds of the levels or the terms themselves name them; terms of a coordinate of the same kind with
+one entry more; half levels of which the levels are the means; half way between the levels.
 """
 
-import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import xarray as xr
@@ -15,21 +19,31 @@ from dask.base import compute
 
 from .._air import GRAVITY
 from .._errors import InputError
-from ._coordinates import Array, bounds_of, coordinates_of, numbers, setting, units
-from ._units import conversion
+from .._sphere import Array
+from ._coordinates import Grid, ends_of, numbers, pairs, scale, setting, units
+from ._law import match
+
+Terms = Mapping[str, xr.DataArray]
+Position = Callable[..., tuple[Array, Array]]  # constant and slope from all terms but the surface
 
 MASS = f"mass of air per area (dp / g, g = {GRAVITY} m s-2)"
 WAY_OUT = "Give the thickness of the cells as `measure`."
-HYBRID, SIGMA, HEIGHT = (
-    f"atmosphere_{name}_coordinate" for name in ("hybrid_sigma_pressure", "sigma", "hybrid_height")
-)
-TERMS = {
-    HYBRID: (("ap", "b", "ps"), ("a", "b", "p0", "ps")),
-    SIGMA: (("sigma", "ptop", "ps"),),
-    HEIGHT: (("a", "b", "orog"),),
+FORMULAS: dict[str, dict[tuple[str, ...], Position]] = {  # by standard name and terms
+    "atmosphere_hybrid_sigma_pressure_coordinate": {
+        ("ap", "b", "ps"): lambda ap, b: (ap, b),
+        ("a", "b", "p0", "ps"): lambda a, b, p0: (a * p0, b),
+    },
+    "atmosphere_sigma_coordinate": {
+        ("sigma", "ptop", "ps"): lambda sigma, ptop: ((1 - sigma) * ptop, sigma),
+    },
+    "atmosphere_hybrid_height_coordinate": {("a", "b", "orog"): lambda a, b: (a, b)},
 }
+KINDS = {  # by the unit of levels: what 1 of it weighs, what that is, in which unit, the lower end
+    "Pa": (1 / GRAVITY, MASS, "kg m-2", "surface"),
+    "m": (1.0, "heights", "m", "ground"),
+}
+OF_LEVELS = ("a", "ap", "b", "sigma")  # terms with one number for each level
 GROUND = np.array([[0.0], [1.0]])  # constant and slope of the surface itself
-FROM_ZERO = ("depth", "height", "air_pressure", "sea_water_pressure")
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,126 +63,229 @@ class Layers:
 
 
 @dataclass(frozen=True, eq=False)
-class Formula:
-    """A coordinate with formula terms, and their names in the dataset."""
+class Levels:
+    """A coordinate whose levels lie where a formula of its terms says."""
 
-    dataset: xr.Dataset
+    grid: Grid
     coordinate: xr.DataArray
-    kind: str
-    names: dict[str, str]
-
-    @classmethod
-    def of(cls, dataset: xr.Dataset, coordinate: xr.DataArray) -> "Formula":
-        kind, terms = str(coordinate.attrs.get("standard_name")), _terms(coordinate)
-        if kind not in TERMS:
-            raise InputError(
-                f"the levels of {coordinate.name!r} follow the formula of the standard name {kind},"
-                f" which is not known here; known are {', '.join(TERMS)}. {WAY_OUT}"
-            )
-        for needed in TERMS[kind]:
-            if set(needed) <= set(terms):
-                return cls(dataset, coordinate, kind, {key: terms[key] for key in needed})
-        raise InputError(
-            f"`formula_terms` of {coordinate.name!r} must name {' or '.join(map(str, TERMS[kind]))}"
-            f", it names {tuple(terms)}. Complete it. {WAY_OUT}"
-        )
+    terms: Terms  # the surface last
+    position: Position
 
     @property
     def unit(self) -> str:
-        return "m" if self.kind == HEIGHT else "Pa"
+        return "m" if "orog" in self.terms else "Pa"
 
-    @property
-    def of_levels(self) -> list[str]:
-        return [key for key in self.names if key in ("a", "ap", "b", "sigma")]
-
-    @property
-    def without_units(self) -> list[str]:
-        """Terms that should say their unit and do not."""
-        return [key for key in self._sized if not units(self.term(key))]
-
-    @property
-    def _sized(self) -> list[str]:
-        plain = ("b", "sigma") if self.kind == HEIGHT else ("a", "b", "sigma")
-        return [key for key in self.names if key not in plain]
-
-    def term(self, key: str) -> xr.DataArray:
-        name = self.names[key]
-        if name not in self.dataset.variables:
-            raise InputError(
-                f"`formula_terms` of {self.coordinate.name!r} names {key}: {name}, which is not in "
-                f"the dataset. Add {name!r} from the file that has it. {WAY_OUT}"
-            )
-        return self.dataset[name]
-
-    def surface(self, data: xr.DataArray) -> xr.DataArray:
-        """Surface pressure in Pa, or orography in m, without coordinates."""
-        found = self.term("orog" if self.kind == HEIGHT else "ps")
-        if extra := [dim for dim in found.dims if dim not in data.dims]:
-            raise InputError(
-                f"{found.name!r}, which gives the thickness along {self.coordinate.name!r}, has the"
-                f" dimension {extra[0]!r}, which {data.name!r} has not. Select or average it."
-            )
+    @cached_property
+    def surface(self) -> xr.DataArray:
+        found = list(self.terms.values())[-1]
+        match(found, self.grid.data, f"formula_terms of {self.coordinate.name}")
         return in_unit(found, self.unit)
 
-    def levels(self, others: dict[str, str]) -> Array:  # (2, ...)
-        """Constant and slope, of the levels or of others by the names of their terms."""
+    @cached_property
+    def range(self) -> tuple[float, float, int]:
+        """The extremes of the surface, and how many values are missing."""
+        return extremes(self.surface)
 
-        def values(key: str) -> Array:
-            found = self.dataset[others[key]] if key in others else self.term(key)
+    def at(self, positions: Array, surface: float | None = None) -> Array:
+        """Pressures or heights; where the column is thickest, if no surface is given."""
+        thickest = self.range[0] if self.unit == "m" else self.range[1]
+        return positions[0] + positions[1] * (thickest if surface is None else surface)
+
+    @property
+    def sized(self) -> list[str]:
+        """Terms that have a unit, or should have."""
+        plain = {"b", "sigma", "a" if "p0" in self.terms else ""}
+        return [key for key in self.terms if key not in plain]
+
+    def positions(self, others: Terms) -> Array:  # (2, ...)
+        """Constant and slope, of the levels or of others by their terms."""
+        values = {}
+        for key, term in list(self.terms.items())[:-1]:
+            found = others.get(key, term)
             found = found.transpose(*self.coordinate.dims, ..., missing_dims="ignore")
-            known = key in self._sized and key not in self.without_units
-            return numbers(found, found) * (factor(self.term(key), self.unit) if known else 1.0)
+            by = factor(term, self.unit) if key in self.sized and units(term) else 1.0
+            values[key] = numbers(found, found) * by
+        return np.stack(self.position(**values))
 
-        if self.kind == SIGMA:
-            sigma = values("sigma")
-            return np.stack([(1 - sigma) * values("ptop"), sigma])
-        constant = values("ap" if "ap" in self.names else "a")
-        return np.stack([constant * values("p0") if "p0" in self.names else constant, values("b")])
+    @cached_property
+    def half_levels(self) -> tuple[Array, str]:  # (2, n, 2)
+        """Where every cell ends, the smaller pressure or height first; in words how it is known."""
+        terms = self._terms_of_half_levels()
+        if terms:
+            words = " and ".join(str(term.name) for term in terms.values())
+            ends = self.positions(terms)
+            ends = _neighbours(ends) if ends.ndim == 2 else ends
+        else:
+            levels = self.positions({})
+            upward = np.argsort(self.at(levels) * (1 if self.unit == "m" else -1))
+            edges, words = self._assumed(levels[:, upward])
+            ends = _neighbours(edges)[:, np.argsort(upward)]
+        if ends.shape != (2, self.coordinate.size, 2):
+            raise InputError(
+                f"{words} must hold two ends for each of the {self.coordinate.size} levels of "
+                f"{self.coordinate.name!r}, got {ends.shape[1:]}. {WAY_OUT}"
+            )
+        turned = np.diff(self.at(ends), axis=-1) < 0
+        return np.where(turned, ends[..., ::-1], ends), words
+
+    def _terms_of_half_levels(self) -> Terms:
+        """The bounds of the terms, or the terms of a coordinate like this with one entry more."""
+        dataset, own = self.grid.dataset, {k: t for k, t in self.terms.items() if k in OF_LEVELS}
+        bounds = self.grid.bounds(self.coordinate)
+        named = {} if bounds is None else pairs(bounds, "formula_terms")
+        choices = [{key: named.get(key) or setting(term, "bounds") for key, term in own.items()}]
+        for other in dataset.coords.values():
+            alike = other.attrs.get("standard_name") == self.coordinate.attrs["standard_name"]
+            if alike and other.shape == (self.coordinate.size + 1,):
+                choices.append(pairs(other, "formula_terms"))
+        for names in choices:
+            found = {key: dataset[names[key]] for key in own if names.get(key) in dataset.variables}
+            if len(found) == len(own):
+                return found
+        return {}
+
+    def _assumed(self, levels: Array) -> tuple[Array, str]:  # (2, n) -> (2, n + 1)
+        """Half levels that nobody gave, for levels from the ground up."""
+        means = None if self.unit == "m" else self._means(levels)
+        if means is not None:
+            return means, "assumed such that each level is the mean of its two, from the surface up"
+        if levels.shape[1] < 2:
+            raise InputError(f"{self.coordinate.name!r} has one level and no bounds. {WAY_OUT}")
+        middle = (levels[:, 1:] + levels[:, :-1]) / 2
+        constant, slope = levels[:, -1]
+        top = np.array([[constant / (1 - slope) if "ptop" in self.terms else 0.0], [0.0]])  # ptop
+        if self.unit == "m":
+            top = 2 * levels[:, -1:] - middle[:, -1:]
+        edges = np.concatenate([GROUND, middle, top], 1)
+        at, out = self.at(levels), self.at(edges)
+        for centre, outer, inner in ((at[0], out[0], out[1]), (at[-1], out[-1], out[-2])):
+            reach = abs(outer - centre)
+            if reach > 3 * abs(centre - inner) and reach > 0.02 * at.max():  # levels are missing
+                raise InputError(
+                    f"{self.coordinate.name!r} has no half levels, and its outermost level at "
+                    f"{centre:.6g} {self.unit} is too far from {outer:.6g} {self.unit} to be the "
+                    f"last of the column. Add the bounds of its terms. {WAY_OUT}"
+                )
+        return edges, f"assumed half way between the levels, and at the {KINDS[self.unit][3]}"
+
+    def _means(self, levels: Array) -> Array | None:  # (2, n) -> (2, n + 1)
+        """The half levels of which the levels are the means, from the surface up; None if not."""
+        edges = [GROUND[:, 0]]
+        for level in levels.T:
+            edges.append(2 * level - edges[-1])
+        found = np.stack(edges, 1)
+        up = (np.diff(self.at(found)) < 0).all() and (np.diff(found[1]) < 1e-4).all()
+        top = abs(found[1, -1]) < 1e-4 and found[0, -1] > -1e-5 * self.range[1]
+        return found if up and top else None
+
+    def check_thickness(self) -> None:
+        """Thickness is linear in the surface, so that its extremes tell all."""
+        for surface in self.range[:2]:
+            thickness = np.diff(self.at(self.half_levels[0], surface), axis=-1)[:, 0]
+            k = int(np.argmin(thickness))
+            if not thickness[k] > 0:
+                raise InputError(
+                    f"cell number {k} of {self.coordinate.name!r} would be {thickness[k]:.6g} "
+                    f"{self.unit} thick where {self.surface.name!r} is {surface:.6g}. Are its "
+                    "formula terms, their bounds and `units` right?"
+                )
+
+    def reach(self) -> str:
+        """From where to where the cells reach, and whether they touch."""
+        ends = self.half_levels[0]
+        low, high = np.moveaxis(ends[:, np.argsort(self.at(ends)[:, 0])], -1, 0)
+        apart = np.abs(self.at(low)[1:] - self.at(high)[:-1])
+        gaps = (apart > 1e-6 * np.abs(self.at(high)).max()).any()
+
+        def text(constant: float, slope: float) -> str:
+            if abs(slope - 1) < 1e-6 and abs(constant) < 1e-3:
+                return "the surface"
+            part = f" + {slope:.4g} {self.surface.name}" if abs(slope) > 1e-6 else ""
+            return f"{round(constant, 3) + 0.0:.6g} {self.unit}{part}"
+
+        said = f"{text(*low[:, 0])} to {text(*high[:, -1])}"
+        return f"{said}, with gaps or overlaps between them" if gaps else said
 
 
-def layers_of(dataset: xr.Dataset, variable: str, dim: str) -> Layers | None:
-    """The cells along a dimension whose coordinate has formula terms; None for any other."""
-    data = dataset[variable]
-    along = [c for c in coordinates_of(dataset, variable) if c.dims == (dim,) and _is_parametric(c)]
-    if not along:
+def _neighbours(edges: Array) -> Array:  # (2, n + 1) -> (2, n, 2)
+    return np.stack([edges[:, :-1], edges[:, 1:]], -1)
+
+
+def levels_of(grid: Grid, dim: str) -> Levels | None:
+    """The coordinate along a dimension that has formula terms; None where there is none."""
+    for coordinate in grid.coordinates:
+        kind, names = str(coordinate.attrs.get("standard_name")), pairs(coordinate, "formula_terms")
+        by_name = kind.startswith(("atmosphere_", "ocean_")) and "_coordinate" in kind
+        if coordinate.dims == (dim,) and (names or by_name):
+            break
+    else:
         return None
-    formula = Formula.of(dataset, along[0])
-    surface = formula.surface(data)
-    lowest, highest, missing = extremes(surface)
-    reference = lowest if formula.kind == HEIGHT else highest
-    ends, half_levels = _half_levels(formula, reference)
-    turned = np.diff(_at(ends, reference), axis=-1) < 0
-    ends = np.where(turned, ends[..., ::-1], ends)  # the smaller pressure or height first
-    _check_thickness(formula, ends, surface, lowest, highest)
-    steps = np.diff(ends, axis=-1)[..., 0] / (1.0 if formula.kind == HEIGHT else GRAVITY)
-    surface = in_order(surface, data)
-    constant, slope = (in_order(xr.DataArray(each, dims=dim), data, surface) for each in steps)
-    what = "heights" if formula.kind == HEIGHT else MASS
-    where = f"{what} from {', '.join(formula.names.values())}; half levels: {half_levels}; "
-    where += f"cells from {_reach(ends, reference, formula.unit, surface.name)}"
-    if bare := [formula.names[key] for key in formula.without_units]:
-        where += f"; {' and '.join(bare)} taken to be in {formula.unit}"
+    if kind not in FORMULAS:
+        raise InputError(
+            f"the levels of {coordinate.name!r} follow the formula of the standard name {kind}, "
+            f"which is not known here; known are {', '.join(FORMULAS)}. {WAY_OUT}"
+        )
+    here = {key: name for key, name in names.items() if name in grid.dataset.variables}
+    for needed, position in FORMULAS[kind].items():
+        if set(needed) <= set(here):
+            terms = {key: grid.dataset[here[key]] for key in needed}
+            return Levels(grid, coordinate, terms, position)
+    lost = [f"{key}: {name}" for key, name in names.items() if key not in here]
+    raise InputError(
+        f"`formula_terms` of {coordinate.name!r} must name {' or '.join(map(str, FORMULAS[kind]))}"
+        f", it names {tuple(here)}{f'; not in the dataset are {lost}' if lost else ''}. Add what "
+        f"lacks from the file that has it. {WAY_OUT}"
+    )
+
+
+def formula_layers(grid: Grid, dim: str) -> Layers | None:
+    """The cells along a dimension whose coordinate has formula terms; None for any other."""
+    levels = levels_of(grid, dim)
+    if levels is None:
+        return None
+    by, what, unit, _ = KINDS[levels.unit]
+    surface, missing = in_order(levels.surface, grid.data), levels.range[2]
+    levels.check_thickness()
+    ends, half_levels = levels.half_levels
+    steps = [xr.DataArray(step, dims=dim) for step in by * np.diff(ends, axis=-1)[..., 0]]
+    constant, slope = (in_order(step, grid.data, surface) for step in steps)
+    names = ", ".join(str(term.name) for term in levels.terms.values())
+    where = f"{what} from {names}; half levels: {half_levels}; cells from {levels.reach()}"
+    bare = [str(t.name) for key, t in levels.terms.items() if key in levels.sized and not units(t)]
+    where += f"; {' and '.join(bare)} taken to be in {levels.unit}" if bare else ""
     if missing:
         where += f"; {missing} places without {surface.name} do not count"
         constant, surface = constant * surface.notnull(), surface.fillna(0.0)
-    return Layers(constant, slope, surface, "m" if formula.kind == HEIGHT else "kg m-2", where)
+    return Layers(constant, slope, surface, unit, where)
 
 
-def _is_parametric(coordinate: xr.DataArray) -> bool:
-    """Whether its levels lie at what a formula says, not at its values."""
-    name = str(coordinate.attrs.get("standard_name"))
-    by_name = name.startswith(("atmosphere_", "ocean_")) and "_coordinate" in name
-    return by_name or bool(_terms(coordinate))
-
-
-def _terms(array: xr.DataArray) -> dict[str, str]:
-    return dict(re.findall(r"(\w+):\s*(\S+)", setting(array, "formula_terms")))
-
-
-def in_unit(array: xr.DataArray, wanted: str) -> xr.DataArray:
-    """The array in that unit, as float64 without coordinates."""
-    by, values = factor(array, wanted), array.variable.astype(np.float64)
-    return xr.DataArray(values if by == 1 else by * values, name=array.name)
+def pressure_layers(grid: Grid, coordinate: xr.DataArray, surface: str | None) -> Layers:
+    """Cells between pressures, cut at the surface pressure of that name where there is one."""
+    dim, bounds, data = str(coordinate.dims[0]), grid.bounds(coordinate), grid.data
+    by = factor(coordinate, "Pa")
+    ends = np.sort(ends_of(coordinate, bounds)[0], -1) * by
+    where = f"{MASS} between the pressures of {coordinate.name}, "
+    where += "half way between levels" if bounds is None else f"from {bounds.name}"
+    if surface is None:
+        where += f", from {ends.min():g} to {ends.max():g} Pa: no surface pressure to cut them at"
+        thickness = xr.DataArray((ends[:, 1] - ends[:, 0]) / GRAVITY, dims=dim)
+        return Layers(thickness, 0 * thickness, xr.DataArray(0.0), "kg m-2", where)
+    ps = in_order(in_unit(grid.dataset[surface], "Pa"), data)
+    _, highest, missing = extremes(ps)
+    if not coordinate.max() * by / 2 <= highest < np.inf:
+        raise InputError(
+            f"{ps.name!r} reaches {highest:.6g} Pa at most, and {coordinate.name!r} has levels far "
+            "below that surface. Are the `units` of both right?"
+        )
+    where += f", from {ends.min():g} Pa to the surface ({ps.name}), linear while that stays in its"
+    where += f" cell; {missing} places without {ps.name} do not count" if missing else " cell"
+    ps = ps.fillna(0.0) if missing else ps
+    reaching = np.where(ends == ends.max(), np.inf, ends)  # the lowest ends at the surface
+    top, bottom = (in_order(xr.DataArray(end, dims=dim), data, ps) for end in reaching.T)
+    slope = ((top < ps) & (bottom >= ps)) / GRAVITY
+    constant = (xr.where(bottom < ps, bottom, 0.0) - xr.where(top < ps, top, 0.0)) / GRAVITY
+    reach = tuple(end.where(slope > 0, 0.0).sum(dim) for end in (top, bottom))
+    return Layers(constant, slope, ps, "kg m-2", where, reach)
 
 
 def factor(array: xr.DataArray, wanted: str) -> float:
@@ -182,134 +299,17 @@ def factor(array: xr.DataArray, wanted: str) -> float:
     return found
 
 
-def scale(unit: str, wanted: str) -> float | None:
-    """The factor from one unit to another; None where there is none."""
-    try:
-        return conversion("it", unit, wanted, "that").factor if unit else None
-    except InputError:
-        return None
+def in_unit(array: xr.DataArray, wanted: str) -> xr.DataArray:
+    """The array in that unit, as float64 without coordinates."""
+    by, values = factor(array, wanted), array.variable.astype(np.float64)
+    return xr.DataArray(values if by == 1 else by * values, name=array.name)
 
 
 def extremes(surface: xr.DataArray) -> tuple[float, float, int]:
     """The smallest and the largest value, and how many are missing, computed now."""
     found = compute(surface.min(), surface.max(), surface.isnull().sum())
     lowest, highest, missing = (each.item() for each in found)
-    if not (np.isfinite(lowest) and np.isfinite(highest)):
-        raise InputError(f"{surface.name!r} must be finite; it has {lowest} and {highest}.")
     return lowest, highest, missing
-
-
-def _at(levels: Array, surface: float) -> Array:
-    return levels[0] + levels[1] * surface
-
-
-def _half_levels(formula: Formula, reference: float) -> tuple[Array, str]:  # (2, n, 2)
-    """Where every cell ends, and in words how that is known."""
-    count = formula.coordinate.size
-    if names := _bounds(formula) or _interfaces(formula):
-        ends = formula.levels(names)
-        ends = _pairs(ends) if ends.ndim == 2 else ends
-        if ends.shape != (2, count, 2):
-            raise InputError(
-                f"{' and '.join(names.values())} must hold two ends for each of the {count} levels "
-                f"of {formula.coordinate.name!r}, got {ends.shape[1:]}. {WAY_OUT}"
-            )
-        return ends, " and ".join(names.values())
-    levels = formula.levels({})
-    order = np.argsort(_at(levels, reference))
-    edges, words = _assumed(formula, levels[:, order], reference)
-    return _pairs(edges)[:, np.argsort(order)], f"assumed {words}"
-
-
-def _bounds(formula: Formula) -> dict[str, str]:
-    """The names of the bounds of the terms; empty where one has none."""
-    bounds = bounds_of(formula.dataset, formula.coordinate)
-    named = {} if bounds is None else _terms(bounds)
-    found = {
-        key: named.get(key) or setting(formula.term(key), "bounds") for key in formula.of_levels
-    }
-    return found if all(name in formula.dataset.variables for name in found.values()) else {}
-
-
-def _interfaces(formula: Formula) -> dict[str, str]:
-    """The terms of a coordinate of half levels: of the same kind, with one entry more."""
-    for name in formula.dataset.coords:
-        other = formula.dataset[name]
-        alike = other.attrs.get("standard_name") == formula.kind
-        if alike and other.shape == (formula.coordinate.size + 1,):
-            terms = _terms(other)
-            return {key: terms[key] for key in formula.of_levels if key in terms}
-    return {}
-
-
-def _pairs(edges: Array) -> Array:  # (2, n + 1) -> (2, n, 2)
-    return np.stack([edges[:, :-1], edges[:, 1:]], -1)
-
-
-def _assumed(formula: Formula, levels: Array, reference: float) -> tuple[Array, str]:  # (2, n + 1)
-    """Half levels that nobody gave, for levels in the order of their pressure or height."""
-    means = None if formula.kind == HEIGHT else _means(levels, reference)
-    if means is not None:
-        return means, "such that each level is the mean of its two, from the surface up"
-    if levels.shape[1] < 2:
-        raise InputError(f"{formula.coordinate.name!r} has one level and no bounds. {WAY_OUT}")
-    middle = (levels[:, 1:] + levels[:, :-1]) / 2
-    if formula.kind == HEIGHT:
-        first, last, end = GROUND, 2 * levels[:, -1:] - middle[:, -1:], "the ground"
-    else:
-        top = levels[0, 0] / (1 - levels[1, 0]) if formula.kind == SIGMA else 0.0  # ptop
-        first, last, end = np.array([[top], [0.0]]), GROUND, "the surface"
-    edges = np.concatenate([first, middle, last], 1)
-    at, out = _at(levels, reference), _at(edges, reference)
-    for centre, outer, inner in ((at[0], out[0], out[1]), (at[-1], out[-1], out[-2])):
-        reach = abs(outer - centre)
-        if reach > 3 * abs(centre - inner) and reach > 0.02 * at[-1]:  # levels are missing
-            raise InputError(
-                f"{formula.coordinate.name!r} has no half levels, and its outermost level at "
-                f"{centre:.6g} {formula.unit} is too far from {outer:.6g} {formula.unit} to be the "
-                f"last of the column. Add the bounds of its terms. {WAY_OUT}"
-            )
-    return edges, f"half way between the levels, and at {end}"
-
-
-def _means(levels: Array, surface: float) -> Array | None:  # (2, n + 1)
-    """The half levels of which the levels are the means, from the surface up; None if not so."""
-    edges = [GROUND[:, 0]]
-    for level in levels.T[::-1]:
-        edges.append(2 * level - edges[-1])
-    found = np.stack(edges[::-1], 1)
-    down = (np.diff(_at(found, surface)) > 0).all() and (np.diff(found[1]) > -1e-4).all()
-    top = abs(found[1, 0]) < 1e-4 and found[0, 0] > -1e-5 * surface
-    return found if down and top else None
-
-
-def _check_thickness(formula: Formula, ends: Array, surface: xr.DataArray, *at: float) -> None:
-    """Thickness is linear in the surface, so that its extremes tell all."""
-    for each in at:
-        thickness = np.diff(_at(ends, each), axis=-1)[:, 0]
-        if not (thickness > 0).all():
-            k = int(np.argmin(thickness))
-            raise InputError(
-                f"cell number {k} of {formula.coordinate.name!r} would be {thickness[k]:.6g} "
-                f"{formula.unit} thick where {surface.name!r} is {each:.6g}. Are "
-                "its formula terms, their bounds and `units` right?"
-            )
-
-
-def _reach(ends: Array, reference: float, unit: str, surface: object) -> str:
-    """From where to where the cells reach, and whether they touch."""
-    low, high = np.moveaxis(ends[:, np.argsort(_at(ends, reference)[:, 0])], -1, 0)
-    apart = np.abs(_at(low, reference)[1:] - _at(high, reference)[:-1])
-    gaps = (apart > 1e-6 * np.abs(_at(high, reference)).max()).any()
-
-    def text(constant: float, slope: float) -> str:
-        if abs(slope - 1) < 1e-6 and abs(constant) < 1e-3:
-            return "the surface"
-        part = f" + {slope:.4g} {surface}" if abs(slope) > 1e-6 else ""
-        return f"{round(constant, 3) + 0.0:.6g} {unit}{part}"
-
-    said = f"{text(*low[:, 0])} to {text(*high[:, -1])}"
-    return f"{said}, with gaps or overlaps between them" if gaps else said
 
 
 def in_order(
@@ -324,27 +324,3 @@ def in_order(
     wide = array.expand_dims({dim: data.sizes[dim] for dim in front if dim not in array.dims})
     wide = wide.transpose(*(dim for dim in data.dims if dim in wide.dims))
     return wide if data.chunks is None else wide.chunk({d: data.chunksizes[d] for d in wide.dims})
-
-
-def is_pressure(coordinate: xr.DataArray) -> bool:
-    return scale(units(coordinate), "Pa") is not None
-
-
-def cut_at_zero(coordinate: xr.DataArray, ends: Array) -> Array:  # (n, 2)
-    """Ends of cells, none beyond zero depth, zero pressure or the ground."""
-    name, positive = coordinate.attrs.get("standard_name"), setting(coordinate, "positive")
-    from_zero = {name, coordinate.name} & set(FROM_ZERO) or is_pressure(coordinate)
-    if (from_zero or positive == "down") and (coordinate.values >= 0).all():
-        return np.maximum(ends, 0.0)
-    if (from_zero or positive) and (coordinate.values <= 0).all():
-        return np.minimum(ends, 0.0)
-    return ends
-
-
-def check_pressure(coordinate: xr.DataArray, bounds: Array) -> None:
-    """Refuse an edge of negative pressure."""
-    if is_pressure(coordinate) and (bounds < 0).any():
-        raise InputError(
-            f"a cell of {coordinate.name!r} ends at the pressure {bounds.min():.6g}, which cannot "
-            "be negative. Correct its bounds."
-        )

@@ -1,4 +1,13 @@
-"""What every point of a law weighs: cell sizes, fractions, factors; and to which row it belongs."""
+"""What every point of a law weighs: cell sizes, fractions, factors; and to which row it belongs.
+
+Each fact is taken from the first of these that is there:
+
+cell size  the measure given; the volume or the area that `cell_measures` name; for dimensions that
+           these lack, formula terms of levels, then coordinates
+globe      the radius given; that of the grid mapping; 6371.229 km
+fraction   the one given; by the standard name of what `cell_methods` are means over
+unit       of the law: the first of its variables that has one; the others are converted
+"""
 
 import math
 import re
@@ -13,18 +22,12 @@ import xarray as xr
 
 from .. import _values as check
 from .._errors import InputError
+from .._sphere import Globe
 from . import _units
-from ._coordinates import (
-    cell_methods,
-    coordinates_of,
-    globe_of,
-    is_horizontal,
-    positive,
-    setting,
-)
+from ._coordinates import SHAPE, Factor, Grid, cell_methods, cell_sizes, describe, pairs, setting
 from ._law import Given, Law, array, find, match, nearest, placed
-from ._lengths import Factor, area_dims, describe, from_coordinates
 from ._time import decoded, tells_time
+from ._vertical import formula_layers
 
 SMALL = 1 << 28  # bytes of weights that are held in memory; larger ones stay lazy
 LARGEST = float(np.finfo(np.float64).max)
@@ -82,112 +85,72 @@ def cell_measure(
     (4.0, 'm2')
     """
     check.choice("variable", variable, [str(name) for name in dataset.data_vars])
-    dataset = decoded(dataset)
-    data = dataset[variable]
-    over = _dimensions(data, over)
-    globe = globe_of(dataset, data, radius)
-    if not isinstance(given, Real):
-        _refuse_sums(dataset, data, over)
-    factor, missing = (
-        _named_by_file(dataset, data, over) if given is None else (_given(dataset, data, given), "")
-    )
-    kind = _area_type(dataset, data, over)
-    named = dataset[str(factor.weights.name)] if factor and given is None else None
-    of_kind = named is not None and f"where {kind}" in setting(named, "cell_methods")
-    part, remark = _fraction(dataset, data, kind, fraction, given is not None or of_kind)
-    factors = [factor] if factor else []
-    if not (factor and factor.weights.ndim == 0):
-        rest = _rest(dataset, data, over, factor)
-        factors += from_coordinates(dataset, variable, rest, globe)
-    factors += [part] if part else []
-    weights = _product(factors, data)
-    weights.attrs["description"] = describe(factors, globe) + missing + remark
-    unit = _units.product(*(factor.units for factor in factors))
-    if unit is not None:
-        weights.attrs["units"] = unit
-    return weights
-
-
-def _dimensions(data: xr.DataArray, over: tuple[str, ...]) -> tuple[str, ...]:
-    over = (over,) if isinstance(over, str) else tuple(over)
+    grid = Grid(decoded(dataset), variable)
+    over = Law(variable, over).dims
     for dim in over:
-        check.choice("over", dim, [str(name) for name in data.dims])
-    if not over or len(set(over)) < len(over):
+        check.choice("over", dim, map(str, grid.data.dims))
+    globe = globe_of(grid, radius)
+    kind = _area_type(grid, over, given)
+    measure, remark = _measure(grid, over, given)
+    factors = [measure] if measure else []
+    if not (measure and measure.weights.ndim == 0):
+        rest = _rest(grid, over, measure)
+        layers = {dim: found for dim in rest if (found := formula_layers(grid, dim))}
+        factors += cell_sizes(grid, [dim for dim in rest if dim not in layers], globe)
+        factors += [Factor(each.thickness, each.units, each.where) for each in layers.values()]
+    of_kind = measure and f"where {kind}" in setting(measure.weights, "cell_methods")
+    if kind and fraction is None and (of_kind or given is not None):
+        remark += f"; taken for the areas of {kind}, which the means of {variable} are over"
+    elif kind or fraction is not None:
+        factors.append(_fraction(grid, kind, fraction))
+    weights = _product(factors, grid.data)
+    weights.attrs["description"] = describe(factors, globe) + remark
+    unit = _units.product(*(factor.units for factor in factors))
+    return weights if unit is None else weights.assign_attrs(units=unit)
+
+
+def globe_of(grid: Grid, radius: float | None) -> Globe:
+    """The sphere of the radius given, else that of the grid mapping, else one of 6371.229 km.
+
+    An ellipsoid becomes the sphere of the same area.
+    """
+    if radius is not None:
+        return Globe(check.positive("radius", radius), " (as given)")
+    mapping = next((each for each in grid.mappings if set(SHAPE[:2]) & set(each.attrs)), None)
+    if mapping is None:
+        return Globe(check.EARTH)
+    said = {key: mapping.attrs[key] for key in SHAPE if key in mapping.attrs}
+    try:
+        radius, a, b, f = (float(np.squeeze(said.get(key, 0))) for key in SHAPE)
+    except (TypeError, ValueError):
+        radius = a = b = f = math.nan
+    a, b = (radius, radius) if radius else (a, b or (a - a / f if f else a))
+    if not 1e5 < b <= a < math.inf:
         raise InputError(
-            f"`over` must name dimensions of {data.name!r}, each once: "
-            f"{', '.join(map(str, data.dims)) or 'it has none'}; got {', '.join(over) or 'none'}."
+            f"the grid mapping {mapping.name!r} must give the size of its globe in metres, got "
+            f"{said}. Give `radius`."
         )
-    return over
+    if a == b:
+        return Globe(a, f" (grid mapping {mapping.name})")
+    e = math.sqrt(1 - (b / a) ** 2)
+    same = math.sqrt((a**2 + b**2 * math.atanh(e) / e) / 2)
+    return Globe(same, f" (the area of the ellipsoid of {mapping.name})")
 
 
-def _refuse_sums(dataset: xr.Dataset, data: xr.DataArray, over: tuple[str, ...]) -> None:
-    """Values that are amounts of their cells are not to be multiplied by sizes."""
-    coordinates = coordinates_of(dataset, str(data.name))
-    flat = ("area",) if any(is_horizontal(dim, coordinates) for dim in over) else ()
-    if any(method == "sum" for method, _ in cell_methods(data, *over, *flat)):
+def _area_type(grid: Grid, over: tuple[str, ...], given: Any) -> str | None:
+    """What the field is a mean over by its cell_methods, such as land; None for whole cells.
+
+    Values that are sums over their cells are refused, unless they are to be weighed by a number.
+    """
+    flat = grid.horizontal(over)
+    area = ["area", *flat] if flat else []
+    if not isinstance(given, Real) and "sum" in dict(cell_methods(grid.data, *over, *area)):
         raise InputError(
-            f"the values of {data.name!r} are sums over their cells already (cell_methods "
-            f"{setting(data, 'cell_methods')!r}), not to be weighed by the sizes of cells. "
+            f"the values of {grid.name!r} are sums over their cells already (cell_methods "
+            f"{setting(grid.data, 'cell_methods')!r}), not to be weighed by the sizes of cells. "
             "`measure=1` means plain sums; correct `cell_methods` if they are means."
         )
-
-
-def _given(dataset: xr.Dataset, data: xr.DataArray, given: Given) -> Factor:
-    found = array(dataset, given, "measure", data)
-    if isinstance(given, str | xr.DataArray):
-        name = f" {found.name}" if found.name else ""
-        text = f"the variable{name}" if isinstance(given, str) else f"the array{name} given"
-        text = text if name else str(found.attrs.get("description", text))
-        return _factor(found, data, "measure", text)
-    positive("measure", given)
-    plain = given == 1
-    text = "plain sums: every cell has the weight 1" if plain else f"{given:g} for every cell"
-    return Factor(found, "1" if plain else None, text)
-
-
-def _named_by_file(
-    dataset: xr.Dataset, data: xr.DataArray, over: tuple[str, ...]
-) -> tuple[Factor | None, str]:
-    """The volume that `cell_measures` names where all of it is summed over, else the area."""
-    named = dict(re.findall(r"(\w+):\s*(\S+)", setting(data, "cell_measures")))
-    remark = ""
-    for kind in ("volume", "area"):
-        name = named.get(kind)
-        if name is None:
-            continue
-        if name not in dataset.variables:
-            remark += f"; cell_measures names {kind}: {name}, which is not in the dataset"
-            continue
-        its, where = dataset[name], f"cell_measures of {data.name}"
-        dims = {dim for dim in its.dims if not (dim in its.coords and tells_time(its[dim]))}
-        if dims <= set(over) if kind == "volume" else dims & set(over):
-            match(its, data, where)
-            return _factor(its, data, where, f"the {kind} {name}"), remark
-    return None, remark
-
-
-def _fraction(
-    dataset: xr.Dataset, data: xr.DataArray, kind: str | None, given: Any, measured: bool
-) -> tuple[Factor | None, str]:
-    """The part of each cell that the field is a mean over, and a remark."""
-    if given is None and kind is None:
-        return None, ""
-    if given is None and measured:
-        return None, f"; taken for the areas of {kind}, which the means of {data.name} are over"
-    given = _found(dataset, data, kind) if given is None else given
-    found = array(dataset, given, "fraction", data)
-    percent = str(found.attrs.get("units")).strip() in ("%", "percent")
-    parts = (found / 100 if percent else found).assign_attrs(units="1")
-    name = found.name or (f"{found:g}" if not found.ndim else "given")
-    text = f"the fraction {name}" + " in per cent" * percent
-    return _factor(parts, data, "fraction", text, 1.0), ""
-
-
-def _area_type(dataset: xr.Dataset, data: xr.DataArray, over: tuple[str, ...]) -> str | None:
-    """What the field is a mean over by its cell_methods, such as land; None for whole cells."""
-    coordinates = coordinates_of(dataset, str(data.name))
-    flat = [dim for dim in over if is_horizontal(dim, coordinates)]
-    for _, qualifier in cell_methods(data, "area", *flat) if flat else ():
+    for _, qualifier in cell_methods(grid.data, *area):
         found = re.match(r"where\s+(\w+)(?:\s+over\s+(\w+))?", qualifier)
         kind = (found[2] or found[1]) if found else "all_area_types"
         if kind != "all_area_types":
@@ -195,18 +158,58 @@ def _area_type(dataset: xr.Dataset, data: xr.DataArray, over: tuple[str, ...]) -
     return None
 
 
-def _found(dataset: xr.Dataset, data: xr.DataArray, kind: str | None) -> str:
-    """The variable that is the fraction of this kind by its standard_name."""
-    name = f"{kind}_area_fraction"
-    there = [n for n, v in dataset.variables.items() if v.attrs.get("standard_name") == name]
-    if len(there) != 1:
-        raise InputError(
-            f"the values of {data.name!r} are means over the {kind} of each cell (cell_methods "
-            f"{setting(data, 'cell_methods')!r}), and {len(there) or 'no'} variables have the "
-            f"standard_name {name}. Give the part of each cell that is {kind} as `fraction` "
-            f"(1: all of it), or its area as `measure`."
-        )
-    return str(there[0])
+def _measure(grid: Grid, over: tuple[str, ...], given: Given | None) -> tuple[Factor | None, str]:
+    """The measure given, else what `cell_measures` names; and a remark on what is not there."""
+    if given is None:
+        return _named_by_file(grid, over)
+    found = array(grid.dataset, given, "measure", grid.data)
+    if isinstance(given, str):
+        return _factor(found, grid.data, "measure", f"the variable {given}"), ""
+    if isinstance(given, xr.DataArray):
+        text = f"the array {found.name} given" if found.name else "the array given"
+        text = text if found.name else str(found.attrs.get("description", text))
+        return _factor(found, grid.data, "measure", text), ""
+    check.positive("measure", given)
+    if given == 1:
+        return Factor(found, "1", "plain sums: every cell has the weight 1"), ""
+    return Factor(found, None, f"{given:g} for every cell"), ""
+
+
+def _named_by_file(grid: Grid, over: tuple[str, ...]) -> tuple[Factor | None, str]:
+    """The volume that `cell_measures` names where all of it is summed over, else the area."""
+    where, remark = f"cell_measures of {grid.name}", ""
+    names = pairs(grid.data, "cell_measures")
+    for kind in [kind for kind in ("volume", "area") if kind in names]:
+        if names[kind] not in grid.dataset.variables:
+            remark += f"; cell_measures names {kind}: {names[kind]}, which is not in the dataset"
+            continue
+        its = grid.dataset[names[kind]]
+        dims = {dim for dim in its.dims if not (dim in its.coords and tells_time(its[dim]))}
+        if dims <= set(over) if kind == "volume" else dims & set(over):
+            match(its, grid.data, where)
+            return _factor(its, grid.data, where, f"the {kind} {its.name}"), remark
+    return None, remark
+
+
+def _fraction(grid: Grid, kind: str | None, given: Given | None) -> Factor:
+    """The part of each cell that counts, given or by the standard_name of its kind."""
+    if given is None:
+        wanted = f"{kind}_area_fraction"
+        there = grid.dataset.cf.standard_names.get(wanted, [])
+        if len(there) != 1:
+            raise InputError(
+                f"the values of {grid.name!r} are means over the {kind} of each cell by their "
+                f"cell_methods, and {len(there) or 'no'} variables have the standard_name {wanted}."
+                f" Give the part of each cell that is {kind} as `fraction` (1: all of it), or its "
+                "area as `measure`."
+            )
+        given = there[0]
+    parts = array(grid.dataset, given, "fraction", grid.data)
+    percent = str(parts.attrs.get("units")).strip() in ("%", "percent")
+    name = parts.name or (f"{parts:g}" if not parts.ndim else "given")
+    parts = (parts / 100 if percent else parts).assign_attrs(units="1")
+    text = f"the fraction {name} in per cent" if percent else f"the fraction {name}"
+    return _factor(parts, grid.data, "fraction", text, 1.0)
 
 
 def _factor(
@@ -243,13 +246,11 @@ def _usable(weights: npt.NDArray[np.float64], where: str, most: float) -> npt.ND
     return np.clip(np.nan_to_num(weights), 0, most)
 
 
-def _rest(
-    dataset: xr.Dataset, data: xr.DataArray, over: tuple[str, ...], factor: Factor | None
-) -> list[str]:
+def _rest(grid: Grid, over: tuple[str, ...], factor: Factor | None) -> list[str]:
     """The dimensions of `over` that the measure lacks."""
     has = [] if factor is None else [str(dim) for dim in factor.weights.dims]
     rest = [dim for dim in over if dim not in has]
-    areas = area_dims(dataset, str(data.name), [*has, *rest])
+    areas = grid.area_dims([*has, *rest])
     split = [dim for dim in rest if dim in areas]
     if factor and split and set(has) & set(areas):
         raise InputError(
@@ -300,14 +301,10 @@ class Term:
     """One variable of a law."""
 
     cells: xr.Variable  # cell sizes, 0 where the law does not count a point
-    factor: xr.Variable  # 0 where missing
+    weights: xr.Variable  # and times the factor, 0 where that is missing
     mean_unit: str | None  # of the variable times its factor
     unit: str | None  # and times the cell size
     measure: str
-
-    def weights(self, conversion: float) -> xr.Variable:
-        factor = self.factor * conversion
-        return self.cells * factor if factor.dims or factor != 1 else self.cells  # 1 costs nothing
 
 
 def points(dataset: xr.Dataset, law: Law, member: str | None) -> Points:
@@ -315,28 +312,28 @@ def points(dataset: xr.Dataset, law: Law, member: str | None) -> Points:
     fields = {name: _field(dataset, name) for name in law.factors}
     rows = _rows(fields, law, member)
     first = next(iter(fields.values()))
-    one = {member: 0} if member else {}  # a law asks the same of all members
-    like = {each: f.isel(one, drop=True, missing_dims="ignore") for each, f in fields.items()}
     coords = {dim: first[dim] for dim in rows if dim in first.coords}
+    one = {member: 0} if member else {}  # a law asks the same of all members
+    like = {name: f.isel(one, drop=True, missing_dims="ignore") for name, f in fields.items()}
     regions, names = _regions(dataset, law, like, rows)
-    if names is not None:
-        rows = rows | {REGION: len(names)}
-        coords = coords | {REGION: xr.DataArray(names, dims=REGION, name=REGION)}
-    terms = {each: _term(dataset, law, field, regions, member) for each, field in like.items()}
+    terms = {name: _term(dataset, law, field, regions, member) for name, field in like.items()}
     unit = next((term.unit for term in terms.values() if term.unit), None)
-    called = {each: each if t.unit else f"{each} times its factor" for each, t in terms.items()}
-    rest = f"the rest of {law.label}"
-    converted = {e: _units.conversion(called[e], t.unit, unit, rest) for e, t in terms.items()}
-    main = next(iter(terms.values()))
-    said = [f"units of {each} assumed: {its}" for each, its in law.assume_units.items()]
-    said += [remark for each in converted.values() for remark in each.remarks]
+    weights, said = {}, [f"units of {name} assumed: {u}" for name, u in law.assume_units.items()]
+    for name, term in terms.items():
+        called = name if term.unit else f"{name} times its factor"
+        found = _units.conversion(called, term.unit, unit, f"the rest of {law.label}")
+        weights[name] = term.weights if found.factor == 1 else term.weights * found.factor
+        said += found.remarks
     if law.where is not None:
         said.append(f"points count where {_name(law.where)} is not 0")
     if names is not None:
         said.append(f"regions: {len(names)} of {_name(law.regions)}")
+        rows[REGION] = len(names)
+        coords[REGION] = xr.DataArray(names, dims=REGION, name=REGION)
+    main = next(iter(terms.values()))
     return Points(
         fields=fields,
-        weights={e: t.weights(converted[e].factor) for e, t in terms.items()},
+        weights=weights,
         cells=main.cells,
         regions=None if regions is None else regions.clip(0),
         rows=rows,
@@ -382,8 +379,9 @@ def _term(
         its = "1" if abs(given) == 1 else None
     mean_unit = _units.product(field.attrs.get("units"), its)
     unit = _units.product(mean_unit, sizes.attrs.get("units"))
-    plain = factor.variable.astype(float).fillna(0.0)
-    return Term(cells, plain, mean_unit, unit, sizes.attrs["description"])
+    by = factor.variable.astype(float).fillna(0.0)
+    weights = cells * by if by.dims or by != 1 else cells
+    return Term(cells, weights, mean_unit, unit, sizes.attrs["description"])
 
 
 def _field(dataset: xr.Dataset, name: str) -> xr.DataArray:
@@ -439,13 +437,11 @@ def _regions(
             raise InputError(
                 f"`regions` change along {dim!r}, which is not summed over. They must be fixed."
             )
-    values = found.values
-    present = found.notnull().values
     fill = found.encoding.get("_FillValue", found.attrs.get("_FillValue"))
-    present &= values != fill if fill is not None else True
+    present = found.notnull().values & (True if fill is None else found.values != fill)
     if not present.any():
         raise InputError("`regions` has no region: every point is missing.")
-    names, codes = np.unique(values[present], return_inverse=True)
-    numbers = np.full(values.shape, -1)
+    names, codes = np.unique(found.values[present], return_inverse=True)
+    numbers = np.full(found.shape, -1)
     numbers[present] = codes
     return xr.Variable(found.dims, numbers), names
