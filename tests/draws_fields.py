@@ -1,6 +1,6 @@
 """Random fields and states, of every kind, size and scale, with the numbers they are made of."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy.linalg
@@ -10,6 +10,7 @@ import probconserv as pc
 
 FIELDS = ("Diagonal", "LowRank", "bare LowRank", "from_samples", "Dense")
 PRIORS = (*FIELDS, "Mixture", "State", "shared State")
+EIGENVALUE = 2.0**-48  # what may be rounding in an eigenvalue of a covariance, of 1
 
 
 @dataclass
@@ -26,6 +27,23 @@ class Prior:
     def std(self):
         shared = np.square(self.factor).sum(0) + np.diagonal(self.covariance)
         return np.sqrt(self.variance + shared)
+
+    @property
+    def regular(self):
+        """With as much more at each point as may be rounding of the covariance."""
+        more = EIGENVALUE * len(self.mean) * np.diag(np.diagonal(self.covariance))
+        return replace(self, covariance=self.covariance + more)
+
+    @property
+    def singular(self):
+        """Without the directions of the covariance that may be rounding."""
+        std = np.sqrt(np.diagonal(self.covariance))
+        scale = np.divide(1.0, std, out=np.zeros_like(std), where=std > 0)
+        values, vectors = np.linalg.eigh(self.covariance * scale * scale[:, None])
+        large = values > EIGENVALUE * len(std)
+        factor = (vectors[:, large] * np.sqrt(values[large])).T * std
+        factor = np.concatenate([self.factor, factor])
+        return replace(self, factor=factor, covariance=0 * self.covariance)
 
     def draw(self, rng):
         """Some values that it can move to, in extended precision."""

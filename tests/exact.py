@@ -44,7 +44,7 @@ def posterior(mean, G, b, noise=0.0, variance=0.0, factor=None, covariance=None)
     cross = times(sigma, g.T)
     S = times(g, cross) + np.diag(fixed(noise / row) ** 2 >> PLACES)
     start, sums = rounded(S), rounded(times(abs(g), abs(u)) + abs(value))
-    u, v, steps = eliminate(u, np.diagonal(sigma), cross, S, times(g, u) - value)
+    u, v, steps = eliminate(u, np.diagonal(sigma), cross, S, times(g, u) - value, noise == 0)
     kept = [k for k, _, _ in steps]
     square = sum(r * r / (pivot << PLACES) for _, pivot, r in steps)
     logs = sum(math.log(2 * math.pi * pivot) - PLACES * math.log(2) for _, pivot, _ in steps)
@@ -78,25 +78,27 @@ def spread_of(mean, variance, factor, covariance):
     return np.sqrt(variance + np.square(factor).sum(0) + np.diagonal(dense)), sigma
 
 
-def eliminate(u, v, cross, S, r):
-    """Mean and variance given every row in turn, the one that varies most first.
+def eliminate(u, v, cross, S, r, exact):
+    """Mean and variance given every row in turn: exact ones first, the one that varies most first.
 
     Also the rows taken, each with the variance and the residual that it had then.
     """
     steps, rest = [], list(range(len(r)))
-    while rest:
-        k = max(rest, key=lambda i: S[i, i])
-        pivot = S[k, k]
-        if pivot <= DEPENDENT * ONE:
-            break
-        steps.append((k, pivot, r[k]))
-        rest.remove(k)
-        u = u - cross[:, k] * r[k] // pivot
-        v = v - cross[:, k] ** 2 // pivot
-        along = S[rest, k]
-        r[rest] -= along * r[k] // pivot
-        cross[:, rest] -= np.outer(cross[:, k], along) // pivot
-        S[np.ix_(rest, rest)] -= np.outer(along, along) // pivot
+    for kind in (True, False):
+        while some := [i for i in rest if exact[i] == kind]:
+            k = max(some, key=lambda i: S[i, i])
+            pivot = S[k, k]
+            if pivot <= DEPENDENT * ONE:
+                rest = [i for i in rest if i not in some]
+                break
+            steps.append((k, pivot, r[k]))
+            rest.remove(k)
+            u = u - cross[:, k] * r[k] // pivot
+            v = v - cross[:, k] ** 2 // pivot
+            along = S[rest, k]
+            r[rest] -= along * r[k] // pivot
+            cross[:, rest] -= np.outer(cross[:, k], along) // pivot
+            S[np.ix_(rest, rest)] -= np.outer(along, along) // pivot
     return u, v, steps
 
 

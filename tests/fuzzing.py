@@ -25,7 +25,6 @@ WELL = 1e8  # a problem of a lower condition number must be solved to within CLO
 CLOSE = 1e-6
 NOTHING = 1e-28  # of the prior's variance: less is left only where exact rows fix a point
 SINGULAR = 1e-8  # least eigenvalue, of 1: rounding such a covariance changes no variance by much
-EIGENVALUE = 2.0**-48  # what is rounding in an eigenvalue of a covariance, of 1
 ROUNDED = 32  # roundings of a member that its std may be off by, times the condition's root
 HOLDS = {2**-52: 1e-12, 2**-23: 1e-6}  # by dtype: exact rows, relative to their terms
 DECIDED = 1e-8  # the same where rows follow from others, or nearly; terms with the prior's std
@@ -166,7 +165,8 @@ def compare(found, drawn, truth, post):
     if mixture:  # its components' means are rounded before they are compared
         off = off - np.square(64 * eps * truth.mean)
     elif not all(map(is_regular, drawn.made.fields.values())):
-        off = off - 2 * np.abs(truth.variance - truth_of(regular(drawn)).variance)
+        others = [truth.variance, *(truth_of(other).variance for other in as_rounded(drawn))]
+        off = np.abs(variance - np.clip(variance, np.min(others, 0), np.max(others, 0)))
     if not mixture:
         right = off <= CLOSE * truth.variance  # what noise alone leaves may be as little
         found.zeros = np.count_nonzero(variance[fixed & ~right])
@@ -219,13 +219,15 @@ def is_regular(field):
     return bool((values[:, 0] > SINGULAR * values[:, -1]).all())
 
 
-def regular(drawn):
-    """The same problem with as much added to every variance of a covariance as may be rounding."""
-    priors = []
-    for prior in drawn.made.priors:
-        more = EIGENVALUE * len(prior.mean) * np.diag(np.diagonal(prior.covariance))
-        priors.append(replace(prior, covariance=prior.covariance + more))
-    return replace(drawn, made=replace(drawn.made, priors=priors))
+def as_rounded(drawn):
+    """Two problems with covariances that rounding may have made this one of.
+
+    One has as much more at each point as may be rounding, one has no direction that may be.
+    """
+    for name in ("regular", "singular"):
+        yield replace(
+            drawn, made=replace(drawn.made, priors=[getattr(p, name) for p in drawn.made.priors])
+        )
 
 
 def row_error(drawn, u, spread):
