@@ -81,7 +81,9 @@ def path(name: str, given: str | Path) -> Path:
 
 def between(name: str, x: float, low: float, high: float) -> float:
     if not isinstance(x, Real) or not low <= x <= high:
-        raise InputError(f"`{name}` must lie between {low:g} and {high:g}, got {x!r}.")
+        limits = f"lie between {low:g} and {high:g}"
+        rule = "be a number" if (low, high) == (-math.inf, math.inf) else limits
+        raise InputError(f"`{name}` must {rule}, got {x!r}.")
     return float(x)
 
 

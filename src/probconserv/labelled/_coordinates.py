@@ -23,8 +23,7 @@ import xarray as xr
 from cf_xarray.criteria import coordinate_criteria
 
 from .._errors import InputError
-from .._sphere import Array, Globe, arcs, polygon_areas, sectors, zone_heights, zones
-from .._sphere import half_way as half_way
+from .._sphere import Array, Globe, arcs, half_way, polygon_areas, sectors, zone_heights, zones
 from ._time import is_decoded, seconds, tells_time
 from ._units import conversion
 
