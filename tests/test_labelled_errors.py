@@ -214,7 +214,7 @@ def test_an_array_as_std_gets_a_name_of_its_own():
     [
         ({"correlation": 1.1}, "`correlation` must lie between 0 and 1, got 1.1."),
         ({"correlation": "a"}, "`correlation` must lie between 0 and 1, got 'a'."),
-        ({"minimum": "a"}, "`minimum` must lie between -inf and inf, got 'a'."),
+        ({"minimum": "a"}, "`minimum` must be a number, got 'a'."),
         ({"jointly": ("lev",)}, "`jointly`: no dimension 'lev' here. There are: time, lat, lon."),
     ],
 )

@@ -129,6 +129,7 @@ def test_tensorboard_has_what_the_csv_has(tmp_path):
     events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     with pytest.raises(Killed):
         run(tmp_path, report=killed_after(7))
+    time.sleep(1)  # TensorBoard sorts files by the second in their names
     run(tmp_path)
     board = events.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     shown = [event.value for event in board.Scalars("loss")]
