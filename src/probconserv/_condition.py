@@ -173,7 +173,7 @@ class Given:
 
 
 def _given(field: Field | State) -> Given:
-    if isinstance(field, Posterior) and len(field._of_state) > 1:
+    if isinstance(field, Posterior) and len(field._solved.mean) > 1:
         raise InputError("`field` is one of a state: condition the state instead.")
     if isinstance(field, NonlinearPosterior | NonlinearStatePosterior):
         return Given(field.prior, field._solved.rows, field._solved.curved)

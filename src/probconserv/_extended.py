@@ -103,7 +103,7 @@ class System:
             self.rounding = None if rounding is None else side_by_side(rounding, 1) / point
         self.directions = directions.mT  # (parts, points, R)
         terms = product(sliced(exactly(directions)), sliced(exactly(self.rows)))
-        self.seen = minus(exactly(torch.zeros_like(terms[0])), [-x for x in terms])  # F G^T
+        self.seen = total(terms)  # F G^T
         self.seen_slices = sliced(self.seen)
 
     def left(self, points: Tensor) -> Tensor:  # (parts, N), their numbers, to (parts, N)
@@ -121,7 +121,7 @@ class System:
             r = r - self.noise * along
             if number == 0:  # of exact rows alone: that is all where they fix j
                 step = self.factor.solve_exact(r / self.unit * self.exact) / self.unit
-            else:
+            else:  # conjugate gradients: S as it was factored may lack the digits of a direction
                 near = self.factor.solve(r / self.unit) / self.unit
                 size, before = (r * near).sum(-1), sizes
                 sizes, turn = size, torch.where(before > 0, size / before, 0.0)
@@ -141,10 +141,11 @@ class System:
     def _length(self, r: Tensor, direction: Tensor, own: Tensor) -> Tensor:  # (parts, N)
         """How far along a direction the sum is least; r: half of its slope, downhill."""
         slices = sliced(exactly(direction))
-        curved = total(product(slices, self.seen_slices)).square().sum(-1)
+        curved = total(product(slices, self.seen_slices))[0].square().sum(-1)
         curved = curved + (self.noise * direction.square()).sum(-1)
         if self.own is not None:
-            curved = curved + (own * total(product(slices, self.row_slices)).square()).sum(-1)
+            read = total(product(slices, self.row_slices))[0]
+            curved = curved + (own * read.square()).sum(-1)
         return torch.where(curved > 0, (r * direction).sum(-1) / curved, 0.0)
 
     def _share(self, shared: Tensor, own: Tensor, along: Tensor, points: Tensor) -> Tensor:
@@ -194,8 +195,8 @@ def product(a: list[Tensor], b: list[Tensor]) -> list[Tensor]:  # (..., N, K), (
     return [torch.cat(a[:n], -1) @ torch.cat(b[:n][::-1], -1).mT for n in orders]
 
 
-def total(parts: list[Tensor]) -> Tensor:
-    return minus(exactly(torch.zeros_like(parts[0])), [-x for x in parts])[0]
+def total(parts: list[Tensor]) -> Pair:
+    return minus(exactly(torch.zeros_like(parts[0])), [-x for x in parts])
 
 
 def minus(x: Pair, parts: list[Tensor]) -> Pair:

@@ -129,11 +129,6 @@ class Posterior(Field):
         self.prior, self._solved, self._number = prior, solved, number
 
     @property
-    def _of_state(self) -> Fields:
-        """The means of all fields that were solved together."""
-        return self._solved.mean
-
-    @property
     def event_dims(self) -> int:  # type: ignore[override]
         """How many last axes are correlated."""
         return self._solved.dims[self._number]
