@@ -22,27 +22,8 @@ def unblocks(rows: Tensor, shape: Sequence[int]) -> Tensor:
     return rows.movedim(-2, 0).reshape(shape)
 
 
-def combine(weights: Tensor, basis: Tensor, shape: Sequence[int]) -> Tensor:
-    """Sums of basis blocks (*lead, K, E) with weights (*lead, N, K), as an array of `shape`."""
-    return unblocks(weights @ basis, shape)
-
-
 def eye_like(rows: Tensor) -> Tensor:  # (..., K, E) -> (K, K)
     return torch.eye(rows.shape[-2], dtype=rows.dtype, device=rows.device)
-
-
-def qr_of_1_over(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """L with L L^T = I + A^T A, and A L^-T, for A (..., K, E): QR of [A; I] does not square A.
-
-    The largest rows come first, so that their rounding does not reach the small ones.
-    """
-    eye = eye_like(rows.mT).expand(*rows.shape[:-2], -1, -1)
-    order = rows.detach().abs().sum(-1).argsort(dim=-1, descending=True)[..., None]
-    falling = rows.gather(-2, order.expand(rows.shape))
-    q, upper = torch.linalg.qr(torch.cat([falling, eye], -2))
-    sign = upper.diagonal(dim1=-2, dim2=-1).sign()
-    basis = q[..., : rows.shape[-2], :].gather(-2, order.argsort(dim=-2).expand(rows.shape))
-    return (upper * sign[..., :, None]).mT, basis * sign[..., None, :]
 
 
 def root_of(x: Tensor) -> Tensor:

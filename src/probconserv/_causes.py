@@ -4,7 +4,6 @@ Medians find the numbers, so that a few wrong rows do not pass for one. All is a
 until `Rows.causes` looks at the result, so that it can be traced.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -87,10 +86,10 @@ class Rows:
 
     def candidates(self) -> list[Candidate]:
         """One of each kind that there are rows enough for."""
-        found = [self._few()]
-        if self.value.numel() >= ENOUGH:
-            found += [self._factor(), *self._shift(), self._offset()]
-        return found
+        if self.value.numel() < ENOUGH:
+            return [self._few()]
+        shift = [self._shift()] if self.timed and self.value.shape[-1] >= 4 else []
+        return [self._few(), self._factor(), *shift, self._offset()]
 
     def _few(self) -> Candidate:
         wrong, rows = self.wrong.sum(), self.wrong.numel()
@@ -110,19 +109,16 @@ class Rows:
         excess = (self.value - self.total).flatten().median(0).values
         return replace(self, value=self.value - excess)._explained("offset", excess)
 
-    def _shift(self) -> Iterator[Candidate]:
+    def _shift(self) -> Candidate:
         """The best one; it must not just leave out the wrong rows of b, at an end."""
-        times = self.value.shape[-1] if self.timed else 0
-        most = times // 4
-        if not most:
-            return
-        shifts = torch.tensor(
-            [k for i in range(1, most + 1) for k in (i, -i)], device=self.value.device
-        )
+        times = self.value.shape[-1]
+        either = [k for i in range(1, times // 4 + 1) for k in (i, -i)]
+        shifts = torch.tensor(either, device=self.value.device)
         place = torch.arange(times, device=shifts.device) + shifts[:, None]  # of the row of b
         there = (place >= 0) & (place < times)
         place = place.clamp(0, times - 1)
-        moved = self._wide(self.value[..., place])  # (*batch, shifts, T)
+        total, std, slack = (t[..., None, :] for t in (self.total, self.std, self.slack))
+        moved = Rows(total, self.value[..., place], std, slack, True)  # (*batch, shifts, T)
         axes = (*range(self.value.ndim - 1), -1)
         wrong = (moved.wrong & there).sum(axes)
         removed = (self.wrong[..., place] & there).sum(axes)
@@ -130,16 +126,11 @@ class Rows:
         count = there.expand(moved.value.shape).sum(axes)
         holds = (wrong == 0) & (removed > 0)
         misfit, best = torch.where(holds, (square / count).sqrt(), torch.inf).min(0)
-        yield Candidate("shift", shifts[best], misfit, holds.any())
+        return Candidate("shift", shifts[best], misfit, holds.any())
 
     def _explained(self, kind: str, amount: Tensor) -> Candidate:
         misfit = self.z(self.std).square().mean().sqrt()
         return Candidate(kind, amount, misfit, ~self.wrong.any())
-
-    def _wide(self, value: Tensor) -> "Rows":
-        """With an axis before that of time, and other values."""
-        total, std, slack = (t[..., None, :] for t in (self.total, self.std, self.slack))
-        return Rows(total, value, std, slack, self.timed)
 
 
 def _weighted_median(x: Tensor, weights: Tensor) -> Tensor:

@@ -370,7 +370,7 @@ def project(field: Prediction | State, *laws: Law | NonlinearLaw | Inequality) -
     field = field if isinstance(field, State) else as_field(field)
     if isinstance(field, Mixture):
         components = project(field.components, *laws)
-        return Mixture._unchecked(components, field.log_weights, field.event_dims)
+        return field._with(components=components)
     if isinstance(field, State):
         means = _nearest(field.names, [part.mean for part in field.parts], laws)
         pairs = zip(field.names, field.parts, means, strict=True)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._blocks import blocks, combine, root_of
+from ._blocks import blocks, root_of, unblocks
 from ._checks import any_of
 from ._fields import Normals
 from ._laws import Fields, Rows
@@ -61,6 +61,8 @@ class Correlated(Node):
         lead: how many first axes still number the parts.
         """
         dims = tuple(f.ndim - 1 - lead for f in self.directions)
+        if dims == self.dims:
+            return self
         pairs = zip(self.directions, self.dims, dims, strict=True)
         found = tuple(expanded(f, old, new) for f, old, new in pairs)
         return Correlated(found, self.rest, dims, self._rounding)
@@ -102,7 +104,7 @@ class Correlated(Node):
         found = []
         for f, dims in zip(self.directions, self.dims, strict=True):
             shape = f.shape[1:]
-            found.append(combine(z, blocks(f, shape, dims), (*more, *shape)))
+            found.append(unblocks(z @ blocks(f, shape, dims), (*more, *shape)))
         return tuple(found)
 
     def times(self, v: Fields) -> Fields:
@@ -147,7 +149,7 @@ def expanded(directions: Tensor, old: int, new: int) -> Tensor:
     shape = directions.shape[1:]
     between = shape[len(shape) - new : len(shape) - old]
     size = math.prod(between)
-    if size == 1:
+    if size == 1 or not len(directions):
         return directions
     places = torch.eye(size, dtype=directions.dtype, device=directions.device)
     places = places.reshape(size, 1, *[1] * (len(shape) - new), *between, *[1] * old)

@@ -76,18 +76,14 @@ class Dense(Field):
         rows = blocks(v, self.shape, self.event_dims)
         return unblocks(rows @ self._matrix, v.shape)
 
-    @property
-    def normals_per_draw(self) -> int:
-        return self.mean.numel()
-
     def _draw(self, normals: Normals) -> Tensor:
         z = normals(*self.shape)
         rows = blocks(z, self.shape, self.event_dims) @ self._root.mT
         return self.mean + unblocks(rows, z.shape)
 
     def log_prob(self, u: ArrayLike) -> Tensor:
-        root, info = torch.linalg.cholesky_ex(self._matrix.double())
-        if check.concrete(info) and not self._is_regular(root, info):
+        root = self._cholesky
+        if root is None:
             raise DegenerateError(
                 "the covariance is singular, so the field has no joint density. "
                 "Use `marginal_log_prob`."
@@ -99,25 +95,29 @@ class Dense(Field):
         found = -0.5 * ((white**2).sum((-1, -2)) + log_det + size * math.log(2 * math.pi))
         return found.to(self.dtype)
 
-    def _is_regular(self, root: Tensor, info: Tensor) -> bool:
-        """Whether the covariance has variance in every direction, by more than rounding."""
-        if bool(info.any()):
-            return False
+    @once
+    def _cholesky(self) -> Tensor | None:
+        """Its factor in float64; None if it is singular."""
+        root, info = torch.linalg.cholesky_ex(self._matrix.double())
+        if check.concrete(info) and (bool(info.any()) or self._is_singular(root.detach())):
+            return None
+        return root
+
+    def _is_singular(self, root: Tensor) -> bool:
+        """Whether some direction has no variance, by more than rounding."""
         matrix = self._matrix.double().detach()
-        pivots = root.detach().diagonal(dim1=-2, dim2=-1)
-        std = matrix.diagonal(dim1=-2, dim2=-1).sqrt()
+        pivots, std = root.diagonal(dim1=-2, dim2=-1), matrix.diagonal(dim1=-2, dim2=-1).sqrt()
         if bool((pivots > 1e-3 * std).all()):
-            return True
+            return False
         least = torch.linalg.eigvalsh(matrix / std[..., None] / std[..., None, :])[..., 0]
-        return bool((least > ROUNDING * root.shape[-1]).all())
+        return not bool((least > ROUNDING * root.shape[-1]).all())
 
     @once
     def _root(self) -> Tensor:
         """A with A A^T = covariance, in float64; also for one that is only semidefinite."""
+        if self._cholesky is not None:
+            return self._cholesky
         matrix = self._matrix.double()
-        root, info = torch.linalg.cholesky_ex(matrix)
-        if not check.concrete(info) or self._is_regular(root, info):
-            return root
         std = root_of(matrix.diagonal(dim1=-2, dim2=-1))
         scale = torch.where(std > 0, 1 / torch.where(std > 0, std, 1.0), 0.0)
         values, vectors = torch.linalg.eigh(matrix * scale[..., None] * scale[..., None, :])
@@ -131,15 +131,6 @@ class Dense(Field):
         lost = values <= ROUNDING * matrix.shape[-1]
         root = vectors * root_of(torch.where(lost, 0.0, values))[..., None, :]
         return root * std[..., None]
-
-    def _with_mean(self, mean: Tensor) -> "Dense":
-        return Dense._unchecked(mean, self._matrix, self.event_dims)
-
-    @classmethod
-    def _unchecked(cls, mean: Tensor, matrix: Tensor, event_dims: int) -> "Dense":
-        field = cls.__new__(cls)
-        field.mean, field._matrix, field.event_dims = mean, matrix, event_dims
-        return field
 
     @property
     def differentiable(self) -> bool:

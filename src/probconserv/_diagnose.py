@@ -16,7 +16,7 @@ from . import _checks as check
 from ._audit import largest_move
 from ._causes import Cause, Rows
 from ._condition import solved
-from ._convert import Prediction, as_field
+from ._convert import Prediction
 from ._covariances import Correlated, Independent
 from ._dense import Dense
 from ._draws import StateDraws
@@ -28,7 +28,7 @@ from ._noise import quadrature_noise
 from ._posterior import StatePosterior
 from ._rowwise import UNMET
 from ._shrinkage import shrunk
-from ._state import State, covariance_of
+from ._state import State, as_state, covariance_of
 
 MUCH = 0.25  # of a variance: a share of the quadrature rule that is worth a word
 HEADS = ("row", "G mu", "b", "G mu - b", "z independent", "z own", "z full", "quadrature", "")
@@ -192,25 +192,25 @@ def diagnose(prior: Prediction | State, *laws: Law) -> Diagnosis:
 check its units.
     """
     check_laws(laws)
-    names, fields, shared = _parts(prior)
+    state = as_state(prior)
+    if isinstance(state, StatePosterior | StateDraws):
+        raise InputError("`prior` must be a state before `condition`: judge all laws at once.")
+    names, fields, shared = state.names, tuple(map(_plain, state.parts)), state.shared
     means, variances = zip(*(field._moments() for field in fields), strict=True)
     check.finite("mean of the prior", torch.cat([m.flatten() for m in means]))
     check.finite("variance of the prior", torch.cat([v.flatten() for v in variances]))
     triples = zip(names, means, variances, strict=True)
     points = {name: Diagonal._unchecked(m, v.clamp_min(0)) for name, m, v in triples}
-    own = [law.to(fields[0].device) for law in laws]
-    shapes = [field.shape for field in fields]
-    shrunken = shrunk(fields, shared, [law.on(names, shapes) for law in own])
-    covariance = covariance_of(shrunken, shared)
-    rounding = rounding_of(fields)
+    covariance = covariance_of(shrunk(fields, shared, state._rows(laws)), shared)
+    own, rounding = [law.to(state.device) for law in laws], rounding_of(fields)
     found = [by_row(law, points, covariance, rounding) for law in own]
     rows = {name: _side_by_side([each[name] for each in found]) for name in found[0]}
+    slack = rows.pop("slack")
     causes: tuple[Cause, ...] = ()
     if len(laws) == 1 and bool(rows["wrong"].any()):
-        timed = not laws[0].is_initial and not laws[0].row_names and rows["value"].ndim > 0
+        timed = not laws[0].is_initial and not laws[0].row_names and slack.ndim > 0
         total = rows["value"] + rows["residual"]
-        causes = Rows(total, rows["value"], rows["std"], rows.pop("slack"), timed).causes()
-    rows.pop("slack", None)
+        causes = Rows(total, rows["value"], rows["std"], slack, timed).causes()
     joint = solved(fields, names, shared, laws, audit=False)
     move, count = largest_move(joint.mean, means, variances), joint.way.count(joint.lead)
     tied = not all(isinstance(field, Diagonal) for field in fields)  # else nobody believes it
@@ -222,15 +222,6 @@ check its units.
         largest_move=move,
         far=move > FAR or (tied and bool((joint.square > FAR**2 * count).any())),
     )
-
-
-def _parts(prior: Prediction | State) -> tuple[tuple[str, ...], tuple[Field, ...], bool]:
-    """The names of its fields, the fields, and whether they share directions."""
-    if isinstance(prior, StatePosterior | StateDraws):
-        raise InputError("`prior` must be a state before `condition`: judge all laws at once.")
-    if isinstance(prior, State):
-        return prior.names, prior.parts, prior.shared
-    return ("",), (_plain(as_field(prior)),), False
 
 
 def rounding_of(fields: Sequence[Field]) -> float:
@@ -298,10 +289,9 @@ def _plain(field: Field) -> Field:
     """A Diagonal, LowRank or Dense field with the same mean and covariance."""
     if isinstance(field, Diagonal | LowRank | Dense):
         return field
-    parts = field.components if isinstance(field, Mixture) else None
-    if isinstance(parts, Diagonal) and isinstance(field, Mixture):
-        (mean, _), (means, variances) = field._moments(), parts._moments()
-        weights = field.log_weights.exp()[(..., *[None] * field.event_dims)]
+    if isinstance(field, Mixture) and isinstance(field.components, Diagonal):
+        (mean, _), (means, variances) = field._moments(), field.components._moments()
+        weights = field._wide(field.log_weights.exp())
         rest = (weights * variances).sum(0)
         return LowRank(mean, weights.sqrt() * (means - mean), rest, field.event_dims)
     mean, dims = field.mean.double(), max(field.event_dims, 1)

@@ -1,16 +1,14 @@
 """Fields known by draws: what inequalities leave, and what laws that are not linear leave."""
 
-import math
 from typing import NoReturn, Self
 
 import torch
 from torch import Tensor
 
 from . import _checks as check
-from ._blocks import blocks, combine
 from ._checks import ArrayLike
 from ._errors import DegenerateError, InputError
-from ._fields import Field, Normals, check_level
+from ._fields import Field, LowRank, Normals, check_level
 from ._state import State
 
 CHUNK = 1 << 22  # numbers that are sorted at a time
@@ -92,11 +90,8 @@ class Draws(Field):
         return self.draws.double().var(0).to(self.dtype)
 
     def covariance_times(self, v: ArrayLike) -> Tensor:
-        v = self._factor_of(v)
-        factor = (self.draws - self._mean) / math.sqrt(len(self.draws) - 1)
-        factor = blocks(factor, self.shape, self.event_dims)
-        inner = blocks(v, self.shape, self.event_dims) @ factor.mT
-        return combine(inner, factor, v.shape)
+        members = LowRank.from_samples(self.draws, event_dims=self.event_dims)
+        return members.covariance_times(v)
 
     def interval(self, level: float) -> tuple[Tensor, Tensor]:
         """Ends of the central interval that holds `level` of the draws of each point."""
@@ -174,11 +169,6 @@ class Draws(Field):
         raise DegenerateError(NO_DENSITY)
 
     def _draw(self, normals: Normals) -> NoReturn:
-        raise InputError("`normals`: the draws are there already. Use `draws` or `sample`.")
-
-    @property
-    def normals_per_draw(self) -> NoReturn:
-        """Raises `InputError`: the draws are there already."""
         raise InputError("`normals`: the draws are there already. Use `draws` or `sample`.")
 
     def __repr__(self) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._blocks import blocks, eye_like, qr_of_1_over, root_of
+from ._blocks import blocks, root_of, unblocks
 from ._checks import any_of, concrete
 from ._covariances import Correlated, Independent, shared_axes
 from ._estimate import Estimate
@@ -23,6 +23,7 @@ from ._factor import NOTHING
 from ._fields import Normals
 from ._iterative import Iterative
 from ._joint import Joint
+from ._latent import Latent
 from ._laws import Fields, Rows
 from ._maps import Disjoint, SecondDifferences, Select, Sum
 from ._once import once
@@ -178,8 +179,7 @@ class Shared(Node):
     """Directions F on top of a chain for the rest: u = mean + F^T z + e.
 
     Given z the chain conditions e. Whitened by it, the residual is an observation of z with unit
-    noise through W, the whitened G F^T. With [I; W] = Q R (or [I; W^T], the smaller), I + W^T W is
-    R^T R without squaring W.
+    noise through W, the whitened G F^T.
     """
 
     stacked = ("moved",)
@@ -187,7 +187,7 @@ class Shared(Node):
     estimate = None
 
     def __init__(self, chain: Chain, prior: Correlated, lead: int) -> None:
-        self.chain, self.prior, self.lead = chain, prior, lead
+        self.chain, self.prior = chain, prior
         self.differentiable = any(f.requires_grad for f in prior.directions)
         u, white, look = prior.directions, [], concrete(*prior.directions)
         self.thin = False  # whether little but directions can move some row: not to be used then
@@ -199,10 +199,12 @@ class Shared(Node):
                 u = stage.shift(u, r)
             self.thin = self.thin or (look and _thin(stage, r))
             self.thin = self.thin or (dropped and any_of(stage.dropped & _moves(stage, u)))
-        self.white = torch.cat(white, -1).movedim(0, -2)  # W, (*lead, R, K)
-        rank, count = self.white.shape[-2:]
-        self.by_rows = count <= rank
-        self.root, self.basis = qr_of_1_over(self.white if self.by_rows else self.white.mT)
+        self.latent = Latent(torch.cat(white, -1).movedim(0, -2))
+
+    @property
+    def lead(self) -> int:
+        """How many first axes number the parts."""
+        return self.latent.seen.ndim - 2
 
     @once
     def moved(self) -> tuple[Tensor, ...]:  # (R, *shape)
@@ -213,12 +215,24 @@ class Shared(Node):
         least = max([NOTHING, *(float(x.amax()) for x in joints if x.numel())])
         return _without_rounding(u, self.prior.variance, least)
 
+    @property
+    def shared(self) -> Correlated:
+        """What is left of the directions: V^T (F - gain of G F^T), V V^T the covariance of z."""
+        pairs = zip(self.moved, self.prior.dims, strict=True)
+        left = [(f, self.latent.left(blocks(f, f.shape[1:], dims))) for f, dims in pairs]
+        found = tuple(unblocks(rows, f.shape) for f, rows in left)
+        return Correlated(found, None, self.prior.dims, ())
+
     def run(self, u: Fields) -> tuple[Fields, list[Tensor]]:
         """A mean of the prior moved to the laws."""
         u, residuals = self.chain.run(u)
-        z = self._latent(self._over(residuals))
+        z = self.latent.mean(self._white(residuals))
         shift, _ = self.chain.run(self.prior.along(z), value=False)  # not of all directions
         return tuple(x - d for x, d in zip(u, shift, strict=True)), residuals
+
+    def _white(self, residuals: Sequence[Tensor]) -> Tensor:  # (*lead, 1, K)
+        pairs = zip(self.chain.stages, residuals, strict=True)
+        return torch.cat([s.over(s.whiten(r), self.lead) for s, r in pairs], -1)[..., None, :]
 
     @property
     def is_banded(self) -> bool:
@@ -227,69 +241,34 @@ class Shared(Node):
     def settle(self, u: Fields, value: bool = True) -> Fields:
         return self.chain.settle(u, value)
 
-    def _left(self, directions: tuple[Tensor, ...]) -> Correlated:
-        return Correlated(directions, None, self.prior.dims, ())
-
-    def _over(self, residuals: Sequence[Tensor]) -> Tensor:  # (*lead, 1, K)
-        lead = self.white.ndim - 2
-        pairs = zip(self.chain.stages, residuals, strict=True)
-        return torch.cat([s.over(s.whiten(r), lead) for s, r in pairs], -1)[..., None, :]
-
-    def _latent(self, white: Tensor) -> Tensor:  # (*lead, N, K) to (*lead, N, R)
-        """The mean of z given whitened residuals, W (I + W^T W)^-1 r."""
-        solve = torch.linalg.solve_triangular
-        if self.by_rows:
-            return (self.basis @ solve(self.root, white.mT, upper=False)).mT
-        return solve(self.root.mT, (white @ self.basis).mT, upper=True).mT
-
-    @property
-    def directions(self) -> tuple[Tensor, ...]:  # (R, *shape)
-        """V^T (F - gain of G F^T), where V V^T is the covariance of z that is left."""
-        solve, found = torch.linalg.solve_triangular, []
-        for f, dims in zip(self.moved, self.prior.dims, strict=True):
-            moved = blocks(f, f.shape[1:], dims)
-            if self.by_rows:  # the square root of a Kalman update: V = I - W R^-1 (R^T + I)^-1 W^T
-                upper = (self.root + eye_like(self.root)).mT
-                moved = moved - self.white @ solve(upper, self.basis.mT @ moved, upper=True)
-            else:  # V = R^-1, as a matrix first: one product with the directions
-                moved = solve(self.root, eye_like(self.root), upper=False) @ moved
-            found.append(moved.movedim(-2, 0).reshape(f.shape))
-        return tuple(found)
-
     def times(self, v: Fields) -> Fields:
-        own, shared = self.chain.times(v), self._left(self.directions).times(v)
-        return tuple(s if x is None else x + s for x, s in zip(own, shared, strict=True))
+        pairs = zip(self.chain.times(v), self.shared.times(v), strict=True)
+        return tuple(s if x is None else x + s for x, s in pairs)
 
     @property
     def variance(self) -> Fields:
-        pairs = zip(self.chain.variance, self.directions, strict=True)
-        found = tuple(v + f.square().sum(0) for v, f in pairs)
+        pairs = zip(self.chain.variance, self.shared.variance, strict=True)
+        found = tuple(v + s for v, s in pairs)
         if not concrete(*found):
             return found
         simple, pairs = self.chain.is_simple, zip(found, self.prior.variance, strict=True)
         lost = [(v < LOST * d) & ((v > 0) | (not simple)) for v, d in pairs]  # its zeros are sure
-        many = self.white.shape[-1] * sum(v.numel() for v in found) > MOST_NUMBERS
+        many = self.latent.seen.shape[-1] * sum(v.numel() for v in found) > MOST_NUMBERS
         if many or not any(map(any_of, lost)):
             return found
         prior = self.prior.exactly()
-        again = Joint(self.chain.laws, prior, prior, self.white.ndim - 2).variance
+        again = Joint(self.chain.laws, prior, prior, self.lead).variance
         return tuple(torch.where(x, w, v) for x, v, w in zip(lost, found, again, strict=True))
 
     def draw(self, normals: Normals) -> Fields:
-        own, left = self.chain.draw(normals), self._left(self.directions)
-        z = normals(*self.white.shape[:-2], self.white.shape[-2])
-        shared = left.along(z.movedim(0, -2), (len(z),))
-        return tuple(x + s for x, s in zip(own, shared, strict=True))
+        pairs = zip(self.chain.draw(normals), self.shared.draw(normals), strict=True)
+        return tuple(x + s for x, s in pairs)
 
     def square(self, residuals: Sequence[Tensor], lead: int) -> Tensor:
-        white = self._over(residuals)
-        z = self._latent(white)
-        square = (white - z @ self.white).square().sum((-1, -2)) + z.square().sum((-1, -2))
-        return summed(square, lead)
+        return summed(self.latent.square(self._white(residuals)), lead)
 
     def log_norm(self, lead: int) -> Tensor:
-        own = self.chain.log_norm(self.white.ndim - 2)
-        return summed(own + 2 * self.root.diagonal(dim1=-2, dim2=-1).log().sum(-1), lead)
+        return summed(self.chain.log_norm(self.lead) + self.latent.log_det, lead)
 
     def count(self, lead: int) -> Tensor:
         return self.chain.count(lead)

@@ -91,17 +91,17 @@ class System:
         self.before = before[:, 0] / point[:, 0].square()
         rows = side_by_side(joint.units, count) * self.factor.keep[..., None]
         self.rows = rows * point * self.unit.mT  # G
-        self.row_slices = sliced(exactly(self.rows.mT))
-        self.own: Tensor | None = before / point.square()  # D
-        directions = before[:, :0]  # F
+        own, directions = before, before[:, :0]
         self.rounding: Tensor | None = None  # of F at every point
         if isinstance(prior, Correlated):
             directions = side_by_side(prior.directions, len(prior.directions[0])) / point
-            own = None if prior.rest is None else side_by_side(prior.rest.variance, 1)
-            self.own = None if own is None else own / point.square()
+            own = own[..., :0] if prior.rest is None else side_by_side(prior.rest.variance, 1)
             rounding = prior.rounding_at_points
             self.rounding = None if rounding is None else side_by_side(rounding, 1) / point
-        self.directions = directions.mT  # (parts, points, R)
+        self.own = own / point[..., : own.shape[-1]].square()  # D of all points, or of none
+        self.read = self.rows[..., : own.shape[-1]]  # G of the same points
+        self.read_slices = sliced(exactly(self.read.mT))
+        self.directions = directions.mT  # F, (parts, points, R)
         terms = product(sliced(exactly(directions)), sliced(exactly(self.rows)))
         self.seen = total(terms)  # F G^T
         self.seen_slices = sliced(self.seen)
@@ -110,15 +110,13 @@ class System:
         """The shares of their variances that the rows leave."""
         at = points[..., None].expand(-1, -1, self.directions.shape[-1])
         moved = exactly(self.directions.gather(1, at))  # F w
-        unit = self.rows.new_zeros(*points.shape, 0 if self.own is None else self.rows.shape[-1])
-        w = exactly(unit if self.own is None else unit.scatter(-1, points[..., None], 1.0))
-        own = unit[:, :1] if self.own is None else self.own
+        numbers = torch.arange(self.own.shape[-1], device=points.device)
+        w = exactly((numbers == points[..., None]).double())
         along = self.rows.new_zeros(*points.shape, self.rows.shape[1])  # lambda
-        direction, sizes = torch.zeros_like(along), unit.new_full(points.shape, torch.inf)
-        best = unit.new_full(points.shape, torch.inf)
+        direction, sizes = torch.zeros_like(along), along.new_full(points.shape, torch.inf)
+        best = sizes
         for number in range(STEPS):
-            r = moved[0] @ self.seen[0] + (own * w[0]) @ self.rows.mT[:, : w[0].shape[-1]]
-            r = r - self.noise * along
+            r = moved[0] @ self.seen[0] + (self.own * w[0]) @ self.read.mT - self.noise * along
             if number == 0:  # of exact rows alone: that is all where they fix j
                 step = self.factor.solve_exact(r / self.unit * self.exact) / self.unit
             else:  # conjugate gradients: S as it was factored may lack the digits of a direction
@@ -126,26 +124,25 @@ class System:
                 size, before = (r * near).sum(-1), sizes
                 sizes, turn = size, torch.where(before > 0, size / before, 0.0)
                 direction = near + turn[..., None] * direction
-                step = self._length(r, direction, own)[..., None] * direction
+                step = self._length(r, direction)[..., None] * direction
             along, slices = along + step, sliced(exactly(step))
             moved = minus(moved, product(slices, self.seen_slices))
-            if self.own is not None:
-                w = minus(w, product(slices, self.row_slices))
-            left = moved[0].square().sum(-1), (own * w[0].square()).sum(-1)
+            w = minus(w, product(slices, self.read_slices))
+            left = moved[0].square().sum(-1), (self.own * w[0].square()).sum(-1)
             share = self._share(*left, along, points)
             if bool((share >= (1 - SAME) * best).all()):
                 break
             best = torch.fmin(best, share)
         return best
 
-    def _length(self, r: Tensor, direction: Tensor, own: Tensor) -> Tensor:  # (parts, N)
+    def _length(self, r: Tensor, direction: Tensor) -> Tensor:  # (parts, N)
         """How far along a direction the sum is least; r: half of its slope, downhill."""
         slices = sliced(exactly(direction))
-        curved = total(product(slices, self.seen_slices))[0].square().sum(-1)
+        seen, read = (
+            total(product(slices, each))[0] for each in (self.seen_slices, self.read_slices)
+        )
+        curved = seen.square().sum(-1) + (self.own * read.square()).sum(-1)
         curved = curved + (self.noise * direction.square()).sum(-1)
-        if self.own is not None:
-            read = total(product(slices, self.row_slices))[0]
-            curved = curved + (own * read.square()).sum(-1)
         return torch.where(curved > 0, (r * direction).sum(-1) / curved, 0.0)
 
     def _share(self, shared: Tensor, own: Tensor, along: Tensor, points: Tensor) -> Tensor:

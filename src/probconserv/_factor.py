@@ -137,9 +137,6 @@ class RowFactor(Node):
     def whiten(self, r: Tensor) -> Tensor:
         return r * self.inverse.sqrt()
 
-    def solve(self, r: Tensor) -> Tensor:
-        return r * self.inverse
-
 
 def pivoted(
     matrix: Tensor, floor: Tensor, exact: Tensor, size: Tensor

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from . import _checks as check
-from ._blocks import blocks, combine, qr_of_1_over, root_of
+from ._blocks import blocks, root_of, unblocks
 from ._checks import ArrayLike
 from ._errors import DegenerateError, InputError
+from ._latent import Latent
 from ._tree import Kept
 
 SQUARE_IT = "Standard deviations must be squared first: variances are stored here."
@@ -84,9 +85,17 @@ class Field(Kept, ABC):
         """Joint draws made of standard normal numbers."""
 
     @property
-    @abstractmethod
     def normals_per_draw(self) -> int:
         """How many standard normal numbers a draw is made of: see `sample_with`."""
+        count = 0
+
+        def none(*shape: int) -> Tensor:
+            nonlocal count
+            count += math.prod(shape)
+            return torch.zeros(0, *shape, dtype=torch.float64, device=self.device)
+
+        self._draw(none)
+        return count
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """Joint draws, on a new axis 0.
@@ -137,11 +146,13 @@ class Field(Kept, ABC):
         """Mean and variance in float64, not rounded to the dtype of the field."""
         return self.mean.double(), self.variance.double()
 
-    def _with_mean(self, mean: Tensor) -> "Field":
+    def _with_mean(self, mean: Tensor) -> Self:
         """The same field about another mean."""
-        raise InputError(
-            f"`project` takes a field before `condition`, not a {type(self).__name__}."
-        )
+        if "mean" not in self.__dict__:  # it is computed from something else
+            raise InputError(
+                f"`project` takes a field before `condition`, not a {type(self).__name__}."
+            )
+        return self._with(mean=mean)
 
     @property
     def shape(self) -> torch.Size:
@@ -299,10 +310,6 @@ class Diagonal(Field):
     def covariance_times(self, v: ArrayLike) -> Tensor:
         return self.variance * self._factor_of(v)
 
-    @property
-    def normals_per_draw(self) -> int:
-        return self.mean.numel()
-
     def _draw(self, normals: Normals) -> Tensor:
         return torch.addcmul(
             self.mean.double(), self.variance.double().sqrt(), normals(*self.shape)
@@ -311,9 +318,6 @@ class Diagonal(Field):
     def log_prob(self, u: ArrayLike) -> Tensor:
         """As `marginal_log_prob`: every point is a part of its own."""
         return self.marginal_log_prob(u)
-
-    def _with_mean(self, mean: Tensor) -> "Diagonal":
-        return Diagonal._unchecked(mean, self.variance)
 
     @classmethod
     def _unchecked(cls, mean: Tensor, variance: Tensor) -> "Diagonal":
@@ -471,16 +475,12 @@ class LowRank(Field):
         v = self._factor_of(v)
         factor = blocks(self.factor, self.shape, self.event_dims)
         inner = blocks(v, self.shape, self.event_dims) @ factor.mT
-        return self.rest * v + combine(inner, factor, v.shape)
-
-    @property
-    def normals_per_draw(self) -> int:
-        return self.mean.numel() + math.prod(self.shape[: -self.event_dims]) * len(self.factor)
+        return self.rest * v + unblocks(inner @ factor, v.shape)
 
     def _draw(self, normals: Normals) -> Tensor:
         z = normals(*self.shape[: -self.event_dims], len(self.factor))
         factor = blocks(self.factor.double(), self.shape, self.event_dims)
-        shared = combine(z.movedim(0, -2), factor, (len(z), *self.shape))
+        shared = unblocks(z.movedim(0, -2) @ factor, (len(z), *self.shape))
         return shared + Diagonal._unchecked(self.mean, self.rest)._draw(normals)
 
     def log_prob(self, u: ArrayLike) -> Tensor:
@@ -492,17 +492,9 @@ class LowRank(Field):
         whiten = self.rest.sqrt()
         factor = blocks(self.factor / whiten, self.shape, self.event_dims)
         rest = blocks(((self._values(u) - self.mean) / whiten)[None], self.shape, self.event_dims)
-        root, basis = qr_of_1_over(factor.mT)
-        z = torch.linalg.solve_triangular(root.mT, (rest @ basis).mT, upper=True).mT
-        square = (rest - z @ factor).square().sum((-1, -2)) + z.square().sum((-1, -2))
-        log_det = 2 * root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        log_det = log_det + (2 * math.pi * self.rest).log().flatten(-self.event_dims).sum(-1)
-        return -0.5 * (square + log_det)
-
-    def _with_mean(self, mean: Tensor) -> "LowRank":
-        other = self._map(lambda t: t)
-        other.mean = mean
-        return other
+        latent = Latent(factor)
+        own = (2 * math.pi * self.rest).log().flatten(-self.event_dims).sum(-1)
+        return -0.5 * (latent.square(rest) + latent.log_det + own)
 
 
 def random_normals(

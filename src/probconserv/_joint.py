@@ -72,21 +72,17 @@ class Joint(Together):
     @property
     def variance(self) -> Fields:
         """A difference, computed again where next to nothing is left."""
-        pairs = zip(self.prior.variance, self.white(self.prior.times(self.units)), strict=True)
-        found = tuple(v if w is None else v - w.square().sum(-1).reshape(v.shape) for v, w in pairs)
+        pairs = zip(self.prior.variance, self.prior.times(self.units), strict=True)
+        found = tuple(v if x is None else v - self._explained(x).reshape(v.shape) for v, x in pairs)
         if isinstance(self.prior, Banded):
             return found
         if not concrete(*found):
             return tuple(v.clamp_min(0) for v in found)
         return all_but_fixed(self, found)
 
-    def white(self, fields: Fields) -> list[Tensor | None]:
-        """L^-1 of fields with rows on axis 0: (K, *lead, *event) to (*lead, P, K)."""
-        lead = self.noise.ndim - 1
-
-        def one(x: Tensor) -> Tensor:
-            x = x.expand(-1, *self.noise.shape[:-1], *x.shape[1 + lead :])
-            flat = x.flatten(1 + lead) if x.ndim > 1 + lead else x[..., None]
-            return self.factor.whiten(flat.movedim(0, -1))
-
-        return [None if x is None else one(x) for x in fields]
+    def _explained(self, cross: Tensor) -> Tensor:  # (K, *lead, *event) to (*lead, P)
+        """The squares of L^-1 G Sigma, summed over rows; cross: Sigma G^T of one field."""
+        start = 1 + self.lead
+        cross = cross.expand(-1, *self.noise.shape[:-1], *cross.shape[start:])
+        flat = cross.flatten(start) if cross.ndim > start else cross[..., None]
+        return self.factor.whiten(flat.movedim(0, -1)).square().sum(-1)

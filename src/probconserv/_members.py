@@ -15,11 +15,11 @@ from torch import Tensor
 
 from ._blocks import root_of
 from ._covariances import Correlated
+from ._engine import free_axes
 from ._errors import InputError
 from ._factor import DEPENDENT, Factor
 from ._fields import LowRank
 from ._joint import Joint
-from ._maps import Select
 from ._shrinkage import shrunk
 from ._stages import minus
 from ._state import covariance_of
@@ -67,12 +67,11 @@ def members(posterior: "Posterior") -> Tensor:  # (S, *shape)
         raise InputError(
             "`members` are those of an ensemble: condition a field `LowRank.from_samples(...)`."
         )
-    laws, shapes = posterior._solved.laws, [prior.shape]
+    laws = posterior._solved.laws
     root = covariance_of(shrunk((prior,), False, laws), False)
-    own = prior.mean.ndim - prior.event_dims
-    lead = min([own, *(rows.places(shapes) for rows in laws if not isinstance(rows.map, Select))])
     assert isinstance(root, Correlated)
-    root = root if lead == own else root.joined(lead)
+    lead = min(len(prior.shape) - prior.event_dims, free_axes(laws, [prior.shape]))
+    root = root.joined(lead)
     joint = Joint(laws, root, root, lead)
     matrix = joint.gram(root) + joint.noise.diag_embed()
     u = prior.mean.double() + math.sqrt(len(prior.factor) - 1) * prior.factor.double()

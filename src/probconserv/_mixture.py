@@ -64,11 +64,8 @@ class Mixture(Field):
             )
         self.components = components
         lead = components.shape[: len(components.shape) - event_dims]
-        if weights is None:
-            count = torch.full(lead, lead[0], dtype=torch.float64, device=components.device)
-            self.log_weights = -count.log()
-            return
-        w = check.as_tensor("weights", weights).double()
+        equal = torch.ones(lead[0], device=components.device)
+        w = check.as_tensor("weights", equal if weights is None else weights).double()
         check.same_device("weights", w.device, "the components", components.device)
         check.finite("weights", w, 0, "Weights are not logarithms.")
         if w.ndim < 1 or w.shape[0] != lead[0]:
@@ -224,22 +221,11 @@ class Mixture(Field):
     def _draw(self, normals: Normals) -> Tensor:
         raise InputError("`normals`: draws of a mixture also pick components. Use `sample`.")
 
-    @property
-    def normals_per_draw(self) -> int:
-        """Raises `InputError`: draws of a mixture also pick components."""
-        raise InputError("`normals`: draws of a mixture also pick components. Use `sample`.")
-
     def _reweighted(self, components: Field, log_factor: Tensor) -> "Mixture":
         log_weights = self.log_weights + log_factor
         log_weights = log_weights - log_weights.amax(0)  # else rounding of large numbers stays
         log_weights = log_weights - log_weights.logsumexp(0)
-        return self._unchecked(components, log_weights, self.event_dims)
-
-    @classmethod
-    def _unchecked(cls, components: Field, log_weights: Tensor, event_dims: int) -> "Mixture":
-        field = cls.__new__(cls)
-        field.components, field.log_weights, field.event_dims = components, log_weights, event_dims
-        return field
+        return self._with(components=components, log_weights=log_weights)
 
 
 def _tail(p: float, means: Tensor, variances: Tensor, weights: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from ._nonlinear import Curved
 from ._once import once
 from ._posterior import Posterior, Solved, StatePosterior
 from ._shrinkage import shrunk
-from ._state import State, covariance_of
+from ._state import covariance_of
 
 STAGES = (4, 16)  # on the way to draws that do not get to the laws at once
 AT_ONCE = 1 << 24  # numbers of Jacobians that are held together
@@ -72,7 +72,7 @@ class Found(Solved):
         if isinstance(root, Correlated):
             own = len(shapes[0]) - root.dims[0]
             lead = min(lead, own)
-            root = root if own == lead else root.joined(lead)
+            root = root.joined(lead)
         self.root: Independent | Correlated = root
         self.dims = tuple(len(shape) - lead for shape in shapes)  # last axes that are tied
         self.rows = tuple(each.over(shapes, lead) for each in rows)
@@ -82,6 +82,7 @@ class Found(Solved):
             found = with_gradient(problem, found)
         pairs = zip(problem.fields(found), shapes, strict=True)
         self.mean = tuple(u.reshape(s) for u, s in pairs)
+        self.differentiable = any(u.requires_grad for u in self.mean)
 
     @property
     def stated(self) -> tuple[Any, ...]:
@@ -96,21 +97,17 @@ class Found(Solved):
         """The problem with one axis of parts. noise: of each law, beside draws as `mean`."""
         sizes = mean[0].shape[: mean[0].ndim - self.dims[0]]
 
-        def flat(node: Any) -> Any:
-            if noise is not None:
-                node = node._change(lambda t, b: t if b is None else _many(t, b, sizes[0]))
-            return node._change(lambda t, b: t if b is None else _flat(t, b, sizes))
+        def flat(t: Tensor, before: int | None) -> Tensor:
+            if before is None:
+                return t
+            return _flat(t if noise is None else t.unsqueeze(before), before, sizes)
 
-        laws: tuple[Any, ...] = tuple(flat(each) for each in self.stated)
+        laws: tuple[Any, ...] = tuple(each._change(flat) for each in self.stated)
         for law, add in zip(laws, noise or [], strict=noise is not None):
             law.value = law.value + _flat(add, 0, sizes)
         count = len(self.rows)
         means = tuple(_flat(u, 0, sizes) for u in mean)
-        return Problem(means, flat(self.root), laws[:count], laws[count:])
-
-    @property
-    def differentiable(self) -> bool:  # type: ignore[override]
-        return any(u.requires_grad for u in self.mean)
+        return Problem(means, self.root._change(flat), laws[:count], laws[count:])
 
     def _near(self, u: Fields) -> list[Rows]:
         """The laws that are not linear, as they are at u."""
@@ -212,11 +209,6 @@ def _refused(failed: dict[int, Failure], names: Names) -> ProbConservError:
     if names.noun == "draw":
         said += " `point`, `variance` and `interval` need no draws."
     return kind(said)
-
-
-def _many(t: Tensor, before: int, count: int) -> Tensor:
-    """With a new axis of `count` equal entries."""
-    return t.unsqueeze(before).expand(*t.shape[:before], count, *t.shape[before:])
 
 
 def _flat(t: Tensor, before: int, sizes: Sequence[int]) -> Tensor:
@@ -354,13 +346,8 @@ class NonlinearStatePosterior(KeptAsDraws, StatePosterior):
         The state before the laws.
     """
 
-    parts: tuple[NonlinearPosterior, ...]
+    kind = NonlinearPosterior
     _solved: Found
-
-    def __init__(self, prior: State, found: Found) -> None:
-        self.names, self.prior, self._solved = prior.names, prior, found
-        numbered = enumerate(prior.parts)
-        self.parts = tuple(NonlinearPosterior(field, found, i) for i, field in numbered)
 
     def from_draws(self, n: int, generator: torch.Generator | None = None) -> StateDraws:
         """The state known by joint draws.

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ._blocks import root_of
-from ._convert import Prediction, as_field
+from ._convert import Prediction
 from ._covariances import shared_axes
 from ._dense import Dense
 from ._errors import InputError
@@ -16,7 +16,7 @@ from ._laws import Law, Rows, check_laws
 from ._maps import Matrix, Select
 from ._mixture import Mixture
 from ._stages import summed
-from ._state import State
+from ._state import State, as_state
 
 Prior = TypeVar("Prior", Diagonal, LowRank, Dense, Mixture, State)
 
@@ -62,22 +62,16 @@ def plausible(prior: Prediction | State, *laws: Law) -> Field | State:
     tensor([[1., 1.]], dtype=torch.float64)
     """
     check_laws(laws)
-    if isinstance(prior, State):
-        fields, names = prior.parts, prior.names
-        factor = _factor(fields, names, laws)
-        wider = tuple(_scaled(field, factor) for field in fields)
-        other = prior._map(lambda t: t)
-        other.parts = wider
-        return other
-    field = as_field(prior)
-    return _scaled(field, _factor((field,), ("",), laws))
+    state = as_state(prior)
+    factor = _factor(state, laws)
+    wider = tuple(_scaled(field, factor) for field in state.parts)
+    return prior._with(parts=wider) if isinstance(prior, State) else wider[0]
 
 
-def _factor(fields: Sequence[Field], names: Sequence[str], laws: Sequence[Law]) -> Tensor:
+def _factor(state: State, laws: Sequence[Law]) -> Tensor:
     """k, (*batch)."""
-    means, variances = zip(*(field._moments() for field in fields), strict=True)
-    stds, shapes = tuple(map(root_of, variances)), [field.shape for field in fields]
-    rows = [law.to(means[0].device).on(names, shapes) for law in laws]
+    means, variances = zip(*(field._moments() for field in state.parts), strict=True)
+    stds, shapes, rows = tuple(map(root_of, variances)), state._shapes, state._rows(laws)
     batch = min(shared_axes(shapes), *(_batch_axes(each, shapes) for each in rows))
     total = count = means[0].new_zeros(())
     for each in rows:
@@ -104,16 +98,13 @@ def _scaled(field: Field, factor: Tensor) -> Field:
         return factor[(..., *[None] * (t.ndim - before - factor.ndim))].to(t.dtype)
 
     if isinstance(field, Mixture):
-        components = _scaled(field.components, factor[None])
-        return Mixture._unchecked(components, field.log_weights, field.event_dims)
+        return field._with(components=_scaled(field.components, factor[None]))
     if isinstance(field, Diagonal):
-        return Diagonal._unchecked(field.mean, field.variance * wide(field.variance))
+        return field._with(variance=field.variance * wide(field.variance))
     if isinstance(field, LowRank):
-        other = field._with_mean(field.mean)
-        other.factor = field.factor * wide(field.factor, 1).sqrt()
-        other.rest = field.rest * wide(field.rest)
-        return other
+        directions = field.factor * wide(field.factor, 1).sqrt()
+        return field._with(factor=directions, rest=field.rest * wide(field.rest))
     if isinstance(field, Dense):
-        matrix = field._matrix
-        return Dense._unchecked(field.mean, matrix * wide(matrix), field.event_dims)
+        matrix = field.covariance()
+        return Dense(field.mean, matrix * wide(matrix), field.event_dims)
     raise InputError("`prior` must be a field before `condition`.")

@@ -1,7 +1,6 @@
 """What `condition` returns: fields given laws, solved once."""
 
 import math
-from collections.abc import Callable
 from typing import Any, Self, overload
 
 import torch
@@ -67,10 +66,6 @@ class Solved(Node):
     def log_evidence(self) -> Tensor:
         return -0.5 * (self.square + self.way.log_norm(self.lead))
 
-    @property
-    def normals_per_draw(self) -> int:
-        return counted(self.draw, self.mean[0].device)
-
     def draw(self, normals: Normals) -> Fields:
         about = self.way.draw(normals)
         draws = tuple(m + x for m, x in zip(self.mean, about, strict=True))
@@ -89,19 +84,6 @@ class Solved(Node):
             terms = rows.at_all(terms, self.mean[rows.first].ndim, self.lead)
             total = total - 0.5 * summed(terms, self.lead)
         return total
-
-
-def counted(draw: Callable[[Normals], Any], device: torch.device) -> int:
-    """How many normals a draw takes: those of a draw of nothing."""
-    count = 0
-
-    def normals(*shape: int) -> Tensor:
-        nonlocal count
-        count += math.prod(shape)
-        return torch.zeros(0, *shape, dtype=torch.float64, device=device)
-
-    draw(normals)
-    return count
 
 
 class Posterior(Field):
@@ -195,10 +177,6 @@ class Posterior(Field):
         fields[self._number] = v
         return self._solved.way.times(tuple(fields))[self._number].to(self.dtype)
 
-    @property
-    def normals_per_draw(self) -> int:
-        return self._solved.normals_per_draw
-
     def _draw(self, normals: Normals) -> Tensor:
         return self._solved.draw(normals)[self._number]
 
@@ -253,13 +231,16 @@ class StatePosterior(State):
     torch.Size([4, 1])
     """
 
-    parts: tuple[Posterior, ...]
+    kind: type[Posterior] = Posterior  # of its fields
 
     def __init__(self, prior: State, solved: Solved) -> None:
         self.names, self.prior, self._solved = prior.names, prior, solved
-        self.parts = tuple(
-            Posterior(field, solved, number) for number, field in enumerate(prior.parts)
-        )
+
+    @property
+    def parts(self) -> tuple[Posterior, ...]:  # type: ignore[override]
+        """The fields, in the order of their names."""
+        numbered = enumerate(self.prior.parts)
+        return tuple(self.kind(field, self._solved, number) for number, field in numbered)
 
     @overload
     def __getitem__(self, key: str) -> Posterior: ...
@@ -297,9 +278,6 @@ class StatePosterior(State):
         dict of Tensor
             By name, with the draws on a new axis 0.
         """
-        draws = self._drawn(random_normals(n, generator, self.device))
+        draws = self._solved.draw(random_normals(n, generator, self.device))
         found = zip(self.names, self.parts, draws, strict=True)
         return {name: u.to(part.dtype) for name, part, u in found}
-
-    def _drawn(self, normals: Normals) -> Fields:
-        return self._solved.draw(normals)

@@ -55,20 +55,17 @@ def _mix_of(members: Sequence[Any], laws: Sequence[Rows]) -> Mix:
     if first.shrinkage is not None:
         return Mix(none + first.shrinkage, none)
     lead, count = len(first.shape) - first.event_dims, len(first.factor)
+    factors = tuple(None if f is None else f.factor.double() for f in members)
+    variances = tuple(None if f is None else f.square().sum(0) for f in factors)
+    stds = tuple(None if v is None else root_of(v) for v in variances)
     sums: list[tuple[Tensor, Tensor, Tensor]] = []
     for rows in laws:
-        read = [f is not None and m is not None for f, m in zip(members, rows.maps, strict=True)]
-        if not any(read) or isinstance(rows.map, Select | SecondDifferences):
-            continue
-        factors = tuple(
-            f.factor.double() if r else None for f, r in zip(members, read, strict=True)
-        )
-        variances = tuple(None if f is None else f.square().sum(0) for f in factors)
-        spread = rows.apply(factors).square().sum(0)
-        alone = rows.entrywise(2).apply(variances)
-        together = rows.apply(tuple(None if v is None else root_of(v) for v in variances)).square()
-        lead = min(lead, spread.ndim - len(rows.map.row_names))
-        sums.append((spread, alone, together))
+        read = any(f is not None and m is not None for f, m in zip(members, rows.maps, strict=True))
+        if read and not isinstance(rows.map, Select | SecondDifferences):
+            spread = rows.apply(factors).square().sum(0)
+            lead = min(lead, spread.ndim - len(rows.map.row_names))
+            alone, together = rows.entrywise(2).apply(variances), rows.apply(stds).square()
+            sums.append((spread, alone, together))
     if not sums:
         return Mix(none + 1 / count, none)
     spread, alone, together = (
@@ -102,9 +99,7 @@ def _mixed(field: LowRank, mix: Mix) -> LowRank:
     variance = field.factor.square().sum(0)
     rounded = (4 * field.rounding * field.mean).square()  # members that are equal but for rounding
     variance = torch.where(variance > rounded, variance, 0.0)
-    other = field._with_mean(field.mean)
     common = root_of(share * correlation * variance)[None]
-    other.factor = torch.cat([field.factor * (1 - share).sqrt(), common])
-    other.rest = field.rest + share * (1 - correlation) * variance
-    other.bare = False
-    return other
+    directions = torch.cat([field.factor * (1 - share).sqrt(), common])
+    rest = field.rest + share * (1 - correlation) * variance
+    return field._with(factor=directions, rest=rest, bare=False)

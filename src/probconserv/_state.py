@@ -10,10 +10,11 @@ from torch import Tensor
 from . import _checks as check
 from ._checks import ArrayLike
 from ._convert import Prediction, as_field
-from ._covariances import Correlated, Independent, expanded, shared_axes
+from ._covariances import Correlated, Independent, shared_axes
 from ._dense import Dense
 from ._errors import InputError
 from ._fields import Diagonal, Field, LowRank
+from ._laws import Law, Rows
 from ._tree import Kept
 
 Index: TypeAlias = int | slice | tuple[int | slice, ...]
@@ -125,14 +126,12 @@ class State(Kept):
                 f"`samples` must have the same samples on axis 0 and the same {axes} axes after it "
                 "in every field."
             )
-        state = cls(**fields)
-        state.shared = True
-        return state
+        return cls(**fields)._with(shared=True)
 
     @property
     def fields(self) -> dict[str, Field]:
         """The fields by name."""
-        return {name: self[name] for name in self.names}
+        return dict(zip(self.names, self.parts, strict=True))
 
     def keys(self) -> tuple[str, ...]:
         """The names of the fields."""
@@ -159,6 +158,14 @@ class State(Kept):
         return min(len(field.shape) - field.event_dims for field in self.parts)
 
     @property
+    def _shapes(self) -> list[torch.Size]:
+        return [field.shape for field in self.parts]
+
+    def _rows(self, laws: Sequence[Law]) -> tuple[Rows, ...]:
+        """The laws, on its fields."""
+        return tuple(law.to(self.device).on(self.names, self._shapes) for law in laws)
+
+    @property
     def device(self) -> torch.device:
         """The device that the fields are on."""
         return self.parts[0].device
@@ -168,6 +175,15 @@ class State(Kept):
         return f"{type(self).__name__}({inner})"
 
 
+def as_state(prior: Prediction | State) -> State:
+    """A state itself; one field as a state in which it has no name."""
+    if isinstance(prior, State):
+        return prior
+    state = State.__new__(State)
+    state.names, state.parts = ("",), (as_field(prior),)
+    return state
+
+
 def covariance_of(fields: Sequence[Field], shared: bool) -> Independent | Correlated:
     """The covariance of fields, in float64.
 
@@ -175,58 +191,40 @@ def covariance_of(fields: Sequence[Field], shared: bool) -> Independent | Correl
     """
     if all(isinstance(field, Diagonal) for field in fields):
         return Independent(tuple(field.variance.double() for field in fields))
-    tied = [field for field in fields if not isinstance(field, Diagonal)]
-    lead = min(len(field.shape) - field.event_dims for field in tied)
-    lead = min(lead, shared_axes([field.shape for field in fields]))
-    own = [_directions(field, lead) for field in fields]
-    alone = shared or len(own) == 1
-    directions = own if alone else [_padded(own, i) for i in range(len(own))]
-    rests = [_rest(field) for field in fields]
-    none = all(rest is None for rest in rests)
-    wide = [
-        f.new_zeros(()).expand(f.shape[1:]) if r is None else r
-        for r, f in zip(rests, own, strict=True)
+    free = [len(field.shape) - field.event_dims for field in fields]
+    lead = min(shared_axes([field.shape for field in fields]), *free)
+    each = [_covariance_of_one(field).joined(lead) for field in fields]
+    if len(each) == 1:
+        return each[0]
+    own = [one.directions[0] for one in each]
+    directions = own if shared else [_padded(own, i) for i in range(len(own))]
+    rests = [
+        f.new_zeros(()).expand(f.shape[1:]) if one.rest is None else one.rest.variance[0]
+        for f, one in zip(own, each, strict=True)
     ]
-    rounding = [_rounding(field) for field in fields]
-    dims = tuple(len(field.shape) - lead for field in fields)
-    rest = None if none else Independent(tuple(wide))
-    return Correlated(tuple(directions), rest, dims, tuple(rounding))
+    rest = None if all(one.rest is None for one in each) else Independent(tuple(rests))
+    dims, rounding = zip(*((one.dims[0], one._rounding[0]) for one in each), strict=True)
+    return Correlated(tuple(directions), rest, dims, rounding)
 
 
-def _directions(field: Field, lead: int) -> Tensor:  # (R, *shape)
-    """F of a field; parts after the first `lead` axes have directions of their own."""
+def _covariance_of_one(field: Field) -> Correlated:
+    mean, eps = field.mean.detach().double(), torch.finfo(torch.float64).eps
+    rest, share, at_points = None, 16 * eps, mean.new_zeros(()).expand(mean.shape)
     if isinstance(field, LowRank):
-        factor = field.factor.double()
+        directions, rest = field.factor.double(), field.rest.double()
+        rest = None if field.bare or not check.any_of(rest) else rest
+        if field.rounding:
+            share, at_points = share + 2 * field.rounding, 2 * field.rounding * mean.abs()
     elif isinstance(field, Dense):
-        root = field._root
-        factor = root.movedim(-1, 0).reshape(root.shape[-1], *field.shape)
+        root, share = field._root, 2 * math.sqrt(eps)
+        directions = root.movedim(-1, 0).reshape(root.shape[-1], *field.shape)
     else:
-        return field.mean.double()[None][:0]
-    return expanded(factor, field.event_dims, len(field.shape) - lead)
+        directions, rest = mean[None][:0], field.variance.double()
+    own = None if rest is None else Independent((rest,))
+    return Correlated((directions,), own, (field.event_dims,), ((share, at_points),))
 
 
 def _padded(own: Sequence[Tensor], at: int) -> Tensor:
     """Directions of one field among those of all: 0 for those of the others."""
     shape = own[at].shape[1:]
     return torch.cat([f if i == at else f.new_zeros(len(f), *shape) for i, f in enumerate(own)])
-
-
-def _rest(field: Field) -> Tensor | None:
-    """D of a field, None where it is 0."""
-    if isinstance(field, Diagonal):
-        return field.variance.double()
-    if isinstance(field, LowRank):
-        if field.bare or (check.concrete(field.rest) and not bool(field.rest.any())):
-            return None
-        return field.rest.double()
-    return None
-
-
-def _rounding(field: Field) -> tuple[float, Tensor]:
-    """How far directions are off by rounding: a share of their size, and a number at each point."""
-    eps, none = torch.finfo(torch.float64).eps, field.mean.detach().double().new_zeros(())
-    if isinstance(field, Dense):
-        return 2 * math.sqrt(eps), none.expand(field.shape)
-    taken = field.rounding if isinstance(field, LowRank) else 0.0
-    own = 2 * taken * field.mean.detach().double().abs() if taken else none.expand(field.shape)
-    return 16 * eps + 2 * taken, own

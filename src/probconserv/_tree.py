@@ -48,6 +48,13 @@ class Node:
         """The same with every tensor changed."""
         return self._change(lambda t, _: change(t))
 
+    def _with(self, **changed: Any) -> Self:
+        """The same with some of what it holds replaced."""
+        other = self._map(lambda t: t)
+        for name, value in changed.items():
+            setattr(other, name, value)
+        return other
+
     def _tensors(self) -> list[Tensor]:
         """All that it is made of."""
         found: list[Tensor] = []
@@ -82,12 +89,31 @@ class Kept(Node):
 
     def save(self, path: str | Path) -> None:
         """Keeps it in a safetensors file, which `load` reads."""
-        save(self, check.path("path", path))
+        place = check.path("path", path)
+        if place.is_dir():
+            raise InputError(f"`path`: {place} is a folder; name a file in it.")
+        tensors: dict[str, Tensor] = {}  # by their place, everything else as words beside them
+        words = json.dumps(_packed(self, "", tensors, {}))
+        with complete(place) as part:
+            save_file(tensors, part, {"format": FORMAT, "node": words})
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """What was kept by `save` in the file `path`."""
-        return load(check.path("path", path), cls)
+        place = check.path("path", path)
+        try:
+            with safe_open(place, "pt") as file:
+                notes = file.metadata() or {}
+                if notes.get("format") != FORMAT:
+                    raise InputError(f"`path`: {place} does not hold a field that was saved here.")
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            node = _unpacked(json.loads(notes["node"]), tensors)
+        except (OSError, SafetensorError, KeyError, TypeError, json.JSONDecodeError) as error:
+            raise InputError(f"`path`: {place} cannot be read as a field: {error}") from None
+        if not isinstance(node, cls):
+            name = type(node).__name__
+            raise InputError(f"`path`: {place} holds a {name}. Use `{name}.load`.")
+        return node
 
 
 def _changed(value: Any, change: Change, before: int | None) -> Any:
@@ -99,33 +125,6 @@ def _changed(value: Any, change: Change, before: int | None) -> Any:
     if isinstance(value, tuple):
         return tuple(_changed(each, change, before) for each in value)
     return value
-
-
-def save(node: Node, path: Path) -> None:
-    """A safetensors file: the tensors by their place, everything else as words beside them."""
-    if path.is_dir():
-        raise InputError(f"`path`: {path} is a folder; name a file in it.")
-    tensors: dict[str, Tensor] = {}
-    words = json.dumps(_packed(node, "", tensors, {}))
-    with complete(path) as part:
-        save_file(tensors, part, {"format": FORMAT, "node": words})
-
-
-def load(path: Path, kind: type[Node]) -> Any:
-    """The node that `save` kept, of the kind that is asked for."""
-    try:
-        with safe_open(path, "pt") as file:
-            notes = file.metadata() or {}
-            if notes.get("format") != FORMAT:
-                raise InputError(f"`path`: {path} does not hold a field that was saved here.")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        node = _unpacked(json.loads(notes["node"]), tensors)
-    except (OSError, SafetensorError, KeyError, TypeError, json.JSONDecodeError) as error:
-        raise InputError(f"`path`: {path} cannot be read as a field: {error}") from None
-    if not isinstance(node, kind):
-        name = type(node).__name__
-        raise InputError(f"`path`: {path} holds a {name}. Use `{name}.load`.")
-    return node
 
 
 def _packed(value: Any, place: str, tensors: dict[str, Tensor], places: dict[int, Any]) -> Any:
