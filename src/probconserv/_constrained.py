@@ -48,10 +48,7 @@ def constrained(
     float32.
     """
     check.generator(generator)
-    if isinstance(prior, State):
-        fields, names, shared = prior.parts, prior.names, prior.shared
-    else:
-        fields, names, shared = (prior,), ("",), False
+    fields, names, shared = prior.parts, prior.names, prior.shared
     if not check.concrete(*(field.mean for field in fields)):
         raise InputError("`laws`: inequalities look at values, so `condition` cannot be traced.")
     device, shapes = fields[0].device, [field.shape for field in fields]
@@ -195,9 +192,8 @@ def condition_within(
     if _any_truncated(inequalities):
         return _truncated(prior, before, laws, inequalities, n, generator)
     found, lead = constrained(prior, before, laws, inequalities, n, generator)
-    fields = prior.parts if isinstance(prior, State) else (prior,)
     points = tuple(point.double() for _, _, point in found)
-    warn_if_far(None, points, tuple(field.mean.double() for field in fields), fields)
+    warn_if_far(None, points, tuple(field.mean.double() for field in prior.parts), prior.parts)
     parts = tuple(
         Draws._unchecked(draws, max(1, point.ndim - lead), point, mean)
         for draws, mean, point in found

@@ -27,6 +27,15 @@ class Independent(Node):
     def shapes(self) -> list[torch.Size]:
         return [d.shape for d in self.variance]
 
+    @property
+    def lead(self) -> int:
+        """How many first axes can number the parts."""
+        return shared_axes(self.shapes)
+
+    def joined(self, lead: int) -> "Independent":
+        """The same: points stand alone, whatever the parts are."""
+        return self
+
     def times(self, v: Fields) -> Fields:
         pairs = zip(self.variance, v, strict=True)
         return tuple(None if x is None else d * x for d, x in pairs)
@@ -70,6 +79,11 @@ class Correlated(Node):
     @property
     def shapes(self) -> list[torch.Size]:
         return [f.shape[1:] for f in self.directions]
+
+    @property
+    def lead(self) -> int:
+        """How many first axes number the parts."""
+        return self.directions[0].ndim - 1 - self.dims[0]
 
     @property
     def variance(self) -> tuple[Tensor, ...]:

@@ -16,7 +16,7 @@ from . import _checks as check
 from ._audit import largest_move
 from ._causes import Cause, Rows
 from ._condition import solved
-from ._convert import Prediction
+from ._convert import Prediction, as_field
 from ._covariances import Correlated, Independent
 from ._dense import Dense
 from ._draws import StateDraws
@@ -27,8 +27,7 @@ from ._mixture import Mixture
 from ._noise import quadrature_noise
 from ._posterior import StatePosterior
 from ._rowwise import UNMET
-from ._shrinkage import shrunk
-from ._state import State, as_state, covariance_of
+from ._state import State
 
 MUCH = 0.25  # of a variance: a share of the quadrature rule that is worth a word
 HEADS = ("row", "G mu", "b", "G mu - b", "z independent", "z own", "z full", "quadrature", "")
@@ -192,18 +191,18 @@ def diagnose(prior: Prediction | State, *laws: Law) -> Diagnosis:
 check its units.
     """
     check_laws(laws)
-    state = as_state(prior)
-    if isinstance(state, StatePosterior | StateDraws):
+    if isinstance(prior, StatePosterior | StateDraws):
         raise InputError("`prior` must be a state before `condition`: judge all laws at once.")
-    names, fields, shared = state.names, tuple(map(_plain, state.parts)), state.shared
+    given = prior if isinstance(prior, State) else _plain(as_field(prior))
+    names, fields, shared = given.names, given.parts, given.shared
     means, variances = zip(*(field._moments() for field in fields), strict=True)
     check.finite("mean of the prior", torch.cat([m.flatten() for m in means]))
     check.finite("variance of the prior", torch.cat([v.flatten() for v in variances]))
     triples = zip(names, means, variances, strict=True)
     points = {name: Diagonal._unchecked(m, v.clamp_min(0)) for name, m, v in triples}
-    covariance = covariance_of(shrunk(fields, shared, state._rows(laws)), shared)
-    own, rounding = [law.to(state.device) for law in laws], rounding_of(fields)
-    found = [by_row(law, points, covariance, rounding) for law in own]
+    joint, rounding = solved(fields, names, shared, laws, audit=False), rounding_of(fields)
+    own = [law.to(given.device) for law in laws]
+    found = [by_row(law, points, joint.way.root, rounding) for law in own]
     rows = {name: _side_by_side([each[name] for each in found]) for name in found[0]}
     slack = rows.pop("slack")
     causes: tuple[Cause, ...] = ()
@@ -211,7 +210,6 @@ check its units.
         timed = not laws[0].is_initial and not laws[0].row_names and slack.ndim > 0
         total = rows["value"] + rows["residual"]
         causes = Rows(total, rows["value"], rows["std"], slack, timed).causes()
-    joint = solved(fields, names, shared, laws, audit=False)
     move, count = largest_move(joint.mean, means, variances), joint.way.count(joint.lead)
     tied = not all(isinstance(field, Diagonal) for field in fields)  # else nobody believes it
     return Diagnosis(

@@ -8,7 +8,7 @@ from torch import Tensor
 from . import _checks as check
 from ._checks import ArrayLike
 from ._errors import DegenerateError, InputError
-from ._fields import Field, LowRank, Normals, check_level
+from ._fields import Field, LowRank, Normals
 from ._state import State
 
 CHUNK = 1 << 22  # numbers that are sorted at a time
@@ -92,16 +92,6 @@ class Draws(Field):
     def covariance_times(self, v: ArrayLike) -> Tensor:
         members = LowRank.from_samples(self.draws, event_dims=self.event_dims)
         return members.covariance_times(v)
-
-    def interval(self, level: float) -> tuple[Tensor, Tensor]:
-        """Ends of the central interval that holds `level` of the draws of each point."""
-        tail = (1 - check_level(level)) / 2
-        low, high = self._quantiles(tail, 1 - tail)
-        return low, high
-
-    def quantile(self, p: float) -> Tensor:
-        """The value that each point stays below in a share `p` of the draws."""
-        return self._quantiles(check_level(p, "p"))[0]
 
     def _quantiles(self, *shares: float) -> list[Tensor]:
         """Linear between the sorted draws; n of them cut the probability into n + 1 equal shares.

@@ -186,10 +186,10 @@ class Shared(Node):
     is_simple = makes_variance = is_iterative = False
     estimate = None
 
-    def __init__(self, chain: Chain, prior: Correlated, lead: int) -> None:
-        self.chain, self.prior = chain, prior
-        self.differentiable = any(f.requires_grad for f in prior.directions)
-        u, white, look = prior.directions, [], concrete(*prior.directions)
+    def __init__(self, chain: Chain, root: Correlated, lead: int) -> None:
+        self.chain, self.root = chain, root
+        self.differentiable = any(f.requires_grad for f in root.directions)
+        u, white, look = root.directions, [], concrete(*root.directions)
         self.thin = False  # whether little but directions can move some row: not to be used then
         for stage in chain.stages:
             r = stage.residual(u, value=False)
@@ -209,25 +209,25 @@ class Shared(Node):
     @once
     def moved(self) -> tuple[Tensor, ...]:  # (R, *shape)
         """F - gain of G F^T."""
-        u, _ = self.chain.run(self.prior.directions, value=False)
+        u, _ = self.chain.run(self.root.directions, value=False)
         u = u if self.chain.is_simple else self.chain.settle(u, value=False)
         joints = [s.factor.nothing for s in self.chain.stages if isinstance(s, Joint)]
         least = max([NOTHING, *(float(x.amax()) for x in joints if x.numel())])
-        return _without_rounding(u, self.prior.variance, least)
+        return _without_rounding(u, self.root.variance, least)
 
     @property
     def shared(self) -> Correlated:
         """What is left of the directions: V^T (F - gain of G F^T), V V^T the covariance of z."""
-        pairs = zip(self.moved, self.prior.dims, strict=True)
+        pairs = zip(self.moved, self.root.dims, strict=True)
         left = [(f, self.latent.left(blocks(f, f.shape[1:], dims))) for f, dims in pairs]
         found = tuple(unblocks(rows, f.shape) for f, rows in left)
-        return Correlated(found, None, self.prior.dims, ())
+        return Correlated(found, None, self.root.dims, ())
 
     def run(self, u: Fields) -> tuple[Fields, list[Tensor]]:
         """A mean of the prior moved to the laws."""
         u, residuals = self.chain.run(u)
         z = self.latent.mean(self._white(residuals))
-        shift, _ = self.chain.run(self.prior.along(z), value=False)  # not of all directions
+        shift, _ = self.chain.run(self.root.along(z), value=False)  # not of all directions
         return tuple(x - d for x, d in zip(u, shift, strict=True)), residuals
 
     def _white(self, residuals: Sequence[Tensor]) -> Tensor:  # (*lead, 1, K)
@@ -251,13 +251,13 @@ class Shared(Node):
         found = tuple(v + s for v, s in pairs)
         if not concrete(*found):
             return found
-        simple, pairs = self.chain.is_simple, zip(found, self.prior.variance, strict=True)
+        simple, pairs = self.chain.is_simple, zip(found, self.root.variance, strict=True)
         lost = [(v < LOST * d) & ((v > 0) | (not simple)) for v, d in pairs]  # its zeros are sure
         many = self.latent.seen.shape[-1] * sum(v.numel() for v in found) > MOST_NUMBERS
         if many or not any(map(any_of, lost)):
             return found
-        prior = self.prior.exactly()
-        again = Joint(self.chain.laws, prior, prior, self.lead).variance
+        root = self.root.exactly()
+        again = Joint(self.chain.laws, root, root, self.lead).variance
         return tuple(torch.where(x, w, v) for x, v, w in zip(lost, found, again, strict=True))
 
     def draw(self, normals: Normals) -> Fields:
@@ -282,7 +282,7 @@ def solve(
     free = free_axes(laws, shapes)
     if isinstance(prior, Independent):
         return Chain(laws, prior, free, slack)
-    own = len(shapes[0]) - prior.dims[0]  # axes before those that share a direction
+    own = prior.lead
     if free < own:
         return Chain(laws, prior.joined(free), free, slack)
     if prior.rest is not None:

@@ -7,10 +7,12 @@ dropped: whatever the others say, its own noise is left.
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from ._blocks import root_of
 from ._checks import concrete
 from ._rowwise import EASY, TINY, row_inverse
 from ._tree import Node
@@ -137,6 +139,9 @@ class RowFactor(Node):
     def whiten(self, r: Tensor) -> Tensor:
         return r * self.inverse.sqrt()
 
+    def solve(self, r: Tensor) -> Tensor:
+        return r * self.inverse
+
 
 def pivoted(
     matrix: Tensor, floor: Tensor, exact: Tensor, size: Tensor
@@ -179,3 +184,33 @@ def pivoted(
     root = root.gather(-2, rows[..., None].expand(root.shape)).tril()
     eye = torch.eye(count, dtype=root.dtype, device=root.device)
     return rows, torch.where(keep.gather(-1, rows)[..., None], root, eye), keep
+
+
+def multipliers(
+    matrix: Tensor, factor: Factor, noise: Tensor, r: Tensor, solve: Callable[[Tensor], Tensor]
+) -> Tensor:  # (*lead, N, K)
+    """lambda of every member of an ensemble, from their residuals r, (*lead, N, K).
+
+    A member is moved by its own residual, u - Sigma G^T lambda. The mean of the members has
+    lambda = S^-1 r, the deviations from it lambda = V^-1 (V + W)^-1 r with V V = S and
+    W W = sigma^2, so that without shrinkage the members have the mean and the covariance of the
+    posterior without any random draw. Where all laws are exact W is 0 and both are the same.
+
+    matrix: S, (*lead, K, K). noise: sigma^2, (*lead, K). solve: S^-1 of residuals.
+    """
+    if not bool((noise > 0).any()):
+        return solve(r)
+    mean = r.mean(-2, keepdim=True)
+    return solve(mean) + _reduced(matrix, factor, noise, r - mean)
+
+
+def _reduced(matrix: Tensor, factor: Factor, noise: Tensor, r: Tensor) -> Tensor:
+    """V^-1 (V + W)^-1 r in the units in which S has a diagonal of 1, 0 at rows that are dropped."""
+    scale = factor.scale
+    scaled = matrix * scale[..., None, :] * scale[..., :, None]
+    values, vectors = torch.linalg.eigh(scaled + (~factor.keep).double().diag_embed())
+    sizes = values.clamp_min(DEPENDENT).sqrt()[..., None, :]
+    both = (vectors * sizes) @ vectors.mT + (root_of(noise) * scale).diag_embed()
+    root = torch.linalg.cholesky(both)
+    found = torch.cholesky_solve((r * scale[..., None, :]).mT, root).mT
+    return ((found @ vectors) / sizes) @ vectors.mT * scale[..., None, :]

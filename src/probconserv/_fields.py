@@ -44,6 +44,8 @@ class Field(Kept, ABC):
     event_dims: int
     mean: Tensor
     variance: Tensor
+    names = ("",)  # as a state has them
+    shared = False
 
     @abstractmethod
     def covariance_times(self, v: ArrayLike) -> Tensor:  # (*more, *shape) -> (*more, *shape)
@@ -155,6 +157,11 @@ class Field(Kept, ABC):
         return self._with(mean=mean)
 
     @property
+    def parts(self) -> tuple["Field", ...]:
+        """The field alone, as a state has several."""
+        return (self,)
+
+    @property
     def shape(self) -> torch.Size:
         """The shape of the mean, (..., T, M)."""
         return self.mean.shape
@@ -187,11 +194,9 @@ class Field(Kept, ABC):
         tuple of two Tensor, shape (..., T, M)
             The lower and the upper end.
         """
-        mean, half = (
-            self.mean,
-            self.std * standard_quantile((1 + check_level(level)) / 2, self.mean),
-        )
-        return mean - half, mean + half
+        tail = (1 - check_level(level)) / 2
+        low, high = self._quantiles(tail, 1 - tail)
+        return low, high
 
     def quantile(self, p: float) -> Tensor:
         """The value that each point stays below with probability `p`.
@@ -206,7 +211,12 @@ class Field(Kept, ABC):
         Tensor, shape (..., T, M)
             One value for each point.
         """
-        return self.mean + self.std * standard_quantile(check_level(p, "p"), self.mean)
+        return self._quantiles(check_level(p, "p"))[0]
+
+    def _quantiles(self, *shares: float) -> list[Tensor]:
+        """The values that each point stays below with these probabilities."""
+        mean, std = self.mean, self.std
+        return [mean + std * standard_quantile(p, mean) for p in shares]
 
     def covariance(self) -> Tensor:
         """The dense covariance over the event axes, ``(*batch, *event, *event)``; large.

@@ -42,16 +42,13 @@ def sole_writer(folder: Path) -> Iterator[None]:
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
-        _lock(handle, folder)
-        yield
-    finally:
-        os.close(handle)
-
-
-def _lock(handle: int, folder: Path) -> None:
-    try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
+        os.close(handle)
         raise InputError(
             f"another process is writing into {folder}. Wait for it, or use another folder."
         ) from None
+    try:
+        yield
+    finally:
+        os.close(handle)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ._audit import check_met, misses, settled
 from ._checks import any_of
-from ._covariances import Correlated, Independent, shared_axes
+from ._covariances import Correlated, Independent
 from ._engine import Chain, solve
 from ._errors import InfeasibleError, InputError
 from ._feasible import Programme, root_given, settled_on_face
@@ -98,9 +98,7 @@ class Conditioned(Solved):
         self, rows: tuple[Rows, ...], prior: Fields, root: Independent | Correlated, slack: float
     ) -> None:
         self.root, self.shapes, self.prior = root, root.shapes, prior
-        self.own = shared_axes(self.shapes)  # axes that number the parts of the prior
-        if isinstance(root, Correlated):
-            self.own = len(self.shapes[0]) - root.dims[0]
+        self.own = root.lead  # axes that number the parts of the prior
         way = solve(rows, root, slack) if rows else Chain((), root, self.own)
         u, residuals = way.run(prior)
         mean, holds = settled(way, u, rows)

@@ -13,7 +13,6 @@ from torch import Tensor
 from . import _checks as check
 from ._blocks import root_of
 from ._checks import ArrayLike
-from ._covariances import Correlated, Independent
 from ._draws import Draws, StateDraws
 from ._engine import Chain, Shared, free_axes, solve
 from ._errors import DegenerateError, InputError, ProbConservError
@@ -68,12 +67,9 @@ class Found(Solved):
         if any(isinstance(field, LowRank) and field.shrinkage != 0 for field in fields):
             fields = shrunk(fields, shared, (*rows, *self._near(self.before)))
         root = covariance_of(fields, shared)
-        lead = min([free_axes(rows, shapes), *(each.places(shapes) for each in curved)])
-        if isinstance(root, Correlated):
-            own = len(shapes[0]) - root.dims[0]
-            lead = min(lead, own)
-            root = root.joined(lead)
-        self.root: Independent | Correlated = root
+        tied = [root.lead, *(each.places(shapes) for each in curved)]
+        lead = min(free_axes(rows, shapes), *tied)
+        self.root = root.joined(lead)
         self.dims = tuple(len(shape) - lead for shape in shapes)  # last axes that are tied
         self.rows = tuple(each.over(shapes, lead) for each in rows)
         problem = self._problem(self.before)
@@ -82,7 +78,6 @@ class Found(Solved):
             found = with_gradient(problem, found)
         pairs = zip(problem.fields(found), shapes, strict=True)
         self.mean = tuple(u.reshape(s) for u, s in pairs)
-        self.differentiable = any(u.requires_grad for u in self.mean)
 
     @property
     def stated(self) -> tuple[Any, ...]:
@@ -108,6 +103,10 @@ class Found(Solved):
         count = len(self.rows)
         means = tuple(_flat(u, 0, sizes) for u in mean)
         return Problem(means, self.root._change(flat), laws[:count], laws[count:])
+
+    @property
+    def differentiable(self) -> bool:  # type: ignore[override]
+        return any(u.requires_grad for u in self.mean)
 
     def _near(self, u: Fields) -> list[Rows]:
         """The laws that are not linear, as they are at u."""

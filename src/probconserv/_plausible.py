@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ._blocks import root_of
-from ._convert import Prediction
+from ._convert import Prediction, as_field
 from ._covariances import shared_axes
 from ._dense import Dense
 from ._errors import InputError
@@ -16,7 +16,7 @@ from ._laws import Law, Rows, check_laws
 from ._maps import Matrix, Select
 from ._mixture import Mixture
 from ._stages import summed
-from ._state import State, as_state
+from ._state import State
 
 Prior = TypeVar("Prior", Diagonal, LowRank, Dense, Mixture, State)
 
@@ -62,16 +62,17 @@ def plausible(prior: Prediction | State, *laws: Law) -> Field | State:
     tensor([[1., 1.]], dtype=torch.float64)
     """
     check_laws(laws)
-    state = as_state(prior)
-    factor = _factor(state, laws)
-    wider = tuple(_scaled(field, factor) for field in state.parts)
-    return prior._with(parts=wider) if isinstance(prior, State) else wider[0]
+    given = prior if isinstance(prior, State) else as_field(prior)
+    factor = _factor(given, laws)
+    wider = tuple(_scaled(field, factor) for field in given.parts)
+    return given._with(parts=wider) if isinstance(given, State) else wider[0]
 
 
-def _factor(state: State, laws: Sequence[Law]) -> Tensor:
+def _factor(prior: Field | State, laws: Sequence[Law]) -> Tensor:
     """k, (*batch)."""
-    means, variances = zip(*(field._moments() for field in state.parts), strict=True)
-    stds, shapes, rows = tuple(map(root_of, variances)), state._shapes, state._rows(laws)
+    means, variances = zip(*(field._moments() for field in prior.parts), strict=True)
+    stds, shapes = tuple(map(root_of, variances)), [mean.shape for mean in means]
+    rows = [law.to(prior.device).on(prior.names, shapes) for law in laws]
     batch = min(shared_axes(shapes), *(_batch_axes(each, shapes) for each in rows))
     total = count = means[0].new_zeros(())
     for each in rows:

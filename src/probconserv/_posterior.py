@@ -8,18 +8,21 @@ from torch import Tensor
 
 from . import _checks as check
 from ._checks import ArrayLike
-from ._engine import Chain, Shared
-from ._errors import DegenerateError
+from ._engine import Chain, Shared, free_axes
+from ._errors import DegenerateError, InputError
 from ._estimate import Estimate
-from ._fields import Field, Normals, random_normals
+from ._factor import multipliers
+from ._fields import Field, LowRank, Normals, random_normals
+from ._joint import Joint
 from ._laws import Fields, Rows
 from ._maps import Select
-from ._members import members
 from ._once import once
 from ._shrinkage import shrunk
-from ._stages import summed
-from ._state import Index, State
+from ._stages import minus, summed
+from ._state import Index, State, covariance_of
 from ._tree import Node
+
+SETTLING = 3  # times that rounding is taken off the exact rows of members
 
 
 class Solved(Node):
@@ -201,7 +204,23 @@ class Posterior(Field):
         `shrinkage` took as independent, and spread less than `variance` says: for intervals use
         `interval`.
         """
-        return members(self)
+        prior, laws = self.prior, self._solved.laws
+        if not isinstance(prior, LowRank) or not prior.rounding or len(self._solved.mean) > 1:
+            raise InputError(
+                "`members` are those of an ensemble: condition a field `LowRank.from_samples(...)`."
+            )
+        root = covariance_of(shrunk((prior,), False, laws), False)
+        lead = min(root.lead, free_axes(laws, [prior.shape]))
+        root = root.joined(lead)
+        joint = Joint(laws, root, root, lead)
+        matrix = joint.gram(root) + joint.noise.diag_embed()
+        u = prior.mean.double() + math.sqrt(len(prior.factor) - 1) * prior.factor.double()
+        r = joint.residual((u,)).movedim(0, -2)  # (*lead, S, K)
+        along = multipliers(matrix, joint.factor, joint.noise, r, joint.factor.solve)
+        moved = minus((u,), root.times(joint.adjoint(along.movedim(-2, 0))))
+        for _ in range(SETTLING):
+            moved = joint.settle(moved, value=True)
+        return moved[0].to(self.dtype)
 
     def __repr__(self) -> str:
         about = ", variance estimated" if self._solved.way.is_iterative else ""

@@ -19,16 +19,6 @@ Rule: TypeAlias = Literal["left", "right", "trapezoid", "simpson", "cell", "peri
 EVEN = 1e-6  # of a step: points are evenly spaced if their steps differ by less
 
 
-def left(h: Tensor) -> Tensor:  # (M - 1,) -> (M,)
-    """Each interval takes the value at its left end; the last point counts for nothing."""
-    return pad(h, (0, 1))
-
-
-def right(h: Tensor) -> Tensor:  # (M - 1,) -> (M,)
-    """Each interval takes the value at its right end; the first point counts for nothing."""
-    return pad(h, (1, 0))
-
-
 def trapezoid(h: Tensor) -> Tensor:  # (M - 1,) -> (M,)
     """Exact for functions that are linear between the points."""
     both = pad(h / 2, (1, 1))
@@ -59,36 +49,32 @@ def simpson(h: Tensor) -> Tensor:  # (M - 1,) -> (M,)
     return weights
 
 
-def cell(h: Tensor) -> Tensor:  # (M,) -> (M,)
-    """The field holds averages over the cells, of widths h: the integral is exact."""
-    return h
-
-
 def periodic_weights(x: Tensor, period: float | None) -> Tensor:  # (M,) -> (M,)
     """The trapezoid rule around a period, whose end is the first point again."""
-    steps = x.diff()
+    steps, reach = x.diff(), x[-1] - x[0]
     if period is None:
-        even = steps.mean()
-        if concrete(x) and bool(((steps - even).abs() > EVEN * even).any()):
+        gap = steps.mean()
+        if concrete(x) and bool(((steps - gap).abs() > EVEN * gap).any()):
             raise InputError("`period` is needed where the points are not evenly spaced.")
-        gap = even
+    elif not isinstance(period, Real) or not period > float(reach):
+        raise InputError(
+            f"`period` must be longer than the points reach, {float(reach):g}; got {period!r}."
+        )
     else:
-        if not isinstance(period, Real) or not period > float(x[-1] - x[0]):
-            raise InputError(
-                f"`period` must be longer than the points reach, {float(x[-1] - x[0]):g}; got "
-                f"{period!r}."
-            )
-        gap = period - (x[-1] - x[0])
+        gap = period - reach
     around = torch.cat([gap.reshape(1), steps, gap.reshape(1)])
     return (around[1:] + around[:-1]) / 2
 
 
 RULES: dict[str, Callable[[Tensor], Tensor]] = {
-    "left": left,
-    "right": right,
+    # each interval takes the value at its left end; the last point counts for nothing
+    "left": lambda h: pad(h, (0, 1)),
+    # each interval takes the value at its right end; the first point counts for nothing
+    "right": lambda h: pad(h, (1, 0)),
     "trapezoid": trapezoid,
     "simpson": simpson,
-    "cell": cell,
+    # the field holds averages over the cells, of widths h: the integral is exact
+    "cell": lambda h: h,
 }
 
 

@@ -14,7 +14,6 @@ from ._covariances import Correlated, Independent, shared_axes
 from ._dense import Dense
 from ._errors import InputError
 from ._fields import Diagonal, Field, LowRank
-from ._laws import Law, Rows
 from ._tree import Kept
 
 Index: TypeAlias = int | slice | tuple[int | slice, ...]
@@ -158,14 +157,6 @@ class State(Kept):
         return min(len(field.shape) - field.event_dims for field in self.parts)
 
     @property
-    def _shapes(self) -> list[torch.Size]:
-        return [field.shape for field in self.parts]
-
-    def _rows(self, laws: Sequence[Law]) -> tuple[Rows, ...]:
-        """The laws, on its fields."""
-        return tuple(law.to(self.device).on(self.names, self._shapes) for law in laws)
-
-    @property
     def device(self) -> torch.device:
         """The device that the fields are on."""
         return self.parts[0].device
@@ -175,24 +166,16 @@ class State(Kept):
         return f"{type(self).__name__}({inner})"
 
 
-def as_state(prior: Prediction | State) -> State:
-    """A state itself; one field as a state in which it has no name."""
-    if isinstance(prior, State):
-        return prior
-    state = State.__new__(State)
-    state.names, state.parts = ("",), (as_field(prior),)
-    return state
-
-
 def covariance_of(fields: Sequence[Field], shared: bool) -> Independent | Correlated:
     """The covariance of fields, in float64.
 
     shared: whether the directions of all fields are the same ones.
     """
-    if all(isinstance(field, Diagonal) for field in fields):
-        return Independent(tuple(field.variance.double() for field in fields))
-    free = [len(field.shape) - field.event_dims for field in fields]
-    lead = min(shared_axes([field.shape for field in fields]), *free)
+    tied = [field for field in fields if not isinstance(field, Diagonal)]
+    if not tied:
+        return Independent(tuple([field.variance.double() for field in fields]))
+    lead = min(len(field.shape) - field.event_dims for field in tied)
+    lead = min(lead, shared_axes([field.shape for field in fields]))
     each = [_covariance_of_one(field).joined(lead) for field in fields]
     if len(each) == 1:
         return each[0]

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ._factor import DEPENDENT, Factor
-from ._members import multipliers
+from ._factor import DEPENDENT, Factor, multipliers
 from ._shrinkage import Mix, mix
 from ._sums import ROUNDING, Array, Ensemble, MeanAndStd, check_met, is_hard
 

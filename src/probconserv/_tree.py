@@ -93,9 +93,10 @@ class Kept(Node):
         if place.is_dir():
             raise InputError(f"`path`: {place} is a folder; name a file in it.")
         tensors: dict[str, Tensor] = {}  # by their place, everything else as words beside them
-        words = json.dumps(_packed(self, "", tensors, {}))
+        words = json.dumps(_packed(self, "", tensors))
+        own = {name: t.detach().contiguous().clone() for name, t in tensors.items()}
         with complete(place) as part:
-            save_file(tensors, part, {"format": FORMAT, "node": words})
+            save_file(own, part, {"format": FORMAT, "node": words})
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -127,23 +128,19 @@ def _changed(value: Any, change: Change, before: int | None) -> Any:
     return value
 
 
-def _packed(value: Any, place: str, tensors: dict[str, Tensor], places: dict[int, Any]) -> Any:
-    """`value` as words; its tensors go into `tensors`, each of them once.
-
-    places: of the tensors by their identity, and the tensors, so that they keep it.
-    """
+def _packed(value: Any, place: str, tensors: dict[str, Tensor]) -> Any:
+    """`value` as words; its tensors go into `tensors`, each of them once."""
 
     def inner(name: object, part: Any) -> Any:
-        return _packed(part, f"{place}.{name}", tensors, places)
+        return _packed(part, f"{place}.{name}", tensors)
 
     if isinstance(value, Tensor) and value.is_sparse:
         parts = inner("indices", value.indices()), inner("values", value.values())
         return {"sparse": parts, "size": list(value.shape)}
     if isinstance(value, Tensor):
-        if id(value) not in places:
-            tensors[place] = value.detach().contiguous().clone()
-            places[id(value)] = place, value
-        return {"tensor": places[id(value)][0]}
+        name = next((name for name, known in tensors.items() if known is value), place)
+        tensors[name] = value
+        return {"tensor": name}
     if isinstance(value, Node):
         holds = {name: inner(name, part) for name, part in vars(value).items()}
         return {"kind": type(value).__name__, "holds": holds}

@@ -159,7 +159,7 @@ def evaluate(
     u, space = u.expand(field.shape), tuple(range(-space_dims, 0))
     mean, std = field.mean, field.std
     moves = std > 0
-    spread = moves.flatten(-space_dims).all(-1)
+    spread = moves.all(space)
     if not isinstance(field, Draws) and moves.numel() and not bool(spread.any()):
         raise DegenerateError(
             "the field has points without variance at every time, where LL is infinite. Score a "
@@ -169,15 +169,13 @@ def evaluate(
     rounding = KNOWN * torch.finfo(u.dtype).eps * u.abs().amax(space, keepdim=True)
     near = away.abs() <= rounding  # of a point that is known
     z = torch.where(moves, away / torch.where(moves, std, 1.0), torch.where(near, 0.0, torch.inf))
-    lost = torch.full(field.shape[:-space_dims], torch.nan, dtype=mean.dtype, device=mean.device)
     density = (-(z**2) / 2 - std.log() - math.log(2 * math.pi) / 2).mean(space)
     own = torch.where(moves, std * crps(z), away.abs())
-    score = field.crps(u) if isinstance(field, Draws) else own
     return Scores(
-        CE=lost if law is None else law.residual(mean),
+        CE=torch.full_like(density, torch.nan) if law is None else law.residual(mean),
         LL=torch.where(spread, density, torch.nan),
         MSE=((u - mean) ** 2).mean(space),
-        CRPS=score.mean(space),
+        CRPS=(field.crps(u) if isinstance(field, Draws) else own).mean(space),
         energy=_energy(field, u, check.samples(samples, "samples"), generator, space),
         **{
             f"coverage_{level * 100:g}": _coverage(field, u, z, level).mean(space)
@@ -296,11 +294,14 @@ def _energy(
     space: tuple[int, ...],
 ) -> Tensor:
     """From independent pairs of samples, one pair at a time."""
-    total = torch.zeros(u.shape[: -len(space)], dtype=u.dtype, device=u.device)
     known = field.draws if isinstance(field, Draws) else None  # pairs that are not the same draw
     count = samples if known is None else min(samples, len(known) // 2)
+
+    def apart(one: Tensor, other: Tensor) -> Tensor:
+        return ((one - other) ** 2).mean(space).sqrt()
+
+    total = torch.zeros_like(apart(u, u))
     for i in range(count):
         one, other = field.sample(2, generator) if known is None else known[2 * i : 2 * i + 2]
-        near = ((one - u) ** 2).mean(space).sqrt() + ((other - u) ** 2).mean(space).sqrt()
-        total += (near - ((one - other) ** 2).mean(space).sqrt()) / 2
+        total += (apart(one, u) + apart(other, u) - apart(one, other)) / 2
     return total / count
