@@ -74,7 +74,7 @@ class Correlated(Node):
             return self
         pairs = zip(self.directions, self.dims, dims, strict=True)
         found = tuple(expanded(f, old, new) for f, old, new in pairs)
-        return Correlated(found, self.rest, dims, self._rounding)
+        return self._with(directions=found, dims=dims)
 
     @property
     def shapes(self) -> list[torch.Size]:
@@ -94,8 +94,8 @@ class Correlated(Node):
 
     def exactly(self) -> "Correlated":
         """The same as if nothing had been rounded."""
-        rounding = tuple((0.0, torch.zeros_like(own)) for _, own in self._rounding)
-        return Correlated(self.directions, self.rest, self.dims, rounding)
+        none = tuple((0.0, torch.zeros_like(own)) for _, own in self._rounding)
+        return self._with(_rounding=none)
 
     @property
     def rounding_at_points(self) -> tuple[Tensor, ...] | None:
@@ -103,23 +103,25 @@ class Correlated(Node):
         found = tuple(own for _, own in self._rounding)
         return found if any(map(any_of, found)) else None
 
+    @property
+    def matrices(self) -> list[Tensor]:  # (*lead, R, E)
+        """F of each field, as a matrix for each part."""
+        pairs = zip(self.directions, self.dims, strict=True)
+        return [blocks(f, f.shape[1:], dims) for f, dims in pairs]
+
     def seen(self, v: Fields) -> Tensor:  # (*more, *shape) each to (*lead, N, R)
         """F v."""
         total: Any = 0.0
-        for x, f, dims in zip(v, self.directions, self.dims, strict=True):
+        for x, shape, dims, f in zip(v, self.shapes, self.dims, self.matrices, strict=True):
             if x is not None:
-                shape = f.shape[1:]
                 x = x.expand(torch.broadcast_shapes(x.shape, shape))
-                total = total + blocks(x, shape, dims) @ blocks(f, shape, dims).mT
+                total = total + blocks(x, shape, dims) @ f.mT
         return total
 
     def along(self, z: Tensor, more: tuple[int, ...] = ()) -> tuple[Tensor, ...]:
         """F^T z, (*lead, N, R) to (*more, *shape) each."""
-        found = []
-        for f, dims in zip(self.directions, self.dims, strict=True):
-            shape = f.shape[1:]
-            found.append(unblocks(z @ blocks(f, shape, dims), (*more, *shape)))
-        return tuple(found)
+        pairs = zip(self.matrices, self.shapes, strict=True)
+        return tuple(unblocks(z @ f, (*more, *shape)) for f, shape in pairs)
 
     def times(self, v: Fields) -> Fields:
         pairs = [(x, f) for x, f in zip(v, self.directions, strict=True) if x is not None]
@@ -132,8 +134,7 @@ class Correlated(Node):
 
     def draw(self, normals: Normals) -> tuple[Tensor, ...]:
         """Draws about 0."""
-        first, dims = self.directions[0], self.dims[0]
-        z = normals(*first.shape[1 : first.ndim - dims], first.shape[0])
+        z = normals(*self.shapes[0][: self.lead], len(self.directions[0]))
         shared = self.along(z.movedim(0, -2), (len(z),))
         if self.rest is None:
             return shared

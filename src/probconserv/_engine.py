@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._blocks import blocks, root_of, unblocks
+from ._blocks import root_of, unblocks
 from ._checks import any_of, concrete
 from ._covariances import Correlated, Independent, shared_axes
 from ._estimate import Estimate
@@ -218,10 +218,10 @@ class Shared(Node):
     @property
     def shared(self) -> Correlated:
         """What is left of the directions: V^T (F - gain of G F^T), V V^T the covariance of z."""
-        pairs = zip(self.moved, self.root.dims, strict=True)
-        left = [(f, self.latent.left(blocks(f, f.shape[1:], dims))) for f, dims in pairs]
-        found = tuple(unblocks(rows, f.shape) for f, rows in left)
-        return Correlated(found, None, self.root.dims, ())
+        moved = Correlated(self.moved, None, self.root.dims, ())
+        pairs = zip(moved.matrices, self.moved, strict=True)
+        found = tuple(unblocks(self.latent.left(rows), f.shape) for rows, f in pairs)
+        return moved._with(directions=found)
 
     def run(self, u: Fields) -> tuple[Fields, list[Tensor]]:
         """A mean of the prior moved to the laws."""

@@ -8,6 +8,7 @@ dropped: whatever the others say, its own noise is left.
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -44,28 +45,20 @@ class Factor(Node):
         usable = before > TINY
         scale = torch.where(usable, torch.where(usable, before, 1.0).rsqrt(), 0.0)
         scaled = matrix * scale[..., None, :] * scale[..., :, None]
-        self.order: Tensor | None = None
-        self.exact = (noise == 0) & usable
-        if concrete(matrix):
-            root, info = torch.linalg.cholesky_ex(scaled)
-            pivots = root.diagonal(dim1=-2, dim2=-1).square()
-            if not bool(info.any()) and bool((pivots > EASY).all()):
-                self.root, self.scale, self.keep = root, scale, torch.ones_like(usable)
-                self.pivots = pivots / scale.square()
-                self.log_det = 2 * (root.diagonal(dim1=-2, dim2=-1) / scale).log().sum(-1)
-                return
-        floor = noise * scale.square()
-        size = torch.zeros_like(scale) if value is None else value.detach().abs() * scale
-        self.order, self.root, keep = pivoted(scaled, floor, self.exact, size)
-        self.keep = keep & usable
+        self.exact, self.keep = (noise == 0) & usable, usable
+        self.order: Tensor | None = None  # of the rows in the factor, if not their own
+        self.root = _plain_root(scaled)
+        if self.root is None:
+            floor = noise * scale.square()
+            size = torch.zeros_like(scale) if value is None else value.detach().abs() * scale
+            self.order, self.root, keep = pivoted(scaled, floor, self.exact, size)
+            self.keep = keep & usable
         self.scale = torch.where(self.keep, scale, 0.0)
-        kept = self.keep.gather(-1, self.order)
-        sizes = self.root.diagonal(dim1=-2, dim2=-1) / torch.where(
-            kept, scale.gather(-1, self.order), 1.0
-        )
+        kept, own = (self._sorted(x[..., None, :])[..., 0, :] for x in (self.keep, scale))
+        sizes = self.root.diagonal(dim1=-2, dim2=-1) / torch.where(kept, own, 1.0)
         self.log_det = 2 * torch.where(kept, sizes, 1.0).log().sum(-1)
         pivots = torch.where(kept, sizes, 0.0).square()
-        self.pivots = torch.zeros_like(pivots).scatter(-1, self.order, pivots)
+        self.pivots = self.in_rows(pivots[..., None, :])[..., 0, :]
 
     @property
     def growth(self) -> Tensor:  # (*lead)
@@ -88,17 +81,19 @@ class Factor(Node):
 
     def whiten(self, r: Tensor) -> Tensor:  # (*lead, N, K) -> (*lead, N, K)
         """L^-1 r with S = L L^T: independent of unit variance when r ~ N(0, S)."""
-        return torch.linalg.solve_triangular(self.root, self._sorted(r).mT, upper=False).mT
+        r = self._sorted(r * self.scale[..., None, :])
+        return torch.linalg.solve_triangular(self.root, r.mT, upper=False).mT
 
     def solve(self, r: Tensor) -> Tensor:  # (*lead, N, K) -> (*lead, N, K)
         """S^-1 r, 0 at the rows that are dropped."""
-        return self._unsorted(torch.cholesky_solve(self._sorted(r).mT, self.root).mT)
+        r = self._sorted(r * self.scale[..., None, :])
+        return self._unsorted(torch.cholesky_solve(r.mT, self.root).mT)
 
     def solve_exact(self, r: Tensor) -> Tensor:  # (*lead, N, K) -> (*lead, N, K)
         """The same for exact rows alone, where r is 0 at the others."""
         if self.order is None:
             return self.solve(r)
-        return self.back(self.whiten(r) * self.exact.gather(-1, self.order)[..., None, :])
+        return self.back(self.whiten(r) * self._sorted(self.exact[..., None, :]))
 
     def back(self, white: Tensor) -> Tensor:  # (*lead, N, K) -> (*lead, N, K)
         """L^-T of it."""
@@ -113,8 +108,8 @@ class Factor(Node):
     def _unsorted(self, found: Tensor) -> Tensor:
         return self.in_rows(found) * self.scale[..., None, :]
 
-    def _sorted(self, r: Tensor) -> Tensor:
-        r = r * self.scale[..., None, :]
+    def _sorted(self, r: Tensor) -> Tensor:  # (*lead, N, K)
+        """In the order of the factor."""
         if self.order is None:
             return r
         return r.gather(-1, self.order[..., None, :].expand(r.shape))
@@ -141,6 +136,15 @@ class RowFactor(Node):
 
     def solve(self, r: Tensor) -> Tensor:
         return r * self.inverse
+
+
+def _plain_root(scaled: Tensor) -> Any:
+    """The factor of rows that can be taken as they come; None where some may follow from others."""
+    if not concrete(scaled):
+        return None
+    root, info = torch.linalg.cholesky_ex(scaled)
+    pivots = root.diagonal(dim1=-2, dim2=-1).square()
+    return root if not bool(info.any()) and bool((pivots > EASY).all()) else None
 
 
 def pivoted(

@@ -8,7 +8,7 @@ from torch import Tensor
 from . import _checks as check
 from ._checks import ArrayLike
 from ._errors import InputError
-from ._fields import Diagonal, Field, Normals, standard_quantile
+from ._fields import Diagonal, Field, Normals, check_level, standard_quantile
 
 CLOSE = 1e-12  # of the probability that a quantile asks for
 CHUNK = 1 << 15  # numbers that are worked on at a time, so that they stay in the cache
@@ -17,10 +17,9 @@ CHUNK = 1 << 15  # numbers that are worked on at a time, so that they stay in th
 class Mixture(Field):
     """A weighted mixture of the fields along axis 0 of `components`.
 
-    Mean, variance and quantiles are those of the whole mixture; quantiles and intervals have no
-    gradients. `condition` on a mixture is the exact update, which also changes the weights. The
-    paper's experiments condition the components and mix them afterwards with equal weights,
-    `Mixture(condition(components, law))`.
+    Mean and variance are those of the whole mixture. `condition` on a mixture is the exact update,
+    which also changes the weights. The paper's experiments condition the components and mix them
+    afterwards with equal weights, `Mixture(condition(components, law))`.
 
     Parameters
     ----------
@@ -146,8 +145,14 @@ class Mixture(Field):
         each = each.flatten(-missing).sum(-1) if missing else each
         return (each + self.log_weights.to(each)).logsumexp(0)
 
-    def _quantiles(self, *shares: float) -> list[Tensor]:
-        return [self._end(p, 1) if p <= 0.5 else self._end(1 - p, -1) for p in shares]
+    def interval(self, level: float) -> tuple[Tensor, Tensor]:
+        """The two ends of the central interval of the mixture itself; no gradients."""
+        tail = (1 - check_level(level)) / 2
+        return self._end(tail, 1), self._end(tail, -1)
+
+    def quantile(self, p: float) -> Tensor:
+        """The value that each point stays below with probability `p`; no gradients."""
+        return self._end(p, 1) if check_level(p, "p") <= 0.5 else self._end(1 - p, -1)
 
     @torch.no_grad()
     def _end(self, p: float, sign: int) -> Tensor:

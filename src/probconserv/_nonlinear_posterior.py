@@ -19,7 +19,7 @@ from ._errors import DegenerateError, InputError, ProbConservError
 from ._fields import Field, LowRank, Normals
 from ._gauss_newton import PART, Failure, along_the_way, most_probable, with_gradient
 from ._laws import Fields, Rows
-from ._linearised import MOST_DENSE, Problem, joined
+from ._linearised import MOST_DENSE, Problem
 from ._nonlinear import Curved
 from ._once import once
 from ._posterior import Posterior, Solved, StatePosterior
@@ -142,17 +142,13 @@ class Found(Solved):
         noise = [root_of(law.noise_variance).expand(n) * normals(*n) for law, n in pairs]
         some = max(1, AT_ONCE // max(1, sum(u.numel() for u in self.before)))
         found = [tuple(u[:0] for u in mean)]
+        plain = self._problem(self.before)
+        known = self._problem(self.mean).mean, plain.mean, plain.value
         for start in range(0, len(mean[0]), some):
             y, add = ([x[start : start + some] for x in each] for each in (mean, noise))
-            problem = self._problem(tuple(y), add)
-            sizes = y[0].shape[: y[0].ndim - self.dims[0]]
-            names = Names("draw", sizes, start)
-            point, middle = (
-                joined([_flat(u.detach()[None], 0, sizes) for u in each])
-                for each in (self.mean, self.before)
-            )
-            plain = problem.value - joined([_flat(x, 0, sizes) for x in add])
-            u = problem.fields(_in_chunks(problem, names, (point, middle, plain)))
+            problem, near = self._problem(tuple(y), add), [x.repeat(len(y[0]), 1) for x in known]
+            names = Names("draw", y[0].shape[: y[0].ndim - self.dims[0]], start)
+            u = problem.fields(_in_chunks(problem, names, near))
             found.append(tuple(x.reshape(m.shape) for x, m in zip(u, y, strict=True)))
         return tuple(torch.cat(each) for each in zip(*found, strict=True))
 
@@ -173,7 +169,7 @@ class Names:
 
 
 def _in_chunks(
-    problem: Problem, names: Names, start: tuple[Tensor, Tensor, Tensor] | None = None
+    problem: Problem, names: Names, start: Sequence[Tensor] | None = None
 ) -> Tensor:  # (P, N)
     """The most probable fields, as many parts at a time as there is room for.
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from . import _checks as check
 from ._checks import ArrayLike
-from ._engine import Chain, Shared, free_axes
+from ._engine import Chain, Shared
 from ._errors import DegenerateError, InputError
 from ._estimate import Estimate
 from ._factor import multipliers
@@ -19,7 +19,7 @@ from ._maps import Select
 from ._once import once
 from ._shrinkage import shrunk
 from ._stages import minus, summed
-from ._state import Index, State, covariance_of
+from ._state import Index, State
 from ._tree import Node
 
 SETTLING = 3  # times that rounding is taken off the exact rows of members
@@ -204,15 +204,12 @@ class Posterior(Field):
         `shrinkage` took as independent, and spread less than `variance` says: for intervals use
         `interval`.
         """
-        prior, laws = self.prior, self._solved.laws
+        prior, root = self.prior, self._solved.way.root
         if not isinstance(prior, LowRank) or not prior.rounding or len(self._solved.mean) > 1:
             raise InputError(
                 "`members` are those of an ensemble: condition a field `LowRank.from_samples(...)`."
             )
-        root = covariance_of(shrunk((prior,), False, laws), False)
-        lead = min(root.lead, free_axes(laws, [prior.shape]))
-        root = root.joined(lead)
-        joint = Joint(laws, root, root, lead)
+        joint = Joint(self._solved.laws, root, root, root.lead)
         matrix = joint.gram(root) + joint.noise.diag_embed()
         u = prior.mean.double() + math.sqrt(len(prior.factor) - 1) * prior.factor.double()
         r = joint.residual((u,)).movedim(0, -2)  # (*lead, S, K)
