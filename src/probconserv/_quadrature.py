@@ -19,6 +19,16 @@ Rule: TypeAlias = Literal["left", "right", "trapezoid", "simpson", "cell", "peri
 EVEN = 1e-6  # of a step: points are evenly spaced if their steps differ by less
 
 
+def left(h: Tensor) -> Tensor:  # (M - 1,) -> (M,)
+    """Each interval takes the value at its left end; the last point counts for nothing."""
+    return pad(h, (0, 1))
+
+
+def right(h: Tensor) -> Tensor:  # (M - 1,) -> (M,)
+    """Each interval takes the value at its right end; the first point counts for nothing."""
+    return pad(h, (1, 0))
+
+
 def trapezoid(h: Tensor) -> Tensor:  # (M - 1,) -> (M,)
     """Exact for functions that are linear between the points."""
     both = pad(h / 2, (1, 1))
@@ -49,6 +59,11 @@ def simpson(h: Tensor) -> Tensor:  # (M - 1,) -> (M,)
     return weights
 
 
+def cell(h: Tensor) -> Tensor:  # (M,) -> (M,)
+    """The field holds averages over the cells, of widths h: the integral is exact."""
+    return h
+
+
 def periodic_weights(x: Tensor, period: float | None) -> Tensor:  # (M,) -> (M,)
     """The trapezoid rule around a period, whose end is the first point again."""
     steps, reach = x.diff(), x[-1] - x[0]
@@ -67,14 +82,11 @@ def periodic_weights(x: Tensor, period: float | None) -> Tensor:  # (M,) -> (M,)
 
 
 RULES: dict[str, Callable[[Tensor], Tensor]] = {
-    # each interval takes the value at its left end; the last point counts for nothing
-    "left": lambda h: pad(h, (0, 1)),
-    # each interval takes the value at its right end; the first point counts for nothing
-    "right": lambda h: pad(h, (1, 0)),
+    "left": left,
+    "right": right,
     "trapezoid": trapezoid,
     "simpson": simpson,
-    # the field holds averages over the cells, of widths h: the integral is exact
-    "cell": lambda h: h,
+    "cell": cell,
 }
 
 
