@@ -6,7 +6,7 @@ space are joint; with two axes of space (..., T, X, Y) it is 2 and 3.
 """
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from numbers import Real
 from typing import Any, Self
@@ -24,7 +24,7 @@ SQUARE_IT = "Standard deviations must be squared first: variances are stored her
 Normals = Callable[..., Tensor]  # standard normal numbers, (n, *shape)
 
 
-class Field(Kept, ABC):
+class Field(Kept):
     """A Gaussian field: what Step 1 gives and what `condition` returns.
 
     Tensors are not copied, NumPy arrays are. `field[i]` is the field of one batch entry. This is
@@ -43,6 +43,8 @@ class Field(Kept, ABC):
     event_dims: int
     mean: Tensor
     variance: Tensor
+    names = ("",)  # as a state has them
+    shared = False
 
     @abstractmethod
     def covariance_times(self, v: ArrayLike) -> Tensor:  # (*more, *shape) -> (*more, *shape)
@@ -142,6 +144,11 @@ class Field(Kept, ABC):
         raise InputError(
             f"`project` takes a field before `condition`, not a {type(self).__name__}."
         )
+
+    @property
+    def parts(self) -> tuple["Field", ...]:
+        """The field alone, as a state has several."""
+        return (self,)
 
     @property
     def shape(self) -> torch.Size:

@@ -173,9 +173,9 @@ def covariance_of(fields: Sequence[Field], shared: bool) -> Independent | Correl
 
     shared: whether the directions of all fields are the same ones.
     """
-    if all(isinstance(field, Diagonal) for field in fields):
-        return Independent(tuple(field.variance.double() for field in fields))
     tied = [field for field in fields if not isinstance(field, Diagonal)]
+    if not tied:
+        return Independent(tuple([field.variance.double() for field in fields]))
     lead = min(len(field.shape) - field.event_dims for field in tied)
     lead = min(lead, shared_axes([field.shape for field in fields]))
     own = [_directions(field, lead) for field in fields]
