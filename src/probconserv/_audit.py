@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ._checks import concrete
+from ._checks import concrete, numbers
 from ._covariances import Correlated, Independent, shared_axes
 from ._engine import Chain, Shared
 from ._errors import FAR, ImplausibleWarning, InfeasibleError
@@ -54,7 +54,6 @@ def settled(way: Chain | Shared, u: Fields, laws: tuple[Rows, ...]) -> tuple[Fie
     return u, False
 
 
-@torch.no_grad()
 def plainly_fine(
     way: Chain | Shared, laws: Sequence[Rows], u: Fields, residuals: Sequence[Tensor]
 ) -> bool:
@@ -63,27 +62,27 @@ def plainly_fine(
     For exact rows that do not see each other: u = mu - D G^T lambda is finite where lambda and G u
     are. A GPU is waited for once.
     """
-    if not way.is_simple or not all(r.exact for r in laws) or not all(x.numel() for x in u):
+    if not way.is_simple or [r for r in laws if not r.exact] or [x for x in u if not x.numel()]:
         return False
-    each = [(rows, rows.residual(u).abs()) for rows in laws]
-    looks = [torch.sub(miss, rows.value.abs(), alpha=SETTLED) for rows, miss in each]
-    square = way.square(residuals, way.lead)
-    far, *worst = torch.stack([x.amax() for x in (square, *looks)]).tolist()
-    return far <= FAR**2 and all(
-        most <= 0 or (math.isfinite(most) and _some_hold(rows, miss, u))
-        for most, (rows, miss) in zip(worst, each, strict=True)
-    )
+    shares = [end for rows in laws for end in (rows.apply(u) / rows.value).aminmax()]
+    far, *found = numbers(way.square(residuals, way.lead).max(), *shares)
+    if not far <= FAR**2:
+        return False
+    if not [share for share in found if not abs(share - 1) <= SETTLED]:
+        return True
+    return all(_some_hold(rows, u) for rows in laws)
 
 
-def _some_hold(rows: Rows, miss: Tensor, u: Fields) -> bool:
+def _some_hold(rows: Rows, u: Fields) -> bool:
     """Whether rows that miss more than the rounding of b hold to that of their terms.
 
     Only rows with the same weights at every place are looked at one by one.
     """
     if len(u) > 1 or not isinstance(rows.map, Sum) or not rows.map.shared or not rows.map.dims:
         return False
+    miss = rows.residual(u).abs()
     value = rows.value.expand(miss.shape)
-    some = miss > SETTLED * value.abs()
+    some = ~(miss <= SETTLED * value.abs())
     size = rows.map.entrywise(1).apply(u[0][some].abs()) + value[some].abs()
     return bool((miss[some] <= SETTLED * size).all())
 

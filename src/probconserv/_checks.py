@@ -35,6 +35,13 @@ def concrete(*tensors: Tensor) -> bool:
     return not any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors))
 
 
+def numbers(*scalars: Tensor) -> list[float]:
+    """Tensors without axes as numbers; a GPU is waited for once."""
+    if scalars[0].is_cuda:
+        return torch.stack(scalars).tolist()
+    return [t.item() for t in scalars]
+
+
 def any_of(x: Tensor) -> bool:
     """Whether some entry is true; yes, where values cannot be looked at."""
     return not concrete(x) or bool(x.any())
@@ -51,10 +58,10 @@ def tensor(name: str, x: ArrayLike, like: Tensor | None = None, of: str = "") ->
 
 
 def as_tensor(name: str, x: ArrayLike, like: Tensor | None = None, of: str = "") -> Tensor:
-    if isinstance(x, bool | int | float):
+    given = isinstance(x, Tensor)
+    if not given and isinstance(x, bool | int | float):
         number = torch.tensor(float(x), dtype=torch.float64)
         return number if like is None else number.to(like)
-    given = isinstance(x, Tensor)
     t: Tensor = x if given else _from_numpy(name, x)  # type: ignore[assignment]
     if t.layout != torch.strided:
         raise InputError(f"`{name}` must be dense, got a sparse tensor. Use .to_dense().")
@@ -107,7 +114,14 @@ def wide(name: str, x: ArrayLike, least: float = -np.inf, hint: str = "") -> Ten
         return torch.tensor(float(x), dtype=torch.float64)
     found = as_tensor(name, x)
     finite(name, found, least, hint)
-    return found.to(torch.float64, copy=found is x)
+    return own(found, x)
+
+
+def own(found: Tensor, given: object) -> Tensor:
+    """`found` in float64, in memory of its own; what was converted from `given` has its own."""
+    if found is given and found.dtype == torch.float64:
+        return found.clone()
+    return found.double()
 
 
 def alike(**given: ArrayLike) -> list[Tensor]:
@@ -145,7 +159,7 @@ def finite(name: str, x: Tensor, least: float = -np.inf, hint: str = "") -> None
     x = x.detach() if x.requires_grad else x
     if least == -np.inf and math.isfinite(x.sum()):  # cheaper; a sum may overflow, see below
         return
-    low, high = (float(end) for end in x.aminmax())
+    low, high = numbers(*x.aminmax())
     if not (math.isfinite(low) and math.isfinite(high)):
         bad = int((~x.isfinite()).sum())
         raise InputError(
@@ -159,8 +173,7 @@ def finite(name: str, x: Tensor, least: float = -np.inf, hint: str = "") -> None
 def moments(mean: Tensor, variance: Tensor, hint: str) -> None:
     """Both are finite and no variance is negative; one look, which a GPU is waited for once."""
     if mean.numel() and variance.numel() and concrete(mean, variance):
-        with torch.no_grad():
-            total, low, high = torch.stack((mean.sum(), *variance.aminmax())).tolist()
+        total, low, high = numbers(mean.sum(), *variance.aminmax())
         if math.isfinite(total) and low >= 0 and high < math.inf:
             return
     finite("mean", mean)
@@ -169,12 +182,11 @@ def moments(mean: Tensor, variance: Tensor, hint: str) -> None:
 
 def axis(name: str, given: ArrayLike, least: int = 2) -> tuple[Tensor, Tensor]:
     """The points of an axis in float64, and the steps between them, which are above 0."""
-    x = as_tensor(name, given)
-    x = x.to(torch.float64, copy=x is given)
-    if x.ndim == 1 and len(x) >= max(least, 2) and concrete(x):
+    x = own(as_tensor(name, given), given)
+    if x.ndim == 1 and x.shape[0] >= max(least, 2) and concrete(x):
         steps = x.diff()
-        low, high = (steps.detach() if steps.requires_grad else steps).aminmax()
-        if float(low) > 0 and float(high) < math.inf:
+        low, high = numbers(*steps.aminmax())
+        if low > 0 and high < math.inf:
             return x, steps
     finite(name, x)
     increasing(name, x, least)

@@ -11,8 +11,8 @@ has the ways.
 """
 
 import warnings
-from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar, overload
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias, TypeVar, overload
 
 import torch
 from torch import Tensor
@@ -26,9 +26,9 @@ from ._draws import Draws, StateDraws
 from ._engine import Shared, solve
 from ._errors import DegenerateError, ImplausibleWarning, InputError
 from ._fields import Diagonal, Field, LowRank
-from ._inequalities import Inequality, split
+from ._inequalities import Inequality
 from ._joint import Joint
-from ._laws import Law, Rows, check_law, check_laws
+from ._laws import Law, Rows, check_laws
 from ._mixture import Mixture
 from ._nonlinear import Curved, NonlinearLaw
 from ._nonlinear_posterior import Found, NonlinearPosterior, NonlinearStatePosterior
@@ -132,44 +132,45 @@ def condition(
     >>> law.residual(post)
     tensor([0.], dtype=torch.float64)
     """
-    linear, inequalities = split(laws)
-    curved = tuple(law for law in linear if isinstance(law, NonlinearLaw))
-    linear = tuple(law for law in linear if not isinstance(law, NonlinearLaw))
-    if linear or not (curved or inequalities):
-        check_laws(linear)
+    linear, curved, inequalities = _kinds(laws)
     field = field if isinstance(field, State) else as_field(field)
     if inequalities:
         return _condition_within(field, linear, curved, inequalities, draws, generator)
     if isinstance(field, Mixture) and not curved:
         return _condition_mixture(field, linear)
     given = _given(field)
+    prior = given.prior
     if curved or given.curved:
         return _condition_curved(given, linear, curved)
-    found = solved(given.parts, given.names, given.shared, linear, given.rows)
-    if isinstance(given.prior, State):
-        return StatePosterior(given.prior, found)
-    return Posterior(given.prior, found)
+    found = solved(prior.parts, prior.names, prior.shared, linear, given.rows)
+    return StatePosterior(prior, found) if isinstance(prior, State) else Posterior(prior, found)
 
 
-@dataclass(frozen=True)
-class Given:
+def _kinds(
+    laws: Sequence[Any],
+) -> tuple[tuple[Law, ...], tuple[NonlinearLaw, ...], tuple[Inequality, ...]]:
+    """Linear laws, those that are not, and inequalities."""
+    linear: list[Law] = []
+    curved: list[NonlinearLaw] = []
+    inequalities: list[Inequality] = []
+    for law in laws:
+        if isinstance(law, Inequality):
+            inequalities.append(law)
+        elif isinstance(law, NonlinearLaw):
+            curved.append(law)
+        else:
+            linear.append(law)
+    if linear or not laws:
+        check_laws(linear)
+    return tuple(linear), tuple(curved), tuple(inequalities)
+
+
+class Given(NamedTuple):
     """A field or a state, of its own memory, and the laws that were laid on it before."""
 
     prior: Any
     rows: tuple[Rows, ...] = ()
     curved: tuple[Curved, ...] = ()
-
-    @property
-    def parts(self) -> tuple[Field, ...]:
-        return self.prior.parts if isinstance(self.prior, State) else (self.prior,)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return self.prior.names if isinstance(self.prior, State) else ("",)
-
-    @property
-    def shared(self) -> bool:
-        return isinstance(self.prior, State) and self.prior.shared
 
 
 def _given(field: Field | State) -> Given:
@@ -191,27 +192,28 @@ def _given(field: Field | State) -> Given:
         )
     if torch.compiler.is_compiling():  # nothing is changed in place there
         return Given(field)
-    return Given(field._map(lambda t: t.clone() if t.is_floating_point() else t))
+    return Given(field._map(Tensor.clone))
 
 
 def _condition_curved(
     given: Given, laws: tuple[Law, ...], more: tuple[NonlinearLaw, ...]
 ) -> NonlinearPosterior | NonlinearStatePosterior:
     """Laws that are not linear beside linear ones."""
-    means = tuple(each.mean.double() for each in given.parts)
+    prior = given.prior
+    means = tuple(each.mean.double() for each in prior.parts)
     if not check.concrete(*means):
         raise InputError(
             "`laws` that are not linear are met by steps that look at values: not inside "
             "`torch.func` transforms, nor compiled. Give the fields a batch axis instead."
         )
     shapes, place = [u.shape for u in means], means[0].device
-    rows = (*given.rows, *(law.to(place).on(given.names, shapes) for law in laws))
-    curved = (*given.curved, *(law.on(given.names, means) for law in more))
-    found = Found(given.parts, given.shared, rows, curved)
-    warn_if_far(None, found.mean, means, given.parts)
-    if isinstance(given.prior, State):
-        return NonlinearStatePosterior(given.prior, found)
-    return NonlinearPosterior(given.prior, found)
+    rows = (*given.rows, *(law.to(place).on(prior.names, shapes) for law in laws))
+    curved = (*given.curved, *(law.on(prior.names, means) for law in more))
+    found = Found(prior.parts, prior.shared, rows, curved)
+    warn_if_far(None, found.mean, means, prior.parts)
+    if isinstance(prior, State):
+        return NonlinearStatePosterior(prior, found)
+    return NonlinearPosterior(prior, found)
 
 
 def _condition_within(
@@ -251,13 +253,13 @@ def solved(
 ) -> Solved:
     """Fields given laws, beside rows that were laid on them before."""
     device, shapes = fields[0].device, [field.shape for field in fields]
-    rows = (*before, *(law.to(device).on(names, shapes) for law in laws))
+    rows = (*before, *[law.to(device).on(names, shapes) for law in laws])
     fields = shrunk(fields, shared, rows)
     root = covariance_of(fields, shared)
-    prior = tuple(field.mean.double() for field in fields)
+    prior = tuple([field.mean.double() for field in fields])
     way = solve(rows, root, _slack(fields))
     mean, residuals = way.run(prior)
-    dims = tuple(len(shape) - way.lead for shape in shapes)
+    dims = tuple([len(shape) - way.lead for shape in shapes])
     found = Solved(rows, mean, way, tuple(residuals), dims)
     looks = audit and check.concrete(*mean)
     if looks and plainly_fine(way, rows, mean, residuals):
@@ -306,9 +308,9 @@ def audit(post: Posterior | StatePosterior) -> None:
         raise InputError(f"`post` must come from `condition`; got {type(post).__name__}.")
     if isinstance(post, Posterior) and len(post._solved.mean) > 1:
         raise InputError("`post` is one field of a state: audit the state instead.")
-    fields = post.prior.parts if isinstance(post, StatePosterior) else (post.prior,)
-    before, found = tuple(field.mean.double() for field in fields), post._solved
-    root = covariance_of(fields, isinstance(post, StatePosterior) and post.prior.shared)
+    fields, found = post.prior.parts, post._solved
+    before = tuple(field.mean.double() for field in fields)
+    root = covariance_of(fields, post.prior.shared)
     check_met(found.laws, found.mean, before, root, _slack(fields))
     check_weighed(found.laws, found.mean, found.way, found.residuals)
     warn_if_far(found.square, found.mean, before, fields)
@@ -316,7 +318,7 @@ def audit(post: Posterior | StatePosterior) -> None:
 
 def _slack(fields: tuple[Field, ...]) -> float:
     """What the rounding of the fields may leave of an exact row, as a share of its terms."""
-    return 16 * max(torch.finfo(field.dtype).eps for field in fields)
+    return 16 * max([torch.finfo(field.dtype).eps for field in fields])
 
 
 @overload
@@ -384,19 +386,17 @@ def _nearest(
     names: tuple[str, ...], means: list[Tensor], laws: tuple[Law | NonlinearLaw | Inequality, ...]
 ) -> list[Tensor]:
     """The nearest fields that obey the laws."""
-    linear, inequalities = split(laws)
+    linear, curved, inequalities = _kinds(laws)
+    if inequalities and curved:
+        raise InputError(LINEAR_ONLY)
     if inequalities:
-        for law in linear:
-            if isinstance(law, NonlinearLaw):
-                raise InputError(LINEAR_ONLY)
-            check_law(law, "laws")
         return nearest_within(names, means, linear, inequalities)
     units = [Diagonal._unchecked(mean, torch.ones_like(mean)) for mean in means]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ImplausibleWarning)
         if names == ("",):
-            return [condition(units[0], *linear).mean]
-        near = condition(State(**dict(zip(names, units, strict=True))), *linear)
+            return [condition(units[0], *linear, *curved).mean]
+        near = condition(State(**dict(zip(names, units, strict=True))), *linear, *curved)
     return [near[name].mean for name in names]
 
 

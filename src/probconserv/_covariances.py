@@ -152,6 +152,8 @@ class Correlated(Node):
 
 def shared_axes(shapes: Sequence[Sequence[int]]) -> int:
     """How many first axes all shapes have in common."""
+    if len(shapes) == 1:
+        return len(shapes[0])
     most = min(map(len, shapes))
     for axis in range(most):
         if any(shape[axis] != shapes[0][axis] for shape in shapes):

@@ -25,7 +25,7 @@ from ._iterative import Iterative
 from ._joint import Joint
 from ._latent import Latent
 from ._laws import Fields, Rows
-from ._maps import Disjoint, SecondDifferences, Select, Sum
+from ._maps import SecondDifferences, Select, Sum
 from ._once import once
 from ._stages import Banded, ByRow, Numbers, Points, Stage, summed
 from ._tree import Node
@@ -44,6 +44,9 @@ LOST = 1e-6  # of a variance: what is less after bands or directions is computed
 class Chain(Node):
     """Fields given laws: stages one after the other, each given those before."""
 
+    is_banded = is_iterative = False
+    is_simple = True  # whether exact rows hold to rounding without `settle`
+
     def __init__(
         self,
         laws: tuple[Rows, ...],
@@ -56,9 +59,13 @@ class Chain(Node):
 
         slack: what the rounding of the input may leave of an exact row, as a share of its terms.
         """
-        self.laws, self.root = laws, root
+        self.laws, self.root, self.lead = laws, root, lead
         self.stages: tuple[Any, ...] = ()
         left: Any = root
+        if isinstance(root, Independent) and _share_no_point(laws):
+            self.covariance = Numbers(laws[0], root, root)
+            self.stages = (self.covariance,)
+            return
         shapes = root.shapes
         banded = banded and not _many(laws, shapes)
         single = _single(laws, root, shapes, banded) if isinstance(root, Independent) else []
@@ -70,10 +77,13 @@ class Chain(Node):
             else:
                 left = Banded(rows, left, root)
                 self.stages += (left,)
+                self.is_banded = True
         if general := tuple(rows for rows in laws if rows not in single):
             left = _general(general, left, root, lead, slack)
             self.stages += (left,)
-        self.covariance, self.lead = left, lead
+        self.covariance = left
+        self.is_iterative = isinstance(left, Iterative)
+        self.is_simple = all(isinstance(stage, ByRow) for stage in self.stages)
 
     def run(
         self, u: Fields, noise: Sequence[Tensor | float] | None = None, value: bool = True
@@ -99,19 +109,6 @@ class Chain(Node):
         for stage in self.stages:
             u = stage.settle(u, value)
         return u
-
-    @property
-    def is_simple(self) -> bool:
-        """Whether exact rows hold to rounding without `settle`."""
-        return all(isinstance(stage, Points | Numbers) for stage in self.stages)
-
-    @property
-    def is_banded(self) -> bool:
-        return any(isinstance(stage, Banded) for stage in self.stages)
-
-    @property
-    def is_iterative(self) -> bool:
-        return any(isinstance(stage, Iterative) for stage in self.stages)
 
     @property
     def estimate(self) -> Estimate | None:
@@ -367,12 +364,9 @@ def _general(
 ) -> Stage:
     first = laws[0]
     if len(laws) == 1 and isinstance(root, Independent):
-        maps = [m for m in first.maps if m is not None]
-        if isinstance(prior, Independent):
-            alone = all(isinstance(m, Disjoint) for m in maps)
-        else:  # after `Banded`
-            alone = len(first.maps) == 1 and isinstance(maps[0], Sum) and maps[0].dims == 1
-        if alone:
+        banded = not isinstance(prior, Independent)
+        one_axis = len(first.maps) == 1 and isinstance(first.map, Sum) and first.map.dims == 1
+        if one_axis if banded else _share_no_point(laws):
             return Numbers(first, prior, root)
     if isinstance(root, Independent):
         lead = free_axes(laws, root.shapes)
@@ -381,6 +375,11 @@ def _general(
     if isinstance(root, Independent) and chained(laws, root.shapes, lead):
         return Tridiagonal(laws, prior, root, lead)
     return Iterative(laws, prior, root, lead, slack)
+
+
+def _share_no_point(laws: Sequence[Rows]) -> bool:
+    """Whether no two rows of all laws read the same point."""
+    return len(laws) == 1 and not [m for m in laws[0].maps if m is not None and not m.is_disjoint]
 
 
 def _many(laws: Sequence[Rows], shapes: Sequence[Sequence[int]]) -> bool:

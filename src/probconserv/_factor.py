@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ._blocks import root_of
 from ._checks import concrete
-from ._rowwise import EASY, TINY, row_inverse
+from ._rowwise import EASY, TINY
 from ._tree import Node
 
 DEPENDENT = 1e-14  # an exact row that keeps less than this share of its variance is decided
@@ -113,29 +113,6 @@ class Factor(Node):
         if self.order is None:
             return r
         return r.gather(-1, self.order[..., None, :].expand(r.shape))
-
-
-class RowFactor(Node):
-    """The same for rows that do not see each other: S is a number for each row."""
-
-    def __init__(self, seen: Tensor, before: Tensor, noise: Tensor | None) -> None:
-        """seen: S. before: the same without any law. noise: sigma^2, None for exact rows."""
-        self.seen = seen
-        self.keep = seen > (TINY if before is seen else (DEPENDENT * before).clamp_min(TINY))
-        if noise is not None:
-            self.keep = self.keep | (noise > 0)
-        self.inverse = row_inverse(seen, self.keep)
-
-    @property
-    def log_norm(self) -> Tensor:
-        """log(2 pi S), 0 for rows that are dropped."""
-        return torch.where(self.keep, 2 * math.pi * self.seen, 1.0).log()
-
-    def whiten(self, r: Tensor) -> Tensor:
-        return r * self.inverse.sqrt()
-
-    def solve(self, r: Tensor) -> Tensor:
-        return r * self.inverse
 
 
 def _plain_root(scaled: Tensor) -> Any:

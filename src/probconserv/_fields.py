@@ -6,7 +6,7 @@ space are joint; with two axes of space (..., T, X, Y) it is 2 and 3.
 """
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from numbers import Real
 from typing import Any, Self
@@ -25,7 +25,7 @@ SQUARE_IT = "Standard deviations must be squared first: variances are stored her
 Normals = Callable[..., Tensor]  # standard normal numbers, (n, *shape)
 
 
-class Field(Kept, ABC):
+class Field(Kept):
     """A Gaussian field: what Step 1 gives and what `condition` returns.
 
     Tensors are not copied, NumPy arrays are. `field[i]` is the field of one batch entry. This is

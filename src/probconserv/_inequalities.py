@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -192,12 +191,6 @@ def sloping_axes(limits: Sequence[Limits], shapes: Sequence[torch.Size]) -> list
     """The axes along which values rise or fall, counted from the first."""
     pairs = zip(limits, shapes, strict=True)
     return [len(shape) + axis for one, shape in pairs for axis, _ in one.slopes]
-
-
-def split(laws: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Inequality, ...]]:
-    """Laws, and inequalities."""
-    limits = tuple(law for law in laws if isinstance(law, Inequality))
-    return tuple(law for law in laws if not isinstance(law, Inequality)), limits
 
 
 def limits_of(

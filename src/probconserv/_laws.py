@@ -42,7 +42,9 @@ class Rows(Node):
         """exact: whether all rows are known to have no noise, without a look at it."""
         self.label, self.maps, self.present, self.exact = label, maps, present, exact
         self.value, self.noise_variance = value, noise_variance  # (*places, *rows), full size or 1
-        self.first = next(i for i, m in enumerate(maps) if m is not None)
+        self.first = 0
+        while maps[self.first] is None:
+            self.first += 1
 
     @property
     def map(self) -> Any:
@@ -62,7 +64,7 @@ class Rows(Node):
         return tuple(None if m is None else m.adjoint(v) for m in self.maps)
 
     def entrywise(self, power: int) -> "Rows":
-        maps = tuple(None if m is None else m.entrywise(power) for m in self.maps)
+        maps = tuple([None if m is None else m.entrywise(power) for m in self.maps])
         return Rows(self.label, maps, self.value, self.noise_variance, self.present, self.exact)
 
     def residual(self, fields: Sequence[Tensor | None]) -> Tensor:
@@ -271,15 +273,18 @@ class Law:
         InputError
             If the law speaks of a field that is not there, or does not fit its shape.
         """
-        own, by_name = self._named(names), dict(zip(names, shapes, strict=True))
-        fitted = {name: self._on(m, by_name[name]) for name, m in own.items()}
-        found = {m.row_shape(by_name[name]) for name, m in fitted.items()}
+        own, maps, found = self._named(names), [], {}
+        for name, shape in zip(names, shapes, strict=True):
+            fitted = self._on(own[name], shape) if name in own else None
+            maps.append(fitted)
+            if fitted is not None:
+                found[fitted.row_shape(shape)] = name
         if len(found) > 1:
             raise InputError(
                 f"`{self.label}` adds rows of different shapes, {' and '.join(map(str, found))}: "
                 "its fields must agree in all axes before those that it reads."
             )
-        (rows,), shape = found, by_name[next(iter(own))]
+        (rows,), shape = found, shapes[names.index(next(iter(own)))]
         self._check_values(self._at_chosen(rows, shape))
         value, noise, present = self.value, self.noise_variance, None
         if self.times is not None:
@@ -288,8 +293,7 @@ class Law:
             value, noise, present = (widened(self._spread(v, shape), len(rows)) for v in three)
         value, noise = widened(value, len(rows)), widened(noise, len(rows))
         label = self.label if names == ("",) else f"{self.label} of {', '.join(own)}"
-        maps = tuple(fitted.get(name) for name in names)
-        return Rows(label, maps, value, noise, present, self.exact)
+        return Rows(label, tuple(maps), value, noise, present, self.exact)
 
     def to(self, device: torch.device | str) -> "Law":
         """The same law on another device."""

@@ -4,7 +4,7 @@ A row reads the last `dims` axes of a field (*places, *space) and stands once at
 `apply` gives (*places,) for `Sum` and (*places, rows) for the others. Everything is float64.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 
 import torch
@@ -16,13 +16,14 @@ from ._slices import by_slices, is_large
 from ._tree import Node
 
 
-class Map(Node, ABC):
+class Map(Node):
     """A linear map from one field to rows; `on` fits it to the shape of the field."""
 
     dims: int  # last axes of the field that a row reads
     row_names: tuple[str, ...] = ()  # of the axes that number the rows of one place
     tensors: tuple[str, ...] = ()  # names of what it is made of
     is_local: bool = False  # whether a row reads few points, so that rows may be many
+    is_disjoint: bool = False  # whether its rows share no point
 
     @abstractmethod
     def apply(self, u: Tensor) -> Tensor:  # (*more, *places, *space) -> (*more, *places, *rows)
@@ -63,6 +64,7 @@ class Map(Node, ABC):
 class Disjoint(Map):
     """A map whose rows share no point: each point has a weight, in one row."""
 
+    is_disjoint = True
     weights: Tensor  # broadcasts to the field
 
     @abstractmethod

@@ -105,7 +105,7 @@ class Found(Solved):
         return Problem(means, self.root._change(flat), laws[:count], laws[count:])
 
     @property
-    def differentiable(self) -> bool:  # type: ignore[override]
+    def differentiable(self) -> bool:
         return any(u.requires_grad for u in self.mean)
 
     def _near(self, u: Fields) -> list[Rows]:

@@ -39,7 +39,10 @@ class Solved(Node):
         """residuals: of every stage. dims: last axes of each field that are tied."""
         self.laws, self.mean, self.way, self.dims = laws, mean, way, dims
         self.residuals = residuals
-        self.differentiable = any(x.requires_grad for x in (*mean, *residuals))
+
+    @property
+    def differentiable(self) -> bool:
+        return any(x.requires_grad for x in (*self.mean, *self.residuals))
 
     @property
     def lead(self) -> int:
@@ -143,7 +146,7 @@ class Posterior(Field):
     @property
     def mean(self) -> Tensor:  # type: ignore[override]
         """The mean of each point, which obeys exact laws."""
-        return self._solved.mean[self._number].to(self.dtype, copy=True)
+        return self._own(self._solved.mean[self._number])
 
     @property
     def point(self) -> Tensor:
@@ -154,7 +157,12 @@ class Posterior(Field):
     def variance(self) -> Tensor:  # type: ignore[override]
         """The variance of each point; see `variance_estimate` for whether it is exact."""
         found = self._solved.variance[self._number]
-        return found.to(self.dtype, copy=not self._solved.way.makes_variance)
+        return found.to(self.dtype) if self._solved.way.makes_variance else self._own(found)
+
+    def _own(self, found: Tensor) -> Tensor:
+        """A copy for the caller, in the dtype of the field."""
+        dtype = self.dtype
+        return found.clone() if found.dtype == dtype else found.to(dtype)
 
     @property
     def variance_estimate(self) -> Estimate | None:

@@ -23,9 +23,11 @@ def by_slices(work: Callable[..., Tensor], *arrays: Tensor, whole: int = 0) -> T
 
     The other arrays broadcast to the first. `out` is where the result goes; None: to a new tensor.
     """
+    if not is_large(*arrays):
+        return work(*arrays, None)
     first = arrays[0]
     sizes = first.shape[: first.ndim - whole]
-    if not is_large(*arrays) or max(sizes, default=1) == 1:
+    if max(sizes, default=1) == 1:
         return work(*arrays, None)
     axis = next(i for i, size in enumerate(sizes) if size > 1)
     found = first.new_empty(sizes)

@@ -14,7 +14,7 @@ covariance again, with `times` and `variance`, so that stages follow each other.
 """
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,17 +24,17 @@ from torch import Tensor
 from ._banded import factored, spread, wide
 from ._checks import concrete
 from ._covariances import Independent
-from ._factor import DEPENDENT, LOG_2PI, NOTHING, RowFactor
+from ._factor import DEPENDENT, LOG_2PI, NOTHING
 from ._laws import Fields, Rows
 from ._once import once
-from ._rowwise import TINY
+from ._rowwise import TINY, row_inverse
 from ._slices import by_slices
 from ._tree import Node
 
 CARE = 0.25  # of its variance: if less is left of a point, no other point of its row has as little
 
 
-class Stage(Node, ABC):
+class Stage(Node):
     """Fields given the rows of some laws. Rows are (*places, *rows), or (*lead, K) in `Joint`."""
 
     rows: tuple[Rows, ...]
@@ -99,22 +99,21 @@ class ByRow(OneLaw):
         (rows,) = self.rows
         self.noise = rows.noise_variance.expand(own.shape)
         self.seen = own if rows.exact else own + self.noise
-        if before is own:
-            before = self.seen
-        elif not rows.exact:
-            before = before + self.noise
-        self.factor = RowFactor(self.seen, before, None if rows.exact else self.noise)
-        self.inverse = self.factor.inverse
+        floor = TINY if before is own else (DEPENDENT * (before + self.noise)).clamp_min(TINY)
+        keep = self.seen > floor
+        keep = keep if rows.exact else keep | (self.noise > 0)
+        self.inverse = row_inverse(self.seen, keep)  # S^-1
 
     @property
     def dropped(self) -> Tensor:  # type: ignore[override]
-        return ~self.factor.keep
+        return self.inverse == 0
 
     def whiten(self, r: Tensor) -> Tensor:
-        return self.factor.whiten(r)
+        return r * self.inverse.sqrt()
 
     def log_norm(self, lead: int) -> Tensor:
-        return self.over(self.factor.log_norm, lead).sum(-1)
+        sizes = torch.where(self.dropped, 1.0, 2 * math.pi * self.seen)
+        return self.over(sizes.log(), lead).sum(-1)
 
     def square(self, r: Tensor, lead: int) -> Tensor:
         return self.over(r.square() * self.inverse, lead).sum(-1)
@@ -165,7 +164,7 @@ class Numbers(ByRow):
             )
         each = zip(u, self.prior.variance, sent, self._maps, strict=True)
         return tuple(
-            x if v is None else by_slices(_moved, x, d, v, m.weights) for x, d, v, m in each
+            [x if v is None else by_slices(_moved, x, d, v, m.weights) for x, d, v, m in each]
         )
 
     def square(self, r: Tensor, lead: int) -> Tensor:
@@ -179,7 +178,7 @@ class Numbers(ByRow):
     def _at_points(self, v: Tensor) -> Fields:
         present = self.rows[0].present
         v = v if present is None else v * present
-        return tuple(None if m is None else m.at_points(v) for m in self._maps)
+        return tuple([None if m is None else m.at_points(v) for m in self._maps])
 
     @property
     def variance(self) -> Fields:
@@ -194,12 +193,12 @@ class Numbers(ByRow):
             nonlocal most
             lost = v * w
             lost = lost * d if out is None else lost.mul_(d)
-            most = max(most, float(lost.detach().max()))
+            most = max(most, lost.max().item())
             return torch.addcmul(d, d, lost, value=-1, out=out)
 
         squares: tuple[Any, ...] = self.squares.maps
         each = [*zip(before, inverse, squares, strict=True)]
-        if concrete(*before, self.inverse):
+        if concrete(self.inverse):
             found = tuple(
                 by_slices(left, d, v, m.weights) if m is not None and d.numel() else d
                 for d, v, m in each
