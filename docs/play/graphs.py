@@ -138,12 +138,12 @@ def _weights(field: pc.Mixture) -> Tensor:  # (S, T)
 def _diagnosis(parts: pc.Diagonal, law: Law) -> tuple[Tensor, ...]:
     """The numbers of `diagnose(Mixture(parts).gaussian(), law)`, as in `DIAGNOSIS`."""
     points = pc.Mixture(parts).gaussian()
-    covariance, rounding = covariance_of((points,), False), _diagnose.rounding_of((points,))
+    covariance, rounding = covariance_of(points), _diagnose.rounding_of((points,))
     rows = _diagnose.by_row(law, {"": points}, covariance, rounding)
     total = rows["value"] + rows["residual"]
     judged = Rows(total, rows["value"], rows["std"], rows["slack"], timed=True)
     causes = [(c.amount, c.misfit, c.holds) for c in judged.candidates()]
-    moved = solved((points,), ("",), False, (law,), audit=False)
+    moved = solved(points, (law,), audit=False)
     largest = ((moved.mean[0] - points.mean).square() / points.variance).max().sqrt()
     return (
         total,

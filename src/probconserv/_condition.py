@@ -142,7 +142,7 @@ def condition(
     prior = given.prior
     if curved or given.curved:
         return _condition_curved(given, linear, curved)
-    found = solved(prior.parts, prior.names, prior.shared, linear, given.rows)
+    found = solved(prior, linear, given.rows)
     return StatePosterior(prior, found) if isinstance(prior, State) else Posterior(prior, found)
 
 
@@ -209,7 +209,7 @@ def _condition_curved(
     shapes, place = [u.shape for u in means], means[0].device
     rows = (*given.rows, *(law.to(place).on(prior.names, shapes) for law in laws))
     curved = (*given.curved, *(law.on(prior.names, means) for law in more))
-    found = Found(prior.parts, prior.shared, rows, curved)
+    found = Found(prior, rows, curved)
     warn_if_far(None, found.mean, means, prior.parts)
     if isinstance(prior, State):
         return NonlinearStatePosterior(prior, found)
@@ -243,22 +243,19 @@ LINEAR_ONLY = (
 
 
 def solved(
-    fields: tuple[Field, ...],
-    names: tuple[str, ...],
-    shared: bool,
+    prior: Field | State,
     laws: tuple[Law, ...],
     before: tuple[Rows, ...] = (),
     audit: bool = True,
-    warn: bool = True,
 ) -> Solved:
     """Fields given laws, beside rows that were laid on them before."""
-    device, shapes = fields[0].device, [field.shape for field in fields]
-    rows = (*before, *[law.to(device).on(names, shapes) for law in laws])
-    fields = shrunk(fields, shared, rows)
-    root = covariance_of(fields, shared)
-    prior = tuple([field.mean.double() for field in fields])
+    device, shapes = prior.device, [field.shape for field in prior.parts]
+    rows = (*before, *[law.to(device).on(prior.names, shapes) for law in laws])
+    prior = shrunk(prior, rows)
+    fields, root = prior.parts, covariance_of(prior)
+    means = tuple([field.mean.double() for field in fields])
     way = solve(rows, root, _slack(fields))
-    mean, residuals = way.run(prior)
+    mean, residuals = way.run(means)
     dims = tuple([len(shape) - way.lead for shape in shapes])
     found = Solved(rows, mean, way, tuple(residuals), dims)
     looks = audit and check.concrete(*mean)
@@ -268,11 +265,10 @@ def solved(
     found = Solved(rows, mean, way, tuple(residuals), dims)
     if looks:
         if not holds:
-            check_met(rows, mean, prior, root, _slack(fields))
+            check_met(rows, mean, means, root, _slack(fields))
         check_weighed(rows, mean, way, residuals)
-        if warn:
-            costly = way.is_banded or way.is_iterative
-            warn_if_far(None if costly else found.square, mean, prior, fields)
+        costly = way.is_banded or way.is_iterative
+        warn_if_far(None if costly else found.square, mean, means, fields)
     return found
 
 
@@ -310,7 +306,7 @@ def audit(post: Posterior | StatePosterior) -> None:
         raise InputError("`post` is one field of a state: audit the state instead.")
     fields, found = post.prior.parts, post._solved
     before = tuple(field.mean.double() for field in fields)
-    root = covariance_of(fields, post.prior.shared)
+    root = covariance_of(post.prior)
     check_met(found.laws, found.mean, before, root, _slack(fields))
     check_weighed(found.laws, found.mean, found.way, found.residuals)
     warn_if_far(found.square, found.mean, before, fields)

@@ -48,15 +48,14 @@ def constrained(
     float32.
     """
     check.generator(generator)
-    fields, names, shared = prior.parts, prior.names, prior.shared
+    fields, names = prior.parts, prior.names
     if not check.concrete(*(field.mean for field in fields)):
         raise InputError("`laws`: inequalities look at values, so `condition` cannot be traced.")
     device, shapes = fields[0].device, [field.shape for field in fields]
     rows = (*before, *(law.to(device).on(names, shapes) for law in laws))
     dtypes = dtypes or [_dtype(field) for field in fields]
     limits = limits_of(inequalities, names, shapes, dtypes, device)
-    fields = shrunk(fields, shared, rows)
-    root = covariance_of(fields, shared)
+    root = covariance_of(shrunk(prior, rows))
     means = tuple(field.mean.double() for field in fields)
     slack = 16 * max(torch.finfo(field.dtype).eps for field in fields)
     if not any(u.numel() for u in means):

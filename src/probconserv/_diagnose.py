@@ -194,13 +194,13 @@ check its units.
     if isinstance(prior, StatePosterior | StateDraws):
         raise InputError("`prior` must be a state before `condition`: judge all laws at once.")
     given = prior if isinstance(prior, State) else _plain(as_field(prior))
-    names, fields, shared = given.names, given.parts, given.shared
+    names, fields = given.names, given.parts
     means, variances = zip(*(field._moments() for field in fields), strict=True)
     check.finite("mean of the prior", torch.cat([m.flatten() for m in means]))
     check.finite("variance of the prior", torch.cat([v.flatten() for v in variances]))
     triples = zip(names, means, variances, strict=True)
     points = {name: Diagonal._unchecked(m, v.clamp_min(0)) for name, m, v in triples}
-    joint, rounding = solved(fields, names, shared, laws, audit=False), rounding_of(fields)
+    joint, rounding = solved(given, laws, audit=False), rounding_of(fields)
     own = [law.to(given.device) for law in laws]
     found = [by_row(law, points, joint.way.root, rounding) for law in own]
     rows = {name: _side_by_side([each[name] for each in found]) for name in found[0]}

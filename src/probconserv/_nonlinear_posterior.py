@@ -16,15 +16,15 @@ from ._checks import ArrayLike
 from ._draws import Draws, StateDraws
 from ._engine import Chain, Shared, free_axes, solve
 from ._errors import DegenerateError, InputError, ProbConservError
-from ._fields import Field, LowRank, Normals
+from ._fields import Field, Normals
 from ._gauss_newton import PART, Failure, along_the_way, most_probable, with_gradient
 from ._laws import Fields, Rows
 from ._linearised import MOST_DENSE, Problem
 from ._nonlinear import Curved
 from ._once import once
 from ._posterior import Posterior, Solved, StatePosterior
-from ._shrinkage import shrunk
-from ._state import covariance_of
+from ._shrinkage import shrinks, shrunk
+from ._state import State, covariance_of
 
 STAGES = (4, 16)  # on the way to draws that do not get to the laws at once
 AT_ONCE = 1 << 24  # numbers of Jacobians that are held together
@@ -56,17 +56,13 @@ class Found(Solved):
     """
 
     def __init__(
-        self,
-        fields: tuple[Field, ...],
-        shared: bool,
-        rows: tuple[Rows, ...],
-        curved: tuple[Curved, ...],
+        self, prior: Field | State, rows: tuple[Rows, ...], curved: tuple[Curved, ...]
     ) -> None:
-        self.curved, self.before = curved, tuple(field.mean.double() for field in fields)
+        self.curved, self.before = curved, tuple(field.mean.double() for field in prior.parts)
         shapes = [u.shape for u in self.before]
-        if any(isinstance(field, LowRank) and field.shrinkage != 0 for field in fields):
-            fields = shrunk(fields, shared, (*rows, *self._near(self.before)))
-        root = covariance_of(fields, shared)
+        if any(map(shrinks, prior.parts)):
+            prior = shrunk(prior, (*rows, *self._near(self.before)))
+        root = covariance_of(prior)
         tied = [root.lead, *(each.places(shapes) for each in curved)]
         lead = min(free_axes(rows, shapes), *tied)
         self.root = root.joined(lead)

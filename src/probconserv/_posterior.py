@@ -200,7 +200,7 @@ class Posterior(Field):
                 "`marginal_log_prob`."
             )
         likelihood = solved.log_likelihood((u.double(),))
-        (prior,) = shrunk((self.prior,), False, solved.laws)
+        prior = shrunk(self.prior, solved.laws)
         before = prior._map(lambda t: t.double() if t.is_floating_point() else t).log_prob(u)
         return (summed(before, solved.lead) + likelihood - solved.log_evidence).to(self.dtype)
 

@@ -21,6 +21,7 @@ from ._blocks import root_of
 from ._fields import Field, LowRank
 from ._laws import Rows
 from ._maps import SecondDifferences, Select
+from ._state import State
 
 MEMBERS_PER_ROW = 16  # with so many a is a half; chosen by benchmarks/fields.py
 
@@ -32,20 +33,23 @@ class Mix(NamedTuple):
     correlation: Tensor  # c, (*lead)
 
 
-def shrunk(fields: tuple[Field, ...], shared: bool, laws: Sequence[Rows]) -> tuple[Any, ...]:
-    """The fields, with part of each ensemble's covariance replaced by one common correlation.
+def shrinks(field: Field) -> bool:
+    """Whether a field is an ensemble of which part is taken as chance."""
+    return isinstance(field, LowRank) and field.shrinkage != 0
 
-    shared: whether all fields are moved by the same members.
-    """
-    groups = [list(range(len(fields)))] if shared else [[i] for i in range(len(fields))]
-    found: list[Any] = list(fields)
-    for group in groups:
-        first = fields[group[0]]
-        if isinstance(first, LowRank) and first.shrinkage != 0:
-            mix = _mix_of([fields[i] if i in group else None for i in range(len(fields))], laws)
+
+def shrunk(prior: Any, laws: Sequence[Rows]) -> Any:
+    """A field or a state, with part of each ensemble's covariance replaced by one correlation."""
+    fields = prior.parts
+    if not [field for field in fields if shrinks(field)]:
+        return prior
+    every, found = range(len(fields)), list(fields)
+    for group in [every] if prior.shared else [[i] for i in every]:
+        if shrinks(fields[group[0]]):
+            mix = _mix_of([fields[i] if i in group else None for i in every], laws)
             for i in group:
-                found[i] = _mixed(found[i], mix)
-    return tuple(found)
+                found[i] = _mixed(fields[i], mix)
+    return prior._with(parts=tuple(found)) if isinstance(prior, State) else found[0]
 
 
 def _mix_of(members: Sequence[Any], laws: Sequence[Rows]) -> Mix:

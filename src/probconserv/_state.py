@@ -166,11 +166,9 @@ class State(Kept):
         return f"{type(self).__name__}({inner})"
 
 
-def covariance_of(fields: Sequence[Field], shared: bool) -> Independent | Correlated:
-    """The covariance of fields, in float64.
-
-    shared: whether the directions of all fields are the same ones.
-    """
+def covariance_of(prior: Field | State) -> Independent | Correlated:
+    """The covariance of a field or a state, in float64."""
+    fields = prior.parts
     tied = [field for field in fields if not isinstance(field, Diagonal)]
     if not tied:
         return Independent(tuple([field.variance.double() for field in fields]))
@@ -180,7 +178,7 @@ def covariance_of(fields: Sequence[Field], shared: bool) -> Independent | Correl
     if len(each) == 1:
         return each[0]
     own = [one.directions[0] for one in each]
-    directions = own if shared else [_padded(own, i) for i in range(len(own))]
+    directions = own if prior.shared else [_padded(own, i) for i in range(len(own))]
     rests = [
         f.new_zeros(()).expand(f.shape[1:]) if one.rest is None else one.rest.variance[0]
         for f, one in zip(own, each, strict=True)
