@@ -17,9 +17,8 @@ from ._fields import Field
 from ._joint import Joint
 from ._laws import Fields, Rows
 from ._maps import Sum
-from ._rowwise import UNMET
+from ._rowwise import SETTLED, UNMET
 
-SETTLED = 1e-13  # of its terms: an exact row that misses by less is left alone
 WEIGHED = 1e-6  # of the largest residual: a noisy row that is off by more was not weighed
 PART_OF = 1e-6  # least coefficient of a row in the expansion of another
 FOLLOWS = 1e-10  # share of its variance that a row keeps if it does not follow from others

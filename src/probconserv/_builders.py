@@ -89,6 +89,7 @@ def integral(
         name = "coords" if len(axes) == 1 else f"coords[{number}]"
         x, steps = check.axis(name, axis)
         one = periodic_weights(x, period) if rule == "periodic" else RULES[rule](steps)
+        one = one if isinstance(one, Tensor) else torch.from_numpy(one)
         weights = one if weights is None else weights[..., None] * one.to(weights.device)
     assert weights is not None
     one_axis = (x, rule) if len(axes) == 1 and where is None and rule != "periodic" else None
@@ -262,7 +263,7 @@ def smoothness(x: ArrayLike, variance: ArrayLike, rho: float, of: str = "") -> L
             "axis, as many as `x`."
         )
     rho = check.between("rho", rho, 0, 1)
-    each = 1 / steps.to(variance.device)
+    each = 1 / torch.as_tensor(steps).to(variance.device)
     a, c = each[:-1], each[1:]
     std = root_of(variance)
     before, here, after = a * std[..., :-2], (a + c) * std[..., 1:-1], c * std[..., 2:]

@@ -35,6 +35,14 @@ def concrete(*tensors: Tensor) -> bool:
     return not any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors))
 
 
+def in_numpy(*tensors: Tensor) -> bool:
+    """Whether NumPy can read the memory of the tensors: on a CPU, and without gradients."""
+    for t in tensors:
+        if not t.is_cpu or t.requires_grad or t.dtype == torch.bfloat16:
+            return False
+    return concrete(*tensors)
+
+
 def numbers(*scalars: Tensor) -> list[float]:
     """Tensors without axes as numbers; a GPU is waited for once."""
     if scalars[0].is_cuda:
@@ -111,7 +119,7 @@ def plain(name: str, x: ArrayLike) -> NDArray[Any]:
 def wide(name: str, x: ArrayLike, least: float = -np.inf, hint: str = "") -> Tensor:
     """`x` as a finite float64 tensor of its own, nowhere below `least`: what a law is made of."""
     if isinstance(x, float | int) and least <= x < np.inf:  # a number that is fine
-        return torch.tensor(float(x), dtype=torch.float64)
+        return torch.full((), float(x), dtype=torch.float64)
     found = as_tensor(name, x)
     finite(name, found, least, hint)
     return own(found, x)
@@ -128,7 +136,8 @@ def alike(**given: ArrayLike) -> list[Tensor]:
     """Floating-point tensors of the widest dtype of those given, on the device of the first."""
     tensors = {name: as_tensor(name, x) for name, x in given.items()}
     (first_name, first), *rest = tensors.items()
-    if all(t.dtype == first.dtype and t.device == first.device and t.ndim for _, t in rest):
+    kind = first.dtype, first.device
+    if not [t for _, t in rest if not t.ndim or (t.dtype, t.device) != kind]:
         return [*tensors.values()]
     sized = [t.dtype for t in tensors.values() if t.ndim] or [first.dtype]
     dtype = functools.reduce(torch.promote_types, sized)
@@ -157,7 +166,8 @@ def finite(name: str, x: Tensor, least: float = -np.inf, hint: str = "") -> None
     if not (x.numel() and concrete(x)):
         return
     x = x.detach() if x.requires_grad else x
-    if least == -np.inf and math.isfinite(x.sum()):  # cheaper; a sum may overflow, see below
+    one = x if x.numel() == 1 else x.sum()  # cheaper; a sum may overflow, see below
+    if least == -np.inf and math.isfinite(one.item()):
         return
     low, high = numbers(*x.aminmax())
     if not (math.isfinite(low) and math.isfinite(high)):
@@ -180,13 +190,18 @@ def moments(mean: Tensor, variance: Tensor, hint: str) -> None:
     finite("variance", variance, 0, hint)
 
 
-def axis(name: str, given: ArrayLike, least: int = 2) -> tuple[Tensor, Tensor]:
-    """The points of an axis in float64, and the steps between them, which are above 0."""
+def axis(name: str, given: ArrayLike, least: int = 2) -> tuple[Tensor, Any]:
+    """The points of an axis in float64, and the steps between them, which are above 0.
+
+    The steps are an array of NumPy where they can be: short arrays are faster there.
+    """
     x = own(as_tensor(name, given), given)
-    if x.ndim == 1 and x.shape[0] >= max(least, 2) and concrete(x):
-        steps = x.diff()
-        low, high = numbers(*steps.aminmax())
-        if low > 0 and high < math.inf:
+    if x.ndim == 1 and x.shape[0] >= max(least, 2) and in_numpy(x):
+        points = x.numpy()
+        with np.errstate(all="ignore"):
+            steps = points[1:] - points[:-1]
+            reach = points[-1] - points[0]
+        if steps.min() > 0 and reach < math.inf:
             return x, steps
     finite(name, x)
     increasing(name, x, least)

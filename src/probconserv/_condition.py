@@ -34,6 +34,7 @@ from ._nonlinear import Curved, NonlinearLaw
 from ._nonlinear_posterior import Found, NonlinearPosterior, NonlinearStatePosterior
 from ._posterior import Posterior, Solved, StatePosterior
 from ._shrinkage import shrunk
+from ._small import small_posterior
 from ._stages import summed
 from ._state import State, covariance_of
 
@@ -138,6 +139,8 @@ def condition(
         return _condition_within(field, linear, curved, inequalities, draws, generator)
     if isinstance(field, Mixture) and not curved:
         return _condition_mixture(field, linear)
+    if not curved and (small := small_posterior(field, linear, solved)):
+        return small
     given = _given(field)
     prior = given.prior
     if curved or given.curved:

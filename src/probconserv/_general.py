@@ -26,9 +26,9 @@ from ._laws import Fields, Rows
 from ._maps import Select
 from ._posterior import Solved
 from ._reach import Part, unreachable
+from ._rowwise import SETTLED
 
 MOST_POINTS = 2500  # of one part, for which a dense matrix is made
-SETTLED = 1e-13  # of its terms: an exact row that misses by less is left alone
 NOTHING = 1e-15  # of a point and its standard deviation before: what counts beside values of 0
 UNMET = 1e-12  # the same: one that misses by more after all tries is an error
 INSIDE = (0.0, 0.0, 0.0, 0.0, 1e-12, 1e-9, 1e-9)  # standard deviations: a point as close is there

@@ -136,8 +136,7 @@ class Law:
     ) -> None:
         self.label, self.maps, self.value, self.noise = label, dict(maps), value, noise
         self.times, self.quadrature = as_times(times), quadrature
-        one_number = noise.ndim == 0 and noise.device.type == "cpu" and check.concrete(noise)
-        self.exact = one_number and not noise.requires_grad and float(noise) == 0
+        self.exact = noise.ndim == 0 and check.in_numpy(noise) and noise.item() == 0
 
     @property
     def noise_variance(self) -> Tensor:

@@ -56,8 +56,13 @@ class Solved(Node):
         return min([self.lead, *points])
 
     @property
+    def makes_variance(self) -> bool:
+        """Whether `variance` is new at every call, so that nobody else holds it."""
+        return self.way.makes_variance
+
+    @property
     def variance(self) -> Fields:
-        return self.way.variance if self.way.makes_variance else self._variance
+        return self.way.variance if self.makes_variance else self._variance
 
     @once
     def _variance(self) -> Fields:
@@ -157,7 +162,7 @@ class Posterior(Field):
     def variance(self) -> Tensor:  # type: ignore[override]
         """The variance of each point; see `variance_estimate` for whether it is exact."""
         found = self._solved.variance[self._number]
-        return found.to(self.dtype) if self._solved.way.makes_variance else self._own(found)
+        return found.to(self.dtype) if self._solved.makes_variance else self._own(found)
 
     def _own(self, found: Tensor) -> Tensor:
         """A copy for the caller, in the dtype of the field."""

@@ -1,12 +1,13 @@
 """Weights of a quadrature rule on a grid: the integral of u over x is `weights @ u`; `balance`.
 
-A rule takes the steps h between the points.
+A rule takes the steps h between the points, as a tensor or as an array of NumPy.
 """
 
 from collections.abc import Callable
 from numbers import Real
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -19,23 +20,33 @@ Rule: TypeAlias = Literal["left", "right", "trapezoid", "simpson", "cell", "peri
 EVEN = 1e-6  # of a step: points are evenly spaced if their steps differ by less
 
 
-def left(h: Tensor) -> Tensor:  # (M - 1,) -> (M,)
+def _zeros(h: Any) -> Any:  # (M - 1,) -> (M,)
+    points = h.shape[0] + 1
+    return h.new_zeros(points) if isinstance(h, Tensor) else np.zeros(points)
+
+
+def left(h: Any) -> Any:  # (M - 1,) -> (M,)
     """Each interval takes the value at its left end; the last point counts for nothing."""
-    return pad(h, (0, 1))
+    weights = _zeros(h)
+    weights[:-1] = h
+    return weights
 
 
-def right(h: Tensor) -> Tensor:  # (M - 1,) -> (M,)
+def right(h: Any) -> Any:  # (M - 1,) -> (M,)
     """Each interval takes the value at its right end; the first point counts for nothing."""
-    return pad(h, (1, 0))
+    weights = _zeros(h)
+    weights[1:] = h
+    return weights
 
 
-def trapezoid(h: Tensor) -> Tensor:  # (M - 1,) -> (M,)
+def trapezoid(h: Any) -> Any:  # (M - 1,) -> (M,)
     """Exact for functions that are linear between the points."""
-    both = pad(h / 2, (1, 1))
-    return both[:-1] + both[1:]
+    weights = right(h)
+    weights[:-1] += h
+    return weights / 2
 
 
-def simpson(h: Tensor) -> Tensor:  # (M - 1,) -> (M,)
+def simpson(h: Any) -> Any:  # (M - 1,) -> (M,)
     """Exact for parabolas through each pair of intervals.
 
     With an even number of points the last interval takes the parabola through the last three
@@ -47,7 +58,7 @@ def simpson(h: Tensor) -> Tensor:  # (M - 1,) -> (M,)
     pairs = (points - 1) // 2
     h0, h1 = h[0 : 2 * pairs : 2], h[1 : 2 * pairs : 2]
     both = h0 + h1
-    weights = h.new_zeros(points)
+    weights = _zeros(h)
     weights[0 : 2 * pairs : 2] += both / 6 * (2 - h1 / h0)
     weights[1 : 2 * pairs : 2] += both**3 / (6 * h0 * h1)
     weights[2 : 2 * pairs + 1 : 2] += both / 6 * (2 - h0 / h1)
@@ -59,7 +70,7 @@ def simpson(h: Tensor) -> Tensor:  # (M - 1,) -> (M,)
     return weights
 
 
-def cell(h: Tensor) -> Tensor:  # (M,) -> (M,)
+def cell(h: Any) -> Any:  # (M,) -> (M,)
     """The field holds averages over the cells, of widths h: the integral is exact."""
     return h
 
@@ -81,7 +92,7 @@ def periodic_weights(x: Tensor, period: float | None) -> Tensor:  # (M,) -> (M,)
     return (around[1:] + around[:-1]) / 2
 
 
-RULES: dict[str, Callable[[Tensor], Tensor]] = {
+RULES: dict[str, Callable[[Any], Any]] = {
     "left": left,
     "right": right,
     "trapezoid": trapezoid,

@@ -97,12 +97,15 @@ class ByRow(OneLaw):
     def _solve(self, own: Tensor, before: Tensor) -> None:
         """own: the variance of each row without noise. before: the same without any law."""
         (rows,) = self.rows
-        self.noise = rows.noise_variance.expand(own.shape)
-        self.seen = own if rows.exact else own + self.noise
+        self.seen = own if rows.exact else own + rows.noise_variance
         floor = TINY if before is own else (DEPENDENT * (before + self.noise)).clamp_min(TINY)
         keep = self.seen > floor
         keep = keep if rows.exact else keep | (self.noise > 0)
         self.inverse = row_inverse(self.seen, keep)  # S^-1
+
+    @property
+    def noise(self) -> Tensor:  # type: ignore[override]
+        return self.rows[0].noise_variance.expand(self.seen.shape)
 
     @property
     def dropped(self) -> Tensor:  # type: ignore[override]

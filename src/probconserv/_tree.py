@@ -37,6 +37,10 @@ class Node:
         assert known.__module__ == cls.__module__, f"two nodes are called {cls.__name__}"
         Node.kinds[cls.__name__] = cls
 
+    def _whole(self) -> "Node":
+        """The node as it is changed and kept: with all that it would compute later."""
+        return self
+
     def _change(self, change: Change) -> Self:
         other = type(self).__new__(type(self))
         for name, value in self.__dict__.items():
@@ -122,7 +126,7 @@ def _changed(value: Any, change: Change, before: int | None) -> Any:
         return change(value, before)
     if isinstance(value, Node):
         add = before or 0
-        return value._change(lambda t, b: change(t, None if b is None else b + add))
+        return value._whole()._change(lambda t, b: change(t, None if b is None else b + add))
     if isinstance(value, tuple):
         return tuple(_changed(each, change, before) for each in value)
     return value
@@ -142,6 +146,7 @@ def _packed(value: Any, place: str, tensors: dict[str, Tensor]) -> Any:
         tensors[name] = value
         return {"tensor": name}
     if isinstance(value, Node):
+        value = value._whole()
         holds = {name: inner(name, part) for name, part in vars(value).items()}
         return {"kind": type(value).__name__, "holds": holds}
     if isinstance(value, tuple):
