@@ -87,7 +87,7 @@ class SmallSolved(Solved):
 
     @once
     def _all(self) -> Solved:
-        found = self._solve((self._prior,), ("",), False, (self._law,))
+        found = self._solve(self._prior, (self._law,))
         return Solved(found.laws, self.mean, found.way, found.residuals, found.dims)
 
     def _whole(self) -> Solved:
