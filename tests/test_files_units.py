@@ -8,7 +8,7 @@ import xarray as xr
 from probconserv import InputError
 from probconserv.cli import main
 from probconserv.labelled import Law, check, check_file, enforce, enforce_file, totals
-from probconserv.labelled import _units as units
+from probconserv.labelled import _attributes as units
 
 pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
 

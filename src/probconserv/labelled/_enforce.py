@@ -19,13 +19,13 @@ import xarray as xr
 from dask.base import compute as compute_now
 
 from .._errors import InputError, ProbConservError
+from ._attributes import shown
 from ._cluster import cluster, compute
 from ._encoding import Packing, without_packing
 from ._law import STORES, Given, Law, Recipe, find, listed, nearest
 from ._plan import Spread
 from ._read import SMALL, groups, read
 from ._report import Report
-from ._time import shown
 from ._update import is_lazy
 from ._work import REPORT, Work
 from ._write import check_output, write

@@ -11,8 +11,7 @@ import numpy.typing as npt
 import xarray as xr
 
 from .._errors import InputError
-from ._time import decoded
-from ._units import words_of
+from ._attributes import decoded, words_of
 
 STORES = (".nc", ".nc4", ".cdf", ".zarr")  # how files end
 Given = float | str | xr.DataArray  # a number, a name in the dataset, or an array

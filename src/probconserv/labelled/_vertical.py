@@ -20,7 +20,8 @@ from dask.base import compute
 from .._air import GRAVITY
 from .._errors import InputError
 from .._sphere import Array
-from ._coordinates import Grid, ends_of, numbers, pairs, scale, setting, units
+from ._attributes import factor, in_unit, pairs, setting, units
+from ._coordinates import Grid, ends_of, numbers
 from ._law import match
 
 Terms = Mapping[str, xr.DataArray]
@@ -286,23 +287,6 @@ def pressure_layers(grid: Grid, coordinate: xr.DataArray, surface: str | None) -
     constant = (xr.where(bottom < ps, bottom, 0.0) - xr.where(top < ps, top, 0.0)) / GRAVITY
     reach = tuple(end.where(slope > 0, 0.0).sum(dim) for end in (top, bottom))
     return Layers(constant, slope, ps, "kg m-2", where, reach)
-
-
-def factor(array: xr.DataArray, wanted: str) -> float:
-    """What leads from the unit of an array to another; an error where nothing does."""
-    found = scale(units(array), wanted)
-    if found is None:
-        raise InputError(
-            f"{array.name!r} must be in {wanted}, up to a factor between units; its `units` are "
-            f"{array.attrs.get('units', 'missing')!r}. Set or convert them."
-        )
-    return found
-
-
-def in_unit(array: xr.DataArray, wanted: str) -> xr.DataArray:
-    """The array in that unit, as float64 without coordinates."""
-    by, values = factor(array, wanted), array.variable.astype(np.float64)
-    return xr.DataArray(values if by == 1 else by * values, name=array.name)
 
 
 def extremes(surface: xr.DataArray) -> tuple[float, float, int]:
