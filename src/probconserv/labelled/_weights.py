@@ -25,7 +25,7 @@ from .._errors import InputError
 from .._sphere import Globe
 from ._attributes import cell_methods, conversion, decoded, pairs, product, setting, units
 from ._coordinates import SHAPE, Factor, Grid, cell_sizes, describe
-from ._law import Given, Law, array, find, match, nearest, placed
+from ._law import Given, Law, array, find, in_words, match, nearest, taken
 from ._time import tells_time
 from ._vertical import formula_layers
 
@@ -163,16 +163,14 @@ def _measure(grid: Grid, over: tuple[str, ...], given: Given | None) -> tuple[Fa
     if given is None:
         return _named_by_file(grid, over)
     found = array(grid.dataset, given, "measure", grid.data)
-    if isinstance(given, str):
-        return _factor(found, grid.data, "measure", f"the variable {given}"), ""
-    if isinstance(given, xr.DataArray):
-        text = f"the array {found.name} given" if found.name else "the array given"
-        text = text if found.name else str(found.attrs.get("description", text))
-        return _factor(found, grid.data, "measure", text), ""
-    check.positive("measure", given)
-    if given == 1:
-        return Factor(found, "1", "plain sums: every cell has the weight 1"), ""
-    return Factor(found, None, f"{given:g} for every cell"), ""
+    if isinstance(given, Real):
+        check.positive("measure", float(given))
+        plain = Factor(found, "1", "plain sums: every cell has the weight 1")
+        return plain if given == 1 else Factor(found, None, f"{given:g} for every cell"), ""
+    text = f"the array {found.name} given" if found.name else "the array given"
+    text = text if found.name else str(found.attrs.get("description", text))
+    text = f"the variable {given}" if isinstance(given, str) else text
+    return _factor(found, grid.data, "measure", text), ""
 
 
 def _named_by_file(grid: Grid, over: tuple[str, ...]) -> tuple[Factor | None, str]:
@@ -328,9 +326,9 @@ def points(dataset: xr.Dataset, law: Law, member: str | None) -> Points:
         weights[name] = term.weights if found.factor == 1 else term.weights * found.factor
         said += found.remarks
     if law.where is not None:
-        said.append(f"points count where {_name(law.where)} is not 0")
-    if names is not None:
-        said.append(f"regions: {len(names)} of {_name(law.regions)}")
+        said.append(f"points count where {in_words(law.where)} is not 0")
+    if law.regions is not None:
+        said.append(f"regions: {len(names)} of {in_words(law.regions)}")
         rows[REGION] = len(names)
         coords[REGION] = xr.DataArray(names, dims=REGION, name=REGION)
     main = next(iter(terms.values()))
@@ -346,10 +344,6 @@ def points(dataset: xr.Dataset, law: Law, member: str | None) -> Points:
         measure=main.measure,
         remarks=tuple(said),
     )
-
-
-def _name(given: object) -> str:
-    return given if isinstance(given, str) else str(getattr(given, "name", None) or "an array")
 
 
 def _term(
@@ -425,12 +419,13 @@ def _rows(fields: Mapping[str, xr.DataArray], law: Law, member: str | None) -> d
 
 def _regions(
     dataset: xr.Dataset, law: Law, fields: Mapping[str, xr.DataArray], rows: Mapping[str, int]
-) -> tuple[xr.Variable | None, np.ndarray | None]:
+) -> tuple[xr.Variable | None, np.ndarray]:
     """The number of each point's region, -1 for none; and what the regions are called."""
     if law.regions is None:
-        return None, None
+        return None, np.empty(0)
     for name, field in fields.items():
-        found = placed(dataset, law.regions, "regions", field)
+        found = taken(dataset, law.regions, "regions")
+        match(found, field, "regions")
         if REGION in field.dims:
             raise InputError(
                 f"`regions` make an axis {REGION!r}, but `{name}` has one already. Rename that."
