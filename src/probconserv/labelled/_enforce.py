@@ -339,47 +339,38 @@ def enforce_file(
     folder = place if several else None
     for out in filter(None, [place] if folder is None else outputs(paths, folder)):
         check_output(out, overwrite, map(str, paths))
-    write_one = partial(_written, overwrite=overwrite, change=change, group=group)
+
+    def written(work: Work, source: Path, target: Path | None, strict: bool) -> tuple[Any, Report]:
+        """What the passes found, and the report on it; in the target too, if there is one."""
+        new, sums, after = work.updated(store=True, compute=partial(compute, text="summing"))
+        lazy = {"sums": sums, "after": after, "change": _changes(work, new) if change else {}}
+        reports: list[Report] = []
+
+        def finish(results: Any) -> dict[str, str]:
+            reports.append(work.report(**results))
+            if strict:
+                reports[0].check_plausible()
+            return {REPORT: reports[0].json()}
+
+        if target is None:
+            results = compute(lazy, "computing")
+            finish(results)
+        else:
+            results = write(work.finished(new), target, overwrite, lazy, finish, source, group)
+        return results, reports[0]
+
     with cluster(scheduler, workers), ExitStack() as opened:
         series = _opened(paths, opened, group, chunks, member, unpack)
         work = _work(series.whole, laws, spread, opened)
         work.check_apart()
         if folder is None:
-            report = write_one(work, paths[0], place, strict)[1]
+            report = written(work, paths[0], place, strict)[1]
         else:
             if strict:  # all files are looked at before one is written
-                write_one(work, paths[0], None, strict)
-            report = _one_by_one(work, series, folder, partial(write_one, strict=False))
+                written(work, paths[0], None, strict)
+            report = _one_by_one(work, series, folder, partial(written, strict=False))
     report.warn_if_implausible()
     return report
-
-
-def _written(
-    work: Work,
-    source: Path,
-    target: Path | None,
-    strict: bool,
-    overwrite: bool,
-    change: bool,
-    group: str,
-) -> tuple[Any, Report]:
-    """What the passes found, and the report on it; written to the target, if there is one."""
-    new, sums, after = work.updated(store=True, compute=partial(compute, text="summing"))
-    lazy = {"sums": sums, "after": after, "change": _changes(work, new) if change else {}}
-    reports: list[Report] = []
-
-    def finish(results: Any) -> dict[str, str]:
-        reports.append(work.report(**results))
-        if strict:
-            reports[0].check_plausible()
-        return {REPORT: reports[0].json()}
-
-    if target is None:
-        results = compute(lazy, "computing")
-        finish(results)
-    else:
-        results = write(work.finished(new), target, overwrite, lazy, finish, source, group)
-    return results, reports[0]
 
 
 def check_file(

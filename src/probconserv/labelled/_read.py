@@ -23,16 +23,15 @@ from .._errors import InputError, ProbConservError
 from .._values import choice
 
 ZARR = ("zarr.json", ".zgroup", ".zmetadata")
-FORMATS = {
+NETCDF = ("netcdf3", "netcdf4")
+FORMATS = {  # by the first bytes
     b"CDF\x01": "netcdf3",
     b"CDF\x02": "netcdf3",
     b"CDF\x05": "netcdf3",
     b"\x89HDF\r\n\x1a\n": "netcdf4",
-}
-OTHERS = {
-    b"GRIB": "a GRIB file",
-    b"PK\x03\x04": "a zip archive",
-    b"\x1f\x8b": "a gzip file",
+    b"GRIB": "it is a GRIB file",
+    b"PK\x03\x04": "it is a zip archive",
+    b"\x1f\x8b": "it is a gzip file",
 }
 BLOCK = 24 * 2**20  # bytes that a block has at most, where the stored chunks allow it
 SMALL = 8 * 2**20  # bytes up to which a coordinate is kept in memory
@@ -68,14 +67,13 @@ def kind(path: Path) -> str:
             start = file.read(8)
     except OSError as error:
         raise InputError(f"`path` {path} cannot be read: {error.strerror}.") from None
-    for magic, found in FORMATS.items():
-        if start.startswith(magic):
-            return found
-    others = (f"it is {what}" for magic, what in OTHERS.items() if start.startswith(magic))
+    known = (what for first, what in FORMATS.items() if start.startswith(first))
+    found = next(known, f"it starts with {start!r}")
+    if found in NETCDF:
+        return found
     raise InputError(
-        f"`path` {path} is neither NetCDF nor a Zarr folder: "
-        f"{next(others, f'it starts with {start!r}')}. Convert it to NetCDF, unpack it, or "
-        "download it again."
+        f"`path` {path} is neither NetCDF nor a Zarr folder: {found}. Convert it to NetCDF, "
+        "unpack it, or download it again."
     )
 
 

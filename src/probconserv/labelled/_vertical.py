@@ -93,10 +93,11 @@ class Levels:
         return positions[0] + positions[1] * (thickest if surface is None else surface)
 
     @property
-    def sized(self) -> list[str]:
-        """Terms that have a unit, or should have."""
+    def factors(self) -> dict[str, float]:
+        """To `unit`, of the terms that should have one; 1 where they have none."""
         plain = {"b", "sigma", "a" if "p0" in self.terms else ""}
-        return [key for key in self.terms if key not in plain]
+        sized = {key: term for key, term in self.terms.items() if key not in plain}
+        return {k: factor(each, self.unit) if units(each) else 1.0 for k, each in sized.items()}
 
     def positions(self, others: Terms) -> Array:  # (2, ...)
         """Constant and slope, of the levels or of others by their terms."""
@@ -104,8 +105,7 @@ class Levels:
         for key, term in list(self.terms.items())[:-1]:
             found = others.get(key, term)
             found = found.transpose(*self.coordinate.dims, ..., missing_dims="ignore")
-            by = factor(term, self.unit) if key in self.sized and units(term) else 1.0
-            values[key] = numbers(found, found) * by
+            values[key] = numbers(found, found) * self.factors.get(key, 1.0)
         return np.stack(self.position(**values))
 
     @cached_property
@@ -252,7 +252,7 @@ def formula_layers(grid: Grid, dim: str) -> Layers | None:
     constant, slope = (in_order(step, grid.data, surface) for step in steps)
     names = ", ".join(str(term.name) for term in levels.terms.values())
     where = f"{what} from {names}; half levels: {half_levels}; cells from {levels.reach()}"
-    bare = [str(t.name) for key, t in levels.terms.items() if key in levels.sized and not units(t)]
+    bare = [str(levels.terms[k].name) for k in levels.factors if not units(levels.terms[k])]
     where += f"; {' and '.join(bare)} taken to be in {levels.unit}" if bare else ""
     if missing:
         where += f"; {missing} places without {surface.name} do not count"
