@@ -59,25 +59,20 @@ class Time:
         return f"{self.dim} ({self.how}){runs}"
 
     @cached_property
-    def _ordered(self) -> Array | None:
-        """The times, if they have an order."""
+    def earliest(self) -> int | None:
+        """The entry with the earliest time; None where nothing tells the times."""
         times = self.coordinate
         if times.dtype.kind not in "iuf" and not is_decoded(times):
             return None
         if times.isnull().any():
             raise InputError(f"{self.dim!r} is time and has entries that are missing. Drop them.")
-        return times.values
-
-    @property
-    def earliest(self) -> int:
-        """The entry with the earliest time; 0 where nothing tells the times."""
-        return 0 if self._ordered is None else int(np.argmin(self._ordered))
+        return int(np.argmin(times.values))
 
     @property
     def first(self) -> str:
         """The earliest entry, in words."""
-        values, entry = self._ordered, self.earliest
-        if values is None:
+        values, entry = self.coordinate.values, self.earliest
+        if entry is None:
             return "entry 0"
         unit = "" if is_decoded(self.coordinate) else units(self.coordinate)
         count = int((values == values[entry]).sum())
@@ -88,7 +83,7 @@ class Time:
 
     def at_start(self, variable: xr.Variable) -> xr.Variable:
         """A variable at the earliest time."""
-        return variable.isel({self.dim: self.earliest}, missing_dims="ignore")
+        return variable.isel({self.dim: self.earliest or 0}, missing_dims="ignore")
 
     @property
     def unit(self) -> str | None:
@@ -275,34 +270,17 @@ class Rate:
     bounds: xr.DataArray | None = None
     remarks: tuple[str, ...] = ()  # on how it is integrated
 
+    @property
+    def is_linear(self) -> bool:
+        return self.method in (None, "point")
+
     def course(self, time: Time) -> Course:
-        """Its course between the times of the field, two or more."""
-        times = time.seconds(self.times, self.name)
-        order = np.argsort(times)
-        x = times[order]
-        if self.method in (None, "point"):
-            return self._between_points(time, x, order)
-        if self.bounds is not None:
-            cells = np.sort(time.seconds(self.bounds, self.name), axis=-1)
-            order = np.argsort(cells[:, 0])
-            return self._in_cells(time, cells[order], order)
-        since_previous = np.stack([np.append(x[:1], x[:-1]), x], axis=-1)
-        by_sum = self.method == "sum" or len(x) == 1
-        return self._in_cells(time, since_previous if by_sum else half_way(x), order)
-
-    def _between_points(self, time: Time, x: Array, order: Array) -> Course:
+        """Its course between the times of the field, two or more, all of which it must cover."""
         start, stop = time.ends.min(), time.ends.max()
-        slack = SLACK * np.diff(x).min(initial=stop - start)
-        if slack <= 0:
-            raise InputError(f"`{self.name}` has two entries for the same time. Drop one.")
-        self._refuse_gaps(time, [start, x[-1]], [x[0], stop], slack)
-        used = slice(max(0, np.searchsorted(x, start, "right") - 1), np.searchsorted(x, stop) + 1)
-        return Course(order[used], x[used])
-
-    def _in_cells(self, time: Time, cells: Array, order: Array) -> Course:
-        """Constant within cells, which must fill the time between the first and the last end."""
-        start, stop = time.ends.min(), time.ends.max()
+        cells, order = self._cells(time)
         widths = cells[:, 1] - cells[:, 0]
+        if self.is_linear and not widths.all():
+            raise InputError(f"`{self.name}` has two entries for the same time. Drop one.")
         slack = SLACK * widths[widths > 0].min(initial=stop - start)
         used = (widths > 0) & (cells[:, 1] > start + slack) & (cells[:, 0] < stop - slack)
         x, y = cells[used].T
@@ -311,17 +289,35 @@ class Rate:
                 f"`{self.name}`: its time bounds overlap from {time.at(x[i + 1])} to "
                 f"{time.at(y[i])}. Take differences, so that each time is in one of them."
             )
-        self._refuse_gaps(time, [start, *y], [*x, stop], slack)
-        edges = np.array([start, *x[1:], stop])
-        amounts_in = y - x if self.method == "sum" else 1.0
-        return Course(order[used], (x + y) / 2, edges, amounts_in)
-
-    def _refuse_gaps(self, time: Time, starts: Any, stops: Any, slack: float) -> None:
-        for i in np.flatnonzero(np.subtract(stops, starts) > slack)[:1]:
+        ends, starts = [start, *y], [*x, stop]
+        for i in np.flatnonzero(np.subtract(starts, ends) > slack)[:1]:
             raise InputError(
-                f"`{self.name}` says nothing about the time from {time.at(starts[i])} to "
-                f"{time.at(stops[i])}, between times of the field. Give it for all of that time."
+                f"`{self.name}` says nothing about the time from {time.at(ends[i])} to "
+                f"{time.at(starts[i])}, between times of the field. Give it for all of that time."
             )
+        if self.is_linear:  # the entries at both ends of every cell
+            at_ends = np.append(used, False) | np.insert(used, 0, False)
+            return Course(order[at_ends], np.append(x, y[-1]))
+        amounts_in = y - x if self.method == "sum" else 1.0
+        return Course(order[used], (x + y) / 2, np.array([start, *x[1:], stop]), amounts_in)
+
+    def _cells(self, time: Time) -> tuple[Array, Array]:  # (n, 2), (n,)
+        """The cells of time, one after the other, and the order of the entries by that.
+
+        A rate that is linear has cells between its entries, one less than these.
+        """
+        times = time.seconds(self.times, self.name)
+        order = np.argsort(times)
+        x = times[order]
+        if self.is_linear:
+            return np.stack([x[:-1], x[1:]], axis=-1), order
+        if self.bounds is not None:
+            cells = np.sort(time.seconds(self.bounds, self.name), axis=-1)
+            order = np.argsort(cells[:, 0])
+            return cells[order], order
+        if self.method == "sum" or len(x) == 1:  # since the entry before
+            return np.stack([np.append(x[:1], x[:-1]), x], axis=-1), order
+        return half_way(x), order
 
 
 def rate_of(
