@@ -353,8 +353,6 @@ def _show(
 
 def _options() -> set[str]:
     """The names of all options, as arguments of Python."""
-    groups = [p for f in (enforce, check) for p in signature(f).parameters.values()]
-    found = {p.name for p in groups if not is_dataclass(p.default)} - {"source"}
-    return found.union(
-        *({f.name for f in fields(p.default)} for p in groups if is_dataclass(p.default))
-    )
+    given = [each for f in (enforce, check) for each in signature(f).parameters.values()]
+    own = {each.name for each in given if not is_dataclass(each.default)} - {"source"}
+    return own.union(*({f.name for f in fields(group)} for group in (Laws, Fields, Machine)))
