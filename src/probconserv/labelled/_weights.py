@@ -316,10 +316,7 @@ def points(dataset: xr.Dataset, law: Law, member: str | None) -> Points:
     regions, names = _regions(dataset, law, like, rows)
     terms = {name: _term(dataset, law, field, regions, member) for name, field in like.items()}
     unit = next((term.unit for term in terms.values() if term.unit), None)
-    weights, said = (
-        {},
-        [f"units of {name} assumed: {u}" for name, u in law.assume_units.items()],
-    )
+    weights, said = {}, [f"units of {name} assumed: {u}" for name, u in law.assume_units.items()]
     for name, term in terms.items():
         called = name if term.unit else f"{name} times its factor"
         found = conversion(called, term.unit, unit, f"the rest of {law.label}")
