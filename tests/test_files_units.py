@@ -7,8 +7,17 @@ import xarray as xr
 
 from probconserv import InputError
 from probconserv.cli import main
-from probconserv.labelled import Law, check, check_file, enforce, enforce_file, totals
-from probconserv.labelled import _units as units
+from probconserv.labelled import (
+    Law,
+    cell_measure,
+    check,
+    check_file,
+    enforce,
+    enforce_file,
+    moisture,
+    totals,
+)
+from probconserv.labelled import _attributes as units
 
 pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
 
@@ -267,3 +276,12 @@ def test_assumed_units_that_cannot_be_used_are_refused(given, rule):
 def test_two_laws_may_not_assume_two_units():
     with pytest.raises(InputError, match="`assume_units` of `u` must be one unit"):
         check(made("K"), law(assume_units={"u": "K"}), law(assume_units={"u": "degC"}))
+
+
+@pytest.mark.parametrize("unit", ["unknown", "?"])
+def test_a_unit_that_says_nothing_is_not_the_one_that_is_wanted(unit):
+    levels = xr.Variable("z", [1e4, 5e4, 9e4], {"units": unit})
+    d = xr.Dataset({"q": ("z", np.ones(3), {"units": "1"})}, {"z": levels})
+    assert "dp" not in cell_measure(d, "q", ("z",)).description
+    with pytest.raises(InputError, match=r"`moisture` needs .* units of a pressure"):
+        moisture(d)

@@ -78,6 +78,13 @@ def test_draws_of_a_small_field_conserve_and_need_no_second_mean():
     assert torch.equal(post.mean, mean)
 
 
+def test_what_is_first_asked_for_without_gradients_is_solved_all_the_same():
+    field, law = draw(1, (3, 5), 1, torch.float64, 0.1, 1.0)
+    with torch.no_grad():
+        post = pc.condition(field, law)
+        assert post.sample(2).shape == (2, 3, 5)
+
+
 def test_a_small_posterior_is_kept_copied_and_indexed(tmp_path):
     field, law = draw(2, (3, 4, 5), 1, torch.float64, 0.1, 1.0)
     post = pc.condition(field, law)

@@ -9,7 +9,7 @@ import pytest
 import xarray as xr
 
 from probconserv import InputError
-from probconserv.labelled import _survey, cell_measure
+from probconserv.labelled import _read, cell_measure
 from probconserv.labelled._read import read
 from probconserv.labelled._write import NetcdfFile, NetcdfVariable, ZarrArray
 
@@ -22,9 +22,9 @@ from probconserv.labelled._write import NetcdfFile, NetcdfVariable, ZarrArray
     ],
 )
 def test_a_file_whose_opening_hangs_or_crashes_is_refused(tmp_path, monkeypatch, opening, message):
-    monkeypatch.setattr(_survey, "_open_and_leave", opening)
+    monkeypatch.setattr(_read, "_open_and_leave", opening)
     with pytest.raises(InputError, match=message):
-        _survey.check_opens(tmp_path / "in.nc", patience=0.2)
+        _read.check_opens(tmp_path / "in.nc", patience=0.2)
 
 
 def test_the_first_bytes_of_netcdf_4_alone_are_no_file(tmp_path):

@@ -71,6 +71,7 @@ class SmallSolved(Solved):
     """A small field given a law: mean and variance at once, the rest when it is asked for."""
 
     makes_variance = True
+    differentiable = False
 
     def __init__(
         self,

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import App, Parameter
 
 from ._errors import ImplausibleError, InputError, ProbConservError, surprises_expected
-from .cli_values import laws_in, number, pair, split, std
-from .cli_words import in_options
+from .cli_words import in_options, laws_in, number, pair, split, std
 
 if TYPE_CHECKING:
     from .labelled import Law, Report
     from .labelled._law import Recipe
 
 TOLERANCE = 1e-6
+NUMBERS = ("total", "average", "measure", "fraction", "noise")  # of a law: numbers or names
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # of mallopt in malloc.h
 Names = Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())]
 
@@ -90,24 +90,10 @@ class Laws:
                 "give `--mean` and `--over`, a law of the air with `--law`, or a file of laws with "
                 "`--laws`."
             )
-        return [
-            Law(
-                self.mean,
-                split(self.over),
-                number(self.total),
-                self.inflow or (),
-                self.outflow or (),
-                None if self.measure is None else number(self.measure),
-                self.where,
-                self.regions,
-                number(self.noise),
-                self.time,
-                average=None if self.average is None else number(self.average),
-                assume_units=self._units,
-                fraction=None if self.fraction is None else number(self.fraction),
-                radius=self.radius,
-            )
-        ]
+        given: dict[str, Any] = {name: number(getattr(self, name)) for name in NUMBERS}
+        given |= {name: getattr(self, name) or () for name in ("inflow", "outflow")}
+        given |= {name: getattr(self, name) for name in ("where", "regions", "time", "radius")}
+        return [Law(self.mean, split(self.over), assume_units=self._units, **given)]
 
     @property
     def _units(self) -> dict[str, str]:
@@ -174,12 +160,7 @@ class Machine:
             chunks = {name: int(size) for name, size in pairs.items()}
         except ValueError:
             raise InputError("`--chunks` needs whole numbers: DIMENSION=NUMBER.") from None
-        return {
-            "group": self.group,
-            "chunks": chunks or None,
-            "scheduler": self.scheduler,
-            "workers": self.workers,
-        }
+        return {**vars(self), "chunks": chunks or None}
 
 
 def enforce(
@@ -242,7 +223,8 @@ def enforce(
         The form of the report: text, json, or csv with a line for each total.
     """
     laws = law.read()
-    _need_plots(plot)
+    if plot is not None:  # before any work is done
+        require("plots", "matplotlib")
     if out is None and not dry_run:
         raise InputError("where to? Give `-o OUT.nc` or `-o OUT.zarr`, or `--dry-run`.")
     from .labelled import enforce_file
@@ -307,7 +289,8 @@ def check(
         The form of the report: text, json, or csv with a line for each total.
     """
     laws = law.read()
-    _need_plots(plot)
+    if plot is not None:  # before any work is done
+        require("plots", "matplotlib")
     from .labelled import check_file
 
     with law.speaking():
@@ -343,12 +326,6 @@ def _settle_memory() -> None:
         tell(M_ARENA_MAX, 1)
 
 
-def _need_plots(path: Path | None) -> None:
-    """Before any work is done."""
-    if path is not None:
-        require("plots", "matplotlib")
-
-
 def _show(
     report: "Report", law: Laws, format: str, tolerance: float, plot: Path | None, *written: Any
 ) -> None:
@@ -376,8 +353,6 @@ def _show(
 
 def _options() -> set[str]:
     """The names of all options, as arguments of Python."""
-    groups = [p for f in (enforce, check) for p in signature(f).parameters.values()]
-    found = {p.name for p in groups if not is_dataclass(p.default)} - {"source"}
-    return found.union(
-        *({f.name for f in fields(p.default)} for p in groups if is_dataclass(p.default))
-    )
+    given = [each for f in (enforce, check) for each in signature(f).parameters.values()]
+    own = {each.name for each in given if not is_dataclass(each.default)} - {"source"}
+    return own.union(*({f.name for f in fields(group)} for group in (Laws, Fields, Machine)))

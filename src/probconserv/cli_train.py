@@ -9,7 +9,7 @@ from cyclopts import App, Parameter
 from rich.console import Console
 
 from ._errors import InputError
-from .cli_values import pair, split
+from .cli_words import pair, split
 
 Names = Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())]
 SHOWN = "step", "steps", "loss", "learning_rate", "seconds"  # of a line; the rest are scores

@@ -24,8 +24,8 @@ from cf_xarray.criteria import coordinate_criteria
 
 from .._errors import InputError
 from .._sphere import Array, Globe, arcs, half_way, polygon_areas, sectors, zone_heights, zones
-from ._time import is_decoded, seconds, tells_time
-from ._units import conversion
+from ._attributes import is_decoded, scale, seconds, setting, units
+from ._time import tells_time
 
 Mesh = tuple[xr.DataArray, xr.DataArray]  # latitudes and longitudes of each cell
 
@@ -40,7 +40,6 @@ UNITS = {kind: {unit.lower() for unit in coordinate_criteria[kind]["units"]} for
 NAMES = {kind: re.compile(f"(nav_|r|c)?{kind[:3]}|(grid_)?{kind}") for kind in AXES}
 RADIANS = {"radian", "radians", "rad"}
 DEGREES = {"degree", "degrees", "deg"}
-METHODS = re.compile(r"((?:[\w.-]+:\s*)+)(\w+)((?:\s+(?:where|within|over)\s+\w+)*)")
 NUMBERED = re.compile("realization|number|(ensemble_?)?members?|ensemble|model_level_number")
 FROM_ZERO = {"depth", "height", "air_pressure", "sea_water_pressure"}
 SHAPE = ("earth_radius", "semi_major_axis", "semi_minor_axis", "inverse_flattening")
@@ -58,38 +57,8 @@ def unsized(why: str) -> InputError:
     return InputError(f"{why}. {WAY_OUT}")
 
 
-def setting(array: xr.DataArray, key: str) -> str:
-    """An attribute that xarray may have moved to the encoding; empty where there is none."""
-    return str(array.attrs.get(key) or array.encoding.get(key) or "")
-
-
-def pairs(array: xr.DataArray, key: str) -> dict[str, str]:
-    """The names in an attribute such as "area: areacella volume: volcello"."""
-    return dict(re.findall(r"(\w+):\s*(\S+)", setting(array, key)))
-
-
-def cell_methods(array: xr.DataArray, *names: str) -> list[tuple[str, str]]:
-    """The methods that are about one of the names, and where, within or over what."""
-    text = re.sub(r"\([^)]*\)", " ", setting(array, "cell_methods"))
-    own = [m for m in METHODS.findall(text) if set(names) & set(re.findall(r"[\w.-]+", m[0]))]
-    return [(method, qualifier.strip()) for _, method, qualifier in own]
-
-
-def units(array: xr.DataArray) -> str:
-    """The unit, without the date that a time counts from; empty where there is none."""
-    return str(array.attrs.get("units", "")).split(" since ")[0].strip()
-
-
-def scale(unit: str, wanted: str) -> float | None:
-    """The factor from one unit to another; None where there is none."""
-    try:
-        return conversion("it", unit, wanted, "that").factor if unit else None
-    except InputError:
-        return None
-
-
 def is_pressure(coordinate: xr.DataArray) -> bool:
-    return scale(units(coordinate), "Pa") is not None
+    return scale(coordinate, "Pa") is not None
 
 
 def angle(coordinate: xr.DataArray) -> str | None:
@@ -360,7 +329,7 @@ def _in_words(coordinate: xr.DataArray, grid: Grid) -> str:
     on_axis = is_axis(coordinate, "X", "Y") or str(coordinate.name).lower() in ("x", "y")
     projected = str(coordinate.attrs.get("standard_name")).startswith("projection_")
     if not projected and not (names and on_axis):
-        metres = on_axis and scale(units(coordinate), "m") is not None
+        metres = on_axis and scale(coordinate, "m") is not None
         return "lengths in a plane (no grid mapping)" if metres else "lengths"
     if names and all(name.endswith("_equal_area") or name == "sinusoidal" for name in names):
         return f"lengths in the plane of the projection {names[0]}, which keeps areas,"

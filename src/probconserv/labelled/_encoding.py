@@ -15,8 +15,7 @@ import xarray as xr
 
 from .._errors import InputError
 from ._graph import BlockRows
-from ._read import BLOCK, errors_of
-from ._survey import kind
+from ._read import BLOCK, errors_of, kind
 
 CODECS = ("compressors", "filters", "serializer", "fill_value", "shards")
 NAMES = {"NETCDF3_64BIT_OFFSET": "NETCDF3_64BIT", "NETCDF3_64BIT_DATA": "NETCDF4"}

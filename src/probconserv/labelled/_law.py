@@ -11,8 +11,7 @@ import numpy.typing as npt
 import xarray as xr
 
 from .._errors import InputError
-from ._time import decoded
-from ._units import words_of
+from ._attributes import decoded, words_of
 
 STORES = (".nc", ".nc4", ".cdf", ".zarr")  # how files end
 Given = float | str | xr.DataArray  # a number, a name in the dataset, or an array
@@ -59,16 +58,10 @@ def taken(dataset: xr.Dataset, given: Given, argument: str) -> xr.DataArray:
     return xr.DataArray(float(given))
 
 
-def placed(dataset: xr.Dataset, given: Given, argument: str, like: xr.DataArray) -> xr.DataArray:
-    """What is given, whose axes and coordinates are among those of `like`."""
-    found = taken(dataset, given, argument)
-    match(found, like, argument)
-    return found
-
-
 def array(dataset: xr.Dataset, given: Given, argument: str, like: xr.DataArray) -> xr.DataArray:
     """Numbers, whose axes and coordinates are among those of `like`."""
-    found = placed(dataset, given, argument, like)
+    found = taken(dataset, given, argument)
+    match(found, like, argument)
     check_numbers(found, argument)
     return found
 
@@ -117,11 +110,8 @@ def same_places(ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> npt.NDArray
     numbers, dates and text are equal or not.
     """
     kinds = {ours.dtype.kind, theirs.dtype.kind}
-    if not kinds <= set("iuf"):
-        pairs = zip(ours.flat, theirs.flat, strict=True)
-        return np.fromiter((bool(a == b) for a, b in pairs), bool).reshape(ours.shape)
-    if "f" not in kinds:
-        return np.asarray(ours == theirs)
+    if not kinds <= set("iuf") or "f" not in kinds:
+        return np.asarray(ours == theirs, bool)
     theirs = theirs.astype(np.float64)
     steps = [np.diff(theirs, axis=axis) for axis in range(theirs.ndim)]
     if theirs.ndim == 1 and len(set(np.sign(steps[0]))) == 1:
@@ -292,13 +282,13 @@ class Law:
 
     def __str__(self) -> str:
         terms = [
-            f"{_text(factor)} {name}".removeprefix("1 ") for name, factor in self.factors.items()
+            f"{in_words(factor)} {name}".removeprefix("1 ") for name, factor in self.factors.items()
         ]
-        terms += [_text(self.fixed)] if isinstance(self.fixed, xr.DataArray | str) else []
-        total = [_text(self.total), *(f"+ {_text(rate)}" for rate in listed(self.inflow))]
-        total += [f"- {_text(rate)}" for rate in listed(self.outflow)]
+        terms += [in_words(self.fixed)] if isinstance(self.fixed, xr.DataArray | str) else []
+        total = [in_words(self.total), *(f"+ {in_words(rate)}" for rate in listed(self.inflow))]
+        total += [f"- {in_words(rate)}" for rate in listed(self.outflow)]
         law = f"{self.label}: the sum of {' + '.join(terms)} over {', '.join(self.dims)} is "
-        measure = [] if self.measure is None else [f"weights: {_text(self.measure)}"]
+        measure = [] if self.measure is None else [f"weights: {in_words(self.measure)}"]
         return "\n  ".join([law + " ".join(total), *measure, *self.remarks])
 
 
@@ -306,7 +296,7 @@ def listed(given: Any) -> list[Any]:
     return list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
 
 
-def _text(given: Given) -> str:
+def in_words(given: Given) -> str:
     """A number, a name, or what an array says of itself."""
     if isinstance(given, xr.DataArray):
         return str(given.name or given.attrs.get("description", "an array"))

@@ -14,12 +14,11 @@ import xarray as xr
 from .._errors import InputError, ProbConservError
 from .._sums import Ensemble, MeanAndStd
 from .._values import between
+from ._attributes import conversion, place
 from ._blocks import Kind
 from ._graph import Array, LawRows, NamedRows
 from ._law import Law, Recipe, array, assumed, nearest
-from ._time import place
 from ._totals import Totals
-from ._units import conversion
 from ._weights import REGION, Points, points
 
 HOW = {

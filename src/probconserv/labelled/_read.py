@@ -1,38 +1,97 @@
-"""Labelled data from files, lazily: NetCDF and Zarr, one file, or many that follow one another."""
+"""Labelled data from files, lazily: NetCDF and Zarr, looked at before any value is read."""
 
+import os
 import re
+import signal
 import uuid
 import warnings
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, fields, is_dataclass, replace
-from glob import glob
 from math import ceil, prod
-from os import PathLike, fspath
+from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import dask.array as da
+import netCDF4
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
+from xarray.backends.netCDF4_ import NETCDF4_PYTHON_LOCK as LOCK
 
 from .._errors import InputError, ProbConservError
 from .._values import choice
-from ._law import STORES, Law, find, nearest
-from ._survey import Stored, groups, kind, survey
-from ._time import shown
 
+ZARR = ("zarr.json", ".zgroup", ".zmetadata")
+NETCDF = ("netcdf3", "netcdf4")
+FORMATS = {  # by the first bytes
+    b"CDF\x01": "netcdf3",
+    b"CDF\x02": "netcdf3",
+    b"CDF\x05": "netcdf3",
+    b"\x89HDF\r\n\x1a\n": "netcdf4",
+    b"GRIB": "it is a GRIB file",
+    b"PK\x03\x04": "it is a zip archive",
+    b"\x1f\x8b": "it is a gzip file",
+}
 BLOCK = 24 * 2**20  # bytes that a block has at most, where the stored chunks allow it
 SMALL = 8 * 2**20  # bytes up to which a coordinate is kept in memory
 MOST_BLOCKS = 1_000_000
+LARGEST_CHUNK = 4 * 2**30
+LARGEST_INDEX = 2**30
+SUSPICIOUS = 16 * 2**30  # bytes from which a store must have something to show for them
+DENSEST = 2000  # bytes of values that one byte of a file can hold, compressed
+PATIENCE = 30.0  # seconds for a file to open
+NETCDF3_SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 4, 6: 8, 7: 1, 8: 2, 9: 4, 10: 8, 11: 8}  # of a type
 ONE_WAY = re.compile("(months?|years?) since ")  # xarray decodes them, and cannot encode them
 NUMBERS = "biufcmM"
 READ = "read-"  # how dask calls what lies in a file
 INHERITED = "inherited"  # in the encoding of a dataset: names that groups around it hold
+AGAIN = "Copy or download it again."
 
-Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
+
+def kind(path: Path) -> str:
+    """netcdf3, netcdf4 or zarr, by what lies there; the name does not count."""
+    if not path.exists():
+        raise InputError(f"`path` {path} does not exist. Check its spelling and the folder.")
+    if path.is_dir():
+        if any((path / name).exists() for name in ZARR):
+            return "zarr"
+        files = any(path.glob("*.nc"))
+        raise InputError(
+            f"`path` {path} is a folder, but no Zarr store: none of {', '.join(ZARR)} is in it. "
+            + (f"It holds NetCDF files: give them as {path}/*.nc, or " if files else "Give ")
+            + "one file or the folder of a store."
+        )
+    try:
+        with path.open("rb") as file:
+            start = file.read(8)
+    except OSError as error:
+        raise InputError(f"`path` {path} cannot be read: {error.strerror}.") from None
+    known = (what for first, what in FORMATS.items() if start.startswith(first))
+    found = next(known, f"it starts with {start!r}")
+    if found in NETCDF:
+        return found
+    raise InputError(
+        f"`path` {path} is neither NetCDF nor a Zarr folder: {found}. Convert it to NetCDF, "
+        "unpack it, or download it again."
+    )
+
+
+def groups(path: Path) -> list[str]:
+    """The groups of a store, "a/b" for one inside another; those that hold variables or not."""
+    if kind(path) == "zarr":
+        import zarr  # takes a quarter of a second, which NetCDF need not wait for
+
+        members = zarr.open_group(path, mode="r").members(max_depth=None)
+        return [name for name, member in members if isinstance(member, zarr.Group)]
+    with netCDF4.Dataset(path) as file:
+        return list(_groups_below(file))
+
+
+def _groups_below(group: netCDF4.Dataset) -> Iterator[str]:
+    for inner in group.groups.values():
+        yield inner.path.strip("/")
+        yield from _groups_below(inner)
 
 
 def read(
@@ -55,10 +114,11 @@ def read(
     where, group = Path(path).resolve(), group.strip("/")
     with errors_of(where), warnings.catch_warnings(), ExitStack() as opened:
         warnings.simplefilter("ignore")
-        levels = _levels(where, group)
-        stored = {s.name: s for level in levels for s in survey(where, level)}
-        shapes = _block_shapes(where, stored, chunks or {}, whole)
-        *around, inner = [opened.enter_context(_open(where, level)) for level in levels]
+        if kind(where) == "netcdf3":
+            _check_end(where)
+        elif kind(where) == "netcdf4":
+            check_opens(where)
+        *around, inner = [_open(where, level, opened) for level in _levels(where, group)]
         if not inner.variables:
             inside, place = groups(where), f"in group {group}" if group else "at its root"
             way = f" It has groups: give `group`, one of {', '.join(inside)}." if inside else ""
@@ -70,20 +130,10 @@ def read(
             if name not in inner.variables
             and all(inner.sizes.get(dim) == size for dim, size in variable.sizes.items())
         }
-        dataset = _lazy(inner.assign_coords(seen), where, shapes)
+        dataset = _lazy(inner.assign_coords(seen), where, chunks or {}, whole)
         dataset.encoding = {**inner.encoding, INHERITED: tuple(seen)}
         dataset.set_close(opened.pop_all().close)
     return dataset
-
-
-def _levels(path: Path, group: str) -> list[str]:
-    """The root, the groups around the group, and itself."""
-    if group and not groups(path):
-        raise InputError(f"`group` is {group!r}, but {path} has no groups. Leave it out.")
-    if group:
-        choice("group", group, groups(path))
-    parts = group.split("/") if group else []
-    return ["/".join(parts[:depth]) for depth in range(len(parts) + 1)]
 
 
 @contextmanager
@@ -101,67 +151,45 @@ def errors_of(path: str | PathLike[str], what: str = "") -> Iterator[None]:
         ) from error
 
 
-def _block_shapes(
-    path: Path, stored: Mapping[str, Stored], chunks: Mapping[str, int], whole: Iterable[str]
-) -> dict[str, tuple[int, ...]]:
-    """How many entries the blocks of every variable have."""
+def _levels(path: Path, group: str) -> list[str]:
+    """The root, the groups around the group, and itself."""
+    if not group:
+        return [""]
+    inside = groups(path)
+    if not inside:
+        raise InputError(f"`group` is {group!r}, but {path} has no groups. Leave it out.")
+    choice("group", group, inside)
+    parts = group.split("/")
+    return ["/".join(parts[:depth]) for depth in range(len(parts) + 1)]
+
+
+def _open(path: Path, group: str, opened: ExitStack) -> xr.Dataset:
+    """A group as xarray reads it; times that it cannot decode, or encode again, as numbers."""
+    engine = "zarr" if kind(path) == "zarr" else "netcdf4"
+    plain: dict[str, Any] = {"decode_cf": False, "create_default_indexes": False, "cache": False}
+    stored = xr.open_dataset(path, engine=engine, group=group or None, chunks=None, **plain)
+    opened.enter_context(stored)
+    _check_sizes(path, stored)
+    units = (str(variable.attrs.get("units")) for variable in stored.variables.values())
+    dates = not any(map(ONE_WAY.match, units))
+    try:
+        return xr.decode_cf(stored, decode_times=dates, decode_timedelta=False)
+    except (ValueError, OverflowError, TypeError):
+        return xr.decode_cf(stored, decode_times=False, decode_timedelta=False)
+
+
+def _lazy(
+    opened: xr.Dataset, path: Path, chunks: Mapping[str, int], whole: Iterable[str]
+) -> xr.Dataset:
+    """The same dataset with its data as dask arrays, small coordinates and texts in memory."""
     for dim, size in chunks.items():
-        choice("chunks", dim, sorted({dim for s in stored.values() for dim in s.dims}))
+        choice("chunks", dim, sorted(map(str, opened.dims)))
         if not isinstance(size, int | np.integer) or (size < 1 and size != -1):
             raise InputError(
                 f"`chunks` must give a positive whole number for {dim!r}, or -1 for all entries; "
                 f"got {size!r}."
             )
-    wanted = dict.fromkeys(whole, -1) | dict(chunks)
-    shapes = {name: block_shape(s, wanted) for name, s in stored.items()}
-    counts = (
-        prod(ceil(n / c) for n, c in zip(s.shape, shapes[name], strict=True))
-        for name, s in stored.items()
-    )
-    if (count := sum(counts)) > MOST_BLOCKS:
-        raise InputError(
-            f"`path` {path} would be read in {count:,} blocks, more than the {MOST_BLOCKS:,} that "
-            "can be kept track of. Give larger `chunks`, or is the file damaged?"
-        )
-    return shapes
-
-
-def block_shape(stored: Stored, chunks: Mapping[str, int]) -> tuple[int, ...]:
-    """How many entries a block has along each dimension: whole stored chunks, the last axes first.
-
-    A variable that lies in one piece is cut along its leading dimensions.
-    """
-    chunk = stored.chunks or (1,) * len(stored.shape)
-    shape = [max(1, min(c, n)) for c, n in zip(chunk, stored.shape, strict=True)]
-    for axis, dim in enumerate(stored.dims):
-        if dim in chunks:
-            wanted = stored.shape[axis] if chunks[dim] == -1 else chunks[dim]
-            shape[axis] *= ceil(wanted / shape[axis])
-    itemsize = max(stored.itemsize, 4)  # of the unpacked values
-    for axis in reversed(range(len(shape))):
-        if not (axis < len(stored.dims) and stored.dims[axis] in chunks):
-            shape[axis] *= max(1, BLOCK // (itemsize * prod(shape)))
-        shape[axis] = max(1, min(shape[axis], stored.shape[axis]))
-    return tuple(shape)
-
-
-def _open(path: Path, group: str) -> xr.Dataset:
-    """The store as xarray reads it; times that it cannot decode, or encode again, as numbers."""
-    options: dict[str, Any] = {"cache": False, "decode_timedelta": False, "chunks": None}
-    options |= {"engine": "zarr" if kind(path) == "zarr" else "netcdf4", "group": group or None}
-    try:
-        found = xr.open_dataset(path, **options)
-        if not any(ONE_WAY.match(str(v.encoding.get("units"))) for v in found.variables.values()):
-            return found
-        found.close()
-    except (ValueError, OverflowError, TypeError):
-        pass
-    return xr.open_dataset(path, decode_times=False, **options)
-
-
-def _lazy(opened: xr.Dataset, path: Path, shapes: Mapping[str, tuple[int, ...]]) -> xr.Dataset:
-    """The same dataset with its data as dask arrays, small coordinates and texts in memory."""
-    run = uuid.uuid4().hex
+    run, count, wanted = uuid.uuid4().hex, 0, dict.fromkeys(whole, -1) | dict(chunks)
     changed: dict[str, xr.Variable] = {}
     for name, variable in ((str(n), v) for n, v in opened.variables.items()):
         label = name in opened.coords and variable.nbytes <= SMALL
@@ -170,15 +198,48 @@ def _lazy(opened: xr.Dataset, path: Path, shapes: Mapping[str, tuple[int, ...]])
         if label or variable.dtype.kind not in NUMBERS:
             changed[name] = variable.load()
             continue
+        shape = block_shape(variable, wanted)
+        count += prod(ceil(n / c) for n, c in zip(variable.shape, shape, strict=True))
+        if count > MOST_BLOCKS:
+            raise InputError(
+                f"`path` {path} would be read in {count:,} blocks, more than the {MOST_BLOCKS:,} "
+                "that can be kept track of. Give larger `chunks`, or is the file damaged?"
+            )
         blocks = da.from_array(
             _Guarded(variable, path, name),
-            chunks=shapes[name][: variable.ndim],
+            chunks=shape,
             name=f"{READ}{name}-{run}",
             meta=np.empty((0,) * variable.ndim, variable.dtype),
             inline_array=True,
         )
         changed[name] = xr.Variable(variable.dims, blocks, variable.attrs, variable.encoding)
     return opened.assign(changed)
+
+
+def block_shape(variable: xr.Variable, chunks: Mapping[str, int]) -> tuple[int, ...]:
+    """How many entries a block has along each dimension: whole stored chunks, the last axes first.
+
+    A variable that lies in one piece is cut along its leading dimensions.
+    """
+    chunk = _stored_chunk(variable) or (1,) * variable.ndim
+    shape = [max(1, min(c, n)) for c, n in zip(chunk, variable.shape, strict=True)]
+    for axis, dim in enumerate(variable.dims):
+        if dim in chunks:
+            wanted = variable.shape[axis] if chunks[str(dim)] == -1 else chunks[str(dim)]
+            shape[axis] *= ceil(wanted / shape[axis])
+    stored = np.dtype(variable.encoding.get("dtype", variable.dtype))
+    itemsize = max(stored.itemsize, 4)  # of the unpacked values
+    for axis in reversed(range(len(shape))):
+        if variable.dims[axis] not in chunks:
+            shape[axis] *= max(1, BLOCK // (itemsize * prod(shape)))
+        shape[axis] = max(1, min(shape[axis], variable.shape[axis]))
+    return tuple(shape)
+
+
+def _stored_chunk(variable: xr.Variable) -> tuple[int, ...] | None:
+    """The entries that are read together; None where the variable lies in one piece."""
+    known = (variable.encoding.get(key) for key in ("shards", "chunks", "chunksizes"))
+    return next((chunk for chunk in known if chunk), None)
 
 
 class _Guarded:
@@ -194,162 +255,143 @@ class _Guarded:
             return np.asarray(self.variable[where].values)
 
 
-def with_files(law: Any, opened: ExitStack) -> Any:
-    """The law with a DataArray in place of every FILE:VARIABLE; files stay open with the stack."""
-    if callable(law):
-        return lambda dataset: with_files(law(dataset), opened)
-    if not isinstance(law, Law):
-        return law
-    given = {f.name: getattr(law, f.name) for f in fields(law) if f.name not in ("name", "remarks")}
-    return replace(law, **{key: from_file(each, key, opened) for key, each in given.items()})
+def _check_sizes(path: Path, stored: xr.Dataset) -> None:
+    """Refuses what cannot fit into memory, and more values than the bytes of the store can hold."""
+    promised = 0
+    for name, variable in stored.variables.items():
+        itemsize = variable.dtype.itemsize or 8
+        promised += itemsize * variable.size
+        if variable.dims == (name,) and itemsize * variable.size > LARGEST_INDEX:
+            raise InputError(
+                f"`path` {path} gives its dimension {name!r} a coordinate of "
+                f"{variable.size:,} values, too many to label anything. Drop that coordinate."
+            )
+        chunk = itemsize * prod(_stored_chunk(variable) or ())
+        if chunk > LARGEST_CHUNK:
+            raise InputError(
+                f"`path` {path} stores {name!r} in chunks of {chunk:,} bytes each, and one must "
+                f"fit into memory: at most {LARGEST_CHUNK:,}. Store it again in smaller chunks."
+            )
+    if promised <= SUSPICIOUS:
+        return
+    there = 0
+    for file in path.rglob("*") if path.is_dir() else [path]:
+        there += file.stat().st_size if file.is_file() else 0
+        if there * DENSEST >= promised:
+            return
+    raise InputError(
+        f"`path` {path} says that it holds {promised:,} bytes of values, but only {there:,} bytes "
+        "are there. Its dimensions are damaged, or most of it was never written."
+    )
 
 
-def from_file(given: Any, argument: str, opened: ExitStack) -> Any:
-    """What FILE:VARIABLE stands for, also within lists and mappings; anything else as it is."""
-    if isinstance(given, Mapping):
-        return {key: from_file(value, argument, opened) for key, value in given.items()}
-    if isinstance(given, list | tuple):
-        return [from_file(value, argument, opened) for value in given]
-    path, _, name = given.rpartition(":") if isinstance(given, str) else ("", "", "")
-    if not path.endswith(STORES):
-        return given
-    where = Path(path)
-    if not where.exists():
-        near = nearest(where.name, [each.name for each in where.parent.glob(f"*{where.suffix}")])
-        raise InputError(f"`{argument}` is {given!r}, but there is no file {path}. {near}")
-    group, _, name = name.rpartition("/")
-    found = find(opened.enter_context(read(path, group=group)), name, f"{argument} {given}")
-    return found.load() if found.nbytes <= SMALL else found
+def check_opens(path: Path, patience: float = PATIENCE) -> None:
+    """Refuses a NetCDF file whose opening does not end, or ends the process.
+
+    A child process opens it first: the library may crash over a damaged file, or hang.
+    """
+    if not hasattr(os, "fork"):  # Windows
+        return
+    with LOCK:  # so that the child finds the library idle
+        child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, patience)  # its end, also inside the library
+        _open_and_leave(path)
+    status = os.waitpid(child, 0)[1]
+    if os.WIFSIGNALED(status):
+        slow = os.WTERMSIG(status) == signal.SIGALRM
+        what = f"does not end within {patience:g} s" if slow else "crashes its library"
+        raise InputError(f"`path` {path} is damaged: opening it {what}. {AGAIN}")
 
 
-def paths_of(source: Paths) -> list[Path]:
-    """The files that are meant; a name with * or ? stands for all that match it."""
-    given = [source] if isinstance(source, str | PathLike) else list(source)
-    found: list[str] = []
-    for path in given:
-        each = fspath(path)
-        found += (not Path(each).exists() and sorted(glob(each))) or [each]
-    return list(map(Path, found))
-
-
-def outputs(paths: Sequence[Path], folder: Path) -> list[Path]:
-    """A file of the same name in the folder for each."""
-    name, count = Counter(path.name for path in paths).most_common(1)[0]
-    if count > 1:
-        raise InputError(f"`source` has two files called {name}, which cannot both be written.")
-    return [folder / path.name for path in paths]
-
-
-@dataclass(frozen=True, eq=False)
-class Series:
-    """Files that follow one another along a dimension; one alone has none."""
-
-    paths: Sequence[Path]
-    parts: Sequence[xr.Dataset]
-    whole: xr.Dataset
-    dim: str = ""
-
-    @classmethod
-    def opened(cls, paths: Sequence[Path], stack: ExitStack, group: str, **how: Any) -> "Series":
-        """how: as in `read`. The files stay open with the stack."""
-        for path in paths if len(paths) > 1 else ():
-            if group or groups(path):
-                raise InputError(
-                    f"`source` {path} has groups, and several files with groups cannot be one "
-                    "series. Take the group out of each first, or give one file at a time."
-                )
-        parts = [stack.enter_context(read(path, group=group, **how)) for path in paths]
-        if len(parts) == 1:
-            return cls(paths, parts, parts[0])
-        _check_alike(paths, parts)
-        return cls(paths, parts, *_combined(parts))
-
-    def entries(self, part: xr.Dataset) -> slice:
-        """Where the times of a file are in those of all."""
-        start = self.whole.indexes[self.dim].get_loc(part.indexes[self.dim][0])
-        return slice(start, start + part.sizes[self.dim])
-
-    def part_of(self, work: Any, own: xr.Dataset) -> Any:
-        """The work on one of the files, `own`, whose totals follow from the whole series."""
-        for plan in work.plans:
-            if self.dim not in plan.index:
-                labels = ", ".join(ready.law.label for ready in plan.laws)
-                raise InputError(
-                    f"`target`: {labels} ties all files together along {self.dim!r}. Write one "
-                    "file: a name that ends in .nc or .zarr."
-                )
-        plans = []
-        for plan in _at(work.plans, self.dim, self.entries(own)):
-            stored = {name: (own[name].variable, *std) for name, (_, *std) in plan.arrays.items()}
-            plans.append(replace(plan, arrays=stored))
-        return replace(work, dataset=own, plans=plans)
-
-    def together(self, work: Any, found: Sequence[Any]) -> dict[str, Any]:
-        """What the passes found in each file, as if they had gone over the whole series."""
-        entries = [self.entries(part) for part in self.parts]
-        ordered = [found[n] for n in np.argsort([each.start for each in entries])]
-        axes = [plan.index.index(self.dim) for plan in work.plans]
-        result: dict[str, Any] = {"change": {}}
-        for key in ("sums", "after"):
-            per_plan = zip(*(each[key] for each in ordered), strict=True)
-            result[key] = [_side_by_side(*each) for each in zip(per_plan, axes, strict=True)]
-        lengths = xr.DataArray([each.stop - each.start for each in entries], dims="files")
-        for name in found[0]["change"]:
-            changes = xr.concat([each["change"][name] for each in found], "files")
-            result["change"][name] = changes.weighted(lengths).mean("files", keep_attrs=True)
-        return result
-
-
-def _side_by_side(parts: Sequence[Any], axis: int) -> Any:
-    """Arrays one after the other, counts added up; also within mappings."""
-    if isinstance(parts[0], Mapping):
-        return {key: _side_by_side([each[key] for each in parts], axis) for key in parts[0]}
-    return np.concatenate(parts, axis) if np.ndim(parts[0]) else sum(parts)
-
-
-def _at(given: Any, dim: str, where: slice) -> Any:
-    """What is given at some entries of a dimension, also within plans, mappings and sequences."""
-    if isinstance(given, xr.Variable | xr.DataArray):
-        return given.isel({dim: where}, missing_dims="ignore")
-    if isinstance(given, Mapping):
-        sizes = {dim: where.stop - where.start} if isinstance(given.get(dim), int) else {}
-        return {key: _at(value, dim, where) for key, value in given.items()} | sizes
-    if isinstance(given, list | tuple):
-        return tuple(_at(value, dim, where) for value in given)
-    if is_dataclass(given) and not isinstance(given, type):
-        parts = {each.name: _at(getattr(given, each.name), dim, where) for each in fields(given)}
-        return replace(given, **parts)
-    return given
-
-
-def _check_alike(paths: Sequence[Path], parts: Sequence[xr.Dataset]) -> None:
-    """Refuse variables that mean something else in another file: they become one array."""
-    for path, part in zip(paths[1:], parts[1:], strict=True):
-        for name in part.data_vars.keys() & parts[0].data_vars.keys():
-            for key in ("units", "cell_methods"):
-                ours, theirs = (each[name].attrs.get(key) for each in (parts[0], part))
-                if ours != theirs:
-                    raise InputError(
-                        f"`source`: `{key}` of {str(name)!r} is {theirs!r} in {path.name} and "
-                        f"{ours!r} in {paths[0].name}. Make them the same, values and attributes."
-                    )
-
-
-def _combined(parts: Sequence[xr.Dataset]) -> tuple[xr.Dataset, str]:
-    """All parts as one dataset, and the dimension along which they follow one another."""
-    rule = "`source`: files of a series follow one another along one coordinate and are the same"
-    same: Any = {"data_vars": "minimal", "coords": "minimal", "compat": "equals", "join": "exact"}
+def _open_and_leave(path: Path) -> None:
+    """Ends the child; an error is for the parent to find."""
     try:
-        whole: Any = xr.combine_by_coords(parts, combine_attrs="override", **same)
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{rule} elsewhere. These are not: {error}") from error
-    differ = [str(dim) for dim, n in whole.sizes.items() if n != parts[0].sizes.get(dim)]
-    if len(differ) != 1:
-        raise InputError(f"{rule} elsewhere. These differ along {' and '.join(differ)}.")
-    (dim,) = differ
-    twice = whole.indexes[dim].duplicated()
-    if twice.any():
-        when = shown(whole[dim].values[twice][0])
-        raise InputError(f"{rule} elsewhere. These overlap: {dim} {when} is there twice.")
-    whole.encoding = parts[0].encoding
-    return whole, dim
+        netCDF4.Dataset(path).close()
+    finally:
+        os._exit(0)
+
+
+def _check_end(path: Path) -> None:
+    """Refuses a NetCDF 3 file whose end is missing: its library reads that as 0."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        try:
+            promised = _Header(file, size).end()
+        except (IndexError, KeyError, OverflowError):
+            raise InputError(
+                f"`path` {path} has a NetCDF 3 header that is cut off or damaged. {AGAIN}"
+            ) from None
+    if promised > size:
+        raise InputError(
+            f"`path` {path} is cut off: its header promises {promised:,} bytes and the file has "
+            f"{size:,}. {AGAIN}"
+        )
+
+
+class _Header:
+    """The header of a NetCDF 3 file, read on; what makes no sense is an IndexError or KeyError."""
+
+    def __init__(self, file: BinaryIO, size: int) -> None:
+        self.file, self.size = file, size
+        version = file.read(4)[3]
+        self.width = 8 if version == 5 else 4  # bytes of a count
+        self.offset = 4 if version == 1 else 8  # bytes of a position in the file
+
+    def end(self) -> int:
+        """Where the last value of all variables ends."""
+        records = self._count()
+        if records == 2 ** (8 * self.width) - 1:  # never filled in
+            records = 0
+        lengths = self._list(self._dimension)
+        self._list(self._attribute)
+        variables = self._list(lambda: self._variable(lengths))
+        sizes = [size for size, _, many in variables if many]
+        # a variable that is alone in its records is not padded
+        stride = sizes[0] if len(sizes) == 1 else sum(map(_padded, sizes))
+        ends = [self.file.tell()]
+        for size, begin, many in variables:
+            if records or not many:
+                ends.append(begin + size + (stride * (records - 1) if many else 0))
+        return max(ends)
+
+    def _list(self, entry: Callable[[], Any]) -> list[Any]:
+        tag, count = self._count(4), self._count()
+        if tag > 12 or count > self.size:
+            raise IndexError
+        return [entry() for _ in range(count)]
+
+    def _dimension(self) -> int:
+        self._skip(self._count())
+        return self._count()
+
+    def _attribute(self) -> None:
+        self._skip(self._count())
+        size = NETCDF3_SIZES[self._count(4)]
+        self._skip(size * self._count())
+
+    def _variable(self, lengths: list[int]) -> tuple[int, int, bool]:
+        """Its bytes, where it begins, and whether it has records (the bytes are then of one)."""
+        self._skip(self._count())
+        rank = self._count()
+        shape = [lengths[self._count()] for _ in range(min(rank, self.size))]
+        self._list(self._attribute)
+        size = NETCDF3_SIZES[self._count(4)]
+        self._count()  # the size it claims, which overflows in valid files
+        many = bool(shape) and shape[0] == 0
+        return size * prod(shape[many:]), self._count(self.offset), many
+
+    def _count(self, width: int = 0) -> int:
+        width = width or self.width
+        read = self.file.read(width)
+        if len(read) < width:
+            raise IndexError
+        return int.from_bytes(read, "big")
+
+    def _skip(self, count: int) -> None:
+        self.file.seek(_padded(count), 1)
+
+
+def _padded(size: int) -> int:
+    return -(-size // 4) * 4

@@ -16,10 +16,10 @@ import xarray as xr
 
 from .._air import GRAVITY, HEAT_CAPACITY, VAPORIZATION
 from .._errors import InputError
-from ._coordinates import Grid, angle, is_pressure, pairs, scale, setting, units
+from ._attributes import factor, in_unit, pairs, per, scale, setting, units
+from ._coordinates import Grid, angle, is_pressure
 from ._law import Given, Law, Recipe, assumed, match
-from ._units import per
-from ._vertical import Layers, factor, formula_layers, in_unit, pressure_layers
+from ._vertical import Layers, formula_layers, pressure_layers
 from ._weights import cell_measure
 
 Sizes = Mapping[Any, int]  # of the dimensions of a variable
@@ -352,7 +352,7 @@ def _fluxes(air: Air, into: Sequence[str], out: Sequence[str], unit: str) -> Flu
 
 
 def _geopotential(ground: xr.DataArray) -> xr.DataArray:
-    if scale(units(ground), "m") is not None:
+    if scale(ground, "m") is not None:
         return GRAVITY * in_unit(ground, "m")
     return in_unit(ground, "m2 s-2")
 

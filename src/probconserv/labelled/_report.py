@@ -14,9 +14,9 @@ import numpy as np
 import xarray as xr
 
 from .._errors import ImplausibleError, ImplausibleWarning
+from ._attributes import place
 from ._graph import Array
 from ._plan import entry
-from ._time import place
 
 FIGURES = ("total", "field", "gap", "relative", "closes")  # of a total, in a table
 SAME = 1e-9  # of the sum of cell sizes: so much may it change by rounding

@@ -1,23 +1,32 @@
-"""Time: which dimension of a field it is, and how long it is between entries."""
+"""Time: which dimension of a field it is, and what rates bring between its entries.
 
-import re
+Rates are point values, means or amounts, by their `cell_methods`.
+"""
+
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 
 from .._errors import InputError
+from .._sphere import half_way
 from .._values import choice
-from ._units import MEAN_LENGTHS, seconds_in
-
-Array = npt.NDArray[Any]
-Labelled = TypeVar("Labelled", xr.Dataset, xr.DataArray)
+from ._attributes import (
+    MEAN_LENGTHS,
+    Array,
+    cell_methods,
+    holds_dates,
+    is_decoded,
+    scale,
+    seconds,
+    setting,
+    shown,
+    units,
+)
 
 PERIOD, REFERENCE = "forecast_period", "forecast_reference_time"
 BY_CF, BY_AXIS, BY_NAME = "standard_name time", "axis T", "by its name"
@@ -25,6 +34,15 @@ DATES, DURATIONS, NUMBERS = "dates", "durations", "numbers"
 RATES_NEED = "`inflow` and `outflow` need"
 LENGTHS = {PERIOD, DURATIONS}
 FROM_CLEAR_TO_VAGUE = ({PERIOD, BY_CF, BY_AXIS}, {DATES, DURATIONS, BY_NAME}, {REFERENCE})
+SLACK = 1e-6  # of the shortest cell: bounds that miss each other by less meet
+REMARKS = {  # how a rate of each kind is integrated, without and with bounds
+    None: "no cell_methods; taken as point values, linear between times",
+    "point": "point values, linear between times",
+    "mean": "means, taken over cells half way between times ({lacking})",
+    "sum": "amounts, taken since the time before ({lacking})",
+    "mean in bounds": "means within the bounds {bounds}",
+    "sum in bounds": "amounts within the bounds {bounds}",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,27 +59,22 @@ class Time:
         return f"{self.dim} ({self.how}){runs}"
 
     @cached_property
-    def _ordered(self) -> Array | None:
-        """The times, if they have an order."""
+    def earliest(self) -> int | None:
+        """The entry with the earliest time; None where nothing tells the times."""
         times = self.coordinate
         if times.dtype.kind not in "iuf" and not is_decoded(times):
             return None
         if times.isnull().any():
             raise InputError(f"{self.dim!r} is time and has entries that are missing. Drop them.")
-        return times.values
-
-    @property
-    def earliest(self) -> int:
-        """The entry with the earliest time; 0 where nothing tells the times."""
-        return 0 if self._ordered is None else int(np.argmin(self._ordered))
+        return int(np.argmin(times.values))
 
     @property
     def first(self) -> str:
         """The earliest entry, in words."""
-        values, entry = self._ordered, self.earliest
-        if values is None:
+        values, entry = self.coordinate.values, self.earliest
+        if entry is None:
             return "entry 0"
-        unit = "" if is_decoded(self.coordinate) else _unit(self.coordinate)
+        unit = "" if is_decoded(self.coordinate) else units(self.coordinate)
         count = int((values == values[entry]).sum())
         which = f" (entry {entry})" if entry else ""
         if count > 1:
@@ -70,7 +83,7 @@ class Time:
 
     def at_start(self, variable: xr.Variable) -> xr.Variable:
         """A variable at the earliest time."""
-        return variable.isel({self.dim: self.earliest}, missing_dims="ignore")
+        return variable.isel({self.dim: self.earliest or 0}, missing_dims="ignore")
 
     @property
     def unit(self) -> str | None:
@@ -80,7 +93,7 @@ class Time:
     @property
     def mean_lengths(self) -> list[str]:
         """A remark where times are in units that differ in length."""
-        unit = _unit(self.coordinate)
+        unit = units(self.coordinate)
         if is_decoded(self.coordinate) or not MEAN_LENGTHS.match(unit):
             return []
         days = _clock(self.coordinate)[1] / 86400
@@ -118,7 +131,7 @@ class Time:
     def at(self, moment: float) -> str:
         """A moment of the clock as the field would write it."""
         times = self.coordinate
-        if _holds_dates(times):
+        if holds_dates(times):
             later: Any = timedelta(seconds=float(moment))
             later = np.timedelta64(later) if times.dtype.kind == "M" else later
             return shown(times.values[0] + later)
@@ -159,11 +172,10 @@ def _likely(like: xr.DataArray, marks: Mapping[str, Sequence[str]]) -> list[str]
     for clear in FROM_CLEAR_TO_VAGUE:
         found = [dim for dim, its in marks.items() if clear & set(its)]
         lengths = [dim for dim in found if clear & LENGTHS & set(marks[dim])]
-        others = [dim for dim in found if dim not in lengths]
-        pairs = {dim: [{dim, length} for length in lengths] for dim in others}
-        starts = [d for d in others if any(pair <= dims for dims in dates for pair in pairs[d])]
+        pairs = [{dim, length} for dim in found if dim not in lengths for length in lengths]
+        starts = {dim for pair in pairs if any(map(pair.issubset, dates)) for dim in pair}
         if found:
-            return [dim for dim in found if dim not in starts]
+            return [dim for dim in found if dim in lengths or dim not in starts]
     return []
 
 
@@ -178,14 +190,14 @@ def _marks(like: xr.DataArray, dim: str) -> list[str]:
 
 def _mark(coordinate: xr.DataArray) -> str | None:
     """What says that a coordinate is time: the first that holds."""
-    name, unit = coordinate.attrs.get("standard_name"), _unit(coordinate)
+    name = coordinate.attrs.get("standard_name")
     facts = {
         PERIOD: name == PERIOD,
         REFERENCE: name == REFERENCE,
         BY_CF: name == "time",
         BY_AXIS: coordinate.attrs.get("axis") == "T",
-        DATES: _holds_dates(coordinate) or " since " in unit,
-        DURATIONS: coordinate.dtype.kind == "m" or (not name and seconds_in(unit)),
+        DATES: holds_dates(coordinate) or " since " in units(coordinate),
+        DURATIONS: coordinate.dtype.kind == "m" or (not name and scale(coordinate, "s")),
     }
     return next((mark for mark, holds in facts.items() if holds), None)
 
@@ -203,29 +215,18 @@ def times_along(like: xr.DataArray, dim: str, default: xr.DataArray) -> xr.DataA
     return next(beside, own)
 
 
-def is_decoded(times: xr.DataArray) -> bool:
-    """Whether it holds dates or durations, not numbers."""
-    return times.dtype.kind == "m" or _holds_dates(times)
-
-
-def _holds_dates(times: xr.DataArray) -> bool:
-    if times.dtype.kind != "O":
-        return times.dtype.kind == "M"
-    return times.size > 0 and hasattr(times.values.flat[0], "calendar")  # of cftime
-
-
 def _clock(times: xr.DataArray) -> tuple[str, float]:
     """How it counts time, dates, durations or numbers without a unit, and seconds in its unit."""
     if is_decoded(times):
-        return DATES if _holds_dates(times) else DURATIONS, 1.0
+        return DATES if holds_dates(times) else DURATIONS, 1.0
     if times.dtype.kind not in "iuf":
         held = f"{times.name!r} holds {str(times.values.flat[0])!r}"
         raise InputError(f"{RATES_NEED} dates or numbers as times; {held}.")
-    unit = _unit(times)
+    unit = units(times)
     if unit in ("", "1"):
         return NUMBERS, 1.0
-    found = seconds_in(unit)
-    if found is None:
+    found = scale(times, "s")
+    if found is None or " since " in unit:
         raise InputError(
             f"{RATES_NEED} a clock, but the units {unit!r} of {times.name!r} cannot be decoded. "
             "Write units such as 'days since 2000-01-01' (`cdo -r copy` does so) or 'hours'."
@@ -233,69 +234,162 @@ def _clock(times: xr.DataArray) -> tuple[str, float]:
     return DURATIONS, found
 
 
-def seconds(times: xr.DataArray, start: Any, factor: float = 1.0) -> Array:
-    """Dates as seconds since `start`, durations as seconds, numbers times a factor."""
-    values = times.values
-    if values.dtype.kind in "iuf":
-        return np.asarray(values * factor, float)
-    try:
-        passed = values - start if _holds_dates(times) else values
-        passed = passed.astype("timedelta64[us]") if passed.dtype.kind == "O" else passed
-        return np.asarray(passed / np.timedelta64(1, "s"), float)
-    except (TypeError, ValueError):
+@dataclass(frozen=True, eq=False)
+class Course:
+    """A rate in time: some of its entries, each constant in a cell, or linear between them."""
+
+    entries: Array  # of the rate that count, in the order of time
+    moments: Array  # when these are, on the clock of the field: the middle of a cell
+    edges: Array | None = None  # of the cells, one more than entries; None: linear
+    widths: Array | float = 1.0  # of cells that hold amounts
+
+    def gained(self, rate: xr.Variable, time: Time) -> xr.Variable:
+        """The integral from the earliest time to each, of a rate whose entries are ours."""
+        from scipy.interpolate import PPoly  # takes a while, which others need not wait for
+
+        values = rate.transpose(..., time.dim).values / self.widths
+        if self.edges is None:
+            slopes = np.diff(values) / np.diff(self.moments)
+            pieces, starts = np.stack([slopes, values[..., :-1]]), self.moments
+        else:
+            pieces, starts = values[None], self.edges
+        integral = PPoly(np.moveaxis(pieces, -1, 1), starts).antiderivative()
+        dims = (time.dim, *(dim for dim in rate.dims if dim != time.dim))
+        return xr.Variable(dims, integral(time.ends) - integral(time.ends.min()))
+
+
+@dataclass(frozen=True, eq=False)
+class Rate:
+    """A rate and what its attributes say about time."""
+
+    name: str  # in messages
+    array: xr.DataArray
+    dim: str  # its time
+    times: xr.DataArray
+    method: str | None  # point, mean or sum; None if nothing says
+    bounds: xr.DataArray | None = None
+    remarks: tuple[str, ...] = ()  # on how it is integrated
+
+    @property
+    def is_linear(self) -> bool:
+        return self.method in (None, "point")
+
+    def course(self, time: Time) -> Course:
+        """Its course between the times of the field, two or more, all of which it must cover."""
+        start, stop = time.ends.min(), time.ends.max()
+        cells, order = self._cells(time)
+        widths = cells[:, 1] - cells[:, 0]
+        if self.is_linear and not widths.all():
+            raise InputError(f"`{self.name}` has two entries for the same time. Drop one.")
+        slack = SLACK * widths[widths > 0].min(initial=stop - start)
+        used = (widths > 0) & (cells[:, 1] > start + slack) & (cells[:, 0] < stop - slack)
+        x, y = cells[used].T
+        for i in np.flatnonzero(y[:-1] - x[1:] > slack)[:1]:
+            raise InputError(
+                f"`{self.name}`: its time bounds overlap from {time.at(x[i + 1])} to "
+                f"{time.at(y[i])}. Take differences, so that each time is in one of them."
+            )
+        ends, starts = [start, *y], [*x, stop]
+        for i in np.flatnonzero(np.subtract(starts, ends) > slack)[:1]:
+            raise InputError(
+                f"`{self.name}` says nothing about the time from {time.at(ends[i])} to "
+                f"{time.at(starts[i])}, between times of the field. Give it for all of that time."
+            )
+        if self.is_linear:  # the entries at both ends of every cell
+            at_ends = np.append(used, False) | np.insert(used, 0, False)
+            return Course(order[at_ends], np.append(x, y[-1]))
+        amounts_in = y - x if self.method == "sum" else 1.0
+        return Course(order[used], (x + y) / 2, np.array([start, *x[1:], stop]), amounts_in)
+
+    def _cells(self, time: Time) -> tuple[Array, Array]:  # (n, 2), (n,)
+        """The cells of time, one after the other, and the order of the entries by that.
+
+        A rate that is linear has cells between its entries, one less than these.
+        """
+        times = time.seconds(self.times, self.name)
+        order = np.argsort(times)
+        x = times[order]
+        if self.is_linear:
+            return np.stack([x[:-1], x[1:]], axis=-1), order
+        if self.bounds is not None:
+            cells = np.sort(time.seconds(self.bounds, self.name), axis=-1)
+            order = np.argsort(cells[:, 0])
+            return cells[order], order
+        if self.method == "sum" or len(x) == 1:  # since the entry before
+            return np.stack([np.append(x[:1], x[:-1]), x], axis=-1), order
+        return half_way(x), order
+
+
+def rate_of(
+    dataset: xr.Dataset, array: xr.DataArray, argument: str, time: Time, field: xr.DataArray
+) -> Rate:
+    """A rate with what its attributes say about time."""
+    name = f"{argument} {array.name}" if array.name else argument
+    dim = _own_time(array, time, field)
+    if dim is None:  # constant: at each time of the field, as long as that is the nearest
+        if _method(array, name, time.dim) == "sum":
+            raise InputError(f"`{name}` is an amount (time: sum) without times. Give a rate.")
+        wide = array.expand_dims({time.dim: len(time.ends)})
+        return Rate(name, wide, time.dim, time.coordinate, "mean")
+    if not array.sizes[dim]:
+        raise InputError(f"`{name}` is empty: it has no entries along {dim!r}.")
+    times = times_along(array, dim, time.coordinate)
+    method = _method(array, name, dim, str(times.attrs.get("standard_name", dim)))
+    bounds, lacking = _bounds(dataset, times, name) if method in ("mean", "sum") else (None, "")
+    said = REMARKS[method if bounds is None else f"{method} in bounds"]
+    said = said.format(lacking=lacking, bounds="" if bounds is None else bounds.name)
+    return Rate(name, array, dim, times, method, bounds, (f"{name}: {said}",))
+
+
+def _own_time(array: xr.DataArray, time: Time, field: xr.DataArray) -> str | None:
+    """Its time: that of the field, or another that the field does not have."""
+    if time.dim in array.dims:
+        return time.dim
+    others = [str(dim) for dim in array.dims if dim not in field.dims]
+    return next((d for d in others if d in array.coords and tells_time(array[d])), None)
+
+
+def _method(array: xr.DataArray, name: str, *dims: str) -> str | None:
+    """What a rate is in time: point, mean or sum; None if nothing says."""
+    found = cell_methods(array, "time", *dims)
+    step = array.attrs.get("GRIB_stepType", "instant")
+    if not found and step != "instant":
         raise InputError(
-            f"`time`: the dates of {times.name!r} are of another calendar than those of the field, "
-            "or missing. Convert them with `convert_calendar` of xarray."
-        ) from None
-
-
-def decoded(data: Labelled) -> Labelled:
-    """The same with dates for coordinates, and bounds of them, such as "days since 2000-01-01".
-
-    Units that xarray cannot decode are left as they are.
-    """
-    within = data.variables if isinstance(data, xr.Dataset) else data.coords
-    found: dict[Any, xr.Variable] = {}
-    for name, coordinate in data.coords.items():
-        if coordinate.dtype.kind in "iuf" and " since " in _unit(coordinate):
-            bounds = coordinate.attrs.get("bounds")
-            both = {each: within[each] for each in (name, bounds) if each in within}
-            with suppress(ValueError, OverflowError, TypeError):
-                dates = xr.decode_cf(
-                    xr.Dataset({each: (v.dims, v.data, v.attrs) for each, v in both.items()}),
-                    mask_and_scale=False,
-                    decode_coords=False,
-                    decode_timedelta=False,
-                )
-                found |= dates.load().variables
+            f"`{name}` has GRIB_stepType {step!r}, which does not say since when. Take differences "
+            "and say 'time: sum' in `cell_methods`."
+        )
     if not found:
-        return data
-    return data.assign(found) if isinstance(data, xr.Dataset) else data.assign_coords(found)
+        return None
+    *others, (method, qualifier) = found
+    if others or qualifier:
+        raise _climatology(name, setting(array, "cell_methods"))
+    if method not in ("point", "mean", "sum"):
+        raise InputError(
+            f"`{name}` has cell_methods 'time: {method}'; over time only point values, means and "
+            "sums add up. Give such a rate, or correct its `cell_methods`."
+        )
+    return method
 
 
-def _unit(array: xr.DataArray) -> str:
-    return str(array.attrs.get("units", "")).strip()
-
-
-def shown(value: Any) -> str:
-    """A time, or another entry of a coordinate, in words."""
-    if isinstance(value, np.timedelta64):
-        return f"{value / np.timedelta64(1, 'h'):g} h"
-    if isinstance(value, float | np.floating):
-        return f"{value:g}"
-    if isinstance(value, np.datetime64) or hasattr(value, "calendar"):
-        return re.sub(r"([T ]00:00:00)?(\.0+)?$", "", str(value))
-    return str(value)
-
-
-def place(coords: Mapping[Any, Any], at: Mapping[Any, Any]) -> str:
-    """Entries of dimensions in words, by their coordinates where there are some."""
-    return ", ".join(
-        f"{dim} {shown(coords[dim].values[int(i)]) if dim in coords else f'number {i}'}"
-        for dim, i in at.items()
+def _climatology(name: str, why: str) -> InputError:
+    return InputError(
+        f"`{name}` is a climatology ({why}), which does not follow the times of the field. Give a "
+        "rate for each time."
     )
 
 
-def least_to_most(values: Array) -> str:
-    """From the smallest to the largest, in words; one number if they are the same."""
-    return " to ".join(dict.fromkeys(f"{end:.3g}" for end in (values.min(), values.max())))
+def _bounds(dataset: xr.Dataset, times: xr.DataArray, name: str) -> tuple[xr.DataArray | None, str]:
+    """The bounds of its times (n, 2); else None and why."""
+    if setting(times, "climatology"):
+        raise _climatology(name, f"{times.name} has climatology bounds")
+    label = setting(times, "bounds")
+    known = times.name in dataset.variables and dataset[times.name].variable.equals(times.variable)
+    if not label or not known or label not in dataset.variables:
+        return None, f"its bounds {label} are not there" if label else "no bounds"
+    found = dataset[label].transpose(*times.dims, ..., missing_dims="ignore")
+    if found.dims[0] != times.dims[0] or found.shape != (times.size, 2):
+        raise InputError(
+            f"`{name}`: the bounds {label!r} of {times.name!r} must hold two times for each of its "
+            f"entries, got {dict(found.sizes)}."
+        )
+    return found.assign_attrs(units=times.attrs.get("units", "")), ""

@@ -10,13 +10,12 @@ import xarray as xr
 from dask.base import compute
 
 from .._errors import InputError
-from . import _units
+from . import _attributes as attributes
+from ._attributes import cell_methods, decoded, least_to_most, place
 from ._blocks import quiet, sizes, totals
-from ._coordinates import cell_methods
 from ._graph import Array, LawRows, NamedRows
 from ._law import INITIAL, Given, Law, array, check_numbers, listed, match, nearest, taken
-from ._rates import Course, Rate, rate_of
-from ._time import Time, decoded, least_to_most, place, time_of
+from ._time import Course, Rate, Time, rate_of, time_of
 from ._weights import REGION, Points
 
 Part = Callable[[xr.Variable], xr.Variable]  # takes a part of an array
@@ -246,7 +245,7 @@ class Totals:
         match(rate.array, first, argument, apart)
         check_numbers(found, argument)
         unit = self.points.mean_unit if on_grid else self.points.unit
-        expected = unit if rate.method == "sum" else _units.per(unit, time.unit)
+        expected = unit if rate.method == "sum" else attributes.per(unit, time.unit)
         self.remarks += rate.remarks
         return rate, sign * self._factor(argument, found, expected, "the gain")
 
@@ -292,7 +291,7 @@ class Totals:
         name = argument if given.name is None else f"{argument} {given.name}"
         unit, of = given.attrs.get("units"), f"{what} of {self.law.label}"
         has_zero = argument in ("total", "average")
-        found = _units.conversion(name, unit, expected, of, same_zero=has_zero)
+        found = attributes.conversion(name, unit, expected, of, same_zero=has_zero)
         self.remarks += found.remarks
         return found.factor
 

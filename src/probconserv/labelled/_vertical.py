@@ -20,7 +20,8 @@ from dask.base import compute
 from .._air import GRAVITY
 from .._errors import InputError
 from .._sphere import Array
-from ._coordinates import Grid, ends_of, numbers, pairs, scale, setting, units
+from ._attributes import factor, in_unit, pairs, setting, units
+from ._coordinates import Grid, ends_of, numbers
 from ._law import match
 
 Terms = Mapping[str, xr.DataArray]
@@ -92,10 +93,11 @@ class Levels:
         return positions[0] + positions[1] * (thickest if surface is None else surface)
 
     @property
-    def sized(self) -> list[str]:
-        """Terms that have a unit, or should have."""
+    def factors(self) -> dict[str, float]:
+        """To `unit`, of the terms that should have one; 1 where they have none."""
         plain = {"b", "sigma", "a" if "p0" in self.terms else ""}
-        return [key for key in self.terms if key not in plain]
+        sized = {key: term for key, term in self.terms.items() if key not in plain}
+        return {k: factor(each, self.unit) if units(each) else 1.0 for k, each in sized.items()}
 
     def positions(self, others: Terms) -> Array:  # (2, ...)
         """Constant and slope, of the levels or of others by their terms."""
@@ -103,8 +105,7 @@ class Levels:
         for key, term in list(self.terms.items())[:-1]:
             found = others.get(key, term)
             found = found.transpose(*self.coordinate.dims, ..., missing_dims="ignore")
-            by = factor(term, self.unit) if key in self.sized and units(term) else 1.0
-            values[key] = numbers(found, found) * by
+            values[key] = numbers(found, found) * self.factors.get(key, 1.0)
         return np.stack(self.position(**values))
 
     @cached_property
@@ -251,7 +252,7 @@ def formula_layers(grid: Grid, dim: str) -> Layers | None:
     constant, slope = (in_order(step, grid.data, surface) for step in steps)
     names = ", ".join(str(term.name) for term in levels.terms.values())
     where = f"{what} from {names}; half levels: {half_levels}; cells from {levels.reach()}"
-    bare = [str(t.name) for key, t in levels.terms.items() if key in levels.sized and not units(t)]
+    bare = [str(levels.terms[k].name) for k in levels.factors if not units(levels.terms[k])]
     where += f"; {' and '.join(bare)} taken to be in {levels.unit}" if bare else ""
     if missing:
         where += f"; {missing} places without {surface.name} do not count"
@@ -286,23 +287,6 @@ def pressure_layers(grid: Grid, coordinate: xr.DataArray, surface: str | None) -
     constant = (xr.where(bottom < ps, bottom, 0.0) - xr.where(top < ps, top, 0.0)) / GRAVITY
     reach = tuple(end.where(slope > 0, 0.0).sum(dim) for end in (top, bottom))
     return Layers(constant, slope, ps, "kg m-2", where, reach)
-
-
-def factor(array: xr.DataArray, wanted: str) -> float:
-    """What leads from the unit of an array to another; an error where nothing does."""
-    found = scale(units(array), wanted)
-    if found is None:
-        raise InputError(
-            f"{array.name!r} must be in {wanted}, up to a factor between units; its `units` are "
-            f"{array.attrs.get('units', 'missing')!r}. Set or convert them."
-        )
-    return found
-
-
-def in_unit(array: xr.DataArray, wanted: str) -> xr.DataArray:
-    """The array in that unit, as float64 without coordinates."""
-    by, values = factor(array, wanted), array.variable.astype(np.float64)
-    return xr.DataArray(values if by == 1 else by * values, name=array.name)
 
 
 def extremes(surface: xr.DataArray) -> tuple[float, float, int]:

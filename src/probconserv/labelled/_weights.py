@@ -23,10 +23,10 @@ import xarray as xr
 from .. import _values as check
 from .._errors import InputError
 from .._sphere import Globe
-from . import _units
-from ._coordinates import SHAPE, Factor, Grid, cell_methods, cell_sizes, describe, pairs, setting
-from ._law import Given, Law, array, find, match, nearest, placed
-from ._time import decoded, tells_time
+from ._attributes import cell_methods, conversion, decoded, pairs, product, setting, units
+from ._coordinates import SHAPE, Factor, Grid, cell_sizes, describe
+from ._law import Given, Law, array, find, in_words, match, nearest, taken
+from ._time import tells_time
 from ._vertical import formula_layers
 
 SMALL = 1 << 28  # bytes of weights that are held in memory; larger ones stay lazy
@@ -105,7 +105,7 @@ def cell_measure(
         factors.append(_fraction(grid, kind, fraction))
     weights = _product(factors, grid.data)
     weights.attrs["description"] = describe(factors, globe) + remark
-    unit = _units.product(*(factor.units for factor in factors))
+    unit = product(*(factor.units for factor in factors))
     return weights if unit is None else weights.assign_attrs(units=unit)
 
 
@@ -163,16 +163,14 @@ def _measure(grid: Grid, over: tuple[str, ...], given: Given | None) -> tuple[Fa
     if given is None:
         return _named_by_file(grid, over)
     found = array(grid.dataset, given, "measure", grid.data)
-    if isinstance(given, str):
-        return _factor(found, grid.data, "measure", f"the variable {given}"), ""
-    if isinstance(given, xr.DataArray):
-        text = f"the array {found.name} given" if found.name else "the array given"
-        text = text if found.name else str(found.attrs.get("description", text))
-        return _factor(found, grid.data, "measure", text), ""
-    check.positive("measure", given)
-    if given == 1:
-        return Factor(found, "1", "plain sums: every cell has the weight 1"), ""
-    return Factor(found, None, f"{given:g} for every cell"), ""
+    if isinstance(given, Real):
+        check.positive("measure", float(given))
+        plain = Factor(found, "1", "plain sums: every cell has the weight 1")
+        return plain if given == 1 else Factor(found, None, f"{given:g} for every cell"), ""
+    text = f"the array {found.name} given" if found.name else "the array given"
+    text = text if found.name else str(found.attrs.get("description", text))
+    text = f"the variable {given}" if isinstance(given, str) else text
+    return _factor(found, grid.data, "measure", text), ""
 
 
 def _named_by_file(grid: Grid, over: tuple[str, ...]) -> tuple[Factor | None, str]:
@@ -205,7 +203,7 @@ def _fraction(grid: Grid, kind: str | None, given: Given | None) -> Factor:
             )
         given = there[0]
     parts = array(grid.dataset, given, "fraction", grid.data)
-    percent = str(parts.attrs.get("units")).strip() in ("%", "percent")
+    percent = units(parts) in ("%", "percent")
     name = parts.name or (f"{parts:g}" if not parts.ndim else "given")
     parts = (parts / 100 if percent else parts).assign_attrs(units="1")
     text = f"the fraction {name} in per cent" if percent else f"the fraction {name}"
@@ -216,7 +214,7 @@ def _factor(
     measure: xr.DataArray, data: xr.DataArray, where: str, text: str, most: float = LARGEST
 ) -> Factor:
     """Weights from 0 to `most`, with 0 for missing ones and a word on those."""
-    unit = str(measure.attrs.get("units", "")).strip() or None
+    unit = units(measure) or None
     weights = xr.DataArray(measure.variable.astype(np.float64), name=measure.name)
     if weights.nbytes > SMALL and weights.chunks is not None:
         lazy = weights.data.map_blocks(_usable, where=where, most=most)
@@ -268,9 +266,9 @@ def _product(factors: list[Factor], data: xr.DataArray) -> xr.DataArray:
     dims = [dim for dim in data.dims if any(dim in array.dims for array in arrays)]
     if data.chunks is not None and 8 * math.prod(data.sizes[dim] for dim in dims) > SMALL:
         arrays = [a.chunk({d: data.chunksizes[d] for d in a.dims}) for a in arrays]
-    product = math.prod(arrays[1:], start=arrays[0]).transpose(*dims)
+    weights = math.prod(arrays[1:], start=arrays[0]).transpose(*dims)
     coords = {dim: data.coords[dim].variable for dim in dims if dim in data.coords}
-    return xr.DataArray(product.variable, coords, name="cell_measure")
+    return xr.DataArray(weights.variable, coords, name="cell_measure")
 
 
 REGION = "region"
@@ -321,13 +319,13 @@ def points(dataset: xr.Dataset, law: Law, member: str | None) -> Points:
     weights, said = {}, [f"units of {name} assumed: {u}" for name, u in law.assume_units.items()]
     for name, term in terms.items():
         called = name if term.unit else f"{name} times its factor"
-        found = _units.conversion(called, term.unit, unit, f"the rest of {law.label}")
+        found = conversion(called, term.unit, unit, f"the rest of {law.label}")
         weights[name] = term.weights if found.factor == 1 else term.weights * found.factor
         said += found.remarks
     if law.where is not None:
-        said.append(f"points count where {_name(law.where)} is not 0")
-    if names is not None:
-        said.append(f"regions: {len(names)} of {_name(law.regions)}")
+        said.append(f"points count where {in_words(law.where)} is not 0")
+    if law.regions is not None:
+        said.append(f"regions: {len(names)} of {in_words(law.regions)}")
         rows[REGION] = len(names)
         coords[REGION] = xr.DataArray(names, dims=REGION, name=REGION)
     main = next(iter(terms.values()))
@@ -343,10 +341,6 @@ def points(dataset: xr.Dataset, law: Law, member: str | None) -> Points:
         measure=main.measure,
         remarks=tuple(said),
     )
-
-
-def _name(given: object) -> str:
-    return given if isinstance(given, str) else str(getattr(given, "name", None) or "an array")
 
 
 def _term(
@@ -377,8 +371,8 @@ def _term(
     its = factor.attrs.get("units")
     if isinstance(given, int | float):  # a plain number: only 1 and -1 leave the unit of the field
         its = "1" if abs(given) == 1 else None
-    mean_unit = _units.product(field.attrs.get("units"), its)
-    unit = _units.product(mean_unit, sizes.attrs.get("units"))
+    mean_unit = product(field.attrs.get("units"), its)
+    unit = product(mean_unit, sizes.attrs.get("units"))
     by = factor.variable.astype(float).fillna(0.0)
     weights = cells * by if by.dims or by != 1 else cells
     return Term(cells, weights, mean_unit, unit, sizes.attrs["description"])
@@ -422,12 +416,13 @@ def _rows(fields: Mapping[str, xr.DataArray], law: Law, member: str | None) -> d
 
 def _regions(
     dataset: xr.Dataset, law: Law, fields: Mapping[str, xr.DataArray], rows: Mapping[str, int]
-) -> tuple[xr.Variable | None, np.ndarray | None]:
+) -> tuple[xr.Variable | None, np.ndarray]:
     """The number of each point's region, -1 for none; and what the regions are called."""
     if law.regions is None:
-        return None, None
+        return None, np.empty(0)
     for name, field in fields.items():
-        found = placed(dataset, law.regions, "regions", field)
+        found = taken(dataset, law.regions, "regions")
+        match(found, field, "regions")
         if REGION in field.dims:
             raise InputError(
                 f"`regions` make an axis {REGION!r}, but `{name}` has one already. Rename that."

@@ -12,12 +12,12 @@ from dask.base import compute as dask_compute
 from .. import __version__
 from .._errors import FAR, InputError
 from .._sums import Ensemble, check_usable
+from ._attributes import decoded, least_to_most
 from ._encoding import Packing, valid_limits
 from ._graph import Array, unpack
 from ._law import Law, Recipe, array
 from ._plan import HOW, ONE_BY_ONE, Plan, Ready, Spread, plans
 from ._report import Budget, Report, worst
-from ._time import decoded, least_to_most
 from ._update import LARGEST, first_pass, seen_after, update
 
 REPORT = "probconserv_report"

@@ -29,8 +29,7 @@ from .._errors import InputError, ProbConservError
 from .._files import sole_writer
 from . import _cluster
 from ._encoding import Format, aligned, encoded, is_lazy, output_format, prepared
-from ._read import INHERITED, READ
-from ._survey import ZARR, groups, kind
+from ._read import INHERITED, READ, ZARR, groups, kind
 
 NETCDF = (".nc", ".nc4", ".cdf")
 UNSAVED = 1 << 28  # bytes that wait for the disk at most

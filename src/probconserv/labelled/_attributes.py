@@ -1,17 +1,25 @@
-"""Units: products of words, compared and converted by UDUNITS.
+"""What attributes say: units, cell methods, dates; and coordinates in words.
 
-A word that UDUNITS does not know is a unit of its own: "bananas m-2" times "m2" is "bananas".
+Units are products of words, compared and converted by UDUNITS. A word that UDUNITS does not know
+is a unit of its own: "bananas m-2" times "m2" is "bananas".
 """
 
 import re
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
 
 from .._errors import InputError
 
+Array = npt.NDArray[Any]
+Labelled = TypeVar("Labelled", xr.Dataset, xr.DataArray)
 Words = Mapping[str, int]  # the power of each word
 
 SILENT = ("", "unknown", "?")
@@ -41,6 +49,29 @@ TERM = re.compile(
     r"|\((?:[^()]|\([^()]*\))*\))\^?(?P<power>[+-]?\d{1,2})?)(?=[\s*/]|\.(?!\d)|$)"
 )
 MEAN_LENGTHS = re.compile("(months?|years?|yr)$")
+METHODS = re.compile(r"((?:[\w.-]+:\s*)+)(\w+)((?:\s+(?:where|within|over)\s+\w+)*)")
+
+
+def setting(array: xr.DataArray, key: str) -> str:
+    """An attribute that xarray may have moved to the encoding; empty where there is none."""
+    return str(array.attrs.get(key) or array.encoding.get(key) or "")
+
+
+def pairs(array: xr.DataArray, key: str) -> dict[str, str]:
+    """The names in an attribute such as "area: areacella volume: volcello"."""
+    return dict(re.findall(r"(\w+):\s*(\S+)", setting(array, key)))
+
+
+def cell_methods(array: xr.DataArray, *names: str) -> list[tuple[str, str]]:
+    """The methods that are about one of the names, and where, within or over what."""
+    text = re.sub(r"\([^)]*\)", " ", setting(array, "cell_methods"))
+    own = [m for m in METHODS.findall(text) if set(names) & set(re.findall(r"[\w.-]+", m[0]))]
+    return [(method, qualifier.strip()) for _, method, qualifier in own]
+
+
+def units(array: xr.DataArray) -> str:
+    """The unit as the attribute says it; empty where there is none."""
+    return str(array.attrs.get("units", "")).strip()
 
 
 @dataclass(frozen=True)
@@ -95,15 +126,30 @@ def conversion(
     return Conversion(factor, (said,))
 
 
-@cache
-def seconds_in(unit: str) -> float | None:
-    """Seconds in a unit of time; None for any other."""
-    if " since " in unit or words_of(unit) is None:
-        return None
+def scale(array: xr.DataArray, wanted: str) -> float | None:
+    """The factor from the unit of an array to another; None where there is none."""
     try:
-        return conversion("it", unit, "s", "that").factor
+        known = words_of(units(array)) is not None
+        return conversion("it", units(array), wanted, "that").factor if known else None
     except InputError:
         return None
+
+
+def factor(array: xr.DataArray, wanted: str) -> float:
+    """What leads from the unit of an array to another; an error where nothing does."""
+    found = scale(array, wanted)
+    if found is None:
+        raise InputError(
+            f"{array.name!r} must be in {wanted}, up to a factor between units; its `units` are "
+            f"{array.attrs.get('units', 'missing')!r}. Set or convert them."
+        )
+    return found
+
+
+def in_unit(array: xr.DataArray, wanted: str) -> xr.DataArray:
+    """The array in that unit, as float64 without coordinates."""
+    by, values = factor(array, wanted), array.variable.astype(np.float64)
+    return xr.DataArray(values if by == 1 else by * values, name=array.name)
 
 
 def words_of(text: str | None) -> Words | None:
@@ -211,3 +257,78 @@ def _hint(argument: str, one: Any, other: Any) -> str:
         "std": ": a standard deviation has the unit of its variable",
     }
     return next((hint for start, hint in hints.items() if argument.startswith(start)), "")
+
+
+def is_decoded(times: xr.DataArray) -> bool:
+    """Whether it holds dates or durations, not numbers."""
+    return times.dtype.kind == "m" or holds_dates(times)
+
+
+def holds_dates(times: xr.DataArray) -> bool:
+    if times.dtype.kind != "O":
+        return times.dtype.kind == "M"
+    return times.size > 0 and hasattr(times.values.flat[0], "calendar")  # of cftime
+
+
+def seconds(times: xr.DataArray, start: Any, factor: float = 1.0) -> Array:
+    """Dates as seconds since `start`, durations as seconds, numbers times a factor."""
+    values = times.values
+    if values.dtype.kind in "iuf":
+        return np.asarray(values * factor, float)
+    try:
+        passed = values - start if holds_dates(times) else values
+        passed = passed.astype("timedelta64[us]") if passed.dtype.kind == "O" else passed
+        return np.asarray(passed / np.timedelta64(1, "s"), float)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"`time`: the dates of {times.name!r} are of another calendar than those of the field, "
+            "or missing. Convert them with `convert_calendar` of xarray."
+        ) from None
+
+
+def decoded(data: Labelled) -> Labelled:
+    """The same with dates for coordinates, and bounds of them, such as "days since 2000-01-01".
+
+    Units that xarray cannot decode are left as they are.
+    """
+    within = data.variables if isinstance(data, xr.Dataset) else data.coords
+    found: dict[Any, xr.Variable] = {}
+    for name, coordinate in data.coords.items():
+        if coordinate.dtype.kind in "iuf" and " since " in units(coordinate):
+            bounds = coordinate.attrs.get("bounds")
+            both = {each: within[each] for each in (name, bounds) if each in within}
+            with suppress(ValueError, OverflowError, TypeError):
+                dates = xr.decode_cf(
+                    xr.Dataset({each: (v.dims, v.data, v.attrs) for each, v in both.items()}),
+                    mask_and_scale=False,
+                    decode_coords=False,
+                    decode_timedelta=False,
+                )
+                found |= dates.load().variables
+    if not found:
+        return data
+    return data.assign(found) if isinstance(data, xr.Dataset) else data.assign_coords(found)
+
+
+def shown(value: Any) -> str:
+    """A time, or another entry of a coordinate, in words."""
+    if isinstance(value, np.timedelta64):
+        return f"{value / np.timedelta64(1, 'h'):g} h"
+    if isinstance(value, float | np.floating):
+        return f"{value:g}"
+    if isinstance(value, np.datetime64) or hasattr(value, "calendar"):
+        return re.sub(r"([T ]00:00:00)?(\.0+)?$", "", str(value))
+    return str(value)
+
+
+def place(coords: Mapping[Any, Any], at: Mapping[Any, Any]) -> str:
+    """Entries of dimensions in words, by their coordinates where there are some."""
+    return ", ".join(
+        f"{dim} {shown(coords[dim].values[int(i)]) if dim in coords else f'number {i}'}"
+        for dim, i in at.items()
+    )
+
+
+def least_to_most(values: Array) -> str:
+    """From the smallest to the largest, in words; one number if they are the same."""
+    return " to ".join(dict.fromkeys(f"{end:.3g}" for end in (values.min(), values.max())))
