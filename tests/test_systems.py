@@ -31,27 +31,40 @@ def two_threads():
 @pytest.mark.parametrize("kind", [Small, Loop])
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 7, 16, 33])
 def test_pentadiagonal_matrices_against_dense_ones(rows, kind, rng):
-    diagonals = [normal(max(rows - k, 0), 5, rng=rng) for k in range(3)]
-    diagonals[0] = diagonals[0].abs() + 8
-    dense = torch.diag_embed(diagonals[0].T)
-    for k in (1, 2):
-        if rows > k:
-            one = diagonals[k].T
-            dense = dense + torch.diag_embed(one, k) + torch.diag_embed(one, -k)
-    floor = (torch.zeros(5, dtype=torch.float64),) if kind is Loop else ()
-    matrix = kind(*diagonals, *floor)
-    r, inverse = normal(rows, 4, 5, rng=rng), torch.linalg.inv(dense)
-    wanted = torch.einsum("ikl,lmi->kmi", inverse, r)
-    torch.testing.assert_close(matrix.solve(r), wanted)
-    torch.testing.assert_close(matrix.whiten(r).square().sum(0), (wanted * r).sum(0))
-    torch.testing.assert_close(matrix.square(r), (wanted * r).sum(0))
-    torch.testing.assert_close(matrix.log_det, torch.logdet(dense))
-    a, b, c = normal(3, rows, rng=rng)
+    weights, d = normal(3, rows, rng=rng), uniform(rows + 2, 5, rng=rng)
+    noise = uniform(rows, 5, rng=rng)
     g = torch.zeros(rows, rows + 2, dtype=torch.float64)
-    for k, x in enumerate((a, b, c)):
+    for k, x in enumerate(weights):
         g.diagonal(k).copy_(x)
-    torch.testing.assert_close(matrix.explained(a, b, c), (g * (inverse @ g)).sum(-2).T)
+    dense = (g * d.T[:, None]) @ g.T + torch.diag_embed(noise.T)
+    floor = (torch.zeros(5, dtype=torch.float64),) if kind is Loop else ()
+    matrix = kind(d, weights, noise, *floor)
+    r, inverse = normal(rows, 4, 5, rng=rng), torch.linalg.inv(dense)
+    solved = torch.einsum("ikl,lmi->kmi", inverse, r)
+    moved = torch.einsum("kj,kmi->jmi", g, solved) * -d[:, None]
+    torch.testing.assert_close(matrix.move(r.clone()), moved)
+    torch.testing.assert_close(matrix.whiten(r.clone()).square().sum(0), (solved * r).sum(0))
+    torch.testing.assert_close(matrix.square(r.clone()), (solved * r).sum(0))
+    torch.testing.assert_close(matrix.log_det, torch.logdet(dense))
+    torch.testing.assert_close(matrix.explained(), (g * (inverse @ g)).sum(-2).T * d)
     assert bool((matrix.pivots > 0).all())
+
+
+@pytest.mark.parametrize("which", ["variance", "weights", "noise", "r"])
+def test_a_long_loop_has_gradients_with_respect_to_each_part(which, rng):
+    parts = {
+        "variance": uniform(6, 2, rng=rng),
+        "weights": normal(3, 4, rng=rng),
+        "noise": uniform(4, 2, rng=rng),
+        "r": normal(4, 2, rng=rng),
+    }
+
+    def found(one):
+        variance, weights, noise, r = {**parts, which: one}.values()
+        matrix = Loop(variance, weights, noise, torch.zeros(2, dtype=torch.float64))
+        return matrix.move(r.clone()), matrix.explained(), matrix.log_det
+
+    assert torch.autograd.gradcheck(found, parts[which].requires_grad_())
 
 
 def test_smoothness_on_a_long_fine_grid_against_scipy(rng):

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ._slices import plain
+
 
 def blocks(x: Tensor, shape: Sequence[int], event_dims: int) -> Tensor:
     lead, event = shape[: len(shape) - event_dims], shape[len(shape) - event_dims :]
@@ -28,5 +30,7 @@ def eye_like(rows: Tensor) -> Tensor:  # (..., K, E) -> (K, K)
 
 def root_of(x: Tensor) -> Tensor:
     """The square root, with gradient 0 instead of infinity at 0."""
+    if plain(x):
+        return x.clamp_min(0).sqrt_()
     positive = x > 0
     return torch.where(positive, torch.where(positive, x, 1.0).sqrt(), 0.0)

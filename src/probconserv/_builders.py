@@ -16,6 +16,7 @@ from ._errors import InputError
 from ._laws import Law, Times
 from ._maps import Join, Map, Matrix, Regions, SecondDifferences, Select, Sum
 from ._quadrature import RULES, Rule, periodic_weights
+from ._slices import by_slices
 from .meshes import Mesh
 
 NOISE_HINT = "It is a standard deviation; 0 asks for exact conservation."
@@ -265,10 +266,16 @@ def smoothness(x: ArrayLike, variance: ArrayLike, rho: float, of: str = "") -> L
     rho = check.between("rho", rho, 0, 1)
     each = 1 / torch.as_tensor(steps).to(variance.device)
     a, c = each[:-1], each[1:]
-    std = root_of(variance)
-    before, here, after = a * std[..., :-2], (a + c) * std[..., 1:-1], c * std[..., 2:]
-    together, alone = here - rho * (before + after), before.square() + after.square()
-    noise = root_of(torch.addcmul((1 - rho**2) * alone, together, together))
+
+    def noise_of(variance: Tensor, out: Tensor | None) -> Tensor:
+        std = root_of(variance)
+        before, here, after = a * std[..., :-2], (a + c) * std[..., 1:-1], c * std[..., 2:]
+        together = here.sub_(before, alpha=rho).sub_(after, alpha=rho)
+        alone = torch.addcmul(before.square(), after, after).mul_(1 - rho**2)
+        noise = root_of(torch.addcmul(alone, together, together))
+        return noise if out is None else out.copy_(noise)
+
+    noise = by_slices(noise_of, variance, whole=1, last=a.shape)
     return law_of("smoothness", of, SecondDifferences(a, -(a + c), c), noise.new_zeros(()), noise)
 
 

@@ -129,9 +129,11 @@ class Chain(Node):
     def variance(self) -> Fields:
         found = self.covariance.variance
         if self.is_banded:
-            pairs = zip(found, self.root.variance, strict=True)
+            pairs = [*zip(found, self.root.variance, strict=True)]
+            if not concrete(*found) or all(_much_left(v, d) for v, d in pairs):
+                return found
             lost = [v < LOST * d for v, d in pairs]
-            if concrete(*found) and any(map(any_of, lost)):
+            if any(map(any_of, lost)):
                 return self._densely(found, lost)
         return found
 
@@ -307,6 +309,11 @@ def _without_rounding(moved: Fields, variance: Fields, least: float) -> tuple[Te
     return tuple(found)
 
 
+def _much_left(left: Tensor, before: Tensor) -> bool:
+    """Whether the least of what is left is more than `LOST` of the largest variance before."""
+    return not left.numel() or bool(left.min() >= LOST * before.max())
+
+
 def _thin(stage: Stage, r: Tensor) -> bool:
     """Whether some row has next to no variance in the rest beside that of r = G F^T."""
     shared = r.square().sum(0)
@@ -351,8 +358,12 @@ def _single(
 
 
 def _nearly_exact(rows: Rows, root: Independent) -> bool:
-    noise = rows.noise_variance
-    return any_of((noise > 0) & (noise < NEARLY * rows.entrywise(2).apply(root.variance)))
+    noise, squares, before = rows.noise_variance, rows.entrywise(2), root.variance[rows.first]
+    if isinstance(rows.map, SecondDifferences) and concrete(noise, before) and before.numel():
+        most = squares.map.apply(before.max().expand(before.shape[-1]))  # they cannot be larger
+        if noise.min() >= NEARLY * most.max():
+            return False
+    return any_of((noise > 0) & (noise < NEARLY * squares.apply(root.variance)))
 
 
 def _general(

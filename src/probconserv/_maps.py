@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ._errors import InputError
-from ._slices import by_slices, is_large
+from ._slices import by_slices, is_large, plain
 from ._tree import Node
 
 
@@ -268,8 +268,10 @@ class SecondDifferences(Map):
         self.a, self.b, self.c = a, b, c
 
     def apply(self, u: Tensor) -> Tensor:
-        first = torch.addcmul(self.a * u[..., :-2], self.b, u[..., 1:-1])
-        return torch.addcmul(first, self.c, u[..., 2:])
+        first = self.a * u[..., :-2]
+        out = first if plain(first, self.b, self.c) else None
+        both = torch.addcmul(first, self.b, u[..., 1:-1], out=out)
+        return torch.addcmul(both, self.c, u[..., 2:], out=out)
 
     def adjoint(self, v: Tensor) -> Tensor:
         return pad(self.a * v, (0, 2)) + pad(self.b * v, (1, 1)) + pad(self.c * v, (2, 0))

@@ -10,18 +10,26 @@ from ._checks import concrete
 IN_CACHE = 1 << 18  # numbers of a slice, 2 MB: half as many and twice as many were no faster
 
 
-def is_large(*arrays: Tensor) -> bool:
-    """Whether slices pay: not on a GPU, and not where values are traced or gradients are needed."""
-    first = arrays[0]
-    if first.numel() < 2 * IN_CACHE or first.is_cuda or not concrete(*arrays):
+def plain(*arrays: Tensor) -> bool:
+    """Whether results may be written in place: nothing is traced, and no gradient is needed."""
+    if not concrete(*arrays):
         return False
     return not (torch.is_grad_enabled() and any(t.requires_grad for t in arrays))
 
 
-def by_slices(work: Callable[..., Tensor], *arrays: Tensor, whole: int = 0) -> Tensor:
+def is_large(*arrays: Tensor) -> bool:
+    """Whether slices pay: not on a GPU, and not where values are traced or gradients are needed."""
+    first = arrays[0]
+    return first.numel() >= 2 * IN_CACHE and not first.is_cuda and plain(*arrays)
+
+
+def by_slices(
+    work: Callable[..., Tensor], *arrays: Tensor, whole: int = 0, last: tuple[int, ...] = ()
+) -> Tensor:
     """work(*arrays, out), where `work` takes all but the last `whole` axes of the first one by one.
 
     The other arrays broadcast to the first. `out` is where the result goes; None: to a new tensor.
+    last: the axes of the result instead of the whole ones.
     """
     if not is_large(*arrays):
         return work(*arrays, None)
@@ -30,11 +38,11 @@ def by_slices(work: Callable[..., Tensor], *arrays: Tensor, whole: int = 0) -> T
     if max(sizes, default=1) == 1:
         return work(*arrays, None)
     axis = next(i for i, size in enumerate(sizes) if size > 1)
-    found = first.new_empty(sizes)
+    found = first.new_empty(*sizes, *last)
     step = max(1, IN_CACHE * sizes[axis] // first.numel())
     for start in range(0, sizes[axis], step):
         parts = (_part(t, axis - first.ndim, start, step) for t in arrays)
-        work(*parts, _part(found, axis - len(sizes), start, step))
+        work(*parts, _part(found, axis - found.ndim, start, step))
     return found
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._banded import factored, spread, wide
+from ._banded import factored, rows_first, rows_last, squared
 from ._checks import concrete
 from ._covariances import Independent
 from ._factor import DEPENDENT, LOG_2PI, NOTHING
@@ -189,7 +189,7 @@ class Numbers(ByRow):
         before, inverse = self.prior.variance, self._at_points(self.inverse)
         if self.cross is not None:
             triples = zip(before, self.cross, inverse, strict=True)
-            return tuple(v if w is None else v - c.square() * w for v, c, w in triples)
+            return tuple(v if w is None else by_slices(_less, v, c, w) for v, c, w in triples)
         most = 0.0  # of a point's variance, that is lost
 
         def left(d: Tensor, v: Tensor, w: Tensor, out: Tensor | None) -> Tensor:
@@ -225,26 +225,19 @@ class Numbers(ByRow):
 
 
 class Banded(OneLaw):
-    """Second differences of independent points: S has five diagonals. Points and rows come first.
-
-    `moved` is the variance that the rows can move, (M, *lead).
-    """
-
-    stacked = ("moved",)
+    """Second differences of independent points: S has five diagonals."""
 
     def __init__(self, rows: Rows, prior: "Independent | Banded", root: Independent) -> None:
         self.rows, self.prior, self.field = (rows,), prior, rows.first
-        self.moved = d = self._moves(prior)
-        a, b, c = self._coefficients(d.ndim)
-        self.noise = rows.noise_variance.expand(*d.shape[1:], len(a))
-        noise = self.noise.movedim(-1, 0)
-        main = self._squares(d) + noise
-        first = torch.addcmul(b[:-1] * a[1:] * d[1:-2], c[:-1] * b[1:], d[2:-1])
-        floor = main.new_full((), TINY)
+        weights, d = torch.stack((rows.map.a, rows.map.b, rows.map.c)), self._moves(prior)
+        self.noise = rows.noise_variance.expand(*d.shape[1:], weights.shape[-1])
+        noise = rows_first(self.noise)
+        floor = noise.new_full((), TINY)
         if not concrete(noise) or not bool(noise.min() > 0):
-            least = main if prior is root else self._squares(self._moves(root)) + noise
-            floor = torch.where(noise == 0, DEPENDENT * least, 0.0) + TINY
-        self.matrix = factored(main, first, c[:-2] * a[2:] * d[2:-2], floor)
+            before = d if prior is root else self._moves(root)
+            exact = DEPENDENT * (squared(before, weights) + noise)
+            floor = torch.where(noise == 0, exact, 0.0) + TINY
+        self.matrix = factored(d, weights, noise, floor)
 
     @property
     def seen(self) -> Tensor:  # type: ignore[override]
@@ -254,31 +247,21 @@ class Banded(OneLaw):
     def dropped(self) -> Tensor:  # type: ignore[override]
         return self.seen == 0
 
-    def _moves(self, prior: Any) -> Tensor:
+    def _moves(self, prior: Any) -> Tensor:  # (M, *lead)
+        """The variance that the rows can move."""
         (rows,) = self.rows
         d = prior.variance[self.field]
-        return (d if rows.present is None else d * rows.present).movedim(-1, 0).contiguous()
-
-    def _coefficients(self, ndim: int) -> tuple[Tensor, ...]:
-        m = self.rows[0].map
-        return tuple(t.reshape(-1, *[1] * (ndim - 1)) for t in (m.a, m.b, m.c))
-
-    def _squares(self, d: Tensor) -> Tensor:
-        """The variance of each row."""
-        a, b, c = (t.square() for t in self._coefficients(d.ndim))
-        return (a * d[:-2]).addcmul_(b, d[1:-1]).addcmul_(c, d[2:])
+        return rows_first(d if rows.present is None else d * rows.present)
 
     def shift(self, u: Fields, r: Tensor) -> Fields:
-        v = self.matrix.solve(r.movedim(-1, 0).contiguous())
-        along = spread(v, *self._coefficients(v.ndim)) * wide(self.moved, v.ndim)
-        own, along = u[self.field], along.movedim(0, -1).contiguous()
-        return replaced(u, self.field, -along if own is None else own - along)
+        own, move = u[self.field], rows_last(self.matrix.move(rows_first(r)))
+        return replaced(u, self.field, move if own is None else move.add_(own))
 
     def whiten(self, r: Tensor) -> Tensor:
-        return self.matrix.whiten(r.movedim(-1, 0).contiguous()).movedim(0, -1)
+        return self.matrix.whiten(rows_first(r)).movedim(0, -1)
 
     def square(self, r: Tensor, lead: int) -> Tensor:
-        return summed(self.matrix.square(r.movedim(-1, 0).contiguous()), lead)
+        return summed(self.matrix.square(rows_first(r)), lead)
 
     def log_norm(self, lead: int) -> Tensor:
         return summed(self.matrix.log_det + LOG_2PI * (~self.dropped).double().sum(-1), lead)
@@ -290,9 +273,7 @@ class Banded(OneLaw):
 
     @once
     def variance(self) -> Fields:
-        before, m = self.prior.variance[self.field], self.rows[0].map
-        share = self.matrix.explained(m.a, m.b, m.c) * self.moved
-        share = share.movedim(0, -1).contiguous()
+        before, share = self.prior.variance[self.field], rows_last(self.matrix.explained())
         left = torch.addcmul(before, before, share, value=-1)
         return replaced(self.prior.variance, self.field, left)
 
@@ -345,6 +326,10 @@ class Together(Stage):
 
 def _moved(u: Tensor, variance: Tensor, v: Tensor, weights: Tensor, out: Tensor | None) -> Tensor:
     return torch.addcmul(u, variance, v * weights, value=-1, out=out)
+
+
+def _less(variance: Tensor, cross: Tensor, inverse: Tensor, out: Tensor | None) -> Tensor:
+    return torch.addcmul(variance, cross, cross * inverse, value=-1, out=out)
 
 
 def summed(x: Tensor, lead: int) -> Tensor:
