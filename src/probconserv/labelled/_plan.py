@@ -104,10 +104,18 @@ class Plan:
         return Places({dim: self.sizes[dim] for dim in self.index}, tuple(laws))
 
     @property
-    def numbers(self) -> Array:  # (*index, 1)
+    def lengths(self) -> tuple[int, ...]:
         """Of the indices."""
-        sizes = [self.sizes[dim] for dim in self.index]
-        return np.arange(prod(sizes)).reshape(*sizes, 1)
+        return tuple(self.sizes[dim] for dim in self.index)
+
+    def flat(self, parts: Mapping[str, Array]) -> dict[str, Array]:
+        """With one axis for all indices: (*index, ...) to (I, ...)."""
+        count, own = prod(self.lengths), len(self.index)
+        return {name: x.reshape(count, *x.shape[own:]) for name, x in parts.items()}
+
+    def shaped(self, parts: Mapping[str, Array]) -> dict[str, Array]:
+        """With an axis for each index: (I, ...) to (*index, ...)."""
+        return {name: x.reshape((*self.lengths, *x.shape[1:])) for name, x in parts.items()}
 
     @cached_property
     def rows(self) -> dict[str, NamedRows]:

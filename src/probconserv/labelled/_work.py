@@ -13,12 +13,12 @@ from .. import __version__
 from .._errors import FAR, InputError
 from .._sums import Ensemble, check_usable
 from ._encoding import Packing, valid_limits
-from ._graph import Array, unpack
+from ._graph import Array, Sums, added
 from ._law import Law, Recipe, array
 from ._plan import HOW, ONE_BY_ONE, Plan, Ready, Spread, plans
 from ._report import Budget, Report, worst
 from ._time import decoded, least_to_most
-from ._update import LARGEST, first_pass, seen_after, update
+from ._update import first_pass, update
 
 REPORT = "probconserv_report"
 ENSEMBLES = ("member", "members", "realization", "ensemble", "ensemble_member")
@@ -91,12 +91,13 @@ class Work:
         """
         found = []
         for plan in self.plans:
-            new, sums, seen = update(plan, watch, store, compute)
+            new, sums, figures = update(plan, watch, store, compute)
+            left = {}
             for law in (ready.law for ready in plan.laws if ready.law.linear and watch):
                 (name,) = law.factors
                 ends = (array(self.dataset, e, "linear", self.dataset[name]) for e in law.linear)
-                seen[name]["left"] = _outside(new[name][0], *(end.variable for end in ends))
-            found.append((new, sums, seen))
+                left[name] = _outside(new[name][0], *(end.variable for end in ends))
+            found.append((new, sums, {"figures": figures, "left": left}))
         new_, sums_, seen_ = (list(each) for each in zip(*found, strict=True))
         return new_, sums_, seen_
 
@@ -110,13 +111,15 @@ class Work:
         self, sums: Any, after: Any = None, invalid: Any = None, change: Any = None
     ) -> Report:
         """after: of `updated`. invalid: of the property, where nothing is updated."""
-        totals: list[Any] = [None] * len(sums)
+        found: list[Budget] = []
         moves: dict[str, Any] = {}
-        for number, (plan, seen) in enumerate(zip(self.plans, after or [], strict=False)):
-            totals[number], own = seen_after(plan, seen)
-            moves |= own
-        each = zip(self.plans, sums, totals, strict=True)
-        found = [budget for plan, s, total in each for budget in budgets(plan, s, total)]
+        parts = [added(list(own.values())) for own in sums]  # of all variables of a system
+        for plan, own, seen in zip(self.plans, parts, after or [None] * len(parts), strict=True):
+            if seen is not None:
+                own["after"] = sum(each["after"] for each in seen["figures"].values())
+                left = {name: {"left": count} for name, count in seen["left"].items()}
+                moves |= {name: f | left.get(name, {}) for name, f in seen["figures"].items()}
+            found += budgets(plan, own)
         outside, before = (
             {name: int(m[key].sum()) for name, m in moves.items() if m[key].any()}
             for key in ("outside", "outside_before")
@@ -126,7 +129,7 @@ class Work:
             warnings += self._implausible(name, figures)
         report = Report(
             tuple(found),
-            self._method(sums),
+            self._method(parts),
             self.spread.minimum,
             self.spread.maximum,
             before,
@@ -161,19 +164,19 @@ class Work:
 
     def _implausible(self, name: str, found: Mapping[str, Any]) -> Iterator[str]:
         """What is implausible about the values of a variable."""
-        counts = {each: int(np.sum(found[each])) for each in found if each not in LARGEST}
+        counts = {each: int(np.sum(found.get(each, 0))) for each in (*INVALID, "left", "far")}
         low, high = self._valid.get(name, (0.0, 0.0))
         for key, said in INVALID.items():
-            if counts.get(key):
+            if counts[key]:
                 yield f"{counts[key]} values of {name} {said.format(f'{low:g} to {high:g}')}"
-        if counts.get("left"):
+        if counts["left"]:
             yield (
                 f"{counts['left']} values of {name} left the range in which the law is linear in "
                 "them, so that it holds only nearly: enforce it again on the output"
             )
-        if counts.get("far") and not self.spread.knows_std:
+        if counts["far"] and not self.spread.knows_std:
             yield f"{counts['far']} values of {name} changed sign"
-        elif counts.get("far"):
+        elif counts["far"]:
             (index,) = (plan.index for plan in self.plans if name in plan.arrays)
             coords = {dim: self.dataset[dim] for dim in index if dim in self.dataset.coords}
             most, where = worst(xr.DataArray(found["in_std"], coords, index))
@@ -183,7 +186,7 @@ class Work:
                 + (f". {FEW}" if self.spread.member else "")
             )
 
-    def _method(self, sums: Any) -> str:
+    def _method(self, sums: Sequence[Sums]) -> str:
         if self.spread.how and not self.spread.knows_std:
             return f"{self.spread.how}, {HOW[self.spread.how]}"
         if self.spread.member is None:
@@ -195,8 +198,8 @@ class Work:
 
         kinds: list[Any] = [plan.kind for plan in self.plans]
         mixes = [
-            ensemble_mix(kind, unpack(kind.sums, s.reshape(-1, s.shape[-1])))
-            for kind, s in zip(kinds, sums, strict=True)
+            ensemble_mix(kind, plan.flat(own))
+            for kind, plan, own in zip(kinds, self.plans, sums, strict=True)
         ]
         both = zip(*mixes, strict=True)
         share, correlation = (least_to_most(np.concatenate(each)) for each in both)
@@ -241,9 +244,8 @@ def _like(new: xr.Variable, old: Any) -> xr.Variable:
     return xr.Variable(new.dims, new.data, old.attrs, encoding)
 
 
-def budgets(plan: Plan, sums: Array, after: Array | None) -> list[Budget]:
-    """The budgets of a system, from what its passes summed, (*index, C)."""
-    parts = unpack(plan.kind.sums, sums)
+def budgets(plan: Plan, parts: dict[str, Array]) -> list[Budget]:
+    """The budgets of a system, from what its passes summed, (*index, ...)."""
     with plan.places.named():
         check_usable(parts)
     for ready in plan.laws:
@@ -260,8 +262,6 @@ def budgets(plan: Plan, sums: Array, after: Array | None) -> list[Budget]:
         alone = np.einsum("...kk->...k", gram) if many else gram
         assumed = (1 - rho) * alone + rho * (parts["common"] ** 2).sum(-2)
     parts["assumed"] = np.sqrt(assumed)
-    if after is not None:
-        parts["after"] = after.reshape(parts["total"].shape)
     return [_budget(plan, ready, parts) for ready in plan.laws]
 
 
