@@ -299,7 +299,6 @@ class Bounds:
     low: float
     high: float
     law: str
-    places: Any  # `Places` of the system, for messages
 
     def clipped(self, new: Array, d: Array, rows: BlockRows, tilt: Array) -> Array:
         """The values of a block."""
@@ -327,11 +326,11 @@ class Bounds:
         return found | self.line(new, d, rows, np.zeros_like(total))
 
     @quiet
-    def tilts(self, line: Callable[[Array], Sums], seen: Sums, numbers: Array) -> Array:
+    def tilts(self, line: Callable[[Array], Sums], seen: Sums) -> Array:
         """lambda of every row, from the sums of `line` and `survey` over all points."""
         total, least, most = seen["total"], seen["least"], seen["most"]
         size = seen["terms"] + np.abs(total)
-        self._check_reach(total, least, most, REACH * size, numbers)
+        self._check_reach(total, least, most, REACH * size)
         total, tilt = np.clip(total, least, most), np.zeros_like(total)
         left, right = np.full_like(total, -np.inf), np.full_like(total, np.inf)
         now = seen
@@ -349,9 +348,7 @@ class Bounds:
             now = line(tilt)
         return tilt
 
-    def _check_reach(
-        self, total: Array, least: Array, most: Array, slack: Array, numbers: Array
-    ) -> None:
+    def _check_reach(self, total: Array, least: Array, most: Array, slack: Array) -> None:
         wrong = (total < least - slack) | (total > most + slack)
         if not wrong.any():
             return
@@ -364,8 +361,7 @@ class Bounds:
             f"are {span(low, high)}. Ways out: wider bounds, another total, `noise`."
         )
         error._place = int(place[0]), int(place[-1])
-        with self.places.named(numbers):
-            raise error
+        raise error
 
 
 def _total(rows: BlockRows, u: Array) -> Array:  # (I, K) or (I, N, K)
@@ -380,6 +376,7 @@ class BlockWork:
     """
 
     kind: Kind
+    places: Any  # `Places` of the system, for messages
     bounds: Bounds | None
     asked: tuple[float, float]  # the bounds as they were asked for
     dtypes: Sequence[Any]  # of the mean or the members, and of std if that is an array

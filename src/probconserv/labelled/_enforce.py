@@ -19,8 +19,7 @@ from ._law import Given, Law, Recipe, listed
 from ._plan import Spread
 from ._read import Paths, Series, from_file, outputs, paths_of, with_files
 from ._report import Report
-from ._update import is_lazy
-from ._work import REPORT, Work
+from ._work import REPORT, Work, is_lazy
 from ._write import check_output, write
 
 How = Literal["uniform", "proportional", "variance", "members"]

@@ -139,23 +139,15 @@ class Plan:
         sizes = np.abs(weights.isel({dim: 0 for dim in self.index if dim in weights.dims}).values)
         return float(sizes[sizes > 0].mean()) if (sizes > 0).any() else None
 
-    def value(self) -> Array:  # (*index, K), or (*index, N or 1, K) for members
-        return self._side_by_side("value", self.member is not None)
-
-    def noise(self) -> Array:  # (*index, K)
-        return self._side_by_side("noise", False)
-
-    def _side_by_side(self, which: str, members: bool) -> Array:
-        parts: list[Array] = []
-        for ready in self.laws:
-            given: xr.Variable = getattr(ready, which)
-            tail = ready.sizes_inside
-            lead = {dim: self.sizes[dim] for dim in self.index}
-            if members:
-                assert self.member is not None
-                own = any(self.member in ready.value.dims for ready in self.laws)
-                lead[self.member] = self.sizes[self.member] if own else 1
-            wide = given.set_dims({**lead, **tail}).transpose(*lead, *tail)
+    def side_by_side(self, which: str) -> Array:  # (*index, K), or (*index, N, K) of members
+        """The value or the noise of all rows."""
+        given: list[xr.Variable] = [getattr(ready, which) for ready in self.laws]
+        member = [dim for dim in [self.member] if any(dim in each.dims for each in given)]
+        lead = {dim: self.sizes[dim] for dim in (*self.index, *member) if dim}
+        parts = []
+        for ready, own in zip(self.laws, given, strict=True):
+            wide = own.set_dims({**lead, **ready.sizes_inside})
+            wide = wide.transpose(*lead, *ready.sizes_inside)
             parts.append(wide.values.reshape(*lead.values(), ready.rows))
         return np.concatenate(parts, axis=-1)
 
@@ -320,7 +312,7 @@ def _plan(
             f"`minimum` and `maximum` go with one law for each variable, but {labels} share some. "
             "Leave the bounds out, or enforce one law after the other."
         )
-    if not spread.knows_std and plan.noise().any():
+    if not spread.knows_std and plan.side_by_side("noise").any():
         raise InputError(
             f"`noise` of {labels} weighs the total against the spread of the field, and `how` "
             f"{spread.how!r} knows no spread. Give `std`, or leave `noise` out."

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from .._errors import ImplausibleError, ImplausibleWarning
+from .._errors import ImplausibleError, ImplausibleWarning, InputError
+from .._sums import Ensemble, check_usable
 from ._graph import Array
-from ._plan import entry
+from ._plan import Plan, Ready, entry
 from ._time import place
 
 FIGURES = ("total", "field", "gap", "relative", "closes")  # of a total, in a table
@@ -500,4 +501,69 @@ def _imbalance(law: Mapping[str, Any], when: str) -> str:
     return (
         f"{word}; off by at most {off} of the {of} of {terms}{at}, "
         f"{law[f'gap_{when}']:.3g} {kind}{more}"
+    )
+
+
+def budgets(plan: Plan, parts: dict[str, Array]) -> list[Budget]:
+    """The budgets of a system, from what its passes summed, (*index, ...)."""
+    with plan.places.named():
+        check_usable(parts)
+    for ready in plan.laws:
+        if not parts["size"][..., ready.own].any():
+            raise InputError(
+                f"no point of {ready.law.label} counts: all are missing, or have no weight by "
+                "`where`, `regions`, a factor or cell sizes of 0."
+            )
+    if isinstance(plan.kind, Ensemble):
+        assumed = parts["total"].var(-2, ddof=1)
+    else:
+        gram, rho = parts["gram"], plan.kind.correlation
+        many = gram.ndim > len(plan.index) + 1
+        alone = np.einsum("...kk->...k", gram) if many else gram
+        assumed = (1 - rho) * alone + rho * (parts["common"] ** 2).sum(-2)
+    parts["assumed"] = np.sqrt(assumed)
+    return [_budget(plan, ready, parts) for ready in plan.laws]
+
+
+def _budget(plan: Plan, ready: Ready, parts: Mapping[str, Array]) -> Budget:
+    law, points = ready.law, ready.points
+
+    def named(variable: xr.Variable) -> xr.DataArray:
+        coords = {d: c.variable for d, c in points.coords.items() if d in variable.dims}
+        return xr.DataArray(variable.data, coords, variable.dims)
+
+    def wide(given: xr.Variable) -> xr.DataArray:
+        return named(given.set_dims({**given.sizes, **points.rows}).transpose(*points.rows, ...))
+
+    def rows(key: str) -> xr.DataArray:
+        """(*index, N, K) or (*index, K) -> the rows of the law, by their names."""
+        values = parts[key][..., ready.own]
+        member = (plan.member,) if values.ndim > len(plan.index) + 1 else ()
+        shape = (*values.shape[:-1], *ready.sizes_inside.values())
+        return named(xr.Variable((*plan.index, *member, *ready.inner), values.reshape(shape)))
+
+    fixed, is_average = named(ready.fixed), law.average is not None
+    sizes = wide(ready.sizes.where(ready.sizes > 0, 1.0)) if is_average else 1.0
+    vary = any(ready.time in weights.dims for weights in points.weights.values())
+    return Budget(
+        name=law.label,
+        variables=tuple(law.factors),
+        over=law.dims,
+        unit=points.mean_unit if is_average else points.unit,
+        measure=points.measure,
+        time=ready.time,
+        total=wide(ready.value + ready.fixed) / sizes,
+        noise=wide(ready.noise) / sizes,
+        before=(rows("total") + fixed) / sizes,
+        after=(rows("after") + fixed) / sizes if "after" in parts else None,
+        terms=rows("terms") / sizes,
+        size=rows("size") / sizes,
+        spread=rows("spread") / sizes,
+        assumed=rows("assumed") / sizes,
+        correlation=getattr(plan.kind, "correlation", 0.0),
+        present=rows("count" if vary else "size"),
+        one_total=ready.one_total,
+        marks=int(parts["marks"].sum()),
+        remarks=ready.remarks,
+        is_average=is_average,
     )

@@ -1,25 +1,34 @@
-"""A dataset and laws on their way through the passes, to new values and a report."""
+"""A dataset and laws on their way through the passes, to new values and a report.
+
+What the solve takes are sums over all points. Where a block has all points of its indices these are
+sums over the block: it is read, solved and updated at once. Else all blocks are summed first, and
+read again for the update. `_solve` is the same function for both; only `total` differs.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
+from math import prod
 from typing import Any
 
+import dask.array as da
 import numpy as np
 import xarray as xr
 from dask.base import compute as dask_compute
 
 from .. import __version__
 from .._errors import FAR, InputError
-from .._sums import Ensemble, check_usable
-from ._encoding import Packing, valid_limits
-from ._graph import Array, Sums, added
+from .._sums import is_hard, solved
+from ._blocks import NO_BOUNDS, BlockWork, Bounds
+from ._encoding import Packing, next_held, valid_limits
+from ._graph import Made, Sums, added
 from ._law import Law, Recipe, array
-from ._plan import HOW, ONE_BY_ONE, Plan, Ready, Spread, plans
-from ._report import Budget, Report, worst
+from ._plan import HOW, ONE_BY_ONE, Plan, Spread, plans
+from ._report import Budget, Report, budgets, worst
 from ._time import decoded, least_to_most
-from ._update import first_pass, update
 
+SETTLING = 2  # times that exact rows are settled at most
 REPORT = "probconserv_report"
 ENSEMBLES = ("member", "members", "realization", "ensemble", "ensemble_member")
 FEW = (
@@ -31,6 +40,8 @@ INVALID = {
     "invalid_before": "lie outside the valid {} already",
     "invalid": "were pushed outside the valid {}",
 }
+
+Total = Callable[[str, Sums], Sums]  # the sums of a pass over all points, by its name; steps
 
 
 @dataclass(frozen=True, eq=False)
@@ -244,66 +255,121 @@ def _like(new: xr.Variable, old: Any) -> xr.Variable:
     return xr.Variable(new.dims, new.data, old.attrs, encoding)
 
 
-def budgets(plan: Plan, parts: dict[str, Array]) -> list[Budget]:
-    """The budgets of a system, from what its passes summed, (*index, ...)."""
-    with plan.places.named():
-        check_usable(parts)
-    for ready in plan.laws:
-        if not parts["size"][..., ready.own].any():
-            raise InputError(
-                f"no point of {ready.law.label} counts: all are missing, or have no weight by "
-                "`where`, `regions`, a factor or cell sizes of 0."
+def _solve(work: BlockWork, total: Total, sums: Sums, given: Sums) -> Sums:
+    """What the update needs: the steps of the solve, and lambda that holds values within bounds.
+
+    Nearly dependent rows are settled: the totals after the update are summed, and what exact rows
+    miss is moved as well. given: b, its noise and the numbers of the indices.
+    """
+    value, noise = given["value"], given["noise"]
+    with work.places.named(given["numbers"]):
+        steps = solved(work.kind, sums, value, noise)
+        for _ in range(SETTLING):
+            if not is_hard(steps["least"]).any():
+                break
+            from .._sums_solve import settled  # needs torch
+
+            steps = settled(work.kind, steps, sums, total("after", steps), value, noise)
+        if work.bounds is not None:
+            seen = total("survey", steps)
+            steps["tilt"] = work.bounds.tilts(
+                lambda tilt: total("line", steps | {"tilt": tilt}), seen
             )
-    if isinstance(plan.kind, Ensemble):
-        assumed = parts["total"].var(-2, ddof=1)
-    else:
-        gram, rho = parts["gram"], plan.kind.correlation
-        many = gram.ndim > len(plan.index) + 1
-        alone = np.einsum("...kk->...k", gram) if many else gram
-        assumed = (1 - rho) * alone + rho * (parts["common"] ** 2).sum(-2)
-    parts["assumed"] = np.sqrt(assumed)
-    return [_budget(plan, ready, parts) for ready in plan.laws]
+    return steps
 
 
-def _budget(plan: Plan, ready: Ready, parts: Mapping[str, Array]) -> Budget:
-    law, points = ready.law, ready.points
+def is_whole(plan: Plan) -> bool:
+    """Whether every block holds all points of its indices, so that it need not be read twice."""
+    (arrays, *others), (rows, *_) = plan.arrays.values(), plan.rows.values()
+    weights = (each for law in rows.laws for each in (law.weights, law.labels) if each is not None)
+    cut = (each.chunksizes.get(dim, ()) for each in (*arrays, *weights) for dim in rows.points)
+    return not others and all(len(sizes) < 2 for sizes in cut)
 
-    def named(variable: xr.Variable) -> xr.DataArray:
-        coords = {d: c.variable for d, c in points.coords.items() if d in variable.dims}
-        return xr.DataArray(variable.data, coords, variable.dims)
 
-    def wide(given: xr.Variable) -> xr.DataArray:
-        return named(given.set_dims({**given.sizes, **points.rows}).transpose(*points.rows, ...))
-
-    def rows(key: str) -> xr.DataArray:
-        """(*index, N, K) or (*index, K) -> the rows of the law, by their names."""
-        values = parts[key][..., ready.own]
-        member = (plan.member,) if values.ndim > len(plan.index) + 1 else ()
-        shape = (*values.shape[:-1], *ready.sizes_inside.values())
-        return named(xr.Variable((*plan.index, *member, *ready.inner), values.reshape(shape)))
-
-    fixed, is_average = named(ready.fixed), law.average is not None
-    sizes = wide(ready.sizes.where(ready.sizes > 0, 1.0)) if is_average else 1.0
-    vary = any(ready.time in weights.dims for weights in points.weights.values())
-    return Budget(
-        name=law.label,
-        variables=tuple(law.factors),
-        over=law.dims,
-        unit=points.mean_unit if is_average else points.unit,
-        measure=points.measure,
-        time=ready.time,
-        total=wide(ready.value + ready.fixed) / sizes,
-        noise=wide(ready.noise) / sizes,
-        before=(rows("total") + fixed) / sizes,
-        after=(rows("after") + fixed) / sizes if "after" in parts else None,
-        terms=rows("terms") / sizes,
-        size=rows("size") / sizes,
-        spread=rows("spread") / sizes,
-        assumed=rows("assumed") / sizes,
-        correlation=getattr(plan.kind, "correlation", 0.0),
-        present=rows("count" if vary else "size"),
-        one_total=ready.one_total,
-        marks=int(parts["marks"].sum()),
-        remarks=ready.remarks,
-        is_average=is_average,
+def is_lazy(plan: Plan) -> bool:
+    """Whether some array is dask's, so that nothing large may be computed unasked."""
+    return any(
+        isinstance(each.data, da.Array) for arrays in plan.arrays.values() for each in arrays
     )
+
+
+def first_pass(plan: Plan) -> dict[str, Any]:
+    """The sums over all points of every variable, now or lazily."""
+    return _pass(plan, {name: _block_work(plan, name) for name in plan.arrays}, "statistics", {})
+
+
+def _pass(
+    plan: Plan, works: Mapping[str, BlockWork], method: str, steps: Sums
+) -> dict[str, Any]:  # (*index, ...) of each
+    found = {}
+    for name, work in works.items():
+        call = partial(_only_sums, work, method)
+        _, found[name] = plan.rows[name].mapped(call, plan.arrays[name], steps=steps)
+    return found
+
+
+def _only_sums(work: BlockWork, method: str, *block_and_steps: Any) -> Made:
+    return (), work.sums(method, *block_and_steps)
+
+
+def _block_work(plan: Plan, name: str, watched: bool = False, stored: bool = False) -> BlockWork:
+    arrays, bounds = plan.arrays[name], None
+    if plan.is_bounded:
+        low, high = (next_held(arrays[0], *end) for end in zip(plan.bounds, (1, -1), strict=True))
+        bounds = Bounds(low, high, plan.laws[0].law.label)
+    return BlockWork(
+        plan.kind,
+        plan.places,
+        bounds,
+        plan.bounds,
+        [array.dtype for array in arrays if array.dims],  # one number is no variable
+        valid_limits(arrays[0]) or NO_BOUNDS,
+        Packing.of(arrays[0]),
+        watched,
+        stored and plan.kind.disjoint,
+    )
+
+
+def _at_once(work: BlockWork, *block_and_given: Any) -> Made:
+    """A block with all points of its indices: what `updated` makes, with the statistics."""
+    *block, given = block_and_given
+
+    def total(method: str, steps: Sums) -> Sums:
+        return work.sums(method, *block, steps)
+
+    sums = total("statistics", {})
+    new, figures = work.updated(*block, _solve(work, total, sums, given))
+    return new, {**sums, **figures}
+
+
+def update(
+    plan: Plan, watched: bool, stored: bool, compute: Callable[[Any], Any]
+) -> tuple[dict[str, tuple[xr.Variable, ...]], dict[str, Any], dict[str, Any]]:
+    """Of every variable the new arrays, the sums before, and the figures if they are watched.
+
+    compute: for sums that are needed on the way, if one pass is not enough.
+    """
+    works = {name: _block_work(plan, name, watched, stored) for name in plan.arrays}
+    numbers = np.arange(prod(plan.lengths)).reshape(plan.lengths)
+    steps: Any = {name: plan.side_by_side(name) for name in ("value", "noise")}
+    steps["numbers"] = numbers
+    sums: dict[str, Any] = {}
+    at_once = watched and is_whole(plan)
+    if not at_once:
+        sums = compute(first_pass(plan))
+
+        def total(method: str, steps: Sums) -> Sums:
+            found = compute(_pass(plan, works, method, plan.shaped(steps)))
+            return plan.flat(added(list(found.values())))
+
+        first, *_ = works.values()
+        together = plan.flat(added(list(sums.values())))
+        steps = plan.shaped(_solve(first, total, together, plan.flat(steps)))
+    new, figures = {}, {}
+    for name, work in works.items():
+        rows, arrays = plan.rows[name], plan.arrays[name]
+        call = partial(_at_once, work) if at_once else work.updated
+        found, figures[name] = rows.mapped(call, arrays, work.dtypes, steps)
+        named = (xr.Variable(rows.all, data).transpose(*arrays[0].dims) for data in found)
+        new[name] = tuple(named)
+    return new, figures if at_once else sums, figures
