@@ -57,6 +57,11 @@ class MeanAndStd:
     def knows_std(self) -> bool:
         return self.how == "variance"
 
+    @property
+    def is_rowwise(self) -> bool:
+        """Whether S is a number for each row."""
+        return self.disjoint and not self.correlation
+
 
 @dataclass(frozen=True)
 class Ensemble:
@@ -78,18 +83,8 @@ class Ensemble:
 Kind = MeanAndStd | Ensemble
 
 
-def solved(kind: Kind, sums: Sums, value: Array, noise: Array) -> dict[str, Array]:
-    """What the update needs; value and noise: b, (I, K) or (I, N or 1, K), and its std, (I, K)."""
-    check_usable(sums)
-    if isinstance(kind, MeanAndStd) and kind.disjoint and not kind.correlation:
-        return _solved_rows(kind, sums, value, noise)
-    from ._sums_solve import solved  # needs torch
-
-    return solved(kind, sums, value, noise)
-
-
-def _solved_rows(kind: MeanAndStd, sums: Sums, value: Array, noise: Array) -> dict[str, Array]:
-    """S is a number for each row."""
+def solved_rows(kind: MeanAndStd, sums: Sums, value: Array, noise: Array) -> dict[str, Array]:
+    """What the update needs, for a kind that is rowwise; value and noise: b and its std, (I, K)."""
     matrix = sums["gram"] + np.square(noise)
     keep = (matrix > TINY) | (noise > 0)
     inverse = row_inverse(matrix, keep)

@@ -49,12 +49,7 @@ def _missing(u: Array, rows: BlockRows) -> Array:
     return np.isnan(u) if rows.left_out is None else np.isnan(u) | rows.left_out
 
 
-def sizes(rows: BlockRows, missing: Array | None, u: Array) -> Array:  # (I, K)
-    """The sum of |G| over the points that are there."""
-    return _weights(rows.sizes, missing, len(u))
-
-
-def _weights(rows: BlockRows, missing: Array | None, count: int) -> Array:  # (I, K)
+def weight_there(rows: BlockRows, missing: Array | None, count: int) -> Array:  # (I, K)
     """The sum of G over the points that are there, at that many indices."""
     found = rows.whole if missing is None else rows.apply((~missing).astype(float))
     return np.broadcast_to(found, (count, rows.count))
@@ -70,14 +65,18 @@ def statistics(kind: Kind, *block: Any) -> dict[str, Array]:
 
 def _of_moments(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows) -> dict[str, Array]:
     total, mean, missing = totals(mean, rows)
-    std = np.broadcast_to(std, (len(std), mean.shape[-1])).astype(float, copy=False)
+    std = std.astype(float, copy=False)
     if missing is not None:
         std = np.where(missing, 0.0, std)
     if rows.left_out is not None and not _finite(std):
         std = np.where(rows.left_out, 0.0, std)
     found = _about(mean, total, missing, rows)
     found["gram"] = rows.gram(independent(kind, mean, std, rows))
-    found |= _together(std if kind.knows_std else np.zeros((1, std.shape[-1])), rows)
+    if kind.knows_std:
+        found |= _together(np.broadcast_to(std, (len(std), mean.shape[-1])), rows)
+    else:
+        none = np.zeros((1, rows.count))
+        found |= {"spread": none, "common": none, "negative": none[:, 0]}
     common = np.zeros((len(found["common"]), kind.variables, rows.count))
     common[:, rows.variable] = found["common"]
     return found | {"total": total, "common": common}
@@ -98,10 +97,10 @@ def _of_members(kind: Ensemble, x: Array, rows: BlockRows) -> dict[str, Array]:
 
 def _about(mean: Array, total: Array, missing: Array | None, rows: BlockRows) -> dict[str, Array]:
     """Sums of |g| and |g u| of every row; `mean` is 0 where missing."""
-    size = sizes(rows, missing, mean)
+    size = weight_there(rows.sizes, missing, len(mean))
     positive = rows.sizes is rows and mean.min(initial=0.0) >= 0
     terms = total if positive else rows.sizes.apply(np.abs(mean))
-    count = _weights(rows.present, missing, len(mean))
+    count = weight_there(rows.present, missing, len(mean))
     return {"size": size, "count": count, "terms": terms, "marks": _marks(mean, terms, size)}
 
 
@@ -124,7 +123,7 @@ def _together(std: Array, rows: BlockRows) -> dict[str, Array]:
 def independent(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows) -> Array:
     """d of every point, see `MeanAndStd`."""
     given = np.abs(mean) if kind.how == "proportional" else np.square(std)
-    return given if rows.relative_sizes is None else given / rows.relative_sizes
+    return given if rows.freedom is None else given * rows.freedom
 
 
 def freedom(kind: Kind, *block: Any) -> Array:  # (I, P)
@@ -143,10 +142,10 @@ def moved(kind: Kind, *block_and_steps: Any) -> Array:
 
 
 def _moved_mean(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows, steps: Sums) -> Array:
-    new, std, d = mean.astype(float), std.astype(float, copy=False), None
+    new, std = mean.astype(float), std.astype(float, copy=False)
+    d = independent(kind, mean, std, rows)
     for move in range(steps["along"].shape[1]):
         shift = rows.adjoint((1 - kind.correlation) * steps["along"][:, move])
-        d = independent(kind, mean, std, rows) if d is None else d
         shift *= d
         new += shift
         if kind.correlation:
@@ -253,16 +252,23 @@ def changes(kind: Kind, new: Array, *block: Any, rounding: float) -> dict[str, A
         turned = (new * old < 0).sum(-1) if kind.how == "proportional" else none
         return {"change": largest, "in_std": none, "far": turned}
     relative = np.divide(change, np.sqrt(freedom(kind, *block)), out=change)
-    if (_largest(relative) > FAR).any():  # it may be rounding, whatever the std
+    most, far = _largest(relative), np.zeros_like(largest)
+    if (most > FAR).any():  # it may be rounding, whatever the std
         relative[np.abs(new - old) <= 8 * rounding * np.abs(old)] = 0.0
-    far = _count(relative > FAR)
-    return {"change": largest, "in_std": _largest(relative), "far": far}
+        most, far = _largest(relative), _count(relative > FAR)
+    return {"change": largest, "in_std": most, "far": far}
 
 
 def _largest(x: Array) -> Array:  # (..., I, P) to (I)
     """Missing values are left out."""
     found = np.fmax.reduce(x, axis=-1, initial=0.0)
     return found if found.ndim == 1 else found.max(0)
+
+
+def _below(u: Array) -> Array:  # (..., I, P) to (I)
+    """How far the least value lies below 0."""
+    found = -np.fmin.reduce(u, axis=-1, initial=0.0)
+    return np.asarray(found if found.ndim == 1 else found.max(0))
 
 
 def _count(x: Array) -> Array:  # (I, P) or (N, I, P) to (I)
@@ -312,8 +318,7 @@ class Bounds:
         """The totals that a block has within the bounds, and how fast they fall with lambda."""
         u = self.clipped(new, d, rows, tilt)
         free = np.where((u > self.low) & (u < self.high), d, 0.0)
-        slope = np.broadcast_to(_total(rows.squared, free), _total(rows, u).shape)
-        return {"value": _total(rows, u), "slope": slope}
+        return {"value": _total(rows, u), "slope": _total(rows.squared, free)}
 
     def survey(self, new: Array, d: Array, rows: BlockRows) -> dict[str, Array]:
         """The totals of a block, their terms, the least and the most that they can be, how fast
@@ -433,8 +438,8 @@ class BlockWork:
             "invalid_before": _count(before),
             "outside": _count(_outside(new, self.asked)),
             "outside_before": _count(_outside(old, self.asked)),
-            "below": _largest(-new),
-            "below_before": _largest(-old),
+            "below": _below(new),
+            "below_before": _below(old),
             **changes(self.kind, new, *block, rounding=rounding),
         }
 

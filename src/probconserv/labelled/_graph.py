@@ -20,8 +20,21 @@ Sums = Mapping[str, Array]  # under names, with the indices on axis 0
 Made = tuple[Sequence[Array], Sums]  # the new arrays of a block, and its sums
 Pair = tuple[Any, tuple[str, ...]]  # an array and the names of its axes
 
+PIECE = 4096  # points of one product: too few for BLAS to start threads of its own
 SLAB = 1 << 18  # points that are worked on at a time: what stays in a core's cache
 LARGEST = ("change", "in_std", "below", "below_before")  # not added up: the largest counts
+
+
+def weighted_sum(u: Array, weights: Array) -> Array:  # (..., I, P) and (1 or I, P) to (..., I)
+    """The sum of u times weights over the points, in float64, in pieces that rounding likes."""
+    u, whole = u.astype(float, copy=False), u.shape[-1] // PIECE * PIECE
+    pieces = (x[..., :whole].reshape(*x.shape[:-1], -1, PIECE) for x in (u, weights))
+    rest = (x[..., whole:] for x in (u, weights))
+    return np.asarray(_dot(*pieces).sum(-1) + _dot(*rest))
+
+
+def _dot(u: Array, weights: Array) -> Array:
+    return np.asarray(np.matmul(u[..., None, :], weights[..., :, None])[..., 0, 0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,9 +56,9 @@ class LawRows:
         return slice(self.first, self.first + self.rows)
 
     def apply(self, u: Array) -> Array:  # (..., I, P) to (..., I, rows)
-        weighted = np.asarray(u * self.weights)  # in float64, as the weights are
         if self.labels is None:
-            return weighted.sum(-1, keepdims=True)
+            return weighted_sum(u, self.weights)[..., None]
+        weighted = u * self.weights
         flat = weighted.reshape(-1, weighted.shape[-1])
         found = np.stack([np.bincount(self.labels, each, self.rows) for each in flat])
         return found.reshape(*weighted.shape[:-1], self.rows)
@@ -143,8 +156,8 @@ class BlockRows:
         return 1.0 if self.left_out is None else (~self.left_out).astype(float)
 
     @cached_property
-    def relative_sizes(self) -> Array | None:  # (1 or I, P)
-        """|g| over the mean weight, by the first law that counts a point; inf if none does.
+    def freedom(self) -> Array | None:  # (1 or I, P)
+        """The mean weight over |g|, by the first law that counts a point; 0 if none does.
 
         None if every point has a std of its own.
         """
@@ -153,7 +166,7 @@ class BlockRows:
         found: Any = 0.0
         for law in self.laws:
             found = np.where(found == 0, np.abs(law.weights) / (law.unit or 1.0), found)
-        return np.where(found == 0, np.inf, found)
+        return np.divide(1.0, found, out=np.zeros_like(found), where=found != 0)
 
     def at(self, indices: slice) -> "BlockRows":
         """The same at some of the indices."""
@@ -199,7 +212,12 @@ class NamedRows:
         task makes all: several would read the block again, and hold it until the last is done.
         """
         steps = steps or {}
-        task = _Task(function, self, arrays, dtypes, tuple(steps))
+        laws = (  # the names of axes in place of arrays
+            replace(law, weights=self.dims(law.weights), labels=self.dims(law.labels))
+            for law in self.laws
+        )
+        run, dims = replace(self, laws=tuple(laws))._run, [self.dims(array) for array in arrays]
+        task = partial(run, function, dims, dtypes, tuple(steps))
         all_ = [*arrays, *(array for law in self.laws for array in (law.weights, law.labels))]
         pairs = [self._pair(array) for array in all_ if array is not None]
         for name, step in steps.items():
@@ -207,14 +225,74 @@ class NamedRows:
             pairs.append((step, (*self.index, *own)))
         if not any(isinstance(array, da.Array) for array, _ in pairs):
             with ThreadPoolExecutor(CPU_COUNT) as pool:
-                return task.run([array for array, _ in pairs], pool.map)
-        made = [(blockwise(task, self.all, pairs, object), self.all)]
+                return task(pool.map, *(array for array, _ in pairs))
+        made = [(blockwise(partial(task, map), self.all, pairs, object), self.all)]
         new = [
             blockwise(partial(_picked, number=number), self.all, made, dtype)
             for number, dtype in enumerate(dtypes)
         ]
         sums = blockwise(partial(_picked, number=-1), self.places, made, object, concatenate=False)
         return new, self._combined(sums)
+
+    def _run(
+        self,
+        function: Callable[..., Made],
+        dims: Sequence[Sequence[str]],
+        dtypes: Sequence[Any],
+        names: Sequence[str],
+        each: Callable[..., Iterator[Any]],
+        *blocks: Array,
+    ) -> tuple[list[Array], dict[str, Array]]:
+        """One block: its arrays as (I, P) or (N, I, P), a few indices at a time, with G.
+
+        Weights and labels of laws are the names of their axes here. dims: the same of the arrays
+        that come first among the blocks. names: of the steps, that come last. each: `map`, or that
+        of a pool of threads.
+        """
+        sizes = dict(zip(dims[0], blocks[0].shape, strict=True))
+        rest, index = list(blocks), [sizes[dim] for dim in self.index]
+        first = [rest.pop(0) for _ in dims]
+        arrays = [  # one number stays one
+            self._flat(block, own, sizes) if own else block.reshape(1, 1)
+            for block, own in zip(first, dims, strict=True)
+        ]
+        rows, count = self._rows_of(rest, sizes), prod(index)
+        flat = [step.reshape(count, *step.shape[len(index) :]) for step in rest]
+        new = [np.empty(arrays[0].shape, dtype) for dtype in dtypes]
+
+        def work(slab: slice) -> Sums:
+            given = [a if a.shape[-2] == 1 else a[..., slab, :] for a in arrays]
+            steps = dict(zip(names, (step[slab] for step in flat), strict=True))
+            found, sums = function(*given, rows.at(slab), steps)
+            for array, values in zip(new, found, strict=True):
+                array[..., slab, :] = values
+            return sums
+
+        stride = max(1, SLAB * count // max(1, arrays[0].size))
+        slabs = [slice(i, i + stride) for i in range(0, count, stride)]
+        sums = combined(list(each(work, slabs)), index=1)
+        shaped = {name: x.reshape((*index, *x.shape[1:])) for name, x in sums.items()}
+        return [array.reshape([sizes[dim] for dim in self.all]) for array in new], shaped
+
+    def _flat(self, block: Array, dims: Sequence[str], sizes: Mapping[Any, int]) -> Array:
+        """As (I, P) or (N, I, P), with (1, P) for what does not change with the index."""
+        varies = self.index if any(dim in dims for dim in self.index) else ()
+        lead = (self.member,) if self.member in dims else ()
+        wanted = (*lead, *varies, *self.points)
+        narrow = np.expand_dims(block, [n for n, dim in enumerate(wanted) if dim not in dims])
+        wide = np.broadcast_to(narrow, [sizes[dim] for dim in wanted])
+        shape = [prod(sizes[dim] for dim in some) for some in (varies, self.points)]
+        return wide.reshape(*wide.shape[: len(lead)], *shape)
+
+    def _rows_of(self, blocks: list[Array], sizes: Mapping[Any, int]) -> BlockRows:
+        """G, from the first of the blocks, which are taken off."""
+        laws = []
+        for law in self.laws:
+            weights, labels = self._flat(blocks.pop(0), law.weights, sizes), None
+            if law.labels is not None:
+                labels = self._flat(blocks.pop(0), law.labels, sizes)[0]
+            laws.append(replace(law, weights=weights, labels=labels))
+        return BlockRows(tuple(laws), self.count, self.disjoint, self.variable)
 
     def _combined(self, blocks: da.Array) -> da.Array:
         name = f"sums-{blocks.name}"
@@ -282,77 +360,3 @@ def _cut(values: Array, names: tuple[str, ...], cut: Mapping[str, Any]) -> da.Ar
     pairs = zip(values.shape, names, strict=True)
     chunks = tuple(-1 if size == 1 else cut.get(name, -1) for size, name in pairs)
     return da.from_array(values, chunks=chunks, name=False)
-
-
-class _Task:
-    """One block: its arrays as (I, P) or (N, I, P), a few indices at a time, with G."""
-
-    def __init__(
-        self,
-        function: Callable[..., Made],
-        rows: NamedRows,
-        arrays: Sequence[xr.Variable],
-        dtypes: Sequence[Any],
-        steps: Sequence[str],
-    ) -> None:
-        self.function, self.dtypes, self.steps = function, dtypes, steps
-        self.dims = [rows.dims(array) for array in arrays]
-        laws = (  # the names of axes in place of arrays
-            replace(law, weights=rows.dims(law.weights), labels=rows.dims(law.labels))
-            for law in rows.laws
-        )
-        self.rows = replace(rows, laws=tuple(laws))
-
-    def __call__(self, *blocks: Array) -> Any:
-        return self.run(blocks, map)
-
-    def run(
-        self, blocks: Sequence[Array], each: Callable[..., Iterator[Any]]
-    ) -> tuple[list[Array], dict[str, Array]]:
-        """each: `map`, or that of a pool of threads."""
-        sizes = dict(zip(self.dims[0], blocks[0].shape, strict=True))
-        rest, index = list(blocks), [sizes[dim] for dim in self.rows.index]
-        first = [rest.pop(0) for _ in self.dims]
-        arrays = [  # one number stays one
-            self._flat(block, dims, sizes) if dims else block.reshape(1, 1)
-            for block, dims in zip(first, self.dims, strict=True)
-        ]
-        rows, count = self._rows(rest, sizes), prod(index)
-        flat = [step.reshape(count, *step.shape[len(index) :]) for step in rest]
-        new = [np.empty(arrays[0].shape, dtype) for dtype in self.dtypes]
-
-        def work(slab: slice) -> Sums:
-            given = [a if a.shape[-2] == 1 else a[..., slab, :] for a in arrays]
-            steps = dict(zip(self.steps, (step[slab] for step in flat), strict=True))
-            found, sums = self.function(*given, rows.at(slab), steps)
-            for array, values in zip(new, found, strict=True):
-                array[..., slab, :] = values
-            return sums
-
-        stride = max(1, SLAB * count // max(1, arrays[0].size))
-        slabs = [slice(i, i + stride) for i in range(0, count, stride)]
-        sums = combined(list(each(work, slabs)), index=1)
-        shaped = {name: x.reshape((*index, *x.shape[1:])) for name, x in sums.items()}
-        return [array.reshape([sizes[dim] for dim in self.rows.all]) for array in new], shaped
-
-    def _flat(self, block: Array, dims: Sequence[str], sizes: Mapping[Any, int]) -> Array:
-        """As (I, P) or (N, I, P), with (1, P) for what does not change with the index."""
-        index, points, member = self.rows.index, self.rows.points, self.rows.member
-        varies = index if any(dim in dims for dim in index) else ()
-        lead = (member,) if member in dims else ()
-        wanted = (*lead, *varies, *points)
-        narrow = np.expand_dims(block, [n for n, dim in enumerate(wanted) if dim not in dims])
-        wide = np.broadcast_to(narrow, [sizes[dim] for dim in wanted])
-        shape = [prod(sizes[dim] for dim in some) for some in (varies, points)]
-        return wide.reshape(*wide.shape[: len(lead)], *shape)
-
-    def _rows(self, blocks: list[Array], sizes: Mapping[Any, int]) -> BlockRows:
-        """G, from the first of the blocks, which are taken off."""
-        rows, laws = self.rows, []
-        for law in rows.laws:
-            weights = self._flat(blocks.pop(0), law.weights, sizes)
-            labels = None
-            if law.labels is not None:
-                labels = self._flat(blocks.pop(0), law.labels, sizes)[0]
-            laws.append(replace(law, weights=weights, labels=labels))
-        return BlockRows(tuple(laws), rows.count, rows.disjoint, rows.variable)

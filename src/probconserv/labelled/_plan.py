@@ -182,6 +182,15 @@ def entry(sizes: Mapping[str, int], number: int) -> dict[str, Any]:
     return dict(zip(sizes, np.unravel_index(number, list(sizes.values())), strict=True))
 
 
+def worst(array: xr.DataArray) -> tuple[float, str]:
+    """The largest entry and where it is, in words."""
+    if not array.ndim:
+        return float(array), ""
+    sizes = {str(dim): size for dim, size in array.sizes.items()}
+    at = entry(sizes, int(np.argmax(array.values)))
+    return float(array[at]), place(array.coords, at)
+
+
 @dataclass(frozen=True)
 class Spread:
     """How a correction is spread over the points, by what is known of them, and within bounds."""

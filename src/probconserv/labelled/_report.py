@@ -16,8 +16,7 @@ import xarray as xr
 from .._errors import ImplausibleError, ImplausibleWarning, InputError
 from .._sums import Ensemble, check_usable
 from ._graph import Array
-from ._plan import Plan, Ready, entry
-from ._time import place
+from ._plan import Plan, Ready, worst
 
 FIGURES = ("total", "field", "gap", "relative", "closes")  # of a total, in a table
 SAME = 1e-9  # of the sum of cell sizes: so much may it change by rounding
@@ -206,8 +205,7 @@ class Budget:
     @property
     def warnings(self) -> list[str]:
         """What is implausible before the update."""
-        found = [*self._beyond(), *self._changes(), *self._marks(), *self._zero()]
-        return [f"{self.name}: {text}" for text in found]
+        return [f"{self.name}: {text}" for text in (*self._beyond(), *self._suspect())]
 
     def _beyond(self) -> Iterator[str]:
         """Of totals that the standard deviations do not allow, whatever the correlations."""
@@ -217,35 +215,28 @@ class Budget:
                 "standard deviations off, whatever the correlations"
             )
 
-    def _changes(self) -> Iterator[str]:
-        """Of points that are missing at some times and there at others."""
-        if self.time is None or not self.one_total:
-            return
-        whole = self.present.max(self.time)
-        gone = (1 - self.present / whole).where(self.present > 0, 0.0)  # NaN where nothing ever is
-        most, where = worst(gone.fillna(0.0))
-        if most > SAME:
-            yield (
-                f"points are missing at some times and there at others, {100 * most:.3g} % of the "
-                f"whole at {where}; what is left is given the total of the whole. Give a total for "
-                "each time, or fill the gaps"
-            )
-
-    def _marks(self) -> Iterator[str]:
+    def _suspect(self) -> Iterator[str]:
+        """Of points that come and go in time, marks of missing values, and degC taken for K."""
+        if self.time is not None and self.one_total:
+            gone = 1 - self.present / self.present.max(self.time)  # NaN where nothing ever is
+            most, where = worst(gone.where(self.present > 0, 0.0).fillna(0.0))
+            if most > SAME:
+                yield (
+                    f"points are missing at some times and there at others, {100 * most:.3g} % of "
+                    f"the whole at {where}; what is left is given the total of the whole. Give a "
+                    "total for each time, or fill the gaps"
+                )
         if self.marks:
             yield (
                 f"{self.marks} values look like marks for missing ones (1e+20 and the like), which "
                 "the file does not declare. Declare them as _FillValue"
             )
-
-    def _zero(self) -> Iterator[str]:
-        """Of an average that is off by about the 273.15 between degC and K."""
         celsius = re.fullmatch("(deg(ree)?s?_?)?c(elsius)?", str(self.unit).lower())
         off, other = abs(self.gap()), "K" if celsius else "degC"
         known = self.is_average and (celsius or self.unit == "K")
         if known and bool((abs(off - ZERO) < 60).any()):
-            most = f"{float(off.max()):.3g} {self.unit}"
-            yield f"the average asked for is {most} off: is it in {other}?"
+            largest = f"{float(off.max()):.3g} {self.unit}"
+            yield f"the average asked for is {largest} off: is it in {other}?"
 
     @property
     def verdict(self) -> str:
@@ -303,15 +294,6 @@ class Budget:
     def _mean(self, array: xr.DataArray) -> xr.DataArray:
         """Over members, if the array has them."""
         return array.mean([dim for dim in array.dims if dim not in self.terms.dims])
-
-
-def worst(array: xr.DataArray) -> tuple[float, str]:
-    """The largest entry and where it is, in words."""
-    if not array.ndim:
-        return float(array), ""
-    sizes = {str(dim): size for dim, size in array.sizes.items()}
-    at = entry(sizes, int(np.argmax(array.values)))
-    return float(array[at]), place(array.coords, at)
 
 
 def _column(array: xr.DataArray, like: xr.DataArray) -> list[Any]:

@@ -11,7 +11,7 @@ from dask.base import compute
 
 from .._errors import InputError
 from . import _units
-from ._blocks import quiet, sizes, totals
+from ._blocks import quiet, totals, weight_there
 from ._coordinates import cell_methods
 from ._graph import Array, LawRows, Made, NamedRows
 from ._law import INITIAL, Given, Law, array, check_numbers, listed, match, nearest, taken
@@ -354,4 +354,4 @@ def _total_and_size(field: Array, *density_and_rows: Any) -> Made:
         values = np.where(np.isfinite(values), values, np.inf)
         values = np.where(np.isnan(field), np.nan, values)
     total, values, missing = totals(values, rows)
-    return (), {"total": total, "size": sizes(rows, missing, values)}
+    return (), {"total": total, "size": weight_there(rows.sizes, missing, len(values))}

@@ -19,13 +19,13 @@ from dask.base import compute as dask_compute
 
 from .. import __version__
 from .._errors import FAR, InputError
-from .._sums import is_hard, solved
+from .._sums import Kind, MeanAndStd, check_usable, is_hard, solved_rows
 from ._blocks import NO_BOUNDS, BlockWork, Bounds
 from ._encoding import Packing, next_held, valid_limits
-from ._graph import Made, Sums, added
+from ._graph import Array, Made, Sums, added
 from ._law import Law, Recipe, array
-from ._plan import HOW, ONE_BY_ONE, Plan, Spread, plans
-from ._report import Budget, Report, budgets, worst
+from ._plan import HOW, ONE_BY_ONE, Plan, Spread, plans, worst
+from ._report import Budget, Report, budgets
 from ._time import decoded, least_to_most
 
 SETTLING = 2  # times that exact rows are settled at most
@@ -263,10 +263,10 @@ def _solve(work: BlockWork, total: Total, sums: Sums, given: Sums) -> Sums:
     """
     value, noise = given["value"], given["noise"]
     with work.places.named(given["numbers"]):
-        steps = solved(work.kind, sums, value, noise)
+        steps = _solved(work.kind, sums, value, noise)
         for _ in range(SETTLING):
-            if not is_hard(steps["least"]).any():
-                break
+            if len(work.kind.laws) == 1 or not is_hard(steps["least"]).any():
+                break  # one row depends on no other
             from .._sums_solve import settled  # needs torch
 
             steps = settled(work.kind, steps, sums, total("after", steps), value, noise)
@@ -276,6 +276,15 @@ def _solve(work: BlockWork, total: Total, sums: Sums, given: Sums) -> Sums:
                 lambda tilt: total("line", steps | {"tilt": tilt}), seen
             )
     return steps
+
+
+def _solved(kind: Kind, sums: Sums, *given: Array) -> dict[str, Array]:
+    check_usable(sums)
+    if isinstance(kind, MeanAndStd) and kind.is_rowwise:
+        return solved_rows(kind, sums, *given)
+    from .._sums_solve import solved  # needs torch
+
+    return solved(kind, sums, *given)
 
 
 def is_whole(plan: Plan) -> bool:
