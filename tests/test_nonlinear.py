@@ -112,7 +112,8 @@ def test_a_thousand_draws_obey_to_the_last_digits():
 def test_noise_perturbs_the_value_of_every_draw():
     field = prior(8)
     post = pc.condition(field, pc.law(energy, 12.0, noise=0.2))
-    rest = pc.law(energy, 12.0).residual(post.from_draws(400, torch.Generator().manual_seed(2)).draws[0])
+    drawn = post.from_draws(400, torch.Generator().manual_seed(2))
+    rest = pc.law(energy, 12.0).residual(drawn.draws[0])
     found = torch.stack([energy(u) for u in post.sample(400, torch.Generator().manual_seed(3))])
     assert 0.1 < float(found.std()) < 0.21
     assert rest.shape == ()

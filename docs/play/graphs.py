@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 import probconserv as pc
 from probconserv import _diagnose
-from probconserv._causes import Rows
+from probconserv._causes import Comparison
 from probconserv._condition import solved
 from probconserv._laws import Law
 from probconserv._state import covariance_of
@@ -119,7 +119,7 @@ class Step2(nn.Module):
 # With the methods on axis 0; `fronts` (METHODS, DRAWS, S, T) is NaN where there is no front.
 RESULTS = ("field", "variance", "CE", "LL", "fronts", "weights")
 DIAGNOSIS = ("total", "std", "z_full", "wrong", "causes", "move", "mahalanobis", "share")
-CAUSES = ("rows", "factor", "shift", "offset")  # in the order of `Rows.candidates`
+CAUSES = ("rows", "factor", "shift", "offset")  # in the order of `Comparison.candidates`
 
 
 def _law(method: Method, b: Tensor, sigma: Tensor) -> Law:
@@ -141,7 +141,7 @@ def _diagnosis(parts: pc.Diagonal, law: Law) -> tuple[Tensor, ...]:
     covariance, rounding = covariance_of(points), _diagnose.rounding_of((points,))
     rows = _diagnose.by_row(law, {"": points}, covariance, rounding)
     total = rows["value"] + rows["residual"]
-    judged = Rows(total, rows["value"], rows["std"], rows["slack"], timed=True)
+    judged = Comparison(total, rows["value"], rows["std"], rows["slack"], timed=True)
     causes = [(c.amount, c.misfit, c.holds) for c in judged.candidates()]
     moved = solved(points, (law,), audit=False)
     largest = ((moved.mean[0] - points.mean).square() / points.variance).max().sqrt()

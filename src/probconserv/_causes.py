@@ -1,7 +1,7 @@
 """Why b differs from what a prior expects of G u: one number that explains all rows, or a few rows.
 
 Medians find the numbers, so that a few wrong rows do not pass for one. All is arithmetic of tensors
-until `Rows.causes` looks at the result, so that it can be traced.
+until `Comparison.causes` looks at the result, so that it can be traced.
 """
 
 from dataclasses import dataclass, replace
@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 LIMIT = 5.0  # standard deviations; the networks of this library reach 4.3 with the right b
-ALIKE = 1.5  # causes that leave up to so many times the misfit of the best are named as well
+NEARLY_AS_GOOD = (
+    1.5  # causes that leave up to so many times the misfit of the best are named as well
+)
 ENOUGH = 3  # rows that one number must explain
 FEW = 0.25  # of the rows: so many wrong ones may be single mistakes
 
@@ -24,9 +26,9 @@ class Cause(NamedTuple):
     misfit: float  # the root mean square of z that it leaves
 
     def __str__(self) -> str:
-        return self.said_of("b", "the prior")
+        return self.in_words("b", "the prior")
 
-    def said_of(self, b: str, prior: str) -> str:
+    def in_words(self, b: str, prior: str) -> str:
         """The cause, with these names for b and for what is compared with it."""
         size = f"{float(f'{abs(self.amount):.3g}'):g}"  # three digits, without an exponent
         if self.kind == "factor":
@@ -52,7 +54,7 @@ class Candidate(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class Comparison:
     """What a prior expects of each row, beside b."""
 
     total: Tensor  # G mu, (*batch, T) like all
@@ -62,7 +64,7 @@ class Rows:
     timed: bool  # whether the last axis is time
 
     @classmethod
-    def of(cls, total: Any, value: Any, std: Any, slack: Any, timed: bool) -> "Rows":
+    def of(cls, total: Any, value: Any, std: Any, slack: Any, timed: bool) -> "Comparison":
         """The same from arrays."""
         tensor = torch.tensor
         return cls(tensor(total), tensor(value), tensor(std), tensor(slack), timed)
@@ -82,7 +84,7 @@ class Rows:
         held = [one for one in self.candidates() if bool(one.holds)]
         found = [Cause(one.kind, float(one.amount), float(one.misfit)) for one in held]
         found.sort(key=lambda cause: cause.misfit)
-        return tuple(cause for cause in found if cause.misfit <= ALIKE * found[0].misfit)
+        return tuple(cause for cause in found if cause.misfit <= NEARLY_AS_GOOD * found[0].misfit)
 
     def candidates(self) -> list[Candidate]:
         """One of each kind that there are rows enough for."""
@@ -118,7 +120,7 @@ class Rows:
         there = (place >= 0) & (place < times)
         place = place.clamp(0, times - 1)
         total, std, slack = (t[..., None, :] for t in (self.total, self.std, self.slack))
-        moved = Rows(total, self.value[..., place], std, slack, True)  # (*batch, shifts, T)
+        moved = Comparison(total, self.value[..., place], std, slack, True)  # (*batch, shifts, T)
         axes = (*range(self.value.ndim - 1), -1)
         wrong = (moved.wrong & there).sum(axes)
         removed = (self.wrong[..., place] & there).sum(axes)

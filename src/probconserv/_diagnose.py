@@ -14,7 +14,7 @@ from torch import Tensor
 
 from . import _checks as check
 from ._audit import largest_move
-from ._causes import Cause, Rows
+from ._causes import Cause, Comparison
 from ._condition import solved
 from ._convert import Prediction, as_field
 from ._covariances import Correlated, Independent
@@ -29,7 +29,7 @@ from ._posterior import StatePosterior
 from ._rowwise import UNMET
 from ._state import State
 
-MUCH = 0.25  # of a variance: a share of the quadrature rule that is worth a word
+LEAST_SHARE = 0.25  # of a variance: a share of the quadrature rule that is worth a word
 HEADS = ("row", "G mu", "b", "G mu - b", "z independent", "z own", "z full", "quadrature", "")
 
 
@@ -150,7 +150,7 @@ class Diagnosis:
         share = float(self.quadrature_share.mean())
         if share != share:
             return "What the quadrature rule adds to this law is not known."
-        if share < MUCH:
+        if share < LEAST_SHARE:
             return ""
         return (
             f"{share:.0%} of the variance that `condition` would need is the error of the "
@@ -209,7 +209,7 @@ check its units.
     if len(laws) == 1 and bool(rows["wrong"].any()):
         timed = not laws[0].is_initial and not laws[0].row_names and slack.ndim > 0
         total = rows["value"] + rows["residual"]
-        causes = Rows(total, rows["value"], rows["std"], slack, timed).causes()
+        causes = Comparison(total, rows["value"], rows["std"], slack, timed).causes()
     move, count = largest_move(joint.mean, means, variances), joint.way.count(joint.lead)
     tied = not all(isinstance(field, Diagonal) for field in fields)  # else nobody believes it
     return Diagnosis(
@@ -245,7 +245,7 @@ def by_row(
     full = law.magnitude(std) ** 2 + known
     value = law.value.expand(total.shape)
     slack = rounding * (law.magnitude(points) + value.abs())
-    rows = Rows(total, value, full.sqrt(), slack, False)
+    rows = Comparison(total, value, full.sqrt(), slack, False)
     return {
         "value": value,
         "residual": residual,

@@ -36,7 +36,9 @@ MANY = 32  # matrices of five diagonals that are worth a loop along their rows
 MOST_NUMBERS = 1 << 25  # of rows at points, up to which variances are computed a second time
 FEW = 16  # joint rows up to which a traced computation takes the dense system
 NEARLY = 1e-8  # noise variance below this share of a row's own: all but exact
-THIN = 1e-8  # share of a row's variance in the rest below which directions are not split off
+LEAST_IN_REST = (
+    1e-8  # share of a row's variance in the rest below which directions are not split off
+)
 ROUNDED = 1e-20  # share of a row's variance that is no more than rounding
 LOST = 1e-6  # of a variance: what is less after bands or directions is computed again, densely
 
@@ -317,7 +319,7 @@ def _much_left(left: Tensor, before: Tensor) -> bool:
 def _thin(stage: Stage, r: Tensor) -> bool:
     """Whether some row has next to no variance in the rest beside that of r = G F^T."""
     shared = r.square().sum(0)
-    thin = (shared > 0) & ((stage.seen <= THIN * shared) | stage.dropped)
+    thin = (shared > 0) & ((stage.seen <= LEAST_IN_REST * shared) | stage.dropped)
     if isinstance(stage, ByRow):  # noise of rows that do not see each other is variance enough
         thin = thin & stage.exact
     return any_of(thin)

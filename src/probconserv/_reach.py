@@ -10,7 +10,7 @@ import numpy as np
 
 from ._values import span
 
-ALIKE = 1e-9  # of its terms: a row that misses by less is met
+MET = 1e-9  # of its terms: a row that misses by less is met
 RANK = 1e-12  # of the largest: variances of directions that count
 WAYS = "Ways out: correct the value, widen the `bounds`, or give the law `noise`."
 
@@ -37,12 +37,12 @@ def unreachable(part: Part) -> str | None:
     missing = space.missing(part.rows, part.value, size)
     if missing is None:
         return NONE_WITHIN
-    if not len(missing) or missing.max() <= ALIKE:
+    if not len(missing) or missing.max() <= MET:
         return None
     worst = int(missing.argmax())
-    others = missing <= ALIKE
+    others = missing <= MET
     value, g = part.value[worst], part.rows[worst]
-    near = ALIKE * size[worst]
+    near = MET * size[worst]
     for also, some in (("", []), (" and beside the other exact laws", others)):
         ends = space.range(g, part.rows[some], part.value[some])
         if ends is not None and not ends[0] - near <= value <= ends[1] + near:

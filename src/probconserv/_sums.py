@@ -5,9 +5,9 @@
     update       mu + F^T z + D G^T lambda    block by block, with z = F G^T lambda
     settle       the same for what exact rows still miss, where rows are nearly dependent
 
-Here are the two kinds of field, the shapes of their sums, and the solve where S is a number for
-each row, without torch, whose import takes longer. The other solves are in `_sums_solve.py`.
-Whoever has the blocks makes the sums and the update. I is the number of indices (times, say) that
+Here are the two kinds of field, and the solve where S is a number for each row, without torch,
+whose import takes longer. The other solves are in `_sums_solve.py`. Whoever has the blocks makes
+the sums and the update. I is the number of indices (times, say) that
 no law ties together, K that of the rows of all laws.
 """
 
@@ -24,7 +24,10 @@ from ._rowwise import EASY, TINY, UNMET, row_inverse
 ROUNDING = 1e-15  # of a variance: what is left of it by subtraction is no more than rounding
 SLACK = 16  # times the rounding of the input, as a share of a row's terms, is no contradiction
 
+MOVES = ("along", "mixing", "latent", "independent")  # one after the other, on axis 1
+
 Array = NDArray[Any]
+Sums = Mapping[str, Array]  # under names, with the indices on axis 0
 How = Literal["variance", "uniform", "proportional"]
 
 
@@ -59,46 +62,6 @@ class MeanAndStd:
         """Whether S is a number for each row."""
         return self.disjoint and not self.correlation
 
-    @property
-    def is_easy(self) -> bool:
-        """Whether nothing needs to be settled: no row depends on others."""
-        return len(self.laws) == 1 or self.is_rowwise
-
-    @property
-    def sums(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of what `statistics` returns, for each index."""
-        rows = (len(self.laws),)
-        return _shapes(rows, self.disjoint) | {"total": rows, "common": (self.variables, *rows)}
-
-    @property
-    def after(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of what `settle` takes: totals after the update, and sums over white rows.
-
-        Those are L^-1 G with S = L L^T: nearly dependent rows leave few digits of S, and its square
-        root, from sums over rows that are nearly orthogonal, has them all.
-        """
-        rows = (len(self.laws),)
-        return {"total": rows} | ({} if self.disjoint else self._white)
-
-    @property
-    def _white(self) -> dict[str, tuple[int, ...]]:
-        rows = (len(self.laws),)
-        return {"white": rows * 2, "white_common": (self.variables, *rows)}
-
-    @property
-    def moves(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of what `settle` returns, for each index."""
-        moves: dict[str, tuple[int, ...]] = {"along": (len(self.laws),)}
-        return moves | {"latent": (self.variables,)} | ({} if self.disjoint else self._white)
-
-    @property
-    def steps(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of what `solve` returns, for each index."""
-        rows = (len(self.laws),)
-        shapes = self.moves | {"inverse": rows if self.disjoint else rows * 2, "least": ()}
-        shared = {"mixed": (self.variables, *rows), "lost": (self.variables,)}
-        return shapes | (shared if self.correlation else {})
-
 
 @dataclass(frozen=True)
 class Ensemble:
@@ -116,36 +79,11 @@ class Ensemble:
     shrinkage: float | None
     rounding: float = 0.0
 
-    @property
-    def is_rowwise(self) -> bool:
-        return False
 
-    @property
-    def is_easy(self) -> bool:
-        return len(self.laws) == 1
-
-    @property
-    def sums(self) -> dict[str, tuple[int, ...]]:
-        rows = (len(self.laws),)
-        return _shapes(rows, self.disjoint) | {"total": (self.members, *rows), "common": rows}
-
-    @property
-    def after(self) -> dict[str, tuple[int, ...]]:
-        return {"total": self.sums["total"]}
-
-    @property
-    def moves(self) -> dict[str, tuple[int, ...]]:
-        n, rows = self.members, len(self.laws)
-        return {"along": (n, rows), "mixing": (n, n), "latent": (n,), "independent": ()}
-
-    @property
-    def steps(self) -> dict[str, tuple[int, ...]]:
-        return self.moves | {"least": ()}
+Kind = MeanAndStd | Ensemble
 
 
-def solve_rows(
-    kind: MeanAndStd, sums: Mapping[str, Array], value: Array, noise: Array
-) -> dict[str, Array]:
+def solved_rows(kind: MeanAndStd, sums: Sums, value: Array, noise: Array) -> dict[str, Array]:
     """What the update needs, for a kind that is rowwise; value and noise: b and its std, (I, K)."""
     matrix = sums["gram"] + np.square(noise)
     keep = (matrix > TINY) | (noise > 0)
@@ -154,9 +92,8 @@ def solve_rows(
     along = residual * inverse
     check_met(kind, np.abs(residual - matrix * along), np.abs(value), sums)
     exact = ((noise == 0) & keep).any(-1)
-    latent = np.zeros((len(along), kind.variables))
     least = np.where(exact, ROUNDING, 0.0)
-    return {"along": along, "latent": latent, "inverse": inverse, "least": least}
+    return {"along": along[:, None], "inverse": inverse, "least": least}
 
 
 def is_hard(least: Any) -> Any:
@@ -164,9 +101,7 @@ def is_hard(least: Any) -> Any:
     return least > ROUNDING / EASY
 
 
-def check_met(
-    kind: "MeanAndStd | Ensemble", missed: Any, value: Any, sums: Mapping[str, Any]
-) -> None:
+def check_met(kind: Kind, missed: Any, value: Any, sums: Mapping[str, Any]) -> None:
     """Rows that nothing can move must hold already; arrays or tensors, (I, K)."""
     size = sums["terms"] + sums["spread"] + value
     slack = max(UNMET, SLACK * kind.rounding) * size
@@ -185,7 +120,7 @@ def check_met(
         raise error
 
 
-def check_usable(sums: Mapping[str, Array]) -> None:
+def check_usable(sums: Sums) -> None:
     """Refuse infinite values and what is no standard deviation."""
     _refuse(
         ~np.isfinite(sums["terms"]),
@@ -203,8 +138,3 @@ def _refuse(wrong: Array, message: str) -> None:  # (*index, K)
         error = InputError(message)
         error._place = (*np.argwhere(wrong.reshape(-1, wrong.shape[-1]))[0].tolist(),)
         raise error
-
-
-def _shapes(rows: tuple[int], disjoint: bool) -> dict[str, tuple[int, ...]]:
-    sizes: dict[str, tuple[int, ...]] = dict.fromkeys(("size", "count", "terms", "spread"), rows)
-    return sizes | {"negative": (), "marks": (), "gram": rows if disjoint else rows * 2}

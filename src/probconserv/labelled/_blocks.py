@@ -6,18 +6,18 @@ thread: those of torch and of BLAS would fight with the threads that work on oth
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from .._errors import FAR, InfeasibleError
-from .._sums import ROUNDING, Ensemble, MeanAndStd, is_hard
+from .._sums import MOVES, ROUNDING, Ensemble, MeanAndStd, is_hard
 from .._values import span
-from ._graph import Array, BlockRows
+from ._encoding import Packing
+from ._graph import Array, BlockRows, Made, Sums
 
-Sums = Mapping[str, Array]
 Kind = MeanAndStd | Ensemble
 
 MARKS = (1e15, 1e20, 9.999e20, 1e30, 1e35, 1e36, 9.96921e36)  # usual for values that are missing
@@ -26,6 +26,7 @@ LARGE = 1e9  # on average: a field with such a mark at one of a million points i
 LIMIT = 100  # sums at most; it takes about six
 MISSED = 1e-14  # of a row's terms
 REACH = 1e-12  # of a row's terms: a total so little out of reach is taken as the end of it
+NO_BOUNDS = (-np.inf, np.inf)
 HUGE = 1e200  # lambda that moves every point to its bound
 
 
@@ -48,12 +49,7 @@ def _missing(u: Array, rows: BlockRows) -> Array:
     return np.isnan(u) if rows.left_out is None else np.isnan(u) | rows.left_out
 
 
-def sizes(rows: BlockRows, missing: Array | None, u: Array) -> Array:  # (I, K)
-    """The sum of |G| over the points that are there."""
-    return _weights(rows.sizes, missing, len(u))
-
-
-def _weights(rows: BlockRows, missing: Array | None, count: int) -> Array:  # (I, K)
+def weight_there(rows: BlockRows, missing: Array | None, count: int) -> Array:  # (I, K)
     """The sum of G over the points that are there, at that many indices."""
     found = rows.whole if missing is None else rows.apply((~missing).astype(float))
     return np.broadcast_to(found, (count, rows.count))
@@ -61,31 +57,28 @@ def _weights(rows: BlockRows, missing: Array | None, count: int) -> Array:  # (I
 
 @quiet
 def statistics(kind: Kind, *block: Any) -> dict[str, Array]:
-    """The sums that `kind.solve` takes: of mean and std, or of members, and G."""
-    return _of_members(kind, *block) if isinstance(kind, Ensemble) else _of_moments(kind, *block)
+    """The sums that the solve takes: of mean and std, or of members, and G."""
+    found = _of_members(kind, *block) if isinstance(kind, Ensemble) else _of_moments(kind, *block)
+    indices = block[0].shape[-2]
+    return {name: np.broadcast_to(x, (indices, *x.shape[1:])) for name, x in found.items()}
 
 
 def _of_moments(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows) -> dict[str, Array]:
     total, mean, missing = totals(mean, rows)
+    std = std.astype(float, copy=False)
+    if missing is not None:
+        std = np.where(missing, 0.0, std)
+    if rows.left_out is not None and not _finite(std):
+        std = np.where(rows.left_out, 0.0, std)
     found = _about(mean, total, missing, rows)
-    if rows.even is not None:  # d is std^2 m / |g|, so that the sum of g^2 d is one of |g|
-        one = float(std.flat[0])
-        freed = found["terms"] if kind.how == "proportional" else one**2 * found["size"]
-        known = one if kind.knows_std else 0.0
-        found |= {"gram": rows.even * freed, "spread": known * found["size"]}
-        found["negative"] = np.full(len(mean), float(one < 0))
-        shared = known * _weights(rows, missing, len(mean))
+    found["gram"] = rows.gram(independent(kind, mean, std, rows))
+    if kind.knows_std:
+        found |= _together(np.broadcast_to(std, (len(std), mean.shape[-1])), rows)
     else:
-        std = np.broadcast_to(std, (len(std), mean.shape[-1])).astype(float, copy=False)
-        if missing is not None:
-            std = np.where(missing, 0.0, std)
-        if rows.left_out is not None and not _finite(std):
-            std = np.where(rows.left_out, 0.0, std)
-        found["gram"] = rows.gram(independent(kind, mean, std, rows))
-        found |= _together(std if kind.knows_std else np.zeros((1, std.shape[-1])), rows)
-        shared = found["common"]
-    common = np.zeros((len(mean), kind.variables, rows.count))
-    common[:, rows.variable] = shared
+        none = np.zeros((1, rows.count))
+        found |= {"spread": none, "common": none, "negative": none[:, 0]}
+    common = np.zeros((len(found["common"]), kind.variables, rows.count))
+    common[:, rows.variable] = found["common"]
     return found | {"total": total, "common": common}
 
 
@@ -99,15 +92,15 @@ def _of_members(kind: Ensemble, x: Array, rows: BlockRows) -> dict[str, Array]:
     mean = x.mean(0)
     variance = np.square(x - mean).sum(0) / (kind.members - 1)
     found = _about(mean, total.mean(0), missing, rows) | _together(np.sqrt(variance), rows)
-    return found | {"total": np.moveaxis(total, 0, 1), "gram": rows.gram(variance)}
+    return found | {"total": indices_first(total), "gram": rows.gram(variance)}
 
 
 def _about(mean: Array, total: Array, missing: Array | None, rows: BlockRows) -> dict[str, Array]:
     """Sums of |g| and |g u| of every row; `mean` is 0 where missing."""
-    size = sizes(rows, missing, mean)
+    size = weight_there(rows.sizes, missing, len(mean))
     positive = rows.sizes is rows and mean.min(initial=0.0) >= 0
     terms = total if positive else rows.sizes.apply(np.abs(mean))
-    count = _weights(rows.present, missing, len(mean))
+    count = weight_there(rows.present, missing, len(mean))
     return {"size": size, "count": count, "terms": terms, "marks": _marks(mean, terms, size)}
 
 
@@ -130,7 +123,7 @@ def _together(std: Array, rows: BlockRows) -> dict[str, Array]:
 def independent(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows) -> Array:
     """d of every point, see `MeanAndStd`."""
     given = np.abs(mean) if kind.how == "proportional" else np.square(std)
-    return given if rows.relative_sizes is None else given / rows.relative_sizes
+    return given if rows.freedom is None else given * rows.freedom
 
 
 def freedom(kind: Kind, *block: Any) -> Array:  # (I, P)
@@ -141,47 +134,42 @@ def freedom(kind: Kind, *block: Any) -> Array:  # (I, P)
 
 
 @quiet
-def moved(kind: Kind, *block: Any) -> Array:
-    """The mean or the members of a block after the update, from the moves of `kind`."""
-    return _moved_members(*block) if isinstance(kind, Ensemble) else _moved_mean(kind, *block)
+def moved(kind: Kind, *block_and_steps: Any) -> Array:
+    """The mean or the members of a block after the update, by all moves of the steps."""
+    if isinstance(kind, Ensemble):
+        return _moved_members(*block_and_steps)
+    return _moved_mean(kind, *block_and_steps)
 
 
-def _moved_mean(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows, *moves: Sums) -> Array:
+def _moved_mean(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows, steps: Sums) -> Array:
     new, std = mean.astype(float), std.astype(float, copy=False)
-    for move in moves:
-        new += _shift(kind, mean, std, rows, (1 - kind.correlation) * move["along"])
+    d = independent(kind, mean, std, rows)
+    for move in range(steps["along"].shape[1]):
+        shift = rows.adjoint((1 - kind.correlation) * steps["along"][:, move])
+        shift *= d
+        new += shift
         if kind.correlation:
-            latent = move["latent"][:, rows.variable, None]
+            latent = steps["latent"][:, move, rows.variable, None]
             new += kind.correlation**0.5 * std * rows.counted * latent
     return _kept(new, mean, rows)
 
 
-def _shift(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows, along: Array) -> Array:
-    """D G^T lambda, (I, P), or (I, 1) if it is the same for all points."""
-    if rows.even is None:
-        shift = rows.adjoint(along)
-        shift *= independent(kind, mean, std, rows)
-        return shift
-    step = rows.even * np.square(std) * along
-    shift = step if rows.are_plain else rows.by(np.sign).adjoint(step)
-    return shift * np.abs(mean) if kind.how == "proportional" else shift
-
-
-def _moved_members(x: Array, rows: BlockRows, *moves: Sums) -> Array:
+def _moved_members(x: Array, rows: BlockRows, steps: Sums) -> Array:
     x = x.astype(float, copy=False)
     deviation, new = x - x.mean(0), x
     variance = np.square(deviation).sum(0) / (len(x) - 1)
     std = np.sqrt(variance)
-    for move in moves:
+    for move in range(steps["along"].shape[1]):
+        along, mixing, latent, free = (steps[name][:, move] for name in MOVES)
         # not einsum, which is slow here, nor one product for all indices, which would copy
         shift = np.empty_like(x)
-        for index, mixing in enumerate(move["mixing"]):
-            np.matmul(mixing.T, deviation[:, index], out=shift[:, index])
-        if move["independent"].any() or move["latent"].any():
-            rest = variance * move["independent"][:, None]
+        for index, own in enumerate(mixing):
+            np.matmul(own.T, deviation[:, index], out=shift[:, index])
+        if free.any() or latent.any():
+            rest = variance * free[:, None]
             for number, own in enumerate(shift):
-                own += std * move["latent"][:, number, None]
-                own += rest * rows.adjoint(move["along"][:, number])
+                own += std * latent[:, number, None]
+                own += rest * rows.adjoint(along[:, number])
         shift *= rows.counted
         new = np.add(new, shift, out=shift)
     if not _finite(new):  # a point that one member lacks stays as it is in the others
@@ -190,33 +178,35 @@ def _moved_members(x: Array, rows: BlockRows, *moves: Sums) -> Array:
 
 
 @quiet
-def white_sums(
-    kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows, white: Array
-) -> dict[str, Array]:
-    """`gram` and `common` of `statistics`, with L^-1 G in place of G; white: L^-1, (I, K, K)."""
-    missing = _missing(mean, rows)
-    mean, std = (np.where(missing, 0.0, each) for each in (mean, std))
-    g = np.stack([rows.adjoint(white[:, row]) for row in range(rows.count)], 1)  # (I, K, P)
+def sums_after(kind: Kind, *block_and_steps: Any) -> dict[str, Array]:
+    """The totals after the update; `white` are `gram` and `common` with L^-1 G in place of G."""
+    *block, rows, steps = block_and_steps
+    total, *_ = totals(moved(kind, *block_and_steps), rows)
+    found = {"total": indices_first(total)}
+    if isinstance(kind, Ensemble) or kind.disjoint:
+        return found
+    missing = _missing(block[0], rows)
+    mean, std = (np.where(missing, 0.0, each) for each in block)
+    white = [rows.adjoint(steps["white"][:, row]) for row in range(rows.count)]
+    g = np.stack(white, 1)  # (I, K, P)
     d = independent(kind, mean, std, rows)[:, None]
     common = np.zeros((len(mean), kind.variables, rows.count))
     common[:, rows.variable] = (g * std[:, None]).sum(-1)
-    return {"white": np.matmul(g * d, np.swapaxes(g, 1, 2)), "white_common": common}
+    return found | {"white": np.matmul(g * d, np.swapaxes(g, 1, 2)), "white_common": common}
 
 
 @quiet
-def updated_std(
-    kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows, first: Sums, *more: Sums
-) -> Array:
+def updated_std(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows, steps: Sums) -> Array:
     """The standard deviation of a block after the update; as it was where the mean is NaN.
 
-    first, more: the steps; the last has L^-1 to all digits where rows are nearly dependent.
+    L^-1 has all digits where rows are nearly dependent and were settled.
     """
     std = std.astype(float, copy=False)
-    least = first["least"]
-    if more and not rows.disjoint and is_hard(least).any():
-        lost, least = _lost_to_white(kind, std, rows, more[-1]), 16 * np.sqrt(ROUNDING * least)
+    least = steps["least"]
+    if not rows.disjoint and is_hard(least).any():
+        lost, least = _lost_to_white(kind, std, rows, steps), 16 * np.sqrt(ROUNDING * least)
     else:
-        lost = _lost(kind, std, rows, first)
+        lost = _lost(kind, std, rows, steps)
     left = np.subtract(1, lost, out=lost)
     left[left <= least[:, None]] = 0.0
     left *= np.square(std)
@@ -248,9 +238,7 @@ def _lost_to_white(kind: MeanAndStd, std: Array, rows: BlockRows, steps: Sums) -
 
 
 @quiet
-def changes(
-    kind: Kind, new: Array, *block: Any, rounding: float
-) -> tuple[Array, Array, Array]:  # (I) each
+def changes(kind: Kind, new: Array, *block: Any, rounding: float) -> dict[str, Array]:  # (I) each
     """The largest change, the largest in the value's own std, and how many changed by far.
 
     The std of members is their spread at each point. Where none is known, those changed by far that
@@ -260,14 +248,15 @@ def changes(
     change = np.abs(new - old)
     largest = _largest(change)
     if isinstance(kind, MeanAndStd) and not kind.knows_std:
-        turned = (new * old < 0).sum(-1) if kind.how == "proportional" else np.zeros_like(largest)
-        return largest, np.zeros_like(largest), turned.astype(float)
+        none = np.zeros_like(largest)
+        turned = (new * old < 0).sum(-1) if kind.how == "proportional" else none
+        return {"change": largest, "in_std": none, "far": turned}
     relative = np.divide(change, np.sqrt(freedom(kind, *block)), out=change)
-    most = _largest(relative)
-    if not (most > FAR).any():
-        return largest, most, np.zeros_like(most)
-    relative[np.abs(new - old) <= 8 * rounding * np.abs(old)] = 0.0  # rounding, whatever the std
-    return largest, _largest(relative), by_index(relative > FAR).sum(-1).astype(float)
+    most, far = _largest(relative), np.zeros_like(largest)
+    if (most > FAR).any():  # it may be rounding, whatever the std
+        relative[np.abs(new - old) <= 8 * rounding * np.abs(old)] = 0.0
+        most, far = _largest(relative), _count(relative > FAR)
+    return {"change": largest, "in_std": most, "far": far}
 
 
 def _largest(x: Array) -> Array:  # (..., I, P) to (I)
@@ -276,8 +265,18 @@ def _largest(x: Array) -> Array:  # (..., I, P) to (I)
     return found if found.ndim == 1 else found.max(0)
 
 
-def by_index(x: Array) -> Array:  # (I, P) or (N, I, P) to (I, ...)
-    return x if x.ndim == 2 else np.moveaxis(x, 0, 1).reshape(x.shape[1], -1)
+def _below(u: Array) -> Array:  # (..., I, P) to (I)
+    """How far the least value lies below 0."""
+    found = -np.fmin.reduce(u, axis=-1, initial=0.0)
+    return np.asarray(found if found.ndim == 1 else found.max(0))
+
+
+def _count(x: Array) -> Array:  # (I, P) or (N, I, P) to (I)
+    return np.asarray(x.sum(-1) if x.ndim == 2 else x.sum((0, -1)))
+
+
+def indices_first(total: Array) -> Array:  # (I, K), or (N, I, K) to (I, N, K)
+    return total if total.ndim == 2 else np.moveaxis(total, 0, 1)
 
 
 def _kept(new: Array, old: Array, rows: BlockRows) -> Array:
@@ -297,7 +296,7 @@ class Bounds:
     """Holds values within bounds while totals stay.
 
     A value u that the update gave becomes clip(u - lambda d g, low, high), with one lambda for each
-    row so that its total stays, (I, K) or (I, N K); d says how far a point may move. With
+    row so that its total stays, (I, K) or (I, N, K); d says how far a point may move. With
     independent points this is the most likely field within the bounds. The total falls with lambda,
     straight between places where a point gets stuck, so Newton's method ends at the root after a
     few sums over all points.
@@ -306,55 +305,55 @@ class Bounds:
     low: float
     high: float
     law: str
-    places: Any  # `Places` of the system, for messages
 
     def clipped(self, new: Array, d: Array, rows: BlockRows, tilt: Array) -> Array:
         """The values of a block."""
-        if new.ndim == 3:
-            tilt = np.moveaxis(tilt.reshape(len(tilt), len(new), -1), 1, 0)
+        tilt = tilt if tilt.ndim == 2 else np.moveaxis(tilt, 1, 0)
         moved = np.clip(new - rows.adjoint(tilt) * d, self.low, self.high)
         if rows.left_out is not None:
             moved = np.where(rows.left_out, new, moved)
         return np.where(np.isnan(moved), new, moved)
 
-    def line(self, new: Array, d: Array, rows: BlockRows, tilt: Array) -> Array:
+    def line(self, new: Array, d: Array, rows: BlockRows, tilt: Array) -> dict[str, Array]:
         """The totals that a block has within the bounds, and how fast they fall with lambda."""
         u = self.clipped(new, d, rows, tilt)
         free = np.where((u > self.low) & (u < self.high), d, 0.0)
-        return np.concatenate([_total(rows, u), _total(rows.squared, free)], -1)
+        return {"value": _total(rows, u), "slope": _total(rows.squared, free)}
 
-    def survey(self, new: Array, d: Array, rows: BlockRows) -> Array:
+    def survey(self, new: Array, d: Array, rows: BlockRows) -> dict[str, Array]:
         """The totals of a block, their terms, the least and the most that they can be, how fast
         they fall if all points are free, and the line where lambda is 0."""
         total, terms = _total(rows, new), _total(rows.sizes, np.abs(new))
         far = (self.clipped(new, d, rows, np.full_like(total, end)) for end in (HUGE, -HUGE))
+        least, most = (_total(rows, u) for u in far)
         free = _total(rows.squared, np.where(np.isnan(new), 0.0, d))
-        start = self.line(new, d, rows, np.zeros_like(total))
-        return np.concatenate([total, terms, *(_total(rows, u) for u in far), free, start], -1)
+        found = {"total": total, "terms": terms, "least": least, "most": most, "free": free}
+        return found | self.line(new, d, rows, np.zeros_like(total))
 
     @quiet
-    def tilts(self, line: Callable[[Array], Array], seen: Array, numbers: Array) -> Array:
+    def tilts(self, line: Callable[[Array], Sums], seen: Sums) -> Array:
         """lambda of every row, from the sums of `line` and `survey` over all points."""
-        total, terms, least, most, full, value, slope = np.split(seen, 7, -1)
-        size = terms + np.abs(total)
-        self._check_reach(total, least, most, REACH * size, numbers)
+        total, least, most = seen["total"], seen["least"], seen["most"]
+        size = seen["terms"] + np.abs(total)
+        self._check_reach(total, least, most, REACH * size)
         total, tilt = np.clip(total, least, most), np.zeros_like(total)
         left, right = np.full_like(total, -np.inf), np.full_like(total, np.inf)
+        now = seen
         for count in range(LIMIT):
-            missed = np.where(np.abs(value - total) > MISSED * size, value - total, 0.0)
+            missed = now["value"] - total
+            missed = np.where(np.abs(missed) > MISSED * size, missed, 0.0)
             if not missed.any():
                 break
             left, right = np.where(missed > 0, tilt, left), np.where(missed < 0, tilt, right)
-            steep = np.where(slope > 0, slope, full / 2.0**count)  # all stuck: ever farther
+            slope = now["slope"]
+            steep = np.where(slope > 0, slope, seen["free"] / 2.0**count)  # all stuck: ever farther
             guess = tilt + missed / np.where(steep > 0, steep, 1.0)
             middle = np.where(np.isfinite(left) & np.isfinite(right), (left + right) / 2, guess)
             tilt = np.where((guess > left) & (guess < right), guess, middle)
-            value, slope = np.split(line(tilt), 2, -1)
+            now = line(tilt)
         return tilt
 
-    def _check_reach(
-        self, total: Array, least: Array, most: Array, slack: Array, numbers: Array
-    ) -> None:
+    def _check_reach(self, total: Array, least: Array, most: Array, slack: Array) -> None:
         wrong = (total < least - slack) | (total > most + slack)
         if not wrong.any():
             return
@@ -366,10 +365,90 @@ class Bounds:
             f"{self.law} is {float(total[place]):.6g}, and totals of fields within these bounds "
             f"are {span(low, high)}. Ways out: wider bounds, another total, `noise`."
         )
-        error._place = 0, int(place[-1])
-        with self.places.named(numbers[place[:-1]]):
-            raise error
+        error._place = int(place[0]), int(place[-1])
+        raise error
 
 
-def _total(rows: BlockRows, u: Array) -> Array:  # (I, K) or (I, N K)
-    return by_index(rows.apply(np.where(np.isnan(u), 0.0, u)))
+def _total(rows: BlockRows, u: Array) -> Array:  # (I, K) or (I, N, K)
+    return indices_first(rows.apply(np.where(np.isnan(u), 0.0, u)))
+
+
+@dataclass(frozen=True, eq=False)
+class BlockWork:
+    """What is done with the blocks of one variable.
+
+    A block is mean and std, or members, and G. Steps are what the solve found, at its indices.
+    """
+
+    kind: Kind
+    places: Any  # `Places` of the system, for messages
+    bounds: Bounds | None
+    asked: tuple[float, float]  # the bounds as they were asked for
+    dtypes: Sequence[Any]  # of the mean or the members, and of std if that is an array
+    valid: tuple[float, float]  # as the file says
+    packing: Packing | None  # of a variable that is stored as integers
+    watched: bool  # whether the figures of the new values are wanted
+    rounds: bool  # whether packed values are rounded so that totals stay
+
+    @quiet
+    def sums(self, method: str, *block_and_steps: Any) -> dict[str, Array]:
+        """Those of one pass over the blocks: statistics, after, survey or line."""
+        *block, steps = block_and_steps
+        if method == "statistics":
+            return statistics(self.kind, *block)
+        if method == "after":
+            return sums_after(self.kind, *block, steps)
+        assert self.bounds is not None
+        given = moved(self.kind, *block, steps), freedom(self.kind, *block), block[-1]
+        if method == "survey":
+            return self.bounds.survey(*given)
+        return self.bounds.line(*given, steps["tilt"])
+
+    @quiet
+    def updated(self, *block_and_steps: Any) -> Made:
+        """The new values, their std if it is an array; the figures if they are watched."""
+        *block, steps = block_and_steps
+        new = moved(self.kind, *block, steps)
+        if self.bounds is not None:
+            new = self.bounds.clipped(new, freedom(self.kind, *block), block[-1], steps["tilt"])
+        new = new.astype(self.dtypes[0], copy=False)
+        if self.packing is not None and self.rounds:
+            new = self.packing.rounded(new, block[-1], self.asked).astype(new.dtype)
+        found = [new]
+        if len(self.dtypes) == 2:
+            assert isinstance(self.kind, MeanAndStd)
+            found.append(updated_std(self.kind, *block_and_steps))
+        return found, self._figures(new, *block) if self.watched else {}
+
+    def _figures(self, new: Array, *block: Any) -> dict[str, Array]:
+        """The totals of a block as a reader will see it, counts, and the largest of each index.
+
+        Counted are values pushed out of the valid range and those that had been there, values out
+        of the bounds that were asked for, now and before, and moves of many std. The largest are
+        changes, also in std, and how far values lie below 0, now and before.
+        """
+        rounding, old = float(np.finfo(new.dtype).eps), block[0]
+        new = whole = new if self.packing is None else self.packing.seen(new)
+        if isinstance(self.kind, Ensemble) and np.isnan(new).any():  # what one lacks is in none
+            whole = np.where(np.isnan(new).any(0), np.nan, new)
+        invalid, before = _outside(new, self.valid, 8 * rounding), _outside(old, self.valid)
+        return {
+            "after": indices_first(totals(whole, block[-1])[0]),
+            "invalid": _count(invalid & ~before),
+            "invalid_before": _count(before),
+            "outside": _count(_outside(new, self.asked)),
+            "outside_before": _count(_outside(old, self.asked)),
+            "below": _below(new),
+            "below_before": _below(old),
+            **changes(self.kind, new, *block, rounding=rounding),
+        }
+
+
+def _outside(u: Array, ends: tuple[float, float], slack: float = 0.0) -> Array:
+    """slack: of the ends, as a share; a value on one of them may move by rounding."""
+    if ends == NO_BOUNDS:
+        return np.zeros((u.shape[-2], 1), bool)
+    low, high = map(np.float64, ends)  # not rounded to the type of u
+    if slack:
+        low, high = low - slack * abs(low), high + slack * abs(high)
+    return (u < low) | (u > high)

@@ -12,6 +12,7 @@ import dask.threaded
 from dask.base import compute as compute_together
 from dask.base import get_scheduler, persist
 from dask.callbacks import Callback
+from dask.system import CPU_COUNT
 
 from .._errors import InputError
 from .._progress import Ticker
@@ -90,8 +91,17 @@ def compute(collections: Any, text: str) -> Any:
     with Ticker(0.0) as line:
         if not in_process():
             return _compute_apart(collections, line, text)
-        with _Counting(line, text) if sys.stderr.isatty() else nullcontext():
+        with _few_threads(), _Counting(line, text) if sys.stderr.isatty() else nullcontext():
             return compute_together(collections)[0]
+
+
+def _few_threads() -> Any:
+    """Zarr takes as many threads as blocks are worked on: each keeps memory that it has freed."""
+    if "zarr" not in sys.modules:
+        return nullcontext()
+    import zarr
+
+    return zarr.config.set({"threading.max_workers": dask.config.get("num_workers", CPU_COUNT)})
 
 
 def _compute_apart(collections: Any, line: Ticker, text: str) -> Any:

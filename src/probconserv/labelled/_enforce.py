@@ -26,8 +26,7 @@ from ._law import STORES, Given, Law, Recipe, find, listed, nearest
 from ._plan import Spread
 from ._read import SMALL, groups, read
 from ._report import Report
-from ._update import is_lazy
-from ._work import REPORT, Work
+from ._work import REPORT, Work, is_lazy
 from ._write import check_output, write
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]

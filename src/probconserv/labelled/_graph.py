@@ -11,29 +11,30 @@ from typing import Any
 import dask.array as da
 import numpy as np
 import xarray as xr
+from dask.highlevelgraph import HighLevelGraph
 from dask.system import CPU_COUNT
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
-Shapes = Mapping[str, tuple[int, ...]]
+Sums = Mapping[str, Array]  # under names, with the indices on axis 0
+Made = tuple[Sequence[Array], Sums]  # the new arrays of a block, and its sums
 Pair = tuple[Any, tuple[str, ...]]  # an array and the names of its axes
 
 PIECE = 4096  # points of one product: too few for BLAS to start threads of its own
 SLAB = 1 << 18  # points that are worked on at a time: what stays in a core's cache
-SUMS, STEPS = "sums of a block", "steps of a block"  # names of axes that no dataset has
+LARGEST = ("change", "in_std", "below", "below_before")  # not added up: the largest counts
 
 
 def weighted_sum(u: Array, weights: Array) -> Array:  # (..., I, P) and (1 or I, P) to (..., I)
     """The sum of u times weights over the points, in float64, in pieces that rounding likes."""
-    whole = u.shape[-1] // PIECE * PIECE
-    pieces = [x[..., :whole].reshape(*x.shape[:-1], -1, PIECE) for x in (u, weights)]
-    found = _dot(*pieces).sum(-1)
-    return found if whole == u.shape[-1] else found + _dot(u[..., whole:], weights[..., whole:])
+    u, whole = u.astype(float, copy=False), u.shape[-1] // PIECE * PIECE
+    pieces = (x[..., :whole].reshape(*x.shape[:-1], -1, PIECE) for x in (u, weights))
+    rest = (x[..., whole:] for x in (u, weights))
+    return np.asarray(_dot(*pieces).sum(-1) + _dot(*rest))
 
 
 def _dot(u: Array, weights: Array) -> Array:
-    u = u.astype(float, copy=False)
-    return np.matmul(u[..., None, :], weights[..., :, None])[..., 0, 0]
+    return np.asarray(np.matmul(u[..., None, :], weights[..., :, None])[..., 0, 0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,9 +85,6 @@ class BlockRows:
     variable: int = 0  # number of the variable that this is a block of
 
     def apply(self, u: Array) -> Array:  # (..., I, P) to (..., I, K)
-        first, *others = self.laws
-        if not others and first.rows == self.count:
-            return first.apply(u)
         own = [law.apply(u) for law in self.laws]  # of some laws weights vary with the index
         lead = np.broadcast_shapes(*(each.shape[:-1] for each in own))
         found = np.zeros((*lead, self.count))
@@ -142,17 +140,6 @@ class BlockRows:
         return self.by(lambda weights: (weights != 0).astype(float))
 
     @cached_property
-    def are_plain(self) -> bool:
-        """Whether all points are of one row, with weights above 0."""
-        first, *others = self.laws
-        return not others and first.labels is None and bool((first.weights > 0).all())
-
-    @property
-    def even(self) -> float | None:
-        """The mean weight if there is one law, and one number is the std of all its points."""
-        return self.laws[0].unit if self.disjoint else None
-
-    @cached_property
     def whole(self) -> Array:  # (1 or I, K)
         """The sums of ones."""
         return self.apply(np.ones((1, self.laws[0].weights.shape[-1])))
@@ -169,8 +156,8 @@ class BlockRows:
         return 1.0 if self.left_out is None else (~self.left_out).astype(float)
 
     @cached_property
-    def relative_sizes(self) -> Array | None:  # (1 or I, P)
-        """|g| over the mean weight, by the first law that counts a point; inf if none does.
+    def freedom(self) -> Array | None:  # (1 or I, P)
+        """The mean weight over |g|, by the first law that counts a point; 0 if none does.
 
         None if every point has a std of its own.
         """
@@ -179,7 +166,7 @@ class BlockRows:
         found: Any = 0.0
         for law in self.laws:
             found = np.where(found == 0, np.abs(law.weights) / (law.unit or 1.0), found)
-        return np.where(found == 0, np.inf, found)
+        return np.divide(1.0, found, out=np.zeros_like(found), where=found != 0)
 
     def at(self, indices: slice) -> "BlockRows":
         """The same at some of the indices."""
@@ -208,53 +195,111 @@ class NamedRows:
     def all(self) -> tuple[str, ...]:
         return self.places if self.member is None else (self.member, *self.places)
 
-    @property
-    def of_points(self) -> tuple[int, ...]:
-        """The axes of partial sums that number blocks of points."""
-        return tuple(range(len(self.index), len(self.places)))
-
     def dims(self, array: Any) -> Any:
         return None if array is None else tuple(dim for dim in self.all if dim in array.dims)
 
-    def summed(self, function: Callable[..., Array], arrays: Any, size: int, *steps: Any) -> Any:
-        """The sum over all blocks of function(block, ..., rows, *steps), (*index, size)."""
-        (partials,) = self.mapped(function, arrays, (), size, *steps)
-        return partials.sum(axis=self.of_points)
-
     def mapped(
         self,
-        function: Callable[..., Any],
+        function: Callable[..., Made],
         arrays: Sequence[xr.Variable],
-        dtypes: Sequence[Any],
-        size: int,
-        *steps: Any,
-    ) -> list[Any]:
-        """What function(block, ..., rows, *steps) makes of every block, on all cores or lazily.
+        dtypes: Sequence[Any] = (),
+        steps: Mapping[str, Array] | None = None,
+    ) -> tuple[list[Any], Any]:
+        """What function(block, ..., rows, steps) makes of every block, on all cores or lazily.
 
-        An array of each dtype, in the order of `all`; then sums, (*index, *blocks of points, size),
-        if they have a size. The function returns all of them, or the only one. One task makes
-        them: several would read the block again, and hold it until the last is done.
+        That is an array of each dtype, in the order of `all`, and sums under names, (*index, ...),
+        which are then those over all blocks; lazily, a dask array without axes that holds them. One
+        task makes all: several would read the block again, and hold it until the last is done.
         """
-        task = _Task(function, self, arrays, dtypes, size)
+        steps = steps or {}
+        laws = (  # the names of axes in place of arrays
+            replace(law, weights=self.dims(law.weights), labels=self.dims(law.labels))
+            for law in self.laws
+        )
+        run, dims = replace(self, laws=tuple(laws))._run, [self.dims(array) for array in arrays]
+        task = partial(run, function, dims, dtypes, tuple(steps))
         all_ = [*arrays, *(array for law in self.laws for array in (law.weights, law.labels))]
         pairs = [self._pair(array) for array in all_ if array is not None]
-        pairs += [(each, (*self.index, f"{STEPS} {n}")) for n, each in enumerate(steps)]
+        for name, step in steps.items():
+            own = (f"{name} {axis}" for axis in range(len(self.index), step.ndim))
+            pairs.append((step, (*self.index, *own)))
         if not any(isinstance(array, da.Array) for array, _ in pairs):
             with ThreadPoolExecutor(CPU_COUNT) as pool:
-                return task.run([array for array, _ in pairs], pool.map)
-        one = dict.fromkeys(self.points, lambda n: 1)
-        as_sums: dict[str, Any] = {"new_axes": {SUMS: size}, "adjust_chunks": one}
-        if not dtypes:
-            return [blockwise(task, (*self.places, SUMS), pairs, float, **as_sums)]
-        made = [(blockwise(task, self.all, pairs, dtypes[0]), self.all)]
-        found = [
+                return task(pool.map, *(array for array, _ in pairs))
+        made = [(blockwise(partial(task, map), self.all, pairs, object), self.all)]
+        new = [
             blockwise(partial(_picked, number=number), self.all, made, dtype)
             for number, dtype in enumerate(dtypes)
         ]
-        if size:
-            pick, dims = partial(_picked, number=-1), (*self.places, SUMS)
-            found.append(blockwise(pick, dims, made, float, concatenate=False, **as_sums))
-        return found
+        sums = blockwise(partial(_picked, number=-1), self.places, made, object, concatenate=False)
+        return new, self._combined(sums)
+
+    def _run(
+        self,
+        function: Callable[..., Made],
+        dims: Sequence[Sequence[str]],
+        dtypes: Sequence[Any],
+        names: Sequence[str],
+        each: Callable[..., Iterator[Any]],
+        *blocks: Array,
+    ) -> tuple[list[Array], dict[str, Array]]:
+        """One block: its arrays as (I, P) or (N, I, P), a few indices at a time, with G.
+
+        Weights and labels of laws are the names of their axes here. dims: the same of the arrays
+        that come first among the blocks. names: of the steps, that come last. each: `map`, or that
+        of a pool of threads.
+        """
+        sizes = dict(zip(dims[0], blocks[0].shape, strict=True))
+        rest, index = list(blocks), [sizes[dim] for dim in self.index]
+        first = [rest.pop(0) for _ in dims]
+        arrays = [  # one number stays one
+            self._flat(block, own, sizes) if own else block.reshape(1, 1)
+            for block, own in zip(first, dims, strict=True)
+        ]
+        rows, count = self._rows_of(rest, sizes), prod(index)
+        flat = [step.reshape(count, *step.shape[len(index) :]) for step in rest]
+        new = [np.empty(arrays[0].shape, dtype) for dtype in dtypes]
+
+        def work(slab: slice) -> Sums:
+            given = [a if a.shape[-2] == 1 else a[..., slab, :] for a in arrays]
+            steps = dict(zip(names, (step[slab] for step in flat), strict=True))
+            found, sums = function(*given, rows.at(slab), steps)
+            for array, values in zip(new, found, strict=True):
+                array[..., slab, :] = values
+            return sums
+
+        stride = max(1, SLAB * count // max(1, arrays[0].size))
+        slabs = [slice(i, i + stride) for i in range(0, count, stride)]
+        sums = combined(list(each(work, slabs)), index=1)
+        shaped = {name: x.reshape((*index, *x.shape[1:])) for name, x in sums.items()}
+        return [array.reshape([sizes[dim] for dim in self.all]) for array in new], shaped
+
+    def _flat(self, block: Array, dims: Sequence[str], sizes: Mapping[Any, int]) -> Array:
+        """As (I, P) or (N, I, P), with (1, P) for what does not change with the index."""
+        varies = self.index if any(dim in dims for dim in self.index) else ()
+        lead = (self.member,) if self.member in dims else ()
+        wanted = (*lead, *varies, *self.points)
+        narrow = np.expand_dims(block, [n for n, dim in enumerate(wanted) if dim not in dims])
+        wide = np.broadcast_to(narrow, [sizes[dim] for dim in wanted])
+        shape = [prod(sizes[dim] for dim in some) for some in (varies, self.points)]
+        return wide.reshape(*wide.shape[: len(lead)], *shape)
+
+    def _rows_of(self, blocks: list[Array], sizes: Mapping[Any, int]) -> BlockRows:
+        """G, from the first of the blocks, which are taken off."""
+        laws = []
+        for law in self.laws:
+            weights, labels = self._flat(blocks.pop(0), law.weights, sizes), None
+            if law.labels is not None:
+                labels = self._flat(blocks.pop(0), law.labels, sizes)[0]
+            laws.append(replace(law, weights=weights, labels=labels))
+        return BlockRows(tuple(laws), self.count, self.disjoint, self.variable)
+
+    def _combined(self, blocks: da.Array) -> da.Array:
+        name = f"sums-{blocks.name}"
+        task = (partial(combined, index=len(self.index)), blocks.__dask_keys__())
+        dependencies: Any = [blocks]
+        graph = HighLevelGraph.from_collections(name, {(name,): task}, dependencies)
+        return da.Array(graph, name, (), meta=np.empty((), object))
 
     def _pair(self, array: xr.Variable) -> Pair:
         """Data in the order of the axes, members in one block."""
@@ -265,29 +310,31 @@ class NamedRows:
         return data.rechunk({0: -1}) if self.member in dims else data, dims
 
 
-def _picked(made: Any, number: int) -> Array:
-    """One of the arrays that a task made; `made` may be nested in lists of one."""
-    while len(made) == 1 and isinstance(made[0], list):
+def _picked(made: Any, number: int) -> Any:
+    """One of the things that a task made; `made` may be nested in lists of one."""
+    while isinstance(made, list):
         (made,) = made
-    return np.asarray(made[number])
+    new, sums = made
+    return sums if number < 0 else new[number]
 
 
-def pack(shapes: Shapes, parts: Mapping[str, Array]) -> Array:
-    """Named arrays (I or 1, ...) side by side, (I, C), as they pass from task to task."""
-    flat = [parts[name].reshape(len(parts[name]), -1) for name in shapes]
-    indices = max(map(len, flat))
-    return np.concatenate([np.broadcast_to(x, (indices, x.shape[1])) for x in flat], 1)
+def combined(blocks: Any, index: int, axis: int = 0) -> dict[str, Array]:
+    """The sums of blocks, in lists as deep as they have axes: side by side along the indices."""
+    if isinstance(blocks, dict):
+        return blocks
+    each = [combined(block, index, axis + 1) for block in blocks]
+    if axis < index:
+        return {name: np.concatenate([one[name] for one in each], axis) for name in each[0]}
+    return added(each)
 
 
-def packed_size(shapes: Shapes) -> int:
-    return sum(map(prod, shapes.values()))
-
-
-def unpack(shapes: Shapes, packed: Array) -> dict[str, Array]:  # (..., C)
-    parts = np.split(packed, np.cumsum([*map(prod, shapes.values())])[:-1], -1)
+def added(each: Sequence[Sums]) -> dict[str, Array]:
+    """The sums of several blocks as those of one."""
     return {
-        name: part.reshape((*part.shape[:-1], *shape))
-        for (name, shape), part in zip(shapes.items(), parts, strict=True)
+        name: np.stack([one[name] for one in each]).max(0)
+        if name in LARGEST
+        else sum((one[name] for one in each[1:]), start=each[0][name])
+        for name in each[0]
     }
 
 
@@ -313,84 +360,3 @@ def _cut(values: Array, names: tuple[str, ...], cut: Mapping[str, Any]) -> da.Ar
     pairs = zip(values.shape, names, strict=True)
     chunks = tuple(-1 if size == 1 else cut.get(name, -1) for size, name in pairs)
     return da.from_array(values, chunks=chunks, name=False)
-
-
-class _Task:
-    """One block: its arrays as (I, P) or (N, I, P), a few indices at a time, with G."""
-
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        rows: NamedRows,
-        arrays: Sequence[xr.Variable],
-        dtypes: Sequence[Any],
-        size: int,
-    ) -> None:
-        self.function, self.dtypes, self.size = function, dtypes, size
-        self.dims = [rows.dims(array) for array in arrays]
-        laws = (  # the names of axes in place of arrays
-            replace(law, weights=rows.dims(law.weights), labels=rows.dims(law.labels))
-            for law in rows.laws
-        )
-        self.rows = replace(rows, laws=tuple(laws))
-
-    def __call__(self, *blocks: Array) -> Any:
-        made = self.run(blocks, map)
-        return made[0] if not self.dtypes else made
-
-    def run(self, blocks: Sequence[Array], each: Callable[..., Iterator[Any]]) -> list[Any]:
-        """each: `map`, or that of a pool of threads."""
-        sizes = dict(zip(self.dims[0], blocks[0].shape, strict=True))
-        rest, index = list(blocks), [sizes[dim] for dim in self.rows.index]
-        first = [rest.pop(0) for _ in self.dims]
-        arrays = [  # one number stays one
-            self._flat(block, dims, sizes) if dims else block.reshape(1, 1)
-            for block, dims in zip(first, self.dims, strict=True)
-        ]
-        rows, count = self._rows(rest, sizes), prod(index)
-        steps = [x.reshape(count, -1) for x in rest]
-        new = [np.empty(arrays[0].shape, dtype) for dtype in self.dtypes]
-
-        def work(slab: slice) -> Any:
-            given = [a if a.shape[-2] == 1 else a[..., slab, :] for a in arrays]
-            found = self.function(*given, rows.at(slab), *(x[slab] for x in steps))
-            found = found if isinstance(found, tuple) else (found,)
-            for array, values in zip(new, found, strict=False):
-                array[..., slab, :] = values
-            return found[-1] if self.size else None
-
-        stride = max(1, SLAB * count // max(1, arrays[0].size))
-        sums = list(each(work, [slice(i, i + stride) for i in range(0, count, stride)]))
-        made = [array.reshape([sizes[dim] for dim in self.rows.all]) for array in new]
-        if self.size:
-            made.append(np.concatenate(sums).reshape(*index, *[1] * len(self.rows.points), -1))
-        return made
-
-    def _flat(self, block: Array, dims: Sequence[str], sizes: Mapping[Any, int]) -> Array:
-        """As (I, P) or (N, I, P), with (1, P) for what does not change with the index."""
-        index, points, member = self.rows.index, self.rows.points, self.rows.member
-        varies = index if any(dim in dims for dim in index) else ()
-        lead = (member,) if member in dims else ()
-        wide = _wide(block, dims, (*lead, *varies, *points), sizes)
-        shape = [prod(sizes[dim] for dim in some) for some in (varies, points)]
-        return wide.reshape(*wide.shape[: len(lead)], *shape)
-
-    def _rows(self, blocks: list[Array], sizes: Mapping[Any, int]) -> BlockRows:
-        """G, from the first of the blocks, which are taken off."""
-        rows, laws = self.rows, []
-        for law in rows.laws:
-            weights = self._flat(blocks.pop(0), law.weights, sizes)
-            labels = None
-            if law.labels is not None:
-                labels = self._flat(blocks.pop(0), law.labels, sizes)[0]
-            laws.append(replace(law, weights=weights, labels=labels))
-        return BlockRows(tuple(laws), rows.count, rows.disjoint, rows.variable)
-
-
-def _wide(
-    block: Array, dims: Sequence[str], wanted: Sequence[str | None], sizes: Mapping[Any, int]
-) -> Array:
-    """With all the wanted axes; `dims` are in their order."""
-    shape = iter(block.shape)
-    narrow = block.reshape([next(shape) if dim in dims else 1 for dim in wanted])
-    return np.broadcast_to(narrow, [sizes[dim] for dim in wanted])

@@ -103,10 +103,18 @@ class Plan:
         return Places({dim: self.sizes[dim] for dim in self.index}, tuple(laws))
 
     @property
-    def numbers(self) -> Array:  # (*index, 1)
+    def lengths(self) -> tuple[int, ...]:
         """Of the indices."""
-        sizes = [self.sizes[dim] for dim in self.index]
-        return np.arange(prod(sizes)).reshape(*sizes, 1)
+        return tuple(self.sizes[dim] for dim in self.index)
+
+    def flat(self, parts: Mapping[str, Array]) -> dict[str, Array]:
+        """With one axis for all indices: (*index, ...) to (I, ...)."""
+        count, own = prod(self.lengths), len(self.index)
+        return {name: x.reshape(count, *x.shape[own:]) for name, x in parts.items()}
+
+    def shaped(self, parts: Mapping[str, Array]) -> dict[str, Array]:
+        """With an axis for each index: (I, ...) to (*index, ...)."""
+        return {name: x.reshape((*self.lengths, *x.shape[1:])) for name, x in parts.items()}
 
     @cached_property
     def rows(self) -> dict[str, NamedRows]:
@@ -130,23 +138,15 @@ class Plan:
         sizes = np.abs(weights.isel({dim: 0 for dim in self.index if dim in weights.dims}).values)
         return float(sizes[sizes > 0].mean()) if (sizes > 0).any() else None
 
-    def value(self) -> Array:  # (*index, K), or (*index, N or 1, K) for members
-        return self._side_by_side("value", self.member is not None)
-
-    def noise(self) -> Array:  # (*index, K)
-        return self._side_by_side("noise", False)
-
-    def _side_by_side(self, which: str, members: bool) -> Array:
-        parts: list[Array] = []
-        for ready in self.laws:
-            given: xr.Variable = getattr(ready, which)
-            tail = ready.sizes_inside
-            lead = {dim: self.sizes[dim] for dim in self.index}
-            if members:
-                assert self.member is not None
-                own = any(self.member in ready.value.dims for ready in self.laws)
-                lead[self.member] = self.sizes[self.member] if own else 1
-            wide = given.set_dims({**lead, **tail}).transpose(*lead, *tail)
+    def side_by_side(self, which: str) -> Array:  # (*index, K), or (*index, N, K) of members
+        """The value or the noise of all rows."""
+        given: list[xr.Variable] = [getattr(ready, which) for ready in self.laws]
+        member = [dim for dim in [self.member] if any(dim in each.dims for each in given)]
+        lead = {dim: self.sizes[dim] for dim in (*self.index, *member) if dim}
+        parts = []
+        for ready, own in zip(self.laws, given, strict=True):
+            wide = own.set_dims({**lead, **ready.sizes_inside})
+            wide = wide.transpose(*lead, *ready.sizes_inside)
             parts.append(wide.values.reshape(*lead.values(), ready.rows))
         return np.concatenate(parts, axis=-1)
 
@@ -179,6 +179,15 @@ class Places:
 def entry(sizes: Mapping[str, int], number: int) -> dict[str, Any]:
     """The entry of that number, counted over all axes."""
     return dict(zip(sizes, np.unravel_index(number, list(sizes.values())), strict=True))
+
+
+def worst(array: xr.DataArray) -> tuple[float, str]:
+    """The largest entry and where it is, in words."""
+    if not array.ndim:
+        return float(array), ""
+    sizes = {str(dim): size for dim, size in array.sizes.items()}
+    at = entry(sizes, int(np.argmax(array.values)))
+    return float(array[at]), place(array.coords, at)
 
 
 @dataclass(frozen=True)
@@ -311,7 +320,7 @@ def _plan(
             f"`minimum` and `maximum` go with one law for each variable, but {labels} share some. "
             "Leave the bounds out, or enforce one law after the other."
         )
-    if not spread.knows_std and plan.noise().any():
+    if not spread.knows_std and plan.side_by_side("noise").any():
         raise InputError(
             f"`noise` of {labels} weighs the total against the spread of the field, and `how` "
             f"{spread.how!r} knows no spread. Give `std`, or leave `noise` out."

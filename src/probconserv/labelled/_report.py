@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from .._errors import ImplausibleError, ImplausibleWarning
-from ._attributes import place
+from .._errors import ImplausibleError, ImplausibleWarning, InputError
+from .._sums import Ensemble, check_usable
 from ._graph import Array
-from ._plan import entry
+from ._plan import Plan, Ready, worst
 
 FIGURES = ("total", "field", "gap", "relative", "closes")  # of a total, in a table
 SAME = 1e-9  # of the sum of cell sizes: so much may it change by rounding
@@ -205,8 +205,7 @@ class Budget:
     @property
     def warnings(self) -> list[str]:
         """What is implausible before the update."""
-        found = [*self._beyond(), *self._changes(), *self._marks(), *self._zero()]
-        return [f"{self.name}: {text}" for text in found]
+        return [f"{self.name}: {text}" for text in (*self._beyond(), *self._suspect())]
 
     def _beyond(self) -> Iterator[str]:
         """Of totals that the standard deviations do not allow, whatever the correlations."""
@@ -216,35 +215,28 @@ class Budget:
                 "standard deviations off, whatever the correlations"
             )
 
-    def _changes(self) -> Iterator[str]:
-        """Of points that are missing at some times and there at others."""
-        if self.time is None or not self.one_total:
-            return
-        whole = self.present.max(self.time)
-        gone = (1 - self.present / whole).where(self.present > 0, 0.0)  # NaN where nothing ever is
-        most, where = worst(gone.fillna(0.0))
-        if most > SAME:
-            yield (
-                f"points are missing at some times and there at others, {100 * most:.3g} % of the "
-                f"whole at {where}; what is left is given the total of the whole. Give a total for "
-                "each time, or fill the gaps"
-            )
-
-    def _marks(self) -> Iterator[str]:
+    def _suspect(self) -> Iterator[str]:
+        """Of points that come and go in time, marks of missing values, and degC taken for K."""
+        if self.time is not None and self.one_total:
+            gone = 1 - self.present / self.present.max(self.time)  # NaN where nothing ever is
+            most, where = worst(gone.where(self.present > 0, 0.0).fillna(0.0))
+            if most > SAME:
+                yield (
+                    f"points are missing at some times and there at others, {100 * most:.3g} % of "
+                    f"the whole at {where}; what is left is given the total of the whole. Give a "
+                    "total for each time, or fill the gaps"
+                )
         if self.marks:
             yield (
                 f"{self.marks} values look like marks for missing ones (1e+20 and the like), which "
                 "the file does not declare. Declare them as _FillValue"
             )
-
-    def _zero(self) -> Iterator[str]:
-        """Of an average that is off by about the 273.15 between degC and K."""
         celsius = re.fullmatch("(deg(ree)?s?_?)?c(elsius)?", str(self.unit).lower())
         off, other = abs(self.gap()), "K" if celsius else "degC"
         known = self.is_average and (celsius or self.unit == "K")
         if known and bool((abs(off - ZERO) < 60).any()):
-            most = f"{float(off.max()):.3g} {self.unit}"
-            yield f"the average asked for is {most} off: is it in {other}?"
+            largest = f"{float(off.max()):.3g} {self.unit}"
+            yield f"the average asked for is {largest} off: is it in {other}?"
 
     @property
     def verdict(self) -> str:
@@ -254,7 +246,7 @@ class Budget:
         for beyond in self._beyond():
             kind = self._kind
             causes = (c for c in self._rows(self.spread).causes() if c.kind != "rows")
-            said = "; or ".join(c.said_of(f"the {kind}", "the field") for c in causes)
+            said = "; or ".join(c.in_words(f"the {kind}", "the field") for c in causes)
             why = said or f"the {kind}s are wrong (by no factor, shift or constant)"
             return f"{beyond}: the standard deviations are too small, or {why}"
         return self._plausible()
@@ -285,7 +277,7 @@ class Budget:
 
     def _rows(self, spread: xr.DataArray) -> Any:
         """What `_causes` says of the totals, with that std of the field."""
-        from .._causes import Rows  # needs torch
+        from .._causes import Comparison  # needs torch
 
         dims = sorted(self.terms.dims, key=lambda dim: dim == self.time)  # time last
         here = self._mean(self.before).transpose(*dims)
@@ -297,20 +289,11 @@ class Budget:
         slack = TOLERANCE * wide(self._mean(self._scale))
         value = wide(self._mean(self.total.where(self.size > 0, self.before)))
         timed = self.time is not None and bool((value != value[..., :1]).any())
-        return Rows.of(wide(here), value, std, slack, timed)
+        return Comparison.of(wide(here), value, std, slack, timed)
 
     def _mean(self, array: xr.DataArray) -> xr.DataArray:
         """Over members, if the array has them."""
         return array.mean([dim for dim in array.dims if dim not in self.terms.dims])
-
-
-def worst(array: xr.DataArray) -> tuple[float, str]:
-    """The largest entry and where it is, in words."""
-    if not array.ndim:
-        return float(array), ""
-    sizes = {str(dim): size for dim, size in array.sizes.items()}
-    at = entry(sizes, int(np.argmax(array.values)))
-    return float(array[at]), place(array.coords, at)
 
 
 def _column(array: xr.DataArray, like: xr.DataArray) -> list[Any]:
@@ -500,4 +483,69 @@ def _imbalance(law: Mapping[str, Any], when: str) -> str:
     return (
         f"{word}; off by at most {off} of the {of} of {terms}{at}, "
         f"{law[f'gap_{when}']:.3g} {kind}{more}"
+    )
+
+
+def budgets(plan: Plan, parts: dict[str, Array]) -> list[Budget]:
+    """The budgets of a system, from what its passes summed, (*index, ...)."""
+    with plan.places.named():
+        check_usable(parts)
+    for ready in plan.laws:
+        if not parts["size"][..., ready.own].any():
+            raise InputError(
+                f"no point of {ready.law.label} counts: all are missing, or have no weight by "
+                "`where`, `regions`, a factor or cell sizes of 0."
+            )
+    if isinstance(plan.kind, Ensemble):
+        assumed = parts["total"].var(-2, ddof=1)
+    else:
+        gram, rho = parts["gram"], plan.kind.correlation
+        many = gram.ndim > len(plan.index) + 1
+        alone = np.einsum("...kk->...k", gram) if many else gram
+        assumed = (1 - rho) * alone + rho * (parts["common"] ** 2).sum(-2)
+    parts["assumed"] = np.sqrt(assumed)
+    return [_budget(plan, ready, parts) for ready in plan.laws]
+
+
+def _budget(plan: Plan, ready: Ready, parts: Mapping[str, Array]) -> Budget:
+    law, points = ready.law, ready.points
+
+    def named(variable: xr.Variable) -> xr.DataArray:
+        coords = {d: c.variable for d, c in points.coords.items() if d in variable.dims}
+        return xr.DataArray(variable.data, coords, variable.dims)
+
+    def wide(given: xr.Variable) -> xr.DataArray:
+        return named(given.set_dims({**given.sizes, **points.rows}).transpose(*points.rows, ...))
+
+    def rows(key: str) -> xr.DataArray:
+        """(*index, N, K) or (*index, K) -> the rows of the law, by their names."""
+        values = parts[key][..., ready.own]
+        member = (plan.member,) if values.ndim > len(plan.index) + 1 else ()
+        shape = (*values.shape[:-1], *ready.sizes_inside.values())
+        return named(xr.Variable((*plan.index, *member, *ready.inner), values.reshape(shape)))
+
+    fixed, is_average = named(ready.fixed), law.average is not None
+    sizes = wide(ready.sizes.where(ready.sizes > 0, 1.0)) if is_average else 1.0
+    vary = any(ready.time in weights.dims for weights in points.weights.values())
+    return Budget(
+        name=law.label,
+        variables=tuple(law.factors),
+        over=law.dims,
+        unit=points.mean_unit if is_average else points.unit,
+        measure=points.measure,
+        time=ready.time,
+        total=wide(ready.value + ready.fixed) / sizes,
+        noise=wide(ready.noise) / sizes,
+        before=(rows("total") + fixed) / sizes,
+        after=(rows("after") + fixed) / sizes if "after" in parts else None,
+        terms=rows("terms") / sizes,
+        size=rows("size") / sizes,
+        spread=rows("spread") / sizes,
+        assumed=rows("assumed") / sizes,
+        correlation=getattr(plan.kind, "correlation", 0.0),
+        present=rows("count" if vary else "size"),
+        one_total=ready.one_total,
+        marks=int(parts["marks"].sum()),
+        remarks=ready.remarks,
+        is_average=is_average,
     )

@@ -1,6 +1,6 @@
 """The totals of a law: numbers, variables, or what the field starts with and gains."""
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,8 +12,8 @@ from dask.base import compute
 from .._errors import InputError
 from . import _attributes as attributes
 from ._attributes import cell_methods, decoded, least_to_most, place
-from ._blocks import quiet, sizes, totals
-from ._graph import Array, LawRows, NamedRows
+from ._blocks import quiet, totals, weight_there
+from ._graph import Array, LawRows, Made, NamedRows
 from ._law import INITIAL, Given, Law, array, check_numbers, listed, match, nearest, taken
 from ._time import Course, Rate, Time, rate_of, time_of
 from ._weights import REGION, Points
@@ -111,7 +111,7 @@ class Totals:
         factor = self._factor("fixed", found, self.points.mean_unit)
         name = f"fixed, made of {', '.join(self.law.held)}" if self.law.held else "fixed"
         held = Density(name, found.variable, self._seen, self.points.cells, self._coords)
-        ((total, _),) = compute(self._of_density(held))
+        ((total, _),) = self._of_densities([held])
         held.check(total, self.points.first.name)
         return total * factor
 
@@ -177,7 +177,7 @@ class Totals:
         return field.isel({self.member: 0}).where(field.notnull().all(self.member))
 
     def _cell_sizes(self, part: Part = lambda whole: whole) -> xr.Variable:
-        (size,) = compute(self._sum(part(self._seen), part(self.points.cells))[1])
+        ((_, size),) = self._sums((part(self._seen), part(self.points.cells)))
         return size
 
     def _summed(self, part: Part = lambda whole: whole) -> Sums:
@@ -187,27 +187,32 @@ class Totals:
             here = part(field.variable)
             if self.member in here.dims:  # a point that one member lacks is missing in all
                 here = here.where(here.notnull().all(self.member))
-            found.append(self._sum(here, part(self.points.weights[name])))
-        totals_, sizes_ = zip(*compute(*found), strict=True)
+            found.append((here, part(self.points.weights[name])))
+        totals_, sizes_ = zip(*self._sums(*found), strict=True)
         return sum(totals_), sum(sizes_)
 
-    def _sum(self, field: xr.Variable, weights: xr.Variable, *density: xr.Variable) -> Sums:
-        """The rows of a field, or of a density where the field is not missing, and their sizes.
+    def _sums(self, *given: tuple[xr.Variable, ...]) -> list[Sums]:
+        """The rows of fields, and their sizes, in one pass over all.
 
-        They are lazy as these are.
+        given: of each the field and its weights, and maybe a density that is summed in its place
+        where the field is not missing.
         """
-        for each in density:  # which may have an axis more, that of members
-            field = field.set_dims({**field.sizes, **each.sizes})
-        rows = tuple(str(d) for d in (*self.points.rows, self.member) if d in field.dims)
-        rest = tuple(str(dim) for dim in field.dims if dim not in rows)
-        regions = self.points.regions
+        regions, lazy = self.points.regions, []
         count = 1 if regions is None else self.points.rows[REGION]
-        named = NamedRows((LawRows(weights, regions, 0, count),), count, True, rows, rest)
-        both = named.summed(_total_and_size, [field, *density], 2 * count)
-        if regions is None:
-            return xr.Variable(rows, both[..., 0]), xr.Variable(rows, both[..., 1])
-        dims = (*rows, REGION)
-        return xr.Variable(dims, both[..., :count]), xr.Variable(dims, both[..., count:])
+        for field, weights, *density in given:
+            for each in density:  # which may have an axis more, that of members
+                field = field.set_dims({**field.sizes, **each.sizes})
+            rows = tuple(str(d) for d in (*self.points.rows, self.member) if d in field.dims)
+            rest = tuple(str(dim) for dim in field.dims if dim not in rows)
+            named = NamedRows((LawRows(weights, regions, 0, count),), count, True, rows, rest)
+            lazy.append((rows, named.mapped(_total_and_size, [field, *density])[1]))
+        found = []
+        for rows, sums in compute(lazy)[0]:
+            dims = rows if regions is None else (*rows, REGION)
+            both = (sums[key][..., 0 if regions is None else slice(None)] for key in sums)
+            total, size = (xr.Variable(dims, each) for each in both)
+            found.append((total, size))
+        return found
 
     def _gained(self, time: Time) -> xr.Variable:
         """What came in less what went out since the earliest time."""
@@ -226,7 +231,7 @@ class Totals:
         if len(time.ends) == 1:
             return gained
         flows = [self._flow(*rate, time) for rate in rates]
-        found = compute(*map(self._of_density, flows))  # all in one pass
+        found = self._of_densities(flows)
         for flow, (total, size) in zip(flows, found, strict=True):
             flow.check(total, self.points.first.name)
             gained = gained + flow.factor * flow.course.gained(total, time)
@@ -268,11 +273,13 @@ class Totals:
     def _coords(self) -> dict[Any, xr.DataArray]:
         return dict(self.points.first.coords) | dict(self.points.coords)
 
-    def _of_density(self, density: Density) -> tuple[xr.Variable, xr.Variable | None]:
-        """The rows of a density, and the cell sizes in them; lazy as it is."""
-        if density.seen is None:
-            return density.values, None
-        return self._sum(density.seen, density.cells, density.values)
+    def _of_densities(
+        self, densities: Sequence[Density]
+    ) -> list[tuple[xr.Variable, xr.Variable | None]]:
+        """The rows of densities, and the cell sizes in them."""
+        on_grid = [(d.seen, d.cells, d.values) for d in densities if d.seen is not None]
+        found = iter(self._sums(*on_grid))
+        return [(d.values.compute(), None) if d.seen is None else next(found) for d in densities]
 
     def _where_counted(self, size: xr.Variable, time: Time) -> list[str]:
         """Where a density counts, if that is not plain; size: of the points that do."""
@@ -338,12 +345,12 @@ def _entries(variable: xr.Variable, dim: str, entries: Array) -> xr.Variable:
 
 
 @quiet
-def _total_and_size(field: Array, *density_and_rows: Any) -> Array:
+def _total_and_size(field: Array, *density_and_rows: Any) -> Made:
     """A density that is missing where the field is not makes its row infinite."""
-    *density, rows = density_and_rows
+    *density, rows, _ = density_and_rows
     values = np.broadcast_to(density[0], field.shape) if density else field
     if density and not np.isfinite(field.sum() + values.sum()):
         values = np.where(np.isfinite(values), values, np.inf)
         values = np.where(np.isnan(field), np.nan, values)
     total, values, missing = totals(values, rows)
-    return np.concatenate([total, sizes(rows, missing, values)], 1)
+    return (), {"total": total, "size": weight_there(rows.sizes, missing, len(values))}

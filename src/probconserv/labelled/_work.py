@@ -1,25 +1,34 @@
-"""A dataset and laws on their way through the passes, to new values and a report."""
+"""A dataset and laws on their way through the passes, to new values and a report.
+
+What the solve takes are sums over all points. Where a block has all points of its indices these are
+sums over the block: it is read, solved and updated at once. Else all blocks are summed first, and
+read again for the update. `_solve` is the same function for both; only `total` differs.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
+from math import prod
 from typing import Any
 
+import dask.array as da
 import numpy as np
 import xarray as xr
 from dask.base import compute as dask_compute
 
 from .. import __version__
 from .._errors import FAR, InputError
-from .._sums import Ensemble, check_usable
+from .._sums import Kind, MeanAndStd, check_usable, is_hard, solved_rows
 from ._attributes import decoded, least_to_most
-from ._encoding import Packing, valid_limits
-from ._graph import Array, unpack
+from ._blocks import NO_BOUNDS, BlockWork, Bounds
+from ._encoding import Packing, next_held, valid_limits
+from ._graph import Array, Made, Sums, added
 from ._law import Law, Recipe, array
-from ._plan import HOW, ONE_BY_ONE, Plan, Ready, Spread, plans
-from ._report import Budget, Report, worst
-from ._update import LARGEST, first_pass, seen_after, update
+from ._plan import HOW, ONE_BY_ONE, Plan, Spread, plans, worst
+from ._report import Budget, Report, budgets
 
+SETTLING = 2  # times that exact rows are settled at most
 REPORT = "probconserv_report"
 ENSEMBLES = ("member", "members", "realization", "ensemble", "ensemble_member")
 FEW = (
@@ -31,6 +40,8 @@ INVALID = {
     "invalid_before": "lie outside the valid {} already",
     "invalid": "were pushed outside the valid {}",
 }
+
+Total = Callable[[str, Sums], Sums]  # the sums of a pass over all points, by its name; steps
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,12 +102,13 @@ class Work:
         """
         found = []
         for plan in self.plans:
-            new, sums, seen = update(plan, watch, store, compute)
+            new, sums, figures = update(plan, watch, store, compute)
+            left = {}
             for law in (ready.law for ready in plan.laws if ready.law.linear and watch):
                 (name,) = law.factors
                 ends = (array(self.dataset, e, "linear", self.dataset[name]) for e in law.linear)
-                seen[name]["left"] = _outside(new[name][0], *(end.variable for end in ends))
-            found.append((new, sums, seen))
+                left[name] = _outside(new[name][0], *(end.variable for end in ends))
+            found.append((new, sums, {"figures": figures, "left": left}))
         new_, sums_, seen_ = (list(each) for each in zip(*found, strict=True))
         return new_, sums_, seen_
 
@@ -110,13 +122,15 @@ class Work:
         self, sums: Any, after: Any = None, invalid: Any = None, change: Any = None
     ) -> Report:
         """after: of `updated`. invalid: of the property, where nothing is updated."""
-        totals: list[Any] = [None] * len(sums)
+        found: list[Budget] = []
         moves: dict[str, Any] = {}
-        for number, (plan, seen) in enumerate(zip(self.plans, after or [], strict=False)):
-            totals[number], own = seen_after(plan, seen)
-            moves |= own
-        each = zip(self.plans, sums, totals, strict=True)
-        found = [budget for plan, s, total in each for budget in budgets(plan, s, total)]
+        parts = [added(list(own.values())) for own in sums]  # of all variables of a system
+        for plan, own, seen in zip(self.plans, parts, after or [None] * len(parts), strict=True):
+            if seen is not None:
+                own["after"] = sum(each["after"] for each in seen["figures"].values())
+                left = {name: {"left": count} for name, count in seen["left"].items()}
+                moves |= {name: f | left.get(name, {}) for name, f in seen["figures"].items()}
+            found += budgets(plan, own)
         outside, before = (
             {name: int(m[key].sum()) for name, m in moves.items() if m[key].any()}
             for key in ("outside", "outside_before")
@@ -126,7 +140,7 @@ class Work:
             warnings += self._implausible(name, figures)
         report = Report(
             tuple(found),
-            self._method(sums),
+            self._method(parts),
             self.spread.minimum,
             self.spread.maximum,
             before,
@@ -161,19 +175,19 @@ class Work:
 
     def _implausible(self, name: str, found: Mapping[str, Any]) -> Iterator[str]:
         """What is implausible about the values of a variable."""
-        counts = {each: int(np.sum(found[each])) for each in found if each not in LARGEST}
+        counts = {each: int(np.sum(found.get(each, 0))) for each in (*INVALID, "left", "far")}
         low, high = self._valid.get(name, (0.0, 0.0))
         for key, said in INVALID.items():
-            if counts.get(key):
+            if counts[key]:
                 yield f"{counts[key]} values of {name} {said.format(f'{low:g} to {high:g}')}"
-        if counts.get("left"):
+        if counts["left"]:
             yield (
                 f"{counts['left']} values of {name} left the range in which the law is linear in "
                 "them, so that it holds only nearly: enforce it again on the output"
             )
-        if counts.get("far") and not self.spread.knows_std:
+        if counts["far"] and not self.spread.knows_std:
             yield f"{counts['far']} values of {name} changed sign"
-        elif counts.get("far"):
+        elif counts["far"]:
             (index,) = (plan.index for plan in self.plans if name in plan.arrays)
             coords = {dim: self.dataset[dim] for dim in index if dim in self.dataset.coords}
             most, where = worst(xr.DataArray(found["in_std"], coords, index))
@@ -183,7 +197,7 @@ class Work:
                 + (f". {FEW}" if self.spread.member else "")
             )
 
-    def _method(self, sums: Any) -> str:
+    def _method(self, sums: Sequence[Sums]) -> str:
         if self.spread.how and not self.spread.knows_std:
             return f"{self.spread.how}, {HOW[self.spread.how]}"
         if self.spread.member is None:
@@ -195,8 +209,8 @@ class Work:
 
         kinds: list[Any] = [plan.kind for plan in self.plans]
         mixes = [
-            ensemble_mix(kind, unpack(kind.sums, s.reshape(-1, s.shape[-1])))
-            for kind, s in zip(kinds, sums, strict=True)
+            ensemble_mix(kind, plan.flat(own))
+            for kind, plan, own in zip(kinds, self.plans, sums, strict=True)
         ]
         both = zip(*mixes, strict=True)
         share, correlation = (least_to_most(np.concatenate(each)) for each in both)
@@ -241,69 +255,130 @@ def _like(new: xr.Variable, old: Any) -> xr.Variable:
     return xr.Variable(new.dims, new.data, old.attrs, encoding)
 
 
-def budgets(plan: Plan, sums: Array, after: Array | None) -> list[Budget]:
-    """The budgets of a system, from what its passes summed, (*index, C)."""
-    parts = unpack(plan.kind.sums, sums)
-    with plan.places.named():
-        check_usable(parts)
-    for ready in plan.laws:
-        if not parts["size"][..., ready.own].any():
-            raise InputError(
-                f"no point of {ready.law.label} counts: all are missing, or have no weight by "
-                "`where`, `regions`, a factor or cell sizes of 0."
+def _solve(work: BlockWork, total: Total, sums: Sums, given: Sums) -> Sums:
+    """What the update needs: the steps of the solve, and lambda that holds values within bounds.
+
+    Nearly dependent rows are settled: the totals after the update are summed, and what exact rows
+    miss is moved as well. given: b, its noise and the numbers of the indices.
+    """
+    value, noise = given["value"], given["noise"]
+    with work.places.named(given["numbers"]):
+        steps = _solved(work.kind, sums, value, noise)
+        for _ in range(SETTLING):
+            if len(work.kind.laws) == 1 or not is_hard(steps["least"]).any():
+                break  # one row depends on no other
+            from .._sums_solve import settled  # needs torch
+
+            steps = settled(work.kind, steps, sums, total("after", steps), value, noise)
+        if work.bounds is not None:
+            seen = total("survey", steps)
+            steps["tilt"] = work.bounds.tilts(
+                lambda tilt: total("line", steps | {"tilt": tilt}), seen
             )
-    if isinstance(plan.kind, Ensemble):
-        assumed = parts["total"].var(-2, ddof=1)
-    else:
-        gram, rho = parts["gram"], plan.kind.correlation
-        many = gram.ndim > len(plan.index) + 1
-        alone = np.einsum("...kk->...k", gram) if many else gram
-        assumed = (1 - rho) * alone + rho * (parts["common"] ** 2).sum(-2)
-    parts["assumed"] = np.sqrt(assumed)
-    if after is not None:
-        parts["after"] = after.reshape(parts["total"].shape)
-    return [_budget(plan, ready, parts) for ready in plan.laws]
+    return steps
 
 
-def _budget(plan: Plan, ready: Ready, parts: Mapping[str, Array]) -> Budget:
-    law, points = ready.law, ready.points
+def _solved(kind: Kind, sums: Sums, *given: Array) -> dict[str, Array]:
+    check_usable(sums)
+    if isinstance(kind, MeanAndStd) and kind.is_rowwise:
+        return solved_rows(kind, sums, *given)
+    from .._sums_solve import solved  # needs torch
 
-    def named(variable: xr.Variable) -> xr.DataArray:
-        coords = {d: c.variable for d, c in points.coords.items() if d in variable.dims}
-        return xr.DataArray(variable.data, coords, variable.dims)
+    return solved(kind, sums, *given)
 
-    def wide(given: xr.Variable) -> xr.DataArray:
-        return named(given.set_dims({**given.sizes, **points.rows}).transpose(*points.rows, ...))
 
-    def rows(key: str) -> xr.DataArray:
-        """(*index, N, K) or (*index, K) -> the rows of the law, by their names."""
-        values = parts[key][..., ready.own]
-        member = (plan.member,) if values.ndim > len(plan.index) + 1 else ()
-        shape = (*values.shape[:-1], *ready.sizes_inside.values())
-        return named(xr.Variable((*plan.index, *member, *ready.inner), values.reshape(shape)))
+def is_whole(plan: Plan) -> bool:
+    """Whether every block holds all points of its indices, so that it need not be read twice."""
+    (arrays, *others), (rows, *_) = plan.arrays.values(), plan.rows.values()
+    weights = (each for law in rows.laws for each in (law.weights, law.labels) if each is not None)
+    cut = (each.chunksizes.get(dim, ()) for each in (*arrays, *weights) for dim in rows.points)
+    return not others and all(len(sizes) < 2 for sizes in cut)
 
-    fixed, is_average = named(ready.fixed), law.average is not None
-    sizes = wide(ready.sizes.where(ready.sizes > 0, 1.0)) if is_average else 1.0
-    vary = any(ready.time in weights.dims for weights in points.weights.values())
-    return Budget(
-        name=law.label,
-        variables=tuple(law.factors),
-        over=law.dims,
-        unit=points.mean_unit if is_average else points.unit,
-        measure=points.measure,
-        time=ready.time,
-        total=wide(ready.value + ready.fixed) / sizes,
-        noise=wide(ready.noise) / sizes,
-        before=(rows("total") + fixed) / sizes,
-        after=(rows("after") + fixed) / sizes if "after" in parts else None,
-        terms=rows("terms") / sizes,
-        size=rows("size") / sizes,
-        spread=rows("spread") / sizes,
-        assumed=rows("assumed") / sizes,
-        correlation=getattr(plan.kind, "correlation", 0.0),
-        present=rows("count" if vary else "size"),
-        one_total=ready.one_total,
-        marks=int(parts["marks"].sum()),
-        remarks=ready.remarks,
-        is_average=is_average,
+
+def is_lazy(plan: Plan) -> bool:
+    """Whether some array is dask's, so that nothing large may be computed unasked."""
+    return any(
+        isinstance(each.data, da.Array) for arrays in plan.arrays.values() for each in arrays
     )
+
+
+def first_pass(plan: Plan) -> dict[str, Any]:
+    """The sums over all points of every variable, now or lazily."""
+    return _pass(plan, {name: _block_work(plan, name) for name in plan.arrays}, "statistics", {})
+
+
+def _pass(
+    plan: Plan, works: Mapping[str, BlockWork], method: str, steps: Sums
+) -> dict[str, Any]:  # (*index, ...) of each
+    found = {}
+    for name, work in works.items():
+        call = partial(_only_sums, work, method)
+        _, found[name] = plan.rows[name].mapped(call, plan.arrays[name], steps=steps)
+    return found
+
+
+def _only_sums(work: BlockWork, method: str, *block_and_steps: Any) -> Made:
+    return (), work.sums(method, *block_and_steps)
+
+
+def _block_work(plan: Plan, name: str, watched: bool = False, stored: bool = False) -> BlockWork:
+    arrays, bounds = plan.arrays[name], None
+    if plan.is_bounded:
+        low, high = (next_held(arrays[0], *end) for end in zip(plan.bounds, (1, -1), strict=True))
+        bounds = Bounds(low, high, plan.laws[0].law.label)
+    return BlockWork(
+        plan.kind,
+        plan.places,
+        bounds,
+        plan.bounds,
+        [array.dtype for array in arrays if array.dims],  # one number is no variable
+        valid_limits(arrays[0]) or NO_BOUNDS,
+        Packing.of(arrays[0]),
+        watched,
+        stored and plan.kind.disjoint,
+    )
+
+
+def _at_once(work: BlockWork, *block_and_given: Any) -> Made:
+    """A block with all points of its indices: what `updated` makes, with the statistics."""
+    *block, given = block_and_given
+
+    def total(method: str, steps: Sums) -> Sums:
+        return work.sums(method, *block, steps)
+
+    sums = total("statistics", {})
+    new, figures = work.updated(*block, _solve(work, total, sums, given))
+    return new, {**sums, **figures}
+
+
+def update(
+    plan: Plan, watched: bool, stored: bool, compute: Callable[[Any], Any]
+) -> tuple[dict[str, tuple[xr.Variable, ...]], dict[str, Any], dict[str, Any]]:
+    """Of every variable the new arrays, the sums before, and the figures if they are watched.
+
+    compute: for sums that are needed on the way, if one pass is not enough.
+    """
+    works = {name: _block_work(plan, name, watched, stored) for name in plan.arrays}
+    numbers = np.arange(prod(plan.lengths)).reshape(plan.lengths)
+    steps: Any = {name: plan.side_by_side(name) for name in ("value", "noise")}
+    steps["numbers"] = numbers
+    sums: dict[str, Any] = {}
+    at_once = watched and is_whole(plan)
+    if not at_once:
+        sums = compute(first_pass(plan))
+
+        def total(method: str, steps: Sums) -> Sums:
+            found = compute(_pass(plan, works, method, plan.shaped(steps)))
+            return plan.flat(added(list(found.values())))
+
+        first, *_ = works.values()
+        together = plan.flat(added(list(sums.values())))
+        steps = plan.shaped(_solve(first, total, together, plan.flat(steps)))
+    new, figures = {}, {}
+    for name, work in works.items():
+        rows, arrays = plan.rows[name], plan.arrays[name]
+        call = partial(_at_once, work) if at_once else work.updated
+        found, figures[name] = rows.mapped(call, arrays, work.dtypes, steps)
+        named = (xr.Variable(rows.all, data).transpose(*arrays[0].dims) for data in found)
+        new[name] = tuple(named)
+    return new, figures if at_once else sums, figures

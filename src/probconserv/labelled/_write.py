@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,8 @@ WAITS = (0.0, 0.2, 1.0, 4.0)  # seconds before what is left of a run is removed,
 
 Finish = Callable[[Any], dict[str, str]]
 Lazy = Mapping[Hashable, da.Array]
+# of a store that is begun: what a variable is written to, by its name, and what sets attributes
+Begun = tuple[Callable[[str], Any], Callable[[Mapping[str, str]], None]]
 
 
 def check_output(path: str | PathLike[str], overwrite: bool, inputs: Iterable[str] = ()) -> Path:
@@ -146,14 +148,6 @@ def _replace(part: Path, path: Path, old: Path) -> None:
         raise
 
 
-@dataclass(frozen=True)
-class _Output:
-    part: Path  # where it grows
-    format: Format
-    source: Path | None  # a file with groups, whose other contents it takes over
-    group: str
-
-
 def write(
     dataset: xr.Dataset,
     path: str | PathLike[str],
@@ -191,9 +185,13 @@ def write(
     lazy = {n: encoded(str(n), v) for n, v in ready.variables.items() if is_lazy(v)}
     with _errors_of_writing(where), staged(where) as part, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # texts in Zarr 3, and NaN where packing checks anyway
-        store = _into_zarr if format.zarr else _into_netcdf
-        out = _Output(part, format, source, group.strip("/"))
-        return store(ready, lazy, out, also, finish)
+        store = _zarr if format.zarr else _netcdf
+        with store(ready, part, format, source, group.strip("/")) as (target, describe):
+            apart = not (format.zarr or _cluster.in_process())
+            run = partial(_run_apart, part.parent) if apart else _run
+            results = run(lazy, {name: target(str(name)) for name in lazy}, also)
+            describe(finish(results))
+        return results
 
 
 @contextmanager
@@ -216,52 +214,51 @@ def _is_new(dataset: xr.Dataset, name: Hashable) -> bool:
     return is_lazy(variable) and not variable.data.name.startswith(READ)
 
 
-def _into_zarr(dataset: xr.Dataset, lazy: Lazy, out: _Output, also: Any, finish: Finish) -> Any:
+@contextmanager
+def _zarr(
+    dataset: xr.Dataset, part: Path, format: Format, source: Path | None, group: str
+) -> Iterator[Begun]:
+    """A Zarr store with the definitions and what is in memory.
+
+    source: a store with groups, whose other contents it takes over.
+    """
     import zarr
 
-    part, format, source, group = out.part, out.format, out.source, out.group
     if source is not None:
         new = {str(source / group / str(name)) for name in dataset.variables}
         shutil.copytree(
             source, part, ignore=lambda at, names: [n for n in names if f"{at}/{n}" in new]
         )
-    how: Any = {"mode": "w" if source is None else "a", "group": group or None}
-    dataset.to_zarr(part, compute=False, consolidated=False, zarr_format=format.zarr, **how)
-    targets = {name: ZarrArray(part / group / str(name), part.parent) for name in lazy}
-    results = _run(lazy, targets, also)
+    how: Any = {"mode": "w" if source is None else "a", "zarr_format": format.zarr}
+    dataset.to_zarr(part, compute=False, consolidated=False, group=group or None, **how)
+    begun = zarr.open_group(part, mode="r+", path=group or None, use_consolidated=False)
+    yield (lambda name: ZarrArray(part / group / name, part.parent)), begun.attrs.update
     for left in [] if _cluster.in_process() else part.rglob("*.partial"):
         left.unlink()  # of a worker that was killed
-    written = zarr.open_group(part, mode="r+", path=group or None, use_consolidated=False)
-    written.attrs.update(finish(results))
     for level in dict.fromkeys([group, ""]):
         version: Any = format.zarr
         zarr.consolidate_metadata(part, path=level or None, zarr_format=version)
-    return results
 
 
-def _into_netcdf(dataset: xr.Dataset, lazy: Lazy, out: _Output, also: Any, finish: Finish) -> Any:
-    part, source, group, unlimited = out.part, out.source, out.group, out.format.unlimited
+@contextmanager
+def _netcdf(
+    dataset: xr.Dataset, part: Path, format: Format, source: Path | None, group: str
+) -> Iterator[Begun]:
+    """The same as a NetCDF file, which only this process may write to."""
     how: Any = {"mode": "w"}
+    unlimited = format.unlimited
     if source is not None:
         shutil.copyfile(source, part)
         dataset, unlimited = _not_in(part, group, dataset), ()  # its dimensions are there
         how = {"mode": "a", "group": group}
     # not `to_netcdf`, which imports distributed (0.6 s) to ask where dask computes
-    store = NetCDF4DataStore.open(str(part), format=out.format.netcdf, lock=LOCK, **how)
-    try:  # only the definitions and what is in memory
+    store = NetCDF4DataStore.open(str(part), format=format.netcdf, lock=LOCK, **how)
+    try:
         dataset.dump_to_store(store, unlimited_dims=unlimited)
     finally:
         store.close()
     with NetcdfFile(part, group) as file:
-        targets = {name: NetcdfVariable(file, str(name)) for name in lazy}
-        if _cluster.in_process():
-            results = _run(lazy, targets, also)
-        else:
-            results = _run_apart(lazy, targets, also, part.parent)
-        attributes = finish(results)
-        with LOCK:
-            file.group.setncatts(attributes)
-    return results
+        yield partial(NetcdfVariable, file), file.describe
 
 
 def _not_in(path: Path, group: str, dataset: xr.Dataset) -> xr.Dataset:
@@ -298,7 +295,7 @@ def _run(lazy: Lazy, targets: Mapping[Hashable, Any], also: Any) -> Any:
     return _cluster.compute((ties, also), "writing")[1]
 
 
-def _run_apart(lazy: Lazy, targets: Mapping[Hashable, Any], also: Any, stage: Path) -> Any:
+def _run_apart(stage: Path, lazy: Lazy, targets: Mapping[Hashable, Any], also: Any) -> Any:
     """As `_run`, through a Zarr store: only this process may write to a NetCDF file."""
     import zarr
 
@@ -346,15 +343,18 @@ class NetcdfFile:
                 filters = variable.filters()  # None for NetCDF 3
                 if filters and not any(filters.values()) and variable.chunking() != "contiguous":
                     variable.set_var_chunk_cache(1, 1, 0.0)  # blocks need not go through a cache
-        self.closed, self.unsaved = False, 0
+        self.unsaved = 0
         self.handle, self.saver = os.open(path, os.O_RDONLY), ThreadPoolExecutor(1)
 
     def __enter__(self) -> "NetcdfFile":
         return self
 
+    def describe(self, attributes: Mapping[str, str]) -> None:
+        with LOCK:
+            self.group.setncatts(attributes)
+
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with LOCK, suppress(*([] if kind is None else [Exception])):
-            self.closed = True
             self.file.close()
         self.saver.shutdown(cancel_futures=True)
         os.close(self.handle)
@@ -371,7 +371,7 @@ class NetcdfVariable:
         """Writes a block; now and then the disk is told to take what is there, beside the work."""
         file = self.file
         with LOCK:
-            if file.closed:  # a thread that went on after an error or Ctrl-C
+            if not file.file.isopen():  # a thread that went on after an error or Ctrl-C
                 raise InputError("the run was ended before this block was written.")
             file.group.variables[self.name][where or ...] = block
             file.unsaved += block.nbytes
