@@ -331,8 +331,6 @@ class NonlinearStatePosterior(KeptAsDraws, StatePosterior):
     ----------
     names : tuple of str
         The names of the fields.
-    parts : tuple of NonlinearPosterior
-        The fields, in the order of their names.
     prior : State
         The state before the laws.
     """
