@@ -121,6 +121,13 @@ def test_a_point_that_has_nearly_all_of_a_row_keeps_the_digits_of_its_variance()
     torch.testing.assert_close(post.variance, left, rtol=1e-12, atol=0)
 
 
+@pytest.mark.parametrize("solve", [pc.condition, by_engine])
+def test_a_large_weight_of_a_known_point_leaves_the_others_their_variance(solve):
+    field = pc.Diagonal([[0.0, 0.0, 0.0]], [[1e-200, 1e-200, 0.0]])
+    post = solve(field, pc.cells([1.0, 1.0, 1e150], 0.0))
+    torch.testing.assert_close(post.variance / 1e-200, torch.tensor([[0.5, 0.5, 0.0]]).double())
+
+
 def test_what_numpy_does_not_pass_is_explained_by_the_engine():
     law = pc.cells([1.0, 1.0], 3.0)
     with pytest.raises(pc.InfeasibleError, match="cells"):

@@ -53,7 +53,7 @@ def small_posterior(field: object, laws: Sequence[Law], solve: Solve) -> Posteri
         seen = d @ squares  # S
         inverse = 1 / seen
         r = u @ g - b
-        moved = u - d * ((r * inverse)[..., None] * g)
+        moved = u - d * g * (r * inverse)[..., None]
         miss, near = abs(moved @ g - b), (seen > TINY) & (r * r * inverse <= FAR**2)
         if not (near & (miss <= SETTLED * abs(b))).all():
             size = abs(moved) @ abs(g) + abs(b)
@@ -109,7 +109,7 @@ class SmallSolved(Solved):
     @property
     def variance(self) -> Fields:
         d, squares, inverse = self._numbers
-        lost = inverse[..., None] * squares * d
+        lost = squares * d * inverse[..., None]
         if not lost.max() <= 1 - CARE:
             return self._all.variance
         return (_tensor(d - d * lost, self.mean[0].shape),)

@@ -194,8 +194,8 @@ class Numbers(ByRow):
 
         def left(d: Tensor, v: Tensor, w: Tensor, out: Tensor | None) -> Tensor:
             nonlocal most
-            lost = v * w
-            lost = lost * d if out is None else lost.mul_(d)
+            lost = w * d  # at most S: with S^-1 first it could overflow
+            lost = lost * v if out is None else lost.mul_(v)
             most = max(most, lost.max().item())
             return torch.addcmul(d, d, lost, value=-1, out=out)
 
@@ -208,7 +208,7 @@ class Numbers(ByRow):
             )
             if most <= 1 - CARE:
                 return found
-        lost = (None if m is None else v * m.weights * d for d, v, m in each)
+        lost = (None if m is None else m.weights * d * v for d, v, m in each)
         return self._with_care(tuple(lost))
 
     def _with_care(self, lost: Fields) -> Fields:
