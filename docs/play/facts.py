@@ -8,7 +8,7 @@ from graphs import CAUSES, DRAWS, METHODS, POINTS, SAMPLES, TIMES, X, times
 from torch import Tensor
 
 from probconserv._causes import LIMIT, NEARLY_AS_GOOD
-from probconserv._diagnose import MUCH
+from probconserv._diagnose import LEAST_SHARE
 from probconserv._errors import FAR
 from probconserv.figures._fields import OTHERS, PAPER, SIGMAS
 from probconserv.fronts import RULES
@@ -29,7 +29,7 @@ def facts_of(equations: tuple[str, ...]) -> dict[str, Any]:
         "sizes": {"times": TIMES, "points": POINTS, "samples": SAMPLES, "draws": DRAWS},
         "sigmas": SIGMAS,
         "x": _numbers(X),
-        "limits": {"far": FAR, "alike": NEARLY_AS_GOOD, "much": MUCH, "wrong": LIMIT},
+        "limits": {"far": FAR, "alike": NEARLY_AS_GOOD, "much": LEAST_SHARE, "wrong": LIMIT},
         "causes": CAUSES,
         "methods": [
             {"name": name, "title": method.title, "exact": method.exact, "colour": styles[name][0]}
