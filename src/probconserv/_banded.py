@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 
 from ._blocks import root_of
 from ._checks import concrete
-from ._slices import plain
+from ._slices import may_overwrite
 from ._tree import Node
 
 SMALL = 400_000  # entries of dense matrices up to which no loop along rows is worth its steps
@@ -215,7 +215,7 @@ class Lines(dict[int, Tensor]):
         first, count = of[0], len(of[0]) + more
         shape = torch.broadcast_shapes(*(t.shape[1:] for t in of))
         self.array, self.zero = into, first.new_zeros(shape)
-        if not plain(*of):
+        if not may_overwrite(*of):
             self.array = None
         elif into is None or into.shape[1:] != shape:
             self.array = first.new_empty(count, *shape)
@@ -242,7 +242,7 @@ def diagonals(variance: Tensor, weights: Tensor, noise: Tensor) -> tuple[Tensor,
     products = pad(b, (1, 0))[:-1] * a, pad(c, (1, 0))[:-1] * b, pad(c, (2, 0))[:-2] * a
     ab, bc, ac = along_rows(torch.stack(products), variance.ndim)
     own = squared(variance, weights)
-    main = torch.add(own, noise, out=own if plain(own, noise) else None)
+    main = torch.add(own, noise, out=own if may_overwrite(own, noise) else None)
     first = (ab * variance[:-2]).addcmul_(bc, variance[1:-1])
     return main, first, ac * variance[:-2]
 

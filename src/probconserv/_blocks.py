@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ._slices import plain
+from ._slices import may_overwrite
 
 
 def blocks(x: Tensor, shape: Sequence[int], event_dims: int) -> Tensor:
@@ -30,7 +30,7 @@ def eye_like(rows: Tensor) -> Tensor:  # (..., K, E) -> (K, K)
 
 def root_of(x: Tensor) -> Tensor:
     """The square root, with gradient 0 instead of infinity at 0."""
-    if plain(x):
+    if may_overwrite(x):
         return x.clamp_min(0).sqrt_()
     positive = x > 0
     return torch.where(positive, torch.where(positive, x, 1.0).sqrt(), 0.0)

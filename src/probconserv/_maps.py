@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ._errors import InputError
-from ._slices import by_slices, is_large, plain
+from ._slices import by_slices, is_large, may_overwrite
 from ._tree import Node
 
 
@@ -269,7 +269,7 @@ class SecondDifferences(Map):
 
     def apply(self, u: Tensor) -> Tensor:
         first = self.a * u[..., :-2]
-        out = first if plain(first, self.b, self.c) else None
+        out = first if may_overwrite(first, self.b, self.c) else None
         both = torch.addcmul(first, self.b, u[..., 1:-1], out=out)
         return torch.addcmul(both, self.c, u[..., 2:], out=out)
 

@@ -10,7 +10,7 @@ from ._checks import concrete
 IN_CACHE = 1 << 18  # numbers of a slice, 2 MB: half as many and twice as many were no faster
 
 
-def plain(*arrays: Tensor) -> bool:
+def may_overwrite(*arrays: Tensor) -> bool:
     """Whether results may be written in place: nothing is traced, and no gradient is needed."""
     if not concrete(*arrays):
         return False
@@ -20,7 +20,7 @@ def plain(*arrays: Tensor) -> bool:
 def is_large(*arrays: Tensor) -> bool:
     """Whether slices pay: not on a GPU, and not where values are traced or gradients are needed."""
     first = arrays[0]
-    return first.numel() >= 2 * IN_CACHE and not first.is_cuda and plain(*arrays)
+    return first.numel() >= 2 * IN_CACHE and not first.is_cuda and may_overwrite(*arrays)
 
 
 def by_slices(
