@@ -178,7 +178,7 @@ def test_gradients_are_right(kind, law, rng):
     def outputs(mean, value, size):
         moved = field._map(lambda t: t * size)._with_mean(mean)
         first = copy.copy(laws[0])
-        first.value, first.noise = value, laws[0].noise * size
+        first.value, first.noise_variance = value, laws[0].noise_variance * size**2
         post = pc.condition(moved, first, *laws[1:])
         return post.mean, post.variance
 

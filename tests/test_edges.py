@@ -90,7 +90,7 @@ def test_a_covariance_that_returns_its_argument_leaves_the_law_alone(rng):
 def test_exact_points_and_exact_second_differences_that_disagree(v, rng):
     variance = torch.full(SHAPE, v, dtype=torch.float64)
     line = pc.smoothness(X, variance, rho=1.0)
-    line.noise = torch.zeros_like(line.noise)
+    line.noise_variance = torch.zeros_like(line.noise)
     prior = pc.Diagonal(normal(*SHAPE, rng=rng), variance)
     with pytest.raises(pc.InfeasibleError, match=r"`smoothness` at \[0\], row .* contradicts"):
         pc.condition(prior, pc.initial(normal(7, rng=rng)), line)

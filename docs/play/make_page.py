@@ -11,6 +11,7 @@ import hashlib
 import json
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -20,6 +21,11 @@ LIBRARY = ROOT / "src" / "probconserv"
 CACHE = ROOT / "build" / "play-parts"  # what takes long: graphs and packages
 PAGE = ("index.html", "style.css", "engine.js", "plots.js", "words.js", "views.js", "page.js")
 EQUATIONS = ("stefan", "pme", "advection")
+NO_PACKAGES = 3  # exit status: the page is fine, but what it is built with cannot be had
+
+
+class NoPackagesError(Exception):
+    """npm, or a package that it fetches, is not there."""
 
 
 def build(out: Path, equations: Iterable[str] = EQUATIONS) -> None:
@@ -74,13 +80,14 @@ def package(name: str) -> Path:
     folder = CACHE / f"npm-{hashlib.sha256(lock).hexdigest()[:16]}"
     if not (folder / "ready").exists():
         if shutil.which("npm") is None:
-            raise SystemExit("The page is built with npm, which comes with Node.js: install that.")
+            raise NoPackagesError("The page is built with npm, which comes with Node.js.")
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         for part in ("package.json", "package-lock.json"):
             shutil.copy(HERE / part, folder)
         quiet = ("--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")
-        subprocess.run(["npm", "ci", *quiet], cwd=folder, check=True)
+        if subprocess.run(["npm", "ci", *quiet], cwd=folder).returncode:
+            raise NoPackagesError("npm could not fetch the packages of the page.")
         (folder / "ready").touch()
     return folder / "node_modules" / name
 
@@ -88,4 +95,8 @@ def package(name: str) -> Path:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
-    build(parser.parse_args().out)
+    try:
+        build(parser.parse_args().out)
+    except NoPackagesError as error:
+        print(error, file=sys.stderr)
+        sys.exit(NO_PACKAGES)

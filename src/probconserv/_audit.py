@@ -18,6 +18,7 @@ from ._joint import Joint
 from ._laws import Fields, Rows
 from ._maps import Sum
 from ._rowwise import SETTLED, UNMET
+from ._slices import by_slices
 
 WEIGHED = 1e-6  # of the largest residual: a noisy row that is off by more was not weighed
 PART_OF = 1e-6  # least coefficient of a row in the expansion of another
@@ -165,9 +166,15 @@ def largest_move(moved: Fields, before: Fields, variance: Fields) -> float:
     most = 0.0
     for new, old, v in zip(moved, before, variance, strict=True):
         if v.numel():  # 0 / 0, and rounding / 0, where nothing can move
-            square = (new - old).square_().div_(v).nan_to_num_(0.0, posinf=0.0)
-            most = max(most, math.sqrt(square.max()))
+            found = by_slices(_furthest, new, old, v, whole=max(new.ndim - 1, 0))
+            most = max(most, math.sqrt(found.max()))
     return most
+
+
+def _furthest(new: Tensor, old: Tensor, variance: Tensor, out: Tensor | None) -> Tensor:
+    """The largest square of a move beside its variance, for each entry of the first axis."""
+    square = (new - old).square_().div_(variance).nan_to_num_(0.0, posinf=0.0)
+    return torch.amax(square.flatten(1), -1, out=out) if square.ndim > 1 else square
 
 
 def _explained(

@@ -131,16 +131,17 @@ class Loop(Pentadiagonal):
     def _sweep(self, noise: Tensor, floor: Tensor | None) -> None:
         """L beside its diagonal, and 1 / D. Without `floor` no pivot is looked at."""
         main, first, second = diagonals(self.variance, self.weights, noise)
-        near, far = Lines(first, main, into=first), Lines(second, main)
+        near, far = Lines(first, main, into=first), Lines(second, main, into=second)
         inverses = Lines(main, first, into=main)
         between = near.zero  # S_{k, k-1} without what row k - 2 explains
         rows = zip(main.unbind(), first.unbind(), second.unbind(), strict=True)
         for k, (pivot, one, two) in enumerate(rows):
-            far[k] = torch.mul(two, inverses[k - 2], out=far.out[k])
-            between = torch.addcmul(one, far[k], between, value=-1)
+            share = two * inverses[k - 2]
+            pivot = torch.addcmul(pivot, share, two, value=-1)
+            far[k] = share if far.array is None else two.copy_(share)
+            between = torch.addcmul(one, share, between, value=-1)
             near[k] = torch.mul(between, inverses[k - 1], out=near.out[k])
             pivot = torch.addcmul(pivot, near[k], between, value=-1)
-            pivot = torch.addcmul(pivot, far[k], two, value=-1)
             if floor is not None:
                 pivot = torch.where(pivot > floor.expand(main.shape)[k], pivot, math.inf)
             inverses[k] = torch.reciprocal(pivot, out=inverses.out[k])
@@ -265,11 +266,9 @@ def rows_first(x: Tensor) -> Tensor:  # (*lead, K) -> (K, *lead)
     return flat.clone(memory_format=torch.contiguous_format).reshape(count, *lead)
 
 
-def rows_last(x: Tensor) -> Tensor:  # (K, *lead) -> (*lead, K)
-    """The inverse of `rows_first`."""
-    count, *lead = x.shape
-    flat = x.reshape(count, math.prod(lead)).mT
-    return flat.clone(memory_format=torch.contiguous_format).reshape(*lead, count)
+def by_rows(x: Tensor) -> Tensor:
+    """The same array, (*lead, K), with its last axis first in memory, where `rows_first` is it."""
+    return x if x.movedim(-1, 0).is_contiguous() else rows_first(x).movedim(0, -1)
 
 
 def wide(x: Tensor, ndim: int) -> Tensor:

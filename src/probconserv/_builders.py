@@ -272,11 +272,11 @@ def smoothness(x: ArrayLike, variance: ArrayLike, rho: float, of: str = "") -> L
         before, here, after = a * std[..., :-2], (a + c) * std[..., 1:-1], c * std[..., 2:]
         together = here.sub_(before, alpha=rho).sub_(after, alpha=rho)
         alone = torch.addcmul(before.square(), after, after).mul_(1 - rho**2)
-        noise = root_of(torch.addcmul(alone, together, together))
-        return noise if out is None else out.copy_(noise)
+        return torch.addcmul(alone, together, together, out=out)
 
     noise = by_slices(noise_of, variance, whole=1, last=a.shape)
-    return law_of("smoothness", of, SecondDifferences(a, -(a + c), c), noise.new_zeros(()), noise)
+    maps = {check.name("of", of): SecondDifferences(a, -(a + c), c)}
+    return Law("smoothness", maps, noise.new_zeros(()), noise)
 
 
 def boundary(
@@ -469,7 +469,8 @@ def law_of(
         check.name("of", name)
     maps = maps if isinstance(maps, dict) else {of: maps}
     sigma = check.wide("noise", noise, 0, NOISE_HINT)
-    law = Law(check.name("label", label) or kind, maps, value, sigma, times, quadrature)
+    variance = sigma if isinstance(noise, float) and noise == 0 else sigma.square()
+    law = Law(check.name("label", label) or kind, maps, value, variance, times, quadrature)
     tensors = [getattr(m, name) for m in law.maps.values() for name in m.tensors]
     devices = {t.device for t in (value, sigma, *tensors)}
     return law if len(devices) == 1 else law._moved(next(d for d in devices if d.type != "cpu"))

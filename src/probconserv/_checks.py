@@ -166,9 +166,10 @@ def finite(name: str, x: Tensor, least: float = -np.inf, hint: str = "") -> None
     if not (x.numel() and concrete(x)):
         return
     x = x.detach() if x.requires_grad else x
-    one = x if x.numel() == 1 else x.sum()  # cheaper; a sum may overflow, see below
-    if least == -np.inf and math.isfinite(one.item()):
-        return
+    if least == -np.inf:
+        one = x if x.numel() == 1 else x.sum()  # cheaper; a sum may overflow, see below
+        if math.isfinite(one.item()):
+            return
     low, high = numbers(*x.aminmax())
     if not (math.isfinite(low) and math.isfinite(high)):
         bad = int((~x.isfinite()).sum())

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ._banded import by_rows
 from ._blocks import root_of, unblocks
 from ._checks import any_of, concrete
 from ._covariances import Correlated, Independent, shared_axes
@@ -46,7 +47,8 @@ LOST = 1e-6  # of a variance: what is less after bands or directions is computed
 class Chain(Node):
     """Fields given laws: stages one after the other, each given those before."""
 
-    is_banded = is_iterative = False
+    bands: tuple[int, ...] = ()  # the fields with five diagonals, whose arrays lie by rows
+    is_iterative = False
     is_simple = True  # whether exact rows hold to rounding without `settle`
 
     def __init__(
@@ -71,21 +73,29 @@ class Chain(Node):
         shapes = root.shapes
         banded = banded and not _many(laws, shapes)
         single = _single(laws, root, shapes, banded) if isinstance(root, Independent) else []
+        self.bands = tuple([r.first for r in single if isinstance(r.map, SecondDifferences)])
+        if self.bands:
+            each = enumerate(root.variance)
+            found = tuple([by_rows(d) if i in self.bands else d for i, d in each])
+            left = self.root = root = Independent(found)
         for rows in single:
             assert isinstance(root, Independent)
-            if isinstance(rows.map, Select):
-                self.stages += (Points(rows, left, root),)
-                left = self.stages[-1].left
-            else:
+            if isinstance(rows.map, SecondDifferences):
                 left = Banded(rows, left, root)
                 self.stages += (left,)
-                self.is_banded = True
+            else:
+                self.stages += (Points(rows, left, root),)
+                left = self.stages[-1].left
         if general := tuple(rows for rows in laws if rows not in single):
             left = _general(general, left, root, lead, slack)
             self.stages += (left,)
         self.covariance = left
         self.is_iterative = isinstance(left, Iterative)
         self.is_simple = all(isinstance(stage, ByRow) for stage in self.stages)
+
+    @property
+    def is_banded(self) -> bool:
+        return bool(self.bands)
 
     def run(
         self, u: Fields, noise: Sequence[Tensor | float] | None = None, value: bool = True
@@ -313,7 +323,7 @@ def _without_rounding(moved: Fields, variance: Fields, least: float) -> tuple[Te
 
 def _much_left(left: Tensor, before: Tensor) -> bool:
     """Whether the least of what is left is more than `LOST` of the largest variance before."""
-    return not left.numel() or bool(left.min() >= LOST * before.max())
+    return not left.numel() or bool(left.amin() >= LOST * before.amax())
 
 
 def _thin(stage: Stage, r: Tensor) -> bool:

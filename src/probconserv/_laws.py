@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from . import _checks as check
+from ._blocks import root_of
 from ._checks import ArrayLike
 from ._errors import InputError
 from ._maps import Map, Select, Sum, widened
@@ -117,8 +118,8 @@ class Law:
         What errors and tables call it.
     maps : dict of maps
         G, by the name of the field that each map reads; "" is the only field there is.
-    value, noise : Tensor
-        One for each row of `apply`, or numbers; noise 0 is exact.
+    value, noise_variance : Tensor
+        One for each row of `apply`, or numbers; a variance of 0 is exact.
     times : sequence of int or bool, or slice
         Where the law holds, if not at every time.
     quadrature : tuple of Tensor and str
@@ -130,18 +131,20 @@ class Law:
         label: str,
         maps: Mapping[str, Map],
         value: Tensor,
-        noise: Tensor,
+        noise_variance: Tensor,
         times: Times | None = None,
         quadrature: tuple[Tensor, Rule] | None = None,
     ) -> None:
-        self.label, self.maps, self.value, self.noise = label, dict(maps), value, noise
+        self.label, self.maps, self.value = label, dict(maps), value
+        self.noise_variance = noise_variance
         self.times, self.quadrature = as_times(times), quadrature
-        self.exact = noise.ndim == 0 and check.in_numpy(noise) and noise.item() == 0
+        one = noise_variance.ndim == 0 and check.in_numpy(noise_variance)
+        self.exact = one and noise_variance.item() == 0
 
     @property
-    def noise_variance(self) -> Tensor:
-        """The square of `noise`."""
-        return self.noise if self.exact else self.noise.square()
+    def noise(self) -> Tensor:
+        """The standard deviation of each row, 0 where it is exact."""
+        return root_of(self.noise_variance)
 
     @property
     def map(self) -> Map:
@@ -304,7 +307,8 @@ class Law:
     def _moved(self, place: torch.device) -> "Law":
         maps = {name: m._map(lambda t: t.to(place)) for name, m in self.maps.items()}
         moved = copy.copy(self)  # with what was seen of the noise before it was there
-        moved.maps, moved.value, moved.noise = maps, self.value.to(place), self.noise.to(place)
+        moved.maps, moved.value = maps, self.value.to(place)
+        moved.noise_variance = self.noise_variance.to(place)
         return moved
 
     def at_times(self, rows: Tensor, shape: Sequence[int]) -> Tensor:
@@ -363,7 +367,7 @@ class Law:
 
     def _check_values(self, wanted: Sequence[int]) -> None:
         """Value and noise have one entry per row, or broadcast."""
-        for name, t in (("value", self.value), ("noise", self.noise)):
+        for name, t in (("value", self.value), ("noise", self.noise_variance)):
             if t.ndim:
                 check.broadcasts(name, t, wanted, f"the rows of `{self.label}`")
 
@@ -406,7 +410,8 @@ class Law:
 
     def __repr__(self) -> str:
         read = ", ".join(repr(n) for n in self.maps if n)
-        noise = float(self.noise.max()) if self.noise.numel() else 0.0
+        variance = self.noise_variance
+        noise = float(variance.max()) ** 0.5 if variance.numel() else 0.0
         return (
             f"Law({self.label}{' of ' * bool(read)}{read}, over the last {self.space_dims} axes, "
             f"value {tuple(self.value.shape)}, noise up to {noise:g})"

@@ -166,8 +166,7 @@ class Posterior(Field):
 
     def _own(self, found: Tensor) -> Tensor:
         """A copy for the caller, in the dtype of the field."""
-        dtype = self.dtype
-        return found.clone() if found.dtype == dtype else found.to(dtype)
+        return found.to(self.dtype, copy=True, memory_format=torch.contiguous_format)
 
     @property
     def variance_estimate(self) -> Estimate | None:
@@ -191,10 +190,10 @@ class Posterior(Field):
         more = v.shape[: v.ndim - len(self.shape)]
         fields = [v.new_zeros(()).expand(*more, *m.shape) for m in self._solved.mean]
         fields[self._number] = v
-        return self._solved.way.times(tuple(fields))[self._number].to(self.dtype)
+        return self._solved.way.times(tuple(fields))[self._number].to(self.dtype).contiguous()
 
     def _draw(self, normals: Normals) -> Tensor:
-        return self._solved.draw(normals)[self._number]
+        return self._solved.draw(normals)[self._number].contiguous()
 
     def log_prob(self, u: ArrayLike) -> Tensor:
         """The log of the joint density at `u`, by Bayes: log p(u) + log p(b | u) - log p(b)."""
@@ -309,4 +308,4 @@ class StatePosterior(State):
         """
         draws = self._solved.draw(random_normals(n, generator, self.device))
         found = zip(self.names, self.parts, draws, strict=True)
-        return {name: u.to(part.dtype) for name, part, u in found}
+        return {name: u.to(part.dtype).contiguous() for name, part, u in found}

@@ -21,14 +21,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._banded import factored, rows_first, rows_last, squared
+from ._banded import by_rows, factored, rows_first, squared
 from ._checks import concrete
 from ._covariances import Independent
 from ._factor import DEPENDENT, LOG_2PI, NOTHING
 from ._laws import Fields, Rows
 from ._once import once
 from ._rowwise import TINY, row_inverse
-from ._slices import by_slices
+from ._slices import by_slices, may_overwrite
 from ._tree import Node
 
 CARE = 0.25  # of its variance: if less is left of a point, no other point of its row has as little
@@ -152,7 +152,7 @@ class Numbers(ByRow):
         before = own = self.squares.apply(root.variance)
         self.cross: Fields | None = None  # Sigma G^T, where Sigma is not diagonal
         if isinstance(prior, Banded):
-            self.cross = prior.times(rows.adjoint(torch.ones_like(own)))
+            self.cross = prior.times(rows.adjoint(own.new_ones([1] * own.ndim)))
             own = rows.apply(self.cross)
         elif prior is not root:
             own = self.squares.apply(prior.variance)
@@ -225,15 +225,18 @@ class Numbers(ByRow):
 
 
 class Banded(OneLaw):
-    """Second differences of independent points: S has five diagonals."""
+    """Second differences of independent points: S has five diagonals.
+
+    What it gives lies by rows in memory.
+    """
 
     def __init__(self, rows: Rows, prior: "Independent | Banded", root: Independent) -> None:
         self.rows, self.prior, self.field = (rows,), prior, rows.first
         weights, d = torch.stack((rows.map.a, rows.map.b, rows.map.c)), self._moves(prior)
         self.noise = rows.noise_variance.expand(*d.shape[1:], weights.shape[-1])
-        noise = rows_first(self.noise)
+        noise = self.noise.movedim(-1, 0)
         floor = noise.new_full((), TINY)
-        if not concrete(noise) or not bool(noise.min() > 0):
+        if not concrete(noise) or not bool(self.noise.min() > 0):
             before = d if prior is root else self._moves(root)
             exact = DEPENDENT * (squared(before, weights) + noise)
             floor = torch.where(noise == 0, exact, 0.0) + TINY
@@ -251,10 +254,17 @@ class Banded(OneLaw):
         """The variance that the rows can move."""
         (rows,) = self.rows
         d = prior.variance[self.field]
-        return rows_first(d if rows.present is None else d * rows.present)
+        return by_rows(d if rows.present is None else d * rows.present).movedim(-1, 0)
+
+    def residual(self, u: Fields, value: bool = True) -> Tensor:
+        b, r = self.rows[0].value, super().residual(u, value=False)
+        return r if not value else r.sub_(b) if may_overwrite(r, b) else r - b
 
     def shift(self, u: Fields, r: Tensor) -> Fields:
-        own, move = u[self.field], rows_last(self.matrix.move(rows_first(r)))
+        return self._shifted(u, rows_first(r))
+
+    def _shifted(self, u: Fields, r: Tensor) -> Fields:  # (K, *more, *lead), may be written over
+        own, move = u[self.field], self.matrix.move(r).movedim(0, -1)
         return replaced(u, self.field, move if own is None else move.add_(own))
 
     def whiten(self, r: Tensor) -> Tensor:
@@ -267,14 +277,17 @@ class Banded(OneLaw):
         return summed(self.matrix.log_det + LOG_2PI * (~self.dropped).double().sum(-1), lead)
 
     def times(self, v: Fields) -> Fields:
+        product = self.prior.times(v)
         if v[self.field] is None:
-            return self.prior.times(v)
-        return super().times(v)
+            return product
+        r = self.residual(product, value=False)
+        return self._shifted(product, by_rows(r).movedim(-1, 0))
 
     @once
     def variance(self) -> Fields:
-        before, share = self.prior.variance[self.field], rows_last(self.matrix.explained())
-        left = torch.addcmul(before, before, share, value=-1)
+        before, share = self.prior.variance[self.field], self.matrix.explained().movedim(0, -1)
+        out = share if may_overwrite(before, share) else None
+        left = torch.addcmul(before, before, share, value=-1, out=out)
         return replaced(self.prior.variance, self.field, left)
 
 
