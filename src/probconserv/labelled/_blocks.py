@@ -71,7 +71,10 @@ def _of_moments(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows) -> d
     if rows.left_out is not None and not _finite(std):
         std = np.where(rows.left_out, 0.0, std)
     found = _about(mean, total, missing, rows)
-    found["gram"] = rows.gram(independent(kind, mean, std, rows))
+    if _is_even(kind, std, rows):
+        found["gram"] = np.square(std).item() * rows.gram_of_freedom
+    else:
+        found["gram"] = rows.gram(independent(kind, mean, std, rows))
     if kind.knows_std:
         found |= _together(np.broadcast_to(std, (len(std), mean.shape[-1])), rows)
     else:
@@ -126,6 +129,11 @@ def independent(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows) -> A
     return given if rows.freedom is None else given * rows.freedom
 
 
+def _is_even(kind: MeanAndStd, std: Array, rows: BlockRows) -> bool:
+    """Whether d is one number times the freedom of every point."""
+    return std.size == 1 and rows.freedom is not None and kind.how != "proportional"
+
+
 def freedom(kind: Kind, *block: Any) -> Array:  # (I, P)
     """How far each point may move beside the others: d, or the variance of the members."""
     if isinstance(kind, MeanAndStd):
@@ -143,11 +151,16 @@ def moved(kind: Kind, *block_and_steps: Any) -> Array:
 
 def _moved_mean(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows, steps: Sums) -> Array:
     new, std = mean.astype(float), std.astype(float, copy=False)
-    d = independent(kind, mean, std, rows)
+    even = _is_even(kind, std, rows)
+    d = np.square(std) if even else independent(kind, mean, std, rows)
     for move in range(steps["along"].shape[1]):
-        shift = rows.adjoint((1 - kind.correlation) * steps["along"][:, move])
-        shift *= d
-        new += shift
+        along = (1 - kind.correlation) * steps["along"][:, move]
+        if even:
+            new += rows.freed.adjoint(d * along)
+        else:
+            shift = rows.adjoint(along)
+            shift *= d
+            new += shift
         if kind.correlation:
             latent = steps["latent"][:, move, rows.variable, None]
             new += kind.correlation**0.5 * std * rows.counted * latent

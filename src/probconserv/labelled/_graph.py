@@ -168,6 +168,22 @@ class BlockRows:
             found = np.where(found == 0, np.abs(law.weights) / (law.unit or 1.0), found)
         return np.divide(1.0, found, out=np.zeros_like(found), where=found != 0)
 
+    @cached_property
+    def freed(self) -> "BlockRows":
+        """G diag(freedom), whose one row is the same at all points if every one counts."""
+        if len(self.laws) > 1:
+            return self.by(lambda weights: weights * self.freedom)
+        (law,) = self.laws
+        weights = np.sign(law.weights) * law.unit
+        if law.labels is None and (weights == weights[:1, :1]).all():
+            weights = weights[:1, :1]
+        return replace(self, laws=(replace(law, weights=weights),))
+
+    @cached_property
+    def gram_of_freedom(self) -> Array:  # (1 or I, K) or (1 or I, K, K)
+        assert self.freedom is not None
+        return self.gram(self.freedom)
+
     def at(self, indices: slice) -> "BlockRows":
         """The same at some of the indices."""
         if all(len(law.weights) == 1 for law in self.laws):
