@@ -156,3 +156,15 @@ def test_processes_of_this_machine_write_what_threads_write_and_say_nothing(sour
     assert called("enforce", source, *ASKED, *how, "-o", other).returncode == 0
     with xr.open_dataset(out) as one, xr.open_dataset(other) as two:
         xr.testing.assert_equal(one, two)
+
+
+def test_what_nobody_foresaw_is_no_verdict(tmp_path, monkeypatch):
+    from probconserv import labelled
+
+    def broken(*_, **__):
+        raise ValueError("a fault of ours")
+
+    monkeypatch.setattr(labelled, "check_file", broken)
+    done = called("check", tmp_path / "any.nc", *ASKED)
+    assert done.returncode == 2
+    assert "a fault of ours" in done.stderr

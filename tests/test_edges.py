@@ -1,5 +1,7 @@
 """Cases at the edge: hardly any variance, decided rows, shared memory, gradients, precision."""
 
+import math
+
 import gpytorch
 import mpmath
 import numpy as np
@@ -289,6 +291,49 @@ def test_an_empty_batch_stays_empty(kind, rng):
     post = pc.condition(field, law)
     assert post.mean.shape == post.variance.shape == (0, *SHAPE)
     assert post.sample(3, rng).shape == (3, 0, *SHAPE)
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (4, 0, 4)])
+def test_an_empty_batch_can_be_smoothed(shape):
+    x, field = [0.0, 0.1, 0.3, 1.0], pc.Diagonal(torch.zeros(shape), 1.0)
+    post = pc.condition(field, pc.smoothness(x, torch.ones(shape), 0.5))
+    assert post.mean.shape == post.variance.shape == shape
+
+
+def test_results_for_many_smooth_lines_lie_as_their_shape_says():
+    x, field = torch.linspace(0, 1, 100), pc.Diagonal(torch.zeros(60, 100), 1.0)
+    laws = pc.smoothness(x, field.variance, 0.5), pc.integral(x, 1.0)
+    post = pc.condition(field, *laws)
+    found = [post.mean, post.variance, post[3:5].variance, post.sample(2), post.std]
+    found += [pc.condition(field, laws[0]).variance, post.covariance_times(field.variance)]
+    assert all(t.is_contiguous() for t in found)
+
+
+def test_a_view_with_another_sign_is_read_as_any_other():
+    turned = torch.fft.fft(torch.arange(6.0).double().reshape(2, 3)).conj().imag
+    assert turned.is_neg()
+    law = pc.cells([1.0, 2.0, 3.0], 5.0)
+    new = [pc.condition((u, 1.0), law).mean for u in (turned, turned.clone())]
+    torch.testing.assert_close(*new)
+
+
+@pytest.mark.parametrize("noise", [1e200, 1e-170, [1.0, 1e-170]])
+def test_noise_whose_square_is_lost_is_refused(noise):
+    with pytest.raises(pc.InputError, match="has a square that float64 does not hold"):
+        pc.boundary(left=[2.0, 2.0], noise=noise)
+
+
+def test_the_evidence_of_a_row_as_wide_as_float64_holds():
+    law = pc.cells([1.0, 1.0], 0.0, noise=1e154)
+    found = float(pc.condition(([0.0, 0.0], 1.0), law).log_evidence)
+    assert found == pytest.approx(-0.5 * math.log(2 * math.pi) - 154 * math.log(10))
+
+
+@pytest.mark.parametrize(("variance", "scale"), [(3e307, 1.0), (1.0, 1e154)])
+def test_a_row_whose_variance_overflows_is_refused(variance, scale):
+    law = pc.cells([scale, 2 * scale, 3 * scale], 1.0)
+    with pytest.raises(pc.InfeasibleError, match="more than float64 can hold"):
+        pc.condition(([[1.0, 2.0, 3.0]], variance), law)
 
 
 def test_a_smaller_u_is_scored_as_if_expanded(rng):

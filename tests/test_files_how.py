@@ -144,3 +144,36 @@ def test_a_field_of_zeros_has_no_proportion():
 def test_noise_needs_an_uncertainty_beside_it():
     with pytest.raises(InputError, match=r"`noise` of u .* `how` 'uniform' knows no spread"):
         enforce(made(), Law("u", SPACE, noise=1.0), how="uniform")
+
+
+@pytest.fixture
+def dry_at_first():
+    """Nothing counts at the first level."""
+    rng, grid = np.random.default_rng(0), ("level", "y", "x")
+    sea = np.ones((3, 4, 5))
+    sea[0] = 0
+    plane = {"a": rng.random((4, 5)) + 0.5, "basin": rng.integers(1, 3, (4, 5))}
+    made = {"u": (grid, rng.normal(5, 1, (3, 4, 5))), "sea": (grid, sea)}
+    return xr.Dataset(made | {name: (grid[1:], each) for name, each in plane.items()})
+
+
+def test_ways_do_not_depend_on_the_first_level(dry_at_first):
+    d, given = dry_at_first, {"measure": "a", "where": "sea", "average": 4.5}
+    law, each = Law("u", ("y", "x"), **given), Law("u", ("y", "x"), regions="basin", **given)
+    wet = slice(1, None)
+    share = (enforce(d, law, how="proportional").u / d.u)[wet]
+    np.testing.assert_allclose(share, share.mean(("y", "x")).values[:, None, None] + 0 * share)
+    move = (enforce(d, law, how="uniform").u - d.u)[wet]
+    np.testing.assert_allclose(move, move.mean(("y", "x")).values[:, None, None] + 0 * move)
+    move = (enforce(d, each, how="uniform").u - d.u)[wet]
+    for basin in (1, 2):
+        own = move.where(d.basin == basin)
+        np.testing.assert_allclose(own.min(("y", "x")), own.max(("y", "x")))
+    assert not check(d, law).closes()
+
+
+def test_a_law_that_counts_nothing_is_refused(dry_at_first):
+    d = dry_at_first.assign(sea=0 * dry_at_first.sea)
+    law = Law("u", ("y", "x"), measure="a", where="sea", total=0.0)
+    with pytest.raises(InputError, match="no point of u counts"):
+        enforce(d, law, how="uniform")

@@ -7,7 +7,7 @@ import xarray as xr
 from oracle import kalman
 
 import probconserv as pc
-from probconserv.labelled import Law, enforce
+from probconserv.labelled import Law, check, enforce
 
 
 def field_of(members, seed=0):
@@ -63,3 +63,30 @@ def test_weights_of_both_signs_have_no_common_error_to_go_by():
     signs = xr.DataArray(np.where(np.arange(400) % 2, 1.0, -1.0), dims="x")
     out = enforce(d, Law({"u": signs}, "x", total=1.0, measure=1.0), member="member")
     np.testing.assert_allclose((out.u * signs).sum("x"), 1.0, atol=1e-10)
+
+
+GRID = ("member", "time", "lat", "lon")
+LAT = np.linspace(-80, 80, 9)
+
+
+@pytest.fixture
+def incomplete():
+    """Six members, one of which lacks a value; two bands of latitudes that overlap."""
+    u = np.random.default_rng(0).normal(5, 0.1, (6, 1, 9, 12)).astype("f4")
+    u[0, 0, 4, 3] = np.nan
+    bands = {"south": ("lat", (LAT <= 30) * 1), "north": ("lat", (LAT >= -30) * 1)}
+    return xr.Dataset({"u": (GRID, u), **bands}, {"lat": LAT, "lon": np.arange(12) * 30.0})
+
+
+@pytest.mark.parametrize("chunks", [None, {}, {"lat": 4}])
+def test_a_value_that_one_member_lacks_is_in_no_sum_of_two_laws(incomplete, chunks):
+    laws = [Law("u", ("lat", "lon"), average=5.0, where=w) for w in ("south", "north")]
+    given = incomplete if chunks is None else incomplete.chunk(chunks)
+    out = enforce(given, *laws, member="member").compute()
+    found = xr.where(incomplete.u.isnull().any("member"), np.nan, out.u).astype(float)
+    for name in ("south", "north"):
+        weights = np.cos(np.radians(incomplete.lat)) * incomplete[name]
+        np.testing.assert_allclose(found.weighted(weights).mean(("lat", "lon")), 5.0, rtol=1e-3)
+    report = check(out, *laws, member="member")
+    assert report.closes()
+    assert "values that some members lack: 1. They count in no member's total" in str(report)

@@ -81,3 +81,21 @@ def test_values_beyond_the_range_are_still_refused(field, tmp_path):
     law = Law("u", ("lat", "lon"), total=600 * 700.0, measure=1.0)
     with pytest.raises(InputError, match="`u` is packed into int16"):
         enforce_file(tmp_path / "in.nc", tmp_path / "out.nc", law, std=1.0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rounding_leaves_alone_what_one_member_lacks(tmp_path, seed):
+    rng, grid = np.random.default_rng(seed), ("member", "time", "y", "x")
+    u = rng.normal(280, 1, (3, 2, 4, 5)).round(2)
+    u[0, :, 1] = np.nan
+    area = rng.random((4, 5)) + 0.5
+    there = np.isfinite(u).all(0)
+    total = float((there[0] * area).sum() * 280.05)
+    made = xr.Dataset({"u": (grid, u), "area": (grid[2:], area)})
+    made.to_netcdf(tmp_path / "in.nc", encoding={"u": PACKED})
+    law = Law("u", ("y", "x"), total=total, measure="area")
+    enforce_file(tmp_path / "in.nc", tmp_path / "out.nc", law, member="member")
+    new = seen(tmp_path / "out.nc").values
+    np.testing.assert_allclose(new[:, ~there], u[:, ~there], rtol=1e-12)
+    off = (np.where(there, new, 0.0) * area).sum((2, 3)) - total
+    assert np.abs(off).max() < 0.5 * 0.01 * area.max()

@@ -123,3 +123,17 @@ def test_a_field_of_no_direction_is_one_of_independent_points():
     field = pc.LowRank(torch.zeros(4), torch.zeros(0, 4), 1.0)
     found = pc.condition(field, pc.cells([1.0] * 4, 2.0)).variance
     torch.testing.assert_close(found, torch.full((4,), 0.75))
+
+
+@pytest.mark.parametrize("wide", [1e6, 1e12])
+def test_a_wide_point_on_one_of_many_smooth_lines(wide):
+    """Many lines are solved row by row, where rounding grows with what the rows see."""
+    x, variance = np.arange(102.0), np.ones((60, 102))
+    variance[7, 50] = wide
+    law = pc.smoothness(x, np.ones(102), rho=0.5)
+    found = pc.condition(pc.Diagonal(np.zeros((60, 102)), variance), law).variance[7]
+    near = slice(40, 61)  # what lies farther says nothing about this point
+    rows = np.eye(21)[:19] - 2 * np.eye(21, k=1)[:19] + np.eye(21, k=2)[:19]
+    sigma = law.noise.expand(100)[:19].numpy()
+    wanted = posterior(np.zeros(21), rows, np.zeros(19), sigma, variance=variance[7, near])
+    np.testing.assert_allclose(found[50], wanted.variance[10], rtol=1e-7)

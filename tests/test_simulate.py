@@ -51,7 +51,7 @@ def error(problem, t, cells):
 
 @pytest.mark.parametrize("problem", DIFFUSIVE, ids=label)
 def test_the_mass_balance_closes(problem):
-    run = simulate(problem, TIMES, cells=40)
+    run = simulate(problem, TIMES, cells=24)
     mass = (run.u * run.edges.diff()).sum(-1)
     assert (mass - run.total).abs().max() < 1e-12
     assert run.inflow.diff().abs().min() > 0
@@ -74,7 +74,7 @@ def test_the_error_falls_with_the_width_of_a_cell(problem, t, order):
 
     (t - x)^(1/m) has 1 + 1/m derivatives in L1, a jump has one: there is no better order.
     """
-    cells = [16, 20, 28, 40, 56, 80]
+    cells = [16, 20, 28, 40, 56]
     errors = [error(problem, t, m) for m in cells]
     assert -np.polyfit(np.log(cells), np.log(errors), 1)[0] > order
 
@@ -90,7 +90,7 @@ def test_a_degenerate_conductivity_does_not_lock_the_front(m):
 
 @pytest.mark.parametrize("problem", DIFFUSIVE, ids=label)
 def test_no_value_leaves_the_range_of_the_data(problem):
-    run = simulate(problem, TIMES, cells=40)
+    run = simulate(problem, TIMES, cells=24)
     ends = [end.max() for end in problem.boundary(TIMES)]
     highest = max(*ends, problem.initial(run.x).max())
     lowest = min(0.0, float(problem.initial(run.x).min()))
@@ -100,7 +100,7 @@ def test_no_value_leaves_the_range_of_the_data(problem):
 
 def test_two_materials_settle_where_the_same_flux_passes_both():
     k = torch.tensor([0.1, 0.5, 1.0], dtype=torch.float64)
-    run = simulate(VariableCoefficient(k), torch.arange(1, 201).double() / 8, cells=20)
+    run = simulate(VariableCoefficient(k), torch.arange(1, 121).double() / 8, cells=12)
     flux = 2 / (1 + 1 / k)
     middle = 1 - flux / 2
     left = 1 - (1 - middle)[:, None] * run.x / 0.5
@@ -132,10 +132,10 @@ def test_many_parameters_are_each_by_itself():
 
 @pytest.mark.parametrize("problem", DIFFUSIVE[3:], ids=label)
 def test_an_answer_does_not_depend_on_what_else_is_asked(problem):
-    alone = simulate(problem, [0.01], cells=50)
-    early = simulate(problem, [0.01, 2.0], cells=50)
+    alone = simulate(problem, [0.01], cells=24)
+    early = simulate(problem, [0.01, 2.0], cells=24)
     torch.testing.assert_close(early.u[0], alone.u[0], rtol=0, atol=1e-12)
-    dense = simulate(problem, torch.linspace(0.001, 0.01, 10).double(), cells=50)
+    dense = simulate(problem, torch.linspace(0.001, 0.01, 10).double(), cells=24)
     assert (dense.u[-1] - alone.u[0]).abs().mean() < 1e-3
 
 

@@ -111,6 +111,11 @@ def check_met(
         return
     std = tuple(v.sqrt() for v in root.variance)
     for rows, (miss, size) in zip(exact, misses(exact, u, before, std), strict=True):
+        if bool((size.square() == torch.inf).any()):
+            raise InfeasibleError(
+                f"the variance of a row of `{rows.label}` is more than float64 can hold. Give the "
+                "field, or the law, in units in which numbers are smaller."
+            )
         worst = torch.where(miss == 0, 0.0, miss / torch.where(size > 0, size, 1.0))
         worst = torch.where(worst.isnan(), torch.inf, worst)
         if bool((worst > max(UNMET, min(slack, CONTRADICTED))).any()):

@@ -18,6 +18,7 @@ from ._checks import concrete
 from ._slices import may_overwrite
 from ._tree import Node
 
+SLIGHT = 100.0  # growth that need not be looked at line by line
 SMALL = 400_000  # entries of dense matrices up to which no loop along rows is worth its steps
 
 
@@ -34,6 +35,12 @@ class Pentadiagonal(Node, ABC):
     @abstractmethod
     def pivots(self) -> Tensor:  # (K, *lead)
         """The variance of each row given those before it, 0 for rows that are dropped."""
+
+    @property
+    def growth(self) -> Tensor | float:  # (*lead), or one number that is no less
+        """The largest variance of a row beside its pivot: what the rounding of `explained` grows
+        with."""
+        return 1.0
 
     @property
     def log_det(self) -> Tensor:
@@ -119,10 +126,11 @@ class Small(Pentadiagonal):
 class Loop(Pentadiagonal):
     """Row after row. `near` and `far` are L_{k, k-1} and L_{k, k-2}."""
 
-    stacked = ("variance", "near", "far", "inverses")
+    stacked = ("variance", "near", "far", "inverses", "noise")
 
     def __init__(self, variance: Tensor, weights: Tensor, noise: Tensor, floor: Tensor) -> None:
         super().__init__(variance, weights)
+        self.noise = noise
         look = concrete(variance, weights, noise)
         self._sweep(noise, None if look else floor)
         if look and not _plainly_above(floor, self.inverses):
@@ -146,6 +154,16 @@ class Loop(Pentadiagonal):
                 pivot = torch.where(pivot > floor.expand(main.shape)[k], pivot, math.inf)
             inverses[k] = torch.reciprocal(pivot, out=inverses.out[k])
         self.near, self.far, self.inverses = near.joined(), far.joined(), inverses.joined()
+
+    @property
+    def growth(self) -> Tensor | float:
+        if not self.inverses.numel():
+            return 1.0
+        most = self.weights.square().sum(0).amax() * self.variance.amax() + self.noise.amax()
+        if most * self.inverses.amax() <= SLIGHT:
+            return SLIGHT
+        own = squared(self.variance, self.weights) + self.noise
+        return (own * self.inverses).amax(0)
 
     @property
     def pivots(self) -> Tensor:

@@ -19,6 +19,7 @@ from ._quadrature import RULES, Rule, periodic_weights
 from ._slices import by_slices
 from .meshes import Mesh
 
+LEAST = 1e-300  # below this float64 has fewer digits
 NOISE_HINT = "It is a standard deviation; 0 asks for exact conservation."
 
 
@@ -469,11 +470,23 @@ def law_of(
         check.name("of", name)
     maps = maps if isinstance(maps, dict) else {of: maps}
     sigma = check.wide("noise", noise, 0, NOISE_HINT)
-    variance = sigma if isinstance(noise, float) and noise == 0 else sigma.square()
+    variance = sigma if isinstance(noise, float) and noise == 0 else _squared(sigma)
     law = Law(check.name("label", label) or kind, maps, value, variance, times, quadrature)
     tensors = [getattr(m, name) for m in law.maps.values() for name in m.tensors]
     devices = {t.device for t in (value, sigma, *tensors)}
     return law if len(devices) == 1 else law._moved(next(d for d in devices if d.type != "cpu"))
+
+
+def _squared(noise: Tensor) -> Tensor:
+    """The variance of a noise that is neither so small nor so large that float64 loses it."""
+    variance = noise.square()
+    lost = (noise > 0) & ((variance < LEAST) | (variance == torch.inf))
+    if check.concrete(lost) and bool(lost.any()):
+        raise InputError(
+            f"`noise` of {float(noise[lost][0]):.3g} has a square that float64 does not hold. Use "
+            "0 for an exact law; leave out a law that says nothing."
+        )
+    return variance
 
 
 def _each(given: Any, of: str, build: Callable[[Any], Map]) -> Map | dict[str, Map]:

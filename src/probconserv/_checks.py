@@ -38,7 +38,7 @@ def concrete(*tensors: Tensor) -> bool:
 def in_numpy(*tensors: Tensor) -> bool:
     """Whether NumPy can read the memory of the tensors: on a CPU, and without gradients."""
     for t in tensors:
-        if not t.is_cpu or t.requires_grad or t.dtype == torch.bfloat16:
+        if not t.is_cpu or t.requires_grad or t.dtype == torch.bfloat16 or t.is_neg():
             return False
     return concrete(*tensors)
 
@@ -77,6 +77,8 @@ def as_tensor(name: str, x: ArrayLike, like: Tensor | None = None, of: str = "")
         if t.is_complex() or t.dtype == torch.bool:
             raise InputError(f"`{name}` must hold real numbers, got {t.dtype}.")
         t = t.double()
+    elif t.dtype.itemsize == 1:
+        raise InputError(f"`{name}` is {t.dtype}, which torch only keeps. Convert it to float32.")
     if like is None:
         return t
     if not given:

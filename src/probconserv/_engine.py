@@ -41,6 +41,7 @@ LEAST_IN_REST = (
     1e-8  # share of a row's variance in the rest below which directions are not split off
 )
 ROUNDED = 1e-20  # share of a row's variance that is no more than rounding
+GROWN = 1e-8  # of a variance, for each growth of the bands: what is less is computed again too
 LOST = 1e-6  # of a variance: what is less after bands or directions is computed again, densely
 
 
@@ -141,13 +142,26 @@ class Chain(Node):
     def variance(self) -> Fields:
         found = self.covariance.variance
         if self.is_banded:
-            pairs = [*zip(found, self.root.variance, strict=True)]
-            if not concrete(*found) or all(_much_left(v, d) for v, d in pairs):
+            if not concrete(*found):
                 return found
-            lost = [v < LOST * d for v, d in pairs]
+            least = self._least_sure()
+            triples = [*zip(found, self.root.variance, least, strict=True)]
+            if all(_much_left(*each) for each in triples):
+                return found
+            lost = [v < share * d for v, d, share in triples]
             if any(map(any_of, lost)):
                 return self._densely(found, lost)
         return found
+
+    def _least_sure(self) -> list[Tensor]:
+        """Of the variances of each field, the share below which what bands leave is not sure."""
+        least = [torch.tensor(LOST, dtype=v.dtype, device=v.device) for v in self.root.variance]
+        for stage in self.stages:
+            if isinstance(stage, Banded):
+                grown = torch.as_tensor(stage.matrix.growth, device=least[0].device)
+                own = (GROWN * grown.detach()).clamp_min(LOST)
+                least[stage.field] = own[..., None] if own.ndim else own
+        return least
 
     def _densely(self, found: Fields, lost: Sequence[Tensor]) -> Fields:
         """Parts where next to nothing is left, with dense matrices."""
@@ -321,9 +335,9 @@ def _without_rounding(moved: Fields, variance: Fields, least: float) -> tuple[Te
     return tuple(found)
 
 
-def _much_left(left: Tensor, before: Tensor) -> bool:
-    """Whether the least of what is left is more than `LOST` of the largest variance before."""
-    return not left.numel() or bool(left.amin() >= LOST * before.amax())
+def _much_left(left: Tensor, before: Tensor, share: Tensor) -> bool:
+    """Whether the least of what is left is more than a share of the largest variance before."""
+    return not left.numel() or bool(left.amin() >= share.amax() * before.amax())
 
 
 def _thin(stage: Stage, r: Tensor) -> bool:

@@ -162,7 +162,8 @@ class Posterior(Field):
     def variance(self) -> Tensor:  # type: ignore[override]
         """The variance of each point; see `variance_estimate` for whether it is exact."""
         found = self._solved.variance[self._number]
-        return found.to(self.dtype) if self._solved.makes_variance else self._own(found)
+        new = self._solved.makes_variance
+        return found.to(self.dtype).contiguous() if new else self._own(found)
 
     def _own(self, found: Tensor) -> Tensor:
         """A copy for the caller, in the dtype of the field."""

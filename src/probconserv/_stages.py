@@ -115,8 +115,8 @@ class ByRow(OneLaw):
         return r * self.inverse.sqrt()
 
     def log_norm(self, lead: int) -> Tensor:
-        sizes = torch.where(self.dropped, 1.0, 2 * math.pi * self.seen)
-        return self.over(sizes.log(), lead).sum(-1)
+        sizes = torch.where(self.dropped, 1.0, self.seen).log() + LOG_2PI * ~self.dropped
+        return self.over(sizes, lead).sum(-1)
 
     def square(self, r: Tensor, lead: int) -> Tensor:
         return self.over(r.square() * self.inverse, lead).sum(-1)
@@ -236,7 +236,7 @@ class Banded(OneLaw):
         self.noise = rows.noise_variance.expand(*d.shape[1:], weights.shape[-1])
         noise = self.noise.movedim(-1, 0)
         floor = noise.new_full((), TINY)
-        if not concrete(noise) or not bool(self.noise.min() > 0):
+        if not concrete(noise) or (noise.numel() and not bool(self.noise.min() > 0)):
             before = d if prior is root else self._moves(root)
             exact = DEPENDENT * (squared(before, weights) + noise)
             floor = torch.where(noise == 0, exact, 0.0) + TINY

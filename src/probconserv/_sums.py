@@ -70,7 +70,7 @@ class Ensemble:
     Sigma is their covariance, mixed with one common correlation, see `_shrinkage.py`: F are the
     deviations from the mean over sqrt(N - 1), times sqrt(1 - a), and one more row, the standard
     deviation times sqrt(a c); D is the variance times a (1 - c). Every member is moved by its own
-    residual, see `_members.py`. Without a `shrinkage` it is found for each index.
+    residual, see `_sums_solve.py`. Without a `shrinkage` it is found for each index.
     """
 
     laws: tuple[str, ...]

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -349,3 +350,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         kept = str(stop) or "what was finished is kept"
         print(f"probconserv: stopped; {kept}", file=sys.stderr)
         sys.exit(130)
+    except Exception:  # not foreseen: it must not pass for a law that does not hold, which is 1
+        traceback.print_exc()
+        sys.exit(2)

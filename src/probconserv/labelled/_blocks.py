@@ -49,6 +49,13 @@ def _missing(u: Array, rows: BlockRows) -> Array:
     return np.isnan(u) if rows.left_out is None else np.isnan(u) | rows.left_out
 
 
+def _in_all(kind: Kind, u: Array) -> Array:
+    """With NaN in all members at the points that one of them lacks: these are in no sum."""
+    if isinstance(kind, Ensemble) and not _finite(u):
+        return np.where(np.isnan(u).any(0), np.nan, u)
+    return u
+
+
 def weight_there(rows: BlockRows, missing: Array | None, count: int) -> Array:  # (I, K)
     """The sum of G over the points that are there, at that many indices."""
     found = rows.whole if missing is None else rows.apply((~missing).astype(float))
@@ -88,13 +95,16 @@ def _of_moments(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows) -> d
 def _of_members(kind: Ensemble, x: Array, rows: BlockRows) -> dict[str, Array]:
     x = x.astype(float, copy=False)
     total, _, missing = totals(x, rows)
+    lacking = None  # points that some members have and others do not
     if missing is not None:
+        lacking = missing.any(0) & ~missing.all(0)
         missing = np.asarray(missing.any(0))  # a point that one member lacks is missing in all
         x = np.where(missing, 0.0, x)
         total = rows.apply(x)
     mean = x.mean(0)
     variance = np.square(x - mean).sum(0) / (kind.members - 1)
     found = _about(mean, total.mean(0), missing, rows) | _together(np.sqrt(variance), rows)
+    found["lacking"] = np.zeros(len(mean)) if lacking is None else lacking.sum(-1).astype(float)
     return found | {"total": indices_first(total), "gram": rows.gram(variance)}
 
 
@@ -194,7 +204,7 @@ def _moved_members(x: Array, rows: BlockRows, steps: Sums) -> Array:
 def sums_after(kind: Kind, *block_and_steps: Any) -> dict[str, Array]:
     """The totals after the update; `white` are `gram` and `common` with L^-1 G in place of G."""
     *block, rows, steps = block_and_steps
-    total, *_ = totals(moved(kind, *block_and_steps), rows)
+    total, *_ = totals(_in_all(kind, moved(kind, *block_and_steps)), rows)
     found = {"total": indices_first(total)}
     if isinstance(kind, Ensemble) or kind.disjoint:
         return found
@@ -441,12 +451,10 @@ class BlockWork:
         changes, also in std, and how far values lie below 0, now and before.
         """
         rounding, old = float(np.finfo(new.dtype).eps), block[0]
-        new = whole = new if self.packing is None else self.packing.seen(new)
-        if isinstance(self.kind, Ensemble) and np.isnan(new).any():  # what one lacks is in none
-            whole = np.where(np.isnan(new).any(0), np.nan, new)
+        new = new if self.packing is None else self.packing.seen(new)
         invalid, before = _outside(new, self.valid, 8 * rounding), _outside(old, self.valid)
         return {
-            "after": indices_first(totals(whole, block[-1])[0]),
+            "after": indices_first(totals(_in_all(self.kind, new), block[-1])[0]),
             "invalid": _count(invalid & ~before),
             "invalid_before": _count(before),
             "outside": _count(_outside(new, self.asked)),

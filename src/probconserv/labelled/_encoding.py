@@ -226,9 +226,11 @@ class Packing:
         exact = (block.astype(float) - self.offset) / self.scale
         whole = np.rint(exact)
         ends = sorted((end - self.offset) / self.scale for end in bounds)
+        there: Array = np.isfinite(exact)
+        there = there if there.ndim == 2 else np.logical_and.reduce(there)  # in all members
         for *member, index in np.ndindex(block.shape[:-1]):
             for law in rows.laws:
-                weights = law.weights[index if len(law.weights) > 1 else 0]
+                weights = law.weights[index if len(law.weights) > 1 else 0] * there[index]
                 for points in _by_row(law.labels, len(weights)):
                     at = (*member, index, points)
                     whole[at] = self._closed(exact[at], whole[at], weights[points], ends)
@@ -237,7 +239,7 @@ class Packing:
     def _closed(self, exact: Array, whole: Array, weights: Array, ends: list[float]) -> Array:
         """The integers of one row, some of them one up or down, so that its exact sum stays."""
         off = exact - whole
-        free = np.isfinite(off) & (weights != 0) & np.isfinite(weights)
+        free = (weights != 0) & np.isfinite(weights)
         missing = float(np.dot(weights[free], off[free]))  # what rounding took from the total
         if not missing:
             return whole

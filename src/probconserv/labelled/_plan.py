@@ -132,11 +132,18 @@ class Plan:
         )
 
     def _unit(self, name: str, weights: xr.Variable) -> float | None:
-        """The mean weight of the points that count at the first index, if one number is the std."""
+        """The mean weight of the points that count, if one number is the std.
+
+        That of the first index where there are any; else of all.
+        """
         if isinstance(self.kind, Ensemble) or self.arrays[name][1].dims:
             return None
-        sizes = np.abs(weights.isel({dim: 0 for dim in self.index if dim in weights.dims}).values)
-        return float(sizes[sizes > 0].mean()) if (sizes > 0).any() else None
+        first = weights.isel({dim: 0 for dim in self.index if dim in weights.dims})
+        for some in (first, weights):
+            sizes = np.abs(some.values)
+            if (sizes > 0).any():
+                return float(sizes[sizes > 0].mean())
+        return 1.0
 
     def side_by_side(self, which: str) -> Array:  # (*index, K), or (*index, N, K) of members
         """The value or the noise of all rows."""

@@ -150,9 +150,15 @@ class Work:
             warnings=tuple(warnings),
             change=change or {},
         )
-        return replace(report, notes=tuple(self._notes(report, moves)))
+        lacking = sum(int(np.sum(own.get("lacking", 0))) for own in parts)
+        return replace(report, notes=tuple(self._notes(report, moves, lacking)))
 
-    def _notes(self, report: Report, moves: Mapping[str, Any]) -> Iterator[str]:
+    def _notes(self, report: Report, moves: Mapping[str, Any], lacking: int) -> Iterator[str]:
+        if lacking:
+            yield (
+                f"values that some members lack: {lacking}. They count in no member's total, and "
+                "stay as they are in the others."
+            )
         packed, number = self._packed, self.spread.member is None
         if packed and report.is_done and not report.closes(after=True):
             yield (
