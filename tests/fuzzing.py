@@ -5,12 +5,14 @@ other, and laws that do not: python tests/fuzzing.py 20000 --kinds contradiction
 """
 
 import argparse
+import contextlib
 import itertools
 import multiprocessing
 import sys
 import time
 import warnings
 from dataclasses import dataclass, replace
+from unittest import mock
 
 import numpy as np
 import torch
@@ -19,9 +21,8 @@ from draws_fields import PRIORS
 from exact import Posterior, posterior
 
 import probconserv as pc
-from probconserv import _small
+from probconserv import _banded, _engine, _small
 
-SMALL = _small.SMALL
 KINDS = (*PRIORS, "contradictions", "consistent")  # seed modulo 10
 WELL = 1e8  # a problem of a lower condition number must be solved to within CLOSE
 CLOSE = 1e-6
@@ -125,10 +126,9 @@ def solve(drawn, prior, number):
 def outcome(seed):
     """What `condition` makes of the problem of a seed."""
     kind, drawn, truth = problem(seed)
-    _small.SMALL = SMALL * (seed // 10 % 2)  # every other one is left to the engine
     found = Outcome(kind, seed, truth.condition < WELL)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), other_ways(seed):
             warnings.simplefilter("ignore", pc.ImplausibleWarning)
             post = pc.condition(drawn.made.field, *drawn.laws)
             compare(found, drawn, truth, post)
@@ -136,9 +136,19 @@ def outcome(seed):
     except Exception as error:
         expected = kind == "contradictions" and isinstance(error, pc.InfeasibleError)
         found.refused = "" if expected else repr(error)
-    finally:
-        _small.SMALL = SMALL
     return found
+
+
+@contextlib.contextmanager
+def other_ways(seed):
+    """Every other problem is left to the engine, and every other has bands row by row."""
+    with contextlib.ExitStack() as patched:
+        if seed // 10 % 2:
+            patched.enter_context(mock.patch.object(_small, "SMALL", 0))
+        if seed // 20 % 2:
+            patched.enter_context(mock.patch.object(_banded, "SMALL", 0))
+            patched.enter_context(mock.patch.object(_engine, "MANY", 1))
+        yield
 
 
 def compare(found, drawn, truth, post):

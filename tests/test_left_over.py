@@ -137,3 +137,12 @@ def test_a_wide_point_on_one_of_many_smooth_lines(wide):
     sigma = law.noise.expand(100)[:19].numpy()
     wanted = posterior(np.zeros(21), rows, np.zeros(19), sigma, variance=variance[7, near])
     np.testing.assert_allclose(found[50], wanted.variance[10], rtol=1e-7)
+
+
+def test_what_is_left_beside_a_field_with_one_number_on_each_line():
+    variance = torch.ones(60, 102, dtype=torch.float64)
+    variance[7, 50] = 1e12
+    law = pc.smoothness(np.arange(102.0), np.ones(102), rho=0.5, of="u")
+    state = pc.State(u=(torch.zeros(60, 102), variance), rate=(torch.zeros(60), 1.0))
+    alone = pc.condition(pc.Diagonal(torch.zeros(60, 102), variance), law)
+    torch.testing.assert_close(pc.condition(state, law)["u"].variance, alone.variance)

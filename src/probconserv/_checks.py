@@ -37,10 +37,12 @@ def concrete(*tensors: Tensor) -> bool:
 
 def in_numpy(*tensors: Tensor) -> bool:
     """Whether NumPy can read the memory of the tensors: on a CPU, and without gradients."""
+    if not concrete(*tensors):
+        return False
     for t in tensors:
         if not t.is_cpu or t.requires_grad or t.dtype == torch.bfloat16 or t.is_neg():
             return False
-    return concrete(*tensors)
+    return True
 
 
 def numbers(*scalars: Tensor) -> list[float]:

@@ -168,7 +168,7 @@ class Chain(Node):
         shapes = [v.shape for v in found]
         lead = min([shared_axes(shapes), *(rows.places(shapes) for rows in self.laws)])
         new = [v.clone() for v in found]
-        hard = torch.stack([x.flatten(lead).any(-1) for x in lost]).any(0)
+        hard = torch.stack([summed(x, lead) > 0 for x in lost]).any(0)
         for index in hard.nonzero().tolist():
             at = tuple(index)
             laws = tuple(rows._at(at) for rows in self.laws)

@@ -115,8 +115,8 @@ class ByRow(OneLaw):
         return r * self.inverse.sqrt()
 
     def log_norm(self, lead: int) -> Tensor:
-        sizes = torch.where(self.dropped, 1.0, self.seen).log() + LOG_2PI * ~self.dropped
-        return self.over(sizes, lead).sum(-1)
+        sizes = torch.where(self.dropped, 1.0, self.seen).log() + LOG_2PI
+        return self.over(torch.where(self.dropped, 0.0, sizes), lead).sum(-1)
 
     def square(self, r: Tensor, lead: int) -> Tensor:
         return self.over(r.square() * self.inverse, lead).sum(-1)

@@ -15,20 +15,17 @@ import numpy as np
 from .._errors import FAR, InfeasibleError
 from .._sums import MOVES, ROUNDING, Ensemble, MeanAndStd, is_hard
 from .._values import span
-from ._encoding import Packing
+from ._encoding import Packing, outside
 from ._graph import Array, BlockRows, Made, Sums
 
 Kind = MeanAndStd | Ensemble
 
 MARKS = (1e15, 1e20, 9.999e20, 1e30, 1e35, 1e36, 9.96921e36)  # usual for values that are missing
 LARGE = 1e9  # on average: a field with such a mark at one of a million points is larger
-
 LIMIT = 100  # sums at most; it takes about six
 MISSED = 1e-14  # of a row's terms
 REACH = 1e-12  # of a row's terms: a total so little out of reach is taken as the end of it
-NO_BOUNDS = (-np.inf, np.inf)
 HUGE = 1e200  # lambda that moves every point to its bound
-
 
 # points that do not count may hold anything
 quiet = np.errstate(invalid="ignore", over="ignore", divide="ignore")
@@ -51,9 +48,8 @@ def _missing(u: Array, rows: BlockRows) -> Array:
 
 def _in_all(kind: Kind, u: Array) -> Array:
     """With NaN in all members at the points that one of them lacks: these are in no sum."""
-    if isinstance(kind, Ensemble) and not _finite(u):
-        return np.where(np.isnan(u).any(0), np.nan, u)
-    return u
+    lacks = isinstance(kind, Ensemble) and not _finite(u)
+    return np.where(np.isnan(u).any(0), np.nan, u) if lacks else u
 
 
 def weight_there(rows: BlockRows, missing: Array | None, count: int) -> Array:  # (I, K)
@@ -78,10 +74,9 @@ def _of_moments(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows) -> d
     if rows.left_out is not None and not _finite(std):
         std = np.where(rows.left_out, 0.0, std)
     found = _about(mean, total, missing, rows)
-    if _is_even(kind, std, rows):
-        found["gram"] = np.square(std).item() * rows.gram_of_freedom
-    else:
-        found["gram"] = rows.gram(independent(kind, mean, std, rows))
+    even = _is_even(kind, std, rows)
+    gram = rows.gram_of_freedom if even else rows.gram(independent(kind, mean, std, rows))
+    found["gram"] = std.item() ** 2 * gram if even else gram
     if kind.knows_std:
         found |= _together(np.broadcast_to(std, (len(std), mean.shape[-1])), rows)
     else:
@@ -152,25 +147,19 @@ def freedom(kind: Kind, *block: Any) -> Array:  # (I, P)
 
 
 @quiet
-def moved(kind: Kind, *block_and_steps: Any) -> Array:
+def moved(kind: Kind, *given: Any) -> Array:  # the block, and the steps
     """The mean or the members of a block after the update, by all moves of the steps."""
-    if isinstance(kind, Ensemble):
-        return _moved_members(*block_and_steps)
-    return _moved_mean(kind, *block_and_steps)
+    return _moved_members(*given) if isinstance(kind, Ensemble) else _moved_mean(kind, *given)
 
 
 def _moved_mean(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows, steps: Sums) -> Array:
     new, std = mean.astype(float), std.astype(float, copy=False)
     even = _is_even(kind, std, rows)
-    d = np.square(std) if even else independent(kind, mean, std, rows)
+    g, d = (rows.freed, std**2) if even else (rows, independent(kind, mean, std, rows))
     for move in range(steps["along"].shape[1]):
-        along = (1 - kind.correlation) * steps["along"][:, move]
-        if even:
-            new += rows.freed.adjoint(d * along)
-        else:
-            shift = rows.adjoint(along)
-            shift *= d
-            new += shift
+        shift = g.adjoint((1 - kind.correlation) * steps["along"][:, move])
+        shift *= d
+        new += shift
         if kind.correlation:
             latent = steps["latent"][:, move, rows.variable, None]
             new += kind.correlation**0.5 * std * rows.counted * latent
@@ -210,8 +199,7 @@ def sums_after(kind: Kind, *block_and_steps: Any) -> dict[str, Array]:
         return found
     missing = _missing(block[0], rows)
     mean, std = (np.where(missing, 0.0, each) for each in block)
-    white = [rows.adjoint(steps["white"][:, row]) for row in range(rows.count)]
-    g = np.stack(white, 1)  # (I, K, P)
+    g = np.stack([rows.adjoint(one) for one in np.moveaxis(steps["white"], 1, 0)], 1)  # (I, K, P)
     d = independent(kind, mean, std, rows)[:, None]
     common = np.zeros((len(mean), kind.variables, rows.count))
     common[:, rows.variable] = (g * std[:, None]).sum(-1)
@@ -452,24 +440,14 @@ class BlockWork:
         """
         rounding, old = float(np.finfo(new.dtype).eps), block[0]
         new = new if self.packing is None else self.packing.seen(new)
-        invalid, before = _outside(new, self.valid, 8 * rounding), _outside(old, self.valid)
+        invalid, before = outside(new, self.valid, 8 * rounding), outside(old, self.valid)
         return {
             "after": indices_first(totals(_in_all(self.kind, new), block[-1])[0]),
             "invalid": _count(invalid & ~before),
             "invalid_before": _count(before),
-            "outside": _count(_outside(new, self.asked)),
-            "outside_before": _count(_outside(old, self.asked)),
+            "outside": _count(outside(new, self.asked)),
+            "outside_before": _count(outside(old, self.asked)),
             "below": _below(new),
             "below_before": _below(old),
             **changes(self.kind, new, *block, rounding=rounding),
         }
-
-
-def _outside(u: Array, ends: tuple[float, float], slack: float = 0.0) -> Array:
-    """slack: of the ends, as a share; a value on one of them may move by rounding."""
-    if ends == NO_BOUNDS:
-        return np.zeros((u.shape[-2], 1), bool)
-    low, high = map(np.float64, ends)  # not rounded to the type of u
-    if slack:
-        low, high = low - slack * abs(low), high + slack * abs(high)
-    return (u < low) | (u > high)

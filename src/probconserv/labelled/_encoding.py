@@ -25,6 +25,7 @@ Labelled = TypeVar("Labelled", xr.Variable, xr.DataArray)
 PACKING = ("scale_factor", "add_offset", "dtype", "_FillValue", "missing_value", "_Unsigned")
 TRIES = 20  # values that close the last part of a total, one by one
 LIMITS = ("valid_min", "valid_max", "valid_range")
+NO_BOUNDS = (-np.inf, np.inf)
 
 
 @dataclass(frozen=True)
@@ -321,3 +322,13 @@ def next_held(variable: xr.Variable, bound: float, towards: float) -> float:
     tried = np.array([bound, bound + towards * step], variable.dtype)
     first, second = map(float, tried if packing is None else packing.seen(tried))
     return first if np.isinf(bound) or (first - bound) * towards >= 0 else second
+
+
+def outside(u: Array, ends: tuple[float, float], slack: float = 0.0) -> Array:
+    """Which values are. slack: of the ends, as a share; a value on one may move by rounding."""
+    if ends == NO_BOUNDS:
+        return np.zeros((u.shape[-2], 1), bool)
+    low, high = map(np.float64, ends)  # not rounded to the type of u
+    if slack:
+        low, high = low - slack * abs(low), high + slack * abs(high)
+    return (u < low) | (u > high)

@@ -21,8 +21,8 @@ from .. import __version__
 from .._errors import FAR, InputError
 from .._sums import Kind, MeanAndStd, check_usable, is_hard, solved_rows
 from ._attributes import decoded, least_to_most
-from ._blocks import NO_BOUNDS, BlockWork, Bounds
-from ._encoding import Packing, next_held, valid_limits
+from ._blocks import BlockWork, Bounds
+from ._encoding import NO_BOUNDS, Packing, next_held, valid_limits
 from ._graph import Array, Made, Sums, added
 from ._law import Law, Recipe, array
 from ._plan import HOW, ONE_BY_ONE, Plan, Spread, plans, worst
