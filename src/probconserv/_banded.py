@@ -38,8 +38,7 @@ class Pentadiagonal(Node, ABC):
 
     @property
     def growth(self) -> Tensor | float:  # (*lead), or one number that is no less
-        """The largest variance of a row beside its pivot: what the rounding of `explained` grows
-        with."""
+        """The largest variance of a row over its pivot: the rounding of `explained` grows so."""
         return 1.0
 
     @property
@@ -285,7 +284,7 @@ def rows_first(x: Tensor) -> Tensor:  # (*lead, K) -> (K, *lead)
 
 
 def by_rows(x: Tensor) -> Tensor:
-    """The same array, (*lead, K), with its last axis first in memory, where `rows_first` is it."""
+    """The same numbers, (*lead, K), with the last axis first in memory."""
     return x if x.movedim(-1, 0).is_contiguous() else rows_first(x).movedim(0, -1)
 
 

@@ -19,7 +19,7 @@ from ._quadrature import RULES, Rule, periodic_weights
 from ._slices import by_slices
 from .meshes import Mesh
 
-LEAST = 1e-300  # below this float64 has fewer digits
+LEAST_VARIANCE = 1e-300  # below this float64 has fewer digits
 NOISE_HINT = "It is a standard deviation; 0 asks for exact conservation."
 
 
@@ -480,7 +480,7 @@ def law_of(
 def _squared(noise: Tensor) -> Tensor:
     """The variance of a noise that is neither so small nor so large that float64 loses it."""
     variance = noise.square()
-    lost = (noise > 0) & ((variance < LEAST) | (variance == torch.inf))
+    lost = (noise > 0) & ((variance < LEAST_VARIANCE) | (variance == torch.inf))
     if check.concrete(lost) and bool(lost.any()):
         raise InputError(
             f"`noise` of {float(noise[lost][0]):.3g} has a square that float64 does not hold. Use "

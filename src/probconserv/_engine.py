@@ -41,8 +41,8 @@ LEAST_IN_REST = (
     1e-8  # share of a row's variance in the rest below which directions are not split off
 )
 ROUNDED = 1e-20  # share of a row's variance that is no more than rounding
-GROWN = 1e-8  # of a variance, for each growth of the bands: what is less is computed again too
 LOST = 1e-6  # of a variance: what is less after bands or directions is computed again, densely
+GROWN = 1e-8  # the same as `LOST`, times the growth of the bands
 
 
 class Chain(Node):

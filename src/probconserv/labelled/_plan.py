@@ -134,7 +134,7 @@ class Plan:
     def _unit(self, name: str, weights: xr.Variable) -> float | None:
         """The mean weight of the points that count, if one number is the std.
 
-        That of the first index where there are any; else of all.
+        At the first index, if some count there; else at all.
         """
         if isinstance(self.kind, Ensemble) or self.arrays[name][1].dims:
             return None
