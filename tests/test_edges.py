@@ -317,6 +317,11 @@ def test_a_view_with_another_sign_is_read_as_any_other():
     torch.testing.assert_close(*new)
 
 
+def test_numbers_of_one_byte_are_refused():
+    with pytest.raises(pc.InputError, match=r"`mean` is torch.float8_e4m3fn.*Convert it"):
+        pc.Diagonal(torch.zeros(3).to(torch.float8_e4m3fn), 1.0)
+
+
 @pytest.mark.parametrize("noise", [1e200, 1e-170, [1.0, 1e-170]])
 def test_noise_whose_square_is_lost_is_refused(noise):
     with pytest.raises(pc.InputError, match="has a square that float64 does not hold"):

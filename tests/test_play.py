@@ -105,6 +105,13 @@ def test_the_graph_diagnoses_as_the_library_does(found):
     assert {cause.kind for cause in said.causes} <= held
 
 
+def test_a_missing_npm_is_told_from_other_errors(tmp_path, monkeypatch):
+    monkeypatch.setattr(make_page, "CACHE", tmp_path)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(make_page.NoPackagesError, match="built with npm"):
+        make_page.package("onnxruntime-web")
+
+
 @pytest.fixture(scope="module")
 def folder(sessions, tmp_path_factory):
     if CHROMIUM is None:

@@ -145,7 +145,7 @@ class Loop(Pentadiagonal):
         for k, (pivot, one, two) in enumerate(rows):
             share = two * inverses[k - 2]
             pivot = torch.addcmul(pivot, share, two, value=-1)
-            far[k] = share if far.array is None else two.copy_(share)
+            far[k] = share if far.array is None else far.out[k].copy_(share)
             between = torch.addcmul(one, share, between, value=-1)
             near[k] = torch.mul(between, inverses[k - 1], out=near.out[k])
             pivot = torch.addcmul(pivot, near[k], between, value=-1)

@@ -181,6 +181,7 @@ class BlockRows:
 
     @cached_property
     def gram_of_freedom(self) -> Array:  # (1 or I, K) or (1 or I, K, K)
+        """G diag(freedom) G^T, kept for all indices that share their weights."""
         assert self.freedom is not None
         return self.gram(self.freedom)
 
