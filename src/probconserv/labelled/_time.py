@@ -35,14 +35,6 @@ RATES_NEED = "`inflow` and `outflow` need"
 LENGTHS = {PERIOD, DURATIONS}
 FROM_CLEAR_TO_VAGUE = ({PERIOD, BY_CF, BY_AXIS}, {DATES, DURATIONS, BY_NAME}, {REFERENCE})
 SLACK = 1e-6  # of the shortest cell: bounds that miss each other by less meet
-REMARKS = {  # how a rate of each kind is integrated, without and with bounds
-    None: "no cell_methods; taken as point values, linear between times",
-    "point": "point values, linear between times",
-    "mean": "means, taken over cells half way between times ({lacking})",
-    "sum": "amounts, taken since the time before ({lacking})",
-    "mean in bounds": "means within the bounds {bounds}",
-    "sum in bounds": "amounts within the bounds {bounds}",
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -284,16 +276,14 @@ class Rate:
         slack = SLACK * widths[widths > 0].min(initial=stop - start)
         used = (widths > 0) & (cells[:, 1] > start + slack) & (cells[:, 0] < stop - slack)
         x, y = cells[used].T
-        for i in np.flatnonzero(y[:-1] - x[1:] > slack)[:1]:
+        apart = np.array([*x, stop]) - np.array([start, *y])
+        apart[[0, -1]] = apart[[0, -1]].clip(0)  # before the field and after it
+        for i in np.flatnonzero(np.abs(apart) > slack)[:1]:
+            what = "leave out the time" if apart[i] > 0 else "overlap"
+            first, last = sorted([[*x, stop][i], [start, *y][i]])
             raise InputError(
-                f"`{self.name}`: its time bounds overlap from {time.at(x[i + 1])} to "
-                f"{time.at(y[i])}. Take differences, so that each time is in one of them."
-            )
-        ends, starts = [start, *y], [*x, stop]
-        for i in np.flatnonzero(np.subtract(starts, ends) > slack)[:1]:
-            raise InputError(
-                f"`{self.name}` says nothing about the time from {time.at(ends[i])} to "
-                f"{time.at(starts[i])}, between times of the field. Give it for all of that time."
+                f"`{self.name}`: its times or their bounds {what} from {time.at(first)} to "
+                f"{time.at(last)}. Each time between those of the field must be in one of them."
             )
         if self.is_linear:  # the entries at both ends of every cell
             at_ends = np.append(used, False) | np.insert(used, 0, False)
@@ -335,9 +325,17 @@ def rate_of(
         raise InputError(f"`{name}` is empty: it has no entries along {dim!r}.")
     times = times_along(array, dim, time.coordinate)
     method = _method(array, name, dim, str(times.attrs.get("standard_name", dim)))
-    bounds, lacking = _bounds(dataset, times, name) if method in ("mean", "sum") else (None, "")
-    said = REMARKS[method if bounds is None else f"{method} in bounds"]
-    said = said.format(lacking=lacking, bounds="" if bounds is None else bounds.name)
+    if method in (None, "point"):
+        said = "point values, linear between times"
+        said = said if method else f"no cell_methods; taken as {said}"
+        return Rate(name, array, dim, times, method, None, (f"{name}: {said}",))
+    bounds, lacking = _bounds(dataset, times, name)
+    said = "means" if method == "mean" else "amounts"
+    if bounds is None:
+        cells = "over cells half way between times" if method == "mean" else "since the time before"
+        said += f", taken {cells} ({lacking})"
+    else:
+        said += f" within the bounds {bounds.name}"
     return Rate(name, array, dim, times, method, bounds, (f"{name}: {said}",))
 
 
@@ -361,27 +359,18 @@ def _method(array: xr.DataArray, name: str, *dims: str) -> str | None:
     if not found:
         return None
     *others, (method, qualifier) = found
-    if others or qualifier:
-        raise _climatology(name, setting(array, "cell_methods"))
-    if method not in ("point", "mean", "sum"):
+    if others or qualifier or method not in ("point", "mean", "sum"):
         raise InputError(
-            f"`{name}` has cell_methods 'time: {method}'; over time only point values, means and "
-            "sums add up. Give such a rate, or correct its `cell_methods`."
+            f"`{name}` has cell_methods {setting(array, 'cell_methods')!r}; over time only point "
+            "values, means and sums add up, and not those of a climatology. Give such a rate."
         )
     return method
-
-
-def _climatology(name: str, why: str) -> InputError:
-    return InputError(
-        f"`{name}` is a climatology ({why}), which does not follow the times of the field. Give a "
-        "rate for each time."
-    )
 
 
 def _bounds(dataset: xr.Dataset, times: xr.DataArray, name: str) -> tuple[xr.DataArray | None, str]:
     """The bounds of its times (n, 2); else None and why."""
     if setting(times, "climatology"):
-        raise _climatology(name, f"{times.name} has climatology bounds")
+        raise InputError(f"`{name}` is a climatology by {times.name}. Give a rate for each time.")
     label = setting(times, "bounds")
     known = times.name in dataset.variables and dataset[times.name].variable.equals(times.variable)
     if not label or not known or label not in dataset.variables:
