@@ -121,10 +121,10 @@ def test_a_file_that_names_a_measure_on_another_grid_is_refused():
 
 
 def test_half_of_an_area_is_refused():
-    message = "`measure` is the array area given, which lacks 'lon', and half of an area"
+    message = "`measure` is the array area given and lacks 'lon': half of an area"
     refuses(message, GRID, LATLON, AREA[:, 0])
     mesh = curvilinear()
-    refuses("which lacks 'x', and half of an area", mesh, ("y", "x"), xr.ones_like(mesh.u[:, 0]))
+    refuses("and lacks 'x': half of an area", mesh, ("y", "x"), xr.ones_like(mesh.u[:, 0]))
 
 
 def test_a_dimension_without_coordinate_is_refused():

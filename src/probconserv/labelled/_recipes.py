@@ -248,7 +248,10 @@ def energy(dataset: xr.Dataset, assume_units: Mapping[str, str] = NONE) -> Law:
     humidity, winds, ground = air.beside([HUMIDITY]), air.beside(WINDS), air.below(GEOPOTENTIAL)
     parts = {f"L {name}": VAPORIZATION * in_unit(air.dataset[name], "1") for name in humidity}
     parts |= {f"{name}^2 / 2": in_unit(air.dataset[name], "m s-1") ** 2 / 2 for name in winds}
-    parts |= {name: _geopotential(air.dataset[name]) for name in [ground] if name}
+    if ground:
+        height = scale(air.dataset[ground], "m") is not None
+        parts[ground] = in_unit(air.dataset[ground], "m" if height else "m2 s-2")
+        parts[ground] *= GRAVITY if height else 1.0
     there = {"humidity": humidity, "wind": len(winds) == 2, "surface geopotential": ground}
     lacking = [what for what, found in there.items() if not found]
     said = [
@@ -349,12 +352,6 @@ def _fluxes(air: Air, into: Sequence[str], out: Sequence[str], unit: str) -> Flu
     inflow, outflow = ([air.flux(str(found[each]), unit) for each in part] for part in (into, out))
     text = [f"+ {rate.name}" for rate in inflow] + [f"- {rate.name}" for rate in outflow]
     return inflow, outflow, f"fluxes: {' '.join(text)}"
-
-
-def _geopotential(ground: xr.DataArray) -> xr.DataArray:
-    if scale(ground, "m") is not None:
-        return GRAVITY * in_unit(ground, "m")
-    return in_unit(ground, "m2 s-2")
 
 
 def _said(array: xr.DataArray, unit: str | None, description: str) -> xr.DataArray:
