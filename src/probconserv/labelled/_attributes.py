@@ -283,19 +283,15 @@ def decoded(data: Labelled) -> Labelled:
     Units that xarray cannot decode are left as they are.
     """
     within = data.variables if isinstance(data, xr.Dataset) else data.coords
+    coder = xr.coders.CFDatetimeCoder()
     found: dict[Any, xr.Variable] = {}
-    for name, coordinate in data.coords.items():
-        if coordinate.dtype.kind in "iuf" and " since " in units(coordinate):
-            bounds = coordinate.attrs.get("bounds")
-            both = {each: within[each] for each in (name, bounds) if each in within}
+    for name, times in data.coords.items():
+        if times.dtype.kind in "iuf" and " since " in units(times):
+            clock = {key: times.attrs[key] for key in ("units", "calendar") if key in times.attrs}
+            both = {n: within[n] for n in (name, times.attrs.get("bounds")) if n in within}
             with suppress(ValueError, OverflowError, TypeError):
-                dates = xr.decode_cf(
-                    xr.Dataset({each: (v.dims, v.data, v.attrs) for each, v in both.items()}),
-                    mask_and_scale=False,
-                    decode_coords=False,
-                    decode_timedelta=False,
-                )
-                found |= dates.load().variables
+                plain = {n: xr.Variable(v.dims, v.data, v.attrs | clock) for n, v in both.items()}
+                found |= {n: coder.decode(each, n).load() for n, each in plain.items()}
     if not found:
         return data
     return data.assign(found) if isinstance(data, xr.Dataset) else data.assign_coords(found)

@@ -246,7 +246,7 @@ def _equal_areas(grid: Grid, flat: list[str], globe: Globe) -> list[Factor]:
     levels = [2 ** int(said[key]) for key in ("refinement_level", "level") if key in said]
     dim = max(flat, key=lambda name: grid.data.sizes[name])
     size = grid.data.sizes[dim]
-    side = said.get("healpix_nside", levels[0] if levels else np.sqrt(size / 12))
+    side = float(said.get("healpix_nside", levels[0] if levels else np.sqrt(size / 12)))
     if size > 12 * side**2 or side != int(side):
         raise InputError(
             f"{grid.name!r} lies on HEALPix cells, but its {size} entries along {dim!r} are not "

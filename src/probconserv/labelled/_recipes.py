@@ -319,12 +319,12 @@ def _find(
     """
     arrays = [dataset[name] for name in dataset.variables]
     ancillary = " ".join(setting(each, "ancillary_variables") for each in arrays).split()
-    fields = {str(each.name): each for each in arrays if each.name not in ancillary}
+    spreads = [c.name for c in arrays if "standard_deviation" in setting(c, "cell_methods")]
+    fields = {str(c.name): c for c in arrays if c.name not in (*ancillary, *spreads) and fits(c)}
     for standard in standard_names.split():
         named = dataset.cf.standard_names.get(standard, [])
-        fitting = [name for name, each in fields.items() if not _is_spread(each) and fits(each)]
-        found = [n for n in fitting if n in named]
-        found = found or [n for n in USUAL.get(standard, ()) if n in fitting]
+        found = [name for name in fields if name in named and not name.endswith("_std")]
+        found = found or [name for name in USUAL.get(standard, ()) if name in fields]
         off = {name: len(dims ^ set(fields[name].dims)) if dims else 0 for name in found}
         found = [name for name in found if off[name] == min(off.values())]
         if len(found) > 1:
@@ -335,11 +335,6 @@ def _find(
         if found:
             return found[0]
     return None
-
-
-def _is_spread(array: xr.DataArray) -> bool:
-    methods = setting(array, "cell_methods")
-    return str(array.name).endswith("_std") or "standard_deviation" in methods
 
 
 def _fluxes(air: Air, into: Sequence[str], out: Sequence[str], unit: str) -> Fluxes:

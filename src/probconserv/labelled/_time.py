@@ -32,8 +32,7 @@ PERIOD, REFERENCE = "forecast_period", "forecast_reference_time"
 BY_CF, BY_AXIS, BY_NAME = "standard_name time", "axis T", "by its name"
 DATES, DURATIONS, NUMBERS = "dates", "durations", "numbers"
 RATES_NEED = "`inflow` and `outflow` need"
-LENGTHS = {PERIOD, DURATIONS}
-FROM_CLEAR_TO_VAGUE = ({PERIOD, BY_CF, BY_AXIS}, {DATES, DURATIONS, BY_NAME}, {REFERENCE})
+CLARITY = {PERIOD: 0, BY_CF: 0, BY_AXIS: 0, DATES: 1, DURATIONS: 1, BY_NAME: 1, REFERENCE: 2}
 SLACK = 1e-6  # of the shortest cell: bounds that miss each other by less meet
 
 
@@ -160,24 +159,20 @@ def _likely(like: xr.DataArray, marks: Mapping[str, Sequence[str]]) -> list[str]
 
     Runs start along a dimension if a coordinate has the date of every pair of it and a length.
     """
+    ranks = {dim: min(CLARITY[mark] for mark in its) for dim, its in marks.items() if its}
+    found = [dim for dim, rank in ranks.items() if rank == min(ranks.values())]
+    lengths = {dim for dim in found if {PERIOD, DURATIONS} & set(marks[dim])}
     dates = [set(c.dims) for c in like.coords.values() if _mark(c) in (BY_CF, DATES)]
-    for clear in FROM_CLEAR_TO_VAGUE:
-        found = [dim for dim, its in marks.items() if clear & set(its)]
-        lengths = [dim for dim in found if clear & LENGTHS & set(marks[dim])]
-        pairs = [{dim, length} for dim in found if dim not in lengths for length in lengths]
-        starts = {dim for pair in pairs if any(map(pair.issubset, dates)) for dim in pair}
-        if found:
-            return [dim for dim in found if dim in lengths or dim not in starts]
-    return []
+    starts = [dims - lengths for dims in dates if dims & lengths]
+    return [dim for dim in found if not any(dim in dims for dims in starts)]
 
 
 def _marks(like: xr.DataArray, dim: str) -> list[str]:
     """What says that a dimension is time; coordinates beside its own only by CF attributes."""
-    own = _mark(like[dim]) if dim in like.coords else None
-    beside = [_mark(c) for c in like.coords.values() if c.dims == (dim,) and c.name != dim]
-    found = [own, *(mark for mark in beside if mark not in (DATES, DURATIONS))]
-    by_name = [BY_NAME] if dim.lower() in ("time", "t") else []
-    return [mark for mark in found if mark is not None] or by_name
+    along = [c for c in like.coords.values() if c.dims == (dim,)]
+    found = [(_mark(c), c.name == dim) for c in sorted(along, key=lambda c: c.name != dim)]
+    marks = [mark for mark, own in found if mark and (own or mark not in (DATES, DURATIONS))]
+    return marks or ([BY_NAME] if dim.lower() in ("time", "t") else [])
 
 
 def _mark(coordinate: xr.DataArray) -> str | None:

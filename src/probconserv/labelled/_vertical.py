@@ -186,20 +186,27 @@ def formula_layers(grid: Grid, dim: str) -> Layers | None:
     constant, slope = wide
     names = ", ".join(str(term.name) for term in levels.terms.values())
     where = f"{what} from {names}; half levels: {half_levels}; cells from "
-    where += _reach(ends, highest, unit)
+    where += _reach(ends, highest, unit, surface.name)
     if missing:
         where += f"; {missing} places without {surface.name} do not count"
         constant, surface = constant * surface.notnull(), surface.fillna(0.0)
     return Layers(constant, slope, surface, size_unit, where)
 
 
-def _reach(ends: Array, surface: float, unit: str) -> str:
-    """From where to where the cells of a column reach, and whether they touch."""
+def _reach(ends: Array, surface: float, unit: str, name: object) -> str:
+    """From where to where the cells reach, and whether they touch."""
     at = ends[0] + ends[1] * surface
-    texts = [f"{round(end, 3) + 0.0:.6g} {unit}" for end in (at.min(), at.max())]
-    low, high = (text if text != f"{surface:.6g} {unit}" else "the surface" for text in texts)
+    low, high = (ends.reshape(2, -1)[:, int(i)] for i in (at.argmin(), at.argmax()))
     apart = abs(np.abs(np.diff(at)).sum() - np.ptp(at)) > 1e-6 * np.abs(at).max()
-    return f"{low} to {high}" + (", with gaps or overlaps between them" if apart else "")
+
+    def text(constant: float, slope: float) -> str:
+        if abs(slope - 1) < 1e-6 and abs(constant) < 1e-3:
+            return "the surface"
+        part = f" + {slope:.4g} {name}" if abs(slope) > 1e-6 else ""
+        return f"{round(constant, 3) + 0.0:.6g} {unit}{part}"
+
+    said = f"{text(*low)} to {text(*high)}"
+    return f"{said}, with gaps or overlaps between them" if apart else said
 
 
 def pressure_layers(grid: Grid, coordinate: xr.DataArray, surface: str | None) -> Layers:

@@ -417,18 +417,16 @@ def _regions(
     """The number of each point's region, -1 for none; and what the regions are called."""
     if law.regions is None:
         return None, np.empty(0)
-    for name, field in fields.items():
-        found = taken(dataset, law.regions, "regions")
+    found = taken(dataset, law.regions, "regions")
+    for field in fields.values():
         match(found, field, "regions")
-        if REGION in field.dims:
-            raise InputError(
-                f"`regions` make an axis {REGION!r}, but `{name}` has one already. Rename that."
-            )
+    if REGION in rows:
+        raise InputError(
+            f"`regions` make an axis {REGION!r}: rename the one that is there already."
+        )
     for dim in found.dims:
         if dim in rows:
-            raise InputError(
-                f"`regions` change along {dim!r}, which is not summed over. They must be fixed."
-            )
+            raise InputError(f"`regions` change along {dim!r}, which `over` does not name.")
     fill = found.encoding.get("_FillValue", found.attrs.get("_FillValue"))
     present = found.notnull().values & (True if fill is None else found.values != fill)
     if not present.any():
