@@ -46,6 +46,8 @@ def taken(dataset: xr.Dataset, given: Given, argument: str) -> xr.DataArray:
         return given
     if isinstance(given, str):
         return find(dataset, given, argument)
+    if isinstance(given, np.ndarray) and not given.ndim:
+        given = given.item()
     if isinstance(given, bool) or not isinstance(given, Real) or not np.isfinite(given):
         raise InputError(
             f"`{argument}` must be a finite number, a name in the dataset or a DataArray with "
