@@ -214,7 +214,7 @@ def test_arguments_out_of_range():
         pc.boundary()
     with raises("`space_dims`: `volumes` of shape .* cannot have 2"):
         pc.cells([1.0, 1.0], 0.0, space_dims=2)
-    with raises("`space_dims`: `values` of shape .* needs 2"):
+    with raises("`space_dims`: `values` of shape .* cannot have 2"):
         pc.initial([1.0, 2.0], space_dims=2)
     for where in (X, np.ones(7), ["a"] * 7):
         with raises("`where` must be boolean"):

@@ -17,25 +17,22 @@ from ._tree import Node
 
 
 class Map(Node):
-    """A linear map from one field to rows; `on` fits it to the shape of the field."""
+    """A linear map from one field to rows, once `on` has fitted it to the shape of the field."""
 
     dims: int  # last axes of the field that a row reads
     row_names: tuple[str, ...] = ()  # of the axes that number the rows of one place
-    tensors: tuple[str, ...] = ()  # names of what it is made of
     is_local: bool = False  # whether a row reads few points, so that rows may be many
     is_disjoint: bool = False  # whether its rows share no point
 
-    @abstractmethod
     def apply(self, u: Tensor) -> Tensor:  # (*more, *places, *space) -> (*more, *places, *rows)
-        ...
+        return self.on(u.shape).apply(u)
 
-    @abstractmethod
     def adjoint(self, v: Tensor) -> Tensor:  # (*more, *places, *rows) -> (*more, *places, *space)
-        ...
+        raise NotImplementedError
 
-    @abstractmethod
     def entrywise(self, power: int) -> "Map":
         """The map with entries |g| or g^2: the size of a row's terms, or their variance."""
+        raise NotImplementedError
 
     @abstractmethod
     def on(self, shape: Sequence[int]) -> "Map":
@@ -78,8 +75,6 @@ class Disjoint(Map):
 class Sum(Disjoint):
     """One row per place: sum_j weights_j u_j, with weights (*some of places, *space)."""
 
-    tensors = ("weights",)
-
     def __init__(self, weights: Tensor, dims: int) -> None:
         self.weights, self.dims = weights, dims
         self.shared = weights.ndim == dims
@@ -110,24 +105,11 @@ class Sum(Disjoint):
         return self if self.shared else Sum(widened(self.weights, len(shape)), self.dims)
 
 
-class Unfitted(Map):
-    """A map that is of another kind once `on` has seen the shape of a field."""
-
-    def apply(self, u: Tensor) -> Tensor:
-        return self.on(u.shape).apply(u)
-
-    def adjoint(self, v: Tensor) -> Tensor:
-        raise NotImplementedError("`on` fits it to a field first")
-
-    def entrywise(self, power: int) -> "Map":
-        raise NotImplementedError("`on` fits it to a field first")
-
-
-class Join(Unfitted):
-    """One row per place: u at the first point of the last axis less u at the last, as a `Sum`."""
+class Join(Map):
+    """One row per place: u at the first point of the last axis less u at the last; `on` a `Sum`."""
 
     dims = 1
-    tensors = loose = ("one",)
+    loose = ("one",)
 
     def __init__(self) -> None:
         self.one = torch.ones(1, dtype=torch.float64)  # where it is, the weights will be
@@ -143,7 +125,7 @@ class Regions(Disjoint):
     """A row for each region: the sum of weights times u over the points with its label."""
 
     row_names = ("region",)
-    tensors = loose = ("weights", "labels")
+    loose = ("weights", "labels")
 
     def __init__(self, weights: Tensor, labels: Tensor, count: int) -> None:
         self.weights, self.labels = weights, labels  # (*space); a label out of range counts nowhere
@@ -217,7 +199,7 @@ class Select(Map):
 class Matrix(Map):
     """R rows per place: dense (*some of places, R, E) or sparse (R, E), with E = prod(space)."""
 
-    row_names, tensors = ("row",), ("matrix",)
+    row_names = ("row",)
 
     def __init__(self, matrix: Tensor, sizes: tuple[int, ...]) -> None:
         self.sizes, self.dims = sizes, len(sizes)
@@ -262,7 +244,7 @@ class SecondDifferences(Map):
     """Row j is a_j u_j - (a_j + c_j) u_{j+1} + c_j u_{j+2}, along the last axis."""
 
     dims, row_names = 1, ("row",)
-    tensors = loose = ("a", "b", "c")
+    loose = ("a", "b", "c")
 
     def __init__(self, a: Tensor, b: Tensor, c: Tensor) -> None:  # (M - 2,) each
         self.a, self.b, self.c = a, b, c

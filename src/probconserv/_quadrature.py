@@ -25,25 +25,12 @@ def _zeros(h: Any) -> Any:  # (M - 1,) -> (M,)
     return h.new_zeros(points) if isinstance(h, Tensor) else np.zeros(points)
 
 
-def left(h: Any) -> Any:  # (M - 1,) -> (M,)
-    """Each interval takes the value at its left end; the last point counts for nothing."""
+def _at_ends(h: Any, left: float, right: float) -> Any:  # (M - 1,) -> (M,)
+    """Shares of each interval go to the values at its ends."""
     weights = _zeros(h)
-    weights[:-1] = h
+    weights[:-1] = left * h
+    weights[1:] += right * h
     return weights
-
-
-def right(h: Any) -> Any:  # (M - 1,) -> (M,)
-    """Each interval takes the value at its right end; the first point counts for nothing."""
-    weights = _zeros(h)
-    weights[1:] = h
-    return weights
-
-
-def trapezoid(h: Any) -> Any:  # (M - 1,) -> (M,)
-    """Exact for functions that are linear between the points."""
-    weights = right(h)
-    weights[:-1] += h
-    return weights / 2
 
 
 def simpson(h: Any) -> Any:  # (M - 1,) -> (M,)
@@ -54,7 +41,7 @@ def simpson(h: Any) -> Any:  # (M - 1,) -> (M,)
     """
     points = h.shape[0] + 1
     if points == 2:
-        return trapezoid(h)
+        return _at_ends(h, 0.5, 0.5)
     pairs = (points - 1) // 2
     h0, h1 = h[0 : 2 * pairs : 2], h[1 : 2 * pairs : 2]
     both = h0 + h1
@@ -68,11 +55,6 @@ def simpson(h: Any) -> Any:  # (M - 1,) -> (M,)
         weights[-2] += (h1**2 + 3 * h0 * h1) / (6 * h0)
         weights[-3] -= h1**3 / (6 * h0 * (h0 + h1))
     return weights
-
-
-def cell(h: Any) -> Any:  # (M,) -> (M,)
-    """The field holds averages over the cells, of widths h: the integral is exact."""
-    return h
 
 
 def periodic_weights(x: Tensor, period: float | None) -> Tensor:  # (M,) -> (M,)
@@ -93,11 +75,11 @@ def periodic_weights(x: Tensor, period: float | None) -> Tensor:  # (M,) -> (M,)
 
 
 RULES: dict[str, Callable[[Any], Any]] = {
-    "left": left,
-    "right": right,
-    "trapezoid": trapezoid,
+    "left": lambda h: _at_ends(h, 1.0, 0.0),
+    "right": lambda h: _at_ends(h, 0.0, 1.0),
+    "trapezoid": lambda h: _at_ends(h, 0.5, 0.5),
     "simpson": simpson,
-    "cell": cell,
+    "cell": lambda h: h,  # the field holds averages over the cells, of widths h
 }
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from . import _checks as check
 from ._checks import ArrayLike
 from ._convert import Prediction, as_field
-from ._covariances import Correlated, Independent, shared_axes
+from ._covariances import Correlated, Independent, expanded, shared_axes
 from ._dense import Dense
 from ._errors import InputError
 from ._fields import Diagonal, Field, LowRank
@@ -166,6 +166,11 @@ class State(Kept):
         return f"{type(self).__name__}({inner})"
 
 
+def rebuilt(prior: Field | State, parts: tuple[Field, ...]) -> Field | State:
+    """A field or a state with other parts."""
+    return prior._with(parts=parts) if isinstance(prior, State) else parts[0]
+
+
 def covariance_of(prior: Field | State) -> Independent | Correlated:
     """The covariance of a field or a state, in float64."""
     fields = prior.parts
@@ -174,35 +179,33 @@ def covariance_of(prior: Field | State) -> Independent | Correlated:
         return Independent(tuple([field.variance.double() for field in fields]))
     lead = min(len(field.shape) - field.event_dims for field in tied)
     lead = min(lead, shared_axes([field.shape for field in fields]))
-    each = [_covariance_of_one(field).joined(lead) for field in fields]
-    if len(each) == 1:
-        return each[0]
-    own = [one.directions[0] for one in each]
-    directions = own if prior.shared else [_padded(own, i) for i in range(len(own))]
-    rests = [
-        f.new_zeros(()).expand(f.shape[1:]) if one.rest is None else one.rest.variance[0]
-        for f, one in zip(own, each, strict=True)
-    ]
-    rest = None if all(one.rest is None for one in each) else Independent(tuple(rests))
-    dims, rounding = zip(*((one.dims[0], one._rounding[0]) for one in each), strict=True)
-    return Correlated(tuple(directions), rest, dims, rounding)
+    own, rests, rounding = zip(*map(_directions_of, fields), strict=True)
+    dims = tuple(len(field.shape) - lead for field in fields)
+    triples = zip(own, fields, dims, strict=True)
+    own = tuple(expanded(f, field.event_dims, new) for f, field, new in triples)
+    if not prior.shared:
+        own = tuple(_padded(own, number) for number in range(len(own)))
+    rest = None
+    if any(d is not None for d in rests):
+        pairs = zip(own, rests, strict=True)
+        rest = Independent(tuple(torch.zeros_like(f[0]) if d is None else d for f, d in pairs))
+    return Correlated(own, rest, dims, rounding)
 
 
-def _covariance_of_one(field: Field) -> Correlated:
+def _directions_of(field: Field) -> tuple[Tensor, Tensor | None, tuple[float, Tensor]]:
+    """F, D or None for 0, and the rounding of F, as `Correlated` takes them."""
     mean, eps = field.mean.detach().double(), torch.finfo(torch.float64).eps
-    rest, share, at_points = None, 16 * eps, mean.new_zeros(()).expand(mean.shape)
+    share, at_points = 16 * eps, mean.new_zeros(()).expand(mean.shape)
     if isinstance(field, LowRank):
-        directions, rest = field.factor.double(), field.rest.double()
-        rest = None if field.bare or not check.any_of(rest) else rest
+        rest = field.rest.double()
         if field.rounding:
             share, at_points = share + 2 * field.rounding, 2 * field.rounding * mean.abs()
-    elif isinstance(field, Dense):
-        root, share = field._root, 2 * math.sqrt(eps)
-        directions = root.movedim(-1, 0).reshape(root.shape[-1], *field.shape)
-    else:
-        directions, rest = mean[None][:0], field.variance.double()
-    own = None if rest is None else Independent((rest,))
-    return Correlated((directions,), own, (field.event_dims,), ((share, at_points),))
+        none = field.bare or not check.any_of(rest)
+        return field.factor.double(), None if none else rest, (share, at_points)
+    if isinstance(field, Dense):
+        directions = field._root.movedim(-1, 0).reshape(field._root.shape[-1], *field.shape)
+        return directions, None, (2 * math.sqrt(eps), at_points)
+    return mean[None][:0], field.variance.double(), (share, at_points)
 
 
 def _padded(own: Sequence[Tensor], at: int) -> Tensor:

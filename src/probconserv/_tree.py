@@ -6,6 +6,7 @@ into the field is an index into every tensor. `stacked` names the tensors with o
 `loose` those that have no axis of the field to be indexed.
 """
 
+import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -54,9 +55,8 @@ class Node:
 
     def _with(self, **changed: Any) -> Self:
         """The same with some of what it holds replaced."""
-        other = self._map(lambda t: t)
-        for name, value in changed.items():
-            setattr(other, name, value)
+        other = copy.copy(self)
+        other.__dict__.update(changed)
         return other
 
     def _tensors(self) -> list[Tensor]:
