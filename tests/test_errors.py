@@ -217,7 +217,7 @@ def test_arguments_out_of_range():
     with raises("`space_dims`: `values` of shape .* cannot have 2"):
         pc.initial([1.0, 2.0], space_dims=2)
     for where in (X, np.ones(7), ["a"] * 7):
-        with raises("`where` must be boolean"):
+        with raises("`where` must be (boolean|a tensor, an array)"):
             pc.integral(X, 0.0, where=where)
     with raises("`where` of shape .* does not fit the last axes"):
         pc.cells(X, 0.0, where=np.zeros(3, dtype=bool))

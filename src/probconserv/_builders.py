@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -437,7 +438,7 @@ def _matrix(matrix: Any, space: Any, batch_dims: int) -> Matrix:
             f"{tuple(m.shape)}."
         )
     columns = m.shape[lead + 1 :]
-    listed = space.tolist() if hasattr(space, "tolist") else space
+    listed = space.tolist() if isinstance(space, np.ndarray) else space
     sizes = tuple(columns) if listed is None else check.shape("space", listed)
     if not sizes or math.prod(sizes) != math.prod(columns):
         raise InputError(f"`space` {sizes} does not fit the columns of a {tuple(m.shape)} matrix.")
@@ -456,9 +457,7 @@ def law_of(
     label: str = "",
 ) -> Law:
     """The law with all its tensors on one device: a GPU, if one of them is there."""
-    maps = maps if isinstance(maps, dict) else {of: maps}
-    for name in maps:
-        check.name("of", name)
+    maps = maps if isinstance(maps, dict) else {check.name("of", of): maps}
     b, sigma = check.wide("value", value), check.wide("noise", noise, 0, NOISE_HINT)
     variance = sigma if isinstance(noise, float) and noise == 0 else _squared(sigma)
     law = Law(check.name("label", label) or kind, maps, b, variance, times, quadrature)
@@ -494,7 +493,7 @@ def _each(given: Any, of: str, build: Callable[[Any], Map]) -> Map | dict[str, M
         return build(given)
     if of or not given:
         raise InputError("`of`: the fields are named already." if of else "no field is named.")
-    return {name: build(one) for name, one in given.items()}
+    return {check.name("of", name): build(one) for name, one in given.items()}
 
 
 def _counting(weights: Tensor, where: ArrayLike | None, dims: int) -> Tensor:

@@ -20,7 +20,6 @@ from torch import Tensor
 from . import _checks as check
 from ._audit import check_met, check_weighed, plainly_fine, settled, warn_if_far
 from ._constrained import condition_within, mixture_within, nearest_within
-from ._convert import Distributed, Prediction, as_field
 from ._dense import Dense
 from ._draws import Draws, StateDraws
 from ._engine import Shared, solve
@@ -36,7 +35,7 @@ from ._posterior import Posterior, Solved, StatePosterior
 from ._shrinkage import shrunk
 from ._small import small_posterior
 from ._stages import summed
-from ._state import State, covariance_of, rebuilt
+from ._state import Distributed, Prediction, State, as_field, covariance_of, rebuilt
 
 Moved = TypeVar("Moved", Diagonal, LowRank, Dense, Mixture)
 Single: TypeAlias = Diagonal | LowRank | Dense | Posterior | Distributed

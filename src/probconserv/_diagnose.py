@@ -18,7 +18,6 @@ from ._audit import largest_move
 from ._blocks import root_of
 from ._causes import Cause, Comparison
 from ._condition import solved
-from ._convert import Prediction, as_field
 from ._covariances import Correlated, Independent, shared_axes
 from ._dense import Dense
 from ._draws import StateDraws
@@ -31,7 +30,7 @@ from ._noise import quadrature_noise
 from ._posterior import StatePosterior
 from ._rowwise import UNMET
 from ._stages import summed
-from ._state import State, rebuilt
+from ._state import Prediction, State, as_field, rebuilt
 
 Prior = TypeVar("Prior", Diagonal, LowRank, Dense, Mixture, State)
 LEAST_SHARE = 0.25  # of a variance: a share of the quadrature rule that is worth a word

@@ -17,7 +17,6 @@ from ._condition import audit as audit
 from ._condition import condition as condition
 from ._condition import project as project
 from ._constrained import Truncated as Truncated
-from ._convert import as_field as as_field
 from ._dense import Dense as Dense
 from ._diagnose import Diagnosis as Diagnosis
 from ._diagnose import diagnose as diagnose
@@ -49,6 +48,7 @@ from ._posterior import Posterior as Posterior
 from ._posterior import StatePosterior as StatePosterior
 from ._quadrature import balance as balance
 from ._state import State as State
+from ._state import as_field as as_field
 from .fronts import FrontPosition as FrontPosition
 from .fronts import front_position as front_position
 from .meshes import Mesh as Mesh
