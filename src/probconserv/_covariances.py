@@ -37,8 +37,7 @@ class Independent(Node):
         return self
 
     def times(self, v: Fields) -> Fields:
-        pairs = zip(self.variance, v, strict=True)
-        return tuple(None if x is None else d * x for d, x in pairs)
+        return tuple(None if x is None else d * x for d, x in zip(self.variance, v, strict=True))
 
     def draw(self, normals: Normals) -> tuple[Tensor, ...]:
         """Draws about 0."""
@@ -72,8 +71,7 @@ class Correlated(Node):
         dims = tuple(f.ndim - 1 - lead for f in self.directions)
         if dims == self.dims:
             return self
-        pairs = zip(self.directions, self.dims, dims, strict=True)
-        found = tuple(expanded(f, old, new) for f, old, new in pairs)
+        found = tuple(map(expanded, self.directions, self.dims, dims))
         return self._with(directions=found, dims=dims)
 
     @property
@@ -106,8 +104,7 @@ class Correlated(Node):
     @property
     def matrices(self) -> list[Tensor]:  # (*lead, R, E)
         """F of each field, as a matrix for each part."""
-        pairs = zip(self.directions, self.dims, strict=True)
-        return [blocks(f, f.shape[1:], dims) for f, dims in pairs]
+        return list(map(blocks, self.directions, self.shapes, self.dims))
 
     def seen(self, v: Fields) -> Tensor:  # (*more, *shape) each to (*lead, N, R)
         """F v."""

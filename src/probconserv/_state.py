@@ -234,8 +234,7 @@ def covariance_of(prior: Field | State) -> Independent | Correlated:
     lead = min(lead, shared_axes([field.shape for field in fields]))
     own, rests, rounding = zip(*map(_directions_of, fields), strict=True)
     dims = tuple(len(field.shape) - lead for field in fields)
-    triples = zip(own, fields, dims, strict=True)
-    own = tuple(expanded(f, field.event_dims, new) for f, field, new in triples)
+    own = tuple(map(expanded, own, [field.event_dims for field in fields], dims))
     if not prior.shared:
         own = tuple(_padded(own, number) for number in range(len(own)))
     rest = None

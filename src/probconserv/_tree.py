@@ -6,7 +6,6 @@ into the field is an index into every tensor. `stacked` names the tensors with o
 `loose` those that have no axis of the field to be indexed.
 """
 
-import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -55,8 +54,8 @@ class Node:
 
     def _with(self, **changed: Any) -> Self:
         """The same with some of what it holds replaced."""
-        other = copy.copy(self)
-        other.__dict__.update(changed)
+        other = type(self).__new__(type(self))
+        other.__dict__.update(self.__dict__, **changed)
         return other
 
     def _tensors(self) -> list[Tensor]:
