@@ -309,11 +309,7 @@ def boundary(
     values = {name: check.wide(name, v) for name, v in given.items() if v is not None}
     if not values:
         raise InputError("`left`, `right`: `boundary` needs one of them or both.")
-    try:
-        value = torch.stack(torch.broadcast_tensors(*values.values()), -1)
-    except RuntimeError:
-        shapes = " and ".join(str(tuple(t.shape)) for t in values.values())
-        raise InputError(f"`left` and `right` of shapes {shapes} do not broadcast.") from None
+    value = torch.stack(check.broadcast(**values), -1)
     entries = tuple(0 if name == "left" else -1 for name in values)
     sigma = check.wide("noise", noise, 0, NOISE_HINT)
     sigma = sigma[..., None] if sigma.ndim else sigma

@@ -210,6 +210,16 @@ def increasing(name: str, x: Tensor, least: int = 2) -> None:
             )
 
 
+def broadcast(**given: Tensor) -> tuple[Tensor, ...]:
+    """All in one shape."""
+    try:
+        return torch.broadcast_tensors(*given.values())
+    except RuntimeError:
+        names = " and ".join(f"`{name}`" for name in given)
+        shapes = " and ".join(str(tuple(t.shape)) for t in given.values())
+        raise InputError(f"{names} of shapes {shapes} do not broadcast.") from None
+
+
 def broadcasts(name: str, x: Tensor, shape: Sequence[int], what: str) -> None:
     """`x` broadcasts to `shape` and does not enlarge it."""
     for axis in range(1, x.ndim + 1):

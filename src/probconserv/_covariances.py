@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from ._blocks import blocks, root_of, unblocks
-from ._checks import any_of
 from ._fields import Normals
 from ._laws import Fields, Rows
 from ._tree import Node
@@ -96,10 +95,9 @@ class Correlated(Node):
         return self._with(_rounding=none)
 
     @property
-    def rounding_at_points(self) -> tuple[Tensor, ...] | None:
-        """Of directions that were taken off a mean, whose rounding they have; else None."""
-        found = tuple(own for _, own in self._rounding)
-        return found if any(map(any_of, found)) else None
+    def rounding_at_points(self) -> tuple[Tensor, ...]:
+        """Of directions that were taken off a mean, whose rounding they have; else 0."""
+        return tuple(own for _, own in self._rounding)
 
     @property
     def matrices(self) -> list[Tensor]:  # (*lead, R, E)

@@ -204,8 +204,7 @@ check its units.
         check.finite("mean of the prior", mean)
         check.finite("variance of the prior", variance)
         points[name] = Diagonal._unchecked(mean, variance.clamp_min(0))
-    joint = solved(given, laws, audit=False)
-    rounding = max(UNMET, *(100 * torch.finfo(field.dtype).eps for field in given.parts))
+    joint, rounding = solved(given, laws, audit=False), rounding_of(given.parts)
     found = [by_row(law.to(given.device), points, joint.way.root, rounding) for law in laws]
     rows = {name: _side_by_side([each[name] for each in found]) for name in found[0]}
     slack = rows.pop("slack")
@@ -227,13 +226,17 @@ check its units.
     )
 
 
+def rounding_of(fields: Sequence[Field]) -> float:
+    """What rounding may make of a row, as a share of its terms."""
+    return max(UNMET, *(100 * torch.finfo(field.dtype).eps for field in fields))
+
+
 def by_row(
     law: Law, points: dict[str, Diagonal], covariance: Independent | Correlated, rounding: float
 ) -> dict[str, Tensor]:
     """What the prior expects of each row of one law.
 
-    points: the fields by name, taken as independent. rounding: what it may make of a row, as a
-    share of its terms.
+    points: the fields by name, taken as independent. rounding: as `rounding_of` says.
     """
     std = {name: field.std for name, field in points.items()}
     variance = {name: field.variance for name, field in points.items()}

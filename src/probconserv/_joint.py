@@ -10,6 +10,7 @@ w and F w, whose terms all but cancel: these are sums of slices, numbers of so f
 products are added up without rounding.
 """
 
+import math
 from typing import Any, TypeAlias
 
 import torch
@@ -54,9 +55,7 @@ class Joint(Together):
         before = before.diagonal(dim1=-2, dim2=-1).detach() + self.noise.detach()
         if isinstance(root, Correlated):
             before = before + self.flat([root.rounding(r) for r in self.rows]) / DEPENDENT
-        shapes = [r.row_shape(root.shapes) for r in self.rows]
-        pairs = zip(self.rows, shapes, strict=True)
-        value = self.flat([r.value.expand(shape) for r, shape in pairs])
+        value = self.flat([r.value.expand(r.row_shape(root.shapes)) for r in self.rows])
         self.factor = Factor(matrix + self.noise.diag_embed(), before, self.noise, value)
         self.dropped, self.seen = ~self.factor.keep, self.factor.pivots
 
@@ -108,36 +107,29 @@ class Joint(Together):
 
 def all_but_fixed(joint: Joint, found: Fields) -> Fields:
     """`found`, what the rows of `joint` leave, computed again where that is next to nothing."""
-    parts, before = joint.noise[..., 0].numel(), joint.prior.variance
-    least = joint.factor.doubtful
-    pairs = zip(found, before, strict=True)
-    doubts = [x < least[(..., *[None] * (x.ndim - joint.lead))] * v for x, v in pairs]
-    if not any(map(any_of, doubts)):
-        return found
+    parts, rows = joint.noise[..., 0].numel(), joint.noise.shape[-1]
+    sizes = [math.prod(x.shape[joint.lead :]) for x in found]
 
     def together(fields: Fields) -> Tensor:  # (parts, points)
-        return torch.cat([x.detach().reshape(parts, -1) for x in fields], -1)
+        return torch.cat([x.reshape(parts, n) for x, n in zip(fields, sizes, strict=True)], -1)
 
-    doubt, old = together(tuple(doubts)), together(before)
-    most, points, rows = int(doubt.sum(-1).max()), old.shape[-1], joint.noise.shape[-1]
+    left, old = together(found), together(joint.prior.variance).detach()
+    doubt = left.detach() < joint.factor.doubtful.reshape(parts, 1) * old
+    if not any_of(doubt):
+        return found
     bare = isinstance(joint.prior, Correlated) and joint.prior.rest is None
-    width = rows + (len(joint.prior.directions[0]) if bare else points)  # of w, F w and lambda
-    new = torch.where(doubt, together(found) / old, 2.0)  # the shares that are left
-    some_parts = CHUNK // max(1, most * width, rows * points)
+    width = rows + (len(joint.prior.directions[0]) if bare else sum(sizes))  # of w, F w and lambda
+    most = int(doubt.sum(-1).max())
+    new = torch.where(doubt, left.detach() / old, 2.0)  # the shares that are left
+    some_parts = CHUNK // max(1, most * width, rows * sum(sizes))
     for some in doubt.any(-1).nonzero()[:, 0].split(max(1, some_parts)):
         system = System(joint, some)
         at = new[some].topk(most, largest=False).indices
-        left = [system.left(j) for j in at.split(max(1, CHUNK // width), -1)]
-        new[some] = new[some].scatter(-1, at, torch.cat(left, -1))
-    ends = (old * new).split([x.numel() // parts for x in found], -1)
-    triples = zip(found, ends, doubts, strict=True)
-    return tuple(_with(x, y.reshape(x.shape), d) for x, y, d in triples)
-
-
-def _with(found: Tensor, new: Tensor, doubt: Tensor) -> Tensor:
-    """New values, with the gradients that they had but where they are 0."""
-    new = torch.where(new == 0, 0.0, new + (found - found.detach()))
-    return torch.where(doubt, new, found)
+        shares = [system.left(j) for j in at.split(max(1, CHUNK // width), -1)]
+        new[some] = new[some].scatter(-1, at, torch.cat(shares, -1))
+    new = torch.where(new == 0, 0.0, old * new + (left - left.detach()))  # with its gradients
+    pieces = torch.where(doubt, new, left).split(sizes, -1)
+    return tuple(y.reshape(x.shape) for y, x in zip(pieces, found, strict=True))
 
 
 class System:
@@ -165,13 +157,12 @@ class System:
         self.before = before[:, 0] / point[:, 0].square()
         rows = side_by_side(joint.units, count) * self.factor.keep[..., None]
         self.rows = rows * point * self.unit.mT  # G
-        own, directions = before, before[:, :0]
-        self.rounding: Tensor | None = None  # of F at every point
+        own, directions, rounding = before, before[:, :0], torch.zeros_like(before)
         if isinstance(prior, Correlated):
             directions = side_by_side(prior.directions, len(prior.directions[0])) / point
             own = own[..., :0] if prior.rest is None else side_by_side(prior.rest.variance, 1)
-            rounding = prior.rounding_at_points
-            self.rounding = None if rounding is None else side_by_side(rounding, 1) / point
+            rounding = side_by_side(prior.rounding_at_points, 1)
+        self.rounding = rounding / point  # of F at every point
         self.own = own / point[..., : own.shape[-1]].square()  # D of all points, or of none
         self.read = self.rows[..., : own.shape[-1]]  # G of the same points
         self.read_slices = sliced(exactly(self.read.mT))
@@ -225,16 +216,14 @@ class System:
         noise = (self.noise * along.square()).sum(-1)
         none = (noise <= LEAKED * before) & (self.least > 0)
         least = self.least * before
-        if self.rounding is not None:
-            least = least + self._rounded(self.rounding, along, points)
-        none = none & (shared <= least) & (own <= self.least * before)
+        none = none & (shared <= least + self._rounded(along, points)) & (own <= least)
         return torch.where(none, 0.0, shared + own + noise) / before
 
-    def _rounded(self, rounding: Tensor, along: Tensor, points: Tensor) -> Tensor:
+    def _rounded(self, along: Tensor, points: Tensor) -> Tensor:
         """The most that the rounding of F can make of |F w|^2."""
         at = points[:, None].expand(-1, self.rows.shape[1], -1)
-        own, rows = rounding[:, 0].gather(-1, points), self.rows.gather(-1, at).mT
-        others = (self.rows.abs() @ rounding.mT).mT - rows.abs() * own[..., None]
+        own, rows = self.rounding[:, 0].gather(-1, points), self.rows.gather(-1, at).mT
+        others = (self.rows.abs() @ self.rounding.mT).mT - rows.abs() * own[..., None]
         here = (1 - (along * rows).sum(-1)).abs() * own
         return (here + (along.abs() * others).sum(-1)).square()
 

@@ -117,15 +117,5 @@ def balance(
     for name, tensor in zip(given, (t, start, gain, loss), strict=True):
         check.finite(name, tensor)
     check.increasing("t", t)
-    for name, flux in (("inflow", gain), ("outflow", loss)):
-        if flux.ndim and flux.shape[-1] not in (1, len(t)):
-            raise InputError(f"`{name}` has {flux.shape[-1]} times, but `t` has {len(t)}.")
-    try:
-        net = (gain - loss).expand(torch.broadcast_shapes(gain.shape, loss.shape, t.shape))
-        grown = torch.cumulative_trapezoid(net, t, dim=-1)
-        return start[..., None] + pad(grown, (1, 0))
-    except RuntimeError:
-        shapes = ", ".join(str(tuple(x.shape)) for x in (start, gain, loss))
-        raise InputError(
-            f"`initial`, `inflow` and `outflow` of shapes {shapes} do not broadcast."
-        ) from None
+    start, gain, loss, _ = check.broadcast(initial=start[..., None], inflow=gain, outflow=loss, t=t)
+    return start + pad(torch.cumulative_trapezoid(gain - loss, t, dim=-1), (1, 0))
