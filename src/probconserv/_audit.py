@@ -27,14 +27,19 @@ CONTRADICTED = 16 * torch.finfo(torch.float32).eps  # the most that values of ot
 
 def misses(laws: Sequence[Rows], *fields: Fields) -> list[tuple[Tensor, Tensor]]:
     """|G u - b| of the exact rows of each law, and the size of their terms in all fields given."""
-    found = []
-    for rows in laws:
-        miss = rows.residual(fields[0]).abs() * (rows.noise_variance == 0)
-        sizes, size = rows.entrywise(1), rows.value.abs()
-        for one in fields:
-            size = size + sizes.apply(tuple(x.abs() for x in one))
-        found.append((miss, size))
-    return found
+    return [(_miss(rows, fields[0]), _size(rows, *fields)) for rows in laws]
+
+
+def _miss(rows: Rows, u: Fields) -> Tensor:
+    miss = rows.residual(u).abs()
+    return miss if rows.exact else miss * (rows.noise_variance == 0)
+
+
+def _size(rows: Rows, *fields: Fields) -> Tensor:
+    sizes, size = rows.entrywise(1), rows.value.abs()
+    for one in fields:
+        size = size + sizes.apply(tuple(x.abs() for x in one))
+    return size
 
 
 def settled(way: Chain | Shared, u: Fields, laws: Sequence[Rows]) -> tuple[Fields, bool]:
@@ -62,19 +67,17 @@ def plainly_fine(
         return False
     shares = [end for rows in laws for end in (rows.apply(u) / rows.value).aminmax()]
     far, *found = numbers(way.square(residuals, way.lead).max(), *shares)
-    if not far <= FAR**2:
-        return False
-    return not [x for x in found if not abs(x - 1) <= SETTLED] or _hold(laws, u, SETTLED)
+    return far <= FAR**2 and not [share for share in found if not abs(share - 1) <= SETTLED]
 
 
 def _hold(laws: Sequence[Rows], u: Fields, share: float) -> bool:
     """Whether no exact row misses by more than a share of b or, if need be, of all its terms."""
     for rows in filter(_has_exact, laws):
-        miss = rows.residual(u).abs()
-        if not bool((miss <= share * rows.value.abs()).all()):
-            (miss, size), *_ = misses([rows], u)
-            if not bool((miss <= share * size).all()):
-                return False
+        miss = _miss(rows, u)
+        if bool((miss <= share * rows.value.abs()).all()):
+            continue
+        if not bool((miss <= share * _size(rows, u)).all()):
+            return False
     return True
 
 

@@ -1,3 +1,4 @@
+# mypy: disable-error-code="overload-overlap"
 r"""Step 2 of the paper: a Gaussian field, given that a law holds, is a Gaussian field.
 
     u ~ N(mu, Sigma),   b = G u + sigma eps,   S = G Sigma G^T + sigma^2 I
@@ -44,21 +45,17 @@ Generator: TypeAlias = torch.Generator | None
 
 
 @overload
-def condition(field: Mixture, *laws: Law) -> Mixture: ...  # type: ignore[overload-overlap]
+def condition(field: Mixture, *laws: Law) -> Mixture: ...
 @overload
-def condition(field: State, *laws: Law) -> StatePosterior: ...  # type: ignore[overload-overlap]
+def condition(field: State, *laws: Law) -> StatePosterior: ...
 @overload
-def condition(field: Single, *laws: Law) -> Posterior: ...  # type: ignore[overload-overlap]
+def condition(field: Single, *laws: Law) -> Posterior: ...
 @overload
-def condition(field: Field, *laws: Law) -> Posterior | Mixture: ...  # type: ignore[overload-overlap]
+def condition(field: Field, *laws: Law) -> Posterior | Mixture: ...
 @overload
-def condition(  # type: ignore[overload-overlap]
-    field: State, *laws: Law | NonlinearLaw
-) -> NonlinearStatePosterior: ...
+def condition(field: State, *laws: Law | NonlinearLaw) -> NonlinearStatePosterior: ...
 @overload
-def condition(  # type: ignore[overload-overlap]
-    field: Prediction, *laws: Law | NonlinearLaw
-) -> NonlinearPosterior: ...
+def condition(field: Prediction, *laws: Law | NonlinearLaw) -> NonlinearPosterior: ...
 @overload
 def condition(
     field: State, *laws: Law | Inequality, draws: int = 100, generator: Generator = None
@@ -201,9 +198,8 @@ def _condition_curved(
     curved = (*given.curved, *(law.on(prior.names, means) for law in more))
     found = Found(prior, rows, curved)
     warn_if_far(None, found.mean, means, prior.parts)
-    if isinstance(prior, State):
-        return NonlinearStatePosterior(prior, found)
-    return NonlinearPosterior(prior, found)
+    kind = NonlinearStatePosterior if isinstance(prior, State) else NonlinearPosterior
+    return kind(prior, found)
 
 
 def _condition_within(
