@@ -457,8 +457,7 @@ def law_of(
     b, sigma = check.wide("value", value), check.wide("noise", noise, 0, NOISE_HINT)
     variance = sigma if isinstance(noise, float) and noise == 0 else _squared(sigma)
     law = Law(check.name("label", label) or kind, maps, b, variance, times, quadrature)
-    held = [t for m in maps.values() for t in vars(m).values() if isinstance(t, Tensor)]
-    devices = {t.device for t in (b, sigma, *held)}
+    devices = {t.device for t in (b, sigma, *(t for m in maps.values() for t in m.tensors))}
     return law if len(devices) == 1 else law._moved(next(d for d in devices if d.type != "cpu"))
 
 

@@ -5,7 +5,7 @@ Fields are tuples of arrays; None stands for zeros. A covariance has `times` and
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -14,6 +14,9 @@ from ._blocks import blocks, root_of, unblocks
 from ._fields import Normals
 from ._laws import Fields, Rows
 from ._tree import Node
+
+Dims: TypeAlias = tuple[int, ...]
+Rounding: TypeAlias = tuple[tuple[float, Tensor], ...]
 
 
 class Independent(Node):
@@ -49,11 +52,7 @@ class Correlated(Node):
     stacked = ("directions",)
 
     def __init__(
-        self,
-        directions: tuple[Tensor, ...],
-        rest: Independent | None,
-        dims: tuple[int, ...],
-        rounding: tuple[tuple[float, Tensor], ...],
+        self, directions: Fields, rest: Independent | None, dims: Dims, rounding: Rounding
     ) -> None:
         """directions: F, (R, *shape) of each field. rest: D, None for 0.
 

@@ -38,13 +38,9 @@ class Joint(Together):
     stacked = ("units",)
 
     def __init__(
-        self,
-        rows: tuple[Rows, ...],
-        prior: "Independent | Banded | Correlated",
-        root: Independent | Correlated,
-        lead: int,
+        self, rows: tuple[Rows, ...], prior: Any, root: Independent | Correlated, lead: int
     ) -> None:
-        """lead: how many of the first axes number the parts."""
+        """prior: a covariance or the stage before. lead: how many first axes number the parts."""
         self._bundle(rows, root.shapes, lead)
         self.prior = prior
         count = self.noise.shape[-1]

@@ -40,6 +40,11 @@ class Map(Node):
     def on(self, shape: Sequence[int]) -> "Map":
         """The same map for fields of one shape, its tensors with as many axes; or an error."""
 
+    @property
+    def tensors(self) -> list[Tensor]:
+        """What it is made of."""
+        return [t for t in vars(self).values() if isinstance(t, Tensor)]
+
     def row_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Shape of apply(u) for a field of `shape`."""
         return (*shape[: len(shape) - self.dims], *self.rows_of_place)
