@@ -13,7 +13,7 @@ has the ways.
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias, TypeVar, overload
+from typing import Any, TypeAlias, TypeVar, overload
 
 import torch
 from torch import Tensor
@@ -130,11 +130,10 @@ def condition(
         return _condition_mixture(field, linear)
     if not curved and (small := small_posterior(field, linear, solved)):
         return small
-    given = _given(field)
-    prior = given.prior
-    if curved or given.curved:
-        return _condition_curved(given, linear, curved)
-    found = solved(prior, linear, given.rows)
+    prior, rows, known = _given(field)
+    if curved or known:
+        return _condition_curved(prior, (*rows, *laid_on(prior, linear)), known, curved)
+    found = solved(prior, linear, rows)
     return StatePosterior(prior, found) if isinstance(prior, State) else Posterior(prior, found)
 
 
@@ -152,21 +151,14 @@ def _kinds(
     return linear, curved, inequalities
 
 
-class Given(NamedTuple):
+def _given(field: Field | State) -> tuple[Any, tuple[Rows, ...], tuple[Curved, ...]]:
     """A field or a state, of its own memory, and the laws that were laid on it before."""
-
-    prior: Any
-    rows: tuple[Rows, ...] = ()
-    curved: tuple[Curved, ...] = ()
-
-
-def _given(field: Field | State) -> Given:
     if isinstance(field, Posterior) and len(field._solved.mean) > 1:
         raise InputError("`field` is one of a state: condition the state instead.")
     if isinstance(field, NonlinearPosterior | NonlinearStatePosterior):
-        return Given(field.prior, field._solved.rows, field._solved.curved)
+        return field.prior, field._solved.rows, field._solved.curved
     if isinstance(field, Posterior | StatePosterior):
-        return Given(field.prior, field._solved.laws)
+        return field.prior, field._solved.laws, ()
     if isinstance(field, Draws | StateDraws):
         raise InputError(
             "`field` is known by draws, without a covariance. Condition the field before on all "
@@ -177,26 +169,27 @@ def _given(field: Field | State) -> Given:
             "`field`: a mixture takes linear laws. Condition `field.components`, and mix them "
             "again: Mixture(condition(field.components, law)) or their draws."
         )
-    if torch.compiler.is_compiling():  # nothing is changed in place there
-        return Given(field)
-    return Given(field._map(Tensor.clone))
+    compiling = torch.compiler.is_compiling()  # nothing is changed in place there
+    return field if compiling else field._map(Tensor.clone), (), ()
+
+
+def laid_on(prior: Field | State, laws: Sequence[Law]) -> tuple[Rows, ...]:
+    """The rows of the laws on the fields of a prior."""
+    shapes = [field.shape for field in prior.parts]
+    return tuple([law.to(prior.device).on(prior.names, shapes) for law in laws])
 
 
 def _condition_curved(
-    given: Given, laws: tuple[Law, ...], more: tuple[NonlinearLaw, ...]
+    prior: Any, rows: tuple[Rows, ...], known: tuple[Curved, ...], laws: tuple[NonlinearLaw, ...]
 ) -> NonlinearPosterior | NonlinearStatePosterior:
-    """Laws that are not linear beside linear ones."""
-    prior = given.prior
+    """Laws that are not linear, known before and new, beside the rows of linear ones."""
     means = tuple(each.mean.double() for each in prior.parts)
     if not check.concrete(*means):
         raise InputError(
             "`laws` that are not linear are met by steps that look at values: not inside "
             "`torch.func` transforms, nor compiled. Give the fields a batch axis instead."
         )
-    shapes, place = [u.shape for u in means], means[0].device
-    rows = (*given.rows, *(law.to(place).on(prior.names, shapes) for law in laws))
-    curved = (*given.curved, *(law.on(prior.names, means) for law in more))
-    found = Found(prior, rows, curved)
+    found = Found(prior, rows, (*known, *(law.on(prior.names, means) for law in laws)))
     warn_if_far(None, found.mean, means, prior.parts)
     kind = NonlinearStatePosterior if isinstance(prior, State) else NonlinearPosterior
     return kind(prior, found)
@@ -217,8 +210,8 @@ def _condition_within(
     if isinstance(field, Mixture):
         mixture = _condition_mixture(field, laws) if laws else field
         return mixture_within(mixture, inequalities, int(draws), generator)
-    given = _given(field)
-    return condition_within(given.prior, given.rows, laws, inequalities, int(draws), generator)
+    prior, rows, _ = _given(field)
+    return condition_within(prior, rows, laws, inequalities, int(draws), generator)
 
 
 LINEAR_ONLY = (
@@ -228,14 +221,10 @@ LINEAR_ONLY = (
 
 
 def solved(
-    prior: Field | State,
-    laws: tuple[Law, ...],
-    before: tuple[Rows, ...] = (),
-    audit: bool = True,
+    prior: Field | State, laws: Sequence[Law], before: tuple[Rows, ...] = (), audit: bool = True
 ) -> Solved:
     """Fields given laws, beside rows that were laid on them before."""
-    device, shapes = prior.device, [field.shape for field in prior.parts]
-    rows = (*before, *[law.to(device).on(prior.names, shapes) for law in laws])
+    rows = (*before, *laid_on(prior, laws))
     prior = shrunk(prior, rows)
     means = tuple([field.mean.double() for field in prior.parts])
     way = solve(rows, covariance_of(prior), _slack(prior.parts))
@@ -244,7 +233,7 @@ def solved(
     fine = looks and plainly_fine(way, rows, mean, residuals)
     if not fine:
         mean, holds = settled(way, mean, rows)
-    dims = tuple([len(shape) - way.lead for shape in shapes])
+    dims = tuple([u.ndim - way.lead for u in means])
     found = Solved(rows, mean, way, tuple(residuals), dims)
     if looks and not fine:
         _look_at(found, prior.parts, holds)

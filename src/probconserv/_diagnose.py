@@ -17,7 +17,7 @@ from . import _checks as check
 from ._audit import largest_move
 from ._blocks import root_of
 from ._causes import Cause, Comparison
-from ._condition import solved
+from ._condition import laid_on, solved
 from ._covariances import Correlated, Independent, shared_axes
 from ._dense import Dense
 from ._draws import StateDraws
@@ -360,7 +360,7 @@ def _factor(prior: Field | State, laws: Sequence[Law]) -> Tensor:
     """k, (*batch)."""
     means, variances = zip(*(field._moments() for field in prior.parts), strict=True)
     stds, shapes = tuple(map(root_of, variances)), [mean.shape for mean in means]
-    rows = [law.to(prior.device).on(prior.names, shapes) for law in laws]
+    rows = laid_on(prior, laws)
     batch = min(shared_axes(shapes), *(_batch_axes(each, shapes) for each in rows))
     total = count = means[0].new_zeros(())
     for each in rows:

@@ -20,17 +20,11 @@ Rule: TypeAlias = Literal["left", "right", "trapezoid", "simpson", "cell", "peri
 EVEN = 1e-6  # of a step: points are evenly spaced if their steps differ by less
 
 
-def _zeros(h: Any) -> Any:  # (M - 1,) -> (M,)
-    points = h.shape[0] + 1
-    return h.new_zeros(points) if isinstance(h, Tensor) else np.zeros(points)
-
-
 def _at_ends(h: Any, left: float, right: float) -> Any:  # (M - 1,) -> (M,)
     """Shares of each interval go to the values at its ends."""
-    weights = _zeros(h)
-    weights[:-1] = left * h
-    weights[1:] += right * h
-    return weights
+    kind: Any = torch if isinstance(h, Tensor) else np
+    none = 0 * h[:1]
+    return kind.concatenate((left * h, none)) + kind.concatenate((none, right * h))
 
 
 def simpson(h: Any) -> Any:  # (M - 1,) -> (M,)
@@ -45,7 +39,7 @@ def simpson(h: Any) -> Any:  # (M - 1,) -> (M,)
     pairs = (points - 1) // 2
     h0, h1 = h[0 : 2 * pairs : 2], h[1 : 2 * pairs : 2]
     both = h0 + h1
-    weights = _zeros(h)
+    weights = _at_ends(h, 0.0, 0.0)
     weights[0 : 2 * pairs : 2] += both / 6 * (2 - h1 / h0)
     weights[1 : 2 * pairs : 2] += both**3 / (6 * h0 * h1)
     weights[2 : 2 * pairs + 1 : 2] += both / 6 * (2 - h0 / h1)
