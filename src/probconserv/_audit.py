@@ -133,12 +133,12 @@ def check_weighed(
 
 @torch.no_grad()
 def warn_if_far(
-    square: Tensor | None, moved: Fields, before: Fields, prior: Sequence[Field], depth: int = 4
+    square: Tensor | None, moved: Fields, prior: Sequence[Field], depth: int = 4
 ) -> None:
     """A move of a point, in its standard deviations, is at most the square root of `square`."""
     if square is not None and (not square.numel() or float(square.max()) <= FAR**2):
         return
-    far = largest_move(moved, before, tuple(field.variance.double() for field in prior))
+    far = largest_move(moved, prior)
     if far > FAR:
         warnings.warn(
             f"the laws move a point by {far:.3g} of its standard deviations. Either b is wrong "
@@ -149,10 +149,11 @@ def warn_if_far(
         )
 
 
-def largest_move(moved: Fields, before: Fields, variance: Fields) -> float:
+def largest_move(moved: Fields, prior: Sequence[Field]) -> float:
     """The largest change of a point of positive variance, in its standard deviations."""
     most = 0.0
-    for new, old, v in zip(moved, before, variance, strict=True):
+    for new, field in zip(moved, prior, strict=True):
+        old, v = field._moments()
         if v.numel():  # 0 / 0, and rounding / 0, where nothing can move
             found = by_slices(_furthest, new, old, v, whole=max(new.ndim - 1, 0))
             most = max(most, math.sqrt(found.max()))

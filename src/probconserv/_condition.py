@@ -190,7 +190,7 @@ def _condition_curved(
             "`torch.func` transforms, nor compiled. Give the fields a batch axis instead."
         )
     found = Found(prior, rows, (*known, *(law.on(prior.names, means) for law in laws)))
-    warn_if_far(None, found.mean, means, prior.parts)
+    warn_if_far(None, found.mean, prior.parts)
     kind = NonlinearStatePosterior if isinstance(prior, State) else NonlinearPosterior
     return kind(prior, found)
 
@@ -242,12 +242,13 @@ def solved(
 
 def _look_at(found: Solved, prior: tuple[Field, ...], holds: bool = False) -> None:
     """Refuses what the laws and the prior do not allow. holds: whether exact rows are known to."""
-    before, way = tuple([field.mean.double() for field in prior]), found.way
+    way = found.way
     if not holds:
+        before = tuple(field.mean.double() for field in prior)
         check_met(found.laws, found.mean, before, way.root, _slack(prior))
     check_weighed(found.laws, found.mean, way, found.residuals)
     costly = way.is_banded or way.is_iterative
-    warn_if_far(None if costly else found.square, found.mean, before, prior, 5)
+    warn_if_far(None if costly else found.square, found.mean, prior, 5)
 
 
 def audit(post: Posterior | StatePosterior) -> None:

@@ -213,8 +213,7 @@ check its units.
         timed = not laws[0].is_initial and not laws[0].row_names and slack.ndim > 0
         total = rows["value"] + rows["residual"]
         causes = Comparison(total, rows["value"], rows["std"], slack, timed).causes()
-    means, variances = zip(*(field._moments() for field in points.values()), strict=True)
-    move, count = largest_move(joint.mean, means, variances), joint.way.count(joint.lead)
+    move, count = largest_move(joint.mean, [*points.values()]), joint.way.count(joint.lead)
     tied = not all(isinstance(field, Diagonal) for field in given.parts)  # else nobody believes it
     return Diagnosis(
         **rows,
