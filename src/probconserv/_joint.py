@@ -166,6 +166,9 @@ class System:
         terms = product(sliced(exactly(directions)), sliced(exactly(self.rows)))
         self.seen = total(terms)  # F G^T
         self.seen_slices = sliced(self.seen)
+        sigma, dropped = self.noise[:, 0].sqrt().diag_embed(), (~self.factor.keep).double()
+        roots = self.seen[0], (self.own.sqrt() * self.read).mT, sigma, dropped.diag_embed()
+        self.upper = torch.linalg.qr(torch.cat(roots, -2), mode="r").R  # R^T R = S, not squared
 
     def left(self, points: Tensor) -> Tensor:  # (parts, N), their numbers, to (parts, N)
         """The shares of their variances that the rows leave."""
@@ -174,18 +177,14 @@ class System:
         numbers = torch.arange(self.own.shape[-1], device=points.device)
         w = exactly((numbers == points[..., None]).double())
         along = self.rows.new_zeros(*points.shape, self.rows.shape[1])  # lambda
-        direction, sizes = torch.zeros_like(along), along.new_full(points.shape, torch.inf)
-        best = sizes
+        best = along.new_full(points.shape, torch.inf)
         for number in range(STEPS):
             r = moved[0] @ self.seen[0] + (self.own * w[0]) @ self.read.mT - self.noise * along
             if number == 0:  # of exact rows alone: that is all where they fix j
                 step = self.factor.solve_exact(r / self.unit * self.exact) / self.unit
-            else:  # conjugate gradients: S as it was factored may lack the digits of a direction
-                near = self.factor.solve(r / self.unit) / self.unit
-                size, before = (r * near).sum(-1), sizes
-                sizes, turn = size, torch.where(before > 0, size / before, 0.0)
-                direction = near + turn[..., None] * direction
-                step = self._length(r, direction)[..., None] * direction
+            else:
+                half = torch.linalg.solve_triangular(self.upper.mT, r.mT, upper=False)
+                step = torch.linalg.solve_triangular(self.upper, half, upper=True).mT
             along, slices = along + step, sliced(exactly(step))
             moved = less(moved, product(slices, self.seen_slices))
             w = less(w, product(slices, self.read_slices))
@@ -195,16 +194,6 @@ class System:
                 break
             best = torch.fmin(best, share)
         return best
-
-    def _length(self, r: Tensor, direction: Tensor) -> Tensor:  # (parts, N)
-        """How far along a direction the sum is least; r: half of its slope, downhill."""
-        slices = sliced(exactly(direction))
-        seen, read = (
-            total(product(slices, each))[0] for each in (self.seen_slices, self.read_slices)
-        )
-        curved = seen.square().sum(-1) + (self.own * read.square()).sum(-1)
-        curved = curved + (self.noise * direction.square()).sum(-1)
-        return torch.where(curved > 0, (r * direction).sum(-1) / curved, 0.0)
 
     def _share(self, shared: Tensor, own: Tensor, along: Tensor, points: Tensor) -> Tensor:
         """The share of all three sums, 0 where they are no more than rounding."""
