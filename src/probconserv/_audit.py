@@ -121,7 +121,7 @@ def check_weighed(
     right = all(math.isfinite(x.sum()) or bool(x.isfinite().all()) for x in u)
     off = way.weighed(u, residuals) if right and isinstance(way, Chain) else None
     if off is not None:  # by more than rounding
-        terms = sum(float(size.amax()) for _, size in misses(laws, u) if size.numel())
+        terms = sum(float(size.amax()) for rows in laws if (size := _size(rows, u)).numel())
         right = bool((off.abs() <= WEIGHED * (residuals[-1].abs().amax() + WEIGHED * terms)).all())
     if not right:
         raise InfeasibleError(
