@@ -51,8 +51,7 @@ def small_posterior(field: object, laws: Sequence[Law], solve: Solve) -> Posteri
     if way is None or not 0 < mean.numel() <= SMALL or law.times is not None or len(law.maps) > 1:
         return None
     places = shape[: len(shape) - m.dims]
-    parts = [getattr(m, name) for name in m.tensors]
-    given = [mean, variance, law.value, law.noise_variance, *parts]
+    given = [mean, variance, law.value, law.noise_variance, *m.tensors]
     if not places or not m.dims or not in_numpy(*given):
         return None
     flat = (*places, -1)
