@@ -11,8 +11,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ._errors import InputError
-from ._values import *  # noqa: F403
-from ._values import choice
+from ._values import between as between
+from ._values import choice as choice
+from ._values import event_dims as event_dims
+from ._values import index as index
+from ._values import name as name
+from ._values import path as path
+from ._values import samples as samples
+from ._values import shape as shape
+from ._values import span as span
+from ._values import whole as whole
 
 ArrayLike: TypeAlias = Tensor | NDArray[Any] | np.generic | Sequence[Any] | float
 AT_POINTS = ("mean", "variance", "samples", "factor", "u", "field", "draws", "truth", "volumes")
