@@ -5,7 +5,8 @@ import pytest
 import torch
 
 import probconserv as pc
-from probconserv import _engine, _tridiagonal
+from probconserv._solvers import engine as _engine
+from probconserv._solvers import tridiagonal as _tridiagonal
 
 MESH = pc.Mesh(x=np.linspace(0, 1, 6) ** 2, y=[0.0, 1.0, 3.0, 4.0])
 

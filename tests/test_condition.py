@@ -294,3 +294,10 @@ def test_project_of_a_state_takes_laws_that_are_not_linear(rng):
     law = pc.law(lambda s: s["u"].square().sum() + s["v"].sum(), 4.0)
     near = pc.project(state, law)
     assert abs(float(law.residual({"u": near["u"].mean, "v": near["v"].mean}))) < 1e-11
+
+
+@pytest.mark.parametrize("size", [2, 10_000])  # in NumPy, by the engine
+def test_an_implausible_law_is_told_at_the_line_of_the_caller(size):
+    with pytest.warns(pc.ImplausibleWarning) as caught:
+        pc.condition((torch.ones(1, size), 1e-6), pc.cells(torch.ones(size), 3.0 * size))
+    assert [warning.filename for warning in caught] == [__file__]

@@ -6,7 +6,9 @@ from oracle import KINDS, LAWS, exact_residual, field_of, laws_of, normal, unifo
 from runs import Killed, killed_after, weights
 
 import probconserv as pc
-from probconserv import _engine, _linearised, _tridiagonal
+from probconserv._nonlinear import linearised as _linearised
+from probconserv._solvers import engine as _engine
+from probconserv._solvers import tridiagonal as _tridiagonal
 from probconserv.data import Grids, Stream, draw
 from probconserv.models import AttentiveNeuralProcess
 from probconserv.paper import reproduce

@@ -10,9 +10,9 @@ from oracle import exact_residual, normal, uniform
 from test_mesh import edges, random_unstructured
 
 import probconserv as pc
-import probconserv._engine as engine
-import probconserv._iterative as iterative
-import probconserv._tridiagonal as tridiagonal
+import probconserv._solvers.engine as engine
+import probconserv._solvers.iterative as iterative
+import probconserv._solvers.tridiagonal as tridiagonal
 
 DENSE, ITERATED = 10**9, 0
 TIMES = [0.0, 0.4, 1.3, 1.5]

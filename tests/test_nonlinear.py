@@ -8,7 +8,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 import probconserv as pc
-from probconserv import _linearised
+from probconserv._nonlinear import linearised as _linearised
 
 
 def closest(mean, covariance, function, value, noise=0.0):

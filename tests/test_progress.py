@@ -7,8 +7,10 @@ import pytest
 import torch
 
 import probconserv as pc
-from probconserv import _engine, _iterative, _tridiagonal
 from probconserv._progress import Ticker
+from probconserv._solvers import engine as _engine
+from probconserv._solvers import iterative as _iterative
+from probconserv._solvers import tridiagonal as _tridiagonal
 
 
 class Terminal(io.StringIO):

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 import probconserv as pc
-from probconserv import _engine, _tridiagonal
+from probconserv._solvers import engine as _engine
+from probconserv._solvers import tridiagonal as _tridiagonal
 
 D = torch.float64
 

@@ -9,8 +9,8 @@ from truncation import by_fourier, by_reflections
 
 import probconserv as pc
 from probconserv._errors import InfeasibleError, InputError
-from probconserv._interval import cumulants, quantile
-from probconserv._truncated import tilted
+from probconserv._inequalities.interval import cumulants, quantile
+from probconserv._inequalities.truncated import tilted
 
 INF = torch.inf
 FAR = [  # mean, variance, low, high

@@ -2,22 +2,21 @@
 
 import itertools
 import math
-import warnings
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from ._checks import concrete, numbers
-from ._covariances import Correlated, Independent, shared_axes
-from ._engine import Chain, Shared
-from ._errors import FAR, ImplausibleWarning, InfeasibleError
-from ._factor import Factor
+from ._errors import FAR, InfeasibleError, warn_implausible
 from ._fields import Field
-from ._joint import Joint
 from ._laws import Fields, Rows
 from ._rowwise import SETTLED, UNMET
 from ._slices import by_slices
+from ._solvers.covariances import Correlated, Independent, shared_axes
+from ._solvers.engine import Chain, Shared
+from ._solvers.factor import Factor
+from ._solvers.joint import Joint
 
 WEIGHED = 1e-6  # of the largest residual: a noisy row that is off by more was not weighed
 PART_OF = 1e-6  # least coefficient of a row in the expansion of another
@@ -132,20 +131,16 @@ def check_weighed(
 
 
 @torch.no_grad()
-def warn_if_far(
-    square: Tensor | None, moved: Fields, prior: Sequence[Field], depth: int = 4
-) -> None:
+def warn_if_far(square: Tensor | None, moved: Fields, prior: Sequence[Field]) -> None:
     """A move of a point, in its standard deviations, is at most the square root of `square`."""
     if square is not None and (not square.numel() or float(square.max()) <= FAR**2):
         return
     far = largest_move(moved, prior)
     if far > FAR:
-        warnings.warn(
+        warn_implausible(
             f"the laws move a point by {far:.3g} of its standard deviations. Either b is wrong "
             "(see `diagnose`), or the field is surer than it should be: widen it with `plausible`, "
-            "give the laws `noise`, or an ensemble more `shrinkage`.",
-            ImplausibleWarning,
-            stacklevel=depth,
+            "give the laws `noise`, or an ensemble more `shrinkage`."
         )
 
 

@@ -7,8 +7,8 @@ r"""Step 2 of the paper: a Gaussian field, given that a law holds, is a Gaussian
     covariance  Sigma - Sigma G^T S^-1 G Sigma
     sample      y - Sigma G^T S^-1 (G y + sigma eps - b),  y a draw of the field before
 
-A noise sigma of 0 needs no special case. `_engine.py` picks the way to solve with S, `_stages.py`
-has the ways.
+A noise sigma of 0 needs no special case. `_solvers` has the ways to solve with S; `engine.py` there
+picks one.
 """
 
 import warnings
@@ -20,22 +20,22 @@ from torch import Tensor
 
 from . import _checks as check
 from ._audit import check_met, check_weighed, plainly_fine, settled, warn_if_far
-from ._constrained import condition_within, mixture_within, nearest_within
 from ._dense import Dense
 from ._draws import Draws, StateDraws
-from ._engine import Shared, solve
 from ._errors import DegenerateError, ImplausibleWarning, InputError
 from ._fields import Diagonal, Field, LowRank
-from ._inequalities import Inequality
-from ._joint import Joint
+from ._inequalities.constrained import condition_within, mixture_within, nearest_within
+from ._inequalities.statements import Inequality
 from ._laws import Law, Rows, check_laws
 from ._mixture import Mixture
-from ._nonlinear import Curved, NonlinearLaw
-from ._nonlinear_posterior import Found, NonlinearPosterior, NonlinearStatePosterior
+from ._nonlinear.law import Curved, NonlinearLaw
+from ._nonlinear.posterior import Found, NonlinearPosterior, NonlinearStatePosterior
 from ._posterior import Posterior, Solved, StatePosterior
 from ._shrinkage import shrunk
 from ._small import small_posterior
-from ._stages import summed
+from ._solvers.engine import Shared, solve
+from ._solvers.joint import Joint
+from ._solvers.stages import summed
 from ._state import Distributed, Prediction, State, as_field, covariance_of, rebuilt
 
 Moved = TypeVar("Moved", Diagonal, LowRank, Dense, Mixture)
@@ -248,7 +248,7 @@ def _look_at(found: Solved, prior: tuple[Field, ...], holds: bool = False) -> No
         check_met(found.laws, found.mean, before, way.root, _slack(prior))
     check_weighed(found.laws, found.mean, way, found.residuals)
     costly = way.is_banded or way.is_iterative
-    warn_if_far(None if costly else found.square, found.mean, prior, 5)
+    warn_if_far(None if costly else found.square, found.mean, prior)
 
 
 def audit(post: Posterior | StatePosterior) -> None:

@@ -18,7 +18,6 @@ from ._audit import largest_move
 from ._blocks import root_of
 from ._causes import Cause, Comparison
 from ._condition import laid_on, solved
-from ._covariances import Correlated, Independent, shared_axes
 from ._dense import Dense
 from ._draws import StateDraws
 from ._errors import FAR, InputError
@@ -29,7 +28,8 @@ from ._mixture import Mixture
 from ._noise import quadrature_noise
 from ._posterior import StatePosterior
 from ._rowwise import UNMET
-from ._stages import summed
+from ._solvers.covariances import Correlated, Independent, shared_axes
+from ._solvers.stages import summed
 from ._state import Prediction, State, as_field, rebuilt
 
 Prior = TypeVar("Prior", Diagonal, LowRank, Dense, Mixture, State)

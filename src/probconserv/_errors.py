@@ -1,5 +1,6 @@
 """The one family of exceptions: catch `ProbConservError` to catch them all. And one warning."""
 
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,6 +41,19 @@ class ImplausibleError(ProbConservError):
 
 class ImplausibleWarning(UserWarning):
     """A law moves a field further than its uncertainty allows."""
+
+
+def warn_implausible(text: str) -> None:
+    """The warning, at the line outside this library that led to it."""
+    depth = 1
+    while _package_at(depth + 1) in ("probconserv", "torch"):
+        depth += 1
+    warnings.warn(text, ImplausibleWarning, stacklevel=depth + 1)
+
+
+def _package_at(depth: int) -> str:
+    """The package of a caller, so many calls above this one."""
+    return str(sys._getframe(depth).f_globals.get("__name__", "")).split(".")[0]
 
 
 @contextmanager

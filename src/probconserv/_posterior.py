@@ -8,17 +8,17 @@ from torch import Tensor
 
 from . import _checks as check
 from ._checks import ArrayLike
-from ._engine import Chain, Shared
 from ._errors import DegenerateError, InputError
-from ._estimate import Estimate
-from ._factor import multipliers
 from ._fields import Field, LowRank, Normals, random_normals
-from ._joint import Joint
 from ._laws import Fields, Rows
 from ._maps import Select
 from ._once import once
 from ._shrinkage import shrunk
-from ._stages import minus, summed
+from ._solvers.engine import Chain, Shared
+from ._solvers.estimate import Estimate
+from ._solvers.factor import multipliers
+from ._solvers.joint import Joint
+from ._solvers.stages import minus, summed
 from ._state import Index, State
 from ._tree import Node
 

@@ -1,9 +1,9 @@
 """Small fields in NumPy: one law, and all that is looked at.
 
 Torch takes microseconds for each operation, however small its arrays are; NumPy takes a part of
-that. The formulas are those of `Numbers` and `Banded` in `_stages.py`. Whatever needs a closer
-look, such as what may be an error, is left to the engine. So is all that a posterior knows beside
-its mean and its variance.
+that. The formulas are those of `Numbers` and `Banded` in `_solvers/stages.py`. Whatever needs a
+closer look, such as what may be an error, is left to the engine. So is all that a posterior knows
+beside its mean and its variance.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,9 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ._banded import SMALL as MOST_ENTRIES
 from ._checks import in_numpy
-from ._engine import LOST
 from ._errors import FAR
 from ._fields import Diagonal
 from ._laws import Fields, Law
@@ -25,7 +23,9 @@ from ._maps import SecondDifferences, Sum, fits
 from ._once import once
 from ._posterior import Posterior, Solved
 from ._rowwise import SETTLED, TINY
-from ._stages import CARE
+from ._solvers.banded import SMALL as MOST_ENTRIES
+from ._solvers.engine import LOST
+from ._solvers.stages import CARE
 
 SMALL = 1 << 13  # points: larger fields are no slower in torch
 Solve = Callable[..., Solved]

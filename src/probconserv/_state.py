@@ -9,10 +9,10 @@ from torch import Tensor
 
 from . import _checks as check
 from ._checks import ArrayLike
-from ._covariances import Correlated, Independent, expanded, shared_axes
 from ._dense import Dense
 from ._errors import InputError
 from ._fields import Diagonal, Field, LowRank
+from ._solvers.covariances import Correlated, Independent, expanded, shared_axes
 from ._tree import Kept
 
 Distributed: TypeAlias = (

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ._factor import DEPENDENT, Factor, multipliers
 from ._shrinkage import Mix, mix
+from ._solvers.factor import DEPENDENT, Factor, multipliers
 from ._sums import MOVES, ROUNDING, Array, Ensemble, Kind, MeanAndStd, check_met, is_hard
 
 REFINEMENTS = 2  # corrections of lambda by what S lambda misses

@@ -15,7 +15,7 @@ from ._draws import Draws
 from ._errors import DegenerateError, InputError
 from ._fields import Field
 from ._laws import Law, check_law
-from ._nonlinear import NonlinearLaw
+from ._nonlinear.law import NonlinearLaw
 from ._state import Prediction, as_field
 
 LEVELS = (0.5, 0.9, 0.99)

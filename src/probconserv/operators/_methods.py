@@ -7,7 +7,7 @@ from .._builders import integral
 from .._condition import condition
 from .._diagnose import plausible
 from .._fields import Diagonal, Field
-from .._inequalities import Inequality, bounds, monotone
+from .._inequalities.statements import Inequality, bounds, monotone
 from .._mixture import Mixture
 from .._noise import quadrature_noise
 from ..data import Grids

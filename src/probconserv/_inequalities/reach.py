@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ._values import span
+from .._values import span
 
 MET = 1e-9  # of its terms: a row that misses by less is met
 RANK = 1e-12  # of the largest: variances of directions that count

@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ._errors import InfeasibleError
+from .._errors import InfeasibleError
 
 Array = NDArray[np.float64]
 GUESSES = 30  # corrections of the active rows

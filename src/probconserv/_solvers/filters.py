@@ -13,8 +13,8 @@ so that the variance is right relative to itself, however little is left.
 import torch
 from torch import Tensor
 
-from ._factor import Factor
-from ._rowwise import TINY
+from .._rowwise import TINY
+from .factor import Factor
 
 
 class Slot:

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from . import _checks as check
-from ._checks import ArrayLike
-from ._errors import InputError
+from .. import _checks as check
+from .._checks import ArrayLike
+from .._errors import InputError
 
 
 class Inequality:

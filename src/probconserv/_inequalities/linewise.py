@@ -13,16 +13,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ._blocks import root_of
-from ._clipped import Clipped, root_of_falling, taken_fields
-from ._draws import mean_of
-from ._errors import InfeasibleError
-from ._inequalities import Limits, carried
-from ._isotonic import Rising, RisingLineByLine
-from ._laws import Rows
-from ._maps import Disjoint, Regions, Sum
-from ._rowwise import TINY
-from ._values import span
+from .._blocks import root_of
+from .._draws import mean_of
+from .._errors import InfeasibleError
+from .._laws import Rows
+from .._maps import Disjoint, Regions, Sum
+from .._rowwise import TINY
+from .._values import span
+from .clipped import Clipped, root_of_falling, taken_fields
+from .isotonic import Rising, RisingLineByLine
+from .statements import Limits, carried
 
 CHUNK = 1 << 17  # numbers that are worked on at a time
 CHUNK_CUDA = 1 << 24

@@ -10,21 +10,21 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 from torch import Tensor
 
-from . import _checks as check
-from ._blocks import root_of
-from ._checks import ArrayLike
-from ._draws import Draws, StateDraws
-from ._engine import Chain, Shared, free_axes, solve
-from ._errors import DegenerateError, InputError, ProbConservError
-from ._fields import Field, Normals
-from ._gauss_newton import PART, Failure, along_the_way, most_probable, with_gradient
-from ._laws import Fields, Rows
-from ._linearised import MOST_DENSE, Problem
-from ._nonlinear import Curved
-from ._once import once
-from ._posterior import Posterior, Solved, StatePosterior
-from ._shrinkage import shrinks, shrunk
-from ._state import State, covariance_of
+from .. import _checks as check
+from .._blocks import root_of
+from .._checks import ArrayLike
+from .._draws import Draws, StateDraws
+from .._errors import DegenerateError, InputError, ProbConservError
+from .._fields import Field, Normals
+from .._laws import Fields, Rows
+from .._once import once
+from .._posterior import Posterior, Solved, StatePosterior
+from .._shrinkage import shrinks, shrunk
+from .._solvers.engine import Chain, Shared, free_axes, solve
+from .._state import State, covariance_of
+from .gauss_newton import PART, Failure, along_the_way, most_probable, with_gradient
+from .law import Curved
+from .linearised import MOST_DENSE, Problem
 
 STAGES = (4, 16)  # on the way to draws that do not get to the laws at once
 AT_ONCE = 1 << 24  # numbers of Jacobians that are held together

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._blocks import eye_like, root_of
-from ._checks import concrete
-from ._rowwise import EASY, TINY
-from ._tree import Node
+from .._blocks import eye_like, root_of
+from .._checks import concrete
+from .._rowwise import EASY, TINY
+from .._tree import Node
 
 DEPENDENT = 1e-14  # an exact row that keeps less than this share of its variance is decided
 NOTHING = 1e-28  # share of a variance below which exact rows leave none

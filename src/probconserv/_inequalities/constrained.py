@@ -2,8 +2,8 @@
 
 | fields | laws | way |
 |---|---|---|
-| independent points | at most one that ties points, by rows that share none | `_linewise.py` |
-| any | any | `_general.py` |
+| independent points | at most one that ties points, by rows that share none | `linewise.py` |
+| any | any | `general.py` |
 """
 
 from collections.abc import Sequence
@@ -11,22 +11,23 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from . import _checks as check
-from . import _general, _linewise
-from ._audit import check_met, warn_if_far
-from ._covariances import Independent, shared_axes
-from ._draws import Draws, StateDraws, mean_of
-from ._errors import InputError
-from ._fields import Diagonal, Field
-from ._inequalities import Bounds, Inequality, Limits, limits_of, sloping_axes
-from ._laws import Fields, Law, Rows
-from ._maps import Select, Sum
-from ._mixture import Mixture
-from ._posterior import Posterior
-from ._shrinkage import shrunk
-from ._stages import Points
-from ._state import State, covariance_of
-from ._truncated import Tilted, tilted
+from .. import _checks as check
+from .._audit import check_met, warn_if_far
+from .._draws import Draws, StateDraws, mean_of
+from .._errors import InputError
+from .._fields import Diagonal, Field
+from .._laws import Fields, Law, Rows
+from .._maps import Select, Sum
+from .._mixture import Mixture
+from .._posterior import Posterior
+from .._shrinkage import shrunk
+from .._solvers.covariances import Independent, shared_axes
+from .._solvers.stages import Points
+from .._state import State, covariance_of
+from . import general as _general
+from . import linewise as _linewise
+from .statements import Bounds, Inequality, Limits, limits_of, sloping_axes
+from .truncated import Tilted, tilted
 
 CLOSED = 50  # points in a row: from here on the closed form of `Truncated` is good
 Found = list[tuple[Tensor, Tensor, Tensor]]  # draws, their mean, the point, of each field

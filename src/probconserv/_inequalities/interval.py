@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ._checks import any_of
+from .._checks import any_of
 
 NODES, WEIGHTS = map(torch.from_numpy, np.polynomial.legendre.leggauss(32))  # on [-1, 1]
 POWERS = torch.stack([NODES**k for k in range(5)])

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ._covariances import Correlated, Independent
-from ._factor import Factor
-from ._iterative import Iterative
-from ._laws import Fields, Rows
-from ._nonlinear import Curved
-from ._rowwise import TINY
-from ._tree import Node
+from .._laws import Fields, Rows
+from .._rowwise import TINY
+from .._solvers.covariances import Correlated, Independent
+from .._solvers.factor import Factor
+from .._solvers.iterative import Iterative
+from .._tree import Node
+from .law import Curved
 
 MOST_DENSE = 1024  # rows of a part up to which they are a matrix
 SMALL = 1e-3  # share of mean and standard deviation below which values count as this much

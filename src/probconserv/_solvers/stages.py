@@ -9,8 +9,8 @@ covariance again, with `times` and `variance`, so that stages follow each other.
 | `Banded` | independent points | second differences: S has five diagonals |
 | `Numbers` | independent points, or after `Banded` | one law whose rows share no point |
 
-`Joint` (_joint.py) takes any fields and rows, with a dense matrix for each part; `Iterative`
-(_iterative.py) many local rows, without a matrix.
+`Joint` (joint.py) takes any fields and rows, with a dense matrix for each part; `Iterative`
+(iterative.py) many local rows, without a matrix.
 """
 
 import math
@@ -21,15 +21,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._banded import by_rows, factored, rows_first, squared
-from ._checks import concrete
-from ._covariances import Independent
-from ._factor import DEPENDENT, LOG_2PI, NOTHING
-from ._laws import Fields, Rows
-from ._once import once
-from ._rowwise import TINY, row_inverse
-from ._slices import by_slices, may_overwrite
-from ._tree import Node
+from .._checks import concrete
+from .._laws import Fields, Rows
+from .._once import once
+from .._rowwise import TINY, row_inverse
+from .._slices import by_slices, may_overwrite
+from .._tree import Node
+from .banded import by_rows, factored, rows_first, squared
+from .covariances import Independent
+from .factor import DEPENDENT, LOG_2PI, NOTHING
 
 CARE = 0.25  # of its variance: if less is left of a point, no other point of its row has as little
 

@@ -10,10 +10,10 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from ._blocks import blocks, root_of, unblocks
-from ._fields import Normals
-from ._laws import Fields, Rows
-from ._tree import Node
+from .._blocks import blocks, root_of, unblocks
+from .._fields import Normals
+from .._laws import Fields, Rows
+from .._tree import Node
 
 Dims: TypeAlias = tuple[int, ...]
 Rounding: TypeAlias = tuple[tuple[float, Tensor], ...]

@@ -14,19 +14,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ._audit import check_met, misses, settled
-from ._checks import any_of
-from ._covariances import Correlated, Independent
-from ._engine import Chain, solve
-from ._errors import InfeasibleError, InputError
-from ._feasible import Programme, root_given, settled_on_face
-from ._fields import random_normals
-from ._inequalities import Limits, sloping_axes
-from ._laws import Fields, Rows
-from ._maps import Select
-from ._posterior import Solved
-from ._reach import Part, unreachable
-from ._rowwise import SETTLED
+from .._audit import check_met, misses, settled
+from .._checks import any_of
+from .._errors import InfeasibleError, InputError
+from .._fields import random_normals
+from .._laws import Fields, Rows
+from .._maps import Select
+from .._posterior import Solved
+from .._rowwise import SETTLED
+from .._solvers.covariances import Correlated, Independent
+from .._solvers.engine import Chain, solve
+from .feasible import Programme, root_given, settled_on_face
+from .reach import Part, unreachable
+from .statements import Limits, sloping_axes
 
 MOST_POINTS = 2500  # of one part, for which a dense matrix is made
 NOTHING = 1e-15  # of a point and its standard deviation before: what counts beside values of 0

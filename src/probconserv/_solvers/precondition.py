@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ._rowwise import TINY
-from ._stencils import Grid, Offset, Stencil, read
-from ._tree import Node
+from .._rowwise import TINY
+from .._stencils import Grid, Offset, Stencil, read
+from .._tree import Node
 
 ROUGH = 0.1  # share of the scaled matrix off its constant part from which scaling alone is used
 FLAT = 1e-12  # of the largest: an eigenvalue that counts as 0

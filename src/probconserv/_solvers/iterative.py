@@ -13,17 +13,17 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ._checks import concrete
-from ._covariances import Correlated, Independent
-from ._errors import DegenerateError, InfeasibleError, InputError, ProbConservError
-from ._estimate import Estimate, estimated
-from ._laws import Fields, Rows
-from ._once import once
-from ._precondition import ROUGH, Scaling, Transform
-from ._progress import Ticker
-from ._rowwise import TINY
-from ._stages import Together, minus
-from ._stencils import Stencil, between_rows
+from .._checks import concrete
+from .._errors import DegenerateError, InfeasibleError, InputError, ProbConservError
+from .._laws import Fields, Rows
+from .._once import once
+from .._progress import Ticker
+from .._rowwise import TINY
+from .._stencils import Stencil, between_rows
+from .covariances import Correlated, Independent
+from .estimate import Estimate, estimated
+from .precondition import ROUGH, Scaling, Transform
+from .stages import Together, minus
 
 MET = 1e-12  # of its terms: what a row may miss
 FIRST, AGAIN = 1e-12, 1e-15  # the same, of the first solve and of those that refine it

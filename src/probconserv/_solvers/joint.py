@@ -16,12 +16,12 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from ._blocks import blocks
-from ._checks import any_of, concrete
-from ._covariances import Correlated, Independent
-from ._factor import DEPENDENT, LOG_2PI, NOTHING, Factor
-from ._laws import Fields, Rows
-from ._stages import Banded, Together, minus, summed
+from .._blocks import blocks
+from .._checks import any_of, concrete
+from .._laws import Fields, Rows
+from .covariances import Correlated, Independent
+from .factor import DEPENDENT, LOG_2PI, NOTHING, Factor
+from .stages import Banded, Together, minus, summed
 
 LEAKED = 1e-36  # share of a variance that noise makes by the rounding of lambda alone
 SLICES = 4  # of a number

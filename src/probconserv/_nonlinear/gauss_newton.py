@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ._errors import DegenerateError, InfeasibleError, ProbConservError
-from ._linearised import Look, Problem, Step
-from ._rowwise import TINY
+from .._errors import DegenerateError, InfeasibleError, ProbConservError
+from .._rowwise import TINY
+from .linearised import Look, Problem, Step
 
 MET = 1e-12  # of |b| + |J| |u|: what an exact row may miss
 STATIONARY = 1e-7  # of the way from the prior: the longest step that is left

@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _checks as check
-from ._builders import NOISE_HINT
-from ._checks import ArrayLike
-from ._errors import InputError, ProbConservError
-from ._laws import Fields, Rows, array_of
-from ._maps import Map, Matrix, widened
-from ._once import once
-from ._tree import Change, Node
+from .. import _checks as check
+from .._builders import NOISE_HINT
+from .._checks import ArrayLike
+from .._errors import InputError, ProbConservError
+from .._laws import Fields, Rows, array_of
+from .._maps import Map, Matrix, widened
+from .._once import once
+from .._tree import Change, Node
 
 Function = Callable[[Any], Any]
 FEW = 8  # rows up to which a loop over them is faster

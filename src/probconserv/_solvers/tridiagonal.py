@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ._checks import any_of
-from ._covariances import Independent
-from ._factor import LOG_2PI, ROUNDING, Factor
-from ._filters import smoothed
-from ._laws import Fields, Rows
-from ._once import once
-from ._stages import Together, minus, summed
+from .._checks import any_of
+from .._laws import Fields, Rows
+from .._once import once
+from .covariances import Independent
+from .factor import LOG_2PI, ROUNDING, Factor
+from .filters import smoothed
+from .stages import Together, minus, summed
 
 WIDEST = 256  # rows of one time
 LARGEST = 20_000_000  # numbers in the blocks of S

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ._blocks import root_of
-from ._checks import concrete
-from ._slices import may_overwrite
-from ._tree import Node
+from .._blocks import root_of
+from .._checks import concrete
+from .._slices import may_overwrite
+from .._tree import Node
 
 SLIGHT = 100.0  # growth that need not be looked at line by line
 SMALL = 400_000  # entries of dense matrices up to which no loop along rows is worth its steps

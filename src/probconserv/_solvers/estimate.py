@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ._blocks import blocks, eye_like, root_of
-from ._covariances import Correlated
-from ._laws import Fields
-from ._stages import minus
-from ._stencils import Grid, Offset, Stencil, read, short
+from .._blocks import blocks, eye_like, root_of
+from .._laws import Fields
+from .._stencils import Grid, Offset, Stencil, read, short
+from .covariances import Correlated
+from .stages import minus
 
 if TYPE_CHECKING:
-    from ._iterative import Iterative
+    from .iterative import Iterative
 
 DRAWS = 16  # with weights near every point
 PLAIN_DRAWS = 128  # without

@@ -1,6 +1,6 @@
 """Independent points that rise along an axis, within constant bounds, given one sum.
 
-As in `_clipped.py`, with isotonic regression in place of y - d g mu:
+As in `clipped.py`, with isotonic regression in place of y - d g mu:
 
     u = clip(iso(y - d g mu; weights 1 / d), low, high)   with   sum g_i u_i = t + s mu
 
@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ._clipped import Clipped
+from .clipped import Clipped
 
 AT_ONCE = 1024  # lines in one call
 LOST = 2 * AT_ONCE * 2.0**-52  # of the range of a line: what the lift rounds

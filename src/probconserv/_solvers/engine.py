@@ -15,22 +15,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._banded import by_rows
-from ._blocks import root_of, unblocks
-from ._checks import any_of, concrete
-from ._covariances import Correlated, Independent, shared_axes
-from ._estimate import Estimate
-from ._factor import NOTHING
-from ._fields import Normals
-from ._iterative import Iterative
-from ._joint import Joint
-from ._latent import Latent
-from ._laws import Fields, Rows
-from ._maps import SecondDifferences, Select, Sum
-from ._once import once
-from ._stages import Banded, ByRow, Numbers, Points, Stage, summed
-from ._tree import Node
-from ._tridiagonal import Tridiagonal, chained
+from .._blocks import root_of, unblocks
+from .._checks import any_of, concrete
+from .._fields import Normals
+from .._latent import Latent
+from .._laws import Fields, Rows
+from .._maps import SecondDifferences, Select, Sum
+from .._once import once
+from .._tree import Node
+from .banded import by_rows
+from .covariances import Correlated, Independent, shared_axes
+from .estimate import Estimate
+from .factor import NOTHING
+from .iterative import Iterative
+from .joint import Joint
+from .stages import Banded, ByRow, Numbers, Points, Stage, summed
+from .tridiagonal import Tridiagonal, chained
 
 MOST_DENSE = 512  # rows of one part up to which local ones are solved by a dense matrix
 MANY = 32  # matrices of five diagonals that are worth a loop along their rows

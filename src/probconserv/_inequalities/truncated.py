@@ -28,11 +28,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from . import _checks as check
-from ._errors import InfeasibleError, InputError
-from ._interval import Cumulants, cumulants, quantile
-from ._joint import power_of_2
-from ._tree import Node
+from .. import _checks as check
+from .._errors import InfeasibleError, InputError
+from .._solvers.joint import power_of_2
+from .._tree import Node
+from .interval import Cumulants, cumulants, quantile
 
 STEPS = 100  # of Newton's method at most; 4 to 10 are usual
 CLOSE = 1e-6  # standard deviations of the sum: one step more squares what is missed

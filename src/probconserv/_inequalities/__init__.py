@@ -1,0 +1,1 @@
+"""Values within bounds, and values that rise or fall, beside linear laws."""
