@@ -218,7 +218,7 @@ class Packing:
         )
 
     def rounded(self, block: Array, rows: BlockRows, bounds: tuple[float, float]) -> Array:
-        """A block (I, P) or (N, I, P) on the values that its integers stand for.
+        """A block (N, I, P) on the values that its integers stand for.
 
         Values are rounded to the nearest integer, except for the few that must go the other way
         for the total of their row to close: those that lie nearest to the middle. The total is
@@ -227,20 +227,18 @@ class Packing:
         exact = (block.astype(float) - self.offset) / self.scale
         whole = np.rint(exact)
         ends = sorted((end - self.offset) / self.scale for end in bounds)
-        there: Array = np.isfinite(exact)
-        there = there if there.ndim == 2 else np.logical_and.reduce(there)  # in all members
-        for *member, index in np.ndindex(block.shape[:-1]):
+        for member, index in np.ndindex(block.shape[:-1]):
             for law in rows.laws:
-                weights = law.weights[index if len(law.weights) > 1 else 0] * there[index]
+                weights = law.weights[index if len(law.weights) > 1 else 0]
                 for points in _by_row(law.labels, len(weights)):
-                    at = (*member, index, points)
+                    at = (member, index, points)
                     whole[at] = self._closed(exact[at], whole[at], weights[points], ends)
         return whole * self.scale + self.offset
 
     def _closed(self, exact: Array, whole: Array, weights: Array, ends: list[float]) -> Array:
         """The integers of one row, some of them one up or down, so that its exact sum stays."""
         off = exact - whole
-        free = (weights != 0) & np.isfinite(weights)
+        free = weights != 0
         missing = float(np.dot(weights[free], off[free]))  # what rounding took from the total
         if not missing:
             return whole
@@ -327,7 +325,7 @@ def next_held(variable: xr.Variable, bound: float, towards: float) -> float:
 def outside(u: Array, ends: tuple[float, float], slack: float = 0.0) -> Array:
     """Which values are. slack: of the ends, as a share; a value on one may move by rounding."""
     if ends == NO_BOUNDS:
-        return np.zeros((u.shape[-2], 1), bool)
+        return np.zeros((*u.shape[:-1], 1), bool)
     low, high = map(np.float64, ends)  # not rounded to the type of u
     if slack:
         low, high = low - slack * abs(low), high + slack * abs(high)

@@ -145,17 +145,18 @@ class Plan:
                 return float(sizes[sizes > 0].mean())
         return 1.0
 
-    def side_by_side(self, which: str) -> Array:  # (*index, K), or (*index, N, K) of members
+    def side_by_side(self, which: str) -> Array:  # (*index, 1 or N, K)
         """The value or the noise of all rows."""
-        given: list[xr.Variable] = [getattr(ready, which) for ready in self.laws]
-        member = [dim for dim in [self.member] if any(dim in each.dims for each in given)]
-        lead = {dim: self.sizes[dim] for dim in (*self.index, *member) if dim}
-        parts = []
-        for ready, own in zip(self.laws, given, strict=True):
-            wide = own.set_dims({**lead, **ready.sizes_inside})
-            wide = wide.transpose(*lead, *ready.sizes_inside)
-            parts.append(wide.values.reshape(*lead.values(), ready.rows))
-        return np.concatenate(parts, axis=-1)
+        parts: list[Array] = []
+        for ready in self.laws:
+            own: xr.Variable = getattr(ready, which)
+            many = {dim: own.sizes[dim] for dim in own.dims if dim == self.member}
+            wide = {dim: self.sizes[dim] for dim in self.index} | (many or {"one": 1})
+            values = own.set_dims({**wide, **ready.sizes_inside})
+            values = values.transpose(*wide, *ready.sizes_inside)
+            parts.append(values.values.reshape(*wide.values(), ready.rows))
+        lead = np.broadcast_shapes(*(part.shape[:-1] for part in parts))
+        return np.concatenate([np.broadcast_to(p, (*lead, p.shape[-1])) for p in parts], axis=-1)
 
 
 @dataclass(frozen=True, eq=False)

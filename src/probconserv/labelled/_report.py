@@ -520,6 +520,8 @@ def _budget(plan: Plan, ready: Ready, parts: Mapping[str, Array]) -> Budget:
     def rows(key: str) -> xr.DataArray:
         """(*index, N, K) or (*index, K) -> the rows of the law, by their names."""
         values = parts[key][..., ready.own]
+        if values.ndim > len(plan.index) + 1 and plan.member is None:
+            values = values[..., 0, :]
         member = (plan.member,) if values.ndim > len(plan.index) + 1 else ()
         shape = (*values.shape[:-1], *ready.sizes_inside.values())
         return named(xr.Variable((*plan.index, *member, *ready.inner), values.reshape(shape)))

@@ -21,7 +21,7 @@ from .. import __version__
 from .._errors import FAR, InputError
 from .._sums import Kind, MeanAndStd, check_usable, is_hard, solved_rows
 from ._attributes import decoded, least_to_most
-from ._blocks import BlockWork, Bounds
+from ._blocks import Block, BlockWork, Bounds
 from ._encoding import NO_BOUNDS, Packing, next_held, valid_limits
 from ._graph import Array, Made, Sums, added
 from ._law import Law, Recipe, array
@@ -323,8 +323,14 @@ def _pass(
     return found
 
 
-def _only_sums(work: BlockWork, method: str, *block_and_steps: Any) -> Made:
-    return (), work.sums(method, *block_and_steps)
+def _only_sums(work: BlockWork, method: str, *given: Any) -> Made:
+    *arrays, rows, steps = given
+    return (), work.sums(method, Block.of(rows, *arrays), steps)
+
+
+def _updated(work: BlockWork, *given: Any) -> Made:
+    *arrays, rows, steps = given
+    return work.updated(Block.of(rows, *arrays), steps, *arrays)
 
 
 def _block_work(plan: Plan, name: str, watched: bool = False, stored: bool = False) -> BlockWork:
@@ -345,15 +351,13 @@ def _block_work(plan: Plan, name: str, watched: bool = False, stored: bool = Fal
     )
 
 
-def _at_once(work: BlockWork, *block_and_given: Any) -> Made:
+def _at_once(work: BlockWork, *given: Any) -> Made:
     """A block with all points of its indices: what `updated` makes, with the statistics."""
-    *block, given = block_and_given
-
-    def total(method: str, steps: Sums) -> Sums:
-        return work.sums(method, *block, steps)
-
-    sums = total("statistics", {})
-    new, figures = work.updated(*block, _solve(work, total, sums, given))
+    *arrays, rows, known = given
+    block = Block.of(rows, *arrays)
+    sums = work.sums("statistics", block, {})
+    steps = _solve(work, lambda method, steps: work.sums(method, block, steps), sums, known)
+    new, figures = work.updated(block, steps, *arrays)
     return new, {**sums, **figures}
 
 
@@ -383,7 +387,7 @@ def update(
     new, figures = {}, {}
     for name, work in works.items():
         rows, arrays = plan.rows[name], plan.arrays[name]
-        call = partial(_at_once, work) if at_once else work.updated
+        call = partial(_at_once if at_once else _updated, work)
         found, figures[name] = rows.mapped(call, arrays, work.dtypes, steps)
         named = (xr.Variable(rows.all, data).transpose(*arrays[0].dims) for data in found)
         new[name] = tuple(named)
