@@ -16,7 +16,6 @@ from typing import Any, Literal
 
 import numpy as np
 import xarray as xr
-from dask.base import compute as compute_now
 
 from .._errors import InputError, ProbConservError
 from ._attributes import shown
@@ -118,7 +117,7 @@ def enforce(
     stay_lazy = any(map(is_lazy, work.plans))
     new, sums, after = work.updated(watch=not stay_lazy)
     if not stay_lazy:  # cell sizes may be lazy where the field is not
-        new, sums, after = compute_now(new, sums, after)
+        new, sums, after = compute((new, sums, after))
     report = work.report(sums, None if stay_lazy else after)
     report.check_plausible() if strict else report.warn_if_implausible()
     return work.finished(new, report)
@@ -157,8 +156,7 @@ def check(
     """
     given = 0.0 if std is None and member is None else std
     work = Work.of(dataset, laws, Spread(given, member))
-    sums, invalid = compute_now(work.first, work.invalid)
-    return work.report(sums, invalid=invalid)
+    return work.report(**compute({"sums": work.first, "invalid": work.invalid}))
 
 
 def totals(dataset: xr.Dataset, law: Law) -> xr.DataArray:
@@ -341,7 +339,7 @@ def enforce_file(
 
     def written(work: Work, source: Path, target: Path | None, strict: bool) -> tuple[Any, Report]:
         """What the passes found, and the report on it; in the target too, if there is one."""
-        new, sums, after = work.updated(store=True, compute=partial(compute, text="summing"))
+        new, sums, after = work.updated(store=True)
         lazy = {"sums": sums, "after": after, "change": _changes(work, new) if change else {}}
         reports: list[Report] = []
 
@@ -352,7 +350,7 @@ def enforce_file(
             return {REPORT: reports[0].json()}
 
         if target is None:
-            results = compute(lazy, "computing")
+            results = compute(lazy)
             finish(results)
         else:
             results = write(work.finished(new), target, overwrite, lazy, finish, source, group)
@@ -412,7 +410,7 @@ def check_file(
     with cluster(scheduler, workers), ExitStack() as opened:
         series = _opened(paths_of(source), opened, group, chunks, member)
         work = _work(series.whole, laws, Spread(given, member), opened)
-        found = compute({"sums": work.first, "invalid": work.invalid}, "summing")
+        found = compute({"sums": work.first, "invalid": work.invalid})
         return work.report(**found)
 
 

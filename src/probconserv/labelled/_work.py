@@ -15,13 +15,13 @@ from typing import Any
 import dask.array as da
 import numpy as np
 import xarray as xr
-from dask.base import compute as dask_compute
 
 from .. import __version__
 from .._errors import FAR, InputError
 from .._sums import Kind, MeanAndStd, check_usable, is_hard, solved_rows
 from ._attributes import decoded, least_to_most
 from ._blocks import Block, BlockWork, Bounds
+from ._cluster import compute
 from ._encoding import NO_BOUNDS, Packing, next_held, valid_limits
 from ._graph import Array, Made, Sums, added
 from ._law import Law, Recipe, array
@@ -90,19 +90,16 @@ class Work:
         return [first_pass(plan) for plan in self.plans]
 
     def updated(
-        self,
-        watch: bool = True,
-        store: bool = False,
-        compute: Callable[[Any], Any] = lambda lazy: dask_compute(lazy)[0],
+        self, watch: bool = True, store: bool = False
     ) -> tuple[list[Any], list[Any], list[Any]]:
         """Of every system the arrays after the update, the sums before, and what was seen.
 
         watch: look at the new values, which takes them as computed. store: they will be, so that
-        packed integers are rounded to keep the totals. compute: for sums that come first.
+        packed integers are rounded to keep the totals.
         """
         found = []
         for plan in self.plans:
-            new, sums, figures = update(plan, watch, store, compute)
+            new, sums, figures = update(plan, watch, store)
             left = {}
             for law in (ready.law for ready in plan.laws if ready.law.linear and watch):
                 (name,) = law.factors
@@ -362,11 +359,11 @@ def _at_once(work: BlockWork, *given: Any) -> Made:
 
 
 def update(
-    plan: Plan, watched: bool, stored: bool, compute: Callable[[Any], Any]
+    plan: Plan, watched: bool, stored: bool
 ) -> tuple[dict[str, tuple[xr.Variable, ...]], dict[str, Any], dict[str, Any]]:
     """Of every variable the new arrays, the sums before, and the figures if they are watched.
 
-    compute: for sums that are needed on the way, if one pass is not enough.
+    Sums that are needed on the way, if one pass is not enough, are computed.
     """
     works = {name: _block_work(plan, name, watched, stored) for name in plan.arrays}
     numbers = np.arange(prod(plan.lengths)).reshape(plan.lengths)

@@ -292,7 +292,7 @@ def _run(lazy: Lazy, targets: Mapping[Hashable, Any], also: Any) -> Any:
         one = np.ones((1,) * len(blocks), bool)
         ones = tuple((1,) * count for count in blocks)
         ties.append(da.map_blocks(lambda *_, one=one: one, *stored, chunks=ones, meta=one))
-    return _cluster.compute((ties, also), "writing")[1]
+    return _cluster.compute((ties, also))[1]
 
 
 def _run_apart(stage: Path, lazy: Lazy, targets: Mapping[Hashable, Any], also: Any) -> Any:
