@@ -346,10 +346,14 @@ class BlockWork:
     rounds: bool  # whether packed values are rounded so that totals stay
 
     @quiet
-    def sums(self, method: str, block: Block, steps: Sums) -> dict[str, Array]:
-        """Those of one pass over the blocks: statistics, after, survey or line."""
+    def sums(self, method: str, block: Block, steps: Sums, u: Array) -> dict[str, Array]:
+        """Those of one pass over the blocks: statistics, after, survey or line.
+
+        u: as it was, also at points that do not count.
+        """
         if method == "statistics":
-            return statistics(self.kind, block)
+            before = {"invalid_before": _count(outside(u, self.valid))}
+            return statistics(self.kind, block) | before
         if method == "after":
             return sums_after(self.kind, block, steps)
         assert self.bounds is not None
@@ -391,7 +395,6 @@ class BlockWork:
         return {
             "after": block.total(here),
             "invalid": _count(invalid & ~before),
-            "invalid_before": _count(before),
             "outside": _count(outside(new, self.asked)),
             "outside_before": _count(outside(old, self.asked)),
             "below": _largest(-new),

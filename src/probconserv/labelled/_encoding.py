@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, prod
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import dask.array as da
 import netCDF4
@@ -21,7 +21,6 @@ CODECS = ("compressors", "filters", "serializer", "fill_value", "shards")
 NAMES = {"NETCDF3_64BIT_OFFSET": "NETCDF3_64BIT", "NETCDF3_64BIT_DATA": "NETCDF4"}
 NUMBERS = "biufc"
 Array = npt.NDArray[Any]
-Labelled = TypeVar("Labelled", xr.Variable, xr.DataArray)
 PACKING = ("scale_factor", "add_offset", "dtype", "_FillValue", "missing_value", "_Unsigned")
 TRIES = 20  # values that close the last part of a total, one by one
 LIMITS = ("valid_min", "valid_max", "valid_range")
@@ -277,30 +276,30 @@ def _by_row(labels: Array | None, count: int) -> list[Any]:
     return np.split(order, np.flatnonzero(np.diff(labels[order])) + 1)
 
 
-def valid_limits(variable: xr.Variable | xr.DataArray) -> tuple[float, float] | None:
-    """Between which its values are valid, as its attributes say; None if they do not.
+def valid_limits(variable: xr.Variable | xr.DataArray) -> tuple[float, float]:
+    """Between which its values are valid, as its attributes say.
 
     Limits of packed integers speak of these, unless they are floats.
     """
     attrs = variable.attrs
-    if not set(LIMITS) & set(attrs):
-        return None
-    ends = np.ravel(attrs.get("valid_range", (-np.inf, np.inf)))
+    ends = np.ravel(attrs.get("valid_range", NO_BOUNDS))
     pairs = (("valid_min", ends[0]), ("valid_max", ends[-1]))
     try:
         given = [np.asarray(attrs.get(key, end)) for key, end in pairs]
         low, high = (float(each) for each in given)
     except (ValueError, TypeError):
-        return None
+        return NO_BOUNDS
     packing = Packing.of(variable)
     if packing is not None and all(each.dtype.kind in "iu" for each in given):
         return packing.values(low, high)
     return low, high
 
 
-def without_packing(variable: Labelled, packing: Packing) -> Labelled:
+def without_packing(variable: xr.DataArray) -> xr.DataArray:
     """A copy that is stored as the floating-point numbers it holds, missing values as NaN."""
-    copy = variable.copy(deep=False)
+    copy, packing = variable.copy(deep=False), Packing.of(variable)
+    if packing is None:
+        return copy
     copy.encoding = {k: v for k, v in variable.encoding.items() if k not in PACKING}
     copy.encoding |= {"dtype": variable.dtype, "_FillValue": variable.dtype.type(np.nan)}
     for key in set(LIMITS) & set(copy.attrs):  # they speak of the stored integers

@@ -342,6 +342,7 @@ def added(each: Sequence[Sums]) -> dict[str, Array]:
         if name in LARGEST
         else sum((one[name] for one in each[1:]), start=each[0][name])
         for name in each[0]
+        if all(name in one for one in each)
     }
 
 

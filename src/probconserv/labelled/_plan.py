@@ -17,7 +17,7 @@ from .._values import between
 from ._attributes import conversion, place
 from ._blocks import Kind
 from ._graph import Array, LawRows, NamedRows
-from ._law import Law, Recipe, array, assumed, nearest
+from ._law import Law, Recipe, array, assumed, listed, nearest
 from ._totals import Totals
 from ._weights import REGION, Points, points
 
@@ -206,7 +206,7 @@ class Spread:
     member: str | None = None
     correlation: float = 0.0
     shrinkage: float | None = None
-    jointly: tuple[str, ...] = ()
+    jointly: str | Sequence[str] = ()
     how: str | None = None
     minimum: float | None = None
     maximum: float | None = None
@@ -236,6 +236,11 @@ class Spread:
             )
 
     @property
+    def tied(self) -> list[str]:
+        """Dimensions beside those of laws that an ensemble's update couples."""
+        return listed(self.jointly)
+
+    @property
     def knows_std(self) -> bool:
         """Whether points differ in how uncertain they are."""
         return self.how not in ("uniform", "proportional")
@@ -248,7 +253,7 @@ class Spread:
 
 def plans(dataset: xr.Dataset, laws: Sequence[Law | Recipe], spread: Spread) -> list[Plan]:
     """The systems that the laws make, each as small as can be."""
-    for argument, dims in (("member", [spread.member]), ("jointly", spread.jointly)):
+    for argument, dims in (("member", [spread.member]), ("jointly", spread.tied)):
         for dim in dims:
             if dim is not None and dim not in dataset.dims:
                 way = nearest(dim, dataset.dims)
@@ -295,7 +300,11 @@ def _plan(
     dataset: xr.Dataset, group: list[tuple[Law, Points]], spread: Spread, names: set[str]
 ) -> Plan:
     fields = {name: field for _, p in group for name, field in p.fields.items()}
-    tied = {dim for law, _ in group for dim in law.dims} | set(spread.jointly) | {spread.member}
+    tied = (
+        {dim for law, _ in group for dim in law.dims}
+        | set(listed(spread.jointly))
+        | {spread.member}
+    )
     first, *others = fields.values()
     index = tuple(str(d) for d in first.dims if d not in tied and all(d in o.dims for o in others))
     ready, row = [], 0
