@@ -56,7 +56,7 @@ class Block:
             if len(u) > 1:
                 some = missing & ~each.all(0)
                 lacking = (some if out is None else some & ~out).sum(-1).astype(float)
-            rows = rows.by(lambda weights: np.where(missing, 0.0, weights))
+            rows = rows.without(missing)
             out = missing if out is None else missing | out
         if out is not None:
             std = _zeroed(std, out) if std.shape[-1] == u.shape[-1] else std
@@ -236,7 +236,8 @@ def changes(kind: Kind, block: Block, new: Array, old: Array, rounding: float) -
     if isinstance(kind, MeanAndStd) and not kind.knows_std:
         turned = _count(new * old < 0) if kind.how == "proportional" else none
         return {"change": largest, "in_std": none, "far": turned}
-    relative = np.divide(change, np.sqrt(freedom(kind, block)), out=change)
+    each = isinstance(kind, MeanAndStd) and block.rows.freedom is None
+    relative = np.divide(change, block.std if each else np.sqrt(freedom(kind, block)), out=change)
     most, far = _largest(relative), none
     if (most > FAR).any():  # it may be rounding, whatever the std
         relative[np.abs(new - old) <= 8 * rounding * np.abs(old)] = 0.0

@@ -127,10 +127,23 @@ class BlockRows:
         laws = (replace(law, weights=function(law.weights)) for law in self.laws)
         return replace(self, laws=tuple(laws))
 
-    @cached_property
+    @property
     def sizes(self) -> "BlockRows":
         """|G|."""
-        return self.by(np.abs) if any((law.weights < 0).any() for law in self.laws) else self
+        return self._absolute or self
+
+    @cached_property
+    def _absolute(self) -> "BlockRows | None":  # not itself, which would keep it alive
+        return self.by(np.abs) if any((law.weights < 0).any() for law in self.laws) else None
+
+    def without(self, missing: Array) -> "BlockRows":  # (I, P)
+        """With weights of 0 at some points; kept, since the next indices often lack the same."""
+        missing = missing[:1] if (missing == missing[:1]).all() else missing
+        last, rows = self.__dict__.get("_last", (None, self))
+        if last is None or not np.array_equal(last, missing):
+            rows = self.by(lambda weights: np.where(missing, 0.0, weights))
+            self.__dict__["_last"] = missing, rows
+        return rows
 
     @cached_property
     def squared(self) -> "BlockRows":

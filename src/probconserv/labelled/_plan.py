@@ -300,11 +300,7 @@ def _plan(
     dataset: xr.Dataset, group: list[tuple[Law, Points]], spread: Spread, names: set[str]
 ) -> Plan:
     fields = {name: field for _, p in group for name, field in p.fields.items()}
-    tied = (
-        {dim for law, _ in group for dim in law.dims}
-        | set(listed(spread.jointly))
-        | {spread.member}
-    )
+    tied = {dim for law, _ in group for dim in law.dims} | {*spread.tied, spread.member}
     first, *others = fields.values()
     index = tuple(str(d) for d in first.dims if d not in tied and all(d in o.dims for o in others))
     ready, row = [], 0
