@@ -390,8 +390,8 @@ class Report:
             own = f", and by at most {self.in_std.get(name, 0.0):.2g} of its standard deviations"
             own = own if name in self.in_std else ""
             lines.append(f"{name} moved by at most {most:.3g}{own}")
-        low = [] if self.minimum is None else [f"below {self.minimum:g}"]
-        bounds = " or ".join([*low, *([] if self.maximum is None else [f"above {self.maximum:g}"])])
+        ends = (("below", self.minimum), ("above", self.maximum))
+        bounds = " or ".join(f"{side} {end:g}" for side, end in ends if end is not None)
         for name, count in self.outside_before.items():
             if (brought := count - self.outside.get(name, 0)) > 0:
                 lines.append(f"{brought} values of {name} were {bounds} and are not now")
