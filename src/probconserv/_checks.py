@@ -123,7 +123,7 @@ def plain(name: str, x: ArrayLike) -> NDArray[Any]:
 def wide(name: str, x: ArrayLike, least: float = -np.inf, hint: str = "") -> Tensor:
     """`x` as a finite float64 tensor of its own, nowhere below `least`: what a law is made of."""
     if isinstance(x, float | int) and least <= x < np.inf:  # a number that is fine
-        return torch.full((), float(x), dtype=torch.float64)
+        return torch.from_numpy(np.array(x, float))  # faster than a tensor made by torch
     found = as_tensor(name, x)
     finite(name, found, least, hint)
     return own(found, x)
@@ -200,14 +200,14 @@ def axis(name: str, given: ArrayLike, least: int = 2) -> tuple[Tensor, Any]:
 
     The steps are an array of NumPy where they can be: short arrays are faster there.
     """
-    x = own(as_tensor(name, given), given)
+    x = as_tensor(name, given)
     if x.ndim == 1 and x.shape[0] >= max(least, 2) and in_numpy(x):
-        points = x.numpy()
+        points = x.numpy().astype(float)  # a copy
         with np.errstate(all="ignore"):
             steps = points[1:] - points[:-1]
-            reach = points[-1] - points[0]
-        if steps.min() > 0 and reach < math.inf:
-            return x, steps
+        if steps.min() > 0 and points[-1] - points[0] < math.inf:
+            return torch.from_numpy(points), steps
+    x = own(x, given)
     finite(name, x)
     increasing(name, x, least)
     return x, x.diff()
