@@ -101,7 +101,7 @@ def test_a_copy_without_packing_is_stored_as_floats(tmp_path: Path) -> None:
     packed = small()["p"].assign_attrs(valid_range=np.array([-320, 320], np.int16))
     packed.encoding |= {"zlib": True}
     before = dict(packed.encoding)
-    plain = without_packing(packed, Packing.of(packed))
+    plain = without_packing(packed)
     plain.to_netcdf(tmp_path / "a.nc", engine="netcdf4")
     with netCDF4.Dataset(tmp_path / "a.nc") as file:
         assert file["p"].dtype == np.float64

@@ -170,30 +170,6 @@ def test_a_store_that_claims_more_than_it_can_hold_is_refused(tmp_path: Path) ->
             read(tmp_path / name)
 
 
-def test_a_chunk_that_cannot_fit_into_memory_is_refused(tmp_path: Path) -> None:
-    zarr.create_group(tmp_path / "a.zarr").create_array(
-        "u", shape=(2**31,), chunks=(2**31,), dtype="f4", dimension_names=["x"]
-    )
-    with pytest.raises(InputError, match=r"stores 'u' in chunks of 8,589,934,592 bytes each"):
-        read(tmp_path / "a.zarr")
-
-
-def test_an_index_that_would_fill_the_memory_is_refused(tmp_path: Path) -> None:
-    with netCDF4.Dataset(tmp_path / "a.nc", "w") as file:
-        file.createDimension("x", 10**9)
-        file.createVariable("x", "f8", ("x",), zlib=True, chunksizes=(10**6,))
-    with pytest.raises(InputError, match=r"its dimension 'x' a coordinate of 1,000,000,000 values"):
-        read(tmp_path / "a.nc")
-
-
-def test_too_many_blocks_are_refused(tmp_path: Path) -> None:
-    with netCDF4.Dataset(tmp_path / "a.nc", "w") as file:
-        file.createDimension("x", 2_000_000)
-        file.createVariable("u", "f4", ("x",), contiguous=True)
-    with pytest.raises(InputError, match=r"read in 2,000,000 blocks, .*Give larger `chunks`"):
-        read(tmp_path / "a.nc", {"x": 1})
-
-
 def test_a_store_without_variables_is_refused(tmp_path: Path) -> None:
     netCDF4.Dataset(tmp_path / "a.nc", "w").close()
     with pytest.raises(InputError, match="holds no variables at its root"):

@@ -79,7 +79,7 @@ def test_the_input_is_never_the_output(tmp_path: Path, format: str) -> None:
     link.symlink_to(path)
     with read(path) as dataset:
         for same in (path, link):
-            with pytest.raises(InputError, match=r"is the input, which is never changed"):
+            with pytest.raises(InputError, match=r"is the input .*, which is never changed"):
                 write(dataset, same, overwrite=True)
         write(dataset, tmp_path / f"out{path.suffix}")
     with read(path) as dataset:
@@ -88,9 +88,9 @@ def test_the_input_is_never_the_output(tmp_path: Path, format: str) -> None:
 
 def test_input_and_output_do_not_lie_inside_each_other(tmp_path: Path) -> None:
     path = store(tmp_path, "zarr3")
-    with read(path) as dataset, pytest.raises(InputError, match="lie one inside the other"):
+    with read(path) as dataset, pytest.raises(InputError, match=r"lie one inside the other"):
         write(dataset, path / "out.zarr")
-    with pytest.raises(InputError, match="lie one inside the other"):
+    with pytest.raises(InputError, match=r"lie one inside the other"):
         check_output(tmp_path / "a.zarr", True, [str(tmp_path / "a.zarr" / "in.nc")])
 
 
@@ -112,10 +112,10 @@ def test_a_folder_that_cannot_be_written_to_is_refused_before_any_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=r"file, where nothing can be written: it is no folder"):
+    with pytest.raises(InputError, match=r"`path` lies in .*file, which is no folder"):
         write(fields(), tmp_path / "file" / "a.nc")
     monkeypatch.setattr(_write.os, "access", lambda *_: False)  # root may write anywhere
-    with pytest.raises(InputError, match=r"nothing can be written: it is not writable"):
+    with pytest.raises(InputError, match=r"`path` lies in .*, which is not writable"):
         write(failing(AssertionError("it was computed")), tmp_path / "a.nc")
 
 

@@ -13,7 +13,7 @@ import zarr
 from stores import FORMATS, small, store
 
 from probconserv import InputError
-from probconserv.labelled._encoding import Packing, aligned, without_packing
+from probconserv.labelled._encoding import aligned, without_packing
 from probconserv.labelled._read import read
 from probconserv.labelled._write import write
 
@@ -192,7 +192,7 @@ def test_values_that_packing_would_wrap_around_are_refused(
     with pytest.raises(InputError, match=r"`p` is packed into int16, .*1 of its values do not fit"):
         write(dataset, tmp_path / f"a{suffix}")
     assert list(tmp_path.iterdir()) == []
-    floats = without_packing(dataset["p"], Packing.of(dataset["p"]))
+    floats = without_packing(dataset["p"])
     write(dataset.assign(p=floats), tmp_path / f"a{suffix}")
     with read(tmp_path / f"a{suffix}") as back:
         xr.testing.assert_identical(back.load(), dataset.load())

@@ -84,11 +84,12 @@ Kind = MeanAndStd | Ensemble
 
 
 def solved_rows(kind: MeanAndStd, sums: Sums, value: Array, noise: Array) -> dict[str, Array]:
-    """What the update needs, for a kind that is rowwise; value and noise: b and its std, (I, K)."""
+    """What the update needs, for a kind that is rowwise; value, noise: b and its std, (I, 1, K)."""
+    value, noise = value[:, 0], noise[:, 0]
     matrix = sums["gram"] + np.square(noise)
     keep = (matrix > TINY) | (noise > 0)
     inverse = row_inverse(matrix, keep)
-    residual = np.where(sums["size"] > 0, value - sums["total"], 0.0)
+    residual = np.where(sums["size"] > 0, value - sums["total"][:, 0], 0.0)
     along = residual * inverse
     check_met(kind, np.abs(residual - matrix * along), np.abs(value), sums)
     exact = ((noise == 0) & keep).any(-1)

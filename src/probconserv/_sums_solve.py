@@ -27,8 +27,8 @@ class System:
 
     def __init__(self, kind: Kind, sums: Sums, value: Tensor, noise: Tensor) -> None:
         self.kind, self.sums, self.counts = kind, sums, sums["size"] > 0
-        self.value = value if value.ndim == 3 else value[:, None]
-        self.noise = torch.where(self.counts, noise, 0.0).square()
+        self.value = value  # (I, 1 or N, K)
+        self.noise = torch.where(self.counts, noise[:, 0], 0.0).square()
         rounding: Tensor | float = 0.0  # the variance of each row that rounding of F alone can make
         if isinstance(kind, Ensemble):
             mixed, total = _mix(kind, sums), sums["total"]
@@ -51,7 +51,6 @@ class System:
 
     def residual(self, total: Tensor) -> Tensor:  # (I, N, K)
         """What the totals of a field miss."""
-        total = total if total.ndim == 3 else total[:, None]
         return torch.where(self.counts[:, None], self.value - total, 0.0)
 
     def solve(self, r: Tensor) -> Tensor:  # (I, N, K)

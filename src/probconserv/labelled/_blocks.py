@@ -1,8 +1,8 @@
 """The sums of a block of points, and its update: what Step 2 does point by point, see `_sums.py`.
 
-Arrays of a block are (I, P): P points at I indices (times, say) that no law ties together; members
-are (N, I, P). Points that are NaN count in no sum and stay NaN. All is NumPy, which takes one
-thread: those of torch and of BLAS would fight with the threads that work on other blocks.
+A block has P points at I indices (times, say) that no law ties together, (N, I, P): N members, or
+one, the mean. All is NumPy, which takes one thread: those of torch and of BLAS would fight with the
+threads that work on other blocks.
 """
 
 import math
@@ -27,89 +27,88 @@ MISSED = 1e-14  # of a row's terms
 REACH = 1e-12  # of a row's terms: a total so little out of reach is taken as the end of it
 HUGE = 1e200  # lambda that moves every point to its bound
 
+NO_STD = np.zeros((1, 1))  # of members
+
 # points that do not count may hold anything
 quiet = np.errstate(invalid="ignore", over="ignore", divide="ignore")
 
 
+@dataclass(frozen=True, eq=False)
+class Block:
+    """The points of a block that count; all others are 0 here, and in G.
+
+    Those are missing in some member, or in no row of a law.
+    """
+
+    u: Array  # (N, I, P)
+    std: Array  # (1 or I, P), or (1, 1) for one number and for members
+    rows: BlockRows
+    out: Array | None  # (1 or I, P): the others; None if there are none
+    lacking: Array  # (I): how many points some members have and others do not
+
+    @classmethod
+    @quiet
+    def of(cls, rows: BlockRows, u: Array, std: Array = NO_STD) -> "Block":
+        out, lacking = rows.left_out, np.zeros(u.shape[1])
+        if not np.isfinite(u.sum()):  # one NaN anywhere would show
+            each = np.isnan(u)
+            missing: Array = np.asarray(each.any(0))
+            if len(u) > 1:
+                some = missing & ~each.all(0)
+                lacking = (some if out is None else some & ~out).sum(-1).astype(float)
+            rows = rows.without(missing)
+            out = missing if out is None else missing | out
+        if out is not None:
+            std = _zeroed(std, out) if std.shape[-1] == u.shape[-1] else std
+            u = _zeroed(u, out)
+        return cls(u, std.astype(float, copy=False), rows, out, lacking)
+
+    def filled(self, new: Array, old: Array) -> Array:
+        """The new values, with the old ones at the points that do not count."""
+        return new if self.out is None else np.where(self.out, old, new)
+
+    def total(self, values: Array) -> Array:  # (N, I, P) to (I, N, K)
+        """G times values."""
+        return np.moveaxis(self.rows.apply(_zeroed(values, self.out)), 0, 1)
+
+
+def _zeroed(values: Array, out: Array | None) -> Array:
+    return values if out is None else np.where(out, values.dtype.type(0), values)
+
+
 @quiet
-def totals(u: Array, rows: BlockRows) -> tuple[Array, Array, Array | None]:
-    """G u over the points that are not NaN, u with 0 elsewhere, and which points are missing."""
-    total = rows.apply(u)
-    if np.isfinite(total).all():  # one NaN anywhere would show, whatever its weight
-        return total, u, None
-    missing = _missing(u, rows)
-    u = np.where(missing, 0.0, u)
-    return rows.apply(u), u, missing
+def statistics(kind: Kind, block: Block) -> dict[str, Array]:
+    """The sums that the solve takes."""
+    rows, u, std = block.rows, block.u, block.std
+    total, size, mean, even = rows.apply(u), rows.sizes.whole, u[0], _is_even(kind, block)
+    free: Any = None if even else freedom(kind, block)
+    if isinstance(kind, Ensemble):
+        mean, std = u.mean(0, dtype=float), np.sqrt(free)
+    plain = rows.sizes is rows and mean.min(initial=0.0) >= 0
+    terms = total.mean(0) if plain else rows.sizes.apply(np.abs(mean))
+    spread = _summed(rows.sizes, std)
+    common = spread if rows.sizes is rows else _summed(rows, std)
+    if isinstance(kind, MeanAndStd):
+        spread, own = spread * kind.knows_std, common * kind.knows_std
+        common = np.zeros((len(own), kind.variables, rows.count))
+        common[:, rows.variable] = own
+    found = {
+        "total": np.moveaxis(total, 0, 1),
+        "terms": terms,
+        "size": size,
+        "count": rows.points,
+        "gram": std.item() ** 2 * rows.gram_of_freedom if even else rows.gram(free),
+        "spread": spread,
+        "common": common,
+        "negative": (std.min(-1) < 0).astype(float),
+        "marks": _marks(mean, terms, size),
+        "lacking": block.lacking,
+    }
+    return {name: np.broadcast_to(x, (u.shape[1], *x.shape[1:])) for name, x in found.items()}
 
 
-def _missing(u: Array, rows: BlockRows) -> Array:
-    return np.isnan(u) if rows.left_out is None else np.isnan(u) | rows.left_out
-
-
-def _in_all(kind: Kind, u: Array) -> Array:
-    """With NaN in all members at the points that one of them lacks: these are in no sum."""
-    lacks = isinstance(kind, Ensemble) and not _finite(u)
-    return np.where(np.isnan(u).any(0), np.nan, u) if lacks else u
-
-
-def weight_there(rows: BlockRows, missing: Array | None, count: int) -> Array:  # (I, K)
-    """The sum of G over the points that are there, at that many indices."""
-    found = rows.whole if missing is None else rows.apply((~missing).astype(float))
-    return np.broadcast_to(found, (count, rows.count))
-
-
-@quiet
-def statistics(kind: Kind, *block: Any) -> dict[str, Array]:
-    """The sums that the solve takes: of mean and std, or of members, and G."""
-    found = _of_members(kind, *block) if isinstance(kind, Ensemble) else _of_moments(kind, *block)
-    indices = block[0].shape[-2]
-    return {name: np.broadcast_to(x, (indices, *x.shape[1:])) for name, x in found.items()}
-
-
-def _of_moments(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows) -> dict[str, Array]:
-    total, mean, missing = totals(mean, rows)
-    std = std.astype(float, copy=False)
-    if missing is not None:
-        std = np.where(missing, 0.0, std)
-    if rows.left_out is not None and not _finite(std):
-        std = np.where(rows.left_out, 0.0, std)
-    found = _about(mean, total, missing, rows)
-    even = _is_even(kind, std, rows)
-    gram = rows.gram_of_freedom if even else rows.gram(independent(kind, mean, std, rows))
-    found["gram"] = std.item() ** 2 * gram if even else gram
-    if kind.knows_std:
-        found |= _together(np.broadcast_to(std, (len(std), mean.shape[-1])), rows)
-    else:
-        none = np.zeros((1, rows.count))
-        found |= {"spread": none, "common": none, "negative": none[:, 0]}
-    common = np.zeros((len(found["common"]), kind.variables, rows.count))
-    common[:, rows.variable] = found["common"]
-    return found | {"total": total, "common": common}
-
-
-def _of_members(kind: Ensemble, x: Array, rows: BlockRows) -> dict[str, Array]:
-    x = x.astype(float, copy=False)
-    total, _, missing = totals(x, rows)
-    lacking = None  # points that some members have and others do not
-    if missing is not None:
-        lacking = missing.any(0) & ~missing.all(0)
-        missing = np.asarray(missing.any(0))  # a point that one member lacks is missing in all
-        x = np.where(missing, 0.0, x)
-        total = rows.apply(x)
-    mean = x.mean(0)
-    variance = np.square(x - mean).sum(0) / (kind.members - 1)
-    found = _about(mean, total.mean(0), missing, rows) | _together(np.sqrt(variance), rows)
-    found["lacking"] = np.zeros(len(mean)) if lacking is None else lacking.sum(-1).astype(float)
-    return found | {"total": indices_first(total), "gram": rows.gram(variance)}
-
-
-def _about(mean: Array, total: Array, missing: Array | None, rows: BlockRows) -> dict[str, Array]:
-    """Sums of |g| and |g u| of every row; `mean` is 0 where missing."""
-    size = weight_there(rows.sizes, missing, len(mean))
-    positive = rows.sizes is rows and mean.min(initial=0.0) >= 0
-    terms = total if positive else rows.sizes.apply(np.abs(mean))
-    count = weight_there(rows.present, missing, len(mean))
-    return {"size": size, "count": count, "terms": terms, "marks": _marks(mean, terms, size)}
+def _summed(rows: BlockRows, std: Array) -> Array:  # (1 or I, K)
+    return rows.whole * std if std.size == 1 else rows.apply(std)
 
 
 def _marks(u: Array, terms: Array, size: Array) -> Array:  # (I)
@@ -120,54 +119,40 @@ def _marks(u: Array, terms: Array, size: Array) -> Array:  # (I)
     return found.sum(-1).astype(float)
 
 
-def _together(std: Array, rows: BlockRows) -> dict[str, Array]:
-    """Sums of |g| std and g std; `std` is 0 where missing."""
-    spread = rows.sizes.apply(std)
-    common = spread if rows.sizes is rows else rows.apply(std)
-    negative = (std.min(-1) < 0).astype(float)
-    return {"spread": spread, "common": common, "negative": negative}
-
-
-def independent(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows) -> Array:
-    """d of every point, see `MeanAndStd`."""
-    given = np.abs(mean) if kind.how == "proportional" else np.square(std)
-    return given if rows.freedom is None else given * rows.freedom
-
-
-def _is_even(kind: MeanAndStd, std: Array, rows: BlockRows) -> bool:
+def _is_even(kind: Kind, block: Block) -> bool:
     """Whether d is one number times the freedom of every point."""
-    return std.size == 1 and rows.freedom is not None and kind.how != "proportional"
+    if isinstance(kind, Ensemble) or kind.how == "proportional":
+        return False
+    return block.std.size == 1 and block.rows.freedom is not None
 
 
-def freedom(kind: Kind, *block: Any) -> Array:  # (I, P)
+def freedom(kind: Kind, block: Block) -> Array:  # (I, P)
     """How far each point may move beside the others: d, or the variance of the members."""
-    if isinstance(kind, MeanAndStd):
-        return independent(kind, *block)
-    return np.asarray(block[0].var(0, ddof=1, dtype=float))
+    if isinstance(kind, Ensemble):
+        return np.asarray(block.u.var(0, ddof=1, dtype=float))
+    given = np.abs(block.u[0]) if kind.how == "proportional" else np.square(block.std)
+    return given if block.rows.freedom is None else given * block.rows.freedom
 
 
 @quiet
-def moved(kind: Kind, *given: Any) -> Array:  # the block, and the steps
+def moved(kind: Kind, block: Block, steps: Sums) -> Array:  # (N, I, P)
     """The mean or the members of a block after the update, by all moves of the steps."""
-    return _moved_members(*given) if isinstance(kind, Ensemble) else _moved_mean(kind, *given)
-
-
-def _moved_mean(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows, steps: Sums) -> Array:
-    new, std = mean.astype(float), std.astype(float, copy=False)
-    even = _is_even(kind, std, rows)
-    g, d = (rows.freed, std**2) if even else (rows, independent(kind, mean, std, rows))
+    if isinstance(kind, Ensemble):
+        return _moved_members(block, steps)
+    new, rho = block.u[0].astype(float), kind.correlation
+    even = _is_even(kind, block)
+    g, d = (block.rows.freed, block.std**2) if even else (block.rows, freedom(kind, block))
     for move in range(steps["along"].shape[1]):
-        shift = g.adjoint((1 - kind.correlation) * steps["along"][:, move])
+        shift = g.adjoint((1 - rho) * steps["along"][:, move])
         shift *= d
         new += shift
-        if kind.correlation:
-            latent = steps["latent"][:, move, rows.variable, None]
-            new += kind.correlation**0.5 * std * rows.counted * latent
-    return _kept(new, mean, rows)
+        if rho:
+            new += rho**0.5 * block.std * steps["latent"][:, move, block.rows.variable, None]
+    return new[None]
 
 
-def _moved_members(x: Array, rows: BlockRows, steps: Sums) -> Array:
-    x = x.astype(float, copy=False)
+def _moved_members(block: Block, steps: Sums) -> Array:
+    x = block.u.astype(float, copy=False)
     deviation, new = x - x.mean(0), x
     variance = np.square(deviation).sum(0) / (len(x) - 1)
     std = np.sqrt(variance)
@@ -181,125 +166,92 @@ def _moved_members(x: Array, rows: BlockRows, steps: Sums) -> Array:
             rest = variance * free[:, None]
             for number, own in enumerate(shift):
                 own += std * latent[:, number, None]
-                own += rest * rows.adjoint(along[:, number])
-        shift *= rows.counted
+                own += rest * block.rows.adjoint(along[:, number])
         new = np.add(new, shift, out=shift)
-    if not _finite(new):  # a point that one member lacks stays as it is in the others
-        np.copyto(new, x, where=np.isnan(new))
-    return _kept(new, x, rows)
+    return new
 
 
 @quiet
-def sums_after(kind: Kind, *block_and_steps: Any) -> dict[str, Array]:
+def sums_after(kind: Kind, block: Block, steps: Sums) -> dict[str, Array]:
     """The totals after the update; `white` are `gram` and `common` with L^-1 G in place of G."""
-    *block, rows, steps = block_and_steps
-    total, *_ = totals(_in_all(kind, moved(kind, *block_and_steps)), rows)
-    found = {"total": indices_first(total)}
+    rows, found = block.rows, {"total": block.total(moved(kind, block, steps))}
     if isinstance(kind, Ensemble) or kind.disjoint:
         return found
-    missing = _missing(block[0], rows)
-    mean, std = (np.where(missing, 0.0, each) for each in block)
     g = np.stack([rows.adjoint(one) for one in np.moveaxis(steps["white"], 1, 0)], 1)  # (I, K, P)
-    d = independent(kind, mean, std, rows)[:, None]
-    common = np.zeros((len(mean), kind.variables, rows.count))
-    common[:, rows.variable] = (g * std[:, None]).sum(-1)
-    return found | {"white": np.matmul(g * d, np.swapaxes(g, 1, 2)), "white_common": common}
+    common = np.zeros((len(g), kind.variables, rows.count))
+    common[:, rows.variable] = (g * block.std[:, None]).sum(-1)
+    white = np.matmul(g * freedom(kind, block)[:, None], np.swapaxes(g, 1, 2))
+    return found | {"white": white, "white_common": common}
 
 
 @quiet
-def updated_std(kind: MeanAndStd, mean: Array, std: Array, rows: BlockRows, steps: Sums) -> Array:
-    """The standard deviation of a block after the update; as it was where the mean is NaN.
+def updated_std(kind: MeanAndStd, block: Block, steps: Sums) -> Array:
+    """The standard deviation of a block after the update.
 
     L^-1 has all digits where rows are nearly dependent and were settled.
     """
-    std = std.astype(float, copy=False)
     least = steps["least"]
-    if not rows.disjoint and is_hard(least).any():
-        lost, least = _lost_to_white(kind, std, rows, steps), 16 * np.sqrt(ROUNDING * least)
+    if not kind.disjoint and is_hard(least).any():
+        lost, least = _lost_to_white(kind, block, steps), 16 * np.sqrt(ROUNDING * least)
     else:
-        lost = _lost(kind, std, rows, steps)
+        lost = _lost(kind, block, steps)
     left = np.subtract(1, lost, out=lost)
     left[left <= least[:, None]] = 0.0
-    left *= np.square(std)
-    new = np.sqrt(left, out=left)
-    if not _finite(mean):
-        np.copyto(new, std, where=np.isnan(mean))
-    return _kept(new, std, rows)
+    left *= np.square(block.std)
+    return np.sqrt(left, out=left)
 
 
-def _lost(kind: MeanAndStd, std: Array, rows: BlockRows, steps: Sums) -> Array:
+def _lost(kind: MeanAndStd, block: Block, steps: Sums) -> Array:
     """Of the variance of every point, the share that the laws take."""
+    rows, rho = block.rows, kind.correlation
     lost = rows.quadratic(steps["inverse"])
-    lost *= np.square(std)
-    if kind.correlation:
-        shared, rest = kind.correlation**0.5 * rows.counted, 1 - kind.correlation
-        lost *= rest**2
-        lost += 2 * shared * rest * std * rows.adjoint(steps["mixed"][:, rows.variable])
-        lost += np.square(shared) * steps["lost"][:, rows.variable, None]
+    lost *= np.square(block.std)
+    if rho:
+        mixed = rows.adjoint(steps["mixed"][:, rows.variable])
+        lost *= (1 - rho) ** 2
+        lost += 2 * rho**0.5 * (1 - rho) * block.std * mixed
+        lost += rho * steps["lost"][:, rows.variable, None]
     return lost
 
 
-def _lost_to_white(kind: MeanAndStd, std: Array, rows: BlockRows, steps: Sums) -> Array:
+def _lost_to_white(kind: MeanAndStd, block: Block, steps: Sums) -> Array:
     """The same as a sum of squares, in which nothing cancels: one for each row of L^-1 G."""
-    lost: Any = 0.0
+    rows, lost = block.rows, np.zeros(block.u.shape[1:])
     for row, common in enumerate(np.moveaxis(steps["white_common"][:, rows.variable], -1, 0)):
-        along = (1 - kind.correlation) * std * rows.adjoint(steps["white"][:, row])
-        lost = lost + np.square(along + kind.correlation**0.5 * rows.counted * common[:, None])
-    return np.asarray(lost)
+        along = (1 - kind.correlation) * block.std * rows.adjoint(steps["white"][:, row])
+        lost += np.square(along + kind.correlation**0.5 * common[:, None])
+    return lost
 
 
 @quiet
-def changes(kind: Kind, new: Array, *block: Any, rounding: float) -> dict[str, Array]:  # (I) each
-    """The largest change, the largest in the value's own std, and how many changed by far.
+def changes(kind: Kind, block: Block, new: Array, old: Array, rounding: float) -> dict[str, Array]:
+    """The largest change, the largest in the value's own std, and how many changed by far, (I).
 
     The std of members is their spread at each point. Where none is known, those changed by far that
     a proportional correction turned round.
     """
-    old = block[0]
-    change = np.abs(new - old)
+    change = _zeroed(np.abs(new - old), block.out)
     largest = _largest(change)
+    none = np.zeros_like(largest)
     if isinstance(kind, MeanAndStd) and not kind.knows_std:
-        none = np.zeros_like(largest)
-        turned = (new * old < 0).sum(-1) if kind.how == "proportional" else none
+        turned = _count(new * old < 0) if kind.how == "proportional" else none
         return {"change": largest, "in_std": none, "far": turned}
-    relative = np.divide(change, np.sqrt(freedom(kind, *block)), out=change)
-    most, far = _largest(relative), np.zeros_like(largest)
+    each = isinstance(kind, MeanAndStd) and block.rows.freedom is None
+    relative = np.divide(change, block.std if each else np.sqrt(freedom(kind, block)), out=change)
+    most, far = _largest(relative), none
     if (most > FAR).any():  # it may be rounding, whatever the std
         relative[np.abs(new - old) <= 8 * rounding * np.abs(old)] = 0.0
         most, far = _largest(relative), _count(relative > FAR)
     return {"change": largest, "in_std": most, "far": far}
 
 
-def _largest(x: Array) -> Array:  # (..., I, P) to (I)
-    """Missing values are left out."""
-    found = np.fmax.reduce(x, axis=-1, initial=0.0)
-    return found if found.ndim == 1 else found.max(0)
+def _largest(x: Array) -> Array:  # (N, I, P) to (I)
+    """0 if none is larger; missing values are left out."""
+    return np.asarray(np.fmax.reduce(x, axis=-1, initial=0.0).max(0))
 
 
-def _below(u: Array) -> Array:  # (..., I, P) to (I)
-    """How far the least value lies below 0."""
-    found = -np.fmin.reduce(u, axis=-1, initial=0.0)
-    return np.asarray(found if found.ndim == 1 else found.max(0))
-
-
-def _count(x: Array) -> Array:  # (I, P) or (N, I, P) to (I)
-    return np.asarray(x.sum(-1) if x.ndim == 2 else x.sum((0, -1)))
-
-
-def indices_first(total: Array) -> Array:  # (I, K), or (N, I, K) to (I, N, K)
-    return total if total.ndim == 2 else np.moveaxis(total, 0, 1)
-
-
-def _kept(new: Array, old: Array, rows: BlockRows) -> Array:
-    """`new`, with the points that no law counts as they were, whatever their std."""
-    if rows.left_out is not None and not _finite(new):  # else their move is 0
-        np.copyto(new, old, where=rows.left_out)
-    return new
-
-
-def _finite(values: Array) -> bool:
-    """Whether all are finite, by one sum; one that overflows says no as well."""
-    return bool(np.isfinite(values.sum()))
+def _count(x: Array) -> Array:  # (N, I, P) to (I)
+    return np.asarray(x.sum((0, -1)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -307,39 +259,36 @@ class Bounds:
     """Holds values within bounds while totals stay.
 
     A value u that the update gave becomes clip(u - lambda d g, low, high), with one lambda for each
-    row so that its total stays, (I, K) or (I, N, K); d says how far a point may move. With
-    independent points this is the most likely field within the bounds. The total falls with lambda,
-    straight between places where a point gets stuck, so Newton's method ends at the root after a
-    few sums over all points.
+    row so that its total stays, (I, N, K); d says how far a point may move. With independent points
+    this is the most likely field within the bounds. The total falls with lambda, straight between
+    places where a point gets stuck, so Newton's method ends at the root after a few sums over all
+    points.
     """
 
     low: float
     high: float
     law: str
 
-    def clipped(self, new: Array, d: Array, rows: BlockRows, tilt: Array) -> Array:
+    def clipped(self, new: Array, d: Array, block: Block, tilt: Array) -> Array:
         """The values of a block."""
-        tilt = tilt if tilt.ndim == 2 else np.moveaxis(tilt, 1, 0)
-        moved = np.clip(new - rows.adjoint(tilt) * d, self.low, self.high)
-        if rows.left_out is not None:
-            moved = np.where(rows.left_out, new, moved)
-        return np.where(np.isnan(moved), new, moved)
+        return np.clip(new - block.rows.adjoint(np.moveaxis(tilt, 1, 0)) * d, self.low, self.high)
 
-    def line(self, new: Array, d: Array, rows: BlockRows, tilt: Array) -> dict[str, Array]:
+    def line(self, new: Array, d: Array, block: Block, tilt: Array) -> dict[str, Array]:
         """The totals that a block has within the bounds, and how fast they fall with lambda."""
-        u = self.clipped(new, d, rows, tilt)
-        free = np.where((u > self.low) & (u < self.high), d, 0.0)
-        return {"value": _total(rows, u), "slope": _total(rows.squared, free)}
+        u = self.clipped(new, d, block, tilt)
+        slope = block.rows.squared.apply(np.where((u > self.low) & (u < self.high), d, 0.0))
+        return {"value": block.total(u), "slope": np.moveaxis(slope, 0, 1)}
 
-    def survey(self, new: Array, d: Array, rows: BlockRows) -> dict[str, Array]:
+    def survey(self, new: Array, d: Array, block: Block) -> dict[str, Array]:
         """The totals of a block, their terms, the least and the most that they can be, how fast
         they fall if all points are free, and the line where lambda is 0."""
-        total, terms = _total(rows, new), _total(rows.sizes, np.abs(new))
-        far = (self.clipped(new, d, rows, np.full_like(total, end)) for end in (HUGE, -HUGE))
-        least, most = (_total(rows, u) for u in far)
-        free = _total(rows.squared, np.where(np.isnan(new), 0.0, d))
+        total = block.total(new)
+        far = (self.clipped(new, d, block, np.full_like(total, end)) for end in (HUGE, -HUGE))
+        least, most = map(block.total, far)
+        terms = np.moveaxis(block.rows.sizes.apply(np.abs(new)), 0, 1)
+        free = np.broadcast_to(block.rows.squared.apply(d)[:, None], total.shape)
         found = {"total": total, "terms": terms, "least": least, "most": most, "free": free}
-        return found | self.line(new, d, rows, np.zeros_like(total))
+        return found | self.line(new, d, block, np.zeros_like(total))
 
     @quiet
     def tilts(self, line: Callable[[Array], Sums], seen: Sums) -> Array:
@@ -380,15 +329,11 @@ class Bounds:
         raise error
 
 
-def _total(rows: BlockRows, u: Array) -> Array:  # (I, K) or (I, N, K)
-    return indices_first(rows.apply(np.where(np.isnan(u), 0.0, u)))
-
-
 @dataclass(frozen=True, eq=False)
 class BlockWork:
     """What is done with the blocks of one variable.
 
-    A block is mean and std, or members, and G. Steps are what the solve found, at its indices.
+    Steps are what the solve found, at the indices of a block.
     """
 
     kind: Kind
@@ -402,52 +347,58 @@ class BlockWork:
     rounds: bool  # whether packed values are rounded so that totals stay
 
     @quiet
-    def sums(self, method: str, *block_and_steps: Any) -> dict[str, Array]:
-        """Those of one pass over the blocks: statistics, after, survey or line."""
-        *block, steps = block_and_steps
+    def sums(self, method: str, block: Block, steps: Sums, u: Array) -> dict[str, Array]:
+        """Those of one pass over the blocks: statistics, after, survey or line.
+
+        u: as it was, also at points that do not count.
+        """
         if method == "statistics":
-            return statistics(self.kind, *block)
+            before = {"invalid_before": _count(outside(u, self.valid))}
+            return statistics(self.kind, block) | before
         if method == "after":
-            return sums_after(self.kind, *block, steps)
+            return sums_after(self.kind, block, steps)
         assert self.bounds is not None
-        given = moved(self.kind, *block, steps), freedom(self.kind, *block), block[-1]
+        given = moved(self.kind, block, steps), freedom(self.kind, block), block
         if method == "survey":
             return self.bounds.survey(*given)
         return self.bounds.line(*given, steps["tilt"])
 
     @quiet
-    def updated(self, *block_and_steps: Any) -> Made:
-        """The new values, their std if it is an array; the figures if they are watched."""
-        *block, steps = block_and_steps
-        new = moved(self.kind, *block, steps)
+    def updated(self, block: Block, steps: Sums, u: Array, std: Array = NO_STD) -> Made:
+        """The new values, their std if it is an array; the figures if they are watched.
+
+        u, std: as they were, also at points that do not count.
+        """
+        new = moved(self.kind, block, steps)
         if self.bounds is not None:
-            new = self.bounds.clipped(new, freedom(self.kind, *block), block[-1], steps["tilt"])
+            new = self.bounds.clipped(new, freedom(self.kind, block), block, steps["tilt"])
         new = new.astype(self.dtypes[0], copy=False)
         if self.packing is not None and self.rounds:
-            new = self.packing.rounded(new, block[-1], self.asked).astype(new.dtype)
-        found = [new]
+            new = self.packing.rounded(new, block.rows, self.asked).astype(new.dtype)
+        found = [block.filled(new, u)]
         if len(self.dtypes) == 2:
             assert isinstance(self.kind, MeanAndStd)
-            found.append(updated_std(self.kind, *block_and_steps))
-        return found, self._figures(new, *block) if self.watched else {}
+            found.append(block.filled(updated_std(self.kind, block, steps), std))
+        return found, self._figures(found[0], u, block) if self.watched else {}
 
-    def _figures(self, new: Array, *block: Any) -> dict[str, Array]:
+    def _figures(self, new: Array, old: Array, block: Block) -> dict[str, Array]:
         """The totals of a block as a reader will see it, counts, and the largest of each index.
 
         Counted are values pushed out of the valid range and those that had been there, values out
         of the bounds that were asked for, now and before, and moves of many std. The largest are
         changes, also in std, and how far values lie below 0, now and before.
         """
-        rounding, old = float(np.finfo(new.dtype).eps), block[0]
-        new = new if self.packing is None else self.packing.seen(new)
+        rounding, here = float(np.finfo(new.dtype).eps), new
+        if self.packing is not None:
+            new = self.packing.seen(new)
+            here = np.nan_to_num(new, nan=0.0)  # what does not fit; writing it is refused
         invalid, before = outside(new, self.valid, 8 * rounding), outside(old, self.valid)
         return {
-            "after": indices_first(totals(_in_all(self.kind, new), block[-1])[0]),
+            "after": block.total(here),
             "invalid": _count(invalid & ~before),
-            "invalid_before": _count(before),
             "outside": _count(outside(new, self.asked)),
             "outside_before": _count(outside(old, self.asked)),
-            "below": _below(new),
-            "below_before": _below(old),
-            **changes(self.kind, new, *block, rounding=rounding),
+            "below": _largest(-new),
+            "below_before": _largest(-old),
+            **changes(self.kind, block, new, old, rounding),
         }

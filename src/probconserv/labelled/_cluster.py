@@ -10,15 +10,14 @@ import dask
 import dask.local
 import dask.threaded
 from dask.base import compute as compute_together
-from dask.base import get_scheduler, persist
-from dask.callbacks import Callback
+from dask.base import get_scheduler
 from dask.system import CPU_COUNT
 
 from .._errors import InputError
-from .._progress import Ticker
 from .._values import samples
 
 PATIENCE = "10s"  # for a scheduler to answer
+SLOW = 1.0  # seconds that a computation takes before a terminal shows how far it is
 
 
 @contextmanager
@@ -34,7 +33,7 @@ def cluster(scheduler: str | None = None, workers: int | None = None) -> Iterato
     if scheduler is None:
         chosen = {} if workers is None else {"num_workers": workers}
         # its name would make dask import distributed, which takes half a second
-        with dask.config.set({"scheduler": dask.threaded.get, **chosen}):
+        with dask.config.set({"scheduler": dask.threaded.get, **chosen}), _progress():
             yield None
         return
     from distributed import Client, LocalCluster
@@ -45,8 +44,7 @@ def cluster(scheduler: str | None = None, workers: int | None = None) -> Iterato
         with LocalCluster(**how) as processes, Client(processes) as client:
             yield client
         return
-    _check_address(scheduler, workers)
-    with Client(scheduler, timeout=PATIENCE) as client:
+    with _client(scheduler, workers) as client, client.as_current():
         if not client.nthreads():
             print(
                 f"waiting for workers: the scheduler at {scheduler} has none yet. Start some with "
@@ -54,10 +52,11 @@ def cluster(scheduler: str | None = None, workers: int | None = None) -> Iterato
                 file=sys.stderr,
                 flush=True,
             )
-        yield client
+        with dask.config.set(scheduler=client):
+            yield client
 
 
-def _check_address(address: str, workers: int | None) -> None:
+def _client(address: str, workers: int | None) -> Any:
     from distributed import Client
 
     if ":" not in address:
@@ -71,13 +70,21 @@ def _check_address(address: str, workers: int | None) -> None:
             "Leave `workers` out."
         )
     try:
-        # one that fails would stay the place where dask computes, so this one is kept apart
-        Client(address, timeout=PATIENCE, set_as_default=False).close()
+        # one that failed would stay the place where dask computes
+        return Client(address, timeout=PATIENCE, set_as_default=False)
     except (OSError, ValueError, TypeError, ImportError) as error:
         raise InputError(
             f"`scheduler` {address} does not answer: {error}. Start one there with "
             "`dask scheduler`, or use 'local' for processes of this machine."
         ) from None
+
+
+def _progress() -> Any:
+    if not sys.stderr.isatty():
+        return nullcontext()
+    from dask.diagnostics.progress import ProgressBar
+
+    return ProgressBar(minimum=SLOW, out=sys.stderr)
 
 
 def in_process() -> bool:
@@ -86,13 +93,20 @@ def in_process() -> bool:
     return get is None or get in (dask.threaded.get, dask.local.get_sync)
 
 
-def compute(collections: Any, text: str) -> Any:
-    """The collections, any nest of them, computed together; a terminal shows how far it is."""
-    with Ticker(0.0) as line:
-        if not in_process():
-            return _compute_apart(collections, line, text)
-        with _few_threads(), _Counting(line, text) if sys.stderr.isatty() else nullcontext():
+def compute(collections: Any) -> Any:
+    """The collections, any nest of them, computed together."""
+    if in_process():
+        with _few_threads():
             return compute_together(collections)[0]
+    from distributed import CancelledError, KilledWorker
+
+    try:
+        return compute_together(collections)[0]
+    except (KilledWorker, CancelledError) as error:
+        raise InputError(
+            f"the workers were lost on the way: {error}. If they ran out of memory, give them "
+            "more, use fewer of them, or read with smaller `chunks`."
+        ) from None
 
 
 def _few_threads() -> Any:
@@ -102,36 +116,3 @@ def _few_threads() -> Any:
     import zarr
 
     return zarr.config.set({"threading.max_workers": dask.config.get("num_workers", CPU_COUNT)})
-
-
-def _compute_apart(collections: Any, line: Ticker, text: str) -> Any:
-    """On the workers of a cluster; a worker that dies has its blocks done again by another."""
-    from distributed import CancelledError, KilledWorker, as_completed, default_client, futures_of
-
-    running = persist(collections)[0]
-    blocks = futures_of(running)
-    try:
-        for done, _ in enumerate(as_completed(blocks), start=1):
-            line.say(f"{text}: {done} of {len(blocks)} blocks")
-        return compute_together(running)[0]
-    except BaseException as error:
-        client = default_client()
-        if client.cluster is None:  # else its processes end, and nothing is left
-            client.cancel(blocks)
-        if not isinstance(error, KilledWorker | CancelledError):
-            raise
-        raise InputError(
-            f"the workers were lost on the way: {error}. If they ran out of memory, give them "
-            "more, use fewer of them, or read with smaller `chunks`."
-        ) from None
-
-
-class _Counting(Callback):
-    """Says how many tasks are done."""
-
-    def __init__(self, line: Ticker, text: str) -> None:
-        self.line, self.text = line, text
-
-    def _posttask(self, key: Any, result: Any, graph: Any, state: Any, worker: Any) -> None:
-        done, open_ = len(state["finished"]), ("ready", "waiting", "running")
-        self.line.say(f"{self.text}: {done} of {done + sum(len(state[k]) for k in open_)} steps")

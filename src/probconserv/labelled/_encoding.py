@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, prod
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import dask.array as da
 import netCDF4
@@ -21,7 +21,6 @@ CODECS = ("compressors", "filters", "serializer", "fill_value", "shards")
 NAMES = {"NETCDF3_64BIT_OFFSET": "NETCDF3_64BIT", "NETCDF3_64BIT_DATA": "NETCDF4"}
 NUMBERS = "biufc"
 Array = npt.NDArray[Any]
-Labelled = TypeVar("Labelled", xr.Variable, xr.DataArray)
 PACKING = ("scale_factor", "add_offset", "dtype", "_FillValue", "missing_value", "_Unsigned")
 TRIES = 20  # values that close the last part of a total, one by one
 LIMITS = ("valid_min", "valid_max", "valid_range")
@@ -218,7 +217,7 @@ class Packing:
         )
 
     def rounded(self, block: Array, rows: BlockRows, bounds: tuple[float, float]) -> Array:
-        """A block (I, P) or (N, I, P) on the values that its integers stand for.
+        """A block (N, I, P) on the values that its integers stand for.
 
         Values are rounded to the nearest integer, except for the few that must go the other way
         for the total of their row to close: those that lie nearest to the middle. The total is
@@ -227,20 +226,18 @@ class Packing:
         exact = (block.astype(float) - self.offset) / self.scale
         whole = np.rint(exact)
         ends = sorted((end - self.offset) / self.scale for end in bounds)
-        there: Array = np.isfinite(exact)
-        there = there if there.ndim == 2 else np.logical_and.reduce(there)  # in all members
-        for *member, index in np.ndindex(block.shape[:-1]):
+        for member, index in np.ndindex(block.shape[:-1]):
             for law in rows.laws:
-                weights = law.weights[index if len(law.weights) > 1 else 0] * there[index]
+                weights = law.weights[index if len(law.weights) > 1 else 0]
                 for points in _by_row(law.labels, len(weights)):
-                    at = (*member, index, points)
+                    at = (member, index, points)
                     whole[at] = self._closed(exact[at], whole[at], weights[points], ends)
         return whole * self.scale + self.offset
 
     def _closed(self, exact: Array, whole: Array, weights: Array, ends: list[float]) -> Array:
         """The integers of one row, some of them one up or down, so that its exact sum stays."""
         off = exact - whole
-        free = (weights != 0) & np.isfinite(weights)
+        free = weights != 0
         missing = float(np.dot(weights[free], off[free]))  # what rounding took from the total
         if not missing:
             return whole
@@ -279,30 +276,30 @@ def _by_row(labels: Array | None, count: int) -> list[Any]:
     return np.split(order, np.flatnonzero(np.diff(labels[order])) + 1)
 
 
-def valid_limits(variable: xr.Variable | xr.DataArray) -> tuple[float, float] | None:
-    """Between which its values are valid, as its attributes say; None if they do not.
+def valid_limits(variable: xr.Variable | xr.DataArray) -> tuple[float, float]:
+    """Between which its values are valid, as its attributes say.
 
     Limits of packed integers speak of these, unless they are floats.
     """
     attrs = variable.attrs
-    if not set(LIMITS) & set(attrs):
-        return None
-    ends = np.ravel(attrs.get("valid_range", (-np.inf, np.inf)))
+    ends = np.ravel(attrs.get("valid_range", NO_BOUNDS))
     pairs = (("valid_min", ends[0]), ("valid_max", ends[-1]))
     try:
         given = [np.asarray(attrs.get(key, end)) for key, end in pairs]
         low, high = (float(each) for each in given)
     except (ValueError, TypeError):
-        return None
+        return NO_BOUNDS
     packing = Packing.of(variable)
     if packing is not None and all(each.dtype.kind in "iu" for each in given):
         return packing.values(low, high)
     return low, high
 
 
-def without_packing(variable: Labelled, packing: Packing) -> Labelled:
+def without_packing(variable: xr.DataArray) -> xr.DataArray:
     """A copy that is stored as the floating-point numbers it holds, missing values as NaN."""
-    copy = variable.copy(deep=False)
+    copy, packing = variable.copy(deep=False), Packing.of(variable)
+    if packing is None:
+        return copy
     copy.encoding = {k: v for k, v in variable.encoding.items() if k not in PACKING}
     copy.encoding |= {"dtype": variable.dtype, "_FillValue": variable.dtype.type(np.nan)}
     for key in set(LIMITS) & set(copy.attrs):  # they speak of the stored integers
@@ -327,7 +324,7 @@ def next_held(variable: xr.Variable, bound: float, towards: float) -> float:
 def outside(u: Array, ends: tuple[float, float], slack: float = 0.0) -> Array:
     """Which values are. slack: of the ends, as a share; a value on one may move by rounding."""
     if ends == NO_BOUNDS:
-        return np.zeros((u.shape[-2], 1), bool)
+        return np.zeros((*u.shape[:-1], 1), bool)
     low, high = map(np.float64, ends)  # not rounded to the type of u
     if slack:
         low, high = low - slack * abs(low), high + slack * abs(high)

@@ -1,35 +1,24 @@
-"""`enforce`, `check` and `totals` of a dataset, also as `dataset.probconserv`, and of files.
-
-Names in laws may lie in other files, and many files that follow one another are one series.
-"""
+"""`enforce`, `check` and `totals` of a dataset, also as `dataset.probconserv`, and of files."""
 
 import json
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import replace
 from functools import partial
-from glob import glob
-from os import PathLike, fspath
+from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import xarray as xr
-from dask.base import compute as compute_now
 
-from .._errors import InputError, ProbConservError
-from ._attributes import shown
 from ._cluster import cluster, compute
-from ._encoding import Packing, without_packing
-from ._law import STORES, Given, Law, Recipe, find, listed, nearest
+from ._law import Given, Law, Recipe
 from ._plan import Spread
-from ._read import SMALL, groups, read
 from ._report import Report
+from ._series import Paths, Series, outputs, paths_of, with_files
 from ._work import REPORT, Work, is_lazy
 from ._write import check_output, write
 
-Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 How = Literal["uniform", "proportional", "variance", "members"]
 Std = Given | Mapping[str, Given] | None
 
@@ -111,15 +100,14 @@ def enforce(
     >>> enforce(field, Law("u", "x", total=7.0, measure=1.0), std="s")["u"].values.sum()
     np.float64(7.0)
     """
-    tied = tuple(listed(jointly))
-    spread = Spread(std, member, correlation, shrinkage, tied, how, minimum, maximum)
+    spread = Spread(std, member, correlation, shrinkage, jointly, how, minimum, maximum)
     work = Work.of(dataset, laws, spread)
     work.check_apart()
     stay_lazy = any(map(is_lazy, work.plans))
-    new, sums, after = work.updated(watch=not stay_lazy)
+    new, seen = work.updated(watch=not stay_lazy)
     if not stay_lazy:  # cell sizes may be lazy where the field is not
-        new, sums, after = compute_now(new, sums, after)
-    report = work.report(sums, None if stay_lazy else after)
+        new, seen = compute((new, seen))
+    report = work.report(seen)
     report.check_plausible() if strict else report.warn_if_implausible()
     return work.finished(new, report)
 
@@ -157,8 +145,7 @@ def check(
     """
     given = 0.0 if std is None and member is None else std
     work = Work.of(dataset, laws, Spread(given, member))
-    sums, invalid = compute_now(work.first, work.invalid)
-    return work.report(sums, invalid=invalid)
+    return work.report(compute(work.summed()))
 
 
 def totals(dataset: xr.Dataset, law: Law) -> xr.DataArray:
@@ -331,8 +318,7 @@ def enforce_file(
     >>> report.closes(after=True)
     True
     """
-    tied = tuple(listed(jointly))
-    spread = Spread(std, member, correlation, shrinkage, tied, how, minimum, maximum)
+    spread = Spread(std, member, correlation, shrinkage, jointly, how, minimum, maximum)
     paths, place = paths_of(source), None if target is None else Path(target)
     several = len(paths) > 1 and place is not None and place.is_dir() and place.suffix != ".zarr"
     folder = place if several else None
@@ -341,8 +327,8 @@ def enforce_file(
 
     def written(work: Work, source: Path, target: Path | None, strict: bool) -> tuple[Any, Report]:
         """What the passes found, and the report on it; in the target too, if there is one."""
-        new, sums, after = work.updated(store=True, compute=partial(compute, text="summing"))
-        lazy = {"sums": sums, "after": after, "change": _changes(work, new) if change else {}}
+        new, seen = work.updated(store=True)
+        lazy = {"seen": seen, "change": work.changes(new) if change else {}}
         reports: list[Report] = []
 
         def finish(results: Any) -> dict[str, str]:
@@ -352,22 +338,22 @@ def enforce_file(
             return {REPORT: reports[0].json()}
 
         if target is None:
-            results = compute(lazy, "computing")
+            results = compute(lazy)
             finish(results)
         else:
             results = write(work.finished(new), target, overwrite, lazy, finish, source, group)
         return results, reports[0]
 
     with cluster(scheduler, workers), ExitStack() as opened:
-        series = _opened(paths, opened, group, chunks, member, unpack)
-        work = _work(series.whole, laws, spread, opened)
+        series = Series.of(paths, opened, group, chunks, member, unpack)
+        work = Work.of(series.whole, *with_files(laws, spread, opened))
         work.check_apart()
         if folder is None:
             report = written(work, paths[0], place, strict)[1]
         else:
             if strict:  # all files are looked at before one is written
                 written(work, paths[0], None, strict)
-            report = _one_by_one(work, series, folder, partial(written, strict=False))
+            report = series.one_by_one(work, folder, partial(written, strict=False))
     report.warn_if_implausible()
     return report
 
@@ -410,217 +396,6 @@ def check_file(
     """
     given = 0.0 if std is None and member is None else std
     with cluster(scheduler, workers), ExitStack() as opened:
-        series = _opened(paths_of(source), opened, group, chunks, member)
-        work = _work(series.whole, laws, Spread(given, member), opened)
-        found = compute({"sums": work.first, "invalid": work.invalid}, "summing")
-        return work.report(**found)
-
-
-def _changes(work: Work, found: Sequence[Mapping[str, Any]]) -> dict[str, xr.DataArray]:
-    """The change of every variable, averaged over all but the last two axes that laws sum over."""
-    changes = {}
-    for plan, new in zip(work.plans, found, strict=True):
-        for name, arrays in new.items():
-            old = work.dataset[name]
-            summed = {dim for ready in plan.laws for dim in ready.law.dims}
-            kept = [dim for dim in old.dims if dim in summed][-2:]
-            moved = old.copy(data=arrays[0].data) - old
-            mean = moved.mean([dim for dim in old.dims if dim not in kept], keep_attrs=True)
-            changes[name] = mean.assign_attrs(old.attrs)
-    return changes
-
-
-def with_files(law: Any, opened: ExitStack) -> Any:
-    """The law with a DataArray in place of every FILE:VARIABLE; files stay open with the stack."""
-    if callable(law):
-        return lambda dataset: with_files(law(dataset), opened)
-    if not isinstance(law, Law):
-        return law
-    given = {f.name: getattr(law, f.name) for f in fields(law) if f.name not in ("name", "remarks")}
-    return replace(law, **{key: from_file(each, key, opened) for key, each in given.items()})
-
-
-def from_file(given: Any, argument: str, opened: ExitStack) -> Any:
-    """What FILE:VARIABLE stands for, also within lists and mappings; anything else as it is."""
-    if isinstance(given, Mapping):
-        return {key: from_file(value, argument, opened) for key, value in given.items()}
-    if isinstance(given, list | tuple):
-        return [from_file(value, argument, opened) for value in given]
-    path, _, name = given.rpartition(":") if isinstance(given, str) else ("", "", "")
-    if not path.endswith(STORES):
-        return given
-    where = Path(path)
-    if not where.exists():
-        near = nearest(where.name, [each.name for each in where.parent.glob(f"*{where.suffix}")])
-        raise InputError(f"`{argument}` is {given!r}, but there is no file {path}. {near}")
-    group, _, name = name.rpartition("/")
-    found = find(opened.enter_context(read(path, group=group)), name, f"{argument} {given}")
-    return found.load() if found.nbytes <= SMALL else found
-
-
-def paths_of(source: Paths) -> list[Path]:
-    """The files that are meant; a name with * or ? stands for all that match it."""
-    given = [source] if isinstance(source, str | PathLike) else list(source)
-    found: list[str] = []
-    for path in given:
-        each = fspath(path)
-        found += (not Path(each).exists() and sorted(glob(each))) or [each]
-    return list(map(Path, found))
-
-
-def outputs(paths: Sequence[Path], folder: Path) -> list[Path]:
-    """A file of the same name in the folder for each."""
-    name, count = Counter(path.name for path in paths).most_common(1)[0]
-    if count > 1:
-        raise InputError(f"`source` has two files called {name}, which cannot both be written.")
-    return [folder / path.name for path in paths]
-
-
-@dataclass(frozen=True, eq=False)
-class Part:
-    """A file of a series, and where its times are in those of all."""
-
-    path: Path
-    dataset: xr.Dataset
-    entries: slice
-
-
-@dataclass(frozen=True, eq=False)
-class Series:
-    """Files that follow one another along a dimension, in its order; one alone has none."""
-
-    whole: xr.Dataset
-    dim: str = ""
-    parts: Sequence[Part] = ()
-
-    def work_on(self, part: Part, work: Work) -> Work:
-        """The work on one of the files, whose totals follow from the whole series."""
-        for plan in work.plans:
-            if self.dim not in plan.index:
-                labels = ", ".join(ready.law.label for ready in plan.laws)
-                raise InputError(
-                    f"`target`: {labels} ties all files together along {self.dim!r}. Write one "
-                    "file: a name that ends in .nc or .zarr."
-                )
-        plans = []
-        for plan in _at(work.plans, self.dim, part.entries):
-            own = {n: (part.dataset[n].variable, *std) for n, (_, *std) in plan.arrays.items()}
-            plans.append(replace(plan, arrays=own))
-        return replace(work, dataset=part.dataset, plans=plans)
-
-    def together(self, work: Work, found: Sequence[Any]) -> dict[str, Any]:
-        """What the passes found in each file, as if they had gone over the whole series."""
-        axes = [plan.index.index(self.dim) for plan in work.plans]
-        result: dict[str, Any] = {"change": {}}
-        for key in ("sums", "after"):
-            per_plan = zip(*(each[key] for each in found), strict=True)
-            result[key] = [_side_by_side(*each) for each in zip(per_plan, axes, strict=True)]
-        lengths = xr.DataArray([part.dataset.sizes[self.dim] for part in self.parts], dims="files")
-        for name in found[0]["change"]:
-            changes = xr.concat([each["change"][name] for each in found], "files")
-            result["change"][name] = changes.weighted(lengths).mean("files", keep_attrs=True)
-        return result
-
-
-def _opened(
-    paths: Sequence[Path],
-    opened: ExitStack,
-    group: str,
-    chunks: Mapping[str, int] | None,
-    member: str | None,
-    unpack: bool = False,
-) -> Series:
-    """The files as one series; they stay open with the stack."""
-    for path in paths if len(paths) > 1 else ():
-        if group or groups(path):
-            raise InputError(
-                f"`source` {path} has groups, and several files with groups cannot be one "
-                "series. Take the group out of each first, or give one file at a time."
-            )
-    whole = () if member is None else (member,)
-    parts = [opened.enter_context(read(path, chunks, group, whole)) for path in paths]
-    parts = [_unpacked(part) for part in parts] if unpack else parts
-    return Series(parts[0]) if len(parts) == 1 else _combined(paths, parts)
-
-
-def _unpacked(dataset: xr.Dataset) -> xr.Dataset:
-    packings = {name: Packing.of(variable) for name, variable in dataset.items()}
-    return dataset.assign({n: without_packing(dataset[n], p) for n, p in packings.items() if p})
-
-
-def _work(
-    dataset: xr.Dataset, laws: Sequence[Law | Recipe], spread: Spread, opened: ExitStack
-) -> Work:
-    """The work on a dataset, with what lies in other files; these stay open with the stack."""
-    spread = replace(spread, std=from_file(spread.std, "std", opened))
-    return Work.of(dataset, [with_files(law, opened) for law in laws], spread)
-
-
-def _one_by_one(
-    work: Work, series: Series, folder: Path, write_one: Callable[..., tuple[Any, Report]]
-) -> Report:
-    """A file in the folder for each; those that are finished stay if a later one fails."""
-    found: list[Any] = []
-    for part in series.parts:
-        try:
-            own = series.work_on(part, work)
-            found.append(write_one(own, part.path, folder / part.path.name)[0])
-        except ProbConservError as error:
-            done = f"{len(found)} of {len(series.parts)} files are finished and stay in {folder}"
-            error.args = (f"{part.path.name}: {error} ({done}.)",)
-            raise
-    return work.report(**series.together(work, found))
-
-
-def _side_by_side(parts: Sequence[Any], axis: int) -> Any:
-    """Arrays one after the other, counts added up; also within mappings."""
-    if isinstance(parts[0], Mapping):
-        return {key: _side_by_side([each[key] for each in parts], axis) for key in parts[0]}
-    return np.concatenate(parts, axis) if np.ndim(parts[0]) else sum(parts)
-
-
-def _at(given: Any, dim: str, where: slice) -> Any:
-    """What is given at some entries of a dimension, also within plans, mappings and sequences."""
-    if isinstance(given, xr.Variable | xr.DataArray):
-        return given.isel({dim: where}, missing_dims="ignore")
-    if isinstance(given, Mapping):
-        sizes = {dim: where.stop - where.start} if isinstance(given.get(dim), int) else {}
-        return {key: _at(value, dim, where) for key, value in given.items()} | sizes
-    if isinstance(given, list | tuple):
-        return tuple(_at(value, dim, where) for value in given)
-    if is_dataclass(given) and not isinstance(given, type):
-        parts = {each.name: _at(getattr(given, each.name), dim, where) for each in fields(given)}
-        return replace(given, **parts)
-    return given
-
-
-def _combined(paths: Sequence[Path], parts: Sequence[xr.Dataset]) -> Series:
-    """The series that the files make."""
-    for path, part in zip(paths[1:], parts[1:], strict=True):
-        for name in part.data_vars.keys() & parts[0].data_vars.keys():
-            for key in ("units", "cell_methods"):  # they become one array, and must mean one thing
-                ours, theirs = (each[name].attrs.get(key) for each in (parts[0], part))
-                if ours != theirs:
-                    raise InputError(
-                        f"`source`: `{key}` of {str(name)!r} is {theirs!r} in {path.name} and "
-                        f"{ours!r} in {paths[0].name}. Make them the same, values and attributes."
-                    )
-    rule = "`source`: files of a series follow one another along one coordinate and are the same"
-    same: Any = {"data_vars": "minimal", "coords": "minimal", "compat": "equals", "join": "exact"}
-    try:
-        whole: Any = xr.combine_by_coords(parts, combine_attrs="override", **same)
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{rule} elsewhere. These are not: {error}") from error
-    differ = [str(dim) for dim, n in whole.sizes.items() if n != parts[0].sizes.get(dim)]
-    if len(differ) != 1:
-        raise InputError(f"{rule} elsewhere. These differ along {' and '.join(differ)}.")
-    (dim,) = differ
-    index = whole.indexes[dim]
-    if index.duplicated().any():
-        when = shown(whole[dim].values[index.duplicated()][0])
-        raise InputError(f"{rule} elsewhere. These overlap: {dim} {when} is there twice.")
-    whole.encoding = parts[0].encoding
-    starts = [index.get_loc(part.indexes[dim][0]) for part in parts]
-    ends = [start + part.sizes[dim] for start, part in zip(starts, parts, strict=True)]
-    files = map(Part, paths, parts, map(slice, starts, ends))
-    return Series(whole, dim, sorted(files, key=lambda file: file.entries.start))
+        series = Series.of(paths_of(source), opened, group, chunks, member)
+        work = Work.of(series.whole, *with_files(laws, Spread(given, member), opened))
+        return work.report(compute(work.summed()))

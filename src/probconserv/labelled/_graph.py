@@ -19,9 +19,11 @@ Array = NDArray[Any]
 Sums = Mapping[str, Array]  # under names, with the indices on axis 0
 Made = tuple[Sequence[Array], Sums]  # the new arrays of a block, and its sums
 Pair = tuple[Any, tuple[str, ...]]  # an array and the names of its axes
+Key = tuple[str, Any]  # what a block is, and which one
 
 PIECE = 4096  # points of one product: too few for BLAS to start threads of its own
 SLAB = 1 << 18  # points that are worked on at a time: what stays in a core's cache
+NO_LABELS = (None,)
 LARGEST = ("change", "in_std", "below", "below_before")  # not added up: the largest counts
 
 
@@ -125,19 +127,27 @@ class BlockRows:
         laws = (replace(law, weights=function(law.weights)) for law in self.laws)
         return replace(self, laws=tuple(laws))
 
-    @cached_property
+    @property
     def sizes(self) -> "BlockRows":
         """|G|."""
-        return self.by(np.abs) if any((law.weights < 0).any() for law in self.laws) else self
+        return self._absolute or self
+
+    @cached_property
+    def _absolute(self) -> "BlockRows | None":  # not itself, which would keep it alive
+        return self.by(np.abs) if any((law.weights < 0).any() for law in self.laws) else None
+
+    def without(self, missing: Array) -> "BlockRows":  # (I, P)
+        """With weights of 0 at some points; kept, since the next indices often lack the same."""
+        missing = missing[:1] if (missing == missing[:1]).all() else missing
+        last, rows = self.__dict__.get("_last", (None, self))
+        if last is None or not np.array_equal(last, missing):
+            rows = self.by(lambda weights: np.where(missing, 0.0, weights))
+            self.__dict__["_last"] = missing, rows
+        return rows
 
     @cached_property
     def squared(self) -> "BlockRows":
         return self.by(np.square)
-
-    @cached_property
-    def present(self) -> "BlockRows":
-        """1 where G is not 0."""
-        return self.by(lambda weights: (weights != 0).astype(float))
 
     @cached_property
     def whole(self) -> Array:  # (1 or I, K)
@@ -145,15 +155,15 @@ class BlockRows:
         return self.apply(np.ones((1, self.laws[0].weights.shape[-1])))
 
     @cached_property
+    def points(self) -> Array:  # (1 or I, K)
+        """How many points each row has."""
+        return self.by(lambda weights: (weights != 0).astype(float)).whole
+
+    @cached_property
     def left_out(self) -> Array | None:  # (1 or I, P)
         """Which points no law counts; None if there are none."""
         out = [law.weights == 0 for law in self.laws]
         return reduce(np.logical_and, out) if all(x.any() for x in out) else None
-
-    @property
-    def counted(self) -> Array | float:
-        """1 where some law counts a point, else 0."""
-        return 1.0 if self.left_out is None else (~self.left_out).astype(float)
 
     @cached_property
     def freedom(self) -> Array | None:  # (1 or I, P)
@@ -212,9 +222,6 @@ class NamedRows:
     def all(self) -> tuple[str, ...]:
         return self.places if self.member is None else (self.member, *self.places)
 
-    def dims(self, array: Any) -> Any:
-        return None if array is None else tuple(dim for dim in self.all if dim in array.dims)
-
     def mapped(
         self,
         function: Callable[..., Made],
@@ -228,22 +235,21 @@ class NamedRows:
         which are then those over all blocks; lazily, a dask array without axes that holds them. One
         task makes all: several would read the block again, and hold it until the last is done.
         """
-        steps = steps or {}
-        laws = (  # the names of axes in place of arrays
-            replace(law, weights=self.dims(law.weights), labels=self.dims(law.labels))
-            for law in self.laws
-        )
-        run, dims = replace(self, laws=tuple(laws))._run, [self.dims(array) for array in arrays]
-        task = partial(run, function, dims, dtypes, tuple(steps))
-        all_ = [*arrays, *(array for law in self.laws for array in (law.weights, law.labels))]
-        pairs = [self._pair(array) for array in all_ if array is not None]
-        for name, step in steps.items():
+        given: dict[Key, xr.Variable] = {("array", n): each for n, each in enumerate(arrays)}
+        for number, law in enumerate(self.laws):
+            given["weights", number] = law.weights
+            given |= {} if law.labels is None else {("labels", number): law.labels}
+        for name, step in (steps or {}).items():
             own = (f"{name} {axis}" for axis in range(len(self.index), step.ndim))
-            pairs.append((step, (*self.index, *own)))
-        if not any(isinstance(array, da.Array) for array, _ in pairs):
+            given["steps", name] = xr.Variable((*self.index, *own), step)
+        pairs = {key: self._pair(array) for key, array in given.items()}
+        empty = tuple(replace(law, weights=None, labels=None) for law in self.laws)
+        axes = {key: dims for key, (_, dims) in pairs.items()}
+        task = partial(replace(self, laws=empty)._run, function, axes, dtypes)
+        if not any(isinstance(array, da.Array) for array, _ in pairs.values()):
             with ThreadPoolExecutor(CPU_COUNT) as pool:
-                return task(pool.map, *(array for array, _ in pairs))
-        made = [(blockwise(partial(task, map), self.all, pairs, object), self.all)]
+                return task(pool.map, *(array for array, _ in pairs.values()))
+        made = [(blockwise(partial(task, map), self.all, [*pairs.values()], object), self.all)]
         new = [
             blockwise(partial(_picked, number=number), self.all, made, dtype)
             for number, dtype in enumerate(dtypes)
@@ -254,38 +260,44 @@ class NamedRows:
     def _run(
         self,
         function: Callable[..., Made],
-        dims: Sequence[Sequence[str]],
+        axes: Mapping[Key, tuple[str, ...]],
         dtypes: Sequence[Any],
-        names: Sequence[str],
         each: Callable[..., Iterator[Any]],
         *blocks: Array,
     ) -> tuple[list[Array], dict[str, Array]]:
-        """One block: its arrays as (I, P) or (N, I, P), a few indices at a time, with G.
+        """One block, a few indices at a time, with G; axes: of the blocks, by what they are.
 
-        Weights and labels of laws are the names of their axes here. dims: the same of the arrays
-        that come first among the blocks. names: of the steps, that come last. each: `map`, or that
-        of a pool of threads.
+        The first array is (N, I, P), with one member where there are none. The others are (1, P) or
+        (I, P), and one number is (1, 1). each: `map`, or that of a pool of threads.
         """
-        sizes = dict(zip(dims[0], blocks[0].shape, strict=True))
-        rest, index = list(blocks), [sizes[dim] for dim in self.index]
-        first = [rest.pop(0) for _ in dims]
-        arrays = [  # one number stays one
-            self._flat(block, own, sizes) if own else block.reshape(1, 1)
-            for block, own in zip(first, dims, strict=True)
-        ]
-        rows, count = self._rows_of(rest, sizes), prod(index)
-        flat = [step.reshape(count, *step.shape[len(index) :]) for step in rest]
-        new = [np.empty(arrays[0].shape, dtype) for dtype in dtypes]
+        sizes = dict(zip(axes["array", 0], blocks[0].shape, strict=True))
+        index = [sizes[dim] for dim in self.index]
+        count = prod(index)
+        flat, steps = {}, {}
+        for (key, dims), block in zip(axes.items(), blocks, strict=True):
+            if key[0] == "steps":
+                steps[key[1]] = block.reshape(count, *block.shape[len(index) :])
+            else:
+                number = key[0] == "array" and not dims
+                flat[key] = block.reshape(1, 1) if number else self._flat(block, dims, sizes)
+        first, *others = (flat[key] for key in flat if key[0] == "array")
+        first = first.reshape(-1, *first.shape[-2:])
+        laws = (
+            replace(law, weights=flat["weights", n], labels=flat.get(("labels", n), NO_LABELS)[0])
+            for n, law in enumerate(self.laws)
+        )
+        rows = BlockRows(tuple(laws), self.count, self.disjoint, self.variable)
+        new = [np.empty(first.shape, dtype) for dtype in dtypes]
 
         def work(slab: slice) -> Sums:
-            given = [a if a.shape[-2] == 1 else a[..., slab, :] for a in arrays]
-            steps = dict(zip(names, (step[slab] for step in flat), strict=True))
-            found, sums = function(*given, rows.at(slab), steps)
+            given = [a if a.shape[-2] == 1 else a[..., slab, :] for a in (first, *others)]
+            here = {name: step[slab] for name, step in steps.items()}
+            found, sums = function(*given, rows.at(slab), here)
             for array, values in zip(new, found, strict=True):
                 array[..., slab, :] = values
             return sums
 
-        stride = max(1, SLAB * count // max(1, arrays[0].size))
+        stride = max(1, SLAB * count // max(1, first.size))
         slabs = [slice(i, i + stride) for i in range(0, count, stride)]
         sums = combined(list(each(work, slabs)), index=1)
         shaped = {name: x.reshape((*index, *x.shape[1:])) for name, x in sums.items()}
@@ -301,16 +313,6 @@ class NamedRows:
         shape = [prod(sizes[dim] for dim in some) for some in (varies, self.points)]
         return wide.reshape(*wide.shape[: len(lead)], *shape)
 
-    def _rows_of(self, blocks: list[Array], sizes: Mapping[Any, int]) -> BlockRows:
-        """G, from the first of the blocks, which are taken off."""
-        laws = []
-        for law in self.laws:
-            weights, labels = self._flat(blocks.pop(0), law.weights, sizes), None
-            if law.labels is not None:
-                labels = self._flat(blocks.pop(0), law.labels, sizes)[0]
-            laws.append(replace(law, weights=weights, labels=labels))
-        return BlockRows(tuple(laws), self.count, self.disjoint, self.variable)
-
     def _combined(self, blocks: da.Array) -> da.Array:
         name = f"sums-{blocks.name}"
         task = (partial(combined, index=len(self.index)), blocks.__dask_keys__())
@@ -319,9 +321,10 @@ class NamedRows:
         return da.Array(graph, name, (), meta=np.empty((), object))
 
     def _pair(self, array: xr.Variable) -> Pair:
-        """Data in the order of the axes, members in one block."""
-        dims = self.dims(array)
-        data = array.transpose(*dims).data
+        """Data in the order of the axes, members in one block; axes of steps come last."""
+        dims = tuple(dim for dim in self.all if dim in array.dims)
+        data = array.transpose(*dims, ...).data
+        dims += tuple(str(dim) for dim in array.dims if dim not in self.all)
         if not isinstance(data, da.Array):
             return np.asarray(data), dims
         return data.rechunk({0: -1}) if self.member in dims else data, dims
@@ -352,6 +355,7 @@ def added(each: Sequence[Sums]) -> dict[str, Array]:
         if name in LARGEST
         else sum((one[name] for one in each[1:]), start=each[0][name])
         for name in each[0]
+        if all(name in one for one in each)
     }
 
 

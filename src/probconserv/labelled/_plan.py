@@ -17,7 +17,7 @@ from .._values import between
 from ._attributes import conversion, place
 from ._blocks import Kind
 from ._graph import Array, LawRows, NamedRows
-from ._law import Law, Recipe, array, assumed, nearest
+from ._law import Law, Recipe, array, assumed, listed, nearest
 from ._totals import Totals
 from ._weights import REGION, Points, points
 
@@ -145,17 +145,18 @@ class Plan:
                 return float(sizes[sizes > 0].mean())
         return 1.0
 
-    def side_by_side(self, which: str) -> Array:  # (*index, K), or (*index, N, K) of members
+    def side_by_side(self, which: str) -> Array:  # (*index, 1 or N, K)
         """The value or the noise of all rows."""
-        given: list[xr.Variable] = [getattr(ready, which) for ready in self.laws]
-        member = [dim for dim in [self.member] if any(dim in each.dims for each in given)]
-        lead = {dim: self.sizes[dim] for dim in (*self.index, *member) if dim}
-        parts = []
-        for ready, own in zip(self.laws, given, strict=True):
-            wide = own.set_dims({**lead, **ready.sizes_inside})
-            wide = wide.transpose(*lead, *ready.sizes_inside)
-            parts.append(wide.values.reshape(*lead.values(), ready.rows))
-        return np.concatenate(parts, axis=-1)
+        parts: list[Array] = []
+        for ready in self.laws:
+            own: xr.Variable = getattr(ready, which)
+            many = {dim: own.sizes[dim] for dim in own.dims if dim == self.member}
+            wide = {dim: self.sizes[dim] for dim in self.index} | (many or {"one": 1})
+            values = own.set_dims({**wide, **ready.sizes_inside})
+            values = values.transpose(*wide, *ready.sizes_inside)
+            parts.append(values.values.reshape(*wide.values(), ready.rows))
+        lead = np.broadcast_shapes(*(part.shape[:-1] for part in parts))
+        return np.concatenate([np.broadcast_to(p, (*lead, p.shape[-1])) for p in parts], axis=-1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,7 +206,7 @@ class Spread:
     member: str | None = None
     correlation: float = 0.0
     shrinkage: float | None = None
-    jointly: tuple[str, ...] = ()
+    jointly: str | Sequence[str] = ()
     how: str | None = None
     minimum: float | None = None
     maximum: float | None = None
@@ -235,6 +236,11 @@ class Spread:
             )
 
     @property
+    def tied(self) -> list[str]:
+        """Dimensions beside those of laws that an ensemble's update couples."""
+        return listed(self.jointly)
+
+    @property
     def knows_std(self) -> bool:
         """Whether points differ in how uncertain they are."""
         return self.how not in ("uniform", "proportional")
@@ -247,7 +253,7 @@ class Spread:
 
 def plans(dataset: xr.Dataset, laws: Sequence[Law | Recipe], spread: Spread) -> list[Plan]:
     """The systems that the laws make, each as small as can be."""
-    for argument, dims in (("member", [spread.member]), ("jointly", spread.jointly)):
+    for argument, dims in (("member", [spread.member]), ("jointly", spread.tied)):
         for dim in dims:
             if dim is not None and dim not in dataset.dims:
                 way = nearest(dim, dataset.dims)
@@ -294,7 +300,7 @@ def _plan(
     dataset: xr.Dataset, group: list[tuple[Law, Points]], spread: Spread, names: set[str]
 ) -> Plan:
     fields = {name: field for _, p in group for name, field in p.fields.items()}
-    tied = {dim for law, _ in group for dim in law.dims} | set(spread.jointly) | {spread.member}
+    tied = {dim for law, _ in group for dim in law.dims} | {*spread.tied, spread.member}
     first, *others = fields.values()
     index = tuple(str(d) for d in first.dims if d not in tied and all(d in o.dims for o in others))
     ready, row = [], 0

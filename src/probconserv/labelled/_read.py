@@ -35,9 +35,6 @@ FORMATS = {  # by the first bytes
 }
 BLOCK = 24 * 2**20  # bytes that a block has at most, where the stored chunks allow it
 SMALL = 8 * 2**20  # bytes up to which a coordinate is kept in memory
-MOST_BLOCKS = 1_000_000
-LARGEST_CHUNK = 4 * 2**30
-LARGEST_INDEX = 2**30
 SUSPICIOUS = 16 * 2**30  # bytes from which a store must have something to show for them
 DENSEST = 2000  # bytes of values that one byte of a file can hold, compressed
 PATIENCE = 30.0  # seconds for a file to open
@@ -85,13 +82,10 @@ def groups(path: Path) -> list[str]:
         members = zarr.open_group(path, mode="r").members(max_depth=None)
         return [name for name, member in members if isinstance(member, zarr.Group)]
     with netCDF4.Dataset(path) as file:
-        return list(_groups_below(file))
-
-
-def _groups_below(group: netCDF4.Dataset) -> Iterator[str]:
-    for inner in group.groups.values():
-        yield inner.path.strip("/")
-        yield from _groups_below(inner)
+        found = list(file.groups.values())
+        for group in found:  # which grows on the way
+            found += group.groups.values()
+        return [group.path.strip("/") for group in found]
 
 
 def read(
@@ -189,7 +183,7 @@ def _lazy(
                 f"`chunks` must give a positive whole number for {dim!r}, or -1 for all entries; "
                 f"got {size!r}."
             )
-    run, count, wanted = uuid.uuid4().hex, 0, dict.fromkeys(whole, -1) | dict(chunks)
+    run, wanted = uuid.uuid4().hex, dict.fromkeys(whole, -1) | dict(chunks)
     changed: dict[str, xr.Variable] = {}
     for name, variable in ((str(n), v) for n, v in opened.variables.items()):
         label = name in opened.coords and variable.nbytes <= SMALL
@@ -198,16 +192,9 @@ def _lazy(
         if label or variable.dtype.kind not in NUMBERS:
             changed[name] = variable.load()
             continue
-        shape = block_shape(variable, wanted)
-        count += prod(ceil(n / c) for n, c in zip(variable.shape, shape, strict=True))
-        if count > MOST_BLOCKS:
-            raise InputError(
-                f"`path` {path} would be read in {count:,} blocks, more than the {MOST_BLOCKS:,} "
-                "that can be kept track of. Give larger `chunks`, or is the file damaged?"
-            )
         blocks = da.from_array(
             _Guarded(variable, path, name),
-            chunks=shape,
+            chunks=block_shape(variable, wanted),
             name=f"{READ}{name}-{run}",
             meta=np.empty((0,) * variable.ndim, variable.dtype),
             inline_array=True,
@@ -221,7 +208,8 @@ def block_shape(variable: xr.Variable, chunks: Mapping[str, int]) -> tuple[int, 
 
     A variable that lies in one piece is cut along its leading dimensions.
     """
-    chunk = _stored_chunk(variable) or (1,) * variable.ndim
+    known = (variable.encoding.get(key) for key in ("shards", "chunks", "chunksizes"))
+    chunk = next(filter(None, known), (1,) * variable.ndim)
     shape = [max(1, min(c, n)) for c, n in zip(chunk, variable.shape, strict=True)]
     for axis, dim in enumerate(variable.dims):
         if dim in chunks:
@@ -234,12 +222,6 @@ def block_shape(variable: xr.Variable, chunks: Mapping[str, int]) -> tuple[int, 
             shape[axis] *= max(1, BLOCK // (itemsize * prod(shape)))
         shape[axis] = max(1, min(shape[axis], variable.shape[axis]))
     return tuple(shape)
-
-
-def _stored_chunk(variable: xr.Variable) -> tuple[int, ...] | None:
-    """The entries that are read together; None where the variable lies in one piece."""
-    known = (variable.encoding.get(key) for key in ("shards", "chunks", "chunksizes"))
-    return next((chunk for chunk in known if chunk), None)
 
 
 class _Guarded:
@@ -256,29 +238,12 @@ class _Guarded:
 
 
 def _check_sizes(path: Path, stored: xr.Dataset) -> None:
-    """Refuses what cannot fit into memory, and more values than the bytes of the store can hold."""
-    promised = 0
-    for name, variable in stored.variables.items():
-        itemsize = variable.dtype.itemsize or 8
-        promised += itemsize * variable.size
-        if variable.dims == (name,) and itemsize * variable.size > LARGEST_INDEX:
-            raise InputError(
-                f"`path` {path} gives its dimension {name!r} a coordinate of "
-                f"{variable.size:,} values, too many to label anything. Drop that coordinate."
-            )
-        chunk = itemsize * prod(_stored_chunk(variable) or ())
-        if chunk > LARGEST_CHUNK:
-            raise InputError(
-                f"`path` {path} stores {name!r} in chunks of {chunk:,} bytes each, and one must "
-                f"fit into memory: at most {LARGEST_CHUNK:,}. Store it again in smaller chunks."
-            )
-    if promised <= SUSPICIOUS:
+    """Refuses more values than the bytes of the store can hold."""
+    promised = sum(each.size * (each.dtype.itemsize or 8) for each in stored.variables.values())
+    files = path.rglob("*") if path.is_dir() else [path]
+    there = sum(file.stat().st_size for file in files) if promised > SUSPICIOUS else promised
+    if there * DENSEST >= promised:
         return
-    there = 0
-    for file in path.rglob("*") if path.is_dir() else [path]:
-        there += file.stat().st_size if file.is_file() else 0
-        if there * DENSEST >= promised:
-            return
     raise InputError(
         f"`path` {path} says that it holds {promised:,} bytes of values, but only {there:,} bytes "
         "are there. Its dimensions are damaged, or most of it was never written."
@@ -318,7 +283,7 @@ def _check_end(path: Path) -> None:
     size = path.stat().st_size
     with path.open("rb") as file:
         try:
-            promised = _Header(file, size).end()
+            promised = _promised(file, size)
         except (IndexError, KeyError, OverflowError):
             raise InputError(
                 f"`path` {path} has a NetCDF 3 header that is cut off or damaged. {AGAIN}"
@@ -330,67 +295,60 @@ def _check_end(path: Path) -> None:
         )
 
 
-class _Header:
-    """The header of a NetCDF 3 file, read on; what makes no sense is an IndexError or KeyError."""
+def _promised(file: BinaryIO, size: int) -> int:
+    """Where the last value of a NetCDF 3 file ends, by its header, which is read field by field.
 
-    def __init__(self, file: BinaryIO, size: int) -> None:
-        self.file, self.size = file, size
-        version = file.read(4)[3]
-        self.width = 8 if version == 5 else 4  # bytes of a count
-        self.offset = 4 if version == 1 else 8  # bytes of a position in the file
+    A header that makes no sense is an IndexError or KeyError. size: of the file.
+    """
+    version = file.read(4)[3]
+    wide, far = (8 if version == 5 else 4), (4 if version == 1 else 8)  # a count, a position
 
-    def end(self) -> int:
-        """Where the last value of all variables ends."""
-        records = self._count()
-        if records == 2 ** (8 * self.width) - 1:  # never filled in
-            records = 0
-        lengths = self._list(self._dimension)
-        self._list(self._attribute)
-        variables = self._list(lambda: self._variable(lengths))
-        sizes = [size for size, _, many in variables if many]
-        # a variable that is alone in its records is not padded
-        stride = sizes[0] if len(sizes) == 1 else sum(map(_padded, sizes))
-        ends = [self.file.tell()]
-        for size, begin, many in variables:
-            if records or not many:
-                ends.append(begin + size + (stride * (records - 1) if many else 0))
-        return max(ends)
-
-    def _list(self, entry: Callable[[], Any]) -> list[Any]:
-        tag, count = self._count(4), self._count()
-        if tag > 12 or count > self.size:
-            raise IndexError
-        return [entry() for _ in range(count)]
-
-    def _dimension(self) -> int:
-        self._skip(self._count())
-        return self._count()
-
-    def _attribute(self) -> None:
-        self._skip(self._count())
-        size = NETCDF3_SIZES[self._count(4)]
-        self._skip(size * self._count())
-
-    def _variable(self, lengths: list[int]) -> tuple[int, int, bool]:
-        """Its bytes, where it begins, and whether it has records (the bytes are then of one)."""
-        self._skip(self._count())
-        rank = self._count()
-        shape = [lengths[self._count()] for _ in range(min(rank, self.size))]
-        self._list(self._attribute)
-        size = NETCDF3_SIZES[self._count(4)]
-        self._count()  # the size it claims, which overflows in valid files
-        many = bool(shape) and shape[0] == 0
-        return size * prod(shape[many:]), self._count(self.offset), many
-
-    def _count(self, width: int = 0) -> int:
-        width = width or self.width
-        read = self.file.read(width)
+    def number(width: int = wide) -> int:
+        read = file.read(width)
         if len(read) < width:
             raise IndexError
         return int.from_bytes(read, "big")
 
-    def _skip(self, count: int) -> None:
-        self.file.seek(_padded(count), 1)
+    def entries(entry: Callable[[], Any]) -> list[Any]:
+        tag, count = number(4), number()
+        if tag > 12 or count > size:
+            raise IndexError
+        return [entry() for _ in range(count)]
+
+    def skip_name() -> None:
+        file.seek(_padded(number()), 1)
+
+    def dimension() -> int:
+        skip_name()
+        return number()
+
+    def attribute() -> None:
+        skip_name()
+        itemsize = NETCDF3_SIZES[number(4)]
+        file.seek(_padded(itemsize * number()), 1)
+
+    def variable() -> tuple[int, int, bool]:  # bytes (of one record), position, whether it has many
+        skip_name()
+        shape = [lengths[number()] for _ in range(min(number(), size))]
+        entries(attribute)
+        itemsize, _ = NETCDF3_SIZES[number(4)], number()  # the size it claims may overflow
+        many = shape[:1] == [0]
+        return itemsize * prod(shape[many:]), number(far), many
+
+    records = number()
+    records = 0 if records == 2 ** (8 * wide) - 1 else records  # never filled in
+    lengths = entries(dimension)
+    entries(attribute)
+    variables = entries(variable)
+    sizes = [bytes_ for bytes_, _, many in variables if many]
+    # a variable that is alone in its records is not padded
+    stride = sizes[0] if len(sizes) == 1 else sum(map(_padded, sizes))
+    ends = [
+        begin + bytes_ + (stride * (records - 1) if many else 0)
+        for bytes_, begin, many in variables
+        if records or not many
+    ]
+    return max(ends, default=file.tell())
 
 
 def _padded(size: int) -> int:

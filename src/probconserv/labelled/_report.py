@@ -390,8 +390,8 @@ class Report:
             own = f", and by at most {self.in_std.get(name, 0.0):.2g} of its standard deviations"
             own = own if name in self.in_std else ""
             lines.append(f"{name} moved by at most {most:.3g}{own}")
-        low = [] if self.minimum is None else [f"below {self.minimum:g}"]
-        bounds = " or ".join([*low, *([] if self.maximum is None else [f"above {self.maximum:g}"])])
+        ends = (("below", self.minimum), ("above", self.maximum))
+        bounds = " or ".join(f"{side} {end:g}" for side, end in ends if end is not None)
         for name, count in self.outside_before.items():
             if (brought := count - self.outside.get(name, 0)) > 0:
                 lines.append(f"{brought} values of {name} were {bounds} and are not now")
@@ -519,14 +519,16 @@ def _budget(plan: Plan, ready: Ready, parts: Mapping[str, Array]) -> Budget:
 
     def rows(key: str) -> xr.DataArray:
         """(*index, N, K) or (*index, K) -> the rows of the law, by their names."""
-        values = parts[key][..., ready.own]
-        member = (plan.member,) if values.ndim > len(plan.index) + 1 else ()
+        values, many = parts[key][..., ready.own], parts[key].ndim > len(plan.index) + 1
+        member = (plan.member or "one",) if many else ()
         shape = (*values.shape[:-1], *ready.sizes_inside.values())
-        return named(xr.Variable((*plan.index, *member, *ready.inner), values.reshape(shape)))
+        found = xr.Variable((*plan.index, *member, *ready.inner), values.reshape(shape))
+        return named(found.squeeze("one") if "one" in member else found)
 
     fixed, is_average = named(ready.fixed), law.average is not None
     sizes = wide(ready.sizes.where(ready.sizes > 0, 1.0)) if is_average else 1.0
     vary = any(ready.time in weights.dims for weights in points.weights.values())
+    sums: Any = {key: rows(key) / sizes for key in ("terms", "size", "spread", "assumed")}
     return Budget(
         name=law.label,
         variables=tuple(law.factors),
@@ -538,10 +540,7 @@ def _budget(plan: Plan, ready: Ready, parts: Mapping[str, Array]) -> Budget:
         noise=wide(ready.noise) / sizes,
         before=(rows("total") + fixed) / sizes,
         after=(rows("after") + fixed) / sizes if "after" in parts else None,
-        terms=rows("terms") / sizes,
-        size=rows("size") / sizes,
-        spread=rows("spread") / sizes,
-        assumed=rows("assumed") / sizes,
+        **sums,
         correlation=getattr(plan.kind, "correlation", 0.0),
         present=rows("count" if vary else "size"),
         one_total=ready.one_total,

@@ -12,7 +12,7 @@ from dask.base import compute
 from .._errors import InputError
 from . import _attributes as attributes
 from ._attributes import cell_methods, decoded, least_to_most, place
-from ._blocks import quiet, totals, weight_there
+from ._blocks import Block, quiet
 from ._graph import Array, LawRows, Made, NamedRows
 from ._law import INITIAL, Given, Law, array, check_numbers, listed, match, nearest, taken
 from ._time import Course, Rate, Time, rate_of, time_of
@@ -346,11 +346,8 @@ def _entries(variable: xr.Variable, dim: str, entries: Array) -> xr.Variable:
 
 @quiet
 def _total_and_size(field: Array, *density_and_rows: Any) -> Made:
-    """A density that is missing where the field is not makes its row infinite."""
+    """The rows of the field, or of a density where the field is not missing."""
     *density, rows, _ = density_and_rows
-    values = np.broadcast_to(density[0], field.shape) if density else field
-    if density and not np.isfinite(field.sum() + values.sum()):
-        values = np.where(np.isfinite(values), values, np.inf)
-        values = np.where(np.isnan(field), np.nan, values)
-    total, values, missing = totals(values, rows)
-    return (), {"total": total, "size": weight_there(rows.sizes, missing, len(values))}
+    block = Block.of(rows, field)
+    total = block.total(np.broadcast_to(density[0], field.shape) if density else field)[:, 0]
+    return (), {"total": total, "size": np.broadcast_to(block.rows.sizes.whole, total.shape)}

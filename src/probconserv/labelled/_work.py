@@ -5,7 +5,7 @@ sums over the block: it is read, solved and updated at once. Else all blocks are
 read again for the update. `_solve` is the same function for both; only `total` differs.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -15,18 +15,18 @@ from typing import Any
 import dask.array as da
 import numpy as np
 import xarray as xr
-from dask.base import compute as dask_compute
 
 from .. import __version__
 from .._errors import FAR, InputError
 from .._sums import Kind, MeanAndStd, check_usable, is_hard, solved_rows
 from ._attributes import decoded, least_to_most
-from ._blocks import BlockWork, Bounds
-from ._encoding import NO_BOUNDS, Packing, next_held, valid_limits
+from ._blocks import Block, BlockWork, Bounds
+from ._cluster import compute
+from ._encoding import Packing, next_held, valid_limits
 from ._graph import Array, Made, Sums, added
 from ._law import Law, Recipe, array
 from ._plan import HOW, ONE_BY_ONE, Plan, Spread, plans, worst
-from ._report import Budget, Report, budgets
+from ._report import Report, budgets
 
 SETTLING = 2  # times that exact rows are settled at most
 REPORT = "probconserv_report"
@@ -60,8 +60,8 @@ class Work:
 
     def check_apart(self) -> None:
         """Refuse to update what another law takes as it is: its total would not hold."""
-        for law in self._laws:
-            for other in self._laws:
+        for law in self.laws:
+            for other in self.laws:
                 if shared := set(other.factors) & set(law.held):
                     raise InputError(
                         f"{other.label} moves {min(shared)}, which {law.label} holds fixed, so "
@@ -69,88 +69,76 @@ class Work:
                     )
 
     @property
-    def _laws(self) -> list[Law]:
+    def laws(self) -> list[Law]:
         return [ready.law for plan in self.plans for ready in plan.laws]
 
-    @property
-    def _names(self) -> list[str]:
-        return [name for plan in self.plans for name in plan.arrays]
-
-    @property
-    def _packed(self) -> list[str]:
-        return [name for name in self._names if Packing.of(self.dataset[name])]
-
-    @property
-    def _valid(self) -> dict[str, tuple[float, float]]:
-        found = {name: valid_limits(self.dataset[name]) for name in self._names}
-        return {name: ends for name, ends in found.items() if ends is not None}
-
-    @property
-    def first(self) -> list[Any]:
-        return [first_pass(plan) for plan in self.plans]
+    def summed(self) -> dict[str, list[Any]]:
+        """Of every variable the sums before an update, in a list, now or lazily."""
+        first = [first_pass(plan) for plan in self.plans]
+        return {name: [sums] for each in first for name, sums in each.items()}
 
     def updated(
-        self,
-        watch: bool = True,
-        store: bool = False,
-        compute: Callable[[Any], Any] = lambda lazy: dask_compute(lazy)[0],
-    ) -> tuple[list[Any], list[Any], list[Any]]:
-        """Of every system the arrays after the update, the sums before, and what was seen.
+        self, watch: bool = True, store: bool = False
+    ) -> tuple[dict[str, tuple[xr.Variable, ...]], dict[str, list[Any]]]:
+        """Of every variable the arrays after the update, and what was summed and seen, in a list.
 
         watch: look at the new values, which takes them as computed. store: they will be, so that
-        packed integers are rounded to keep the totals. compute: for sums that come first.
+        packed integers are rounded to keep the totals.
         """
-        found = []
+        new: dict[str, tuple[xr.Variable, ...]] = {}
+        seen: dict[str, list[Any]] = {}
         for plan in self.plans:
-            new, sums, figures = update(plan, watch, store, compute)
-            left = {}
-            for law in (ready.law for ready in plan.laws if ready.law.linear and watch):
-                (name,) = law.factors
-                ends = (array(self.dataset, e, "linear", self.dataset[name]) for e in law.linear)
-                left[name] = _outside(new[name][0], *(end.variable for end in ends))
-            found.append((new, sums, {"figures": figures, "left": left}))
-        new_, sums_, seen_ = (list(each) for each in zip(*found, strict=True))
-        return new_, sums_, seen_
+            arrays, parts = update(plan, watch, store)
+            new, seen = new | arrays, seen | parts
+        for law in (law for law in self.laws if law.linear and watch):
+            (name,) = law.factors
+            low, high = (array(self.dataset, e, "linear", self.dataset[name]) for e in law.linear)
+            values = new[name][0]
+            left = (values < low.variable) | (values > high.variable)
+            seen[name].append({"left": left.sum().data})
+        return new, seen
 
-    @property
-    def invalid(self) -> dict[str, Any]:
-        """Of each variable with a valid range, how many values lie outside."""
-        known = ((name, self.dataset[name].variable, ends) for name, ends in self._valid.items())
-        return {name: {"invalid_before": _outside(values, *ends)} for name, values, ends in known}
+    def changes(self, new: Mapping[str, Sequence[xr.Variable]]) -> dict[str, xr.DataArray]:
+        """The change of every variable, averaged over all but the last two axes that are summed."""
+        found = {}
+        for name, (values, *_) in new.items():
+            old = self.dataset[name]
+            summed = {dim for law in self.laws if name in law.factors for dim in law.dims}
+            kept = [dim for dim in old.dims if dim in summed][-2:]
+            mean = (values - old.variable).mean([dim for dim in old.dims if dim not in kept])
+            coords = {dim: old[dim] for dim in kept if dim in old.coords}
+            found[name] = xr.DataArray(mean, coords, attrs=old.attrs, name=name)
+        return found
 
-    def report(
-        self, sums: Any, after: Any = None, invalid: Any = None, change: Any = None
-    ) -> Report:
-        """after: of `updated`. invalid: of the property, where nothing is updated."""
-        found: list[Budget] = []
-        moves: dict[str, Any] = {}
-        parts = [added(list(own.values())) for own in sums]  # of all variables of a system
-        for plan, own, seen in zip(self.plans, parts, after or [None] * len(parts), strict=True):
-            if seen is not None:
-                own["after"] = sum(each["after"] for each in seen["figures"].values())
-                left = {name: {"left": count} for name, count in seen["left"].items()}
-                moves |= {name: f | left.get(name, {}) for name, f in seen["figures"].items()}
-            found += budgets(plan, own)
+    def report(self, seen: Mapping[str, Sequence[Sums]], change: Any = None) -> Report:
+        """seen: of `summed` or `updated`, computed."""
+        of = {name: _merged(parts) for name, parts in seen.items()}
+        sums = [added([of[name] for name in plan.arrays]) for plan in self.plans]
+        found = [budget for both in zip(self.plans, sums, strict=True) for budget in budgets(*both)]
+        warnings = [text for budget in found for text in budget.warnings]
+        warnings += [text for name, own in of.items() for text in self._implausible(name, own)]
+        moves = {name: own for name, own in of.items() if "change" in own}
         outside, before = (
-            {name: int(m[key].sum()) for name, m in moves.items() if m[key].any()}
+            {name: int(own[key].sum()) for name, own in moves.items() if own[key].any()}
             for key in ("outside", "outside_before")
         )
-        warnings = [text for budget in found for text in budget.warnings]
-        for name, figures in (moves or invalid or {}).items():
-            warnings += self._implausible(name, figures)
+        moved, in_std = (
+            {name: float(own[key].max()) for name, own in moves.items()}
+            for key in ("change", "in_std")
+        )
         report = Report(
-            tuple(found),
-            self._method(parts),
-            self.spread.minimum,
-            self.spread.maximum,
-            before,
-            outside,
-            {name: float(m["change"].max()) for name, m in moves.items()},
-            {name: float(m["in_std"].max()) for name, m in moves.items() if self.spread.knows_std},
+            budgets=tuple(found),
+            method=self._method(sums),
+            minimum=self.spread.minimum,
+            maximum=self.spread.maximum,
+            outside_before=before,
+            outside=outside,
+            moved=moved,
+            in_std=in_std if self.spread.knows_std else {},
             warnings=tuple(warnings),
             change=change or {},
         )
-        lacking = sum(int(np.sum(own.get("lacking", 0))) for own in parts)
+        lacking = sum(int(own["lacking"].sum()) for own in sums)
         return replace(report, notes=tuple(self._notes(report, moves, lacking)))
 
     def _notes(self, report: Report, moves: Mapping[str, Any], lacking: int) -> Iterator[str]:
@@ -159,7 +147,7 @@ class Work:
                 f"values that some members lack: {lacking}. They count in no member's total, and "
                 "stay as they are in the others."
             )
-        packed, number = self._packed, self.spread.member is None
+        packed = [str(name) for name in moves if Packing.of(self.dataset[name])]
         if packed and report.is_done and not report.closes(after=True):
             yield (
                 f"{', '.join(packed)} packed into integers: rounding to them opens the "
@@ -168,8 +156,8 @@ class Work:
         stds = [std for plan in self.plans if plan.is_bounded for std in plan.stds.values()]
         if report.is_done and any(std.values.dims for std in stds):
             yield "the new standard deviations are those without bounds"
-        for dim in dict.fromkeys(dim for plan in self.plans for dim in plan.index if number):
-            if dim.lower() in ENSEMBLES:
+        for dim in dict.fromkeys(dim for plan in self.plans for dim in plan.index):
+            if self.spread.member is None and dim.lower() in ENSEMBLES:
                 yield f"{dim!r} looks like an ensemble; as `member` it gives the uncertainty."
         for name, figures in moves.items():
             least = -float(figures["below"].max())
@@ -182,7 +170,7 @@ class Work:
     def _implausible(self, name: str, found: Mapping[str, Any]) -> Iterator[str]:
         """What is implausible about the values of a variable."""
         counts = {each: int(np.sum(found.get(each, 0))) for each in (*INVALID, "left", "far")}
-        low, high = self._valid.get(name, (0.0, 0.0))
+        low, high = valid_limits(self.dataset[name])
         for key, said in INVALID.items():
             if counts[key]:
                 yield f"{counts[key]} values of {name} {said.format(f'{low:g} to {high:g}')}"
@@ -220,25 +208,26 @@ class Work:
         ]
         both = zip(*mixes, strict=True)
         share, correlation = (least_to_most(np.concatenate(each)) for each in both)
-        tied = f", jointly over {', '.join(self.spread.jointly)}" if self.spread.jointly else ""
+        tied = f", jointly over {', '.join(self.spread.tied)}" if self.spread.tied else ""
         return (
             f"ensemble of {kinds[0].members}, shrinkage {share} towards a correlation of "
             f"{correlation}{tied}"
         )
 
-    def finished(self, found: Any, report: Report | None = None) -> xr.Dataset:
+    def finished(
+        self, new: Mapping[str, Sequence[xr.Variable]], report: Report | None = None
+    ) -> xr.Dataset:
         """A copy of the dataset with the new values, a line of history and the report."""
         out = self.dataset.copy()
-        for plan, new in zip(self.plans, found, strict=True):
-            for name, arrays in new.items():
-                out[name] = out.variables[name].copy(data=arrays[0].data)
-                if len(arrays) == 2:
-                    std = plan.stds[name]
-                    values = arrays[1] if std.factor == 1 else arrays[1] / std.factor
-                    old = out[std.place] if std.given is None else std.given
-                    out[std.place] = _like(values, old)
+        stds = {name: std for plan in self.plans for name, std in plan.stds.items()}
+        for name, (values, *spread) in new.items():
+            out[name] = out.variables[name].copy(data=values.data)
+            for each in spread:
+                std = stds[name]
+                old = out[std.place] if std.given is None else std.given
+                out[std.place] = _like(each if std.factor == 1 else each / std.factor, old)
         line = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} probconserv {__version__}: enforced " + (
-            "; ".join(f"{law.label} over {', '.join(law.dims)}" for law in self._laws)
+            "; ".join(f"{law.label} over {', '.join(law.dims)}" for law in self.laws)
         )
         before = out.attrs.get("history")
         history = f"{before}\n{line}" if isinstance(before, str) and before else line
@@ -246,9 +235,8 @@ class Work:
         return out.assign_attrs({"history": history, **told})
 
 
-def _outside(values: xr.Variable, low: Any, high: Any) -> Any:
-    """How many values are outside."""
-    return ((values < low) | (values > high)).sum().data
+def _merged(parts: Iterable[Sums]) -> Sums:
+    return {key: values for part in parts for key, values in part.items()}
 
 
 def _like(new: xr.Variable, old: Any) -> xr.Variable:
@@ -323,8 +311,14 @@ def _pass(
     return found
 
 
-def _only_sums(work: BlockWork, method: str, *block_and_steps: Any) -> Made:
-    return (), work.sums(method, *block_and_steps)
+def _only_sums(work: BlockWork, method: str, *given: Any) -> Made:
+    *arrays, rows, steps = given
+    return (), work.sums(method, Block.of(rows, *arrays), steps, arrays[0])
+
+
+def _updated(work: BlockWork, *given: Any) -> Made:
+    *arrays, rows, steps = given
+    return work.updated(Block.of(rows, *arrays), steps, *arrays)
 
 
 def _block_work(plan: Plan, name: str, watched: bool = False, stored: bool = False) -> BlockWork:
@@ -338,53 +332,55 @@ def _block_work(plan: Plan, name: str, watched: bool = False, stored: bool = Fal
         bounds,
         plan.bounds,
         [array.dtype for array in arrays if array.dims],  # one number is no variable
-        valid_limits(arrays[0]) or NO_BOUNDS,
+        valid_limits(arrays[0]),
         Packing.of(arrays[0]),
         watched,
         stored and plan.kind.disjoint,
     )
 
 
-def _at_once(work: BlockWork, *block_and_given: Any) -> Made:
+def _at_once(work: BlockWork, *given: Any) -> Made:
     """A block with all points of its indices: what `updated` makes, with the statistics."""
-    *block, given = block_and_given
+    *arrays, rows, known = given
+    block = Block.of(rows, *arrays)
 
     def total(method: str, steps: Sums) -> Sums:
-        return work.sums(method, *block, steps)
+        return work.sums(method, block, steps, arrays[0])
 
     sums = total("statistics", {})
-    new, figures = work.updated(*block, _solve(work, total, sums, given))
+    steps = _solve(work, total, sums, known)
+    new, figures = work.updated(block, steps, *arrays)
     return new, {**sums, **figures}
 
 
 def update(
-    plan: Plan, watched: bool, stored: bool, compute: Callable[[Any], Any]
-) -> tuple[dict[str, tuple[xr.Variable, ...]], dict[str, Any], dict[str, Any]]:
-    """Of every variable the new arrays, the sums before, and the figures if they are watched.
+    plan: Plan, watched: bool, stored: bool
+) -> tuple[dict[str, tuple[xr.Variable, ...]], dict[str, list[Any]]]:
+    """Of every variable the new arrays; the sums before, and the figures if they are watched.
 
-    compute: for sums that are needed on the way, if one pass is not enough.
+    Sums that are needed on the way, if one pass is not enough, are computed.
     """
     works = {name: _block_work(plan, name, watched, stored) for name in plan.arrays}
-    numbers = np.arange(prod(plan.lengths)).reshape(plan.lengths)
     steps: Any = {name: plan.side_by_side(name) for name in ("value", "noise")}
-    steps["numbers"] = numbers
-    sums: dict[str, Any] = {}
+    steps["numbers"] = np.arange(prod(plan.lengths)).reshape(plan.lengths)
+    seen: dict[str, list[Any]] = {name: [] for name in works}
     at_once = watched and is_whole(plan)
     if not at_once:
-        sums = compute(first_pass(plan))
+        seen = {name: [sums] for name, sums in compute(first_pass(plan)).items()}
 
         def total(method: str, steps: Sums) -> Sums:
             found = compute(_pass(plan, works, method, plan.shaped(steps)))
             return plan.flat(added(list(found.values())))
 
         first, *_ = works.values()
-        together = plan.flat(added(list(sums.values())))
+        together = plan.flat(added([sums for (sums,) in seen.values()]))
         steps = plan.shaped(_solve(first, total, together, plan.flat(steps)))
-    new, figures = {}, {}
+    new = {}
     for name, work in works.items():
         rows, arrays = plan.rows[name], plan.arrays[name]
-        call = partial(_at_once, work) if at_once else work.updated
-        found, figures[name] = rows.mapped(call, arrays, work.dtypes, steps)
-        named = (xr.Variable(rows.all, data).transpose(*arrays[0].dims) for data in found)
-        new[name] = tuple(named)
-    return new, figures if at_once else sums, figures
+        call = partial(_at_once if at_once else _updated, work)
+        found, figures = rows.mapped(call, arrays, work.dtypes, steps)
+        new[name] = tuple(xr.Variable(rows.all, x).transpose(*arrays[0].dims) for x in found)
+        if watched:
+            seen[name].append(figures)
+    return new, seen

@@ -9,7 +9,7 @@ import uuid
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -51,42 +51,31 @@ def check_output(path: str | PathLike[str], overwrite: bool, inputs: Iterable[st
             "for several files it may be an existing folder."
         )
     for given in (Path(each).resolve() for each in inputs):
-        if where == given or (where.exists() and given.exists() and where.samefile(given)):
+        same = where.exists() and given.exists() and where.samefile(given)
+        if same or where in (given, *given.parents) or given in where.parents:
             raise InputError(
-                f"`path` {where} is the input, which is never changed. Choose another name."
-            )
-        if where in given.parents or given in where.parents:
-            raise InputError(
-                f"`path` {where} and the input {given} lie one inside the other. Choose another "
-                "place."
+                f"`path` {where} is the input {given}, which is never changed, or they lie one "
+                "inside the other. Choose another place."
             )
     if where.exists() and not overwrite:
         raise InputError(
             f"`path` {where} exists. Use `overwrite=True` to replace it, or choose another name."
         )
-    if where.exists() and not (_is_store(where) if is_zarr else where.is_file()):
+    known = (where / name for name in ZARR)
+    is_store = where.is_dir() and (any(map(Path.exists, known)) or not any(where.iterdir()))
+    if where.exists() and not (is_store if is_zarr else where.is_file()):
         raise InputError(
             f"`path` {where} exists and is not a {'Zarr store' if is_zarr else 'file'}, so it is "
             "not replaced even with `overwrite=True`. Choose another name."
         )
-    if not folder.exists():  # one that is misspelt is not made
-        there = next(each for each in folder.parents if each.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):  # none is made
+        why = "is not writable" if folder.is_dir() else "is no folder"
+        why = why if folder.exists() else "does not exist"
         raise InputError(
-            f"`path` lies in {folder}, which does not exist; the nearest folder that does is "
-            f"{there}. Check its spelling, or make it first."
-        )
-    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        raise InputError(
-            f"`path` lies in {folder}, where nothing can be written: it is "
-            f"{'not writable' if folder.is_dir() else 'no folder'}. Choose another folder."
+            f"`path` lies in {folder}, which {why}. Check its spelling, make it first, or choose "
+            "another folder."
         )
     return where
-
-
-def _is_store(path: Path) -> bool:
-    """Whether it is a Zarr store or an empty folder."""
-    known = (path / name for name in ZARR)
-    return path.is_dir() and (any(map(Path.exists, known)) or not any(path.iterdir()))
 
 
 @contextmanager
@@ -180,8 +169,10 @@ def write(
             f"`path`: {source} has groups, which are kept only from NetCDF to NetCDF and from "
             f"Zarr to Zarr. Choose a name that ends in {'.nc' if format.zarr else '.zarr'}."
         )
-    known = dataset.encoding.get(INHERITED, ()) if source is None else list(dataset.variables)
-    ready = prepared(dataset.drop_vars([n for n in known if not _is_new(dataset, n)]), format)
+    known = dataset.encoding.get(INHERITED, ()) if source is None else dataset.variables
+    lazily = {n: v.data.name for n, v in dataset.variables.items() if is_lazy(v)}
+    new = [name for name, key in lazily.items() if not key.startswith(READ)]
+    ready = prepared(dataset.drop_vars([name for name in known if name not in new]), format)
     lazy = {n: encoded(str(n), v) for n, v in ready.variables.items() if is_lazy(v)}
     with _errors_of_writing(where), staged(where) as part, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # texts in Zarr 3, and NaN where packing checks anyway
@@ -206,12 +197,6 @@ def _errors_of_writing(path: Path) -> Iterator[None]:
             f"`path` {path} cannot be written: {error}. Nothing of it was kept. Is there room on "
             "the disk, and can the format hold these values?"
         ) from error
-
-
-def _is_new(dataset: xr.Dataset, name: Hashable) -> bool:
-    """Whether the variable is no longer what was read."""
-    variable = dataset.variables[name]
-    return is_lazy(variable) and not variable.data.name.startswith(READ)
 
 
 @contextmanager
@@ -292,7 +277,7 @@ def _run(lazy: Lazy, targets: Mapping[Hashable, Any], also: Any) -> Any:
         one = np.ones((1,) * len(blocks), bool)
         ones = tuple((1,) * count for count in blocks)
         ties.append(da.map_blocks(lambda *_, one=one: one, *stored, chunks=ones, meta=one))
-    return _cluster.compute((ties, also), "writing")[1]
+    return _cluster.compute((ties, also))[1]
 
 
 def _run_apart(stage: Path, lazy: Lazy, targets: Mapping[Hashable, Any], also: Any) -> Any:
@@ -330,7 +315,7 @@ class ZarrArray:
         zarr.open_array(self.path, mode="r+")[where] = block
 
 
-class NetcdfFile:
+class NetcdfFile(AbstractContextManager["NetcdfFile"]):
     """A NetCDF file whose variables are defined, open for writing by threads of this process."""
 
     def __init__(self, path: Path, group: str = "") -> None:
@@ -345,9 +330,6 @@ class NetcdfFile:
                     variable.set_var_chunk_cache(1, 1, 0.0)  # blocks need not go through a cache
         self.unsaved = 0
         self.handle, self.saver = os.open(path, os.O_RDONLY), ThreadPoolExecutor(1)
-
-    def __enter__(self) -> "NetcdfFile":
-        return self
 
     def describe(self, attributes: Mapping[str, str]) -> None:
         with LOCK:
