@@ -34,7 +34,7 @@ class Map(Node):
 
     def entrywise(self, power: int) -> "Map":
         """The map with entries |g| or g^2: the size of a row's terms, or their variance."""
-        return self._with(**{name: powered(vars(self)[name], power) for name in self.made_of})
+        return self._with(**{name: powered(getattr(self, name), power) for name in self.made_of})
 
     @abstractmethod
     def on(self, shape: Sequence[int]) -> "Map":

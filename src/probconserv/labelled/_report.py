@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import re
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from .._errors import ImplausibleError, ImplausibleWarning, InputError
+from .._errors import ImplausibleError, InputError, warn_implausible
 from .._sums import Ensemble, check_usable
 from ._graph import Array
 from ._plan import Plan, Ready, worst
@@ -414,7 +413,7 @@ class Report:
         """Gives an `ImplausibleWarning` if something is implausible."""
         if self.warnings:
             text = f"{'; '.join(self.warnings)}. See the report; `strict=True` refuses this."
-            warnings.warn(text, ImplausibleWarning, stacklevel=3)
+            warn_implausible(text)
 
     def summary(self, tolerance: float = TOLERANCE) -> dict[str, Any]:
         """The figures of the report, as JSON takes them."""
