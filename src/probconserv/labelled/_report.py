@@ -284,11 +284,12 @@ class Budget:
         """What `_causes` says of the totals, with that std of the field."""
         from .._causes import Comparison  # needs torch
 
+        here = self._mean(self.before)
         dims = sorted(self.terms.dims, key=lambda dim: dim == self.time)  # time last
-        here = self._mean(self.before).transpose(*dims)
+        sizes = {dim: here.sizes[dim] for dim in dims}
 
         def wide(array: xr.DataArray) -> Array:
-            return np.array(array.broadcast_like(here).transpose(*dims).values, dtype=float)
+            return np.array(array.variable.set_dims(sizes).transpose(*dims).values, dtype=float)
 
         std = np.hypot(wide(spread), wide(self.noise))
         slack = TOLERANCE * wide(self._mean(self._scale))
