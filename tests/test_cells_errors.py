@@ -74,9 +74,8 @@ def test_a_measure_is_a_number_a_name_or_labelled():
     refuses("`measure`: no variable 'lan' here. Did you mean 'lon'?", GRID, LATLON, "lan")
     for number in (0, -2.0):
         refuses(f"`measure` must be a positive finite number, got {number!r}", GRID, LATLON, number)
-    refuses("`measure` must be finite, got nan", GRID, LATLON, np.nan)
-    refuses("`measure` must be a number, a name in the dataset", GRID, LATLON, True)
-    refuses("`measure` is an array without names. Give a DataArr", GRID, LATLON, np.ones((3, 4)))
+    for wrong in (np.nan, True, np.ones((3, 4))):
+        refuses("`measure` must be a finite number, a name in the dataset", GRID, LATLON, wrong)
 
 
 def test_a_measure_lies_on_the_grid_of_the_variable():
@@ -122,15 +121,15 @@ def test_a_file_that_names_a_measure_on_another_grid_is_refused():
 
 
 def test_half_of_an_area_is_refused():
-    message = "`measure` is the array area given, which lacks 'lon', and half of an area"
+    message = "`measure` is the array area given and lacks 'lon': half of an area"
     refuses(message, GRID, LATLON, AREA[:, 0])
     mesh = curvilinear()
-    refuses("which lacks 'x', and half of an area", mesh, ("y", "x"), xr.ones_like(mesh.u[:, 0]))
+    refuses("and lacks 'x': half of an area", mesh, ("y", "x"), xr.ones_like(mesh.u[:, 0]))
 
 
 def test_a_dimension_without_coordinate_is_refused():
     message = (
-        "the dimension 'x' of 'u' has no coordinate to find the sizes of its cells from. Give the "
+        "'x' of 'u' has no coordinate to find sizes of cells from. Give the "
         "weights of the cells as `measure`; `measure=1` means plain sums."
     )
     refuses(message, field(x=[1.0, 2]).drop_vars("x"), ("x",))
@@ -159,10 +158,6 @@ def test_nominal_latitudes_of_a_tripolar_grid_are_refused():
     x = "x", [0.0, 10, 20, 30], {"units": "degrees_east"}
     dataset = curvilinear(y=y, x=x)
     refuses("'lat' and 'lon' lie on ('y', 'x')", dataset, ("y", "x"))
-    text = dataset.assign_coords(y=("y", ["a", "b", "c"], y[2]))
-    refuses("'y' must hold numbers or dates", text, ("y", "x"))
-    straight = dataset.assign_coords(lat=(("y", "x"), np.repeat(y[1], 4).reshape(3, 4)))
-    assert "the centres of y and x" in cell_measure(straight, "u", ("y", "x")).description
 
 
 def test_a_plane_and_a_rotated_pole_may_have_true_latitudes_beside_them():

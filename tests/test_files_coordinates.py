@@ -45,7 +45,7 @@ def test_latitudes_a_thousandth_of_a_degree_off_are_another_grid(dataset, way):
 
 @ways
 def test_longitudes_counted_from_elsewhere_are_named(dataset, way):
-    with pytest.raises(InputError, match=f"`{way}` and .* run from -179.5 to 90.5 .* % 360"):
+    with pytest.raises(InputError, match=f"`{way}` and .* differ along 'lon'.* % 360"):
         run(dataset, way, {"lon": (LON + 180) % 360 - 180})
 
 

@@ -165,7 +165,9 @@ def test_levels_of_height_are_refused():
     terms = {"formula_terms": "a: ap b: b orog: zs", "bounds": ""}
     dataset.lev.attrs |= {"standard_name": "atmosphere_hybrid_height_coordinate", **terms}
     dataset["ap"], dataset["b"] = dataset.ap[::-1] * 0 + [100, 500, 900], dataset.b * 0
-    dataset["ap"].attrs["units"] = "m"
+    dataset["ap"].attrs, dataset["b"].attrs = {"units": "m", "bounds": "za"}, {"bounds": "zb"}
+    dataset["za"] = ("lev", "n"), [[0.0, 300.0], [300.0, 700.0], [700.0, 1100.0]]
+    dataset["zb"] = ("lev", "n"), np.zeros((3, 2))
     with pytest.raises(InputError, match="`moisture` needs levels of pressure"):
         moisture(dataset)
 

@@ -136,7 +136,7 @@ def test_units_that_change_from_file_to_file_are_refused(folder):
 @pytest.mark.parametrize(
     ("law", "message"),
     [
-        ({"measure": "areas.nc"}, r"`measure`: no variable .* areas.nc:VARIABLE"),
+        ({"measure": "areas.nc"}, r"`measure`: no variable .* FILE:VARIABLE"),
         ({"total": "intial"}, r"`total`: no variable .* Did you mean 'initial'"),
     ],
 )

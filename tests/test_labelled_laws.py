@@ -52,6 +52,11 @@ def test_a_total_is_a_number_a_name_or_an_array_over_some_of_the_rows():
         np.testing.assert_allclose(found, wanted.transpose(*found.dims), rtol=1e-12)
 
 
+def test_an_array_of_numpy_without_axes_is_a_number():
+    fixed = enforce(made(), law(total=np.array(7.0)), std="s")
+    np.testing.assert_allclose(sums(fixed), 7.0, rtol=1e-12)
+
+
 def test_the_initial_total_is_that_of_every_level():
     d = made()
     np.testing.assert_allclose(stated(d), 0 * sums(d) + sums(d).isel(time=0))

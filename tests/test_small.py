@@ -59,6 +59,53 @@ def test_numpy_and_the_engine_give_the_same(seed, shape, dtype, total, scale):
     )
 
 
+def draw_smooth(seed, shape, dtype, rho, scale):
+    g = torch.Generator().manual_seed(seed)
+    x = torch.rand(shape[-1], generator=g, dtype=torch.float64).add(0.1).cumsum(0)
+    std = 10 ** (2 * torch.rand(shape, generator=g, dtype=torch.float64) - 2)
+    mean = std * torch.randn(shape, generator=g, dtype=torch.float64)
+    field = pc.Diagonal((scale * mean).to(dtype), (scale * std).square().to(dtype))
+    return field, pc.smoothness(x, field.variance, rho)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from([(1, 3), (2, 4), (1, 5), (2, 3, 9), (1, 40)]),
+    st.sampled_from([torch.float64, torch.float32]),
+    st.sampled_from([0.0, 0.6, 0.99]),
+    st.sampled_from([1e-12, 1.0, 1e12]),
+)
+@pytest.mark.filterwarnings("ignore::probconserv._errors.ImplausibleWarning")
+def test_second_differences_in_numpy_and_by_the_engine_give_the_same(
+    seed, shape, dtype, rho, scale
+):
+    field, law = draw_smooth(seed, shape, dtype, rho, scale)
+    small, large = pc.condition(field, law), by_engine(field, law)
+    r, a = (1e-9, 1e-11) if dtype == torch.float64 else (1e-5, 1e-6)
+    torch.testing.assert_close(small.mean, large.mean, rtol=r, atol=a * scale)
+    torch.testing.assert_close(small.variance, large.variance, rtol=r, atol=0)
+    torch.testing.assert_close(small.log_evidence, large.log_evidence, rtol=1e-5, atol=1e-5)
+    assert (small.shape, small.dtype, small.event_dims, small.laws) == (
+        large.shape,
+        large.dtype,
+        large.event_dims,
+        large.laws,
+    )
+
+
+def test_few_plain_lines_are_smoothed_in_numpy_and_others_are_not():
+    field, law = draw_smooth(0, (2, 9), torch.float64, 0.6, 1.0)
+    assert is_small(pc.condition(field, law))
+    known = pc.Diagonal(field.mean, torch.zeros_like(field.variance))
+    exact = pc.smoothness(torch.arange(9.0), known.variance, 0.6)  # without noise
+    assert not is_small(pc.condition(pc.Diagonal(field.mean, 1.0), exact))
+    with pytest.warns(pc.ImplausibleWarning):
+        pc.condition(pc.Diagonal(1000 * field.mean, field.variance), law)
+    with pytest.raises(pc.InputError, match="noise"):
+        pc.condition(pc.Diagonal(torch.ones(3, 9), 1.0), law)
+
+
 def test_what_is_plain_is_solved_in_numpy_and_the_rest_is_not():
     field, law = draw(0, (3, 5), 1, torch.float64, 0.1, 1.0)
     assert is_small(pc.condition(field, law))
@@ -99,6 +146,9 @@ def test_a_small_posterior_is_kept_copied_and_indexed(tmp_path):
     for other in others:
         assert torch.equal(other.mean, post.mean)
         torch.testing.assert_close(other.variance, post.variance)
+    lines, smooth = draw_smooth(3, (2, 9), torch.float64, 0.6, 1.0)
+    smoothed = pc.condition(lines, smooth)
+    torch.testing.assert_close(pickle.loads(pickle.dumps(smoothed)).variance, smoothed.variance)
     assert torch.equal(post[1].mean, post.mean[1])
     torch.testing.assert_close(post[1].variance, post.variance[1])
 

@@ -16,7 +16,6 @@ from ._factor import Factor
 from ._fields import Field
 from ._joint import Joint
 from ._laws import Fields, Rows
-from ._maps import Sum
 from ._rowwise import SETTLED, UNMET
 from ._slices import by_slices
 
@@ -28,27 +27,29 @@ CONTRADICTED = 16 * torch.finfo(torch.float32).eps  # the most that values of ot
 
 def misses(laws: Sequence[Rows], *fields: Fields) -> list[tuple[Tensor, Tensor]]:
     """|G u - b| of the exact rows of each law, and the size of their terms in all fields given."""
-    found = []
-    for rows in laws:
-        miss = rows.residual(fields[0]).abs() * (rows.noise_variance == 0)
-        sizes, size = rows.entrywise(1), rows.value.abs()
-        for one in fields:
-            size = size + sizes.apply(tuple(x.abs() for x in one))
-        found.append((miss, size))
-    return found
+    return [(_miss(rows, fields[0]), _size(rows, *fields)) for rows in laws]
 
 
-def settled(way: Chain | Shared, u: Fields, laws: tuple[Rows, ...]) -> tuple[Fields, bool]:
+def _miss(rows: Rows, u: Fields) -> Tensor:
+    miss = rows.residual(u).abs()
+    return miss if rows.exact else miss * (rows.noise_variance == 0)
+
+
+def _size(rows: Rows, *fields: Fields) -> Tensor:
+    sizes, size = rows.entrywise(1), rows.value.abs()
+    for one in fields:
+        size = size + sizes.apply(tuple(x.abs() for x in one))
+    return size
+
+
+def settled(way: Chain | Shared, u: Fields, laws: Sequence[Rows]) -> tuple[Fields, bool]:
     """`u` with the rounding taken off its exact rows; and whether these are seen to hold."""
     if not concrete(*u):
         return (u if way.is_simple else way.settle(u)), True
     if way.is_iterative:  # it looks at every row itself
         return u, True
-    exact = [rows for rows in laws if _has_exact(rows)]
-    if all(_plainly_holds(rows, u) for rows in exact):
-        return u, True
     for _ in range(4):
-        if all(bool((miss <= SETTLED * size).all()) for miss, size in misses(exact, u)):
+        if _hold(laws, u, SETTLED):
             return u, True
         u = way.settle(u)
     return u, False
@@ -66,36 +67,23 @@ def plainly_fine(
         return False
     shares = [end for rows in laws for end in (rows.apply(u) / rows.value).aminmax()]
     far, *found = numbers(way.square(residuals, way.lead).max(), *shares)
-    if not far <= FAR**2:
-        return False
-    if not [share for share in found if not abs(share - 1) <= SETTLED]:
-        return True
-    return all(_some_hold(rows, u) for rows in laws)
+    return far <= FAR**2 and not [share for share in found if not abs(share - 1) <= SETTLED]
 
 
-def _some_hold(rows: Rows, u: Fields) -> bool:
-    """Whether rows that miss more than the rounding of b hold to that of their terms.
-
-    Only rows with the same weights at every place are looked at one by one.
-    """
-    if len(u) > 1 or not isinstance(rows.map, Sum) or not rows.map.shared or not rows.map.dims:
-        return False
-    miss = rows.residual(u).abs()
-    value = rows.value.expand(miss.shape)
-    some = ~(miss <= SETTLED * value.abs())
-    size = rows.map.entrywise(1).apply(u[0][some].abs()) + value[some].abs()
-    return bool((miss[some] <= SETTLED * size).all())
+def _hold(laws: Sequence[Rows], u: Fields, share: float) -> bool:
+    """Whether no exact row misses by more than a share of b or, if need be, of all its terms."""
+    for rows in filter(_has_exact, laws):
+        miss = _miss(rows, u)
+        if bool((miss <= share * rows.value.abs()).all()):
+            continue
+        if not bool((miss <= share * _size(rows, u)).all()):
+            return False
+    return True
 
 
 def _has_exact(rows: Rows) -> bool:
     noise = rows.noise_variance
     return rows.exact or (bool(noise.numel()) and float(noise.detach().min()) == 0)
-
-
-def _plainly_holds(rows: Rows, u: Fields) -> bool:
-    """Whether every row holds to rounding of b alone: the sizes of all terms need not be known."""
-    miss = rows.residual(u).abs()
-    return bool((miss <= SETTLED * rows.value.abs()).all())
 
 
 @torch.no_grad()
@@ -106,10 +94,10 @@ def check_met(
 
     slack: what the rounding of the input may leave, as a share of a row's terms.
     """
-    exact = [rows for rows in laws if _has_exact(rows)]
-    if all(bool((miss <= UNMET * size).all()) for miss, size in misses(exact, u)):
+    if _hold(laws, u, UNMET):
         return
     std = tuple(v.sqrt() for v in root.variance)
+    exact = [*filter(_has_exact, laws)]
     for rows, (miss, size) in zip(exact, misses(exact, u, before, std), strict=True):
         if bool((size.square() == torch.inf).any()):
             raise InfeasibleError(
@@ -130,11 +118,12 @@ def check_weighed(
     laws: tuple[Rows, ...], u: Fields, way: Chain | Shared, residuals: Sequence[Tensor]
 ) -> None:
     """Noisy rows are weighed right, and nothing is NaN."""
-    off = way.weighed(u, residuals) if isinstance(way, Chain) else None
-    wrong = not all(math.isfinite(x.sum()) or bool(x.isfinite().all()) for x in u)
-    if wrong or (
-        off is not None and not bool((off.abs() <= _weighable(laws, u, residuals[-1])).all())
-    ):
+    right = all(math.isfinite(x.sum()) or bool(x.isfinite().all()) for x in u)
+    off = way.weighed(u, residuals) if right and isinstance(way, Chain) else None
+    if off is not None:  # by more than rounding
+        terms = sum(float(size.amax()) for rows in laws if (size := _size(rows, u)).numel())
+        right = bool((off.abs() <= WEIGHED * (residuals[-1].abs().amax() + WEIGHED * terms)).all())
+    if not right:
         raise InfeasibleError(
             "rows with hardly any `noise` contradict each other, or the prior is so wide beside "
             "the `noise`, or numbers are so large, that float64 cannot weigh them. Give the laws "
@@ -142,34 +131,29 @@ def check_weighed(
         )
 
 
-def _weighable(laws: Sequence[Rows], u: Fields, residual: Tensor) -> Tensor:
-    """How far off noisy rows may be, by rounding."""
-    terms = sum(float(size.amax()) for _, size in misses(laws, u) if size.numel())
-    return WEIGHED * (residual.abs().amax() + WEIGHED * terms)
-
-
 @torch.no_grad()
 def warn_if_far(
-    square: Tensor | None, moved: Fields, before: Fields, prior: Sequence[Field]
+    square: Tensor | None, moved: Fields, prior: Sequence[Field], depth: int = 4
 ) -> None:
     """A move of a point, in its standard deviations, is at most the square root of `square`."""
     if square is not None and (not square.numel() or float(square.max()) <= FAR**2):
         return
-    far = largest_move(moved, before, tuple(field.variance.double() for field in prior))
+    far = largest_move(moved, prior)
     if far > FAR:
         warnings.warn(
             f"the laws move a point by {far:.3g} of its standard deviations. Either b is wrong "
             "(see `diagnose`), or the field is surer than it should be: widen it with `plausible`, "
             "give the laws `noise`, or an ensemble more `shrinkage`.",
             ImplausibleWarning,
-            stacklevel=4,
+            stacklevel=depth,
         )
 
 
-def largest_move(moved: Fields, before: Fields, variance: Fields) -> float:
+def largest_move(moved: Fields, prior: Sequence[Field]) -> float:
     """The largest change of a point of positive variance, in its standard deviations."""
     most = 0.0
-    for new, old, v in zip(moved, before, variance, strict=True):
+    for new, field in zip(moved, prior, strict=True):
+        old, v = field._moments()
         if v.numel():  # 0 / 0, and rounding / 0, where nothing can move
             found = by_slices(_furthest, new, old, v, whole=max(new.ndim - 1, 0))
             most = max(most, math.sqrt(found.max()))
@@ -208,16 +192,12 @@ def _decided_by(
     """The exact rows that a row is made of, whatever the directions; none if it is not."""
     shapes = root.shapes
     lead = min([shared_axes(shapes), *(each.places(shapes) for each in laws)])
-    at = tuple(index[:lead])
+    at, inner = tuple(index[:lead]), tuple(index[lead:])
     part = Independent(root.variance)._at(at)
     joint = Joint(tuple(each._at(at) for each in laws), part, part, 0)
-    names: list[str] = []
-    number = -1
-    for each, tail in zip(laws, joint.tails, strict=True):
-        inner = list(itertools.product(*map(range, tail)))
-        if each is rows:
-            number = len(names) + inner.index(tuple(index[lead:]))
-        names += [each.name((*at, *i)) for i in inner]
+    pairs = zip(laws, joint.tails, strict=True)
+    every = [(each, i) for each, tail in pairs for i in itertools.product(*map(range, tail))]
+    number = next(n for n, (each, i) in enumerate(every) if each is rows and i == inner)
     gram, others = joint.gram(part), joint.noise == 0
     others[number] = False
     if not bool(others.any()):
@@ -230,4 +210,5 @@ def _decided_by(
         return []
     large = made_of.abs() * sizes[others]
     large = large > PART_OF * large.max().clamp_min(1e-300)
-    return [names[i] for i in others.nonzero()[large, 0].tolist()][:6]
+    named = [every[i] for i in others.nonzero()[large, 0].tolist()[:6]]
+    return [each.name((*at, *i)) for each, i in named]

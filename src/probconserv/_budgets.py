@@ -232,9 +232,7 @@ def _times(t: ArrayLike) -> Tensor:
 
 
 def _counts(where: ArrayLike | None) -> Tensor | None:
-    if where is None or isinstance(where, Tensor):
-        return where
-    return torch.as_tensor(check.plain("where", where))
+    return None if where is None else check.raw("where", where)
 
 
 def _each(label: str, given: Any, mesh: Mesh, same: bool = False) -> list[Known]:

@@ -78,26 +78,30 @@ def integral(
     tensor([1., 2.], dtype=torch.float64)
     """
     if isinstance(coords, Mesh):
-        total = Sum(_counting(coords.volumes, where, coords.volumes.ndim), coords.volumes.ndim)
-        return law_of("integral", of, total, check.wide("value", value), noise, times, label=label)
+        weights, one_axis = coords.volumes, None
+    else:
+        weights, one_axis = _weights(coords, rule, period)
+    total = Sum(_counting(weights, where, weights.ndim), weights.ndim)
+    one_axis = one_axis if where is None else None
+    return law_of("integral", of, total, value, noise, times, one_axis, label)
+
+
+def _weights(coords: Any, rule: Rule, period: float | None) -> tuple[Tensor, Any]:
+    """Of a rule on one to three axes; and the axis with the rule, if there is one alone."""
     check.choice("rule", rule, [*RULES, "periodic"])
     if period is not None and rule != "periodic":
         raise InputError(f"`period` goes with rule='periodic', not with {rule!r}.")
     axes = coords if isinstance(coords, tuple) else (coords,)
     if not 1 <= len(axes) <= 3:
         raise InputError(f"`coords` must name one to three axes, got {len(axes)}.")
-    weights = None
+    weights: Any = None
     for number, axis in enumerate(axes):
         name = "coords" if len(axes) == 1 else f"coords[{number}]"
         x, steps = check.axis(name, axis)
         one = periodic_weights(x, period) if rule == "periodic" else RULES[rule](steps)
         one = one if isinstance(one, Tensor) else torch.from_numpy(one)
         weights = one if weights is None else weights[..., None] * one.to(weights.device)
-    assert weights is not None
-    one_axis = (x, rule) if len(axes) == 1 and where is None and rule != "periodic" else None
-    total = Sum(_counting(weights, where, len(axes)), len(axes))
-    b = check.wide("value", value)
-    return law_of("integral", of, total, b, noise, times, one_axis, label)
+    return weights, (x, rule) if len(axes) == 1 and rule != "periodic" else None
 
 
 def cells(
@@ -142,16 +146,10 @@ def cells(
 
     def one(given: ArrayLike) -> Sum:
         weights = check.wide("volumes", given)
-        dims = weights.ndim if space_dims is None else space_dims
-        if not isinstance(dims, Integral) or not 0 <= dims <= weights.ndim:
-            raise InputError(
-                f"`space_dims`: `volumes` of shape {tuple(weights.shape)} cannot have {dims!r} "
-                "axes of space."
-            )
-        return Sum(_counting(weights, where, int(dims)), int(dims))
+        dims = weights.ndim if space_dims is None else _dims(space_dims, "volumes", weights, 0)
+        return Sum(_counting(weights, where, dims), dims)
 
-    maps = _each(volumes, of, one)
-    return law_of("cells", of, maps, check.wide("value", value), noise, times, label=label)
+    return law_of("cells", of, _each(volumes, of, one), value, noise, times, label=label)
 
 
 def regions(
@@ -193,9 +191,7 @@ def regions(
     >>> regions([0, 0, 1], value=[3.0, 1.0]).residual([[1.0, 2.0, 5.0]])
     tensor([[0., 4.]], dtype=torch.float64)
     """
-    numbers = (
-        labels if isinstance(labels, Tensor) else torch.as_tensor(check.plain("labels", labels))
-    )
+    numbers = check.raw("labels", labels)
     if numbers.is_floating_point() or numbers.is_complex() or numbers.dtype == torch.bool:
         raise InputError(f"`labels` must be whole numbers, got {numbers.dtype}.")
     if not numbers.ndim or not numbers.numel():
@@ -313,11 +309,7 @@ def boundary(
     values = {name: check.wide(name, v) for name, v in given.items() if v is not None}
     if not values:
         raise InputError("`left`, `right`: `boundary` needs one of them or both.")
-    try:
-        value = torch.stack(torch.broadcast_tensors(*values.values()), -1)
-    except RuntimeError:
-        shapes = " and ".join(str(tuple(t.shape)) for t in values.values())
-        raise InputError(f"`left` and `right` of shapes {shapes} do not broadcast.") from None
+    value = torch.stack(check.broadcast(**values), -1)
     entries = tuple(0 if name == "left" else -1 for name in values)
     sigma = check.wide("noise", noise, 0, NOISE_HINT)
     sigma = sigma[..., None] if sigma.ndim else sigma
@@ -341,7 +333,7 @@ def periodic(noise: ArrayLike = 0.0, of: str = "") -> Law:
     >>> periodic().residual([[1.0, 5.0, 0.5]])
     tensor([0.5000], dtype=torch.float64)
     """
-    return law_of("periodic", of, Join(), torch.zeros((), dtype=torch.float64), noise)
+    return law_of("periodic", of, Join(), 0.0, noise)
 
 
 def initial(values: ArrayLike, noise: ArrayLike = 0.0, space_dims: int = 1, of: str = "") -> Law:
@@ -378,11 +370,8 @@ def initial(values: ArrayLike, noise: ArrayLike = 0.0, space_dims: int = 1, of: 
     tensor([0.0000, 0.5000], dtype=torch.float64)
     """
     value = check.wide("values", values)
-    if not isinstance(space_dims, Integral) or not 1 <= space_dims <= value.ndim:
-        raise InputError(
-            f"`space_dims`: `values` of shape {tuple(value.shape)} needs {space_dims!r} space axes."
-        )
-    return law_of("initial", of, Select(-1 - int(space_dims), 0), value, noise)
+    axis = -1 - _dims(space_dims, "values", value, 1)
+    return law_of("initial", of, Select(axis, 0), value, noise)
 
 
 def linear(
@@ -430,10 +419,10 @@ def linear(
     tensor([[0.5000]], dtype=torch.float64)
     """
     maps = _each(matrix, of, lambda one: _matrix(one, space, batch_dims))
-    return law_of("linear", of, maps, check.wide("value", value), noise, times, label=label)
+    return law_of("linear", of, maps, value, noise, times, label=label)
 
 
-def _matrix(matrix: Any, space: Sequence[int] | None, batch_dims: int) -> Matrix:
+def _matrix(matrix: Any, space: Any, batch_dims: int) -> Matrix:
     m = check.sparse("matrix", matrix)
     entries = m.values() if m is not None else check.as_tensor("matrix", matrix)
     check.finite("matrix", entries)
@@ -445,10 +434,8 @@ def _matrix(matrix: Any, space: Sequence[int] | None, batch_dims: int) -> Matrix
             f"{tuple(m.shape)}."
         )
     columns = m.shape[lead + 1 :]
-    given = (
-        check.plain("space", space).reshape(-1).tolist() if isinstance(space, np.ndarray) else space
-    )
-    sizes = tuple(columns) if given is None else check.shape("space", given)
+    listed = space.tolist() if isinstance(space, np.ndarray) else space
+    sizes = tuple(columns) if listed is None else check.shape("space", listed)
     if not sizes or math.prod(sizes) != math.prod(columns):
         raise InputError(f"`space` {sizes} does not fit the columns of a {tuple(m.shape)} matrix.")
     flat = m if m.is_sparse else m.flatten(lead + 1)
@@ -459,22 +446,28 @@ def law_of(
     kind: str,
     of: str,
     maps: Map | dict[str, Map],
-    value: Tensor,
+    value: ArrayLike,
     noise: ArrayLike,
     times: Times | None = None,
     quadrature: tuple[Tensor, Rule] | None = None,
     label: str = "",
 ) -> Law:
     """The law with all its tensors on one device: a GPU, if one of them is there."""
-    for name in maps if isinstance(maps, dict) else [of]:
-        check.name("of", name)
-    maps = maps if isinstance(maps, dict) else {of: maps}
-    sigma = check.wide("noise", noise, 0, NOISE_HINT)
+    maps = maps if isinstance(maps, dict) else {check.name("of", of): maps}
+    b, sigma = check.wide("value", value), check.wide("noise", noise, 0, NOISE_HINT)
     variance = sigma if isinstance(noise, float) and noise == 0 else _squared(sigma)
-    law = Law(check.name("label", label) or kind, maps, value, variance, times, quadrature)
-    tensors = [getattr(m, name) for m in law.maps.values() for name in m.tensors]
-    devices = {t.device for t in (value, sigma, *tensors)}
+    law = Law(check.name("label", label) or kind, maps, b, variance, times, quadrature)
+    devices = {t.device for t in (b, sigma, *(t for m in maps.values() for t in m.tensors))}
     return law if len(devices) == 1 else law._moved(next(d for d in devices if d.type != "cpu"))
+
+
+def _dims(given: Any, name: str, array: Tensor, least: int) -> int:
+    """How many last axes of an array are space."""
+    if not isinstance(given, Integral) or not least <= int(given) <= array.ndim:
+        raise InputError(
+            f"`space_dims`: `{name}` of shape {tuple(array.shape)} cannot have {given!r} of them."
+        )
+    return int(given)
 
 
 def _squared(noise: Tensor) -> Tensor:
@@ -495,15 +488,14 @@ def _each(given: Any, of: str, build: Callable[[Any], Map]) -> Map | dict[str, M
         return build(given)
     if of or not given:
         raise InputError("`of`: the fields are named already." if of else "no field is named.")
-    return {name: build(one) for name, one in given.items()}
+    return {check.name("of", name): build(one) for name, one in given.items()}
 
 
 def _counting(weights: Tensor, where: ArrayLike | None, dims: int) -> Tensor:
     """Weights with 0 for points that do not count."""
     if where is None:
         return weights
-    counts = where if isinstance(where, Tensor) else check.plain("where", where)
-    counts = torch.as_tensor(counts)
+    counts = check.raw("where", where)
     if counts.dtype != torch.bool:
         raise InputError(f"`where` must be boolean, True where a point counts; got {counts.dtype}.")
     if counts.shape[-dims:] != weights.shape[weights.ndim - dims :]:

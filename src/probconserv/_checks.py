@@ -72,7 +72,7 @@ def as_tensor(name: str, x: ArrayLike, like: Tensor | None = None, of: str = "")
     if not given and isinstance(x, bool | int | float):
         number = torch.tensor(float(x), dtype=torch.float64)
         return number if like is None else number.to(like)
-    t: Tensor = x if given else _from_numpy(name, x)  # type: ignore[assignment]
+    t = raw(name, x)
     if t.layout != torch.strided:
         raise InputError(f"`{name}` must be dense, got a sparse tensor. Use .to_dense().")
     if not t.is_floating_point():
@@ -91,7 +91,10 @@ def as_tensor(name: str, x: ArrayLike, like: Tensor | None = None, of: str = "")
     return t
 
 
-def _from_numpy(name: str, x: ArrayLike) -> Tensor:
+def raw(name: str, x: ArrayLike) -> Tensor:
+    """`x` as a tensor of whatever it holds: numbers, whole numbers or booleans."""
+    if isinstance(x, Tensor):
+        return x
     if isinstance(x, np.ma.MaskedArray):
         if np.ma.getmaskarray(x).any():
             raise InputError(
@@ -107,23 +110,10 @@ def _from_numpy(name: str, x: ArrayLike) -> Tensor:
         ) from None
 
 
-def plain(name: str, x: ArrayLike) -> NDArray[Any]:
-    """An array of booleans or whole numbers, without masked entries."""
-    if isinstance(x, np.ma.MaskedArray):
-        _from_numpy(name, x)
-    try:
-        found = np.array(x)
-    except ValueError as error:
-        raise InputError(f"`{name}` must be an array: {error}") from None
-    if found.dtype.kind not in "biuf":
-        raise InputError(f"`{name}` must be boolean or whole numbers, got {found.dtype}.")
-    return found
-
-
 def wide(name: str, x: ArrayLike, least: float = -np.inf, hint: str = "") -> Tensor:
     """`x` as a finite float64 tensor of its own, nowhere below `least`: what a law is made of."""
     if isinstance(x, float | int) and least <= x < np.inf:  # a number that is fine
-        return torch.full((), float(x), dtype=torch.float64)
+        return torch.from_numpy(np.array(x, float))  # faster than a tensor made by torch
     found = as_tensor(name, x)
     finite(name, found, least, hint)
     return own(found, x)
@@ -200,14 +190,14 @@ def axis(name: str, given: ArrayLike, least: int = 2) -> tuple[Tensor, Any]:
 
     The steps are an array of NumPy where they can be: short arrays are faster there.
     """
-    x = own(as_tensor(name, given), given)
+    x = as_tensor(name, given)
     if x.ndim == 1 and x.shape[0] >= max(least, 2) and in_numpy(x):
-        points = x.numpy()
+        points = x.numpy().astype(float)  # a copy
         with np.errstate(all="ignore"):
             steps = points[1:] - points[:-1]
-            reach = points[-1] - points[0]
-        if steps.min() > 0 and reach < math.inf:
-            return x, steps
+        if steps.min() > 0 and points[-1] - points[0] < math.inf:
+            return torch.from_numpy(points), steps
+    x = own(x, given)
     finite(name, x)
     increasing(name, x, least)
     return x, x.diff()
@@ -228,6 +218,16 @@ def increasing(name: str, x: Tensor, least: int = 2) -> None:
             )
 
 
+def broadcast(**given: Tensor) -> tuple[Tensor, ...]:
+    """All in one shape."""
+    try:
+        return torch.broadcast_tensors(*given.values())
+    except RuntimeError:
+        names = " and ".join(f"`{name}`" for name in given)
+        shapes = " and ".join(str(tuple(t.shape)) for t in given.values())
+        raise InputError(f"{names} of shapes {shapes} do not broadcast.") from None
+
+
 def broadcasts(name: str, x: Tensor, shape: Sequence[int], what: str) -> None:
     """`x` broadcasts to `shape` and does not enlarge it."""
     for axis in range(1, x.ndim + 1):
@@ -245,9 +245,8 @@ def device(name: str, index: int = 0) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     choice("device", name.split(":")[0], ["auto", "cpu", "cuda"])
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise InputError("`device` is cuda, but torch finds no GPU here. Use auto or cpu.")
-    return torch.device("cuda", index) if name == "cuda" else torch.device(name)
+    found = place("device", name)
+    return torch.device("cuda", index) if name == "cuda" else found
 
 
 def place(name: str, given: torch.device | str) -> torch.device:
@@ -257,7 +256,7 @@ def place(name: str, given: torch.device | str) -> torch.device:
     except (RuntimeError, TypeError):
         raise InputError(f"`{name}` must be a device such as cpu or cuda; got {given!r}.") from None
     if found.type == "cuda" and not torch.cuda.is_available():
-        raise InputError(f"`{name}` is {given}, but torch finds no GPU here.")
+        raise InputError(f"`{name}` is {given}, but torch finds no GPU here. Use cpu.")
     return found
 
 
@@ -271,21 +270,18 @@ def generator(given: torch.Generator | None) -> None:
 
 def sparse(name: str, matrix: Any) -> Tensor | None:
     """Any sparse matrix, of torch or SciPy, as a torch COO tensor; None for a dense one."""
-    if hasattr(matrix, "tocoo"):
-        if matrix.ndim != 2 or matrix.dtype.kind not in "iuf":
-            raise InputError(
-                f"a sparse `{name}` must hold real numbers and have two axes, got {matrix.dtype} "
-                f"and shape {matrix.shape}."
-            )
+    from_scipy = hasattr(matrix, "tocoo")
+    if not from_scipy and (not isinstance(matrix, Tensor) or matrix.layout == torch.strided):
+        return None
+    real = matrix.dtype.kind in "iuf" if from_scipy else matrix.is_floating_point()
+    if matrix.ndim != 2 or not real:
+        raise InputError(
+            f"a sparse `{name}` must hold real numbers (of torch, floating-point ones) and have "
+            f"two axes, got {matrix.dtype} and shape {tuple(matrix.shape)}."
+        )
+    if from_scipy:
         coo = matrix.tocoo()
         index = torch.from_numpy(np.stack([coo.row, coo.col]).astype(np.int64))
         entries = torch.from_numpy(coo.data.astype(float))
-        matrix = torch.sparse_coo_tensor(index, entries, coo.shape, check_invariants=True)
-    if not isinstance(matrix, Tensor) or matrix.layout == torch.strided:
-        return None
-    if matrix.ndim != 2 or not matrix.is_floating_point():
-        raise InputError(
-            f"a sparse `{name}` must hold floating-point numbers and have two axes, got "
-            f"{matrix.dtype} and shape {tuple(matrix.shape)}."
-        )
+        return torch.sparse_coo_tensor(index, entries, coo.shape, check_invariants=True).coalesce()
     return (matrix if matrix.is_sparse else matrix.to_sparse_coo()).coalesce()

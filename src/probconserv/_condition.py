@@ -1,3 +1,4 @@
+# mypy: disable-error-code="overload-overlap"
 r"""Step 2 of the paper: a Gaussian field, given that a law holds, is a Gaussian field.
 
     u ~ N(mu, Sigma),   b = G u + sigma eps,   S = G Sigma G^T + sigma^2 I
@@ -12,7 +13,7 @@ has the ways.
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias, TypeVar, overload
+from typing import Any, TypeAlias, TypeVar, overload
 
 import torch
 from torch import Tensor
@@ -20,7 +21,6 @@ from torch import Tensor
 from . import _checks as check
 from ._audit import check_met, check_weighed, plainly_fine, settled, warn_if_far
 from ._constrained import condition_within, mixture_within, nearest_within
-from ._convert import Distributed, Prediction, as_field
 from ._dense import Dense
 from ._draws import Draws, StateDraws
 from ._engine import Shared, solve
@@ -36,47 +36,36 @@ from ._posterior import Posterior, Solved, StatePosterior
 from ._shrinkage import shrunk
 from ._small import small_posterior
 from ._stages import summed
-from ._state import State, covariance_of
+from ._state import Distributed, Prediction, State, as_field, covariance_of, rebuilt
 
 Moved = TypeVar("Moved", Diagonal, LowRank, Dense, Mixture)
 Single: TypeAlias = Diagonal | LowRank | Dense | Posterior | Distributed
+AnyLaw: TypeAlias = Law | NonlinearLaw | Inequality
+Generator: TypeAlias = torch.Generator | None
 
 
 @overload
-def condition(field: Mixture, *laws: Law) -> Mixture: ...  # type: ignore[overload-overlap]
+def condition(field: Mixture, *laws: Law) -> Mixture: ...
 @overload
-def condition(field: State, *laws: Law) -> StatePosterior: ...  # type: ignore[overload-overlap]
+def condition(field: State, *laws: Law) -> StatePosterior: ...
 @overload
-def condition(field: Single, *laws: Law) -> Posterior: ...  # type: ignore[overload-overlap]
+def condition(field: Single, *laws: Law) -> Posterior: ...
 @overload
-def condition(field: Field, *laws: Law) -> Posterior | Mixture: ...  # type: ignore[overload-overlap]
+def condition(field: Field, *laws: Law) -> Posterior | Mixture: ...
 @overload
-def condition(  # type: ignore[overload-overlap]
-    field: State, *laws: Law | NonlinearLaw
-) -> NonlinearStatePosterior: ...
+def condition(field: State, *laws: Law | NonlinearLaw) -> NonlinearStatePosterior: ...
 @overload
-def condition(  # type: ignore[overload-overlap]
-    field: Prediction, *laws: Law | NonlinearLaw
-) -> NonlinearPosterior: ...
+def condition(field: Prediction, *laws: Law | NonlinearLaw) -> NonlinearPosterior: ...
 @overload
 def condition(
-    field: State,
-    *laws: Law | Inequality,
-    draws: int = 100,
-    generator: torch.Generator | None = None,
+    field: State, *laws: Law | Inequality, draws: int = 100, generator: Generator = None
 ) -> StateDraws: ...
 @overload
 def condition(
-    field: Prediction,
-    *laws: Law | Inequality,
-    draws: int = 100,
-    generator: torch.Generator | None = None,
+    field: Prediction, *laws: Law | Inequality, draws: int = 100, generator: Generator = None
 ) -> Draws: ...
 def condition(
-    field: Prediction | State,
-    *laws: Law | NonlinearLaw | Inequality,
-    draws: int = 100,
-    generator: torch.Generator | None = None,
+    field: Prediction | State, *laws: AnyLaw, draws: int = 100, generator: Generator = None
 ) -> Posterior | StatePosterior | Mixture | Draws | StateDraws:
     """The field given that the laws hold, with the axes it had: Eq. (8) of the paper.
 
@@ -136,16 +125,15 @@ def condition(
     linear, curved, inequalities = _kinds(laws)
     field = field if isinstance(field, State) else as_field(field)
     if inequalities:
-        return _condition_within(field, linear, curved, inequalities, draws, generator)
+        return _condition_within(field, linear, inequalities, draws, generator)
     if isinstance(field, Mixture) and not curved:
         return _condition_mixture(field, linear)
     if not curved and (small := small_posterior(field, linear, solved)):
         return small
-    given = _given(field)
-    prior = given.prior
-    if curved or given.curved:
-        return _condition_curved(given, linear, curved)
-    found = solved(prior, linear, given.rows)
+    prior, rows, known = _given(field)
+    if curved or known:
+        return _condition_curved(prior, (*rows, *laid_on(prior, linear)), known, curved)
+    found = solved(prior, linear, rows)
     return StatePosterior(prior, found) if isinstance(prior, State) else Posterior(prior, found)
 
 
@@ -153,36 +141,24 @@ def _kinds(
     laws: Sequence[Any],
 ) -> tuple[tuple[Law, ...], tuple[NonlinearLaw, ...], tuple[Inequality, ...]]:
     """Linear laws, those that are not, and inequalities."""
-    linear: list[Law] = []
-    curved: list[NonlinearLaw] = []
-    inequalities: list[Inequality] = []
-    for law in laws:
-        if isinstance(law, Inequality):
-            inequalities.append(law)
-        elif isinstance(law, NonlinearLaw):
-            curved.append(law)
-        else:
-            linear.append(law)
+    inequalities = tuple([law for law in laws if isinstance(law, Inequality)])
+    curved = tuple([law for law in laws if isinstance(law, NonlinearLaw)])
+    linear = tuple([law for law in laws if not isinstance(law, Inequality | NonlinearLaw)])
     if linear or not laws:
         check_laws(linear)
-    return tuple(linear), tuple(curved), tuple(inequalities)
+    if inequalities and curved:
+        raise InputError(LINEAR_ONLY)
+    return linear, curved, inequalities
 
 
-class Given(NamedTuple):
+def _given(field: Field | State) -> tuple[Any, tuple[Rows, ...], tuple[Curved, ...]]:
     """A field or a state, of its own memory, and the laws that were laid on it before."""
-
-    prior: Any
-    rows: tuple[Rows, ...] = ()
-    curved: tuple[Curved, ...] = ()
-
-
-def _given(field: Field | State) -> Given:
     if isinstance(field, Posterior) and len(field._solved.mean) > 1:
         raise InputError("`field` is one of a state: condition the state instead.")
     if isinstance(field, NonlinearPosterior | NonlinearStatePosterior):
-        return Given(field.prior, field._solved.rows, field._solved.curved)
+        return field.prior, field._solved.rows, field._solved.curved
     if isinstance(field, Posterior | StatePosterior):
-        return Given(field.prior, field._solved.laws)
+        return field.prior, field._solved.laws, ()
     if isinstance(field, Draws | StateDraws):
         raise InputError(
             "`field` is known by draws, without a covariance. Condition the field before on all "
@@ -193,50 +169,49 @@ def _given(field: Field | State) -> Given:
             "`field`: a mixture takes linear laws. Condition `field.components`, and mix them "
             "again: Mixture(condition(field.components, law)) or their draws."
         )
-    if torch.compiler.is_compiling():  # nothing is changed in place there
-        return Given(field)
-    return Given(field._map(Tensor.clone))
+    compiling = torch.compiler.is_compiling()  # nothing is changed in place there
+    return field if compiling else field._map(Tensor.clone), (), ()
+
+
+def laid_on(prior: Field | State, laws: Sequence[Law]) -> tuple[Rows, ...]:
+    """The rows of the laws on the fields of a prior."""
+    shapes = [field.shape for field in prior.parts]
+    return tuple([law.to(prior.device).on(prior.names, shapes) for law in laws])
 
 
 def _condition_curved(
-    given: Given, laws: tuple[Law, ...], more: tuple[NonlinearLaw, ...]
+    prior: Any, rows: tuple[Rows, ...], known: tuple[Curved, ...], laws: tuple[NonlinearLaw, ...]
 ) -> NonlinearPosterior | NonlinearStatePosterior:
-    """Laws that are not linear beside linear ones."""
-    prior = given.prior
+    """Laws that are not linear, known before and new, beside the rows of linear ones."""
     means = tuple(each.mean.double() for each in prior.parts)
     if not check.concrete(*means):
         raise InputError(
             "`laws` that are not linear are met by steps that look at values: not inside "
             "`torch.func` transforms, nor compiled. Give the fields a batch axis instead."
         )
-    shapes, place = [u.shape for u in means], means[0].device
-    rows = (*given.rows, *(law.to(place).on(prior.names, shapes) for law in laws))
-    curved = (*given.curved, *(law.on(prior.names, means) for law in more))
-    found = Found(prior, rows, curved)
-    warn_if_far(None, found.mean, means, prior.parts)
-    if isinstance(prior, State):
-        return NonlinearStatePosterior(prior, found)
-    return NonlinearPosterior(prior, found)
+    found = Found(prior, rows, (*known, *(law.on(prior.names, means) for law in laws)))
+    warn_if_far(None, found.mean, prior.parts)
+    kind = NonlinearStatePosterior if isinstance(prior, State) else NonlinearPosterior
+    return kind(prior, found)
 
 
 def _condition_within(
     field: Field | State,
     laws: tuple[Law, ...],
-    curved: tuple[NonlinearLaw, ...],
     inequalities: tuple[Inequality, ...],
     draws: int,
-    generator: torch.Generator | None,
+    generator: Generator,
 ) -> Draws | StateDraws:
     """The field given laws and inequalities, as draws."""
-    if curved or isinstance(field, NonlinearPosterior | NonlinearStatePosterior):
+    if isinstance(field, NonlinearPosterior | NonlinearStatePosterior):
         raise InputError(LINEAR_ONLY)
     if check.samples(draws, "draws") < 2:
         raise InputError(f"`draws` must be at least 2, got {draws}: a variance takes two.")
     if isinstance(field, Mixture):
         mixture = _condition_mixture(field, laws) if laws else field
         return mixture_within(mixture, inequalities, int(draws), generator)
-    given = _given(field)
-    return condition_within(given.prior, given.rows, laws, inequalities, int(draws), generator)
+    prior, rows, _ = _given(field)
+    return condition_within(prior, rows, laws, inequalities, int(draws), generator)
 
 
 LINEAR_ONLY = (
@@ -246,33 +221,34 @@ LINEAR_ONLY = (
 
 
 def solved(
-    prior: Field | State,
-    laws: tuple[Law, ...],
-    before: tuple[Rows, ...] = (),
-    audit: bool = True,
+    prior: Field | State, laws: Sequence[Law], before: tuple[Rows, ...] = (), audit: bool = True
 ) -> Solved:
     """Fields given laws, beside rows that were laid on them before."""
-    device, shapes = prior.device, [field.shape for field in prior.parts]
-    rows = (*before, *[law.to(device).on(prior.names, shapes) for law in laws])
+    rows = (*before, *laid_on(prior, laws))
     prior = shrunk(prior, rows)
-    fields, root = prior.parts, covariance_of(prior)
-    means = tuple([field.mean.double() for field in fields])
-    way = solve(rows, root, _slack(fields))
+    means = tuple([field.mean.double() for field in prior.parts])
+    way = solve(rows, covariance_of(prior), _slack(prior.parts))
     mean, residuals = way.run(means)
-    dims = tuple([len(shape) - way.lead for shape in shapes])
+    looks, holds = audit and check.concrete(*mean), True
+    fine = looks and plainly_fine(way, rows, mean, residuals)
+    if not fine:
+        mean, holds = settled(way, mean, rows)
+    dims = tuple([u.ndim - way.lead for u in means])
     found = Solved(rows, mean, way, tuple(residuals), dims)
-    looks = audit and check.concrete(*mean)
-    if looks and plainly_fine(way, rows, mean, residuals):
-        return found
-    mean, holds = settled(way, mean, rows)
-    found = Solved(rows, mean, way, tuple(residuals), dims)
-    if looks:
-        if not holds:
-            check_met(rows, mean, means, root, _slack(fields))
-        check_weighed(rows, mean, way, residuals)
-        costly = way.is_banded or way.is_iterative
-        warn_if_far(None if costly else found.square, mean, means, fields)
+    if looks and not fine:
+        _look_at(found, prior.parts, holds)
     return found
+
+
+def _look_at(found: Solved, prior: tuple[Field, ...], holds: bool = False) -> None:
+    """Refuses what the laws and the prior do not allow. holds: whether exact rows are known to."""
+    way = found.way
+    if not holds:
+        before = tuple(field.mean.double() for field in prior)
+        check_met(found.laws, found.mean, before, way.root, _slack(prior))
+    check_weighed(found.laws, found.mean, way, found.residuals)
+    costly = way.is_banded or way.is_iterative
+    warn_if_far(None if costly else found.square, found.mean, prior, 5)
 
 
 def audit(post: Posterior | StatePosterior) -> None:
@@ -307,12 +283,7 @@ def audit(post: Posterior | StatePosterior) -> None:
         raise InputError(f"`post` must come from `condition`; got {type(post).__name__}.")
     if isinstance(post, Posterior) and len(post._solved.mean) > 1:
         raise InputError("`post` is one field of a state: audit the state instead.")
-    fields, found = post.prior.parts, post._solved
-    before = tuple(field.mean.double() for field in fields)
-    root = covariance_of(post.prior)
-    check_met(found.laws, found.mean, before, root, _slack(fields))
-    check_weighed(found.laws, found.mean, found.way, found.residuals)
-    warn_if_far(found.square, found.mean, before, fields)
+    _look_at(post._solved, post.prior.parts)
 
 
 def _slack(fields: tuple[Field, ...]) -> float:
@@ -321,12 +292,12 @@ def _slack(fields: tuple[Field, ...]) -> float:
 
 
 @overload
-def project(field: Moved, *laws: Law | NonlinearLaw | Inequality) -> Moved: ...
+def project(field: Moved, *laws: AnyLaw) -> Moved: ...
 @overload
-def project(field: State, *laws: Law | NonlinearLaw | Inequality) -> State: ...
+def project(field: State, *laws: AnyLaw) -> State: ...
 @overload
-def project(field: Prediction, *laws: Law | NonlinearLaw | Inequality) -> Field: ...
-def project(field: Prediction | State, *laws: Law | NonlinearLaw | Inequality) -> Field | State:
+def project(field: Prediction, *laws: AnyLaw) -> Field: ...
+def project(field: Prediction | State, *laws: AnyLaw) -> Field | State:
     """The field with its mean moved to the nearest one that obeys the laws: HardC-ANP.
 
     The mean is `condition` with Sigma = I::
@@ -370,33 +341,22 @@ def project(field: Prediction | State, *laws: Law | NonlinearLaw | Inequality) -
             )
     field = field if isinstance(field, State) else as_field(field)
     if isinstance(field, Mixture):
-        components = project(field.components, *laws)
-        return field._with(components=components)
-    if isinstance(field, State):
-        means = _nearest(field.names, [part.mean for part in field.parts], laws)
-        pairs = zip(field.names, field.parts, means, strict=True)
-        state = State(**{name: part._with_mean(mean) for name, part, mean in pairs})
-        state.shared = field.shared
-        return state
-    return field._with_mean(_nearest(("",), [field.mean], laws)[0])
+        return field._with(components=project(field.components, *laws))
+    means = _nearest(field.names, [part.mean for part in field.parts], laws)
+    pairs = zip(field.parts, means, strict=True)
+    return rebuilt(field, tuple(part._with_mean(mean) for part, mean in pairs))
 
 
-def _nearest(
-    names: tuple[str, ...], means: list[Tensor], laws: tuple[Law | NonlinearLaw | Inequality, ...]
-) -> list[Tensor]:
+def _nearest(names: tuple[str, ...], means: list[Tensor], laws: tuple[AnyLaw, ...]) -> list[Tensor]:
     """The nearest fields that obey the laws."""
     linear, curved, inequalities = _kinds(laws)
-    if inequalities and curved:
-        raise InputError(LINEAR_ONLY)
     if inequalities:
         return nearest_within(names, means, linear, inequalities)
     units = [Diagonal._unchecked(mean, torch.ones_like(mean)) for mean in means]
+    prior: Any = units[0] if names == ("",) else State(**dict(zip(names, units, strict=True)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ImplausibleWarning)
-        if names == ("",):
-            return [condition(units[0], *linear, *curved).mean]
-        near = condition(State(**dict(zip(names, units, strict=True))), *linear, *curved)
-    return [near[name].mean for name in names]
+        return [part.mean for part in condition(prior, *linear, *curved).parts]
 
 
 def _condition_mixture(field: Mixture, laws: tuple[Law, ...]) -> Mixture:
@@ -436,11 +396,9 @@ def _comparable(found: Solved) -> Tensor:  # (*lead)
                 "or the laws `noise` > 0."
             )
         first = (stage.gram(stage.prior) + stage.noise.diag_embed())[:1]
-        scale = first.diagonal(dim1=-2, dim2=-1).rsqrt().nan_to_num(1.0, 1.0, 1.0)
         both = kept[..., None, :] & kept[..., :, None]
-        some = torch.where(both, first * scale[..., None, :] * scale[..., :, None], 0.0)
-        some = some + (~kept).double().diag_embed()
+        some = torch.where(both, first, 0.0) + (~kept).double().diag_embed()
         root = torch.linalg.cholesky_ex(some).L.diagonal(dim1=-2, dim2=-1)
-        size = 2 * (root.log() - scale.log() * kept).sum(-1)
+        size = 2 * root.log().sum(-1)
         evidence = evidence + 0.5 * summed(size - size[:1], evidence.ndim)
     return evidence

@@ -192,7 +192,7 @@ def condition_within(
         return _truncated(prior, before, laws, inequalities, n, generator)
     found, lead = constrained(prior, before, laws, inequalities, n, generator)
     points = tuple(point.double() for _, _, point in found)
-    warn_if_far(None, points, tuple(field.mean.double() for field in prior.parts), prior.parts)
+    warn_if_far(None, points, prior.parts)
     parts = tuple(
         Draws._unchecked(draws, max(1, point.ndim - lead), point, mean)
         for draws, mean, point in found
@@ -227,7 +227,7 @@ def _truncated(
     own = [t.expand(shape).flatten(-dims) for t in points]
     places = shape[: len(shape) - dims]
     law = tilted(*own, *(t.expand(places) for t in (rows.value, rows.noise_variance)))
-    warn_if_far(None, (point.double(),), (prior.mean.double(),), (prior,))
+    warn_if_far(None, (point.double(),), (prior,))
     return Truncated(law, limits, dtype, shape, point, n, generator)
 
 
@@ -257,7 +257,7 @@ def mixture_within(
     (((draws,), _, _),), lead = constrained(*picked, (), inequalities, 1, generator)
     prior, before = _prior_and_laws(mixture.components)
     ((_, _, points),), _ = constrained(prior, before, (), inequalities, 0, None)
-    warn_if_far(None, (points.double(),), (prior.mean.double(),), (prior,))
+    warn_if_far(None, (points.double(),), (prior,))
     share = mixture.log_weights.softmax(0)
     share = share.reshape(*share.shape, *[1] * (points.ndim - share.ndim))
     (limits,) = limits_of(inequalities, ("",), [mixture.shape], [draws.dtype], draws.device)

@@ -5,16 +5,18 @@ Fields are tuples of arrays; None stands for zeros. A covariance has `times` and
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from ._blocks import blocks, root_of, unblocks
-from ._checks import any_of
 from ._fields import Normals
 from ._laws import Fields, Rows
 from ._tree import Node
+
+Dims: TypeAlias = tuple[int, ...]
+Rounding: TypeAlias = tuple[tuple[float, Tensor], ...]
 
 
 class Independent(Node):
@@ -37,8 +39,7 @@ class Independent(Node):
         return self
 
     def times(self, v: Fields) -> Fields:
-        pairs = zip(self.variance, v, strict=True)
-        return tuple(None if x is None else d * x for d, x in pairs)
+        return tuple(None if x is None else d * x for d, x in zip(self.variance, v, strict=True))
 
     def draw(self, normals: Normals) -> tuple[Tensor, ...]:
         """Draws about 0."""
@@ -51,11 +52,7 @@ class Correlated(Node):
     stacked = ("directions",)
 
     def __init__(
-        self,
-        directions: tuple[Tensor, ...],
-        rest: Independent | None,
-        dims: tuple[int, ...],
-        rounding: tuple[tuple[float, Tensor], ...],
+        self, directions: Fields, rest: Independent | None, dims: Dims, rounding: Rounding
     ) -> None:
         """directions: F, (R, *shape) of each field. rest: D, None for 0.
 
@@ -72,8 +69,7 @@ class Correlated(Node):
         dims = tuple(f.ndim - 1 - lead for f in self.directions)
         if dims == self.dims:
             return self
-        pairs = zip(self.directions, self.dims, dims, strict=True)
-        found = tuple(expanded(f, old, new) for f, old, new in pairs)
+        found = tuple(map(expanded, self.directions, self.dims, dims))
         return self._with(directions=found, dims=dims)
 
     @property
@@ -98,16 +94,14 @@ class Correlated(Node):
         return self._with(_rounding=none)
 
     @property
-    def rounding_at_points(self) -> tuple[Tensor, ...] | None:
-        """Of directions that were taken off a mean, whose rounding they have; else None."""
-        found = tuple(own for _, own in self._rounding)
-        return found if any(map(any_of, found)) else None
+    def rounding_at_points(self) -> tuple[Tensor, ...]:
+        """Of directions that were taken off a mean, whose rounding they have; else 0."""
+        return tuple(own for _, own in self._rounding)
 
     @property
     def matrices(self) -> list[Tensor]:  # (*lead, R, E)
         """F of each field, as a matrix for each part."""
-        pairs = zip(self.directions, self.dims, strict=True)
-        return [blocks(f, f.shape[1:], dims) for f, dims in pairs]
+        return list(map(blocks, self.directions, self.shapes, self.dims))
 
     def seen(self, v: Fields) -> Tensor:  # (*more, *shape) each to (*lead, N, R)
         """F v."""

@@ -1,4 +1,4 @@
-"""Is b right? What a prior expects of G u, beside b, row by row.
+"""Is b right? What a prior expects of G u, beside b, row by row; and a prior that b fits.
 
 A row looks wrong when |G mu - b| is beyond `LIMIT` standard deviations with the points of the prior
 taken as fully correlated, sum_j |g_j| s_j: no covariance with these spreads makes G u less certain.
@@ -8,27 +8,31 @@ b is often 10 standard deviations off.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar, overload
 
 import torch
 from torch import Tensor
 
 from . import _checks as check
 from ._audit import largest_move
+from ._blocks import root_of
 from ._causes import Cause, Comparison
-from ._condition import solved
-from ._convert import Prediction, as_field
-from ._covariances import Correlated, Independent
+from ._condition import laid_on, solved
+from ._covariances import Correlated, Independent, shared_axes
 from ._dense import Dense
 from ._draws import StateDraws
 from ._errors import FAR, InputError
 from ._fields import Diagonal, Field, LowRank
-from ._laws import Law, check_laws
+from ._laws import Law, Rows, check_laws
+from ._maps import Matrix, Select
 from ._mixture import Mixture
 from ._noise import quadrature_noise
 from ._posterior import StatePosterior
 from ._rowwise import UNMET
-from ._state import State
+from ._stages import summed
+from ._state import Prediction, State, as_field, rebuilt
 
+Prior = TypeVar("Prior", Diagonal, LowRank, Dense, Mixture, State)
 LEAST_SHARE = 0.25  # of a variance: a share of the quadrature rule that is worth a word
 HEADS = ("row", "G mu", "b", "G mu - b", "z independent", "z own", "z full", "quadrature", "")
 
@@ -194,15 +198,14 @@ check its units.
     if isinstance(prior, StatePosterior | StateDraws):
         raise InputError("`prior` must be a state before `condition`: judge all laws at once.")
     given = prior if isinstance(prior, State) else _plain(as_field(prior))
-    names, fields = given.names, given.parts
-    means, variances = zip(*(field._moments() for field in fields), strict=True)
-    check.finite("mean of the prior", torch.cat([m.flatten() for m in means]))
-    check.finite("variance of the prior", torch.cat([v.flatten() for v in variances]))
-    triples = zip(names, means, variances, strict=True)
-    points = {name: Diagonal._unchecked(m, v.clamp_min(0)) for name, m, v in triples}
-    joint, rounding = solved(given, laws, audit=False), rounding_of(fields)
-    own = [law.to(given.device) for law in laws]
-    found = [by_row(law, points, joint.way.root, rounding) for law in own]
+    points = {}
+    for name, field in zip(given.names, given.parts, strict=True):
+        mean, variance = field._moments()
+        check.finite("mean of the prior", mean)
+        check.finite("variance of the prior", variance)
+        points[name] = Diagonal._unchecked(mean, variance.clamp_min(0))
+    joint, rounding = solved(given, laws, audit=False), rounding_of(given.parts)
+    found = [by_row(law.to(given.device), points, joint.way.root, rounding) for law in laws]
     rows = {name: _side_by_side([each[name] for each in found]) for name in found[0]}
     slack = rows.pop("slack")
     causes: tuple[Cause, ...] = ()
@@ -210,8 +213,8 @@ check its units.
         timed = not laws[0].is_initial and not laws[0].row_names and slack.ndim > 0
         total = rows["value"] + rows["residual"]
         causes = Comparison(total, rows["value"], rows["std"], slack, timed).causes()
-    move, count = largest_move(joint.mean, means, variances), joint.way.count(joint.lead)
-    tied = not all(isinstance(field, Diagonal) for field in fields)  # else nobody believes it
+    move, count = largest_move(joint.mean, [*points.values()]), joint.way.count(joint.lead)
+    tied = not all(isinstance(field, Diagonal) for field in given.parts)  # else nobody believes it
     return Diagnosis(
         **rows,
         causes=causes,
@@ -234,9 +237,8 @@ def by_row(
 
     points: the fields by name, taken as independent. rounding: as `rounding_of` says.
     """
-    std, variance = (
-        {name: getattr(field, of) for name, field in points.items()} for of in ("std", "variance")
-    )
+    std = {name: field.std for name, field in points.items()}
+    variance = {name: field.variance for name, field in points.items()}
     total, residual = law.apply(points), law.residual(points)
     noise, rule = law.noise_variance, _variance_of_rule(law, points, residual)
     beyond = (rule - noise).clamp_min(0)  # NaN where the rule is not known
@@ -305,3 +307,92 @@ def _name(shape: torch.Size, number: int) -> str:
     if len(shape) < 2:
         return str(number)
     return f"({', '.join(str(int(i)) for i in torch.unravel_index(torch.tensor(number), shape))})"
+
+
+@overload
+def plausible(prior: Prior, *laws: Law) -> Prior: ...
+@overload
+def plausible(prior: Prediction, *laws: Law) -> Field: ...
+def plausible(prior: Prediction | State, *laws: Law) -> Field | State:
+    """The prior with its variance widened, for each solution, until b is no surprise.
+
+    The variance is multiplied by::
+
+        k = max(1, mean over rows of (G mu - b)^2 / ((sum_j |g_j| s_j)^2 + sigma^2))
+
+    sum_j abs(g_j) s_j is the standard deviation of G u if all points err together, so k is above 1
+    only where no covariance with the same spreads explains b. That is the case where a network is
+    sure and wrong, outside of what it was trained on. `condition` the result.
+
+    Parameters
+    ----------
+    prior : Field, State, or what `as_field` takes
+        Any before `condition`, (..., T, space). Each entry of the batch is a solution; all its
+        times share one k.
+    *laws : Law
+        Those that will be conditioned on.
+
+    Returns
+    -------
+    Field or State
+        Of the same kind, about the same mean.
+
+    Raises
+    ------
+    InputError
+        If there is no law, or `prior` is a posterior.
+
+    Examples
+    --------
+    >>> import probconserv as pc
+    >>> prior = pc.Diagonal([[1.0, 1.0]], 0.25)  # a total of 2, give or take 1
+    >>> plausible(prior, pc.cells([1.0, 1.0], 4.0)).std  # b is 4
+    tensor([[1., 1.]], dtype=torch.float64)
+    """
+    check_laws(laws)
+    given = prior if isinstance(prior, State) else as_field(prior)
+    factor = _factor(given, laws)
+    return rebuilt(given, tuple(_scaled(field, factor) for field in given.parts))
+
+
+def _factor(prior: Field | State, laws: Sequence[Law]) -> Tensor:
+    """k, (*batch)."""
+    means, variances = zip(*(field._moments() for field in prior.parts), strict=True)
+    stds, shapes = tuple(map(root_of, variances)), [mean.shape for mean in means]
+    rows = laid_on(prior, laws)
+    batch = min(shared_axes(shapes), *(_batch_axes(each, shapes) for each in rows))
+    total = count = means[0].new_zeros(())
+    for each in rows:
+        spread = each.entrywise(1).apply(stds).square() + each.noise_variance
+        there = spread > 0
+        miss = each.residual(means).square() / torch.where(there, spread, 1.0)
+        total = total + summed(torch.where(there, miss, 0.0), batch)
+        count = count + summed(there.double(), batch)
+    return (total / count.clamp_min(1)).clamp_min(1)
+
+
+def _batch_axes(rows: Rows, shapes: Sequence[Sequence[int]]) -> int:
+    """How many axes come before time; a matrix that reads several axes reads time as well."""
+    m = rows.map
+    timed = isinstance(m, Select) and isinstance(m.entries, int)
+    timed = timed or (isinstance(m, Matrix) and m.dims > 1)
+    return max(rows.places(shapes) - (not timed), 0)
+
+
+def _scaled(field: Field, factor: Tensor) -> Field:
+    """The field with its covariance times a factor (*batch)."""
+
+    def wide(t: Tensor, before: int = 0) -> Tensor:
+        return factor[(..., *[None] * (t.ndim - before - factor.ndim))].to(t.dtype)
+
+    if isinstance(field, Mixture):
+        return field._with(components=_scaled(field.components, factor[None]))
+    if isinstance(field, Diagonal):
+        return field._with(variance=field.variance * wide(field.variance))
+    if isinstance(field, LowRank):
+        directions = field.factor * wide(field.factor, 1).sqrt()
+        return field._with(factor=directions, rest=field.rest * wide(field.rest))
+    if isinstance(field, Dense):
+        matrix = field.covariance()
+        return Dense(field.mean, matrix * wide(matrix), field.event_dims)
+    raise InputError("`prior` must be a field before `condition`.")

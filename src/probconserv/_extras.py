@@ -10,16 +10,13 @@ def missing(name: str | None, *extras: str) -> str:
     The command names the packages themselves: this library is not on PyPI, and they are the same
     for a wheel, a checkout and an editable install.
     """
-    return f"no {name} here; {_command(extras)}"
-
-
-def _command(extras: tuple[str, ...]) -> str:
     try:
         lines = requires("probconserv") or []
     except PackageNotFoundError:  # a checkout that is on the path and not installed
         lines = []
     markers = tuple(f'extra == "{extra}"' for extra in extras)
     packages = [line.split(";")[0].strip() for line in lines if line.endswith(markers)]
-    if not packages:
-        return f"pip install '.[{','.join(extras)}]' in a checkout of probconserv"
-    return shlex.join(["pip", "install", *packages])
+    command = f"pip install '.[{','.join(extras)}]' in a checkout of probconserv"
+    if packages:
+        command = shlex.join(["pip", "install", *packages])
+    return f"no {name} here; {command}"

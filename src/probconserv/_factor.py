@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._blocks import root_of
+from ._blocks import eye_like, root_of
 from ._checks import concrete
 from ._rowwise import EASY, TINY
 from ._tree import Node
@@ -64,9 +64,7 @@ class Factor(Node):
     def growth(self) -> Tensor:  # (*lead)
         """The trace of S^-1, where S has a diagonal of 1: how far rounding can grow."""
         root = self.root.detach()
-        inverse = torch.linalg.solve_triangular(
-            root, torch.eye(*root.shape[-2:]).to(root), upper=False
-        )
+        inverse = torch.linalg.solve_triangular(root, eye_like(root), upper=False)
         return inverse.square().sum((-1, -2))
 
     @property

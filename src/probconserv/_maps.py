@@ -17,33 +17,37 @@ from ._tree import Node
 
 
 class Map(Node):
-    """A linear map from one field to rows; `on` fits it to the shape of the field."""
+    """A linear map from one field to rows, once `on` has fitted it to the shape of the field."""
 
     dims: int  # last axes of the field that a row reads
     row_names: tuple[str, ...] = ()  # of the axes that number the rows of one place
-    tensors: tuple[str, ...] = ()  # names of what it is made of
+    rows_of_place: tuple[int, ...] = ()  # the sizes of these axes
+    made_of: tuple[str, ...] = ()  # the names of the tensors that hold the entries of G
     is_local: bool = False  # whether a row reads few points, so that rows may be many
     is_disjoint: bool = False  # whether its rows share no point
 
-    @abstractmethod
     def apply(self, u: Tensor) -> Tensor:  # (*more, *places, *space) -> (*more, *places, *rows)
-        ...
+        return self.on(u.shape).apply(u)
 
-    @abstractmethod
     def adjoint(self, v: Tensor) -> Tensor:  # (*more, *places, *rows) -> (*more, *places, *space)
-        ...
+        raise NotImplementedError
 
-    @abstractmethod
     def entrywise(self, power: int) -> "Map":
         """The map with entries |g| or g^2: the size of a row's terms, or their variance."""
+        return self._with(**{name: powered(vars(self)[name], power) for name in self.made_of})
 
     @abstractmethod
     def on(self, shape: Sequence[int]) -> "Map":
         """The same map for fields of one shape, its tensors with as many axes; or an error."""
 
+    @property
+    def tensors(self) -> list[Tensor]:
+        """What it is made of."""
+        return [t for t in vars(self).values() if isinstance(t, Tensor)]
+
     def row_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Shape of apply(u) for a field of `shape`."""
-        return tuple(shape[: len(shape) - self.dims])
+        return (*shape[: len(shape) - self.dims], *self.rows_of_place)
 
     def _check(self, shape: Sequence[int], sizes: Sequence[int], lead: Sequence[int] = ()) -> None:
         """sizes: of the axes that a row reads. lead: of its tensors' axes before those."""
@@ -64,7 +68,7 @@ class Map(Node):
 class Disjoint(Map):
     """A map whose rows share no point: each point has a weight, in one row."""
 
-    is_disjoint = True
+    is_disjoint, made_of = True, ("weights",)
     weights: Tensor  # broadcasts to the field
 
     @abstractmethod
@@ -77,8 +81,6 @@ class Disjoint(Map):
 
 class Sum(Disjoint):
     """One row per place: sum_j weights_j u_j, with weights (*some of places, *space)."""
-
-    tensors = ("weights",)
 
     def __init__(self, weights: Tensor, dims: int) -> None:
         self.weights, self.dims = weights, dims
@@ -101,33 +103,17 @@ class Sum(Disjoint):
     def at_points(self, v: Tensor) -> Tensor:
         return v.unsqueeze(-1) if self.dims == 1 else v[(..., *[None] * self.dims)]
 
-    def entrywise(self, power: int) -> "Sum":
-        return Sum(powered(self.weights, power), self.dims)
-
     def on(self, shape: Sequence[int]) -> "Sum":
         own = self.weights.shape
         self._check(shape, own[len(own) - self.dims :], own[: len(own) - self.dims])
         return self if self.shared else Sum(widened(self.weights, len(shape)), self.dims)
 
 
-class Unfitted(Map):
-    """A map that is of another kind once `on` has seen the shape of a field."""
-
-    def apply(self, u: Tensor) -> Tensor:
-        return self.on(u.shape).apply(u)
-
-    def adjoint(self, v: Tensor) -> Tensor:
-        raise NotImplementedError("`on` fits it to a field first")
-
-    def entrywise(self, power: int) -> "Map":
-        raise NotImplementedError("`on` fits it to a field first")
-
-
-class Join(Unfitted):
-    """One row per place: u at the first point of the last axis less u at the last, as a `Sum`."""
+class Join(Map):
+    """One row per place: u at the first point of the last axis less u at the last; `on` a `Sum`."""
 
     dims = 1
-    tensors = loose = ("one",)
+    loose = ("one",)
 
     def __init__(self) -> None:
         self.one = torch.ones(1, dtype=torch.float64)  # where it is, the weights will be
@@ -143,29 +129,23 @@ class Regions(Disjoint):
     """A row for each region: the sum of weights times u over the points with its label."""
 
     row_names = ("region",)
-    tensors = loose = ("weights", "labels")
+    loose = ("weights", "labels")
 
     def __init__(self, weights: Tensor, labels: Tensor, count: int) -> None:
         self.weights, self.labels = weights, labels  # (*space); a label out of range counts nowhere
-        self.dims, self.count = labels.ndim, count
+        self.dims, self.rows_of_place = labels.ndim, (count,)
 
     def apply(self, u: Tensor) -> Tensor:
         each = (u * self.weights).flatten(-self.dims)
-        found = each.new_zeros(*each.shape[:-1], self.count)
+        found = each.new_zeros(*each.shape[:-1], *self.rows_of_place)
         return found.index_add(-1, self.labels.flatten(), each)
 
     def at_points(self, v: Tensor) -> Tensor:
         return v.index_select(-1, self.labels.flatten()).unflatten(-1, self.labels.shape)
 
-    def entrywise(self, power: int) -> "Regions":
-        return Regions(powered(self.weights, power), self.labels, self.count)
-
     def on(self, shape: Sequence[int]) -> "Regions":
         self._check(shape, self.labels.shape)
         return self
-
-    def row_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        return (*super().row_shape(shape), self.count)
 
 
 class Select(Map):
@@ -196,9 +176,6 @@ class Select(Map):
         entries = (self.entries,) if isinstance(self.entries, int) else self.entries
         return torch.tensor([i % self.size for i in entries], device=like.device)
 
-    def entrywise(self, power: int) -> "Select":
-        return self
-
     def on(self, shape: Sequence[int]) -> "Select":
         count = 1 if isinstance(self.entries, int) else len(self.entries)
         if len(shape) < self.dims or shape[self.axis] < count:
@@ -217,13 +194,13 @@ class Select(Map):
 class Matrix(Map):
     """R rows per place: dense (*some of places, R, E) or sparse (R, E), with E = prod(space)."""
 
-    row_names, tensors = ("row",), ("matrix",)
+    row_names, made_of = ("row",), ("matrix",)
 
     def __init__(self, matrix: Tensor, sizes: tuple[int, ...]) -> None:
         self.sizes, self.dims = sizes, len(sizes)
         self.loose = ("matrix",) if matrix.ndim == 2 else ()
         self.is_local = matrix.layout != torch.strided
-        self.matrix = matrix
+        self.matrix, self.rows_of_place = matrix, (matrix.shape[-2],)
 
     def apply(self, u: Tensor) -> Tensor:
         return _matvec(self.matrix, u.flatten(-self.dims))
@@ -231,17 +208,11 @@ class Matrix(Map):
     def adjoint(self, v: Tensor) -> Tensor:
         return _matvec(self.matrix, v, back=True).unflatten(-1, self.sizes)
 
-    def entrywise(self, power: int) -> "Matrix":
-        return Matrix(powered(self.matrix, power), self.sizes)
-
     def on(self, shape: Sequence[int]) -> "Matrix":
         lead = self.matrix.shape[:-2]
         self._check(shape, self.sizes, lead)
         wide = len(shape) - self.dims + 2
         return Matrix(widened(self.matrix, wide), self.sizes) if lead else self
-
-    def row_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        return (*super().row_shape(shape), self.matrix.shape[-2])
 
 
 def _matvec(matrix: Tensor, v: Tensor, back: bool = False) -> Tensor:
@@ -262,10 +233,10 @@ class SecondDifferences(Map):
     """Row j is a_j u_j - (a_j + c_j) u_{j+1} + c_j u_{j+2}, along the last axis."""
 
     dims, row_names = 1, ("row",)
-    tensors = loose = ("a", "b", "c")
+    made_of = loose = ("a", "b", "c")
 
     def __init__(self, a: Tensor, b: Tensor, c: Tensor) -> None:  # (M - 2,) each
-        self.a, self.b, self.c = a, b, c
+        self.a, self.b, self.c, self.rows_of_place = a, b, c, (len(a),)
 
     def apply(self, u: Tensor) -> Tensor:
         first = self.a * u[..., :-2]
@@ -276,15 +247,9 @@ class SecondDifferences(Map):
     def adjoint(self, v: Tensor) -> Tensor:
         return pad(self.a * v, (0, 2)) + pad(self.b * v, (1, 1)) + pad(self.c * v, (2, 0))
 
-    def entrywise(self, power: int) -> "SecondDifferences":
-        return SecondDifferences(*(powered(t, power) for t in (self.a, self.b, self.c)))
-
     def on(self, shape: Sequence[int]) -> "SecondDifferences":
         self._check(shape, (len(self.a) + 2,))
         return self
-
-    def row_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        return (*super().row_shape(shape), self.a.shape[-1])
 
 
 def fits(lead: Sequence[int], places: Sequence[int]) -> bool:

@@ -16,10 +16,10 @@ from torch import Tensor
 from . import _checks as check
 from ._blocks import root_of
 from ._checks import ArrayLike
-from ._convert import Prediction, as_field
 from ._errors import InputError
 from ._laws import Law, check_law
 from ._quadrature import RULES, Rule
+from ._state import Prediction, as_field
 
 WHOLE = 8 / math.pi  # the spread of one jump of unknown place then adds up to it, see `_jumps`
 
@@ -61,9 +61,7 @@ def quadrature_noise(
     check.choice("rule", rule, RULES)
     field, given = as_field(prior), check.as_tensor("x", x)
     check.same_device("x", given.device, "the prior", field.device)
-    check.finite("x", given)
-    check.increasing("x", given)
-    x = given.double()
+    x, _ = check.axis("x", given)
     weights, dx = RULES[rule](x.diff()), x.diff()
     if field.shape[-1:] != (len(weights),):
         raise InputError(

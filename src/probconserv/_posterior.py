@@ -167,7 +167,9 @@ class Posterior(Field):
 
     def _own(self, found: Tensor) -> Tensor:
         """A copy for the caller, in the dtype of the field."""
-        return found.to(self.dtype, copy=True, memory_format=torch.contiguous_format)
+        if found.dtype == self.dtype:
+            return found.clone(memory_format=torch.contiguous_format)  # faster than `to`
+        return found.to(self.dtype, memory_format=torch.contiguous_format)
 
     @property
     def variance_estimate(self) -> Estimate | None:

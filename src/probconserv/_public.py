@@ -17,10 +17,10 @@ from ._condition import audit as audit
 from ._condition import condition as condition
 from ._condition import project as project
 from ._constrained import Truncated as Truncated
-from ._convert import as_field as as_field
 from ._dense import Dense as Dense
 from ._diagnose import Diagnosis as Diagnosis
 from ._diagnose import diagnose as diagnose
+from ._diagnose import plausible as plausible
 from ._draws import Draws as Draws
 from ._draws import StateDraws as StateDraws
 from ._errors import DegenerateError as DegenerateError
@@ -44,11 +44,11 @@ from ._nonlinear import law as law
 from ._nonlinear_posterior import LinearisationError as LinearisationError
 from ._nonlinear_posterior import NonlinearPosterior as NonlinearPosterior
 from ._nonlinear_posterior import NonlinearStatePosterior as NonlinearStatePosterior
-from ._plausible import plausible as plausible
 from ._posterior import Posterior as Posterior
 from ._posterior import StatePosterior as StatePosterior
 from ._quadrature import balance as balance
 from ._state import State as State
+from ._state import as_field as as_field
 from .fronts import FrontPosition as FrontPosition
 from .fronts import front_position as front_position
 from .meshes import Mesh as Mesh

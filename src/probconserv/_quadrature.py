@@ -20,30 +20,11 @@ Rule: TypeAlias = Literal["left", "right", "trapezoid", "simpson", "cell", "peri
 EVEN = 1e-6  # of a step: points are evenly spaced if their steps differ by less
 
 
-def _zeros(h: Any) -> Any:  # (M - 1,) -> (M,)
-    points = h.shape[0] + 1
-    return h.new_zeros(points) if isinstance(h, Tensor) else np.zeros(points)
-
-
-def left(h: Any) -> Any:  # (M - 1,) -> (M,)
-    """Each interval takes the value at its left end; the last point counts for nothing."""
-    weights = _zeros(h)
-    weights[:-1] = h
-    return weights
-
-
-def right(h: Any) -> Any:  # (M - 1,) -> (M,)
-    """Each interval takes the value at its right end; the first point counts for nothing."""
-    weights = _zeros(h)
-    weights[1:] = h
-    return weights
-
-
-def trapezoid(h: Any) -> Any:  # (M - 1,) -> (M,)
-    """Exact for functions that are linear between the points."""
-    weights = right(h)
-    weights[:-1] += h
-    return weights / 2
+def _at_ends(h: Any, left: float, right: float) -> Any:  # (M - 1,) -> (M,)
+    """Shares of each interval go to the values at its ends."""
+    kind: Any = torch if isinstance(h, Tensor) else np
+    none = 0 * h[:1]
+    return kind.concatenate((left * h, none)) + kind.concatenate((none, right * h))
 
 
 def simpson(h: Any) -> Any:  # (M - 1,) -> (M,)
@@ -54,11 +35,11 @@ def simpson(h: Any) -> Any:  # (M - 1,) -> (M,)
     """
     points = h.shape[0] + 1
     if points == 2:
-        return trapezoid(h)
+        return _at_ends(h, 0.5, 0.5)
     pairs = (points - 1) // 2
     h0, h1 = h[0 : 2 * pairs : 2], h[1 : 2 * pairs : 2]
     both = h0 + h1
-    weights = _zeros(h)
+    weights = _at_ends(h, 0.0, 0.0)
     weights[0 : 2 * pairs : 2] += both / 6 * (2 - h1 / h0)
     weights[1 : 2 * pairs : 2] += both**3 / (6 * h0 * h1)
     weights[2 : 2 * pairs + 1 : 2] += both / 6 * (2 - h0 / h1)
@@ -68,11 +49,6 @@ def simpson(h: Any) -> Any:  # (M - 1,) -> (M,)
         weights[-2] += (h1**2 + 3 * h0 * h1) / (6 * h0)
         weights[-3] -= h1**3 / (6 * h0 * (h0 + h1))
     return weights
-
-
-def cell(h: Any) -> Any:  # (M,) -> (M,)
-    """The field holds averages over the cells, of widths h: the integral is exact."""
-    return h
 
 
 def periodic_weights(x: Tensor, period: float | None) -> Tensor:  # (M,) -> (M,)
@@ -93,11 +69,11 @@ def periodic_weights(x: Tensor, period: float | None) -> Tensor:  # (M,) -> (M,)
 
 
 RULES: dict[str, Callable[[Any], Any]] = {
-    "left": left,
-    "right": right,
-    "trapezoid": trapezoid,
+    "left": lambda h: _at_ends(h, 1.0, 0.0),
+    "right": lambda h: _at_ends(h, 0.0, 1.0),
+    "trapezoid": lambda h: _at_ends(h, 0.5, 0.5),
     "simpson": simpson,
-    "cell": cell,
+    "cell": lambda h: h,  # the field holds averages over the cells, of widths h
 }
 
 
@@ -135,15 +111,5 @@ def balance(
     for name, tensor in zip(given, (t, start, gain, loss), strict=True):
         check.finite(name, tensor)
     check.increasing("t", t)
-    for name, flux in (("inflow", gain), ("outflow", loss)):
-        if flux.ndim and flux.shape[-1] not in (1, len(t)):
-            raise InputError(f"`{name}` has {flux.shape[-1]} times, but `t` has {len(t)}.")
-    try:
-        net = (gain - loss).expand(torch.broadcast_shapes(gain.shape, loss.shape, t.shape))
-        grown = torch.cumulative_trapezoid(net, t, dim=-1)
-        return start[..., None] + pad(grown, (1, 0))
-    except RuntimeError:
-        shapes = ", ".join(str(tuple(x.shape)) for x in (start, gain, loss))
-        raise InputError(
-            f"`initial`, `inflow` and `outflow` of shapes {shapes} do not broadcast."
-        ) from None
+    start, gain, loss, _ = check.broadcast(initial=start[..., None], inflow=gain, outflow=loss, t=t)
+    return start + pad(torch.cumulative_trapezoid(gain - loss, t, dim=-1), (1, 0))

@@ -21,7 +21,7 @@ from ._blocks import root_of
 from ._fields import Field, LowRank
 from ._laws import Rows
 from ._maps import SecondDifferences, Select
-from ._state import State
+from ._state import rebuilt
 
 MEMBERS_PER_ROW = 16  # with so many a is a half; chosen by benchmarks/fields.py
 
@@ -49,7 +49,7 @@ def shrunk(prior: Any, laws: Sequence[Rows]) -> Any:
             mix = _mix_of([fields[i] if i in group else None for i in every], laws)
             for i in group:
                 found[i] = _mixed(fields[i], mix)
-    return prior._with(parts=tuple(found)) if isinstance(prior, State) else found[0]
+    return rebuilt(prior, tuple(found))
 
 
 def _mix_of(members: Sequence[Any], laws: Sequence[Rows]) -> Mix:

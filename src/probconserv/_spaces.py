@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ._errors import InputError
-from ._maps import Map, Unfitted, powered
+from ._maps import Map, powered
 from ._stencils import Grid, Listed, Offset, Stencil, check_points
 from .meshes import Mesh
 from .meshes._faces import AxisFaces, Faces, ListedFaces
@@ -24,7 +24,7 @@ class Intervals(NamedTuple):
     row_names: tuple[str, ...]
 
 
-class Term(Unfitted):
+class Term(Map):
     """What values in space add to each cell in each interval.
 
     The values are averages over the intervals, or are given at the times and then averaged.

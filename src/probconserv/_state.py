@@ -1,4 +1,4 @@
-"""Several fields at once, under names; and the covariance of any fields, as the engine takes it."""
+"""Predictions as fields, fields under names, and their covariance as the engine takes it."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,14 +9,67 @@ from torch import Tensor
 
 from . import _checks as check
 from ._checks import ArrayLike
-from ._convert import Prediction, as_field
-from ._covariances import Correlated, Independent, shared_axes
+from ._covariances import Correlated, Independent, expanded, shared_axes
 from ._dense import Dense
 from ._errors import InputError
 from ._fields import Diagonal, Field, LowRank
 from ._tree import Kept
 
+Distributed: TypeAlias = (
+    tuple[ArrayLike, ArrayLike] | list[ArrayLike] | torch.distributions.Distribution
+)
+Prediction: TypeAlias = Field | Distributed
 Index: TypeAlias = int | slice | tuple[int | slice, ...]
+
+
+def as_field(prediction: Prediction) -> Field:
+    """A field from a field, a distribution, or a pair (mean, variance).
+
+    Parameters
+    ----------
+    prediction : Field, tuple, list or distribution
+        A field; a pair of arrays; of `torch.distributions` a Normal, an Independent of it, a
+        MultivariateNormal or a LowRankMultivariateNormal; a GPyTorch MultivariateNormal.
+
+    Returns
+    -------
+    Field
+        The field itself where one was given.
+
+    Raises
+    ------
+    InputError
+        If it is something else.
+
+    Examples
+    --------
+    >>> as_field(torch.distributions.Normal(torch.zeros(2, 3), 2.0)).variance[0, 0]
+    tensor(4.)
+    """
+    if isinstance(prediction, Field):
+        return prediction
+    if isinstance(prediction, tuple | list) and len(prediction) == 2:
+        return Diagonal(*prediction)
+    kinds = torch.distributions
+    if isinstance(prediction, kinds.Independent):
+        return as_field(prediction.base_dist)
+    if isinstance(prediction, kinds.Normal):
+        return Diagonal(prediction.mean, prediction.variance)
+    if isinstance(prediction, kinds.LowRankMultivariateNormal):
+        factor = prediction.cov_factor.expand(*prediction.loc.shape, -1).movedim(-1, 0)
+        return LowRank(prediction.loc, factor, prediction.cov_diag)
+    if isinstance(prediction, kinds.MultivariateNormal):  # those of GPyTorch are such
+        if prediction.loc.shape != prediction.mean.shape:
+            raise InputError(
+                "a GPyTorch multitask prediction is not supported: give one task at a time."
+            )
+        return Dense(prediction.loc, prediction.covariance_matrix)
+    raise InputError(
+        f"`prediction` of type {type(prediction).__name__} is not a field. Give a pair (mean, "
+        "variance), a Normal, Independent, MultivariateNormal or LowRankMultivariateNormal of "
+        "torch.distributions, a GPyTorch MultivariateNormal, or build Diagonal, LowRank or Dense. "
+        "For members of an ensemble: LowRank.from_samples(members)."
+    )
 
 
 class State(Kept):
@@ -166,6 +219,11 @@ class State(Kept):
         return f"{type(self).__name__}({inner})"
 
 
+def rebuilt(prior: Field | State, parts: tuple[Field, ...]) -> Field | State:
+    """A field or a state with other parts."""
+    return prior._with(parts=parts) if isinstance(prior, State) else parts[0]
+
+
 def covariance_of(prior: Field | State) -> Independent | Correlated:
     """The covariance of a field or a state, in float64."""
     fields = prior.parts
@@ -174,35 +232,32 @@ def covariance_of(prior: Field | State) -> Independent | Correlated:
         return Independent(tuple([field.variance.double() for field in fields]))
     lead = min(len(field.shape) - field.event_dims for field in tied)
     lead = min(lead, shared_axes([field.shape for field in fields]))
-    each = [_covariance_of_one(field).joined(lead) for field in fields]
-    if len(each) == 1:
-        return each[0]
-    own = [one.directions[0] for one in each]
-    directions = own if prior.shared else [_padded(own, i) for i in range(len(own))]
-    rests = [
-        f.new_zeros(()).expand(f.shape[1:]) if one.rest is None else one.rest.variance[0]
-        for f, one in zip(own, each, strict=True)
-    ]
-    rest = None if all(one.rest is None for one in each) else Independent(tuple(rests))
-    dims, rounding = zip(*((one.dims[0], one._rounding[0]) for one in each), strict=True)
-    return Correlated(tuple(directions), rest, dims, rounding)
+    own, rests, rounding = zip(*map(_directions_of, fields), strict=True)
+    dims = tuple(len(field.shape) - lead for field in fields)
+    own = tuple(map(expanded, own, [field.event_dims for field in fields], dims))
+    if not prior.shared:
+        own = tuple(_padded(own, number) for number in range(len(own)))
+    rest = None
+    if any(d is not None for d in rests):
+        pairs = zip(own, rests, strict=True)
+        rest = Independent(tuple(torch.zeros_like(f[0]) if d is None else d for f, d in pairs))
+    return Correlated(own, rest, dims, rounding)
 
 
-def _covariance_of_one(field: Field) -> Correlated:
+def _directions_of(field: Field) -> tuple[Tensor, Tensor | None, tuple[float, Tensor]]:
+    """F, D or None for 0, and the rounding of F, as `Correlated` takes them."""
     mean, eps = field.mean.detach().double(), torch.finfo(torch.float64).eps
-    rest, share, at_points = None, 16 * eps, mean.new_zeros(()).expand(mean.shape)
+    share, at_points = 16 * eps, mean.new_zeros(()).expand(mean.shape)
     if isinstance(field, LowRank):
-        directions, rest = field.factor.double(), field.rest.double()
-        rest = None if field.bare or not check.any_of(rest) else rest
+        rest = field.rest.double()
         if field.rounding:
             share, at_points = share + 2 * field.rounding, 2 * field.rounding * mean.abs()
-    elif isinstance(field, Dense):
-        root, share = field._root, 2 * math.sqrt(eps)
-        directions = root.movedim(-1, 0).reshape(root.shape[-1], *field.shape)
-    else:
-        directions, rest = mean[None][:0], field.variance.double()
-    own = None if rest is None else Independent((rest,))
-    return Correlated((directions,), own, (field.event_dims,), ((share, at_points),))
+        none = field.bare or not check.any_of(rest)
+        return field.factor.double(), None if none else rest, (share, at_points)
+    if isinstance(field, Dense):
+        directions = field._root.movedim(-1, 0).reshape(field._root.shape[-1], *field.shape)
+        return directions, None, (2 * math.sqrt(eps), at_points)
+    return mean[None][:0], field.variance.double(), (share, at_points)
 
 
 def _padded(own: Sequence[Tensor], at: int) -> Tensor:

@@ -54,9 +54,8 @@ class Node:
 
     def _with(self, **changed: Any) -> Self:
         """The same with some of what it holds replaced."""
-        other = self._map(lambda t: t)
-        for name, value in changed.items():
-            setattr(other, name, value)
+        other = type(self).__new__(type(self))
+        other.__dict__.update(self.__dict__, **changed)
         return other
 
     def _tensors(self) -> list[Tensor]:

@@ -30,8 +30,8 @@ from torch import Tensor
 
 from . import _checks as check
 from ._errors import InfeasibleError, InputError
-from ._extended import power_of_2
 from ._interval import Cumulants, cumulants, quantile
+from ._joint import power_of_2
 from ._tree import Node
 
 STEPS = 100  # of Newton's method at most; 4 to 10 are usual

@@ -22,10 +22,10 @@ from torch.special import log_ndtr
 
 from . import _checks as check
 from ._checks import ArrayLike
-from ._convert import Prediction, as_field
 from ._errors import InputError
 from ._fields import Diagonal, Field, check_level
 from ._mixture import Mixture
+from ._state import Prediction, as_field
 
 DRAWS = 1000
 CHUNK = 1 << 22  # numbers that are drawn at a time: 32 MB

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from . import _checks as check
 from ._checks import ArrayLike
-from ._convert import Prediction, as_field
 from ._draws import Draws
 from ._errors import DegenerateError, InputError
 from ._fields import Field
 from ._laws import Law, check_law
 from ._nonlinear import NonlinearLaw
+from ._state import Prediction, as_field
 
 LEVELS = (0.5, 0.9, 0.99)
 EXACT = 1e-12  # a conservation error below this is none

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from .. import _checks as check
 from .._checks import ArrayLike
-from .._convert import as_field
 from .._draws import Draws
 from .._errors import InputError
 from .._laws import Law, check_law
+from .._state import as_field
 from ..fronts import FrontPosition
 
 PAPER: dict[str, tuple[str, Any]] = {  # colours that differ for all eyes, and lines for grey prints

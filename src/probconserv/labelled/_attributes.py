@@ -4,6 +4,7 @@ Units are products of words, compared and converted by UDUNITS. A word that UDUN
 is a unit of its own: "bananas m-2" times "m2" is "bananas".
 """
 
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -48,6 +49,11 @@ TERM = re.compile(
     rf"|(?P<word>{AMOUNT}(?:{OF_WHAT})(?![A-Za-z])|(?:[^\W\d]|[%°'])+"
     r"|\((?:[^()]|\([^()]*\))*\))\^?(?P<power>[+-]?\d{1,2})?)(?=[\s*/]|\.(?!\d)|$)"
 )
+WATER = ". 1 mm of water is 1 kg m-2, 1 m is '1e3 kg m-2': say so with `assume_units`"
+HINTS = {
+    "total": ", perhaps a mean where a total is meant (then give `average`), or a rate",
+    "std": ": a standard deviation has the unit of its variable. Or is it a variance?",
+}
 MEAN_LENGTHS = re.compile("(months?|years?|yr)$")
 METHODS = re.compile(r"((?:[\w.-]+:\s*)+)(\w+)((?:\s+(?:where|within|over)\s+\w+)*)")
 
@@ -112,10 +118,9 @@ def conversion(
     if ours is None or theirs is None:
         lacks = "it" if ours is None else of
         return Conversion(1.0, (f"units of {argument} not compared: {lacks} has none",))
-    one, other = _Meaning(ours), _Meaning(theirs)
-    if wrong := _difference(argument, one, other, same_zero):
+    if wrong := _difference(argument, ours, theirs, same_zero):
         raise InputError(f"`{argument}` is in {given!r}, but {of} is in {expected!r}{wrong}")
-    factor = one.unit.convert(1.0, other.unit)
+    factor = _unit(ours).convert(1.0, _unit(theirs))
     if abs(factor - 1) < 1e-14:  # m2 Pa and N
         return Conversion()
     both = sorted({*ours, *theirs})
@@ -179,23 +184,24 @@ def _term(word: str, power: int) -> str:
     return f"{word}^{power}" if word[-1].isdigit() else f"{word}{power}"
 
 
-class _Meaning:
-    """A unit as UDUNITS has it, the words that it does not know, and where its zero lies."""
+def _unit(words: Words) -> Any:
+    """What UDUNITS knows of a unit, counted from zero."""
+    one = _udunits("1")
+    return math.prod(((_known(word)[0] * one) ** n for word, n in words.items()), start=one)
 
-    def __init__(self, words: Words) -> None:
-        self.unit = _udunits("1")
-        unknown: Counter[str] = Counter()
-        zeros: list[float] = []
-        kelvins = 0
-        for word, power in words.items():
-            unit, of_what = _known(word)
-            unknown[of_what] += power
-            kelvins += bool(re.search(r"\bK", unit.definition))
-            if "@" in unit.definition and power == 1:
-                zeros.append(unit.convert(0.0, "K"))
-            self.unit = self.unit * (unit * _udunits("1")) ** power
-        self.unknown = {(word, power) for word, power in unknown.items() if word and power}
-        self.zero = zeros[0] if zeros and kelvins == 1 else 0.0  # degC times J K-1 has no zero
+
+def _unknown(words: Words) -> set[tuple[str, int]]:
+    """The words that UDUNITS does not know, and their powers."""
+    powers: Counter[str] = Counter()
+    for word, power in words.items():
+        powers[_known(word)[1]] += power
+    return {(word, power) for word, power in powers.items() if word and power}
+
+
+def _zero(words: Words) -> float:
+    """Where the scale begins, in K: 273.15 for degC; 0 for degC times J K-1, which has no zero."""
+    scales = [word for word in words if _known(word)[0].is_convertible("K")]
+    return _known(scales[0])[0].convert(0.0, "K") if [words[w] for w in scales] == [1] else 0.0
 
 
 @cache
@@ -224,39 +230,24 @@ def _udunits(text: str) -> Any:
     return None if unit.is_unknown() or unit.is_no_unit() or is_logarithm or is_date else unit
 
 
-def _difference(argument: str, one: _Meaning, other: _Meaning, same_zero: bool) -> str:
+def _difference(argument: str, ours: Words, theirs: Words, same_zero: bool) -> str:
     """Why no factor leads from one to the other, and the way out; empty if one does."""
-    if words := {word for word, _ in one.unknown ^ other.unknown}:
+    if words := {word for word, _ in _unknown(ours) ^ _unknown(theirs)}:
         name = argument.split()[-1] if " " in argument else "NAME"
         return (
-            f". UDUNITS does not know {' and '.join(map(_asked, sorted(words)))}: say what is "
-            f"meant, as in assume_units={{{name!r}: 'kg'}} or `--assume-units {name}=kg`."
+            f". UDUNITS does not know {' and '.join(map(repr, sorted(words)))}: say what is meant, "
+            f"as in assume_units={{{name!r}: 'kg'}} or `--assume-units {name}=kg`."
         )
-    if not (one.unit / other.unit).is_dimensionless():  # UDUNITS would convert s to s-1
-        return f", another quantity{_hint(argument, one.unit, other.unit)}."
-    if same_zero and abs(one.zero - other.zero) > 1e-6:
+    ratio = _unit(ours) / _unit(theirs)
+    if not ratio.is_dimensionless():  # UDUNITS would convert s to s-1
+        water = ratio.is_convertible("kg m-3") or ratio.is_convertible("m3 kg-1")
+        return f", another quantity{WATER if water else HINTS.get(argument.split()[0], '')}."
+    if same_zero and abs(_zero(ours) - _zero(theirs)) > 1e-6:
         return (
             ": their zeros differ, so that no factor leads from one to the other. Convert one of "
             "them, values and `units`."
         )
     return ""
-
-
-def _asked(word: str) -> str:
-    near = [each for each in (word.lower(), word.capitalize()) if _udunits(each) is not None]
-    return f"{word!r} (is it {near[0]}?)" if near else repr(word)
-
-
-def _hint(argument: str, one: Any, other: Any) -> str:
-    if any((a / b).is_convertible("kg m-3") for a, b in ((one, other), (other, one))):
-        return ". 1 mm of water is 1 kg m-2, 1 m is '1e3 kg m-2': say so with `assume_units`"
-    if one.is_convertible(other * other):
-        return ": is it a variance? Its square root is a standard deviation"
-    hints = {
-        "total": ", perhaps a mean where a total is meant (then give `average`), or a rate",
-        "std": ": a standard deviation has the unit of its variable",
-    }
-    return next((hint for start, hint in hints.items() if argument.startswith(start)), "")
 
 
 def is_decoded(times: xr.DataArray) -> bool:
@@ -292,19 +283,15 @@ def decoded(data: Labelled) -> Labelled:
     Units that xarray cannot decode are left as they are.
     """
     within = data.variables if isinstance(data, xr.Dataset) else data.coords
+    coder = xr.coders.CFDatetimeCoder()
     found: dict[Any, xr.Variable] = {}
-    for name, coordinate in data.coords.items():
-        if coordinate.dtype.kind in "iuf" and " since " in units(coordinate):
-            bounds = coordinate.attrs.get("bounds")
-            both = {each: within[each] for each in (name, bounds) if each in within}
+    for name, times in data.coords.items():
+        if times.dtype.kind in "iuf" and " since " in units(times):
+            clock = {key: times.attrs[key] for key in ("units", "calendar") if key in times.attrs}
+            both = {n: within[n] for n in (name, times.attrs.get("bounds")) if n in within}
             with suppress(ValueError, OverflowError, TypeError):
-                dates = xr.decode_cf(
-                    xr.Dataset({each: (v.dims, v.data, v.attrs) for each, v in both.items()}),
-                    mask_and_scale=False,
-                    decode_coords=False,
-                    decode_timedelta=False,
-                )
-                found |= dates.load().variables
+                plain = {n: xr.Variable(v.dims, v.data, v.attrs | clock) for n, v in both.items()}
+                found |= {n: coder.decode(each, n).load() for n, each in plain.items()}
     if not found:
         return data
     return data.assign(found) if isinstance(data, xr.Dataset) else data.assign_coords(found)

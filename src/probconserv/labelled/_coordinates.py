@@ -43,7 +43,6 @@ DEGREES = {"degree", "degrees", "deg"}
 NUMBERED = re.compile("realization|number|(ensemble_?)?members?|ensemble|model_level_number")
 FROM_ZERO = {"depth", "height", "air_pressure", "sea_water_pressure"}
 SHAPE = ("earth_radius", "semi_major_axis", "semi_minor_axis", "inverse_flattening")
-HEALPIX = {"healpix", "healpix_nside"}
 NO_PLANE = {"latitude_longitude", "rotated_latitude_longitude", "reduced_gaussian", "healpix"}
 ALONE = {
     LATITUDE: "areas of the zones of latitude per metre of the equator",
@@ -238,25 +237,22 @@ def _mesh_areas(mesh: Mesh, corners: list[xr.DataArray], globe: Globe) -> Factor
 
 def _equal_areas(grid: Grid, flat: list[str], globe: Globe) -> list[Factor]:
     """The areas of HEALPix cells; none on other grids, but an error on the mesh of UGRID."""
-    dataset, data = grid.dataset, grid.data
-    if topology := setting(data, "mesh"):
-        raise InputError(f"the mesh {topology!r} of {data.name!r} (UGRID) has no areas. {AREAS}")
-    own = [dataset[dim] for dim in flat if dim in dataset.coords]
-    marks = [each.attrs for each in (*grid.mappings, data, dataset, *own)]
-    marks = [each for each in marks if HEALPIX & {*map(str, each), *map(str, each.values())}]
-    if not marks:
+    if topology := setting(grid.data, "mesh"):
+        raise InputError(f"the mesh {topology!r} of {grid.name!r} (UGRID) has no areas. {AREAS}")
+    marks = [each.attrs for each in (*grid.mappings, *grid.coordinates)]
+    said = next((m for m in marks if "healpix" in map(str, m.values())), None)
+    if said is None:
         return []
-    levels = [str(marks[0].get(key)) for key in ("refinement_level", "healpix_order", "level")]
-    sides = (2 ** int(each) for each in levels if each.isdigit())  # the order may be "nest"
-    side = int(marks[0].get("healpix_nside", next(sides, 0)))
-    dim = max(flat, key=lambda name: data.sizes[name])
-    size = data.sizes[dim]
-    count = 12 * side**2 or size
-    if size > count or count != 12 * round((count / 12) ** 0.5) ** 2:
+    levels = [2 ** int(said[key]) for key in ("refinement_level", "level") if key in said]
+    dim = max(flat, key=lambda name: grid.data.sizes[name])
+    size = grid.data.sizes[dim]
+    side = float(said.get("healpix_nside", levels[0] if levels else np.sqrt(size / 12)))
+    if size > 12 * side**2 or side != int(side):
         raise InputError(
-            f"{data.name!r} lies on HEALPix cells, but its {size} entries along {dim!r} are not "
-            f"some of 12 nside^2 equal cells (nside {side or 'is not said'}). {AREAS}"
+            f"{grid.name!r} lies on HEALPix cells, but its {size} entries along {dim!r} are not "
+            f"some of 12 nside^2 equal cells (nside {side:.6g}). {AREAS}"
         )
+    count = 12 * int(side) ** 2
     weights = xr.DataArray(np.full(size, 4 * np.pi * globe.radius**2 / count), dims=dim)
     return [Factor(weights, "m2", f"equal areas, a sphere over {count} HEALPix cells, {globe}")]
 
@@ -264,7 +260,7 @@ def _equal_areas(grid: Grid, flat: list[str], globe: Globe) -> list[Factor]:
 def _sized(grid: Grid, dim: str, mesh: Mesh | None) -> xr.DataArray:
     """The coordinate that gives the sizes of cells along a dimension."""
     own = grid.along(dim)
-    if mesh and dim in mesh[0].dims and not (own is not None and _is_true(own, mesh)):
+    if mesh and dim in mesh[0].dims and not (own is not None and _is_plain(own, mesh)):
         lat, lon = mesh
         raise InputError(
             f"{lat.name!r} and {lon.name!r} lie on {lat.dims} and have no bounds, so that the areas"
@@ -272,10 +268,7 @@ def _sized(grid: Grid, dim: str, mesh: Mesh | None) -> xr.DataArray:
             f"bounds. {AREAS}"
         )
     if own is None:
-        raise unsized(
-            f"the dimension {dim!r} of {grid.name!r} has no coordinate to find the sizes of its "
-            "cells from"
-        )
+        raise unsized(f"{dim!r} of {grid.name!r} has no coordinate to find sizes of cells from")
     same = [c.name for c in grid.coordinates if c.dims == own.dims and units(c) and not counts(c)]
     if counts(own) and same:
         raise unsized(
@@ -285,16 +278,10 @@ def _sized(grid: Grid, dim: str, mesh: Mesh | None) -> xr.DataArray:
     return own
 
 
-def _is_true(own: xr.DataArray, mesh: Mesh) -> bool:
-    """Whether a coordinate has sizes, and those of the cells: not so on a tripolar grid."""
-    if counts(own) or own.ndim == mesh[0].ndim:
-        return False
-    kind = angle(own)
-    if kind is None or "grid_" in str(own.attrs.get("standard_name")):
-        return True
-    cells = mesh[0] if kind == LATITUDE else mesh[1]
-    off = degrees(cells.variable, cells) - xr.Variable(own.dims, numbers(own, own))
-    return not bool((np.abs((off + 180) % 360 - 180) > 1e-3).any())
+def _is_plain(own: xr.DataArray, mesh: Mesh) -> bool:
+    """Whether cells have their sizes along it: in a plane or around a rotated pole."""
+    rotated = "grid_" in str(own.attrs.get("standard_name"))
+    return mesh[0].ndim > 1 and not counts(own) and (rotated or not angle(own))
 
 
 def _lengths(grid: Grid, coordinate: xr.DataArray, globe: Globe) -> Factor:
@@ -359,11 +346,10 @@ def ends_of(coordinate: xr.DataArray, bounds: xr.DataArray | None) -> tuple[Arra
         return ends, ""
     direction, standard = setting(coordinate, "positive"), coordinate.attrs.get("standard_name")
     from_zero = pressure or {standard, name} & FROM_ZERO or direction == "down"
-    if from_zero and (centres >= 0).all() and (ends < 0).any():
-        return np.maximum(ends, 0.0), ", cut at 0"
-    if (from_zero or direction == "up") and (centres <= 0).all() and (ends > 0).any():
-        return np.minimum(ends, 0.0), ", cut at 0"
-    return ends, ""
+    low = 0.0 if from_zero and (centres >= 0).all() else -np.inf
+    high = 0.0 if (from_zero or direction == "up") and (centres <= 0).all() else np.inf
+    cut = np.clip(ends, low, high)
+    return cut, ", cut at 0" if (cut != ends).any() else ""
 
 
 def _check_centres(coordinate: xr.DataArray, centres: Array) -> None:

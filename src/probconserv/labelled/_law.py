@@ -12,6 +12,7 @@ import xarray as xr
 
 from .._errors import InputError
 from ._attributes import decoded, words_of
+from ._coordinates import LONGITUDE, angle
 
 STORES = (".nc", ".nc4", ".cdf", ".zarr")  # how files end
 Given = float | str | xr.DataArray  # a number, a name in the dataset, or an array
@@ -19,18 +20,16 @@ Given = float | str | xr.DataArray  # a number, a name in the dataset, or an arr
 
 def find(dataset: xr.Dataset, name: str, argument: str) -> xr.DataArray:
     """The variable or coordinate of that name."""
-    if not isinstance(name, str) or name not in dataset.variables:
-        known = [*dataset.variables, *(["initial"] if argument in ("total", "average") else [])]
-        way = nearest(name, known)
-        if str(name).endswith(STORES):
-            way = f"A variable in a file is {name}:VARIABLE."
-        elif ":" in str(name):
-            way = (
-                "FILE:VARIABLE is for `enforce_file`, `check_file` and the command line, with a "
-                f"FILE that ends in {', '.join(STORES)}."
-            )
-        raise InputError(f"`{argument}`: no variable {name!r} here. {way}")
-    return dataset[name]
+    if isinstance(name, str) and name in dataset.variables:
+        return dataset[name]
+    known = [*dataset.variables, *(["initial"] if argument in ("total", "average") else [])]
+    way = nearest(name, known)
+    if ":" in str(name) or str(name).endswith(STORES):
+        way = (
+            "FILE:VARIABLE is for `enforce_file`, `check_file` and the command line, with a FILE "
+            f"that ends in {', '.join(STORES)}."
+        )
+    raise InputError(f"`{argument}`: no variable {name!r} here. {way}")
 
 
 def nearest(name: object, names: Iterable[Hashable]) -> str:
@@ -47,14 +46,13 @@ def taken(dataset: xr.Dataset, given: Given, argument: str) -> xr.DataArray:
         return given
     if isinstance(given, str):
         return find(dataset, given, argument)
-    if isinstance(given, bool) or not isinstance(given, Real | np.ndarray):
+    if isinstance(given, np.ndarray) and not given.ndim:
+        given = given.item()
+    if isinstance(given, bool) or not isinstance(given, Real) or not np.isfinite(given):
         raise InputError(
-            f"`{argument}` must be a number, a name in the dataset or a DataArray; got {given!r}."
+            f"`{argument}` must be a finite number, a name in the dataset or a DataArray with "
+            f"named axes; got {given!r:.60}."
         )
-    if np.ndim(given):
-        raise InputError(f"`{argument}` is an array without names. Give a DataArray with its axes.")
-    if not np.isfinite(given):
-        raise InputError(f"`{argument}` must be finite, got {given}.")
     return xr.DataArray(float(given))
 
 
@@ -89,16 +87,13 @@ def match(
         if found.sizes[dim] != like.sizes[dim]:
             sizes = f"{found.sizes[dim]} entries along {dim!r}, `{like.name}` has {like.sizes[dim]}"
             raise InputError(f"`{argument}` has {sizes}. Give one for each.")
-    angles = [name for name in found.coords if name not in own and _is_angle(found[name])]
+    angles = [
+        name for name in found.coords if name not in own and found[name].dims and angle(found[name])
+    ]
     for name in (*own, *angles):
         if difference := _difference(found, like, name):
             word = "along" if name in own else "in"
             raise InputError(f"`{argument}` and `{like.name}` differ {word} {name!r}.{difference}")
-
-
-def _is_angle(coordinate: xr.DataArray) -> bool:
-    text = f"{coordinate.name} {coordinate.attrs.get('units')}".lower()
-    return coordinate.ndim > 0 and any(word in text for word in ("lat", "lon", "degree"))
 
 
 def same_places(ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
@@ -134,23 +129,12 @@ def _difference(found: xr.DataArray, like: xr.DataArray, name: Hashable) -> str:
     differ = np.argwhere(~same_places(ours, theirs))
     if not differ.size:
         return ""
-    if _is_angle(like[name]) and _same_circle(ours, theirs):
-        ends = [f"{values.min():g} to {values.max():g}" for values in (ours, theirs)]
-        return (
-            f" The longitudes are the same but run from {ends[0]} and from {ends[1]}: shift one of "
-            f"them, as in data.assign_coords({name}=data.{name} % 360).sortby({str(name)!r})."
-        )
     at = tuple(map(int, differ[0]))
     number = at[0] if len(at) == 1 else at
-    return f" The first entry that differs is number {number}: {ours[at]} instead of {theirs[at]}."
-
-
-def _same_circle(ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> bool:
-    """Whether they are the same longitudes, counted from elsewhere."""
-    if not {ours.dtype.kind, theirs.dtype.kind} <= set("iuf") or abs(ours.min() - theirs.min()) < 1:
-        return False
-    one, other = (np.sort(np.round(x % 360, 3) % 360, axis=None) for x in (ours, theirs))
-    return bool(np.array_equal(one, other))
+    said = f" The first entry that differs is number {number}: {ours[at]} instead of {theirs[at]}."
+    if angle(like[name]) == LONGITUDE:
+        said += f" If they count from elsewhere: assign_coords({name}={name} % 360), then sortby."
+    return said
 
 
 INITIAL = "initial"

@@ -4,13 +4,11 @@ Variables are found by their standard names, else by names that models use. Thes
 products of several variables: each law moves one and holds the others as they are, and says so.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from itertools import product
 from operator import add
 from types import MappingProxyType
-from typing import Any
 
 import xarray as xr
 
@@ -22,7 +20,6 @@ from ._law import Given, Law, Recipe, assumed, match
 from ._vertical import Layers, formula_layers, pressure_layers
 from ._weights import cell_measure
 
-Sizes = Mapping[Any, int]  # of the dimensions of a variable
 Moved = str | Mapping[str, Given]  # a variable, or with its factor
 Parts = Mapping[str, xr.DataArray]  # by the words for each
 Fluxes = tuple[list[xr.DataArray], list[xr.DataArray], str]  # in, out, and what is said of them
@@ -109,16 +106,11 @@ class Air(Grid):
         """
         own, (vertical, *flat) = set(self.data.dims), self.over
 
-        def elsewhere(sizes: Sizes) -> bool:
-            more = any(sizes[dim] > 1 for dim in set(sizes) - own)
-            return vertical in sizes or (more and any(dim in sizes for dim in flat))
+        def in_cells(each: xr.DataArray) -> bool:
+            more = any(each.sizes[dim] > 1 for dim in set(each.dims) - own)
+            return vertical in each.dims or (more and any(dim in each.dims for dim in flat))
 
-        fits = (
-            lambda sizes: own == set(sizes),
-            lambda sizes: vertical in sizes and own >= set(sizes),
-            elsewhere,
-        )
-        found = [_find(self.dataset, each, *fits) for each in standard_names]
+        found = [_find(self.dataset, name, in_cells, own) for name in standard_names]
         for name in filter(None, found):
             match(self.dataset[name], self.data, name)
         return [name for name in found if name]
@@ -126,12 +118,10 @@ class Air(Grid):
     def below(self, standard_names: str) -> str | None:
         """The variable at the surface or the top that has one of these standard names."""
         vertical, *flat = self.over
-        moving = {dim for dim in self.data.dims if dim != vertical}
-        fits = (
-            lambda sizes: moving == set(sizes),
-            lambda sizes: set(flat) <= set(sizes) <= moving,
+        moving = set(self.data.dims) - {vertical}
+        return _find(
+            self.dataset, standard_names, lambda each: set(flat) <= set(each.dims) <= moving, moving
         )
-        return _find(self.dataset, standard_names, *fits)
 
     def flux(self, name: str, unit: str) -> xr.DataArray:
         """A flux per area as the sum over all of it."""
@@ -258,7 +248,10 @@ def energy(dataset: xr.Dataset, assume_units: Mapping[str, str] = NONE) -> Law:
     humidity, winds, ground = air.beside([HUMIDITY]), air.beside(WINDS), air.below(GEOPOTENTIAL)
     parts = {f"L {name}": VAPORIZATION * in_unit(air.dataset[name], "1") for name in humidity}
     parts |= {f"{name}^2 / 2": in_unit(air.dataset[name], "m s-1") ** 2 / 2 for name in winds}
-    parts |= {name: _geopotential(air.dataset[name]) for name in [ground] if name}
+    if ground:
+        height = scale(air.dataset[ground], "m") is not None
+        parts[ground] = in_unit(air.dataset[ground], "m" if height else "m2 s-2")
+        parts[ground] *= GRAVITY if height else 1.0
     there = {"humidity": humidity, "wind": len(winds) == 2, "surface geopotential": ground}
     lacking = [what for what, found in there.items() if not found]
     said = [
@@ -294,12 +287,11 @@ def _law(air: Air, moved: Moved, parts: Parts, unit: str, fluxes: Fluxes, *remar
 def _air(dataset: xr.Dataset, standard_name: str, recipe: str, units: Mapping[str, str]) -> Air:
     """The columns of the variable that a recipe starts from."""
     dataset = assumed(dataset, [Law(standard_name, recipe, assume_units=units)])
-    fields = [str(name) for name in dataset.data_vars]
-    levels = {name: c for name in fields if (c := _levels(Grid(dataset, name))) is not None}
-    shapes = [dict(dataset[name].sizes) for name in levels]
-    name = _find(dataset, standard_name, lambda sizes: dict(sizes) in shapes)
+    found = {name: _levels(Grid(dataset, str(name))) for name in dataset.data_vars}
+    levels = {str(name): c for name, c in found.items() if c is not None}
+    name = _find(dataset, standard_name, lambda each: each.name in levels)
     if name is None:
-        there = _find(dataset, standard_name, lambda sizes: len(sizes) > 2)
+        there = _find(dataset, standard_name, lambda each: each.ndim > 2)
         lack = f", as those of {there!r} have not" if there else ""
         raise InputError(
             f"`{recipe}` needs a variable with the standard_name {standard_name} on levels whose "
@@ -315,20 +307,26 @@ def _levels(grid: Grid) -> xr.DataArray | None:
     return next((c for c in single if pairs(c, "formula_terms") or is_pressure(c)), None)
 
 
-def _find(dataset: xr.Dataset, standard_names: str, *fits: Callable[[Sizes], bool]) -> str | None:
-    """The variable that has one of the standard names, or a usual name, and sizes that fit best."""
-    known = [str(name) for name in dataset.variables]
-    ancillary = {
-        each for name in known for each in setting(dataset[name], "ancillary_variables").split()
-    }
-    spreads = {name for name in known if name.endswith("_std") or name in ancillary}
-    spreads |= {n for n in known if "standard_deviation" in setting(dataset[n], "cell_methods")}
-    fields = [name for name in known if name not in spreads]
-    for standard, fit in product(standard_names.split(), fits):
+def _find(
+    dataset: xr.Dataset,
+    standard_names: str,
+    fits: Callable[[xr.DataArray], bool],
+    dims: Set[Hashable] = frozenset(),
+) -> str | None:
+    """The variable that fits and has one of the standard names, or a usual name.
+
+    Of several, the one whose dimensions are the closest to `dims`.
+    """
+    arrays = [dataset[name] for name in dataset.variables]
+    ancillary = " ".join(setting(each, "ancillary_variables") for each in arrays).split()
+    spreads = [c.name for c in arrays if "standard_deviation" in setting(c, "cell_methods")]
+    fields = {str(c.name): c for c in arrays if c.name not in (*ancillary, *spreads) and fits(c)}
+    for standard in standard_names.split():
         named = dataset.cf.standard_names.get(standard, [])
-        fitting = [name for name in fields if fit(dataset[name].sizes)]
-        found = [n for n in fitting if n in named]
-        found = found or [n for n in USUAL.get(standard, ()) if n in fitting]
+        found = [name for name in fields if name in named and not name.endswith("_std")]
+        found = found or [name for name in USUAL.get(standard, ()) if name in fields]
+        off = {name: len(dims ^ set(fields[name].dims)) if dims else 0 for name in found}
+        found = [name for name in found if off[name] == min(off.values())]
         if len(found) > 1:
             raise InputError(
                 f"which is the {standard}: {' or '.join(found)}? Drop the others, or take their "
@@ -349,12 +347,6 @@ def _fluxes(air: Air, into: Sequence[str], out: Sequence[str], unit: str) -> Flu
     inflow, outflow = ([air.flux(str(found[each]), unit) for each in part] for part in (into, out))
     text = [f"+ {rate.name}" for rate in inflow] + [f"- {rate.name}" for rate in outflow]
     return inflow, outflow, f"fluxes: {' '.join(text)}"
-
-
-def _geopotential(ground: xr.DataArray) -> xr.DataArray:
-    if scale(ground, "m") is not None:
-        return GRAVITY * in_unit(ground, "m")
-    return in_unit(ground, "m2 s-2")
 
 
 def _said(array: xr.DataArray, unit: str | None, description: str) -> xr.DataArray:

@@ -32,17 +32,8 @@ PERIOD, REFERENCE = "forecast_period", "forecast_reference_time"
 BY_CF, BY_AXIS, BY_NAME = "standard_name time", "axis T", "by its name"
 DATES, DURATIONS, NUMBERS = "dates", "durations", "numbers"
 RATES_NEED = "`inflow` and `outflow` need"
-LENGTHS = {PERIOD, DURATIONS}
-FROM_CLEAR_TO_VAGUE = ({PERIOD, BY_CF, BY_AXIS}, {DATES, DURATIONS, BY_NAME}, {REFERENCE})
+CLARITY = {PERIOD: 0, BY_CF: 0, BY_AXIS: 0, DATES: 1, DURATIONS: 1, BY_NAME: 1, REFERENCE: 2}
 SLACK = 1e-6  # of the shortest cell: bounds that miss each other by less meet
-REMARKS = {  # how a rate of each kind is integrated, without and with bounds
-    None: "no cell_methods; taken as point values, linear between times",
-    "point": "point values, linear between times",
-    "mean": "means, taken over cells half way between times ({lacking})",
-    "sum": "amounts, taken since the time before ({lacking})",
-    "mean in bounds": "means within the bounds {bounds}",
-    "sum in bounds": "amounts within the bounds {bounds}",
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,24 +159,20 @@ def _likely(like: xr.DataArray, marks: Mapping[str, Sequence[str]]) -> list[str]
 
     Runs start along a dimension if a coordinate has the date of every pair of it and a length.
     """
+    ranks = {dim: min(CLARITY[mark] for mark in its) for dim, its in marks.items() if its}
+    found = [dim for dim, rank in ranks.items() if rank == min(ranks.values())]
+    lengths = {dim for dim in found if {PERIOD, DURATIONS} & set(marks[dim])}
     dates = [set(c.dims) for c in like.coords.values() if _mark(c) in (BY_CF, DATES)]
-    for clear in FROM_CLEAR_TO_VAGUE:
-        found = [dim for dim, its in marks.items() if clear & set(its)]
-        lengths = [dim for dim in found if clear & LENGTHS & set(marks[dim])]
-        pairs = [{dim, length} for dim in found if dim not in lengths for length in lengths]
-        starts = {dim for pair in pairs if any(map(pair.issubset, dates)) for dim in pair}
-        if found:
-            return [dim for dim in found if dim in lengths or dim not in starts]
-    return []
+    starts = [dims - lengths for dims in dates if dims & lengths]
+    return [dim for dim in found if not any(dim in dims for dims in starts)]
 
 
 def _marks(like: xr.DataArray, dim: str) -> list[str]:
     """What says that a dimension is time; coordinates beside its own only by CF attributes."""
-    own = _mark(like[dim]) if dim in like.coords else None
-    beside = [_mark(c) for c in like.coords.values() if c.dims == (dim,) and c.name != dim]
-    found = [own, *(mark for mark in beside if mark not in (DATES, DURATIONS))]
-    by_name = [BY_NAME] if dim.lower() in ("time", "t") else []
-    return [mark for mark in found if mark is not None] or by_name
+    along = [c for c in like.coords.values() if c.dims == (dim,)]
+    found = [(_mark(c), c.name == dim) for c in sorted(along, key=lambda c: c.name != dim)]
+    marks = [mark for mark, own in found if mark and (own or mark not in (DATES, DURATIONS))]
+    return marks or ([BY_NAME] if dim.lower() in ("time", "t") else [])
 
 
 def _mark(coordinate: xr.DataArray) -> str | None:
@@ -284,16 +271,14 @@ class Rate:
         slack = SLACK * widths[widths > 0].min(initial=stop - start)
         used = (widths > 0) & (cells[:, 1] > start + slack) & (cells[:, 0] < stop - slack)
         x, y = cells[used].T
-        for i in np.flatnonzero(y[:-1] - x[1:] > slack)[:1]:
+        apart = np.array([*x, stop]) - np.array([start, *y])
+        apart[[0, -1]] = apart[[0, -1]].clip(0)  # before the field and after it
+        for i in np.flatnonzero(np.abs(apart) > slack)[:1]:
+            what = "leave out the time" if apart[i] > 0 else "overlap"
+            first, last = sorted([[*x, stop][i], [start, *y][i]])
             raise InputError(
-                f"`{self.name}`: its time bounds overlap from {time.at(x[i + 1])} to "
-                f"{time.at(y[i])}. Take differences, so that each time is in one of them."
-            )
-        ends, starts = [start, *y], [*x, stop]
-        for i in np.flatnonzero(np.subtract(starts, ends) > slack)[:1]:
-            raise InputError(
-                f"`{self.name}` says nothing about the time from {time.at(ends[i])} to "
-                f"{time.at(starts[i])}, between times of the field. Give it for all of that time."
+                f"`{self.name}`: its times or their bounds {what} from {time.at(first)} to "
+                f"{time.at(last)}. Each time between those of the field must be in one of them."
             )
         if self.is_linear:  # the entries at both ends of every cell
             at_ends = np.append(used, False) | np.insert(used, 0, False)
@@ -335,9 +320,17 @@ def rate_of(
         raise InputError(f"`{name}` is empty: it has no entries along {dim!r}.")
     times = times_along(array, dim, time.coordinate)
     method = _method(array, name, dim, str(times.attrs.get("standard_name", dim)))
-    bounds, lacking = _bounds(dataset, times, name) if method in ("mean", "sum") else (None, "")
-    said = REMARKS[method if bounds is None else f"{method} in bounds"]
-    said = said.format(lacking=lacking, bounds="" if bounds is None else bounds.name)
+    if method in (None, "point"):
+        said = "point values, linear between times"
+        said = said if method else f"no cell_methods; taken as {said}"
+        return Rate(name, array, dim, times, method, None, (f"{name}: {said}",))
+    bounds, lacking = _bounds(dataset, times, name)
+    said = "means" if method == "mean" else "amounts"
+    if bounds is None:
+        cells = "over cells half way between times" if method == "mean" else "since the time before"
+        said += f", taken {cells} ({lacking})"
+    else:
+        said += f" within the bounds {bounds.name}"
     return Rate(name, array, dim, times, method, bounds, (f"{name}: {said}",))
 
 
@@ -361,27 +354,18 @@ def _method(array: xr.DataArray, name: str, *dims: str) -> str | None:
     if not found:
         return None
     *others, (method, qualifier) = found
-    if others or qualifier:
-        raise _climatology(name, setting(array, "cell_methods"))
-    if method not in ("point", "mean", "sum"):
+    if others or qualifier or method not in ("point", "mean", "sum"):
         raise InputError(
-            f"`{name}` has cell_methods 'time: {method}'; over time only point values, means and "
-            "sums add up. Give such a rate, or correct its `cell_methods`."
+            f"`{name}` has cell_methods {setting(array, 'cell_methods')!r}; over time only point "
+            "values, means and sums add up, and not those of a climatology. Give such a rate."
         )
     return method
-
-
-def _climatology(name: str, why: str) -> InputError:
-    return InputError(
-        f"`{name}` is a climatology ({why}), which does not follow the times of the field. Give a "
-        "rate for each time."
-    )
 
 
 def _bounds(dataset: xr.Dataset, times: xr.DataArray, name: str) -> tuple[xr.DataArray | None, str]:
     """The bounds of its times (n, 2); else None and why."""
     if setting(times, "climatology"):
-        raise _climatology(name, f"{times.name} has climatology bounds")
+        raise InputError(f"`{name}` is a climatology by {times.name}. Give a rate for each time.")
     label = setting(times, "bounds")
     known = times.name in dataset.variables and dataset[times.name].variable.equals(times.variable)
     if not label or not known or label not in dataset.variables:

@@ -6,12 +6,11 @@ the same form; pressure differences over g are the mass of air per area.
 
 Half levels are the first of these that are there: the bounds of the terms, as formula terms of the
 bounds of the levels or the terms themselves name them; terms of a coordinate of the same kind with
-one entry more; half levels of which the levels are the means; half way between the levels.
+one entry more; half levels of which the levels are the means, from the surface up.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import xarray as xr
@@ -20,31 +19,29 @@ from dask.base import compute
 from .._air import GRAVITY
 from .._errors import InputError
 from .._sphere import Array
-from ._attributes import factor, in_unit, pairs, setting, units
+from ._attributes import factor, in_unit, pairs, setting
 from ._coordinates import Grid, ends_of, numbers
 from ._law import match
 
 Terms = Mapping[str, xr.DataArray]
+Units = Mapping[str, str]  # of terms, the surface last; empty for mere numbers
 Position = Callable[..., tuple[Array, Array]]  # constant and slope from all terms but the surface
 
 MASS = f"mass of air per area (dp / g, g = {GRAVITY} m s-2)"
 WAY_OUT = "Give the thickness of the cells as `measure`."
-FORMULAS: dict[str, dict[tuple[str, ...], Position]] = {  # by standard name and terms
-    "atmosphere_hybrid_sigma_pressure_coordinate": {
-        ("ap", "b", "ps"): lambda ap, b: (ap, b),
-        ("a", "b", "p0", "ps"): lambda a, b, p0: (a * p0, b),
-    },
-    "atmosphere_sigma_coordinate": {
-        ("sigma", "ptop", "ps"): lambda sigma, ptop: ((1 - sigma) * ptop, sigma),
-    },
-    "atmosphere_hybrid_height_coordinate": {("a", "b", "orog"): lambda a, b: (a, b)},
+FORMULAS: dict[str, list[tuple[Units, Position]]] = {  # by standard name
+    "atmosphere_hybrid_sigma_pressure_coordinate": [
+        ({"ap": "Pa", "b": "", "ps": "Pa"}, lambda ap, b: (ap, b)),
+        ({"a": "", "b": "", "p0": "Pa", "ps": "Pa"}, lambda a, b, p0: (a * p0, b)),
+    ],
+    "atmosphere_sigma_coordinate": [
+        ({"sigma": "", "ptop": "Pa", "ps": "Pa"}, lambda s, ptop: ((1 - s) * ptop, s)),
+    ],
+    "atmosphere_hybrid_height_coordinate": [
+        ({"a": "m", "b": "", "orog": "m"}, lambda a, b: (a, b)),
+    ],
 }
-KINDS = {  # by the unit of levels: what 1 of it weighs, what that is, in which unit, the lower end
-    "Pa": (1 / GRAVITY, MASS, "kg m-2", "surface"),
-    "m": (1.0, "heights", "m", "ground"),
-}
-OF_LEVELS = ("a", "ap", "b", "sigma")  # terms with one number for each level
-GROUND = np.array([[0.0], [1.0]])  # constant and slope of the surface itself
+KINDS = {"Pa": (1 / GRAVITY, MASS, "kg m-2"), "m": (1.0, "heights", "m")}  # by the unit of levels
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,69 +67,40 @@ class Levels:
     grid: Grid
     coordinate: xr.DataArray
     terms: Terms  # the surface last
+    units: Units
     position: Position
-
-    @property
-    def unit(self) -> str:
-        return "m" if "orog" in self.terms else "Pa"
-
-    @cached_property
-    def surface(self) -> xr.DataArray:
-        found = list(self.terms.values())[-1]
-        match(found, self.grid.data, f"formula_terms of {self.coordinate.name}")
-        return in_unit(found, self.unit)
-
-    @cached_property
-    def range(self) -> tuple[float, float, int]:
-        """The extremes of the surface, and how many values are missing."""
-        return extremes(self.surface)
-
-    def at(self, positions: Array, surface: float | None = None) -> Array:
-        """Pressures or heights; where the column is thickest, if no surface is given."""
-        thickest = self.range[0] if self.unit == "m" else self.range[1]
-        return positions[0] + positions[1] * (thickest if surface is None else surface)
-
-    @property
-    def factors(self) -> dict[str, float]:
-        """To `unit`, of the terms that should have one; 1 where they have none."""
-        plain = {"b", "sigma", "a" if "p0" in self.terms else ""}
-        sized = {key: term for key, term in self.terms.items() if key not in plain}
-        return {k: factor(each, self.unit) if units(each) else 1.0 for k, each in sized.items()}
 
     def positions(self, others: Terms) -> Array:  # (2, ...)
         """Constant and slope, of the levels or of others by their terms."""
-        values = {}
+        values = []
         for key, term in list(self.terms.items())[:-1]:
+            by = factor(term, self.units[key]) if self.units[key] else 1.0
             found = others.get(key, term)
             found = found.transpose(*self.coordinate.dims, ..., missing_dims="ignore")
-            values[key] = numbers(found, found) * self.factors.get(key, 1.0)
-        return np.stack(self.position(**values))
+            values.append(by * numbers(found, found))
+        return np.stack(self.position(*values))
 
-    @cached_property
-    def half_levels(self) -> tuple[Array, str]:  # (2, n, 2)
-        """Where every cell ends, the smaller pressure or height first; in words how it is known."""
+    def ends(self, surface: float) -> tuple[Array, str]:  # (2, n, 2)
+        """Where every cell ends, and in words how it is known."""
         terms = self._terms_of_half_levels()
         if terms:
-            words = " and ".join(str(term.name) for term in terms.values())
-            ends = self.positions(terms)
-            ends = _neighbours(ends) if ends.ndim == 2 else ends
+            ends, words = self.positions(terms), " and ".join(str(t.name) for t in terms.values())
         else:
-            levels = self.positions({})
-            upward = np.argsort(self.at(levels) * (1 if self.unit == "m" else -1))
-            edges, words = self._assumed(levels[:, upward])
-            ends = _neighbours(edges)[:, np.argsort(upward)]
+            ends = self._means(self.positions({}), surface)
+            words = "assumed such that each level is the mean of its two, from the surface up"
+        if ends.ndim == 2:  # half levels, each the end of two cells
+            ends = np.stack([ends[:, :-1], ends[:, 1:]], -1)
         if ends.shape != (2, self.coordinate.size, 2):
             raise InputError(
                 f"{words} must hold two ends for each of the {self.coordinate.size} levels of "
                 f"{self.coordinate.name!r}, got {ends.shape[1:]}. {WAY_OUT}"
             )
-        turned = np.diff(self.at(ends), axis=-1) < 0
-        return np.where(turned, ends[..., ::-1], ends), words
+        return ends, words
 
     def _terms_of_half_levels(self) -> Terms:
         """The bounds of the terms, or the terms of a coordinate like this with one entry more."""
-        dataset, own = self.grid.dataset, {k: t for k, t in self.terms.items() if k in OF_LEVELS}
-        bounds = self.grid.bounds(self.coordinate)
+        dataset, bounds = self.grid.dataset, self.grid.bounds(self.coordinate)
+        own = {k: t for k, t in self.terms.items() if self.coordinate.dims == t.dims}
         named = {} if bounds is None else pairs(bounds, "formula_terms")
         choices = [{key: named.get(key) or setting(term, "bounds") for key, term in own.items()}]
         for other in dataset.coords.values():
@@ -145,74 +113,26 @@ class Levels:
                 return found
         return {}
 
-    def _assumed(self, levels: Array) -> tuple[Array, str]:  # (2, n) -> (2, n + 1)
-        """Half levels that nobody gave, for levels from the ground up."""
-        means = None if self.unit == "m" else self._means(levels)
-        if means is not None:
-            return means, "assumed such that each level is the mean of its two, from the surface up"
-        if levels.shape[1] < 2:
-            raise InputError(f"{self.coordinate.name!r} has one level and no bounds. {WAY_OUT}")
-        middle = (levels[:, 1:] + levels[:, :-1]) / 2
-        constant, slope = levels[:, -1]
-        top = np.array([[constant / (1 - slope) if "ptop" in self.terms else 0.0], [0.0]])  # ptop
-        if self.unit == "m":
-            top = 2 * levels[:, -1:] - middle[:, -1:]
-        edges = np.concatenate([GROUND, middle, top], 1)
-        at, out = self.at(levels), self.at(edges)
-        for centre, outer, inner in ((at[0], out[0], out[1]), (at[-1], out[-1], out[-2])):
-            reach = abs(outer - centre)
-            if reach > 3 * abs(centre - inner) and reach > 0.02 * at.max():  # levels are missing
-                raise InputError(
-                    f"{self.coordinate.name!r} has no half levels, and its outermost level at "
-                    f"{centre:.6g} {self.unit} is too far from {outer:.6g} {self.unit} to be the "
-                    f"last of the column. Add the bounds of its terms. {WAY_OUT}"
-                )
-        return edges, f"assumed half way between the levels, and at the {KINDS[self.unit][3]}"
-
-    def _means(self, levels: Array) -> Array | None:  # (2, n) -> (2, n + 1)
-        """The half levels of which the levels are the means, from the surface up; None if not."""
-        edges = [GROUND[:, 0]]
-        for level in levels.T:
+    def _means(self, levels: Array, surface: float) -> Array:  # (2, n) -> (2, n + 1)
+        """The half levels of which the levels are the means, from the surface up."""
+        pressures = levels[0] + levels[1] * surface
+        upward = pressures[0] > pressures[-1]
+        edges = [np.array([0.0, 1.0])]
+        for level in levels.T if upward else levels.T[::-1]:
             edges.append(2 * level - edges[-1])
         found = np.stack(edges, 1)
-        up = (np.diff(self.at(found)) < 0).all() and (np.diff(found[1]) < 1e-4).all()
-        top = abs(found[1, -1]) < 1e-4 and found[0, -1] > -1e-5 * self.range[1]
-        return found if up and top else None
-
-    def check_thickness(self) -> None:
-        """Thickness is linear in the surface, so that its extremes tell all."""
-        for surface in self.range[:2]:
-            thickness = np.diff(self.at(self.half_levels[0], surface), axis=-1)[:, 0]
-            k = int(np.argmin(thickness))
-            if not thickness[k] > 0:
-                raise InputError(
-                    f"cell number {k} of {self.coordinate.name!r} would be {thickness[k]:.6g} "
-                    f"{self.unit} thick where {self.surface.name!r} is {surface:.6g}. Are its "
-                    "formula terms, their bounds and `units` right?"
-                )
-
-    def reach(self) -> str:
-        """From where to where the cells reach, and whether they touch."""
-        ends = self.half_levels[0]
-        low, high = np.moveaxis(ends[:, np.argsort(self.at(ends)[:, 0])], -1, 0)
-        apart = np.abs(self.at(low)[1:] - self.at(high)[:-1])
-        gaps = (apart > 1e-6 * np.abs(self.at(high)).max()).any()
-
-        def text(constant: float, slope: float) -> str:
-            if abs(slope - 1) < 1e-6 and abs(constant) < 1e-3:
-                return "the surface"
-            part = f" + {slope:.4g} {self.surface.name}" if abs(slope) > 1e-6 else ""
-            return f"{round(constant, 3) + 0.0:.6g} {self.unit}{part}"
-
-        said = f"{text(*low[:, 0])} to {text(*high[:, -1])}"
-        return f"{said}, with gaps or overlaps between them" if gaps else said
+        falls = (np.diff(found[0] + found[1] * surface) < 0).all()
+        falls = falls and (np.diff(found[1]) < 1e-4).all()
+        ends_at_top = abs(found[1, -1]) < 1e-4 and found[0, -1] > -1e-5 * surface
+        if "orog" in self.terms or not (falls and ends_at_top):
+            raise InputError(
+                f"{self.coordinate.name!r} has no half levels, and its levels are not the means of "
+                f"half levels from the surface to the top. Add the bounds of its terms. {WAY_OUT}"
+            )
+        return found if upward else found[:, ::-1]
 
 
-def _neighbours(edges: Array) -> Array:  # (2, n + 1) -> (2, n, 2)
-    return np.stack([edges[:, :-1], edges[:, 1:]], -1)
-
-
-def levels_of(grid: Grid, dim: str) -> Levels | None:
+def _levels(grid: Grid, dim: str) -> Levels | None:
     """The coordinate along a dimension that has formula terms; None where there is none."""
     for coordinate in grid.coordinates:
         kind, names = str(coordinate.attrs.get("standard_name")), pairs(coordinate, "formula_terms")
@@ -227,37 +147,66 @@ def levels_of(grid: Grid, dim: str) -> Levels | None:
             f"which is not known here; known are {', '.join(FORMULAS)}. {WAY_OUT}"
         )
     here = {key: name for key, name in names.items() if name in grid.dataset.variables}
-    for needed, position in FORMULAS[kind].items():
-        if set(needed) <= set(here):
-            terms = {key: grid.dataset[here[key]] for key in needed}
-            return Levels(grid, coordinate, terms, position)
+    for units, position in FORMULAS[kind]:
+        if set(units) <= set(here):
+            terms = {key: grid.dataset[here[key]] for key in units}
+            return Levels(grid, coordinate, terms, units, position)
     lost = [f"{key}: {name}" for key, name in names.items() if key not in here]
     raise InputError(
-        f"`formula_terms` of {coordinate.name!r} must name {' or '.join(map(str, FORMULAS[kind]))}"
-        f", it names {tuple(here)}{f'; not in the dataset are {lost}' if lost else ''}. Add what "
-        f"lacks from the file that has it. {WAY_OUT}"
+        f"`formula_terms` of {coordinate.name!r} must name "
+        f"{' or '.join(str(tuple(units)) for units, _ in FORMULAS[kind])}, it names {tuple(here)}"
+        f"{f'; not in the dataset are {lost}' if lost else ''}. Add what lacks from the file that "
+        f"has it. {WAY_OUT}"
     )
 
 
 def formula_layers(grid: Grid, dim: str) -> Layers | None:
     """The cells along a dimension whose coordinate has formula terms; None for any other."""
-    levels = levels_of(grid, dim)
+    levels = _levels(grid, dim)
     if levels is None:
         return None
-    by, what, unit, _ = KINDS[levels.unit]
-    surface, missing = in_order(levels.surface, grid.data), levels.range[2]
-    levels.check_thickness()
-    ends, half_levels = levels.half_levels
-    steps = [xr.DataArray(step, dims=dim) for step in by * np.diff(ends, axis=-1)[..., 0]]
-    constant, slope = (in_order(step, grid.data, surface) for step in steps)
+    last, unit = list(levels.units.items())[-1]
+    match(levels.terms[last], grid.data, f"formula_terms of {levels.coordinate.name}")
+    surface = in_order(in_unit(levels.terms[last], unit), grid.data)
+    lowest, highest, missing = extremes(surface)
+    ends, half_levels = levels.ends(highest)
+    steps = np.diff(ends, axis=-1)[..., 0]
+    steps = steps * np.sign(steps[0] + steps[1] * highest)
+    for at in (lowest, highest):  # thickness is linear in the surface: its extremes tell all
+        thickness = steps[0] + steps[1] * at
+        k = int(np.argmin(thickness))
+        if not thickness[k] > 0:
+            raise InputError(
+                f"cell number {k} of {levels.coordinate.name!r} would be {thickness[k]:.6g} {unit} "
+                f"thick where {surface.name!r} is {at:.6g}. Are its formula terms, their bounds "
+                "and `units` right?"
+            )
+    by, what, size_unit = KINDS[unit]
+    wide = [in_order(xr.DataArray(by * step, dims=dim), grid.data, surface) for step in steps]
+    constant, slope = wide
     names = ", ".join(str(term.name) for term in levels.terms.values())
-    where = f"{what} from {names}; half levels: {half_levels}; cells from {levels.reach()}"
-    bare = [str(levels.terms[k].name) for k in levels.factors if not units(levels.terms[k])]
-    where += f"; {' and '.join(bare)} taken to be in {levels.unit}" if bare else ""
+    where = f"{what} from {names}; half levels: {half_levels}; cells from "
+    where += _reach(ends, highest, unit, surface.name)
     if missing:
         where += f"; {missing} places without {surface.name} do not count"
         constant, surface = constant * surface.notnull(), surface.fillna(0.0)
-    return Layers(constant, slope, surface, unit, where)
+    return Layers(constant, slope, surface, size_unit, where)
+
+
+def _reach(ends: Array, surface: float, unit: str, name: object) -> str:
+    """From where to where the cells reach, and whether they touch."""
+    at = ends[0] + ends[1] * surface
+    low, high = (ends.reshape(2, -1)[:, int(i)] for i in (at.argmin(), at.argmax()))
+    apart = abs(np.abs(np.diff(at)).sum() - np.ptp(at)) > 1e-6 * np.abs(at).max()
+
+    def text(constant: float, slope: float) -> str:
+        if abs(slope - 1) < 1e-6 and abs(constant) < 1e-3:
+            return "the surface"
+        part = f" + {slope:.4g} {name}" if abs(slope) > 1e-6 else ""
+        return f"{round(constant, 3) + 0.0:.6g} {unit}{part}"
+
+    said = f"{text(*low)} to {text(*high)}"
+    return f"{said}, with gaps or overlaps between them" if apart else said
 
 
 def pressure_layers(grid: Grid, coordinate: xr.DataArray, surface: str | None) -> Layers:

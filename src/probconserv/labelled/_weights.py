@@ -159,24 +159,21 @@ def _area_type(grid: Grid, over: tuple[str, ...], given: Any) -> str | None:
 
 
 def _measure(grid: Grid, over: tuple[str, ...], given: Given | None) -> tuple[Factor | None, str]:
-    """The measure given, else what `cell_measures` names; and a remark on what is not there."""
-    if given is None:
-        return _named_by_file(grid, over)
-    found = array(grid.dataset, given, "measure", grid.data)
-    if isinstance(given, Real):
-        check.positive("measure", float(given))
-        plain = Factor(found, "1", "plain sums: every cell has the weight 1")
-        return plain if given == 1 else Factor(found, None, f"{given:g} for every cell"), ""
-    text = f"the array {found.name} given" if found.name else "the array given"
-    text = text if found.name else str(found.attrs.get("description", text))
-    text = f"the variable {given}" if isinstance(given, str) else text
-    return _factor(found, grid.data, "measure", text), ""
+    """The measure given, else what `cell_measures` names; and a remark on what is not there.
 
-
-def _named_by_file(grid: Grid, over: tuple[str, ...]) -> tuple[Factor | None, str]:
-    """The volume that `cell_measures` names where all of it is summed over, else the area."""
-    where, remark = f"cell_measures of {grid.name}", ""
-    names = pairs(grid.data, "cell_measures")
+    A volume that is named counts where all of its dimensions are summed over.
+    """
+    if given is not None:
+        found = array(grid.dataset, given, "measure", grid.data)
+        if isinstance(given, Real):
+            check.positive("measure", float(given))
+            plain = Factor(found, "1", "plain sums: every cell has the weight 1")
+            return plain if given == 1 else Factor(found, None, f"{given:g} for every cell"), ""
+        text = str(found.attrs.get("description", "the array given"))
+        text = f"the array {found.name} given" if found.name else text
+        text = f"the variable {given}" if isinstance(given, str) else text
+        return _factor(found, grid.data, "measure", text), ""
+    names, remark = pairs(grid.data, "cell_measures"), ""
     for kind in [kind for kind in ("volume", "area") if kind in names]:
         if names[kind] not in grid.dataset.variables:
             remark += f"; cell_measures names {kind}: {names[kind]}, which is not in the dataset"
@@ -184,6 +181,7 @@ def _named_by_file(grid: Grid, over: tuple[str, ...]) -> tuple[Factor | None, st
         its = grid.dataset[names[kind]]
         dims = {dim for dim in its.dims if not (dim in its.coords and tells_time(its[dim]))}
         if dims <= set(over) if kind == "volume" else dims & set(over):
+            where = f"cell_measures of {grid.name}"
             match(its, grid.data, where)
             return _factor(its, grid.data, where, f"the {kind} {its.name}"), remark
     return None, remark
@@ -252,9 +250,8 @@ def _rest(grid: Grid, over: tuple[str, ...], factor: Factor | None) -> list[str]
     split = [dim for dim in rest if dim in areas]
     if factor and split and set(has) & set(areas):
         raise InputError(
-            f"`measure` is {factor.where}, which lacks {split[0]!r}, and half of an area cannot be "
-            "found. Give it with both dimensions of the areas, for example as "
-            f"measure * xr.ones_like(dataset[{split[0]!r}])."
+            f"`measure` is {factor.where} and lacks {split[0]!r}: half of an area cannot be found. "
+            f"Give both, as in measure * xr.ones_like(dataset[{split[0]!r}])."
         )
     return rest
 
@@ -420,18 +417,16 @@ def _regions(
     """The number of each point's region, -1 for none; and what the regions are called."""
     if law.regions is None:
         return None, np.empty(0)
-    for name, field in fields.items():
-        found = taken(dataset, law.regions, "regions")
+    found = taken(dataset, law.regions, "regions")
+    for field in fields.values():
         match(found, field, "regions")
-        if REGION in field.dims:
-            raise InputError(
-                f"`regions` make an axis {REGION!r}, but `{name}` has one already. Rename that."
-            )
+    if REGION in rows:
+        raise InputError(
+            f"`regions` make an axis {REGION!r}: rename the one that is there already."
+        )
     for dim in found.dims:
         if dim in rows:
-            raise InputError(
-                f"`regions` change along {dim!r}, which is not summed over. They must be fixed."
-            )
+            raise InputError(f"`regions` change along {dim!r}, which `over` does not name.")
     fill = found.encoding.get("_FillValue", found.attrs.get("_FillValue"))
     present = found.notnull().values & (True if fill is None else found.values != fill)
     if not present.any():

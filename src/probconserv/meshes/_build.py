@@ -131,9 +131,7 @@ def _per_face(name: str, given: ArrayLike, like: Tensor, faces: int) -> Tensor:
 
 
 def _neighbours(given: ArrayLike, cells: int) -> Tensor:  # -> (F, 2)
-    found = (
-        given if isinstance(given, Tensor) else torch.as_tensor(check.plain("neighbours", given))
-    )
+    found = check.raw("neighbours", given)
     whole = not (found.is_floating_point() or found.is_complex() or found.dtype == torch.bool)
     if found.ndim != 2 or found.shape[-1] != 2 or not whole or found.layout != torch.strided:
         raise InputError(

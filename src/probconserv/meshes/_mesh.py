@@ -398,11 +398,10 @@ class Mesh(Kept):
         >>> Mesh(x=[0, 1, 2, 3]).open_faces([True, True, False])
         (tensor([ True,  True, False, False]),)
         """
-        given = where if isinstance(where, Tensor) else check.plain("where", where)
-        counts = torch.as_tensor(given)
+        counts = check.raw("where", where)
         if counts.dtype != torch.bool or counts.layout != torch.strided:
             raise InputError(
-                f"`where` must be boolean, True where a cell counts; got {given!r:.60}."
+                f"`where` must be boolean, True where a cell counts; got {where!r:.60}."
             )
         _ends_in("`where`", counts, self.shape, "the shape of the mesh")
         counts = counts.to(self.volumes.device)

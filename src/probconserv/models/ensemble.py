@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from .. import _checks as check
 from .._checks import ArrayLike
-from .._convert import as_field
 from .._errors import InputError
 from .._fields import SQUARE_IT, LowRank
+from .._state import as_field
 
 
 class Ensemble:
