@@ -6,7 +6,7 @@ from probconserv.problems import Stefan
 from probconserv.training import train
 
 SMALL = {"hidden": 8, "latent": 6, "heads": 2}
-CHANGES = {"batch": 4, "context": (2, 3), "target": 5, "steps": 20, "validation": 20}
+CHANGES = {"batch": 4, "context": (2, 3), "target": 5, "steps": 10, "validation": 20}
 
 
 def run(out, **options):

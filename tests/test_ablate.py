@@ -88,7 +88,7 @@ def test_a_record_is_the_score_at_the_evaluation_time(records):
 
 
 def test_chunks_of_functions_do_not_change_the_scores(records, monkeypatch):
-    monkeypatch.setattr(_trial, "NUMBERS", 1)
+    monkeypatch.setattr(_trial, "NUMBERS", 2 * 6 * 5 * 201)  # of two functions
     trial = _trial.Trial(n=3, samples=6, times=4)
     again = _trial.records(EXPERIMENTS["stefan"], 0.5, "modern", trial, torch.device("cpu"))
     whole = [record for record in records if record["parameter"] == 0.5]

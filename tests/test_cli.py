@@ -98,7 +98,7 @@ def test_errors_are_one_line_and_a_status(tmp_path):
 
 def test_training_from_the_command_line(tmp_path):
     options = ["--out", str(tmp_path / "run"), "--batch", "4", "--device", "cpu"]
-    small = ["--set", "hidden=8", "latent=8"]
+    small = ["--set", "hidden=8", "latent=8", "validation=5"]
     trained = called("train", "advection", *options, "--steps", "4", *small)
     assert trained.returncode == 0, trained.stderr
     names = {path.name for path in (tmp_path / "run").iterdir()} - {"tensorboard"}

@@ -41,7 +41,7 @@ def test_one_command_makes_a_file_conserve_and_another_sees_it(source, tmp_path)
     out, picture = tmp_path / "out.nc", tmp_path / "budget.png"
     asked = (*ASKED, "--std", "u_std", "--total", "initial")
     assert called("check", source, *asked).returncode == 1
-    done = run("enforce", str(source), *asked, "-o", str(out), "--plot", str(picture))
+    done = called("enforce", source, *asked, "-o", out, "--plot", picture)
     assert done.returncode == 0, done.stderr
     assert "before: does not close" in done.stdout
     assert "after:  closes" in done.stdout
@@ -151,7 +151,8 @@ def test_a_run_that_is_stopped_says_that_nothing_was_written(source, monkeypatch
 def test_processes_of_this_machine_write_what_threads_write_and_say_nothing(source, tmp_path):
     out, other = tmp_path / "out.nc", tmp_path / "other.nc"
     how = ("--std", "u_std", "--chunks", "time=1")
-    done = run("enforce", str(source), *ASKED, *how, "--scheduler", "local", "-o", str(out))
+    apart = ("--scheduler", "local", "--workers", "1")
+    done = run("enforce", str(source), *ASKED, *how, *apart, "-o", str(out))
     assert (done.returncode, done.stderr) == (0, "")
     assert called("enforce", source, *ASKED, *how, "-o", other).returncode == 0
     with xr.open_dataset(out) as one, xr.open_dataset(other) as two:

@@ -144,7 +144,7 @@ def test_the_total_is_the_integral_of_the_solution(make, rng):
 
 @every_box
 def test_the_total_changes_by_what_passes_the_walls(make, rng):
-    problem, t, _ = random_case(make, rng, n=20)
+    problem, t, _ = random_case(make, rng, n=8)
     slope = derivative(problem.total, t)
     torch.testing.assert_close(slope, problem.inflow(t), rtol=1e-9, atol=1e-9)
 
@@ -160,7 +160,7 @@ def test_every_cell_changes_by_what_passes_its_faces(make):
     low, high = make().train_range
     problem = make(torch.tensor([low, (low + high) / 2, high], dtype=torch.float64))
     dims = problem.dims
-    edges = uneven(problem, *[(40,), (23, 18), (7, 6, 9)][dims - 1])
+    edges = uneven(problem, *[(40,), (13, 9), (4, 3, 5)][dims - 1])
     t = torch.tensor([0.0, 0.01, 0.4, 0.5, 1.3], dtype=torch.float64) * problem.time_range[1]
     u, fluxes = problem.cell_averages(t, *edges), problem.interval_fluxes(t, *edges)
     sizes = [len(e) - 1 for e in edges]
@@ -182,7 +182,7 @@ def test_every_cell_changes_by_what_passes_its_faces(make):
 @every_box
 def test_the_cells_make_up_the_total(make):
     problem = make()
-    edges = uneven(problem, *[9, 8, 7][: problem.dims])
+    edges = uneven(problem, *[9, 7, 3][: problem.dims])
     t = torch.tensor([0.0, 0.5, 1.0, 2.0], dtype=torch.float64) * problem.time_range[1]
     held = problem.cell_averages(t, *edges)
     for e in reversed(edges):
@@ -214,7 +214,7 @@ def test_small_cells_and_faces_are_points(make):
 @every_box
 def test_interval_fluxes_are_the_mean_of_face_fluxes_in_time(make):
     problem = make()
-    edges = uneven(problem, *[6, 5, 4][: problem.dims])
+    edges = uneven(problem, *[6, 3, 2][: problem.dims])
     t = torch.tensor([0.1, 0.45], dtype=torch.float64) * problem.time_range[1]
     fluxes = problem.interval_fluxes(t, *edges)
     fine = torch.linspace(*t.tolist(), 201, dtype=torch.float64)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import kalman
 
@@ -222,6 +222,7 @@ def test_the_report_of_an_ensemble_has_the_worst_member():
     assert check(enforce(d, law, member="member"), law, member="member").closes()
 
 
+@settings(max_examples=20)
 @given(st.integers(0, 10**6), st.floats(0.01, 1), st.sampled_from([1e-30, 1.0, 1e30]))
 @pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
 def test_any_ensemble_conserves_at_any_scale(seed, shrinkage, scale):

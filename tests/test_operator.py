@@ -27,7 +27,7 @@ CPU = torch.device("cpu")
 
 
 def run(out, data=DATA, **options):
-    options = {"model": "fno", "sizes": SIZES, "steps": 20, "batch": 4, "times": 2, **options}
+    options = {"model": "fno", "sizes": SIZES, "steps": 10, "batch": 4, "times": 2, **options}
     return train(data, out, device="cpu", **options)
 
 

@@ -109,7 +109,8 @@ def test_ensembles_are_trained_again(tmp_path, monkeypatch):
     assert {path.name for path in tmp_path.iterdir()} == {path.name for path in paths}
 
 
-def test_the_command_prints_a_table_and_writes_files(tmp_path):
+def test_the_command_prints_a_table_and_writes_files(tmp_path, monkeypatch):
+    monkeypatch.setattr("probconserv.operators._benchmark.HELD_OUT", 20)
     ran = called("operators", "heat", "--n", "2", "--no-figures", "--out", str(tmp_path))
     assert ran.returncode == 0
     assert "heat 5..6" in ran.stdout

@@ -19,6 +19,12 @@ from probconserv.models._load import TRAINED, shipped
 from probconserv.paper import EXPERIMENTS
 
 ROOT = Path(__file__).parents[1]
+MODULES = {
+    "probconserv.figures": "matplotlib",
+    "probconserv.paper._report": "jinja2",
+    "probconserv.models.gp": "gpytorch",
+    "probconserv.labelled": "xarray",
+}
 IN_THE_WHEEL = {f"{name}-{model}-modern" for name in EXPERIMENTS for model in ("anp", "emulator")}
 
 
@@ -62,9 +68,22 @@ def test_a_checkout_has_every_network_that_load_can_be_asked_for():
     assert shipped().keys() == {f"{name}-{kind}" for name in EXPERIMENTS for kind in kinds}
 
 
-def test_what_the_wheel_has_loads_and_the_rest_says_where_it_is(site):
-    code = """
-import probconserv as pc
+@pytest.fixture(scope="module")
+def told(site, tmp_path_factory):
+    """What one process says that has the wheel before all else, a list of lines for each part."""
+    out = tmp_path_factory.mktemp("tables")
+    code = f"""
+import importlib, sys
+import probconserv as pc, probconserv.training
+others = {{"scipy", "matplotlib", "rich", "cyclopts", "gpytorch", "pde", "xarray", "dask"}}
+print(others & set(sys.modules))
+for module, needed in {MODULES}.items():
+    sys.modules[needed] = None
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        print(error)
+print("END")
 print(pc.__file__)
 print(*(pc.load("stefan", model=model).card["model"] for model in ("anp", "emulator")))
 for kind in [("anp", "paper"), ("softc", "modern"), ("softc", "paper")]:
@@ -72,10 +91,19 @@ for kind in [("anp", "paper"), ("softc", "modern"), ("softc", "paper")]:
         pc.load("stefan", *kind)
     except pc.InputError as error:
         print(error)
+print("END", flush=True)
+from probconserv.__main__ import main
+few = "--n 2 --samples 2 --no-figures --device cpu --out"
+sys.argv[1:] = ["reproduce", "stefan", *few.split(), {str(out)!r}]
+main()
 """
     done = python(site, "-c", code)
     assert done.returncode == 0, done.stderr
-    place, loaded, *refused = done.stdout.splitlines()
+    return [part.strip().splitlines() for part in done.stdout.split("END\n")]
+
+
+def test_what_the_wheel_has_loads_and_the_rest_says_where_it_is(site, told):
+    place, loaded, *refused = told[1]
     assert Path(place).is_relative_to(site)
     assert loaded == "anp emulator"
     asked = [re.search(r"`model` (\w+) and `recipe` (\w+);", line).groups() for line in refused]
@@ -106,11 +134,8 @@ def test_a_command_without_its_weights_is_refused_before_any_work(
     assert not (tmp_path / "out").exists()
 
 
-def test_tables_without_softc_say_where_its_weights_are(site, tmp_path):
-    few = ["--n", "2", "--samples", "2", "--no-figures", "--device", "cpu"]
-    done = python(site, "-m", "probconserv", "reproduce", "stefan", *few, "--out", str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    said = " ".join(done.stdout.split())
+def test_tables_without_softc_say_where_its_weights_are(told):
+    said = " ".join(" ".join(told[2]).split())
     assert "Stefan, u_star = 0.6: no weights for SoftC-ANP." in said
     assert said.count("pip install --editable .") == 1
 
@@ -130,30 +155,9 @@ def test_a_missing_extra_is_named_by_its_packages(extra, monkeypatch):
     assert f"pip install '.[{extra}]' in a checkout" in _extras.missing("name", extra)
 
 
-MODULES = {
-    "probconserv.figures": "matplotlib",
-    "probconserv.paper._report": "jinja2",
-    "probconserv.models.gp": "gpytorch",
-    "probconserv.labelled": "xarray",
-}
-
-
-def test_modules_without_their_extra_name_it_and_the_library_needs_none():
+def test_modules_without_their_extra_name_it_and_the_library_needs_none(told):
     """In a process of its own, where nothing is imported yet; GPU machines are often bare."""
-    code = f"""
-import importlib, sys
-import probconserv, probconserv.training
-others = {{"scipy", "matplotlib", "rich", "cyclopts", "gpytorch", "pde", "xarray", "dask"}}
-print(others & set(sys.modules))
-for module, needed in {MODULES}.items():
-    sys.modules[needed] = None
-    try:
-        importlib.import_module(module)
-    except ImportError as error:
-        print(error)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    imported, figures, report, gp, labelled = done.stdout.splitlines()
+    imported, figures, report, gp, labelled = told[0]
     assert imported == "set()"
     assert "no matplotlib here; pip install 'matplotlib" in figures
     assert "no jinja2 here; pip install 'matplotlib" in report

@@ -25,7 +25,9 @@ KINDS = {0.6: None, 0.5: 1}  # how many figures of each cell are drawn: they tak
 def stefan(tmp_path_factory):
     """Both Stefan cells with all that figures need, and the folder that keeps them."""
     out = tmp_path_factory.mktemp("out")
-    return out, reproduce(["stefan"], out, **FEW)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("probconserv.paper._cell.DRAWS", 40)
+        return out, reproduce(["stefan"], out, **FEW)
 
 
 @pytest.fixture(scope="module")

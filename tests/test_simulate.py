@@ -74,18 +74,18 @@ def test_the_error_falls_with_the_width_of_a_cell(problem, t, order):
 
     (t - x)^(1/m) has 1 + 1/m derivatives in L1, a jump has one: there is no better order.
     """
-    cells = [16, 20, 28, 40, 56]
+    cells = [14, 18, 24, 32, 42]
     errors = [error(problem, t, m) for m in cells]
     assert -np.polyfit(np.log(cells), np.log(errors), 1)[0] > order
 
 
 @pytest.mark.parametrize("m", [1.0, 3.0, 6.0])
 def test_a_degenerate_conductivity_does_not_lock_the_front(m):
-    run = simulate(PorousMedium(m), [0.2, 0.8], cells=60)
+    run = simulate(PorousMedium(m), [0.2, 0.8], cells=40)
     for u, front in zip(run.u, (0.2, 0.8), strict=True):
         reached = float(run.x[u > 1e-3].max())
-        assert reached == pytest.approx(front, abs=2.5 / 60)
-        assert u[run.x > front + 3 / 60].abs().max() < 1e-6
+        assert reached == pytest.approx(front, abs=2.5 / 40)
+        assert u[run.x > front + 3 / 40].abs().max() < 1e-6
 
 
 @pytest.mark.parametrize("problem", DIFFUSIVE, ids=label)

@@ -14,12 +14,13 @@ LINES = {  # colours that differ for all eyes, and lines for grey prints
     "without the law": {"color": "#C98500", "linestyle": "-"},
     "with the law": {"color": "#5C3D99", "linestyle": "--"},
 }
+SHOWN = (10, 25, 50)  # steps
 
 
 def line(name: str, w: Tensor, truth: Tensor) -> str:
     """RMSE at some steps, and how far the mean, E and Z of the worst field have drifted."""
     off = (w - truth).square().mean((0, 2, 3)).sqrt()
-    scores = "  ".join(f"step {i}: {off[i]:.4f}" for i in (10, 25, 50))
+    scores = "  ".join(f"step {i}: {off[i]:.4f}" for i in SHOWN)
     drift = [(relative(f, w) - 1)[:, -1].abs().max() for f in (energy, enstrophy)]
     shown = "  ".join(f"{d:.0e}" for d in (w[:, -1].mean((-2, -1)).abs().max(), *drift))
     return f"{name:<14} RMSE at {scores}   drift {shown}"

@@ -23,6 +23,7 @@ LINES: dict[str, dict[str, Any]] = {  # colours that differ for all eyes, lines 
     "mass and momentum": {"color": "#009E73", "linestyle": "-."},
     "all laws": {"color": "#5C3D99", "linestyle": "--"},
 }
+SHOWN = (10, 25, 50)  # steps
 TITLES = (
     "                        RMSE at step        worst drift of mass,   % in 90 % intervals\n"
     "law                   10      25      50    momentum and energy    10    25    50   cost"
@@ -38,9 +39,9 @@ def timed(call: Callable[..., Result], *given: Any) -> tuple[Result, float]:
 def line(name: str, run: Tensor, truth: Tensor, cost: float) -> str:
     """RMSE, drift after the last step, coverage; cost in forward passes of the networks."""
     off, inside = rmse(run, truth), 100 * coverage(run, truth)
-    scores = " ".join(f"{off[i]:.5f}" for i in (10, 25, 50))
+    scores = " ".join(f"{off[i]:.5f}" for i in SHOWN)
     drift = "  ".join(f"{each[:, _tested(truth), -1].max():.0e}" for each in drifts(run))
-    shown = "  ".join(f"{inside[i - 1]:4.1f}" for i in (10, 25, 50))
+    shown = "  ".join(f"{inside[i - 1]:4.1f}" for i in SHOWN)
     return f"{name:<18} {scores}   {drift}   {shown}   {cost:4.1f}"
 
 

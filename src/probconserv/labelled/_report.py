@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import product
 from typing import Any
 
@@ -196,7 +197,7 @@ class Budget:
             }
         return figures
 
-    @property
+    @cached_property
     def _scale(self) -> xr.DataArray:
         size = self.terms.where(self.terms > abs(self.total), abs(self.total))
         return size.where(size > 0, 1.0)
@@ -208,9 +209,9 @@ class Budget:
 
     def _beyond(self) -> Iterator[str]:
         """Of totals that the standard deviations do not allow, whatever the correlations."""
-        if self.knows_std and (rows := self._rows(self.spread)).wrong.any():
+        if self.knows_std and (wrong := self._widest.wrong).any():
             yield (
-                f"{int(rows.wrong.sum())} of {rows.wrong.numel()} {self._kind}s are more than 5 "
+                f"{int(wrong.sum())} of {wrong.numel()} {self._kind}s are more than 5 "
                 "standard deviations off, whatever the correlations"
             )
 
@@ -244,7 +245,7 @@ class Budget:
             return f"no `std` or members: nothing says whether the {self._kind}s are plausible"
         for beyond in self._beyond():
             kind = self._kind
-            causes = (c for c in self._rows(self.spread).causes() if c.kind != "rows")
+            causes = (c for c in self._widest.causes() if c.kind != "rows")
             said = "; or ".join(c.in_words(f"the {kind}", "the field") for c in causes)
             why = said or f"the {kind}s are wrong (by no factor, shift or constant)"
             return f"{beyond}: the standard deviations are too small, or {why}"
@@ -274,15 +275,20 @@ class Budget:
             + less
         )
 
+    @cached_property
+    def _widest(self) -> Any:
+        return self._rows(self.spread)
+
     def _rows(self, spread: xr.DataArray) -> Any:
         """What `_causes` says of the totals, with that std of the field."""
         from .._causes import Comparison  # needs torch
 
+        here = self._mean(self.before)
         dims = sorted(self.terms.dims, key=lambda dim: dim == self.time)  # time last
-        here = self._mean(self.before).transpose(*dims)
+        sizes = {dim: here.sizes[dim] for dim in dims}
 
         def wide(array: xr.DataArray) -> Array:
-            return np.array(array.broadcast_like(here).transpose(*dims).values, dtype=float)
+            return np.array(array.variable.set_dims(sizes).transpose(*dims).values, dtype=float)
 
         std = np.hypot(wide(spread), wide(self.noise))
         slack = TOLERANCE * wide(self._mean(self._scale))
