@@ -1,5 +1,8 @@
 """What strangers found who tried to get wrong numbers out of the core."""
 
+import copy
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -141,3 +144,70 @@ def test_one_field_of_a_state_is_audited_with_the_state():
     pc.audit(post)
     with pytest.raises(pc.InputError, match="audit the state"):
         pc.audit(post["u"])
+
+
+def test_members_with_masked_values_are_refused_in_a_list_too():
+    members = [np.ma.masked_array([1.0 + k, 1e20, 2.0], [0, 1, 0]) for k in range(4)]
+    for build in (pc.LowRank.from_samples, lambda x: pc.Diagonal(x, 1.0)):
+        with pytest.raises(pc.InputError, match="masked"):
+            build(members)
+    whole = [np.ma.masked_array([1.0 + k, 2.0]) for k in range(3)]
+    assert pc.LowRank.from_samples(whole).mean.tolist() == [2.0, 2.0]
+
+
+def test_a_point_that_is_known_leaves_the_others_the_gradients_of_their_std():
+    variance = torch.ones(1, 4, dtype=torch.float64, requires_grad=True)
+    laws = pc.smoothness([0.0, 1.0, 2.0, 3.0], variance, rho=0.9), pc.boundary(left=0.0)
+    post = pc.condition(pc.Diagonal(np.ones((1, 4)), variance), *laws)
+    some = post.std[..., 1:]
+    (by_std,) = torch.autograd.grad(some.sum(), variance, retain_graph=True)
+    rest = (post.variance[..., 1:] / (2 * some.detach())).sum()
+    (by_variance,) = torch.autograd.grad(rest, variance)
+    torch.testing.assert_close(by_std, by_variance)
+    assert all(end[..., 1:].isfinite().all() for end in post.interval(0.9))
+
+
+@pytest.mark.parametrize("x", [[0.0, 0.3, 1.0], [0.0, 0.1, 0.3, 0.7, 1.0]])
+def test_neighbours_that_move_as_one_make_second_differences_exact_on_any_grid(x):
+    assert not pc.smoothness(x, np.ones((1, len(x))), rho=1.0).noise.any()
+    assert pc.smoothness(x, 1.0 + np.arange(len(x))[None], rho=1.0).noise.all()
+
+
+def test_a_field_is_gone_through_entry_by_entry():
+    field = pc.Diagonal(np.arange(6.0).reshape(2, 3), 1.0)
+    assert [each.mean.tolist() for each in field] == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
+
+
+@pytest.mark.parametrize("kind", [">f8", ">f4", ">i4"])
+def test_the_order_of_bytes_does_not_matter(kind):
+    field = pc.Diagonal(np.ones((2, 3), kind), 1.0)
+    labels = np.array([0, 0, 1], ">i4")
+    total = pc.regions(labels, [1.0, 2.0], where=np.ones(3, bool)).residual(field)
+    assert total.tolist() == [[1.0, -1.0]] * 2
+
+
+def test_a_posterior_with_gradients_is_copied():
+    mean = torch.ones(2, 3, dtype=torch.float64, requires_grad=True)
+    post = pc.condition(pc.Diagonal(mean, 1.0), pc.cells(np.ones(3), 2.0))
+    other = copy.deepcopy(post)
+    assert torch.equal(other.mean, post.mean)
+    other.mean[0, 0].backward()
+    assert mean.grad is not None
+
+
+@pytest.mark.parametrize("place", ["file/x", "none/x", "x" * 400, "a\0b", "."])
+def test_a_place_that_cannot_be_written_is_named(tmp_path, place):
+    (tmp_path / "file").touch()
+    with pytest.raises(pc.InputError, match="`path`"):
+        pc.Diagonal([1.0], 1.0).save(f"{tmp_path}/{place}")
+
+
+def test_numbers_of_any_library_are_numbers():
+    members = np.arange(8.0).reshape(2, 4)
+    half = pc.LowRank.from_samples(members, shrinkage=Fraction(1, 2))
+    assert (
+        pc.condition(half, pc.cells(np.ones(4), 7.0)).mean.sum().isclose(torch.tensor(7.0).double())
+    )
+    assert pc.smoothness([0.0, 1.0, 2.0], [[1.0] * 3], rho=np.array(0.9)).noise.shape == (1, 1)
+    with pytest.raises(pc.InputError, match=r"`rho`.*no plain number"):
+        pc.smoothness([0.0, 1.0, 2.0], [[1.0] * 3], rho=torch.tensor(0.9))

@@ -109,3 +109,18 @@ def test_a_value_is_not_refused_for_the_rounding_of_a_sum_that_repeats_it():
     total = pc.linear(both, both["u"][0][0] * u + both["v"][0][0] * v)
     post = pc.condition(state, total, pc.cells([1.0], v, of="v"))
     assert float(post["v"].mean[0]) == pytest.approx(v, rel=1e-14)
+
+
+@pytest.mark.parametrize("variance", [1e10, 1e16, 1e20])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_laws_that_contradict_each_other_are_refused_however_wide_the_prior_is(variance, dtype):
+    field = pc.Diagonal(MEAN.to(dtype), variance)
+    with raises("contradicts them"):
+        pc.condition(field, pc.integral(X, 1.0), pc.integral(X, 3.0))
+
+
+@pytest.mark.parametrize("variance", [1e16, 1e18])
+def test_a_row_that_float64_cannot_tell_from_another_is_not_missed_in_silence(variance):
+    field = pc.Diagonal([1.0, 2.0, 3.0], [1.0, 1.0, variance])
+    with raises("cannot be met"):
+        pc.condition(field, pc.cells([1.0, 2.0, 1.0], 5.0), pc.cells([1.0, -1.0, 1.0], 1.0))

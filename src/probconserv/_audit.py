@@ -97,8 +97,8 @@ def check_met(
         return
     std = tuple(v.sqrt() for v in root.variance)
     exact = [*filter(_has_exact, laws)]
-    for rows, (miss, size) in zip(exact, misses(exact, u, before, std), strict=True):
-        if bool((size.square() == torch.inf).any()):
+    for rows, (miss, size) in zip(exact, misses(exact, u, before), strict=True):
+        if bool((_size(rows, std).square() == torch.inf).any()):
             raise InfeasibleError(
                 f"the variance of a row of `{rows.label}` is more than float64 can hold. Give the "
                 "field, or the law, in units in which numbers are smaller."

@@ -95,19 +95,25 @@ def raw(name: str, x: ArrayLike) -> Tensor:
     """`x` as a tensor of whatever it holds: numbers, whole numbers or booleans."""
     if isinstance(x, Tensor):
         return x
-    if isinstance(x, np.ma.MaskedArray):
-        if np.ma.getmaskarray(x).any():
-            raise InputError(
-                f"`{name}` is a masked array with masked values, which are no data. Fill them, and "
-                "leave the points out with `where`."
-            )
-        x = x.data
+    if _is_masked(x):
+        raise InputError(
+            f"`{name}` is a masked array with masked values, which are no data. Fill them, and "
+            "leave the points out with `where`."
+        )
     try:
-        return torch.from_numpy(np.array(x))  # a copy: buffers of prediction loops get reused
+        found = np.array(x)  # a copy: buffers of prediction loops get reused
+        return torch.from_numpy(found.astype(found.dtype.newbyteorder("="), copy=False))
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(
             f"`{name}` must be a tensor, an array or numbers, got {type(x).__name__}: {error}"
         ) from None
+
+
+def _is_masked(x: object) -> bool:
+    """Whether an array, or one of those in a list, has masked values, which NumPy would unmask."""
+    if isinstance(x, list | tuple):
+        return any(map(_is_masked, x))
+    return isinstance(x, np.ma.MaskedArray) and bool(np.ma.getmaskarray(x).any())
 
 
 def wide(name: str, x: ArrayLike, least: float = -np.inf, hint: str = "") -> Tensor:

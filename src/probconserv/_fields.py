@@ -7,7 +7,7 @@ space are joint; with two axes of space (..., T, X, Y) it is 2 and 3.
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from numbers import Real
 from typing import Any, Self
 
@@ -179,7 +179,7 @@ class Field(Kept):
     @property
     def std(self) -> Tensor:
         """The standard deviation of each point."""
-        return self.variance.sqrt()
+        return root_of(self.variance)
 
     def interval(self, level: float) -> tuple[Tensor, Tensor]:
         """The two ends of the central interval that holds each point with probability `level`.
@@ -262,6 +262,10 @@ class Field(Kept):
     def __getitem__(self, index: Any) -> Self:
         """The field of some batch entries: whole numbers and slices, for independent axes."""
         return self._at(check.index(index, self.shape, self._free))
+
+    def __iter__(self) -> Iterator[Self]:
+        """The fields of the entries of the first axis."""
+        return (self[i] for i in range(self.shape[0]))
 
     @property
     def _free(self) -> int:
@@ -438,7 +442,7 @@ class LowRank(Field):
                 f"after it, got shape {tuple(given.shape)}."
             )
         if shrinkage is not None:
-            check.between("shrinkage", shrinkage, 0, 1)
+            shrinkage = check.between("shrinkage", shrinkage, 0, 1)
         wide = given.double()
         mean = wide.mean(0)
         factor = (wide - mean) / math.sqrt(len(given) - 1)

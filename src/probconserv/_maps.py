@@ -22,7 +22,7 @@ class Map(Node):
     dims: int  # last axes of the field that a row reads
     row_names: tuple[str, ...] = ()  # of the axes that number the rows of one place
     rows_of_place: tuple[int, ...] = ()  # the sizes of these axes
-    made_of: tuple[str, ...] = ()  # the names of the tensors that hold the entries of G
+    made_of: tuple[str, ...] = ()  # the names of its tensors
     is_local: bool = False  # whether a row reads few points, so that rows may be many
     is_disjoint: bool = False  # whether its rows share no point
 
@@ -34,7 +34,7 @@ class Map(Node):
 
     def entrywise(self, power: int) -> "Map":
         """The map with entries |g| or g^2: the size of a row's terms, or their variance."""
-        return self._with(**{name: powered(getattr(self, name), power) for name in self.made_of})
+        raise NotImplementedError
 
     @abstractmethod
     def on(self, shape: Sequence[int]) -> "Map":
@@ -43,7 +43,7 @@ class Map(Node):
     @property
     def tensors(self) -> list[Tensor]:
         """What it is made of."""
-        return [t for t in vars(self).values() if isinstance(t, Tensor)]
+        return [getattr(self, name) for name in self.made_of]
 
     def row_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Shape of apply(u) for a field of `shape`."""
@@ -68,7 +68,7 @@ class Map(Node):
 class Disjoint(Map):
     """A map whose rows share no point: each point has a weight, in one row."""
 
-    is_disjoint, made_of = True, ("weights",)
+    is_disjoint = True
     weights: Tensor  # broadcasts to the field
 
     @abstractmethod
@@ -81,6 +81,8 @@ class Disjoint(Map):
 
 class Sum(Disjoint):
     """One row per place: sum_j weights_j u_j, with weights (*some of places, *space)."""
+
+    made_of = ("weights",)
 
     def __init__(self, weights: Tensor, dims: int) -> None:
         self.weights, self.dims = weights, dims
@@ -103,6 +105,9 @@ class Sum(Disjoint):
     def at_points(self, v: Tensor) -> Tensor:
         return v.unsqueeze(-1) if self.dims == 1 else v[(..., *[None] * self.dims)]
 
+    def entrywise(self, power: int) -> "Sum":
+        return Sum(powered(self.weights, power), self.dims)
+
     def on(self, shape: Sequence[int]) -> "Sum":
         own = self.weights.shape
         self._check(shape, own[len(own) - self.dims :], own[: len(own) - self.dims])
@@ -113,7 +118,7 @@ class Join(Map):
     """One row per place: u at the first point of the last axis less u at the last; `on` a `Sum`."""
 
     dims = 1
-    loose = ("one",)
+    made_of = loose = ("one",)
 
     def __init__(self) -> None:
         self.one = torch.ones(1, dtype=torch.float64)  # where it is, the weights will be
@@ -129,7 +134,7 @@ class Regions(Disjoint):
     """A row for each region: the sum of weights times u over the points with its label."""
 
     row_names = ("region",)
-    loose = ("weights", "labels")
+    made_of = loose = ("weights", "labels")
 
     def __init__(self, weights: Tensor, labels: Tensor, count: int) -> None:
         self.weights, self.labels = weights, labels  # (*space); a label out of range counts nowhere
@@ -142,6 +147,9 @@ class Regions(Disjoint):
 
     def at_points(self, v: Tensor) -> Tensor:
         return v.index_select(-1, self.labels.flatten()).unflatten(-1, self.labels.shape)
+
+    def entrywise(self, power: int) -> "Regions":
+        return Regions(powered(self.weights, power), self.labels, *self.rows_of_place)
 
     def on(self, shape: Sequence[int]) -> "Regions":
         self._check(shape, self.labels.shape)
@@ -176,6 +184,9 @@ class Select(Map):
         entries = (self.entries,) if isinstance(self.entries, int) else self.entries
         return torch.tensor([i % self.size for i in entries], device=like.device)
 
+    def entrywise(self, power: int) -> "Select":
+        return self
+
     def on(self, shape: Sequence[int]) -> "Select":
         count = 1 if isinstance(self.entries, int) else len(self.entries)
         if len(shape) < self.dims or shape[self.axis] < count:
@@ -207,6 +218,9 @@ class Matrix(Map):
 
     def adjoint(self, v: Tensor) -> Tensor:
         return _matvec(self.matrix, v, back=True).unflatten(-1, self.sizes)
+
+    def entrywise(self, power: int) -> "Matrix":
+        return Matrix(powered(self.matrix, power), self.sizes)
 
     def on(self, shape: Sequence[int]) -> "Matrix":
         lead = self.matrix.shape[:-2]
@@ -246,6 +260,9 @@ class SecondDifferences(Map):
 
     def adjoint(self, v: Tensor) -> Tensor:
         return pad(self.a * v, (0, 2)) + pad(self.b * v, (1, 1)) + pad(self.c * v, (2, 0))
+
+    def entrywise(self, power: int) -> "SecondDifferences":
+        return SecondDifferences(*(powered(t, power) for t in self.tensors))
 
     def on(self, shape: Sequence[int]) -> "SecondDifferences":
         self._check(shape, (len(self.a) + 2,))

@@ -222,7 +222,8 @@ class Posterior(Field):
         prior, root = self.prior, self._solved.way.root
         if not isinstance(prior, LowRank) or not prior.rounding or len(self._solved.mean) > 1:
             raise InputError(
-                "`members` are those of an ensemble: condition a field `LowRank.from_samples(...)`."
+                "`members` are those of an ensemble of one field: condition "
+                "`LowRank.from_samples(...)`. Of a state, `sample` gives draws that obey the laws."
             )
         joint = Joint(self._solved.laws, root, root, root.lead)
         matrix = joint.gram(root) + joint.noise.diag_embed()

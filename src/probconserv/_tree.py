@@ -59,6 +59,10 @@ class Node:
             setattr(other, name, value)
         return other
 
+    def __deepcopy__(self, known: object) -> Self:
+        """With gradients too, which torch does not copy by itself."""
+        return self._map(Tensor.clone)
+
     def _tensors(self) -> list[Tensor]:
         """All that it is made of."""
         found: list[Tensor] = []
@@ -94,13 +98,20 @@ class Kept(Node):
     def save(self, path: str | Path) -> None:
         """Keeps it in a safetensors file, which `load` reads."""
         place = check.path("path", path)
-        if place.is_dir():
-            raise InputError(f"`path`: {place} is a folder; name a file in it.")
         tensors: dict[str, Tensor] = {}  # by their place, everything else as words beside them
         words = json.dumps(_packed(self, "", tensors))
         own = {name: t.detach().contiguous().clone() for name, t in tensors.items()}
-        with complete(place) as part:
-            save_file(own, part, {"format": FORMAT, "node": words})
+        try:
+            if place.is_dir():
+                raise InputError(f"`path`: {place} is a folder; name a file in it.")
+            if not place.parent.is_dir():
+                raise InputError(f"`path`: there is no folder {place.parent}. Make it first.")
+            with complete(place) as part:
+                save_file(own, part, {"format": FORMAT, "node": words})
+        except InputError:
+            raise
+        except (OSError, ValueError, SafetensorError) as error:
+            raise InputError(f"`path`: {place} cannot be written: {error}") from None
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

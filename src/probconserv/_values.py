@@ -79,11 +79,14 @@ def path(name: str, given: str | Path) -> Path:
     return Path(given)
 
 
-def between(name: str, x: float, low: float, high: float) -> float:
-    if not isinstance(x, Real) or not low <= x <= high:
+def between(name: str, x: Any, low: float, high: float) -> float:
+    if type(x).__module__ == "numpy" and x.shape == ():
+        x = x.item()
+    if not isinstance(x, Real) or not low <= float(x) <= high:
         limits = f"lie between {low:g} and {high:g}"
         rule = "be a number" if (low, high) == (-math.inf, math.inf) else limits
-        raise InputError(f"`{name}` must {rule}, got {x!r}.")
+        hint = "" if isinstance(x, Real) else ", which is no plain number"
+        raise InputError(f"`{name}` must {rule}, got {x!r}{hint}.")
     return float(x)
 
 
