@@ -21,6 +21,7 @@ from ._solvers.joint import Joint
 WEIGHED = 1e-6  # of the largest residual: a noisy row that is off by more was not weighed
 PART_OF = 1e-6  # least coefficient of a row in the expansion of another
 FOLLOWS = 1e-10  # share of its variance that a row keeps if it does not follow from others
+ROUNDING = 16 * torch.finfo(torch.float64).eps
 CONTRADICTED = 16 * torch.finfo(torch.float32).eps  # the most that values of other rows are rounded
 
 
@@ -98,11 +99,14 @@ def check_met(
     std = tuple(v.sqrt() for v in root.variance)
     exact = [*filter(_has_exact, laws)]
     for rows, (miss, size) in zip(exact, misses(exact, u, before), strict=True):
-        if bool((_size(rows, std).square() == torch.inf).any()):
+        spread = _size(rows, std)
+        if bool((spread.square() == torch.inf).any()):
             raise InfeasibleError(
                 f"the variance of a row of `{rows.label}` is more than float64 can hold. Give the "
                 "field, or the law, in units in which numbers are smaller."
             )
+        if isinstance(root, Correlated):  # a row that only directions move has their rounding
+            miss = (miss - ROUNDING * spread).clamp_min(0)
         worst = torch.where(miss == 0, 0.0, miss / torch.where(size > 0, size, 1.0))
         worst = torch.where(worst.isnan(), torch.inf, worst)
         if bool((worst > max(UNMET, min(slack, CONTRADICTED))).any()):

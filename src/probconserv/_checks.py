@@ -100,9 +100,10 @@ def raw(name: str, x: ArrayLike) -> Tensor:
             f"`{name}` is a masked array with masked values, which are no data. Fill them, and "
             "leave the points out with `where`."
         )
+    if not torch.compiler.is_compiling() and isinstance(x, np.ndarray) and not x.dtype.isnative:
+        x = x.astype(x.dtype.newbyteorder("="))
     try:
-        found = np.array(x)  # a copy: buffers of prediction loops get reused
-        return torch.from_numpy(found.astype(found.dtype.newbyteorder("="), copy=False))
+        return torch.from_numpy(np.array(x))  # a copy: buffers of prediction loops get reused
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(
             f"`{name}` must be a tensor, an array or numbers, got {type(x).__name__}: {error}"
