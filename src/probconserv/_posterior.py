@@ -208,7 +208,9 @@ class Posterior(Field):
             )
         likelihood = solved.log_likelihood((u.double(),))
         prior = shrunk(self.prior, solved.laws)
-        before = prior._map(lambda t: t.double() if t.is_floating_point() else t).log_prob(u)
+        if prior.dtype != torch.float64:
+            prior = prior._map(lambda t: t.double() if t.is_floating_point() else t)
+        before = prior.log_prob(u)
         return (summed(before, solved.lead) + likelihood - solved.log_evidence).to(self.dtype)
 
     def members(self) -> Tensor:  # (S, *shape)
