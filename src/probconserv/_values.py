@@ -85,7 +85,7 @@ def between(name: str, x: Any, low: float, high: float) -> float:
     if not isinstance(x, Real) or not low <= float(x) <= high:
         limits = f"lie between {low:g} and {high:g}"
         rule = "be a number" if (low, high) == (-math.inf, math.inf) else limits
-        hint = "" if isinstance(x, Real) else ", which is no plain number"
+        hint = ", which is no plain number" if hasattr(x, "shape") else ""
         raise InputError(f"`{name}` must {rule}, got {x!r}{hint}.")
     return float(x)
 

@@ -209,7 +209,7 @@ class Budget:
 
     def _beyond(self) -> Iterator[str]:
         """Of totals that the standard deviations do not allow, whatever the correlations."""
-        if self.knows_std and (wrong := self._widest.wrong).any():
+        if self.knows_std and (wrong := self._rows(self.spread).wrong).any():
             yield (
                 f"{int(wrong.sum())} of {wrong.numel()} {self._kind}s are more than 5 "
                 "standard deviations off, whatever the correlations"
@@ -245,7 +245,7 @@ class Budget:
             return f"no `std` or members: nothing says whether the {self._kind}s are plausible"
         for beyond in self._beyond():
             kind = self._kind
-            causes = (c for c in self._widest.causes() if c.kind != "rows")
+            causes = (c for c in self._rows(self.spread).causes() if c.kind != "rows")
             said = "; or ".join(c.in_words(f"the {kind}", "the field") for c in causes)
             why = said or f"the {kind}s are wrong (by no factor, shift or constant)"
             return f"{beyond}: the standard deviations are too small, or {why}"
@@ -274,10 +274,6 @@ class Budget:
             + f": {int(wrong.sum())} of {wrong.numel()} are more than 5 standard deviations off if "
             + less
         )
-
-    @cached_property
-    def _widest(self) -> Any:
-        return self._rows(self.spread)
 
     def _rows(self, spread: xr.DataArray) -> Any:
         """What `_causes` says of the totals, with that std of the field."""
@@ -524,11 +520,11 @@ def _budget(plan: Plan, ready: Ready, parts: Mapping[str, Array]) -> Budget:
 
     def rows(key: str) -> xr.DataArray:
         """(*index, N, K) or (*index, K) -> the rows of the law, by their names."""
-        values, many = parts[key][..., ready.own], parts[key].ndim > len(plan.index) + 1
-        member = (plan.member or "one",) if many else ()
+        values, lead = parts[key][..., ready.own], len(plan.index)
+        values = values[..., 0, :] if plan.member is None and values.ndim > lead + 1 else values
+        member = [plan.member] if values.ndim > lead + 1 else []
         shape = (*values.shape[:-1], *ready.sizes_inside.values())
-        found = xr.Variable((*plan.index, *member, *ready.inner), values.reshape(shape))
-        return named(found.squeeze("one") if "one" in member else found)
+        return named(xr.Variable((*plan.index, *member, *ready.inner), values.reshape(shape)))
 
     fixed, is_average = named(ready.fixed), law.average is not None
     sizes = wide(ready.sizes.where(ready.sizes > 0, 1.0)) if is_average else 1.0
