@@ -11,6 +11,7 @@ from ._checks import concrete, numbers
 from ._errors import FAR, InfeasibleError, warn_implausible
 from ._fields import Field
 from ._laws import Fields, Rows
+from ._maps import Sum
 from ._rowwise import SETTLED, UNMET
 from ._slices import by_slices
 from ._solvers.covariances import Correlated, Independent, shared_axes
@@ -67,18 +68,30 @@ def plainly_fine(
         return False
     shares = [end for rows in laws for end in (rows.apply(u) / rows.value).aminmax()]
     far, *found = numbers(way.square(residuals, way.lead).max(), *shares)
-    return far <= FAR**2 and not [share for share in found if not abs(share - 1) <= SETTLED]
+    if not far <= FAR**2:
+        return False
+    return all(abs(share - 1) <= SETTLED for share in found) or _hold(laws, u, SETTLED)
 
 
 def _hold(laws: Sequence[Rows], u: Fields, share: float) -> bool:
     """Whether no exact row misses by more than a share of b or, if need be, of all its terms."""
     for rows in filter(_has_exact, laws):
         miss = _miss(rows, u)
-        if bool((miss <= share * rows.value.abs()).all()):
-            continue
-        if not bool((miss <= share * _size(rows, u)).all()):
+        some = ~(miss <= share * rows.value.abs())
+        if bool(some.any()) and not bool(
+            (miss[some] <= share * _size_of_some(rows, u, some)).all()
+        ):
             return False
     return True
+
+
+def _size_of_some(rows: Rows, u: Fields, some: Tensor) -> Tensor:
+    """As `_size`; with the same weights at every place, only these rows are summed."""
+    m = rows.map
+    if len(u) == 1 and isinstance(m, Sum) and m.shared and m.dims:
+        terms = m.entrywise(1).apply(u[0][some].abs())
+        return terms + rows.value.expand(some.shape)[some].abs()
+    return _size(rows, u).expand(some.shape)[some]
 
 
 def _has_exact(rows: Rows) -> bool:
