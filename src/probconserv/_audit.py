@@ -78,9 +78,9 @@ def _hold(laws: Sequence[Rows], u: Fields, share: float) -> bool:
     for rows in filter(_has_exact, laws):
         miss = _miss(rows, u)
         some = ~(miss <= share * rows.value.abs())
-        if bool(some.any()) and not bool(
-            (miss[some] <= share * _size_of_some(rows, u, some)).all()
-        ):
+        if not bool(some.any()):
+            continue
+        if not bool((miss[some] <= share * _size_of_some(rows, u, some)).all()):
             return False
     return True
 
