@@ -50,7 +50,7 @@ def settled(way: Chain | Shared, u: Fields, laws: Sequence[Rows]) -> tuple[Field
     if way.is_iterative:  # it looks at every row itself
         return u, True
     for _ in range(4):
-        if _hold(laws, u, SETTLED):
+        if exact_rows_hold(laws, u):
             return u, True
         u = way.settle(u)
     return u, False
@@ -70,10 +70,10 @@ def plainly_fine(
     far, *found = numbers(way.square(residuals, way.lead).max(), *shares)
     if not far <= FAR**2:
         return False
-    return all(abs(share - 1) <= SETTLED for share in found) or _hold(laws, u, SETTLED)
+    return all(abs(share - 1) <= SETTLED for share in found) or exact_rows_hold(laws, u)
 
 
-def _hold(laws: Sequence[Rows], u: Fields, share: float) -> bool:
+def exact_rows_hold(laws: Sequence[Rows], u: Fields, share: float = SETTLED) -> bool:
     """Whether no exact row misses by more than a share of b or, if need be, of all its terms."""
     for rows in filter(_has_exact, laws):
         miss = _miss(rows, u)
@@ -107,7 +107,7 @@ def check_met(
 
     slack: what the rounding of the input may leave, as a share of a row's terms.
     """
-    if _hold(laws, u, UNMET):
+    if exact_rows_hold(laws, u, UNMET):
         return
     std = tuple(v.sqrt() for v in root.variance)
     exact = [*filter(_has_exact, laws)]

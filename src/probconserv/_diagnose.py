@@ -235,7 +235,8 @@ def by_row(
 ) -> dict[str, Tensor]:
     """What the prior expects of each row of one law.
 
-    points: the fields by name, taken as independent. rounding: as `rounding_of` says.
+    points: the fields by name, taken as independent. covariance: with parts that no row joins, as
+    `solve` has it. rounding: as `rounding_of` says.
     """
     std = {name: field.std for name, field in points.items()}
     variance = {name: field.variance for name, field in points.items()}
@@ -275,7 +276,7 @@ def _own_variance(law: Law, names: Sequence[str], covariance: Independent | Corr
     """The diagonal of G Sigma G^T, one entry per row."""
     if isinstance(covariance, Independent):
         return law.squares(dict(zip(names, covariance.variance, strict=True)))
-    along = dict(zip(names, covariance.joined(0).directions, strict=True))
+    along = dict(zip(names, covariance.directions, strict=True))  # no row reads two of its parts
     shared = law.apply(along).square().sum(0)
     rest = covariance.rest
     return shared if rest is None else shared + _own_variance(law, names, rest)

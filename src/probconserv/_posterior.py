@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from . import _checks as check
+from ._audit import exact_rows_hold
 from ._checks import ArrayLike
 from ._errors import DegenerateError, InputError
 from ._fields import Field, LowRank, Normals, random_normals
@@ -227,14 +228,20 @@ class Posterior(Field):
                 "`members` are those of an ensemble of one field: condition "
                 "`LowRank.from_samples(...)`. Of a state, `sample` gives draws that obey the laws."
             )
-        joint = Joint(self._solved.laws, root, root, root.lead)
-        matrix = joint.gram(root) + joint.noise.diag_embed()
-        u = prior.mean.double() + math.sqrt(len(prior.factor) - 1) * prior.factor.double()
-        r = joint.residual((u,)).movedim(0, -2)  # (*lead, S, K)
-        along = multipliers(matrix, joint.factor, joint.noise, r, joint.factor.solve)
-        moved = minus((u,), root.times(joint.adjoint(along.movedim(-2, 0))))
+        u = (prior.mean.double() + math.sqrt(len(prior.factor) - 1) * prior.factor.double(),)
+        way: Any = self._solved.way
+        if all(rows.exact for rows in self._solved.laws):
+            moved, _ = way.run(u)
+        else:
+            way = Joint(self._solved.laws, root, root, root.lead)
+            matrix = way.gram(root) + way.noise.diag_embed()
+            r = way.residual(u).movedim(0, -2)  # (*lead, S, K)
+            along = multipliers(matrix, way.factor, way.noise, r, way.factor.solve)
+            moved = minus(u, root.times(way.adjoint(along.movedim(-2, 0))))
         for _ in range(SETTLING):
-            moved = joint.settle(moved, value=True)
+            if exact_rows_hold(self._solved.laws, moved):
+                break
+            moved = way.settle(moved, value=True)
         return moved[0].to(self.dtype)
 
     def __repr__(self) -> str:

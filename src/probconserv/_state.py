@@ -235,7 +235,7 @@ def covariance_of(prior: Field | State) -> Independent | Correlated:
     own, rests, rounding = zip(*map(_directions_of, fields), strict=True)
     dims = tuple(len(field.shape) - lead for field in fields)
     own = tuple(map(expanded, own, [field.event_dims for field in fields], dims))
-    if not prior.shared:
+    if len(own) > 1 and not prior.shared:
         own = tuple(_padded(own, number) for number in range(len(own)))
     rest = None
     if any(d is not None for d in rests):

@@ -29,7 +29,7 @@ from .estimate import Estimate
 from .factor import NOTHING
 from .iterative import Iterative
 from .joint import Joint
-from .stages import Banded, ByRow, Numbers, Points, Stage, summed
+from .stages import Banded, ByRow, Numbers, Points, Stage, share_no_point, summed
 from .tridiagonal import Tridiagonal, chained
 
 MOST_DENSE = 512  # rows of one part up to which local ones are solved by a dense matrix
@@ -67,7 +67,7 @@ class Chain(Node):
         self.laws, self.root, self.lead = laws, root, lead
         self.stages: tuple[Any, ...] = ()
         left: Any = root
-        if isinstance(root, Independent) and _share_no_point(laws):
+        if isinstance(root, Independent) and share_no_point(laws):
             self.covariance = Numbers(laws[0], root, root)
             self.stages = (self.covariance,)
             return
@@ -249,15 +249,19 @@ class Shared(Node):
         return moved._with(directions=found)
 
     def run(self, u: Fields) -> tuple[Fields, list[Tensor]]:
-        """A mean of the prior moved to the laws."""
+        """Means or members of the prior, moved to the laws; and the residuals that they had."""
         u, residuals = self.chain.run(u)
-        z = self.latent.mean(self._white(residuals))
-        shift, _ = self.chain.run(self.root.along(z), value=False)  # not of all directions
+        white, more = self._white(residuals)
+        along = self.root.along(self.latent.mean(white), more)
+        shift, _ = self.chain.run(along, value=False)  # not of all directions
         return tuple(x - d for x, d in zip(u, shift, strict=True)), residuals
 
-    def _white(self, residuals: Sequence[Tensor]) -> Tensor:  # (*lead, 1, K)
+    def _white(self, residuals: Sequence[Tensor]) -> tuple[Tensor, tuple[int, ...]]:
+        """Whitened, (*more, *lead, K) as (*lead, N, K); and the sizes `more`."""
         pairs = zip(self.chain.stages, residuals, strict=True)
-        return torch.cat([s.over(s.whiten(r), self.lead) for s, r in pairs], -1)[..., None, :]
+        white = torch.cat([s.over(s.whiten(r), self.lead) for s, r in pairs], -1)
+        more = white.shape[: white.ndim - 1 - self.lead]
+        return white.reshape(math.prod(more), *white.shape[len(more) :]).movedim(0, -2), more
 
     @property
     def is_banded(self) -> bool:
@@ -290,7 +294,7 @@ class Shared(Node):
         return tuple(x + s for x, s in pairs)
 
     def square(self, residuals: Sequence[Tensor], lead: int) -> Tensor:
-        return summed(self.latent.square(self._white(residuals)), lead)
+        return summed(self.latent.square(self._white(residuals)[0]), lead)
 
     def log_norm(self, lead: int) -> Tensor:
         return summed(self.chain.log_norm(self.lead) + self.latent.log_det, lead)
@@ -403,7 +407,7 @@ def _general(
     if len(laws) == 1 and isinstance(root, Independent):
         banded = not isinstance(prior, Independent)
         one_axis = len(first.maps) == 1 and isinstance(first.map, Sum) and first.map.dims == 1
-        if one_axis if banded else _share_no_point(laws):
+        if one_axis if banded else share_no_point(laws):
             return Numbers(first, prior, root)
     if isinstance(root, Independent):
         lead = free_axes(laws, root.shapes)
@@ -412,11 +416,6 @@ def _general(
     if isinstance(root, Independent) and chained(laws, root.shapes, lead):
         return Tridiagonal(laws, prior, root, lead)
     return Iterative(laws, prior, root, lead, slack)
-
-
-def _share_no_point(laws: Sequence[Rows]) -> bool:
-    """Whether no two rows of all laws read the same point."""
-    return len(laws) == 1 and not [m for m in laws[0].maps if m is not None and not m.is_disjoint]
 
 
 def _many(laws: Sequence[Rows], shapes: Sequence[Sequence[int]]) -> bool:

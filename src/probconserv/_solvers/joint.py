@@ -21,7 +21,7 @@ from .._checks import any_of, concrete
 from .._laws import Fields, Rows
 from .covariances import Correlated, Independent
 from .factor import DEPENDENT, LOG_2PI, NOTHING, Factor
-from .stages import Banded, Together, minus, summed
+from .stages import Banded, Together, minus, share_no_point, summed
 
 LEAKED = 1e-36  # share of a variance that noise makes by the rounding of lambda alone
 SLICES = 4  # of a number
@@ -35,17 +35,12 @@ Pair: TypeAlias = tuple[Tensor, Tensor]  # a number, and what it was rounded by
 class Joint(Together):
     """Any rows on any fields: S is a dense (K, K) matrix for each independent part."""
 
-    stacked = ("units",)
-
     def __init__(
         self, rows: tuple[Rows, ...], prior: Any, root: Independent | Correlated, lead: int
     ) -> None:
         """prior: a covariance or the stage before. lead: how many first axes number the parts."""
         self._bundle(rows, root.shapes, lead)
         self.prior = prior
-        count = self.noise.shape[-1]
-        eye = torch.eye(count, dtype=torch.float64, device=self.noise.device)
-        self.units = self.adjoint(eye.reshape(count, *[1] * lead, count))  # G^T, rows on axis 0
         matrix = self.gram(prior)
         before = matrix if prior is root else self.gram(root)
         before = before.diagonal(dim1=-2, dim2=-1).detach() + self.noise.detach()
@@ -55,15 +50,27 @@ class Joint(Together):
         self.factor = Factor(matrix + self.noise.diag_embed(), before, self.noise, value)
         self.dropped, self.seen = ~self.factor.keep, self.factor.pivots
 
+    @property
+    def units(self) -> Fields:
+        """G^T, with the rows on axis 0."""
+        count = self.noise.shape[-1]
+        eye = torch.eye(count, dtype=torch.float64, device=self.noise.device)
+        return self.adjoint(eye.reshape(count, *[1] * self.lead, count))
+
     def gram(self, prior: Any) -> Tensor:  # (*lead, K, K)
         """G Sigma G^T; of directions H H^T with H = G F^T: each row is rounded once."""
-        if not isinstance(prior, Correlated):
-            cross = prior.times(self.units)
-            found = self.flat([r.apply(cross) for r in self.rows]).movedim(0, -2)
-            return found.expand(*self.noise.shape, -1)
-        seen = prior.seen(self.units)  # (*lead, K, R)
-        own = 0.0 if prior.rest is None else self.gram(prior.rest)
-        return (seen @ seen.mT + own).expand(*self.noise.shape, -1)
+        if isinstance(prior, Correlated):
+            seen = self._read(prior.directions).movedim(0, -1)  # H
+            own = 0.0 if prior.rest is None else self.gram(prior.rest)
+            found = seen @ seen.mT + own
+        elif isinstance(prior, Independent) and share_no_point(self.rows):
+            found = self.flat([self.rows[0].entrywise(2).apply(prior.variance)]).diag_embed()
+        else:
+            found = self._read(prior.times(self.units)).movedim(0, -2)
+        return found.expand(*self.noise.shape, -1)
+
+    def _read(self, fields: Fields) -> Tensor:  # (N, *shape) each to (N, *lead, K)
+        return self.flat([r.apply(fields) for r in self.rows])
 
     def multiplier(self, r: Tensor) -> Tensor:
         """lambda = S^-1 r."""

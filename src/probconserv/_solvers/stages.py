@@ -350,6 +350,11 @@ def summed(x: Tensor, lead: int) -> Tensor:
     return x.flatten(lead).sum(-1) if x.ndim > lead else x
 
 
+def share_no_point(laws: Sequence[Rows]) -> bool:
+    """Whether no two rows of all laws read the same point."""
+    return len(laws) == 1 and not [m for m in laws[0].maps if m is not None and not m.is_disjoint]
+
+
 def minus(u: Fields, shift: Fields) -> Fields:
     return tuple(_sum(x, None if d is None else -d) for x, d in zip(u, shift, strict=True))
 
