@@ -67,3 +67,11 @@ def test_members_come_in_the_dtype_of_the_samples():
 def test_only_an_ensemble_has_members():
     with pytest.raises(InputError, match="`members` are those of an ensemble"):
         pc.condition(pc.Diagonal(X[0], 1.0), *laws([0.0])).members()
+
+
+def test_noisy_rows_that_are_too_many_to_be_weighed_together_are_refused():
+    samples, volumes = torch.randn(3, 4100, 2), torch.ones(2)
+    prior = pc.LowRank.from_samples(samples, event_dims=2)
+    post = pc.condition(prior, pc.cells(volumes, samples.mean(0).sum(-1), noise=1.0))
+    with pytest.raises(InputError, match=r"`members` given `noise`.* up to 4096.* have 4100"):
+        post.members()

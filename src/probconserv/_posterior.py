@@ -1,7 +1,7 @@
 """What `condition` returns: fields given laws, solved once."""
 
 import math
-from typing import Any, Self, overload
+from typing import Any, Self, cast, overload
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from ._laws import Fields, Rows
 from ._maps import Select
 from ._once import once
 from ._shrinkage import shrunk
+from ._solvers.covariances import Correlated, Independent
 from ._solvers.engine import Chain, Shared
 from ._solvers.estimate import Estimate
 from ._solvers.factor import multipliers
@@ -24,6 +25,7 @@ from ._state import Index, State
 from ._tree import Node
 
 SETTLING = 3  # times that rounding is taken off the exact rows of members
+MOST_ROWS = 4096  # of one part, given which members are weighed by a matrix
 
 
 class Solved(Node):
@@ -229,17 +231,13 @@ class Posterior(Field):
                 "`LowRank.from_samples(...)`. Of a state, `sample` gives draws that obey the laws."
             )
         u = (prior.mean.double() + math.sqrt(len(prior.factor) - 1) * prior.factor.double(),)
-        way: Any = self._solved.way
-        if all(rows.exact for rows in self._solved.laws):
+        laws, way = self._solved.laws, cast(Any, self._solved.way)
+        if all(rows.exact for rows in laws):
             moved, _ = way.run(u)
         else:
-            way = Joint(self._solved.laws, root, root, root.lead)
-            matrix = way.gram(root) + way.noise.diag_embed()
-            r = way.residual(u).movedim(0, -2)  # (*lead, S, K)
-            along = multipliers(matrix, way.factor, way.noise, r, way.factor.solve)
-            moved = minus(u, root.times(way.adjoint(along.movedim(-2, 0))))
+            way, moved = _weighed(laws, root, u)
         for _ in range(SETTLING):
-            if exact_rows_hold(self._solved.laws, moved):
+            if exact_rows_hold(laws, moved):
                 break
             moved = way.settle(moved, value=True)
         return moved[0].to(self.dtype)
@@ -247,6 +245,24 @@ class Posterior(Field):
     def __repr__(self) -> str:
         about = ", variance estimated" if self._solved.way.is_iterative else ""
         return f"{super().__repr__()[:-1]}, given {', '.join(self.laws)}{about})"
+
+
+def _weighed(
+    laws: tuple[Rows, ...], root: Independent | Correlated, u: Fields
+) -> tuple[Joint, Fields]:
+    """Members moved to laws with noise, and the stage that settles the exact ones among them."""
+    count = sum(math.prod(rows.row_shape(root.shapes)[root.lead :]) for rows in laws)
+    if count > MOST_ROWS:
+        raise InputError(
+            f"`members` given `noise` takes a matrix of all rows that go together, for up to "
+            f"{MOST_ROWS} of them; these laws have {count}. Use `sample`, or let the ensemble tie "
+            "fewer axes (`event_dims`)."
+        )
+    joint = Joint(laws, root, root, root.lead)
+    matrix = joint.gram(root) + joint.noise.diag_embed()
+    r = joint.residual(u).movedim(0, -2)  # (*lead, S, K)
+    along = multipliers(matrix, joint.factor, joint.noise, r, joint.factor.solve)
+    return joint, minus(u, root.times(joint.adjoint(along.movedim(-2, 0))))
 
 
 class StatePosterior(State):
