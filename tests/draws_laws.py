@@ -67,8 +67,9 @@ def draw_law(rng, name, made, dtype):
         return Stated(name, lambda _, noise: pc.periodic(numbers(noise), of=of), rows, len(rows))
     if name == "smoothness" and points > 2:
         x, rho = numbers(draw_grid(rng, points)), float(rng.choice([0.0, 1.0, rng.random()]))
-        law = pc.smoothness(x, numbers(stds[of] ** 2), rho, of=of)
-        return Stated(name, lambda value, noise: law, (*before, points - 2), len(before))
+        times, rows = draw_times(rng, before)
+        law = pc.smoothness(x, numbers(stds[of] ** 2), rho, times, of)
+        return Stated(name, lambda value, noise: law, (*rows, points - 2), len(before))
     return None
 
 

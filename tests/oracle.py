@@ -99,7 +99,10 @@ def laws_of(name, shape, rng):
     return {
         "integral": [whole],
         "noisy integral": [pc.integral(x, b, noise=uniform(times, rng=rng))],
-        "integral at some times": [pc.integral(x, b[:2], rule="simpson", times=[2, 0])],
+        "laws at some times": [
+            pc.integral(x, b[:2], rule="simpson", times=[2, 0]),
+            pc.smoothness(x, uniform(*shape, rng=rng), rho=0.8, times=[1, 0]),
+        ],
         "smoothness": [smooth],
         "smoothness and integral": [whole, smooth],
         "all of the paper": [whole, smooth, ends],
@@ -117,7 +120,7 @@ def laws_of(name, shape, rng):
 LAWS = [
     "integral",
     "noisy integral",
-    "integral at some times",
+    "laws at some times",
     "smoothness",
     "smoothness and integral",
     "all of the paper",

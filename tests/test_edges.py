@@ -300,6 +300,17 @@ def test_an_empty_batch_can_be_smoothed(shape):
     assert post.mean.shape == post.variance.shape == shape
 
 
+@pytest.mark.parametrize("known", [pc.boundary(0.2, 0.1), pc.initial(torch.zeros(7))])
+def test_known_points_beside_many_smooth_lines_take_no_dense_matrix(known, monkeypatch):
+    def variance(lines):
+        field = pc.Diagonal(torch.zeros(lines, 7), 1.0)
+        return pc.condition(field, known, pc.smoothness(X, field.variance, 0.5)).variance
+
+    few = variance(4)  # few lines are solved by dense matrices
+    monkeypatch.delattr("probconserv._solvers.engine.Chain._densely")
+    torch.testing.assert_close(variance(40)[:4], few)
+
+
 def test_results_for_many_smooth_lines_lie_as_their_shape_says():
     x, field = torch.linspace(0, 1, 100), pc.Diagonal(torch.zeros(60, 100), 1.0)
     laws = pc.smoothness(x, field.variance, 0.5), pc.integral(x, 1.0)

@@ -216,7 +216,9 @@ def regions(
     return law_of("regions", of, maps, b, noise, times, label=label)
 
 
-def smoothness(x: ArrayLike, variance: ArrayLike, rho: float, of: str = "") -> Law:
+def smoothness(
+    x: ArrayLike, variance: ArrayLike, rho: float, times: Times | None = None, of: str = ""
+) -> Law:
     """A law: second differences of u are 0 up to noise, the paper's artificial diffusion (w/diff).
 
     With a = 1/dx_j and c = 1/dx_{j+1}, row j is::
@@ -225,7 +227,7 @@ def smoothness(x: ArrayLike, variance: ArrayLike, rho: float, of: str = "") -> L
 
     Its noise is the standard deviation that it has when neighbouring points of Step 1 have the
     correlation `rho`. A higher `rho` smooths more. Where three neighbours have no variance the row
-    is exact.
+    is exact: leave out, with `times`, an initial time that is known.
 
     Parameters
     ----------
@@ -235,6 +237,8 @@ def smoothness(x: ArrayLike, variance: ArrayLike, rho: float, of: str = "") -> L
         The variance of Step 1, before any law.
     rho : float
         The correlation of neighbours, from 0 to 1.
+    times : sequence of int or bool, or slice
+        The times at which the law holds, out of those of `variance`.
     of : str
         The name of the field, in a state of several.
 
@@ -275,8 +279,11 @@ def smoothness(x: ArrayLike, variance: ArrayLike, rho: float, of: str = "") -> L
         return torch.addcmul(alone, together, together, out=out)
 
     noise = by_slices(noise_of, variance, whole=1, last=a.shape)
-    maps = {check.name("of", of): SecondDifferences(a, -(a + c), c)}
-    return Law("smoothness", maps, noise.new_zeros(()), noise)
+    maps, zero = {check.name("of", of): SecondDifferences(a, -(a + c), c)}, noise.new_zeros(())
+    law = Law("smoothness", maps, zero, noise, times)
+    if times is None or noise.ndim < 2 or noise.shape[-2] == 1:  # the same at all times
+        return law
+    return Law("smoothness", maps, zero, law.at_times(noise, variance.shape), times)
 
 
 def boundary(

@@ -144,8 +144,8 @@ class Chain(Node):
         if self.is_banded:
             if not concrete(*found):
                 return found
-            least = self._least_sure()
-            triples = [*zip(found, self.root.variance, least, strict=True)]
+            before = next(s.prior.variance for s in self.stages if isinstance(s, Banded))
+            triples = [*zip(found, before, self._least_sure(), strict=True)]
             if all(_much_left(*each) for each in triples):
                 return found
             lost = [v < share * d for v, d, share in triples]
