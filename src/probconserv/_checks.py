@@ -235,6 +235,16 @@ def broadcast(**given: Tensor) -> tuple[Tensor, ...]:
         raise InputError(f"{names} of shapes {shapes} do not broadcast.") from None
 
 
+def broadcast_shapes(*shapes: Sequence[int]) -> torch.Size:
+    """The shape of all together; torch's own function imports SymPy, which takes a second."""
+    if torch.compiler.is_compiling():
+        return torch.broadcast_shapes(*shapes)
+    try:
+        return torch.Size(np.broadcast_shapes(*map(tuple, shapes)))
+    except ValueError as error:
+        raise RuntimeError(error) from None  # as torch does
+
+
 def broadcasts(name: str, x: Tensor, shape: Sequence[int], what: str) -> None:
     """`x` broadcasts to `shape` and does not enlarge it."""
     for axis in range(1, x.ndim + 1):

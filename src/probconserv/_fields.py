@@ -281,7 +281,7 @@ class Field(Kept):
         """What a covariance is to be multiplied with, in the dtype and the shape of the field."""
         v = check.as_tensor("v", v).to(self.device, self.dtype)
         try:
-            return v.expand(torch.broadcast_shapes(v.shape, self.shape))
+            return v.expand(check.broadcast_shapes(v.shape, self.shape))
         except RuntimeError:
             raise InputError(
                 f"`v` of shape {tuple(v.shape)} does not fit the field of shape "

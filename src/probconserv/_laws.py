@@ -383,7 +383,7 @@ class Law:
         if self.times is None:
             return v
         index, inner = self._chosen(shape, v.device), [1] * len(self.row_names)
-        v = v.expand(torch.broadcast_shapes(v.shape, (len(index), *inner)))
+        v = v.expand(check.broadcast_shapes(v.shape, (len(index), *inner)))
         size = list(v.shape)
         size[-1 - len(inner)] = shape[-1 - self.map.dims]
         return v.new_zeros(size).index_copy(-1 - len(inner), index, v)

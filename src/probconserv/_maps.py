@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ._checks import broadcast_shapes
 from ._errors import InputError
 from ._slices import by_slices, is_large, may_overwrite
 from ._tree import Node
@@ -177,7 +178,7 @@ class Select(Map):
         v = v.unsqueeze(self.axis) if isinstance(self.entries, int) else v
         shape = list(v.shape)
         shape[self.axis] = self.size
-        u = u.expand(torch.broadcast_shapes(u.shape, shape))
+        u = u.expand(broadcast_shapes(u.shape, shape))
         return u.index_copy(self.axis, self._index(v), v)
 
     def _index(self, like: Tensor) -> Tensor:

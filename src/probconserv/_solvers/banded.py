@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from .._blocks import root_of
-from .._checks import concrete
+from .._checks import broadcast_shapes, concrete
 from .._slices import may_overwrite
 from .._tree import Node
 
@@ -231,7 +231,7 @@ class Lines(dict[int, Tensor]):
         into: the array, if it may be written over.
         """
         first, count = of[0], len(of[0]) + more
-        shape = torch.broadcast_shapes(*(t.shape[1:] for t in of))
+        shape = broadcast_shapes(*(t.shape[1:] for t in of))
         self.array, self.zero = into, first.new_zeros(shape)
         if not may_overwrite(*of):
             self.array = None

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .._blocks import blocks, root_of, unblocks
+from .._checks import broadcast_shapes
 from .._fields import Normals
 from .._laws import Fields, Rows
 from .._tree import Node
@@ -108,7 +109,7 @@ class Correlated(Node):
         total: Any = 0.0
         for x, shape, dims, f in zip(v, self.shapes, self.dims, self.matrices, strict=True):
             if x is not None:
-                x = x.expand(torch.broadcast_shapes(x.shape, shape))
+                x = x.expand(broadcast_shapes(x.shape, shape))
                 total = total + blocks(x, shape, dims) @ f.mT
         return total
 

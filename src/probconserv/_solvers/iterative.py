@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .._checks import concrete
+from .._checks import broadcast_shapes, concrete
 from .._errors import DegenerateError, InfeasibleError, InputError, ProbConservError
 from .._laws import Fields, Rows
 from .._once import once
@@ -275,7 +275,7 @@ def conjugate_gradients(
     that contradict each other drive it away again. What came nearest is returned. Rows without
     variance take no part.
     """
-    r = r.expand(torch.broadcast_shapes(r.shape, tolerance.shape)) * (diagonal > TINY)
+    r = r.expand(broadcast_shapes(r.shape, tolerance.shape)) * (diagonal > TINY)
     x = nearest = torch.zeros_like(r)
     z = approximate(r)
     p, rz = z.clone(), _dot(r, z)

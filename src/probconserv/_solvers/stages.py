@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._checks import concrete
+from .._checks import broadcast_shapes, concrete
 from .._laws import Fields, Rows
 from .._once import once
 from .._rowwise import TINY, row_inverse
@@ -323,7 +323,7 @@ class Together(Stage):
     def each(self, work: Callable[[Tensor], Tensor], r: Tensor) -> Tensor:
         """Work on (*lead, N, k), done on (*more, *lead, k)."""
         lead = self.noise.shape[:-1]
-        shape = torch.broadcast_shapes(r.shape[:-1], lead)
+        shape = broadcast_shapes(r.shape[:-1], lead)
         more = math.prod(shape[: len(shape) - len(lead)])
         flat = r.expand(*shape, -1).reshape(more, *lead, r.shape[-1]).movedim(0, -2)
         found = work(flat).movedim(-2, 0)

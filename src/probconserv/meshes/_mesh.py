@@ -457,7 +457,7 @@ def _ends_in(what: str, t: Tensor, shape: tuple[int, ...], why: str) -> None:
 
 def _broadcast(*shapes: Sequence[int]) -> tuple[int, ...] | None:
     try:
-        return tuple(torch.broadcast_shapes(*map(tuple, shapes)))
+        return check.broadcast_shapes(*shapes)
     except RuntimeError:
         return None
 

@@ -77,12 +77,12 @@ class Box(Family):
     def total(self, t: ArrayLike) -> Tensor:
         """The integral of u(t, .) over the box: the b(t) of the conservation law."""
         problem, t, kind = self._wide(t)
-        return problem._total(t).expand(torch.broadcast_shapes(self.shape, t.shape)).to(kind)
+        return problem._total(t).expand(check.broadcast_shapes(self.shape, t.shape)).to(kind)
 
     def inflow(self, t: ArrayLike) -> Tensor:
         """What comes in through the walls, less what goes out: the change of the total."""
         problem, t, kind = self._wide(t)
-        net = torch.zeros(torch.broadcast_shapes(self.shape, t.shape)).to(t)
+        net = torch.zeros(check.broadcast_shapes(self.shape, t.shape)).to(t)
         if self.periodic:
             return net.to(kind)
         walls = problem._walls(t)

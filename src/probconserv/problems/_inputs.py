@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from .._checks import concrete
+from .._checks import broadcast_shapes, concrete
 from .._errors import InputError
 
 
@@ -32,7 +32,7 @@ def inside(name: str, x: Tensor, low: float, high: float, what: str) -> None:
 
 def broadcast(name: str, x: Tensor, other_name: str, other: Tensor) -> None:
     try:
-        torch.broadcast_shapes(x.shape, other.shape)
+        broadcast_shapes(x.shape, other.shape)
     except RuntimeError:
         raise InputError(
             f"`{name}` of shape {tuple(x.shape)} does not broadcast with `{other_name}` of shape "

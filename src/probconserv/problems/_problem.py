@@ -118,7 +118,7 @@ class Family:
     @property
     def shape(self) -> torch.Size:
         """The shape of the parameters together."""
-        return torch.broadcast_shapes(*(p.shape for p in self._parameters().values()))
+        return check.broadcast_shapes(*(p.shape for p in self._parameters().values()))
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
         """The problem with its parameters moved or converted, as `torch.Tensor.to` does it.
@@ -201,12 +201,12 @@ class Problem(Family):
     def initial(self, x: ArrayLike) -> Tensor:
         """u(0, x), the initial condition."""
         problem, (x,) = self._ready(x=x)
-        return problem._initial(x).expand(torch.broadcast_shapes(self.shape, x.shape))
+        return problem._initial(x).expand(check.broadcast_shapes(self.shape, x.shape))
 
     def boundary(self, t: ArrayLike) -> tuple[Tensor, Tensor]:
         """u at the left and at the right end of the domain."""
         problem, (t,) = self._ready(t=t)
-        shape = torch.broadcast_shapes(self.shape, t.shape)
+        shape = check.broadcast_shapes(self.shape, t.shape)
         left, right = problem._boundary(t)
         return left.expand(shape), right.expand(shape)
 
@@ -342,22 +342,22 @@ class ClosedForm(Problem):
     def total(self, t: ArrayLike) -> Tensor:
         """The integral of u(t, .) over the domain: the b(t) of the conservation law."""
         problem, (t,) = self._ready(t=t)
-        return problem._total(t).expand(torch.broadcast_shapes(self.shape, t.shape))
+        return problem._total(t).expand(check.broadcast_shapes(self.shape, t.shape))
 
     def inflow(self, t: ArrayLike) -> Tensor:
         """The flux through the left end, counted to the right."""
         problem, (t,) = self._ready(t=t)
-        return problem._inflow(t).expand(torch.broadcast_shapes(self.shape, t.shape))
+        return problem._inflow(t).expand(check.broadcast_shapes(self.shape, t.shape))
 
     def outflow(self, t: ArrayLike) -> Tensor:
         """The flux through the right end, counted to the right."""
         problem, (t,) = self._ready(t=t)
-        return problem._outflow(t).expand(torch.broadcast_shapes(self.shape, t.shape))
+        return problem._outflow(t).expand(check.broadcast_shapes(self.shape, t.shape))
 
     def front(self, t: ArrayLike) -> Tensor:
         """Where the front is; NaN where there is none, or none yet, or it has left the domain."""
         problem, (t,) = self._ready(t=t)
-        front = problem._front(t).expand(torch.broadcast_shapes(self.shape, t.shape))
+        front = problem._front(t).expand(check.broadcast_shapes(self.shape, t.shape))
         inside = (front >= self.domain[0]) & (front <= self.domain[1])
         return torch.where(inside, front, torch.nan)
 
