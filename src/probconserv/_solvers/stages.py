@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._checks import broadcast_shapes, concrete
+from .._checks import any_of, broadcast_shapes, concrete
 from .._laws import Fields, Rows
 from .._once import once
 from .._rowwise import TINY, row_inverse
@@ -62,6 +62,8 @@ class Stage(Node):
 
     def settle(self, u: Fields, value: bool) -> Fields:
         """`u` with what its exact rows miss taken off."""
+        if not any_of(self.exact):
+            return u
         return self.shift(u, self.residual(u, value) * self.exact)
 
     def square(self, r: Tensor, lead: int) -> Tensor:
@@ -129,7 +131,8 @@ class Points(ByRow):
         self.rows, self.prior, self.field = (rows,), prior, rows.first
         own = rows.map.apply(prior.variance[self.field])
         self._solve(own, rows.map.apply(root.variance[self.field]))
-        self.gain = own * self.inverse
+        fixed = self.exact & ~self.dropped  # to the value itself, without rounding
+        self.gain = torch.where(fixed, 1.0, own * self.inverse)
         left = rows.map.put(prior.variance[self.field], own * (self.noise * self.inverse))
         self.left = Independent(replaced(prior.variance, self.field, left))
 
