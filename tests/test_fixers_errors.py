@@ -209,6 +209,20 @@ def test_datasets_say_their_units_and_dimensions():
         fixer(given, wrong, STEP)
     with pytest.raises(InputError, match="`temperature` has the dimensions"):
         fixer(given, given.isel(level=0, member=0), STEP)
+    with pytest.raises(InputError, match="`temperature` must be a tensor, an array or numbers"):
+        fixer(given, given.assign(temperature=given["temperature"].astype(str)), STEP)
+
+
+def test_datasets_of_the_other_byte_order_are_read():
+    fixer, before, after = case()
+    dims = {3: ("member", "lat", "lon"), 4: ("member", "level", "lat", "lon")}
+    old, new = (
+        xr.Dataset({n: (dims[x.ndim], x.numpy().astype(">f8")) for n, x in state.items()})
+        for state in (before, after)
+    )
+    fixed, expected = fixer(old, new, STEP), case()[0](before, after, STEP)
+    for name in expected:
+        assert (fixed[name].values == expected[name].numpy()).all()
 
 
 def test_an_empty_ledger_says_so():
