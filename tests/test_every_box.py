@@ -305,3 +305,15 @@ def test_bad_input_is_refused(make):
         type(problem)(problem.example[0], mass=-1.0)
     with pytest.raises(ValueError, match="`problem` must be a problem with a closed form"):
         draw(problem, "train", n=2)
+
+
+@every_box
+def test_shapes_that_do_not_broadcast_are_refused(make):
+    problem, places = make(), [torch.zeros(3, dtype=torch.float64)] * make().dims
+    two = make(getattr(problem, problem.parameter).expand(2))
+    for ask in (problem.solution, problem.flux_at):
+        with pytest.raises(ValueError, match=r"`t` \(2,\), `x` \(3,\).* must broadcast"):
+            ask([0.1, 0.2], *places)
+    for ask in (two.total, two.inflow):
+        with pytest.raises(ValueError, match=r"`t` \(3,\) and the parameters \(2,\) must"):
+            ask([0.1, 0.2, 0.3])

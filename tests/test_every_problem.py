@@ -249,3 +249,16 @@ def test_bad_input_is_refused(make):
             make(problem.allowed[0] - 1.0)
     with pytest.raises(ValueError, match=f"`{problem.parameter}` must be finite"):
         make(float("nan"))
+
+
+@every_problem
+def test_shapes_that_do_not_broadcast_are_refused(make):
+    problem, x = make(), torch.linspace(*make().domain, 3, dtype=torch.float64)
+    words = r"must broadcast.* such as t\[:, None\] or problem\[:, None\]"
+    with pytest.raises(ValueError, match=rf"`t` \(2,\), `x` \(3,\) and .* {words}"):
+        problem.solution([0.1, 0.2], x)
+    two = make(getattr(problem, problem.parameter).expand(2))
+    for ask in (two.total, two.inflow, two.outflow, two.front, two.boundary):
+        with pytest.raises(ValueError, match=rf"`t` \(3,\) and the parameters \(2,\) {words}"):
+            ask([0.1, 0.2, 0.3])
+    assert problem.solution([[0.1], [0.2]], x).shape == problem.on_grid([0.1, 0.2], x).shape

@@ -147,10 +147,20 @@ def test_wrong_grids_are_refused():
         Grid.regular([60.0, 0.0, -60.0], lon / 4)
     with pytest.raises(InputError, match="`areas` must be >= 0"):
         Grid([1.0, -1.0])
+    for shape, *axes in ((4,), lon, lon), ((4,), lon, None), ((4, 4), lon[:3], lon):
+        with pytest.raises(InputError, match="`lat` and `lon` must be the two axes of the grid"):
+            Grid(torch.ones(shape), *axes)
+
+
+def test_pressure_levels_in_hectopascals_are_refused():
+    with pytest.raises(InputError, match=r"`edges` must be in Pa.* end at 1000. Multiply hPa"):
+        Levels.pressure([50.0, 300.0, 700.0, 1000.0])
 
 
 ARGUMENTS = {
     "law": (lambda: Fixer(grid_of(), levels_of(), laws=["mass"]), "`laws`"),
+    "no law": (lambda: Fixer(grid_of(), levels_of(), laws=None), "`laws` must be .*got None"),
+    "list": (lambda: Fixer(grid_of(), levels_of(), [1.0]), "`std` must be a dictionary"),
     "targets": (lambda: Fixer(grid_of(), levels_of(), targets="first"), "`targets`"),
     "grid": (lambda: Fixer(levels_of(), grid_of()), "`grid` must be a Grid"),
     "name": (lambda: Fixer(grid_of(), levels_of(), {"humidity": 1.0}), "`std`"),
@@ -173,6 +183,8 @@ CALLS = {
     "flux shape": ({"fluxes": {"evaporation": torch.zeros(3)}}, "evaporation.*shape"),
     "flux unit": ({"fluxes": {"evaporation": 3.0}}, "evaporation.*kg m-2 s-1"),
     "flux NaN": ({"fluxes": {"top_energy": torch.nan}}, "top_energy.*NaN"),
+    "flux tensor": ({"fluxes": torch.zeros(3)}, "`fluxes` must be a dictionary"),
+    "std": ({"std": {"surface_pressure": torch.ones(3, 7, 12)}}, "is for 3 members.* has 2"),
     "members": ({"members": 3}, "`members`"),
     "one member": ({"members": 1}, "`members`"),
 }
@@ -197,6 +209,20 @@ def test_datasets_say_their_units_and_dimensions():
         fixer(given, wrong, STEP)
     with pytest.raises(InputError, match="`temperature` has the dimensions"):
         fixer(given, given.isel(level=0, member=0), STEP)
+    with pytest.raises(InputError, match="`temperature` must be a tensor, an array or numbers"):
+        fixer(given, given.assign(temperature=given["temperature"].astype(str)), STEP)
+
+
+def test_datasets_of_the_other_byte_order_are_read():
+    fixer, before, after = case()
+    dims = {3: ("member", "lat", "lon"), 4: ("member", "level", "lat", "lon")}
+    old, new = (
+        xr.Dataset({n: (dims[x.ndim], x.numpy().astype(">f8")) for n, x in state.items()})
+        for state in (before, after)
+    )
+    fixed, expected = fixer(old, new, STEP), case()[0](before, after, STEP)
+    for name in expected:
+        assert (fixed[name].values == expected[name].numpy()).all()
 
 
 def test_an_empty_ledger_says_so():

@@ -153,6 +153,8 @@ def test_a_file_that_is_not_there_is_refused(tmp_path):
     [
         ({"inputs": np.ones((3, 1))}, r"`inputs` must be \(n, channels\) or .* n = 10"),
         ({"inputs": np.ones((10, 1, 4, 6))}, "`inputs` must be"),
+        ({"inputs": np.ones(10)}, r"`inputs` must be \(n, channels\) or .* got \(10,\)"),
+        ({"totals": np.ones(10)}, r"`totals` must have the shape .* \(10, 4\), got \(10,\)"),
         ({"targets": np.ones((10, 4, 6))}, r"`targets` must be .* with the grid \(4, 7\)"),
         (
             {"targets": np.full((10, 4, 7), np.nan)},

@@ -65,10 +65,24 @@ def test_precipitation_is_corrected_by_a_factor(rng):
 
 def test_steps_of_different_shapes_are_refused(rng):
     truth = air(rng, 5)
-    few, _ = wrong(truth, rng)
-    few["temperature"] = few["temperature"][:3]
-    with pytest.raises(InputError, match=r"`predicted\['temperature'\]` .* one shape"):
+    made, _ = wrong(truth, rng)
+    few = {name: x[:3] for name, x in made.items()}
+    with pytest.raises(InputError, match=r"`predicted\['surface_pressure'\]` .* one shape"):
         LearnedErrors(GRID, LEVELS, few, truth)
+    with pytest.raises(InputError, match=r"`predicted\['temperature'\]` has the shape \(3, 3, 9"):
+        LearnedErrors(GRID, LEVELS, made | {"temperature": few["temperature"]}, truth)
+
+
+def test_steps_that_are_not_whole_states_are_refused(rng):
+    truth = air(rng, 5)
+    made, _ = wrong(truth, rng)
+    dry = {name: x for name, x in made.items() if name != "precipitation"}
+    with pytest.raises(InputError, match="`predicted` has no 'precipitation'; it needs"):
+        LearnedErrors(GRID, LEVELS, dry, truth)
+    with pytest.raises(InputError, match=r"`truth\['temperature'\]` must be finite"):
+        LearnedErrors(GRID, LEVELS, made, truth | {"temperature": truth["temperature"] * torch.nan})
+    with pytest.raises(InputError, match=r"`predicted\['temperature'\]` has the shape"):
+        LearnedErrors(GRID, Levels.hybrid([0.0, 1e4, 0.0], [0.0, 0.1, 1.0]), made, truth)
 
 
 def test_steps_without_errors_are_refused(rng):

@@ -363,7 +363,8 @@ class Grids:
 
 def _values(name: str, given: ArrayLike) -> Tensor:
     values = check.as_tensor(name, given)
-    bad = (~values.isfinite()).flatten(1).any(1) if values.ndim else ~values.isfinite()
+    bad = ~values.isfinite()
+    bad = bad.flatten(1).any(1) if bad.ndim > 1 else bad
     if bool(bad.any()):
         raise InputError(
             f"`{name}` must be finite; {int(bad.sum())} of its {bad.numel()} functions have NaN or "

@@ -1,7 +1,7 @@
 """Fixer: a module for a rollout that closes the budgets of air, water and energy of each step."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from ._ledger import Ledger
 from ._levels import Levels
 from ._solve import Laws
 from ._state import COUNTED, air_of, check_pair, check_state, check_values, inflow_of
-from ._std import CHANGED, MOVED, Error, given, of_members, smallest, usual
+from ._std import CHANGED, MOVED, Error, by_variable, given, of_members, smallest, usual
 
 State = Mapping[str, Tensor]
 TARGETS = ("rollout", "step")
@@ -103,11 +103,12 @@ class Fixer(nn.Module):
         for name, x, kind in (("grid", grid, Grid), ("levels", levels, Levels)):
             if not isinstance(x, kind):
                 raise InputError(f"`{name}` must be a {kind.__name__}; got {type(x).__name__}.")
-        for law in [laws] if isinstance(laws, str) else laws:
+        one = isinstance(laws, str) or not isinstance(laws, Iterable)
+        self.laws: tuple[str, ...] = (laws,) if one else tuple(laws)  # type: ignore[assignment]
+        for law in self.laws:
             check.choice("laws", law, LAWS)
         check.choice("targets", targets, TARGETS)
-        self.grid, self.levels, self.std = grid, levels, dict(std or {})
-        self.laws = (laws,) if isinstance(laws, str) else tuple(laws)
+        self.grid, self.levels, self.std = grid, levels, by_variable("std", std)
         self._from_step = targets == "step"
         self._keeps_ledger = ledger
         self.register_buffer("_weights", grid.areas.flatten(), persistent=False)
@@ -306,13 +307,17 @@ class Fixer(nn.Module):
         weights: Tensor,
     ) -> tuple[dict[str, Error], dict[str, Tensor]]:
         """Errors by variable, and the state before where they are those of the change."""
-        axes = len(self.grid.shape)
+        axes, batch = len(self.grid.shape), len(after["surface_pressure"])
         own = self._own | given(std, self.levels.count, self.grid.shape, weights.device)
+        for name, error in own.items():
+            if error.known is not None and len(error.known) not in (1, batch):
+                raise InputError(
+                    f"`std[{name!r}]` is for {len(error.known)} members and the batch has {batch}."
+                )
         if members is None:
             changed = [n for n in CHANGED if n in after and n not in own]
             check_pair(changed, before, after)
             return self._least | own, {n: before[n].flatten(-axes) for n in changed}
-        batch = len(after["surface_pressure"])
         if check.whole("members", members) < 2 or batch % members:
             raise InputError(
                 f"`members` must be 2 or more and divide the batch of {batch}; got {members}."

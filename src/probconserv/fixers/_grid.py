@@ -27,7 +27,7 @@ class Grid:
     Raises
     ------
     InputError
-        If an area is negative or not finite, or all are 0.
+        If an area is negative or not finite, or all are 0, or `lat` and `lon` are not the axes.
 
     Examples
     --------
@@ -43,6 +43,12 @@ class Grid:
         if not found.ndim or not total > 0:
             raise InputError("`areas` must have an axis and a sum above 0; got none that counts.")
         self.areas = found / total  # (*grid)
+        axes = [tuple(np.shape(x)) for x in (lat, lon) if x is not None]
+        if axes and (len(axes) < 2 or axes != [(n,) for n in self.shape]):
+            raise InputError(
+                f"`lat` and `lon` must be the two axes of the grid of shape {self.shape}; got the "
+                f"shapes {', '.join(map(str, axes))}. Leave them out for other grids."
+            )
         self.lat, self.lon = lat, lon
 
     @property

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from .. import _checks as check
 from .._errors import InputError
 from ._state import GROUND, SURFACE, UNITS
 from ._std import MOVED
@@ -42,7 +42,7 @@ def _tensor(name: str, variable: Any, grid: tuple[int, ...]) -> Tensor:
             f"{grid} last, {'a level before these, ' if own > len(grid) else ''}and at most one "
             "for members first. Use .transpose."
         )
-    values = torch.from_numpy(variable.values.copy())
+    values = check.raw(name, variable.values)
     return values if variable.ndim > own or name == GROUND else values[None]
 
 

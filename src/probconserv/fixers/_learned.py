@@ -9,6 +9,8 @@ from .._air import GRAVITY
 from .._errors import InputError
 from ._grid import Grid
 from ._levels import Levels
+from ._state import check_state, check_values
+from ._std import MOVED
 
 LEAST = 0.02  # of the mean variance of a level: no point counts as less
 
@@ -38,7 +40,7 @@ class LearnedErrors:
     Raises
     ------
     InputError
-        If a variable has no errors, or the shapes differ.
+        If a variable is missing, not finite or without errors, or the shapes differ.
     """
 
     def __init__(
@@ -48,9 +50,14 @@ class LearnedErrors:
         predicted: Mapping[str, Tensor],
         truth: Mapping[str, Tensor],
     ) -> None:
+        for what, state in (("predicted", predicted), ("truth", truth)):
+            check_state(what, state, (), levels, grid.shape)
+            if lost := [name for name in MOVED if name not in state]:
+                raise InputError(f"`{what}` has no {lost[0]!r}; it needs {', '.join(MOVED)}.")
+            check_values(what, state, levels)
         self._grid, self._std = grid, {}
         thickness = levels.thickness(truth["surface_pressure"]).mean(0)
-        for name in ("surface_pressure", "temperature", "specific_humidity", "precipitation"):
+        for name in MOVED:
             if predicted[name].shape != truth[name].shape:
                 raise InputError(
                     f"`predicted[{name!r}]` and `truth[{name!r}]` must have one shape; got "

@@ -13,6 +13,7 @@ from .._errors import InputError
 from ._layers import SHARES, Layers
 
 USUAL = 1e5  # Pa, the surface pressure at which levels are described
+HIGHEST_GROUND = 2e4  # Pa, below which no surface pressure is
 
 
 class Levels:
@@ -100,7 +101,13 @@ class Levels:
         [[[49000.0, 35000.0, 17000.0], [49000.0, 10000.0, 0.0]]]
         """
         found = check.wide("edges", edges)
-        return cls(found, torch.zeros_like(found), cut=True)
+        levels = cls(found, torch.zeros_like(found), cut=True)
+        if float(found[-1]) < HIGHEST_GROUND:
+            raise InputError(
+                f"`edges` must be in Pa and reach down to the ground; they end at {found[-1]:g}. "
+                "Multiply hPa by 100."
+            )
+        return levels
 
     def to(self, device: torch.device | str) -> "Levels":
         """The same levels on another device."""

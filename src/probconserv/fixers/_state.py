@@ -11,7 +11,8 @@ from .. import _checks as check
 from .._air import FUSION
 from .._errors import InputError
 from ._columns import Air
-from ._levels import Levels
+from ._levels import HIGHEST_GROUND, Levels
+from ._std import by_variable
 
 State = Mapping[str, Tensor]
 NEEDED = {
@@ -24,7 +25,7 @@ WINDS = ("eastward_wind", "northward_wind")
 GROUND = "surface_geopotential"
 COUNTED = (*CLOUDS, *WINDS, GROUND)
 UNITS = {  # and between which values they are physical
-    "surface_pressure": ("Pa", 2e4, 1.3e5),
+    "surface_pressure": ("Pa", HIGHEST_GROUND, 1.3e5),
     "temperature": ("K", 50.0, 500.0),
     "specific_humidity": ("kg/kg", -0.1, 0.2),
     "precipitation": ("kg m-2 s-1", -0.1, 0.1),
@@ -158,9 +159,7 @@ def inflow_of(
 ) -> Tensor:
     """Global means of what flows into each law, (batch, 3), float64; 0 where nothing is said."""
     found = weights.new_zeros(batch, 3)
-    if not isinstance(fluxes or {}, Mapping):
-        raise InputError(f"`fluxes` must be a dictionary; got {type(fluxes).__name__}.")
-    for name, value in (fluxes or {}).items():
+    for name, value in by_variable("fluxes", fluxes).items():
         check.choice("fluxes", name, tuple(FLUXES))
         if isinstance(value, int | float):
             if check.concrete():

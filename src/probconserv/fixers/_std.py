@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -122,14 +122,19 @@ def of_change(
     return found
 
 
+def by_variable(what: str, given: Any) -> dict[str, Any]:
+    """A dictionary of its own; empty where nothing is given."""
+    if given is not None and not isinstance(given, Mapping):
+        raise InputError(f"`{what}` must be a dictionary by variable; got {type(given).__name__}.")
+    return dict(given or {})
+
+
 def given(
     std: Mapping[str, ArrayLike] | None, count: int, grid: tuple[int, ...], device: torch.device
 ) -> dict[str, Error]:
     """Errors by the name of their variable, from numbers and arrays."""
     found = {}
-    if not isinstance(std or {}, Mapping):
-        raise InputError(f"`std` must be a dictionary by variable; got {type(std).__name__}.")
-    for name, value in (std or {}).items():
+    for name, value in by_variable("std", std).items():
         check.choice("std", name, MOVED)
         t = check.wide(f"std[{name!r}]", value, 0.0, "A standard deviation is not negative.")
         found[name] = Error(_laid(name, t.to(device), count, grid).square())

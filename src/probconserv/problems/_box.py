@@ -52,7 +52,7 @@ class Box(Family):
         Tensor
             In the shape that all broadcast to, with the parameters.
         """
-        problem, (t, *at) = self._ready(t=t, **self._named(places))
+        problem, (t, *at), _ = self._elementwise(t=t, **self._named(places))
         return problem._solution(t, *at)
 
     def initial(self, *places: ArrayLike) -> Tensor:
@@ -71,18 +71,18 @@ class Box(Family):
         tuple of Tensor
             One for each axis, shaped as `solution`.
         """
-        problem, (t, *at) = self._ready(t=t, **self._named(places))
+        problem, (t, *at), _ = self._elementwise(t=t, **self._named(places))
         return problem._flux_at(t, *at)
 
     def total(self, t: ArrayLike) -> Tensor:
         """The integral of u(t, .) over the box: the b(t) of the conservation law."""
-        problem, t, kind = self._wide(t)
-        return problem._total(t).expand(check.broadcast_shapes(self.shape, t.shape)).to(kind)
+        problem, t, shape, kind = self._wide(t)
+        return problem._total(t).expand(shape).to(kind)
 
     def inflow(self, t: ArrayLike) -> Tensor:
         """What comes in through the walls, less what goes out: the change of the total."""
-        problem, t, kind = self._wide(t)
-        net = torch.zeros(check.broadcast_shapes(self.shape, t.shape)).to(t)
+        problem, t, shape, kind = self._wide(t)
+        net = torch.zeros(shape).to(t)
         if self.periodic:
             return net.to(kind)
         walls = problem._walls(t)
@@ -158,9 +158,9 @@ class Box(Family):
             raise InputError(f"{self.name} needs {names} after `t` here; got {len(given)} of them.")
         return dict(zip(AXES, given, strict=False))
 
-    def _wide(self, t: ArrayLike) -> tuple[Self, Tensor, torch.dtype]:
-        problem, (t,) = self._ready(t=t)
-        return problem.to(torch.float64), t.double(), t.dtype
+    def _wide(self, t: ArrayLike) -> tuple[Self, Tensor, torch.Size, torch.dtype]:
+        problem, (t,), shape = self._elementwise(t=t)
+        return problem.to(torch.float64), t.double(), shape, t.dtype
 
     def _grid(
         self, t: ArrayLike, edges: Sequence[ArrayLike], times: int = 1

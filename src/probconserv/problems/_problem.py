@@ -188,6 +188,20 @@ class Family:
         values = [v.clamp(*ends) for ends, v in zip(limits, tensors, strict=True)]  # rounding
         return self._like(tensors[0]), values
 
+    def _elementwise(self, **given: ArrayLike) -> tuple[Self, list[Tensor], torch.Size]:
+        """As `_ready`, and the shape that all of it and the parameters broadcast to."""
+        problem, values = self._ready(**given)
+        shapes = [tuple(v.shape) for v in values]
+        try:
+            return problem, values, check.broadcast_shapes(self.shape, *shapes)
+        except RuntimeError:
+            said = ", ".join(f"`{n}` {shape}" for n, shape in zip(given, shapes, strict=True))
+            raise InputError(
+                f"{said} and the parameters {tuple(self.shape)} must broadcast: these are shapes, "
+                "and all is elementwise. For every pair of them add axes of size 1, such as "
+                "t[:, None] or problem[:, None]."
+            ) from None
+
     def _like(self, tensor: Tensor) -> Self:
         """The problem with parameters that are numbers of the kind of `tensor`."""
         return self._changed(
@@ -200,13 +214,12 @@ class Problem(Family):
 
     def initial(self, x: ArrayLike) -> Tensor:
         """u(0, x), the initial condition."""
-        problem, (x,) = self._ready(x=x)
-        return problem._initial(x).expand(check.broadcast_shapes(self.shape, x.shape))
+        problem, (x,), shape = self._elementwise(x=x)
+        return problem._initial(x).expand(shape)
 
     def boundary(self, t: ArrayLike) -> tuple[Tensor, Tensor]:
         """u at the left and at the right end of the domain."""
-        problem, (t,) = self._ready(t=t)
-        shape = check.broadcast_shapes(self.shape, t.shape)
+        problem, (t,), shape = self._elementwise(t=t)
         left, right = problem._boundary(t)
         return left.expand(shape), right.expand(shape)
 
@@ -306,9 +319,9 @@ class ClosedForm(Problem):
         Raises
         ------
         InputError
-            If t is negative or x outside of the domain.
+            If t is negative or x outside of the domain, or shapes do not broadcast.
         """
-        problem, (t, x) = self._ready(t=t, x=x)
+        problem, (t, x), _ = self._elementwise(t=t, x=x)
         return problem._solution(t, x)
 
     def on_grid(self, t: ArrayLike, x: ArrayLike) -> Tensor:
@@ -337,27 +350,27 @@ class ClosedForm(Problem):
                 f"`t` and `x` must be axes of a grid, got shapes {tuple(t.shape)} and "
                 f"{tuple(x.shape)}. Use `solution` for single points."
             )
-        return problem[..., None, None]._solution(t[..., :, None], x[..., None, :])
+        return problem[..., None, None].solution(t[..., :, None], x[..., None, :])
 
     def total(self, t: ArrayLike) -> Tensor:
         """The integral of u(t, .) over the domain: the b(t) of the conservation law."""
-        problem, (t,) = self._ready(t=t)
-        return problem._total(t).expand(check.broadcast_shapes(self.shape, t.shape))
+        problem, (t,), shape = self._elementwise(t=t)
+        return problem._total(t).expand(shape)
 
     def inflow(self, t: ArrayLike) -> Tensor:
         """The flux through the left end, counted to the right."""
-        problem, (t,) = self._ready(t=t)
-        return problem._inflow(t).expand(check.broadcast_shapes(self.shape, t.shape))
+        problem, (t,), shape = self._elementwise(t=t)
+        return problem._inflow(t).expand(shape)
 
     def outflow(self, t: ArrayLike) -> Tensor:
         """The flux through the right end, counted to the right."""
-        problem, (t,) = self._ready(t=t)
-        return problem._outflow(t).expand(check.broadcast_shapes(self.shape, t.shape))
+        problem, (t,), shape = self._elementwise(t=t)
+        return problem._outflow(t).expand(shape)
 
     def front(self, t: ArrayLike) -> Tensor:
         """Where the front is; NaN where there is none, or none yet, or it has left the domain."""
-        problem, (t,) = self._ready(t=t)
-        front = problem._front(t).expand(check.broadcast_shapes(self.shape, t.shape))
+        problem, (t,), shape = self._elementwise(t=t)
+        front = problem._front(t).expand(shape)
         inside = (front >= self.domain[0]) & (front <= self.domain[1])
         return torch.where(inside, front, torch.nan)
 

@@ -72,7 +72,7 @@ class Barenblatt(Box):
 
     def front(self, t: ArrayLike) -> Tensor:
         """R(t), the radius of the drop."""
-        problem, (t,) = self._ready(t=t)
+        problem, (t,), _ = self._elementwise(t=t)
         return problem._front(t)
 
     def _front(self, t: Tensor) -> Tensor:
