@@ -211,7 +211,7 @@ class Mixture(Field):
         """The components, with axis 0 replaced by the entries that `index` (n, *batch) picks."""
 
         def pick(t: Tensor, before: int | None) -> Tensor:
-            if before is None or t.shape[before] == 1:
+            if before is None or t.shape[before] < len(self.log_weights):  # one for all
                 return t
             places = index.reshape(*index.shape, *[1] * (t.ndim - before - index.ndim))
             return torch.take_along_dim(t, places[(None,) * before], dim=before)
