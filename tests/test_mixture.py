@@ -144,6 +144,15 @@ def test_one_component_gives_as_many_draws_as_are_asked_for(rng):
     assert pc.evaluate(mixture, mixture.mean).energy.isfinite().all()
 
 
+@pytest.mark.parametrize("more", [(), (0,), (3,)])
+def test_the_covariance_of_an_empty_batch_is_empty(more):
+    """It was a bare RuntimeError, where other fields gave an empty tensor."""
+    mixture = pc.Mixture(pc.Diagonal(torch.zeros(2, 0, *SHAPE), 1.0))
+    v = torch.ones(*more, 0, *SHAPE)
+    assert mixture.covariance_times(v).shape == v.shape
+    assert mixture.covariance().shape == (0, *SHAPE, *SHAPE)
+
+
 def test_samples_follow_per_component_initial_values(rng):
     """`initial` has no time axis; its component axis is found all the same."""
     starts = torch.tensor([[0.0, 1.0], [5.0, 7.0]], dtype=torch.float64)
