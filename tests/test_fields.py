@@ -39,6 +39,14 @@ def test_log_prob_is_the_multivariate_normal(kind, rng):
     torch.testing.assert_close(field.log_prob(u).sum(), wanted)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_directions_in_half_precision_have_a_density(dtype, rng):
+    """Torch has no QR for these: it was a bare NotImplementedError."""
+    mean, factor, u = (normal(*n, *SHAPE, rng=rng).to(dtype) for n in ((), (2,), ()))
+    wanted = pc.LowRank(mean.double(), factor.double(), 0.5).log_prob(u.double())
+    torch.testing.assert_close(pc.LowRank(mean, factor, 0.5).log_prob(u), wanted.to(dtype))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_marginal_log_prob_is_the_normal_of_each_point(kind, rng):
     field, u = field_of(kind, SHAPE, rng), normal(*SHAPE, rng=rng)

@@ -60,6 +60,15 @@ def test_the_energy_score_sees_correlation_and_crps_does_not(rng):
     assert float(a.energy) < float(b.energy) - 0.05
 
 
+def test_scores_in_half_precision_are_those_of_the_same_numbers(case, rng):
+    """A sum of a thousand energies once stood still in bfloat16, and squares overflowed."""
+    half, u = (20 * case[0].mean).to(torch.float16), (2000 * case[1]).to(torch.float16)
+    found = pc.evaluate((half, 1.0), u, samples=1000, generator=rng)
+    wanted = pc.evaluate((half.double(), 1.0), u.double(), samples=1000, generator=rng)
+    torch.testing.assert_close(found.MSE.double(), wanted.MSE)
+    torch.testing.assert_close(found.energy.double(), wanted.energy, rtol=0.01, atol=0)
+
+
 def test_a_mixture_is_scored_by_its_total_moments(case):
     field, u = case
     mixture = pc.Mixture(field, event_dims=2)

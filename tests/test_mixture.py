@@ -132,6 +132,27 @@ def test_components_of_every_kind_can_be_sampled_with_a_batch(kind, rng):
     torch.testing.assert_close(draws.var(0), mixture.variance, rtol=0.08, atol=0)
 
 
+def test_one_component_gives_as_many_draws_as_are_asked_for(rng):
+    """Once there was one draw, whatever n was, and `evaluate` ended in a bare ValueError."""
+    mixture = pc.Mixture(pc.Diagonal(normal(1, *SHAPE, rng=rng), 1.0))
+    total = pc.cells(torch.ones(7), 1.0)
+    for field in (mixture, pc.condition(mixture, total)):
+        torch.testing.assert_close(
+            field.sample(20_000, rng).var(0), field.variance, rtol=0.08, atol=0
+        )
+    assert pc.condition(mixture, total, pc.bounds(low=-9.0), draws=30).draws.shape == (30, *SHAPE)
+    assert pc.evaluate(mixture, mixture.mean).energy.isfinite().all()
+
+
+@pytest.mark.parametrize("more", [(), (0,), (3,)])
+def test_the_covariance_of_an_empty_batch_is_empty(more):
+    """It was a bare RuntimeError, where other fields gave an empty tensor."""
+    mixture = pc.Mixture(pc.Diagonal(torch.zeros(2, 0, *SHAPE), 1.0))
+    v = torch.ones(*more, 0, *SHAPE)
+    assert mixture.covariance_times(v).shape == v.shape
+    assert mixture.covariance().shape == (0, *SHAPE, *SHAPE)
+
+
 def test_samples_follow_per_component_initial_values(rng):
     """`initial` has no time axis; its component axis is found all the same."""
     starts = torch.tensor([[0.0, 1.0], [5.0, 7.0]], dtype=torch.float64)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from curves import DOUBLE, energy, randn
+from oracle import covariance
 from torch import Tensor
 
 import probconserv as pc
@@ -160,3 +161,18 @@ def test_a_draw_that_does_not_get_there_is_named(monkeypatch, most):
 
     with pytest.raises(pc.InfeasibleError, match=r"draw 3 of solution \[1\].*need no draws"):
         post._draw(normals)
+
+
+@pytest.mark.parametrize("event_dims", [1, 2])
+def test_times_that_a_law_or_the_prior_ties_together_each_obey_their_own(event_dims):
+    """A law at each time beside one over all times ended in a bare RuntimeError."""
+    prior = pc.LowRank(randn(3, 5), randn(2, 3, 5), 1.0, event_dims)
+    squares, total = pc.law(energy, 4.0, batch_dims=1), pc.linear(torch.ones(1, 3, 5), 1.0)
+    for laws in [(squares, total), (squares,)][:event_dims]:
+        u = pc.condition(prior, *laws).point
+        for law in laws:
+            assert law.residual(u).abs().max() < 12e-12  # terms of 12
+        slopes = torch.cat([torch.block_diag(*u), torch.ones(1, 15)])[: 2 + len(laws)]
+        away = torch.linalg.solve(torch.from_numpy(covariance(prior)), (u - prior.mean).flatten())
+        left = torch.linalg.lstsq(slopes.T, away[:, None]).solution
+        assert torch.allclose(slopes.T @ left, away[:, None], atol=1e-6)  # the nearest such field

@@ -503,12 +503,12 @@ class LowRank(Field):
                 "the field has points with no variance of their own, so it has no joint density "
                 "here. Give `variance` > 0, or use `marginal_log_prob`."
             )
-        whiten = self.rest.sqrt()
-        factor = blocks(self.factor / whiten, self.shape, self.event_dims)
-        rest = blocks(((self._values(u) - self.mean) / whiten)[None], self.shape, self.event_dims)
-        latent = Latent(factor)
-        own = (2 * math.pi * self.rest).log().flatten(-self.event_dims).sum(-1)
-        return -0.5 * (latent.square(rest) + latent.log_det + own)
+        own = self.rest.double()
+        apart = (self._values(u).double() - self.mean)[None] / own.sqrt()
+        latent = Latent(blocks(self.factor / own.sqrt(), self.shape, self.event_dims))
+        square = latent.square(blocks(apart, self.shape, self.event_dims))
+        alone = (2 * math.pi * own).log().flatten(-self.event_dims).sum(-1)
+        return (-0.5 * (square + latent.log_det + alone)).to(self.dtype)
 
 
 def random_normals(

@@ -128,7 +128,8 @@ class Mixture(Field):
             each = self.components.covariance_times(one) + apart * self._wide(along)
             return (self._wide(self.weights) * each).sum(0)
 
-        return torch.stack([times(one) for one in v.reshape(-1, *self.shape)]).reshape(v.shape)
+        every = [times(one) for one in v.reshape(-1, *self.shape)] if v.numel() else []
+        return torch.stack(every).reshape(v.shape) if every else v.clone()
 
     def gaussian(self) -> Diagonal:
         """The Gaussian with this mean and variance at each point: what the paper's LL scores."""
@@ -211,7 +212,7 @@ class Mixture(Field):
         """The components, with axis 0 replaced by the entries that `index` (n, *batch) picks."""
 
         def pick(t: Tensor, before: int | None) -> Tensor:
-            if before is None or t.shape[before] == 1:
+            if before is None or t.shape[before] < len(self.log_weights):  # one for all
                 return t
             places = index.reshape(*index.shape, *[1] * (t.ndim - before - index.ndim))
             return torch.take_along_dim(t, places[(None,) * before], dim=before)

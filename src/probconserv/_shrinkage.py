@@ -24,6 +24,7 @@ from ._maps import SecondDifferences, Select
 from ._state import rebuilt
 
 MEMBERS_PER_ROW = 16  # with so many a is a half; chosen by benchmarks/fields.py
+ROUNDING = 1e-8  # of a variance: a smaller difference of two such sums may be rounding alone
 
 
 class Mix(NamedTuple):
@@ -86,9 +87,10 @@ def mix(spread: Tensor, alone: Tensor, together: Tensor, count: int) -> Mix:  # 
     all points were independent, and if they were one. count: of the members.
     """
     there = alone > 0
-    rows = there.sum(-1)
+    rows = there.double().sum(-1)
     less = together - alone
-    more = torch.where(less > 0, (spread - alone) / torch.where(less > 0, less, 1.0), 0.0)
+    several = less > ROUNDING * alone  # a row of one point says nothing of others
+    more = torch.where(several, (spread - alone) / torch.where(several, less, 1.0), 0.0)
     correlation = torch.where(there, more.clamp(0, 1), 0.0).sum(-1) / rows.clamp_min(1)
     chance = 1 + 2 * math.sqrt(2 / (count - 1))  # of a variance from so many members
     beside = torch.where(spread > 0, spread, torch.where(there, alone, 1.0))

@@ -156,8 +156,8 @@ def evaluate(
         )
     u = check.tensor("truth", truth, like=field.mean, of="the field")
     check.broadcasts("truth", u, field.shape, "the field")
-    u, space = u.expand(field.shape), tuple(range(-space_dims, 0))
-    mean, std = field.mean, field.std
+    kind, space = torch.promote_types(u.dtype, torch.float32), tuple(range(-space_dims, 0))
+    u, mean, std = (t.to(kind) for t in (u.expand(field.shape), field.mean, field.std))
     moves = std > 0
     spread = moves.all(space)
     if not isinstance(field, Draws) and moves.numel() and not bool(spread.any()):
@@ -166,7 +166,7 @@ def evaluate(
             "field with variance everywhere at some time, or leave those points out."
         )
     away = u - mean
-    rounding = KNOWN * torch.finfo(u.dtype).eps * u.abs().amax(space, keepdim=True)
+    rounding = KNOWN * torch.finfo(field.dtype).eps * u.abs().amax(space, keepdim=True)
     near = away.abs() <= rounding  # of a point that is known
     z = torch.where(moves, away / torch.where(moves, std, 1.0), torch.where(near, 0.0, torch.inf))
     density = (-(z**2) / 2 - std.log() - math.log(2 * math.pi) / 2).mean(space)
@@ -175,7 +175,7 @@ def evaluate(
         CE=torch.full_like(density, torch.nan) if law is None else law.residual(mean),
         LL=torch.where(spread, density, torch.nan),
         MSE=((u - mean) ** 2).mean(space),
-        CRPS=(field.crps(u) if isinstance(field, Draws) else own).mean(space),
+        CRPS=(field.crps(u.to(field.dtype)) if isinstance(field, Draws) else own).mean(space),
         energy=_energy(field, u, check.samples(samples, "samples"), generator, space),
         **{
             f"coverage_{level * 100:g}": _coverage(field, u, z, level).mean(space)
@@ -302,6 +302,7 @@ def _energy(
 
     total = torch.zeros_like(apart(u, u))
     for i in range(count):
-        one, other = field.sample(2, generator) if known is None else known[2 * i : 2 * i + 2]
+        pair = field.sample(2, generator) if known is None else known[2 * i : 2 * i + 2]
+        one, other = pair.to(u)
         total += (apart(one, u) + apart(other, u) - apart(one, other)) / 2
     return total / count

@@ -237,7 +237,7 @@ class Curved(Node):
         lead, flat = self._flat(fields)
         if dense:
             found, back = self.pulled(tuple(flat))
-            pairs = zip(self.jacobians(back, flat[0]), flat, strict=True)
+            pairs = zip(self.jacobians(back, self.count, flat[0]), flat, strict=True)
             maps: list[Map] = [
                 Matrix(j.reshape(*lead, *j.shape[1:]), tuple(x.shape[1:])) for j, x in pairs
             ]
@@ -263,10 +263,10 @@ class Curved(Node):
 
         return found.reshape(size), products
 
-    def jacobians(self, back: Callable[[Tensor], Fields], like: Tensor) -> Fields:
-        """J of each field, (P, K, E), from products with J^T; like: one of the fields."""
-        units = torch.eye(self.count, dtype=like.dtype, device=like.device)
-        if self.count < FEW:
+    def jacobians(self, back: Callable[[Tensor], Fields], count: int, like: Tensor) -> Fields:
+        """J of each field, (P, K, E), from products with J^T; count: K. like: one of the fields."""
+        units = torch.eye(count, dtype=like.dtype, device=like.device)
+        if count < FEW:
             each = zip(*(back(unit) for unit in units), strict=True)
             found = tuple(torch.stack(rows, 1) for rows in each)
         else:

@@ -188,8 +188,9 @@ class DenseStep(Step):
 
     def __init__(self, problem: Problem, look: Look) -> None:
         self.problem, self.look = problem, look
-        pairs = zip(problem.curved, look.backs, strict=True)
-        found = [torch.cat(curved.jacobians(back, look.u), -1) for curved, back in pairs]
+        counts = problem.counts[len(problem.matrix) :]
+        laws = zip(problem.curved, look.backs, counts, strict=True)
+        found = [torch.cat(curved.jacobians(back, n, look.u), -1) for curved, back, n in laws]
         self.rows = torch.cat([*problem.matrix, *found], 1)
         self.gram = self.rows @ problem.times(self.rows).mT
         own = self.gram.diagonal(dim1=-2, dim2=-1) + problem.noise
