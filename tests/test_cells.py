@@ -228,3 +228,22 @@ def test_units_agree_with_udunits(dataset, area):
     unit = cf_units.Unit(cell_measure(dataset, "u", SPACE, area).units)
     assert unit.is_convertible("m2 Pa")
     assert unit.convert(1.0, "m2 Pa") == 100
+
+
+@pytest.mark.parametrize(("unit", "other", "by"), [("hPa", "Pa", 100), ("degree", "rad", 1)])
+def test_bounds_in_another_unit_than_their_coordinate_are_converted(unit, other, by):
+    ends = np.array([[0.0, 10.0], [10.0, 30.0]])
+    bounds = ("x", "n"), by * (ends if by > 1 else np.radians(ends)), {"units": other}
+    x = "x", [5.0, 20.0], {"units": unit, "bounds": "x_bnds"}
+    dataset = xr.Dataset({"u": ("x", [1.0, 2.0]), "x_bnds": bounds}, {"x": x})
+    np.testing.assert_allclose(cell_measure(dataset, "u", ("x",)), [10.0, 20.0])
+
+
+def test_a_name_with_a_space_is_one_name():
+    dataset = xr.Dataset({"u": ("my x", [1.0, 2.0])}, {"my x": [0.5, 1.5]})
+    np.testing.assert_array_equal(cell_measure(dataset, "u", ("my x",)), [1.0, 1.0])
+
+
+def test_a_field_that_another_names_among_its_coordinates_is_weighed(dataset):
+    weights = cell_measure(dataset.set_coords("u"), "u", SPACE)
+    xr.testing.assert_identical(weights, cell_measure(dataset, "u", SPACE))

@@ -52,6 +52,12 @@ def test_one_command_makes_a_file_conserve_and_another_sees_it(source, tmp_path)
     assert "now: closes" in seen.stdout
 
 
+@pytest.mark.parametrize("tolerance", ["nan", "-1"])
+def test_a_tolerance_is_a_number_from_0_on(source, tolerance, capsys):
+    said = refused(capsys, "check", str(source), *ASKED, "--tolerance", tolerance)
+    assert "`--tolerance` must lie between 0 and inf" in said
+
+
 def test_the_tolerance_decides_both_the_words_and_the_status(source, capsys):
     with pytest.raises(SystemExit, match="0"):
         main(["check", str(source), *ASKED, "--tolerance", "0.5"])
@@ -113,6 +119,9 @@ def test_a_file_of_laws_states_several_at_once(source, tmp_path):
             (*ASKED, "--std", "1", "--laws", "in.toml", "--dry-run"),
             "`--laws` replaces `--mean`, `--over`: say that in in.toml",
         ),
+        ((*ASKED, "--how", "uniform", "-o", "o.nc", "--plot", "p.nc"), "`--plot` p.nc must end in"),
+        ((*ASKED, "--total", "3", "--average", "3"), "`--average` and `--total` are two ways"),
+        ((*ASKED, "--how", "uniform", "--jointly", "time", "--dry-run"), "`--jointly` is for an"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(source, arguments, message, capsys):
@@ -128,6 +137,9 @@ def test_what_is_wrong_is_said_in_one_line(source, arguments, message, capsys):
         ("law = 3", "has no table [[law]]"),
         ("law = [3]", "has no table [[law]]"),
         ('[[law]]\nvariables = "u"', "has no 'over'"),
+        ('[[law]]\nvariables = "u"\nover = "lat"\nname = 3', "`name` of a law must be text"),
+        ('[[law]]\nvariables = "u"\nover = "lat"\nheld = 3', "`held` of a law must be text"),
+        ('[[law]]\nvariables = "u"\nover = "lat"\nassume_units = {u = 3}', "must be one unit"),
         ('[[law]]\nvariable = "u"', "a law has no 'variable'; it has variables, over"),
     ],
 )

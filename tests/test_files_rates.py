@@ -6,7 +6,7 @@ import pytest
 import xarray as xr
 
 from probconserv import InputError
-from probconserv.labelled import Law, check, enforce
+from probconserv.labelled import Law, check, check_file, enforce
 
 START = np.datetime64("2000-02-27", "ns")
 HOUR = np.timedelta64(3_600_000_000_000, "ns")
@@ -402,3 +402,16 @@ def test_rates_on_the_grid_take_one_pass_more_over_the_field(rates):
     assert {name: reads.count(name) for name in ("u", *rates)} == {"u": 16} | dict.fromkeys(
         rates, 8
     )
+
+
+def test_bounds_that_lie_in_the_file_of_the_rate_count(tmp_path):
+    """The field has every second time, and no bounds."""
+    d = made()
+    d["e"].attrs |= MEAN
+    d["time"].encoding["units"] = "hours since 2000-01-01"
+    d.to_netcdf(tmp_path / "rate.nc")
+    d[["u", "area"]].isel(time=[1, 3]).to_netcdf(tmp_path / "in.nc")
+    report = check_file(tmp_path / "in.nc", law(inflow=f"{tmp_path}/rate.nc:e"))
+    expected = 3600 * ((12 * d.e[2] + 6 * d.e[3]) * d.area).sum()
+    np.testing.assert_allclose(report.budgets[0].total, [0.0, expected], rtol=1e-12)
+    assert "inflow e: means within the bounds time_bnds" in report.budgets[0].remarks

@@ -150,3 +150,48 @@ def test_a_group_of_a_file_without_groups_is_refused(series, tmp_path):
     series.to_netcdf(tmp_path / "in.nc")
     with pytest.raises(InputError, match=r"`group` is 'day1', but .* has no groups"):
         check_file(tmp_path / "in.nc", Law("u", "x", measure="area"), group="day1")
+
+
+def test_files_that_are_packed_differently_lose_nothing_in_one_file(series, folder):
+    """As ERA5 is packed, with a scale for each file."""
+    packed = {name: 280 + np.arange(18.0).reshape(6, 3) / 1000 for name in ("u", "t")}
+    whole = series.assign({name: (("time", "x"), values) for name, values in packed.items()})
+    for name, times, scale in (("a", slice(0, 3), 0.5), ("b", slice(3, 6), 0.001)):
+        how = {"dtype": "i2", "scale_factor": scale, "add_offset": 280.0, "_FillValue": -9}
+        part = whole.isel(time=times)
+        part.to_netcdf(folder / f"p_{name}.nc", encoding={"u": how, "t": how})
+    enforce_file(f"{folder}/p_*.nc", folder / "all.nc", Law("u", "x", measure=1.0), how="uniform")
+    with xr.open_dataset(folder / "all.nc") as out:
+        np.testing.assert_allclose(out["t"][3:], packed["t"][3:], atol=1e-9)
+        np.testing.assert_allclose(out["u"].sum("x"), 840.0, rtol=1e-14)
+
+
+def test_wide_numbers_in_a_later_file_are_not_cut(series, folder):
+    for name, times, n in (("a", slice(0, 3), np.int8(3)), ("b", slice(3, 6), np.int32(300))):
+        part = series.isel(time=times).assign(n=("time", np.repeat(n, 3)))
+        part.to_netcdf(folder / f"p_{name}.nc")
+    enforce_file(f"{folder}/p_*.nc", folder / "all.nc", Law("u", "x", measure=1.0), how="uniform")
+    with xr.open_dataset(folder / "all.nc") as out:
+        assert out["n"].values[3:].tolist() == [300, 300, 300]
+
+
+def test_times_that_count_from_different_months_are_refused(series, folder):
+    for name, times, unit in (("a", slice(0, 3), "2000-01"), ("b", slice(3, 6), "1999-06")):
+        months = ("time", np.arange(6.0)[times], {"units": f"months since {unit}-01"})
+        series.isel(time=times).assign_coords(time=months).to_netcdf(folder / f"p_{name}.nc")
+    with pytest.raises(InputError, match="`units` of 'time' is 'months since 1999-06-01' in p_b"):
+        check_file(f"{folder}/p_*.nc", Law("u", "x", measure="area"))
+
+
+def test_what_differs_between_files_is_named_in_plain_words(series, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    series.isel(time=[3]).assign_coords(x=[0.0, 1.0, 2.1]).to_netcdf("other.nc")
+    series[["u"]].isel(time=[3]).to_netcdf("less.nc")
+    for file, text in (
+        ("other.nc", r"These differ along time and x\.|These differ along x and time\."),
+        ("less.nc", "`source`: 'area' is in run_c.nc and not in less.nc"),
+        ("run_c.nc", "These differ along no coordinate"),
+        ("none.nc", f"{folder}/none.nc does not exist"),
+    ):
+        with pytest.raises(InputError, match=text):
+            check_file(["run_c.nc", file], Law("u", "x", measure="area"))

@@ -160,11 +160,12 @@ def test_limits_of_packed_integers_are_integers(file):
     assert "36 values of u lie outside the valid 0 to 5 already" in done.stdout
 
 
-def test_an_undeclared_mark_for_missing_values_is_seen(file):
+@pytest.mark.parametrize("mark", [1e20, -1e34, 1e37, -3.4028235e38])
+def test_an_undeclared_mark_for_missing_values_is_seen(file, mark):
     d = field(change=0.0)
-    d["u"][:, 0, 0] = 1e20
+    d["u"][:, 0, 0] = mark
     done = called("check", file(d.astype("f4")), *ASKED)
-    assert done.returncode == 3  # it "closes": what is off is nothing beside 1e20
+    assert done.returncode == 3  # it "closes": what is off is nothing beside that
     assert "3 values look like marks for missing ones" in done.stdout
     assert check(field(change=0.0) * 1e14, LAW).plausible
 

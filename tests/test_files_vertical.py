@@ -300,3 +300,11 @@ def test_given_bounds_are_kept_but_not_a_negative_pressure():
                 cell_measure(dataset, "u", ("z",))
         else:
             assert cell_measure(dataset, "u", ("z",)).values[0] == 300
+
+
+def test_bounds_of_terms_may_be_in_a_unit_of_their_own():
+    dataset = with_bounds().rename(a="ap", a_bnds="ap_bnds")
+    dataset["ap"] = ("lev", 1e5 * middle(A), {"units": "Pa", "bounds": "ap_bnds"})
+    dataset["ap_bnds"] = (("lev", "n"), 1e3 * pairs(A), {"units": "hPa"})
+    dataset.lev.attrs["formula_terms"] = "ap: ap b: b ps: ps"
+    np.testing.assert_allclose(thickness(dataset), mass(dataset.ps), rtol=1e-13)

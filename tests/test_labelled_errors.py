@@ -68,22 +68,22 @@ LAWS = [
     ({"where": over("lat", list("abcd"))}, "`where` must hold real numbers, got <U1. Convert it."),
     ({"regions": over("time", [0, 1, 1])}, "`regions` change along 'time', which `over`"),
     ({"regions": over("lat", [np.nan] * 4)}, "`regions` has no region: every point is missing."),
-    ({"regions": 3}, "`regions` must be a name or a DataArray; got 3."),
+    ({"regions": 3}, "`regions` must be a name or an array; got 3."),
     (
         {"total": [1.0, 2.0]},
-        "`total` must be a finite number, a name in the dataset or a DataArray with named",
+        "`total` must be a finite number, a name in the dataset or an array with named",
     ),
     (
         {"total": True},
-        "`total` must be a finite number, a name in the dataset or a DataArray with named",
+        "`total` must be a finite number, a name in the dataset or an array with named",
     ),
     (
         {"total": 1j},
-        "`total` must be a finite number, a name in the dataset or a DataArray with named",
+        "`total` must be a finite number, a name in the dataset or an array with named",
     ),
     (
         {"total": np.ones(3)},
-        "`total` must be a finite number, a name in the dataset or a DataArray with named",
+        "`total` must be a finite number, a name in the dataset or an array with named",
     ),
     ({"total": np.nan}, "`total` must be a finite number"),
     ({"total": "intial"}, "`total`: no variable 'intial' here."),
@@ -197,7 +197,7 @@ def test_the_std_must_be_one_of_every_variable():
             "`std` of `v` is 'u', which cannot hold what the update makes of `u`",
         ),
         ("w", "`std`: no variable 'w' here."),
-        ([1.0], "`std` must be a finite number, a name in the dataset or a DataArray"),
+        ([1.0], "`std` must be a finite number, a name in the dataset or an array"),
         (d.basin, "`std` of `u` holds int64, not floats. Convert it."),
         (over("lev", np.ones(2)), "`std` has a dimension 'lev', which `u` has not."),
         (-1.0, "`std` is negative, infinite or missing at points that have a mean."),
@@ -222,12 +222,17 @@ def test_an_array_as_std_gets_a_name_of_its_own():
         ({"correlation": 1.1}, "`correlation` must lie between 0 and 1, got 1.1."),
         ({"correlation": "a"}, "`correlation` must lie between 0 and 1, got 'a'."),
         ({"minimum": "a"}, "`minimum` must be a number, got 'a'."),
-        ({"jointly": ("lev",)}, "`jointly`: no dimension 'lev' here. There are: time, lat, lon."),
+        ({"jointly": "time"}, "`jointly` is for an ensemble: give its dimension as `member`."),
+        ({"shrinkage": 0.0}, "`shrinkage` is for an ensemble: give its dimension as `member`."),
+        (
+            {"jointly": ("lev",), "member": "time", "std": None},
+            "`jointly`: no dimension 'lev' here. There are: time, lat, lon.",
+        ),
     ],
 )
 def test_arguments_of_enforce_are_checked(how, text):
     with pytest.raises(InputError, match=re.escape(text)):
-        enforce(made(), law(), std="s", **how)
+        enforce(made(), law(), **({"std": "s"} | how))
 
 
 def test_data_and_laws_must_be_what_they_are():

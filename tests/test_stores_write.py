@@ -219,3 +219,29 @@ def test_texts_in_a_zarr_store_are_kept(tmp_path: Path, version: Literal[2, 3]) 
         write(found, tmp_path / "out.zarr", like=tmp_path / "in.zarr")
     with read(tmp_path / "out.zarr") as found:
         assert found["name"].values.tolist() == ["a", "bcd", "", "é"]
+
+
+def test_no_variable_is_given_coordinates_that_it_did_not_name(tmp_path: Path) -> None:
+    names = {"u": "height", "v": None, "height": None}
+    values = {name: ("x", [1.0, 2.0]) for name in ("u", "v")} | {"height": ((), 2.0)}
+    made = xr.Dataset(values)
+    made["u"].attrs["coordinates"] = "height"
+    made.to_netcdf(tmp_path / "a.nc")
+    with read(tmp_path / "a.nc") as dataset:
+        write(dataset, tmp_path / "b.nc", like=tmp_path / "a.nc")
+    with netCDF4.Dataset(tmp_path / "b.nc") as file:
+        assert {n: getattr(v, "coordinates", None) for n, v in file.variables.items()} == names
+        assert "coordinates" not in file.ncattrs()
+
+
+def test_times_counted_from_long_ago_keep_their_numbers(tmp_path: Path) -> None:
+    """Without a calendar; xarray would count them in another one."""
+    with netCDF4.Dataset(tmp_path / "a.nc", "w") as file:
+        file.createDimension("time", 2)
+        file.createVariable("time", "f8", ("time",))[:] = [700000.0, 700001.25]
+        file["time"].units = "days since 1-1-1"
+    with read(tmp_path / "a.nc") as dataset:
+        write(dataset, tmp_path / "b.nc", like=tmp_path / "a.nc")
+    with netCDF4.Dataset(tmp_path / "b.nc") as file:
+        assert file["time"][:].tolist() == [700000.0, 700001.25]
+        assert file["time"].ncattrs() == ["units"]

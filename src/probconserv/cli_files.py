@@ -4,6 +4,7 @@ import ctypes
 import gc
 import importlib.util
 import json
+import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -222,9 +223,9 @@ def enforce(
     format
         The form of the report: text, json, or csv with a line for each total.
     """
-    laws = law.read()
-    if plot is not None:  # before any work is done
-        require("plots", "matplotlib")
+    with law.speaking():
+        laws = law.read()
+    _check_plot(plot)
     if out is None and not dry_run:
         raise InputError("where to? Give `-o OUT.nc` or `-o OUT.zarr`, or `--dry-run`.")
     from .labelled import enforce_file
@@ -288,12 +289,13 @@ def check(
     format
         The form of the report: text, json, or csv with a line for each total.
     """
-    laws = law.read()
-    if plot is not None:  # before any work is done
-        require("plots", "matplotlib")
-    from .labelled import check_file
-
+    _check_plot(plot)
     with law.speaking():
+        laws = law.read()
+        from ._values import between
+        from .labelled import check_file
+
+        between("tolerance", tolerance, 0.0, math.inf)
         report = check_file(source, *laws, **field.read(), **machine.read())
     _show(report, law, format, tolerance, plot)
 
@@ -304,6 +306,17 @@ def require(extra: str, *names: str) -> None:
             from ._extras import missing
 
             raise ProbConservError(missing(name, extra))
+
+
+def _check_plot(plot: Path | None) -> None:
+    """Refuses a picture that cannot be drawn, before any work is done."""
+    if plot is None:
+        return
+    require("plots", "matplotlib")
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    if plot.suffix[1:] not in FigureCanvasBase.get_supported_filetypes():
+        raise InputError(f"`--plot` {plot} must end in .png, .svg or .pdf, as pictures do.")
 
 
 def register(app: App) -> None:

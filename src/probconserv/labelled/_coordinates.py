@@ -107,18 +107,18 @@ class Grid:
     @cached_property
     def coordinates(self) -> list[xr.DataArray]:
         """Every coordinate along the variable's dimensions, those that it names first."""
-        found = self._named(setting(self.data, "coordinates"), *map(str, self.data.coords))
+        found = self._named(*setting(self.data, "coordinates").split(), *map(str, self.data.coords))
         return [c for c in found if c.dims and set(c.dims) <= set(self.data.dims)]
 
     @cached_property
     def mappings(self) -> list[xr.DataArray]:
         """The grid mappings that the variable names."""
-        found = self._named(setting(self.data, "grid_mapping").replace(":", " "))
+        found = self._named(*setting(self.data, "grid_mapping").replace(":", " ").split())
         return [each for each in found if {"grid_mapping_name", *SHAPE} & set(each.attrs)]
 
-    def _named(self, *texts: str) -> list[xr.DataArray]:
-        names = dict.fromkeys(name for text in texts for name in text.split())
-        return [self.dataset[name] for name in names if name in self.dataset.variables]
+    def _named(self, *names: str) -> list[xr.DataArray]:
+        there = self.dataset.variables
+        return [self.dataset[name] for name in dict.fromkeys(names) if name in there]
 
     def along(self, dim: Hashable) -> xr.DataArray | None:
         """The coordinate of a dimension; one that only counts yields to an angle."""
@@ -165,6 +165,8 @@ class Grid:
                 f"the bounds {name!r} of {coordinate.name!r} must have its dimensions "
                 f"{coordinate.dims} and one for the corners, got {bounds.dims}"
             )
+        by = scale(bounds, units(coordinate)) or 1.0  # hPa, where the bounds are in Pa
+        bounds = bounds if by == 1 else (by * bounds).assign_attrs(bounds.attrs)
         return bounds.transpose(*coordinate.dims, corners[0])
 
     def lacks_bounds(self, *coordinates: xr.DataArray) -> str:

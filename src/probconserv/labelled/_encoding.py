@@ -1,6 +1,6 @@
 """How variables are stored: formats, chunks, and values packed into integers."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, prod
@@ -22,6 +22,7 @@ NAMES = {"NETCDF3_64BIT_OFFSET": "NETCDF3_64BIT", "NETCDF3_64BIT_DATA": "NETCDF4
 NUMBERS = "biufc"
 Array = npt.NDArray[Any]
 PACKING = ("scale_factor", "add_offset", "dtype", "_FillValue", "missing_value", "_Unsigned")
+WHOLE = 2.0**53  # from here on float64 does not hold every whole number
 TRIES = 20  # values that close the last part of a total, one by one
 LIMITS = ("valid_min", "valid_max", "valid_range")
 NO_BOUNDS = (-np.inf, np.inf)
@@ -61,8 +62,9 @@ def prepared(dataset: xr.Dataset, format: Format) -> xr.Dataset:
         for name, v in dataset.variables.items()
         if name not in dataset.indexes
     }
-    for name in set(changed) & _auxiliary(dataset):
-        changed[name].encoding.setdefault("coordinates", None)  # or xarray would add some
+    for variable in changed.values():
+        if "coordinates" not in variable.attrs:
+            variable.encoding.setdefault("coordinates", None)  # or xarray would add some
     for name, variable in changed.items():
         narrow = format.netcdf != "NETCDF4" and variable.dtype == np.int64  # xarray checks these
         packing = Packing.of(variable)
@@ -112,13 +114,6 @@ def encoded(name: str, variable: xr.Variable) -> da.Array:
 
 def is_lazy(variable: xr.Variable) -> bool:
     return isinstance(variable._data, da.Array)
-
-
-def _auxiliary(dataset: xr.Dataset) -> set[Hashable]:
-    """Bounds and grid mappings: they belong to others and have no coordinates of their own."""
-    variables = dataset.variables.items()
-    bounds = {v.attrs.get("bounds", v.encoding.get("bounds")) for _, v in variables}
-    return bounds | {name for name, v in variables if "grid_mapping_name" in v.attrs}
 
 
 def _encoding(variable: xr.Variable, format: Format) -> dict[str, Any]:
@@ -203,6 +198,12 @@ class Packing:
 
     def fitting(self, block: Array, variable: str) -> Array:
         """The values; refuses those that packing would change beyond rounding, or wrap around."""
+        exact = self.dtype.itemsize < 8 or {*PACKING[:2]} & set(self.encoding)
+        if not exact and (np.abs(block) >= WHOLE).any():
+            raise InputError(
+                f"`{variable}` holds whole numbers beyond 2^53 with a mark for missing ones, which "
+                f"would not be kept exactly. Take it out first: ncks -x -v {variable} IN.nc OUT.nc"
+            )
         bad = self.misfits(block)
         if not bad.any():
             return block

@@ -50,7 +50,7 @@ def taken(dataset: xr.Dataset, given: Given, argument: str) -> xr.DataArray:
         given = given.item()
     if isinstance(given, bool) or not isinstance(given, Real) or not np.isfinite(given):
         raise InputError(
-            f"`{argument}` must be a finite number, a name in the dataset or a DataArray with "
+            f"`{argument}` must be a finite number, a name in the dataset or an array with "
             f"named axes; got {given!r:.60}."
         )
     return xr.DataArray(float(given))
@@ -241,7 +241,12 @@ class Law:
         if self.linear and (len(self.factors) > 1 or len(self.linear) != 2):
             raise InputError("`linear` is a pair, the least and the most, for one variable.")
         if self.regions is not None and not isinstance(self.regions, str | xr.DataArray):
-            raise InputError(f"`regions` must be a name or a DataArray; got {self.regions!r}.")
+            raise InputError(f"`regions` must be a name or an array; got {self.regions!r}.")
+        texts = {"name": [self.name or ""], "held": self.held, "remarks": self.remarks}
+        for key, given in texts.items():
+            several = isinstance(given, Sequence) and not isinstance(given, str)
+            if not several or not all(isinstance(each, str) for each in given):
+                raise InputError(f"`{key}` of a law must be text; got {getattr(self, key)!r}.")
         if self.average is None:
             return
         if not isinstance(self.total, str) or self.total != INITIAL:
@@ -293,7 +298,8 @@ def assumed(dataset: xr.Dataset, laws: Iterable[Law]) -> xr.Dataset:
     for law in laws:
         for name, unit in law.assume_units.items():
             find(dataset, name, "assume_units")
-            if words_of(unit) is None or units.setdefault(name, unit) != unit:
+            said = isinstance(unit, str) and words_of(unit) is not None
+            if not said or units.setdefault(name, unit) != unit:
                 raise InputError(
                     f"`assume_units` of `{name}` must be one unit in all laws; got {unit!r}."
                 )

@@ -230,6 +230,9 @@ class Spread:
         if self.how is not None and fits and self.how not in fits:
             name = "member" if self.std is None else "std"
             raise InputError(f"`how` {self.how!r} takes no `{name}`: leave one of the two out.")
+        for name in ("shrinkage", "jointly"):
+            if self.member is None and getattr(self, name) not in (None, "", (), []):
+                raise InputError(f"`{name}` is for an ensemble: give its dimension as `member`.")
         if self.correlation and self.std is None:
             raise InputError(
                 "`correlation` is for `std`; an ensemble has its own, see `shrinkage`."

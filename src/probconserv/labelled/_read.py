@@ -6,7 +6,7 @@ import signal
 import uuid
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from math import ceil, prod
 from os import PathLike
 from pathlib import Path
@@ -166,10 +166,22 @@ def _open(path: Path, group: str, opened: ExitStack) -> xr.Dataset:
     _check_sizes(path, stored)
     units = (str(variable.attrs.get("units")) for variable in stored.variables.values())
     dates = not any(map(ONE_WAY.match, units))
-    try:
-        return xr.decode_cf(stored, decode_times=dates, decode_timedelta=False)
-    except (ValueError, OverflowError, TypeError):
-        return xr.decode_cf(stored, decode_times=False, decode_timedelta=False)
+    with suppress(ValueError, OverflowError, TypeError):
+        found = xr.decode_cf(stored, decode_times=dates, decode_timedelta=False)
+        if all(_comes_back(found[name], stored.variables[name]) for name in found.indexes):
+            return found
+    return xr.decode_cf(stored, decode_times=False, decode_timedelta=False)
+
+
+def _comes_back(coordinate: xr.DataArray, stored: xr.Variable) -> bool:
+    """Whether dates would be stored as the same numbers again.
+
+    Those counted from before 1582 are not, where no calendar is said.
+    """
+    if coordinate.dtype.kind != "M":
+        return True
+    again = xr.conventions.encode_cf_variable(coordinate.variable)
+    return np.array_equal(again.values, stored.values)
 
 
 def _lazy(

@@ -13,15 +13,17 @@ import numpy as np
 import xarray as xr
 
 from .._errors import InputError, ProbConservError
-from ._attributes import shown
+from ._attributes import setting, shown
 from ._encoding import without_packing
 from ._law import STORES, Law, Recipe, find, nearest
 from ._plan import Spread
 from ._read import SMALL, groups, read
 from ._report import Report
+from ._time import BOUNDS, tells_time
 from ._work import Work
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
+AS_STORED = ("dtype", "scale_factor", "add_offset", "_Unsigned")
 RULE = "`source`: files of a series follow one another along one coordinate and are the same"
 
 
@@ -56,7 +58,11 @@ def from_file(given: Any, argument: str, opened: ExitStack) -> Any:
         near = nearest(where.name, [each.name for each in where.parent.glob(f"*{where.suffix}")])
         raise InputError(f"`{argument}` is {given!r}, but there is no file {path}. {near}")
     group, _, name = name.rpartition("/")
-    found = find(opened.enter_context(read(path, group=group)), name, f"{argument} {given}")
+    source = opened.enter_context(read(path, group=group))
+    found = find(source, name, f"{argument} {given}")
+    for times in filter(tells_time, found.coords.values()):
+        if (label := setting(times, "bounds")) in source.variables:
+            times.encoding[BOUNDS] = source[label].load()
     return found.load() if found.nbytes <= SMALL else found
 
 
@@ -67,7 +73,7 @@ def paths_of(source: Paths) -> list[Path]:
     for path in given:
         each = fspath(path)
         found += (not Path(each).exists() and sorted(glob(each))) or [each]
-    return list(map(Path, found))
+    return [Path(each).absolute() for each in found]
 
 
 def outputs(paths: Sequence[Path], folder: Path) -> list[Path]:
@@ -183,29 +189,53 @@ def _at(given: Any, dim: str, where: slice) -> Any:
 def _combined(paths: Sequence[Path], parts: Sequence[xr.Dataset]) -> Series:
     """The series that the files make."""
     for path, part in zip(paths[1:], parts[1:], strict=True):
-        for name in part.data_vars.keys() & parts[0].data_vars.keys():
-            for key in ("units", "cell_methods"):  # they become one array, and must mean one thing
-                ours, theirs = (each[name].attrs.get(key) for each in (parts[0], part))
-                if ours != theirs:
-                    raise InputError(
-                        f"`source`: `{key}` of {str(name)!r} is {theirs!r} in {path.name} and "
-                        f"{ours!r} in {paths[0].name}. Make them the same, values and attributes."
-                    )
+        _check_alike(part, parts[0], path.name, paths[0].name)
+    ours = parts[0].indexes
+    differ = [d for d in ours if not all(ours[d].equals(each.indexes.get(d)) for each in parts)]
+    if len(differ) != 1:
+        along = " and ".join(map(str, differ)) or "no coordinate"
+        raise InputError(f"{RULE} elsewhere. These differ along {along}.")
+    dim = str(differ[0])
     same: Any = {"data_vars": "minimal", "coords": "minimal", "compat": "equals", "join": "exact"}
     try:
         whole: Any = xr.combine_by_coords(parts, combine_attrs="override", **same)
     except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{RULE} elsewhere. These are not: {error}") from error
-    differ = [str(dim) for dim, n in whole.sizes.items() if n != parts[0].sizes.get(dim)]
-    if len(differ) != 1:
-        raise InputError(f"{RULE} elsewhere. These differ along {' and '.join(differ)}.")
-    (dim,) = differ
+        why = str(error).split(". ")[0]  # the rest is advice for Python
+        raise InputError(f"{RULE} elsewhere. These are not: {why}.") from error
     index = whole.indexes[dim]
     if index.duplicated().any():
         when = shown(whole[dim].values[index.duplicated()][0])
         raise InputError(f"{RULE} elsewhere. These overlap: {dim} {when} is there twice.")
+    for name in whole.data_vars:
+        whole[name] = _for_one_file(whole[name], [part[name] for part in parts])
     whole.encoding = parts[0].encoding
     starts = [index.get_loc(part.indexes[dim][0]) for part in parts]
     ends = [start + part.sizes[dim] for start, part in zip(starts, parts, strict=True)]
     files = map(Part, paths, parts, map(slice, starts, ends))
     return Series(whole, dim, sorted(files, key=lambda file: file.entries.start))
+
+
+def _check_alike(part: xr.Dataset, first: xr.Dataset, name: str, other: str) -> None:
+    """Refuse what would become one array without meaning one thing."""
+    for lost in sorted(map(str, part.data_vars.keys() ^ first.data_vars.keys())):
+        here, there = (name, other) if lost in part else (other, name)
+        raise InputError(f"`source`: {lost!r} is in {here} and not in {there}. Drop it, or add it.")
+    for each in part.variables.keys() & first.variables.keys():
+        for key in ("units", "cell_methods"):
+            both = (dataset[each].attrs for dataset in (part, first))
+            theirs, ours = (attrs.get(key, "missing") for attrs in both)
+            if ours != theirs:
+                raise InputError(
+                    f"`source`: `{key}` of {str(each)!r} is {theirs!r} in {name} and {ours!r} in "
+                    f"{other}. Make them the same, values and attributes."
+                )
+
+
+def _for_one_file(whole: xr.DataArray, parts: Sequence[xr.DataArray]) -> xr.DataArray:
+    """The whole as plain numbers where files store it differently: no packing holds all of it."""
+    ways = [[each.encoding.get(key) for key in AS_STORED] for each in parts]
+    if whole.dtype.kind not in "iuf" or all(way == ways[0] for way in ways):
+        return whole
+    plain = without_packing(whole)
+    plain.encoding["dtype"] = whole.dtype
+    return plain

@@ -33,6 +33,7 @@ BY_CF, BY_AXIS, BY_NAME = "standard_name time", "axis T", "by its name"
 DATES, DURATIONS, NUMBERS = "dates", "durations", "numbers"
 RATES_NEED = "`inflow` and `outflow` need"
 CLARITY = {PERIOD: 0, BY_CF: 0, BY_AXIS: 0, DATES: 1, DURATIONS: 1, BY_NAME: 1, REFERENCE: 2}
+BOUNDS = "bounds of times"  # in the encoding of times from another file: what lies beside them
 SLACK = 1e-6  # of the shortest cell: bounds that miss each other by less meet
 
 
@@ -368,9 +369,10 @@ def _bounds(dataset: xr.Dataset, times: xr.DataArray, name: str) -> tuple[xr.Dat
         raise InputError(f"`{name}` is a climatology by {times.name}. Give a rate for each time.")
     label = setting(times, "bounds")
     known = times.name in dataset.variables and dataset[times.name].variable.equals(times.variable)
-    if not label or not known or label not in dataset.variables:
+    found = times.encoding.get(BOUNDS, dataset.get(label) if known else None)
+    if not label or found is None:
         return None, f"its bounds {label} are not there" if label else "no bounds"
-    found = dataset[label].transpose(*times.dims, ..., missing_dims="ignore")
+    found = found.transpose(*times.dims, ..., missing_dims="ignore")
     if found.dims[0] != times.dims[0] or found.shape != (times.size, 2):
         raise InputError(
             f"`{name}`: the bounds {label!r} of {times.name!r} must hold two times for each of its "

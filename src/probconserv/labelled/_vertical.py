@@ -74,8 +74,9 @@ class Levels:
         """Constant and slope, of the levels or of others by their terms."""
         values = []
         for key, term in list(self.terms.items())[:-1]:
-            by = factor(term, self.units[key]) if self.units[key] else 1.0
             found = others.get(key, term)
+            told = found if setting(found, "units") else term
+            by = factor(told, self.units[key]) if self.units[key] else 1.0
             found = found.transpose(*self.coordinate.dims, ..., missing_dims="ignore")
             values.append(by * numbers(found, found))
         return np.stack(self.position(*values))

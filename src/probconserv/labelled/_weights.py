@@ -84,7 +84,9 @@ def cell_measure(
     >>> round(float((field * weights).sum() / np.pi), 12), weights.units
     (4.0, 'm2')
     """
-    check.choice("variable", variable, [str(name) for name in dataset.data_vars])
+    check.choice(
+        "variable", variable, [str(n) for n in dataset.variables if n not in dataset.indexes]
+    )
     grid = Grid(decoded(dataset), variable)
     over = Law(variable, over).dims
     for dim in over:

@@ -183,7 +183,8 @@ class Work:
             yield f"{counts['far']} values of {name} changed sign"
         elif counts["far"]:
             (index,) = (plan.index for plan in self.plans if name in plan.arrays)
-            coords = {dim: self.dataset[dim] for dim in index if dim in self.dataset.coords}
+            known = decoded(self.dataset).coords
+            coords = {dim: known[dim] for dim in index if dim in known}
             most, where = worst(xr.DataArray(found["in_std"], coords, index))
             yield (
                 f"{counts['far']} values of {name} moved by more than {FAR:g} of their standard "
