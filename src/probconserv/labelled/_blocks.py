@@ -20,9 +20,8 @@ from ._graph import Array, BlockRows, Made, Sums
 
 Kind = MeanAndStd | Ensemble
 
-MARKS = (  # usual for values that are missing
-    *(1e15, 1e20, 9.999e20, 1e30, 9.99e33, 1e34, 1e35, 1e36, 9.96921e36, 1e37, 3.4028235e38),
-)
+# usual for values that are missing
+MARKS = 1e15, 1e20, 9.999e20, 1e30, 9.99e33, 1e34, 1e35, 1e36, 9.96921e36, 1e37, 3.4028235e38
 LARGE = 1e9  # on average: a field with such a mark at one of a million points is larger
 LIMIT = 100  # sums at most; it takes about six
 MISSED = 1e-14  # of a row's terms
