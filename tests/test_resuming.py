@@ -18,18 +18,6 @@ from probconserv.training import RECIPES, train
 from probconserv.training._run import Run
 from probconserv.training._team import Team
 
-TWICE = """
-import runpy, sys
-
-given = sys.argv[1:]
-for steps, out in [("5", "two"), ("100000", "torn")]:
-    sys.argv = ["probconserv", "train", "stefan", *given, "--steps", steps, "--out", out]
-    try:
-        runpy.run_module("probconserv", run_name="__main__", alter_sys=True)
-    except SystemExit as end:
-        if end.code:
-            raise
-"""
 SMALL_RUN = "--set hidden=8 latent=8 validation=5 --batch 4 --device cpu"
 
 
@@ -37,27 +25,6 @@ SMALL_RUN = "--set hidden=8 latent=8 validation=5 --batch 4 --device cpu"
 def whole(tmp_path_factory):
     """The weights of a run that nothing stopped."""
     return weights(run(tmp_path_factory.mktemp("whole")))
-
-
-@pytest.fixture(scope="module")
-def team(tmp_path_factory):
-    """A folder in which two processes have trained to the end, and then until they were stopped.
-
-    The same two, as they import torch for ten seconds; and what they said to both ends.
-    """
-    out = tmp_path_factory.mktemp("team")
-    (out / "twice.py").write_text(TWICE)
-    start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "twice.py"]
-    command, pipe = [sys.executable, *start, *SMALL_RUN.split()], subprocess.PIPE
-    running = subprocess.Popen(command, cwd=out, stdout=pipe, stderr=pipe, text=True)
-    while not (out / "torn" / "metrics.csv").exists():  # then the first step is near
-        assert running.poll() is None, running.communicate()
-        time.sleep(0.1)
-    time.sleep(2)
-    running.send_signal(signal.SIGINT)
-    said, errors = running.communicate(timeout=60)
-    assert running.returncode != 0
-    return out, said, errors
 
 
 def interrupt_at(step, sign, patch):
@@ -107,12 +74,16 @@ def test_training_can_start_from_other_weights(tmp_path):
         run(tmp_path / "none", start=tmp_path / "nothing.safetensors")
 
 
-def test_two_processes_take_the_path_of_one(team, tmp_path):
-    out, said, _ = team
+def test_two_processes_take_the_path_of_one(tmp_path):
     options = [*SMALL_RUN.split(), "--steps", "5", "--out"]
+    command = ["-m", "probconserv", "train", "stefan", *options]
+    together = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     alone = called("train", "stefan", *options, tmp_path / "one")
-    assert alone.returncode == 0, alone.stderr
-    one, two = (open_weights(p / "weights.safetensors") for p in (tmp_path / "one", out / "two"))
+    team = subprocess.run(
+        [sys.executable, *together, *command, tmp_path / "two"], capture_output=True, text=True
+    )
+    assert (alone.returncode, team.returncode) == (0, 0), team.stderr
+    one, two = (open_weights(tmp_path / name / "weights.safetensors") for name in ("one", "two"))
     torch.testing.assert_close(weights(two), weights(one), rtol=0, atol=1e-4)
     half = run(
         tmp_path / "half",
@@ -124,7 +95,7 @@ def test_two_processes_take_the_path_of_one(team, tmp_path):
     )
     assert (weights(half) - weights(one)).abs().max() > 1e-3  # what one of them alone would do
     assert (one.card["processes"], two.card["processes"]) == (1, 2)
-    assert said.count("weights, card and metrics") == 1
+    assert team.stdout.count("weights, card and metrics") == 1
 
 
 def test_a_stopped_command_says_so_and_leaves_a_checkpoint(tmp_path, monkeypatch):
@@ -136,10 +107,19 @@ def test_a_stopped_command_says_so_and_leaves_a_checkpoint(tmp_path, monkeypatch
     assert int(read(tmp_path / "checkpoint.safetensors")[0]["step"]) > 0
 
 
-def test_two_processes_that_are_stopped_leave_a_checkpoint(team):
-    out, _, errors = team
+def test_two_processes_that_are_stopped_leave_a_checkpoint(tmp_path):
+    options = f"{SMALL_RUN} --steps 100000 --out {tmp_path}".split()
+    start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [sys.executable, *start, "-m", "probconserv", "train"]
+    running = subprocess.Popen([*command, "stefan", *options], stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / "metrics.csv").exists():  # then the first step is near
+        time.sleep(0.1)
+    time.sleep(2)
+    running.send_signal(signal.SIGINT)
+    _, errors = running.communicate(timeout=60)
+    assert running.returncode != 0
     assert "stopped; what was finished is kept" in errors
-    state, _ = read(out / "torn" / "checkpoint.safetensors")
+    state, _ = read(tmp_path / "checkpoint.safetensors")
     assert int(state["step"]) > 0
 
 
