@@ -4,6 +4,7 @@ VENV := .venv
 RUN := $(VENV)/bin
 GUEST := neuraloperator tensorly tensorly-torch opt_einsum  # a foreign network for the tests; without its trackers
 export OMP_NUM_THREADS ?= 1
+export PYTHONDONTWRITEBYTECODE =  # or every worker and every command of the tests compiles all sources again
 
 .PHONY: demo test test-adapters check types style tests docs play fuzz bench clean
 

@@ -7,7 +7,7 @@ import hypothesis
 import pytest
 import torch
 
-hypothesis.settings.register_profile("default", deadline=None, max_examples=60, derandomize=True)
+hypothesis.settings.register_profile("default", deadline=None, max_examples=30, derandomize=True)
 hypothesis.settings.load_profile("default")
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 collect_ignore = ["standins"]

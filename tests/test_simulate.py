@@ -50,11 +50,16 @@ def error(problem, t, cells):
 
 
 @pytest.mark.parametrize("problem", DIFFUSIVE, ids=label)
-def test_the_mass_balance_closes(problem):
+def test_the_mass_balance_closes_and_no_value_leaves_the_range_of_the_data(problem):
     run = simulate(problem, TIMES, cells=24)
     mass = (run.u * run.edges.diff()).sum(-1)
     assert (mass - run.total).abs().max() < 1e-12
     assert run.inflow.diff().abs().min() > 0
+    ends = [end.max() for end in problem.boundary(TIMES)]
+    highest = max(*ends, problem.initial(run.x).max())
+    lowest = min(0.0, float(problem.initial(run.x).min()))
+    assert run.u.max() <= highest + 1e-9
+    assert run.u.min() >= lowest - 1e-9
 
 
 @pytest.mark.parametrize(
@@ -86,16 +91,6 @@ def test_a_degenerate_conductivity_does_not_lock_the_front(m):
         reached = float(run.x[u > 1e-3].max())
         assert reached == pytest.approx(front, abs=2.5 / 40)
         assert u[run.x > front + 3 / 40].abs().max() < 1e-6
-
-
-@pytest.mark.parametrize("problem", DIFFUSIVE, ids=label)
-def test_no_value_leaves_the_range_of_the_data(problem):
-    run = simulate(problem, TIMES, cells=24)
-    ends = [end.max() for end in problem.boundary(TIMES)]
-    highest = max(*ends, problem.initial(run.x).max())
-    lowest = min(0.0, float(problem.initial(run.x).min()))
-    assert run.u.max() <= highest + 1e-9
-    assert run.u.min() >= lowest - 1e-9
 
 
 def test_two_materials_settle_where_the_same_flux_passes_both():
@@ -133,7 +128,7 @@ def test_many_parameters_are_each_by_itself():
 @pytest.mark.parametrize("problem", DIFFUSIVE[3:], ids=label)
 def test_an_answer_does_not_depend_on_what_else_is_asked(problem):
     alone = simulate(problem, [0.01], cells=24)
-    early = simulate(problem, [0.01, 2.0], cells=24)
+    early = simulate(problem, [0.01, 0.3], cells=24)
     torch.testing.assert_close(early.u[0], alone.u[0], rtol=0, atol=1e-12)
     dense = simulate(problem, torch.linspace(0.001, 0.01, 10).double(), cells=24)
     assert (dense.u[-1] - alone.u[0]).abs().mean() < 1e-3
