@@ -312,6 +312,7 @@ ERRORS = {
     "NaN in a flux": ({"fluxes": (np.nan, 0.0)}, "`fluxes` across `x` must be finite"),
     "negative noise": ({"noise": -1.0}, "`noise` must be >= 0"),
     "where of numbers": ({"where": np.ones((4, 3))}, "`where` must be boolean"),
+    "where of no cell": ({"where": np.zeros((4, 3), bool)}, "`where` must be True for at least"),
     "where of other cells": ({"where": np.ones((3, 4), bool)}, r"`where` must end in \(4, 3\)"),
     "no name": ({"of": 3}, "`of` must be a name"),
 }

@@ -55,6 +55,8 @@ def test_negative_variance_and_noise():
         pc.Diagonal(MEAN, -0.5)
     with raises("`variance` must be >= 0"):
         pc.LowRank(MEAN, MEAN[None], -0.5)
+    with raises("`value` must be a number that float64 holds"):
+        pc.integral(X, 10**400)
     with raises("`variance` must be >= 0; .* Step 1's variance"):
         pc.smoothness(X, -MEAN, 0.5)
     with raises("`noise` must be >= 0; its smallest value is -0.1. It is a standard deviation"):

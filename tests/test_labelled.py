@@ -185,6 +185,12 @@ def test_a_number_as_std_moves_points_alike_and_adds_no_variable():
     assert set(out.variables) == set(d.variables)
 
 
+def test_a_standard_deviation_for_what_no_law_moves_is_refused():
+    law = Law("u", SPACE, total=200.0, measure="volume")
+    with pytest.raises(pc.InputError, match="`std` is given for 'v', which no law moves"):
+        enforce(made(), law, std={"u": "s", "v": 1.0})
+
+
 def test_laws_on_different_variables_do_not_disturb_each_other():
     d = made().assign(v=made(5).u, r=made(5).s)
     on_u = Law("u", SPACE, total=200.0, measure="volume")

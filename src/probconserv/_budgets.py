@@ -232,7 +232,10 @@ def _times(t: ArrayLike) -> Tensor:
 
 
 def _counts(where: ArrayLike | None) -> Tensor | None:
-    return None if where is None else check.raw("where", where)
+    counts = None if where is None else check.raw("where", where)
+    if counts is not None and not check.any_of(counts):
+        raise InputError("`where` must be True for at least one cell.")
+    return counts
 
 
 def _each(label: str, given: Any, mesh: Mesh, same: bool = False) -> list[Known]:

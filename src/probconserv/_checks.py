@@ -2,6 +2,7 @@
 
 import functools
 import math
+import sys
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -23,6 +24,7 @@ from ._values import span as span
 from ._values import whole as whole
 
 ArrayLike: TypeAlias = Tensor | NDArray[Any] | np.generic | Sequence[Any] | float
+LARGEST = sys.float_info.max
 AT_POINTS = ("mean", "variance", "samples", "factor", "u", "field", "draws", "truth", "volumes")
 FILL = "Leave those points out, or fill them and leave them out with `where`."
 WIDEN = "Convert one of them: only what loses no digit is converted here."
@@ -70,7 +72,10 @@ def tensor(name: str, x: ArrayLike, like: Tensor | None = None, of: str = "") ->
 def as_tensor(name: str, x: ArrayLike, like: Tensor | None = None, of: str = "") -> Tensor:
     given = isinstance(x, Tensor)
     if not given and isinstance(x, bool | int | float):
-        number = torch.tensor(float(x), dtype=torch.float64)
+        try:
+            number = torch.tensor(float(x), dtype=torch.float64)
+        except OverflowError:
+            raise InputError(f"`{name}` must be a number that float64 holds.") from None
         return number if like is None else number.to(like)
     t = raw(name, x)
     if t.layout != torch.strided:
@@ -119,7 +124,7 @@ def _is_masked(x: object) -> bool:
 
 def wide(name: str, x: ArrayLike, least: float = -np.inf, hint: str = "") -> Tensor:
     """`x` as a finite float64 tensor of its own, nowhere below `least`: what a law is made of."""
-    if isinstance(x, float | int) and least <= x < np.inf:  # a number that is fine
+    if isinstance(x, float | int) and least <= x <= LARGEST:  # a number that is fine
         return torch.from_numpy(np.array(x, float))  # faster than a tensor made by torch
     found = as_tensor(name, x)
     finite(name, found, least, hint)

@@ -270,6 +270,11 @@ def plans(dataset: xr.Dataset, laws: Sequence[Law | Recipe], spread: Spread) -> 
         joined = [i for g in near for i in g]
         groups = [g for g in groups if g not in near] + [[*joined, number]]
     names = {name for law in named for name in law.factors}
+    for name in spread.std if isinstance(spread.std, Mapping) else ():
+        if name not in names:
+            raise InputError(
+                f"`std` is given for {name!r}, which no law moves. {nearest(name, names)}"
+            )
     found = [_plan(dataset, [ready[i] for i in sorted(g)], spread, names) for g in groups]
     taken = {name: name for name in names}
     for name, std in ((name, std) for plan in found for name, std in plan.stds.items()):
