@@ -301,13 +301,16 @@ def test_an_empty_batch_can_be_smoothed(shape):
 
 
 @pytest.mark.parametrize("known", [pc.boundary(0.2, 0.1), pc.initial(torch.zeros(7))])
-def test_known_points_beside_many_smooth_lines_take_no_dense_matrix(known, monkeypatch):
+@pytest.mark.parametrize("shared", [0.0, 0.5])
+def test_known_points_beside_many_smooth_lines_take_no_dense_matrix(known, shared, monkeypatch):
     def variance(lines):
-        field = pc.Diagonal(torch.zeros(lines, 7), 1.0)
+        mean = torch.zeros(lines, 7)
+        field = pc.LowRank(mean, mean[None] + shared, 1.0) if shared else pc.Diagonal(mean, 1.0)
         return pc.condition(field, known, pc.smoothness(X, field.variance, 0.5)).variance
 
     few = variance(4)  # few lines are solved by dense matrices
     monkeypatch.delattr("probconserv._solvers.engine.Chain._densely")
+    monkeypatch.delattr("probconserv._solvers.joint.Joint.variance")
     torch.testing.assert_close(variance(40)[:4], few)
 
 

@@ -282,6 +282,9 @@ class Shared(Node):
             return found
         simple, pairs = self.chain.is_simple, zip(found, self.root.variance, strict=True)
         lost = [(v < LOST * d) & ((v > 0) | (not simple)) for v, d in pairs]  # its zeros are sure
+        for stage in (s for s in self.chain.stages if isinstance(s, Points)):  # as are known points
+            triples = zip(lost, stage.left.variance, self.chain.root.variance, strict=True)
+            lost = [x & ((left > 0) | (rest == 0)) for x, left, rest in triples]
         many = self.latent.seen.shape[-1] * sum(v.numel() for v in found) > MOST_NUMBERS
         if many or not any(map(any_of, lost)):
             return found
