@@ -196,7 +196,9 @@ class Posterior(Field):
         more = v.shape[: v.ndim - len(self.shape)]
         fields = [v.new_zeros(()).expand(*more, *m.shape) for m in self._solved.mean]
         fields[self._number] = v
-        return self._solved.way.times(tuple(fields))[self._number].to(self.dtype).contiguous()
+        way = self._solved.way
+        found = way.settle(way.times(tuple(fields)), value=False)  # exact rows of it are 0
+        return found[self._number].to(self.dtype).contiguous()
 
     def _draw(self, normals: Normals) -> Tensor:
         return self._solved.draw(normals)[self._number].contiguous()
