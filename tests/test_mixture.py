@@ -283,3 +283,12 @@ def test_project_moves_every_component(components, rng):
     hard = pc.project(pc.Mixture(components), exact)
     assert exact_residual(exact, hard.mean) < 1e-12
     assert torch.equal(hard.components.variance, components.variance)
+
+
+def test_the_covariance_of_float32_components_far_from_zero(rng):
+    """The mean was rounded to 0.004 first: 43 % too much on the diagonal."""
+    means = (101325 + 0.01 * normal(4, 2, 3, rng=rng)).float()
+    weights = np.array([0.1, 0.2, 0.3, 0.4])
+    mixture = pc.Mixture(pc.Diagonal(means, 1e-8), weights)
+    wanted = np.cov(means.flatten(1).T.double(), aweights=weights, bias=True) + 1e-8 * np.eye(6)
+    np.testing.assert_allclose(mixture.covariance().reshape(6, 6), wanted, rtol=1e-5, atol=1e-10)

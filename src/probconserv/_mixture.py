@@ -121,12 +121,13 @@ class Mixture(Field):
 
     def covariance_times(self, v: ArrayLike) -> Tensor:
         v = self._factor_of(v)
-        apart = self.components.mean - self.mean  # (S, *shape)
+        means, weights = self.components._moments()[0], self._wide(self.log_weights.exp())
+        apart = means - (weights * means).sum(0)  # (S, *shape)
 
         def times(one: Tensor) -> Tensor:
             along = (apart * one).flatten(-self.event_dims).sum(-1)
             each = self.components.covariance_times(one) + apart * self._wide(along)
-            return (self._wide(self.weights) * each).sum(0)
+            return (weights * each).sum(0).to(self.dtype)
 
         every = [times(one) for one in v.reshape(-1, *self.shape)] if v.numel() else []
         return torch.stack(every).reshape(v.shape) if every else v.clone()
