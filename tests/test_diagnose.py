@@ -281,3 +281,19 @@ def test_what_float32_rounds_is_no_disagreement(rng):
     found = pc.diagnose(sure, pc.cells([1.0] * 1000, values.sum(-1)))  # added up in float32
     assert not found.wrong.any()
     assert "agrees" in found.verdict
+
+
+@pytest.mark.parametrize(("own", "joint"), [(1, 1), (1, 2), (2, 2)])
+def test_a_mixture_of_directions_is_judged_without_its_dense_covariance(
+    own, joint, rng, monkeypatch
+):
+    parts = pc.LowRank(
+        normal(4, *SHAPE, rng=rng), normal(2, 4, *SHAPE, rng=rng), uniform(4, *SHAPE, rng=rng), own
+    )
+    mixture = pc.Mixture(parts, uniform(4, rng=rng), joint)
+    law = pc.linear(normal(2, 7, rng=rng), normal(3, 2, rng=rng), noise=0.3)
+    dense = pc.diagnose(pc.Dense(mixture.mean, mixture.covariance(), joint), law)
+    monkeypatch.delattr(pc.Field, "covariance")
+    found = pc.diagnose(mixture, law)
+    for name in ("z_independent", "z_own", "z_full", "mahalanobis", "degrees_of_freedom"):
+        torch.testing.assert_close(getattr(found, name), getattr(dense, name))

@@ -28,7 +28,7 @@ from ._mixture import Mixture
 from ._noise import quadrature_noise
 from ._posterior import StatePosterior
 from ._rowwise import UNMET
-from ._solvers.covariances import Correlated, Independent, shared_axes
+from ._solvers.covariances import Correlated, Independent, expanded, shared_axes
 from ._solvers.stages import summed
 from ._state import Prediction, State, as_field, rebuilt
 
@@ -290,11 +290,15 @@ def _plain(field: Field) -> Field:
     """A Diagonal, LowRank or Dense field with the same mean and covariance."""
     if isinstance(field, Diagonal | LowRank | Dense):
         return field
-    if isinstance(field, Mixture) and isinstance(field.components, Diagonal):
-        (mean, _), (means, variances) = field._moments(), field.components._moments()
-        weights = field._wide(field.log_weights.exp())
-        rest = (weights * variances).sum(0)
-        return LowRank(mean, weights.sqrt() * (means - mean), rest, field.event_dims)
+    parts = field.components if isinstance(field, Mixture) else None
+    if isinstance(field, Mixture) and isinstance(parts, Diagonal | LowRank):
+        mean, weights = field._moments()[0], field._wide(field.log_weights.exp())
+        directions, own = weights.sqrt() * (parts.mean - mean), parts.variance
+        if isinstance(parts, LowRank):
+            each = expanded(parts.factor.double(), parts.event_dims, field.event_dims)
+            each, own = (weights.sqrt() * each).flatten(0, 1), parts.rest
+            directions = torch.cat([directions, each])
+        return LowRank(mean, directions, (weights * own).sum(0), field.event_dims)
     mean, dims = field.mean.double(), max(field.event_dims, 1)
     return Dense(mean, field.covariance().double(), dims)
 
