@@ -214,6 +214,21 @@ def test_arguments_out_of_range():
         pc.LowRank(MEAN, MEAN[None], 1.0, event_dims=3)
     with raises("`left`, `right`: `boundary` needs one"):
         pc.boundary()
+
+
+def test_truth_values_are_no_numbers():
+    """True was taken as 1, so that shrinkage=True left nothing of an ensemble's covariance."""
+    field = pc.Diagonal(MEAN, 1.0)
+    with raises("`event_dims` must be a whole number .* got True"):
+        pc.LowRank(MEAN, MEAN[None], 1.0, event_dims=True)
+    with raises("`n` must be a positive whole number, got True"):
+        field.sample(True)
+    with raises("`space_dims`: `values` .* cannot have True"):
+        pc.initial(MEAN[0], space_dims=True)
+    with raises("`space_dims` must leave an axis of time .* got True"):
+        pc.evaluate(field, MEAN, space_dims=True)
+    with raises("`shrinkage` must lie between 0 and 1, got True"):
+        pc.LowRank.from_samples(MEAN[:, None], shrinkage=True)
     with raises("`space_dims`: `volumes` of shape .* cannot have 2"):
         pc.cells([1.0, 1.0], 0.0, space_dims=2)
     with raises("`space_dims`: `values` of shape .* cannot have 2"):

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -473,7 +472,7 @@ def law_of(
 
 def _dims(given: Any, name: str, array: Tensor, least: int) -> int:
     """How many last axes of an array are space."""
-    if not isinstance(given, Integral) or not least <= int(given) <= array.ndim:
+    if not check.is_whole(given) or not least <= int(given) <= array.ndim:
         raise InputError(
             f"`space_dims`: `{name}` of shape {tuple(array.shape)} cannot have {given!r} of them."
         )

@@ -16,6 +16,7 @@ from ._values import between as between
 from ._values import choice as choice
 from ._values import event_dims as event_dims
 from ._values import index as index
+from ._values import is_whole as is_whole
 from ._values import name as name
 from ._values import path as path
 from ._values import samples as samples

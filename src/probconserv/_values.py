@@ -42,8 +42,13 @@ def choice(name: str, given: str, choices: Iterable[str]) -> None:
         )
 
 
+def is_whole(n: Any) -> bool:
+    """A truth value is none: `True` would be taken as 1."""
+    return isinstance(n, Integral) and not isinstance(n, bool)
+
+
 def event_dims(given: int, ndim: int, least: int = 1) -> int:
-    if not isinstance(given, Integral) or not least <= given <= ndim:
+    if not is_whole(given) or not least <= given <= ndim:
         raise InputError(
             f"`event_dims` must be a whole number from {least} to {ndim}, the number of axes of "
             f"the field; got {given!r}. 1 = each time by itself, 2 = time and space jointly."
@@ -52,13 +57,13 @@ def event_dims(given: int, ndim: int, least: int = 1) -> int:
 
 
 def samples(n: int, name: str = "n") -> int:
-    if not isinstance(n, Integral) or n < 1:
+    if not is_whole(n) or n < 1:
         raise InputError(f"`{name}` must be a positive whole number, got {n!r}.")
     return int(n)
 
 
 def whole(name: str, n: int) -> int:
-    if not isinstance(n, Integral):
+    if not is_whole(n):
         raise InputError(f"`{name}` must be a whole number, got {n!r}.")
     if not -(1 << 63) <= n < 1 << 63:
         raise InputError(f"`{name}` must fit into 64 bits, got {n}.")
@@ -68,7 +73,7 @@ def whole(name: str, n: int) -> int:
 def shape(name: str, given: Sequence[int]) -> tuple[int, ...]:
     """The sizes of some axes."""
     listed = tuple(given) if isinstance(given, Sequence) else None
-    if listed is None or not all(isinstance(n, Integral) and n >= 0 for n in listed):
+    if listed is None or not all(is_whole(n) and n >= 0 for n in listed):
         raise InputError(f"`{name}` must be the sizes of axes, such as (3, 5); got {given!r:.60}.")
     return tuple(map(int, listed))
 
@@ -82,7 +87,7 @@ def path(name: str, given: str | Path) -> Path:
 def between(name: str, x: Any, low: float, high: float) -> float:
     if type(x).__module__ == "numpy" and x.shape == ():
         x = x.item()
-    if not isinstance(x, Real) or not low <= float(x) <= high:
+    if not isinstance(x, Real) or isinstance(x, bool) or not low <= float(x) <= high:
         limits = f"lie between {low:g} and {high:g}"
         rule = "be a number" if (low, high) == (-math.inf, math.inf) else limits
         hint = ", which is no plain number" if hasattr(x, "shape") else ""
@@ -100,7 +105,7 @@ def _is_index(i: Any) -> bool:
     if isinstance(i, slice):
         ends = i.start, i.stop, i.step
         return all(isinstance(e, int | None) for e in ends) and (i.step is None or i.step > 0)
-    return isinstance(i, Integral) and not isinstance(i, bool)
+    return is_whole(i)
 
 
 def index(given: Any, shape: Sequence[int], free: int) -> tuple[int | slice, ...]:

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from numbers import Integral
 from typing import Any
 
 import torch
@@ -148,7 +147,7 @@ def evaluate(
         check_law(law)
     if space_dims is None:
         space_dims = law.space_dims if isinstance(law, Law) else 1
-    if not isinstance(space_dims, Integral) or not 0 < space_dims < len(field.shape):
+    if not check.is_whole(space_dims) or not 0 < space_dims < len(field.shape):
         raise InputError(
             f"`space_dims` must leave an axis of time before it, so be from 1 to "
             f"{len(field.shape) - 1} for a field of shape {tuple(field.shape)}; got "
