@@ -342,7 +342,7 @@ def test_numbers_of_one_byte_are_refused():
         pc.Diagonal(torch.zeros(3).to(torch.float8_e4m3fn), 1.0)
 
 
-@pytest.mark.parametrize("noise", [1e200, 1e-170, [1.0, 1e-170]])
+@pytest.mark.parametrize("noise", [1e200, 1e-147, 1e-170, [1.0, 1e-170]])
 def test_noise_whose_square_is_lost_is_refused(noise):
     with pytest.raises(pc.InputError, match="has a square that float64 does not hold"):
         pc.boundary(left=[2.0, 2.0], noise=noise)
@@ -359,6 +359,14 @@ def test_a_row_whose_variance_overflows_is_refused(variance, scale):
     law = pc.cells([scale, 2 * scale, 3 * scale], 1.0)
     with pytest.raises(pc.InfeasibleError, match="more than float64 can hold"):
         pc.condition(([[1.0, 2.0, 3.0]], variance), law)
+
+
+@pytest.mark.parametrize("kind", [pc.Diagonal, lambda m, v: pc.LowRank(m, v[None].sqrt(), v)])
+def test_a_row_whose_variance_is_too_small_is_refused_for_that_reason(kind):
+    mean = 1e-150 * torch.tensor([[1.0, 2.0, 3.0]], dtype=torch.float64)
+    for law in (pc.cells([1.0, 1.0, 1.0], 7e-150), pc.boundary(left=2e-150)):
+        with pytest.raises(pc.InfeasibleError, match="less than float64 can hold"):
+            pc.condition(kind(mean, mean.square()), law)
 
 
 def test_a_smaller_u_is_scored_as_if_expanded(rng):

@@ -12,7 +12,7 @@ from ._errors import FAR, InfeasibleError, warn_implausible
 from ._fields import Field
 from ._laws import Fields, Rows
 from ._maps import Sum
-from ._rowwise import SETTLED, UNMET
+from ._rowwise import SETTLED, TINY, UNMET
 from ._slices import by_slices
 from ._solvers.covariances import Correlated, Independent, shared_axes
 from ._solvers.engine import Chain, Shared
@@ -113,20 +113,26 @@ def check_met(
     exact = [*filter(_has_exact, laws)]
     for rows, (miss, size) in zip(exact, misses(exact, u, before), strict=True):
         spread = _size(rows, std)
-        if bool((spread.square() == torch.inf).any()):
-            raise InfeasibleError(
-                f"the variance of a row of `{rows.label}` is more than float64 can hold. Give the "
-                "field, or the law, in units in which numbers are smaller."
-            )
         if isinstance(root, Correlated):  # a row that only directions move has their rounding
             miss = (miss - ROUNDING * spread).clamp_min(0)
         worst = torch.where(miss == 0, 0.0, miss / torch.where(size > 0, size, 1.0))
         worst = torch.where(worst.isnan(), torch.inf, worst)
+        own = rows.entrywise(2).apply(root.variance)
+        _check_range(rows, spread.square() == torch.inf, "more", "smaller")
+        _check_range(rows, (own > 0) & (own <= TINY) & (worst > UNMET), "less", "larger")
         if bool((worst > max(UNMET, min(slack, CONTRADICTED))).any()):
             index = [int(i) for i in torch.unravel_index(worst.argmax(), worst.shape)]
             others = _decided_by(laws, rows, index, root)
             if others or bool((worst > max(UNMET, slack)).any()):
                 raise InfeasibleError(_explained(rows, miss, worst, index, others))
+
+
+def _check_range(rows: Rows, lost: Tensor, amount: str, way_out: str) -> None:
+    if bool(lost.any()):
+        raise InfeasibleError(
+            f"the variance of a row of `{rows.label}` is {amount} than float64 can hold. Give the "
+            f"field, or the law, in units in which numbers are {way_out}."
+        )
 
 
 @torch.no_grad()

@@ -15,10 +15,10 @@ from ._errors import InputError
 from ._laws import Law, Times
 from ._maps import Join, Map, Matrix, Regions, SecondDifferences, Select, Sum
 from ._quadrature import RULES, Rule, periodic_weights
+from ._rowwise import TINY
 from ._slices import by_slices
 from .meshes import Mesh
 
-LEAST_VARIANCE = 1e-300  # below this float64 has fewer digits
 ROUNDING = 4 * torch.finfo(torch.float64).eps  # of a sum of a few terms
 NOISE_HINT = "It is a standard deviation; 0 asks for exact conservation."
 
@@ -482,7 +482,7 @@ def _dims(given: Any, name: str, array: Tensor, least: int) -> int:
 def _squared(noise: Tensor) -> Tensor:
     """The variance of a noise that is neither so small nor so large that float64 loses it."""
     variance = noise.square()
-    lost = (noise > 0) & ((variance < LEAST_VARIANCE) | (variance == torch.inf))
+    lost = (noise > 0) & ((variance < TINY) | (variance == torch.inf))
     if check.concrete(lost) and bool(lost.any()):
         raise InputError(
             f"`noise` of {float(noise[lost][0]):.3g} has a square that float64 does not hold. Use "
