@@ -80,6 +80,16 @@ def test_the_share_that_is_chance_has_all_its_digits():
     np.testing.assert_allclose(post.mean, mean, rtol=1e-13)
 
 
+@pytest.mark.parametrize("count", [3, 8])
+def test_a_row_of_both_signs_does_not_tie_all_points_together(count):
+    """Where signs all but cancel, chance gave a correlation of 1: the row then left no variance."""
+    rng = np.random.default_rng(2)
+    prior = pc.LowRank.from_samples(rng.normal(size=(count, 100, 30)))
+    law = pc.linear(rng.normal(size=(100, 1, 30)), np.zeros((100, 1)), batch_dims=1)
+    left = (pc.condition(prior, law).variance / prior.variance).median(-1).values
+    assert left.min() > 0.1
+
+
 def test_members_come_in_the_dtype_of_the_samples():
     post = pc.condition(pc.LowRank.from_samples(torch.tensor(X).float()), *laws([0.0]))
     assert post.members().dtype == torch.float32

@@ -91,10 +91,12 @@ def mix(spread: Tensor, alone: Tensor, together: Tensor, count: int) -> Mix:  # 
     less = together - alone
     several = less > ROUNDING * alone  # a row of one point says nothing of others
     more = torch.where(several, (spread - alone) / torch.where(several, less, 1.0), 0.0)
-    correlation = torch.where(there, more.clamp(0, 1), 0.0).sum(-1) / rows.clamp_min(1)
-    chance = 1 + 2 * math.sqrt(2 / (count - 1))  # of a variance from so many members
+    chance = 2 * math.sqrt(2 / (count - 1))  # share of a variance that so many members miss it by
+    sure = less / (chance * torch.where(there, alone, 1.0))  # little where signs all but cancel
+    correlation = more.clamp(0, 1) * sure.clamp(0, 1)
+    correlation = torch.where(there, correlation, 0.0).sum(-1) / rows.clamp_min(1)
     beside = torch.where(spread > 0, spread, torch.where(there, alone, 1.0))
-    share = torch.where(there, (chance * alone / beside).clamp_max(1), 0.0).sum(-1)
+    share = torch.where(there, ((1 + chance) * alone / beside).clamp_max(1), 0.0).sum(-1)
     share = torch.maximum(share / rows.clamp_min(1), rows / (rows + (count - 1) / MEMBERS_PER_ROW))
     return Mix(share.clamp(1 / count, 1), correlation)
 
