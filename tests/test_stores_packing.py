@@ -114,11 +114,14 @@ def test_a_copy_without_packing_is_stored_as_floats(tmp_path: Path) -> None:
     assert packed.attrs["valid_range"].dtype == np.int16
 
 
-def test_whole_numbers_that_floats_do_not_hold_are_not_rounded_in_silence(tmp_path: Path) -> None:
+def test_whole_numbers_that_floats_do_not_hold_are_kept_or_refused(tmp_path: Path) -> None:
     with netCDF4.Dataset(tmp_path / "a.nc", "w") as file:
         file.createDimension("x", 2)
         file.createVariable("u", "f8", ("x",))[:] = [1.0, 2.0]
         file.createVariable("cell", "i8", ("x",), fill_value=-1)[:] = [2**62 + 1, -1]
     law = Law("u", "x", total=5.0, measure=1.0)
+    enforce_file(tmp_path / "a.nc", tmp_path / "b.nc", law, how="uniform")
+    with netCDF4.Dataset(tmp_path / "b.nc") as file:
+        assert file["cell"][0] == 2**62 + 1
     with pytest.raises(InputError, match=r"`cell` holds whole numbers beyond 2\^53"):
-        enforce_file(tmp_path / "a.nc", tmp_path / "b.nc", law, how="uniform")
+        enforce_file(tmp_path / "a.nc", tmp_path / "b.zarr", law, how="uniform")

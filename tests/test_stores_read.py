@@ -14,14 +14,15 @@ from stores import FORMATS, small, store
 
 from probconserv import InputError
 from probconserv.labelled import _read
+from probconserv.labelled._attributes import decoded
 from probconserv.labelled._read import errors_of, read
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_store_is_read_as_xarray_reads_it(tmp_path: Path, format: str) -> None:
+def test_a_store_is_read_as_xarray_reads_it_but_for_times(tmp_path: Path, format: str) -> None:
     path = store(tmp_path, format)
     engine = "zarr" if "zarr" in format else "netcdf4"
-    options = {"consolidated": False} if engine == "zarr" else {}
+    options = {"decode_times": False} | ({"consolidated": False} if engine == "zarr" else {})
     with read(path) as ours, xr.open_dataset(path, engine=engine, **options) as theirs:
         xr.testing.assert_identical(ours.load(), theirs.load())
         for name in ours.variables:
@@ -47,7 +48,7 @@ def test_missing_values_are_nan_and_packing_stays_in_the_encoding(tmp_path: Path
 def test_a_closed_dataset_can_be_pickled_and_read_elsewhere(tmp_path: Path) -> None:
     with read(store(tmp_path, "netcdf4")) as dataset:
         copy = pickle.loads(pickle.dumps(dataset))
-    xr.testing.assert_identical(copy["u"].load(), small()["u"])
+    xr.testing.assert_identical(decoded(copy)["u"].load(), small()["u"])
 
 
 def test_times_that_make_no_sense_stay_numbers(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from stores import small, store
 from probconserv import InputError
 from probconserv._files import sole_writer
 from probconserv.labelled import _write
+from probconserv.labelled._attributes import decoded
 from probconserv.labelled._read import read
 from probconserv.labelled._write import check_output, staged, write
 
@@ -65,10 +66,10 @@ def test_an_output_is_replaced_only_by_a_complete_one(tmp_path: Path, suffix: st
     with pytest.raises(ZeroDivisionError):
         write(fields(), path, overwrite=True, finish=lambda _: {"ratio": 1 // 0})
     with read(path) as old:
-        xr.testing.assert_identical(old.load(), fields())
+        xr.testing.assert_identical(decoded(old).load(), fields())
     write(fields() + 1, path, overwrite=True)
     with read(path) as new:
-        xr.testing.assert_equal(new.load(), fields() + 1)
+        xr.testing.assert_equal(decoded(new).load(), fields() + 1)
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
 
 
@@ -160,7 +161,7 @@ def test_what_a_killed_run_left_is_cleared_and_what_it_moved_comes_back(
     with pytest.raises(InputError, match="boom"):
         write(failing(RuntimeError("boom")), path)
     with read(path) as old:
-        xr.testing.assert_identical(old.load(), fields())
+        xr.testing.assert_identical(decoded(old).load(), fields())
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
 
 
@@ -170,7 +171,7 @@ def test_the_old_store_comes_back_if_the_new_one_cannot_take_its_place(tmp_path:
     with pytest.raises(FileNotFoundError), staged(path):
         pass  # nothing was written
     with read(path) as old:
-        xr.testing.assert_identical(old.load(), fields())
+        xr.testing.assert_identical(decoded(old).load(), fields())
 
 
 def test_two_runs_do_not_write_the_same_output(tmp_path: Path) -> None:

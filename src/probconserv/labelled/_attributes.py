@@ -289,8 +289,8 @@ def decoded(data: Labelled) -> Labelled:
         if times.dtype.kind in "iuf" and " since " in units(times):
             clock = {key: times.attrs[key] for key in ("units", "calendar") if key in times.attrs}
             both = {n: within[n] for n in (name, times.attrs.get("bounds")) if n in within}
-            with suppress(ValueError, OverflowError, TypeError):
-                plain = {n: xr.Variable(v.dims, v.data, v.attrs | clock) for n, v in both.items()}
+            with suppress(ValueError, OverflowError, TypeError, KeyError):
+                plain = {n: xr.Variable(v.dims, v.data, clock | v.attrs) for n, v in both.items()}
                 found |= {n: coder.decode(each, n).load() for n, each in plain.items()}
     if not found:
         return data

@@ -341,7 +341,8 @@ def enforce_file(
             results = compute(lazy)
             finish(results)
         else:
-            results = write(work.finished(new), target, overwrite, lazy, finish, source, group)
+            lazily = {name: [each.chunk() for each in arrays] for name, arrays in new.items()}
+            results = write(work.finished(lazily), target, overwrite, lazy, finish, source, group)
         return results, reports[0]
 
     with cluster(scheduler, workers), ExitStack() as opened:

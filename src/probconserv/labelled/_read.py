@@ -1,12 +1,11 @@
 """Labelled data from files, lazily: NetCDF and Zarr, looked at before any value is read."""
 
 import os
-import re
 import signal
 import uuid
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from math import ceil, prod
 from os import PathLike
 from pathlib import Path
@@ -39,10 +38,10 @@ SUSPICIOUS = 16 * 2**30  # bytes from which a store must have something to show 
 DENSEST = 2000  # bytes of values that one byte of a file can hold, compressed
 PATIENCE = 30.0  # seconds for a file to open
 NETCDF3_SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 4, 6: 8, 7: 1, 8: 2, 9: 4, 10: 8, 11: 8}  # of a type
-ONE_WAY = re.compile("(months?|years?) since ")  # xarray decodes them, and cannot encode them
 NUMBERS = "biufcmM"
 READ = "read-"  # how dask calls what lies in a file
 INHERITED = "inherited"  # in the encoding of a dataset: names that groups around it hold
+STORED = "stored"  # the same: shape and type of what this group holds
 AGAIN = "Copy or download it again."
 
 
@@ -97,7 +96,7 @@ def read(
     """The dataset in a NetCDF file or a Zarr folder, its values read block by block when needed.
 
     Missing values are NaN, packed values are unpacked, and how they were stored stays in each
-    variable's `encoding`. Times that cannot be decoded stay numbers. Close it with `.close()`, or
+    variable's `encoding`. Times are the numbers that are stored. Close it with `.close()`, or
     open it in a `with` statement.
 
     chunks: how many entries a block has along some dimensions, -1 for all of them; rounded up to
@@ -125,7 +124,8 @@ def read(
             and all(inner.sizes.get(dim) == size for dim, size in variable.sizes.items())
         }
         dataset = _lazy(inner.assign_coords(seen), where, chunks or {}, whole)
-        dataset.encoding = {**inner.encoding, INHERITED: tuple(seen)}
+        stored = {name: stored_as(variable) for name, variable in inner.variables.items()}
+        dataset.encoding = {**inner.encoding, INHERITED: tuple(seen), STORED: stored}
         dataset.set_close(opened.pop_all().close)
     return dataset
 
@@ -158,30 +158,13 @@ def _levels(path: Path, group: str) -> list[str]:
 
 
 def _open(path: Path, group: str, opened: ExitStack) -> xr.Dataset:
-    """A group as xarray reads it; times that it cannot decode, or encode again, as numbers."""
+    """A group as xarray reads it, with times as the numbers that are stored; see `decoded`."""
     engine = "zarr" if kind(path) == "zarr" else "netcdf4"
     plain: dict[str, Any] = {"decode_cf": False, "create_default_indexes": False, "cache": False}
     stored = xr.open_dataset(path, engine=engine, group=group or None, chunks=None, **plain)
     opened.enter_context(stored)
     _check_sizes(path, stored)
-    units = (str(variable.attrs.get("units")) for variable in stored.variables.values())
-    dates = not any(map(ONE_WAY.match, units))
-    with suppress(ValueError, OverflowError, TypeError):
-        found = xr.decode_cf(stored, decode_times=dates, decode_timedelta=False)
-        if all(_comes_back(found[name], stored.variables[name]) for name in found.indexes):
-            return found
     return xr.decode_cf(stored, decode_times=False, decode_timedelta=False)
-
-
-def _comes_back(coordinate: xr.DataArray, stored: xr.Variable) -> bool:
-    """Whether dates would be stored as the same numbers again.
-
-    Those counted from before 1582 are not, where no calendar is said.
-    """
-    if coordinate.dtype.kind != "M":
-        return True
-    again = xr.conventions.encode_cf_variable(coordinate.variable)
-    return np.array_equal(again.values, stored.values)
 
 
 def _lazy(
@@ -213,6 +196,11 @@ def _lazy(
         )
         changed[name] = xr.Variable(variable.dims, blocks, variable.attrs, variable.encoding)
     return opened.assign(changed)
+
+
+def stored_as(variable: xr.Variable) -> tuple[tuple[int, ...], str]:
+    """The shape, and the type that its numbers have in a file."""
+    return variable.shape, str(variable.encoding.get("dtype", variable.dtype))
 
 
 def block_shape(variable: xr.Variable, chunks: Mapping[str, int]) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ import numpy as np
 import xarray as xr
 
 from .._errors import InputError, ProbConservError
-from ._attributes import setting, shown
+from ._attributes import decoded, setting, shown
 from ._encoding import without_packing
 from ._law import STORES, Law, Recipe, find, nearest
 from ._plan import Spread
@@ -58,7 +58,7 @@ def from_file(given: Any, argument: str, opened: ExitStack) -> Any:
         near = nearest(where.name, [each.name for each in where.parent.glob(f"*{where.suffix}")])
         raise InputError(f"`{argument}` is {given!r}, but there is no file {path}. {near}")
     group, _, name = name.rpartition("/")
-    source = opened.enter_context(read(path, group=group))
+    source = decoded(opened.enter_context(read(path, group=group)))
     found = find(source, name, f"{argument} {given}")
     for times in filter(tells_time, found.coords.values()):
         if (label := setting(times, "bounds")) in source.variables:
@@ -187,7 +187,10 @@ def _at(given: Any, dim: str, where: slice) -> Any:
 
 
 def _combined(paths: Sequence[Path], parts: Sequence[xr.Dataset]) -> Series:
-    """The series that the files make."""
+    """The series that the files make, in dates where their times count from different ones."""
+    stored, clocks = parts, [_clocks(part) for part in parts]
+    if any(clock != clocks[0] for clock in clocks):
+        parts = [decoded(part) for part in parts]
     for path, part in zip(paths[1:], parts[1:], strict=True):
         _check_alike(part, parts[0], path.name, paths[0].name)
     ours = parts[0].indexes
@@ -204,15 +207,21 @@ def _combined(paths: Sequence[Path], parts: Sequence[xr.Dataset]) -> Series:
         raise InputError(f"{RULE} elsewhere. These are not: {why}.") from error
     index = whole.indexes[dim]
     if index.duplicated().any():
-        when = shown(whole[dim].values[index.duplicated()][0])
+        when = shown(decoded(whole)[dim].values[index.duplicated()][0])
         raise InputError(f"{RULE} elsewhere. These overlap: {dim} {when} is there twice.")
     for name in whole.data_vars:
         whole[name] = _for_one_file(whole[name], [part[name] for part in parts])
     whole.encoding = parts[0].encoding
     starts = [index.get_loc(part.indexes[dim][0]) for part in parts]
     ends = [start + part.sizes[dim] for start, part in zip(starts, parts, strict=True)]
-    files = map(Part, paths, parts, map(slice, starts, ends))
+    files = map(Part, paths, stored, map(slice, starts, ends))
     return Series(whole, dim, sorted(files, key=lambda file: file.entries.start))
+
+
+def _clocks(dataset: xr.Dataset) -> dict[Any, Any]:
+    """What the coordinates count, and from when."""
+    keys = ("units", "calendar")
+    return {name: [c.attrs.get(key) for key in keys] for name, c in dataset.coords.items()}
 
 
 def _check_alike(part: xr.Dataset, first: xr.Dataset, name: str, other: str) -> None:

@@ -29,7 +29,7 @@ from .._errors import InputError, ProbConservError
 from .._files import sole_writer
 from . import _cluster
 from ._encoding import Format, aligned, encoded, is_lazy, output_format, prepared
-from ._read import INHERITED, READ, ZARR, groups, kind
+from ._read import INHERITED, READ, STORED, ZARR, groups, kind, stored_as
 
 NETCDF = (".nc", ".nc4", ".cdf")
 UNSAVED = 1 << 28  # bytes that wait for the disk at most
@@ -155,20 +155,15 @@ def write(
     path: ends in .nc, .nc4 or .cdf for NetCDF, in .zarr for Zarr. overwrite: replace what is
     there, once the new one is complete. also: small dask collections, in any nest of dicts and
     lists. finish: given what they came to, returns attributes for the file. like: a file whose
-    format the output takes over; otherwise it is NetCDF 4 or Zarr 3. group: where in the file
-    the dataset belongs. Other groups, and what else is in this one, come from `like` as they are.
+    format the output takes over; otherwise it is NetCDF 4 or Zarr 3. What is not new is copied
+    from it byte for byte, where the format is the same. group: where in the file the dataset is.
     """
     model = None if like is None else Path(like).resolve()
     held = [dataset.encoding, *(v.encoding for v in dataset.variables.values())]
     inputs = {encoding["source"] for encoding in held if "source" in encoding}
     where = check_output(path, overwrite, inputs | ({str(model)} if model else set()))
     format = output_format(where, model, dataset)
-    source = model if model is not None and groups(model) else None
-    if source is not None and (kind(source) == "zarr") != (format.zarr is not None):
-        raise InputError(
-            f"`path`: {source} has groups, which are kept only from NetCDF to NetCDF and from "
-            f"Zarr to Zarr. Choose a name that ends in {'.nc' if format.zarr else '.zarr'}."
-        )
+    source = _to_copy(model, format, dataset)
     known = dataset.encoding.get(INHERITED, ()) if source is None else dataset.variables
     lazily = {n: v.data.name for n, v in dataset.variables.items() if is_lazy(v)}
     new = [name for name, key in lazily.items() if not key.startswith(READ)]
@@ -183,6 +178,27 @@ def write(
             results = run(lazy, {name: target(str(name)) for name in lazy}, also)
             describe(finish(results))
         return results
+
+
+def _to_copy(model: Path | None, format: Format, dataset: xr.Dataset) -> Path | None:
+    """The file that the output is a copy of, new values aside; None to write it from scratch."""
+    if model is None:
+        return None
+    same_kind = (kind(model) == "zarr") == (format.zarr is not None)
+    has_groups, stored = groups(model), dataset.encoding.get(STORED, {})
+    now = {name: stored_as(variable) for name, variable in dataset.variables.items()}
+    changed = [name for name in stored if now.get(name) != stored[name]]
+    if has_groups and not same_kind:
+        raise InputError(
+            f"`path`: {model} has groups, which are kept only from NetCDF to NetCDF and from "
+            f"Zarr to Zarr. Choose a name that ends in {'.nc' if format.zarr else '.zarr'}."
+        )
+    if has_groups and changed:
+        raise InputError(
+            f"{changed[0]} would change its type or shape, which is not possible in a file with "
+            "groups. Take the group out first (`ncks -G : -g GROUP`), or leave `unpack` out."
+        )
+    return model if same_kind and stored and not changed else None
 
 
 @contextmanager
@@ -205,7 +221,7 @@ def _zarr(
 ) -> Iterator[Begun]:
     """A Zarr store with the definitions and what is in memory.
 
-    source: a store with groups, whose other contents it takes over.
+    source: a store whose other contents it takes over.
     """
     import zarr
 
@@ -234,7 +250,10 @@ def _netcdf(
     unlimited = format.unlimited
     if source is not None:
         shutil.copyfile(source, part)
-        dataset, unlimited = _not_in(part, group, dataset), ()  # its dimensions are there
+        with netCDF4.Dataset(part) as file:
+            there = (file[group] if group else file).variables
+            dataset = dataset.drop_vars([name for name in dataset.variables if name in there])
+        unlimited = ()
         how = {"mode": "a", "group": group}
     # not `to_netcdf`, which imports distributed (0.6 s) to ask where dask computes
     store = NetCDF4DataStore.open(str(part), format=format.netcdf, lock=LOCK, **how)
@@ -244,21 +263,6 @@ def _netcdf(
         store.close()
     with NetcdfFile(part, group) as file:
         yield partial(NetcdfVariable, file), file.describe
-
-
-def _not_in(path: Path, group: str, dataset: xr.Dataset) -> xr.Dataset:
-    """The variables of the dataset that the group of the file has not yet."""
-    with netCDF4.Dataset(path) as file:
-        there = (file[group] if group else file).variables
-        both = set(there) & set(dataset.variables)
-        for name in both:
-            kept, wanted = there[name].dtype, dataset[name].encoding.get("dtype", there[name].dtype)
-            if kept != wanted:
-                raise InputError(
-                    f"`unpack`: {name} would change from {kept} to {wanted}, which is not possible "
-                    "in a file with groups. Take the group out first (`ncks -G : -g GROUP`)."
-                )
-        return dataset.drop_vars(both)
 
 
 def _run(lazy: Lazy, targets: Mapping[Hashable, Any], also: Any) -> Any:
