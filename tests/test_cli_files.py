@@ -120,6 +120,7 @@ def test_a_file_of_laws_states_several_at_once(source, tmp_path):
             "`--laws` replaces `--mean`, `--over`: say that in in.toml",
         ),
         ((*ASKED, "--how", "uniform", "-o", "o.nc", "--plot", "p.nc"), "`--plot` p.nc must end in"),
+        ((*ASKED, "--how", "uniform", "-o", "o.nc", "--plot", "plts/p.png"), "no folder plts"),
         ((*ASKED, "--total", "3", "--average", "3"), "`--average` and `--total` are two ways"),
         ((*ASKED, "--how", "uniform", "--jointly", "time", "--dry-run"), "`--jointly` is for an"),
     ],

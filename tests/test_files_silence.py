@@ -4,6 +4,7 @@ import csv
 import io
 import json
 
+import netCDF4
 import numpy as np
 import pytest
 import xarray as xr
@@ -154,13 +155,25 @@ def test_limits_of_packed_integers_are_integers(file):
     d = field(change=0.0, valid_range=np.array([0, 600], "i2"))
     packed = {"u": {"dtype": "i2", "scale_factor": 0.01, "_FillValue": -1}}
     assert called("check", file(d, packed), *ASKED).returncode == 0
-    d.u.attrs["valid_range"] = np.array([0, 500], "i2")
+    d.u.attrs = {"valid_max": np.int16(500)}  # the other end is free
+    assert "outside the valid -inf to 5" in called("check", file(d, packed), *ASKED).stdout
+    d.u.attrs = {"valid_range": np.array([0, 500], "i2")}
     done = called("check", file(d, packed), *ASKED)
     assert done.returncode == 3
     assert "36 values of u lie outside the valid 0 to 5 already" in done.stdout
 
 
-@pytest.mark.parametrize("mark", [1e20, -1e34, 1e37, -3.4028235e38])
+def test_limits_of_unsigned_integers_are_unsigned_as_well(file, tmp_path):
+    with netCDF4.Dataset(file(field(change=0.0)), "a") as into:
+        packed = into.createVariable("p", "i2", ("lat", "lon"))
+        packed.setncatts({"_Unsigned": "true", "scale_factor": 0.01})
+        packed.setncatts({"valid_min": np.int16(0), "valid_max": np.int16(-1)})  # 65535
+        packed[:] = 400.0  # stored as 40000, which is negative with a sign
+    done = called("check", tmp_path / "in.nc", "--mean", "p", "--over", "lat,lon", "--total", "1")
+    assert "outside the valid" not in done.stdout
+
+
+@pytest.mark.parametrize("mark", [1e20, -1e34, 1e37, -3.4028235e38, -9999.0, 999.0])
 def test_an_undeclared_mark_for_missing_values_is_seen(file, mark):
     d = field(change=0.0)
     d["u"][:, 0, 0] = mark
@@ -168,6 +181,13 @@ def test_an_undeclared_mark_for_missing_values_is_seen(file, mark):
     assert done.returncode == 3  # it "closes": what is off is nothing beside that
     assert "3 values look like marks for missing ones" in done.stdout
     assert check(field(change=0.0) * 1e14, LAW).plausible
+
+
+def test_a_value_that_others_come_near_to_is_no_mark():
+    depths = field(change=0.0)
+    depths["u"][:, 0, :2] = [-9999.0, -9990.0]
+    assert check(depths, LAW).plausible
+    assert check(xr.full_like(depths, -9999.0), LAW).plausible
 
 
 def test_a_budget_that_rounding_opens_again_ends_with_1(file, tmp_path):

@@ -40,6 +40,12 @@ def task(data=DATA, share=slice(None), sizes=None, **changes):
     return FieldTask(network, source, recipe, 0, share, CPU), network
 
 
+def test_weights_are_not_saved_into_a_folder_that_is_not_there(tmp_path):
+    with pytest.raises(InputError, match=r"`path`: there is no folder .*wieghts"):
+        save(FNO(inputs=1, modes=(0, 3), width=4), tmp_path / "wieghts" / "own.safetensors")
+    assert not any(tmp_path.iterdir())
+
+
 def test_an_operator_learns_from_arrays_and_its_card_says_how(tmp_path):
     data = Grids(DATA.inputs.numpy(), DATA.targets.numpy(), {"t": T.numpy(), "x": X.numpy()})
     lines = []

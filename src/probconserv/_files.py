@@ -13,6 +13,12 @@ except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
 
+def check_folder(argument: str, path: Path) -> None:
+    """Refuses a file in a folder that is not there: it may be a spelling mistake."""
+    if not path.parent.is_dir():
+        raise InputError(f"`{argument}`: there is no folder {path.parent}. Make it first.")
+
+
 @contextmanager
 def complete(path: Path) -> Iterator[Path]:
     """A place to write to, in the same folder; it takes the name `path` at the end, or vanishes.

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from . import _checks as check
 from ._errors import InputError
-from ._files import complete
+from ._files import check_folder, complete
 
 Change = Callable[[Tensor, int | None], Tensor]  # with the axes before the field's; None: loose
 FORMAT = "probconserv 1"
@@ -104,8 +104,7 @@ class Kept(Node):
         try:
             if place.is_dir():
                 raise InputError(f"`path`: {place} is a folder; name a file in it.")
-            if not place.parent.is_dir():
-                raise InputError(f"`path`: there is no folder {place.parent}. Make it first.")
+            check_folder("path", place)
             with complete(place) as part:
                 save_file(own, part, {"format": FORMAT, "node": words})
         except InputError:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import App, Parameter
 
 from ._errors import ImplausibleError, InputError, ProbConservError, surprises_expected
+from ._files import check_folder
 from .cli_words import in_options, laws_in, number, pair, split, std
 
 if TYPE_CHECKING:
@@ -317,6 +318,7 @@ def _check_plot(plot: Path | None) -> None:
 
     if plot.suffix[1:] not in FigureCanvasBase.get_supported_filetypes():
         raise InputError(f"`--plot` {plot} must end in .png, .svg or .pdf, as pictures do.")
+    check_folder("--plot", plot)
 
 
 def register(app: App) -> None:

@@ -20,9 +20,9 @@ from ._graph import Array, BlockRows, Made, Sums
 
 Kind = MeanAndStd | Ensemble
 
-# usual for values that are missing
+# usual for values that are missing, with either sign; small ones may be values of a field
+SMALL_MARKS = 999.0, 9999.0, 32767.0, 32768.0, 99999.0, 999999.0
 MARKS = 1e15, 1e20, 9.999e20, 1e30, 9.99e33, 1e34, 1e35, 1e36, 9.96921e36, 1e37, 3.4028235e38
-LARGE = 1e9  # on average: a field with such a mark at one of a million points is larger
 LIMIT = 100  # sums at most; it takes about six
 MISSED = 1e-14  # of a row's terms
 REACH = 1e-12  # of a row's terms: a total so little out of reach is taken as the end of it
@@ -102,7 +102,7 @@ def statistics(kind: Kind, block: Block) -> dict[str, Array]:
         "spread": spread,
         "common": common,
         "negative": (std.min(-1) < 0).astype(float),
-        "marks": _marks(mean, terms, size),
+        "marks": _marks(mean),
         "lacking": block.lacking,
     }
     return {name: np.broadcast_to(x, (u.shape[1], *x.shape[1:])) for name, x in found.items()}
@@ -112,12 +112,17 @@ def _summed(rows: BlockRows, std: Array) -> Array:  # (1 or I, K)
     return rows.whole * std if std.size == 1 else rows.apply(std)
 
 
-def _marks(u: Array, terms: Array, size: Array) -> Array:  # (I)
-    """How many values look like a mark for missing ones that the file does not declare."""
-    if not (terms > LARGE * size).any():
-        return np.zeros(len(u))
-    found: Any = sum(np.isclose(np.abs(u), mark, rtol=1e-5) for mark in MARKS)
-    return found.sum(-1).astype(float)
+def _marks(u: Array) -> Array:  # (I, P) to (I)
+    """How many values look like a mark for missing ones: all others are ten times smaller."""
+    found, largest = np.zeros(len(u)), np.maximum(u.max(-1), -u.min(-1))
+    known = np.isclose(largest[:, None], (*SMALL_MARKS, *MARKS), rtol=1e-6)
+    for index in np.flatnonzero(known.any(-1)):
+        size = np.abs(u[index])
+        is_mark = size > largest[index] / 10
+        same = (size[is_mark] == largest[index]).all()
+        if same and not (is_mark.all() and known[index, : len(SMALL_MARKS)].any()):
+            found[index] = is_mark.sum()
+    return found
 
 
 def _is_even(kind: Kind, block: Block) -> bool:

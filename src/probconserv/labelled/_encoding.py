@@ -166,7 +166,11 @@ class Packing:
         """The integers that stand for missing."""
         given = [self.encoding.get(key) for key in ("_FillValue", "missing_value")]
         fills = [fill for some in given if some is not None for fill in np.atleast_1d(some)]
-        return [int(np.int64(fill).astype(self.dtype)) for fill in fills if np.isfinite(fill)]
+        return sorted({int(self.as_counted(fill)) for fill in fills if np.isfinite(fill)})
+
+    def as_counted(self, integer: Any) -> Any:
+        """A stored integer, which may lack its sign or have one too many, as it counts."""
+        return np.int64(integer).astype(self.dtype)
 
     def values(self, *integers: Any) -> tuple[float, float]:
         """What two integers stand for, the smaller value first."""
@@ -291,8 +295,8 @@ def valid_limits(variable: xr.Variable | xr.DataArray) -> tuple[float, float]:
     except (ValueError, TypeError):
         return NO_BOUNDS
     packing = Packing.of(variable)
-    if packing is not None and all(each.dtype.kind in "iu" for each in given):
-        return packing.values(low, high)
+    if packing is not None and all(each.dtype.kind in "iu" or np.isinf(each) for each in given):
+        return packing.values(*(x if np.isinf(x) else packing.as_counted(x) for x in given))
     return low, high
 
 

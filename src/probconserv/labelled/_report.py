@@ -228,8 +228,8 @@ class Budget:
                 )
         if self.marks:
             yield (
-                f"{self.marks} values look like marks for missing ones (1e+20 and the like), which "
-                "the file does not declare. Declare them as _FillValue"
+                f"{self.marks} values look like marks for missing ones (1e+20, -9999 and the "
+                "like), which the file does not declare. Declare them as _FillValue"
             )
         celsius = re.fullmatch("(deg(ree)?s?_?)?c(elsius)?", str(self.unit).lower())
         off, other = abs(self.gap()), "K" if celsius else "degC"

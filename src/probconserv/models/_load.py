@@ -7,6 +7,7 @@ import torch
 
 from .. import _checks as check
 from .._errors import InputError
+from .._files import check_folder
 from ..problems import PROBLEMS, ClosedForm
 from ._checkpoints import read, write
 from ._trained import CLASSES, Trained
@@ -157,7 +158,7 @@ def save(network: Trained, path: str | Path, half: bool = False) -> None:
     Raises
     ------
     InputError
-        If it is no such network, or a weight is too large for 16 bits.
+        If it is no such network, a weight is too large for 16 bits, or the folder is not there.
     """
     if not isinstance(network, Trained) or not network.models:
         raise InputError(
@@ -175,4 +176,6 @@ def save(network: Trained, path: str | Path, half: bool = False) -> None:
         for name, values in rounded.items():
             check.finite(name, values)
         tensors = tensors | rounded
-    write(check.path("path", path), tensors, card)
+    place = check.path("path", path)
+    check_folder("path", place)
+    write(place, tensors, card)
