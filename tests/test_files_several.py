@@ -1,5 +1,6 @@
 """Several files: areas, masks and totals from elsewhere, and a series over many files."""
 
+import netCDF4
 import numpy as np
 import pytest
 import xarray as xr
@@ -173,6 +174,19 @@ def test_wide_numbers_in_a_later_file_are_not_cut(series, folder):
     enforce_file(f"{folder}/p_*.nc", folder / "all.nc", Law("u", "x", measure=1.0), how="uniform")
     with xr.open_dataset(folder / "all.nc") as out:
         assert out["n"].values[3:].tolist() == [300, 300, 300]
+
+
+def test_times_of_different_files_count_from_the_first_in_one_file(folder):
+    for number, start in enumerate(("2000-01-01", "2000-01-03")):
+        times = ("time", np.arange(2, dtype="f4"), {"units": f"days since {start} 00:00:0.0"})
+        part = xr.Dataset({"u": (("time", "x"), np.ones((2, 3)))}, {"time": times})
+        part.to_netcdf(folder / f"part_{number}.nc")
+    law = Law("u", "x", total=4.0, measure=1.0)
+    enforce_file(folder / "part_*.nc", folder / "all.nc", law, how="uniform")
+    with netCDF4.Dataset(folder / "all.nc") as file:
+        assert file["time"].units.startswith("days since 2000-01-01")
+        assert file["time"].dtype == np.float32
+        np.testing.assert_array_equal(file["time"][:], [0, 1, 2, 3])
 
 
 def test_times_that_count_from_different_months_are_refused(series, folder):

@@ -282,19 +282,23 @@ def decoded(data: Labelled) -> Labelled:
 
     Units that xarray cannot decode are left as they are.
     """
-    within = data.variables if isinstance(data, xr.Dataset) else data.coords
-    coder = xr.coders.CFDatetimeCoder()
+    within: Any = data if isinstance(data, xr.Dataset) else data.coords
     found: dict[Any, xr.Variable] = {}
     for name, times in data.coords.items():
         if times.dtype.kind in "iuf" and " since " in units(times):
             clock = {key: times.attrs[key] for key in ("units", "calendar") if key in times.attrs}
             both = {n: within[n] for n in (name, times.attrs.get("bounds")) if n in within}
             with suppress(ValueError, OverflowError, TypeError, KeyError):
-                plain = {n: xr.Variable(v.dims, v.data, clock | v.attrs) for n, v in both.items()}
-                found |= {n: coder.decode(each, n).load() for n, each in plain.items()}
+                found |= {n: _dates(each.variable, clock) for n, each in both.items()}
     if not found:
         return data
     return data.assign(found) if isinstance(data, xr.Dataset) else data.assign_coords(found)
+
+
+def _dates(times: xr.Variable, clock: Mapping[str, str]) -> xr.Variable:
+    """Numbers as dates; clock: the units and the calendar where it says none itself."""
+    said = xr.Variable(times.dims, times.data, {**clock, **times.attrs}, times.encoding)
+    return xr.coders.CFDatetimeCoder().decode(said).load()
 
 
 def shown(value: Any) -> str:
