@@ -196,6 +196,13 @@ def test_what_an_emulator_cannot_have_is_refused(tmp_path):
             Emulator(**SMALL).set_ranges(*ranges)
 
 
+@pytest.mark.parametrize("u_star", [0.5, 0.75])
+def test_a_parameter_beyond_those_of_training_is_said(u_star):
+    seen = tuple(values[0] for values in draw(Stefan(u_star), "test", 1, (10, 10)).context)
+    with pytest.warns(pc.ImplausibleWarning, match="parameters from 0.55 to 0.7, and what fits"):
+        pc.load("stefan", model="emulator").predict(seen, ([0.05], [0.5]), samples=5)
+
+
 def test_numbers_too_large_for_the_network_are_refused(network):
     one = torch.rand(4, dtype=torch.float64)
     with pytest.raises(ValueError, match=r"`context\[2\]` must be finite"):

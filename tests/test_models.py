@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import probconserv as pc
-from probconserv.data import Points, draw
+from probconserv.data import Grids, Points, draw
 from probconserv.models import AttentiveNeuralProcess, _checkpoints, load, open_weights
 from probconserv.models import _jets as jets
 from probconserv.models._attention import Attention
@@ -16,7 +16,7 @@ from probconserv.models._checkpoints import write
 from probconserv.models._load import shipped
 from probconserv.models._network import Latent
 from probconserv.problems import PROBLEMS, ClosedForm, Stefan, find
-from probconserv.training import validation_ll
+from probconserv.training import train, validation_ll
 
 FAMILIES = [name for name, cls in PROBLEMS.items() if issubclass(cls, ClosedForm)]
 SMALL = {"hidden": 8, "latent": 6, "heads": 2}
@@ -316,6 +316,39 @@ def test_shipped_weights_reproduce_their_cards(name):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_modern_networks_of_all_problems_are_there(name):
     assert load(name).card["settings"]["dropout"] == 0
+
+
+@pytest.mark.parametrize(
+    ("which", "factor", "told"),
+    [
+        ("grid", (5.0, 1.0), r"t from 0 to 0.1, and `grid\[0\]` is 0.25"),
+        ("grid", (1.0, 3.0), r"x from 0 to 1, and `grid\[1\]` goes from 0 to 3"),
+        ("context", (9.0, 1.0, 1.0), r"t from 0 to 0.1, and `context\[0\]` goes"),
+        ("context", (1.0, 1.0, 100.0), r"u from 0 to 1, and `context\[2\]` goes"),  # per cent
+    ],
+)
+def test_a_network_that_is_asked_beyond_its_training_says_so(which, factor, told):
+    seen = tuple(values[0] for values in draw(Stefan(0.6), "test", 1, (10, 10)).context)
+    asked = {"context": seen, "grid": ([0.05], [0.0, 1.0])}
+    load("stefan").predict(**asked, samples=2)  # without a word: warnings are errors here
+    asked[which] = tuple(f * torch.as_tensor(a) for f, a in zip(factor, asked[which], strict=True))
+    with pytest.warns(pc.ImplausibleWarning, match=told):
+        load("stefan").predict(**asked, samples=2)
+
+
+def test_a_card_has_the_ranges_of_an_equation_and_of_data(tmp_path):
+    tiny = {"sizes": {"hidden": 8, "latent": 8}, "steps": 1, "batch": 2, "validation": 2}
+    t, x = torch.linspace(0, 2, 5), torch.linspace(3, 4, 7)
+    data = Grids(torch.rand(4, 1), 9 * t[:, None] * x.expand(4, 5, 7), {"t": t, "x": x})
+    context = torch.ones(3), torch.full((3,), 3.5), torch.full((3,), 30.0)
+    network = train(data, tmp_path / "data", **tiny, context=3, target=3)
+    network.predict(context, (t, x), samples=1)
+    with pytest.warns(pc.ImplausibleWarning, match=r"x from 3 to 4, and `grid\[1\]` goes from 3"):
+        network.predict(context, (t, 2 * x - 3), samples=1)
+    network = train(Stefan, tmp_path / "stefan", **tiny)
+    again = open_weights(tmp_path / "stefan").card["ranges"]
+    assert {name: tuple(ends) for name, ends in again.items()} == network.card["ranges"]
+    assert again["t"] == [0.0, 0.1]
 
 
 def test_bad_input_is_refused(network, tmp_path):

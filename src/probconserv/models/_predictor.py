@@ -12,6 +12,7 @@ from .._checks import ArrayLike
 from .._fields import Diagonal
 from .._progress import track
 from ._context import Context, alone, read_context, read_grid
+from ._ranges import ranges_on, warn_outside
 from ._trained import Trained
 
 ROWS = 1 << 13  # of the decoder at once: so few that a CPU keeps them in its cache
@@ -144,8 +145,7 @@ class Predictor(Trained, ABC):
         InputError
             If context or grid do not have the coordinates of the network.
         """
-        known, u, mask = self._points(context)
-        places, shape = self._places(grid)
+        (known, u, mask), (places, shape) = self._read(context, grid)
         n, rows = len(u), rows_at_once(u.device)
         step = max(1, rows // n)
         check.samples(samples, "samples")
@@ -172,11 +172,16 @@ class Predictor(Trained, ABC):
         finally:
             self.train(before)
 
-    def _points(self, context: Context | list[Context]) -> tuple[Tensor, Tensor, Tensor | None]:
-        return read_context(context, self.sizes["inputs"], next(self.parameters()))
-
-    def _places(self, grid: Sequence[ArrayLike]) -> tuple[Tensor, tuple[int, ...]]:
-        return read_grid(grid, self.sizes["inputs"], next(self.parameters()))
+    def _read(
+        self, context: Context | list[Context], grid: Sequence[ArrayLike]
+    ) -> tuple[tuple[Tensor, Tensor, Tensor | None], tuple[Tensor, tuple[int, ...]]]:
+        inputs, like = self.sizes["inputs"], next(self.parameters())
+        known, u, mask = read_context(context, inputs, like)
+        places, shape = read_grid(grid, inputs, like)
+        seen = slice(None) if mask is None else ~mask
+        arrays = [*known[seen].flatten(0, -2).T, u[seen]]
+        warn_outside(ranges_on(self.card), {"context": arrays, "grid": list(places.T)})
+        return (known, u, mask), (places, shape)
 
 
 def rows_at_once(device: torch.device) -> int:

@@ -182,8 +182,7 @@ class AttentiveNeuralProcess(Predictor):
         Diagonal, shape (samples, n, T, M)
             As `predict` gives it.
         """
-        known, u, mask = self._points(context)
-        places, shape = self._places(grid)
+        (known, u, mask), (places, shape) = self._read(context, grid)
         n, seed = len(u), int(torch.randint(2**62, (), generator=generator))
         step = max(1, rows_at_once(u.device) // len(places))  # of the functions at once
         check.samples(samples, "samples")

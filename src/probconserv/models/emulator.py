@@ -11,6 +11,7 @@ from .._errors import InputError
 from .._progress import track
 from ._inference import draws
 from ._predictor import Predictor, rows_at_once
+from ._ranges import INFERRED, beyond, warn_of
 
 FUNCTIONS = 8  # at once on a CPU: the slowest of them decides how many steps are taken
 
@@ -107,7 +108,16 @@ class Emulator(Predictor):
             self._inferred(known[part], u[part], seen[part], samples, generator)
             for part in track(parts, "Inferring")
         ]
-        return torch.cat(each, dim=1)
+        z = torch.cat(each, dim=1)
+        self._warn_outside(z.mean(0))
+        return z
+
+    def _warn_outside(self, found: Tensor) -> None:  # (n, parameters)
+        """Warns where the parameters that fit best are beyond those of training."""
+        inputs, what = self.sizes["inputs"], "what fits `context` best"
+        ends = zip(self.low[inputs:].tolist(), self.high[inputs:].tolist(), strict=True)
+        said = [beyond("parameters", e, what, found[:, i], INFERRED) for i, e in enumerate(ends)]
+        warn_of([*filter(None, said)] if self.card else [])  # a network without one is untrained
 
     def given(self, known: Tensor, u: Tensor, numbers: Tensor | None, samples: int = 1) -> Tensor:
         if numbers is None:

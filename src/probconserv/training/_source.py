@@ -11,6 +11,7 @@ from .. import _checks as check
 from .._errors import InputError
 from .._random import uniform
 from ..data import Grids
+from ..models._ranges import ranges_of
 from ..problems import PROBLEMS, ClosedForm
 from ._recipes import Recipe
 
@@ -32,10 +33,13 @@ class Source:
 
     def describe(self) -> dict[str, Any]:
         """For the card."""
-        if self.grids is None or self.held_out is None:
-            return {}
-        judged = self.held_out.describe()
-        said = {"data": self.grids.describe()}
+        if self.equation is not None:
+            return {"ranges": ranges_of(self.equation)}
+        learned, held_out = self.require_grids()
+        judged = held_out.describe()
+        arrays = {**learned.coordinates, "u": learned.fields}
+        said = {"data": learned.describe()}
+        said["ranges"] = {name: [float(a.min()), float(a.max())] for name, a in arrays.items()}
         said["data"] |= {"held_out": judged["count"], "held_out_digest": judged["digest"]}
         if self.stream is not None:
             said["data"] |= {"count": None, "digest": None}

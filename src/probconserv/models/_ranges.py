@@ -1,0 +1,63 @@
+"""What a network was trained on, and a warning where it is asked for more."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from .._errors import warn_implausible
+from ..problems import PROBLEMS, ClosedForm
+
+Ranges: TypeAlias = Mapping[str, Sequence[float]]  # of each coordinate, and of u last: low and high
+ROUNDING = 0.01  # of a range is nothing to speak of
+INFERRED = 0.05  # nor is this for a parameter, which is not found exactly
+NOISE = 0.1  # nor this for u, which may be measured
+PARAMETERS, TIMES, POINTS = 9, 21, 101  # of the solutions whose values are looked at
+
+
+def ranges_of(equation: type[ClosedForm]) -> Ranges:
+    """Those of times, places and values in training."""
+    low, high = equation.train_range
+    inside = (torch.arange(PARAMETERS, dtype=torch.float64) + 0.5) / PARAMETERS
+    solutions = equation(**{equation.parameter: low + (high - low) * inside})
+    u = solutions.on_grid(*equation.grid(TIMES, POINTS))
+    return {"t": equation.time_range, "x": equation.domain, "u": (float(u.min()), float(u.max()))}
+
+
+def ranges_on(card: Mapping[str, Any]) -> Ranges:
+    """Those of the network of a card; none where the card does not tell."""
+    problem = PROBLEMS.get(card.get("problem", ""))
+    if "ranges" in card or "data" in card:
+        return card.get("ranges", {})
+    if problem is None or not issubclass(problem, ClosedForm):
+        return {}
+    return ranges_of(problem)  # of cards that were written before they had ranges
+
+
+def warn_outside(ranges: Ranges, given: Mapping[str, Sequence[Tensor]]) -> None:
+    """Warns of arguments, each with its coordinates and u in order, that go beyond the ranges."""
+    said = [
+        beyond(name, ends, f"`{argument}[{i}]`", values, NOISE if name == "u" else ROUNDING)
+        for argument, arrays in given.items()
+        for i, ((name, ends), values) in enumerate(zip(ranges.items(), arrays, strict=False))
+    ]
+    warn_of([*filter(None, said)])
+
+
+def warn_of(said: Sequence[str]) -> None:
+    if said:
+        warn_implausible(
+            f"The network was trained on {'; on '.join(said)}. What it predicts from that is a "
+            "guess. Check the units, keep to the range, or train a network on a wider one."
+        )
+
+
+def beyond(name: str, ends: Sequence[float], what: str, given: Tensor, share: float) -> str:
+    """The range and what was given, in words, where that goes beyond it by a share of it."""
+    (low, high), least, most = ends, float(given.min()), float(given.max())
+    slack = share * (high - low)
+    if low - slack <= least and most <= high + slack:
+        return ""
+    found = f"is {least:.4g}" if least == most else f"goes from {least:.4g} to {most:.4g}"
+    return f"{name} from {low:.4g} to {high:.4g}, and {what} {found}"
