@@ -168,3 +168,12 @@ def test_bounds_that_differ_from_line_to_line_are_as_in_the_general_solver(falls
     general = pc.condition(prior, law, slope, pc.bounds(tilted, high), draws=2).point
     torch.testing.assert_close(level, general, atol=1e-8, rtol=0)
     assert ((low <= level) & (level <= high)).all()
+
+
+@pytest.mark.parametrize("members", [False, True])
+def test_a_total_out_of_reach_of_monotone_alone_is_told_so(members):
+    x, rising = torch.linspace(0, 1, 6).double(), torch.linspace(0, 1, 6).double()
+    alike = pc.LowRank.from_samples(torch.stack([0.9 * rising, rising]), shrinkage=1.0)
+    known = pc.Diagonal(rising, torch.tensor([0.0, 0.0, 1.0, 1.0, 0.0, 0.0]))
+    with pytest.raises(pc.InfeasibleError, match=r"within the inequalities it .* `monotone`"):
+        pc.condition(alike if members else known, pc.integral(x, -2.0), pc.monotone())

@@ -148,8 +148,8 @@ class Along:
 
 _NOTHING_OBEYS = (
     "no field obeys the exact laws and the inequalities together: the best found breaks an "
-    "inequality by {:.3g} of its standard deviations. Ways out: widen the `bounds`, correct the "
-    "values of the laws, or give laws `noise`."
+    "inequality by {:.3g} of its standard deviations. Ways out: correct the values of the laws, "
+    "loosen `bounds` or `monotone`, or give laws `noise`."
 )
 
 

@@ -25,7 +25,7 @@ from .._rowwise import SETTLED
 from .._solvers.covariances import Correlated, Independent
 from .._solvers.engine import Chain, solve
 from .feasible import Programme, root_given, settled_on_face
-from .reach import Part, unreachable
+from .reach import WAYS, Part, unreachable
 from .statements import Limits, sloping_axes
 
 MOST_POINTS = 2500  # of one part, for which a dense matrix is made
@@ -238,8 +238,7 @@ class Within:
             raise InfeasibleError(
                 self._why(part, ends[:, part])
                 or f"the exact laws are off by {worst:.2g} of their terms within the inequalities. "
-                "Ways out: widen the `bounds`, correct the values of the laws, or give laws "
-                "`noise`."
+                + WAYS
             )
         return u
 

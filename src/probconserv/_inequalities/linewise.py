@@ -22,6 +22,7 @@ from .._rowwise import TINY
 from .._values import span
 from .clipped import Clipped, root_of_falling, taken_fields
 from .isotonic import Rising, RisingLineByLine
+from .reach import WAYS
 from .statements import Limits, carried
 
 CHUNK = 1 << 17  # numbers that are worked on at a time
@@ -219,8 +220,7 @@ class Group:
             index = torch.unravel_index(short.int().argmax(), tuple(shape))
             raise InfeasibleError(
                 f"{law.name([int(i) for i in index])} is {float(value[at]):.10g}, but within "
-                f"the bounds it can only be {_span(ends[0][at], ends[1][at])}. Ways out: correct "
-                "the value, widen the `bounds`, or give the law `noise`."
+                f"the inequalities it can only be {_span(ends[0][at], ends[1][at])}. {WAYS}"
             )
         for points_at, total in zip((least, most), ends, strict=True):
             self._snap(points_at, total)
@@ -277,8 +277,7 @@ class Group:
             assert self.law is not None
             raise InfeasibleError(
                 f"`{self.law.label}` cannot be met within the inequalities: a row is off by "
-                f"{float(miss.nan_to_num(torch.inf).max()):.2g} of its terms. Ways out: correct "
-                "the value, widen the `bounds`, or give the law `noise`."
+                f"{float(miss.nan_to_num(torch.inf).max()):.2g} of its terms. {WAYS}"
             )
         return u.to(self.mean.device)
 

@@ -12,7 +12,7 @@ from .._values import span
 
 MET = 1e-9  # of its terms: a row that misses by less is met
 RANK = 1e-12  # of the largest: variances of directions that count
-WAYS = "Ways out: correct the value, widen the `bounds`, or give the law `noise`."
+WAYS = "Ways out: correct the value, loosen `bounds` or `monotone`, or give the law `noise`."
 
 
 class Part(NamedTuple):
@@ -56,7 +56,7 @@ def unreachable(part: Part) -> str | None:
 NONE_WITHIN = (
     "`bounds`, `monotone`: no field of this prior lies within them, whatever the laws: points "
     "without variance are outside, or the directions of the field are too few. Ways out: give "
-    "points variance, correct their values, or widen the `bounds`."
+    "points variance, correct their values, or loosen `bounds` or `monotone`."
 )
 
 
