@@ -224,11 +224,20 @@ def test_bad_input_is_refused():
     for step in (1.5, torch.tensor(1.5), torch.arange(3)):
         with pytest.raises(ValueError, match=r"`step` must be (a|one) whole number"):
             Stream(Stefan, n=2)(step)
-    with pytest.raises(ValueError, match=r"`dtype` must be a floating-point type, got torch.int32"):
+    with pytest.raises(ValueError, match=r"`dtype` must be a floating.*, such as .* torch.int32"):
         Stream(Stefan, dtype=torch.int32)
-    for near, target in ((-0.1, 5), (1.1, 5), (float("nan"), 5), (0.5, (2, 3))):
-        with pytest.raises(ValueError, match="`near` must be a share from 0 to 1, and `target`"):
-            Stream(Stefan, target=target, near=near)
+    with pytest.raises(ValueError, match=r"`dtype` must be a floating-point type, .* got float32"):
+        Stream(Stefan, dtype="float32")
+    for near in (-0.1, 1.1, float("nan"), "half"):
+        with pytest.raises(ValueError, match="`near` must lie between 0 and 1, got"):
+            Stream(Stefan, near=near)
+    with pytest.raises(ValueError, match="`near` is for scattered targets: `target` must be a num"):
+        Stream(Stefan, target=(2, 3), near=0.5)
+    with pytest.raises(ValueError, match="`device` must be a device such as cpu or cuda; got 'gp"):
+        Stream(Stefan, device="gpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="`device` is cuda, but torch finds no GPU here"):
+            Stream(Stefan, device="cuda")
     with pytest.raises(
         ValueError, match="`n` must be a whole number from 1 to the 3 functions there are, got 4"
     ):

@@ -79,6 +79,8 @@ def test_steps_that_are_not_whole_states_are_refused(rng):
     dry = {name: x for name, x in made.items() if name != "precipitation"}
     with pytest.raises(InputError, match="`predicted` has no 'precipitation'; it needs"):
         LearnedErrors(GRID, LEVELS, dry, truth)
+    with pytest.raises(InputError, match="`after` has no 'precipitation'; it needs precipitation"):
+        LearnedErrors(GRID, LEVELS, made, truth)(dry)
     with pytest.raises(InputError, match=r"`truth\['temperature'\]` must be finite"):
         LearnedErrors(GRID, LEVELS, made, truth | {"temperature": truth["temperature"] * torch.nan})
     with pytest.raises(InputError, match=r"`predicted\['temperature'\]` has the shape"):

@@ -61,6 +61,8 @@ def test_training_can_start_from_other_weights(tmp_path):
     tuned = run(tmp_path / "tuned", model="softc", start=path, steps=1, learning_rate=1e-9)
     torch.testing.assert_close(weights(tuned), weights(first), rtol=0, atol=1e-6)
     assert tuned.card["start"].startswith("stefan-anp-modern-")
+    by_folder = run(tmp_path / "folder", model="softc", start=path.parent, steps=1)
+    assert by_folder.card["start"] == tuned.card["start"]
     again = run(tmp_path / "again", seed=1)
     other = tmp_path / "again" / "weights.safetensors"
     plan = {"model": "softc", "steps": 1, "learning_rate": 1e-9}

@@ -211,6 +211,9 @@ def test_bad_plans_are_refused(tmp_path):
         ({"validation": -3}, "`validation` must be a positive whole number, got -3"),
         ({"clip": 0.0}, "`clip` must be positive, or None for no limit; got 0.0"),
         ({"dropout": 1.0}, "`dropout` must be at least 0 and less than 1, got 1.0"),
+        ({"start": 3}, "`start` must be the name of a file, got int"),
+        ({"functions": 0}, "`functions` must be a positive whole number, got 0"),
+        ({"functions": 3}, "`batch` must be at most the 3 `functions` to learn from, got 4"),
         ({"sizes": {"width": 3}}, "`sizes` must be one of hidden, latent, heads; got 'width'"),
         ({"sizes": {"hidden": 0}}, "`hidden` must be a positive whole number, got 0"),
     ):
@@ -228,6 +231,9 @@ def test_bad_plans_are_refused(tmp_path):
             run(tmp_path, device="cuda")
     with pytest.raises(ValueError, match=r"`data` must be the class .* or its name, .* got Stef"):
         train(Stefan(0.6), tmp_path)
+    for out in (None, 3):
+        with pytest.raises(ValueError, match="`out` must be the name of a f"):
+            train(Stefan, out)
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
         run(tmp_path / "file")

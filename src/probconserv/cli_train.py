@@ -57,7 +57,7 @@ def train(
     set_
         NAME=VALUE of recipe or network: loss=ll width=32
     start
-        weights.safetensors to go on from.
+        weights.safetensors to go on from, or its folder.
     out
         The folder; out/DATA-MODEL-RECIPE if not given.
     device

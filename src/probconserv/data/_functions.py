@@ -205,15 +205,17 @@ class Stream:
 
     def __post_init__(self) -> None:
         check.whole("seed", self.seed)
-        if not self.dtype.is_floating_point:
-            raise InputError(f"`dtype` must be a floating-point type, got {self.dtype}.")
-        if not 0 <= self.near <= 1 or (self.near and isinstance(self.target, tuple)):
+        if not isinstance(self.dtype, torch.dtype) or not self.dtype.is_floating_point:
             raise InputError(
-                "`near` must be a share from 0 to 1, and `target` a number of scattered points "
-                f"where it is not 0; got {self.near} and {self.target}."
+                f"`dtype` must be a floating-point type, such as torch.float32; got {self.dtype}."
             )
-        layouts = self.context, self.target
-        sampler = _Sampler(self.problem, self.n, *layouts, self.device, self.near)
+        if check.between("near", self.near, 0, 1) and isinstance(self.target, tuple):
+            raise InputError(
+                "`near` is for scattered targets: `target` must be a number of points where it is "
+                f"not 0; got {self.near} and {self.target}."
+            )
+        layouts, device = (self.context, self.target), check.place("device", self.device)
+        sampler = _Sampler(self.problem, self.n, *layouts, device, self.near)
         object.__setattr__(self, "_sampler", sampler)
 
     def __call__(self, step: int | Tensor) -> Functions:

@@ -1,6 +1,6 @@
 """How wrong a step is, learned from steps whose truth is known."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -50,12 +50,10 @@ class LearnedErrors:
         predicted: Mapping[str, Tensor],
         truth: Mapping[str, Tensor],
     ) -> None:
+        self._grid, self._levels, self._std = grid, levels, {}
         for what, state in (("predicted", predicted), ("truth", truth)):
-            check_state(what, state, (), levels, grid.shape)
-            if lost := [name for name in MOVED if name not in state]:
-                raise InputError(f"`{what}` has no {lost[0]!r}; it needs {', '.join(MOVED)}.")
+            self._check_names(what, state, MOVED)
             check_values(what, state, levels)
-        self._grid, self._std = grid, {}
         thickness = levels.thickness(truth["surface_pressure"]).mean(0)
         for name in MOVED:
             if predicted[name].shape != truth[name].shape:
@@ -94,8 +92,19 @@ class LearnedErrors:
         -------
         dict of Tensor
             By variable; that of the precipitation has the batch axis.
+
+        Raises
+        ------
+        InputError
+            If there is no precipitation, or a shape is wrong.
         """
+        self._check_names("after", after, ("precipitation",))
         rain = after["precipitation"].double().clamp(min=0)
         mean = self._grid.mean(rain).clamp(min=1e-12)
         share = rain / mean.reshape(-1, *[1] * len(self._grid.shape))
         return {**self._std, "precipitation": (self._rain * share).sqrt()}
+
+    def _check_names(self, what: str, state: Mapping[str, Tensor], needed: Sequence[str]) -> None:
+        check_state(what, state, (), self._levels, self._grid.shape)
+        if lost := [name for name in needed if name not in state]:
+            raise InputError(f"`{what}` has no {lost[0]!r}; it needs {', '.join(needed)}.")

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from .. import _checks as check
 from .._errors import InputError, ProbConservError
 from .._files import complete
 from ..models._attention import attend_in_float16
@@ -57,7 +58,7 @@ class Run:
         self.card = {"problem": source.name, "model": kind.name, **names, **source.describe()}
         self.card |= {"settings": settings, "sizes": self.sizes}
         if start is not None:
-            self._start_from(Path(start))
+            self._start_from(check.path("start", start))
         self.parameters = list(self.network.parameters())
         self.rate = torch.zeros((), dtype=torch.float32, device=device)
         self.stop = torch.zeros_like(self.rate)  # whether any process was asked to
@@ -187,6 +188,7 @@ class Run:
         self.log.write()
 
     def _start_from(self, path: Path) -> None:
+        path = path / "weights.safetensors" if path.is_dir() else path
         state, card = read(path)
         for name, size in self.sizes.items():
             _check_equal(name, size, card.get("sizes", {}).get(name), str(path))

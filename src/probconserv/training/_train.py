@@ -67,7 +67,7 @@ def train(
         The sizes of the network. anp and softc: hidden, latent, heads. emulator: hidden, layers,
         octaves. fno: modes, width, layers, members, heads, variance, periodic, padding.
     start : str or Path
-        Weights to go on from, a file that training wrote.
+        Weights to go on from, a file that training wrote or its folder.
     held_out : Grids
         What judges a network on grids. If not given, a tenth of `data`, at most `validation`.
     **changes
@@ -87,7 +87,7 @@ def train(
     DivergedError
         If the loss is no longer a number.
     """
-    kind = _kind(model)
+    kind, folder = _kind(model), check.path("out", out)
     plan = _plan(kind, recipe, changes)
     number, place = check.whole("seed", seed), check.device(str(device), local_rank())
     source = source_of(data, held_out, plan, number, place)
@@ -106,12 +106,12 @@ def train(
             torch.enable_grad(),
             _interrupts() as asked,
             warnings.catch_warnings(),
-            sole_writer(Path(out)) if together.first else nullcontext(),
+            sole_writer(folder) if together.first else nullcontext(),
         ):
             warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")  # chosen above
             names = {"recipe": recipe, "seed": number}
             chosen = _sizes(kind, sizes)
-            run = Run(kind, source, names, plan, Path(out), place, together, chosen, start)
+            run = Run(kind, source, names, plan, folder, place, together, chosen, start)
             run.go(report or (lambda _: None), asked)
     finally:
         torch.set_float32_matmul_precision(precision)
@@ -154,6 +154,10 @@ def _plan(kind: Kind, recipe: RecipeName, changes: Changes) -> Recipe:
         raise InputError("`near` is for fresh functions; a fixed set has its targets already.")
     _check_losses(kind, plan)
     steps, batch = check.samples(plan.steps, "steps"), check.samples(plan.batch, "batch")
+    if plan.functions is not None and check.samples(plan.functions, "functions") < batch:
+        raise InputError(
+            f"`batch` must be at most the {plan.functions} `functions` to learn from, got {batch}."
+        )
     return dataclasses.replace(plan, steps=steps, batch=batch)
 
 
