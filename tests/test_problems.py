@@ -10,6 +10,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import probconserv as pc
 from probconserv import problems
+from probconserv.data import draw
 from probconserv.problems import (
     PROBLEMS,
     Advection,
@@ -17,12 +18,15 @@ from probconserv.problems import (
     ClosedForm,
     Diffusion,
     GeneralStefan,
+    Parameter,
     PorousMedium,
     Stefan,
     SuperSlow,
     VariableCoefficient,
     find,
+    parametric,
 )
+from probconserv.training import train
 
 T = torch.linspace(0, 1, 11, dtype=torch.float64)
 
@@ -278,7 +282,7 @@ def test_an_equation_that_does_not_say_what_it_must_is_refused():
     class Nameless(ClosedForm):
         pass
 
-    with pytest.raises(TypeError, match="Nameless must say its `name`"):
+    with pytest.raises(ValueError, match="Nameless must say its `name`"):
         problems._whole(Nameless)
 
     class Level(Burgers):
@@ -334,3 +338,47 @@ def test_a_new_equation_is_a_short_class():
     assert problem.front(T[:2]).isnan().all()
     functions = pc.data.draw(Decay, "train", n=4)
     assert functions.context.u.shape == (4, 100)
+
+
+@parametric
+class Carried(ClosedForm):
+    """Half of an equation: it has what a set of functions needs, and no more."""
+
+    beta: Parameter
+    parameter, train_range = "beta", (0.5, 2.0)
+    domain, time_range = (0.0, 1.0), (0.0, 1.0)
+
+    def _solution(self, t, x):
+        return (x - self.beta * t).exp()
+
+
+def test_an_unfinished_equation_says_what_is_left_to_write():
+    assert draw(Carried, "train", n=3).target.u.shape == (3, 100)
+    with pytest.raises(NotImplementedError, match="Carried must write the method `_total`"):
+        Carried(1.0).total(0.5)
+    with pytest.raises(ValueError, match="Carried must say its `name`"):
+        train(Carried, "nowhere")
+    for fact in ("train_range", "domain", "time_range"):
+        facts = {f: getattr(Carried, f) for f in ("train_range", "domain", "time_range")}
+        facts.pop(fact)
+        body = facts | {"__annotations__": {"beta": Parameter}, "parameter": "beta"}
+        with pytest.raises(ValueError, match=f"Bare must say its `{fact}`"):
+            draw(parametric(type("Bare", (ClosedForm,), body)), "train", n=3)
+
+
+def test_parameters_that_are_not_declared_are_refused():
+    class Plain(ClosedForm):
+        beta: Parameter
+        parameter, train_range = "beta", (0.5, 2.0)
+
+    class Other(Carried):
+        parameter = "k"
+
+    for use in (lambda: Plain(1.0), lambda: draw(Plain, "train", n=3)):
+        with pytest.raises(ValueError, match="Plain has parameters of its own: put @parametric"):
+            use()
+    for use in (lambda: Other(1.0), lambda: draw(Other, "train", n=3)):
+        with pytest.raises(ValueError, match=r"`parameter` of Other must be .* beta; got 'k'"):
+            use()
+    with pytest.raises(ValueError, match="`points` must be a positive whole number, got -1"):
+        Carried.grid(3, -1)

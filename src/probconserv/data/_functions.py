@@ -260,6 +260,8 @@ class _Sampler:
                 "`problem` must be a problem with a closed form, as a class or an instance; got "
                 f"{problem!r}. `probconserv.problems.find` gives the class of a name."
             )
+        self.family._check_parameters()
+        self.family._check_facts("train_range", "domain", "time_range")
         self.constants = self.family._constants()
         self.given = None if isinstance(problem, type) else self._given(problem)
 

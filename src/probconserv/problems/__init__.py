@@ -62,9 +62,7 @@ def _found(kind: type[Kind]) -> dict[str, type[Kind]]:
 
 def _whole(problem: type[Family]) -> bool:
     """A problem that says all that it must; one that does not is refused by name."""
-    for word in FACTS:
-        if not hasattr(problem, word):
-            raise TypeError(f"{problem.__module__}: {problem.__name__} must say its `{word}`.")
+    problem._check_facts(*FACTS)
     check.choice(f"{problem.__name__}.difficulty", problem.difficulty, LEVELS)
     return True
 

@@ -206,18 +206,18 @@ class Box(Family):
         return whole.flatten(-self.dims)[..., 0] * self._width**self.dims
 
     def _solution(self, t: Tensor, *places: Tensor) -> Tensor:
-        raise NotImplementedError
+        raise self._unwritten("_solution")
 
     def _flux_at(self, t: Tensor, *places: Tensor) -> tuple[Tensor, ...]:
-        raise NotImplementedError
+        raise self._unwritten("_flux_at")
 
     def _cell_averages(self, t: Tensor, edges: list[Tensor]) -> Tensor:
         """(..., nx, ny) where parameters and t broadcast to (...)."""
-        raise NotImplementedError
+        raise self._unwritten("_cell_averages")
 
     def _face_flux(self, axis: int, t: Tensor, edges: list[Tensor]) -> Tensor:
         """(..., nx + 1, ny) for the first axis, where parameters and t broadcast to (...)."""
-        raise NotImplementedError
+        raise self._unwritten("_face_flux")
 
 
 def along(axis: int, dims: int, x: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ class Diffusive(Problem):
         return self._like(u)._conductivity(u, x)
 
     def _conductivity(self, u: Tensor, x: Tensor) -> Tensor:
-        raise NotImplementedError
+        raise self._unwritten("_conductivity")
 
     def _mean_conductivity(self, left: Tensor, right: Tensor, x: Tensor) -> Tensor:
         """The mean of k(., x) between two values of u."""

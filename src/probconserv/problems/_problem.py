@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Mapping
+from inspect import get_annotations
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -94,6 +95,10 @@ class Family:
     example: ClassVar[tuple[float, float]]
     periodic: ClassVar[bool] = False
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        cls._check_parameters()
+        return object.__new__(cls)
+
     def __post_init__(self) -> None:
         like, of = None, ""
         for name, value in self._parameters().items():
@@ -145,6 +150,29 @@ class Family:
         """The fields that are parameters."""
         fields = [f.name for f in dataclasses.fields(self) if f.type is not int]
         return {name: getattr(self, name) for name in fields}
+
+    @classmethod
+    def _check_parameters(cls) -> None:
+        """The class has what `parametric` makes of its parameters, and one of them varies."""
+        if "__dataclass_fields__" not in vars(cls) and get_annotations(cls):
+            raise InputError(f"{cls.__name__} has parameters of its own: put @parametric above it.")
+        names, given = [f.name for f in dataclasses.fields(cls)], getattr(cls, "parameter", None)
+        if given not in names:
+            raise InputError(
+                f"`parameter` of {cls.__name__} must be the name of one of its parameters, "
+                f"{' or '.join(names) or 'of which it has none'}; got {given!r}."
+            )
+
+    @classmethod
+    def _check_facts(cls, *facts: str) -> None:
+        for fact in facts:
+            if not hasattr(cls, fact):
+                raise InputError(
+                    f"{cls.__name__} must say its `{fact}`, an attribute of the class."
+                )
+
+    def _unwritten(self, method: str) -> NotImplementedError:
+        return NotImplementedError(f"{type(self).__name__} must write the method `{method}`.")
 
     @classmethod
     def _constants(cls) -> dict[str, float]:
@@ -224,10 +252,10 @@ class Problem(Family):
         return left.expand(shape), right.expand(shape)
 
     def _initial(self, x: Tensor) -> Tensor:
-        raise NotImplementedError
+        raise self._unwritten("_initial")
 
     def _boundary(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        raise NotImplementedError
+        raise self._unwritten("_boundary")
 
 
 class Parameter:
@@ -430,8 +458,9 @@ class ClosedForm(Problem):
         tuple of two Tensor
             t, of shape (T,), and x, of shape (M,).
         """
-        t = torch.linspace(*cls.time_range, times, dtype=dtype, device=device)
-        x = torch.linspace(*cls.domain, points, dtype=dtype, device=device)
+        counts = check.samples(times, "times"), check.samples(points, "points")
+        t = torch.linspace(*cls.time_range, counts[0], dtype=dtype, device=device)
+        x = torch.linspace(*cls.domain, counts[1], dtype=dtype, device=device)
         return t, x
 
     def test_grid(self, times: int = 201, points: int = 201) -> Grid:
@@ -454,19 +483,19 @@ class ClosedForm(Problem):
         return torch.full_like(t, torch.nan)
 
     def _solution(self, t: Tensor, x: Tensor) -> Tensor:
-        raise NotImplementedError
+        raise self._unwritten("_solution")
 
     def _total(self, t: Tensor) -> Tensor:
-        raise NotImplementedError
+        raise self._unwritten("_total")
 
     def _inflow(self, t: Tensor) -> Tensor:
-        raise NotImplementedError
+        raise self._unwritten("_inflow")
 
     def _outflow(self, t: Tensor) -> Tensor:
-        raise NotImplementedError
+        raise self._unwritten("_outflow")
 
     def _flux(self, u: Tensor, u_x: Tensor) -> Tensor:
-        raise NotImplementedError
+        raise self._unwritten("_flux")
 
     def _residual(self, u: Tensor, u_t: Tensor, u_x: Tensor, u_xx: Tensor) -> Tensor:
-        raise NotImplementedError
+        raise self._unwritten("_residual")

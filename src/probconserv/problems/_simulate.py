@@ -95,7 +95,8 @@ def simulate(problem: Diffusive, t: ArrayLike, cells: int = 200) -> Simulation:
     """
     if not isinstance(problem, Diffusive):
         raise InputError(
-            f"`problem` must be diffusive, u_t = (k(u, x) u_x)_x; got {type(problem).__name__}."
+            "`problem` must be diffusive, u_t = (k(u, x) u_x)_x, with its parameters, such as "
+            f"SuperSlow(u_left=1.0); got {problem!r:.60}."
         )
     problem, (t,) = problem._ready(t=t)
     check.increasing("t", t, least=1)

@@ -123,6 +123,8 @@ def _check_alike(data: Grids, held_out: Grids) -> None:
 
 def _family(data: type[ClosedForm] | str) -> type[ClosedForm]:
     if isinstance(data, type):
+        data._check_parameters()
+        data._check_facts("name", "train_range", "domain", "time_range")
         return data
     closed = {name: p for name, p in PROBLEMS.items() if issubclass(p, ClosedForm)}
     if data in PROBLEMS and data not in closed:
