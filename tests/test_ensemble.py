@@ -111,8 +111,10 @@ def test_a_list_of_modules_is_a_list_and_a_network_is_not():
     assert field.factor.shape == (3, 5, 7)
     assert not field.mean.requires_grad
     assert all(p.grad is None for p in networks.parameters())
-    with pytest.raises(ValueError, match=r"a list of models, got one: Sequential.*\[model\] \* 50"):
+    with pytest.raises(ValueError, match=r"a list of models, got Sequential.*\[model\] \* 50"):
         Ensemble(nn.Sequential(*networks))
+    with pytest.raises(ValueError, match="`members` must be a list of models, got NoneType"):
+        Ensemble(None)
 
 
 def test_a_reused_buffer_is_copied():
@@ -167,7 +169,7 @@ def test_a_list_is_an_array_and_a_tuple_a_pair():
 
 def test_networks_of_this_library_are_members_as_mixtures():
     network = pc.load("stefan")
-    seen = tuple(torch.rand(3, 10, generator=torch.Generator().manual_seed(0)))
+    t, x, u = torch.rand(3, 10, generator=torch.Generator().manual_seed(0))
     members = [lambda *i: pc.Mixture(network.predict(*i, samples=3))] * 2
-    field = Ensemble(members).predict(seen, ([0.05], [0.0, 0.5, 1.0]))
+    field = Ensemble(members).predict((t / 10, x, u), ([0.05], [0.0, 0.5, 1.0]))
     assert field.shape == (1, 3)

@@ -372,6 +372,19 @@ def test_bad_input_is_refused(network, tmp_path):
         network.predict([one, one, one], grid)
     with pytest.raises(ValueError, match="at least one function"):
         network.predict([], grid)
+    for context in (None, {"t": one, "x": one, "u": one}, draw(Stefan, "test", n=1)):
+        with pytest.raises(ValueError, match=r"`context` must be a tuple of arrays \(t, x, u\)"):
+            network.predict(context, grid)
+    with pytest.raises(ValueError, match="one axis for each of the 2 coordinates, got NoneType"):
+        network.predict((one, one, one), None)
+    for predict in (network.predict, network.predict_with_dropout):
+        with pytest.raises(ValueError, match=r"`generator` must be a torch.Generator"):
+            predict((one, one, one), grid, generator=0)
+    for sizes in ({"heads": 0}, {"hidden": 8.0}, {"latent": -1}, {"inputs": 0}):
+        with pytest.raises(ValueError, match=f"`{next(iter(sizes))}` must be a positive whole"):
+            AttentiveNeuralProcess(**sizes)
+    with pytest.raises(ValueError, match="`dropout` must lie between 0 and 1, got 2"):
+        AttentiveNeuralProcess(dropout=2)
     with pytest.raises(ValueError, match="`samples` must be a positive whole number, got 0"):
         network.predict((one, one, one), grid, samples=0)
     with pytest.raises(ValueError, match=r"`problem` must be one of .*Did you mean 'stefan'"):
@@ -390,6 +403,13 @@ def test_bad_input_is_refused(network, tmp_path):
     write(tmp_path / "bare.safetensors", {"a": one}, {})
     with pytest.raises(ValueError, match="holds no card"):
         open_weights(tmp_path / "bare.safetensors")
+    write(tmp_path / "null.safetensors", {"a": one}, None)
+    with pytest.raises(ValueError, match="is not a file that this library wrote"):
+        open_weights(tmp_path / "null.safetensors")
+    for wrong in ({"settings": {}}, {"ranges": 5}, {"ranges": {"t": [0.0]}}, {"sizes": None}):
+        write(tmp_path / "card.safetensors", {"a": one}, load("stefan").card | wrong)
+        with pytest.raises(ValueError, match="has a card from which no network can be built"):
+            open_weights(tmp_path / "card.safetensors")
     write(tmp_path / "other.safetensors", {"a": one}, load("stefan").card)
     with pytest.raises(ValueError, match="do not fit the network of its card"):
         open_weights(tmp_path / "other.safetensors")

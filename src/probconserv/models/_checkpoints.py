@@ -28,4 +28,6 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             notes = json.loads((file.metadata() or {}).get("notes", "{}"))
     except (safetensors.SafetensorError, json.JSONDecodeError, OSError) as error:
         raise InputError(f"{path} is not a file that this library wrote: {error}") from None
+    if not isinstance(notes, dict):
+        raise InputError(f"{path} is not a file that this library wrote: its notes are no table.")
     return tensors, notes

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -21,6 +22,11 @@ def read_context(
         raise InputError(
             "`context` as a list must hold one tuple (t, x, u) for each function; for one set "
             "of arrays give a tuple."
+        )
+    if not isinstance(context, list | tuple | Tensor | np.ndarray):
+        raise InputError(
+            "`context` must be a tuple of arrays (t, x, u), such as the `context` of functions of "
+            f"`probconserv.data`; got {type(context).__name__}."
         )
     if not len(context):
         raise InputError("`context` must hold at least one function.")
@@ -44,9 +50,11 @@ def read_grid(
     grid: Sequence[ArrayLike], inputs: int, like: Tensor
 ) -> tuple[Tensor, tuple[int, ...]]:
     """The points of a grid, (T * M, inputs), and its shape."""
-    if len(grid) != inputs:
+    axes = grid if isinstance(grid, list | tuple | Tensor | np.ndarray) else None
+    if axes is None or len(axes) != inputs:
         raise InputError(
-            f"`grid` must have one axis for each of the {inputs} coordinates, got {len(grid)}."
+            f"`grid` must have one axis for each of the {inputs} coordinates, got "
+            f"{type(grid).__name__ if axes is None else len(axes)}."
         )
     axes = [check.tensor(f"grid[{i}]", axis).to(like) for i, axis in enumerate(grid)]
     for i, axis in enumerate(axes):

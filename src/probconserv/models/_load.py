@@ -10,6 +10,7 @@ from .._errors import InputError
 from .._files import check_folder
 from ..problems import PROBLEMS, ClosedForm
 from ._checkpoints import read, write
+from ._ranges import ranges_on
 from ._trained import CLASSES, Trained
 from .anp import AttentiveNeuralProcess
 from .emulator import Emulator
@@ -127,7 +128,8 @@ def open_weights(path: str | Path) -> Any:
     try:
         with torch.random.fork_rng(devices=[]):  # the caller's random numbers are not ours to use
             network = CLASSES[model].from_card(card)
-    except (InputError, TypeError, RuntimeError) as error:
+        ranges_on(card)
+    except (InputError, AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{path} has a card from which no network can be built: {error}") from None
     shapes, expected = (
         {name: tuple(t.shape) for name, t in state.items()}

@@ -145,10 +145,9 @@ class Predictor(Trained, ABC):
         InputError
             If context or grid do not have the coordinates of the network.
         """
-        (known, u, mask), (places, shape) = self._read(context, grid)
+        (known, u, mask), (places, shape) = self._read(context, grid, samples, generator)
         n, rows = len(u), rows_at_once(u.device)
         step = max(1, rows // n)
-        check.samples(samples, "samples")
         moments = torch.empty(2, samples, n, len(places), dtype=torch.float64, device=u.device)
         with self.mode(training=False):
             z = self.draws(known, u, mask, samples, generator)
@@ -173,8 +172,14 @@ class Predictor(Trained, ABC):
             self.train(before)
 
     def _read(
-        self, context: Context | list[Context], grid: Sequence[ArrayLike]
+        self,
+        context: Context | list[Context],
+        grid: Sequence[ArrayLike],
+        samples: int,
+        generator: torch.Generator | None,
     ) -> tuple[tuple[Tensor, Tensor, Tensor | None], tuple[Tensor, tuple[int, ...]]]:
+        check.samples(samples, "samples")
+        check.generator(generator)
         inputs, like = self.sizes["inputs"], next(self.parameters())
         known, u, mask = read_context(context, inputs, like)
         places, shape = read_grid(grid, inputs, like)

@@ -27,9 +27,10 @@ def ranges_of(equation: type[ClosedForm]) -> Ranges:
 
 def ranges_on(card: Mapping[str, Any]) -> Ranges:
     """Those of the network of a card; none where the card does not tell."""
-    problem = PROBLEMS.get(card.get("problem", ""))
+    problem = PROBLEMS.get(str(card.get("problem")))
     if "ranges" in card or "data" in card:
-        return card.get("ranges", {})
+        found = card.get("ranges", {}).items()
+        return {name: (float(low), float(high)) for name, (low, high) in found}
     if problem is None or not issubclass(problem, ClosedForm):
         return {}
     return ranges_of(problem)  # of cards that were written before they had ranges

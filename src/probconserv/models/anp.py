@@ -43,7 +43,7 @@ class AttentiveNeuralProcess(Predictor):
     Raises
     ------
     InputError
-        If `hidden` is not a multiple of `heads`.
+        If a size is not positive, or `hidden` not a multiple of `heads`.
 
     Examples
     --------
@@ -64,9 +64,9 @@ class AttentiveNeuralProcess(Predictor):
         dropout: float = 0.0,
         min_std: float = 1e-3,
     ) -> None:
-        super().__init__(
-            {"inputs": inputs, "hidden": hidden, "latent": latent, "heads": heads}, min_std
-        )
+        sizes = {"inputs": inputs, "hidden": hidden, "latent": latent, "heads": heads}
+        super().__init__({name: check.samples(n, name) for name, n in sizes.items()}, min_std)
+        dropout = check.between("dropout", dropout, 0, 1)
         if hidden % heads:
             raise InputError(f"`hidden` must be a multiple of `heads`, got {hidden} and {heads}.")
         self.latent_encoder = LatentEncoder(inputs, hidden, latent, heads, dropout)
@@ -182,10 +182,9 @@ class AttentiveNeuralProcess(Predictor):
         Diagonal, shape (samples, n, T, M)
             As `predict` gives it.
         """
-        (known, u, mask), (places, shape) = self._read(context, grid)
+        (known, u, mask), (places, shape) = self._read(context, grid, samples, generator)
         n, seed = len(u), int(torch.randint(2**62, (), generator=generator))
         step = max(1, rows_at_once(u.device) // len(places))  # of the functions at once
-        check.samples(samples, "samples")
         field = torch.empty(2, samples, n, len(places), dtype=torch.float64, device=u.device)
         with self.mode(training=True), torch.random.fork_rng([u.device] if u.is_cuda else []):
             torch.manual_seed(seed)

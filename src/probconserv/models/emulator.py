@@ -55,9 +55,9 @@ class Emulator(Predictor):
         octaves: int = 4,
         min_std: float = 1e-4,
     ) -> None:
-        check.samples(parameters, "parameters")
         sizes = {"inputs": inputs, "parameters": parameters, "hidden": hidden}
-        super().__init__(sizes | {"layers": layers, "octaves": octaves}, min_std)
+        sizes |= {"layers": layers, "octaves": octaves}
+        super().__init__({name: check.samples(n, name) for name, n in sizes.items()}, min_std)
         self.register_buffer("low", -torch.ones(inputs + parameters))
         self.register_buffer("high", torch.ones(inputs + parameters))
         self.register_buffer("octaves", math.pi / 2 * 2.0 ** torch.arange(octaves), False)

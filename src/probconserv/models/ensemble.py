@@ -46,10 +46,11 @@ class Ensemble:
     """
 
     def __init__(self, members: Iterable[Any], event_dims: int = 1) -> None:
-        if callable(members) and not isinstance(members, nn.ModuleList):
+        one = callable(members) and not isinstance(members, nn.ModuleList)
+        if one or not isinstance(members, Iterable):
             raise InputError(
-                "`members` must be a list of models, got one: "
-                f"{type(members).__name__}. For MC dropout repeat it, [model] * 50."
+                f"`members` must be a list of models, got {type(members).__name__}. For MC dropout "
+                "repeat the model, [model] * 50."
             )
         self.members, self.event_dims = list(members), event_dims
         _at_least_two("members", len(self.members))
