@@ -97,6 +97,19 @@ def test_compiled_without_a_graph_break(field, law, backend):
             assert each.residual(draws[0]).abs().max() < 1e-10
 
 
+def test_known_ends_beside_a_total_compile_to_the_end():
+    """Inductor writes to all entries at once where a tensor is expanded: means were off by 100."""
+    torch._dynamo.reset()
+    weights = torch.tensor([0.5, 1.0, 2.0, 1.5, 0.7], dtype=torch.float64)
+
+    def step(mean):
+        laws = pc.cells(weights, 3.0), pc.boundary(left=1.0, right=2.0, noise=0.1)
+        return pc.condition(pc.Diagonal(mean, 1.0), *laws).mean
+
+    mean = torch.arange(15.0, dtype=torch.float64).reshape(3, 5).sin()
+    torch.testing.assert_close(torch.compile(step, fullgraph=True)(mean), step(mean))
+
+
 def test_a_compiled_posterior_is_audited():
     def step(mean):
         return pc.condition(pc.Diagonal(mean, torch.ones_like(mean)), *IMPOSSIBLE)

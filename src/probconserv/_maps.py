@@ -179,6 +179,7 @@ class Select(Map):
         shape = list(v.shape)
         shape[self.axis] = self.size
         u = u.expand(broadcast_shapes(u.shape, shape))
+        u = u.contiguous() if 0 in u.stride() else u  # compiled code would write to all at once
         return u.index_copy(self.axis, self._index(v), v)
 
     def _index(self, like: Tensor) -> Tensor:
