@@ -58,6 +58,19 @@ def test_an_existing_output_is_refused_before_any_work(tmp_path: Path, suffix: s
 
 
 @SUFFIXES
+def test_an_input_that_may_not_be_written_gives_an_output_that_may(
+    tmp_path: Path, suffix: str
+) -> None:
+    source, out = tmp_path / f"a{suffix}", tmp_path / f"b{suffix}"
+    write(fields(), source)
+    for each in [source, *source.rglob("*")]:
+        each.chmod(0o555 if each.is_dir() else 0o444)
+    with read(source) as dataset:
+        write(dataset, out, like=source)
+    assert all(each.stat().st_mode & stat.S_IWUSR for each in [out, *out.rglob("*")])
+
+
+@SUFFIXES
 def test_an_output_is_replaced_only_by_a_complete_one(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"a{suffix}"
     write(fields(), path)

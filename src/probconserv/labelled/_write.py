@@ -226,10 +226,14 @@ def _zarr(
     import zarr
 
     if source is not None:
-        new = {str(source / group / str(name)) for name in dataset.variables}
-        shutil.copytree(
-            source, part, ignore=lambda at, names: [n for n in names if f"{at}/{n}" in new]
-        )
+        new = {source / group / str(name) for name in dataset.variables}
+        for folder, inside, files in os.walk(source):  # not copytree, which keeps who may write
+            here = Path(folder)
+            inside[:] = [name for name in inside if here / name not in new]
+            place = part / here.relative_to(source)
+            place.mkdir()
+            for name in files:
+                shutil.copyfile(here / name, place / name)
     how: Any = {"mode": "w" if source is None else "a", "zarr_format": format.zarr}
     dataset.to_zarr(part, compute=False, consolidated=False, group=group or None, **how)
     begun = zarr.open_group(part, mode="r+", path=group or None, use_consolidated=False)
