@@ -118,6 +118,9 @@ def test_the_command_prints_a_table_and_writes_files(tmp_path, monkeypatch):
     refused = called("operators", "heet", "--out", str(tmp_path))
     assert "Did you mean 'heat'" in refused.stderr
     assert "--networks" in called("operators", "heat", "--train").stderr
+    (tmp_path / "file").touch()
+    monkeypatch.setattr("probconserv.operators.benchmark", None)  # known before the work
+    assert "File exists" in called("operators", "heat", "--out", tmp_path / "file").stderr
 
 
 def test_what_is_not_there_is_refused(tmp_path):

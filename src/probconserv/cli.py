@@ -146,11 +146,13 @@ def operators(
     if figures:
         cli_files.require("plots", "matplotlib", "jinja2")
     names = tuple(ops.CASES) if not cases or "all" in cases else cases
+    if train and networks is None:
+        raise InputError("`--train` needs a folder for the ensembles: `--networks FOLDER`.")
+    out.mkdir(parents=True, exist_ok=True)  # what cannot be written is known before the work
     console, errors = Console(), Console(stderr=True)
     with errors.status("") as status:
         for name in names if train else ():
-            if networks is None:
-                raise InputError("`--train` needs a folder for the ensembles: `--networks FOLDER`.")
+            assert networks is not None
             status.update(f"training {name}")
             ops.train_ensembles(name, networks, seeds, device)
         cells = ops.benchmark(names, seeds, n, networks, tell=status.update)
