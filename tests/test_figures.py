@@ -3,6 +3,7 @@ import pytest
 import torch
 import xarray as xr
 from matplotlib.colors import to_hex, to_rgb
+from matplotlib.figure import Figure
 
 import probconserv as pc
 from probconserv import figures
@@ -318,3 +319,16 @@ def test_what_cannot_be_drawn_is_refused():
     ):
         with pytest.raises(pc.InputError, match=message):
             draw()
+
+
+def test_what_cannot_be_saved_as_a_picture_is_refused(tmp_path):
+    for path, message in (
+        (tmp_path / "name", r"`ending of path` must be one of .* png, .*; got ''"),
+        (tmp_path / "name.pgn", "got 'pgn'. Did you mean 'png'"),
+        (None, "`path` must be the name of a file, got NoneType"),
+    ):
+        with pytest.raises(pc.InputError, match=message):
+            figures.save(Figure(), path)
+    with pytest.raises(pc.InputError, match="`figure` must be a figure of matplotlib, got int"):
+        figures.save(3, tmp_path / "name.png")
+    assert not list(tmp_path.iterdir())

@@ -228,3 +228,8 @@ def test_datasets_of_the_other_byte_order_are_read():
 def test_an_empty_ledger_says_so():
     with pytest.raises(InputError, match=re.escape("`ledger`: nothing is recorded yet")):
         Fixer(grid_of(), levels_of()).ledger.to_xarray()
+
+
+def test_totals_name_the_state_that_they_are_given():
+    with pytest.raises(InputError, match=r"`state` has no 'surface_pressure' .* it has nothing"):
+        case()[0].totals({})

@@ -153,6 +153,10 @@ def test_inputs_and_coordinates_of_another_network_are_refused():
         network.predict([[0.1, 0.2]], (T, X))
     with pytest.raises(InputError, match="`coordinates` must be 2 axes"):
         network.predict([[0.1]], (X,))
+    with pytest.raises(InputError, match="`coordinates` must be 2 axes of numbers, got NoneType"):
+        network.predict([[0.1]], None)
+    with pytest.raises(InputError, match="`inputs` must be finite"):  # in float32
+        network.predict([[1e39]], (T, X))
     with pytest.raises(InputError, match="at least 8 points"):
         network.predict([[0.1]], (T, X[:7]))
     with pytest.raises(InputError, match=r"`coordinates\[1\]` must increase strictly"):

@@ -142,6 +142,11 @@ def test_names_that_do_not_fit_a_dataset_are_refused(arguments, rule):
         Grids.from_xarray(data, **{"inputs": "speed", "targets": "u", **arguments})
 
 
+def test_a_name_is_no_dataset():
+    with pytest.raises(InputError, match=r"`dataset` must be an xarray.Dataset, got str"):
+        Grids.from_xarray("runs.zarr", "speed", "u")
+
+
 def test_a_file_that_is_not_there_is_refused(tmp_path):
     pytest.importorskip("xarray")
     with pytest.raises(InputError, match=r"nothing.nc does not exist"):

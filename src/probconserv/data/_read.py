@@ -36,6 +36,11 @@ def arrays_of(
     dataset: Any, inputs: Names, targets: Names, sample: str, totals: Names | None
 ) -> tuple[NDArray[Any], NDArray[Any], dict[str, NDArray[Any]], NDArray[Any] | None]:
     """Inputs, targets, coordinates and totals."""
+    if not hasattr(dataset, "data_vars"):
+        raise InputError(
+            f"`dataset` must be an xarray.Dataset, got {type(dataset).__name__}. `Grids.open` "
+            "reads a file."
+        )
     asked = _variables(dataset, "targets", targets)
     dims = [str(d) for d in asked[0].dims]
     if sample not in dims:

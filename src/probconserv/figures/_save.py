@@ -4,10 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.figure import Figure
 
+from .. import _values as check
+from .._errors import InputError
 from .._files import complete
 
+ENDINGS = sorted(FigureCanvasBase.get_supported_filetypes())
 SAME_EVERY_TIME: Any = {"svg.hashsalt": "probconserv"}  # names inside the file
 
 
@@ -28,6 +32,11 @@ def save(figure: Figure, path: str | Path) -> Path:
     Path
         The same path.
 
+    Raises
+    ------
+    InputError
+        If the ending is none that matplotlib can write.
+
     Examples
     --------
     >>> from tempfile import TemporaryDirectory
@@ -35,7 +44,10 @@ def save(figure: Figure, path: str | Path) -> Path:
     ...     save(Figure(), f"{folder}/empty.svg").name
     'empty.svg'
     """
-    path = Path(path)
+    path = check.path("path", path)
+    if not isinstance(figure, Figure):
+        raise InputError(f"`figure` must be a figure of matplotlib, got {type(figure).__name__}.")
+    check.choice("ending of path", path.suffix.removeprefix("."), ENDINGS)
     dated: dict[str, Any] = {"metadata": {"Date": None}} if path.suffix == ".svg" else {}
     with complete(path) as part, matplotlib.rc_context(SAME_EVERY_TIME):
         figure.savefig(part, dpi=150, **dated)

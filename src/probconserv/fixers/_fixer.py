@@ -154,7 +154,7 @@ class Fixer(nn.Module):
             By the names of the laws of this fixer, float64.
         """
         state = labels.tensors(state, self.grid.shape)
-        check_state("before", state, self.laws, self.levels, self.grid.shape)
+        check_state("state", state, self.laws, self.levels, self.grid.shape)
         pressure = state["surface_pressure"]
         self._follow(pressure)
         found = totals_of(air_of(state), self._levels, self._weights)

@@ -50,13 +50,13 @@ def check_state(
         raise InputError(f"`{what}` must be a dictionary of tensors; got {type(state).__name__}.")
     for law in laws:
         lost = [name for name in NEEDED[law] if name not in state]
-        if what == "before" and "precipitation" in lost:
+        if what != "after" and "precipitation" in lost:
             lost.remove("precipitation")
         if lost:
             raise InputError(
                 f"`{what}` has no {' and no '.join(map(repr, lost))}, which the law of {law} "
-                f"needs; it has {', '.join(map(repr, state))}. Add it, or leave the law out with "
-                "`laws`."
+                f"needs; it has {', '.join(map(repr, state)) or 'nothing'}. Add it, or leave the law "
+                "out with `laws`."
             )
     batch = None
     for name in UNITS:  # the surface pressure first

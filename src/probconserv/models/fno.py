@@ -1,7 +1,7 @@
 """The Fourier neural operator: from functions or numbers on a grid to fields on it."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, TypeAlias, get_args, overload
 
 import torch
@@ -310,8 +310,13 @@ class FNO(Trained):
         self, inputs: ArrayLike, coordinates: Sequence[ArrayLike]
     ) -> tuple[Tensor, list[Tensor]]:
         like = self.last.weight
-        axes = [check.tensor(f"coordinates[{i}]", a).to(like) for i, a in enumerate(coordinates)]
         modes, channels = self.sizes["modes"], self.sizes["inputs"]
+        if not isinstance(coordinates, Iterable):
+            raise InputError(
+                f"`coordinates` must be {len(modes)} axes of numbers, got "
+                f"{type(coordinates).__name__}."
+            )
+        axes = [check.tensor(f"coordinates[{i}]", a).to(like) for i, a in enumerate(coordinates)]
         if len(axes) != len(modes) or any(a.ndim != 1 for a in axes):
             raise InputError(
                 f"`coordinates` must be {len(modes)} axes of numbers, got shapes "
@@ -319,6 +324,7 @@ class FNO(Trained):
             )
         _check_points(axes, modes)
         given = check.tensor("inputs", inputs).to(like)
+        check.finite("inputs", given)  # in the network's kind, where large numbers are not
         grid = tuple(len(a) for a in axes)
         members = self.sizes["members"]
         own = given.ndim == 3 + len(grid) and len(given) == members
