@@ -55,8 +55,8 @@ def check_state(
         if lost:
             raise InputError(
                 f"`{what}` has no {' and no '.join(map(repr, lost))}, which the law of {law} "
-                f"needs; it has {', '.join(map(repr, state)) or 'nothing'}. Add it, or leave the law "
-                "out with `laws`."
+                f"needs; it has {', '.join(map(repr, state)) or 'nothing'}. Add it, or leave the "
+                "law out with `laws`."
             )
     batch = None
     for name in UNITS:  # the surface pressure first
