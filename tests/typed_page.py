@@ -146,7 +146,7 @@ def networks() -> None:
     assert_type(functions.context.u, Tensor)
     network = pc.load("stefan")
     assert_type(network, AttentiveNeuralProcess)
-    parts = network.predict(functions.context, (t, x), samples=2, generator=generator)
+    parts = network.predict(functions.context, (t / 10, x), samples=2, generator=generator)
     assert_type(parts, pc.Diagonal)
     assert_type(pc.Mixture(parts).gaussian(), pc.Diagonal)
     assert_type(Ensemble([lambda u: u, lambda u: 2 * u]).predict(x[None]), pc.LowRank)
