@@ -150,20 +150,21 @@ def test_what_is_left_beside_a_field_with_one_number_on_each_line():
     torch.testing.assert_close(pc.condition(state, law)["u"].variance, alone.variance)
 
 
+@pytest.mark.parametrize("noise", [0.0, 1.0])
 @pytest.mark.parametrize("kind", ["diagonal", "low rank", "dense"])
-def test_the_covariance_beside_a_point_that_dominates_a_row(kind):
-    """It was a difference of numbers of 1e18: 111 or 0 on the diagonal, where 3 is left."""
+def test_the_covariance_beside_a_point_that_dominates_a_row(kind, noise):
+    """It was a difference of numbers of 1e18: 111 or 0 on the diagonal, where 3 or 4 is left."""
     d = np.array([1e18, 1.0, 2.0])
     fields = {
         "diagonal": pc.Diagonal(np.zeros(3), d),
         "low rank": pc.LowRank(np.zeros(3), np.zeros((1, 3)), d),
         "dense": pc.Dense(np.zeros(3), np.diag(d)),
     }
-    post = pc.condition(fields[kind], pc.cells([1.0, 1.0, 1.0], 2.0))
+    post = pc.condition(fields[kind], pc.cells([1.0, 1.0, 1.0], 2.0, noise=noise))
     exact = [Fraction(x) for x in d]
+    seen = sum(exact) + Fraction(noise) ** 2
     wanted = [
-        [(i == j) * a - a * b / sum(exact) for j, b in enumerate(exact)]
-        for i, a in enumerate(exact)
+        [(i == j) * a - a * b / seen for j, b in enumerate(exact)] for i, a in enumerate(exact)
     ]
     found = post.covariance()
     np.testing.assert_allclose(found, np.array(wanted, float), rtol=1e-13, atol=1e-15)

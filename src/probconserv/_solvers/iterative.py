@@ -156,15 +156,16 @@ class Iterative(Together):
         size = (r.square() / self.diagonal.clamp_min(TINY)).sum(-1, keepdim=True).sqrt()
         return FIRST * size * self.diagonal.sqrt()
 
+    def multiplier(self, r: Tensor) -> Tensor:
+        return self.solve(r, self.relative(r.detach()))
+
     def times(self, v: Fields) -> Fields:
         product = self.prior.times(v)
-        r = self.residual(product, value=False)
-        found = self.solve(r, self.relative(r.detach()))
+        found = self.multiplier(self.residual(product, value=False))
         return minus(product, self.prior.times(self.adjoint(found)))
 
     def square(self, r: Tensor, lead: int) -> Tensor:
-        found = self.solve(r, self.relative(r.detach()))
-        return self.over((r * found), lead).sum(-1)
+        return self.over(r * self.multiplier(r), lead).sum(-1)
 
     @once
     def _estimated(self) -> tuple[Fields, tuple[int, float]]:

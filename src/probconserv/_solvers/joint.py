@@ -73,7 +73,6 @@ class Joint(Together):
         return self.flat([r.apply(fields) for r in self.rows])
 
     def multiplier(self, r: Tensor) -> Tensor:
-        """lambda = S^-1 r."""
         return self.each(self.factor.solve, r)
 
     def shift(self, u: Fields, r: Tensor) -> Fields:

@@ -85,6 +85,24 @@ class Stage(Node):
         return self.shift(product, self.residual(product, value=False))
 
 
+class Multiplied(Stage):
+    """A stage that knows lambda."""
+
+    @abstractmethod
+    def multiplier(self, r: Tensor) -> Tensor:
+        """lambda = S^-1 r."""
+
+    def times(self, v: Fields) -> Fields:
+        """G of it is sigma^2 lambda: what rounding adds to that is taken off noisy rows."""
+        product = self.prior.times(v)
+        r = self.residual(product, value=False)
+        found = self.shift(product, r)
+        if not any_of(self.noise > 0):  # exact rows are settled by those who need it
+            return found
+        rounding = self.residual(found, value=False) - self.noise * self.multiplier(r)
+        return self.shift(found, rounding)
+
+
 class OneLaw(Stage):
     """A stage for the rows of one law."""
 
@@ -93,7 +111,7 @@ class OneLaw(Stage):
         return rows.residual(u) if value else rows.apply(u)
 
 
-class ByRow(OneLaw):
+class ByRow(OneLaw, Multiplied):
     """Rows that do not see each other: S is a number for each."""
 
     def _solve(self, own: Tensor, before: Tensor) -> None:
@@ -112,6 +130,9 @@ class ByRow(OneLaw):
     @property
     def dropped(self) -> Tensor:  # type: ignore[override]
         return self.inverse == 0
+
+    def multiplier(self, r: Tensor) -> Tensor:
+        return r * self.inverse
 
     def whiten(self, r: Tensor) -> Tensor:
         return r * self.inverse.sqrt()
@@ -294,7 +315,7 @@ class Banded(OneLaw):
         return replaced(self.prior.variance, self.field, left)
 
 
-class Together(Stage):
+class Together(Multiplied):
     """Several laws at once: their rows side by side, (*lead, K)."""
 
     def _bundle(self, rows: tuple[Rows, ...], shapes: Sequence[Sequence[int]], lead: int) -> None:

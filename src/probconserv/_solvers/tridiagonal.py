@@ -121,7 +121,6 @@ class Tridiagonal(Together):
         return torch.stack(found, -2)
 
     def multiplier(self, r: Tensor) -> Tensor:
-        """lambda = S^-1 r."""
         white = self._forward(r)
         found: list[Tensor] = []
         for s in reversed(range(self.slots)):
