@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
+from numcodecs import BitRound, Delta, FixedScaleOffset, Quantize
 from stores import FORMATS, small, store
 
 from probconserv import InputError
@@ -279,3 +280,51 @@ def test_times_counted_from_long_ago_keep_their_numbers(tmp_path: Path) -> None:
     with netCDF4.Dataset(tmp_path / "b.nc") as file:
         assert file["time"][:].tolist() == [700000.0, 700001.25]
         assert file["time"].ncattrs() == ["units"]
+
+
+@pytest.mark.parametrize("rounding", [{"least_significant_digit": 1}, {"significant_digits": 2}])
+@pytest.mark.parametrize("suffix", [".nc", ".zarr"])
+def test_values_that_netcdf_stores_with_few_digits_keep_their_total_once_moved(
+    tmp_path: Path, rounding: dict[str, int], suffix: str
+) -> None:
+    values = np.random.default_rng(0).gamma(2.0, 3.0, (2, 3, 40))
+    with netCDF4.Dataset(tmp_path / "in.nc", "w") as file:
+        for name, size in {"time": 3, "x": 40}.items():
+            file.createDimension(name, size)
+        for name, its in zip(("u", "other"), values, strict=True):
+            file.createVariable(name, "f4", ("time", "x"), zlib=True, **rounding)[:] = its
+    law, out = Law("u", "x", measure=1.0, time="time"), tmp_path / f"out{suffix}"
+    enforce_file(tmp_path / "in.nc", out, law, how="uniform")
+    with read(tmp_path / "in.nc") as before, read(out) as after:
+        sums = after["u"].astype(np.longdouble).sum("x")
+        np.testing.assert_allclose(sums, before["u"].astype(np.longdouble).sum("x")[0], rtol=1e-7)
+        assert after["u"].attrs == {}  # it has more digits now
+        xr.testing.assert_identical(after["other"], before["other"])
+
+
+@pytest.mark.parametrize(
+    "filter", [BitRound(5), Delta("f4"), FixedScaleOffset(0, 10, "f4", "i2"), Quantize(0, "f4")]
+)
+def test_values_that_zarr_stores_with_few_digits_keep_their_total_once_moved(
+    tmp_path: Path, filter: Any
+) -> None:
+    values = np.random.default_rng(0).gamma(2.0, 3.0, (3, 40)).astype(np.float32)
+    xr.Dataset({"u": (("time", "x"), values)}).to_zarr(
+        tmp_path / "in.zarr", zarr_format=2, encoding={"u": {"filters": [filter]}}
+    )
+    law = Law("u", "x", measure=1.0, time="time")
+    enforce_file(tmp_path / "in.zarr", tmp_path / "out.zarr", law, how="uniform")
+    before, after = (xr.open_zarr(tmp_path / f"{name}.zarr")["u"] for name in ("in", "out"))
+    sums = after.astype(np.longdouble).sum("x")
+    np.testing.assert_allclose(sums, before.astype(np.longdouble).sum("x")[0], rtol=1e-7)
+
+
+def test_a_zarr_store_with_links_in_it_is_copied_whole(tmp_path: Path) -> None:
+    values = np.arange(12.0).reshape(3, 4)
+    data = xr.Dataset({"u": (("time", "x"), values), "v": (("time", "x"), values)})
+    data.to_zarr(tmp_path / "in.zarr", zarr_format=2)
+    (tmp_path / "in.zarr" / "v").rename(tmp_path / "elsewhere")
+    (tmp_path / "in.zarr" / "v").symlink_to(tmp_path / "elsewhere")
+    law = Law("u", "x", measure=1.0, time="time")
+    enforce_file(tmp_path / "in.zarr", tmp_path / "out.zarr", law, how="uniform")
+    np.testing.assert_array_equal(xr.open_zarr(tmp_path / "out.zarr")["v"], values)

@@ -1,5 +1,6 @@
 """How variables are stored: formats, chunks, and values packed into integers."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,6 +27,8 @@ WHOLE = 2.0**53  # from here on float64 does not hold every whole number
 TRIES = 20  # values that close the last part of a total, one by one
 LIMITS = ("valid_min", "valid_max", "valid_range")
 NO_BOUNDS = (-np.inf, np.inf)
+ROUNDS = re.compile("least_significant_digit|_Quantize")  # attributes that libraries obey
+ROUNDING = ("astype", "bitround", "delta", "fixedscaleoffset", "quantize")  # filters of Zarr
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,23 @@ def prepared(dataset: xr.Dataset, format: Format) -> xr.Dataset:
     for name in dataset.indexes:
         copy[name].encoding = _encoding(dataset[name].variable, format)
     return copy
+
+
+def in_full(variable: xr.Variable) -> xr.Variable:
+    """The variable, stored with all its digits: rounded ones would not keep a total.
+
+    Files that are kept small by few digits have them rounded whenever a value is written.
+    """
+    attrs = {key: value for key, value in variable.attrs.items() if not ROUNDS.match(key)}
+    encoding = {key: value for key, value in variable.encoding.items() if not ROUNDS.match(key)}
+    if np.dtype(encoding.get("dtype", variable.dtype)).kind == "f" and encoding.get("filters"):
+        encoding["filters"] = [each for each in encoding["filters"] if not _rounds(each)]
+    return xr.Variable(variable.dims, variable._data, attrs, encoding)
+
+
+def _rounds(codec: Any) -> bool:
+    name = getattr(codec, "codec_name", None) or getattr(codec, "codec_id", "")
+    return str(name).removeprefix("numcodecs.") in ROUNDING
 
 
 def aligned(variable: xr.Variable) -> xr.Variable:

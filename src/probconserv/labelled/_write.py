@@ -28,7 +28,7 @@ from xarray.backends.netCDF4_ import NETCDF4_PYTHON_LOCK as LOCK  # the one that
 from .._errors import InputError, ProbConservError
 from .._files import sole_writer
 from . import _cluster
-from ._encoding import Format, aligned, encoded, is_lazy, output_format, prepared
+from ._encoding import ROUNDS, Format, aligned, encoded, in_full, is_lazy, output_format, prepared
 from ._read import INHERITED, READ, STORED, ZARR, groups, kind, stored_as
 
 NETCDF = (".nc", ".nc4", ".cdf")
@@ -167,7 +167,8 @@ def write(
     known = dataset.encoding.get(INHERITED, ()) if source is None else dataset.variables
     lazily = {n: v.data.name for n, v in dataset.variables.items() if is_lazy(v)}
     new = [name for name, key in lazily.items() if not key.startswith(READ)]
-    ready = prepared(dataset.drop_vars([name for name in known if name not in new]), format)
+    moved = dataset.assign({name: in_full(dataset.variables[name]) for name in new})
+    ready = prepared(moved.drop_vars([name for name in known if name not in new]), format)
     lazy = {n: encoded(str(n), v) for n, v in ready.variables.items() if is_lazy(v)}
     with _errors_of_writing(where), staged(where) as part, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # texts in Zarr 3, and NaN where packing checks anyway
@@ -227,7 +228,8 @@ def _zarr(
 
     if source is not None:
         new = {source / group / str(name) for name in dataset.variables}
-        for folder, inside, files in os.walk(source):  # not copytree, which keeps who may write
+        walk = os.walk(source, followlinks=True)
+        for folder, inside, files in walk:  # not copytree, which keeps who may write
             here = Path(folder)
             inside[:] = [name for name in inside if here / name not in new]
             place = part / here.relative_to(source)
@@ -254,9 +256,13 @@ def _netcdf(
     unlimited = format.unlimited
     if source is not None:
         shutil.copyfile(source, part)
-        with netCDF4.Dataset(part) as file:
+        with netCDF4.Dataset(part, "r+") as file:
             there = (file[group] if group else file).variables
-            dataset = dataset.drop_vars([name for name in dataset.variables if name in there])
+            moved = [there[str(name)] for name in dataset.variables if name in there]
+            for variable, key in [(v, key) for v in moved for key in v.ncattrs()]:
+                if ROUNDS.match(key):  # see `in_full`
+                    variable.delncattr(key)
+            dataset = dataset.drop_vars([variable.name for variable in moved])
         unlimited = ()
         how = {"mode": "a", "group": group}
     # not `to_netcdf`, which imports distributed (0.6 s) to ask where dask computes
