@@ -308,3 +308,14 @@ def test_bounds_of_terms_may_be_in_a_unit_of_their_own():
     dataset["ap_bnds"] = (("lev", "n"), 1e3 * pairs(A), {"units": "hPa"})
     dataset.lev.attrs["formula_terms"] = "ap: ap b: b ps: ps"
     np.testing.assert_allclose(thickness(dataset), mass(dataset.ps), rtol=1e-13)
+
+
+def test_a_thickness_given_for_every_cell_is_said_to_leave_areas_out():
+    data = hybrid()
+    data["dz"] = data["q"].isel(time=0, drop=True).assign_attrs(units="km")
+    data["volume"] = (data["dz"] * data["area"]).assign_attrs(units="m3")
+    said = {name: str(check(data, Law("q", SPACE, measure=name))) for name in ("dz", "volume")}
+    assert "dz (in km, as a thickness: areas do not count)" in said["dz"]
+    assert "thickness" not in said["volume"]
+    column = check(data, Law("q", "lev", measure="dz"))
+    assert "thickness" not in str(column)

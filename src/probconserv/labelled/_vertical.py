@@ -28,7 +28,7 @@ Units = Mapping[str, str]  # of terms, the surface last; empty for mere numbers
 Position = Callable[..., tuple[Array, Array]]  # constant and slope from all terms but the surface
 
 MASS = f"mass of air per area (dp / g, g = {GRAVITY} m s-2)"
-WAY_OUT = "Give the thickness of the cells as `measure`."
+WAY_OUT = "Give the volumes of cells as `measure`, or their thickness for a sum over levels alone."
 FORMULAS: dict[str, list[tuple[Units, Position]]] = {  # by standard name
     "atmosphere_hybrid_sigma_pressure_coordinate": [
         ({"ap": "Pa", "b": "", "ps": "Pa"}, lambda ap, b: (ap, b)),

@@ -23,7 +23,7 @@ import xarray as xr
 from .. import _values as check
 from .._errors import InputError
 from .._sphere import Globe
-from ._attributes import cell_methods, conversion, decoded, pairs, product, setting, units
+from ._attributes import cell_methods, conversion, decoded, pairs, product, scale, setting, units
 from ._coordinates import SHAPE, Factor, Grid, cell_sizes, describe
 from ._law import Given, Law, array, find, in_words, match, nearest, taken
 from ._time import tells_time
@@ -174,6 +174,9 @@ def _measure(grid: Grid, over: tuple[str, ...], given: Given | None) -> tuple[Fa
         text = str(found.attrs.get("description", "the array given"))
         text = f"the array {found.name} given" if found.name else text
         text = f"the variable {given}" if isinstance(given, str) else text
+        thick = [unit for unit in ("m", "Pa") if scale(found, unit) is not None]
+        if thick and len(set(found.dims) & set(over)) > 1:
+            text += f" (in {units(found)}, as a thickness: areas do not count)"
         return _factor(found, grid.data, "measure", text), ""
     names, remark = pairs(grid.data, "cell_measures"), ""
     for kind in [kind for kind in ("volume", "area") if kind in names]:
