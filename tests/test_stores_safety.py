@@ -202,3 +202,25 @@ def test_an_output_has_the_permissions_that_the_user_gives(tmp_path: Path) -> No
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "a.nc").stat().st_mode) == 0o640
+
+
+@pytest.mark.parametrize("suffix", [".nc", ".zarr"])
+def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path, suffix: str) -> None:
+    def series(times: int) -> xr.Dataset:
+        return xr.Dataset({"u": (("time", "x"), np.ones((times, 3)))}, {"time": np.arange(times)})
+
+    def put(data: xr.Dataset, name: str) -> Path:
+        path = tmp_path / f"{name}{suffix}"
+        if suffix == ".nc":
+            data.to_netcdf(path, unlimited_dims="time")
+        else:
+            data.to_zarr(path, zarr_format=2)
+        return path
+
+    path, newer = put(series(4), "in"), put(series(5), "newer")
+    with read(path) as dataset:
+        path.rename(tmp_path / "old")
+        newer.rename(path)
+        with pytest.raises(InputError, match="changed while it was read"):
+            write(dataset.assign(u=2 * dataset["u"]), tmp_path / f"out{suffix}", like=path)
+    assert sorted(each.name for each in tmp_path.iterdir()) == [f"in{suffix}", "old"]

@@ -42,6 +42,7 @@ NUMBERS = "biufcmM"
 READ = "read-"  # how dask calls what lies in a file
 INHERITED = "inherited"  # in the encoding of a dataset: names that groups around it hold
 STORED = "stored"  # the same: shape and type of what this group holds
+CHANGED = "changed"  # the same: when the file was last changed
 AGAIN = "Copy or download it again."
 
 
@@ -107,6 +108,7 @@ def read(
     where, group = Path(path).resolve(), group.strip("/")
     with errors_of(where), warnings.catch_warnings(), ExitStack() as opened:
         warnings.simplefilter("ignore")
+        changed = last_change(where)
         if kind(where) == "netcdf3":
             _check_end(where)
         elif kind(where) == "netcdf4":
@@ -126,6 +128,7 @@ def read(
         dataset = _lazy(inner.assign_coords(seen), where, chunks or {}, whole)
         stored = {name: stored_as(variable) for name, variable in inner.variables.items()}
         dataset.encoding = {**inner.encoding, INHERITED: tuple(seen), STORED: stored}
+        dataset.encoding[CHANGED] = changed
         dataset.set_close(opened.pop_all().close)
     return dataset
 
@@ -196,6 +199,13 @@ def _lazy(
         )
         changed[name] = xr.Variable(variable.dims, blocks, variable.attrs, variable.encoding)
     return opened.assign(changed)
+
+
+def last_change(path: Path) -> int:
+    """In nanoseconds; of a Zarr store, that of its metadata and of the folders of its arrays."""
+    return max(
+        (each.stat().st_mtime_ns for each in (path, *path.glob("*")) if each.exists()), default=0
+    )
 
 
 def stored_as(variable: xr.Variable) -> tuple[tuple[int, ...], str]:

@@ -29,7 +29,7 @@ from .._errors import InputError, ProbConservError
 from .._files import sole_writer
 from . import _cluster
 from ._encoding import ROUNDS, Format, aligned, encoded, in_full, is_lazy, output_format, prepared
-from ._read import INHERITED, READ, STORED, ZARR, groups, kind, stored_as
+from ._read import CHANGED, INHERITED, READ, STORED, ZARR, groups, kind, last_change, stored_as
 
 NETCDF = (".nc", ".nc4", ".cdf")
 UNSAVED = 1 << 28  # bytes that wait for the disk at most
@@ -174,6 +174,11 @@ def write(
         warnings.simplefilter("ignore")  # texts in Zarr 3, and NaN where packing checks anyway
         store = _zarr if format.zarr else _netcdf
         with store(ready, part, format, source, group.strip("/")) as (target, describe):
+            if source is not None and last_change(source) != dataset.encoding[CHANGED]:
+                raise InputError(
+                    f"{source} was changed while it was read. Nothing was written: run it again "
+                    "once it is complete."
+                )
             apart = not (format.zarr or _cluster.in_process())
             run = partial(_run_apart, part.parent) if apart else _run
             results = run(lazy, {name: target(str(name)) for name in lazy}, also)
