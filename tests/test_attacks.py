@@ -47,6 +47,23 @@ def test_each_solution_has_its_own_factor_beside_a_start():
     assert wider[1] > 100
 
 
+@pytest.mark.parametrize("of_cells", [False, True])
+def test_each_solution_has_its_own_factor_under_a_budget(of_cells):
+    """All shared one: a solution in balance was widened for another that is not."""
+    mesh, t = pc.Mesh(x=[0.0, 0.5, 2.0, 3.0]), [0.0, 0.5, 2.0]
+    law = pc.cell_budgets(mesh, t, fluxes="F") if of_cells else pc.budget(mesh, t, "F")
+    u = torch.zeros(4, 3, 3, dtype=torch.float64)
+    u[2, 1] = 900.0
+    flux = pc.Diagonal(torch.zeros(4, 2, *[4] * of_cells, dtype=torch.float64), 1.0)
+    state = pc.State(u=pc.Diagonal(u, 1.0), F=flux)
+    wider = pc.plausible(state, law)
+    for i in range(4):
+        alone = pc.plausible(pc.State(u=state["u"][i], F=flux[i]), law)
+        torch.testing.assert_close(wider["u"].variance[i], alone["u"].variance)
+        torch.testing.assert_close(wider["F"].variance[i], alone["F"].variance)
+    assert wider["u"].variance[0, 0, 0] == 1
+
+
 def test_fields_that_share_no_axis_can_be_smooth_and_widened():
     u, v = pc.Diagonal(np.zeros((3, 5)), [1.0, 1, 1e8, 1, 1]), pc.Diagonal(np.ones(2), 1.0)
     law = pc.smoothness(np.arange(5.0), np.ones(5), 0.9, of="u")

@@ -377,8 +377,13 @@ def _factor(prior: Field | State, laws: Sequence[Law]) -> Tensor:
 
 
 def _batch_axes(rows: Rows, shapes: Sequence[Sequence[int]]) -> int:
-    """How many axes come before time; a matrix that reads several axes reads time as well."""
+    """How many axes come before time; a matrix that reads several axes reads time as well.
+
+    So does a budget, whose rows are intervals.
+    """
     m = rows.map
+    if m.row_names[:1] == ("interval",):
+        return rows.places(shapes)
     timed = isinstance(m, Select) and isinstance(m.entries, int)
     timed = timed or (isinstance(m, Matrix) and m.dims > 1)
     return max(rows.places(shapes) - (not timed), 0)
