@@ -71,6 +71,25 @@ def test_vmap_gives_what_a_loop_gives(field, law):
             assert each.residual(draws[0]).abs().max() < 1e-10
 
 
+@pytest.mark.parametrize("periodic", [(), ("x",)])
+def test_vmap_over_a_velocity_gives_what_a_loop_gives(periodic):
+    """It ended in an error of torch, and `vmap` over means in a warning of torch."""
+    mesh = pc.Mesh(x=[0.0, 0.3, 1.0, 1.2, 2.0], y=[0.0, 1.0, 3.0], periodic=periodic)
+    means, speeds = normal(2, 3, 4, 2), normal(2)
+
+    def step(mean, speed):
+        velocity = [speed.expand(shape) for shape in mesh.face_shapes]
+        law = pc.cell_budgets(mesh, [0.0, 0.4, 1.0], velocity=velocity, noise=0.2)
+        post = pc.condition(pc.Diagonal(mean, 1.0), law)
+        return torch.stack([post.mean, post.variance])
+
+    mapped = torch.func.vmap(step)(means, speeds)
+    torch.testing.assert_close(mapped, torch.stack([*map(step, means, speeds)]))
+    of_speed = torch.func.jacfwd(step, argnums=1)(means[0], speeds[0])
+    up, down = (step(means[0], speeds[0] + each) for each in (1e-6, -1e-6))
+    torch.testing.assert_close(of_speed, (up - down) / 2e-6, rtol=1e-6, atol=1e-7)
+
+
 @pytest.mark.parametrize(
     ("field", "law", "backend"),  # aot_eager traces it all once more, in twice the time
     [

@@ -88,7 +88,10 @@ class Field(Kept):
 
     @property
     def normals_per_draw(self) -> int:
-        """How many standard normal numbers a draw is made of: see `sample_with`."""
+        """How many standard normal numbers a draw is made of: see `sample_with`.
+
+        Compiled code may take more of them for a posterior than other code: read it there.
+        """
         count = 0
 
         def none(*shape: int) -> Tensor:

@@ -6,7 +6,7 @@ than that of the rows by one, as times are than intervals and faces than cells.
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, reduce
 from types import EllipsisType
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ._checks import concrete
 from ._errors import InputError
 from ._maps import Map, powered
 
@@ -91,6 +92,8 @@ class Stencil(Map):
             yield tuple(offset), c.expand(*c.shape[: c.ndim - self.dims], *self.rows)
 
     def apply(self, u: Tensor) -> Tensor:
+        if not concrete(u, *self.coefficients):  # `vmap` cannot add to what it does not map
+            return reduce(torch.add, (c * read(u, self.grid, o) for o, c in self.terms()))
         found = u.new_zeros(*u.shape[: u.ndim - self.dims], *self.rows)
         for offset, c in self.terms():
             for rows, points in pieces(self.grid, offset):
@@ -98,6 +101,10 @@ class Stencil(Map):
         return found
 
     def adjoint(self, v: Tensor) -> Tensor:
+        if not concrete(v, *self.coefficients):
+            back = Grid(self.grid.points, self.grid.rows, self.grid.wraps)
+            each = ((tuple(-step for step in o), c * v) for o, c in self.terms())
+            return reduce(torch.add, (read(x, back, o) for o, x in each))
         found = v.new_zeros(*v.shape[: v.ndim - self.dims], *self.points)
         for offset, c in self.terms():
             for rows, points in pieces(self.grid, offset):
