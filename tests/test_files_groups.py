@@ -120,7 +120,7 @@ def test_packed_values_in_a_group_cannot_be_unpacked(tmp_path):
     field = xr.Dataset({"u": ("x", np.array([1.0, 2.0])), "area": ("x", np.ones(2))})
     packed = {"u": {"dtype": "i2", "scale_factor": 0.5, "_FillValue": -1}}
     field.to_netcdf(path, group="g", encoding=packed)
-    with pytest.raises(InputError, match=r"u would change its type or shape.*`unpack`"):
+    with pytest.raises(InputError, match=r"`path`: u would change its type or shape.*`unpack`"):
         enforce_file(path, tmp_path / "out.nc", LAW, std=1.0, group="g", unpack=True)
 
 
@@ -128,7 +128,7 @@ def test_a_std_in_a_group_that_would_gain_an_axis_is_refused(tmp_path):
     field = xr.Dataset({"u": (("t", "x"), np.ones((3, 2))), "s": ("x", [0.1, 0.2])})
     field.to_netcdf(tmp_path / "in.nc", group="g")
     law = Law("u", "x", total=xr.DataArray([1.0, 2.0, 3.0], dims="t"), measure=1.0)
-    with pytest.raises(InputError, match="s would change its type or shape"):
+    with pytest.raises(InputError, match="`path`: s would change its type or shape"):
         enforce_file(tmp_path / "in.nc", tmp_path / "out.nc", law, std="s", group="g")
 
 

@@ -221,6 +221,6 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path, suffix:
     with read(path) as dataset:
         path.rename(tmp_path / "old")
         newer.rename(path)
-        with pytest.raises(InputError, match="changed while it was read"):
+        with pytest.raises(InputError, match=r"`source` .* was changed while it was read"):
             write(dataset.assign(u=2 * dataset["u"]), tmp_path / f"out{suffix}", like=path)
     assert sorted(each.name for each in tmp_path.iterdir()) == [f"in{suffix}", "old"]

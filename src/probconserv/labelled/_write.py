@@ -176,8 +176,8 @@ def write(
         with store(ready, part, format, source, group.strip("/")) as (target, describe):
             if source is not None and last_change(source) != dataset.encoding[CHANGED]:
                 raise InputError(
-                    f"{source} was changed while it was read. Nothing was written: run it again "
-                    "once it is complete."
+                    f"`source` {source} was changed while it was read. Nothing was written: run it "
+                    "again once it is complete."
                 )
             apart = not (format.zarr or _cluster.in_process())
             run = partial(_run_apart, part.parent) if apart else _run
@@ -201,8 +201,8 @@ def _to_copy(model: Path | None, format: Format, dataset: xr.Dataset) -> Path | 
         )
     if has_groups and changed:
         raise InputError(
-            f"{changed[0]} would change its type or shape, which is not possible in a file with "
-            "groups. Take the group out first (`ncks -G : -g GROUP`), or leave `unpack` out."
+            f"`path`: {changed[0]} would change its type or shape, which is not possible in a file "
+            "with groups. Take the group out first (`ncks -G : -g GROUP`), or leave `unpack` out."
         )
     return model if same_kind and stored and not changed else None
 

@@ -128,7 +128,7 @@ def open_weights(path: str | Path) -> Any:
     try:
         with torch.random.fork_rng(devices=[]):  # the caller's random numbers are not ours to use
             network = CLASSES[model].from_card(card)
-        ranges_on(card)
+        ranges_on(card)  # every prediction reads them
     except (InputError, AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{path} has a card from which no network can be built: {error}") from None
     shapes, expected = (
