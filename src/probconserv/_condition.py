@@ -184,7 +184,7 @@ def _condition_curved(
 ) -> NonlinearPosterior | NonlinearStatePosterior:
     """Laws that are not linear, known before and new, beside the rows of linear ones."""
     means = tuple(each.mean.double() for each in prior.parts)
-    if not check.concrete(*means):
+    if not check.concrete(*means, *(t for law in laws for t in (law.value, law.noise))):
         raise InputError(
             "`laws` that are not linear are met by steps that look at values: not inside "
             "`torch.func` transforms, nor compiled. Give the fields a batch axis instead."
