@@ -183,9 +183,9 @@ def warn_if_collapsed(before: Mixture, after: Mixture) -> None:
     if entries:
         where = f" in {entries} of {left.numel()} entries, at worst" * (left.numel() > 1)
         warn_implausible(
-            f"the laws leave{where} {float(left[collapsed].min()):.3g} of the {count} components of "
-            "the mixture (1 / sum of squared weights): by their own variances the others fit b much "
-            "worse. Where these variances are too small, keep the weights with "
+            f"the laws leave{where} {float(left[collapsed].min()):.3g} of the {count} components "
+            "of the mixture (1 / sum of squared weights): by their own variances the others fit b "
+            "much worse. Where these variances are too small, keep the weights with "
             "Mixture(condition(components, law)), the paper's update, widen the components with "
             "`plausible`, or give the laws `noise`."
         )
