@@ -142,8 +142,10 @@ def _aside(mean: Tensor, std: Tensor) -> Tensor:  # (..., M) -> (..., 1)
     low, high = mean.aminmax(dim=-1, keepdim=True)
     of_jump = (high - mean) * (mean - low)
     few = 1 + mean.shape[-1] // FEW
-    least = of_jump.kthvalue(few, dim=-1, keepdim=True).values
-    return torch.where(of_jump <= least, std, torch.nan).nanmedian(-1, keepdim=True).values
+    least = of_jump.topk(few, largest=False).values.amax(-1, keepdim=True)
+    beside = of_jump <= least  # more than few where many are equal, as on both sides of a step
+    middle = (beside.long().sum(-1, keepdim=True) - 1) // 2
+    return torch.where(beside, std, torch.inf).sort(-1).values.gather(-1, middle)
 
 
 def _median_of_three(v: Tensor) -> Tensor:  # (..., K) -> (..., K)
