@@ -40,7 +40,7 @@ class ImplausibleError(ProbConservError):
 
 
 class ImplausibleWarning(UserWarning):
-    """A law moves a field further than its uncertainty allows, or a network is asked to guess."""
+    """A law moves a field too far or leaves one component of many, or a network has to guess."""
 
 
 def warn_implausible(text: str) -> None:
