@@ -113,8 +113,21 @@ def share_from_context(network: Predictor, functions: Functions, samples: int = 
     """How much of the error at the targets goes when a function's own context is read.
 
     ``1 - MSE / MSE from the contexts of other functions``: 0 for a network that predicts the same
-    whatever it is shown, 1 for one that is always right. NaN for a single function, which has no
-    other.
+    whatever it is shown, 1 for one that is always right.
+
+    Parameters
+    ----------
+    network : AttentiveNeuralProcess or Emulator
+        What is judged; an emulator is told the parameter, or that of another function.
+    functions : Functions
+        Those held out.
+    samples : int
+        How many draws of z.
+
+    Returns
+    -------
+    float
+        NaN for a single function, which has no other.
     """
     other = functions[torch.arange(len(functions)).roll(1)]
     swapped = Functions(other.problem, other.context, functions.target, other.numbers)
