@@ -47,10 +47,16 @@ def shrunk(prior: Any, laws: Sequence[Rows]) -> Any:
     every, found = range(len(fields)), list(fields)
     for group in [every] if prior.shared else [[i] for i in every]:
         if shrinks(fields[group[0]]):
-            mix = _mix_of([fields[i] if i in group else None for i in every], laws)
+            mix = mix_of(prior, group[0], laws)
             for i in group:
                 found[i] = _mixed(fields[i], mix)
     return rebuilt(prior, tuple(found))
+
+
+def mix_of(prior: Any, number: int, laws: Sequence[Rows]) -> Mix:
+    """How the ensemble that is field `number` of a field or a state is mixed."""
+    parts = enumerate(prior.parts)
+    return _mix_of([f if prior.shared or i == number else None for i, f in parts], laws)
 
 
 def _mix_of(members: Sequence[Any], laws: Sequence[Rows]) -> Mix:

@@ -1,0 +1,91 @@
+"""Intervals of N members given laws: what they still say once each has been moved.
+
+Given K exact rows, a value is predicted from its rows by a regression on the members: their mean is
+the intercept, the gain its K slopes. So the value lies about the mean given the laws as t with
+nu = N - 1 - K degrees of freedom, with the variance
+
+    M (N - 1) / nu (1 + 1/N + d^2 / (N - 1))     with d^2 = r^T S^-1 r
+
+M is the variance of the moved members and r the residual of their mean. This is exact.
+
+It goes on in the same way where the gain is not that of the members alone. They have a share 1 - a
+in Sigma, or stand beside independent variances, or the law has noise. With tr = tr(G P G^T S^-1) of
+the members' covariance P the gain takes up k = (1 - a) min(tr, K) degrees, and d^2 counts by the
+ratio of tr and K, whichever way it is below 1. The rest of the variance is known, or it belongs to
+the part a of Sigma, which has the members' variances and one correlation c for all points:
+
+    a part (1 + 1/N + c^2 d^2 / (K (N - 1)))     with N - 1 degrees of freedom
+
+`benchmarks/coverage.py` measures how often the truth is inside.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ._checks import any_of, concrete
+from ._errors import InputError
+from ._fields import LowRank
+from ._laws import Fields
+from ._shrinkage import mix_of
+from ._student import Predictive, predictive
+
+NONE_LEFT = 1e-6  # of the degrees of freedom
+
+
+def given_laws(prior: Any, number: int, solved: Any) -> Predictive:
+    """What the next value of field `number` of a field or a state of members may be."""
+    field, way, lead = prior.parts[number], solved.way, solved.lead
+    members, free = field.count, field.count - 1
+    moved, residuals = way.run(_with_mean(prior, number))
+    left = (moved[number][1:] - moved[number][:1]).square().sum(0) / free
+    parts = math.prod(field.shape[lead : len(field.shape) - field.event_dims])
+
+    def at_points(x: Tensor, axes: int) -> Tensor:
+        return x[(..., *[None] * (len(field.shape) - axes))]
+
+    def of_part(x: Tensor) -> Tensor:  # laws that tie several parts are shared out evenly
+        return at_points(x / parts, lead)
+
+    rows = of_part(way.count(lead))
+    away = of_part(way.square([r[0] for r in residuals], lead))  # d^2
+    squares = [way.square([r[i] - r[0] for r in residuals], lead) for i in range(1, members + 1)]
+    trace = of_part(torch.stack(squares).sum(0) / free)
+    share, correlation = (at_points(x, x.ndim) for x in mix_of(prior, number, solved.laws))
+    used = (1 - share) * torch.minimum(trace, rows)
+    _check_left(field, free - used, rows)
+    less, more = torch.minimum(trace, rows), torch.maximum(trace, rows)
+    away = away * (less / torch.where(more > 0, more, 1.0)) / free
+    variance = solved.variance[number]
+    shared = torch.minimum((1 - share) * left, variance)  # M
+    plain = share * field.factor.double().square().sum(0)
+    plain = plain / torch.where(plain > 0, plain + field.rest, 1.0) * (variance - shared)
+    twice = correlation.square() / rows.clamp_min(1)
+    return predictive(
+        variance - shared - plain,
+        (shared * free / (free - used) * (1 + 1 / members + away), free - used),
+        (plain * (1 + 1 / members + twice * away), free),
+    )
+
+
+def _with_mean(prior: Any, number: int) -> Fields:  # (1 + N, *shape) each
+    """The mean and then the members of what moves together with a field; elsewhere the mean."""
+
+    def stacked(at: int, field: Any) -> Tensor:
+        mean, count = field.mean.double()[None], prior.parts[number].count
+        if at != number and not (prior.shared and isinstance(field, LowRank)):
+            return mean.repeat(1 + count, *[1] * (mean.ndim - 1))
+        return torch.cat([mean, mean + math.sqrt(count - 1) * field.factor.double()])
+
+    return tuple(stacked(at, field) for at, field in enumerate(prior.parts))
+
+
+def _check_left(field: LowRank, free: Tensor, rows: Tensor) -> None:
+    if concrete(free) and any_of(free <= NONE_LEFT * field.count):
+        raise InputError(
+            f"`samples`: {field.count} members given {round(float(rows.max()))} rows leave no "
+            "degree of freedom for an interval, which takes more than K + 1 members for K exact "
+            "rows. Give more members, or leave `shrinkage` out, so that it is found."
+        )
