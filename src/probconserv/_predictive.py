@@ -16,6 +16,9 @@ the part a of Sigma, which has the members' variances and one correlation c for 
 
     a part (N - 1) / nu (1 + 1/N + c^2 d^2 / (K (N - 1)))     with nu = N - 1 - c^8
 
+Where the moved members spread more than the variance says, on average, it is widened to theirs:
+noise is then weighed against a correlation that is not that of the members.
+
 A correlation of all but 1 makes the gain s_i / sum(s), of which every s_i is found from the members
 as a slope would be; c^8 was chosen by simulation.
 
@@ -61,7 +64,7 @@ def given_laws(prior: Any, number: int, solved: Any) -> Predictive:
     _check_left(field, free - used, rows)
     less, more = torch.minimum(trace, rows), torch.maximum(trace, rows)
     away = away * (less / torch.where(more > 0, more, 1.0)) / free
-    variance = solved.variance[number]
+    variance = _at_least(left, solved.variance[number], field.event_dims)
     shared = torch.minimum((1 - share) * left, variance)  # M
     plain = share * field.factor.double().square().sum(0)
     plain = plain / torch.where(plain > 0, plain + field.rest, 1.0) * (variance - shared)
@@ -84,6 +87,14 @@ def _with_mean(prior: Any, number: int) -> Fields:  # (1 + N, *shape) each
         return torch.cat([mean, mean + math.sqrt(count - 1) * field.factor.double()])
 
     return tuple(stacked(at, field) for at, field in enumerate(prior.parts))
+
+
+def _at_least(left: Tensor, variance: Tensor, dims: int) -> Tensor:
+    """The variance, widened to the average variance of the moved members where theirs is larger."""
+    axes = tuple(range(-dims, 0))
+    stated = variance.sum(axes, keepdim=True)
+    ratio = left.sum(axes, keepdim=True) / torch.where(stated > 0, stated, 1.0)
+    return variance * ratio.clamp_min(1)
 
 
 def _check_left(field: LowRank, free: Tensor, rows: Tensor) -> None:
