@@ -94,17 +94,16 @@ def mix(spread: Tensor, alone: Tensor, together: Tensor, count: int) -> Mix:  # 
     """
     there = alone > 0
     rows = there.double().sum(-1)
-    chance = 2 * math.sqrt(2 / (count - 1))  # share of a variance that so many members miss it by
     less = together - alone
-    several = less.abs() > ROUNDING * alone  # a row of one point says nothing of others
-    # Where a row takes one point off another, points that go together make it spread less.
-    beyond = torch.where(less > 0, spread - alone, ((1 + chance) * spread - alone).clamp_max(0))
-    more = torch.where(several, beyond / torch.where(several, less, 1.0), 0.0)
-    sure = less.abs() / (chance * torch.where(there, alone, 1.0))  # little where signs all but cancel
+    several = less > ROUNDING * alone  # a row of one point says nothing of others
+    more = torch.where(several, (spread - alone) / torch.where(several, less, 1.0), 0.0)
+    chance = 2 * math.sqrt(2 / (count - 1))  # share of a variance that so many members miss it by
+    sure = less / (chance * torch.where(there, alone, 1.0))  # little where signs all but cancel
     correlation = more.clamp(0, 1) * sure.clamp(0, 1)
     correlation = torch.where(there, correlation, 0.0).sum(-1) / rows.clamp_min(1)
+    # A total less sure than that of independent points says as much as one that is surer.
     alike = torch.minimum(spread, alone) / torch.where(there, torch.maximum(spread, alone), 1.0)
-    share = ((1 + chance) * alike).clamp_max(1).sum(-1)  # as independent points would spread
+    share = ((1 + chance) * alike).clamp_max(1).sum(-1)
     share = torch.maximum(share / rows.clamp_min(1), rows / (rows + (count - 1) / MEMBERS_PER_ROW))
     return Mix(share.clamp(1 / count, 1), correlation)
 
