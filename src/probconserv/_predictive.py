@@ -45,36 +45,48 @@ def given_laws(prior: Any, number: int, solved: Any) -> Predictive:
     """What the next value of field `number` of a field or a state of members may be."""
     field, way, lead = prior.parts[number], solved.way, solved.lead
     members, free = field.count, field.count - 1
+    before = field.factor.double().square().sum(0)
     moved, residuals = way.run(_with_mean(prior, number))
     left = (moved[number][1:] - moved[number][:1]).square().sum(0) / free
-    parts = math.prod(field.shape[lead : len(field.shape) - field.event_dims])
+    part = _shares(left / torch.where(before > 0, before, 1.0), lead, field.event_dims)
 
-    def at_points(x: Tensor, axes: int) -> Tensor:
-        return x[(..., *[None] * (len(field.shape) - axes))]
+    def at_points(x: Tensor) -> Tensor:
+        return x[(..., *[None] * (len(field.shape) - x.ndim))]
 
-    def of_part(x: Tensor) -> Tensor:  # laws that tie several parts are shared out evenly
-        return at_points(x / parts, lead)
-
-    rows = of_part(way.count(lead))
-    away = of_part(way.square([r[0] for r in residuals], lead))  # d^2
     squares = [way.square([r[i] - r[0] for r in residuals], lead) for i in range(1, members + 1)]
-    trace = of_part(torch.stack(squares).sum(0) / free)
-    share, correlation = (at_points(x, x.ndim) for x in mix_of(prior, number, solved.laws))
-    used = (1 - share) * torch.minimum(trace, rows)
-    _check_left(field, free - used, rows)
+    trace = part * at_points(torch.stack(squares).sum(0) / free)
+    rows = part * at_points(way.count(lead))
+    away = part * at_points(way.square([r[0] for r in residuals], lead))  # d^2
+    share, correlation = map(at_points, mix_of(prior, number, solved.laws))
     less, more = torch.minimum(trace, rows), torch.maximum(trace, rows)
-    away = away * (less / torch.where(more > 0, more, 1.0)) / free
+    nu = free - (1 - share) * less
+    _check_left(field, nu, rows)
+    away = away * less / torch.where(more > 0, more, 1.0) / free
     variance = _at_least(left, solved.variance[number], field.event_dims)
-    shared = torch.minimum((1 - share) * left, variance)  # M
-    plain = share * field.factor.double().square().sum(0)
-    plain = plain / torch.where(plain > 0, plain + field.rest, 1.0) * (variance - shared)
+    own = torch.minimum((1 - share) * left, variance)  # M
+    plain = share * before
+    plain = plain / torch.where(plain > 0, plain + field.rest, 1.0) * (variance - own)
     slope = correlation.square() / rows.clamp_min(1)
     one = free - correlation**8
     return predictive(
-        variance - shared - plain,
-        (shared * free / (free - used) * (1 + 1 / members + away), free - used),
+        variance - own - plain,
+        (own * free / nu * (1 + 1 / members + away), nu),
         (plain * free / one * (1 + 1 / members + slope * away), one),
     )
+
+
+def _shares(left: Tensor, lead: int, dims: int) -> Tensor:  # (*lead, *parts, 1, ..., 1)
+    """How much of laws that tie several parts of a field each part takes: it adds up to 1.
+
+    left: of the variance of each point. dims: axes of a part.
+    """
+    taken = 1 - left.mean(tuple(range(-dims, 0)), keepdim=True).clamp_max(1)
+    tied = tuple(range(lead, left.ndim - dims))
+    if not tied:
+        return torch.ones_like(taken)
+    total = taken.sum(tied, keepdim=True)
+    even = 1 / math.prod(left.shape[lead : left.ndim - dims])
+    return torch.where(total > 0, taken / torch.where(total > 0, total, 1.0), even)
 
 
 def _with_mean(prior: Any, number: int) -> Fields:  # (1 + N, *shape) each
