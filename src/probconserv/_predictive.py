@@ -14,13 +14,11 @@ the members' covariance P the gain takes up k = (1 - a) min(tr, K) degrees, and 
 ratio of tr and K, whichever way it is below 1. The rest of the variance is known, or it belongs to
 the part a of Sigma, which has the members' variances and one correlation c for all points:
 
-    a part (N - 1) / nu (1 + 1/N + c^2 d^2 / (K (N - 1)))     with nu = N - 1 - c^8
+    a part (1 + 1/N + c^2 d^2 / (K (N - 1)))     with N - 1 degrees of freedom
 
-Where the moved members spread more than the variance says, on average, it is widened to theirs:
-noise is then weighed against a correlation that is not that of the members.
-
-A correlation of all but 1 makes the gain s_i / sum(s), of which every s_i is found from the members
-as a slope would be; c^8 was chosen by simulation.
+(a correlation of all but 1 makes the gain s_i / sum(s), which is found from the members as a slope
+is). A point whose moved members spread more than its variance says has their variance: Sigma is not
+theirs, and the gain may suit it and not them.
 
 `benchmarks/coverage.py` measures how often the truth is inside.
 """
@@ -62,16 +60,16 @@ def given_laws(prior: Any, number: int, solved: Any) -> Predictive:
     nu = free - (1 - share) * less
     _check_left(field, nu, rows)
     away = away * less / torch.where(more > 0, more, 1.0) / free
-    variance = _at_least(left, solved.variance[number], field.event_dims)
+    stated = solved.variance[number]
+    variance = torch.where(stated > 0, torch.maximum(stated, left), stated)
     own = torch.minimum((1 - share) * left, variance)  # M
     plain = share * before
     plain = plain / torch.where(plain > 0, plain + field.rest, 1.0) * (variance - own)
     slope = correlation.square() / rows.clamp_min(1)
-    one = free - correlation**8
     return predictive(
         variance - own - plain,
         (own * free / nu * (1 + 1 / members + away), nu),
-        (plain * free / one * (1 + 1 / members + slope * away), one),
+        (plain * (1 + 1 / members + slope * away), free),
     )
 
 
@@ -99,14 +97,6 @@ def _with_mean(prior: Any, number: int) -> Fields:  # (1 + N, *shape) each
         return torch.cat([mean, mean + math.sqrt(count - 1) * field.factor.double()])
 
     return tuple(stacked(at, field) for at, field in enumerate(prior.parts))
-
-
-def _at_least(left: Tensor, variance: Tensor, dims: int) -> Tensor:
-    """The variance, widened to the average variance of the moved members where theirs is larger."""
-    axes = tuple(range(-dims, 0))
-    stated = variance.sum(axes, keepdim=True)
-    ratio = left.sum(axes, keepdim=True) / torch.where(stated > 0, stated, 1.0)
-    return variance * ratio.clamp_min(1)
 
 
 def _check_left(field: LowRank, free: Tensor, rows: Tensor) -> None:
