@@ -60,7 +60,6 @@ def quantile(p: float, degrees: Tensor) -> Tensor:
 _STEP = math.log(MOST / LEAST) / (NODES - 1)
 
 
-@torch.compiler.assume_constant_result
 @functools.lru_cache(maxsize=64)
 def _table(tail: float) -> Tensor:
     """The logarithm of the value that t exceeds with probability `tail`, for all nodes."""
