@@ -173,7 +173,7 @@ class Posterior(Field):
         return found.to(self.dtype).contiguous() if new else self._own(found)
 
     def _quantiles(self, *shares: float) -> list[Tensor]:
-        if not isinstance(self.prior, LowRank) or not self.prior.count:
+        if not made_of_members(self):
             return super()._quantiles(*shares)
         found = given_laws(self._state or self.prior, self._number, self._solved)
         return found.quantiles(self.mean, shares)
@@ -257,6 +257,12 @@ class Posterior(Field):
     def __repr__(self) -> str:
         about = ", variance estimated" if self._solved.way.is_iterative else ""
         return f"{super().__repr__()[:-1]}, given {', '.join(self.laws)}{about})"
+
+
+def made_of_members(field: Field) -> bool:
+    """Whether a field, or the prior of a posterior, has the covariance of members."""
+    prior = field.prior if isinstance(field, Posterior) else field
+    return isinstance(prior, LowRank) and prior.count > 0
 
 
 def _weighed(
