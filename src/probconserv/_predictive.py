@@ -59,6 +59,7 @@ def given_laws(prior: Any, number: int, solved: Any) -> Predictive:
     less, more = torch.minimum(trace, rows), torch.maximum(trace, rows)
     nu = free - (1 - share) * less
     _check_left(field, nu, rows)
+    nu = nu.clamp_min(1)  # what is less is left beside other variances, which are known better
     away = away * less / torch.where(more > 0, more, 1.0) / free
     stated = solved.variance[number]
     variance = torch.where(stated > 0, torch.maximum(stated, left), stated)
