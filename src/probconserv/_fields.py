@@ -432,7 +432,7 @@ class LowRank(Field):
         Returns
         -------
         LowRank
-            One direction for each sample.
+            One direction for each sample; `count` is how many there are.
 
         Raises
         ------
