@@ -78,6 +78,13 @@ def test_too_few_members_for_exact_rows_are_refused():
     assert all(end.isfinite().all() for end in found.interval(0.9))
 
 
+def test_members_that_are_moved_one_by_one_give_the_same(monkeypatch):
+    post = pc.condition(pc.LowRank.from_samples(X), pc.linear(W, B, noise=0.3))
+    together = post.interval(0.9)
+    monkeypatch.setattr("probconserv._predictive.AT_ONCE", 1)
+    torch.testing.assert_close(post.interval(0.9), together)
+
+
 def test_a_known_variance_widens_no_tail():
     field = pc.LowRank.from_samples(1e-6 * X, 1.0)
     post = pc.condition(field, pc.cells(W[0], 0.0))

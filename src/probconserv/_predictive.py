@@ -24,7 +24,7 @@ theirs, and the gain may suit it and not them.
 """
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,29 +32,34 @@ from torch import Tensor
 from ._checks import any_of, concrete
 from ._errors import InputError
 from ._fields import LowRank
-from ._laws import Fields
 from ._shrinkage import mix_of
 from ._student import Predictive, predictive
 
 NONE_LEFT = 1e-6  # of the degrees of freedom
+AT_ONCE = 1 << 22  # numbers of members that are moved together
+
+
+class Moved(NamedTuple):
+    """Members, each moved to the laws as their mean is."""
+
+    left: Tensor  # their variance, (*shape)
+    trace: Tensor  # tr(G P G^T S^-1), (*lead)
+    away: Tensor  # d^2, (*lead)
 
 
 def given_laws(prior: Any, number: int, solved: Any) -> Predictive:
     """What the next value of field `number` of a field or a state of members may be."""
-    field, way, lead = prior.parts[number], solved.way, solved.lead
+    field: LowRank = prior.parts[number]
     members, free = field.count, field.count - 1
-    before = field.factor.double().square().sum(0)
-    moved, residuals = way.run(_with_mean(prior, number))
-    left = (moved[number][1:] - moved[number][:1]).square().sum(0) / free
-    part = _shares(left / torch.where(before > 0, before, 1.0), lead, field.event_dims)
+    before, moved = field.factor.double().square().sum(0), _moved(prior, number, solved)
+    taken = moved.left / torch.where(before > 0, before, 1.0)
+    part = _shares(taken, solved.lead, field.event_dims)
 
     def at_points(x: Tensor) -> Tensor:
         return x[(..., *[None] * (len(field.shape) - x.ndim))]
 
-    squares = [way.square([r[i] - r[0] for r in residuals], lead) for i in range(1, members + 1)]
-    trace = part * at_points(torch.stack(squares).sum(0) / free)
-    rows = part * at_points(way.count(lead))
-    away = part * at_points(way.square([r[0] for r in residuals], lead))  # d^2
+    trace, away = part * at_points(moved.trace), part * at_points(moved.away)
+    rows = part * at_points(solved.way.count(solved.lead))
     share, correlation = map(at_points, mix_of(prior, number, solved.laws))
     less, more = torch.minimum(trace, rows), torch.maximum(trace, rows)
     nu = free - (1 - share) * less
@@ -62,8 +67,8 @@ def given_laws(prior: Any, number: int, solved: Any) -> Predictive:
     nu = nu.clamp_min(1)  # what is less is left beside other variances, which are known better
     away = away * less / torch.where(more > 0, more, 1.0) / free
     stated = solved.variance[number]
-    variance = torch.where(stated > 0, torch.maximum(stated, left), stated)
-    own = torch.minimum((1 - share) * left, variance)  # M
+    variance = torch.where(stated > 0, torch.maximum(stated, moved.left), stated)
+    own = torch.minimum((1 - share) * moved.left, variance)  # M
     plain = share * before
     plain = plain / torch.where(plain > 0, plain + field.rest, 1.0) * (variance - own)
     slope = correlation.square() / rows.clamp_min(1)
@@ -72,6 +77,31 @@ def given_laws(prior: Any, number: int, solved: Any) -> Predictive:
         (own * free / nu * (1 + 1 / members + away), nu),
         (plain * (1 + 1 / members + slope * away), free),
     )
+
+
+def _moved(prior: Any, number: int, solved: Any) -> Moved:
+    """Some members at a time, so that no copy of all of them is held."""
+    field, way, lead = prior.parts[number], solved.way, solved.lead
+    together = [(prior.shared and isinstance(f, LowRank)) or f is field for f in prior.parts]
+    means = tuple(f.mean.double()[None] for f in prior.parts)
+    centre, residuals = way.run(means)
+    left: Any = 0.0
+    squares, some = [], max(1, AT_ONCE // max(1, sum(m.numel() for m in means)))
+    for start in range(0, field.count, some):
+        at, scale = slice(start, start + some), math.sqrt(field.count - 1)
+        count = len(field.factor[at])
+        moved, found = way.run(
+            tuple(
+                m + scale * f.factor[at].double() if moves else m.repeat(count, *[1] * (m.ndim - 1))
+                for f, m, moves in zip(prior.parts, means, together, strict=True)
+            )
+        )
+        left = left + (moved[number] - centre[number]).square().sum(0)
+        pairs = [*zip(found, residuals, strict=True)]
+        squares += [way.square([r[i] - r0[0] for r, r0 in pairs], lead) for i in range(count)]
+    free = field.count - 1
+    away = way.square([r[0] for r in residuals], lead)
+    return Moved(left / free, torch.stack(squares).sum(0) / free, away)
 
 
 def _shares(left: Tensor, lead: int, dims: int) -> Tensor:  # (*lead, *parts, 1, ..., 1)
@@ -86,18 +116,6 @@ def _shares(left: Tensor, lead: int, dims: int) -> Tensor:  # (*lead, *parts, 1,
     total = taken.sum(tied, keepdim=True)
     even = 1 / math.prod(left.shape[lead : left.ndim - dims])
     return torch.where(total > 0, taken / torch.where(total > 0, total, 1.0), even)
-
-
-def _with_mean(prior: Any, number: int) -> Fields:  # (1 + N, *shape) each
-    """The mean and then the members of what moves together with a field; elsewhere the mean."""
-
-    def stacked(at: int, field: Any) -> Tensor:
-        mean, count = field.mean.double()[None], prior.parts[number].count
-        if at != number and not (prior.shared and isinstance(field, LowRank)):
-            return mean.repeat(1 + count, *[1] * (mean.ndim - 1))
-        return torch.cat([mean, mean + math.sqrt(count - 1) * field.factor.double()])
-
-    return tuple(stacked(at, field) for at, field in enumerate(prior.parts))
 
 
 def _check_left(field: LowRank, free: Tensor, rows: Tensor) -> None:
