@@ -118,7 +118,7 @@ def test_quantiles_are_those_of_scipy():
 
 
 def drawn(count, repeats=4000, points=12):
-    """Truth and members, half of whose error is shared by all points."""
+    """Truth and members, a fifth of whose variance is shared by all points."""
     rng = np.random.default_rng(count)
     u = rng.normal(size=(count + 1, repeats, 1, points)) + rng.normal(
         size=(count + 1, repeats, 1, 1)
