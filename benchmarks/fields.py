@@ -129,7 +129,9 @@ def law_of(name: str, truth: Tensor) -> pc.Law:
 def score(field: pc.Field, truth: Tensor, prior: pc.Field) -> Tensor:  # (5, repeats)
     off, std = field.mean - truth, field.std
     moved = ((field.mean - prior.mean) / prior.std).abs().flatten(1).amax(1)
-    values = (off.square(), std * crps(off / std), (off.abs() < 1.645 * std).double(), std)
+    low, high = field.interval(0.9)
+    inside, half = ((low <= truth) & (truth <= high)).double(), (high - low) / 2
+    values = (off.square(), std * crps(off / std), inside, half)
     return torch.stack([*(v.flatten(1).mean(1) for v in values), moved])
 
 

@@ -130,6 +130,82 @@ def test_what_cannot_be_scored_is_refused(case):
         pc.evaluate(pc.Diagonal(field.mean[0], 1.0), u[0]).mean()
 
 
+SEA = torch.tensor([True, False, True, True, False])
+
+
+def test_land_without_variance_is_left_out(case, rng):
+    """Scores are those of the field that has the other points alone."""
+    field, u = case
+    variance = torch.where(SEA, field.variance, 0.0)
+    found = pc.evaluate(pc.Diagonal(field.mean, variance), u, where=SEA, samples=300, generator=rng)
+    cut = pc.Diagonal(field.mean[..., SEA], field.variance[..., SEA])
+    wanted = pc.evaluate(cut, u[..., SEA], samples=300, generator=rng)
+    for name in ("LL", "MSE", "CRPS", "coverage_50", "coverage_90"):
+        torch.testing.assert_close(getattr(found, name), getattr(wanted, name))
+    torch.testing.assert_close(found.energy, wanted.energy, rtol=0.3, atol=0)
+    draws = normal(6, 4, 3, 5, rng=rng)
+    kept = pc.evaluate(pc.Draws(draws), u, where=SEA.expand(3, 5))
+    torch.testing.assert_close(
+        kept.energy, pc.evaluate(pc.Draws(draws[..., SEA]), u[..., SEA]).energy
+    )
+
+
+def test_the_fields_of_a_state_are_scored_by_name(case, rng):
+    field, u = case
+    state = pc.State(u=field, v=pc.Diagonal(field.mean[..., :2], 1.0))
+    law = pc.integral(X, 0.7, of="u")
+    truth = {"u": u, "v": u[..., :2]}
+    found = pc.evaluate(pc.condition(state, law), truth, law, 2, rng, where={"u": SEA})
+    alone = pc.evaluate(pc.condition(field, pc.integral(X, 0.7)), u, None, 2, rng, where=SEA)
+    torch.testing.assert_close(found["u"].LL, alone.LL)
+    assert found["u"].CE.abs().max() < 1e-12
+    wanted = pc.evaluate(state["v"], truth["v"], samples=2, generator=rng)
+    torch.testing.assert_close(found["v"].LL, wanted.LL)
+
+
+def test_the_energy_score_of_draws_takes_all_pairs(rng):
+    """It once took half of the draws beside the other half, and was up to a tenth off."""
+    draws, u = normal(7, 2, 3, 5, rng=rng), normal(2, 3, 5, rng=rng)
+    near = (draws - u).square().mean(-1).sqrt().mean(0)
+    apart = (draws[:, None] - draws).square().mean(-1).sqrt().sum((0, 1)) / (7 * 6)
+    torch.testing.assert_close(pc.evaluate(pc.Draws(draws), u).energy, near - apart / 2)
+
+
+def test_costly_draws_are_made_only_where_they_are_asked_for(case, rng):
+    field, u = case
+    post = pc.condition(field, pc.law(lambda u: u.square().sum(-1), 7.0, batch_dims=2))
+    quick = pc.evaluate(post, u)
+    assert quick.energy.isnan().all()
+    assert quick.CRPS.isfinite().all()
+    assert pc.evaluate(post, u, samples=2, generator=rng).energy.isfinite().all()
+
+
+def test_coverage_of_members_is_that_of_their_interval(rng):
+    members, u = normal(4, 2, 3, 5, rng=rng), 2 * normal(2, 3, 5, rng=rng)
+    for field in (
+        prior := pc.LowRank.from_samples(members),
+        pc.condition(prior, pc.integral(X, 0)),
+    ):
+        low, high = field.interval(0.9)
+        wanted = ((low <= u) & (u <= high)).double().mean(-1)
+        found = pc.evaluate(field, u, samples=2, generator=rng)
+        torch.testing.assert_close(found.coverage_90, wanted)
+
+
+def test_points_and_names_that_do_not_fit_are_refused(case):
+    field, u = case
+    state = pc.State(u=field)
+    for wrong, match in (
+        (lambda: pc.evaluate(field, u, where=SEA.double()), "`where` must be boolean"),
+        (lambda: pc.evaluate(field, u, where=SEA[:4]), r"`where` of shape \(4,\) does not fit"),
+        (lambda: pc.evaluate(field, u, where=~SEA & SEA), "`where`: at some time .* no point"),
+        (lambda: pc.evaluate(state, u), "`truth` of a state must be arrays by .* u; got Tensor"),
+        (lambda: pc.evaluate(state, {"u": u}, where={"v": SEA}), "`where` must be .*'v'"),
+    ):
+        with pytest.raises(pc.InputError, match=match):
+            wrong()
+
+
 def test_a_table_has_a_row_for_each_method_with_the_best_in_bold():
     law, truth = pc.integral(np.linspace(0, 1, 5), 1.0), np.ones((3, 1, 5))
     off = truth + np.array([0.1, 0.2, 0.3])[:, None, None]

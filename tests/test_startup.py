@@ -36,6 +36,21 @@ def test_names_are_there_when_asked_for_and_an_update_does_not_wait_for_sympy():
     assert done.stdout.split() == said, done.stderr
 
 
+def test_a_refusal_does_not_wait_for_sympy():
+    """The name of a row was once found by `torch.unravel_index`, which imports it."""
+    code = (
+        "import sys, torch, probconserv as pc\nbefore = 'sympy' in sys.modules\n"
+        "field, one = pc.Diagonal([[1.0, 2.0]], 1.0), [1.0, 1.0]\n"
+        "for laws in ([pc.cells(one, 2.0), pc.cells(one, 3.0)],\n"
+        "             [pc.cells(one, 1.0), pc.bounds(low=1.0)]):\n"
+        "    try:\n        pc.condition(field, *laws)\n"
+        "    except pc.InfeasibleError as error:\n"
+        "        print('[0]' in str(error), 'sympy' in sys.modules and not before)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.split() == ["True", "False"] * 2, done.stderr
+
+
 def test_totals_of_a_file_need_no_torch(tmp_path):
     field = xr.Dataset({"u": ("x", [1.0, 2.0])}, {"x": [0.5, 1.5]})
     field.to_netcdf(tmp_path / "u.nc")

@@ -163,7 +163,7 @@ def test_what_is_read_of_a_field_that_no_law_reads_is_a_copy(rng):
 
 
 def test_a_field_of_a_posterior_answers_as_a_field_does(rng):
-    state, _ = state_of("samples", rng)
+    state, _ = state_of("dense beside bare low rank", rng)
     law = laws(rng)["integral of u"]
     post = pc.condition(state, law)
     u = post["u"]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ._checks import concrete, numbers
+from ._checks import concrete, numbers, unravelled
 from ._errors import FAR, InfeasibleError, warn_implausible
 from ._fields import Field
 from ._laws import Fields, Rows
@@ -125,7 +125,7 @@ def check_met(
         _check_range(rows, spread.square() == torch.inf, "more", "smaller")
         _check_range(rows, (own > 0) & (own <= TINY) & (worst > UNMET), "less", "larger")
         if bool((worst > max(UNMET, min(slack, CONTRADICTED))).any()):
-            index = [int(i) for i in torch.unravel_index(worst.argmax(), worst.shape)]
+            index = unravelled(int(worst.argmax()), worst.shape)
             others = _decided_by(laws, rows, index, root)
             if others or bool((worst > max(UNMET, slack)).any()):
                 raise InfeasibleError(_explained(rows, miss, worst, index, others))

@@ -22,6 +22,7 @@ from ._values import path as path
 from ._values import samples as samples
 from ._values import shape as shape
 from ._values import span as span
+from ._values import unravelled as unravelled
 from ._values import whole as whole
 
 ArrayLike: TypeAlias = Tensor | NDArray[Any] | np.generic | Sequence[Any] | float

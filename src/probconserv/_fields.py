@@ -19,6 +19,7 @@ from ._blocks import blocks, root_of, unblocks
 from ._checks import ArrayLike
 from ._errors import DegenerateError, InputError
 from ._latent import Latent
+from ._student import Predictive, predictive
 from ._tree import Kept
 
 SQUARE_IT = "Standard deviations must be squared first: variances are stored here."
@@ -186,6 +187,9 @@ class Field(Kept):
 
     def interval(self, level: float) -> tuple[Tensor, Tensor]:
         """The two ends of the central interval that holds each point with probability `level`.
+
+        Of a field made from members (`from_samples`), and of that field given laws, it is wider
+        than `std` says: so few members know neither their mean nor their variance exactly.
 
         Parameters
         ----------
@@ -378,6 +382,7 @@ class LowRank(Field):
     shrinkage: float | None = (
         0.0  # of members towards independent points; None: found by `condition`
     )
+    count: int = 0  # of the members that it was made from; 0: its covariance is known
 
     def __init__(
         self, mean: ArrayLike, factor: ArrayLike, variance: ArrayLike = 0.0, event_dims: int = 1
@@ -407,6 +412,8 @@ class LowRank(Field):
     ) -> "LowRank":
         """The field with the mean and the covariance of samples, plus `variance` at each point.
 
+        Its intervals, before and after laws, are those of Student's t for so many samples.
+
         Parameters
         ----------
         samples : array, shape (S, ..., T, M)
@@ -425,7 +432,7 @@ class LowRank(Field):
         Returns
         -------
         LowRank
-            One direction for each sample.
+            One direction for each sample; `count` is how many there are.
 
         Raises
         ------
@@ -452,6 +459,7 @@ class LowRank(Field):
         rest = variance if isinstance(variance, float | int) else own
         field = cls(mean.to(given.dtype), factor.to(given.dtype), rest, event_dims)
         field.rounding, field.shrinkage = torch.finfo(given.dtype).eps, shrinkage
+        field.count = len(given)
         return field
 
     @classmethod
@@ -487,6 +495,16 @@ class LowRank(Field):
     def variance(self) -> Tensor:  # type: ignore[override]
         """The variance of each point: that of the directions and of the rest."""
         return self.rest + self.factor.square().sum(0)
+
+    def _predictive(self) -> Predictive:
+        """What a value drawn as the members are may be."""
+        own = self.factor.double().square().sum(0)
+        return predictive(self.rest.double(), (own * (1 + 1 / self.count), self.count - 1))
+
+    def _quantiles(self, *shares: float) -> list[Tensor]:
+        if not self.count:
+            return super()._quantiles(*shares)
+        return self._predictive().quantiles(self.mean, shares)
 
     def covariance_times(self, v: ArrayLike) -> Tensor:
         v = self._factor_of(v)

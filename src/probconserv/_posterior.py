@@ -14,6 +14,7 @@ from ._fields import Field, LowRank, Normals, random_normals
 from ._laws import Fields, Rows
 from ._maps import Select
 from ._once import once
+from ._predictive import given_laws
 from ._shrinkage import shrunk
 from ._solvers.covariances import Correlated, Independent
 from ._solvers.engine import Chain, Shared
@@ -121,8 +122,11 @@ class Posterior(Field):
     tensor([[0.5000, 0.5000]], dtype=torch.float64)
     """
 
-    def __init__(self, prior: Field, solved: Solved, number: int = 0) -> None:
-        self.prior, self._solved, self._number = prior, solved, number
+    def __init__(
+        self, prior: Field, solved: Solved, number: int = 0, state: State | None = None
+    ) -> None:
+        """state: of which `prior` is field `number`."""
+        self.prior, self._solved, self._number, self._state = prior, solved, number, state
 
     @property
     def event_dims(self) -> int:  # type: ignore[override]
@@ -167,6 +171,12 @@ class Posterior(Field):
         found = self._solved.variance[self._number]
         new = self._solved.makes_variance
         return found.to(self.dtype).contiguous() if new else self._own(found)
+
+    def _quantiles(self, *shares: float) -> list[Tensor]:
+        if not made_of_members(self):
+            return super()._quantiles(*shares)
+        found = given_laws(self._state or self.prior, self._number, self._solved)
+        return found.quantiles(self.mean, shares)
 
     def _own(self, found: Tensor) -> Tensor:
         """A copy for the caller, in the dtype of the field."""
@@ -227,7 +237,7 @@ class Posterior(Field):
         `interval`.
         """
         prior, root = self.prior, self._solved.way.root
-        if not isinstance(prior, LowRank) or not prior.rounding or len(self._solved.mean) > 1:
+        if not isinstance(prior, LowRank) or not prior.count or len(self._solved.mean) > 1:
             raise InputError(
                 "`members` are those of an ensemble of one field: condition "
                 "`LowRank.from_samples(...)`. Of a state, `sample` gives draws that obey the laws."
@@ -247,6 +257,12 @@ class Posterior(Field):
     def __repr__(self) -> str:
         about = ", variance estimated" if self._solved.way.is_iterative else ""
         return f"{super().__repr__()[:-1]}, given {', '.join(self.laws)}{about})"
+
+
+def made_of_members(field: Field) -> bool:
+    """Whether a field, or the prior of a posterior, has the covariance of members."""
+    prior = field.prior if isinstance(field, Posterior) else field
+    return isinstance(prior, LowRank) and prior.count > 0
 
 
 def _weighed(
@@ -299,7 +315,7 @@ class StatePosterior(State):
     def parts(self) -> tuple[Posterior, ...]:  # type: ignore[override]
         """The fields, in the order of their names."""
         numbered = enumerate(self.prior.parts)
-        return tuple(self.kind(field, self._solved, number) for number, field in numbered)
+        return tuple(self.kind(field, self._solved, i, self.prior) for i, field in numbered)
 
     @overload
     def __getitem__(self, key: str) -> Posterior: ...

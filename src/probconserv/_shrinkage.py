@@ -47,10 +47,16 @@ def shrunk(prior: Any, laws: Sequence[Rows]) -> Any:
     every, found = range(len(fields)), list(fields)
     for group in [every] if prior.shared else [[i] for i in every]:
         if shrinks(fields[group[0]]):
-            mix = _mix_of([fields[i] if i in group else None for i in every], laws)
+            mix = mix_of(prior, group[0], laws)
             for i in group:
                 found[i] = _mixed(fields[i], mix)
     return rebuilt(prior, tuple(found))
+
+
+def mix_of(prior: Any, number: int, laws: Sequence[Rows]) -> Mix:
+    """How the ensemble that is field `number` of a field or a state is mixed."""
+    parts = enumerate(prior.parts)
+    return _mix_of([f if prior.shared or i == number else None for i, f in parts], laws)
 
 
 def _mix_of(members: Sequence[Any], laws: Sequence[Rows]) -> Mix:
@@ -95,8 +101,9 @@ def mix(spread: Tensor, alone: Tensor, together: Tensor, count: int) -> Mix:  # 
     sure = less / (chance * torch.where(there, alone, 1.0))  # little where signs all but cancel
     correlation = more.clamp(0, 1) * sure.clamp(0, 1)
     correlation = torch.where(there, correlation, 0.0).sum(-1) / rows.clamp_min(1)
-    beside = torch.where(spread > 0, spread, torch.where(there, alone, 1.0))
-    share = torch.where(there, ((1 + chance) * alone / beside).clamp_max(1), 0.0).sum(-1)
+    # A total less sure than that of independent points says as much as one that is surer.
+    alike = torch.minimum(spread, alone) / torch.where(there, torch.maximum(spread, alone), 1.0)
+    share = ((1 + chance) * alike).clamp_max(1).sum(-1)
     share = torch.maximum(share / rows.clamp_min(1), rows / (rows + (count - 1) / MEMBERS_PER_ROW))
     return Mix(share.clamp(1 / count, 1), correlation)
 

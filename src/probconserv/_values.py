@@ -20,6 +20,21 @@ def name(argument: str, given: Any) -> str:
     return given
 
 
+def unravelled(number: int, shape: Sequence[int]) -> list[int]:
+    """The index of an entry, by its number in an array of `shape`.
+
+    `torch.unravel_index` does the same, but it imports sympy, which takes seconds.
+
+    >>> unravelled(7, (2, 5))
+    [1, 2]
+    """
+    found: list[int] = []
+    for size in reversed(shape):
+        number, rest = divmod(int(number), size)
+        found.append(rest)
+    return found[::-1]
+
+
 def span(low: float, high: float, digits: int = 6) -> str:
     """From the one to the other, in words; either may be infinite.
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor
@@ -14,11 +14,15 @@ from ._draws import Draws
 from ._errors import DegenerateError, InputError
 from ._fields import Field
 from ._laws import Law, check_law
+from ._mixture import Mixture
 from ._nonlinear.law import NonlinearLaw
-from ._state import Prediction, as_field
+from ._nonlinear.posterior import NonlinearPosterior
+from ._posterior import Posterior, made_of_members
+from ._state import Prediction, State, as_field
 
 LEVELS = (0.5, 0.9, 0.99)
 EXACT = 1e-12  # a conservation error below this is none
+PAIRS = 100  # of draws, for the energy score
 KNOWN = 64  # roundings of the largest value of a time: a known value as close is right
 
 
@@ -28,7 +32,8 @@ class Scores:
 
     All but CE and `energy` are those of the normal with the field's mean and variance at each
     point, as in the paper; a mixture is scored by its total mean and variance. CRPS and coverage
-    of a field known by draws are those of its draws. LL is NaN at times at which a point has no
+    of a field known by draws are those of its draws. Coverage of a field made from members
+    (`from_samples`) is that of its `interval`. LL is NaN at times at which a point has no
     variance, such as an initial time that is known. `evaluate` makes it; `scores[i]` are those of
     some functions or times.
 
@@ -44,7 +49,8 @@ class Scores:
         The continuous ranked probability score, in units of u; lower is better.
     energy : Tensor
         The energy score, with U and U' two independent draws and the norm the root mean square over
-        space: the mean distance of U to the truth, less half of that of U to U'.
+        space: the mean distance of U to the truth, less half of that of U to U'. NaN where draws
+        are costly and were not asked for.
     coverage_50, coverage_90, coverage_99 : Tensor
         The share of points inside the central interval of that probability.
     """
@@ -95,44 +101,71 @@ class Scores:
         return Scores(**{f.name: change(getattr(self, f.name)) for f in fields(self)})
 
 
-@torch.no_grad()
+@overload
+def evaluate(
+    field: State,
+    truth: Mapping[str, ArrayLike],
+    law: Law | NonlinearLaw | None = None,
+    samples: int | None = None,
+    generator: torch.Generator | None = None,
+    space_dims: int | None = None,
+    where: Mapping[str, ArrayLike] | None = None,
+) -> dict[str, Scores]: ...
+@overload
 def evaluate(
     field: Prediction,
     truth: ArrayLike,
     law: Law | NonlinearLaw | None = None,
-    samples: int = 100,
+    samples: int | None = None,
     generator: torch.Generator | None = None,
     space_dims: int | None = None,
-) -> Scores:
-    """The scores of a field against the truth.
+    where: ArrayLike | None = None,
+) -> Scores: ...
+@torch.no_grad()
+def evaluate(
+    field: Prediction | State,
+    truth: Any,
+    law: Law | NonlinearLaw | None = None,
+    samples: int | None = None,
+    generator: torch.Generator | None = None,
+    space_dims: int | None = None,
+    where: Any = None,
+) -> Scores | dict[str, Scores]:
+    """The scores of a field against the truth; of a state, those of each of its fields.
 
     Parameters
     ----------
-    field : Field, shape (..., T, M), or what `as_field` takes
+    field : Field, shape (..., T, M), or what `as_field` takes; or State
         Any that `condition` takes or returns.
-    truth : array
+    truth : array; of a state a dict of arrays
         u, in a shape that broadcasts to the field.
     law : Law or NonlinearLaw
         Its error is CE; the field need not have been conditioned on it.
     samples : int
-        How many pairs of draws the energy score is computed from.
+        How many pairs of draws the energy score is computed from. If it is not given, 100, but none
+        where every draw is a solve of its own (laws that are not linear, many laws of cells): the
+        energy score is then NaN. A field known by draws uses all pairs of them.
     generator : torch.Generator
         The source of the random numbers.
     space_dims : int
         How many last axes are space. If it is not given, as many as a linear law reads, else 1.
+    where : array of bool; of a state a dict of arrays
+        True where a point counts, in a shape that broadcasts to the field. The others, such as
+        land, are in no score but CE.
 
     Returns
     -------
     Scores
-        One number for each time and batch entry.
+        One number for each time and batch entry; of a state a dict of them, by name.
 
     Raises
     ------
     DegenerateError
-        If points without variance, where LL is infinite, are at every time; not for a field known
-        by draws.
+        If points that count and have no variance, where LL is infinite, are at every time; not for
+        a field known by draws.
     InputError
-        If `truth` does not broadcast to the field, or `space_dims` leaves no axis of time.
+        If `truth` or `where` does not broadcast to the field, no point counts at some time, or
+        `space_dims` leaves no axis of time.
 
     Examples
     --------
@@ -142,11 +175,48 @@ def evaluate(
     >>> scores.CE, scores.MSE
     (tensor([0.5000], dtype=torch.float64), tensor([0.0833], dtype=torch.float64))
     """
-    field = as_field(field)
     if law is not None and not isinstance(law, NonlinearLaw):
         check_law(law)
     if space_dims is None:
         space_dims = law.space_dims if isinstance(law, Law) else 1
+    count = None if samples is None else check.samples(samples, "samples")
+    if not isinstance(field, State):
+        field = as_field(field)
+        missed = None if law is None else law.residual(field.mean)
+        return _scored(field, truth, missed, count, generator, space_dims, where)
+    truths = _by_name("truth", truth, field.names)
+    counting = {} if where is None else _by_name("where", where, field.names, every=False)
+    means = {name: part.mean for name, part in field.fields.items()}
+    missed = None if law is None else law.residual(means)
+    return {
+        name: _scored(part, truths[name], missed, count, generator, space_dims, counting.get(name))
+        for name, part in field.fields.items()
+    }
+
+
+def _by_name(
+    name: str, given: Any, names: Sequence[str], every: bool = True
+) -> Mapping[str, ArrayLike]:
+    if not isinstance(given, Mapping) or (every and set(given) != set(names)):
+        raise InputError(
+            f"`{name}` of a state must be arrays by the names of its fields, {', '.join(names)}; "
+            f"got {sorted(given) if isinstance(given, Mapping) else type(given).__name__}."
+        )
+    for each in given:
+        check.choice(name, each, names)
+    return given
+
+
+def _scored(
+    field: Field,
+    truth: ArrayLike,
+    missed: Tensor | None,
+    samples: int | None,
+    generator: torch.Generator | None,
+    space_dims: int,
+    where: ArrayLike | None,
+) -> Scores:
+    """The scores of one field; missed: its conservation error."""
     if not check.is_whole(space_dims) or not 0 < space_dims < len(field.shape):
         raise InputError(
             f"`space_dims` must leave an axis of time before it, so be from 1 to "
@@ -155,32 +225,65 @@ def evaluate(
         )
     u = check.tensor("truth", truth, like=field.mean, of="the field")
     check.broadcasts("truth", u, field.shape, "the field")
-    kind, space = torch.promote_types(u.dtype, torch.float32), tuple(range(-space_dims, 0))
+    space = tuple(range(-space_dims, 0))
+    average = _Average(where, field, space)
+    kind = torch.promote_types(u.dtype, torch.float32)
     u, mean, std = (t.to(kind) for t in (u.expand(field.shape), field.mean, field.std))
     moves = std > 0
-    spread = moves.all(space)
+    spread = average.all(moves)
     if not isinstance(field, Draws) and moves.numel() and not bool(spread.any()):
         raise DegenerateError(
             "the field has points without variance at every time, where LL is infinite. Score a "
-            "field with variance everywhere at some time, or leave those points out."
+            "field with variance everywhere at some time, or leave those points out with `where`."
         )
     away = u - mean
     rounding = KNOWN * torch.finfo(field.dtype).eps * u.abs().amax(space, keepdim=True)
     near = away.abs() <= rounding  # of a point that is known
     z = torch.where(moves, away / torch.where(moves, std, 1.0), torch.where(near, 0.0, torch.inf))
-    density = (-(z**2) / 2 - std.log() - math.log(2 * math.pi) / 2).mean(space)
+    density = average(-(z**2) / 2 - std.log() - math.log(2 * math.pi) / 2)
     own = torch.where(moves, std * crps(z), away.abs())
+    inside = _coverage(field, u, z, near & ~moves)
     return Scores(
-        CE=torch.full_like(density, torch.nan) if law is None else law.residual(mean),
+        CE=torch.full_like(density, torch.nan) if missed is None else missed,
         LL=torch.where(spread, density, torch.nan),
-        MSE=((u - mean) ** 2).mean(space),
-        CRPS=(field.crps(u.to(field.dtype)) if isinstance(field, Draws) else own).mean(space),
-        energy=_energy(field, u, check.samples(samples, "samples"), generator, space),
-        **{
-            f"coverage_{level * 100:g}": _coverage(field, u, z, level).mean(space)
-            for level in LEVELS
-        },
+        MSE=average((u - mean) ** 2),
+        CRPS=average(field.crps(u.to(field.dtype)) if isinstance(field, Draws) else own),
+        energy=_energy(field, u, samples, generator, average),
+        **{f"coverage_{100 * p:g}": average(x) for p, x in zip(LEVELS, inside, strict=True)},
     )
+
+
+class _Average:
+    """The mean over the points of space that count."""
+
+    def __init__(self, where: ArrayLike | None, field: Field, space: tuple[int, ...]) -> None:
+        self.space, self.counts = space, None
+        if where is None:
+            return
+        counts = check.raw("where", where)
+        if counts.dtype != torch.bool:
+            raise InputError(
+                f"`where` must be boolean, True where a point counts; got {counts.dtype}."
+            )
+        check.broadcasts("where", counts, field.shape, "the field")
+        self.counts = counts.to(field.device).expand(field.shape)
+        if not bool(self.counts.any(space).all()):
+            raise InputError("`where`: at some time or batch entry no point counts.")
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self.counts is None:
+            return x.mean(self.space)
+        return torch.where(self.counts, x, 0.0).sum(self.space) / self.counts.sum(self.space)
+
+    def points(self, x: Tensor) -> Tensor:  # (..., *space) to (..., points)
+        """Numbers whose squares add up to the mean square of x."""
+        x = x if self.counts is None else torch.where(self.counts, x, 0.0)
+        count = math.prod(x.shape[axis] for axis in self.space)
+        many = count if self.counts is None else self.counts.sum(self.space)[..., None]
+        return x.flatten(-len(self.space)) / torch.as_tensor(many).to(x).sqrt()
+
+    def all(self, x: Tensor) -> Tensor:
+        return (x if self.counts is None else x | ~self.counts).all(self.space)
 
 
 def table(scores: Mapping[str, Scores]) -> str:
@@ -277,31 +380,57 @@ def crps(z: Tensor) -> Tensor:
     return z * (2 * torch.special.ndtr(z) - 1) + 2 * density - 1 / math.sqrt(math.pi)
 
 
-def _coverage(field: Field, u: Tensor, z: Tensor, level: float) -> Tensor:
-    if isinstance(field, Draws):
-        low, high = field.interval(level)
-        return ((low <= u) & (u <= high)).to(u)
-    reach = torch.special.ndtri(torch.tensor((1 + level) / 2, dtype=torch.float64))
-    return (z.abs() <= float(reach)).to(z)
+def _coverage(field: Field, u: Tensor, z: Tensor, known: Tensor) -> list[Tensor]:
+    """Whether each point is inside, for each level. known: points that are right up to rounding."""
+    if not isinstance(field, Draws) and not made_of_members(field):
+        ends = torch.special.ndtri((1 + torch.tensor(LEVELS, dtype=torch.float64)) / 2)
+        return [(z.abs() <= end).to(z) for end in ends.tolist()]
+    tails = [(1 - level) / 2 for level in LEVELS]
+    found = field._quantiles(*tails, *(1 - tail for tail in tails))
+    pairs = zip(found[: len(tails)], found[len(tails) :], strict=True)
+    return [(known | ((low <= u) & (u <= high))).to(u) for low, high in pairs]
 
 
 def _energy(
     field: Field,
     u: Tensor,
-    samples: int,
+    samples: int | None,
     generator: torch.Generator | None,
-    space: tuple[int, ...],
+    average: _Average,
 ) -> Tensor:
-    """From independent pairs of samples, one pair at a time."""
-    known = field.draws if isinstance(field, Draws) else None  # pairs that are not the same draw
-    count = samples if known is None else min(samples, len(known) // 2)
+    """From independent pairs of samples, one pair at a time; from all pairs of known draws."""
+    if isinstance(field, Draws):
+        return _energy_of_draws(field.draws, u, average)
+    if samples is None and _draws_are_solves(field):
+        return torch.full_like(average(u), torch.nan)
 
     def apart(one: Tensor, other: Tensor) -> Tensor:
-        return ((one - other) ** 2).mean(space).sqrt()
+        return average((one - other) ** 2).sqrt()
 
-    total = torch.zeros_like(apart(u, u))
-    for i in range(count):
-        pair = field.sample(2, generator) if known is None else known[2 * i : 2 * i + 2]
-        one, other = pair.to(u)
+    count, total = samples or PAIRS, torch.zeros_like(apart(u, u))
+    for _ in range(count):
+        one, other = field.sample(2, generator).to(u)
         total += (apart(one, u) + apart(other, u) - apart(one, other)) / 2
     return total / count
+
+
+def _energy_of_draws(draws: Tensor, u: Tensor, average: _Average) -> Tensor:
+    """The mean distance to the truth, less half of that between any two draws."""
+    n, lead = len(draws), u.ndim - len(average.space)
+    if not u.numel():
+        return average(u)
+    about = draws.double().mean(0)  # what is small loses fewer digits
+    truth = average.points(u.double() - about).flatten(0, lead - 1)  # (parts, points)
+    parts = average.points(draws - about).flatten(1, lead).movedim(0, 1)  # (parts, n, points)
+    near = [(x - y).norm(dim=-1).mean() for x, y in zip(parts, truth, strict=True)]
+    apart = [torch.cdist(x, x).fill_diagonal_(0).sum() / (n * (n - 1)) for x in parts]
+    return (torch.stack(near) - torch.stack(apart) / 2).reshape(u.shape[:lead]).to(u)
+
+
+def _draws_are_solves(field: Field) -> bool:
+    """Whether every draw takes the time of a solve."""
+    if isinstance(field, Mixture):
+        return _draws_are_solves(field.components)
+    return isinstance(field, NonlinearPosterior) or (
+        isinstance(field, Posterior) and field._solved.way.is_iterative
+    )

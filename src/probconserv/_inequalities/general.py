@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .._audit import check_met, misses, settled
-from .._checks import any_of
+from .._checks import any_of, unravelled
 from .._errors import InfeasibleError, InputError
 from .._fields import random_normals
 from .._laws import Fields, Rows
@@ -278,7 +278,7 @@ class Within:
         for one in self.exact:
             numbers = torch.arange(math.prod(size := one.row_shape(self.vectors.shapes)))
             own = numbers.reshape(self.vectors.parts, -1)[part]
-            names += [one.name([int(x) for x in torch.unravel_index(i, size)]) for i in own]
+            names += [one.name(unravelled(i, size)) for i in own.tolist()]
         mean, before = self.vectors.numbers(self.given.prior)[part], self.given.prior_covariance
         at = (noise == 0) & (np.abs(rows).max(-1) > 0)
         names = [names[i] for i in np.flatnonzero(at)]

@@ -19,7 +19,7 @@ from .._errors import InfeasibleError
 from .._laws import Rows
 from .._maps import Disjoint, Regions, Sum
 from .._rowwise import TINY
-from .._values import span
+from .._values import span, unravelled
 from .clipped import Clipped, root_of_falling, taken_fields
 from .isotonic import Rising, RisingLineByLine
 from .reach import WAYS
@@ -217,9 +217,9 @@ class Group:
         short = short & (beyond > 0)
         if bool(short.any()):
             at = _first(short)
-            index = torch.unravel_index(short.int().argmax(), tuple(shape))
+            index = unravelled(int(short.int().argmax()), shape)
             raise InfeasibleError(
-                f"{law.name([int(i) for i in index])} is {float(value[at]):.10g}, but within "
+                f"{law.name(index)} is {float(value[at]):.10g}, but within "
                 f"the inequalities it can only be {_span(ends[0][at], ends[1][at])}. {WAYS}"
             )
         for points_at, total in zip((least, most), ends, strict=True):
@@ -359,7 +359,7 @@ def _no_bound(end: Tensor) -> bool:
 
 
 def _first(where: Tensor) -> tuple[int, ...]:
-    return tuple(int(i) for i in torch.unravel_index(where.int().argmax(), where.shape))
+    return tuple(unravelled(int(where.int().argmax()), where.shape))
 
 
 def _span(low: Tensor, high: Tensor) -> str:

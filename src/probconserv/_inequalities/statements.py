@@ -252,7 +252,7 @@ def carried(low: Tensor, high: Tensor, slopes: Sequence[tuple[int, int]]) -> tup
 
 def _check_order(low: Tensor, high: Tensor, why: str = "") -> None:
     if bool((cross := low > high).any()):
-        index = [int(i) for i in torch.unravel_index(cross.int().argmax(), cross.shape)]
+        index = check.unravelled(int(cross.int().argmax()), cross.shape)
         at = f" at {index}" if index else ""
         ends = [float(end[tuple(index)]) for end in (low, high)]
         said = [f"{end:.6g}" for end in ends]

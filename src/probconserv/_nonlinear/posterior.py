@@ -158,7 +158,7 @@ class Names:
     first: int = 0  # of the draws
 
     def __call__(self, part: int) -> str:
-        index = [int(i) for i in torch.unravel_index(torch.tensor(part), tuple(self.sizes))]
+        index = check.unravelled(part, self.sizes)
         if self.noun == "solution":
             return f"solution {index[0] if len(index) == 1 else index or 0}"
         return f"draw {index[0] + self.first}" + f" of solution {index[1:]}" * (len(index) > 1)

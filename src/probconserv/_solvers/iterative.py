@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .._checks import broadcast_shapes, concrete
+from .._checks import broadcast_shapes, concrete, unravelled
 from .._errors import DegenerateError, InfeasibleError, InputError, ProbConservError
 from .._laws import Fields, Rows
 from .._once import once
@@ -202,9 +202,11 @@ class Iterative(Together):
         pairs = zip(self.rows, self.parts(wrong), strict=True)
         labels = [f"`{rows.label}`" for rows, part in pairs if bool(part.any())]
         count = int(wrong.sum())
-        worst = torch.unravel_index(share.flatten().topk(min(3, count)).indices, share.shape)
-        each = zip(torch.stack(worst, -1).tolist(), left[worst].abs().tolist(), strict=True)
-        named = "; ".join(f"{self._name(index)} by {miss:.2g}" for index, miss in each)
+        worst = share.flatten().topk(min(3, count)).indices.tolist()
+        each = [unravelled(number, share.shape) for number in worst]
+        named = "; ".join(
+            f"{self._name(index)} by {float(left[tuple(index)].abs()):.2g}" for index in each
+        )
         raise InfeasibleError(
             f"{count} row{'s' * (count != 1)} of {' and '.join(labels)} cannot be met after "
             f"{self.iterations} iterations; the worst are off: {named}. Either exact rows "
