@@ -166,6 +166,20 @@ def test_a_training_that_makes_no_sense_is_refused_without_a_bar(words, rule):
     assert re.match(f"probconserv: {rule}", failed.stderr)
 
 
+def test_a_training_of_nothing_asks_for_data_as_it_is_given():
+    asked = called("train")
+    assert asked.returncode == 2
+    assert 'Command "train" parameter DATA requires an argument' in asked.stderr
+
+
+def test_the_bar_shows_no_loss_before_there_is_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal, where every state is drawn
+    words = "train advection --steps 2 --batch 4 --set hidden=8 latent=8 validation=5 --out"
+    shown = called(*words.split(), tmp_path / "run", "--device", "cpu").stderr
+    assert "loss" in shown
+    assert "nan" not in shown
+
+
 def test_the_help_of_train_is_one_screen():
     lines = called("train", "--help").stdout.splitlines()
     assert len(lines) <= 24

@@ -1,6 +1,5 @@
 """The command that trains networks."""
 
-import math
 import os
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,6 +16,7 @@ SHOWN = "step", "steps", "loss", "learning_rate", "seconds"  # of a line; the re
 
 def train(
     data: str,
+    /,
     *,
     model: str = "anp",
     recipe: str = "modern",
@@ -100,21 +100,26 @@ class _Bar:
             TextColumn("step"),
             MofNCompleteColumn(),
             BarColumn(),
-            TextColumn("loss {task.fields[loss]:.4g}  {task.fields[score]}"),
+            TextColumn("{task.fields[loss]}  {task.fields[score]}"),
             TextColumn(" left"),
             TimeRemainingColumn(),
         )
         self.progress = Progress(*columns, console=Console(stderr=True), disable=not on)
-        self.task = self.progress.add_task("", total=None, loss=math.nan, score="")
-        self.score = ""
+        self.task = self.progress.add_task("", total=None, loss="", score="")
+        self.loss = self.score = ""
 
     def show(self, line: dict[str, float]) -> None:
         self.progress.start()
         scores = [f"{name} {value:.4g}" for name, value in line.items() if name not in SHOWN]
         self.score = scores[-1] if scores else self.score
-        step, steps, loss = line["step"], line["steps"], line["loss"]
+        self.loss = f"loss {line['loss']:.4g}" if "loss" in line else self.loss
         self.progress.update(
-            self.task, total=steps, completed=step, loss=loss, score=self.score, refresh=True
+            self.task,
+            total=line["steps"],
+            completed=line["step"],
+            loss=self.loss,
+            score=self.score,
+            refresh=True,
         )
 
     def stop(self) -> None:
