@@ -111,6 +111,38 @@ def test_the_totals_of_ace_follow_their_samples(rng):
         torch.testing.assert_close(both[name][1:], alone[name], rtol=1e-12, atol=1e-18)
 
 
+def energies(rng, data, over):
+    """What ACE is corrected to, kJ m-2, less what the step began with; the same states each time."""
+    before, after = of_ace(air(rng)), of_ace(air(rng))
+    correction = AceCorrection(fixer(), 3600.0)
+    _, state = correction(before | data, after | data, over, None)
+    return state.global_dry_air_mass[:, 0, 2] / 1000
+
+
+def test_the_ground_of_ace_may_be_a_height_or_a_geopotential():
+    ones = torch.ones(2, 6, 5, dtype=torch.float64)
+    slope = torch.linspace(-50, 900, 5, dtype=torch.float64) * ones
+    grounds = {"HGTsfc": slope}, {"PHIS": 9.80665 * slope}, {}
+    sun = {"DSWRFtoa": 200.0 * ones}
+    by_height, by_phis, flat = (
+        energies(torch.Generator().manual_seed(3), {}, sun | ground) for ground in grounds
+    )
+    torch.testing.assert_close(by_phis, by_height, rtol=1e-13, atol=0)
+    assert (by_phis - flat).min() > 1e3  # some 400 m of ground under 10,000 kg of air
+
+
+def test_frozen_precipitation_of_ace_may_be_given_in_parts():
+    ones = torch.ones(2, 6, 5, dtype=torch.float64)
+    parts = {"ICEsfc": 1e-6 * ones, "GRAUPELsfc": 2e-6 * ones, "SNOWsfc": 4e-6 * ones}
+    given = {"total_frozen_precipitation_rate": 7e-6 * ones}, parts, {}
+    whole, summed, none = (
+        energies(torch.Generator().manual_seed(3), data, forcing()) for data in given
+    )
+    torch.testing.assert_close(summed, whole, rtol=1e-14, atol=0)
+    gained = torch.full((2,), 3600 * 3.34e5 * 7e-6 / 1000, dtype=torch.float64)  # 2.3 W m-2
+    torch.testing.assert_close(summed - none, gained, rtol=1e-6, atol=0)
+
+
 def corrector(where, **config):
     """As a configuration of ACE makes it."""
     register("probconserv")
@@ -136,6 +168,32 @@ def test_ace_finds_the_fixer_by_its_name(rng):
     assert made.corrected["PRATEsfc"].min() >= 0
     assert "air_temperature_2" in made.modified_names
     assert made.corrector_state.global_dry_air_mass.shape == (2, 1, 6)
+
+
+def test_ace_may_have_rows_on_the_poles(rng):
+    from fme.core.coordinates import LatLonCoordinates
+
+    lat = torch.linspace(90, -90, 6)  # in float32 the cosine of a pole is -4e-8
+    where = LatLonCoordinates(lon=LON, lat=lat)
+    assert float(where.area_weights.min()) < 0
+    before, after = of_ace(air(rng)), of_ace(air(rng))
+    made = corrector(where)(before, after, forcing(), None).corrected
+    areas = torch.deg2rad(lat.double()).cos().clamp(min=0)
+    half = [
+        A.double()[:, None, None] + B.double()[:, None, None] * x["PRESsfc"][:, None]
+        for x in (before, made)
+    ]
+    q = [torch.stack([x[f"specific_total_water_{k}"] for k in range(3)], 1) for x in (before, made)]
+    dry = [(h.diff(dim=1) * (1 - x)).sum(1).mean(-1) @ areas for h, x in zip(half, q, strict=True)]
+    torch.testing.assert_close(*dry, rtol=1e-6, atol=0)
+
+
+def test_areas_of_ace_that_are_clearly_negative_are_refused():
+    from fme.core.coordinates import LatLonCoordinates
+
+    where = LatLonCoordinates(lon=LON, lat=torch.linspace(100, -80, 6))
+    with pytest.raises(InputError, match="`areas` must be >= 0"):
+        corrector(where)
 
 
 def test_the_healpix_grids_of_ace_have_equal_areas(rng):
