@@ -112,7 +112,7 @@ def test_the_totals_of_ace_follow_their_samples(rng):
 
 
 def energies(rng, data, over):
-    """What ACE is corrected to, kJ m-2, less what the step began with; the same states each time."""
+    """The energy that a step of ACE is corrected to, kJ m-2."""
     before, after = of_ace(air(rng)), of_ace(air(rng))
     correction = AceCorrection(fixer(), 3600.0)
     _, state = correction(before | data, after | data, over, None)

@@ -52,9 +52,9 @@ class AceCorrection:
     ACE calls it with what the step began with, what the network made of it, and the forcing. The
     running totals of the rollout travel in the state that ACE hands from step to step, in its one
     field, `global_dry_air_mass`, with the shape (samples, 1, 6): dry air, water and energy, and
-    what rounding took from each. Total water counts as vapour. The ground is as high as `HGTsfc`, or
-    `PHIS` as a geopotential; frozen precipitation is `total_frozen_precipitation_rate`, or what there
-    is of `ICEsfc`, `GRAUPELsfc` and `SNOWsfc`.
+    what rounding took from each. Total water counts as vapour. The ground is as high as `HGTsfc`
+    says, or `PHIS`, a geopotential; frozen precipitation is `total_frozen_precipitation_rate`, or
+    what there is of `ICEsfc`, `GRAUPELsfc` and `SNOWsfc`.
 
     Parameters
     ----------
