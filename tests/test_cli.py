@@ -131,9 +131,11 @@ def test_training_on_a_file(tmp_path):
     pytest.importorskip("netCDF4")
     u = np.random.default_rng(0).normal(size=(12, 3, 9)).cumsum(2)
     values = {"k": ("run", u[:, 0, 0]), "u": (("run", "t", "x"), u)}
+    values["mass"] = (("run", "t"), u.sum(2))
     dataset = xarray.Dataset(values, {"t": range(3), "x": range(9)})
     dataset.to_netcdf(tmp_path / "heat.nc")
     words = f"--model fno --inputs k --targets u --sample run --batch 4 --out {tmp_path / 'run'}"
+    words += " --totals mass --rule cell"
     words += " --device cpu --steps 2 --set width=4 members=2 modes=[0,3] loss=ll"
     words += " clip=none apart=.1 padding=0"
     done = called("train", tmp_path / "heat.nc", *words.split())
@@ -142,6 +144,7 @@ def test_training_on_a_file(tmp_path):
     assert (card["problem"], card["sizes"]["modes"]) == ("heat", [0, 3])
     assert (card["settings"]["loss"], card["settings"]["clip"]) == ("ll", None)
     assert (card["settings"]["apart"], card["sizes"]["padding"]) == (0.1, 0)
+    assert card["data"]["rule"] == "cell"
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,10 @@ class ImplausibleError(ProbConservError):
 
 
 class ImplausibleWarning(UserWarning):
-    """A law moves a field further than its uncertainty allows, or a network is asked to guess."""
+    """A law moves a field further than its uncertainty allows, or contradicts what it is of.
+
+    Or a network is asked to guess.
+    """
 
 
 def warn_implausible(text: str) -> None:

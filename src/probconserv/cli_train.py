@@ -23,6 +23,7 @@ def train(
     inputs: Names = None,
     targets: Names = None,
     totals: Names = None,
+    rule: str = "trapezoid",
     sample: str = "sample",
     steps: int | None = None,
     batch: int | None = None,
@@ -48,6 +49,8 @@ def train(
         Variables to predict.
     totals
         The integrals of these, if known.
+    rule
+        How they add up: trapezoid, periodic, cell, ...
     sample
         The dimension that counts functions.
     steps
@@ -67,7 +70,7 @@ def train(
     """
     from .training import train as run
 
-    given = _data(data, split(inputs), split(targets), split(totals), sample)
+    given = _data(data, split(inputs), split(targets), split(totals), sample, rule)
     sizes, changes = _settings(model, set_ or [])
     changes |= {k: v for k, v in (("steps", steps), ("batch", batch)) if v is not None}
     name = given if isinstance(given, str) else given.name
@@ -127,7 +130,9 @@ class _Bar:
             self.progress.stop()
 
 
-def _data(data: str, inputs: list[str], targets: list[str], totals: list[str], sample: str) -> Any:
+def _data(
+    data: str, inputs: list[str], targets: list[str], totals: list[str], sample: str, rule: Any
+) -> Any:
     """The name of an equation, or what a file holds."""
     if Path(data).suffix not in (".zarr", ".nc", ".nc4", ".h5"):
         if Path(data).suffix:
@@ -142,7 +147,7 @@ def _data(data: str, inputs: list[str], targets: list[str], totals: list[str], s
         raise InputError("`--inputs` and `--targets` must name variables of the file.")
     from .data import Grids
 
-    return Grids.open(data, inputs, targets, sample, totals or None)
+    return Grids.open(data, inputs, targets, sample, totals or None, rule)
 
 
 def _settings(model: str, given: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -129,6 +129,8 @@ def _check_alike(data: Grids, held_out: Grids) -> None:
     )
     if not same:
         raise InputError(f"`held_out` must be on the grid of `data`, {data!r}; got {held_out!r}.")
+    if not torch.equal(data.weights.cpu(), held_out.weights.cpu()):
+        raise InputError("`held_out` must have the `rule` of `data`: their totals add up alike.")
 
 
 def _family(data: type[ClosedForm] | str) -> type[ClosedForm]:
