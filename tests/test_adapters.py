@@ -4,15 +4,18 @@ import datetime
 import importlib.util
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
 import torch
 
-from probconserv import InputError
+from probconserv import ImplausibleWarning, InputError
 from probconserv.fixers import Fixer, Grid, Levels
 from probconserv.fixers.ace import AceCorrection, register
 
+# states are drawn at random, one by one: no weather changes so fast
+pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
 STANDINS = Path(__file__).parent / "standins"
 LAT, LON = torch.linspace(-75, 75, 6), torch.arange(5) * 72.0
 A, B = torch.tensor([500.0, 20000.0, 9000.0, 0.0]), torch.tensor([0.0, 0.1, 0.6, 1.0])
@@ -333,6 +336,28 @@ def test_credit_goes_on_with_the_rollout_that_its_input_belongs_to(rng, blocks):
     assert block.fix.fixer.steps == 5
     block({"x_physical": of_credit(start), "y_processed": after})
     assert block.fix.fixer.steps == 1
+
+
+def test_metres_of_credit_without_their_factor_are_said(rng, blocks):
+    (block,) = blocks.values()
+    block.fix.factor = 1.0
+    before = of_credit(air(rng))
+    with pytest.warns(ImplausibleWarning, match=r"looks like metres in each step: multiply it by"):
+        block({"x_physical": before, "y_processed": before})
+
+
+def test_ace_is_warned_once_in_a_rollout(rng):
+    data = of_ace(air(rng))
+    data["LHTFLsfc"] = torch.full_like(data["PRESsfc"], 85.0)  # 3.4e-5 kg m-2 s-1
+    rain = data | {"PRATEsfc": data["PRATEsfc"] / 1000}
+    correction, state = AceCorrection(fixer(), HOURS * 3600), None
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            _, state = correction(data, rain, forcing(), state)
+    told = [str(w.message) for w in found]
+    assert sum("looks like m s-1" in text for text in told) == 1
+    assert len({text.partition(": ")[2][:20] for text in told}) == len(told)  # others once too
 
 
 def test_a_variable_that_credit_does_not_have_is_named(rng, blocks):
