@@ -219,6 +219,13 @@ class Fixer(nn.Module):
             If a state is incomplete, has other shapes or units, or levels in another order.
         InfeasibleError
             If no state without negative values closes the budgets. The fixer is as it was.
+
+        Warns
+        -----
+        ImplausibleWarning
+            Each once in the life of a fixer: if a point is moved by more than 10 of its standard
+            deviations, if the mean precipitation is changed by more than a factor of 3, or if
+            precipitation or `dt` look like other units.
         """
         if not check.concrete():
             return self._advanced(before, after, dt, fluxes, std, members)
