@@ -131,7 +131,10 @@ def test_a_stream_knows_the_inputs_of_its_first_batch_and_of_what_judges_it(tmp_
 
 
 def test_a_network_without_a_card_takes_any_axis():
-    FNO(inputs=1, modes=(0, 3), width=4).predict([[9.0]], (T, X**2))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = FNO(inputs=1, modes=(0, 3), width=4)
+    assert network.predict([[9.0]], (T, X**2)).shape == (1, 1, 5, 16)
 
 
 @pytest.mark.parametrize("name", CASES)
