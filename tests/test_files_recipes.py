@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
+import torch
 import xarray as xr
-from air import AREA, CLOUDS, CP, GRID, G, L, air, mass, on_pressure_levels
+from air import AREA, CLOUDS, CP, GRID, LAT, LON, A, B, G, L, air, mass, on_pressure_levels
 from commands import called
 
 from probconserv import InputError
+from probconserv.fixers import Fixer, Grid, Levels
 from probconserv.labelled import (
     Law,
     check,
@@ -99,6 +101,21 @@ def test_energy_stays_that_of_the_start_by_moving_the_temperature():
     assert report["units"] == "J"
     assert any("cp T + L q + u^2 / 2 + v^2 / 2 + zs; cp = 1004.64" in r for r in report["remarks"])
     assert not any("not found" in remark for remark in report["remarks"])
+
+
+def test_files_and_fixers_have_one_energy():
+    """Cloud ice counted in the fixer only."""
+    winds = {f"{x}ward_wind": (-30, 30, "m s-1", f"{x}ward_wind") for x in ("east", "north")}
+    high = {"units": "m2 s-2", "standard_name": "surface_geopotential"}
+    dataset = air(**CLOUDS, **winds, phis=(("lat", "lon"), np.full((3, 4), 900.0), high))
+    names = {"q": "specific_humidity", "T": "temperature", "ps": "surface_pressure"}
+    names |= {"clw": "cloud_liquid", "cli": "cloud_ice", "phis": "surface_geopotential"}
+    names |= {name: name for name in winds}
+    state = {new: torch.from_numpy(dataset[old].values) for old, new in names.items()}
+    fixer = Fixer(Grid.regular(LAT, LON), Levels.hybrid(A, B), laws="energy")
+    found = totals(dataset, energy(dataset))
+    assert found.units == "J"
+    np.testing.assert_allclose(found, fixer.totals(state)["energy"] * AREA.sum(), rtol=1e-12)
 
 
 def test_what_energy_does_not_find_is_said():

@@ -177,6 +177,7 @@ def test_a_state_is_known_by_joint_draws(rng):
     assert post.sample(4)["u"].shape == (4, BATCH, N)
 
 
+@pytest.mark.filterwarnings("ignore:the laws leave")
 def test_draws_of_a_mixture_come_from_its_components(rng):
     means = np.stack([np.full((BATCH, N), 1.0), np.full((BATCH, N), 5.0)])
     mixture = pc.Mixture(pc.Diagonal(means, 0.01), weights=[0.25, 0.75], event_dims=2)

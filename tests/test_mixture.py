@@ -72,6 +72,7 @@ def test_the_papers_variant_keeps_equal_weights(components, law):
 
 @pytest.mark.parametrize("event_dims", [1, 2])
 @pytest.mark.parametrize("noise", [0.0, 0.2])
+@pytest.mark.filterwarnings("ignore:the laws leave")
 def test_two_steps_equal_one(components, event_dims, noise, rng):
     x = grid(7, rng)
     first, second = pc.integral(x, 0.5, noise=noise), pc.boundary(left=0.1, noise=noise)
@@ -292,3 +293,65 @@ def test_the_covariance_of_float32_components_far_from_zero(rng):
     mixture = pc.Mixture(pc.Diagonal(means, 1e-8), weights)
     wanted = np.cov(means.flatten(1).T.double(), aweights=weights, bias=True) + 1e-8 * np.eye(6)
     np.testing.assert_allclose(mixture.covariance().reshape(6, 6), wanted, rtol=1e-5, atol=1e-10)
+
+
+def surely(totals, times=1, **how):
+    """A mixture of steady fields that are sure of their totals, and a total of 1."""
+    means = torch.tensor(totals, dtype=torch.float64)[:, None, None].expand(-1, times, 2) / 2
+    return pc.Mixture(pc.Diagonal(means, 0.005), **how), pc.cells([1.0, 1.0], 1.0)
+
+
+def test_weights_that_collapse_are_said_with_their_number():
+    """With 4 components 1.04 were left, in silence."""
+    mixture, law = surely([1.0, 1.25, 1.4, 0.6])
+    with pytest.warns(pc.ImplausibleWarning, match=r"leave 1\.09 of the 4 components.*`plausible`"):
+        post = pc.condition(mixture, law)
+    likely = torch.tensor([0.0, 0.25, 0.4, 0.4], dtype=torch.float64)
+    weights = (-(likely**2) / 0.02).softmax(0)  # the variance of a total is 0.01
+    torch.testing.assert_close(post.weights, weights)
+    assert f"{1 / weights.square().sum():.3g}" == "1.09"
+
+
+def test_weights_that_collapse_are_counted_over_a_batch():
+    mixture, _ = surely([1.0, 1.25, 1.4, 0.6], times=3, event_dims=1)
+    law = pc.cells([1.0, 1.0], [1.0, 1.325, 1.0], noise=torch.tensor([0.0, 0.0, 9.0]))
+    with pytest.warns(pc.ImplausibleWarning, match=r"in 1 of 3 entries, at worst 1\.09 of the 4"):
+        pc.condition(mixture, law)
+
+
+def test_fewer_than_a_tenth_of_many_components_is_a_collapse():
+    mixture, law = surely([1.0] * 4 + [1.9] * 46)
+    with pytest.warns(pc.ImplausibleWarning, match="leave 4 of the 50 components"):
+        pc.condition(mixture, law)
+
+
+@pytest.mark.parametrize(
+    ("totals", "how"),
+    [
+        ([1.2], {}),
+        ([1.0, 1.1], {}),
+        ([1.0, 1.3, 1.3], {"weights": [0.98, 0.01, 0.01]}),
+        ([1.0, 1.05, 1.1, 1.4], {}),
+    ],
+    ids=["one component", "two that agree", "one had all before", "three that agree"],
+)
+def test_no_word_where_nothing_collapses(totals, how):
+    mixture, law = surely(totals, **how)
+    assert pc.condition(mixture, law).effective_sample_size <= len(totals)
+
+
+def test_no_word_on_weights_where_values_cannot_be_looked_at():
+    mixture, law = surely([1.0, 1.25, 1.4, 0.6])
+    means = mixture.components.mean
+
+    def mean(means):
+        return pc.condition(pc.Mixture(pc.Diagonal(means, 0.005)), law).mean
+
+    mapped = torch.func.vmap(mean)(means[None])[0]
+    with pytest.warns(pc.ImplausibleWarning):
+        torch.testing.assert_close(mapped, mean(means))
+
+
+def test_two_components_collapse_when_one_has_all_but_five_per_cent():
+    with pytest.warns(pc.ImplausibleWarning, match=r"leave 1\.02 of the 2 components"):
+        pc.condition(*surely([1.0, 1.3]))

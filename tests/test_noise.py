@@ -44,6 +44,19 @@ def test_a_step_of_unknown_place_counts_once_however_many_cells_it_may_be_in(rul
     assert float(pc.quadrature_noise(prior, X, rule)) == pytest.approx(rms(off), rel=0.15)
 
 
+@pytest.mark.parametrize("centre", [0.5, 0.3])
+@pytest.mark.parametrize("width", [0.1, 0.4, 0.6, 0.8])
+def test_a_front_that_may_be_anywhere_in_most_of_the_domain_counts_in_full(width, centre):
+    """Half of the points or more show its spread: the median of all took it for no jump."""
+    x = torch.linspace(0, 1, 101, dtype=torch.float64)
+    u, exact = steps(centre + width * (torch.arange(0.5, 4000).double() / 4000 - 0.5), x, 1.0)
+    off = pc.integral(x, exact.clamp(0, 1)).residual(u)
+    noise = float(pc.quadrature_noise((u.mean(0), u.var(0)), x))
+    assert noise == pytest.approx(rms(off), rel=0.05)
+    beside = float(pc.quadrature_noise((u.mean(0), u.var(0) + 0.01), x))
+    assert noise / 1.15 < beside < noise  # part of the spread is of something else
+
+
 def test_two_steps_add_their_variances():
     one, other = steps(torch.tensor([-0.35, 1.25], dtype=torch.float64))[0]
     both = pc.quadrature_noise(pc.Diagonal(one + 2 * other, 0.0), X)

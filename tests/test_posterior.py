@@ -104,6 +104,7 @@ def test_a_saved_or_indexed_posterior_can_be_conditioned_again(kind, rng, tmp_pa
     same(pc.condition(kept[2], ends), pc.condition(field[2], whole, smooth, ends), 1e-9)
 
 
+@pytest.mark.filterwarnings("ignore:the laws leave")
 def test_mixtures_single_precision_and_ensembles_can_be_saved(rng, tmp_path):
     law = pc.integral(torch.arange(7.0), 0.5, noise=0.3)
     single = field_of("diagonal", (3, *SHAPE), rng)._map(lambda t: t.float())

@@ -1,5 +1,6 @@
 import json
 import signal
+from functools import partial
 
 import numpy as np
 import pytest
@@ -7,11 +8,12 @@ import torch
 from runs import SMALL, run, weights
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from probconserv import ImplausibleWarning, load
 from probconserv.data import draw
 from probconserv.models import AttentiveNeuralProcess, open_weights
 from probconserv.models._attention import Attention
 from probconserv.problems import Stefan, find
-from probconserv.training import RECIPES, _points, loss, train, validation_ll
+from probconserv.training import RECIPES, _points, loss, share_from_context, train, validation_ll
 from probconserv.training._points import ANPTask
 
 
@@ -33,6 +35,57 @@ def test_the_loss_is_the_negative_evidence_lower_bound():
     fit = torch.distributions.Normal(mean, std).log_prob(functions.target.u).sum(-1)
     expected = (torch.distributions.kl_divergence(q, p).sum(-1) - fit).mean()
     torch.testing.assert_close(value, expected)
+
+
+def test_log_densities_can_be_weighed_by_their_own_variance():
+    """Weights of mean 1 over the batch, through which no gradient goes."""
+    network = small_network()
+    functions = draw(Stefan, "train", n=3, context=4, target=5).to(torch.float32)
+    noise = torch.zeros(3, 6)
+    (t, x, u), asked = functions.context, functions.target
+    known, places = torch.stack([t, x], -1), torch.stack([asked.t, asked.x], -1)
+    both = torch.cat([known, places], 1), torch.cat([u, asked.u], 1)
+    mean, std = network.decode(network.common(known, u, places), network.latent(*both).mean)
+    density = torch.distributions.Normal(mean, std).log_prob(asked.u)
+    weights = (std / std.mean()).detach()
+    plain, weighed = (loss(network, functions, noise, power=power) for power in (0.0, 0.5))
+    expected = ((1 - weights) * density).sum(-1).mean()
+    torch.testing.assert_close(weighed - plain, expected, rtol=1e-4, atol=1e-5)
+    gradients = [
+        torch.autograd.grad(value, network.decoder.parameters(), retain_graph=True)
+        for value in (weighed - plain, expected)
+    ]
+    for ours, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+
+
+def small_network():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return AttentiveNeuralProcess(**SMALL)
+
+
+def test_a_network_that_does_not_read_is_said_at_the_end_of_training(tmp_path):
+    with pytest.warns(ImplausibleWarning, match="nearly the same whatever it is shown"):
+        network = run(tmp_path, steps=2)
+    assert network.card["reading"] < 0.1
+    with pytest.warns(ImplausibleWarning, match="nearly the same"):  # and again from its folder
+        run(tmp_path, steps=2)
+
+
+def test_the_shipped_network_of_stefan_reads_and_one_that_is_blind_does_not():
+    functions = draw(Stefan, "validation", 20, (10, 10), 50).to(torch.float32)
+    network = load("stefan")
+    assert share_from_context(network, functions, 4) > 0.8
+    blind = functions.context.u.mean()
+    network.draws = partial(_blinded, network.draws, blind)
+    network.common = partial(_blinded, network.common, blind)
+    assert abs(share_from_context(network, functions, 4)) < 0.1
+    assert np.isnan(share_from_context(network, functions[:1], 4))
+
+
+def _blinded(method, u, known, _, *rest):
+    return method(torch.zeros_like(known), torch.full(known.shape[:-1], float(u)), *rest)
 
 
 def second_derivatives(network, functions, i, z):
@@ -136,10 +189,10 @@ def test_what_is_random_in_a_step_follows_the_seed_and_the_step(tmp_path, monkey
     """The functions, the noise of z and the masks: none repeats, none ignores the seed."""
     seen = []
 
-    def noted(network, functions, noise, penalty):
+    def noted(network, functions, noise, penalty, power):
         mask = torch.nn.functional.dropout(torch.ones(50), 0.5)
         seen.append((functions.context.t.sum().item(), noise.sum().item(), tuple(mask.tolist())))
-        return loss(network, functions, noise, penalty)
+        return loss(network, functions, noise, penalty, power)
 
     monkeypatch.setattr(_points, "loss", noted)
     for seed in (0, 1):
@@ -211,6 +264,9 @@ def test_bad_plans_are_refused(tmp_path):
         ({"validation": -3}, "`validation` must be a positive whole number, got -3"),
         ({"clip": 0.0}, "`clip` must be positive, or None for no limit; got 0.0"),
         ({"dropout": 1.0}, "`dropout` must be at least 0 and less than 1, got 1.0"),
+        ({"beta": 1.5}, "`beta` must be from 0 to 1, got 1.5"),
+        ({"plain": 0.5}, "`plain` must be at least 0 and less than 0.5, got 0.5"),
+        ({"model": "emulator", "beta": 0.5}, "`beta` is for the models anp and softc; got emul"),
         ({"start": 3}, "`start` must be the name of a file, got int"),
         ({"functions": 0}, "`functions` must be a positive whole number, got 0"),
         ({"functions": 3}, "`batch` must be at most the 3 `functions` to learn from, got 4"),

@@ -12,6 +12,7 @@ from ._errors import FAR, InfeasibleError, warn_implausible
 from ._fields import Field
 from ._laws import Fields, Rows
 from ._maps import Sum
+from ._mixture import Mixture
 from ._rowwise import SETTLED, TINY, UNMET
 from ._slices import by_slices
 from ._solvers.covariances import Correlated, Independent, shared_axes
@@ -22,6 +23,9 @@ from ._solvers.joint import Joint
 WEIGHED = 1e-6  # of the largest residual: a noisy row that is off by more was not weighed
 PART_OF = 1e-6  # least coefficient of a row in the expansion of another
 FOLLOWS = 1e-10  # share of its variance that a row keeps if it does not follow from others
+LEAST_NUMBER = 2.0  # of components that should still count
+LEAST_OF_ALL = 0.1  # of the components, where they are many
+LEAST_OF_TWO = 1.1  # of two components: the lesser one has 5 %
 ROUNDING = 16 * torch.finfo(torch.float64).eps
 CONTRADICTED = 16 * torch.finfo(torch.float32).eps  # the most that values of other rows are rounded
 
@@ -164,6 +168,26 @@ def warn_if_far(square: Tensor | None, moved: Fields, prior: Sequence[Field]) ->
             f"the laws move a point by {far:.3g} of its standard deviations. Either b is wrong "
             "(see `diagnose`), or the field is surer than it should be: widen it with `plausible`, "
             "give the laws `noise`, or an ensemble more `shrinkage`."
+        )
+
+
+@torch.no_grad()
+def warn_if_collapsed(before: Mixture, after: Mixture) -> None:
+    """Says how many components of a mixture are left by the laws, where these are too few."""
+    if not concrete(before.log_weights, after.log_weights):
+        return
+    count, left = len(after.log_weights), after.effective_sample_size
+    enough = max(LEAST_NUMBER, count * LEAST_OF_ALL) if count > 2 else LEAST_OF_TWO
+    collapsed = (left < enough) & (before.effective_sample_size >= enough)
+    entries = int(collapsed.sum())
+    if entries:
+        where = f" in {entries} of {left.numel()} entries, at worst" * (left.numel() > 1)
+        warn_implausible(
+            f"the laws leave{where} {float(left[collapsed].min()):.3g} of the {count} components "
+            "of the mixture (1 / sum of squared weights): by their own variances the others fit b "
+            "much worse. Where these variances are too small, keep the weights with "
+            "Mixture(condition(components, law)), the paper's update, widen the components with "
+            "`plausible`, or give the laws `noise`."
         )
 
 

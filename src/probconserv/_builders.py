@@ -51,7 +51,7 @@ def integral(
     noise : float or array
         The standard deviation sigma_G, one number or one for each row. 0 is exact.
     where : array of bool, shape of the last axes
-        True where a point counts.
+        True where a point counts; with axes of batch and time before, where these differ.
     times : sequence of int or bool, or slice
         The times at which the law holds; `value` then has one entry for each of them.
     period : float
@@ -507,7 +507,7 @@ def _counting(weights: Tensor, where: ArrayLike | None, dims: int) -> Tensor:
     counts = check.raw("where", where)
     if counts.dtype != torch.bool:
         raise InputError(f"`where` must be boolean, True where a point counts; got {counts.dtype}.")
-    if counts.shape[-dims:] != weights.shape[weights.ndim - dims :]:
+    if counts.shape[counts.ndim - dims :] != weights.shape[weights.ndim - dims :]:
         raise InputError(
             f"`where` of shape {tuple(counts.shape)} does not fit the last axes of the field, "
             f"{tuple(weights.shape[weights.ndim - dims :])}."

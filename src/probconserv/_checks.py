@@ -39,8 +39,11 @@ def concrete(*tensors: Tensor) -> bool:
 
 
 def in_numpy(*tensors: Tensor) -> bool:
-    """Whether NumPy can read the memory of the tensors: on a CPU, and without gradients."""
-    if not concrete(*tensors):
+    """Whether NumPy can read the memory of the tensors: on a CPU, and without gradients.
+
+    Inside `torch.func` transforms it cannot, also where a tensor comes from outside.
+    """
+    if not concrete(*tensors) or torch._C._functorch.maybe_current_level() is not None:
         return False
     for t in tensors:
         if not t.is_cpu or t.requires_grad or t.dtype == torch.bfloat16 or t.is_neg():

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from . import _checks as check
-from ._audit import check_met, check_weighed, plainly_fine, settled, warn_if_far
+from ._audit import check_met, check_weighed, plainly_fine, settled, warn_if_collapsed, warn_if_far
 from ._dense import Dense
 from ._draws import Draws, StateDraws
 from ._errors import DegenerateError, ImplausibleWarning, InputError
@@ -109,7 +109,9 @@ def condition(
     Warns
     -----
     ImplausibleWarning
-        If a point moves by more than 10 of its standard deviations.
+        If a point moves by more than 10 of its standard deviations. If of a mixture fewer than 2
+        components, or than a tenth of them, still count (`Mixture.effective_sample_size`) and more
+        did before; of two components, if one is left with less than about 5 %.
 
     Examples
     --------
@@ -184,7 +186,7 @@ def _condition_curved(
 ) -> NonlinearPosterior | NonlinearStatePosterior:
     """Laws that are not linear, known before and new, beside the rows of linear ones."""
     means = tuple(each.mean.double() for each in prior.parts)
-    if not check.concrete(*means):
+    if not check.concrete(*means, *(t for law in laws for t in (law.value, law.noise))):
         raise InputError(
             "`laws` that are not linear are met by steps that look at values: not inside "
             "`torch.func` transforms, nor compiled. Give the fields a batch axis instead."
@@ -374,7 +376,9 @@ def _condition_mixture(field: Mixture, laws: tuple[Law, ...]) -> Mixture:
             f"independent, but these are joint over {components.event_dims} axes. "
             f"Use Mixture(..., event_dims={components.event_dims})."
         )
-    return field._reweighted(components, summed(gained, gained.ndim - missing))
+    found = field._reweighted(components, summed(gained, gained.ndim - missing))
+    warn_if_collapsed(field, found)
+    return found
 
 
 def _comparable(found: Solved) -> Tensor:  # (*lead)

@@ -1,4 +1,4 @@
-"""Is b right? What a prior expects of G u, beside b, row by row; and a prior that b fits.
+"""Is b right? What a prior expects of G u, beside b, row by row.
 
 A row looks wrong when |G mu - b| is beyond `LIMIT` standard deviations with the points of the prior
 taken as fully correlated, sum_j |g_j| s_j: no covariance with these spreads makes G u less certain.
@@ -8,31 +8,26 @@ b is often 10 standard deviations off.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar, overload
 
 import torch
 from torch import Tensor
 
 from . import _checks as check
 from ._audit import largest_move
-from ._blocks import root_of
 from ._causes import Cause, Comparison
-from ._condition import laid_on, solved
+from ._condition import solved
 from ._dense import Dense
 from ._draws import StateDraws
 from ._errors import FAR, InputError
 from ._fields import Diagonal, Field, LowRank
-from ._laws import Law, Rows, check_laws
-from ._maps import Matrix, Select
+from ._laws import Law, check_laws
 from ._mixture import Mixture
 from ._noise import quadrature_noise
 from ._posterior import StatePosterior
 from ._rowwise import UNMET
-from ._solvers.covariances import Correlated, Independent, expanded, shared_axes
-from ._solvers.stages import summed
-from ._state import Prediction, State, as_field, rebuilt
+from ._solvers.covariances import Correlated, Independent, expanded
+from ._state import Prediction, State, as_field
 
-Prior = TypeVar("Prior", Diagonal, LowRank, Dense, Mixture, State)
 LEAST_SHARE = 0.25  # of a variance: a share of the quadrature rule that is worth a word
 HEADS = ("row", "G mu", "b", "G mu - b", "z independent", "z own", "z full", "quadrature", "")
 
@@ -312,97 +307,3 @@ def _name(shape: torch.Size, number: int) -> str:
     if len(shape) < 2:
         return str(number)
     return f"({', '.join(str(int(i)) for i in torch.unravel_index(torch.tensor(number), shape))})"
-
-
-@overload
-def plausible(prior: Prior, *laws: Law) -> Prior: ...
-@overload
-def plausible(prior: Prediction, *laws: Law) -> Field: ...
-def plausible(prior: Prediction | State, *laws: Law) -> Field | State:
-    """The prior with its variance widened, for each solution, until b is no surprise.
-
-    The variance is multiplied by::
-
-        k = max(1, mean over rows of (G mu - b)^2 / ((sum_j |g_j| s_j)^2 + sigma^2))
-
-    sum_j abs(g_j) s_j is the standard deviation of G u if all points err together, so k is above 1
-    only where no covariance with the same spreads explains b. That is the case where a network is
-    sure and wrong, outside of what it was trained on. `condition` the result.
-
-    Parameters
-    ----------
-    prior : Field, State, or what `as_field` takes
-        Any before `condition`, (..., T, space). Each entry of the batch is a solution; all its
-        times share one k.
-    *laws : Law
-        Those that will be conditioned on.
-
-    Returns
-    -------
-    Field or State
-        Of the same kind, about the same mean.
-
-    Raises
-    ------
-    InputError
-        If there is no law, or `prior` is a posterior.
-
-    Examples
-    --------
-    >>> import probconserv as pc
-    >>> prior = pc.Diagonal([[1.0, 1.0]], 0.25)  # a total of 2, give or take 1
-    >>> plausible(prior, pc.cells([1.0, 1.0], 4.0)).std  # b is 4
-    tensor([[1., 1.]], dtype=torch.float64)
-    """
-    check_laws(laws)
-    given = prior if isinstance(prior, State) else as_field(prior)
-    factor = _factor(given, laws)
-    return rebuilt(given, tuple(_scaled(field, factor) for field in given.parts))
-
-
-def _factor(prior: Field | State, laws: Sequence[Law]) -> Tensor:
-    """k, (*batch)."""
-    means, variances = zip(*(field._moments() for field in prior.parts), strict=True)
-    stds, shapes = tuple(map(root_of, variances)), [mean.shape for mean in means]
-    rows = laid_on(prior, laws)
-    batch = min(shared_axes(shapes), *(_batch_axes(each, shapes) for each in rows))
-    total = count = means[0].new_zeros(())
-    for each in rows:
-        spread = each.entrywise(1).apply(stds).square() + each.noise_variance
-        there = spread > 0
-        miss = each.residual(means).square() / torch.where(there, spread, 1.0)
-        total = total + summed(torch.where(there, miss, 0.0), batch)
-        count = count + summed(there.double(), batch)
-    return (total / count.clamp_min(1)).clamp_min(1)
-
-
-def _batch_axes(rows: Rows, shapes: Sequence[Sequence[int]]) -> int:
-    """How many axes come before time; a matrix that reads several axes reads time as well.
-
-    So does a budget, whose rows are intervals.
-    """
-    m = rows.map
-    if m.row_names[:1] == ("interval",):
-        return rows.places(shapes)
-    timed = isinstance(m, Select) and isinstance(m.entries, int)
-    timed = timed or (isinstance(m, Matrix) and m.dims > 1)
-    return max(rows.places(shapes) - (not timed), 0)
-
-
-def _scaled(field: Field, factor: Tensor) -> Field:
-    """The field with its covariance times a factor (*batch)."""
-
-    def wide(t: Tensor, before: int = 0) -> Tensor:
-        return factor[(..., *[None] * (t.ndim - before - factor.ndim))].to(t.dtype)
-
-    if isinstance(field, Mixture):
-        return field._with(components=_scaled(field.components, factor[None]))
-    if isinstance(field, Diagonal):
-        return field._with(variance=field.variance * wide(field.variance))
-    if isinstance(field, LowRank):
-        directions = field.factor * wide(field.factor, 1).sqrt()
-        return field._with(factor=directions, rest=field.rest * wide(field.rest))
-    if isinstance(field, Dense):
-        matrix = field.covariance()
-        return Dense(field.mean, matrix * wide(matrix), field.event_dims)
-    raise InputError("`prior` must be a field before `condition`.")

@@ -40,9 +40,9 @@ class ImplausibleError(ProbConservError):
 
 
 class ImplausibleWarning(UserWarning):
-    """A law moves a field further than its uncertainty allows, or contradicts what it is of.
+    """A law moves a field too far or leaves one component of many, or a network has to guess.
 
-    Or a network is asked to guess.
+    Or totals, units and fields contradict each other.
     """
 
 

@@ -134,12 +134,13 @@ class Join(Map):
 class Regions(Disjoint):
     """A row for each region: the sum of weights times u over the points with its label."""
 
-    row_names = ("region",)
-    made_of = loose = ("weights", "labels")
+    row_names, made_of = ("region",), ("weights", "labels")
 
     def __init__(self, weights: Tensor, labels: Tensor, count: int) -> None:
-        self.weights, self.labels = weights, labels  # (*space); a label out of range counts nowhere
+        """weights: (*some of places, *space). labels: (*space), from 0 to `count` - 1."""
+        self.weights, self.labels = weights, labels
         self.dims, self.rows_of_place = labels.ndim, (count,)
+        self.loose = self.made_of if weights.ndim == labels.ndim else ("labels",)
 
     def apply(self, u: Tensor) -> Tensor:
         each = (u * self.weights).flatten(-self.dims)
@@ -153,8 +154,10 @@ class Regions(Disjoint):
         return Regions(powered(self.weights, power), self.labels, *self.rows_of_place)
 
     def on(self, shape: Sequence[int]) -> "Regions":
-        self._check(shape, self.labels.shape)
-        return self
+        lead = self.weights.shape[: self.weights.ndim - self.dims]
+        self._check(shape, self.labels.shape, lead)
+        weights = widened(self.weights, len(shape)) if lead else self.weights
+        return Regions(weights, self.labels, *self.rows_of_place)
 
 
 class Select(Map):

@@ -18,8 +18,9 @@ class Mixture(Field):
     """A weighted mixture of the fields along axis 0 of `components`.
 
     Mean and variance are those of the whole mixture. `condition` on a mixture is the exact update,
-    which also changes the weights. The paper's experiments condition the components and mix them
-    afterwards with equal weights, `Mixture(condition(components, law))`.
+    which also changes the weights, and warns where few components are left. The paper's experiments
+    condition the components and mix them afterwards with equal weights,
+    `Mixture(condition(components, law))`.
 
     Parameters
     ----------

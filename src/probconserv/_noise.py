@@ -21,6 +21,7 @@ from ._laws import Law, check_law
 from ._quadrature import RULES, Rule
 from ._state import Prediction, as_field
 
+FEW = 10  # one of so many points shows the spread beside a jump
 WHOLE = 8 / math.pi  # the spread of one jump of unknown place then adds up to it, see `_jumps`
 
 
@@ -122,20 +123,36 @@ def _jumps(mean: Tensor, std: Tensor, dx: Tensor) -> Tensor:  # (..., M) -> (...
     Where the mean leaps: by how much more than its neighbours lead to expect, by the median of the
     three slopes. Where a jump J may be in one of many cells, the mean falls by J p_i in cell i, the
     spread is J sqrt(P (1 - P)) with P the sum of the p before it, and the square is J^2 p_i. |fall|
-    times spread adds up to J^2 pi / 8. A spread is that of a jump as far as it stands above the
-    median of its row.
+    times spread adds up to J^2 pi / 8. A spread is that of a jump as far as it stands above
+    `_aside`.
     """
     fall = mean.diff()
     leap = fall - _median_of_three(fall / dx) * dx
-    out = (std - std.median(-1, keepdim=True).values).clamp_min(0)
+    out = (std - _aside(mean, std)).clamp_min(0)
     return leap**2 + WHOLE * fall.abs() * (out[..., 1:] + out[..., :-1]) / 2
+
+
+def _aside(mean: Tensor, std: Tensor) -> Tensor:  # (..., M) -> (..., 1)
+    """The spread beside any jump: the median over the points where a jump leaves the least.
+
+    A jump between the highest and the lowest mean has the variance (highest - mean) (mean - lowest)
+    wherever it may be. The median of all points will not do: a front whose place is uncertain by
+    more than half of the domain would count as no jump.
+    """
+    low, high = mean.aminmax(dim=-1, keepdim=True)
+    of_jump = (high - mean) * (mean - low)
+    few = 1 + mean.shape[-1] // FEW
+    least = of_jump.topk(few, largest=False).values.amax(-1, keepdim=True)
+    beside = of_jump <= least  # more than few where many are equal, as on both sides of a step
+    middle = (beside.long().sum(-1, keepdim=True) - 1) // 2
+    return torch.where(beside, std, torch.inf).sort(-1).values.gather(-1, middle)
 
 
 def _median_of_three(v: Tensor) -> Tensor:  # (..., K) -> (..., K)
     """Of each entry and its neighbours; of the first three and the last three at the ends."""
     if v.shape[-1] < 3:
         return v
-    inner = v.unfold(-1, 3, 1).median(-1).values
+    inner = torch.stack([v[..., :-2], v[..., 1:-1], v[..., 2:]]).median(0).values
     return torch.cat([inner[..., :1], inner, inner[..., -1:]], -1)
 
 

@@ -19,7 +19,6 @@ from ._condition import project as project
 from ._dense import Dense as Dense
 from ._diagnose import Diagnosis as Diagnosis
 from ._diagnose import diagnose as diagnose
-from ._diagnose import plausible as plausible
 from ._draws import Draws as Draws
 from ._draws import StateDraws as StateDraws
 from ._errors import DegenerateError as DegenerateError
@@ -44,6 +43,7 @@ from ._nonlinear.law import law as law
 from ._nonlinear.posterior import LinearisationError as LinearisationError
 from ._nonlinear.posterior import NonlinearPosterior as NonlinearPosterior
 from ._nonlinear.posterior import NonlinearStatePosterior as NonlinearStatePosterior
+from ._plausible import plausible as plausible
 from ._posterior import Posterior as Posterior
 from ._posterior import StatePosterior as StatePosterior
 from ._quadrature import balance as balance

@@ -58,10 +58,9 @@ def periodic_weights(x: Tensor, period: float | None) -> Tensor:  # (M,) -> (M,)
         gap = steps.mean()
         if concrete(x) and bool(((steps - gap).abs() > EVEN * gap).any()):
             raise InputError("`period` is needed where the points are not evenly spaced.")
-    elif not isinstance(period, Real) or not period > float(reach):
-        raise InputError(
-            f"`period` must be longer than the points reach, {float(reach):g}; got {period!r}."
-        )
+    elif not isinstance(period, Real) or (concrete(x) and not period > float(reach.detach())):
+        length = f", {float(reach.detach()):g}" if concrete(x) else ""
+        raise InputError(f"`period` must be longer than the points reach{length}; got {period!r}.")
     else:
         gap = period - reach
     around = torch.cat([gap.reshape(1), steps, gap.reshape(1)])

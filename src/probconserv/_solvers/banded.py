@@ -58,12 +58,15 @@ class Pentadiagonal(Node, ABC):
 
     def _spread(self, v: Tensor) -> Tensor:
         """-D G^T v."""
-        a, b, c = along_rows(self.weights, v.ndim)
+        weights, variance = along_rows(self.weights, v.ndim), wide(self.variance, v.ndim)
+        if not concrete(v, *weights, variance):
+            none = (0, 0) * (v.ndim - 1)
+            a, b, c = (pad(w * v, (*none, k, 2 - k)) for k, w in enumerate(weights))
+            return -(a + b + c) * variance
         total = v.new_zeros(len(v) + 2, *v.shape[1:])
-        total[:-2].addcmul_(a, v, value=-1)
-        total[1:-1].addcmul_(b, v, value=-1)
-        total[2:].addcmul_(c, v, value=-1)
-        return total.mul_(wide(self.variance, v.ndim))
+        for k, w in enumerate(weights):
+            total[k : k + len(v)].addcmul_(w, v, value=-1)
+        return total.mul_(variance)
 
     @abstractmethod
     def move(self, r: Tensor) -> Tensor:  # (K, *more, *lead) -> (M, *more, *lead)
@@ -261,14 +264,19 @@ def diagonals(variance: Tensor, weights: Tensor, noise: Tensor) -> tuple[Tensor,
     ab, bc, ac = along_rows(torch.stack(products), variance.ndim)
     own = squared(variance, weights)
     main = torch.add(own, noise, out=own if may_overwrite(own, noise) else None)
-    first = (ab * variance[:-2]).addcmul_(bc, variance[1:-1])
+    first = _plus(ab * variance[:-2], bc, variance[1:-1])
     return main, first, ac * variance[:-2]
 
 
 def squared(variance: Tensor, weights: Tensor) -> Tensor:
     """The variance of each row without noise."""
     a, b, c = along_rows(weights.square(), variance.ndim)
-    return (a * variance[:-2]).addcmul_(b, variance[1:-1]).addcmul_(c, variance[2:])
+    return _plus(_plus(a * variance[:-2], b, variance[1:-1]), c, variance[2:])
+
+
+def _plus(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """x + a b, in the memory of x where that can be: `vmap` has no such step."""
+    return x.addcmul_(a, b) if concrete(x, a, b) else torch.addcmul(x, a, b)
 
 
 def along_rows(weights: Tensor, ndim: int) -> tuple[Tensor, ...]:

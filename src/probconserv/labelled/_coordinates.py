@@ -31,8 +31,9 @@ Mesh = tuple[xr.DataArray, xr.DataArray]  # latitudes and longitudes of each cel
 
 WAY_OUT = "Give the weights of the cells as `measure`; `measure=1` means plain sums."
 AREAS = (
-    "Give the areas of the cells as `measure`; `cdo gridarea IN.nc AREAS.nc` finds those of many "
-    "grids, as --measure AREAS.nc:cell_area takes them."
+    "Give the areas of the cells as `measure`, in a file as AREAS.nc:NAME. Models keep them, or "
+    "what they are made of: areacello, areaCell; e1t * e2t (NEMO), 1 / (pm * pn) (ROMS), "
+    "DX * DY / MAPFAC_M**2 (WRF)."
 )
 LATITUDE, LONGITUDE = "latitude", "longitude"
 AXES = {LATITUDE: "Y", LONGITUDE: "X"}

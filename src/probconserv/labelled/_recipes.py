@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 import xarray as xr
 
-from .._air import GRAVITY, HEAT_CAPACITY, VAPORIZATION
+from .._air import FUSION, GRAVITY, HEAT_CAPACITY, VAPORIZATION
 from .._errors import InputError
 from ._attributes import factor, in_unit, pairs, per, scale, setting, units
 from ._coordinates import Grid, angle, is_pressure
@@ -223,14 +223,15 @@ def moisture(dataset: xr.Dataset, assume_units: Mapping[str, str] = NONE) -> Law
 def energy(dataset: xr.Dataset, assume_units: Mapping[str, str] = NONE) -> Law:
     """A law: energy of the air is that of the start, plus what fluxes bring; temperature is moved.
 
-    A column has the sum of (cp T + L q + (u^2 + v^2) / 2 + surface geopotential) dp / g over its
-    cells. All but the temperature T is held fixed.
+    A column has the sum of (cp T + L q - Lf ice + (u^2 + v^2) / 2 + surface geopotential) dp / g
+    over its cells, as `fixers.Fixer` has it. All but the temperature T is held fixed.
 
     Parameters
     ----------
     dataset : xarray.Dataset
-        What holds T on levels, with its standard name or a usual one. q, the winds u and v and the
-        geopotential count if they are in the dataset; fluxes count only if all of them are.
+        What holds T on levels, with its standard name or a usual one. q, cloud ice, the winds u and
+        v and the geopotential count if they are in the dataset; fluxes count only if all of them
+        are. The latent heat of snow that falls is not among them.
     assume_units : as in `dry_air`
 
     Returns
@@ -247,6 +248,8 @@ def energy(dataset: xr.Dataset, assume_units: Mapping[str, str] = NONE) -> Law:
     factor(air.data, "K")
     humidity, winds, ground = air.beside([HUMIDITY]), air.beside(WINDS), air.below(GEOPOTENTIAL)
     parts = {f"L {name}": VAPORIZATION * in_unit(air.dataset[name], "1") for name in humidity}
+    ice = air.beside(CLOUDS[1:])
+    parts |= {f"(-Lf) {name}": -FUSION * in_unit(air.dataset[name], "1") for name in ice}
     parts |= {f"{name}^2 / 2": in_unit(air.dataset[name], "m s-1") ** 2 / 2 for name in winds}
     if ground:
         height = scale(air.dataset[ground], "m") is not None
@@ -256,7 +259,7 @@ def energy(dataset: xr.Dataset, assume_units: Mapping[str, str] = NONE) -> Law:
     lacking = [what for what, found in there.items() if not found]
     said = [
         f"energy per mass: {' + '.join([f'cp {air.name}', *parts])}; cp = {HEAT_CAPACITY} "
-        f"J kg-1 K-1, L = {VAPORIZATION:g} J kg-1",
+        f"J kg-1 K-1, L = {VAPORIZATION:g} J kg-1" + f", Lf = {FUSION:g} J kg-1" * bool(ice),
     ]
     said += [f"not found, so that it counts as 0: {', '.join(lacking)}"] if lacking else []
     moved = {air.name: _said(xr.DataArray(HEAT_CAPACITY), "J kg-1 K-1", "cp")}

@@ -5,11 +5,11 @@ from torch import Tensor
 
 from .._builders import integral
 from .._condition import condition
-from .._diagnose import plausible
 from .._fields import Diagonal, Field
 from .._inequalities.statements import Inequality, bounds, monotone
 from .._mixture import Mixture
 from .._noise import quadrature_noise
+from .._plausible import plausible
 from ..data import Grids
 from ..models._calibrate import Calibration, Widths
 from ..problems import ClosedForm

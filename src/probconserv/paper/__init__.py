@@ -9,6 +9,8 @@ from ._experiments import Experiment as Experiment
 from ._methods import METHODS as METHODS
 from ._methods import PROTOCOLS as PROTOCOLS
 from ._outputs import write as write
+from ._reading import Reading as Reading
+from ._reading import reading as reading
 from ._reproduce import reproduce as reproduce
 from ._sweep import sweep as sweep
 from ._tables import cells as cells

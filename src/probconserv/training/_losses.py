@@ -1,5 +1,6 @@
 """What training lowers, and what it is judged by."""
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -15,7 +16,11 @@ from ._recipes import Score
 
 
 def loss(
-    network: AttentiveNeuralProcess, functions: Functions, noise: Tensor, penalty: float = 0.0
+    network: AttentiveNeuralProcess,
+    functions: Functions,
+    noise: Tensor,
+    penalty: float = 0.0,
+    power: Tensor | float = 0.0,
 ) -> Tensor:
     """The negative evidence lower bound, and for SoftC-ANP `penalty` times ``||F mu_z||^2``.
 
@@ -32,6 +37,8 @@ def loss(
         Standard normal numbers, for z.
     penalty : float
         lambda; 0 is the ANP.
+    power : Tensor or float
+        Log densities are weighed by their own variance to this power.
 
     Returns
     -------
@@ -49,7 +56,8 @@ def loss(
         value = value + penalty * (_residual(functions, mean, derivatives) ** 2).mean(-1)
     else:
         mean, std = network.decode(network.common(known, u, asked), z)
-    return (value - log_normal(answer, mean, std).sum(-1)).mean()
+    density = log_normal(answer, mean, std) * _weights(std, power)
+    return (value - density.sum(-1)).mean()
 
 
 def emulator_loss(network: Emulator, functions: Functions) -> Tensor:
@@ -95,12 +103,47 @@ def validation_ll(network: Predictor, functions: Functions, samples: int = 32) -
     float
         The average over targets and functions.
     """
-    (known, u), (asked, answer) = _coordinates(functions.context), _coordinates(functions.target)
+    mean, std = _components(network, functions, samples)
+    total = (std**2).mean(0) + mean.var(0, correction=0)
+    return float(log_normal(functions.target.u, mean.mean(0), total.sqrt()).mean())
+
+
+@torch.no_grad()
+def share_from_context(network: Predictor, functions: Functions, samples: int = 32) -> float:
+    """How much of the error at the targets goes when a function's own context is read.
+
+    ``1 - MSE / MSE from the contexts of other functions``: 0 for a network that predicts the same
+    whatever it is shown, 1 for one that is always right.
+
+    Parameters
+    ----------
+    network : AttentiveNeuralProcess or Emulator
+        What is judged; an emulator is told the parameter, or that of another function.
+    functions : Functions
+        Those held out.
+    samples : int
+        How many draws of z.
+
+    Returns
+    -------
+    float
+        NaN for a single function, which has no other.
+    """
+    other = functions[torch.arange(len(functions)).roll(1)]
+    swapped = Functions(other.problem, other.context, functions.target, other.numbers)
+    own, others = (
+        (_components(network, seen, samples)[0].mean(0) - functions.target.u).square().mean()
+        for seen in (functions, swapped)
+    )
+    return float(1 - own / others) if len(functions) > 1 else math.nan
+
+
+def _components(network: Predictor, functions: Functions, samples: int) -> tuple[Tensor, Tensor]:
+    """Mean and std at the targets for each draw of z, (samples, n, N)."""
+    (known, u), (asked, _) = _coordinates(functions.context), _coordinates(functions.target)
     with network.mode(training=False):
         z = network.given(known, u, functions.parameters, samples)
-        mean, std = network.decode(network.common(known, u, asked), z)
-    total = (std**2).mean(0) + mean.var(0, correction=0)
-    return float(log_normal(answer, mean.mean(0), total.sqrt()).mean())
+        return network.decode(network.common(known, u, asked), z)
 
 
 def _coordinates(points: Points) -> tuple[Tensor, Tensor]:
@@ -114,6 +157,12 @@ def negative_log_density(u: Tensor, mean: Tensor, std: Tensor) -> Tensor:
 
 def normal_crps(u: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     return std * crps((u - mean) / std)
+
+
+def _weights(std: Tensor, power: Tensor | float) -> Tensor:
+    """The variance to a power, of mean 1 over a batch; no gradient goes through them."""
+    weights = std.detach() ** (2 * power)
+    return weights / weights.mean()
 
 
 LOSSES: dict[Score, Callable[[Tensor, Tensor, Tensor], Tensor]] = {

@@ -11,7 +11,7 @@ from ..data import Functions, Grids, Layout, Points, Shuffled, Stream, draw
 from ..models._predictor import Predictor
 from ..models.anp import AttentiveNeuralProcess
 from ..models.emulator import Emulator
-from ._losses import emulator_loss, loss, validation_ll
+from ._losses import emulator_loss, loss, share_from_context, validation_ll
 from ._recipes import Recipe
 from ._source import Source
 from ._through import constrained_score, random_rows, through_loss
@@ -40,6 +40,9 @@ class PointTask(Generic[Network]):
     def scores(self) -> dict[str, float]:
         return {"validation_ll": validation_ll(self.network, self.validation)}
 
+    def reading(self) -> float:
+        return share_from_context(self.network, self.validation)
+
 
 class EmulatorTask(PointTask[Emulator]):
     """An emulator is given the numbers that tell functions apart."""
@@ -60,7 +63,8 @@ class ANPTask(PointTask[AttentiveNeuralProcess]):
             return through_loss(network, functions, *rows, recipe.through)
         shape = recipe.batch, network.sizes["latent"]
         noise = normal((NOISE, self.seed, step), shape, functions.device).to(functions.context.u)
-        return loss(network, functions, noise[self.share], recipe.penalty)
+        power = recipe.power(step).to(noise)
+        return loss(network, functions, noise[self.share], recipe.penalty, power)
 
     def scores(self) -> dict[str, float]:
         scores = super().scores()

@@ -65,6 +65,12 @@ class Recipe:
     noise : float
         With `through` on a grid, the standard deviation of the total, for the error of the
         trapezoid rule.
+    beta : float
+        Of anp and softc: the log density at a target is weighed by its variance to this power, as
+        it is then. 0 is the likelihood, in which flat parts of a std near 0 outweigh a front.
+    plain : float
+        The share of the steps, at the end, with a `beta` of 0: it falls in a line from the middle
+        on. If 0, `beta` stays.
     """
 
     learning_rate: float
@@ -88,6 +94,8 @@ class Recipe:
     times: int | None = None
     apart: float = 0.0
     noise: float = 0.0
+    beta: float = 0.0
+    plain: float = 0.0
 
     def rate(self, step: Tensor) -> Tensor:
         """The learning rate of a step, as a tensor on its device.
@@ -112,6 +120,29 @@ class Recipe:
             return torch.full_like(done, self.learning_rate)
         down = (1 + (math.pi * ((done - 0.1) / 0.9).clamp(min=0)).cos()) / 2
         return self.learning_rate * (done / 0.1).clamp(max=1) * down
+
+    def power(self, step: Tensor) -> Tensor:
+        """`beta` at a step, as a tensor on its device.
+
+        Parameters
+        ----------
+        step : Tensor
+            The number of the step.
+
+        Returns
+        -------
+        Tensor
+            By `beta` and `plain`.
+
+        Examples
+        --------
+        >>> recipe = Recipe(1e-3, "one cycle", 0.0, None, None, steps=100, beta=0.5, plain=0.25)
+        >>> recipe.power(torch.tensor([0.0, 50.0, 60.0, 75.0, 99.0]))
+        tensor([0.5000, 0.5000, 0.3000, 0.0000, 0.0000])
+        """
+        left = 1 - step / self.steps
+        fallen = ((left - self.plain) / (0.5 - self.plain)).clamp(0, 1)
+        return self.beta * (fallen if self.plain else torch.ones_like(left))
 
 
 class Changes(TypedDict, total=False):
@@ -138,6 +169,8 @@ class Changes(TypedDict, total=False):
     times: int | None
     apart: float
     noise: float
+    beta: float
+    plain: float
 
 
 RECIPES: dict[RecipeName, Recipe] = {

@@ -249,6 +249,7 @@ class Run:
         }
         self.card |= {name: float(f"{score:.5g}") for name, score in self.task.scores().items()}
         self.network.eval()
+        self.card["reading"] = float(f"{self.task.reading():.3g}")
         self.network.card = self.card  # type: ignore[assignment]
         if not self.team.first:
             return

@@ -14,7 +14,7 @@ from typing import Any, Unpack, get_args
 import torch
 
 from .. import _checks as check
-from .._errors import InputError, surprises_expected
+from .._errors import InputError, surprises_expected, warn_implausible
 from .._files import sole_writer
 from ..data import Grids
 from ..models._load import RecipeName
@@ -25,8 +25,9 @@ from ._run import Report, Run
 from ._source import Data, Source, source_of
 from ._team import local_rank, team
 
+UNREAD = 0.1  # the share of the error that reading takes away, of networks that hardly do
 
-@surprises_expected()
+
 def train(
     data: Data,
     out: str | Path,
@@ -100,6 +101,7 @@ def train(
     torch.set_float32_matmul_precision("highest" if kind.exact else "high")
     try:
         with (
+            surprises_expected(),
             team(place) as together,
             torch.random.fork_rng([place] if place.type == "cuda" else []),
             torch.inference_mode(False),
@@ -115,7 +117,19 @@ def train(
             run.go(report or (lambda _: None), asked)
     finally:
         torch.set_float32_matmul_precision(precision)
+    _warn_unread(run.network.card)
     return run.network
+
+
+def _warn_unread(card: dict[str, Any]) -> None:
+    """A network may be good on average and predict the same whatever it is shown."""
+    share = card.get("reading", math.nan)
+    if share < UNREAD:
+        warn_implausible(
+            "the network predicts nearly the same whatever it is shown: with a function's own "
+            f"context or inputs the MSE is only {share:.1%} less than with those of another. "
+            "Train for more steps, with another `learning_rate`, or an anp with another `beta`."
+        )
 
 
 def _kind(model: Model | Kind) -> Kind:
@@ -153,6 +167,7 @@ def _plan(kind: Kind, recipe: RecipeName, changes: Changes) -> Recipe:
     if plan.near and plan.functions is not None:
         raise InputError("`near` is for fresh functions; a fixed set has its targets already.")
     _check_losses(kind, plan)
+    _check_weights(kind, plan, changes)
     steps, batch = check.samples(plan.steps, "steps"), check.samples(plan.batch, "batch")
     if plan.functions is not None and check.samples(plan.functions, "functions") < batch:
         raise InputError(
@@ -163,7 +178,18 @@ def _plan(kind: Kind, recipe: RecipeName, changes: Changes) -> Recipe:
 
 def _check_numbers(plan: Recipe) -> None:
     check.samples(plan.validation, "validation")
-    for name in ("penalty", "learning_rate", "clip", "dropout", "near", "noise", "apart"):
+    numbers = (
+        "penalty",
+        "learning_rate",
+        "clip",
+        "dropout",
+        "near",
+        "noise",
+        "apart",
+        "beta",
+        "plain",
+    )
+    for name in numbers:
         given = getattr(plan, name)
         if not (isinstance(given, Real) or (given is None and name in ("clip", "near"))):
             raise InputError(f"`{name}` must be a number, got {given!r}.")
@@ -187,6 +213,16 @@ def _check_losses(kind: Kind, plan: Recipe) -> None:
             f"`through` is for the models anp and fno, got {kind.name}: it replaces the whole "
             "loss, and with it what a softc or an emulator learns from."
         )
+
+
+def _check_weights(kind: Kind, plan: Recipe, changes: Changes) -> None:
+    if not 0 <= plan.beta <= 1:
+        raise InputError(f"`beta` must be from 0 to 1, got {plan.beta}.")
+    if not 0 <= plan.plain < 0.5:
+        raise InputError(f"`plain` must be at least 0 and less than 0.5, got {plan.plain}.")
+    for name in ("beta", "plain"):
+        if name in changes and name not in kind.recipes["modern"]:
+            raise InputError(f"`{name}` is for the models anp and softc; got {kind.name}.")
 
 
 def _check_data(kind: Kind, plan: Recipe, source: Source) -> None:
