@@ -4,15 +4,18 @@ import datetime
 import importlib.util
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
 import torch
 
-from probconserv import InputError
+from probconserv import ImplausibleWarning, InputError
 from probconserv.fixers import Fixer, Grid, Levels
 from probconserv.fixers.ace import AceCorrection, register
 
+# states are drawn at random, one by one: no weather changes so fast
+pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
 STANDINS = Path(__file__).parent / "standins"
 LAT, LON = torch.linspace(-75, 75, 6), torch.arange(5) * 72.0
 A, B = torch.tensor([500.0, 20000.0, 9000.0, 0.0]), torch.tensor([0.0, 0.1, 0.6, 1.0])
@@ -111,6 +114,38 @@ def test_the_totals_of_ace_follow_their_samples(rng):
         torch.testing.assert_close(both[name][1:], alone[name], rtol=1e-12, atol=1e-18)
 
 
+def energies(rng, data, over):
+    """The energy that a step of ACE is corrected to, kJ m-2."""
+    before, after = of_ace(air(rng)), of_ace(air(rng))
+    correction = AceCorrection(fixer(), 3600.0)
+    _, state = correction(before | data, after | data, over, None)
+    return state.global_dry_air_mass[:, 0, 2] / 1000
+
+
+def test_the_ground_of_ace_may_be_a_height_or_a_geopotential():
+    ones = torch.ones(2, 6, 5, dtype=torch.float64)
+    slope = torch.linspace(-50, 900, 5, dtype=torch.float64) * ones
+    grounds = {"HGTsfc": slope}, {"PHIS": 9.80665 * slope}, {}
+    sun = {"DSWRFtoa": 200.0 * ones}
+    by_height, by_phis, flat = (
+        energies(torch.Generator().manual_seed(3), {}, sun | ground) for ground in grounds
+    )
+    torch.testing.assert_close(by_phis, by_height, rtol=1e-13, atol=0)
+    assert (by_phis - flat).min() > 1e3  # some 400 m of ground under 10,000 kg of air
+
+
+def test_frozen_precipitation_of_ace_may_be_given_in_parts():
+    ones = torch.ones(2, 6, 5, dtype=torch.float64)
+    parts = {"ICEsfc": 1e-6 * ones, "GRAUPELsfc": 2e-6 * ones, "SNOWsfc": 4e-6 * ones}
+    given = {"total_frozen_precipitation_rate": 7e-6 * ones}, parts, {}
+    whole, summed, none = (
+        energies(torch.Generator().manual_seed(3), data, forcing()) for data in given
+    )
+    torch.testing.assert_close(summed, whole, rtol=1e-14, atol=0)
+    gained = torch.full((2,), 3600 * 3.34e5 * 7e-6 / 1000, dtype=torch.float64)  # 2.3 W m-2
+    torch.testing.assert_close(summed - none, gained, rtol=1e-6, atol=0)
+
+
 def corrector(where, **config):
     """As a configuration of ACE makes it."""
     register("probconserv")
@@ -136,6 +171,31 @@ def test_ace_finds_the_fixer_by_its_name(rng):
     assert made.corrected["PRATEsfc"].min() >= 0
     assert "air_temperature_2" in made.modified_names
     assert made.corrector_state.global_dry_air_mass.shape == (2, 1, 6)
+
+
+def test_ace_may_have_rows_on_the_poles(rng):
+    from fme.core.coordinates import LatLonCoordinates
+
+    lat = torch.linspace(90, -90, 6)  # in float32 the cosine of a pole is -4e-8
+    where = LatLonCoordinates(lon=LON, lat=lat)
+    before, after = of_ace(air(rng)), of_ace(air(rng))
+    made = corrector(where)(before, after, forcing(), None).corrected
+    areas = torch.deg2rad(lat.double()).cos().clamp(min=0)
+    half = [
+        A.double()[:, None, None] + B.double()[:, None, None] * x["PRESsfc"][:, None]
+        for x in (before, made)
+    ]
+    q = [torch.stack([x[f"specific_total_water_{k}"] for k in range(3)], 1) for x in (before, made)]
+    dry = [(h.diff(dim=1) * (1 - x)).sum(1).mean(-1) @ areas for h, x in zip(half, q, strict=True)]
+    torch.testing.assert_close(*dry, rtol=1e-6, atol=0)
+
+
+def test_areas_of_ace_that_are_clearly_negative_are_refused():
+    from fme.core.coordinates import LatLonCoordinates
+
+    where = LatLonCoordinates(lon=LON, lat=torch.linspace(100, -80, 6))
+    with pytest.raises(InputError, match="`areas` must be >= 0"):
+        corrector(where)
 
 
 def test_the_healpix_grids_of_ace_have_equal_areas(rng):
@@ -275,6 +335,28 @@ def test_credit_goes_on_with_the_rollout_that_its_input_belongs_to(rng, blocks):
     assert block.fix.fixer.steps == 5
     block({"x_physical": of_credit(start), "y_processed": after})
     assert block.fix.fixer.steps == 1
+
+
+def test_metres_of_credit_without_their_factor_are_said(rng, blocks):
+    (block,) = blocks.values()
+    block.fix.factor = 1.0
+    before = of_credit(air(rng))
+    with pytest.warns(ImplausibleWarning, match=r"looks like metres in each step: multiply it by"):
+        block({"x_physical": before, "y_processed": before})
+
+
+def test_ace_is_warned_once_in_a_rollout(rng):
+    data = of_ace(air(rng))
+    data["LHTFLsfc"] = torch.full_like(data["PRESsfc"], 85.0)  # 3.4e-5 kg m-2 s-1
+    rain = data | {"PRATEsfc": data["PRATEsfc"] / 1000}
+    correction, state = AceCorrection(fixer(), HOURS * 3600), None
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            _, state = correction(data, rain, forcing(), state)
+    told = [str(w.message) for w in found]
+    assert sum("looks like m s-1" in text for text in told) == 1
+    assert len({text.partition(": ")[2][:20] for text in told}) == len(told)  # others once too
 
 
 def test_a_variable_that_credit_does_not_have_is_named(rng, blocks):

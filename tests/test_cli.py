@@ -131,9 +131,11 @@ def test_training_on_a_file(tmp_path):
     pytest.importorskip("netCDF4")
     u = np.random.default_rng(0).normal(size=(12, 3, 9)).cumsum(2)
     values = {"k": ("run", u[:, 0, 0]), "u": (("run", "t", "x"), u)}
+    values["mass"] = (("run", "t"), u.sum(2))
     dataset = xarray.Dataset(values, {"t": range(3), "x": range(9)})
     dataset.to_netcdf(tmp_path / "heat.nc")
     words = f"--model fno --inputs k --targets u --sample run --batch 4 --out {tmp_path / 'run'}"
+    words += " --totals mass --rule cell"
     words += " --device cpu --steps 2 --set width=4 members=2 modes=[0,3] loss=ll"
     words += " clip=none apart=.1 padding=0"
     done = called("train", tmp_path / "heat.nc", *words.split())
@@ -142,6 +144,7 @@ def test_training_on_a_file(tmp_path):
     assert (card["problem"], card["sizes"]["modes"]) == ("heat", [0, 3])
     assert (card["settings"]["loss"], card["settings"]["clip"]) == ("ll", None)
     assert (card["settings"]["apart"], card["sizes"]["padding"]) == (0.1, 0)
+    assert card["data"]["rule"] == "cell"
 
 
 @pytest.mark.parametrize(
@@ -164,6 +167,20 @@ def test_a_training_that_makes_no_sense_is_refused_without_a_bar(words, rule):
     failed = called("train", *words.split(), "--device", "cpu")
     assert failed.returncode == 2
     assert re.match(f"probconserv: {rule}", failed.stderr)
+
+
+def test_a_training_of_nothing_asks_for_data_as_it_is_given():
+    asked = called("train")
+    assert asked.returncode == 2
+    assert 'Command "train" parameter DATA requires an argument' in asked.stderr
+
+
+def test_the_bar_shows_no_loss_before_there_is_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal, where every state is drawn
+    words = "train advection --steps 2 --batch 4 --set hidden=8 latent=8 validation=5 --out"
+    shown = called(*words.split(), tmp_path / "run", "--device", "cpu").stderr
+    assert "loss" in shown
+    assert "nan" not in shown
 
 
 def test_the_help_of_train_is_one_screen():

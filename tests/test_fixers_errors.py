@@ -62,6 +62,7 @@ def test_a_wrong_state_is_refused_with_its_step_and_leaves_no_trace(what):
     assert (fixer.steps, len(fixer.ledger)) == (1, 1)
 
 
+@pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")  # nothing evaporates
 def test_what_a_step_changes_must_be_there_where_errors_are_taken_from_it():
     fixer, before, after = case()
     state = fixer(before, after, STEP)

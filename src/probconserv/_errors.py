@@ -40,7 +40,10 @@ class ImplausibleError(ProbConservError):
 
 
 class ImplausibleWarning(UserWarning):
-    """A law moves a field too far or leaves one component of many, or a network has to guess."""
+    """A law moves a field too far or leaves one component of many, or a network has to guess.
+
+    Or totals, units and fields contradict each other.
+    """
 
 
 def warn_implausible(text: str) -> None:

@@ -1,6 +1,5 @@
 """The command that trains networks."""
 
-import math
 import os
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,12 +16,14 @@ SHOWN = "step", "steps", "loss", "learning_rate", "seconds"  # of a line; the re
 
 def train(
     data: str,
+    /,
     *,
     model: str = "anp",
     recipe: str = "modern",
     inputs: Names = None,
     targets: Names = None,
     totals: Names = None,
+    rule: str = "trapezoid",
     sample: str = "sample",
     steps: int | None = None,
     batch: int | None = None,
@@ -48,6 +49,8 @@ def train(
         Variables to predict.
     totals
         The integrals of these, if known.
+    rule
+        How they add up: trapezoid, periodic, cell, ...
     sample
         The dimension that counts functions.
     steps
@@ -67,7 +70,7 @@ def train(
     """
     from .training import train as run
 
-    given = _data(data, split(inputs), split(targets), split(totals), sample)
+    given = _data(data, split(inputs), split(targets), split(totals), sample, rule)
     sizes, changes = _settings(model, set_ or [])
     changes |= {k: v for k, v in (("steps", steps), ("batch", batch)) if v is not None}
     name = given if isinstance(given, str) else given.name
@@ -100,21 +103,26 @@ class _Bar:
             TextColumn("step"),
             MofNCompleteColumn(),
             BarColumn(),
-            TextColumn("loss {task.fields[loss]:.4g}  {task.fields[score]}"),
+            TextColumn("{task.fields[loss]}  {task.fields[score]}"),
             TextColumn(" left"),
             TimeRemainingColumn(),
         )
         self.progress = Progress(*columns, console=Console(stderr=True), disable=not on)
-        self.task = self.progress.add_task("", total=None, loss=math.nan, score="")
-        self.score = ""
+        self.task = self.progress.add_task("", total=None, loss="", score="")
+        self.loss = self.score = ""
 
     def show(self, line: dict[str, float]) -> None:
         self.progress.start()
         scores = [f"{name} {value:.4g}" for name, value in line.items() if name not in SHOWN]
         self.score = scores[-1] if scores else self.score
-        step, steps, loss = line["step"], line["steps"], line["loss"]
+        self.loss = f"loss {line['loss']:.4g}" if "loss" in line else self.loss
         self.progress.update(
-            self.task, total=steps, completed=step, loss=loss, score=self.score, refresh=True
+            self.task,
+            total=line["steps"],
+            completed=line["step"],
+            loss=self.loss,
+            score=self.score,
+            refresh=True,
         )
 
     def stop(self) -> None:
@@ -122,7 +130,9 @@ class _Bar:
             self.progress.stop()
 
 
-def _data(data: str, inputs: list[str], targets: list[str], totals: list[str], sample: str) -> Any:
+def _data(
+    data: str, inputs: list[str], targets: list[str], totals: list[str], sample: str, rule: Any
+) -> Any:
     """The name of an equation, or what a file holds."""
     if Path(data).suffix not in (".zarr", ".nc", ".nc4", ".h5"):
         if Path(data).suffix:
@@ -137,7 +147,7 @@ def _data(data: str, inputs: list[str], targets: list[str], totals: list[str], s
         raise InputError("`--inputs` and `--targets` must name variables of the file.")
     from .data import Grids
 
-    return Grids.open(data, inputs, targets, sample, totals or None)
+    return Grids.open(data, inputs, targets, sample, totals or None, rule)
 
 
 def _settings(model: str, given: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:

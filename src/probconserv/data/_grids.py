@@ -17,6 +17,7 @@ from .._random import uniform
 from .._spread import is_constant, spread_of
 from ..problems import ClosedForm
 from ._read import TIME, Names, arrays_of, open_dataset
+from ._totals import RuleName, name_of, warn_of_totals, weights_of
 
 SPLIT, PARAMETERS = 9, 10  # seeds, beside those of the other files
 
@@ -40,11 +41,20 @@ class Grids:
         the targets without that axis.
     name : str
         What it is called on the card of a network.
+    rule : {"trapezoid", "simpson", "left", "right", "periodic", "cell"} or array, shape (M,)
+        How totals add up: as in `integral`; cell means averages over cells around the points of
+        the last axis, periodic an even axis without the end of the period. Or what each point
+        counts. Training `through` the law takes the same rule.
 
     Raises
     ------
     InputError
         If shapes do not fit, values are missing, or coordinates do not increase.
+
+    Warns
+    -----
+    ImplausibleWarning
+        If totals differ from those of the targets by more than the rule's own error.
 
     Examples
     --------
@@ -60,6 +70,7 @@ class Grids:
     coordinates: Mapping[str, Tensor]
     totals: Tensor | None = None
     name: str = "arrays"
+    rule: RuleName | Tensor = "trapezoid"
 
     def __init__(
         self,
@@ -68,10 +79,13 @@ class Grids:
         coordinates: Mapping[str, ArrayLike],
         totals: ArrayLike | None = None,
         name: str = "arrays",
+        rule: RuleName | ArrayLike = "trapezoid",
     ) -> None:
         axes = _axes(coordinates)
         known, asked = _values("inputs", inputs), _values("targets", targets)
-        self._set(known, asked, axes, None, name)
+        weights = weights_of(rule, [*axes.values()][-1])
+        adding: Any = rule if isinstance(rule, str) else weights
+        self._set(known, asked, axes, None, name, adding)
         grid = self.shape
         fields = asked.ndim - len(grid)
         if fields not in (1, 2) or asked.shape[fields:] != grid or not len(asked):
@@ -94,7 +108,9 @@ class Grids:
                     "`totals` must have the shape of `targets` without the last axis, "
                     f"{tuple(asked.shape[:-1])}, got {tuple(totals.shape)}."
                 )
-            self._set(known, asked, axes, totals, name)
+            self._set(known, asked, axes, totals, name, adding)
+            if check.concrete(asked, totals):
+                warn_of_totals(asked, totals, self.axes[-1], weights, name_of(rule))
 
     def _set(
         self,
@@ -103,16 +119,17 @@ class Grids:
         coordinates: Mapping[str, Tensor],
         totals: Tensor | None,
         name: str,
+        rule: RuleName | Tensor,
     ) -> None:
         values = {"inputs": inputs, "targets": targets, "coordinates": coordinates}
-        for key, value in {**values, "totals": totals, "name": name}.items():
+        for key, value in {**values, "totals": totals, "name": name, "rule": rule}.items():
             object.__setattr__(self, key, value)
 
     def _changed(self, rows: Callable[[Tensor], Tensor], axes: Mapping[str, Tensor]) -> "Grids":
         """The same with `rows` of all that has a row for each function; known to be right."""
         grids = object.__new__(Grids)
         totals = None if self.totals is None else rows(self.totals)
-        grids._set(rows(self.inputs), rows(self.targets), axes, totals, self.name)
+        grids._set(rows(self.inputs), rows(self.targets), axes, totals, self.name, self.rule)
         return grids
 
     @classmethod
@@ -124,6 +141,7 @@ class Grids:
         sample: str = "sample",
         totals: Names | None = None,
         name: str = "xarray",
+        rule: RuleName | ArrayLike = "trapezoid",
     ) -> "Grids":
         """Variables of an xarray dataset.
 
@@ -140,6 +158,8 @@ class Grids:
             Variables, one for each target.
         name : str
             What it is called on the card of a network.
+        rule : str or array
+            How totals add up, as for `Grids`; weights are those of an axis that increases.
 
         Returns
         -------
@@ -151,7 +171,8 @@ class Grids:
         InputError
             If a name is not there, a dimension does not fit, or values are missing.
         """
-        return cls(*arrays_of(dataset, inputs, targets, sample, totals), name=name)
+        arrays = arrays_of(dataset, inputs, targets, sample, totals)
+        return cls(*arrays, name=name, rule=rule)
 
     @classmethod
     def open(
@@ -161,6 +182,7 @@ class Grids:
         targets: Names,
         sample: str = "sample",
         totals: Names | None = None,
+        rule: RuleName | ArrayLike = "trapezoid",
     ) -> "Grids":
         """Variables of a Zarr store or a NetCDF file, read into memory.
 
@@ -168,7 +190,7 @@ class Grids:
         ----------
         path : str or Path
             The store or the file.
-        inputs, targets, sample, totals : as in `from_xarray`
+        inputs, targets, sample, totals, rule : as in `from_xarray`
 
         Returns
         -------
@@ -182,7 +204,7 @@ class Grids:
         """
         path = check.path("path", path)
         with open_dataset(path) as dataset:
-            return cls.from_xarray(dataset, inputs, targets, sample, totals, path.stem)
+            return cls.from_xarray(dataset, inputs, targets, sample, totals, path.stem, rule)
 
     @classmethod
     def of_problem(
@@ -306,6 +328,11 @@ class Grids:
         return list(self.coordinates.values())
 
     @property
+    def weights(self) -> Tensor:
+        """What each point of the last axis counts in a total, float64."""
+        return weights_of(self.rule, self.axes[-1])
+
+    @property
     def fields(self) -> Tensor:
         """The targets with an axis for fields, (n, f, ...)."""
         return self.targets if self.targets.ndim == 2 + len(self.shape) else self.targets[:, None]
@@ -345,13 +372,15 @@ class Grids:
         """What a card says: how many functions, on which grid, and a digest of the values."""
         digest = hashlib.sha256()
         totals = () if self.totals is None else (self.totals,)
-        for values in (self.inputs, self.targets, *self.axes, *totals):
+        weights = () if isinstance(self.rule, str) else (self.rule,)
+        for values in (self.inputs, self.targets, *self.axes, *totals, *weights):
             digest.update(values.detach().cpu().contiguous().numpy().tobytes())
         return {
             "count": len(self),
             "axes": list(self.coordinates),
             "grid": list(self.shape),
             "digest": digest.hexdigest()[:12],
+            "rule": name_of(self.rule),
         }
 
     def __repr__(self) -> str:

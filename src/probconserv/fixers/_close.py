@@ -101,7 +101,9 @@ class Closed:
     vapour: Tensor  # (batch, K, N)
     temperature: Tensor
     fallen: Tensor  # (batch,), precipitation of the step, float64
-    missing: Tensor  # (batch, 3)
+    asked: Tensor  # (batch, 3), what the laws ask for beyond what the state holds
+    missing: Tensor  # (batch, 3), what of that is left
+    far: Tensor  # (batch,), about the square of the largest move in standard deviations
     worst: float  # that as a share of the totals
     tally: Tally | None
 
@@ -115,7 +117,7 @@ def close(task: Task) -> Closed:
     out = torch.empty_like(air.vapour), torch.empty_like(air.temperature)
     each = max(1, BLOCK // air.vapour[0].numel())
     found = [_closed(task.of(m), (out[0][m], out[1][m])) for m in parts(len(air.vapour), each)]
-    names = ("pressure", "rain", "fallen", "missing")
+    names = ("pressure", "rain", "fallen", "asked", "missing", "far")
     joined = {name: torch.cat([getattr(c, name) for c in found]) for name in names}
     tally = None
     tallies = [c.tally for c in found if c.tally is not None]
@@ -175,7 +177,17 @@ def _closed(task: Task, out: tuple[Tensor, Tensor] | None) -> Closed:
     vapour, temperature = out or (columns[0].vapour, columns[0].temperature)
     fallen = task.duration * (rain.double() @ task.weights)
     tally = _tally(task, blocks, columns, (started, missing)) if task.tallied else None
-    return Closed(pressure, rain, vapour, temperature, fallen, missing, worst, tally)
+    far = _furthest(blocks, columns, multipliers) if task.audited else task.target[:, 0]
+    moved = pressure, rain, vapour, temperature
+    return Closed(*moved, fallen, started, missing, far, worst, tally)
+
+
+def _furthest(
+    blocks: Sequence[Block], columns: Sequence[Columns], multipliers: Tensor | None
+) -> Tensor:
+    assert multipliers is not None
+    each = [b.furthest(at, multipliers) for b, at in zip(blocks, columns, strict=True)]
+    return torch.stack(each).amax(0)
 
 
 def _blocks(task: Task, whole: bool) -> Iterator[Block]:

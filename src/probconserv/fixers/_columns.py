@@ -109,6 +109,27 @@ class Block:
         pressure = self.pressure(held, multipliers).to(self.air.pressure.dtype)
         return Columns(pressure, rain.to(self.rain.dtype), vapour, temperature, held)
 
+    def furthest(self, at: Columns, multipliers: Tensor) -> Tensor:  # (batch,)
+        """The square of the largest move of a point beside its variance, or a little more.
+
+        On levels it is that of the widest point of each level, at the highest surface pressure.
+        """
+        pressure, (constant, slope) = at.pressure.detach().double(), self.layers.moving
+        if slope.shape[-1] == 1:
+            pressure = pressure.amax(-1, keepdim=True)
+        mass = torch.addcmul(constant, slope, pressure[:, None]).amax(-1)  # (batch, K)
+        by = multipliers.detach() @ self.layers.shares[:2].mT  # (batch, 2)
+        found = []
+        for i, name in enumerate(("specific_humidity", "temperature")):
+            widest = self.variance[name].detach().amax(-1).double()
+            found.append((widest * (mass * by[:, i : i + 1]).square()).amax(-1))
+        pairs = {"surface_pressure": (at.pressure, self.start.pressure)}
+        pairs["precipitation"] = at.rain, self.start.rain
+        for name, (new, old) in pairs.items():
+            square = (new.detach() - old.detach()).square() / self.variance[name].detach()
+            found.append(square.nan_to_num(0.0, posinf=0.0).amax(-1).double())
+        return torch.stack(found).amax(0)
+
     def pressure(self, held: Tensor, multipliers: Tensor) -> Tensor:
         """The surface pressure, (batch, N), by what its rise brings to columns that hold this."""
         rise = (multipliers[:, None] @ held[:, 1])[:, 0]

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from .. import _checks as check
 from .._checks import ArrayLike
-from .._errors import InfeasibleError, InputError, ProbConservError
+from .._errors import InfeasibleError, InputError, ProbConservError, warn_implausible
 from . import _labels as labels
 from ._close import Closed, Task, close, totals_of
+from ._doubts import Doubts
 from ._grid import Grid
 from ._layers import LAWS
 from ._ledger import Ledger
@@ -111,6 +112,7 @@ class Fixer(nn.Module):
         self.grid, self.levels, self.std = grid, levels, by_variable("std", std)
         self._from_step = targets == "step"
         self._keeps_ledger = ledger
+        self._doubts = Doubts("water" in self.laws)
         self.register_buffer("_weights", grid.areas.flatten(), persistent=False)
         active = torch.tensor([float(law in self.laws) for law in LAWS], dtype=torch.float64)
         self.register_buffer("_active", active, persistent=False)
@@ -217,6 +219,13 @@ class Fixer(nn.Module):
             If a state is incomplete, has other shapes or units, or levels in another order.
         InfeasibleError
             If no state without negative values closes the budgets. The fixer is as it was.
+
+        Warns
+        -----
+        ImplausibleWarning
+            Each once in the life of a fixer: if a point is moved by more than 10 of its standard
+            deviations, if the mean precipitation is changed by more than a factor of 3, or if
+            precipitation or `dt` look like other units.
         """
         if not check.concrete():
             return self._advanced(before, after, dt, fluxes, std, members)
@@ -258,7 +267,8 @@ class Fixer(nn.Module):
         )
         closed = close(task)
         if audited:
-            _judge(closed, task, self.levels)
+            _judge(closed, task)
+            self._look(closed, task, gain)
         fixed = _fixed(after, closed)
         fallen = closed.fallen.detach()[:, None]
         change = torch.addcmul(gain.detach(), fallen, self._laws.rain, value=-1)
@@ -268,6 +278,14 @@ class Fixer(nn.Module):
             with torch.no_grad():
                 self.ledger.record(after, fixed, closed, self._target + self._carry, seconds)
         return fixed
+
+    def _look(self, closed: Closed, task: Task, gain: Tensor) -> None:
+        """Refuses layers that the correction turned over, and warns of what is not plausible."""
+        ends = (end.double() for end in closed.pressure.detach().aminmax())
+        low, high, *others = check.numbers(*ends, *self._doubts.looks(task, closed, gain))
+        self.levels.check("surface_pressure, corrected,", low, high)
+        for text in self._doubts.judge(others, task, closed):
+            warn_implausible(f"step {self.steps + 1}: {text}")
 
     def _check(self, what: str, state: State, audited: bool) -> None:
         check_state(what, state, self.laws, self.levels, self.grid.shape)
@@ -387,8 +405,8 @@ def _check_change(task: Task) -> None:
             )
 
 
-def _judge(closed: Closed, task: Task, levels: Levels) -> None:
-    """Refuses totals that do not hold, and layers that the correction turned over."""
+def _judge(closed: Closed, task: Task) -> None:
+    """Refuses totals that do not hold."""
     if not closed.worst <= task.precision.tolerance:  # NaN is not
         _check_change(task)
         wrong = ~((closed.missing / task.scale()).abs() <= task.precision.tolerance)
@@ -402,5 +420,3 @@ def _judge(closed: Closed, task: Task, levels: Levels) -> None:
             f"({'J' if law == 2 else 'kg'} m-2). Humidity and precipitation cannot become "
             "negative, and what has a `std` of 0 cannot move. Check `fluxes`, `dt` and `std`."
         )
-    low, high = torch.stack(closed.pressure.detach().aminmax()).tolist()
-    levels.check("surface_pressure, corrected,", low, high)

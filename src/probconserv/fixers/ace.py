@@ -40,7 +40,10 @@ FROM_SURFACE: dict[tuple[str, ...], float] = {
     ("SHTFLsfc", "SHFLX"): 1.0,
     LATENT_FLUX: 1.0,
 }
-HEIGHT, FROZEN = ("HGTsfc",), ("total_frozen_precipitation_rate",)
+HEIGHT, GEOPOTENTIAL = ("HGTsfc",), ("PHIS",)  # m; m2 s-2, of E3SM
+FROZEN = ("total_frozen_precipitation_rate",)
+FROZEN_PARTS = ("ICEsfc", "GRAUPELsfc", "SNOWsfc")  # which add up to it, kg m-2 s-1 each
+ROUNDING = 1e-6  # of the largest area: the cosine of a pole is a little below 0
 
 
 class AceCorrection:
@@ -49,7 +52,9 @@ class AceCorrection:
     ACE calls it with what the step began with, what the network made of it, and the forcing. The
     running totals of the rollout travel in the state that ACE hands from step to step, in its one
     field, `global_dry_air_mass`, with the shape (samples, 1, 6): dry air, water and energy, and
-    what rounding took from each. Total water counts as vapour.
+    what rounding took from each. Total water counts as vapour. The ground is as high as `HGTsfc`
+    says, or `PHIS`, a geopotential; frozen precipitation is `total_frozen_precipitation_rate`, or
+    what there is of `ICEsfc`, `GRAUPELsfc` and `SNOWsfc`.
 
     Parameters
     ----------
@@ -90,8 +95,7 @@ class AceCorrection:
         InputError
             If a field is missing, or the state is that of another correction.
         """
-        height = _found(forcing_data, HEIGHT)
-        ground = {} if height is None else {"surface_geopotential": GRAVITY * height.clamp(min=0)}
+        ground = _ground(forcing_data)
         before, after = _state(input_data) | ground, _state(gen_data) | ground
         self._resume(corrector_state)
         fixed = self.fixer(before, after, self.dt, fluxes=_fluxes({**forcing_data, **gen_data}))
@@ -175,7 +179,8 @@ def _places(dataset_info: Any) -> tuple[Grid, Levels]:
     if vertical is None:
         raise InputError("`dataset_info` has no vertical coordinate; the fixer needs ak and bk.")
     levels = Levels.hybrid(vertical.get_ak().double().cpu(), vertical.get_bk().double().cpu())
-    return Grid(areas.expand(where.shape)), levels
+    negligible = areas.abs() <= ROUNDING * areas.max()  # what is negative beyond that is refused
+    return Grid(areas.where(~negligible, areas.clamp_min(0.0)).expand(where.shape)), levels
 
 
 def _found(data: Mapping[str, Tensor], names: tuple[str, ...]) -> Tensor | None:
@@ -218,10 +223,23 @@ def _named(data: Mapping[str, Tensor], fixed: Mapping[str, Tensor]) -> dict[str,
     return named
 
 
+def _ground(data: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The geopotential of the surface, where ACE has it; below the sea it counts as 0, as there."""
+    height, found = _found(data, HEIGHT), _found(data, GEOPOTENTIAL)
+    if height is not None:
+        found = GRAVITY * height
+    return {} if found is None else {"surface_geopotential": found.clamp(min=0)}
+
+
+def _frozen(data: Mapping[str, Tensor]) -> Tensor | float:
+    """Precipitation that falls frozen, kg m-2 s-1."""
+    whole = _found(data, FROZEN)
+    parts = [data[name] for name in FROZEN_PARTS if name in data]
+    return whole if whole is not None else torch.stack(parts).sum(0) if parts else 0.0
+
+
 def _fluxes(data: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    surface, frozen = _sum(data, FROM_SURFACE), _found(data, FROZEN)
-    if frozen is not None:
-        surface = surface + LATENT_HEAT_OF_FREEZING * frozen
+    surface = _sum(data, FROM_SURFACE) + LATENT_HEAT_OF_FREEZING * _frozen(data)
     return {
         "evaporation": _field(data, LATENT_FLUX) / LATENT_HEAT,
         "top_energy": _sum(data, INTO_TOP),

@@ -9,8 +9,9 @@ from .. import _checks as check
 from .._errors import InputError
 from .._files import check_folder
 from ..problems import PROBLEMS, ClosedForm
+from ._axes import axes_on
 from ._checkpoints import read, write
-from ._ranges import ranges_on
+from ._ranges import inputs_on, ranges_on
 from ._trained import CLASSES, Trained
 from .anp import AttentiveNeuralProcess
 from .emulator import Emulator
@@ -128,7 +129,7 @@ def open_weights(path: str | Path) -> Any:
     try:
         with torch.random.fork_rng(devices=[]):  # the caller's random numbers are not ours to use
             network = CLASSES[model].from_card(card)
-        ranges_on(card)  # every prediction reads them
+        ranges_on(card), axes_on(card), inputs_on(card)  # every prediction reads them
     except (InputError, AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{path} has a card from which no network can be built: {error}") from None
     shapes, expected = (

@@ -11,8 +11,9 @@ from ..problems import PROBLEMS, ClosedForm
 
 Ranges: TypeAlias = Mapping[str, Sequence[float]]  # of each coordinate, and of u last: low and high
 ROUNDING = 0.01  # of a range is nothing to speak of
-INFERRED = 0.05  # nor is this for a parameter, which is not found exactly
+INFERRED = 0.05  # nor is this for a parameter: draws end short of its range, fits are not exact
 NOISE = 0.1  # nor this for u, which may be measured
+DIGITS = torch.finfo(torch.float32).eps  # of a number: what networks read has no more
 PARAMETERS, TIMES, POINTS = 9, 21, 101  # of the solutions whose values are looked at
 
 
@@ -36,6 +37,21 @@ def ranges_on(card: Mapping[str, Any]) -> Ranges:
     return ranges_of(problem)  # of cards that were written before they had ranges
 
 
+def inputs_on(card: Mapping[str, Any]) -> Sequence[Sequence[float]]:
+    """The ranges of the inputs of a network on grids, channel by channel; none as above."""
+    return [(float(low), float(high)) for low, high in card.get("input_ranges", [])]
+
+
+def beyond_inputs(card: Mapping[str, Any], inputs: Tensor, channel: int) -> list[str]:
+    """Words for each channel of inputs, along that axis, that goes beyond its range."""
+    share = INFERRED if inputs.ndim == 2 else NOISE  # numbers; functions, which may be measured
+    found = zip(inputs_on(card), inputs.unbind(channel), strict=False)
+    return [
+        beyond(f"input {i}", ends, f"`inputs[:, {i}]`", values, share)
+        for i, (ends, values) in enumerate(found)
+    ]
+
+
 def warn_outside(ranges: Ranges, given: Mapping[str, Sequence[Tensor]]) -> None:
     """Warns of arguments, each with its coordinates and u in order, that go beyond the ranges."""
     said = [
@@ -57,7 +73,7 @@ def warn_of(said: Sequence[str]) -> None:
 def beyond(name: str, ends: Sequence[float], what: str, given: Tensor, share: float) -> str:
     """The range and what was given, in words, where that goes beyond it by a share of it."""
     (low, high), least, most = ends, float(given.min()), float(given.max())
-    slack = share * (high - low)
+    slack = share * (high - low) + DIGITS * max(abs(low), abs(high))
     if low - slack <= least and most <= high + slack:
         return ""
     found = f"is {least:.4g}" if least == most else f"goes from {least:.4g} to {most:.4g}"

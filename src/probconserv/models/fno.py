@@ -14,7 +14,9 @@ from .._errors import InputError
 from .._fields import Diagonal, LowRank
 from .._mixture import Mixture
 from .._spread import spread_of
+from ._axes import Axis, axes_on, check_axis
 from ._fourier import MixChannels, MixModes, Transforms
+from ._ranges import ROUNDING, beyond, beyond_inputs, warn_of
 from ._trained import Trained
 from .ensemble import Ensemble
 
@@ -248,7 +250,9 @@ class FNO(Trained):
         inputs : array, shape (n, inputs), (n, inputs, ...) or (members, n, inputs, ...)
             As in `forward`.
         coordinates : sequence of arrays
-            One axis of the grid each, in the units of training.
+            One axis of the grid each, in the units of training. An axis with frequencies covers
+            the range of training with evenly spaced points, as many as you like; of an axis
+            without, any points may be asked for.
         kind : {"components", "mixture", "low rank", "diagonal"}
             components: a `Diagonal` with members and heads on axis 0. mixture: these as one
             `Mixture`. low rank: one direction for each, and the mean of their variances beside
@@ -265,7 +269,13 @@ class FNO(Trained):
         Raises
         ------
         InputError
-            If the inputs or the coordinates are not those of the network.
+            If the inputs or the coordinates are not those of the network, or an axis with
+            frequencies is not that of training: uneven, or of another range.
+
+        Warns
+        -----
+        ImplausibleWarning
+            If inputs, or an axis without frequencies, go beyond what the network was trained on.
         """
         check.choice("kind", kind, get_args(Kind))
         given, axes = self._read(inputs, coordinates)
@@ -316,7 +326,8 @@ class FNO(Trained):
                 f"`coordinates` must be {len(modes)} axes of numbers, got "
                 f"{type(coordinates).__name__}."
             )
-        axes = [check.tensor(f"coordinates[{i}]", a).to(like) for i, a in enumerate(coordinates)]
+        given_axes = [check.tensor(f"coordinates[{i}]", a) for i, a in enumerate(coordinates)]
+        axes = [axis.to(like) for axis in given_axes]
         if len(axes) != len(modes) or any(a.ndim != 1 for a in axes):
             raise InputError(
                 f"`coordinates` must be {len(modes)} axes of numbers, got shapes "
@@ -337,7 +348,21 @@ class FNO(Trained):
                 f"`inputs` must be (n, {channels}), (n, {channels}, *{grid}) or ({members}, n, "
                 f"{channels}, *{grid}), got {tuple(given.shape)}."
             )
+        self._compare(given, given_axes, 2 if own else 1)
         return given, axes
+
+    def _compare(self, inputs: Tensor, axes: Sequence[Tensor], channel: int) -> None:
+        """Refuses axes, and warns of inputs and times, that are not those of training."""
+        if not check.concrete(inputs, *axes):
+            return
+        said = beyond_inputs(self.card, inputs, channel)
+        for i, (name, trained) in enumerate(axes_on(self.card).items()):
+            if self.sizes["modes"][i]:
+                check_axis(i, name, trained, Axis.of(axes[i]), self.periodic[i])
+            elif not self.periodic[i]:
+                ends = trained.first, trained.last
+                said.append(beyond(name, ends, f"`coordinates[{i}]`", axes[i], ROUNDING))
+        warn_of([*filter(None, said)])
 
 
 def _read_axes(

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._builders import integral
+from .._builders import cells
 from .._condition import condition
 from .._errors import InputError
 from .._fields import Diagonal
@@ -41,6 +41,7 @@ class FieldTask:
         learned, held_out = source.require_grids()
         self.held_out = held_out.to(device)
         self.axes = [axis.to(device) for axis in learned.axes]
+        self.weights = learned.weights.to(device)
         self.batches = source.stream or Shuffled(learned.to(device), recipe.batch, seed)
         spread = [spread_of(field) for field in learned.fields.unbind(1)]
         self.spread = torch.tensor(spread, dtype=torch.float32, device=device)
@@ -89,7 +90,7 @@ class FieldTask:
         assert batch.totals is not None
         totals = batch.totals.double().reshape(batch.fields.shape[:-1])
         noise = torch.full_like(totals, self.recipe.noise)
-        law = integral(self.axes[-1].double(), totals, noise=noise)
+        law = cells(self.weights, totals, noise=noise)
         field = condition(Diagonal._unchecked(mean.double(), std.double() ** 2), law)
         return field.mean, field.std
 

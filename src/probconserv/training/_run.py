@@ -81,7 +81,7 @@ class Run:
     def go(self, report: Report, interrupts: list[int]) -> None:
         """To the end, or to the next step after an interrupt."""
         if self.team.first:
-            start = {"step": 0.0, "loss": math.nan, "learning_rate": 0.0, "seconds": 0.0}
+            start = {"step": 0.0, "learning_rate": 0.0, "seconds": 0.0}  # there is no loss yet
             report((self.log.lines or [start])[-1] | {"steps": self.recipe.steps})
         if self._restored():
             return

@@ -1,7 +1,7 @@
 """What a network learns from, and what is held out to judge it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, TypeAlias
 
 import torch
@@ -11,6 +11,7 @@ from .. import _checks as check
 from .._errors import InputError
 from .._random import uniform
 from ..data import Grids
+from ..models._axes import Axis
 from ..models._ranges import ranges_of
 from ..problems import PROBLEMS, ClosedForm
 from ._recipes import Recipe
@@ -37,9 +38,13 @@ class Source:
             return {"ranges": ranges_of(self.equation)}
         learned, held_out = self.require_grids()
         judged = held_out.describe()
-        arrays = {**learned.coordinates, "u": learned.fields}
-        said = {"data": learned.describe()}
-        said["ranges"] = {name: [float(a.min()), float(a.max())] for name, a in arrays.items()}
+        seen = [learned] if self.stream is None else [learned, held_out]  # of a stream: a part
+        said: dict[str, Any] = {"data": learned.describe()}
+        said["ranges"] = {name: _ends(axis) for name, axis in learned.coordinates.items()}
+        said["ranges"]["u"] = _ends(*(grids.fields for grids in seen))
+        channels = zip(*(grids.inputs.unbind(1) for grids in seen), strict=True)
+        said["input_ranges"] = [_ends(*each) for each in channels]
+        said["axes"] = {n: list(astuple(Axis.of(x))) for n, x in learned.coordinates.items()}
         said["data"] |= {"held_out": judged["count"], "held_out_digest": judged["digest"]}
         if self.stream is not None:
             said["data"] |= {"count": None, "digest": None}
@@ -61,6 +66,11 @@ class Source:
         assert self.grids is not None
         assert self.held_out is not None
         return self.grids, self.held_out
+
+
+def _ends(*values: Tensor) -> list[float]:
+    """The least and the most of all."""
+    return [min(float(v.min()) for v in values), max(float(v.max()) for v in values)]
 
 
 def source_of(
@@ -119,6 +129,8 @@ def _check_alike(data: Grids, held_out: Grids) -> None:
     )
     if not same:
         raise InputError(f"`held_out` must be on the grid of `data`, {data!r}; got {held_out!r}.")
+    if not torch.equal(data.weights.cpu(), held_out.weights.cpu()):
+        raise InputError("`held_out` must have the `rule` of `data`: their totals add up alike.")
 
 
 def _family(data: type[ClosedForm] | str) -> type[ClosedForm]:
