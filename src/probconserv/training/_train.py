@@ -117,7 +117,7 @@ def train(
             run.go(report or (lambda _: None), asked)
     finally:
         torch.set_float32_matmul_precision(precision)
-    _warn_unread(run.network.card)
+    _warn_unread(run.card)
     return run.network
 
 
