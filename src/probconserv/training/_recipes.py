@@ -64,7 +64,7 @@ class Recipe:
         The weight of the likeness of an fno's heads in the loss.
     noise : float
         With `through` on a grid, the standard deviation of the total, for the error of the
-        trapezoid rule.
+        rule by which it adds up.
     beta : float
         Of anp and softc: the log density at a target is weighed by its variance to this power, as
         it is then. 0 is the likelihood, in which flat parts of a std near 0 outweigh a front.
