@@ -40,11 +40,12 @@ def test_variables_in_different_units_have_no_average():
     assert "of the sum of |heat| + |ice| (time 2001-01-01), 1e+03 in total\n" in text
 
 
-@pytest.mark.parametrize(("off", "ending"), [(0.1, ""), (0.6, " only if its errors go together")])
+@pytest.mark.parametrize(("off", "ending"), [(0.1, ""), (0.6, " only if points share their errors")])
 def test_the_verdict_says_when_only_correlated_errors_can_explain_the_totals(off, ending):
     line = said(400 * (5.0 + off), std=1.0).splitlines()[-1]  # 2 and 12 of 1 / sqrt(400)
     assert line.startswith(f"  {PLAUSIBLE}{ending}")
-    assert line.endswith("deviations" if not ending else "off if points are independent")
+    numbers = "12.0 standard deviations if points are independent, by up to 0.6 if all points err"
+    assert line.endswith(f"{numbers} together" if ending else "deviations")
 
 
 def test_the_verdict_on_an_ensemble_compares_with_the_totals_of_its_members():
@@ -52,8 +53,8 @@ def test_the_verdict_on_an_ensemble_compares_with_the_totals_of_its_members():
     field = 5.0 + xr.DataArray(rng.normal(size=(9, 3, 400)), dims=("member", "time", "x"))
     law = Law("heat", "x", total=400 * 5.6, measure=1.0)
     text = str(check(field.to_dataset(name="heat"), law, member="member"))
-    assert f"{PLAUSIBLE} only if its errors go together: 3 of 3" in text
-    assert "off if the members' totals tell all" in text
+    assert f"{PLAUSIBLE} only if points share their errors: 3 of 3" in text
+    assert "standard deviations if the 9 members tell all" in text
 
 
 def test_dates_in_a_picture_do_not_overlap():
