@@ -40,7 +40,9 @@ def test_variables_in_different_units_have_no_average():
     assert "of the sum of |heat| + |ice| (time 2001-01-01), 1e+03 in total\n" in text
 
 
-@pytest.mark.parametrize(("off", "ending"), [(0.1, ""), (0.6, " only if points share their errors")])
+@pytest.mark.parametrize(
+    ("off", "ending"), [(0.1, ""), (0.6, " only if points share their errors")]
+)
 def test_the_verdict_says_when_only_correlated_errors_can_explain_the_totals(off, ending):
     line = said(400 * (5.0 + off), std=1.0).splitlines()[-1]  # 2 and 12 of 1 / sqrt(400)
     assert line.startswith(f"  {PLAUSIBLE}{ending}")

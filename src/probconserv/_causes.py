@@ -22,7 +22,6 @@ FEW = 0.25  # of the rows: so many wrong ones may be single mistakes
 CLEAR = 2.0  # standard deviations of the prior's totals from 0: of less, no factor can be told
 LARGE = 10.0  # the least factor that one row may tell
 ALIKE = 0.05  # a factor so near to one between units is named as that
-ROUNDED = 1e-18  # so much of its slack a row keeps if b is made small
 UNITS = {
     2.54: "inches and cm",
     3.281: "metres and feet",
@@ -77,7 +76,9 @@ def _in_digits(size: float) -> str:
 
 def _times(factor: float) -> str:
     sign, size = "-" if factor < 0 else "", abs(factor)
-    return f"{sign}{_in_digits(size)} times" if size >= 0.1 else f"{sign}1/{_in_digits(1 / size)} of"
+    return (
+        f"{sign}{_in_digits(size)} times" if size >= 0.1 else f"{sign}1/{_in_digits(1 / size)} of"
+    )
 
 
 def units_of(factor: float) -> str:
@@ -180,8 +181,8 @@ class Comparison:
 
     def _multiplied(self, factor: Tensor | float) -> "Comparison":
         """With another b, and less rounding where it is smaller."""
-        slack = self.slack * torch.as_tensor(factor).abs().clamp(ROUNDED, 1)
-        return replace(self, value=factor * self.value, slack=slack)
+        value, size = factor * self.value, (self.slack * factor).abs()
+        return replace(self, value=value, slack=torch.minimum(self.slack, size))
 
     def _offset(self) -> Candidate:
         excess = (self.value - self.total).flatten().median(0).values

@@ -41,6 +41,7 @@ Prior = TypeVar("Prior", Diagonal, LowRank, Dense, Mixture, State)
 LEAST_SHARE = 0.25  # of a variance: a share of the quadrature rule that is worth a word
 SEVERAL = 1.01  # times larger is the std of a row whose points can share errors, if they do
 GAIN = 3.0  # times smaller a misfit that no row shows, with a cause that is worth a word
+SHOWN = ("value", "residual", "std", "std_full", "z_own", "z_full", "quadrature_share")
 HEADS = ("row", "G mu", "b", "G mu - b", "z own", "z full", "quadrature", "")
 
 
@@ -238,34 +239,29 @@ check its units (kg and g, km and m).
     prior = prior if isinstance(prior, State) else as_field(prior)
     given = prior if isinstance(prior, State) else _plain(prior)
     stated, members = _stated(given)
-    points = _points(stated)
-    joint, rounding = solved(given, laws, audit=False), rounding_of(given.parts)
-    move, covariance = largest_move(joint.mean, given.parts), covariance_of(stated)
-    covariance = covariance.joined(joint.way.lead)  # so that no row reads two of its parts
-    found = [by_row(law.to(given.device), points, covariance, rounding) for law in laws]
+    joint = solved(given, laws, audit=False)
+    move, found = largest_move(joint.mean, given.parts), _by_law(stated, laws, joint.way.lead)
     if members or any(check.any_of(rows["added"]) for rows in found):
         pairs = zip(laws, found, strict=True)
         joint = solved(stated, [_noisier(law, rows["added"]) for law, rows in pairs], audit=False)
     rows = {name: _side_by_side([each[name] for each in found]) for name in found[0]}
-    rank, slack, miss = joint.way.count(joint.lead), rows.pop("slack"), rows["residual"].abs()
+    rank = joint.way.count(joint.lead)
     level = LEVEL / 2 if check.any_of(rank > 1) else LEVEL
-    limit = row_limit(miss.numel(), members, rows.pop("estimated"), level)
-    beyond = miss > limit * rows["std"] + slack
-    sharing = (rows["std_full"] > SEVERAL * rows["std"]) & _is_independent(prior)
-    wrong = beyond & ~(sharing & (miss <= FULL * rows["std_full"] + slack))
+    limit = row_limit(rows["residual"].numel(), members, rows["estimated"], level)
+    beyond, sharing, wrong = judged(rows, limit, _is_independent(prior))
     jointly = check.any_of((joint.square > joint_limit(rank, members, level)) & (rank > 1))
     far = move > FAR or check.any_of(rows["z_own"].abs() > FAR)
-    causes: tuple[Cause, ...] = ()
     answer = _answer(
         wrong=check.any_of(wrong) or (jointly and not check.any_of(sharing)),
         doubtful=check.any_of(beyond) or jointly or far,
     )
-    del rows["added"]
+    causes: tuple[Cause, ...] = ()
     if len(laws) == 1 and answer != "agrees":
-        causes = _causes(laws[0], rows, slack, sharing, limit, GAIN ** (not check.any_of(wrong)))
+        timed = not laws[0].is_initial and not laws[0].row_names and limit.ndim > 0
+        causes = compared(rows, limit, sharing, timed).causes(1 if check.any_of(wrong) else GAIN)
     return Diagnosis(
         answer=answer,
-        **rows,
+        **{name: rows[name] for name in SHOWN},
         limit=limit,
         wrong=wrong,
         causes=causes,
@@ -283,14 +279,24 @@ def _answer(wrong: bool, doubtful: bool) -> Answer:
     return "agrees if shared" if doubtful else "agrees"
 
 
-def _causes(
-    law: Law, rows: dict[str, Tensor], slack: Tensor, sharing: Tensor, limit: Tensor, gain: float
-) -> tuple[Cause, ...]:
-    """What explains b, with errors as far shared as the answer allows for."""
-    timed = not law.is_initial and not law.row_names and slack.ndim > 0
+def judged(
+    rows: dict[str, Tensor], limit: Tensor, independent: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Of each row: is it beyond what is stated, could points share errors, does it not agree?
+
+    independent: whether the prior says nothing of shared errors.
+    """
+    miss, slack = rows["residual"].abs(), rows["slack"]
+    beyond = miss > limit * rows["std"] + slack
+    sharing = (rows["std_full"] > SEVERAL * rows["std"]) & independent
+    return beyond, sharing, beyond & ~(sharing & (miss <= FULL * rows["std_full"] + slack))
+
+
+def compared(rows: dict[str, Tensor], limit: Tensor, sharing: Tensor, timed: bool) -> Comparison:
+    """Where causes are sought: with errors as far shared as the answer allows for."""
     std = torch.where(sharing, rows["std_full"], rows["std"])
     total, limit = rows["value"] + rows["residual"], torch.where(sharing, FULL, limit)
-    return Comparison(total, rows["value"], std, slack, timed, limit).causes(gain)
+    return Comparison(total, rows["value"], std, rows["slack"], timed, limit)
 
 
 def _stated(prior: Field | State) -> tuple[Field | State, int | None]:
@@ -333,6 +339,13 @@ def _points(prior: Field | State) -> dict[str, Diagonal]:
         check.finite("variance of the prior", variance)
         points[name] = Diagonal._unchecked(mean, variance.clamp_min(0))
     return points
+
+
+def _by_law(prior: Field | State, laws: Sequence[Law], lead: int) -> list[dict[str, Tensor]]:
+    """What `by_row` says of each law. lead: how many first axes number parts that no row joins."""
+    points, rounding = _points(prior), rounding_of(prior.parts)
+    covariance = covariance_of(prior).joined(lead)
+    return [by_row(law.to(prior.device), points, covariance, rounding) for law in laws]
 
 
 def rounding_of(fields: Sequence[Field]) -> float:

@@ -4,7 +4,7 @@ A diagnosis raises a false alarm in a share `LEVEL` of cases at most, over all o
 themselves take the quantile of the normal distribution at `LEVEL` divided by their number
 (Bonferroni). N members estimate the variance that they are judged by: theirs is the quantile of
 Student's t with N - 1 degrees of freedom. Rows of one part are judged jointly as well, by the
-quantiles of chi squared or of Hotelling's T squared. The two tests then have half of the level each.
+quantiles of chi squared or of Hotelling's T squared; each of the two tests has half of the level.
 """
 
 import numpy as np
@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 LEVEL = 0.005
-FULL = 5.0  # standard deviations of fully correlated points; networks reach 4.3 with the right b
+FULL = (
+    5.0  # standard deviations if all points err together; of networks, 1 right b in 640 is beyond
+)
 
 
 def row_limit(rows: int, members: int | None, estimated: Tensor, level: float) -> Tensor:

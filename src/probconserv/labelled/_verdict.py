@@ -85,9 +85,9 @@ class Verdict:
 
         found, one = self.budget, self.budget.members == 1
         variance, noise = found.assumed**2, found.noise**2
-        share = (variance / (variance + noise).where(variance > 0, 1.0)).max()  # at most
-        share = tensor(float(share))
-        limit = row_limit(found.terms.size, None if one else found.members, share, LEVEL)
+        share = (variance / (variance + noise).where(variance > 0, 1.0)).max()
+        most = tensor(float(share))  # that members estimate
+        limit = row_limit(found.terms.size, None if one else found.members, most, LEVEL)
         return self._rows(found.assumed, min(float(limit), FAR))
 
     def _rows(self, spread: xr.DataArray, limit: float) -> Any:
