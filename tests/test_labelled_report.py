@@ -59,6 +59,24 @@ def test_the_verdict_on_an_ensemble_compares_with_the_totals_of_its_members():
     assert "standard deviations if the 9 members tell all" in text
 
 
+@pytest.mark.parametrize(
+    ("off", "answer"), [(0.1, "agrees"), (0.6, "agrees if shared"), (6.0, "does not agree")]
+)
+def test_a_report_has_the_answer_that_diagnose_would_give(off, answer):
+    law = Law("heat", "x", total=400 * (5.0 + off), measure=1.0)
+    assert check(grid(5.0), law, std=1.0).summary()["laws"][0]["answer"] == answer
+    assert check(grid(5.0), law).budgets[0].answer is None
+
+
+@pytest.mark.parametrize(("count", "answer"), [(4, "agrees"), (40, "agrees if shared")])
+def test_the_fewer_members_there_are_the_further_a_total_may_be_off(count, answer):
+    rows = np.linspace(-1, 1, count)[:, None] * [1.0, -0.9]  # totals spread less than points
+    rows /= rows.sum(1).std(ddof=1) * np.sqrt(1 + 1 / count)
+    field = xr.DataArray(rows[:, None], dims=("member", "time", "x")).to_dataset(name="heat")
+    law = Law("heat", "x", total=4.0, measure=1.0)
+    assert check(field, law, member="member").budgets[0].answer == answer
+
+
 def test_dates_in_a_picture_do_not_overlap():
     law = Law("heat", "x", total=400 * 4.9, measure=1.0)
     figure = budget(check(grid(5.0, times=60), law))

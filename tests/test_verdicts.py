@@ -195,3 +195,11 @@ def test_few_members_that_cannot_rule_out_b_say_so(rng):
     assert found.answer == "agrees if shared"
     assert "by the spread of 4 members" in found.verdict
     assert "So few members cannot rule it out" in found.verdict
+
+
+def test_a_law_of_members_is_judged_by_them_whatever_else_a_state_has(rng):
+    ensemble, law = pc.LowRank.from_samples(members(20, rng)), pc.cells(ONES, 39.0, of="u")
+    beside = pc.State(u=ensemble, v=pc.Diagonal(normal(12, 7, rng=rng), 1.0))
+    assert pc.diagnose(ensemble, pc.cells(ONES, 39.0)).answer == "does not agree"
+    assert pc.diagnose(beside, law).answer == "does not agree"
+    assert pc.diagnose(beside, pc.cells(ONES, 11.0, of="v")).answer == "agrees if shared"

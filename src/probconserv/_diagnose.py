@@ -79,7 +79,8 @@ class Diagnosis:
     causes : tuple of Cause
         What would make b right, the best first; empty if nothing would.
     mahalanobis : Tensor, shape (...)
-        (G mu - b)^T S^-1 (G mu - b) of all rows of a part, with S as `std` has it.
+        (G mu - b)^T S^-1 (G mu - b) of all rows of a part, with S as `std` has it; as `condition`
+        has it where no part has more members than rows, and two to spare.
     degrees_of_freedom : Tensor, shape (...)
         How many rows do not follow from others.
     largest_move : float
@@ -241,14 +242,17 @@ check its units (kg and g, km and m).
     stated, members = _stated(given)
     joint = solved(given, laws, audit=False)
     move, found = largest_move(joint.mean, given.parts), _by_law(stated, laws, joint.way.lead)
-    if members or any(check.any_of(rows["added"]) for rows in found):
+    testable = members is None or check.any_of(joint.way.count(joint.lead) < members - 1)
+    if testable and (members or any(check.any_of(rows["added"]) for rows in found)):
         pairs = zip(laws, found, strict=True)
         joint = solved(stated, [_noisier(law, rows["added"]) for law, rows in pairs], audit=False)
     rows = {name: _side_by_side([each[name] for each in found]) for name in found[0]}
     rank = joint.way.count(joint.lead)
     level = LEVEL / 2 if check.any_of(rank > 1) else LEVEL
     limit = row_limit(rows["residual"].numel(), members, rows["estimated"], level)
-    beyond, sharing, wrong = judged(rows, limit, _is_independent(prior))
+    pairs = zip(laws, found, strict=True)
+    loose = [_reads_independent(law, prior, each["residual"]) for law, each in pairs]
+    beyond, sharing, wrong = judged(rows, limit, _side_by_side(loose))
     jointly = check.any_of((joint.square > joint_limit(rank, members, level)) & (rank > 1))
     far = move > FAR or check.any_of(rows["z_own"].abs() > FAR)
     answer = _answer(
@@ -280,7 +284,7 @@ def _answer(wrong: bool, doubtful: bool) -> Answer:
 
 
 def judged(
-    rows: dict[str, Tensor], limit: Tensor, independent: bool
+    rows: dict[str, Tensor], limit: Tensor, independent: Tensor | bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Of each row: is it beyond what is stated, could points share errors, does it not agree?
 
@@ -321,13 +325,18 @@ def _members_of(field: Field) -> int | None:
     return len(field.factor) if isinstance(field, LowRank) and made else None
 
 
-def _is_independent(prior: Field | State) -> bool:
-    """Whether a prior takes errors of points as independent, which those of models are not."""
-    if isinstance(prior, State):
-        return any(map(_is_independent, prior.parts))
-    if isinstance(prior, Mixture):
-        return _is_independent(prior.components)
-    return isinstance(prior.prior if isinstance(prior, Posterior) else prior, Diagonal)
+def _reads_independent(law: Law, prior: Field | State, rows: Tensor) -> Tensor:
+    """Whether each of these rows of a law reads a field that says nothing of shared errors."""
+    fields = dict(zip(prior.names, prior.parts, strict=True))
+    found = any(_is_independent(fields[name]) for name in law._named(prior.names))
+    return torch.full_like(rows, found, dtype=torch.bool)
+
+
+def _is_independent(field: Field) -> bool:
+    """Whether a field takes errors of points as independent, which those of models are not."""
+    if isinstance(field, Mixture):
+        return _is_independent(field.components)
+    return isinstance(field.prior if isinstance(field, Posterior) else field, Diagonal)
 
 
 def _points(prior: Field | State) -> dict[str, Diagonal]:
