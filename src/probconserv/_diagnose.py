@@ -79,8 +79,8 @@ class Diagnosis:
     causes : tuple of Cause
         What would make b right, the best first; empty if nothing would.
     mahalanobis : Tensor, shape (...)
-        (G mu - b)^T S^-1 (G mu - b) of all rows of a part, with S as `std` has it; as `condition`
-        has it where no part has more members than rows, and two to spare.
+        (G mu - b)^T S^-1 (G mu - b) of all rows of a part, with S as `std` has it. As `condition`
+        has it, if no part has two members more than rows.
     degrees_of_freedom : Tensor, shape (...)
         How many rows do not follow from others.
     largest_move : float
