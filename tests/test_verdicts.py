@@ -168,7 +168,19 @@ def test_rows_that_contradict_each_other_by_the_stated_covariance_are_found_toge
     found = pc.diagnose(pc.Dense(torch.zeros(7), sigma), law)
     assert found.answer == "does not agree"
     assert not found.wrong.any()
-    assert "each row may be right by itself, but not all together" in found.verdict
+    assert "of 7 rows each may be right by itself, but not all together" in found.verdict
+
+
+def test_rows_that_only_shared_errors_explain_together_are_told_from_those_that_nothing_does():
+    quarters, first = torch.eye(4).double().repeat_interleave(25, 1), torch.eye(100).double()[:1]
+    G = torch.cat([quarters, quarters[:1] + 0.1 * first])
+    prior, off = pc.Diagonal(torch.zeros(100), 1.0), [14.5] * 4  # 2.9 of their stds of 5
+    shared = pc.diagnose(prior, pc.linear(G, [*off, 14.55]))
+    assert shared.answer == "agrees if shared"
+    assert "Of these each may be right by itself, but not all together" in shared.verdict
+    never = pc.diagnose(prior, pc.linear(G, [*off, 15.3]))  # point 0 is 8, of a std of 1
+    assert never.answer == "does not agree"
+    assert not (shared.wrong | never.wrong).any()
 
 
 def test_errors_of_one_point_cannot_be_shared():

@@ -30,7 +30,7 @@ from ._limits import FULL, LEVEL, joint_limit, row_limit
 from ._maps import Matrix, Select
 from ._mixture import Mixture
 from ._noise import quadrature_noise
-from ._posterior import Posterior, StatePosterior
+from ._posterior import Posterior, Solved, StatePosterior
 from ._rowwise import UNMET
 from ._solvers.covariances import Correlated, Independent, expanded, shared_axes
 from ._solvers.stages import summed
@@ -120,13 +120,13 @@ class Diagnosis:
 
     def _where(self) -> str:
         wrong, rows = int(self.wrong.sum()), self.wrong.numel()
-        return f" in {wrong} of {_rows(rows)}" if wrong else f"; {self._jointly()}"
+        return f" in {wrong} of {_rows(rows)}" if wrong else f": of {_rows(rows)} {self._jointly()}"
 
     def _jointly(self) -> str:
         worst = self.mahalanobis.flatten().argmax()
         square, count = (x.flatten()[worst] for x in (self.mahalanobis, self.degrees_of_freedom))
         return (
-            "each row may be right by itself, but not all together (Mahalanobis square "
+            "each may be right by itself, but not all together (Mahalanobis square "
             f"{square:.3g} on {count:.0f} degrees of freedom)"
         )
 
@@ -138,7 +138,7 @@ class Diagnosis:
             "b agrees with the prior only if the errors of many points are shared: in "
             f"{_rows(self.wrong.numel())} G mu - b is up to {_largest(self.z_own)} standard "
             f"deviations {by}, and up to {_largest(self.z_full)} if all points err together."
-            + ("" if beyond else f" {self._jointly().capitalize()}.")
+            + ("" if beyond else f" Of these {self._jointly()}.")
         )
 
     def _what_to_do(self) -> str:
@@ -253,11 +253,12 @@ check its units (kg and g, km and m).
     pairs = zip(laws, found, strict=True)
     loose = [_reads_independent(law, prior, each["residual"]) for law, each in pairs]
     beyond, sharing, wrong = judged(rows, limit, _side_by_side(loose))
-    jointly = check.any_of((joint.square > joint_limit(rank, members, level)) & (rank > 1))
+    jointly = (joint.square > joint_limit(rank, members, level)) & (rank > 1)
+    unshared = jointly & ((_if_shared(joint, stated) > FULL) | ~sharing.any())
     far = move > FAR or check.any_of(rows["z_own"].abs() > FAR)
     answer = _answer(
-        wrong=check.any_of(wrong) or (jointly and not check.any_of(sharing)),
-        doubtful=check.any_of(beyond) or jointly or far,
+        wrong=check.any_of(wrong) or check.any_of(unshared),
+        doubtful=check.any_of(beyond) or check.any_of(jointly) or far,
     )
     causes: tuple[Cause, ...] = ()
     if len(laws) == 1 and answer != "agrees":
@@ -281,6 +282,22 @@ def _answer(wrong: bool, doubtful: bool) -> Answer:
     if wrong:
         return "does not agree"
     return "agrees if shared" if doubtful else "agrees"
+
+
+def _if_shared(joint: Solved, prior: Field | State) -> Tensor:  # (*lead)
+    """z of that sum of rows w which is furthest off, S w = G mu - b, if all points err together.
+
+    Of independent points, which `condition` moves by s^2 G^T w; else 0, for not known.
+    """
+    if not all(isinstance(field, Diagonal) for field in prior.parts):
+        return torch.zeros_like(joint.square)
+    size, square = torch.zeros_like(joint.square), joint.square.clone()
+    for mean, field in zip(joint.mean, prior.parts, strict=True):
+        before, variance = field._moments()
+        moved = torch.where(variance > 0, (mean - before) / root_of(variance), 0.0)  # s G^T w
+        size = size + summed(moved.abs(), joint.lead)
+        square = square - summed(moved.square(), joint.lead)  # what is left is noise of the laws
+    return joint.square / (size.square() + square.clamp_min(0)).sqrt()
 
 
 def judged(
