@@ -30,7 +30,7 @@ from ._limits import FULL, LEVEL, joint_limit, row_limit
 from ._maps import Matrix, Select
 from ._mixture import Mixture
 from ._noise import quadrature_noise
-from ._posterior import Posterior, Solved, StatePosterior
+from ._posterior import Posterior, StatePosterior
 from ._rowwise import UNMET
 from ._solvers.covariances import Correlated, Independent, expanded, shared_axes
 from ._solvers.stages import summed
@@ -253,12 +253,12 @@ check its units (kg and g, km and m).
     pairs = zip(laws, found, strict=True)
     loose = [_reads_independent(law, prior, each["residual"]) for law, each in pairs]
     beyond, sharing, wrong = judged(rows, limit, _side_by_side(loose))
-    jointly = (joint.square > joint_limit(rank, members, level)) & (rank > 1)
-    unshared = jointly & ((_if_shared(joint, stated) > FULL) | ~sharing.any())
+    jointly = check.any_of((joint.square > joint_limit(rank, members, level)) & (rank > 1))
+    shared = check.any_of(sharing) and move <= FULL  # some field obeys, all of it within `FULL`
     far = move > FAR or check.any_of(rows["z_own"].abs() > FAR)
     answer = _answer(
-        wrong=check.any_of(wrong) or check.any_of(unshared),
-        doubtful=check.any_of(beyond) or check.any_of(jointly) or far,
+        wrong=check.any_of(wrong) or (jointly and not shared),
+        doubtful=check.any_of(beyond) or jointly or far,
     )
     causes: tuple[Cause, ...] = ()
     if len(laws) == 1 and answer != "agrees":
@@ -282,22 +282,6 @@ def _answer(wrong: bool, doubtful: bool) -> Answer:
     if wrong:
         return "does not agree"
     return "agrees if shared" if doubtful else "agrees"
-
-
-def _if_shared(joint: Solved, prior: Field | State) -> Tensor:  # (*lead)
-    """z of that sum of rows w which is furthest off, S w = G mu - b, if all points err together.
-
-    Of independent points, which `condition` moves by s^2 G^T w; else 0, for not known.
-    """
-    if not all(isinstance(field, Diagonal) for field in prior.parts):
-        return torch.zeros_like(joint.square)
-    size, square = torch.zeros_like(joint.square), joint.square.clone()
-    for mean, field in zip(joint.mean, prior.parts, strict=True):
-        before, variance = field._moments()
-        moved = torch.where(variance > 0, (mean - before) / root_of(variance), 0.0)  # s G^T w
-        size = size + summed(moved.abs(), joint.lead)
-        square = square - summed(moved.square(), joint.lead)  # what is left is noise of the laws
-    return joint.square / (size.square() + square.clamp_min(0)).sqrt()
 
 
 def judged(
