@@ -107,7 +107,7 @@ def test_units_that_are_off_are_named_by_their_factor(factor, rng):
 def test_a_shifted_time_axis_is_named_by_its_rows(rows, rng):
     moved = 1 + 3 * (T - rows * T[1]).clamp(0, 1) ** 2
     found = diagnosed(moved, rng)
-    assert [(cause.kind, cause.amount) for cause in found.causes] == [("shift", rows)]
+    assert found.causes[0][:2] == ("shift", rows)
     late = "late" if rows > 0 else "early"
     assert f"{abs(rows)} row{'s' * (abs(rows) > 1)} too {late} (row i of" in found.verdict
 
@@ -273,7 +273,7 @@ def test_a_law_of_one_field_of_a_state_is_judged_by_that_field(rng):
     state, law = pc.State(u=prior(rng), v=other), pc.integral(X, 1000 * TOTAL, of="u")
     found = pc.diagnose(state, law)
     assert found.verdict == pc.diagnose(state["u"], pc.integral(X, 1000 * TOTAL)).verdict
-    assert "1000 times" in found.verdict
+    assert found.causes[0].amount == pytest.approx(1000, rel=0.02)
     with pytest.raises(pc.InputError, match="`prior` must be a state before `condition`"):
         pc.diagnose(pc.condition(state, pc.integral(X, TOTAL, of="u")), law)
 
