@@ -8,7 +8,7 @@ from graphs import CAUSES, DRAWS, METHODS, POINTS, SAMPLES, TIMES, X, times
 from torch import Tensor
 
 from probconserv._causes import NEARLY_AS_GOOD
-from probconserv._diagnose import LEAST_SHARE
+from probconserv._diagnosis import LEAST_SHARE
 from probconserv._errors import FAR
 from probconserv._limits import FULL, LEVEL, row_limit
 from probconserv.figures._fields import OTHERS, PAPER, SIGMAS

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from .._checks import ArrayLike
-from .._diagnose import Diagnosis
+from .._diagnosis import Diagnosis
 from .._errors import InputError
 from .._limits import FULL
 from ._fields import OTHERS, TRUTH, Array, _axis, _line
