@@ -343,9 +343,11 @@ def test_diagnose_has_the_joint_mahalanobis_square_of_all_laws(random):
     mean, root = random.normal(size=(2, 4)), random.normal(size=(2, 4, 6))
     sigma, x = root @ root.swapaxes(1, 2), np.array([0.0, 1.0, 2.0, 4.0])
     laws = pc.integral(x, 9.0), pc.boundary(left=[3.0, 5.0], noise=0.5)
-    found = pc.diagnose(pc.Dense(mean, sigma), *laws)
-    G, noise = np.array([[0.5, 1.0, 1.5, 1.0], [1.0, 0.0, 0.0, 0.0]]), np.diag([0.0, 0.25])
+    prior = pc.Dense(mean, sigma)
+    found, rule = pc.diagnose(prior, *laws), pc.quadrature_noise(prior, x)
+    G = np.array([[0.5, 1.0, 1.5, 1.0], [1.0, 0.0, 0.0, 0.0]])
     for time, left in enumerate((3.0, 5.0)):
+        noise = np.diag([float(rule[time]) ** 2, 0.25])
         r = G @ mean[time] - [9.0, left]
         wanted = r @ np.linalg.solve(G @ sigma[time] @ G.T + noise, r)
         assert float(found.mahalanobis[time]) == pytest.approx(wanted, rel=1e-9)

@@ -40,11 +40,14 @@ def test_variables_in_different_units_have_no_average():
     assert "of the sum of |heat| + |ice| (time 2001-01-01), 1e+03 in total\n" in text
 
 
-@pytest.mark.parametrize(("off", "ending"), [(0.1, ""), (0.6, " only if its errors go together")])
+@pytest.mark.parametrize(
+    ("off", "ending"), [(0.1, ""), (0.6, " only if points share their errors")]
+)
 def test_the_verdict_says_when_only_correlated_errors_can_explain_the_totals(off, ending):
     line = said(400 * (5.0 + off), std=1.0).splitlines()[-1]  # 2 and 12 of 1 / sqrt(400)
     assert line.startswith(f"  {PLAUSIBLE}{ending}")
-    assert line.endswith("deviations" if not ending else "off if points are independent")
+    numbers = "12.0 standard deviations if points are independent, by up to 0.6 if all points err"
+    assert line.endswith(f"{numbers} together" if ending else "deviations")
 
 
 def test_the_verdict_on_an_ensemble_compares_with_the_totals_of_its_members():
@@ -52,8 +55,26 @@ def test_the_verdict_on_an_ensemble_compares_with_the_totals_of_its_members():
     field = 5.0 + xr.DataArray(rng.normal(size=(9, 3, 400)), dims=("member", "time", "x"))
     law = Law("heat", "x", total=400 * 5.6, measure=1.0)
     text = str(check(field.to_dataset(name="heat"), law, member="member"))
-    assert f"{PLAUSIBLE} only if its errors go together: 3 of 3" in text
-    assert "off if the members' totals tell all" in text
+    assert f"{PLAUSIBLE} only if points share their errors: 3 of 3" in text
+    assert "standard deviations if the 9 members tell all" in text
+
+
+@pytest.mark.parametrize(
+    ("off", "answer"), [(0.1, "agrees"), (0.6, "agrees if shared"), (6.0, "does not agree")]
+)
+def test_a_report_has_the_answer_that_diagnose_would_give(off, answer):
+    law = Law("heat", "x", total=400 * (5.0 + off), measure=1.0)
+    assert check(grid(5.0), law, std=1.0).summary()["laws"][0]["answer"] == answer
+    assert check(grid(5.0), law).budgets[0].answer is None
+
+
+@pytest.mark.parametrize(("count", "answer"), [(4, "agrees"), (40, "agrees if shared")])
+def test_the_fewer_members_there_are_the_further_a_total_may_be_off(count, answer):
+    rows = np.linspace(-1, 1, count)[:, None] * [1.0, -0.9]  # totals spread less than points
+    rows /= rows.sum(1).std(ddof=1) * np.sqrt(1 + 1 / count)
+    field = xr.DataArray(rows[:, None], dims=("member", "time", "x")).to_dataset(name="heat")
+    law = Law("heat", "x", total=4.0, measure=1.0)
+    assert check(field, law, member="member").budgets[0].answer == answer
 
 
 def test_dates_in_a_picture_do_not_overlap():

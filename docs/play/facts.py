@@ -7,9 +7,10 @@ import torch
 from graphs import CAUSES, DRAWS, METHODS, POINTS, SAMPLES, TIMES, X, times
 from torch import Tensor
 
-from probconserv._causes import LIMIT, NEARLY_AS_GOOD
-from probconserv._diagnose import LEAST_SHARE
+from probconserv._causes import NEARLY_AS_GOOD
+from probconserv._diagnosis import LEAST_SHARE
 from probconserv._errors import FAR
+from probconserv._limits import FULL, LEVEL, row_limit
 from probconserv.figures._fields import OTHERS, PAPER, SIGMAS
 from probconserv.fronts import RULES
 from probconserv.paper._experiments import EXPERIMENTS
@@ -29,7 +30,13 @@ def facts_of(equations: tuple[str, ...]) -> dict[str, Any]:
         "sizes": {"times": TIMES, "points": POINTS, "samples": SAMPLES, "draws": DRAWS},
         "sigmas": SIGMAS,
         "x": _numbers(X),
-        "limits": {"far": FAR, "alike": NEARLY_AS_GOOD, "much": LEAST_SHARE, "wrong": LIMIT},
+        "limits": {
+            "far": FAR,
+            "alike": NEARLY_AS_GOOD,
+            "much": LEAST_SHARE,
+            "wrong": FULL,
+            "stated": float(row_limit(TIMES, None, torch.zeros(()), LEVEL)),
+        },
         "causes": CAUSES,
         "methods": [
             {"name": name, "title": method.title, "exact": method.exact, "colour": styles[name][0]}

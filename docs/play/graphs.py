@@ -23,9 +23,9 @@ from torch import Tensor, nn
 
 import probconserv as pc
 from probconserv import _diagnose
-from probconserv._causes import Comparison
 from probconserv._condition import solved
 from probconserv._laws import Law
+from probconserv._limits import LEVEL, row_limit
 from probconserv._state import covariance_of
 from probconserv.fronts import RULES
 from probconserv.models import AttentiveNeuralProcess, load
@@ -118,7 +118,7 @@ class Step2(nn.Module):
 
 # With the methods on axis 0; `fronts` (METHODS, DRAWS, S, T) is NaN where there is no front.
 RESULTS = ("field", "variance", "CE", "LL", "fronts", "weights")
-DIAGNOSIS = ("total", "std", "z_full", "wrong", "causes", "move", "mahalanobis", "share")
+DIAGNOSIS = ("total", "std_full", "z_own", "z_full", "wrong", "causes", "move", "share")
 CAUSES = ("rows", "factor", "shift", "offset")  # in the order of `Comparison.candidates`
 
 
@@ -140,19 +140,20 @@ def _diagnosis(parts: pc.Diagonal, law: Law) -> tuple[Tensor, ...]:
     points = pc.Mixture(parts).gaussian()
     covariance, rounding = covariance_of(points), _diagnose.rounding_of((points,))
     rows = _diagnose.by_row(law, {"": points}, covariance, rounding)
-    total = rows["value"] + rows["residual"]
-    judged = Comparison(total, rows["value"], rows["std"], rows["slack"], timed=True)
-    causes = [(c.amount, c.misfit, c.holds) for c in judged.candidates()]
+    limit = row_limit(TIMES, None, rows["estimated"], LEVEL)
+    _, sharing, wrong = _diagnose.judged(rows, limit, independent=True)
+    compared = _diagnose.compared(rows, limit, sharing, timed=True)
+    causes = [(c.amount, c.misfit, c.holds) for c in compared.candidates()]
     moved = solved(points, (law,), audit=False)
     largest = ((moved.mean[0] - points.mean).square() / points.variance).max().sqrt()
     return (
-        total,
-        rows["std"],
+        compared.total,
+        rows["std_full"],
+        rows["z_own"],
         rows["z_full"],
-        rows["wrong"].double(),
+        wrong.double(),
         torch.stack([torch.stack([n.double() for n in one]) for one in causes]),
         largest,
-        moved.square,
         rows["quadrature_share"].mean(),
     )
 

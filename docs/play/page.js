@@ -155,7 +155,9 @@ function draw() {
   const numbers = Object.fromEntries(
     Object.entries(results).map(([name, { data }]) => [name, data]),
   );
-  const given = { ...numbers, z_full: [...numbers.z_full], causes: [...numbers.causes] };
+  const given = Object.fromEntries(
+    ["wrong", "z_own", "z_full", "causes", "move", "share"].map((name) => [name, [...numbers[name]]]),
+  );
   const said = verdict(given, state.facts().times, state.all);
   if ($("verdict").textContent !== said.text) $("verdict").textContent = said.text;
   $("verdict").classList.toggle("wrong", said.wrong);

@@ -131,7 +131,7 @@ function heat(field, method, highest) {
 function drawTotals(plot, state, results, edit) {
   const { methods, shown, method, prior, times, colour } = state.view();
   const before = Array.from(results.total.data);
-  const reach = Array.from(results.std.data, (s) => state.all.limits.wrong * s);
+  const reach = Array.from(results.std_full.data, (s) => state.all.limits.wrong * s);
   const after = row(results.CE, method).map((miss, k) => miss + state.b[k]);
   const [low, high] = [-1, 1].map((sign) => before.map((total, k) => total + sign * reach[k]));
   const step = times[1] - times[0];

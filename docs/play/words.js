@@ -40,7 +40,7 @@ function causesOf(numbers, { causes, limits }) {
   return found.filter((cause) => cause.misfit <= limits.alike * found[0].misfit);
 }
 
-function verdict({ wrong, z_full, causes, move, mahalanobis, share }, times, facts) {
+function verdict({ wrong, z_own, z_full, causes, move, share }, times, facts) {
   const rows = wrong.length;
   const which = times.filter((_, i) => wrong[i] > 0);
   const quadrature =
@@ -63,18 +63,18 @@ function verdict({ wrong, z_full, causes, move, mahalanobis, share }, times, fac
       text: `b does not agree with the prediction at ${which.length} of ${rows} times: ${why}.`,
     };
   }
-  if (move[0] > facts.limits.far) {
-    const worst = threeDigits(Math.max(...mahalanobis));
+  const [own, full] = [z_own, z_full].map((z) => Math.max(...z.map(Math.abs)));
+  if (own > facts.limits.stated || move[0] > facts.limits.far) {
     return {
       wrong: true,
       text:
-        `b does not agree with the spread of the prediction: the update would move a point by ` +
-        `${threeDigits(move[0])} of its standard deviations (Mahalanobis square ${worst} on 1 degree ` +
-        "of freedom). That is possible only if all points err together: widen the prior, or give " +
-        `the law noise.${quadrature}`,
+        "b agrees with the prediction only if the errors of many points are shared: its total less " +
+        `b is up to ${own.toFixed(1)} standard deviations by the stated variances, and up to ` +
+        `${full.toFixed(1)} if all points err together. If they are, widen the prior. If not, b is ` +
+        `wrong.${quadrature}`,
     };
   }
-  const most = Math.max(...z_full.map(Math.abs)).toFixed(1);
+  const most = own.toFixed(1);
   const text = `b agrees with the prediction: at all ${rows} times its total less b is at most ${most} standard deviations.`;
   return { wrong: false, text: text + quadrature };
 }

@@ -1,21 +1,45 @@
 """Why b differs from what a prior expects of G u: one number that explains all rows, or a few rows.
 
 Medians find the numbers, so that a few wrong rows do not pass for one. All is arithmetic of tensors
-until `Comparison.causes` looks at the result, so that it can be traced.
+until `Comparison.causes` looks at the result, so that it can be traced. Fewer than `ENOUGH` rows
+are explained by many numbers: there only factors between common units are tried.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-LIMIT = 5.0  # standard deviations; the networks of this library reach 4.3 with the right b
+from ._limits import FULL
+
 NEARLY_AS_GOOD = (
     1.5  # causes that leave up to so many times the misfit of the best are named as well
 )
 ENOUGH = 3  # rows that one number must explain
 FEW = 0.25  # of the rows: so many wrong ones may be single mistakes
+CLEAR = 2.0  # standard deviations of the prior's totals from 0: of less, no factor can be told
+LARGE = 10.0  # the least factor that one row may tell
+ALIKE = 0.05  # a factor so near to one between units is named as that
+UNITS = {
+    2.54: "inches and cm",
+    3.281: "metres and feet",
+    3.6: "m/s and km/h",
+    10.0: "cm and mm",
+    24.0: "days and hours",
+    60.0: "minutes and seconds",
+    100.0: "m and cm, hPa and Pa, per cent",
+    365.25: "years and days",
+    1e3: "kg and g, km and m",
+    3600.0: "hours and seconds",
+    86400.0: "days and seconds",
+    1e6: "t and g, square km and square m",
+    31557600.0: "years and seconds",
+    1e9: "Mt and kg, cubic km and cubic m",
+    1e12: "Gt and kg",
+    1e15: "Gt and g",
+}
 
 
 class Cause(NamedTuple):
@@ -30,10 +54,11 @@ class Cause(NamedTuple):
 
     def in_words(self, b: str, prior: str) -> str:
         """The cause, with these names for b and for what is compared with it."""
-        size = f"{float(f'{abs(self.amount):.3g}'):g}"  # three digits, without an exponent
+        size = _in_digits(abs(self.amount))
         if self.kind == "factor":
-            sign = "-" if self.amount < 0 else ""
-            return f"{b} is about {sign}{size} times what {prior} says, check its units"
+            return f"{b} is about {_times(self.amount)} what {prior} says, check its units" + (
+                f" ({units})" if (units := units_of(self.amount)) else ""
+            )
         if self.kind == "shift":
             late, sign = ("late", "+") if self.amount > 0 else ("early", "-")
             rows = "row" if size == "1" else "rows"
@@ -42,6 +67,25 @@ class Cause(NamedTuple):
         if self.kind == "offset":
             return f"{b} is about {size} too {'large' if self.amount > 0 else 'small'} in every row"
         return f"rows of {b} that are wrong by themselves: {size}"
+
+
+def _in_digits(size: float) -> str:
+    """Three digits, without an exponent."""
+    return f"{float(f'{size:.3g}'):g}"
+
+
+def _times(factor: float) -> str:
+    sign, size = "-" if factor < 0 else "", abs(factor)
+    return (
+        f"{sign}{_in_digits(size)} times" if size >= 0.1 else f"{sign}1/{_in_digits(1 / size)} of"
+    )
+
+
+def units_of(factor: float) -> str:
+    """Units that differ by a factor or its inverse; nothing if no common ones do."""
+    size = max(abs(factor), 1 / abs(factor)) if factor else math.inf
+    near = min(UNITS, key=lambda known: abs(math.log(known / size)))
+    return UNITS[near] if abs(near / size - 1) <= ALIKE else ""
 
 
 class Candidate(NamedTuple):
@@ -62,50 +106,83 @@ class Comparison:
     std: Tensor  # of G u - b
     slack: Tensor  # what rounding can do
     timed: bool  # whether the last axis is time
+    limit: Tensor | float = FULL  # standard deviations beyond which a row is wrong
 
     @classmethod
-    def of(cls, total: Any, value: Any, std: Any, slack: Any, timed: bool) -> "Comparison":
-        """The same from arrays."""
-        tensor = torch.tensor
-        return cls(tensor(total), tensor(value), tensor(std), tensor(slack), timed)
+    def of(cls, *arrays: Any, timed: bool, limit: Any = FULL) -> "Comparison":
+        """The same from arrays: total, value, std and slack."""
+        total, value, std, slack = map(torch.tensor, arrays)
+        return cls(total, value, std, slack, timed, torch.as_tensor(limit))
 
     @property
     def wrong(self) -> Tensor:
-        """Beyond `LIMIT`."""
-        return (self.total - self.value).abs() > LIMIT * self.std + self.slack
+        """Beyond the limit."""
+        return (self.total - self.value).abs() > self.limit * self.std + self.slack
 
-    def z(self, std: Tensor) -> Tensor:
+    @property
+    def z(self) -> Tensor:
         """G mu - b in standard deviations; 0 where it is rounding."""
         miss = self.total - self.value
-        return torch.where(miss.abs() > self.slack, miss / std, 0.0)
+        return torch.where(miss.abs() > self.slack, miss / self.std, 0.0)
 
-    def causes(self) -> tuple[Cause, ...]:
-        """Those that leave no row wrong, the best first."""
+    @property
+    def misfit(self) -> Tensor:
+        """The root mean square of z."""
+        return self.z.square().mean().sqrt()
+
+    def causes(self, gain: float = 1.0) -> tuple[Cause, ...]:
+        """Those that leave no row wrong and the misfit `gain` times smaller, the best first."""
+        if self.value.numel() < ENOUGH:
+            return tuple(self._unit_factors())
         held = [one for one in self.candidates() if bool(one.holds)]
         found = [Cause(one.kind, float(one.amount), float(one.misfit)) for one in held]
         found.sort(key=lambda cause: cause.misfit)
-        return tuple(cause for cause in found if cause.misfit <= NEARLY_AS_GOOD * found[0].misfit)
+        most = float(self.misfit) / gain
+        return tuple(c for c in found if c.misfit <= min(most, NEARLY_AS_GOOD * found[0].misfit))
 
     def candidates(self) -> list[Candidate]:
         """One of each kind that there are rows enough for."""
-        if self.value.numel() < ENOUGH:
-            return [self._few()]
         shift = [self._shift()] if self.timed and self.value.shape[-1] >= 4 else []
         return [self._few(), self._factor(), *shift, self._offset()]
 
+    def _unit_factors(self) -> list[Cause]:
+        """Factors between units that are near the one that there is, and leave no row wrong."""
+        ratio = float(self._ratio)  # of the prior's totals to b
+        if not bool(self._tells_a_factor) or not 0 < ratio < math.inf:
+            return []
+        either = [f for known in UNITS if known >= LARGE for f in (known, 1 / known)]
+        near = [f for f in either if abs(math.log(f * ratio)) <= math.log(2)]
+        each = [(f, self._multiplied(1 / f)) for f in near]
+        return [Cause("factor", f, float(one.misfit)) for f, one in each if not one.wrong.any()]
+
     def _few(self) -> Candidate:
         wrong, rows = self.wrong.sum(), self.wrong.numel()
-        square = torch.where(self.wrong, 0.0, self.z(self.std).square()).sum() / (rows - wrong)
-        holds = (wrong <= max(1, FEW * rows)) & (wrong < rows)
+        square = torch.where(self.wrong, 0.0, self.z.square()).sum() / (rows - wrong)
+        holds = (wrong > 0) & (wrong <= max(1, FEW * rows)) & (wrong < rows)
         return Candidate("rows", wrong, square.sqrt(), holds)
 
     def _factor(self) -> Candidate:
+        ratio = self._ratio
+        found = self._multiplied(ratio)._explained("factor", 1 / ratio)
+        enough = (self.value != 0).sum() >= ENOUGH
+        return found._replace(holds=found.holds & self._tells_a_factor & enough)
+
+    @property
+    def _ratio(self) -> Tensor:
+        """What b must be multiplied with."""
         there = self.value != 0
         ratio = torch.where(there, self.total / torch.where(there, self.value, 1.0), torch.inf)
-        ratio = _weighted_median(ratio.flatten(), self.value.abs().flatten())
-        found = replace(self, value=ratio * self.value)._explained("factor", 1 / ratio)
-        large = (ratio * self.value).abs() > LIMIT * self.std  # else any small factor would do
-        return found._replace(holds=found.holds & large.any() & (there.sum() >= ENOUGH))
+        return _weighted_median(ratio.flatten(), self.value.abs().flatten())
+
+    @property
+    def _tells_a_factor(self) -> Tensor:
+        """Whether the prior's totals are clearly not 0: else any small factor would do."""
+        return self._multiplied(0.0).misfit > CLEAR
+
+    def _multiplied(self, factor: Tensor | float) -> "Comparison":
+        """With another b, and less rounding where it is smaller."""
+        value, size = factor * self.value, (self.slack * factor).abs()
+        return replace(self, value=value, slack=torch.minimum(self.slack, size))
 
     def _offset(self) -> Candidate:
         excess = (self.value - self.total).flatten().median(0).values
@@ -119,20 +196,21 @@ class Comparison:
         place = torch.arange(times, device=shifts.device) + shifts[:, None]  # of the row of b
         there = (place >= 0) & (place < times)
         place = place.clamp(0, times - 1)
-        total, std, slack = (t[..., None, :] for t in (self.total, self.std, self.slack))
-        moved = Comparison(total, self.value[..., place], std, slack, True)  # (*batch, shifts, T)
-        axes = (*range(self.value.ndim - 1), -1)
+        limit = self.limit * torch.ones_like(self.std)
+        each = (t[..., None, :] for t in (self.total, self.std, self.slack, limit))
+        total, std, slack, limit = each
+        moved = Comparison(total, self.value[..., place], std, slack, True, limit)
+        axes = (*range(self.value.ndim - 1), -1)  # of (*batch, shifts, T)
         wrong = (moved.wrong & there).sum(axes)
         removed = (self.wrong[..., place] & there).sum(axes)
-        square = torch.where(there, moved.z(moved.std).square(), 0.0).sum(axes)
+        square = torch.where(there, moved.z.square(), 0.0).sum(axes)
         count = there.expand(moved.value.shape).sum(axes)
-        holds = (wrong == 0) & (removed > 0)
+        holds = (wrong == 0) & ((removed > 0) | ~self.wrong.any())
         misfit, best = torch.where(holds, (square / count).sqrt(), torch.inf).min(0)
         return Candidate("shift", shifts[best], misfit, holds.any())
 
     def _explained(self, kind: str, amount: Tensor) -> Candidate:
-        misfit = self.z(self.std).square().mean().sqrt()
-        return Candidate(kind, amount, misfit, ~self.wrong.any())
+        return Candidate(kind, amount, self.misfit, ~self.wrong.any())
 
 
 def _weighted_median(x: Tensor, weights: Tensor) -> Tensor:

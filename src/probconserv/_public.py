@@ -17,8 +17,8 @@ from ._condition import audit as audit
 from ._condition import condition as condition
 from ._condition import project as project
 from ._dense import Dense as Dense
-from ._diagnose import Diagnosis as Diagnosis
 from ._diagnose import diagnose as diagnose
+from ._diagnosis import Diagnosis as Diagnosis
 from ._draws import Draws as Draws
 from ._draws import StateDraws as StateDraws
 from ._errors import DegenerateError as DegenerateError

@@ -7,10 +7,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .._causes import LIMIT
 from .._checks import ArrayLike
-from .._diagnose import Diagnosis
+from .._diagnosis import Diagnosis
 from .._errors import InputError
+from .._limits import FULL
 from ._fields import OTHERS, TRUTH, Array, _axis, _line
 
 EXPECTED: dict[str, Any] = {"color": OTHERS[0][0], "linestyle": OTHERS[0][1], "linewidth": 1.6}
@@ -19,9 +19,10 @@ WRONG: dict[str, Any] = {"color": "black", "linestyle": "none", "marker": "x", "
 
 
 def diagnosis(diagnosis: Diagnosis, t: ArrayLike | None = None) -> Figure:
-    """A figure of b, with the band in which the prior takes it to be right, and z of each row.
+    """A figure of b, with the bands in which the prior takes it to be right, and z of each row.
 
-    The verdict stands above.
+    The inner band is that of the variances that the prior states, the outer one that of points
+    which all err together. The verdict stands above.
 
     Parameters
     ----------
@@ -56,24 +57,30 @@ def diagnosis(diagnosis: Diagnosis, t: ArrayLike | None = None) -> Figure:
 
 
 def _draw_totals(axes: Axes, found: Diagnosis, along: Array) -> None:
-    b, std = _line("diagnosis", found.value, along), _line("diagnosis", found.std, along)
-    total, wrong = b + _line("diagnosis", found.residual, along), found.wrong.numpy(force=True)
+    b, limit = _line("diagnosis", found.value, along), _line("diagnosis", found.limit, along)
+    total = b + _line("diagnosis", found.residual, along)
     axes.plot(along, total, label="G mu of the prior", **EXPECTED)
-    ends = total - LIMIT * std, total + LIMIT * std
-    axes.fill_between(along, *ends, color=EXPECTED["color"], alpha=0.25, linewidth=0)
+    for std, times, style in ((found.std_full, FULL, EXPECTED), (found.std, limit, OWN)):
+        reach = times * _line("diagnosis", std, along)
+        ends = total - reach, total + reach
+        axes.fill_between(along, *ends, color=style["color"], alpha=0.25, linewidth=0)
     axes.plot(along, b, **TRUTH | {"label": "b"})
-    _mark(axes, along, b, wrong)
+    _mark(axes, along, b, found.wrong.numpy(force=True))
     axes.set_ylabel("total of u")
 
 
 def _draw_scores(axes: Axes, found: Diagnosis, along: Array) -> None:
+    limit = _line("diagnosis", found.limit, along)
     scores = [_drawable(z.numpy(force=True).reshape(-1)) for z in (found.z_full, found.z_own)]
-    axes.plot(along, scores[0], label="fully correlated points", **EXPECTED)
-    axes.plot(along, scores[1], label="the prior's own covariance", **OWN)
-    _mark(axes, along, scores[0], found.wrong.numpy(force=True))
-    for level in (-LIMIT, LIMIT):
-        axes.axhline(level, **TRUTH | {"label": None})
-    axes.set_yscale("symlog", linthresh=LIMIT)
+    for z, words, style, most in (
+        (scores[0], "all points err together", EXPECTED, np.full_like(limit, FULL)),
+        (scores[1], "as the prior states", OWN, limit),
+    ):
+        axes.plot(along, z, label=words, **style)
+        for level in (-most, most):
+            axes.plot(along, level, **style | {"linewidth": 0.6})
+    _mark(axes, along, scores[1], found.wrong.numpy(force=True))
+    axes.set_yscale("symlog", linthresh=FULL)
     axes.set_ylabel("G mu - b in standard deviations")
 
 
@@ -86,4 +93,4 @@ def _mark(axes: Axes, along: Array, values: Array, wrong: Array) -> None:
 def _drawable(z: Array) -> Array:
     """Infinite ones, of rows without spread, just beyond the others."""
     finite = np.abs(z[np.isfinite(z)])
-    return np.clip(z, *(np.array([-2.0, 2.0]) * max(LIMIT, finite.max(initial=0))))
+    return np.clip(z, *(np.array([-2.0, 2.0]) * max(FULL, finite.max(initial=0))))

@@ -17,11 +17,11 @@ from .._errors import ImplausibleError, InputError, warn_implausible
 from .._sums import Ensemble, check_usable
 from ._graph import Array
 from ._plan import Plan, Ready, worst
+from ._verdict import TOLERANCE, Verdict
 
 FIGURES = ("total", "field", "gap", "relative", "closes")  # of a total, in a table
 SAME = 1e-9  # of the sum of cell sizes: so much may it change by rounding
 ZERO = 273.15  # of degC in K
-TOLERANCE = 1e-6  # of the sum of |u| times cell sizes: a budget closes that is off by no more
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,9 +177,10 @@ class Budget:
             "weights": self.measure,
             "remarks": list(self.remarks),
             "totals": int(self.terms.size),
-            "members": self.before.size // max(1, self.terms.size),
+            "members": self.members,
             "without_data": int((self.size == 0).sum()),
             "knows_std": self.knows_std,
+            "answer": self.answer,
             "verdict": self.verdict,
         }
         for when in ("before",) if self.after is None else ("before", "after"):
@@ -205,15 +206,7 @@ class Budget:
     @property
     def warnings(self) -> list[str]:
         """What is implausible before the update."""
-        return [f"{self.name}: {text}" for text in (*self._beyond(), *self._suspect())]
-
-    def _beyond(self) -> Iterator[str]:
-        """Of totals that the standard deviations do not allow, whatever the correlations."""
-        if self.knows_std and (wrong := self._rows(self.spread).wrong).any():
-            yield (
-                f"{int(wrong.sum())} of {wrong.numel()} {self._kind}s are more than 5 "
-                "standard deviations off, whatever the correlations"
-            )
+        return [f"{self.name}: {text}" for text in (*self._judged.beyond(), *self._suspect())]
 
     def _suspect(self) -> Iterator[str]:
         """Of points that come and go in time, marks of missing values, and degC taken for K."""
@@ -239,17 +232,18 @@ class Budget:
             yield f"the average asked for is {largest} off: is it in {other}?"
 
     @property
+    def answer(self) -> str | None:
+        """As `Diagnosis.answer`: "agrees", "agrees if shared", "does not agree"; None: not known.
+
+        The second: the totals are further off than the stated correlations allow, and plausible if
+        all points err together.
+        """
+        return self._judged.answer
+
+    @property
     def verdict(self) -> str:
         """Whether the totals are plausible for a field with this uncertainty, and if not why."""
-        if not self.knows_std:
-            return f"no `std` or members: nothing says whether the {self._kind}s are plausible"
-        for beyond in self._beyond():
-            kind = self._kind
-            causes = (c for c in self._rows(self.spread).causes() if c.kind != "rows")
-            said = "; or ".join(c.in_words(f"the {kind}", "the field") for c in causes)
-            why = said or f"the {kind}s are wrong (by no factor, shift or constant)"
-            return f"{beyond}: the standard deviations are too small, or {why}"
-        return self._plausible()
+        return self._judged.text
 
     @property
     def knows_std(self) -> bool:
@@ -257,44 +251,13 @@ class Budget:
         return bool((self.spread > 0).any()) or bool((self.noise > 0).any())
 
     @property
-    def _kind(self) -> str:
-        return "average" if self.is_average else "total"
+    def members(self) -> int:
+        """How many members the field has; 1 if it is none of an ensemble."""
+        return self.before.size // max(1, self.terms.size)
 
-    def _plausible(self) -> str:
-        """What the totals take to be plausible: errors that go together, if they are far off."""
-        said = f"the {self._kind}s are plausible for a field with these standard deviations"
-        wrong, rho = self._rows(self.assumed).wrong, self.correlation
-        if not bool(wrong.any()):
-            return f"{said} and a correlation of {rho:g}" if rho else said
-        single = set(self.before.dims) == set(self.terms.dims)  # not an ensemble
-        less = "points are independent" if single else "the members' totals tell all"
-        less, more = (f"their correlation is {rho:g}", "more ") if rho else (less, "")
-        return (
-            f"{said} only if its errors go together {more}".rstrip()
-            + f": {int(wrong.sum())} of {wrong.numel()} are more than 5 standard deviations off if "
-            + less
-        )
-
-    def _rows(self, spread: xr.DataArray) -> Any:
-        """What `_causes` says of the totals, with that std of the field."""
-        from .._causes import Comparison  # needs torch
-
-        here = self._mean(self.before)
-        dims = sorted(self.terms.dims, key=lambda dim: dim == self.time)  # time last
-        sizes = {dim: here.sizes[dim] for dim in dims}
-
-        def wide(array: xr.DataArray) -> Array:
-            return np.array(array.variable.set_dims(sizes).transpose(*dims).values, dtype=float)
-
-        std = np.hypot(wide(spread), wide(self.noise))
-        slack = TOLERANCE * wide(self._mean(self._scale))
-        value = wide(self._mean(self.total.where(self.size > 0, self.before)))
-        timed = self.time is not None and bool((value != value[..., :1]).any())
-        return Comparison.of(wide(here), value, std, slack, timed)
-
-    def _mean(self, array: xr.DataArray) -> xr.DataArray:
-        """Over members, if the array has them."""
-        return array.mean([dim for dim in array.dims if dim not in self.terms.dims])
+    @cached_property
+    def _judged(self) -> Verdict:
+        return Verdict(self)
 
 
 def _column(array: xr.DataArray, like: xr.DataArray) -> list[Any]:

@@ -176,7 +176,7 @@ def scores(field: Field, truth: Tensor, law: Any) -> dict[str, float]:
 def _alarms(field: Diagonal, x: Tensor, totals: Tensor) -> int:
     """For how many functions `diagnose` finds that b contradicts the prediction at some time."""
     found = [diagnose(field[i], integral(x, totals[i])) for i in range(len(totals))]
-    return sum(bool(one.wrong.any()) for one in found)
+    return sum(one.answer == "does not agree" for one in found)
 
 
 def published() -> dict[str, dict[str, float]]:
