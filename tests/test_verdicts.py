@@ -33,7 +33,7 @@ def test_a_total_that_only_shared_errors_explain_is_told_with_both_numbers():
     assert found.answer == "agrees if shared"
     text = "b agrees with the prior only if the errors of many points are shared: in 1 row G mu - b"
     assert found.verdict.startswith(text)
-    assert "up to 20.6 standard deviations by the stated variances" in found.verdict
+    assert "up to 20.8 standard deviations by the stated variances" in found.verdict
     assert "and up to 4.7 if all points err together" in found.verdict
     for way_out in ("`LowRank.from_samples`", "`LowRank.correlated`", "`plausible`"):
         assert way_out in found.verdict
