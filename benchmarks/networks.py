@@ -1,8 +1,8 @@
 """What `quadrature_noise` and `diagnose` say of the trained ANPs: `python benchmarks/networks.py`.
 
-Prints, for docs/learn/honest.md, the error of the trapezoid rule beside its estimate, in units of dx,
-and what `diagnose` answers to right totals. Validation functions 16 to 31, with parameters of the whole
-training range; the others were used to choose the formula. About ten minutes on two cores.
+Prints, for docs/learn/honest.md, the error of the trapezoid rule beside its estimate, in units of
+dx, and what `diagnose` answers to right totals. Validation functions 16 to 31, with parameters of
+the whole training range; the others were used to choose the formula. Ten minutes on two cores.
 """
 
 from collections import Counter

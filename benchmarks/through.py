@@ -2,9 +2,8 @@
 
 A trained ANP (stefan-modern, advection-modern, pme-modern, stefan-paper) is trained for 200 steps
 of 16 functions more: by its own loss, through Step 2 by LL or CRPS, or by the LL of the same rows
-without Step 2. All are scored after Step 2 on 100 validation functions that no training saw, at four
-times.
-Prints the table of docs/howto/train_through.md as CSV: about five minutes for each network.
+without Step 2. All are scored after Step 2 on 100 validation functions that no training saw, at
+four times. Prints the table of docs/howto/train_through.md as CSV.
 """
 
 import sys
