@@ -7,7 +7,7 @@ GUEST := neuraloperator tensorly tensorly-torch opt_einsum  # a foreign network 
 export OMP_NUM_THREADS ?= 1
 export PYTHONDONTWRITEBYTECODE =  # or every worker and every command of the tests compiles all sources again
 
-.PHONY: demo test test-adapters check types style tests docs play fuzz bench clean
+.PHONY: demo test test-seeds test-adapters check types style tests docs play fuzz bench clean
 
 demo: export OMP_NUM_THREADS = $(shell getconf _NPROCESSORS_ONLN)
 demo: $(VENV)/demo
@@ -28,6 +28,14 @@ types: $(VENV)/ready
 
 tests: $(VENV)/ready
 	$(RUN)/pytest -n 2 --dist loadgroup
+
+WORDS := adapters architecture cli* climate_files cuda docstrings enforce_file package play progress report* \
+	resuming site* startup stores_* types  # not of numbers: commands, files, pages, processes
+test-seeds: $(VENV)/ready  # make test-seeds SEEDS="3 7": the tests of numbers, with 20 seeds unless told
+	@failed=; for seed in $(or $(SEEDS),$(shell seq 20)); do echo "seed $$seed"; \
+		SEED=$$seed PYTHONHASHSEED=$$seed $(RUN)/pytest -n 2 --dist loadgroup --hypothesis-seed=$$seed \
+		$(WORDS:%=--ignore-glob='*/test_%.py') || failed="$$failed $$seed"; done; \
+	test -z "$$failed" || { echo "seeds that fail:$$failed"; exit 1; }
 
 ADAPTERS := build/adapters
 test-adapters: $(ADAPTERS)/ready  # the fixer inside ACE and CREDIT themselves; 3 minutes and 3 GB the first time
@@ -59,13 +67,13 @@ play: $(VENV)/ready  # the page that runs in a browser, into build/play; needs n
 INSTALL := $(RUN)/python -m pip install --no-compile --constraint constraints.txt
 
 $(VENV)/demo: pyproject.toml constraints.txt
-	@echo "Making an environment in $(VENV) with PyTorch, SciPy and Matplotlib: 1.3 GB, about a minute."
+	@echo "Making an environment in $(VENV) with PyTorch, SciPy and Matplotlib: 1.1 GB, about a minute."
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) --editable '.[cli,plots]'
 	touch $@
 
 $(VENV)/ready: $(VENV)/demo
-	@echo "Adding what the tests and the site need to $(VENV): 1.2 GB more, a few minutes."
+	@echo "Adding what the tests and the site need to $(VENV): 1.5 GB more, a few minutes."
 	$(INSTALL) --quiet --editable '.[dev]'
 	$(INSTALL) --quiet --no-deps $(GUEST)
 	touch $@
