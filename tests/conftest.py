@@ -1,7 +1,13 @@
 import os
+import tempfile
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("NUMBA_DISABLE_JIT", "1")  # py-pde compiles for longer than it computes
+PLAIN = os.environ.get("ATEN_CPU_CAPABILITY")
+if PLAIN:  # torch.compile takes what it once made for other instructions, and g++ refuses it
+    os.environ.setdefault(
+        "TORCHINDUCTOR_CACHE_DIR", os.path.join(tempfile.gettempdir(), f"inductor_{PLAIN}")
+    )
 
 import hypothesis
 import pytest

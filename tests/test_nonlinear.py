@@ -5,6 +5,7 @@ import pytest
 import torch
 from curves import DOUBLE, energy, prior, randn
 from scipy.optimize import minimize
+from seeds import generator
 from torch import Tensor
 
 import probconserv as pc
@@ -96,7 +97,7 @@ def test_a_batch_is_the_same_as_one_by_one():
         one = pc.condition(field[i], pc.law(energy, value[i]))
         assert torch.allclose(whole.point[i], one.point, rtol=1e-7)
         assert torch.allclose(whole[i].variance, one.variance, rtol=1e-6)
-        assert whole[i].sample(3).shape == (3, 6)
+        assert whole[i].sample(3, generator()).shape == (3, 6)
 
 
 def test_a_thousand_draws_obey_to_the_last_digits():
@@ -222,7 +223,7 @@ def test_draws_are_scored_and_saved(tmp_path):
 def test_float32_comes_back_as_float32():
     field = pc.Diagonal(torch.ones(3, 8), torch.full((3, 8), 0.1))
     post = pc.condition(field, pc.law(energy, 12.0, batch_dims=1))
-    assert post.point.dtype == post.sample(2).dtype == torch.float32
+    assert post.point.dtype == post.sample(2, generator()).dtype == torch.float32
 
 
 WRONG = {
@@ -282,7 +283,7 @@ def test_one_bad_solution_of_a_batch_is_named():
 def test_inputs_stay_as_they_are():
     field = prior(6)
     mean = field.mean.clone()
-    pc.condition(field, pc.law(lambda u: u.mul_(1.0).square().sum(), 5.0)).sample(2)
+    pc.condition(field, pc.law(lambda u: u.mul_(1.0).square().sum(), 5.0)).sample(2, generator())
     assert torch.equal(field.mean, mean)
 
 
@@ -292,7 +293,7 @@ def test_points_without_variance_stay():
     field = pc.Diagonal(prior(5).mean, variance)
     post = pc.condition(field, pc.law(energy, 9.0))
     assert post.point[2] == field.mean[2]
-    assert (post.sample(5)[:, 2] == field.mean[2]).all()
+    assert (post.sample(5, generator())[:, 2] == field.mean[2]).all()
 
 
 def test_far_from_zero_the_law_holds_to_its_terms():
