@@ -1,13 +1,14 @@
 import os
-import tempfile
+from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("NUMBA_DISABLE_JIT", "1")  # py-pde compiles for longer than it computes
-PLAIN = os.environ.get("ATEN_CPU_CAPABILITY")
-if PLAIN:  # torch.compile takes what it once made for other instructions, and g++ refuses it
-    os.environ.setdefault(
-        "TORCHINDUCTOR_CACHE_DIR", os.path.join(tempfile.gettempdir(), f"inductor_{PLAIN}")
-    )
+os.environ.setdefault(  # torch takes what it compiled for other instructions, and g++ refuses that
+    "TORCHINDUCTOR_CACHE_DIR",
+    str(
+        Path(__file__).parents[1] / "build/inductor" / os.environ.get("ATEN_CPU_CAPABILITY", "own")
+    ),
+)
 
 import hypothesis
 import pytest
