@@ -1,7 +1,7 @@
 """Random numbers that no other test and no order of tests changes; SEED gives all of them anew."""
 
 import os
-import random
+import random  # noqa: TID251
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -38,10 +38,9 @@ def start_all() -> None:
 
 
 def states() -> dict[str, object]:
-    """Of the same generators, to be compared."""
+    """Of torch and NumPy, to be compared; imports of other libraries draw from `random`."""
     _, numbers, at, *gauss = np.random.get_state()  # noqa: NPY002
     return {
         "torch": torch.get_rng_state().numpy().tobytes(),
         "numpy": (numbers.tobytes(), at, *gauss),
-        "random": random.getstate(),
     }

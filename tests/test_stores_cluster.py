@@ -21,8 +21,6 @@ from probconserv.labelled._cluster import cluster
 from probconserv.labelled._read import read
 from probconserv.labelled._write import write
 
-pytestmark = pytest.mark.draws_freely("distributed waits for random times")
-
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Any]:
