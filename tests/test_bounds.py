@@ -84,7 +84,7 @@ def test_bounds_that_nothing_meets_leave_the_plain_posterior(rng):
     post = pc.condition(prior, *laws, pc.bounds(-1e6, 1e6), draws=20_000, generator=generator())
     plain = pc.condition(prior, *laws)
     assert torch.allclose(post.point, plain.mean, atol=1e-10)
-    off = (post.mean - plain.mean).abs() / (plain.std + 1e-300)
+    off = (post.mean - plain.mean).abs() / (plain.std + 1e-12)  # a point is known, to rounding
     assert off.max() < 0.05
     assert torch.allclose(post.variance, plain.variance, rtol=0.06, atol=1e-12)
 

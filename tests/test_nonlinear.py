@@ -10,6 +10,9 @@ from torch import Tensor
 
 import probconserv as pc
 from probconserv._nonlinear import linearised as _linearised
+from probconserv._nonlinear.gauss_newton import MET as LAST
+
+MET = LAST + 64 * torch.finfo(DOUBLE).eps  # the law is read once more, and rounds once more
 
 
 def closest(mean, covariance, function, value, noise=0.0):
@@ -107,7 +110,7 @@ def test_a_thousand_draws_obey_to_the_last_digits():
     draws = pc.condition(field, law).sample(1000, torch.Generator().manual_seed(2))
     terms = torch.stack([2 * draws.square().sum(-1), (draws * draws.exp()).abs().sum(-1)], -1)
     misses = torch.stack([law.residual(draw) for draw in draws])
-    assert (misses.abs() <= 1e-12 * (terms + value)).all()
+    assert (misses.abs() <= MET * (terms + value)).all()
 
 
 def test_noise_perturbs_the_value_of_every_draw():
@@ -131,7 +134,8 @@ def test_several_fields_are_moved_together():
     assert isinstance(draws, pc.StateDraws)
     for i in range(30):
         u = {name: draws[name].draws[i] for name in ("h", "v")}
-        assert law.residual(u).abs().max() < 1e-12 * (1.5 + 3 * 1.5)
+        terms = mesh.integral(1.5 * u["h"].abs() * u["v"] ** 2)  # |J| |u|
+        assert (law.residual(u).abs() <= MET * (law.value + terms)).all()
     one = pc.law(energy, 4.0, of="v", batch_dims=1)
     assert one.residual(pc.condition(state, one).point).abs().max() < 1e-12
 
