@@ -14,6 +14,7 @@ from seeds import generator
 import probconserv as pc
 
 SHAPE = (4, 7)
+pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")  # random fields
 X = torch.linspace(0, 1, 7, dtype=torch.float64)
 
 
