@@ -1,4 +1,5 @@
-# Everything a person or CI runs. `make test` and `make demo` also make the environment.
+# Everything a person or CI runs. `make demo` makes an environment with what it needs; all other
+# targets add the rest to it.
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin
@@ -6,10 +7,10 @@ GUEST := neuraloperator tensorly tensorly-torch opt_einsum  # a foreign network 
 export OMP_NUM_THREADS ?= 1
 export PYTHONDONTWRITEBYTECODE =  # or every worker and every command of the tests compiles all sources again
 
-.PHONY: demo test test-adapters check types style tests docs play fuzz bench clean
+.PHONY: demo test test-seeds test-adapters check types style tests docs play fuzz bench clean
 
 demo: export OMP_NUM_THREADS = $(shell getconf _NPROCESSORS_ONLN)
-demo: $(VENV)/ready
+demo: $(VENV)/demo
 	$(RUN)/probconserv reproduce stefan --out out/stefan
 
 test: $(VENV)/ready  # types beside the site: neither can use two cores for long
@@ -27,6 +28,14 @@ types: $(VENV)/ready
 
 tests: $(VENV)/ready
 	$(RUN)/pytest -n 2 --dist loadgroup
+
+WORDS := adapters architecture cli* climate_files cuda docstrings enforce_file package play progress report* \
+	resuming site* startup stores_* types  # not of numbers: commands, files, pages, processes
+test-seeds: $(VENV)/ready  # make test-seeds SEEDS="3 7": the tests of numbers, with 20 seeds unless told
+	@failed=; for seed in $(or $(SEEDS),$(shell seq 20)); do echo "seed $$seed"; \
+		SEED=$$seed PYTHONHASHSEED=$$seed $(RUN)/pytest -n 2 --dist loadgroup --hypothesis-seed=$$seed \
+		$(WORDS:%=--ignore-glob='*/test_%.py') || failed="$$failed $$seed"; done; \
+	test -z "$$failed" || { echo "seeds that fail:$$failed"; exit 1; }
 
 ADAPTERS := build/adapters
 test-adapters: $(ADAPTERS)/ready  # the fixer inside ACE and CREDIT themselves; 3 minutes and 3 GB the first time
@@ -54,10 +63,19 @@ bench: $(VENV)/ready
 play: $(VENV)/ready  # the page that runs in a browser, into build/play; needs npm
 	$(RUN)/python docs/play/make_page.py build/play
 
-$(VENV)/ready: pyproject.toml constraints.txt
+# Not compiled: that takes longer than the demo's own imports, which compile what they need.
+INSTALL := $(RUN)/python -m pip install --no-compile --constraint constraints.txt
+
+$(VENV)/demo: pyproject.toml constraints.txt
+	@echo "Making an environment in $(VENV) with PyTorch, SciPy and Matplotlib: 1.1 GB, about a minute."
 	$(PYTHON) -m venv $(VENV)
-	$(RUN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	$(RUN)/python -m pip install --quiet --constraint constraints.txt --no-deps $(GUEST)
+	$(INSTALL) --editable '.[cli,plots]'
+	touch $@
+
+$(VENV)/ready: $(VENV)/demo
+	@echo "Adding what the tests and the site need to $(VENV): 1.5 GB more, a few minutes."
+	$(INSTALL) --quiet --editable '.[dev]'
+	$(INSTALL) --quiet --no-deps $(GUEST)
 	touch $@
 
 clean:

@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from seeds import seeded
 
 import probconserv as pc
 
@@ -200,13 +201,11 @@ def call(function, arguments):
     names = inspect.signature(function).parameters
     many = [n for n, p in names.items() if p.kind is p.VAR_POSITIONAL]
     rest = [arguments[n] for n in many if n in arguments]
-    if rest:
-        named = {
-            n: v for n, v in arguments.items() if names[n].kind is inspect.Parameter.KEYWORD_ONLY
-        }
-        first = [v for n, v in arguments.items() if n not in many and n not in named]
+    only = [n for n, p in names.items() if p.kind is p.KEYWORD_ONLY] if rest else arguments
+    named = {n: v for n, v in arguments.items() if n in only}
+    first = [v for n, v in arguments.items() if n not in many and n not in named]
+    with seeded():  # no generator is a good value
         return function(*first, *rest, **named)
-    return function(**arguments)
 
 
 @pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from kkt import bounds, distance_from_optimal, everything
+from seeds import generator
 
 import probconserv as pc
 from probconserv.metrics import crps
@@ -22,17 +23,19 @@ def random_prior(rng, *shape):
     return pc.Diagonal(mean, 10 ** rng.uniform(-2, 1, shape))
 
 
-def generator():
-    return torch.Generator().manual_seed(0)
-
-
 @pytest.mark.parametrize(("low", "high"), [(0.0, None), (None, 0.4), (0.0, 0.6), (-X, 1 + X)])
 @pytest.mark.parametrize("signs", [False, True])
 def test_the_point_is_the_nearest_in_the_norm_of_the_prior(rng, low, high, signs):
     prior, weights = random_prior(rng, 5, 9), 0.1 + rng.random(9)
     weights = weights * np.where(rng.random(9) < 0.3, -1, 1) if signs else weights
     inside = np.clip(rng.random((5, 9)), low, high)
-    post = pc.condition(prior, pc.cells(weights, inside @ weights), pc.bounds(low, high), draws=2)
+    post = pc.condition(
+        prior,
+        pc.cells(weights, inside @ weights),
+        pc.bounds(low, high),
+        draws=2,
+        generator=generator(),
+    )
     for u, y, d in zip(post.point.numpy(), prior.mean.numpy(), prior.variance.numpy(), strict=True):
         off = distance_from_optimal(u, y, np.diag(d), weights[None], *bounds(9, low, high))
         assert off < 1e-10
@@ -41,7 +44,7 @@ def test_the_point_is_the_nearest_in_the_norm_of_the_prior(rng, low, high, signs
 def test_a_noisy_sum_pulls_as_its_precision_says(rng):
     prior, weights, value, noise = random_prior(rng, 4, 9), 0.1 + rng.random(9), rng.random(4), 0.3
     law = pc.cells(weights, value, noise=noise)
-    post = pc.condition(prior, law, pc.bounds(low=0.0), draws=2)
+    post = pc.condition(prior, law, pc.bounds(low=0.0), draws=2, generator=generator())
     for i in range(4):
         y, d = prior.mean[i].numpy(), prior.variance[i].numpy()
         precision = np.diag(1 / d) + np.outer(weights, weights) / noise**2
@@ -67,7 +70,7 @@ def test_a_thousand_draws_their_mean_and_the_point_obey(rng):
 def test_bounds_hold_exactly_in_float32(rng):
     prior = pc.Diagonal(torch.tensor(rng.normal(size=(3, 9)), dtype=torch.float32), 1.0)
     law = pc.integral(X, 0.35)
-    post = pc.condition(prior, law, pc.bounds(0.1, 0.7), draws=50)
+    post = pc.condition(prior, law, pc.bounds(0.1, 0.7), draws=50, generator=generator())
     u = everything(post)
     assert u.dtype == np.float32
     assert u.astype(float).min() >= 0.1
@@ -81,7 +84,7 @@ def test_bounds_that_nothing_meets_leave_the_plain_posterior(rng):
     post = pc.condition(prior, *laws, pc.bounds(-1e6, 1e6), draws=20_000, generator=generator())
     plain = pc.condition(prior, *laws)
     assert torch.allclose(post.point, plain.mean, atol=1e-10)
-    off = (post.mean - plain.mean).abs() / (plain.std + 1e-300)
+    off = (post.mean - plain.mean).abs() / (plain.std + 1e-12)  # a point is known, to rounding
     assert off.max() < 0.05
     assert torch.allclose(post.variance, plain.variance, rtol=0.06, atol=1e-12)
 
@@ -112,7 +115,10 @@ def test_regions_times_and_several_axes_of_space(rng):
 def test_one_region_alone_is_one_sum(rng):
     prior = random_prior(rng, 4, 9)
     first, second = pc.regions(np.zeros(9, int), np.full((4, 1), 1.5)), pc.cells(np.ones(9), 1.5)
-    found = [pc.condition(prior, law, pc.bounds(0.0, 0.9), draws=2) for law in (first, second)]
+    found = [
+        pc.condition(prior, law, pc.bounds(0.0, 0.9), draws=2, generator=generator())
+        for law in (first, second)
+    ]
     assert torch.allclose(found[0].point, found[1].point, atol=1e-13)
 
 
@@ -139,7 +145,11 @@ def test_points_of_no_variance_stay(rng):
     variance = np.where(np.arange(9) % 3 == 0, 0.0, 1.0)
     mean = np.abs(rng.normal(size=(2, 9)))
     post = pc.condition(
-        pc.Diagonal(mean, variance), pc.integral(X, 1.0), pc.bounds(low=0.0), draws=20
+        pc.Diagonal(mean, variance),
+        pc.integral(X, 1.0),
+        pc.bounds(low=0.0),
+        draws=20,
+        generator=generator(),
     )
     assert (everything(post)[..., ::3] == mean[..., ::3]).all()
 
@@ -165,7 +175,7 @@ def test_intervals_cover_and_scores_improve_where_the_truth_has_zeros():
 def test_totals_at_the_ends_of_what_the_bounds_allow(rng, total):
     prior = random_prior(rng, 3, 9)
     law = pc.integral(X, total)
-    u = everything(pc.condition(prior, law, pc.bounds(0.0, 1.0), draws=20))
+    u = everything(pc.condition(prior, law, pc.bounds(0.0, 1.0), draws=20, generator=generator()))
     assert u.min() >= 0
     assert u.max() <= 1
     assert (law.residual(u).abs() <= 1e-12 * (total + law.magnitude(u))).all()
@@ -178,7 +188,7 @@ def test_scales_that_differ_by_many_orders(rng):
         weights = rng.normal(size=12)
         inside = np.abs(rng.normal(size=(4, 12))) * (rng.random((4, 12)) < 0.5)
         law = pc.cells(weights, inside @ weights)
-        u = everything(pc.condition(prior, law, pc.bounds(low=0.0), draws=5))
+        u = everything(pc.condition(prior, law, pc.bounds(low=0.0), draws=5, generator=generator()))
         assert u.min() >= 0
         assert (law.residual(u).abs() <= 1e-12 * (law.value.abs() + law.magnitude(u))).all()
 
@@ -255,7 +265,12 @@ def test_truncated_bounds_need_one_law_on_sums(more):
 @pytest.mark.parametrize("kind", [pc.Diagonal, lambda m, v: pc.Dense(m, v * np.eye(2))])
 def test_a_total_out_of_reach_is_refused_however_wide_or_far_the_prior(kind, mean, variance):
     with pytest.raises(pc.InfeasibleError, match="bounds"):
-        pc.condition(kind(mean, variance), pc.cells([1.0, 1.0], 2.5), pc.bounds(0.0, 1.0))
+        pc.condition(
+            kind(mean, variance),
+            pc.cells([1.0, 1.0], 2.5),
+            pc.bounds(0.0, 1.0),
+            generator=generator(),
+        )
 
 
 @pytest.mark.parametrize("more", [(), (pc.monotone(axis=0),)])
@@ -271,9 +286,13 @@ def test_large_values_elsewhere_leave_a_fixed_point_no_room(more):
 
 def test_bounds_that_float32_cannot_hold_leave_what_they_allow_feasible():
     prior = pc.Diagonal(torch.full((1, 3), 0.05), torch.ones(1, 3))
-    at_the_end = pc.condition(prior, pc.boundary(left=0.1), pc.bounds(0.0, 0.1), draws=3)
+    at_the_end = pc.condition(
+        prior, pc.boundary(left=0.1), pc.bounds(0.0, 0.1), draws=3, generator=generator()
+    )
     assert at_the_end.point[0, 0].double() == pytest.approx(0.1, rel=1e-7)
-    full = pc.condition(prior, pc.cells([1.0, 1.0, 1.0], 0.3), pc.bounds(0.0, 0.1), draws=3)
+    full = pc.condition(
+        prior, pc.cells([1.0, 1.0, 1.0], 0.3), pc.bounds(0.0, 0.1), draws=3, generator=generator()
+    )
     assert (full.draws.double() <= 0.1).all()
     assert full.draws.sum(-1).numpy() == pytest.approx(0.3, rel=1e-6)
     with pytest.raises(pc.InfeasibleError, match="cells"):
@@ -301,11 +320,14 @@ def test_truncated_bounds_are_refused_where_they_would_be_left_out():
 def test_the_point_of_a_mixture_does_not_depend_on_the_draws(rng):
     mixture = pc.Mixture(pc.Diagonal(rng.normal(size=(3, 2, 4)), 1.0), [0.2, 0.3, 0.5])
     law = pc.cells(np.ones(4), 1.0)
-    one, other = (pc.condition(mixture, law, pc.bounds(low=0.0), draws=k) for k in (2, 9))
+    one, other = (
+        pc.condition(mixture, law, pc.bounds(low=0.0), draws=k, generator=generator())
+        for k in (2, 9)
+    )
     assert (one.point == other.point).all()
     assert (law.residual(one.point).abs() < 1e-12).all()
     fixed = pc.Mixture(pc.Diagonal(np.full((3, 1, 2), 0.1), [1.0, 0.0]))
-    post = pc.condition(fixed, pc.bounds(low=0.0), draws=7)
+    post = pc.condition(fixed, pc.bounds(low=0.0), draws=7, generator=generator())
     assert post.mean[0, 1] == 0.1
     assert post.point[0, 1] == 0.1
 
@@ -313,10 +335,14 @@ def test_the_point_of_a_mixture_does_not_depend_on_the_draws(rng):
 @pytest.mark.filterwarnings("default::probconserv.ImplausibleWarning")
 def test_moves_that_are_not_plausible_warn_for_mixtures_and_truncated_bounds():
     with pytest.warns(pc.ImplausibleWarning):
-        pc.condition(pc.Mixture(pc.Diagonal(np.full((2, 1, 3), -100.0), 1.0)), pc.bounds(low=0.0))
+        pc.condition(
+            pc.Mixture(pc.Diagonal(np.full((2, 1, 3), -100.0), 1.0)),
+            pc.bounds(low=0.0),
+            generator=generator(),
+        )
     cut, law = pc.bounds(low=0.0, truncated=True), pc.cells([1.0, 1.0, 1.0], 1.0)
     with pytest.warns(pc.ImplausibleWarning):
-        pc.condition(pc.Diagonal([-100.0, -100.0, -100.0], 1.0), cut, law)
+        pc.condition(pc.Diagonal([-100.0, -100.0, -100.0], 1.0), cut, law, generator=generator())
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (2, 0)])
@@ -332,7 +358,9 @@ def test_empty_fields_give_empty_draws(shape, more):
 
 
 def test_the_mean_of_huge_draws_is_finite():
-    post = pc.condition(pc.Diagonal([1e307, 1e307], 1.0), pc.bounds(low=0.0), draws=50)
+    post = pc.condition(
+        pc.Diagonal([1e307, 1e307], 1.0), pc.bounds(low=0.0), draws=50, generator=generator()
+    )
     assert post.mean.tolist() == pytest.approx([1e307, 1e307])
 
 

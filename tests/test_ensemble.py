@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from seeds import generator, made, seeded
 from torch import nn
 
 import probconserv as pc
@@ -67,7 +68,7 @@ def test_an_ensemble_goes_straight_into_condition(variances):
     post = pc.condition(field, law)
     assert law.residual(field).abs().max() > 0.01
     assert law.residual(post).abs().max() < 1e-12
-    assert law.residual(post.sample(4)).abs().max() < 1e-12
+    assert law.residual(post.sample(4, generator=generator())).abs().max() < 1e-12
 
 
 class Model:
@@ -88,14 +89,14 @@ def test_members_are_called_with_inputs_and_options():
 
 
 def test_a_stochastic_member_many_times_is_mc_dropout():
-    torch.manual_seed(0)
-    network = nn.Sequential(nn.Linear(2, 4), nn.Dropout(0.5), nn.Linear(4, 1), nn.Flatten(-2))
-    places = torch.rand(3, 7, 2)
+    with seeded():
+        network = nn.Sequential(nn.Linear(2, 4), nn.Dropout(0.5), nn.Linear(4, 1), nn.Flatten(-2))
+    places = torch.rand(3, 7, 2, generator=generator())
     network.train()
-    torch.manual_seed(1)
-    field = Ensemble([network] * 6).predict(places)
-    torch.manual_seed(1)
-    passes = np.stack([network(places).detach().numpy() for _ in range(6)])
+    with seeded(1):
+        field = Ensemble([network] * 6).predict(places)
+    with seeded(1):
+        passes = np.stack([network(places).detach().numpy() for _ in range(6)])
     np.testing.assert_allclose(field.mean, passes.mean(0), rtol=1e-6)
     np.testing.assert_allclose(field.variance, passes.var(0, ddof=1), rtol=1e-5)
     assert network.training
@@ -106,8 +107,8 @@ def test_a_stochastic_member_many_times_is_mc_dropout():
 
 
 def test_a_list_of_modules_is_a_list_and_a_network_is_not():
-    networks = nn.ModuleList(nn.Linear(2, 7) for _ in range(3))
-    field = Ensemble(networks).predict(torch.rand(5, 2))
+    networks = nn.ModuleList(made(nn.Linear, 2, 7, seed=seed) for seed in range(3))
+    field = Ensemble(networks).predict(torch.rand(5, 2, generator=generator()))
     assert field.factor.shape == (3, 5, 7)
     assert not field.mean.requires_grad
     assert all(p.grad is None for p in networks.parameters())
@@ -170,6 +171,6 @@ def test_a_list_is_an_array_and_a_tuple_a_pair():
 def test_networks_of_this_library_are_members_as_mixtures():
     network = pc.load("stefan")
     t, x, u = torch.rand(3, 10, generator=torch.Generator().manual_seed(0))
-    members = [lambda *i: pc.Mixture(network.predict(*i, samples=3))] * 2
+    members = [lambda *i: pc.Mixture(network.predict(*i, samples=3, generator=generator()))] * 2
     field = Ensemble(members).predict((t / 10, x, u), ([0.05], [0.0, 0.5, 1.0]))
     assert field.shape == (1, 3)

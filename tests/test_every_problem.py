@@ -160,7 +160,7 @@ def test_the_front_moves_as_rankine_and_hugoniot_say(make, rng):
     inside = (front > problem.domain[0] + near) & (front < problem.domain[1] - near) & (t > 1e-3)
     if front.isnan().all():
         pytest.skip("no front")
-    assert inside.sum() > 50
+    assert inside.sum() > 20  # of 400
     problem, t, front, speed = problem[inside], t[inside], front[inside], speed[inside]
     u, _, u_x, _ = slopes(problem, t, front - near)
     behind, flux_behind = u, problem.flux(u, u_x)

@@ -4,6 +4,7 @@ import torch
 import xarray as xr
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
+from seeds import generator
 
 import probconserv as pc
 from probconserv import figures
@@ -102,7 +103,9 @@ def test_a_histogram_of_fronts_holds_their_probability():
     x = torch.linspace(2, 4, 21, dtype=torch.float64)
     mean = torch.where(x < 3.1, 0.9, 0.0)
     exact = pc.front_position(pc.Diagonal(mean, 0.01), x)
-    drawn = pc.front_position(pc.Diagonal(mean, 0.01), x, 0.45, "crossing", samples=400)
+    drawn = pc.front_position(
+        pc.Diagonal(mean, 0.01), x, 0.45, "crossing", samples=400, generator=generator()
+    )
     nowhere = pc.front_position(pc.Diagonal(mean + 9, 0.01), x)
     figure = figures.front_figure({"exact": exact, "drawn": drawn, "nowhere": nowhere}, true=3.1)
     heights = [axes.patches[0].get_data().values.sum() for axes in figure.axes]
@@ -125,7 +128,7 @@ def test_bars_stand_on_the_points_of_a_grid():
 def test_few_draws_between_grid_points_are_gathered_in_bins():
     x = torch.linspace(0, 1, 51, dtype=torch.float64)
     field = pc.Diagonal(1 - 1.2 * x, 1e-3)
-    front = pc.front_position(field, x, 0.3, "crossing", samples=100)
+    front = pc.front_position(field, x, 0.3, "crossing", samples=100, generator=generator())
     (axes,) = figures.front_figure({"mine": front}).axes
     heights = axes.patches[0].get_data().values
     assert len(heights) == 30
@@ -242,7 +245,7 @@ def test_maps_put_latitude_upright_and_need_no_truth():
 
 def test_what_cannot_be_drawn_as_maps_is_refused():
     edges, state, post, law = cloud()
-    two = pc.State(u=pc.Diagonal(torch.rand(2, 3, 3, 2), 1.0))
+    two = pc.State(u=pc.Diagonal(torch.rand(2, 3, 3, 2, generator=generator()), 1.0))
     for draw, message in (
         (lambda: figures.maps_figure(edges, state, post, 1.0), "`law` must be a law"),
         (lambda: figures.maps_figure({"x": [0, 1]}, state, post, law), "`edges` must be a dict"),

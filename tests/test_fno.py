@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from seeds import generator, made
 
 from probconserv import Diagonal, InputError, LowRank, Mixture
 from probconserv.models import FNO
@@ -14,7 +15,7 @@ T, X = torch.linspace(0, 1, 5), torch.linspace(0, 2, 20)
     ("modes", "shape"), [((5,), (20,)), ((3, 4), (9, 12)), ((2, 3, 4), (7, 8, 9))]
 )
 def test_the_lowest_frequencies_are_those_of_a_fast_fourier_transform(modes, shape):
-    h = torch.randn(2, 3, 4, *shape, dtype=torch.float64)
+    h = torch.randn(2, 3, 4, *shape, dtype=torch.float64, generator=generator())
     transforms, axes = Transforms(modes), tuple(range(3, 3 + len(shape)))
     matrices = transforms.matrices(shape, h)
     there = torch.fft.rfftn(h, dim=axes)
@@ -27,11 +28,11 @@ def test_the_lowest_frequencies_are_those_of_a_fast_fourier_transform(modes, sha
 
 
 def test_members_side_by_side_are_each_by_itself():
-    network = FNO(inputs=2, modes=(0, 4), width=6, layers=2, members=3, heads=2)
-    inputs = torch.randn(4, 2)
+    network = made(FNO, inputs=2, modes=(0, 4), width=6, layers=2, members=3, heads=2)
+    inputs = torch.randn(4, 2, generator=generator())
     whole, stds = network(inputs, (T, X))
     for k in range(3):
-        one = FNO(inputs=2, modes=(0, 4), width=6, layers=2, heads=2)
+        one = made(FNO, inputs=2, modes=(0, 4), width=6, layers=2, heads=2, seed=1)
         state = {
             name: t if "middle" in name or "spread" in name else t.chunk(3)[k]
             for name, t in network.state_dict().items()
@@ -44,8 +45,8 @@ def test_members_side_by_side_are_each_by_itself():
 
 @pytest.mark.parametrize("modes", [(0, 4), (2, 4)])
 def test_members_may_have_inputs_of_their_own(modes):
-    network = FNO(inputs=2, modes=modes, width=6, layers=2, members=3)
-    inputs = torch.randn(3, 4, 2, 5, 20)
+    network = made(FNO, inputs=2, modes=modes, width=6, layers=2, members=3)
+    inputs = torch.randn(3, 4, 2, 5, 20, generator=generator())
     each = network.predict(inputs, (T, X))
     for k in range(3):
         torch.testing.assert_close(each.mean[k], network.predict(inputs[k], (T, X)).mean[k])
@@ -54,15 +55,15 @@ def test_members_may_have_inputs_of_their_own(modes):
 
 
 def test_a_time_that_is_only_a_coordinate_can_be_asked_by_itself():
-    network = FNO(inputs=1, modes=(0, 4), width=6)
-    inputs = torch.randn(3, 1)
+    network = made(FNO, inputs=1, modes=(0, 4), width=6)
+    inputs = torch.randn(3, 1, generator=generator())
     all_times, _ = network(inputs, (T, X))
     one_time, _ = network(inputs, (T[2:3], X))
     torch.testing.assert_close(one_time, all_times[:, :, :, 2:3])
 
 
 def test_time_goes_before_three_axes_of_space():
-    network = FNO(inputs=1, modes=(0, 2, 3, 2), width=3, layers=2)
+    network = made(FNO, inputs=1, modes=(0, 2, 3, 2), width=3, layers=2)
     axes = [torch.linspace(0, 1, n) for n in (2, 5, 6, 4)]
     mean = network.predict([[0.1], [0.3]], axes).mean
     assert mean.shape == (1, 2, 2, 5, 6, 4)
@@ -71,8 +72,8 @@ def test_time_goes_before_three_axes_of_space():
 
 
 def test_a_periodic_operator_shifts_with_its_input():
-    network = FNO(inputs=1, modes=(3, 4), width=6, periodic=(True, True))
-    u = torch.randn(2, 1, 10, 14)
+    network = made(FNO, inputs=1, modes=(3, 4), width=6, periodic=(True, True))
+    u = torch.randn(2, 1, 10, 14, generator=generator())
     axes = torch.arange(10.0), torch.arange(14.0)
     mean, _ = network(u, axes)
     moved, _ = network(u.roll((3, 5), (-2, -1)), axes)
@@ -80,7 +81,7 @@ def test_a_periodic_operator_shifts_with_its_input():
 
 
 def test_a_prediction_is_a_field_of_each_kind():
-    network = FNO(inputs=1, modes=(0, 4), width=6, members=3)
+    network = made(FNO, inputs=1, modes=(0, 4), width=6, members=3)
     fields = {k: network.predict([[0.1], [0.2]], (T, X), k) for k in ("mixture", "diagonal")}
     components = network.predict([[0.1], [0.2]], (T, X))
     assert isinstance(components, Diagonal)
@@ -94,8 +95,8 @@ def test_a_prediction_is_a_field_of_each_kind():
 
 @pytest.mark.parametrize("own", [False, True])
 def test_many_functions_are_predicted_a_few_at_a_time(own, monkeypatch):
-    network = FNO(inputs=1, modes=(0, 4), width=6, layers=2, members=3)
-    inputs = torch.randn(3, 7, 1, 5, 20) if own else torch.randn(7, 1)
+    network = made(FNO, inputs=1, modes=(0, 4), width=6, layers=2, members=3)
+    inputs = torch.randn((3, 7, 1, 5, 20) if own else (7, 1), generator=generator())
     whole, sizes = network.predict(inputs, (T, X)), []
     monkeypatch.setattr("probconserv.models.fno.AT_ONCE", 2 * 3 * 12 * 100)  # two functions
     network.register_forward_hook(lambda *args: sizes.append(args[2][0].shape[1]))
@@ -105,10 +106,10 @@ def test_many_functions_are_predicted_a_few_at_a_time(own, monkeypatch):
     torch.testing.assert_close(parts.variance, whole.variance)
 
 
-def test_scales_make_the_units_of_the_data_of_no_account():
-    network, other = (FNO(inputs=1, modes=(0, 4), width=6) for _ in range(2))
+def test_scales_make_the_units_of_the_data_of_no_account(rng):
+    network, other = (made(FNO, inputs=1, modes=(0, 4), width=6, seed=seed) for seed in range(2))
     other.load_state_dict(network.state_dict())
-    inputs, targets = torch.randn(8, 1), torch.randn(8, 1, 5, 20)
+    inputs, targets = (torch.randn(s, generator=rng) for s in ((8, 1), (8, 1, 5, 20)))
     network.set_scales(inputs, targets, (T, X))
     other.set_scales(40 * inputs + 3, 7 * targets - 2, (T + 9, 5 * X))
     mean, std = network(inputs, (T, X))
@@ -118,7 +119,7 @@ def test_scales_make_the_units_of_the_data_of_no_account():
 
 
 def test_heads_at_right_angles_are_not_alike():
-    network = FNO(inputs=1, modes=(4,), width=2, heads=2)
+    network = made(FNO, inputs=1, modes=(4,), width=2, heads=2)
     with torch.no_grad():
         network.hidden.weight.zero_()
         network.hidden.weight[:, 0, 0] = 1.0
@@ -148,7 +149,7 @@ def test_sizes_that_make_no_network_are_refused(arguments, rule):
 
 
 def test_inputs_and_coordinates_of_another_network_are_refused():
-    network = FNO(inputs=1, modes=(0, 4), width=6)
+    network = made(FNO, inputs=1, modes=(0, 4), width=6)
     with pytest.raises(InputError, match="`inputs` must be"):
         network.predict([[0.1, 0.2]], (T, X))
     with pytest.raises(InputError, match="`coordinates` must be 2 axes"):
@@ -163,10 +164,10 @@ def test_inputs_and_coordinates_of_another_network_are_refused():
         network.predict([[0.1]], (T, X.flip(0)))
 
 
-def test_a_network_is_that_of_fast_fourier_transforms():
-    network = FNO(inputs=1, modes=(0, 3), width=4, layers=2, heads=2, padding=0.2).double()
-    t, x = torch.linspace(0, 1, 3).double(), torch.rand(9).double().cumsum(0)
-    inputs = torch.randn(2, 1, 3, 9).double()
+def test_a_network_is_that_of_fast_fourier_transforms(rng):
+    network = made(FNO, inputs=1, modes=(0, 3), width=4, layers=2, heads=2, padding=0.2).double()
+    t, x = torch.linspace(0, 1, 3).double(), torch.rand(9, generator=rng).double().cumsum(0)
+    inputs = torch.randn(2, 1, 3, 9, generator=rng).double()
 
     def mixed(layer, h, network=0):  # (n, C, T, M)
         return torch.einsum("oc,nctm->notm", layer.weight[network], h) + layer.bias[

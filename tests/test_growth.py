@@ -4,6 +4,7 @@ import weakref
 
 import pytest
 import torch
+from seeds import generator
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -22,7 +23,7 @@ VERBS = {
     "mean": lambda field, law: pc.condition(field, law).mean,
     "variance": lambda field, law: pc.condition(field, law).variance,
     "interval": lambda field, law: pc.condition(field, law).interval(0.9),
-    "sample": lambda field, law: pc.condition(field, law).sample(3),
+    "sample": lambda field, law: pc.condition(field, law).sample(3, generator()),
     "members": lambda field, law: pc.condition(field, law).members(),
     "diagnose": pc.diagnose,
     "plausible": pc.plausible,

@@ -5,6 +5,7 @@ import pytest
 import torch
 import xarray as xr
 from oracle import kalman
+from seeds import generator
 
 import probconserv as pc
 from probconserv import InputError
@@ -102,7 +103,7 @@ def test_only_an_ensemble_has_members():
 
 
 def test_noisy_rows_that_are_too_many_to_be_weighed_together_are_refused():
-    samples, volumes = torch.randn(3, 4100, 2), torch.ones(2)
+    samples, volumes = torch.randn(3, 4100, 2, generator=generator()), torch.ones(2)
     prior = pc.LowRank.from_samples(samples, event_dims=2)
     post = pc.condition(prior, pc.cells(volumes, samples.mean(0).sum(-1), noise=1.0))
     with pytest.raises(InputError, match=r"`members` given `noise`.* up to 4096.* have 4100"):

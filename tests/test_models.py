@@ -4,6 +4,7 @@ import math
 import pytest
 import safetensors
 import torch
+from seeds import generator, made, seeded
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -24,17 +25,12 @@ SMALL = {"hidden": 8, "latent": 6, "heads": 2}
 
 @pytest.fixture
 def network():
-    torch.manual_seed(0)
-    return AttentiveNeuralProcess(**SMALL, dropout=0.3).eval()
-
-
-def generator(seed=0):
-    return torch.Generator().manual_seed(seed)
+    return made(AttentiveNeuralProcess, **SMALL, dropout=0.3).eval()
 
 
 @pytest.mark.parametrize("of", ["another set", "itself"])
 def test_attention_is_the_textbook_formula(of, rng):
-    layer = Attention(8, heads=2)
+    layer = made(Attention, 8, heads=2)
     query, key, value = (torch.randn(3, n, 8, generator=rng) for n in (5, 7, 7))
     if of == "itself":
         query = value = key
@@ -74,7 +70,7 @@ def test_derivatives_carried_forward_are_those_taken_backward(order, network, rn
 
 def test_dropout_of_a_jet_leaves_out_the_same_of_its_value_and_derivatives(rng):
     """With the masks held fixed, u_x is the slope of u between neighbouring places."""
-    network = AttentiveNeuralProcess(**SMALL, dropout=0.5).double().train()
+    network = made(AttentiveNeuralProcess, **SMALL, dropout=0.5).double().train()
     known, u = torch.rand(1, 5, 2, generator=rng).double(), torch.rand(1, 5, generator=rng).double()
     asked, z = (
         torch.rand(1, 4, 2, generator=rng).double(),
@@ -82,22 +78,21 @@ def test_dropout_of_a_jet_leaves_out_the_same_of_its_value_and_derivatives(rng):
     )
 
     def jet(shift):
-        torch.manual_seed(1)
-        return network.derivatives(known, u, asked + torch.tensor([0.0, shift]), z)
+        with seeded(1):
+            return network.derivatives(known, u, asked + torch.tensor([0.0, shift]), z)
 
     step = 1e-5
     slope = (jet(step)[0] - jet(-step)[0]) / (2 * step)
     torch.testing.assert_close(jet(0.0)[3], slope, rtol=1e-5, atol=1e-8)
-    torch.manual_seed(2)
-    assert not torch.allclose(network.derivatives(known, u, asked, z)[0], jet(0.0)[0])
+    with seeded(2):
+        assert not torch.allclose(network.derivatives(known, u, asked, z)[0], jet(0.0)[0])
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("through", ["values", "jets"])
 def test_dropout_acts_on_the_weights_and_on_the_mix(through, monkeypatch):
     """What passes twice the half that is left is four times as large."""
-    torch.manual_seed(0)
-    layer = Attention(8, heads=2, dropout=0.5)
+    layer = made(Attention, 8, heads=2, dropout=0.5)
     layer.value.weight.copy_(torch.eye(8))
     layer.mix.weight.copy_(torch.cat([torch.zeros(8, 8), torch.eye(8)], dim=1))
     layer.mix.bias.zero_()
@@ -106,9 +101,10 @@ def test_dropout_acts_on_the_weights_and_on_the_mix(through, monkeypatch):
     query, one = torch.zeros(3, 4, 50, 8), torch.ones(3, 1, 8)  # of one key the weight is 1
 
     def answers():
-        if through == "jets":
-            return set(layer.jet(query, one, one)[:, 0].flatten().tolist())
-        return set(layer(query[:, 0], one, one).flatten().tolist())
+        with seeded():
+            if through == "jets":
+                return set(layer.jet(query, one, one)[:, 0].flatten().tolist())
+            return set(layer(query[:, 0], one, one).flatten().tolist())
 
     assert answers() == {0.0, 4.0}
     layer.eval()
@@ -116,7 +112,7 @@ def test_dropout_acts_on_the_weights_and_on_the_mix(through, monkeypatch):
 
 
 def test_the_variance_of_a_prediction_is_the_square_of_what_the_network_gives(rng):
-    network = AttentiveNeuralProcess(**SMALL, min_std=0.3).eval()
+    network = made(AttentiveNeuralProcess, **SMALL, min_std=0.3).eval()
     context, grid = tuple(torch.rand(3, 6, generator=rng)), ([0.1, 0.2], [0.0, 0.5, 1.0])
     known = torch.stack(context[:2], -1)[None]
     asked = torch.cartesian_prod(torch.tensor(grid[0]), torch.tensor(grid[1]))[None]
@@ -135,7 +131,7 @@ def test_the_variance_of_a_prediction_is_the_square_of_what_the_network_gives(rn
 
 
 def test_opened_networks_are_ready_and_keep_what_they_were_made_with(tmp_path):
-    network = AttentiveNeuralProcess(**SMALL, dropout=0.2, min_std=0.05)
+    network = made(AttentiveNeuralProcess, **SMALL, dropout=0.2, min_std=0.05)
     card = {"sizes": network.sizes, "settings": {"dropout": 0.2}, "min_std": 0.05}
     write(tmp_path / "weights.safetensors", network.state_dict(), card)
     before = torch.get_rng_state()
@@ -145,7 +141,7 @@ def test_opened_networks_are_ready_and_keep_what_they_were_made_with(tmp_path):
         assert again.latent_encoder.attention[0].dropout == 0.2
     assert torch.equal(torch.get_rng_state(), before)
     with pytest.raises(ValueError, match="`order` must be 1 or 2, got 3"):
-        network.derivatives(*torch.rand(3, 1, 4, 2), torch.rand(1, 6), order=3)
+        network.derivatives(*torch.ones(3, 1, 4, 2), torch.ones(1, 6), order=3)
 
 
 def test_a_file_that_cannot_be_written_is_an_error_of_the_system(tmp_path, monkeypatch):
@@ -233,7 +229,7 @@ def test_dropout_is_off_in_predict_and_on_where_asked(network):
     assert network.training
     assert torch.equal(torch.get_rng_state(), before)
     network.eval()
-    dry = AttentiveNeuralProcess(**SMALL).eval()
+    dry = made(AttentiveNeuralProcess, **SMALL).eval()
     dry.load_state_dict(network.state_dict())
     torch.testing.assert_close(dry.predict(context, grid, 3, generator()).mean, once.mean)
 
@@ -245,9 +241,11 @@ def test_loading_leaves_the_callers_randomness_alone():
 
 
 def test_any_number_of_coordinates(rng):
-    network = AttentiveNeuralProcess(inputs=3, **SMALL)
+    network = made(AttentiveNeuralProcess, inputs=3, **SMALL)
     context = tuple(torch.rand(4, 2, 6, generator=rng))
-    field = network.predict(context, ([0.0, 1.0], [0.0, 0.5, 1.0], [0.2]), samples=2)
+    field = network.predict(
+        context, ([0.0, 1.0], [0.0, 0.5, 1.0], [0.2]), samples=2, generator=generator()
+    )
     assert field.mean.shape == (2, 2, 2, 3, 1)
 
 
@@ -330,21 +328,23 @@ def test_the_modern_networks_of_all_problems_are_there(name):
 def test_a_network_that_is_asked_beyond_its_training_says_so(which, factor, told):
     seen = tuple(values[0] for values in draw(Stefan(0.6), "test", 1, (10, 10)).context)
     asked = {"context": seen, "grid": ([0.05], [0.0, 1.0])}
-    load("stefan").predict(**asked, samples=2)  # without a word: warnings are errors here
+    asked |= {"samples": 2, "generator": generator()}
+    load("stefan").predict(**asked)  # without a word: warnings are errors here
     asked[which] = tuple(f * torch.as_tensor(a) for f, a in zip(factor, asked[which], strict=True))
     with pytest.warns(pc.ImplausibleWarning, match=told):
-        load("stefan").predict(**asked, samples=2)
+        load("stefan").predict(**asked)
 
 
 def test_a_card_has_the_ranges_of_an_equation_and_of_data(tmp_path):
     tiny = {"sizes": {"hidden": 8, "latent": 8}, "steps": 1, "batch": 2, "validation": 2}
     t, x = torch.linspace(0, 2, 5), torch.linspace(3, 4, 7)
-    data = Grids(torch.rand(4, 1), 9 * t[:, None] * x.expand(4, 5, 7), {"t": t, "x": x})
+    inputs = torch.rand(4, 1, generator=generator())
+    data = Grids(inputs, 9 * t[:, None] * x.expand(4, 5, 7), {"t": t, "x": x})
     context = torch.ones(3), torch.full((3,), 3.5), torch.full((3,), 30.0)
     network = train(data, tmp_path / "data", **tiny, context=3, target=3)
-    network.predict(context, (t, x), samples=1)
+    network.predict(context, (t, x), samples=1, generator=generator())
     with pytest.warns(pc.ImplausibleWarning, match=r"x from 3 to 4, and `grid\[1\]` goes from 3"):
-        network.predict(context, (t, 2 * x - 3), samples=1)
+        network.predict(context, (t, 2 * x - 3), samples=1, generator=generator())
     network = train(Stefan, tmp_path / "stefan", **tiny)
     again = open_weights(tmp_path / "stefan").card["ranges"]
     assert {name: tuple(ends) for name, ends in again.items()} == network.card["ranges"]
@@ -353,7 +353,7 @@ def test_a_card_has_the_ranges_of_an_equation_and_of_data(tmp_path):
 
 def test_bad_input_is_refused(network, tmp_path):
     grid = ([0.1], [0.5])
-    one = torch.rand(4)
+    one = torch.rand(4, generator=generator())
     with pytest.raises(
         ValueError, match=r"must hold 2 coordinates and the values, 3 arrays.*got 2"
     ):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from kkt import bounds, distance_from_optimal, everything, rising
+from seeds import generator
 
 import probconserv as pc
 
@@ -30,7 +31,7 @@ def test_the_point_is_the_nearest_in_the_norm_of_the_prior(rng, decreasing, high
     value = np.sort(0.8 * rng.random((5, 11)))[:, ::sign] @ weights
     law, limits = pc.cells(weights, value, noise=noise), [pc.monotone(decreasing)]
     limits = limits if high is None else [*limits, pc.bounds(0.0, high)]
-    post = pc.condition(pc.Diagonal(mean, variance), law, *limits, draws=2)
+    post = pc.condition(pc.Diagonal(mean, variance), law, *limits, draws=2, generator=generator())
     where = rising(11, sign) if high is None else both(rising(11, sign), bounds(11, 0.0, high))
     for u, y, d, b in zip(post.point.numpy(), mean, variance, value, strict=True):
         covariance, rows = np.diag(d), weights[None]
@@ -56,23 +57,35 @@ def test_a_thousand_draws_their_mean_and_the_point_obey(rng, limits):
 
 def test_draws_of_float32_are_monotone_too(rng):
     mean = torch.tensor(rng.normal(size=(3, 11)), dtype=torch.float32)
-    post = pc.condition(pc.Diagonal(mean, 0.1), pc.integral(X, 0.3), pc.monotone(True), draws=30)
+    post = pc.condition(
+        pc.Diagonal(mean, 0.1),
+        pc.integral(X, 0.3),
+        pc.monotone(True),
+        draws=30,
+        generator=generator(),
+    )
     assert np.diff(everything(post)).max() <= 0
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2, -3])
 def test_other_axes_are_the_same_with_axes_exchanged(rng, axis):
     mean, variance = rng.normal(size=(4, 3, 5)), 0.1 + rng.random((4, 3, 5))
-    found = pc.condition(pc.Diagonal(mean, variance), pc.monotone(axis=axis), draws=2).point
+    found = pc.condition(
+        pc.Diagonal(mean, variance), pc.monotone(axis=axis), draws=2, generator=generator()
+    ).point
     moved = [np.moveaxis(a, axis, -1) for a in (mean, variance)]
-    expected = pc.condition(pc.Diagonal(*moved), pc.monotone(), draws=2).point
+    expected = pc.condition(
+        pc.Diagonal(*moved), pc.monotone(), draws=2, generator=generator()
+    ).point
     assert np.allclose(np.moveaxis(found.numpy(), axis, -1), expected, atol=1e-14)
 
 
 def test_a_sum_over_two_axes_with_values_that_rise_along_the_first(rng):
     mean, variance = rng.normal(size=(2, 4, 3)), 0.1 + rng.random((2, 4, 3))
     law = pc.cells(np.ones((4, 3)), 5.0)
-    post = pc.condition(pc.Diagonal(mean, variance), law, pc.monotone(axis=-2), draws=5)
+    post = pc.condition(
+        pc.Diagonal(mean, variance), law, pc.monotone(axis=-2), draws=5, generator=generator()
+    )
     u = everything(post)
     assert np.diff(u, axis=-2).min() >= 0
     assert law.residual(u).abs().max() < 1e-13
@@ -92,7 +105,9 @@ def test_fixed_points_stay_and_bound_their_neighbours(rng):
     mean = rng.normal(size=(3, 11))
     mean[:, [0, 4, 9]] = [-0.5, 0.1, 0.7]
     law = pc.integral(X, 0.2)
-    post = pc.condition(pc.Diagonal(mean, variance), law, pc.monotone(), draws=20)
+    post = pc.condition(
+        pc.Diagonal(mean, variance), law, pc.monotone(), draws=20, generator=generator()
+    )
     u = everything(post)
     assert (u[..., [0, 4, 9]] == [-0.5, 0.1, 0.7]).all()
     assert np.diff(u).min() >= 0
@@ -106,7 +121,7 @@ def test_isotonic_regression_by_its_max_min_formula(rng):
         for i in range(11)
     ])  # fmt: skip
     expected = [max(np.nanmin(means[i, k:]) for i in range(k + 1)) for k in range(11)]
-    point = pc.condition(pc.Diagonal(y, 1 / w), pc.monotone(), draws=2).point
+    point = pc.condition(pc.Diagonal(y, 1 / w), pc.monotone(), draws=2, generator=generator()).point
     assert np.allclose(point, expected, atol=1e-13)
 
 
@@ -116,7 +131,11 @@ def test_lines_of_very_different_scales(rng):
         prior = pc.Diagonal(rng.normal(size=(4, 12)) * np.sqrt(d.mean()), d)
         weights = 10 ** rng.uniform(-4, 2, 12)
         law = pc.cells(weights, np.sort(rng.random((4, 12))) @ weights)
-        u = everything(pc.condition(prior, law, pc.bounds(low=0.0), pc.monotone(), draws=5))
+        u = everything(
+            pc.condition(
+                prior, law, pc.bounds(low=0.0), pc.monotone(), draws=5, generator=generator()
+            )
+        )
         assert u.min() >= 0
         assert np.diff(u).min() >= 0
         assert (law.residual(u).abs() <= 1e-12 * (law.value.abs() + law.magnitude(u))).all()
@@ -144,28 +163,40 @@ def test_lines_of_one_batch_leave_each_other_as_they_are(rng):
     assert near[2] == pytest.approx([1e-8, 2e-8, 2e-8], rel=1e-13)
     scales = 10.0 ** rng.uniform(-9, 9, (40, 1))
     mean, variance = rng.normal(size=(40, 7)) * scales, 10 ** rng.uniform(-9, 2, (40, 7))
-    together = pc.condition(pc.Diagonal(mean, variance), pc.monotone(), draws=2).point
+    together = pc.condition(
+        pc.Diagonal(mean, variance), pc.monotone(), draws=2, generator=generator()
+    ).point
     for u, m, v in zip(together.numpy(), mean, variance, strict=True):
-        alone = pc.condition(pc.Diagonal(m, v), pc.monotone(), draws=2).point.numpy()
+        alone = pc.condition(
+            pc.Diagonal(m, v), pc.monotone(), draws=2, generator=generator()
+        ).point.numpy()
         assert (np.abs(u - alone) <= 1e-12 * np.abs(alone) + 1e-5 * np.sqrt(v)).all()
 
 
 def test_tiny_variances_have_weights_that_do_not_overflow():
     prior = pc.Diagonal([2e20, 1e20, 3e20], [1e-289, 1e-289, 1.0])
-    assert pc.condition(prior, pc.monotone(), draws=2).point.tolist() == [1.5e20, 1.5e20, 3e20]
+    assert pc.condition(prior, pc.monotone(), draws=2, generator=generator()).point.tolist() == [
+        1.5e20,
+        1.5e20,
+        3e20,
+    ]
 
 
 @pytest.mark.parametrize("falls", [False, True])
 def test_bounds_that_differ_from_line_to_line_are_as_in_the_general_solver(falls):
-    generator = torch.Generator().manual_seed(0)
-    mean, spread = (torch.rand(2, 3, 7, generator=generator, dtype=torch.float64) for _ in range(2))
+    own = generator()
+    mean, spread = (torch.rand(2, 3, 7, generator=own, dtype=torch.float64) for _ in range(2))
     prior, x = pc.Diagonal(4 * mean - 2, spread + 0.1), torch.linspace(0, 1, 7)
-    low, high = -torch.rand(2, 3, 1, generator=generator).double(), mean[..., :1] + 0.2
+    low, high = -torch.rand(2, 3, 1, generator=own).double(), mean[..., :1] + 0.2
     slope, law = pc.monotone(decreasing=falls), pc.integral(x, [0.0, 0.05, 0.1], noise=0.1)
-    level = pc.condition(prior, law, slope, pc.bounds(low, high), draws=2).point
+    level = pc.condition(
+        prior, law, slope, pc.bounds(low, high), draws=2, generator=generator()
+    ).point
     tilt = 1e-9 * torch.arange(7.0).double()
     tilted = low - (tilt if falls else tilt.flip(0))
-    general = pc.condition(prior, law, slope, pc.bounds(tilted, high), draws=2).point
+    general = pc.condition(
+        prior, law, slope, pc.bounds(tilted, high), draws=2, generator=generator()
+    ).point
     torch.testing.assert_close(level, general, atol=1e-8, rtol=0)
     assert ((low <= level) & (level <= high)).all()
 
@@ -176,4 +207,6 @@ def test_a_total_out_of_reach_of_monotone_alone_is_told_so(members):
     alike = pc.LowRank.from_samples(torch.stack([0.9 * rising, rising]), shrinkage=1.0)
     known = pc.Diagonal(rising, torch.tensor([0.0, 0.0, 1.0, 1.0, 0.0, 0.0]))
     with pytest.raises(pc.InfeasibleError, match=r"within the inequalities it .* `monotone`"):
-        pc.condition(alike if members else known, pc.integral(x, -2.0), pc.monotone())
+        pc.condition(
+            alike if members else known, pc.integral(x, -2.0), pc.monotone(), generator=generator()
+        )

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 from oracle import field_of, grid, normal, uniform
+from seeds import generator
 
 import probconserv as pc
 from probconserv import problems
@@ -138,7 +139,9 @@ def test_it_fits_the_true_errors_of_a_trained_network():
     for problem in (problems.Stefan, problems.Diffusion):
         functions = pc.data.draw(problem, "validation", 3, (10, 10))
         t, x = problem.grid(12, 201)
-        parts = pc.load(problem.name).predict(tuple(functions.context), (t, x), samples=4)
+        parts = pc.load(problem.name).predict(
+            tuple(functions.context), (t, x), samples=4, generator=generator()
+        )
         truth, total = functions.problem.on_grid(t, x), functions.problem[:, None].total(t)
         off = pc.integral(x, total).residual(truth)[:, 1:]
         noise = pc.quadrature_noise(pc.Mixture(parts), x)[:, 1:]

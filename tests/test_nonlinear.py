@@ -5,10 +5,14 @@ import pytest
 import torch
 from curves import DOUBLE, energy, prior, randn
 from scipy.optimize import minimize
+from seeds import generator
 from torch import Tensor
 
 import probconserv as pc
 from probconserv._nonlinear import linearised as _linearised
+from probconserv._nonlinear.gauss_newton import MET as LAST
+
+MET = LAST + 64 * torch.finfo(DOUBLE).eps  # the law is read once more, and rounds once more
 
 
 def closest(mean, covariance, function, value, noise=0.0):
@@ -96,7 +100,7 @@ def test_a_batch_is_the_same_as_one_by_one():
         one = pc.condition(field[i], pc.law(energy, value[i]))
         assert torch.allclose(whole.point[i], one.point, rtol=1e-7)
         assert torch.allclose(whole[i].variance, one.variance, rtol=1e-6)
-        assert whole[i].sample(3).shape == (3, 6)
+        assert whole[i].sample(3, generator()).shape == (3, 6)
 
 
 def test_a_thousand_draws_obey_to_the_last_digits():
@@ -106,7 +110,7 @@ def test_a_thousand_draws_obey_to_the_last_digits():
     draws = pc.condition(field, law).sample(1000, torch.Generator().manual_seed(2))
     terms = torch.stack([2 * draws.square().sum(-1), (draws * draws.exp()).abs().sum(-1)], -1)
     misses = torch.stack([law.residual(draw) for draw in draws])
-    assert (misses.abs() <= 1e-12 * (terms + value)).all()
+    assert (misses.abs() <= MET * (terms + value)).all()
 
 
 def test_noise_perturbs_the_value_of_every_draw():
@@ -130,7 +134,8 @@ def test_several_fields_are_moved_together():
     assert isinstance(draws, pc.StateDraws)
     for i in range(30):
         u = {name: draws[name].draws[i] for name in ("h", "v")}
-        assert law.residual(u).abs().max() < 1e-12 * (1.5 + 3 * 1.5)
+        terms = mesh.integral(1.5 * u["h"].abs() * u["v"] ** 2)  # |J| |u|
+        assert (law.residual(u).abs() <= MET * (law.value + terms)).all()
     one = pc.law(energy, 4.0, of="v", batch_dims=1)
     assert one.residual(pc.condition(state, one).point).abs().max() < 1e-12
 
@@ -222,7 +227,7 @@ def test_draws_are_scored_and_saved(tmp_path):
 def test_float32_comes_back_as_float32():
     field = pc.Diagonal(torch.ones(3, 8), torch.full((3, 8), 0.1))
     post = pc.condition(field, pc.law(energy, 12.0, batch_dims=1))
-    assert post.point.dtype == post.sample(2).dtype == torch.float32
+    assert post.point.dtype == post.sample(2, generator()).dtype == torch.float32
 
 
 WRONG = {
@@ -282,7 +287,7 @@ def test_one_bad_solution_of_a_batch_is_named():
 def test_inputs_stay_as_they_are():
     field = prior(6)
     mean = field.mean.clone()
-    pc.condition(field, pc.law(lambda u: u.mul_(1.0).square().sum(), 5.0)).sample(2)
+    pc.condition(field, pc.law(lambda u: u.mul_(1.0).square().sum(), 5.0)).sample(2, generator())
     assert torch.equal(field.mean, mean)
 
 
@@ -292,7 +297,7 @@ def test_points_without_variance_stay():
     field = pc.Diagonal(prior(5).mean, variance)
     post = pc.condition(field, pc.law(energy, 9.0))
     assert post.point[2] == field.mean[2]
-    assert (post.sample(5)[:, 2] == field.mean[2]).all()
+    assert (post.sample(5, generator())[:, 2] == field.mean[2]).all()
 
 
 def test_far_from_zero_the_law_holds_to_its_terms():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from runs import Killed, killed_after, weights
+from seeds import generator, made
 
 from probconserv import Diagonal, InputError, condition, integral
 from probconserv.data import Grids, Shuffled
@@ -35,14 +36,13 @@ def task(data=DATA, share=slice(None), sizes=None, **changes):
     kind, plan = KINDS["fno"], {"batch": 4, "times": 2, **changes}
     recipe = dataclasses.replace(RECIPES["modern"], **{**kind.recipes["modern"], **plan})
     source = source_of(data, None, recipe, 0)
-    torch.manual_seed(0)
-    network = kind.build(source, recipe, SIZES | (sizes or {}))
+    network = made(kind.build, source, recipe, SIZES | (sizes or {}))
     return FieldTask(network, source, recipe, 0, share, CPU), network
 
 
 def test_weights_are_not_saved_into_a_folder_that_is_not_there(tmp_path):
     with pytest.raises(InputError, match=r"`path`: there is no folder .*wieghts"):
-        save(FNO(inputs=1, modes=(0, 3), width=4), tmp_path / "wieghts" / "own.safetensors")
+        save(made(FNO, inputs=1, modes=(0, 3), width=4), tmp_path / "wieghts" / "own.safetensors")
     assert not any(tmp_path.iterdir())
 
 
@@ -310,13 +310,13 @@ def test_a_guest_of_another_shape_is_refused(tmp_path):
 
 
 def test_a_network_without_a_card_is_saved_with_what_it_is_built_from(tmp_path):
-    network = FNO(inputs=1, modes=(0, 3), width=4, members=2, min_std=1e-3)
+    network = made(FNO, inputs=1, modes=(0, 3), width=4, members=2, min_std=1e-3)
     save(network, tmp_path / "own.safetensors")
     again = open_weights(tmp_path / "own.safetensors")
     field, same = (n.predict([[0.6]], (T, X)) for n in (network, again))
     assert torch.equal(field.variance, same.variance)
     with pytest.raises(InputError, match="`network` must be an AttentiveNeuralProcess, an Emul"):
-        save(torch.nn.Linear(1, 1), tmp_path / "guest.safetensors")
+        save(made(torch.nn.Linear, 1, 1), tmp_path / "guest.safetensors")
 
 
 @pytest.mark.parametrize(
@@ -328,7 +328,7 @@ def test_a_network_without_a_card_is_saved_with_what_it_is_built_from(tmp_path):
     ],
 )
 def test_cards_that_lie_are_refused(lie, rule, tmp_path):
-    network = FNO(inputs=1, modes=(0, 3), width=4)
+    network = made(FNO, inputs=1, modes=(0, 3), width=4)
     sizes = network.sizes | lie.get("sizes", {})
     card = {"model": "fno", "settings": {}, "min_std": 1e-5} | lie | {"sizes": sizes}
     write(tmp_path / "lie.safetensors", network.state_dict(), card)
@@ -337,7 +337,7 @@ def test_cards_that_lie_are_refused(lie, rule, tmp_path):
 
 
 def test_weights_that_are_no_numbers_are_not_opened(tmp_path):
-    network = FNO(inputs=1, modes=(0, 3), width=4)
+    network = made(FNO, inputs=1, modes=(0, 3), width=4)
     network.last.bias.data.fill_(torch.nan)
     save(network, tmp_path / "nan.safetensors")
     with pytest.raises(InputError, match=r"last.bias` must be finite"):
@@ -355,7 +355,8 @@ def test_differences_that_float32_does_not_hold_are_refused(change, tmp_path):
 
 
 def test_constant_inputs_and_targets_have_the_scale_1(tmp_path):
-    level = torch.full_like(DATA.targets, 0.1) * (1 + 1e-16 * torch.rand_like(DATA.targets))
+    noise = 1e-16 * torch.rand(DATA.targets.shape, generator=generator())
+    level = torch.full_like(DATA.targets, 0.1) * (1 + noise)
     data = Grids(torch.full_like(DATA.inputs, 0.1), level, {"t": T, "x": X})
     network = run(tmp_path, data)
     assert network.target_spread == network.input_spread == 1

@@ -9,6 +9,8 @@ import torch
 from blocks import DOCS, PAGES, PYTHON, ROOT, run
 from commands import called
 
+pytestmark = pytest.mark.draws_freely("pages draw as users do")
+
 ELSEWHERE = {  # run by another test
     "howto/climate_ensemble.md",  # test_climate_files
     "howto/climate_std.md",  # test_climate_files

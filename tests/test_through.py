@@ -7,6 +7,7 @@ import pytest
 import torch
 from runs import SMALL, Killed, killed_after, run, weights
 from scipy.stats import norm
+from seeds import made
 
 from probconserv.data import Stream, draw
 from probconserv.models import AttentiveNeuralProcess, open_weights
@@ -28,8 +29,7 @@ def recipe(through, batch=4):
 
 
 def setting(name, through, n=4):
-    torch.manual_seed(0)
-    network = AttentiveNeuralProcess(**SMALL)
+    network = made(AttentiveNeuralProcess, **SMALL)
     functions = draw(find(name), "train", n, context=(2, 3), target=5).to(torch.float32)
     return network, functions, random_rows(network, functions, recipe(through, n), 0, 1)
 
@@ -113,7 +113,7 @@ def test_a_step_is_one_graph_without_a_look_at_any_value():
 
 def test_a_team_has_the_loss_of_one():
     source, plan = Source("stefan", Stefan), recipe("ll", batch=6)
-    network = AttentiveNeuralProcess(**SMALL)
+    network = made(AttentiveNeuralProcess, **SMALL)
     alone, *team = (
         ANPTask(network, source, plan, 3, Team(*at).share(6), torch.device("cpu"))
         for at in ((0, 1), (0, 2), (1, 2))

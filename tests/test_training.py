@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from runs import SMALL, run, weights
+from seeds import generator, made
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from probconserv import ImplausibleWarning, load
@@ -18,10 +19,9 @@ from probconserv.training._points import ANPTask
 
 
 def test_the_loss_is_the_negative_evidence_lower_bound():
-    torch.manual_seed(0)
-    network = AttentiveNeuralProcess(**SMALL)
+    network = made(AttentiveNeuralProcess, **SMALL)
     functions = draw(Stefan, "train", n=3, context=4, target=5).to(torch.float32)
-    noise = torch.randn(3, 6)
+    noise = torch.randn(3, 6, generator=generator())
     value = loss(network, functions, noise)
     known, asked = (torch.stack(p[:2], -1) for p in (functions.context, functions.target))
     prior = network.latent(known, functions.context.u)
@@ -103,10 +103,9 @@ def second_derivatives(network, functions, i, z):
 @pytest.mark.parametrize("name", ["diffusion", "pme", "stefan", "advection", "burgers"])
 def test_softc_adds_the_squared_residual_of_each_function_with_its_own_parameter(name):
     """Every function against every other's speed, as once published, would show here."""
-    torch.manual_seed(0)
-    network = AttentiveNeuralProcess(**SMALL).double()
+    network = made(AttentiveNeuralProcess, **SMALL).double()
     functions = draw(find(name), "train", n=3, context=4, target=5)
-    noise = torch.randn(3, 6).double()
+    noise = torch.randn(3, 6, generator=generator()).double()
     with torch.no_grad():
         added = loss(network, functions, noise, penalty=2.0) - loss(network, functions, noise)
     every = [torch.cat(pair, 1) for pair in zip(functions.context, functions.target, strict=True)]
@@ -211,7 +210,7 @@ def test_the_paper_recipe_learns_from_its_training_set_with_dropout(tmp_path, mo
 
 
 def test_validation_has_dropout_off_and_leaves_the_mode():
-    network = AttentiveNeuralProcess(**SMALL, dropout=0.5).train()
+    network = made(AttentiveNeuralProcess, **SMALL, dropout=0.5).train()
     functions = draw(Stefan, "validation", 4, 6, 7).to(torch.float32)
     values = {validation_ll(network, functions) for _ in range(3)}
     assert len(values) == 1

@@ -96,6 +96,7 @@ def test_right_lines_have_no_error_and_every_wrong_one_has(checker, tmp_path):
     assert [head[i] for i in caught if i < 0] == []
 
 
+@pytest.mark.draws_freely("as a user does")
 def test_the_page_runs(tmp_path):
     typed_page.main(tmp_path)
 

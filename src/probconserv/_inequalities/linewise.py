@@ -348,6 +348,8 @@ def _layout(shape: torch.Size, m: object, limits: Limits) -> Layout:
 def _normals(n: int, ends: bool, generator: torch.Generator | None, like: Tensor) -> Tensor:
     """(k, n, E) for (k, 1, E); ends: whether the last are not a draw but the point, so that 0."""
     shape = len(like), n, like.shape[-1]
+    if ends and n == 1:  # of nothing but the point nothing is drawn
+        return torch.zeros(shape, dtype=torch.float64, device=like.device)
     z = torch.randn(shape, generator=generator, dtype=torch.float64, device=like.device)
     if ends:
         z[:, -1] = 0

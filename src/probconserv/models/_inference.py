@@ -8,11 +8,12 @@ from torch import Tensor
 from ._network import log_normal
 
 PARTICLES = 64
-KEPT = 1 / 4  # of the particles must count, by their effective number
+KEPT = 1 / 8  # of the particles must count, by their effective number
 WIDER = 1.5  # than the fitted normal is the one that is drawn from
 STEPS = 12  # at most; noise that is left then stays
 INDEPENDENT = 1 / 4  # of the points: a network's errors are alike at neighbours
 MARGIN = 0.1  # of the range is the standard deviation of the prior beyond its ends
+REACH = 2.5 * MARGIN  # beyond each end the first particles go: outside it the prior leaves little
 MISFIT = 3  # the mean square of (u - mean) / std above which observations are taken to be noisy
 
 
@@ -24,16 +25,19 @@ def draws(
     high: Tensor,  # (d,)
     samples: int,
     generator: torch.Generator,
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     """z (samples, n, d) from p(z) prod_i N(u_i; mean_i(z), std_i(z)^2), p(z) flat from low to high.
 
-    Particles that start evenly are weighed with noise added to every std, as little as leaves
-    enough of them; a normal is fitted, the next ones come from a wider one, and so on until no
-    noise is left, or the steps are at an end. The draws are resampled from the last. Observations
-    that no particle explains keep as much noise as explains them.
+    And the mean (n, d) of the normal that was fitted to it, which depends on the observations
+    alone. Particles that start evenly, also beyond the range, are weighed with noise added to every
+    std, as little as leaves enough of them; a normal is fitted, the next ones are even quantiles of
+    a wider one, and so on until no noise is left, or the steps are at an end. Only then numbers are
+    drawn, and resampled by their weights. Observations that no particle explains keep as much noise
+    as explains them.
     """
-    even = torch.quasirandom.SobolEngine(len(low)).draw(PARTICLES).to(low)
-    z = (low + (high - low) * even)[:, None].expand(-1, len(u), -1)
+    even, beyond = _even(len(low)).to(low), REACH * (high - low)
+    z = (low - beyond + (high - low + 2 * beyond) * even)[:, None].expand(-1, len(u), -1)
+    quantiles = torch.special.ndtri(even)[:, None].expand_as(z)
     log_q = z.new_zeros(z.shape[:2])
     mean, std = predict(z)
     noise = ((mean - u) * seen).abs().amax((0, 2))  # a start; it only falls
@@ -46,14 +50,21 @@ def draws(
     for step in range(STEPS):
         least = _needed(u, seen, mean, std)
         noise = _least(log_weights, noise).maximum(least)
-        normal = _moments(z, log_weights(noise).softmax(0), high - low)
+        centre, root = _moments(z, log_weights(noise).softmax(0), high - low)
         if step == STEPS - 1 or bool((noise <= least).all()):
             break
-        z, log_q = _drawn(*normal, PARTICLES, generator)
+        z, log_q = _wider(centre, root, quantiles)
         mean, std = predict(z)
-    z, log_q = _drawn(*normal, 4 * samples, generator)
+    normals = torch.randn(4 * samples, *centre.shape, generator=generator).to(centre)
+    z, log_q = _wider(centre, root, normals)
     mean, std = predict(z)
-    return _resampled(z, log_weights(noise).softmax(0), samples, generator)
+    return _resampled(z, log_weights(noise).softmax(0), samples, generator), centre
+
+
+def _even(dimensions: int) -> Tensor:  # (PARTICLES, dimensions)
+    """Points that fill the unit cube evenly, none on its faces."""
+    points = torch.quasirandom.SobolEngine(dimensions).draw(PARTICLES, dtype=torch.float64)
+    return points + 1 / (2 * PARTICLES)
 
 
 def _log_prior(z: Tensor, low: Tensor, high: Tensor) -> Tensor:  # (S, n, d) -> (S, n)
@@ -102,13 +113,10 @@ def _moments(z: Tensor, weights: Tensor, width: Tensor) -> tuple[Tensor, Tensor]
     return mean, torch.linalg.cholesky(covariance + smallest)
 
 
-def _drawn(
-    mean: Tensor, root: Tensor, count: int, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """z (count, n, d) from a wider normal, and its log density up to a constant."""
-    noise = torch.randn(count, *mean.shape, generator=generator).to(mean)
-    z = mean + (root @ (WIDER * noise)[..., None])[..., 0]
-    return z, -noise.square().sum(-1) / 2
+def _wider(mean: Tensor, root: Tensor, normals: Tensor) -> tuple[Tensor, Tensor]:
+    """z (count, n, d) of a wider normal, and its log density up to a constant."""
+    z = mean + (root @ (WIDER * normals)[..., None])[..., 0]
+    return z, -normals.square().sum(-1) / 2
 
 
 def _resampled(z: Tensor, weights: Tensor, samples: int, generator: torch.Generator) -> Tensor:

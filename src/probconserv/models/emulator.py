@@ -108,15 +108,15 @@ class Emulator(Predictor):
             self._inferred(known[part], u[part], seen[part], samples, generator)
             for part in track(parts, "Inferring")
         ]
-        z = torch.cat(each, dim=1)
-        self._warn_outside(z.mean(0))
-        return z
+        z, fitted = zip(*each, strict=True)
+        self._warn_outside(torch.cat(fitted))
+        return torch.cat(z, dim=1)
 
-    def _warn_outside(self, found: Tensor) -> None:  # (n, parameters)
+    def _warn_outside(self, fitted: Tensor) -> None:  # (n, parameters)
         """Warns where the parameters that fit best are beyond those of training."""
         inputs, what = self.sizes["inputs"], "what fits `context` best"
         ends = zip(self.low[inputs:].tolist(), self.high[inputs:].tolist(), strict=True)
-        said = [beyond("parameters", e, what, found[:, i], INFERRED) for i, e in enumerate(ends)]
+        said = [beyond("parameters", e, what, fitted[:, i], INFERRED) for i, e in enumerate(ends)]
         warn_of([*filter(None, said)] if self.card else [])  # a network without one is untrained
 
     def given(self, known: Tensor, u: Tensor, numbers: Tensor | None, samples: int = 1) -> Tensor:
@@ -131,7 +131,8 @@ class Emulator(Predictor):
         seen: Tensor,
         samples: int,
         generator: torch.Generator | None,
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
+        """Draws (samples, n, parameters), and the parameters that fit best (n, parameters)."""
         common = self.common(known, u, known)
 
         def predict(z: Tensor) -> tuple[Tensor, ...]:

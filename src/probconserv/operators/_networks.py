@@ -3,6 +3,8 @@
 import shutil
 from pathlib import Path
 
+import torch
+
 from .. import _checks as check
 from .._errors import InputError
 from ..models import FNO, open_weights, save
@@ -91,7 +93,8 @@ def train_ensembles(
     ).cpu()
     paths = []
     for seed in range(seeds):
-        network = FNO(**{**together.sizes, "members": MEMBERS}, min_std=together.min_std)
+        with torch.random.fork_rng(devices=[]):  # the caller's random numbers are not ours to use
+            network = FNO(**{**together.sizes, "members": MEMBERS}, min_std=together.min_std)
         network.load_state_dict(
             {
                 key: t if key.endswith(("_middle", "_spread")) else t.chunk(seeds)[seed].clone()
