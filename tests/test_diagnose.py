@@ -272,7 +272,7 @@ def test_a_law_of_one_field_of_a_state_is_judged_by_that_field(rng):
     state, law = pc.State(u=prior(rng), v=other), pc.integral(X, 1000 * TOTAL, of="u")
     found = pc.diagnose(state, law)
     assert found.verdict == pc.diagnose(state["u"], pc.integral(X, 1000 * TOTAL)).verdict
-    assert "1000 times" in found.verdict
+    assert re.search(r"about (99\d|100\d) times", found.verdict)
     with pytest.raises(pc.InputError, match="`prior` must be a state before `condition`"):
         pc.diagnose(pc.condition(state, pc.integral(X, TOTAL, of="u")), law)
 
