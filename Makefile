@@ -49,7 +49,7 @@ $(ADAPTERS)/ready: pyproject.toml
 		torch==2.13.0 fme==2026.10.0 miles-credit==2026.2.0
 	touch $@
 
-docs: $(VENV)/ready  # the site, in build/site; no warning, no network
+docs: $(VENV)/ready  # the site, in build/site; no warning, and no network but for npm
 	rm -rf build/site
 	$(RUN)/sphinx-build -q -W --keep-going -n -j auto -d build/doctrees -b html docs build/site
 	$(RUN)/python docs/play/make_page.py build/play || { test $$? = 3 && rm -rf build/play && \

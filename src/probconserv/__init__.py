@@ -1,8 +1,8 @@
-"""Predictions that obey conservation laws, with honest uncertainty.
+"""Predictions that obey conservation laws, with their uncertainty.
 
-A Gaussian field goes in, a law is stated, a Gaussian field comes out, and the law holds. The
-names are in `_public.py`, and imported when the first is asked for: torch takes seconds, and the
-command line can often do without.
+A Gaussian field goes in, a law is stated, and a field that obeys it comes out. The names are in
+`_public.py`, and imported when the first is asked for: torch takes seconds, and the command line
+can often do without.
 """
 
 import importlib.util

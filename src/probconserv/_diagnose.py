@@ -42,7 +42,7 @@ def diagnose(prior: Prediction | State, *laws: Law) -> Diagnosis:
     """Whether b of the laws is right, judged by what a prior expects.
 
     `Diagnosis.verdict` is the answer in words, `Diagnosis.table` has the rows. If the prior is
-    right, about one answer in 200 at most is a false "does not agree".
+    right, about one answer in 200 is a false "does not agree"; fewer for `Diagonal`.
 
     Parameters
     ----------

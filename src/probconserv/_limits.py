@@ -1,6 +1,6 @@
 """How far b may lie from what a prior expects, if the prior is right.
 
-A diagnosis raises a false alarm in a share `LEVEL` of cases at most, over all of its rows. Rows by
+A diagnosis raises a false alarm in about a share `LEVEL` of cases, over all of its rows. Rows by
 themselves take the quantile of the normal distribution at `LEVEL` divided by their number
 (Bonferroni). N members estimate the variance that they are judged by: theirs is the quantile of
 Student's t with N - 1 degrees of freedom. Rows of one part are judged jointly as well, by the

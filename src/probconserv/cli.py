@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # torch takes seconds: commands import what they need
 
 app = App(
     name="probconserv",
-    help="Predictions that obey conservation laws, with honest uncertainty.",
+    help="Predictions that obey conservation laws, with their uncertainty.",
     version=__version__,
     help_format="plaintext",
     suppress_keyboard_interrupt=False,

@@ -26,7 +26,10 @@ class Verdict:
 
     @property
     def answer(self) -> str | None:
-        """As `Diagnosis.answer`; None where nothing is known."""
+        """In the words of `Diagnosis.answer`; None where nothing is known.
+
+        What members do not explain may be shared errors here, as for independent points.
+        """
         if not self.budget.knows_std:
             return None
         if self.together.wrong.any():
