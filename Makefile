@@ -75,7 +75,7 @@ $(VENV)/demo: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/ready: $(VENV)/demo
-	@echo "Adding what the tests and the site need to $(VENV): 1.5 GB more, a few minutes."
+	@echo "Adding what the tests and the site need to $(VENV): 1.2 GB more, a minute or two."
 	$(INSTALL) --quiet --editable '.[dev]'
 	$(INSTALL) --quiet --no-deps $(GUEST)
 	touch $@
