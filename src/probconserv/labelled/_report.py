@@ -233,10 +233,10 @@ class Budget:
 
     @property
     def answer(self) -> str | None:
-        """As `Diagnosis.answer`: "agrees", "agrees if shared", "does not agree"; None: not known.
+        """Whether it "agrees", "agrees if shared" or "does not agree"; None: nothing is known.
 
         The second: the totals are further off than the stated correlations allow, and plausible if
-        all points err together.
+        all points err together. Unlike `diagnose` it may say so of members too.
         """
         return self._judged.answer
 
