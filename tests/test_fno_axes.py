@@ -1,5 +1,7 @@
 """A neural operator knows the axes and the inputs of its training."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -21,6 +23,15 @@ def trained(folder, x=X, **sizes):
     data = Grids(SPEEDS, u, {"t": T, "x": x})
     plan = {"model": "fno", "device": "cpu", "steps": 2, "batch": 4, "held_out": data[:2]}
     return train(data, folder, sizes=SIZES | sizes, **plan)
+
+
+def test_the_card_of_a_training_that_held_out_one_function_is_json(tmp_path):
+    data = Grids(SPEEDS, np.sin(X - SPEEDS[:, None] * T[:, None]), {"t": T, "x": X})
+    train(
+        data, tmp_path, model="fno", sizes=SIZES, device="cpu", steps=1, batch=4, held_out=data[:1]
+    )
+    said = (tmp_path / "card.json").read_text()
+    assert "reading" not in json.loads(said, parse_constant=pytest.fail)
 
 
 @pytest.fixture(scope="module")

@@ -52,6 +52,12 @@ def test_totals_in_another_unit_are_said():
         grids(1000 * np.trapezoid(U, X))
 
 
+def test_totals_of_nothing_are_no_other_unit():
+    with pytest.warns(ImplausibleWarning, match="differ in 36 of 36 rows") as told:
+        grids(np.zeros((12, 3)))
+    assert "unit" not in str(told[0].message)
+
+
 EXACT = [name for name, problem in PROBLEMS.items() if issubclass(problem, ClosedForm)]
 
 

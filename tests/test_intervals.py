@@ -78,6 +78,41 @@ def test_too_few_members_for_exact_rows_are_refused():
     assert all(end.isfinite().all() for end in found.interval(0.9))
 
 
+@pytest.mark.parametrize(("noise", "shrinkage"), [(0.01, 0.0), (0.1, 0.0), (0.0, 0.01)])
+def test_laws_that_leave_next_to_no_degree_of_freedom_are_refused_too(noise, shrinkage):
+    field = pc.LowRank.from_samples(X[:3], shrinkage=shrinkage)
+    post = pc.condition(field, pc.linear(W, X[0] @ W.T, noise=noise))
+    with pytest.raises(InputError, match="`samples`: 3 members given 2 rows leave too few degrees"):
+        post.interval(0.9)
+
+
+@pytest.mark.parametrize("shrinkage", [None, 0.0, 0.3])
+@pytest.mark.parametrize(("variance", "noise"), [(0.2, 0.0), (0.0, 0.3), (0.2, 0.3)])
+def test_their_gradients_know_that_degrees_of_freedom_depend_on_the_members(
+    shrinkage, variance, noise
+):
+    def high(samples):
+        field = pc.LowRank.from_samples(samples, variance, shrinkage=shrinkage)
+        law = pc.cells(W[0], B[0], noise=noise)
+        return field.interval(0.9)[1] + pc.condition(field, law).interval(0.9)[1]
+
+    samples = torch.tensor(X[:5], requires_grad=True)
+    assert torch.autograd.gradcheck(high, samples)
+    forward, backward = torch.func.jacfwd(high), torch.func.jacrev(high)
+    torch.testing.assert_close(forward(samples.detach()), backward(samples.detach()))
+
+
+def test_they_are_compiled_without_a_graph_break():
+    def high(samples):
+        law = pc.cells(W[0], B[0])
+        post = pc.condition(pc.LowRank.from_samples(samples), law)
+        return post.interval(0.83)[1] + post.quantile(0.2)
+
+    samples = torch.tensor(X)
+    compiled = torch.compile(high, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(samples), high(samples))
+
+
 def test_members_that_are_moved_one_by_one_give_the_same(monkeypatch):
     post = pc.condition(pc.LowRank.from_samples(X), pc.linear(W, B, noise=0.3))
     together = post.interval(0.9)

@@ -125,6 +125,6 @@ def _mixed(field: LowRank, mix: Mix) -> LowRank:
     rounded = (4 * field.rounding * field.mean).square()  # members that are equal but for rounding
     variance = torch.where(variance > rounded, variance, 0.0)
     common = root_of(share * correlation * variance)[None]
-    directions = torch.cat([field.factor * (1 - share).sqrt(), common])
+    directions = torch.cat([field.factor * root_of(1 - share), common])
     rest = field.rest + share * (1 - correlation) * variance
     return field._with(factor=directions, rest=rest, bare=False)

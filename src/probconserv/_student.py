@@ -41,8 +41,7 @@ def predictive(known: Tensor, *estimated: tuple[Tensor, Tensor | float]) -> Pred
     for variance, degrees in estimated:
         total = total + variance
         error = error + variance / torch.as_tensor(degrees).to(variance).sqrt()
-    error = error.detach()
-    degrees = (total.detach() / torch.where(error > 0, error, 1.0)).square()
+    degrees = (total / torch.where(error > 0, error, 1.0)).square()
     return Predictive(total, torch.where(error > 0, degrees, torch.inf))
 
 
@@ -50,7 +49,7 @@ def quantile(p: float, degrees: Tensor) -> Tensor:
     """The value that t with so many degrees of freedom stays below with probability `p`."""
     if p == 0.5:
         return torch.zeros_like(degrees)
-    table = _table(min(p, 1 - p)).to(degrees)
+    table = (_traced_table if torch.compiler.is_compiling() else _table)(min(p, 1 - p)).to(degrees)
     place = (degrees.clamp(LEAST, MOST).log() - math.log(LEAST)) / _STEP
     below = place.long().clamp_max(NODES - 2)
     log = torch.lerp(table[below], table[below + 1], place - below)
@@ -67,3 +66,15 @@ def _table(tail: float) -> Tensor:
 
     degrees = LEAST * np.exp(_STEP * np.arange(NODES))
     return torch.tensor(np.log(-stdtrit(degrees, tail)))
+
+
+# Compiled code cannot follow SciPy: it calls an operator as it is.
+@torch.library.custom_op("probconserv::student_table", mutates_args=())
+def _traced_table(tail: float) -> Tensor:
+    """As `_table`."""
+    return _table(tail).clone()
+
+
+@_traced_table.register_fake
+def _(tail: float) -> Tensor:
+    return torch.empty(NODES, dtype=torch.float64)

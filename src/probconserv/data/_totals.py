@@ -110,7 +110,7 @@ def _explained(
         if _agree(found, b, size):
             return f"They agree with rule={other!r}. "
     factor = float((sums * b).sum() / (sums * sums).sum().clamp_min(1e-300))
-    if _agree(factor * sums, b, size):
+    if factor and _agree(factor * sums, b, size):
         return f"They are {factor:.6g} times as large: is a unit another one? "
     return ""
 

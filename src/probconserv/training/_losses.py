@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -14,6 +15,8 @@ from ..models.anp import AttentiveNeuralProcess
 from ..models.emulator import Emulator
 from ._recipes import Score
 
+Mean: TypeAlias = Callable[[Tensor], Tensor]
+
 
 def loss(
     network: AttentiveNeuralProcess,
@@ -21,6 +24,7 @@ def loss(
     noise: Tensor,
     penalty: float = 0.0,
     power: Tensor | float = 0.0,
+    mean_of: Mean = torch.mean,
 ) -> Tensor:
     """The negative evidence lower bound, and for SoftC-ANP `penalty` times ``||F mu_z||^2``.
 
@@ -39,6 +43,8 @@ def loss(
         lambda; 0 is the ANP.
     power : Tensor or float
         Log densities are weighed by their own variance to this power.
+    mean_of : callable
+        The mean of the weights, by which they are divided; of a team, that of all its processes.
 
     Returns
     -------
@@ -56,7 +62,7 @@ def loss(
         value = value + penalty * (_residual(functions, mean, derivatives) ** 2).mean(-1)
     else:
         mean, std = network.decode(network.common(known, u, asked), z)
-    density = log_normal(answer, mean, std) * _weights(std, power)
+    density = log_normal(answer, mean, std) * _weights(std, power, mean_of)
     return (value - density.sum(-1)).mean()
 
 
@@ -129,7 +135,9 @@ def share_from_context(network: Predictor, functions: Functions, samples: int = 
     float
         NaN for a single function, which has no other.
     """
-    other = functions[torch.arange(len(functions)).roll(1)]
+    other = functions[
+        torch.arange(len(functions)).roll(len(functions) // 2)
+    ]  # neighbours may be alike
     swapped = Functions(other.problem, other.context, functions.target, other.numbers)
     own, others = (
         (_components(network, seen, samples)[0].mean(0) - functions.target.u).square().mean()
@@ -159,10 +167,10 @@ def normal_crps(u: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     return std * crps((u - mean) / std)
 
 
-def _weights(std: Tensor, power: Tensor | float) -> Tensor:
+def _weights(std: Tensor, power: Tensor | float, mean_of: Mean) -> Tensor:
     """The variance to a power, of mean 1 over a batch; no gradient goes through them."""
     weights = std.detach() ** (2 * power)
-    return weights / weights.mean()
+    return weights / mean_of(weights)
 
 
 LOSSES: dict[Score, Callable[[Tensor, Tensor, Tensor], Tensor]] = {

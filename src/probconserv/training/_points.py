@@ -14,6 +14,7 @@ from ..models.emulator import Emulator
 from ._losses import emulator_loss, loss, share_from_context, validation_ll
 from ._recipes import Recipe
 from ._source import Source
+from ._team import mean_of_team
 from ._through import constrained_score, random_rows, through_loss
 
 Batches: TypeAlias = Callable[[Tensor], Functions]
@@ -64,7 +65,8 @@ class ANPTask(PointTask[AttentiveNeuralProcess]):
         shape = recipe.batch, network.sizes["latent"]
         noise = normal((NOISE, self.seed, step), shape, functions.device).to(functions.context.u)
         power = recipe.power(step).to(noise)
-        return loss(network, functions, noise[self.share], recipe.penalty, power)
+        mean_of = mean_of_team if self.share.step > 1 else torch.mean
+        return loss(network, functions, noise[self.share], recipe.penalty, power, mean_of)
 
     def scores(self) -> dict[str, float]:
         scores = super().scores()

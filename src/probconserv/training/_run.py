@@ -249,7 +249,9 @@ class Run:
         }
         self.card |= {name: float(f"{score:.5g}") for name, score in self.task.scores().items()}
         self.network.eval()
-        self.card["reading"] = float(f"{self.task.reading():.3g}")
+        reading = self.task.reading()
+        if not math.isnan(reading):  # of one function alone, which JSON has no number for
+            self.card["reading"] = float(f"{reading:.3g}")
         self.network.card = self.card  # type: ignore[assignment]
         if not self.team.first:
             return

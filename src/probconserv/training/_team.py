@@ -47,6 +47,13 @@ class Team:
             tensor.copy_(part.view_as(tensor))
 
 
+def mean_of_team(values: Tensor) -> Tensor:
+    """The mean of values over all processes, which have as many each."""
+    mean = values.mean()
+    dist.all_reduce(mean)
+    return mean / dist.get_world_size()
+
+
 @contextmanager
 def team(device: torch.device) -> Iterator[Team]:
     """The processes that torchrun started, or a team already at work, or this one alone."""
