@@ -13,7 +13,9 @@ from probconserv.paper import EXPERIMENTS, UPDATES, _trial, ablate, write_ablati
 from probconserv.paper import _ablate as ablation
 from probconserv.problems import Stefan
 
-pytestmark = pytest.mark.filterwarnings("ignore:the laws leave")  # `ablate` expects it too
+pytestmark = pytest.mark.filterwarnings(  # `ablate` expects it too
+    "ignore::probconserv.ImplausibleWarning"
+)
 FEW = {"n": 3, "samples": 6, "times": 4, "device": "cpu"}
 
 

@@ -145,7 +145,7 @@ def test_level_numbers_beside_heights_are_refused():
 def test_a_curvilinear_grid_without_corners_is_refused():
     message = (
         "'lat' and 'lon' lie on ('y', 'x') and have no bounds, so that the areas of the cells are "
-        "not known. Add their corners as bounds. Give the areas of the cells as `measure`; `cdo"
+        "not known. Add their corners as bounds. Give the areas of the cells as `measure`, in"
     )
     refuses(message, curvilinear(), ("y", "x"))
     refuses(message, curvilinear(y=[0, 1, 2], x=[0, 1, 2, 3]), ("y", "x"))

@@ -247,9 +247,7 @@ def test_log_prob_is_that_of_the_dense_posterior(kind, rng):
     u = normal(*SHAPE, rng=rng)
     mean, sigma = posterior(field.mean.numpy().ravel(), covariance(field), laws, SHAPE)
     wanted = torch.distributions.MultivariateNormal(torch.from_numpy(mean), torch.from_numpy(sigma))
-    rounding = (
-        1e-7 + np.finfo(float).eps * np.linalg.cond(sigma) ** 2
-    )  # of the oracle, which inverts
+    rounding = 1e-7 + np.finfo(float).eps * np.linalg.cond(sigma) ** 2  # the oracle inverts twice
     given = post.log_prob(u).sum(), wanted.log_prob(u.flatten())
     torch.testing.assert_close(*given, rtol=rounding, atol=1e-7)
 

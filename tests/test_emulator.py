@@ -44,7 +44,9 @@ def test_draws_have_the_moments_of_a_posterior_that_is_known(rng):
     expected = torch.linalg.lstsq(design, u.T).solution.T
     torch.testing.assert_close(z.mean(0), expected, rtol=0, atol=0.01)
     covariance = torch.cov(z[:, 0].T)
-    torch.testing.assert_close(covariance, precision.inverse(), rtol=0.15, atol=1e-4)
+    size = precision.inverse().diag().prod().sqrt()
+    rounding = {"rtol": 0.15, "atol": 4 * float(size) / 2000**0.5}  # four standard errors
+    torch.testing.assert_close(covariance, precision.inverse(), **rounding)
 
 
 def test_a_narrow_posterior_is_found_between_particles_and_beyond_the_range():

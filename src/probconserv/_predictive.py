@@ -20,7 +20,7 @@ the part a of Sigma, which has the members' variances and one correlation c for 
 is). A point whose moved members spread more than its variance says has their variance: Sigma is not
 theirs, and the gain may suit it and not them.
 
-`benchmarks/coverage.py` measures how often the truth is inside.
+`benchmarks/intervals.py` measures how often the truth is inside.
 """
 
 import math

@@ -101,11 +101,21 @@ def mix(spread: Tensor, alone: Tensor, together: Tensor, count: int) -> Mix:  # 
     sure = less / (chance * torch.where(there, alone, 1.0))  # little where signs all but cancel
     correlation = more.clamp(0, 1) * sure.clamp(0, 1)
     correlation = torch.where(there, correlation, 0.0).sum(-1) / rows.clamp_min(1)
-    # A total less sure than that of independent points says as much as one that is surer.
-    alike = torch.minimum(spread, alone) / torch.where(there, torch.maximum(spread, alone), 1.0)
-    share = ((1 + chance) * alike).clamp_max(1).sum(-1)
+    beside = torch.where(spread > 0, spread, torch.where(there, alone, 1.0))
+    above = (1 + chance) * alone / beside
+    below = spread / torch.where(there, alone * _least(count - 1), 1.0)  # errors that cancel
+    share = torch.where(there, torch.minimum(above, below).clamp_max(1), 0.0).sum(-1)
     share = torch.maximum(share / rows.clamp_min(1), rows / (rows + (count - 1) / MEMBERS_PER_ROW))
     return Mix(share.clamp(1 / count, 1), correlation)
+
+
+def _least(free: int) -> float:
+    """What chi-square over its degrees of freedom exceeds but for three standard deviations.
+
+    By the cube root of Wilson and Hilferty; above 0, for a total that all members agree on.
+    """
+    width = 2 / (9 * free)
+    return max(1 - width - 3 * math.sqrt(width), 0.01) ** 3
 
 
 def _mixed(field: LowRank, mix: Mix) -> LowRank:

@@ -1,4 +1,4 @@
-"""How often 90 % intervals of few members hold the truth: `python benchmarks/coverage.py`.
+"""How often 90 % intervals of few members hold the truth: `python benchmarks/intervals.py`.
 
 Members and truth are drawn alike about a centre that nobody knows, on 40 points, and the totals are
 those of the truth. Prints Markdown tables with the share in % for 4, 8 and 20 members; in brackets
