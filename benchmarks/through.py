@@ -64,7 +64,7 @@ def tuned(name: str, recipe: str, way: str) -> pc.models.AttentiveNeuralProcess:
         with tempfile.TemporaryDirectory() as out:
             return train(
                 name, out, "anp", "modern", "cpu", start=path, steps=200, batch=16, rows=2,
-                samples=4, learning_rate=rate, beta=0.0, plain=0.0, **changes,
+                samples=4, learning_rate=rate, validation=10, beta=0.0, plain=0.0, **changes,
             )  # fmt: skip
     finally:
         _through.condition = conditioned
