@@ -1,9 +1,13 @@
 """Every trained network over the whole range of its parameter, not at one value of it."""
 
 import pytest
+import torch
 
 import probconserv as pc
+from probconserv.data import draw
 from probconserv.paper import EXPERIMENTS, reading
+from probconserv.problems import find
+from probconserv.training import share_from_context
 
 AT_LEAST = {  # explained share: the figure of weights/README.md less what another 24 would change
     ("diffusion", "anp"): 0.98,
@@ -29,3 +33,19 @@ def test_totals_of_the_melting_front_follow_the_truth():
     found = reading(pc.load("stefan"), EXPERIMENTS["stefan"], samples=10)
     assert 0.85 < found.slope < 1.15
     assert found.mse_after < 4e-4
+
+
+@pytest.mark.parametrize("problem", EXPERIMENTS)
+def test_an_emulator_that_is_told_the_parameter_uses_it(problem):
+    functions = draw(find(problem), "validation", 24, (10, 10), 50).to(torch.float32)
+    assert share_from_context(pc.load(problem, "emulator"), functions) > 0.9
+
+
+@pytest.mark.parametrize(
+    ("problem", "model", "share"),
+    [("stefan", "anp", 0.405), ("stefan", "softc", -0.241), ("advection", "anp", 0.016)],
+)
+def test_cards_of_the_paper_s_recipe_say_what_their_network_does_not_explain(problem, model, share):
+    network = pc.load(problem, model, "paper")
+    assert network.card["explained_share"] == share
+    assert reading(network, EXPERIMENTS[problem], samples=10).share == pytest.approx(share, abs=0.1)

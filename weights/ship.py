@@ -9,10 +9,12 @@ from pathlib import Path
 
 from probconserv._files import complete
 from probconserv.models import open_weights, save
+from probconserv.paper import EXPERIMENTS, reading
 
 run, destination = (Path(argument) for argument in sys.argv[1:3])
 network = open_weights(run)
 card = network.card
+card["explained_share"] = round(reading(network, EXPERIMENTS[card["problem"]]).share, 3)
 name = f"{card['problem']}-{card['model']}-{card['recipe']}"
 save(network, destination / f"{name}.safetensors", half="--float32" not in sys.argv)
 with complete(destination / f"{name}.json") as part:
