@@ -297,7 +297,7 @@ def test_project_of_a_state_takes_laws_that_are_not_linear(rng):
     law = pc.law(lambda s: s["u"].square().sum() + s["v"].sum(), 4.0)
     near = pc.project(state, law)
     u, v = near["u"].mean, near["v"].mean
-    terms = 4.0 + 2 * u.square().sum() + v.abs().sum()  # |b| + |J| |u|, of which 1e-12 may be missed
+    terms = 4.0 + 2 * u.square().sum() + v.abs().sum()  # |b| + |J| |u|; 1e-12 of it may be missed
     assert law.residual({"u": u, "v": v}).abs() <= 1.1e-12 * terms
 
 
