@@ -13,7 +13,7 @@ from torch import Tensor
 
 LEVEL = 0.005
 FULL = (
-    5.0  # standard deviations if all points err together; of networks, 1 right b in 640 is beyond
+    5.0  # standard deviations if all points err together; of networks, 1 right b in 160 is beyond
 )
 
 
