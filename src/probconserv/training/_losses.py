@@ -135,15 +135,14 @@ def share_from_context(network: Predictor, functions: Functions, samples: int = 
     float
         NaN for a single function, which has no other.
     """
-    other = functions[
-        torch.arange(len(functions)).roll(len(functions) // 2)
-    ]  # neighbours may be alike
+    n = len(functions)
+    other = functions[torch.arange(n).roll(n // 2)]  # neighbours may be alike
     swapped = Functions(other.problem, other.context, functions.target, other.numbers)
     own, others = (
         (_components(network, seen, samples)[0].mean(0) - functions.target.u).square().mean()
         for seen in (functions, swapped)
     )
-    return float(1 - own / others) if len(functions) > 1 else math.nan
+    return float(1 - own / others) if n > 1 else math.nan
 
 
 def _components(network: Predictor, functions: Functions, samples: int) -> tuple[Tensor, Tensor]:
