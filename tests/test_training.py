@@ -66,8 +66,8 @@ def small_network():
 
 
 def test_weights_of_a_team_are_those_of_the_whole_batch():
-    network, functions = load("stefan"), draw(Stefan, "train", n=4, context=4, target=50)
-    functions, noise = functions.to(torch.float32), torch.zeros(4, network.sizes["latent"])
+    network, functions = load("stefan").double(), draw(Stefan, "train", n=4, context=4, target=50)
+    noise = torch.zeros(4, network.sizes["latent"], dtype=torch.float64)
     kept = []
 
     def mean_of(weights):  # of both halves, once they are known
