@@ -105,7 +105,16 @@ def statistics(kind: Kind, block: Block) -> dict[str, Array]:
         "marks": _marks(mean),
         "lacking": block.lacking,
     }
+    if isinstance(kind, MeanAndStd) and _knows_none(kind, even, std):
+        square = np.square(mean, dtype=float)
+        found |= {"plain": total[0] if rows.sizes is rows else rows.sizes.apply(mean)}
+        found |= {"square": rows.sizes.apply(square)}
     return {name: np.broadcast_to(x, (u.shape[1], *x.shape[1:])) for name, x in found.items()}
+
+
+def _knows_none(kind: MeanAndStd, even: bool, std: Array) -> bool:
+    """Whether no point has a standard deviation: what the field says of itself is then needed."""
+    return not kind.knows_std or (even and not std.any())
 
 
 def _summed(rows: BlockRows, std: Array) -> Array:  # (1 or I, K)

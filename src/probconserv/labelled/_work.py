@@ -24,6 +24,7 @@ from ._blocks import Block, BlockWork, Bounds
 from ._cluster import compute
 from ._encoding import Packing, next_held, valid_limits
 from ._graph import Array, Made, Sums, added
+from ._guard import with_spread
 from ._law import Law, Recipe, array
 from ._plan import HOW, ONE_BY_ONE, Plan, Spread, plans, worst
 from ._report import Report, budgets
@@ -112,7 +113,7 @@ class Work:
 
     def report(self, seen: Mapping[str, Sequence[Sums]], change: Any = None) -> Report:
         """seen: of `summed` or `updated`, computed."""
-        of = {name: _merged(parts) for name, parts in seen.items()}
+        of = {name: with_spread(_merged(parts)) for name, parts in seen.items()}
         sums = [added([of[name] for name in plan.arrays]) for plan in self.plans]
         found = [budget for both in zip(self.plans, sums, strict=True) for budget in budgets(*both)]
         warnings = [text for budget in found for text in budget.warnings]
