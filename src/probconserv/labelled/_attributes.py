@@ -137,8 +137,8 @@ def per_second(argument: str, given: str, of: str) -> Conversion:
     clocks = {w: n for w, n in words.items() if n < 0 and _known(w)[0].is_convertible("s")}
     if not clocks and "s-" not in _unit(words).definition:
         raise InputError(
-            f"`{argument}` is in {given!r}, which is not per time: no rate. Say what it is with "
-            "`assume_units`, or that it holds amounts by `cell_methods` 'time: sum'."
+            f"`{argument}` is in {given!r}, which is not per time: no rate. A rate is in a "
+            "unit such as 'kg s-1'; of amounts `cell_methods` say 'time: sum'."
         )
     found = math.prod(_known(word)[0].convert(1.0, "s") ** n for word, n in clocks.items())
     said = f"units of {argument} not compared: {of} has none"

@@ -283,6 +283,7 @@ class Bounds:
     low: float
     high: float
     law: str
+    noise: str = ""  # how a message names that way out, if it is one
 
     def clipped(self, new: Array, d: Array, block: Block, tilt: Array) -> Array:
         """The values of a block."""
@@ -338,7 +339,7 @@ class Bounds:
         error = InfeasibleError(
             f"{int(wrong.sum())} totals cannot be met within `minimum` and `maximum`. The first of "
             f"{self.law} is {float(total[place]):.6g}, and totals of fields within these bounds "
-            f"are {span(low, high)}. Ways out: wider bounds, another total, `noise`."
+            f"are {span(low, high)}. Ways out: wider bounds, another total{self.noise}."
         )
         error._place = int(place[0]), int(place[-1])
         raise error

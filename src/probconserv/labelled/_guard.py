@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 CLOSED = 1e-6  # of the sum of |u|: so little is no gap
 LEAST = 0.01  # of the sum of |u|: fields that are nearly constant may move so far
+FEW, CLEARLY = 0.02, 3.0  # of the rows: so few may move by less than so many standard deviations
 TIMES = 3.0  # a factor up to which totals may differ
 CLEAR, ROUGH = 300.0, 0.25  # a factor so large is that of units it is so near to
 ONE_SIGN = 0.99  # of the sum of |u|: a total so large is that of a field of one sign
@@ -85,13 +86,14 @@ class Guard:
     def closes(self) -> bool:
         return bool((self.gap <= CLOSED * np.maximum(self.terms, np.abs(self.stated))).all())
 
-    def beyond(self) -> Iterator[str]:
-        """What is implausible, with its cause where one is known."""
+    @cached_property
+    def reason(self) -> str:
+        """What is implausible, with its cause where one is known; empty where nothing is."""
         if self.closes:
-            return
-        said = [*self._moves(), *(self._changes() or self._totals())]
-        if said:
-            yield ": ".join(said)
+            return ""
+        ways = (self._changes, self._totals) if self.gains else (self._totals, self._changes)
+        said = [*self._moves(), *(ways[0]() or ways[1]())]
+        return ": ".join(said)
 
     @property
     def most(self) -> float:
@@ -103,7 +105,8 @@ class Guard:
         """Of totals that move the field by more than it varies by itself."""
         known = self.own > CLOSED * self.terms  # else it is the same everywhere
         far = known & (self.gap > np.maximum(self.own, LEAST * self.terms))
-        if far.any():
+        clear = far.sum() > FEW * far.size or (far & (self.gap > CLEARLY * self.own)).any()
+        if clear:
             yield (
                 f"{int(far.sum())} of {far.size} {self.kind}s move the field by more than its own "
                 f"standard deviation over points and times, by up to {self.most:.3g} times that"
@@ -143,11 +146,10 @@ class Guard:
         if best is not None:
             return [best[1]]
         ours, theirs = (_range(each[whole]) for each in (self.stated, self.found))
-        if ours <= MANY * theirs or not (self.gap > SOME * self.own).any():
+        if not together or ours <= MANY * theirs or not (self.gap > SOME * self.own).any():
             return []
-        what = f"what {together} bring" if together else f"what the {self.kind} changes in time"
         by = f"{ours / theirs:.3g} times what the field does" if theirs else "not in the field"
-        return [f"{what} is {by}, check units and signs"]
+        return [f"what {together} bring is {by}, check units and signs"]
 
 
 def _wrong(name: str, flux: Array, missing: Array) -> tuple[float, str] | None:
@@ -166,8 +168,10 @@ def _wrong(name: str, flux: Array, missing: Array) -> tuple[float, str] | None:
         return None
     if abs(factor + 1) <= NEAR[not varies]:
         return share, f"{name} fits the field with the other sign: check its sign"
+    if factor <= 0 or 1 / TIMES <= factor <= TIMES:
+        return None
     known = units_of(factor) and not 1 / LARGE < factor < LARGE
-    if factor <= 0 or 1 / TIMES <= factor <= TIMES or not (varies or known):
+    if not (varies or known):
         return None
     return share, wrong_by(name, 1 / factor, "the field")
 

@@ -52,7 +52,7 @@ class Verdict:
     def beyond(self) -> Iterator[str]:
         """Of totals that the standard deviations do not allow, whatever the correlations."""
         if not self.budget.knows_std:
-            yield from [] if self.guard is None else self.guard.beyond()
+            yield from [self.guard.reason] if self.guard and self.guard.reason else []
         elif self.answer == "does not agree":
             wrong = self.together.wrong
             yield (

@@ -18,7 +18,7 @@ import xarray as xr
 
 from .. import __version__
 from .._errors import FAR, InputError
-from .._sums import Kind, MeanAndStd, check_usable, is_hard, solved_rows
+from .._sums import Ensemble, Kind, MeanAndStd, check_usable, is_hard, solved_rows
 from ._attributes import decoded, least_to_most
 from ._blocks import Block, BlockWork, Bounds
 from ._cluster import compute
@@ -163,10 +163,16 @@ class Work:
         for name, figures in moves.items():
             least = -float(figures["below"].max())
             if least < 0 and not (figures["below_before"] > 0).any():
-                yield (
-                    f"values of {name} were pushed below 0, to {least:.3g}; none was before. "
-                    "`minimum=0` holds them, `how='proportional'` keeps signs."
-                )
+                ways = self._ways_above(name)
+                said = f"values of {name} were pushed below 0, to {least:.3g}; none was before"
+                yield f"{said}. {', '.join(ways)}." if ways else said
+
+    def _ways_above(self, name: str) -> list[str]:
+        """How values can be kept from falling below 0, of what is not done already."""
+        (plan,) = (plan for plan in self.plans if name in plan.arrays)
+        bounded = len(plan.laws) > 1 or self.spread.minimum is not None
+        ways = [] if bounded else ["`minimum=0` holds them"]
+        return ways + ["`how='proportional'` keeps signs"] * (self.spread.how != "proportional")
 
     def _implausible(self, name: str, found: Mapping[str, Any]) -> Iterator[str]:
         """What is implausible about the values of a variable."""
@@ -326,8 +332,10 @@ def _updated(work: BlockWork, *given: Any) -> Made:
 def _block_work(plan: Plan, name: str, watched: bool = False, stored: bool = False) -> BlockWork:
     arrays, bounds = plan.arrays[name], None
     if plan.is_bounded:
+        known = isinstance(plan.kind, Ensemble) or plan.kind.knows_std
+        noise = ", `noise`" if known else ""
         low, high = (next_held(arrays[0], *end) for end in zip(plan.bounds, (1, -1), strict=True))
-        bounds = Bounds(low, high, plan.laws[0].law.label)
+        bounds = Bounds(low, high, plan.laws[0].law.label, noise)
     return BlockWork(
         plan.kind,
         plan.places,
