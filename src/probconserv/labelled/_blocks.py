@@ -17,6 +17,7 @@ from .._sums import MOVES, ROUNDING, Ensemble, MeanAndStd, is_hard
 from .._values import span
 from ._encoding import Packing, outside
 from ._graph import Array, BlockRows, Made, Sums
+from ._rounding import HALF, as_half
 
 Kind = MeanAndStd | Ensemble
 
@@ -388,6 +389,8 @@ class BlockWork:
         new = moved(self.kind, block, steps)
         if self.bounds is not None:
             new = self.bounds.clipped(new, freedom(self.kind, block), block, steps["tilt"])
+        if self.dtypes[0] == HALF:
+            new = as_half(new, block.rows, self.asked, self.kind.disjoint)
         new = new.astype(self.dtypes[0], copy=False)
         if self.packing is not None and self.rounds:
             new = self.packing.rounded(new, block.rows, self.asked).astype(new.dtype)
