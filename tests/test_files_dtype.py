@@ -38,7 +38,7 @@ def test_float16_closes_and_the_report_says_to_what(how, chunks):
     report = check(new.compute(), LAW)
     assert report.closes()
     if chunks is None:
-        assert "u is float16: values have 3 digits, rounded so" in new.probconserv.report["notes"][0]
+        assert "u is float16, which has 3 digits: rounded so" in new.probconserv.report["notes"][0]
 
 
 def test_values_of_float16_are_within_one_step_of_those_in_float64():
@@ -46,18 +46,19 @@ def test_values_of_float16_are_within_one_step_of_those_in_float64():
     exact = enforce(d.astype(float), LAW, how="uniform").u
     new = enforce(d, LAW, how="uniform").u
     assert float((abs(new - exact) / np.spacing(np.float16(exact)).astype(float)).max()) <= 1.0
-    assert float((new == exact.astype("f2")).mean()) > 0.8
+    assert float((new == exact.astype("f2")).mean()) > 0.7
 
 
 def test_float16_that_cannot_close_says_so_and_ends_with_1(tmp_path):
     d = made(shape=(3, 2, 2))
+    total = "--total", str(float((d.u[0] * d.area).sum()) * 1.00123)
     d.to_zarr(tmp_path / "in.zarr", consolidated=False)
-    done = called("enforce", tmp_path / "in.zarr", *ASKED, "-o", tmp_path / "out.zarr")
+    done = called("enforce", tmp_path / "in.zarr", *ASKED, *total, "-o", tmp_path / "out.zarr")
     assert done.returncode == 1
     assert "u is float16: rounding to it opens the budget again, to " in done.stdout
     assert "`--dtype 'float32'`" in done.stdout
     done = called(
-        *("enforce", tmp_path / "in.zarr", *ASKED, "-o", tmp_path / "b.zarr"),
+        *("enforce", tmp_path / "in.zarr", *ASKED, *total, "-o", tmp_path / "b.zarr"),
         *("--dtype", "float32"),
     )
     assert (done.returncode, "float16" in done.stdout) == (0, False)
@@ -144,5 +145,5 @@ def test_files_of_a_series_are_written_in_that_type(tmp_path):
 def test_an_update_beyond_float16_is_refused():
     d = made()
     law = Law("u", SPACE, average=7e4, measure="area")
-    with pytest.raises(InputError, match="`dtype`: float16 holds values up to 65504, .*'float32'"):
+    with pytest.raises(InputError, match=r"`dtype`: float16 holds values up to 65504, .*'float32'"):
         enforce(d, law, how="uniform")

@@ -176,8 +176,8 @@ def test_lazy_data_and_many_files_are_judged_alike(tmp_path):
     for number in range(3):
         d.isel(time=slice(3 * number, 3 * number + 3)).to_netcdf(tmp_path / f"run_{number}.nc")
     (tmp_path / "out").mkdir()
+    law = Law("u", SPACE, inflow=("e", "p"))
     with pytest.warns(ImplausibleWarning, match="inflow p fits the field with the other sign"):
-        law = Law("u", SPACE, inflow=("e", "p"))
         enforce_file(f"{tmp_path}/run_*.nc", tmp_path / "out", law, how="uniform")
 
 
@@ -242,7 +242,9 @@ def notes(dataset, law, **how):
 def test_notes_do_not_recommend_what_was_just_used():
     d = xr.Dataset({"u": ("x", [0.1, 2.0, 3.0])})
     law = Law("u", "x", total=4.5, measure=1.0)
-    assert "`minimum=0` holds them, `how='proportional'` keeps signs" in notes(d, law, how="uniform")
+    assert "`minimum=0` holds them, `how='proportional'` keeps signs" in notes(
+        d, law, how="uniform"
+    )
     again = notes(d, law, how="uniform", minimum=-1.0)
     assert ("minimum" in again, "proportional" in again) == (False, True)
     signed = Law({"u": xr.DataArray([1.0, 1.0, -1.0], dims="x")}, "x", total=-9.0, measure=1.0)
@@ -258,6 +260,9 @@ def test_ways_out_of_a_total_that_cannot_be_met_are_not_what_was_used():
         enforce(d, law, how="proportional")
     with pytest.raises(InfeasibleError, match=r"Ways out: more spread, `noise`\.$"):
         enforce(d, law, std=0.0)
-    for how, ends in (({"how": "uniform"}, r"another total\."), ({"std": 1.0}, r"total, `noise`\.")):
+    for how, ends in (
+        ({"how": "uniform"}, r"another total\."),
+        ({"std": 1.0}, r"total, `noise`\."),
+    ):
         with pytest.raises(InfeasibleError, match=f"`minimum` and `maximum`.* {ends}"):
             enforce(d, law, minimum=-0.1, maximum=0.1, **how)

@@ -113,7 +113,10 @@ def test_without_uncertainty_the_verdict_compares_the_move_with_the_field_itself
     d = made()
     for how in ("uniform", "proportional"):
         report = enforce(d, Law("u", SPACE), how=how).probconserv.report
-        assert "no `std` or members; the totals move the field by at most" in report["laws"][0]["verdict"]
+        assert (
+            "no `std` or members; the totals move the field by at most"
+            in report["laws"][0]["verdict"]
+        )
         assert report["method"].startswith(f"{how}, the same")
 
 

@@ -324,7 +324,11 @@ def test_the_rates_of_a_forecast_run_along_its_steps():
     times = {"time": dates([0, 24]), "step": HOURS * HOUR}
     coords = {dim: (dim, times[dim], {"standard_name": name}) for dim, name in names.items()}
     d = xr.Dataset({"u": ((*names, *SPACE), rng.normal(size=shape))}, coords)
-    d["e"] = ((*names, *SPACE), rng.normal(size=shape) / 3600, RATE | {"cell_methods": "step: mean"})
+    d["e"] = (
+        (*names, *SPACE),
+        rng.normal(size=shape) / 3600,
+        RATE | {"cell_methods": "step: mean"},
+    )
     d["step_bnds"] = (("step", "n"), np.array([[0, 0], [0, 6], [6, 18], [18, 24]]) * HOUR)
     d.step.attrs["bounds"] = "step_bnds"
     found = gain(d, measure=1.0).transpose("time", "step")
@@ -368,7 +372,9 @@ def test_calendars_of_models_and_fields_that_are_means():
     ]
     d = made([0, 1, 2], bounds=None).assign_coords(time=noleap)
     d.u.attrs["cell_methods"] = "time: mean (interval: 1 hour)"
-    np.testing.assert_allclose(gain(d, inflow=xr.DataArray(1.0, attrs=RATE)), [0.0, 2 * 86400, 3 * 86400])
+    np.testing.assert_allclose(
+        gain(d, inflow=xr.DataArray(1.0, attrs=RATE)), [0.0, 2 * 86400, 3 * 86400]
+    )
     assert any(remark.startswith("u: a time mean, taken as its value") for remark in remarks(d))
 
 

@@ -32,9 +32,7 @@ def in_digits(size: float) -> str:
 def in_times(factor: float) -> str:
     """As a part of a sentence: "1/1000 of", "60 times"."""
     sign, size = "-" if factor < 0 else "", abs(factor)
-    return (
-        f"{sign}{in_digits(size)} times" if size >= 0.1 else f"{sign}1/{in_digits(1 / size)} of"
-    )
+    return f"{sign}{in_digits(size)} times" if size >= 0.1 else f"{sign}1/{in_digits(1 / size)} of"
 
 
 def units_of(factor: float, alike: float = ALIKE) -> str:

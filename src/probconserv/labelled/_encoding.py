@@ -250,7 +250,10 @@ class Packing:
     def rounded(self, block: Array, rows: BlockRows, bounds: tuple[float, float]) -> Array:
         """A block (N, I, P) on the values that its integers stand for, with the same totals."""
         exact = (block.astype(float) - self.offset) / self.scale
-        info, ends = np.iinfo(self.dtype), sorted((end - self.offset) / self.scale for end in bounds)
+        info, ends = (
+            np.iinfo(self.dtype),
+            sorted((end - self.offset) / self.scale for end in bounds),
+        )
 
         def allowed(whole: Array) -> Array:
             fits = (whole >= max(info.min, ends[0])) & (whole <= min(info.max, ends[1]))

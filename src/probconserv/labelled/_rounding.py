@@ -104,3 +104,13 @@ def as_half(block: Array, rows: BlockRows, bounds: tuple[float, float], closes: 
         return np.asarray((values >= bounds[0]) & (values <= bounds[1]) & np.isfinite(values))
 
     return closing(block, held.astype(float), rows, neighbour, allowed).astype(HALF)
+
+
+def half_note(name: str, off: float, closes: bool) -> str:
+    """What the report says of a variable in float16, whose totals are off by that share."""
+    if closes:
+        return f"{name} is float16, which has 3 digits: rounded so that totals hold to {off:.1e}"
+    return (
+        f"{name} is float16: rounding to it opens the budget again, to {off:.1e}. Write it with "
+        "`dtype='float32'` to keep it closed"
+    )

@@ -28,7 +28,7 @@ from ._guard import with_spread
 from ._law import Law, Recipe, array
 from ._plan import HOW, ONE_BY_ONE, Plan, Spread, plans, worst
 from ._report import Report, budgets
-from ._rounding import HALF
+from ._rounding import HALF, half_note
 
 SETTLING = 2  # times that exact rows are settled at most
 REPORT = "probconserv_report"
@@ -157,13 +157,7 @@ class Work:
             )
         for name in (name for name in moves if self.dataset[name].dtype == HALF):
             off = max(float(budget.imbalance(report.is_done).max()) for budget in report.budgets)
-            if report.is_done and not report.closes(after=True):
-                yield (
-                    f"{name} is float16: rounding to it opens the budget again, to {off:.1e}. Write "
-                    "it with `dtype='float32'` to keep it closed"
-                )
-            else:
-                yield f"{name} is float16: values have 3 digits, rounded so that totals hold to {off:.1e}"
+            yield half_note(name, off, report.closes(after=report.is_done))
         stds = [std for plan in self.plans if plan.is_bounded for std in plan.stds.values()]
         if report.is_done and any(std.values.dims for std in stds):
             yield "the new standard deviations are those without bounds"
