@@ -33,7 +33,10 @@ STUCK = {  # why a total is not met, and what to do, by the way that points move
         "`how` 'uniform', or another total",
     ),
     "variance": ("the standard deviations leave nothing to move there", "more spread, `noise`"),
-    "members": ("the members' spread leaves nothing to move there", "`shrinkage`, `noise`"),
+    "members": (
+        "the members' spread leaves nothing to move there",
+        "more members, `shrinkage`, `noise`",
+    ),
 }
 
 Array = NDArray[Any]

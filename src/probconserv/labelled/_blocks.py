@@ -17,6 +17,7 @@ from .._sums import MOVES, ROUNDING, Ensemble, MeanAndStd, is_hard
 from .._values import span
 from ._encoding import Packing, outside
 from ._graph import Array, BlockRows, Made, Sums
+from ._guard import own_moments
 from ._rounding import HALF, as_half
 
 Kind = MeanAndStd | Ensemble
@@ -107,9 +108,7 @@ def statistics(kind: Kind, block: Block) -> dict[str, Array]:
         "lacking": block.lacking,
     }
     if isinstance(kind, MeanAndStd) and _knows_none(kind, even, std):
-        square = np.square(mean, dtype=float)
-        found |= {"plain": total[0] if rows.sizes is rows else rows.sizes.apply(mean)}
-        found |= {"square": rows.sizes.apply(square)}
+        found |= own_moments(rows, mean)
     return {name: np.broadcast_to(x, (u.shape[1], *x.shape[1:])) for name, x in found.items()}
 
 

@@ -14,11 +14,13 @@ import numpy as np
 import xarray as xr
 
 from .._factors import ALIKE, LARGE, units_of, wrong_by
-from ._graph import Array, Sums
+from ._graph import Array, BlockRows, Sums
 
 if TYPE_CHECKING:
     from ._report import Budget
 
+SAMPLE = 1 << 13  # points of an index that are enough to tell how far values spread
+STEPS = (3, 7, 13, 31, 61, 127, 251, 509, 1021, 2039)
 CLOSED = 1e-6  # of the sum of |u|: so little is no gap
 LEAST = 0.01  # of the sum of |u|: fields that are nearly constant may move so far
 FEW, CLEARLY = 0.02, 3.0  # of the rows: so few may move by less than so many standard deviations
@@ -38,11 +40,23 @@ def with_spread(sums: Sums) -> dict[str, Array]:
     That is its standard deviation over all points of all rows, times included.
     """
     found = dict(sums)
-    if "square" in found:
-        size = found["size"].sum() or 1.0
-        mean, square = found["plain"].sum() / size, found["square"].sum() / size
-        found["own"] = found["size"] * np.sqrt(max(0.0, square - mean**2))
+    if "own" in found:
+        size, mean, square = found["own"].reshape(-1, 3).sum(0)
+        variance = square / (size or 1.0) - (mean / (size or 1.0)) ** 2
+        found["own"] = found["size"] * np.sqrt(max(0.0, variance))
     return found
+
+
+def own_moments(rows: BlockRows, u: Array) -> dict[str, Array]:  # (I, P) to (I, 3)
+    """Of a block the sums of weights, and of these times u and u^2; of large ones at some points.
+
+    The points are so far apart, in the order of the file, that few axes have a length to match.
+    """
+    step = max((each for each in STEPS if each * SAMPLE <= u.shape[-1]), default=1)
+    some = u[:, ::step].astype(float)
+    weights: Any = sum(np.abs(law.weights[:, ::step]) for law in rows.laws)
+    powers = (np.ones_like(some), some, some**2)
+    return {"own": np.stack([(weights * each).sum(-1) for each in powers], -1)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,18 +79,18 @@ class Guard:
         time, like = budget.time, budget.terms
         dims = sorted(map(str, like.dims), key=lambda dim: dim == time)
         sizes = {dim: like.sizes[dim] for dim in dims}
-        there, order = budget.size > 0, slice(None)
+        there, order = budget.size > 0, np.arange(1 if time is None else sizes[time])
         if time is not None and time in like.coords:
             order = np.argsort(like[time].values, kind="stable")
 
         def wide(array: xr.DataArray) -> Array:
             values = array.variable.set_dims({**sizes}).transpose(*dims).values
-            return values[..., order] if time is not None else values[..., None]
+            return np.asarray(values[..., order] if time is not None else values[..., None])
 
         gains = {name: wide(gain) for name, gain in budget.gains.items()}
         given = (budget.total, budget.before, budget.own, budget.terms)
-        each = (wide(array.where(there, 0.0)) for array in given)
-        return cls(kind, *each, gains, has_zero)
+        stated, found, own, terms = (wide(array.where(there, 0.0)) for array in given)
+        return cls(kind, stated, found, own, terms, gains, has_zero)
 
     @cached_property
     def gap(self) -> Array:
