@@ -109,11 +109,14 @@ def test_one_number_for_std_is_that_of_a_cell_of_mean_size():
     np.testing.assert_allclose(total(d, out.u), (1 - gain) * total(d, d.u), rtol=1e-12)
 
 
-def test_without_uncertainty_the_verdict_says_that_nothing_is_known():
+def test_without_uncertainty_the_verdict_compares_the_move_with_the_field_itself():
     d = made()
     for how in ("uniform", "proportional"):
         report = enforce(d, Law("u", SPACE), how=how).probconserv.report
-        assert "nothing says whether the totals are plausible" in report["laws"][0]["verdict"]
+        assert (
+            "no `std` or members; the totals move the field by at most"
+            in report["laws"][0]["verdict"]
+        )
         assert report["method"].startswith(f"{how}, the same")
 
 

@@ -13,7 +13,9 @@ HOUR = np.timedelta64(3_600_000_000_000, "ns")
 HOURS = np.array([0, 6, 18, 24])  # of the field
 ENDS = np.array([[-6, 0], [0, 6], [6, 18], [18, 24]])  # bounds, times at their ends
 SPACE = ("y", "x")
-MEAN, SUM, POINT = ({"cell_methods": f"area: mean time: {m}"} for m in ("mean", "sum", "point"))
+RATE = {"units": "s-1"}
+MEAN, POINT = (RATE | {"cell_methods": f"area: mean time: {m}"} for m in ("mean", "point"))
+SUM = {"cell_methods": "area: mean time: sum"}
 
 
 def dates(hours):
@@ -26,7 +28,7 @@ def made(hours=HOURS, bounds=ENDS, seed=0):
     d = xr.Dataset(
         {
             "u": (("time", *SPACE), rng.normal(50, 1, (n, 3, 2))),
-            "e": (("time", *SPACE), rng.normal(0, 1, (n, 3, 2)) / 3600),
+            "e": (("time", *SPACE), rng.normal(0, 1, (n, 3, 2)) / 3600, RATE),
             "area": (SPACE, rng.uniform(1, 2, (3, 2))),
             "basin": (SPACE, [[1, 2], [1, 2], [2, 2]]),
         },
@@ -128,7 +130,7 @@ def test_amounts_have_the_unit_of_an_amount_and_rates_that_of_a_rate():
             gain(d)
 
 
-@pytest.mark.parametrize("attrs", [POINT, {}])
+@pytest.mark.parametrize("attrs", [POINT, RATE])
 def test_point_values_are_linear_between_times_and_what_was_assumed_is_said(attrs):
     d = made().isel(time=[3, 1, 0, 2])
     d.e.attrs = attrs
@@ -137,7 +139,7 @@ def test_point_values_are_linear_between_times_and_what_was_assumed_is_said(attr
     course = np.interp(minutes, HOURS, [rate[t] for t in dates(HOURS)]) / 60
     wanted = [course[minutes < hour].sum() for hour in HOURS[[3, 1, 0, 2]]]
     np.testing.assert_allclose(gain(d), wanted, rtol=1e-10, atol=1e-12)
-    assumed = "no cell_methods; taken as point values" if not attrs else "point values"
+    assumed = "no cell_methods; taken as point values" if attrs == RATE else "point values"
     assert f"inflow e: {assumed}, linear between times" in remarks(d)
 
 
@@ -154,12 +156,13 @@ def test_means_without_bounds_reach_half_way_between_times_and_say_so():
 
 def test_rates_of_several_kinds_add_up():
     d = made()
-    kinds = {"a": MEAN, "b": SUM, "c": POINT, "d": {}}
+    kinds = {"a": MEAN, "b": SUM, "c": POINT, "d": RATE}
     for name, attrs in kinds.items():
         d[name] = d.e.assign_attrs(attrs) * len(kinds) if name == "b" else d.e.assign_attrs(attrs)
         d[name].attrs = attrs
-    both = gain(d, inflow=("a", "b"), outflow=("c", 2.0))
-    parts = [gain(d, inflow=each) for each in ("a", "b", "c", 2.0)]
+    two = xr.DataArray(2.0, attrs=RATE)
+    both = gain(d, inflow=("a", "b"), outflow=("c", two))
+    parts = [gain(d, inflow=each) for each in ("a", "b", "c", two)]
     np.testing.assert_allclose(both, parts[0] + parts[1] - parts[2] - parts[3], rtol=1e-12)
     np.testing.assert_allclose(parts[3], 2.0 * 3600 * HOURS)
 
@@ -266,7 +269,7 @@ def test_a_missing_rate_where_the_field_counts_names_time_and_place(chunks):
         gain(d)
     assert gain(d.assign(u=d.u.where(d.e.notnull()))).notnull().all()
     assert gain(d, where=d.basin > 1).notnull().all()
-    total = xr.DataArray([1.0, 2.0, np.inf, 3.0], dims="time", name="r")
+    total = xr.DataArray([1.0, 2.0, np.inf, 3.0], dims="time", name="r", attrs=RATE)
     with pytest.raises(InputError, match="`outflow r` is missing or infinite at time 2000"):
         gain(d, outflow=total, inflow=())
 
@@ -302,13 +305,14 @@ def test_a_member_that_lacks_a_point_takes_it_from_the_rates_of_all():
     wanted = check(without.assign(u=d.u.fillna(0.0)), law(), member="member").budgets[0].total
     np.testing.assert_allclose(found, wanted, rtol=1e-12)
     own = d.e.expand_dims(member=3) * xr.DataArray([1.0, 2.0, 3.0], dims="member")
+    own.attrs = RATE
     each = check(d, law(inflow=own), member="member").budgets[0].total.transpose("member", "time")
     np.testing.assert_allclose(each, found.values * np.array([[1.0], [2.0], [3.0]]), rtol=1e-12)
 
 
 def test_rates_of_regions_go_to_their_regions():
     d = made()
-    rate = xr.DataArray([3.0, 4.0], {"basin": [2, 1]}, "basin", name="river")
+    rate = xr.DataArray([3.0, 4.0], {"basin": [2, 1]}, "basin", "river", RATE)
     found = gain(d, inflow=rate, regions="basin").transpose("region", "time")
     np.testing.assert_allclose(found, 3600 * HOURS * np.array([[4.0], [3.0]]))
 
@@ -320,7 +324,11 @@ def test_the_rates_of_a_forecast_run_along_its_steps():
     times = {"time": dates([0, 24]), "step": HOURS * HOUR}
     coords = {dim: (dim, times[dim], {"standard_name": name}) for dim, name in names.items()}
     d = xr.Dataset({"u": ((*names, *SPACE), rng.normal(size=shape))}, coords)
-    d["e"] = ((*names, *SPACE), rng.normal(size=shape) / 3600, {"cell_methods": "step: mean"})
+    d["e"] = (
+        (*names, *SPACE),
+        rng.normal(size=shape) / 3600,
+        RATE | {"cell_methods": "step: mean"},
+    )
     d["step_bnds"] = (("step", "n"), np.array([[0, 0], [0, 6], [6, 18], [18, 24]]) * HOUR)
     d.step.attrs["bounds"] = "step_bnds"
     found = gain(d, measure=1.0).transpose("time", "step")
@@ -364,7 +372,9 @@ def test_calendars_of_models_and_fields_that_are_means():
     ]
     d = made([0, 1, 2], bounds=None).assign_coords(time=noleap)
     d.u.attrs["cell_methods"] = "time: mean (interval: 1 hour)"
-    np.testing.assert_allclose(gain(d, inflow=1.0), [0.0, 2 * 86400, 3 * 86400])
+    np.testing.assert_allclose(
+        gain(d, inflow=xr.DataArray(1.0, attrs=RATE)), [0.0, 2 * 86400, 3 * 86400]
+    )
     assert any(remark.startswith("u: a time mean, taken as its value") for remark in remarks(d))
 
 

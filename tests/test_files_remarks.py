@@ -58,7 +58,7 @@ def test_metres_without_a_grid_mapping_are_said_to_be_a_plane(unit):
 @pytest.mark.parametrize(("unit", "said"), [("months", True), ("years", True), ("hours", False)])
 def test_months_and_years_are_said_to_be_mean_ones(unit, said):
     dataset = field().assign_coords(time=("time", [0.0, 1.0, 2.0], {"units": unit}))
-    dataset["rate"] = ("time", np.ones(3))
+    dataset["rate"] = ("time", np.ones(3), {"units": "K s-1"})
     report = str(check(dataset, Law("u", ("y", "x"), inflow="rate", measure=1.0)))
     assert (f"{unit} of time are mean ones, of" in report) == said
 

@@ -25,7 +25,7 @@ def field(missing=False):
     """Four days on three cells; at the last day one is missing."""
     u = np.random.default_rng(0).uniform(1, 2, (4, 3))
     u[3, 1] = np.nan if missing else u[3, 1]
-    rate = ("time", np.full(4, 1e-6), {"cell_methods": "time: point"})
+    rate = ("time", np.full(4, 1e-6), {"cell_methods": "time: point", "units": "s-1"})
     days = np.array(["2000-01-01", "2000-01-02", "2000-01-03", "2000-01-04"], "datetime64[ns]")
     return xr.Dataset({"u": (("time", "x"), u), "rate": rate}, {"time": days, "x": [0.0, 1.0, 2.0]})
 

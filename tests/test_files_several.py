@@ -71,7 +71,8 @@ def test_many_files_become_one_with_the_first_total_of_all(series, folder):
 
 @pytest.mark.parametrize("member", [None, "member"])
 def test_a_folder_gets_a_file_of_the_same_name_for_each(series, folder, member):
-    rate = xr.DataArray(np.full(6, 1e-6), {"time": series["time"]}, name="rate")
+    per = {"units": "s-1"}
+    rate = xr.DataArray(np.full(6, 1e-6), {"time": series["time"]}, name="rate", attrs=per)
     law = Law("u", "x", inflow=rate, measure="area")
     if member:
         for path in folder.glob("run_*.nc"):

@@ -125,7 +125,7 @@ def test_a_mask_that_changes_matters_only_where_one_total_is_for_all_times():
     each = xr.DataArray([120.0, 63.0, 120.0], {"time": DAYS}, "time")
     assert check(d, Law("u", ("lat", "lon"), total=each, measure=1.0)).plausible
     assert not check(d, Law("u", ("lat", "lon"), total=120.0, measure=1.0)).plausible
-    rates = Law("u", ("lat", "lon"), inflow=each * 0, measure=1.0)
+    rates = Law("u", ("lat", "lon"), inflow=(each * 0).assign_attrs(units="s-1"), measure=1.0)
     assert not check(d, rates).plausible
     d["u"][:, :2] = np.nan  # the same points at all times
     assert check(d, LAW).plausible

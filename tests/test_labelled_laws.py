@@ -122,10 +122,12 @@ RATE = [2.0, 4.0, 6.0]  # linear between times: 3 in the first step, 5 in each o
 )
 def test_rates_in_time_add_up_by_the_trapezoidal_rule(times, second):
     d = made(time=("time", times))
-    inflow = xr.DataArray(RATE, dims="time")
+    per = {"units": "s-1"}  # of no account where times have no unit
+    inflow = xr.DataArray(RATE, dims="time", attrs=per)
     gained = np.array([0.0, 3.0, 13.0]) * second
     start = sums(d).isel(time=0)
-    found = stated(d, inflow=inflow, outflow=(1.0, 0.5), time="time")
+    out = [xr.DataArray(each, attrs=per) for each in (1.0, 0.5)]
+    found = stated(d, inflow=inflow, outflow=out, time="time")
     lost = 1.5 * np.array([0.0, 1.0, 3.0]) * second
     np.testing.assert_allclose(found, start.values + (gained - lost)[:, None], rtol=1e-12)
     fixed = stated(d, total=5.0, inflow=[inflow, inflow], time="time").transpose("time", "lev")

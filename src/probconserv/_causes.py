@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ._factors import LARGE, UNITS, in_digits, wrong_by
 from ._limits import FULL
 
 NEARLY_AS_GOOD = (
@@ -20,26 +21,6 @@ NEARLY_AS_GOOD = (
 ENOUGH = 3  # rows that one number must explain
 FEW = 0.25  # of the rows: so many wrong ones may be single mistakes
 CLEAR = 2.0  # standard deviations of the prior's totals from 0: of less, no factor can be told
-LARGE = 10.0  # the least factor that one row may tell
-ALIKE = 0.05  # a factor so near to one between units is named as that
-UNITS = {
-    2.54: "inches and cm",
-    3.281: "metres and feet",
-    3.6: "m/s and km/h",
-    10.0: "cm and mm",
-    24.0: "days and hours",
-    60.0: "minutes and seconds",
-    100.0: "m and cm, hPa and Pa, per cent",
-    365.25: "years and days",
-    1e3: "kg and g, km and m",
-    3600.0: "hours and seconds",
-    86400.0: "days and seconds",
-    1e6: "t and g, square km and square m",
-    31557600.0: "years and seconds",
-    1e9: "Mt and kg, cubic km and cubic m",
-    1e12: "Gt and kg",
-    1e15: "Gt and g",
-}
 
 
 class Cause(NamedTuple):
@@ -54,11 +35,9 @@ class Cause(NamedTuple):
 
     def in_words(self, b: str, prior: str) -> str:
         """The cause, with these names for b and for what is compared with it."""
-        size = _in_digits(abs(self.amount))
+        size = in_digits(abs(self.amount))
         if self.kind == "factor":
-            return f"{b} is about {_times(self.amount)} what {prior} says, check its units" + (
-                f" ({units})" if (units := units_of(self.amount)) else ""
-            )
+            return wrong_by(b, self.amount, prior)
         if self.kind == "shift":
             late, sign = ("late", "+") if self.amount > 0 else ("early", "-")
             rows = "row" if size == "1" else "rows"
@@ -67,25 +46,6 @@ class Cause(NamedTuple):
         if self.kind == "offset":
             return f"{b} is about {size} too {'large' if self.amount > 0 else 'small'} in every row"
         return f"rows of {b} that are wrong by themselves: {size}"
-
-
-def _in_digits(size: float) -> str:
-    """Three digits, without an exponent."""
-    return f"{float(f'{size:.3g}'):g}"
-
-
-def _times(factor: float) -> str:
-    sign, size = "-" if factor < 0 else "", abs(factor)
-    return (
-        f"{sign}{_in_digits(size)} times" if size >= 0.1 else f"{sign}1/{_in_digits(1 / size)} of"
-    )
-
-
-def units_of(factor: float) -> str:
-    """Units that differ by a factor or its inverse; nothing if no common ones do."""
-    size = max(abs(factor), 1 / abs(factor)) if factor else math.inf
-    near = min(UNITS, key=lambda known: abs(math.log(known / size)))
-    return UNITS[near] if abs(near / size - 1) <= ALIKE else ""
 
 
 class Candidate(NamedTuple):

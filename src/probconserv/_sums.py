@@ -26,6 +26,19 @@ SLACK = 16  # times the rounding of the input, as a share of a row's terms, is n
 
 MOVES = ("along", "mixing", "latent", "independent")  # one after the other, on axis 1
 
+STUCK = {  # why a total is not met, and what to do, by the way that points move
+    "uniform": ("no point can move there", "laws that agree, or `noise` for them and `std`"),
+    "proportional": (
+        "`how` 'proportional' multiplies values, and all are 0 there",
+        "`how` 'uniform', or another total",
+    ),
+    "variance": ("the standard deviations leave nothing to move there", "more spread, `noise`"),
+    "members": (
+        "the members' spread leaves nothing to move there",
+        "more members, `shrinkage`, `noise`",
+    ),
+}
+
 Array = NDArray[Any]
 Sums = Mapping[str, Array]  # under names, with the indices on axis 0
 How = Literal["variance", "uniform", "proportional"]
@@ -109,13 +122,11 @@ def check_met(kind: Kind, missed: Any, value: Any, sums: Mapping[str, Any]) -> N
     wrong = np.asarray(~(missed <= slack) & (sums["size"] > 0))
     if wrong.any():
         index, row = np.argwhere(wrong)[0].tolist()
-        stuck = "the standard deviations or the members' spread leave nothing to move there"
-        if isinstance(kind, MeanAndStd) and kind.how == "proportional":
-            stuck = "`how` 'proportional' multiplies values, and all are 0 there"
+        stuck, way = STUCK[kind.how if isinstance(kind, MeanAndStd) else "members"]
         error = InfeasibleError(
             f"{int(wrong.sum())} totals cannot be met, the first of `{kind.laws[row]}`, by "
             f"{float(missed[index, row]):.3g}: {stuck}, or laws contradict each other. Ways out: "
-            "more spread, `shrinkage` for an ensemble, `noise` for the law."
+            f"{way}."
         )
         error._place = index, row
         raise error

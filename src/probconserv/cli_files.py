@@ -182,6 +182,7 @@ def enforce(
     plot: Path | None = None,
     overwrite: bool = False,
     unpack: bool = False,
+    dtype: Literal["float16", "float32", "float64"] | None = None,
     strict: bool = False,
     format: Literal["text", "json", "csv"] = "text",
     machine: Machine = Machine(),  # noqa: B008
@@ -219,6 +220,8 @@ def enforce(
         Replace a file that exists.
     unpack
         Write packed integers as floats, which keep the total.
+    dtype
+        The type in which moved variables are written; as they are if not given.
     strict
         Write nothing if the update is implausible (exit status 3) or a law does not hold after it.
     format
@@ -248,6 +251,7 @@ def enforce(
                 maximum=maximum,
                 overwrite=overwrite,
                 unpack=unpack,
+                dtype=dtype,
                 strict=strict,
                 change=plot is not None,
                 **machine.read(),

@@ -131,6 +131,22 @@ def conversion(
     return Conversion(factor, (said,))
 
 
+def per_second(argument: str, given: str, of: str) -> Conversion:
+    """How a rate becomes one per second where the unit of what it adds to is not known."""
+    words = words_of(given) or {}
+    clocks = {w: n for w, n in words.items() if n < 0 and _known(w)[0].is_convertible("s")}
+    if not clocks and "s-" not in _unit(words).definition:
+        raise InputError(
+            f"`{argument}` is in {given!r}, which is not per time: no rate. A rate is in a "
+            "unit such as 'kg s-1'; of amounts `cell_methods` say 'time: sum'."
+        )
+    found = math.prod(_known(word)[0].convert(1.0, "s") ** n for word, n in clocks.items())
+    said = f"units of {argument} not compared: {of} has none"
+    if found == 1:
+        return Conversion(1.0, (said,))
+    return Conversion(found, (said, f"{argument} converted to per second: times {found:.10g}"))
+
+
 def scale(array: xr.DataArray, wanted: str) -> float | None:
     """The factor from the unit of an array to another; None where there is none."""
     try:

@@ -17,6 +17,8 @@ from .._sums import MOVES, ROUNDING, Ensemble, MeanAndStd, is_hard
 from .._values import span
 from ._encoding import Packing, outside
 from ._graph import Array, BlockRows, Made, Sums
+from ._guard import own_moments
+from ._rounding import HALF, as_half
 
 Kind = MeanAndStd | Ensemble
 
@@ -105,7 +107,14 @@ def statistics(kind: Kind, block: Block) -> dict[str, Array]:
         "marks": _marks(mean),
         "lacking": block.lacking,
     }
+    if isinstance(kind, MeanAndStd) and _knows_none(kind, even, std):
+        found |= own_moments(rows, mean)
     return {name: np.broadcast_to(x, (u.shape[1], *x.shape[1:])) for name, x in found.items()}
+
+
+def _knows_none(kind: MeanAndStd, even: bool, std: Array) -> bool:
+    """Whether no point has a standard deviation: what the field says of itself is then needed."""
+    return not kind.knows_std or (even and not std.any())
 
 
 def _summed(rows: BlockRows, std: Array) -> Array:  # (1 or I, K)
@@ -274,6 +283,7 @@ class Bounds:
     low: float
     high: float
     law: str
+    noise: str = ""  # how a message names that way out, if it is one
 
     def clipped(self, new: Array, d: Array, block: Block, tilt: Array) -> Array:
         """The values of a block."""
@@ -329,7 +339,7 @@ class Bounds:
         error = InfeasibleError(
             f"{int(wrong.sum())} totals cannot be met within `minimum` and `maximum`. The first of "
             f"{self.law} is {float(total[place]):.6g}, and totals of fields within these bounds "
-            f"are {span(low, high)}. Ways out: wider bounds, another total, `noise`."
+            f"are {span(low, high)}. Ways out: wider bounds, another total{self.noise}."
         )
         error._place = int(place[0]), int(place[-1])
         raise error
@@ -378,6 +388,8 @@ class BlockWork:
         new = moved(self.kind, block, steps)
         if self.bounds is not None:
             new = self.bounds.clipped(new, freedom(self.kind, block), block, steps["tilt"])
+        if self.dtypes[0] == HALF:
+            new = as_half(new, block.rows, self.asked, self.kind.disjoint)
         new = new.astype(self.dtypes[0], copy=False)
         if self.packing is not None and self.rounds:
             new = self.packing.rounded(new, block.rows, self.asked).astype(new.dtype)

@@ -17,6 +17,7 @@ import xarray as xr
 from .._errors import InputError
 from ._graph import BlockRows
 from ._read import BLOCK, errors_of, kind
+from ._rounding import HALF, closing
 
 CODECS = ("compressors", "filters", "serializer", "fill_value", "shards")
 NAMES = {"NETCDF3_64BIT_OFFSET": "NETCDF3_64BIT", "NETCDF3_64BIT_DATA": "NETCDF4"}
@@ -24,7 +25,6 @@ NUMBERS = "biufc"
 Array = npt.NDArray[Any]
 PACKING = ("scale_factor", "add_offset", "dtype", "_FillValue", "missing_value", "_Unsigned")
 WHOLE = 2.0**53  # from here on float64 does not hold every whole number
-TRIES = 20  # values that close the last part of a total, one by one
 LIMITS = ("valid_min", "valid_max", "valid_range")
 NO_BOUNDS = (-np.inf, np.inf)
 ROUNDS = re.compile("least_significant_digit|_Quantize")  # attributes that libraries obey
@@ -78,6 +78,12 @@ def prepared(dataset: xr.Dataset, format: Format) -> xr.Dataset:
             changed[name] = variable.compute()
         elif format.zarr:
             changed[name] = aligned(variable)
+    for name, each in changed.items() if not format.zarr else ():
+        if each.dtype.kind == "f" and np.dtype(each.encoding.get("dtype", each.dtype)) == HALF:
+            raise InputError(
+                f"`path`: NetCDF has no float16, which `{name}` is. `dtype='float32'` writes it as "
+                "that, without loss; Zarr (.zarr) has float16."
+            )
     copy = dataset.assign(changed)
     for name in dataset.indexes:
         copy[name].encoding = _encoding(dataset[name].variable, format)
@@ -242,63 +248,23 @@ class Packing:
         )
 
     def rounded(self, block: Array, rows: BlockRows, bounds: tuple[float, float]) -> Array:
-        """A block (N, I, P) on the values that its integers stand for.
-
-        Values are rounded to the nearest integer, except for the few that must go the other way
-        for the total of their row to close: those that lie nearest to the middle. The total is
-        then off by at most half a quantum of a small cell. Rows may not share points.
-        """
+        """A block (N, I, P) on the values that its integers stand for, with the same totals."""
         exact = (block.astype(float) - self.offset) / self.scale
-        whole = np.rint(exact)
-        ends = sorted((end - self.offset) / self.scale for end in bounds)
-        for member, index in np.ndindex(block.shape[:-1]):
-            for law in rows.laws:
-                weights = law.weights[index if len(law.weights) > 1 else 0]
-                for points in _by_row(law.labels, len(weights)):
-                    at = (member, index, points)
-                    whole[at] = self._closed(exact[at], whole[at], weights[points], ends)
-        return whole * self.scale + self.offset
+        info, ends = (
+            np.iinfo(self.dtype),
+            sorted((end - self.offset) / self.scale for end in bounds),
+        )
 
-    def _closed(self, exact: Array, whole: Array, weights: Array, ends: list[float]) -> Array:
-        """The integers of one row, some of them one up or down, so that its exact sum stays."""
-        off = exact - whole
-        free = weights != 0
-        missing = float(np.dot(weights[free], off[free]))  # what rounding took from the total
-        if not missing:
-            return whole
-        step, size, info = np.sign(missing * weights), np.abs(weights), np.iinfo(self.dtype)
-        other = whole + step
-        free &= (other >= max(info.min, ends[0])) & (other <= min(info.max, ends[1]))
-        free &= ~np.isin(other, self.fills)  # that does not stand for a value
-        if not free.any():
-            return whole
-        count = min(int(free.sum()), 16 + int(4 * abs(missing) / size[free].mean()))
-        gain = np.where(free, off * step, -np.inf)  # the nearer to the middle, the less it costs
-        near = np.argpartition(-gain, count - 1)[:count]
-        near = near[np.argsort(-gain[near])]
-        some = near[: int(np.searchsorted(np.cumsum(size[near]), abs(missing), side="right"))]
-        whole = whole.copy()
-        whole[some] += step[some]
-        left, rest = abs(missing) - size[some].sum(), np.setdiff1d(near, some)
-        for _ in range(min(TRIES, len(rest))):
-            best = rest[np.argmin(np.abs(left - size[rest]))]
-            if abs(left - size[best]) >= abs(left):
-                break
-            whole[best] += step[best]
-            left, rest = left - size[best], rest[rest != best]
-        return whole
+        def allowed(whole: Array) -> Array:
+            fits = (whole >= max(info.min, ends[0])) & (whole <= min(info.max, ends[1]))
+            return fits & ~np.isin(whole, self.fills)  # those do not stand for a value
+
+        found = closing(exact, np.rint(exact), rows, np.add, allowed)
+        return found * self.scale + self.offset
 
 
 def _variable(array: Array, encoding: Mapping[str, Any]) -> xr.Variable:
     return xr.Variable([f"axis{i}" for i in range(array.ndim)], array, encoding=dict(encoding))
-
-
-def _by_row(labels: Array | None, count: int) -> list[Any]:
-    """The points of each row."""
-    if labels is None:
-        return [slice(0, count)]
-    order = np.argsort(labels, kind="stable")
-    return np.split(order, np.flatnonzero(np.diff(labels[order])) + 1)
 
 
 def valid_limits(variable: xr.Variable | xr.DataArray) -> tuple[float, float]:

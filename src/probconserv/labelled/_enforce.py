@@ -16,9 +16,11 @@ from ._law import Given, Law, Recipe
 from ._plan import Spread
 from ._report import Report
 from ._series import Paths, Series, outputs, paths_of, with_files
+from ._types import typed
 from ._work import REPORT, Work, is_lazy
 from ._write import check_output, write
 
+Dtype = Literal["float16", "float32", "float64"]
 How = Literal["uniform", "proportional", "variance", "members"]
 Std = Given | Mapping[str, Given] | None
 
@@ -35,6 +37,7 @@ def enforce(
     minimum: float | None = None,
     maximum: float | None = None,
     strict: bool = False,
+    dtype: Dtype | None = None,
 ) -> xr.Dataset:
     """The dataset with its variables updated so that the laws hold: Step 2 for labelled data.
 
@@ -73,6 +76,9 @@ def enforce(
     strict : bool
         True raises `ImplausibleError` where there would be an `ImplausibleWarning`, or where a law
         does not hold after the update.
+    dtype : {"float32", "float64", "float16"}
+        The type of what is moved, variables and standard deviations; as they are if not given.
+        float16 is for what is float16 already.
 
     Returns
     -------
@@ -101,7 +107,8 @@ def enforce(
     np.float64(7.0)
     """
     spread = Spread(std, member, correlation, shrinkage, jointly, how, minimum, maximum)
-    work = Work.of(dataset, laws, spread)
+    made, change = typed(dataset, laws, std, dtype)
+    work = Work.of(change(dataset), made, spread)
     work.check_apart()
     stay_lazy = any(map(is_lazy, work.plans))
     new, seen = work.updated(watch=not stay_lazy)
@@ -252,6 +259,7 @@ def enforce_file(
     overwrite: bool = False,
     unpack: bool = False,
     strict: bool = False,
+    dtype: Dtype | None = None,
     change: bool = False,
     group: str = "",
     chunks: Mapping[str, int] | None = None,
@@ -282,6 +290,8 @@ def enforce_file(
     strict : bool
         True writes nothing, and raises `ImplausibleError`, if the update is implausible or a law
         does not hold after it.
+    dtype : as in `enforce`
+        NetCDF has no float16: there other variables in float16 are written so too.
     change : bool
         True puts the mean change of every point into the report, for `figures`.
     group : str
@@ -347,7 +357,11 @@ def enforce_file(
 
     with cluster(scheduler, workers), ExitStack() as opened:
         series = Series.of(paths, opened, group, chunks, member, unpack)
-        work = Work.of(series.whole, *with_files(laws, spread, opened))
+        found, spread = with_files(laws, spread, opened)
+        halves = [] if place is None or place.suffix == ".zarr" else _in_half(series.whole)
+        found, retyped = typed(series.whole, found, spread.std, dtype, halves)
+        series = series.typed(retyped)
+        work = Work.of(series.whole, found, spread)
         work.check_apart()
         if folder is None:
             report = written(work, paths[0], place, strict)[1]
@@ -357,6 +371,11 @@ def enforce_file(
             report = series.one_by_one(work, folder, partial(written, strict=False))
     report.warn_if_implausible()
     return report
+
+
+def _in_half(dataset: xr.Dataset) -> list[str]:
+    """Variables that NetCDF cannot store as they are."""
+    return [str(n) for n, v in dataset.variables.items() if v.dtype == "float16"]
 
 
 def check_file(

@@ -177,7 +177,8 @@ class Law:
         Instead of `total`: the mean over the cells that are not missing. `noise` is then the
         standard deviation of that mean.
     assume_units : dict of str
-        Units of variables instead of those in the dataset, ``{"T": "kg"}``.
+        Units of variables instead of those in the dataset, ``{"T": "kg"}``. Of a rate that is a
+        number or an array without a name, ``{"inflow": "kg s-1"}``.
     fraction : float, str or DataArray
         The part of each cell that counts, 0 to 1 or per cent (a land fraction).
     radius : float
@@ -292,12 +293,24 @@ def in_words(given: Given) -> str:
     return f"{given:g}" if isinstance(given, float) else str(given)
 
 
+def _apart(law: Law) -> set[str]:
+    """Rates that are in no dataset: arrays by their names, numbers by the name of the argument."""
+    rates = {"inflow": listed(law.inflow), "outflow": listed(law.outflow)}
+    return {
+        str(getattr(given, "name", None) or argument)
+        for argument, each in rates.items()
+        for given in each
+        if not isinstance(given, str)
+    }
+
+
 def assumed(dataset: xr.Dataset, laws: Iterable[Law]) -> xr.Dataset:
     """The dataset with the units that laws assume; the one given is not changed."""
     units: dict[str, str] = {}
     for law in laws:
         for name, unit in law.assume_units.items():
-            find(dataset, name, "assume_units")
+            if name not in _apart(law):
+                find(dataset, name, "assume_units")
             said = isinstance(unit, str) and words_of(unit) is not None
             if not said or units.setdefault(name, unit) != unit:
                 raise InputError(
@@ -305,5 +318,7 @@ def assumed(dataset: xr.Dataset, laws: Iterable[Law]) -> xr.Dataset:
                 )
     dataset = dataset.copy()
     for name, unit in units.items():
+        if name not in dataset.variables:
+            continue
         dataset[name].attrs["units"] = unit
     return dataset

@@ -44,6 +44,7 @@ class Ready:
     fixed: xr.Variable  # what counts beside the variables; not in `value`
     time: str | None  # which of the axes of its rows is time
     one_total: bool  # whether one total, with what is gained, holds at all times
+    gains: Mapping[str, xr.Variable]  # what each rate brings to the value
     remarks: tuple[str, ...] = ()  # for the report
 
     @property
@@ -318,7 +319,7 @@ def _plan(
         value, noise = totals.value(), totals.noise()
         remarks = (*law.remarks, *its.remarks, *totals.remarks)
         time = totals.time.dim if totals.time and totals.time.dim in its.rows else None
-        more = totals.sizes, inner, row, totals.fixed, time, totals.is_one, remarks
+        more = totals.sizes, inner, row, totals.fixed, time, totals.is_one, totals.gains, remarks
         ready.append(Ready(law, its, value, noise, *more))
         row += ready[-1].rows
     sizes = {str(d): n for field in fields.values() for d, n in field.sizes.items()}

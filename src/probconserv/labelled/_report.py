@@ -63,6 +63,11 @@ class Budget:
         change.
     one_total : bool
         Whether one total holds at all times, so that all of them should have all points.
+    own : DataArray
+        What the total changes by if all points move by the standard deviation that the field has
+        over its points and times; None where standard deviations are given.
+    gains : dict of DataArray
+        What each rate brings since the earliest time.
     marks : int
         Values that look like marks for missing ones.
     remarks : tuple of str
@@ -89,6 +94,8 @@ class Budget:
     assumed: xr.DataArray
     present: xr.DataArray
     one_total: bool
+    own: xr.DataArray | None = None
+    gains: Mapping[str, xr.DataArray] = field(default_factory=dict)
     marks: int = 0
     remarks: tuple[str, ...] = ()
     correlation: float = 0.0
@@ -224,12 +231,16 @@ class Budget:
                 f"{self.marks} values look like marks for missing ones (1e+20, -9999 and the "
                 "like), which the file does not declare. Declare them as _FillValue"
             )
-        celsius = re.fullmatch("(deg(ree)?s?_?)?c(elsius)?", str(self.unit).lower())
-        off, other = abs(self.gap()), "K" if celsius else "degC"
-        known = self.is_average and (celsius or self.unit == "K")
+        off, other = abs(self.gap()), "K" if self.is_celsius else "degC"
+        known = self.is_average and (self.is_celsius or self.unit == "K")
         if known and bool((abs(off - ZERO) < 60).any()):
             largest = f"{float(off.max()):.3g} {self.unit}"
             yield f"the average asked for is {largest} off: is it in {other}?"
+
+    @property
+    def is_celsius(self) -> bool:
+        """Whether the unit is degC, whose zero is not that of K."""
+        return re.search(r"(?i)\b(deg(ree)?s?_?)?c(elsius)?\b", str(self.unit)) is not None
 
     @property
     def answer(self) -> str | None:
@@ -508,6 +519,8 @@ def _budget(plan: Plan, ready: Ready, parts: Mapping[str, Array]) -> Budget:
         correlation=getattr(plan.kind, "correlation", 0.0),
         present=rows("count" if vary else "size"),
         one_total=ready.one_total,
+        own=rows("own") / sizes if "own" in parts else None,
+        gains={name: wide(gain) / sizes for name, gain in ready.gains.items()},
         marks=int(parts["marks"].sum()),
         remarks=ready.remarks,
         is_average=is_average,

@@ -20,6 +20,7 @@ from ._plan import Spread
 from ._read import SMALL, groups, read
 from ._report import Report
 from ._time import BOUNDS, tells_time
+from ._types import Typed
 from ._work import Work
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
@@ -123,6 +124,11 @@ class Series:
         if unpack:
             parts = [p.assign({n: without_packing(v) for n, v in p.items()}) for p in parts]
         return cls(parts[0]) if len(parts) == 1 else _combined(paths, parts)
+
+    def typed(self, change: Typed) -> "Series":
+        """With the moved variables in another type."""
+        parts = [replace(part, dataset=change(part.dataset)) for part in self.parts]
+        return replace(self, whole=change(self.whole), parts=parts)
 
     def one_by_one(
         self, work: Work, folder: Path, write: Callable[..., tuple[Any, Report]]

@@ -75,6 +75,7 @@ class Totals:
         self.given: Given = law.total if law.average is None else law.average
         self.is_initial = isinstance(self.given, str) and self.given == INITIAL
         self.remarks: list[str] = []  # for the report: what was found, assumed or converted
+        self.gains: dict[str, xr.Variable] = {}  # of each rate, since the earliest time
         self.rates = [("inflow", rate, 1.0) for rate in listed(law.inflow)]
         self.rates += [("outflow", rate, -1.0) for rate in listed(law.outflow)]
 
@@ -234,7 +235,9 @@ class Totals:
         found = self._of_densities(flows)
         for flow, (total, size) in zip(flows, found, strict=True):
             flow.check(total, self.points.first.name)
-            gained = gained + flow.factor * flow.course.gained(total, time)
+            gain = flow.factor * flow.course.gained(total, time)
+            gained = gained + gain
+            self.gains[flow.name] = self.gains.get(flow.name, 0.0) + gain
             where = [] if size is None else self._where_counted(size, time)
             self.remarks += [text for text in where if text not in self.remarks]
         return gained
@@ -243,6 +246,8 @@ class Totals:
         """A rate whose axes fit, and the factor to the unit of the law."""
         first = self.points.first
         found = self._by_region(decoded(taken(self.dataset, given, argument)), argument)
+        if unit := self.law.assume_units.get(str(found.name or argument)):
+            found = found.assign_attrs(units=unit)
         rate = rate_of(self.dataset, found, argument, time, first)
         on_grid = self._is_on_grid(found)
         apart = [] if self.law.regions is None or on_grid else [REGION]
@@ -252,6 +257,18 @@ class Totals:
         unit = self.points.mean_unit if on_grid else self.points.unit
         expected = unit if rate.method == "sum" else attributes.per(unit, time.unit)
         self.remarks += rate.remarks
+        per_time = rate.method != "sum" and time.unit is not None
+        if attributes.words_of(found.attrs.get("units")) is None and (expected or per_time):
+            key = found.name or argument
+            raise InputError(
+                f"`{rate.name}` has no units, and a rate needs them: is it per second, or per day? "
+                f"Say it with `assume_units={{{key!r}: {expected or 's-1'!r}}}`."
+            )
+        if expected is None and per_time:
+            of = f"the gain of {self.law.label}"
+            how = attributes.per_second(rate.name, found.attrs["units"], of)
+            self.remarks += how.remarks
+            return rate, sign * how.factor
         return rate, sign * self._factor(argument, found, expected, "the gain")
 
     def _is_on_grid(self, found: xr.DataArray) -> bool:

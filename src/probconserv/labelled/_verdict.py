@@ -10,6 +10,7 @@ import xarray as xr
 
 from .._errors import FAR
 from ._graph import Array
+from ._guard import Guard
 
 if TYPE_CHECKING:
     from ._report import Budget
@@ -31,7 +32,7 @@ class Verdict:
         What members do not explain may be shared errors here, as for independent points.
         """
         if not self.budget.knows_std:
-            return None
+            return "does not agree" if any(self.beyond()) else None
         if self.together.wrong.any():
             return "does not agree"
         return "agrees if shared" if self.stated.wrong.any() else "agrees"
@@ -39,8 +40,8 @@ class Verdict:
     @property
     def text(self) -> str:
         """The answer in words."""
-        if self.answer is None:
-            return f"no `std` or members: nothing says whether the {self.kind}s are plausible"
+        if not self.budget.knows_std:
+            return self._beside_itself()
         for beyond in self.beyond():
             causes = (c for c in self.together.causes() if c.kind != "rows")
             said = "; or ".join(c.in_words(f"the {self.kind}", "the field") for c in causes)
@@ -50,12 +51,25 @@ class Verdict:
 
     def beyond(self) -> Iterator[str]:
         """Of totals that the standard deviations do not allow, whatever the correlations."""
-        if self.answer == "does not agree":
+        if not self.budget.knows_std:
+            yield from [self.guard.reason] if self.guard and self.guard.reason else []
+        elif self.answer == "does not agree":
             wrong = self.together.wrong
             yield (
                 f"{int(wrong.sum())} of {wrong.numel()} {self.kind}s are more than 5 "
                 "standard deviations off, whatever the correlations"
             )
+
+    def _beside_itself(self) -> str:
+        """What a field without standard deviations says of the totals."""
+        if self.guard is None:
+            return f"no `std` or members: nothing says whether the {self.kind}s are plausible"
+        for beyond in self.beyond():
+            return beyond
+        return (
+            f"no `std` or members; the {self.kind}s move the field by at most "
+            f"{self.guard.most:.2g} of its own standard deviation over points and times"
+        )
 
     def _plausible(self) -> str:
         """What the totals take to be plausible: errors that are shared, if they are far off."""
@@ -71,6 +85,11 @@ class Verdict:
             f"{wrong.numel()} are off by up to {own:.1f} standard deviations if {less}, by up to "
             f"{full:.1f} if all points err together"
         )
+
+    @cached_property
+    def guard(self) -> Guard | None:
+        """What the field says of itself."""
+        return Guard.of(self.budget, self.kind, not self.budget.is_celsius)
 
     @cached_property
     def together(self) -> Any:

@@ -18,15 +18,17 @@ import xarray as xr
 
 from .. import __version__
 from .._errors import FAR, InputError
-from .._sums import Kind, MeanAndStd, check_usable, is_hard, solved_rows
+from .._sums import Ensemble, Kind, MeanAndStd, check_usable, is_hard, solved_rows
 from ._attributes import decoded, least_to_most
 from ._blocks import Block, BlockWork, Bounds
 from ._cluster import compute
 from ._encoding import Packing, next_held, valid_limits
 from ._graph import Array, Made, Sums, added
+from ._guard import with_spread
 from ._law import Law, Recipe, array
 from ._plan import HOW, ONE_BY_ONE, Plan, Spread, plans, worst
 from ._report import Report, budgets
+from ._rounding import HALF, half_note
 
 SETTLING = 2  # times that exact rows are settled at most
 REPORT = "probconserv_report"
@@ -112,7 +114,7 @@ class Work:
 
     def report(self, seen: Mapping[str, Sequence[Sums]], change: Any = None) -> Report:
         """seen: of `summed` or `updated`, computed."""
-        of = {name: _merged(parts) for name, parts in seen.items()}
+        of = {name: with_spread(_merged(parts)) for name, parts in seen.items()}
         sums = [added([of[name] for name in plan.arrays]) for plan in self.plans]
         found = [budget for both in zip(self.plans, sums, strict=True) for budget in budgets(*both)]
         warnings = [text for budget in found for text in budget.warnings]
@@ -153,6 +155,9 @@ class Work:
                 f"{', '.join(packed)} packed into integers: rounding to them opens the "
                 "budget again. Write floats with `unpack` to keep it closed."
             )
+        for name in (name for name in moves if self.dataset[name].dtype == HALF):
+            off = max(float(budget.imbalance(report.is_done).max()) for budget in report.budgets)
+            yield half_note(name, off, report.closes(after=report.is_done))
         stds = [std for plan in self.plans if plan.is_bounded for std in plan.stds.values()]
         if report.is_done and any(std.values.dims for std in stds):
             yield "the new standard deviations are those without bounds"
@@ -162,10 +167,16 @@ class Work:
         for name, figures in moves.items():
             least = -float(figures["below"].max())
             if least < 0 and not (figures["below_before"] > 0).any():
-                yield (
-                    f"values of {name} were pushed below 0, to {least:.3g}; none was before. "
-                    "`minimum=0` holds them, `how='proportional'` keeps signs."
-                )
+                ways = self._ways_above(name)
+                said = f"values of {name} were pushed below 0, to {least:.3g}; none was before"
+                yield f"{said}. {', '.join(ways)}." if ways else said
+
+    def _ways_above(self, name: str) -> list[str]:
+        """How values can be kept from falling below 0, of what is not done already."""
+        (plan,) = (plan for plan in self.plans if name in plan.arrays)
+        bounded = len(plan.laws) > 1 or self.spread.minimum is not None
+        ways = [] if bounded else ["`minimum=0` holds them"]
+        return ways + ["`how='proportional'` keeps signs"] * (self.spread.how != "proportional")
 
     def _implausible(self, name: str, found: Mapping[str, Any]) -> Iterator[str]:
         """What is implausible about the values of a variable."""
@@ -325,8 +336,10 @@ def _updated(work: BlockWork, *given: Any) -> Made:
 def _block_work(plan: Plan, name: str, watched: bool = False, stored: bool = False) -> BlockWork:
     arrays, bounds = plan.arrays[name], None
     if plan.is_bounded:
+        known = isinstance(plan.kind, Ensemble) or plan.kind.knows_std
+        noise = ", `noise`" if known else ""
         low, high = (next_held(arrays[0], *end) for end in zip(plan.bounds, (1, -1), strict=True))
-        bounds = Bounds(low, high, plan.laws[0].law.label)
+        bounds = Bounds(low, high, plan.laws[0].law.label, noise)
     return BlockWork(
         plan.kind,
         plan.places,

@@ -202,7 +202,8 @@ def _to_copy(model: Path | None, format: Format, dataset: xr.Dataset) -> Path | 
     if has_groups and changed:
         raise InputError(
             f"`path`: {changed[0]} would change its type or shape, which is not possible in a file "
-            "with groups. Take the group out first (`ncks -G : -g GROUP`), or leave `unpack` out."
+            "with groups. Take the group out first (`ncks -G : -g GROUP`), or leave `unpack` and "
+            "`dtype` out."
         )
     return model if same_kind and stored and not changed else None
 
