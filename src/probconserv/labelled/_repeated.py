@@ -11,7 +11,8 @@ from ._positions import positions
 
 Array = npt.NDArray[Any]
 COPIES = 4  # a corner of a folded and cyclic grid; more share the place of a fill value
-NEAR = 1e-5  # degrees: what float32 resolves
+NEAR = 2.5e-5  # degrees of longitude: float32 keeps 1.5e-5, so do 200 and 200 - 360
+SAME = 1e-9  # degrees of latitude, which copies keep
 POLE = 90 - 1e-4  # beyond it, cells around the pole may share their centre
 
 
@@ -35,9 +36,6 @@ def counted_once(
 
     keys = places.values.ravel()
     counted = np.flatnonzero((keys >= 0) & (one(weights) > 0))
-    ordered = np.sort(keys[counted])
-    if not (ordered[1:] == ordered[:-1]).any():
-        return weights, ""
     share, copies = _shares(keys[counted], one(grid.data)[counted])
     if not copies:
         return weights, ""
@@ -63,52 +61,58 @@ def _shares(keys: Array, values: Array) -> tuple[Array, int]:
 
 
 def _places(grid: Grid, over: tuple[str, ...]) -> xr.DataArray | None:
-    """A whole number for the place of each cell, -1 where it is not known."""
+    """A number for each place, -1 where it is not known; None where no place comes twice."""
     mesh = positions(grid, map(str, grid.data.dims))
-    if mesh is None:
-        for dim in over:
-            axis = grid.along(dim)
-            if axis is not None and axis.ndim == 1 and angle(axis) == LONGITUDE:
-                lat = xr.zeros_like(axis, dtype=float).assign_attrs(units="degrees_north")
-                return _numbers(lat, axis)
-        return None
-    lat, lon = mesh[0], mesh[1].transpose(*mesh[0].dims)
-    if not set(lat.dims) & set(over):
-        return None
-    found = _numbers(lat, lon)
-    for dim in lat.dims:
-        if found is not None and dim not in over:  # cells of another sum are no copies
-            codes = np.unique(found.values, return_inverse=True)[1].reshape(found.shape)
-            number = xr.DataArray(np.arange(lat.sizes[dim]), dims=dim)
-            found = found.where(found < 0, found.copy(data=codes) * lat.sizes[dim] + number)
-    return found
+    if mesh is not None:
+        lat, lon = mesh[0], mesh[1].transpose(*mesh[0].dims)
+        return _numbers(lat, lon, over) if set(lat.dims) & set(over) else None
+    for dim in over:
+        axis = grid.along(dim)
+        if axis is not None and axis.ndim == 1 and angle(axis) == LONGITUDE:
+            equator = xr.zeros_like(axis).assign_attrs(units="degrees_north")
+            return _numbers(equator, axis, over)
+    return None
 
 
-def _numbers(lat: xr.DataArray, lon: xr.DataArray) -> xr.DataArray | None:
-    """Places as whole numbers; None where cells lie closer than their coordinates tell."""
+def _numbers(lat: xr.DataArray, lon: xr.DataArray, over: tuple[str, ...]) -> xr.DataArray | None:
     y, x = degrees(lat.values, lat), degrees(lon.values, lon)
     known = np.isfinite(y) & np.isfinite(x) & (np.abs(y) < POLE) & (np.abs(x) < 1e4)
     step = _step(np.where(known, y, np.nan), np.where(known, x, np.nan))
-    if not step > 0:
+    if step < 4 * max(_spacing(lat, known), _spacing(lon, known)):
+        return None  # cells lie closer than their coordinates tell
+    near = min(NEAR, step / 100)
+    x = np.where(known, x, 0) % 360
+    x = np.where(x > 360 - near, x - 360, x)
+    rows = [np.broadcast_to(i, y.shape)[known] for i in np.indices(y.shape, sparse=True)]
+    apart = [row for row, dim in zip(rows, lat.dims, strict=True) if dim not in over]
+    apart.append(np.round(y[known] / SAME))
+    order = np.lexsort((x[known], *apart))
+    new = np.diff(x[known][order]) > near
+    for key in apart:
+        new |= np.diff(key[order]) != 0
+    if new.all():
         return None
-    near = max(min(NEAR, step / 100), 1e-7)
-    around = round(360 / near)
-    y, x = np.where(known, y, 0), np.where(known, x, 0)
-    rows, columns = (np.round(each / near).astype(np.int64) for each in (y + 90, x))
-    return xr.DataArray(np.where(known, rows * around + columns % around, -1), dims=lat.dims)
+    found, numbers = np.full(y.shape, -1), np.empty(order.size, int)
+    numbers[order] = np.concatenate([[0], np.cumsum(new)])
+    found[known] = numbers
+    return xr.DataArray(found, dims=lat.dims)
+
+
+def _spacing(angles: xr.DataArray, known: Array) -> float:
+    """The rounding of the largest value; none for whole numbers."""
+    largest = np.abs(angles.values[known]).max(initial=0)
+    return float(np.spacing(largest)) if angles.dtype.kind == "f" else 0.0
 
 
 def _step(y: Array, x: Array) -> float:
     """The usual distance of neighbours, of about a hundred thousand of them."""
-    found = []
-    for axis in range(y.ndim):
-        some = [
-            slice(None) if i == axis else slice(None, None, n // 300 + 1)
-            for i, n in enumerate(y.shape)
-        ]
-        steps = np.abs(np.diff(y[tuple(some)], axis=axis)) + np.abs(
-            np.diff(x[tuple(some)], axis=axis)
+    medians = []
+    for axis, length in enumerate(y.shape):
+        some = tuple(
+            slice(None, None, 1 if n == axis else size // 300 + 1) for n, size in enumerate(y.shape)
         )
-        steps = steps[np.isfinite(steps)]
-        found += [float(np.median(steps))] if steps.size else []
-    return min(found, default=0.0)
+        if length > 1:
+            steps = np.abs(np.diff(y[some], axis=axis)) + np.abs(np.diff(x[some], axis=axis))
+            steps = steps[np.isfinite(steps)]
+            medians += [float(np.median(steps))] if steps.size else []
+    return min(medians, default=0.0)
