@@ -101,7 +101,7 @@ def test_nominal_axes_give_no_areas():
     dataset = ocean(cell_measures="area: areacello")
     dataset.attrs["associated_files"] = "areacello: 19000101.ocean_static.nc"
     rule = r"'yh' is a nominal latitude.*'h point nominal latitude'.*name areacello, which is not"
-    with pytest.raises(InputError, match=rule + r".*19000101.ocean_static.nc.*`measure`"):
+    with pytest.raises(InputError, match=rule + r".*`measure=19000101.ocean_static.nc:areacello`"):
         cell_measure(dataset, "tos", ("yh", "xh"))
     with pytest.raises(InputError, match="'xh' is a nominal longitude"):
         cell_measure(dataset, "tos", ("xh",))

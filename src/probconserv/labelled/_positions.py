@@ -77,7 +77,7 @@ def positions(grid: Grid, dims: Iterable[str]) -> Mesh | None:
     mesh = grid.mesh(list(known))
     if mesh and mesh[0].ndim == 2 and set(mesh[0].dims) <= set(grid.data.dims):
         return mesh
-    named = {kind: [] for kind in AXES}  # type: dict[str, list[xr.DataArray]]
+    named: dict[str, list[xr.DataArray]] = {kind: [] for kind in AXES}
     for each in grid.dataset.variables:
         its = grid.dataset[each]
         kind = angle(its) if its.ndim == 2 and set(its.dims) <= known else None
@@ -138,12 +138,14 @@ def _not_true(grid: Grid, axis: xr.DataArray, why: str) -> InputError:
     """The error for a nominal axis, with the area that the file names, if it does."""
     area = re.search(r"area:\s*(\S+)", setting(grid.data, "cell_measures"))
     files = str(grid.dataset.attrs.get("associated_files", ""))
-    place = re.search(rf"{re.escape(area[1])}:\s*(\S+)", files) if area else None
-    way = f" Its `cell_measures` name {area[1]}, which is not in the dataset" if area else ""
-    way += f" (`associated_files`: {place[1]})" if place else ""
+    way = AREAS
+    if area:
+        place = re.search(rf"{re.escape(area[1])}:\s*([^\s,;]+)", files)
+        measure = f"`measure={place[1] if place else 'STATIC.nc'}:{area[1]}`"
+        way = f"`cell_measures` name {area[1]}, which is not in the dataset: give {measure}."
     return InputError(
         f"{axis.name!r} is a nominal {angle(axis)}, not that of the cells of {grid.name!r} "
-        f"({why}): it gives no areas.{way}{'.' * bool(way)} {AREAS}"
+        f"({why}): it gives no areas. {way}"
     )
 
 
