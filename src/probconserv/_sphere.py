@@ -8,6 +8,8 @@ import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
 
+FIRST_ZERO = 2.404825557695773  # of the Bessel function J0, near (N + 1/2) times colatitude
+MOST_GAUSSIAN = 16_000  # latitudes from pole to pole
 GAUSSIAN = 0.3  # a Gaussian grid's last edge is 0.27 cells short of the pole
 
 
@@ -54,6 +56,43 @@ def zone_heights(ends: Array) -> Array:  # (n, 2) -> (n,)
     """sin(north) - sin(south) of each zone of latitude, its area over 2 pi; cut at the poles."""
     south, north = np.radians(np.clip(np.sort(ends, axis=-1), -90, 90)).T
     return 2 * np.cos((south + north) / 2) * np.sin((north - south) / 2)
+
+
+def gaussian(latitudes: Array) -> tuple[Array, int] | None:  # (n,) -> (n,), N
+    """Exact zone heights of Gaussian latitudes, and how many there are from pole to pole.
+
+    Latitudes are Gaussian if their sines are roots of a Legendre polynomial P_N: all of them, or
+    neighbours. Newton's method goes from each to its root, where the height is 2 / (dP_N/dlat)^2.
+    """
+    steps, n = np.abs(np.diff(latitudes)), len(latitudes)
+    top = np.abs(latitudes).max()
+    if n < 2 or top >= 90:
+        return None
+    count, slack = n, min(6e-4, 0.01 * steps.max())  # degrees; GRIB1 keeps thousandths
+    if abs(90 - np.degrees(FIRST_ZERO / (n + 0.5)) - top) > 0.01 * steps.max():
+        middle = np.argsort(np.abs(latitudes[1:] + latitudes[:-1]))[: n // 2]
+        wanted = 180 / steps[middle].mean() - 0.5
+        count, slack = round(wanted), 1e-5
+        if n < 8 or abs(wanted - count) > 0.3 or not n < count <= MOST_GAUSSIAN:
+            return None
+    if steps.max() > 1.5 * steps.min():  # a row is missing
+        return None
+    phi = start = np.radians(latitudes)
+    for _ in range(3):
+        value, slope = _legendre(count, phi)
+        phi = phi - value / slope
+        if not np.abs(phi - start).max() <= np.radians(slack):
+            return None
+    heights = 2 / _legendre(count, phi)[1] ** 2
+    return heights * (2 / heights.sum() if count == n else 1), count
+
+
+def _legendre(n: int, phi: Array) -> tuple[Array, Array]:
+    """P_n(sin phi) and its derivative by phi."""
+    x, before, value = np.sin(phi), np.ones_like(phi), np.sin(phi)
+    for k in range(2, n + 1):
+        before, value = value, ((2 * k - 1) * x * value - (k - 1) * before) / k
+    return value, n * (before - x * value) / np.cos(phi)
 
 
 def arcs(ends: Array, centres: Array) -> Array:  # (n, 2), (n,) -> (n,)

@@ -23,6 +23,7 @@ Array = npt.NDArray[Any]
 Labelled = TypeVar("Labelled", xr.Dataset, xr.DataArray)
 Words = Mapping[str, int]  # the power of each word
 
+WKT = ("crs_wkt", "spatial_ref")  # attributes of a grid mapping
 SILENT = ("", "unknown", "?")
 DIMENSIONLESS = {
     *("-", "~", "0-1", "0 - 1", "(0-1)", "(0 - 1)", "none", "no_unit", "dimensionless", "unitless"),
@@ -73,6 +74,16 @@ def cell_methods(array: xr.DataArray, *names: str) -> list[tuple[str, str]]:
     text = re.sub(r"\([^)]*\)", " ", setting(array, "cell_methods"))
     own = [m for m in METHODS.findall(text) if set(names) & set(re.findall(r"[\w.-]+", m[0]))]
     return [(method, qualifier.strip()) for _, method, qualifier in own]
+
+
+def map_of(mapping: xr.DataArray) -> str:
+    """The name of a grid mapping."""
+    wkt = next((str(mapping.attrs[key]) for key in WKT if key in mapping.attrs), "")
+    title = re.match(r'\s*(\w+)\s*[\[(]\s*"([^"]*)', wkt)
+    if "grid_mapping_name" in mapping.attrs or title is None:
+        return str(mapping.attrs.get("grid_mapping_name"))
+    angles = title[1].startswith("GEO") and "BASEGEO" not in wkt  # the base is of a rotated pole
+    return "latitude_longitude" if angles else title[2]
 
 
 def units(array: xr.DataArray) -> str:

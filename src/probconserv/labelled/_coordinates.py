@@ -8,8 +8,8 @@ coordinate  of a dimension: that of its name, unless it only counts and an angle
             angle along it; the only one along it
 areas       great circles between the corners of cells; equal cells of HEALPix; zones of latitude
             times arcs of longitude; a plane, if its map keeps areas
-cell ends   bounds; half way between centres, to the pole and around the globe, and no further than
-            0 for depths, heights and pressures
+cell ends   bounds; the zones of Gaussian latitudes; half way between centres, to the pole and
+            around the globe, and no further than 0 for depths, heights and pressures
 """
 
 import re
@@ -23,8 +23,18 @@ import xarray as xr
 from cf_xarray.criteria import coordinate_criteria
 
 from .._errors import InputError
-from .._sphere import Array, Globe, arcs, half_way, polygon_areas, sectors, zone_heights, zones
-from ._attributes import is_decoded, scale, seconds, setting, units
+from .._sphere import (
+    Array,
+    Globe,
+    arcs,
+    gaussian,
+    half_way,
+    polygon_areas,
+    sectors,
+    zone_heights,
+    zones,
+)
+from ._attributes import WKT, is_decoded, map_of, scale, seconds, setting, units
 from ._time import tells_time
 
 Mesh = tuple[xr.DataArray, xr.DataArray]  # latitudes and longitudes of each cell
@@ -115,7 +125,14 @@ class Grid:
     def mappings(self) -> list[xr.DataArray]:
         """The grid mappings that the variable names."""
         found = self._named(*setting(self.data, "grid_mapping").replace(":", " ").split())
-        return [each for each in found if {"grid_mapping_name", *SHAPE} & set(each.attrs)]
+        marks = {"grid_mapping_name", *WKT, *SHAPE}
+        found += [c for c in self.data.coords.values() if not found and {*marks} & set(c.attrs)]
+        return [each for each in found if marks & set(each.attrs)]
+
+    @property
+    def maps(self) -> list[str]:
+        """The names of the grid mappings, as CF has them or as their WKT says."""
+        return [map_of(each) for each in self.mappings]
 
     def _named(self, *names: str) -> list[xr.DataArray]:
         there = self.dataset.variables
@@ -239,9 +256,7 @@ def _mesh_areas(mesh: Mesh, corners: list[xr.DataArray], globe: Globe) -> Factor
 
 
 def _equal_areas(grid: Grid, flat: list[str], globe: Globe) -> list[Factor]:
-    """The areas of HEALPix cells; none on other grids, but an error on the mesh of UGRID."""
-    if topology := setting(grid.data, "mesh"):
-        raise InputError(f"the mesh {topology!r} of {grid.name!r} (UGRID) has no areas. {AREAS}")
+    """The areas of HEALPix cells; none on other grids."""
     marks = [each.attrs for each in (*grid.mappings, *grid.coordinates)]
     said = next((m for m in marks if "healpix" in map(str, m.values())), None)
     if said is None:
@@ -297,8 +312,10 @@ def _lengths(grid: Grid, coordinate: xr.DataArray, globe: Globe) -> Factor:
     where = f"the {'centres' if bounds is None else 'bounds'} of {name}"
     where += grid.lacks_bounds(coordinate)
     if kind == LATITUDE:
-        heights = globe.radius * zone_heights(ends)
-        return Factor(xr.DataArray(heights, dims=coordinate.dims), "m", where, kind)
+        exact = None if bounds is not None else gaussian(numbers(coordinate, coordinate))
+        heights, count = exact or (zone_heights(ends), 0)
+        where += f" ({coordinate.size} of {count} Gaussian latitudes)" if exact else ""
+        return Factor(xr.DataArray(globe.radius * heights, dims=coordinate.dims), "m", where, kind)
     if kind == LONGITUDE:
         widths = arcs(ends, degrees(coordinate.values, coordinate))
         if (circle := np.degrees(widths.sum())) > 360 * (1 + 1e-5):
@@ -315,14 +332,27 @@ def _lengths(grid: Grid, coordinate: xr.DataArray, globe: Globe) -> Factor:
 
 def _in_words(coordinate: xr.DataArray, grid: Grid) -> str:
     """What lengths along it are; an error on a map that does not keep areas."""
-    names = sorted({str(m.attrs.get("grid_mapping_name")) for m in grid.mappings} - NO_PLANE)
     on_axis = is_axis(coordinate, "X", "Y") or str(coordinate.name).lower() in ("x", "y")
+    angles = {angle(each) for each in grid.coordinates} - {None}
+    level = set(grid.maps) == {"latitude_longitude"} and len(angles) < 2
+    if level and (on_axis or not angles) and grid.horizontal(map(str, coordinate.dims)):
+        raise InputError(
+            f"{coordinate.name!r} has the `units` {units(coordinate)!r}, and its grid mapping is "
+            "latitude_longitude, a map of angles. If it holds degrees, `assume_units` says so: "
+            f"degrees_north or degrees_east. If not, correct the grid mapping. {AREAS}"
+        )
+    return f"lengths {plane(coordinate, grid, on_axis)}".rstrip()
+
+
+def plane(coordinate: xr.DataArray, grid: Grid, on_axis: bool) -> str:
+    """In which plane it lies; an error on a map that does not keep areas."""
+    names = sorted(set(grid.maps) - NO_PLANE)
     projected = str(coordinate.attrs.get("standard_name")).startswith("projection_")
     if not projected and not (names and on_axis):
         metres = on_axis and scale(coordinate, "m") is not None
-        return "lengths in a plane (no grid mapping)" if metres else "lengths"
+        return "in a plane (no grid mapping)" if metres else ""
     if names and all(name.endswith("_equal_area") or name == "sinusoidal" for name in names):
-        return f"lengths in the plane of the projection {names[0]}, which keeps areas,"
+        return f"in the plane of the projection {names[0]}, which keeps areas,"
     what = ", ".join(names) or "of which no grid mapping tells"
     raise InputError(
         f"{coordinate.name!r} lies in the plane of a projection ({what}), where areas are not "

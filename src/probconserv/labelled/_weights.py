@@ -25,7 +25,10 @@ from .._errors import InputError
 from .._sphere import Globe
 from ._attributes import cell_methods, conversion, decoded, pairs, product, scale, setting, units
 from ._coordinates import SHAPE, Factor, Grid, cell_sizes, describe
+from ._faces import face_areas
 from ._law import Given, Law, array, find, in_words, match, nearest, taken
+from ._positions import check_true, with_angles
+from ._repeated import counted_once
 from ._time import tells_time
 from ._vertical import formula_layers
 
@@ -87,7 +90,7 @@ def cell_measure(
     check.choice(
         "variable", variable, [str(n) for n in dataset.variables if n not in dataset.indexes]
     )
-    grid = Grid(decoded(dataset), variable)
+    grid = Grid(with_angles(decoded(dataset), variable), variable)
     over = Law(variable, over).dims
     for dim in over:
         check.choice("over", dim, map(str, grid.data.dims))
@@ -97,8 +100,13 @@ def cell_measure(
     factors = [measure] if measure else []
     if not (measure and measure.weights.ndim == 0):
         rest = _rest(grid, over, measure)
+        faces = face_areas(grid, rest, globe) if not _is_flat(grid, measure) else None
+        factors += [faces] if faces else []
+        rest = [dim for dim in rest if not faces or dim not in faces.weights.dims]
         layers = {dim: found for dim in rest if (found := formula_layers(grid, dim))}
-        factors += cell_sizes(grid, [dim for dim in rest if dim not in layers], globe)
+        sized = [dim for dim in rest if dim not in layers]
+        check_true(grid, sized)
+        factors += cell_sizes(grid, sized, globe)
         factors += [Factor(each.thickness, each.units, each.where) for each in layers.values()]
     of_kind = measure and f"where {kind}" in setting(measure.weights, "cell_methods")
     if kind and fraction is None and (of_kind or given is not None):
@@ -106,6 +114,9 @@ def cell_measure(
     elif kind or fraction is not None:
         factors.append(_fraction(grid, kind, fraction))
     weights = _product(factors, grid.data)
+    if not (measure and measure.weights.ndim == 0):
+        weights, copies = counted_once(grid, over, weights)
+        remark += copies
     weights.attrs["description"] = describe(factors, globe) + remark
     unit = product(*(factor.units for factor in factors))
     return weights if unit is None else weights.assign_attrs(units=unit)
@@ -245,6 +256,12 @@ def _usable(weights: npt.NDArray[np.float64], where: str, most: float) -> npt.ND
             f"{weights[wrong][0]:.6g}. A cell that does not count has the weight 0 or NaN."
         )
     return np.clip(np.nan_to_num(weights), 0, most)
+
+
+def _is_flat(grid: Grid, factor: Factor | None) -> bool:
+    """Whether the measure has a dimension along the globe, as areas have."""
+    dims = [] if factor is None else [str(dim) for dim in factor.weights.dims]
+    return bool(grid.horizontal(dims))
 
 
 def _rest(grid: Grid, over: tuple[str, ...], factor: Factor | None) -> list[str]:
