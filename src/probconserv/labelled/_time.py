@@ -18,7 +18,6 @@ from .._values import choice
 from ._attributes import (
     MEAN_LENGTHS,
     Array,
-    cell_methods,
     holds_dates,
     is_decoded,
     scale,
@@ -27,10 +26,12 @@ from ._attributes import (
     shown,
     units,
 )
+from ._methods import Method, method_of
 
 PERIOD, REFERENCE = "forecast_period", "forecast_reference_time"
 BY_CF, BY_AXIS, BY_NAME = "standard_name time", "axis T", "by its name"
 DATES, DURATIONS, NUMBERS = "dates", "durations", "numbers"
+LEADS = ("prediction_timedelta", "lead_time", "leadtime", PERIOD)  # names of forecast periods
 RATES_NEED = "`inflow` and `outflow` need"
 CLARITY = {PERIOD: 0, BY_CF: 0, BY_AXIS: 0, DATES: 1, DURATIONS: 1, BY_NAME: 1, REFERENCE: 2}
 BOUNDS = "bounds of times"  # in the encoding of times from another file: what lies beside them
@@ -149,7 +150,9 @@ def time_of(like: xr.DataArray, given: str | None = None, summed: Sequence[str] 
             "Give its name as `time`."
         )
     (dim,) = found
-    runs = tuple(d for d in marks if d != dim and REFERENCE in marks[d] and d not in summed)
+    starts = (REFERENCE, DATES) if {PERIOD, DURATIONS} & {*marks[dim]} else (REFERENCE,)
+    others = [d for d in marks if d != dim and d not in summed]
+    runs = tuple(d for d in others if {*starts} & {*marks[d]})
     how = "as given" if given is not None else marks[dim][0]
     words = xr.DataArray(np.full(like.sizes[dim], "no coordinate"), dims=dim, name=dim)
     return Time(dim, how, times_along(like, dim, words), runs)
@@ -180,7 +183,7 @@ def _mark(coordinate: xr.DataArray) -> str | None:
     """What says that a coordinate is time: the first that holds."""
     name = coordinate.attrs.get("standard_name")
     facts = {
-        PERIOD: name == PERIOD,
+        PERIOD: name == PERIOD or (not name and coordinate.name in LEADS),
         REFERENCE: name == REFERENCE,
         BY_CF: name == "time",
         BY_AXIS: coordinate.attrs.get("axis") == "T",
@@ -254,9 +257,14 @@ class Rate:
     array: xr.DataArray
     dim: str  # its time
     times: xr.DataArray
-    method: str | None  # point, mean or sum; None if nothing says
+    said: Method  # what it is in time
     bounds: xr.DataArray | None = None
     remarks: tuple[str, ...] = ()  # on how it is integrated
+
+    @property
+    def method(self) -> str | None:
+        """Point, mean or sum; None if nothing says. Differences of a running total are sums."""
+        return "sum" if self.said.is_amount else self.said.kind
 
     @property
     def is_linear(self) -> bool:
@@ -280,6 +288,7 @@ class Rate:
             raise InputError(
                 f"`{self.name}`: its times or their bounds {what} from {time.at(first)} to "
                 f"{time.at(last)}. Each time between those of the field must be in one of them."
+                f"{self._shorter}"
             )
         if self.is_linear:  # the entries at both ends of every cell
             at_ends = np.append(used, False) | np.insert(used, 0, False)
@@ -301,38 +310,106 @@ class Rate:
             cells = np.sort(time.seconds(self.bounds, self.name), axis=-1)
             order = np.argsort(cells[:, 0])
             return cells[order], order
-        if self.method == "sum" or len(x) == 1:  # since the entry before
-            return np.stack([np.append(x[:1], x[:-1]), x], axis=-1), order
-        return half_way(x), order
+        return _intervals(x, self.said), order
+
+    @property
+    def _shorter(self) -> str:
+        """The way out where intervals of known length leave time out."""
+        if self.said.hours is None:
+            return ""
+        long, what = f"{self.said.hours:g} h that end at each time", self.array.name
+        return (
+            f" It counts the {long} ({self.said.why}): bring all of these, or say, as in "
+            f"`assume_method={{'{what}': '{self.method}:end'}}`, that it holds since the time "
+            "before."
+        )
+
+
+def _intervals(x: Array, said: Method) -> Array:  # (n,) to (n, 2)
+    """The cells of means and amounts without bounds, of times in order."""
+    if said.hours is not None:
+        return np.stack([x - 3600 * said.hours, x], axis=-1)
+    if said.place == "start":
+        return np.stack([x, np.append(x[1:], x[-1:])], axis=-1)
+    centred = said.place == "middle" or (said.place is None and said.kind == "mean")
+    if centred and len(x) > 1:
+        return half_way(x)
+    return np.stack([np.append(x[:1], x[:-1]), x], axis=-1)  # since the entry before
 
 
 def rate_of(
-    dataset: xr.Dataset, array: xr.DataArray, argument: str, time: Time, field: xr.DataArray
+    dataset: xr.Dataset,
+    array: xr.DataArray,
+    argument: str,
+    time: Time,
+    field: xr.DataArray,
+    stated: Mapping[str, str],
 ) -> Rate:
-    """A rate with what its attributes say about time."""
+    """A rate with what its attributes, or methods stated by name, say about time."""
     name = f"{argument} {array.name}" if array.name else argument
     dim = _own_time(array, time, field)
+    said = method_in(dataset, array, name, dim or time.dim, stated)
     if dim is None:  # constant: at each time of the field, as long as that is the nearest
-        if _method(array, name, time.dim) == "sum":
+        if said.is_amount:
             raise InputError(f"`{name}` is an amount (time: sum) without times. Give a rate.")
         wide = array.expand_dims({time.dim: len(time.ends)})
-        return Rate(name, wide, time.dim, time.coordinate, "mean")
+        return Rate(name, wide, time.dim, time.coordinate, Method("mean"))
     if not array.sizes[dim]:
         raise InputError(f"`{name}` is empty: it has no entries along {dim!r}.")
     times = times_along(array, dim, time.coordinate)
-    method = _method(array, name, dim, str(times.attrs.get("standard_name", dim)))
-    if method in (None, "point"):
-        said = "point values, linear between times"
-        said = said if method else f"no cell_methods; taken as {said}"
-        return Rate(name, array, dim, times, method, None, (f"{name}: {said}",))
-    bounds, lacking = _bounds(dataset, times, name)
-    said = "means" if method == "mean" else "amounts"
-    if bounds is None:
-        cells = "over cells half way between times" if method == "mean" else "since the time before"
-        said += f", taken {cells} ({lacking})"
-    else:
-        said += f" within the bounds {bounds.name}"
-    return Rate(name, array, dim, times, method, bounds, (f"{name}: {said}",))
+    if said.kind == "running":
+        return _differences(array, name, dim, times, said, time)
+    bounds, lacking = _bounds(dataset, times, name) if said.place is None else (None, "")
+    remark = f"{name}: {_in_words(array, said, bounds, lacking)}"
+    return Rate(name, array, dim, times, said, bounds, (remark,))
+
+
+def method_in(
+    dataset: xr.Dataset, array: xr.DataArray, name: str, dim: str, stated: Mapping[str, str]
+) -> Method:
+    """What a rate is along its time."""
+    called = (str(array[dim].attrs.get("standard_name", dim)),) if dim in array.coords else ()
+    is_lead = dim in array.dims and bool({PERIOD, DURATIONS} & {*_marks(array, dim)})
+    return method_of(dataset, array, name, (dim, *called), is_lead, stated)
+
+
+def _differences(
+    array: xr.DataArray, name: str, dim: str, times: xr.DataArray, said: Method, time: Time
+) -> Rate:
+    """A running total as the amounts between its entries."""
+    order = np.argsort(time.seconds(times, name))
+    later, before = ({dim: order[part]} for part in (slice(1, None), slice(None, -1)))
+    moved = array.isel(later).variable - array.isel(before).variable
+    amounts = array.isel(later).copy(data=moved.transpose(*array.dims).data)
+    edges = [times.isel({dim: each}).variable for each in (before, later)]
+    cells = xr.Variable.concat(edges, "ends").transpose(dim, "ends")
+    bounds = xr.DataArray(cells, dims=cells.dims, name=times.name, attrs=times.attrs)
+    remark = f"{name}: a total since the start of the run, its differences counted ({said.why})"
+    return Rate(name, amounts, dim, times.isel(later), said, bounds, (remark,))
+
+
+def _in_words(array: xr.DataArray, said: Method, bounds: xr.DataArray | None, lacking: str) -> str:
+    """What a rate is taken as, and how to say otherwise where that was assumed."""
+    why = f" ({said.why})" if said.why else ""
+    if said.kind in (None, "point"):
+        words = "point values, linear between times"
+        return f"{words}{why}" if said.kind else f"no cell_methods; taken as {words}"
+    what = "means" if said.kind == "mean" else "amounts"
+    if bounds is not None:
+        return f"{what} within the bounds {bounds.name}"
+    place = said.place or ("middle" if said.kind == "mean" else "end")
+    if said.hours is not None:
+        return f"{what} of the {said.hours:g} h that end at each time{why}"
+    cells = {
+        "end": "since the time before",
+        "start": "until the time after",
+        "middle": "over cells half way between times",
+    }[place]
+    other = "end" if place == "middle" else "middle" if said.kind == "mean" else "start"
+    if said.why == "as stated" and said.place:
+        return f"{what} {cells} (as stated)"
+    otherwise = f"`assume_method={{'{array.name}': '{said.kind}:{other}'}}` says otherwise"
+    return f"{what}, taken {cells} ({said.why or lacking}; {otherwise})"
 
 
 def _own_time(array: xr.DataArray, time: Time, field: xr.DataArray) -> str | None:
@@ -341,26 +418,6 @@ def _own_time(array: xr.DataArray, time: Time, field: xr.DataArray) -> str | Non
         return time.dim
     others = [str(dim) for dim in array.dims if dim not in field.dims]
     return next((d for d in others if d in array.coords and tells_time(array[d])), None)
-
-
-def _method(array: xr.DataArray, name: str, *dims: str) -> str | None:
-    """What a rate is in time: point, mean or sum; None if nothing says."""
-    found = cell_methods(array, "time", *dims)
-    step = array.attrs.get("GRIB_stepType", "instant")
-    if not found and step != "instant":
-        raise InputError(
-            f"`{name}` has GRIB_stepType {step!r}, which does not say since when. Take differences "
-            "and say 'time: sum' in `cell_methods`."
-        )
-    if not found:
-        return None
-    *others, (method, qualifier) = found
-    if others or qualifier or method not in ("point", "mean", "sum"):
-        raise InputError(
-            f"`{name}` has cell_methods {setting(array, 'cell_methods')!r}; over time only point "
-            "values, means and sums add up, and not those of a climatology. Give such a rate."
-        )
-    return method
 
 
 def _bounds(dataset: xr.Dataset, times: xr.DataArray, name: str) -> tuple[xr.DataArray | None, str]:
