@@ -5,6 +5,7 @@ import gc
 import importlib.util
 import json
 import math
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -133,8 +134,18 @@ class Laws:
         try:
             yield
         except ProbConservError as error:
-            error.args = (self.in_options(str(error)),)
+            error.args = (self._usable(self.in_options(str(error))),)
             raise
+
+    def _usable(self, text: str) -> str:
+        """The text, with a word on options in it that do not go with `--law`."""
+        if not self.law or "`--law` replaces" in text:
+            return text
+        away = {"law", "laws"}.union(*(options_of(name) for name in self.law))
+        options = [f"`--{f.name.replace('_', '-')}" for f in fields(self) if f.name not in away]
+        named = [f"{each}`" for each in options if re.search(rf"{each}[` ]", text)]
+        way = f" ({', '.join(named)} goes with `--mean` and `--over`, not with `--law`.)"
+        return text + way * bool(named)
 
     def _check_alone(self, name: str, *also: str) -> None:
         """No option of a law stands beside `--law` or `--laws`, where it would not count."""

@@ -190,8 +190,10 @@ def check_running(name: str, array: xr.DataArray, method: Method, gains: xr.Vari
         )
 
 
-def in_mass(dataset: xr.Dataset, array: xr.DataArray) -> xr.DataArray:
-    """ERA5's metres of water as kg m-2; anything else as it is."""
+def in_mass(dataset: xr.Dataset, array: xr.DataArray, amount: str | None) -> xr.DataArray:
+    """ERA5's metres of water as kg m-2, where an amount is in that; anything else as it is."""
+    if amount is None or not _converts(amount, "kg m-2"):
+        return array
     metres = units(array) in ("m", "m of water equivalent", "m of water")
     if not (metres and _names(array) & WATER and _is_era5(dataset, array, False)):
         return array

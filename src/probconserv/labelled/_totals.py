@@ -16,7 +16,8 @@ from ._blocks import Block, quiet
 from ._graph import Array, LawRows, Made, NamedRows
 from ._law import INITIAL, Given, Law, array, check_numbers, listed, match, nearest, taken
 from ._methods import check_running, check_unit, in_mass
-from ._time import Course, Rate, Time, rate_of, time_of
+from ._rates import Course, Rate, rate_of
+from ._time import Time, time_of
 from ._weights import REGION, Points
 
 FILL = "Fill it, or leave the point out with `where`."
@@ -252,14 +253,14 @@ class Totals:
         """A rate whose axes fit, and the factor to the unit of the law."""
         first = self.points.first
         found = self._by_region(decoded(taken(self.dataset, given, argument)), argument)
-        found = in_mass(self.dataset, found)
-        rate = rate_of(self.dataset, found, argument, time, first, self.law.assume_method)
         on_grid = self._is_on_grid(found)
+        unit = self.points.mean_unit if on_grid else self.points.unit
+        found = in_mass(self.dataset, found, unit)
+        rate = rate_of(self.dataset, found, argument, time, first, self.law.assume_method)
         apart = [] if self.law.regions is None or on_grid else [REGION]
         apart += [rate.dim] if rate.times is not time.coordinate else []
         match(rate.array, first, argument, apart)
         check_numbers(found, argument)
-        unit = self.points.mean_unit if on_grid else self.points.unit
         check_unit(rate.name, found, rate.said, unit, time.unit)
         expected = unit if rate.method == "sum" else attributes.per(unit, time.unit)
         self.remarks += rate.remarks
