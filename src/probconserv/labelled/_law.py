@@ -179,10 +179,6 @@ class Law:
         standard deviation of that mean.
     assume_units : dict of str
         Units of variables instead of those in the dataset, ``{"T": "kg"}``.
-    assume_method : dict of str
-        What rates are in time, instead of what the dataset says: point, mean, sum, or running (a
-        total since the start of the run), ``{"tp": "sum"}``. The interval of a mean or a sum ends
-        at the time, begins at it or is centred there: "sum:end", "mean:start", "mean:middle".
     fraction : float, str or DataArray
         The part of each cell that counts, 0 to 1 or per cent (a land fraction).
     radius : float
@@ -197,6 +193,10 @@ class Law:
     linear : pair of float, str or DataArray
         The range of the one variable in which its factor holds, as least and most; the report warns
         of values that the update moved out of it.
+    assume_method : dict of str
+        What rates are in time, instead of what the dataset says: point, mean, sum, or running (a
+        total since the start of the run), ``{"tp": "sum"}``. The interval of a mean or a sum ends
+        at the time, begins at it or is centred there: "sum:end", "mean:start", "mean:middle".
 
     Raises
     ------
