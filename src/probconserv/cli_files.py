@@ -99,9 +99,9 @@ class Laws:
                 "`--laws`."
             )
         given: dict[str, Any] = {name: number(getattr(self, name)) for name in NUMBERS}
-        given |= {name: getattr(self, name) or () for name in ("inflow", "outflow")}
+        given |= {name: getattr(self, name) or () for name in ("inflow", "outflow")} | self._assumed
         given |= {name: getattr(self, name) for name in ("where", "regions", "time", "radius")}
-        return [Law(self.mean, split(self.over), **self._assumed, **given)]
+        return [Law(self.mean, split(self.over), **given)]
 
     @property
     def _assumed(self) -> dict[str, dict[str, str]]:
@@ -144,8 +144,9 @@ class Laws:
         away = {"law", "laws"}.union(*(options_of(name) for name in self.law))
         options = [f"`--{f.name.replace('_', '-')}" for f in fields(self) if f.name not in away]
         named = [f"{each}`" for each in options if re.search(rf"{each}[` ]", text)]
-        way = f" ({', '.join(named)} goes with `--mean` and `--over`, not with `--law`.)"
-        return text + way * bool(named)
+        go = "goes" if len(named) == 1 else "go"
+        way = f" ({' and '.join(named)} {go} with `--mean` and `--over`, not with `--law`.)"
+        return text + way if named else text
 
     def _check_alone(self, name: str, *also: str) -> None:
         """No option of a law stands beside `--law` or `--laws`, where it would not count."""

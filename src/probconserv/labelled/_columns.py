@@ -192,8 +192,8 @@ def _lacking(dataset: xr.Dataset, there: str | None, said: Said) -> str:
     for c in flat:  # surface pressures are at most 1100 hPa
         if c.size > 1 and c.min() > 0 and 100 < c.max() <= 1.1e5:
             found = {str(c.name): "hPa" if c.max() <= 1100 else "Pa", **found}
-    said = ", ".join(f"{name!r}: {unit!r}" for name, unit in found.items())
-    return f"`assume_units={{{said}}}`, if these are right" if found else "`assume_units`"
+    entries = ", ".join(f"{name!r}: {unit!r}" for name, unit in found.items())
+    return f"`assume_units={{{entries}}}`, if these are right" if found else "`assume_units`"
 
 
 def _levels(grid: Grid) -> xr.DataArray | None:
