@@ -94,7 +94,10 @@ def test_a_file_of_laws_may_name_recipes(tmp_path):
     ("table", "message"),
     [
         ('recipe = "moistur"', "`recipe` must be one of dry-air, moisture, energy"),
-        ('recipe = "energy"\nover = "x"', "a recipe has no 'over'; it has assume_units"),
+        (
+            'recipe = "energy"\nover = "x"',
+            "the recipe energy has no 'over'; it has assume_units, time",
+        ),
         ('name = "air"', "has no 'variables', and no 'recipe' either"),
     ],
 )

@@ -5,6 +5,7 @@ import gc
 import importlib.util
 import json
 import math
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,7 +19,7 @@ from cyclopts import App, Parameter
 
 from ._errors import ImplausibleError, InputError, ProbConservError, surprises_expected
 from ._files import check_folder
-from .cli_words import in_options, laws_in, number, pair, split, std
+from .cli_words import in_options, laws_in, number, options_of, pair, split, std
 
 if TYPE_CHECKING:
     from .labelled import Law, Report
@@ -69,8 +70,13 @@ class Laws:
     """The dimension of time, if attributes, units or names do not tell."""
     assume_units: Names = None
     """Units of variables instead of those in the file: VARIABLE=UNIT ..."""
+    assume_method: Names = None
+    """What rates are in time, instead of what the file says: VARIABLE=METHOD ..., point, mean, sum
+    or running (a total since the start of the run). sum:end, sum:start, mean:middle: the time is
+    at the end, the start or the middle of the interval."""
     law: Names = None
-    """Laws of the air, instead of the options above: dry-air, moisture, energy."""
+    """Laws of the air: dry-air, moisture, energy; of the options above, with --inflow, --outflow,
+    --measure, --radius, --time and --assume-... alone."""
     laws: Path | None = None
     """A TOML file of laws, instead of these options: a table [[law]] for each."""
 
@@ -80,10 +86,10 @@ class Laws:
         from .labelled import RECIPES, Law
 
         if self.law is not None:
-            self._check_alone("law", "assume_units")
             for name in self.law:
                 choice("--law", name, RECIPES)
-            return [partial(RECIPES[name], assume_units=self._units) for name in self.law]
+            self._check_alone("law", *{key for name in self.law for key in options_of(name)})
+            return [partial(RECIPES[name], **self._told(name)) for name in self.law]
         if self.laws is not None:
             self._check_alone("laws")
             return laws_in(self.laws)
@@ -93,13 +99,27 @@ class Laws:
                 "`--laws`."
             )
         given: dict[str, Any] = {name: number(getattr(self, name)) for name in NUMBERS}
-        given |= {name: getattr(self, name) or () for name in ("inflow", "outflow")}
+        given |= {name: getattr(self, name) or () for name in ("inflow", "outflow")} | self._assumed
         given |= {name: getattr(self, name) for name in ("where", "regions", "time", "radius")}
-        return [Law(self.mean, split(self.over), assume_units=self._units, **given)]
+        return [Law(self.mean, split(self.over), **given)]
 
     @property
-    def _units(self) -> dict[str, str]:
-        return dict(pair(text, "assume-units") for text in self.assume_units or ())
+    def _assumed(self) -> dict[str, dict[str, str]]:
+        keys = {key: getattr(self, key) or () for key in ("assume_units", "assume_method")}
+        return {
+            key: dict(pair(text, key.replace("_", "-")) for text in given)
+            for key, given in keys.items()
+        }
+
+    def _told(self, recipe: str) -> dict[str, Any]:
+        """What this law of the air is told; fluxes are those of one law."""
+        given: dict[str, Any] = {key: getattr(self, key) for key in options_of(recipe)}
+        if (self.inflow or self.outflow) and len(self.law or ()) > 1:
+            raise InputError("`--inflow` and `--outflow` go with one `--law`: give one at a time.")
+        given |= {key: each for key, each in self._assumed.items() if key in given}
+        if "measure" in given:
+            given["measure"] = number(self.measure)
+        return {key: each for key, each in given.items() if each is not None}
 
     def in_options(self, text: str) -> str:
         """A message in the words of the command line; variables and keys of a file stay."""
@@ -114,8 +134,19 @@ class Laws:
         try:
             yield
         except ProbConservError as error:
-            error.args = (self.in_options(str(error)),)
+            error.args = (self._usable(self.in_options(str(error))),)
             raise
+
+    def _usable(self, text: str) -> str:
+        """The text, with a word on options in it that do not go with `--law`."""
+        if not self.law or "`--law` replaces" in text:
+            return text
+        away = {"law", "laws"}.union(*(options_of(name) for name in self.law))
+        options = [f"`--{f.name.replace('_', '-')}" for f in fields(self) if f.name not in away]
+        named = [f"{each}`" for each in options if re.search(rf"{each}[` ]", text)]
+        go = "goes" if len(named) == 1 else "go"
+        way = f" ({' and '.join(named)} {go} with `--mean` and `--over`, not with `--law`.)"
+        return text + way if named else text
 
     def _check_alone(self, name: str, *also: str) -> None:
         """No option of a law stands beside `--law` or `--laws`, where it would not count."""

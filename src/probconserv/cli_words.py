@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Collection
 from dataclasses import fields
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +66,7 @@ def _law(table: dict[str, Any], path: Path) -> "Law | Recipe":
     what, needed, known = "a law", ["variables", "over"], [field.name for field in fields(Law)]
     if recipe is not None:
         choice("recipe", recipe, RECIPES)
-        what, needed, known = "a recipe", [], ["assume_units"]
+        what, needed, known = f"the recipe {recipe}", [], options_of(recipe)
     for key in rest:
         if key not in known:
             raise InputError(f"`--laws`: {what} has no {key!r}; it has {', '.join(known)}.")
@@ -73,6 +74,13 @@ def _law(table: dict[str, Any], path: Path) -> "Law | Recipe":
         if key not in rest:
             raise InputError(f"`--laws`: a law in {path} has no {key!r}, and no 'recipe' either.")
     return Law(**rest) if recipe is None else partial(RECIPES[recipe], **rest)
+
+
+def options_of(recipe: str) -> list[str]:
+    """What a law of the air can be told."""
+    from .labelled import RECIPES
+
+    return [name for name in signature(RECIPES[recipe]).parameters if name != "dataset"]
 
 
 def std(given: list[str] | None) -> Any:

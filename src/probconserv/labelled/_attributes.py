@@ -173,7 +173,9 @@ def factor(array: xr.DataArray, wanted: str) -> float:
     if found is None:
         raise InputError(
             f"{array.name!r} must be in {wanted}, up to a factor between units; its `units` are "
-            f"{array.attrs.get('units', 'missing')!r}. Set or convert them."
+            f"{array.attrs.get('units', 'missing')!r}. Convert it, or say what they are, as in "
+            f"`assume_units={{{str(array.name)!r}: {wanted!r}}}`"
+            + (" (1 m of water is '1e3 kg m-2')." if "kg m-2" in wanted else ".")
         )
     return found
 

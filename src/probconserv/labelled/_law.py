@@ -13,6 +13,7 @@ import xarray as xr
 from .._errors import InputError
 from ._attributes import decoded, words_of
 from ._coordinates import LONGITUDE, angle
+from ._methods import check_stated
 
 STORES = (".nc", ".nc4", ".cdf", ".zarr")  # how files end
 Given = float | str | xr.DataArray  # a number, a name in the dataset, or an array
@@ -193,6 +194,10 @@ class Law:
     linear : pair of float, str or DataArray
         The range of the one variable in which its factor holds, as least and most; the report warns
         of values that the update moved out of it.
+    assume_method : dict of str
+        What rates are in time, instead of what the dataset says: point, mean, sum, or running (a
+        total since the start of the run), ``{"tp": "sum"}``. The interval of a mean or a sum ends
+        at the time, begins at it or is centred there: "sum:end", "mean:start", "mean:middle".
 
     Raises
     ------
@@ -224,6 +229,7 @@ class Law:
     held: Sequence[str] = ()
     remarks: Sequence[str] = ()
     linear: Sequence[Given] = ()
+    assume_method: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not isinstance(self.variables, str | Mapping) or not self.variables:
@@ -239,6 +245,7 @@ class Law:
         if not isinstance(self.assume_units, Mapping):
             units = self.assume_units
             raise InputError(f"`assume_units` must be units by name, {{'T': 'kg'}}; got {units!r}.")
+        check_stated(self.assume_method)
         if self.linear and (len(self.factors) > 1 or len(self.linear) != 2):
             raise InputError("`linear` is a pair, the least and the most, for one variable.")
         if self.regions is not None and not isinstance(self.regions, str | xr.DataArray):

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
 from glob import glob
 from os import PathLike, fspath
 from pathlib import Path
@@ -37,6 +38,8 @@ def with_files(
 
 
 def _with_files(law: Any, opened: ExitStack) -> Any:
+    if isinstance(law, partial):  # of a recipe
+        law = partial(law.func, *law.args, **from_file(law.keywords, "a recipe", opened))
     if callable(law):
         return lambda dataset: _with_files(law(dataset), opened)
     if not isinstance(law, Law):

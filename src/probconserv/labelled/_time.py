@@ -1,7 +1,4 @@
-"""Time: which dimension of a field it is, and what rates bring between its entries.
-
-Rates are point values, means or amounts, by their `cell_methods`.
-"""
+"""Time: which dimension of a field it is, and its clock."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,17 +10,14 @@ import numpy as np
 import xarray as xr
 
 from .._errors import InputError
-from .._sphere import half_way
 from .._values import choice
 from ._attributes import (
     MEAN_LENGTHS,
     Array,
-    cell_methods,
     holds_dates,
     is_decoded,
     scale,
     seconds,
-    setting,
     shown,
     units,
 )
@@ -31,6 +25,7 @@ from ._attributes import (
 PERIOD, REFERENCE = "forecast_period", "forecast_reference_time"
 BY_CF, BY_AXIS, BY_NAME = "standard_name time", "axis T", "by its name"
 DATES, DURATIONS, NUMBERS = "dates", "durations", "numbers"
+LEADS = ("prediction_timedelta", "lead_time", "leadtime", PERIOD)  # names of forecast periods
 RATES_NEED = "`inflow` and `outflow` need"
 CLARITY = {PERIOD: 0, BY_CF: 0, BY_AXIS: 0, DATES: 1, DURATIONS: 1, BY_NAME: 1, REFERENCE: 2}
 BOUNDS = "bounds of times"  # in the encoding of times from another file: what lies beside them
@@ -149,7 +144,9 @@ def time_of(like: xr.DataArray, given: str | None = None, summed: Sequence[str] 
             "Give its name as `time`."
         )
     (dim,) = found
-    runs = tuple(d for d in marks if d != dim and REFERENCE in marks[d] and d not in summed)
+    starts = (REFERENCE, DATES) if is_lead(like, dim) else (REFERENCE,)
+    others = [d for d in marks if d != dim and d not in summed]
+    runs = tuple(d for d in others if {*starts} & {*marks[d]})
     how = "as given" if given is not None else marks[dim][0]
     words = xr.DataArray(np.full(like.sizes[dim], "no coordinate"), dims=dim, name=dim)
     return Time(dim, how, times_along(like, dim, words), runs)
@@ -180,7 +177,7 @@ def _mark(coordinate: xr.DataArray) -> str | None:
     """What says that a coordinate is time: the first that holds."""
     name = coordinate.attrs.get("standard_name")
     facts = {
-        PERIOD: name == PERIOD,
+        PERIOD: name == PERIOD or (not name and coordinate.name in LEADS),
         REFERENCE: name == REFERENCE,
         BY_CF: name == "time",
         BY_AXIS: coordinate.attrs.get("axis") == "T",
@@ -192,6 +189,11 @@ def _mark(coordinate: xr.DataArray) -> str | None:
 
 def tells_time(coordinate: xr.DataArray) -> bool:
     return _mark(coordinate) is not None
+
+
+def is_lead(array: xr.DataArray, dim: str) -> bool:
+    """Whether a dimension counts from the start of a forecast."""
+    return dim in array.dims and bool({PERIOD, DURATIONS} & {*_marks(array, dim)})
 
 
 def times_along(like: xr.DataArray, dim: str, default: xr.DataArray) -> xr.DataArray:
@@ -220,162 +222,3 @@ def _clock(times: xr.DataArray) -> tuple[str, float]:
             "Write units such as 'days since 2000-01-01' (`cdo -r copy` does so) or 'hours'."
         )
     return DURATIONS, found
-
-
-@dataclass(frozen=True, eq=False)
-class Course:
-    """A rate in time: some of its entries, each constant in a cell, or linear between them."""
-
-    entries: Array  # of the rate that count, in the order of time
-    moments: Array  # when these are, on the clock of the field: the middle of a cell
-    edges: Array | None = None  # of the cells, one more than entries; None: linear
-    widths: Array | float = 1.0  # of cells that hold amounts
-
-    def gained(self, rate: xr.Variable, time: Time) -> xr.Variable:
-        """The integral from the earliest time to each, of a rate whose entries are ours."""
-        from scipy.interpolate import PPoly  # takes a while, which others need not wait for
-
-        values = rate.transpose(..., time.dim).values / self.widths
-        if self.edges is None:
-            slopes = np.diff(values) / np.diff(self.moments)
-            pieces, starts = np.stack([slopes, values[..., :-1]]), self.moments
-        else:
-            pieces, starts = values[None], self.edges
-        integral = PPoly(np.moveaxis(pieces, -1, 1), starts).antiderivative()
-        dims = (time.dim, *(dim for dim in rate.dims if dim != time.dim))
-        return xr.Variable(dims, integral(time.ends) - integral(time.ends.min()))
-
-
-@dataclass(frozen=True, eq=False)
-class Rate:
-    """A rate and what its attributes say about time."""
-
-    name: str  # in messages
-    array: xr.DataArray
-    dim: str  # its time
-    times: xr.DataArray
-    method: str | None  # point, mean or sum; None if nothing says
-    bounds: xr.DataArray | None = None
-    remarks: tuple[str, ...] = ()  # on how it is integrated
-
-    @property
-    def is_linear(self) -> bool:
-        return self.method in (None, "point")
-
-    def course(self, time: Time) -> Course:
-        """Its course between the times of the field, two or more, all of which it must cover."""
-        start, stop = time.ends.min(), time.ends.max()
-        cells, order = self._cells(time)
-        widths = cells[:, 1] - cells[:, 0]
-        if self.is_linear and not widths.all():
-            raise InputError(f"`{self.name}` has two entries for the same time. Drop one.")
-        slack = SLACK * widths[widths > 0].min(initial=stop - start)
-        used = (widths > 0) & (cells[:, 1] > start + slack) & (cells[:, 0] < stop - slack)
-        x, y = cells[used].T
-        apart = np.array([*x, stop]) - np.array([start, *y])
-        apart[[0, -1]] = apart[[0, -1]].clip(0)  # before the field and after it
-        for i in np.flatnonzero(np.abs(apart) > slack)[:1]:
-            what = "leave out the time" if apart[i] > 0 else "overlap"
-            first, last = sorted([[*x, stop][i], [start, *y][i]])
-            raise InputError(
-                f"`{self.name}`: its times or their bounds {what} from {time.at(first)} to "
-                f"{time.at(last)}. Each time between those of the field must be in one of them."
-            )
-        if self.is_linear:  # the entries at both ends of every cell
-            at_ends = np.append(used, False) | np.insert(used, 0, False)
-            return Course(order[at_ends], np.append(x, y[-1]))
-        amounts_in = y - x if self.method == "sum" else 1.0
-        return Course(order[used], (x + y) / 2, np.array([start, *x[1:], stop]), amounts_in)
-
-    def _cells(self, time: Time) -> tuple[Array, Array]:  # (n, 2), (n,)
-        """The cells of time, one after the other, and the order of the entries by that.
-
-        A rate that is linear has cells between its entries, one less than these.
-        """
-        times = time.seconds(self.times, self.name)
-        order = np.argsort(times)
-        x = times[order]
-        if self.is_linear:
-            return np.stack([x[:-1], x[1:]], axis=-1), order
-        if self.bounds is not None:
-            cells = np.sort(time.seconds(self.bounds, self.name), axis=-1)
-            order = np.argsort(cells[:, 0])
-            return cells[order], order
-        if self.method == "sum" or len(x) == 1:  # since the entry before
-            return np.stack([np.append(x[:1], x[:-1]), x], axis=-1), order
-        return half_way(x), order
-
-
-def rate_of(
-    dataset: xr.Dataset, array: xr.DataArray, argument: str, time: Time, field: xr.DataArray
-) -> Rate:
-    """A rate with what its attributes say about time."""
-    name = f"{argument} {array.name}" if array.name else argument
-    dim = _own_time(array, time, field)
-    if dim is None:  # constant: at each time of the field, as long as that is the nearest
-        if _method(array, name, time.dim) == "sum":
-            raise InputError(f"`{name}` is an amount (time: sum) without times. Give a rate.")
-        wide = array.expand_dims({time.dim: len(time.ends)})
-        return Rate(name, wide, time.dim, time.coordinate, "mean")
-    if not array.sizes[dim]:
-        raise InputError(f"`{name}` is empty: it has no entries along {dim!r}.")
-    times = times_along(array, dim, time.coordinate)
-    method = _method(array, name, dim, str(times.attrs.get("standard_name", dim)))
-    if method in (None, "point"):
-        said = "point values, linear between times"
-        said = said if method else f"no cell_methods; taken as {said}"
-        return Rate(name, array, dim, times, method, None, (f"{name}: {said}",))
-    bounds, lacking = _bounds(dataset, times, name)
-    said = "means" if method == "mean" else "amounts"
-    if bounds is None:
-        cells = "over cells half way between times" if method == "mean" else "since the time before"
-        said += f", taken {cells} ({lacking})"
-    else:
-        said += f" within the bounds {bounds.name}"
-    return Rate(name, array, dim, times, method, bounds, (f"{name}: {said}",))
-
-
-def _own_time(array: xr.DataArray, time: Time, field: xr.DataArray) -> str | None:
-    """Its time: that of the field, or another that the field does not have."""
-    if time.dim in array.dims:
-        return time.dim
-    others = [str(dim) for dim in array.dims if dim not in field.dims]
-    return next((d for d in others if d in array.coords and tells_time(array[d])), None)
-
-
-def _method(array: xr.DataArray, name: str, *dims: str) -> str | None:
-    """What a rate is in time: point, mean or sum; None if nothing says."""
-    found = cell_methods(array, "time", *dims)
-    step = array.attrs.get("GRIB_stepType", "instant")
-    if not found and step != "instant":
-        raise InputError(
-            f"`{name}` has GRIB_stepType {step!r}, which does not say since when. Take differences "
-            "and say 'time: sum' in `cell_methods`."
-        )
-    if not found:
-        return None
-    *others, (method, qualifier) = found
-    if others or qualifier or method not in ("point", "mean", "sum"):
-        raise InputError(
-            f"`{name}` has cell_methods {setting(array, 'cell_methods')!r}; over time only point "
-            "values, means and sums add up, and not those of a climatology. Give such a rate."
-        )
-    return method
-
-
-def _bounds(dataset: xr.Dataset, times: xr.DataArray, name: str) -> tuple[xr.DataArray | None, str]:
-    """The bounds of its times (n, 2); else None and why."""
-    if setting(times, "climatology"):
-        raise InputError(f"`{name}` is a climatology by {times.name}. Give a rate for each time.")
-    label = setting(times, "bounds")
-    known = times.name in dataset.variables and dataset[times.name].variable.equals(times.variable)
-    found = times.encoding.get(BOUNDS, dataset.get(label) if known else None)
-    if not label or found is None:
-        return None, f"its bounds {label} are not there" if label else "no bounds"
-    found = found.transpose(*times.dims, ..., missing_dims="ignore")
-    if found.dims[0] != times.dims[0] or found.shape != (times.size, 2):
-        raise InputError(
-            f"`{name}`: the bounds {label!r} of {times.name!r} must hold two times for each of its "
-            f"entries, got {dict(found.sizes)}."
-        )
-    return found.assign_attrs(units=times.attrs.get("units", "")), ""

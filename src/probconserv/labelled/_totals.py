@@ -15,9 +15,12 @@ from ._attributes import cell_methods, decoded, least_to_most, place
 from ._blocks import Block, quiet
 from ._graph import Array, LawRows, Made, NamedRows
 from ._law import INITIAL, Given, Law, array, check_numbers, listed, match, nearest, taken
-from ._time import Course, Rate, Time, rate_of, time_of
+from ._methods import check_running, check_unit, in_mass
+from ._rates import Course, Rate, rate_of
+from ._time import Time, time_of
 from ._weights import REGION, Points
 
+FILL = "Fill it, or leave the point out with `where`."
 Part = Callable[[xr.Variable], xr.Variable]  # takes a part of an array
 Sums = tuple[xr.Variable, xr.Variable]  # of every row: the total, and the weights in it
 
@@ -32,7 +35,7 @@ class Density:
     cells: xr.Variable  # their sizes, 0 where nothing counts
     coords: Mapping[Any, xr.DataArray]
 
-    def check(self, total: xr.Variable, field: object) -> None:
+    def check(self, total: xr.Variable, field: object, way: str = FILL) -> None:
         """Refuse gaps: a row with one is infinite."""
         at = _first_gap(total)
         if at is None:
@@ -44,7 +47,7 @@ class Density:
             at |= dict(zip(wrong.dims, np.argwhere(wrong.values)[0], strict=True))
         raise InputError(
             f"`{self.name}` is missing or infinite{_where(self.coords, at)}, where {field} "
-            "counts. Fill it, or leave the point out with `where`."
+            f"counts. {way}"
         )
 
 
@@ -78,6 +81,11 @@ class Totals:
         self.gains: dict[str, xr.Variable] = {}  # of each rate, since the earliest time
         self.rates = [("inflow", rate, 1.0) for rate in listed(law.inflow)]
         self.rates += [("outflow", rate, -1.0) for rate in listed(law.outflow)]
+        names = [str(getattr(rate, "name", rate)) for _, rate, _ in self.rates]
+        for name in set(law.assume_method) - set(names):
+            raise InputError(
+                f"`assume_method`: {name!r} is no rate of {law.label}. {nearest(name, names)}"
+            )
 
     def value(self) -> xr.Variable:
         """b, with some of the axes of the rows, and that of members if each has its own."""
@@ -113,7 +121,8 @@ class Totals:
         name = f"fixed, made of {', '.join(self.law.held)}" if self.law.held else "fixed"
         held = Density(name, found.variable, self._seen, self.points.cells, self._coords)
         ((total, _),) = self._of_densities([held])
-        held.check(total, self.points.first.name)
+        way = "Fill it." if self.law.held else FILL  # a recipe takes no `where`
+        held.check(total, self.points.first.name, way)
         return total * factor
 
     @cached_property
@@ -233,8 +242,9 @@ class Totals:
             return gained
         flows = [self._flow(*rate, time) for rate in rates]
         found = self._of_densities(flows)
-        for flow, (total, size) in zip(flows, found, strict=True):
+        for (rate, _), flow, (total, size) in zip(rates, flows, found, strict=True):
             flow.check(total, self.points.first.name)
+            check_running(rate.name, rate.array, rate.said, total)
             gain = flow.factor * flow.course.gained(total, time)
             gained = gained + gain
             self.gains[flow.name] = self.gains.get(flow.name, 0.0) + gain
@@ -246,15 +256,17 @@ class Totals:
         """A rate whose axes fit, and the factor to the unit of the law."""
         first = self.points.first
         found = self._by_region(decoded(taken(self.dataset, given, argument)), argument)
-        if unit := self.law.assume_units.get(str(found.name or argument)):
-            found = found.assign_attrs(units=unit)
-        rate = rate_of(self.dataset, found, argument, time, first)
+        if stated := self.law.assume_units.get(str(found.name or argument)):
+            found = found.assign_attrs(units=stated)
         on_grid = self._is_on_grid(found)
+        unit = self.points.mean_unit if on_grid else self.points.unit
+        found = in_mass(self.dataset, found, unit)
+        rate = rate_of(self.dataset, found, argument, time, first, self.law.assume_method)
         apart = [] if self.law.regions is None or on_grid else [REGION]
         apart += [rate.dim] if rate.times is not time.coordinate else []
         match(rate.array, first, argument, apart)
         check_numbers(found, argument)
-        unit = self.points.mean_unit if on_grid else self.points.unit
+        check_unit(rate.name, found, rate.said, unit, time.unit)
         expected = unit if rate.method == "sum" else attributes.per(unit, time.unit)
         self.remarks += rate.remarks
         per_time = rate.method != "sum" and time.unit is not None
