@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
-from ._errors import ImplausibleError, InputError, ProbConservError, surprises_expected
+from ._errors import (
+    ImplausibleError,
+    InputError,
+    ProbConservError,
+    printable,
+    surprises_expected,
+)
 from ._files import check_folder
 from .cli_words import in_options, laws_in, number, pair, split, std
 
@@ -166,7 +172,7 @@ class Machine:
 
 
 def enforce(
-    source: Annotated[list[Path], Parameter(negative=())],
+    source: Annotated[list[str], Parameter(negative=())],
     /,
     *,
     out: Annotated[Path | None, Parameter(name=["--out", "-o"])] = None,
@@ -263,7 +269,7 @@ def enforce(
 
 
 def check(
-    source: Annotated[list[Path], Parameter(negative=())],
+    source: Annotated[list[str], Parameter(negative=())],
     /,
     *,
     law: Laws = Laws(),  # noqa: B008
@@ -350,9 +356,9 @@ def _show(
     elif format == "json":
         print(json.dumps(report.summary(tolerance) | {"rows": report.rows(tolerance)}))
     else:
-        print(report.csv(tolerance), end="")
+        print(printable(report.csv(tolerance)), end="")
     for warning in report.warnings if format != "text" else ():
-        print(law.in_options(f"implausible: {warning}"), file=sys.stderr)
+        print(printable(law.in_options(f"implausible: {warning}")), file=sys.stderr)
     if plot is not None:
         from .figures import budget, save
 
