@@ -141,6 +141,11 @@ def train_through(n):
     assert n["loss"].isfinite()
 
 
+def netcdf(n):
+    sums = n["fixed"].probconserv.totals(n["Law"]("u", ("lat", "lon")))
+    assert sums.values == pytest.approx(float(sums[0]))
+
+
 def cluster(n):
     assert n["fixed"]["u"].chunks
 

@@ -46,6 +46,10 @@ CHANGED = "changed"  # the same: when the file was last changed
 AGAIN = "Copy or download it again."
 
 
+class Bare(InputError):
+    """A file or a group holds no variables."""
+
+
 def kind(path: Path) -> str:
     """netcdf3, netcdf4 or zarr, by what lies there; the name does not count."""
     if not path.exists():
@@ -121,7 +125,7 @@ def read(
         if not inner.variables:
             inside, place = groups(where), f"in group {group}" if group else "at its root"
             way = f" It has groups: give `group`, one of {', '.join(inside)}." if inside else ""
-            raise InputError(f"`path` {where} holds no variables {place}.{way}")
+            raise Bare(f"`path` {where} holds no variables {place}.{way}")
         seen = {  # what the groups around it hold on its dimensions; the nearest counts
             name: variable
             for outer in around
