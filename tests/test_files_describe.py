@@ -210,3 +210,20 @@ def test_a_law_that_is_not_complete_points_to_the_list(tmp_path):
     for words in (("check", "in.nc", "--mean", "u"), ("enforce", "in.nc", "-o", "out.nc")):
         assert "`probconserv check FILE` alone lists what a file holds" in called(*words).stderr
     assert "probconserv check IN.nc" in called("check", "--help").stdout
+
+
+def test_members_that_are_counted_and_numbered_levels_are_told_apart():
+    coords = GRID | {
+        "number": ("number", [1, 2], {"standard_name": "realization"}),
+        "hybrid": ("hybrid", [1, 2, 3], {"standard_name": "model_level_number"}),
+    }
+    field = (("number", "time", "hybrid", "lat", "lon"), values(2, 4, 3, 6, 8))
+    (cells,) = describe(xr.Dataset({"t": field}, coords)).cells
+    assert cells.members == "number"
+    assert cells.levels == ("hybrid, 3 entries, 1 to 3",)
+    assert cells.over == ("lat", "lon")
+    assert "a total for each hybrid" in cells.weights
+
+
+def test_a_variable_without_entries_is_no_choice():
+    assert describe(surface().isel(time=slice(0))).cells == ()

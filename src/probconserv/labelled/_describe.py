@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from os import fspath
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
@@ -267,7 +267,7 @@ def describe_file(source: Paths, group: str = "") -> Description:
     ...     print(describe_file(f"{folder}/u.nc").variables[0])
     u (x 3) no units, float64, missing values nan
     """
-    given = [source] if isinstance(source, str | Path) else list(source)
+    given = [source] if isinstance(source, str | PathLike) else list(source)
     paths, names = paths_of(source), tuple(fspath(each) for each in given)
     with ExitStack() as opened:
         try:
@@ -291,7 +291,7 @@ def _fields(dataset: xr.Dataset, stds: Sequence[str]) -> list[str]:
     found = []
     for name in map(str, dataset.data_vars):
         data = dataset[name]
-        if data.dtype.kind != "f" or name in stds or name in named or angle(data):
+        if data.dtype.kind != "f" or name in (*stds, *named) or angle(data) or not data.size:
             continue
         if _horizontal(Grid(dataset, name)):
             found.append(name)
@@ -302,10 +302,15 @@ def _members(grid: Grid) -> str | None:
     """The dimension that looks like one of an ensemble."""
     for dim in map(str, grid.data.dims):
         own = grid.along(dim)
-        counted = own is not None and is_numbered(own) and "level" not in str(own.name)
-        if dim.lower() in ENSEMBLES or (counted and not is_axis(own, "Z", "vertical")):
+        if dim.lower() in ENSEMBLES or (own is not None and _is_counted(own)):
             return dim
     return None
+
+
+def _is_counted(own: xr.DataArray) -> bool:
+    """Whether its numbers are those of members, and not those of levels."""
+    said = str(own.attrs.get("standard_name", own.name))
+    return is_numbered(own) and "level" not in said and not is_axis(own, "Z", "vertical")
 
 
 def _is_vertical(grid: Grid, dim: str) -> bool:
@@ -325,6 +330,8 @@ def _horizontal(grid: Grid) -> list[str]:
 
 def _cells(grid: Grid, sketch: xr.Dataset, names: tuple[str, ...]) -> Cells:
     data, members, flat = grid.data, _members(grid), _horizontal(grid)
+    dim: str | None
+    said: str | None
     levels = [d for d in map(str, data.dims) if d not in (*flat, members) and _is_vertical(grid, d)]
     left = [dim for dim in map(str, data.dims) if dim not in (*flat, *levels, members)]
     try:
