@@ -1,5 +1,6 @@
 """The one family of exceptions: catch `ProbConservError` to catch them all. And one warning."""
 
+import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -7,12 +8,26 @@ from contextlib import contextmanager
 from typing import Any
 
 FAR = 10.0  # standard deviations that no law should move a point by
+# what could steer a terminal, or turn the order of its letters; not tabs and ends of lines
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def printable(text: str) -> str:
+    """The text with control characters escaped, as names and units in a file may hold some.
+
+    >>> print(printable("K\x1b[31m"))
+    K\x1b[31m
+    """
+    return CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 class ProbConservError(ValueError):
     """Anything this library refuses to do; the message says why and what to do instead."""
 
     _place: tuple[int, int] | None = None  # index and row that are wrong; `Places` says it in words
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class InputError(ProbConservError):
@@ -51,7 +66,7 @@ def warn_implausible(text: str) -> None:
     depth = 1
     while _package_at(depth + 1) in ("probconserv", "torch"):
         depth += 1
-    warnings.warn(text, ImplausibleWarning, stacklevel=depth + 1)
+    warnings.warn(printable(text), ImplausibleWarning, stacklevel=depth + 1)
 
 
 def _package_at(depth: int) -> str:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from . import __version__, cli_files, cli_train
-from ._errors import InputError, ProbConservError
+from ._errors import InputError, ProbConservError, printable
 
 if TYPE_CHECKING:  # torch takes seconds: commands import what they need
     from .problems import Family, Problem
@@ -346,12 +346,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except (ProbConservError, OSError) as error:
-        print(f"probconserv: {error}", file=sys.stderr)
+        print(f"probconserv: {printable(str(error))}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt as stop:
         kept = str(stop) or "what was finished is kept"
         print(f"probconserv: stopped; {kept}", file=sys.stderr)
         sys.exit(130)
     except Exception:  # not foreseen: it must not pass for a law that does not hold, which is 1
-        traceback.print_exc()
+        print(printable(traceback.format_exc()), end="", file=sys.stderr)
         sys.exit(2)

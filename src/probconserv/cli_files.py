@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
-from ._errors import ImplausibleError, InputError, ProbConservError, surprises_expected
+from ._errors import (
+    ImplausibleError,
+    InputError,
+    ProbConservError,
+    printable,
+    surprises_expected,
+)
 from ._files import check_folder
 from .cli_words import in_options, laws_in, number, options_of, pair, split, std
 
@@ -81,7 +87,7 @@ class Laws:
     """A TOML file of laws, instead of these options: a table [[law]] for each."""
 
     def read(self) -> "list[Law | Recipe]":
-        require("files", "xarray", "dask", "netCDF4", "zarr", "cf_units")
+        require_files()
         from ._values import choice
         from .labelled import RECIPES, Law
 
@@ -96,12 +102,17 @@ class Laws:
         if self.mean is None or not self.over:
             raise InputError(
                 "give `--mean` and `--over`, a law of the air with `--law`, or a file of laws with "
-                "`--laws`."
+                "`--laws`. `probconserv check FILE` alone lists what a file holds, with commands."
             )
         given: dict[str, Any] = {name: number(getattr(self, name)) for name in NUMBERS}
         given |= {name: getattr(self, name) or () for name in ("inflow", "outflow")} | self._assumed
         given |= {name: getattr(self, name) for name in ("where", "regions", "time", "radius")}
         return [Law(self.mean, split(self.over), **given)]
+
+    @property
+    def is_given(self) -> bool:
+        """Whether any of these options is."""
+        return any(getattr(self, option.name) != option.default for option in fields(self))
 
     @property
     def _assumed(self) -> dict[str, dict[str, str]]:
@@ -197,7 +208,7 @@ class Machine:
 
 
 def enforce(
-    source: Annotated[list[Path], Parameter(negative=())],
+    source: Annotated[list[str], Parameter(negative=())],
     /,
     *,
     out: Annotated[Path | None, Parameter(name=["--out", "-o"])] = None,
@@ -298,7 +309,7 @@ def enforce(
 
 
 def check(
-    source: Annotated[list[Path], Parameter(negative=())],
+    source: Annotated[list[str], Parameter(negative=())],
     /,
     *,
     law: Laws = Laws(),  # noqa: B008
@@ -308,7 +319,11 @@ def check(
     format: Literal["text", "json", "csv"] = "text",
     machine: Machine = Machine(),  # noqa: B008
 ) -> None:
-    """Say whether a conservation law holds in a file.
+    """Say whether a conservation law holds in a file; without a law, what the file holds.
+
+    probconserv check IN.nc
+
+    lists variables, time, levels, how cells are weighed, and the commands for them.
 
     probconserv check IN.nc --mean u --over lat lon --total initial
 
@@ -325,6 +340,9 @@ def check(
     format
         The form of the report: text, json, or csv with a line for each total.
     """
+    if not law.is_given:
+        _describe(source, law, format, machine.group)
+        return
     _check_plot(plot)
     with law.speaking():
         laws = law.read()
@@ -334,6 +352,22 @@ def check(
         between("tolerance", tolerance, 0.0, math.inf)
         report = check_file(source, *laws, **field.read(), **machine.read())
     _show(report, law, format, tolerance, plot)
+
+
+def _describe(source: list[str], law: Laws, format: str, group: str) -> None:
+    """Print what files hold that a law could be about, and the commands for it."""
+    require_files()
+    if format == "csv":
+        raise InputError("`--format csv` is for totals; what a file holds is text or json.")
+    from .labelled import describe_file
+
+    with law.speaking():
+        found = describe_file(source, group)
+    print(json.dumps(found.summary()) if format == "json" else law.in_options(found.text()))
+
+
+def require_files() -> None:
+    require("files", "xarray", "dask", "netCDF4", "zarr", "cf_units")
 
 
 def require(extra: str, *names: str) -> None:
@@ -385,9 +419,9 @@ def _show(
     elif format == "json":
         print(json.dumps(report.summary(tolerance) | {"rows": report.rows(tolerance)}))
     else:
-        print(report.csv(tolerance), end="")
+        print(printable(report.csv(tolerance)), end="")
     for warning in report.warnings if format != "text" else ():
-        print(law.in_options(f"implausible: {warning}"), file=sys.stderr)
+        print(printable(law.in_options(f"implausible: {warning}")), file=sys.stderr)
     if plot is not None:
         from .figures import budget, save
 

@@ -17,6 +17,9 @@ except ModuleNotFoundError as error:
         f"labelled data need {error.name}, which is not here; pip install 'probconserv[files]'"
     ) from None
 
+from ._describe import Description as Description
+from ._describe import describe as describe
+from ._describe import describe_file as describe_file
 from ._enforce import Accessor as Accessor
 from ._enforce import check as check
 from ._enforce import check_file as check_file

@@ -2,8 +2,10 @@
 
 import logging
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import dask
@@ -17,6 +19,7 @@ from .._errors import InputError
 from .._values import samples
 
 PATIENCE = "10s"  # for a scheduler to answer
+ALONE = 60.0  # seconds without any worker after which work is given up
 SLOW = 1.0  # seconds that a computation takes before a terminal shows how far it is
 
 
@@ -41,19 +44,60 @@ def cluster(scheduler: str | None = None, workers: int | None = None) -> Iterato
     if scheduler == "local":
         how: Any = {"n_workers": workers or 2, "threads_per_worker": 1, "processes": True}
         how |= {"dashboard_address": ":0", "silence_logs": logging.CRITICAL}  # any port
-        with LocalCluster(**how) as processes, Client(processes) as client:
+        with (
+            LocalCluster(**how) as processes,
+            Client(processes) as client,
+            dask.config.set(scheduler=_patient(client, processes.scheduler_address)),
+        ):
             yield client
         return
     with _client(scheduler, workers) as client, client.as_current():
         if not client.nthreads():
             print(
                 f"waiting for workers: the scheduler at {scheduler} has none yet. Start some with "
-                f"`dask worker {scheduler}`.",
+                f"`dask worker {scheduler}` within {ALONE:g} s.",
                 file=sys.stderr,
                 flush=True,
             )
-        with dask.config.set(scheduler=client):
+        with dask.config.set(scheduler=_patient(client, scheduler)):
             yield client
+
+
+def _patient(client: Any, address: str) -> Callable[..., Any]:
+    """What dask computes with: `client.get`, and an error once no worker is there for a while."""
+    from distributed import CancelledError, futures_of
+
+    def get(graph: Any, keys: Any, **how: Any) -> Any:
+        found = client.get(graph, keys, **{**how, "sync": False})
+        done, lost = threading.Event(), threading.Event()
+        watch = (client, futures_of(found), done, lost)
+        threading.Thread(target=_watch, args=watch, daemon=True).start()
+        try:
+            return client.gather(found)
+        except CancelledError:
+            if not lost.is_set():
+                raise
+            raise InputError(
+                f"`scheduler`: no worker was there for {ALONE:g} s, so that the work was given up. "
+                f"Start some with `dask worker {address}`; if they died on the way, give them more "
+                "memory, or read with smaller `chunks`."
+            ) from None
+        finally:
+            done.set()
+
+    return get
+
+
+def _watch(client: Any, futures: list[Any], done: threading.Event, lost: threading.Event) -> None:
+    """Cancels the work if the scheduler has no worker for too long; looks a few times only."""
+    seen = time.monotonic()
+    while not done.wait(ALONE / 10):
+        with suppress(OSError):  # a scheduler that does not answer: the client itself ends then
+            seen = time.monotonic() if client.nthreads() else seen
+        if time.monotonic() - seen > ALONE:
+            lost.set()
+            client.cancel(futures, force=True)
+            return
 
 
 def _client(address: str, workers: int | None) -> Any:

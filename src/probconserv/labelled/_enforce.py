@@ -5,13 +5,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from os import PathLike
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Literal
 
 import xarray as xr
 
 from ._cluster import cluster, compute
+from ._elsewhere import check_target
 from ._law import Given, Law, Recipe
 from ._plan import Spread
 from ._report import Report
@@ -329,6 +330,7 @@ def enforce_file(
     True
     """
     spread = Spread(std, member, correlation, shrinkage, jointly, how, minimum, maximum)
+    check_target(fspath(target or ""))
     paths, place = paths_of(source), None if target is None else Path(target)
     several = len(paths) > 1 and place is not None and place.is_dir() and place.suffix != ".zarr"
     folder = place if several else None

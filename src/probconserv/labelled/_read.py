@@ -20,6 +20,7 @@ from xarray.backends.netCDF4_ import NETCDF4_PYTHON_LOCK as LOCK
 
 from .._errors import InputError, ProbConservError
 from .._values import choice
+from ._elsewhere import opened_otherwise
 
 ZARR = ("zarr.json", ".zgroup", ".zmetadata")
 NETCDF = ("netcdf3", "netcdf4")
@@ -29,7 +30,6 @@ FORMATS = {  # by the first bytes
     b"CDF\x05": "netcdf3",
     b"\x89HDF\r\n\x1a\n": "netcdf4",
     b"GRIB": "it is a GRIB file",
-    b"PK\x03\x04": "it is a zip archive",
     b"\x1f\x8b": "it is a gzip file",
 }
 BLOCK = 24 * 2**20  # bytes that a block has at most, where the stored chunks allow it
@@ -46,11 +46,17 @@ CHANGED = "changed"  # the same: when the file was last changed
 AGAIN = "Copy or download it again."
 
 
+class Bare(InputError):
+    """A file or a group holds no variables."""
+
+
 def kind(path: Path) -> str:
     """netcdf3, netcdf4 or zarr, by what lies there; the name does not count."""
     if not path.exists():
         raise InputError(f"`path` {path} does not exist. Check its spelling and the folder.")
     if path.is_dir():
+        if told := opened_otherwise(path, b""):
+            raise InputError(f"`path` {path} is no Zarr folder: {told}.")
         if any((path / name).exists() for name in ZARR):
             return "zarr"
         files = any(path.glob("*.nc"))
@@ -68,6 +74,8 @@ def kind(path: Path) -> str:
     found = next(known, f"it starts with {start!r}")
     if found in NETCDF:
         return found
+    if told := opened_otherwise(path, start):
+        raise InputError(f"`path` {path} is neither NetCDF nor a Zarr folder: {told}.")
     raise InputError(
         f"`path` {path} is neither NetCDF nor a Zarr folder: {found}. Convert it to NetCDF, "
         "unpack it, or download it again."
@@ -117,7 +125,7 @@ def read(
         if not inner.variables:
             inside, place = groups(where), f"in group {group}" if group else "at its root"
             way = f" It has groups: give `group`, one of {', '.join(inside)}." if inside else ""
-            raise InputError(f"`path` {where} holds no variables {place}.{way}")
+            raise Bare(f"`path` {where} holds no variables {place}.{way}")
         seen = {  # what the groups around it hold on its dimensions; the nearest counts
             name: variable
             for outer in around
@@ -278,6 +286,47 @@ def check_opens(path: Path, patience: float = PATIENCE) -> None:
         slow = os.WTERMSIG(status) == signal.SIGALRM
         what = f"does not end within {patience:g} s" if slow else "crashes its library"
         raise InputError(f"`path` {path} is damaged: opening it {what}. {AGAIN}")
+
+
+def check_defined(store: Path, names: Iterable[str]) -> None:
+    """Refuses a Zarr store in which only the consolidated metadata know of a variable."""
+    for name in names:
+        if not any((store / name / each).exists() for each in (".zarray", "zarr.json")):
+            raise InputError(
+                f"`path` {store} is damaged: the definition of {name} is missing beside the "
+                f"consolidated one. {AGAIN}"
+            )
+
+
+def check_sound(path: Path) -> None:
+    """Refuses a file of which some definition cannot be read, also of what nobody asked for."""
+    with errors_of(path):
+        if kind(path) != "zarr":
+            with netCDF4.Dataset(path) as file:
+                _define([file])
+            return
+        import zarr
+
+        store = zarr.open_group(path, mode="r", use_consolidated=False)
+        for name in _arrays(path):
+            with errors_of(path, f" at {name}"):
+                dict(store[name].attrs)
+
+
+def _define(groups: list[Any]) -> None:
+    """Reads every definition in groups of a NetCDF file, and in the groups inside these."""
+    for group in groups:
+        for each in (group, *group.variables.values()):
+            for key in each.ncattrs():
+                each.getncattr(key)
+        _define(list(group.groups.values()))
+
+
+def _arrays(path: Path) -> list[str]:
+    """What a Zarr store has definitions of, by the files that these are in."""
+    names = ("zarr.json", ".zarray", ".zgroup")
+    folders = dict.fromkeys(each.parent for name in names for each in path.rglob(name))
+    return sorted(str(folder.relative_to(path)) for folder in folders if folder != path)
 
 
 def _open_and_leave(path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from .._errors import ImplausibleError, InputError, warn_implausible
+from .._errors import ImplausibleError, InputError, printable, warn_implausible
 from .._sums import Ensemble, check_usable
 from ._graph import Array
 from ._plan import Plan, Ready, worst
@@ -373,7 +373,8 @@ class Report:
         for name, count in self.outside.items():
             lines.append(f"{count} values of {name} are {bounds}: no law counts them")
         lines += [f"note: {note}" for note in self.notes]
-        return "\n".join([*lines, *(f"implausible: {text}" for text in self.warnings)])
+        lines += [f"implausible: {text}" for text in self.warnings]
+        return "\n".join(printable(line.replace("\n", "\\n")) for line in lines)
 
     def check_plausible(self) -> None:
         """Raises `ImplausibleError` if something is implausible, or a law fails after an update."""

@@ -15,6 +15,7 @@ import xarray as xr
 
 from .._errors import InputError, ProbConservError
 from ._attributes import decoded, setting, shown
+from ._elsewhere import here
 from ._encoding import without_packing
 from ._law import STORES, Law, Recipe, find, nearest
 from ._plan import Spread
@@ -57,12 +58,12 @@ def from_file(given: Any, argument: str, opened: ExitStack) -> Any:
     path, _, name = given.rpartition(":") if isinstance(given, str) else ("", "", "")
     if not path.endswith(STORES):
         return given
-    where = Path(path)
+    where = Path(here(path, argument))
     if not where.exists():
         near = nearest(where.name, [each.name for each in where.parent.glob(f"*{where.suffix}")])
         raise InputError(f"`{argument}` is {given!r}, but there is no file {path}. {near}")
     group, _, name = name.rpartition("/")
-    source = decoded(opened.enter_context(read(path, group=group)))
+    source = decoded(opened.enter_context(read(where, group=group)))
     found = find(source, name, f"{argument} {given}")
     for times in filter(tells_time, found.coords.values()):
         if (label := setting(times, "bounds")) in source.variables:
@@ -75,7 +76,7 @@ def paths_of(source: Paths) -> list[Path]:
     given = [source] if isinstance(source, str | PathLike) else list(source)
     found: list[str] = []
     for path in given:
-        each = fspath(path)
+        each = here(fspath(path), "source")
         found += (not Path(each).exists() and sorted(glob(each))) or [each]
     return [Path(each).absolute() for each in found]
 

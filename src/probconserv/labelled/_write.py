@@ -1,5 +1,6 @@
 """Labelled data into files: in one pass, complete or not at all."""
 
+import errno
 import os
 import shutil
 import signal
@@ -29,9 +30,22 @@ from .._errors import InputError, ProbConservError
 from .._files import sole_writer
 from . import _cluster
 from ._encoding import ROUNDS, Format, aligned, encoded, in_full, is_lazy, output_format, prepared
-from ._read import CHANGED, INHERITED, READ, STORED, ZARR, groups, kind, last_change, stored_as
+from ._read import (
+    CHANGED,
+    INHERITED,
+    READ,
+    STORED,
+    ZARR,
+    check_defined,
+    check_sound,
+    groups,
+    kind,
+    last_change,
+    stored_as,
+)
 
 NETCDF = (".nc", ".nc4", ".cdf")
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors of a disk
 UNSAVED = 1 << 28  # bytes that wait for the disk at most
 WAITS = (0.0, 0.2, 1.0, 4.0)  # seconds before what is left of a run is removed, again and again
 
@@ -164,13 +178,15 @@ def write(
     where = check_output(path, overwrite, inputs | ({str(model)} if model else set()))
     format = output_format(where, model, dataset)
     source = _to_copy(model, format, dataset)
+    if source is not None and format.zarr:
+        check_defined(source / group.strip("/"), dataset.encoding[STORED])
     known = dataset.encoding.get(INHERITED, ()) if source is None else dataset.variables
     lazily = {n: v.data.name for n, v in dataset.variables.items() if is_lazy(v)}
     new = [name for name, key in lazily.items() if not key.startswith(READ)]
     moved = dataset.assign({name: in_full(dataset.variables[name]) for name in new})
     ready = prepared(moved.drop_vars([name for name in known if name not in new]), format)
     lazy = {n: encoded(str(n), v) for n, v in ready.variables.items() if is_lazy(v)}
-    with _errors_of_writing(where), staged(where) as part, warnings.catch_warnings():
+    with _errors_of_writing(where, source), staged(where) as part, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # texts in Zarr 3, and NaN where packing checks anyway
         store = _zarr if format.zarr else _netcdf
         with store(ready, part, format, source, group.strip("/")) as (target, describe):
@@ -209,16 +225,26 @@ def _to_copy(model: Path | None, format: Format, dataset: xr.Dataset) -> Path | 
 
 
 @contextmanager
-def _errors_of_writing(path: Path) -> Iterator[None]:
-    """Whatever the disk or a library refuses becomes an error that names the output."""
+def _errors_of_writing(path: Path, source: Path | None) -> Iterator[None]:
+    """Whatever the disk or a library refuses becomes an error that names the output.
+
+    Or the source, if the output is a copy of it and it is damaged where nobody looked before.
+    """
     try:
         yield
     except ProbConservError:
         raise
     except (OSError, RuntimeError, ValueError, TypeError, NotImplementedError) as error:
+        if source is not None and getattr(error, "errno", None) not in FULL:
+            check_sound(source)
+        room = f"{shutil.disk_usage(path.parent).free / 1e9:.3g} GB are free"
+        copied = source is not None and (
+            f" Else {source}, of which it is a copy, is damaged where only writing meets it: write "
+            "that one anew (`nccopy`), or download it again."
+        )
         raise InputError(
             f"`path` {path} cannot be written: {error}. Nothing of it was kept. Is there room on "
-            "the disk, and can the format hold these values?"
+            f"the disk ({room}), and can the format hold these values?{copied or ''}"
         ) from error
 
 
