@@ -1,7 +1,5 @@
 """Areas as arithmetic of what a file holds, and messages that name the arithmetic to give."""
 
-from functools import partial
-
 import dask.array as da
 import netCDF4
 import numpy as np
@@ -9,7 +7,7 @@ import pytest
 import xarray as xr
 
 from probconserv import InputError
-from probconserv.__main__ import main
+from probconserv.cli import main
 from probconserv.labelled import Law, cell_measure, check, check_file, enforce_file, totals
 from probconserv.labelled._weights import SMALL
 
@@ -26,12 +24,12 @@ def model(dims, lat="nav_lat", lon="nav_lon", **variables):
     time = ("time", [0.0, 1.0], {"units": "days since 2000-01-01"})
     values = np.arange(2.0 * NY * NX).reshape(2, NY, NX)
     field = xr.Dataset({"u": (("time", *dims), values, {"units": "kg m-2"})}, {"time": time})
-    return field.assign_coords(angles).assign(variables)
+    return field.assign_coords(angles).assign(variables).copy(deep=True)
 
 
 def nemo(unit="m", **more):
     own = {"units": unit} if unit else {}
-    return model("yx", e1t=(("y", "x"), E1, own), e2t=(("y", "x"), E2, own), **more)
+    return model(("y", "x"), e1t=(("y", "x"), E1, own), e2t=(("y", "x"), E2, own), **more)
 
 
 ROMS = ("eta_rho", "xi_rho")
@@ -87,7 +85,7 @@ def test_a_power_binds_before_a_sign_and_signs_of_one_kind_go_from_the_left():
 
 def test_a_variable_of_the_whole_name_is_no_arithmetic():
     area = (("y", "x"), np.full((NY, NX), 7.0), {"units": "m2"})
-    weights = cell_measure(nemo(**{"e1t*e2t": area, "e1t": area}), "u", ("y", "x"), "e1t*e2t")
+    weights = cell_measure(nemo(**{"e1t*e2t": area}), "u", ("y", "x"), "e1t*e2t")
     assert (weights == 7).all()
     assert weights.description == "the variable e1t*e2t"
 
@@ -129,7 +127,7 @@ def test_only_like_units_are_added():
 
 WRONG = {
     "e1t*": "`measure` 'e1t[*]' cannot be read where it ends. Arithmetic has numbers, names",
-    "e1t e2t": "cannot be read at 'e2t'",
+    "-e1t e2t": "cannot be read at 'e2t'",
     "2e1t*e2t": "cannot be read at 't [*] e2t'",
     "(e1t*e2t": "cannot be read where it ends",
     "e1t*e2t)": r"cannot be read at '\)'",
@@ -137,8 +135,8 @@ WRONG = {
     "e1t**99": "cannot be read at '99'.*from -9 to 9",
     "e1t**2**3": r"cannot be read at '\*\* 3'",
     "e1t//e2t": "cannot be read at '/ e2t'",
-    "abs(e1t)": "no variable or global attribute 'abs' here",
-    "e1t.__class__*2": "no variable or global attribute 'e1t.__class__' here. Did you mean 'e1t'",
+    "abs(e1t)": r"cannot be read at '\( e1t \)'",
+    "e1t.__class__*2": "no variable or global attribute 'e1t.__class__' here. There are: u",
     "e1t*e2t[0]": r"cannot be read at '\[0\]'",
     "e1t*e3t": "no variable or global attribute 'e3t' here. Did you mean 'e[12]t'",
     "e1t*TITLE": "no variable or global attribute 'TITLE' here",
@@ -165,7 +163,7 @@ def test_long_rows_of_signs_are_read():
 NO_AREA = {
     "1/(pm*pn)": r"got inf at eta_rho number 1, xi_rho number 2: 1/\(pm\*pn\), calculated, maybe a",
     "pm/pm": r"got inf at eta_rho number 1, xi_rho number 2.* division by 0",
-    "pn - 2*pn": r"finite and not negative, got -.* at eta_rho number 0, xi_rho number 0",
+    "pn - 2*pn": r"finite and not negative, got -.* at eta_rho number .*: pn - 2",
     "(pm - pn)**0.5": "finite and not negative, got inf",
 }
 
@@ -232,7 +230,7 @@ def test_one_time_of_the_grid_is_taken_for_all_and_said():
 
 def test_groups_have_the_attributes_of_those_around(tmp_path):
     path = tmp_path / "groups.nc"
-    wrf().attrs and wrf().to_netcdf(path, group="run/day")
+    wrf().to_netcdf(path, group="run/day")
     with netCDF4.Dataset(path, "a") as file:
         file.DX, file.MAP_PROJ, file["run"].DY = 9000.0, 1, 10.0
         for name in ("DX", "DY", "MAP_PROJ"):
@@ -248,7 +246,7 @@ def test_groups_have_the_attributes_of_those_around(tmp_path):
 
 def options(capsys, *words):
     with pytest.raises(SystemExit) as end:
-        main(["check", *map(str, words)])
+        main(("check", *map(str, words)))
     out, error = capsys.readouterr()
     return end.value.code, out + error
 
@@ -265,26 +263,26 @@ def test_arithmetic_is_taken_from_the_command_line_and_from_toml(tmp_path, capsy
         assert "weights: 1/(pm*pn), calculated\n" in said
 
 
-def renamed(dataset, **names):
-    return dataset.rename(names)
+def at_depths(dim, dataset):
+    return dataset.assign(u=dataset.u.expand_dims({dim: [1.0, 2.0]}))
 
 
 AREA = (("y", "x"), E1 * E2, {"units": "m2"})
-PLAIN = model("yx")
-U_POINTS = renamed(nemo(), e1t="e1u", e2t="e2u").expand_dims(depthu=[1.0, 2.0])
+PLAIN = model(("y", "x"))
+U_POINTS = nemo().rename(e1t="e1u", e2t="e2u")
 PROPOSED = {
     "e1t*e2t": nemo(),
-    "e1u*e2u": U_POINTS.assign(e1t=AREA, e2t=AREA),
+    "e1u*e2u": at_depths("depthu", U_POINTS.assign(e1t=AREA, e2t=AREA)),
     "1/(pm*pn)": roms(),
     "DX*DY/MAPFAC_M**2": wrf(),
     "DX*DY/(MAPFAC_MX*MAPFAC_MY)": wrf(6),
     "area": PLAIN.assign(area=AREA),
     "areacello": PLAIN.assign(areacello=AREA),
-    "TAREA": renamed(PLAIN.assign(TAREA=AREA, UAREA=AREA), nav_lat="TLAT", nav_lon="TLONG"),
-    "UAREA": renamed(PLAIN.assign(TAREA=AREA, UAREA=AREA), nav_lat="ULAT", nav_lon="ULONG"),
+    "TAREA": PLAIN.assign(TAREA=AREA, UAREA=AREA).rename(nav_lat="TLAT", nav_lon="TLONG"),
+    "UAREA": PLAIN.assign(TAREA=AREA, UAREA=AREA).rename(nav_lat="ULAT", nav_lon="ULONG"),
     "dxt*dyt": PLAIN.assign(dxt=AREA, dyt=AREA),
     "mesh_mask.nc:e1t*e2t": PLAIN,
-    "mesh_mask.nc:e1u*e2u": PLAIN.expand_dims(depthu=[1.0, 2.0]),
+    "mesh_mask.nc:e1u*e2u": at_depths("depthu", PLAIN),
     "roms_grd.nc:1/(pm*pn)": roms().drop_vars("pm"),
     "wrfinput.nc:DX*DY/MAPFAC_M**2": model(WRF, "XLAT", "XLONG"),
 }
@@ -312,7 +310,7 @@ def test_both_kinds_of_points_are_named_where_the_file_does_not_tell():
 
 
 def test_the_areas_that_cell_measures_name_are_asked_for():
-    dataset = model("yx")
+    dataset = model(("y", "x"))
     dataset.u.attrs["cell_measures"] = "area: areacello"
     with pytest.raises(InputError, match=r"give `measure='areacello.nc:areacello'`, with the path"):
         cell_measure(dataset, "u", ("y", "x"))
@@ -325,12 +323,15 @@ def test_points_between_those_of_roms_are_no_cells_of_pm_and_pn():
 
 
 def test_levels_are_weighed_by_volumes_or_masses_of_the_file():
-    deep = nemo().expand_dims(deptht=[1.0, 2.0])
+    deep = at_depths("deptht", nemo())
     deep["e3t"] = deep.u * 0 + 5
-    layers = wrf().expand_dims(bottom_top=2)
+    layers = wrf()
+    layers["u"] = layers.u.expand_dims(bottom_top=2)
     shape = {"MU": WRF, "MUB": WRF, "DNW": ("bottom_top",)}
-    parts = {name: xr.ones_like(layers.u.isel(time=0)[{d: 0 for d in layers.u.dims if d not in dims and d != "time"}]) for name, dims in shape.items()}
-    layers = layers.assign(parts)
+    ones = xr.ones_like(layers.u)
+    layers = layers.assign(
+        {name: ones.isel({d: 0 for d in ones.dims if d not in dims}) for name, dims in shape.items()}
+    )
     found = [("(MU+MUB)*-DNW*DX*DY/MAPFAC_M**2", layers, ("bottom_top", *WRF))]
     found += [("e1t*e2t*e3t", deep, ("deptht", "y", "x"))]
     for text, dataset, over in found:

@@ -53,8 +53,9 @@ def attributes_of(dataset: xr.Dataset) -> dict[str, float]:
 
 def names_in(text: str) -> list[str]:
     """The names in it, each once; an error where it cannot be read."""
-    names = [token for kind, token in _tokens(text) if kind == "name"]
-    return list(dict.fromkeys(names))
+    names = dict.fromkeys(token for kind, token in _tokens(text) if kind == "name")
+    _Reader(text, dict.fromkeys(names, _Quantity(np.ones(()), None))).result()
+    return list(names)
 
 
 def calculated(dataset: xr.Dataset, text: str, place: str = "") -> xr.DataArray:
@@ -99,8 +100,7 @@ def calculated(dataset: xr.Dataset, text: str, place: str = "") -> xr.DataArray:
 def _calculate(text: str, of_name: Mapping[str, str], *leaves: Values) -> Values:
     given = [np.asarray(leaf, np.float64) for leaf in leaves]
     named = zip(of_name, given, of_name.values(), strict=True)
-    with np.errstate(all="ignore"):
-        found = _Reader(text, {name: _Quantity(x, u or None) for name, x, u in named}).result()
+    found = _Reader(text, {name: _Quantity(x, u or None) for name, x, u in named}).result()
     missing = wrong = np.zeros((), bool)
     for each in given:
         missing, wrong = missing | np.isnan(each), wrong | np.isinf(each)
@@ -111,7 +111,7 @@ def _calculate(text: str, of_name: Mapping[str, str], *leaves: Values) -> Values
 def _near(name: str, text: str, known: list[Any]) -> str:
     """The names that may be meant, as the end of a message."""
     lower = {str(each).lower(): str(each) for each in known}
-    close = [*get_close_matches(text.lower(), lower, 1), *get_close_matches(name.lower(), lower, 3)]
+    close = [*get_close_matches(name.lower(), lower, 3), *get_close_matches(text.lower(), lower, 1)]
     if close:
         return f"Did you mean {' or '.join(repr(lower[each]) for each in dict.fromkeys(close))}?"
     return f"There are: {', '.join(map(str, known)) or 'none'}."
@@ -165,7 +165,8 @@ class _Reader:
         self.tokens, self.at, self.depth = _tokens(text), 0, 0
 
     def result(self) -> _Quantity:
-        found = self.sum()
+        with np.errstate(all="ignore"):
+            found = self.sum()
         if self.at < len(self.tokens):
             raise self.wrong()
         return found
