@@ -108,7 +108,8 @@ def test_the_unit_stays_unknown_where_a_name_has_none():
 
 def test_attributes_have_no_unit_but_those_of_wrf():
     dataset = wrf()
-    assert "with DX in m and DY in m as in WRF" in cell_measure(dataset, "u", WRF, "DX*DY").description
+    said = "DX*DY, calculated, for every cell with DX in m and DY in m as in WRF"
+    assert cell_measure(dataset, "u", WRF, "DX*DY").description == said
     del dataset.attrs["MAP_PROJ"]
     weights = cell_measure(dataset, "u", WRF, "DX*DY/MAPFAC_M**2")
     assert "units" not in weights.attrs
@@ -330,7 +331,10 @@ def test_levels_are_weighed_by_volumes_or_masses_of_the_file():
     shape = {"MU": WRF, "MUB": WRF, "DNW": ("bottom_top",)}
     ones = xr.ones_like(layers.u)
     layers = layers.assign(
-        {name: ones.isel({d: 0 for d in ones.dims if d not in dims}) for name, dims in shape.items()}
+        {
+            name: ones.isel({d: 0 for d in ones.dims if d not in dims})
+            for name, dims in shape.items()
+        }
     )
     found = [("(MU+MUB)*-DNW*DX*DY/MAPFAC_M**2", layers, ("bottom_top", *WRF))]
     found += [("e1t*e2t*e3t", deep, ("deptht", "y", "x"))]

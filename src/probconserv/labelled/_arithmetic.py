@@ -59,7 +59,7 @@ def names_in(text: str) -> list[str]:
 
 
 def calculated(dataset: xr.Dataset, text: str, place: str = "") -> xr.DataArray:
-    """What the arithmetic gives, lazily where a variable is lazy, with `units` if these are known.
+    """What it gives, lazily where a variable is lazy, with `units` if these are known.
 
     It is inf where finite numbers give none, as in a division by 0. place: the file, for messages.
     """
@@ -90,6 +90,7 @@ def calculated(dataset: xr.Dataset, text: str, place: str = "") -> xr.DataArray:
     values = values if isinstance(values, xr.Variable) else xr.Variable((), values)
     lacking = [name for name, its in of_name.items() if not its]
     words = f"{text}, calculated{f' {place}' if place else ''}"
+    words += "" if values.dims else ", for every cell"
     words += f" with {' and '.join(said)} as in WRF" if said else ""
     words += f"; its unit is not known: {', '.join(lacking)} without `units`" if lacking else ""
     coords = {name: c for name, c in dataset.coords.items() if set(c.dims) <= set(values.dims)}

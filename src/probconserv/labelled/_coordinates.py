@@ -25,12 +25,12 @@ from cf_xarray.criteria import coordinate_criteria
 from .._errors import InputError
 from .._sphere import Array, Globe, arcs, half_way, polygon_areas, sectors, zone_heights, zones
 from ._attributes import is_decoded, scale, seconds, setting, units
-from ._metrics import GENERAL, ways_to_weigh
+from ._metrics import AREAS, ways_to_weigh
 from ._time import tells_time
 
 Mesh = tuple[xr.DataArray, xr.DataArray]  # latitudes and longitudes of each cell
 
-WEIGHTS = "Give the weights of the cells as `measure`"
+WAY_OUT = "Give the weights of the cells as `measure`."
 LATITUDE, LONGITUDE = "latitude", "longitude"
 AXES = {LATITUDE: "Y", LONGITUDE: "X"}
 UNITS = {kind: {unit.lower() for unit in coordinate_criteria[kind]["units"]} for kind in AXES}
@@ -50,7 +50,7 @@ BLOCK = 1 << 19  # cells whose corners are in memory at once
 
 def unsized(why: str, way: str = "") -> InputError:
     """The error where sizes of cells cannot be found, with the way out."""
-    return InputError(f"{why}. {way or WEIGHTS}; `measure=1` means plain sums.")
+    return InputError(f"{why}. {way or WAY_OUT} `measure=1` means plain sums.")
 
 
 def is_pressure(coordinate: xr.DataArray) -> bool:
@@ -169,7 +169,7 @@ class Grid:
     def ways(self, over: Iterable[Hashable], *dims: Hashable) -> str:
         """How to give the areas of the cells, on these dimensions of those summed over."""
         flat = [str(dim) for dim in dims if dim in over]
-        return ways_to_weigh(self.dataset, self.data, map(str, over), *flat) or GENERAL
+        return ways_to_weigh(self.dataset, self.data, map(str, over), *flat) or AREAS
 
     def lacks_bounds(self, *coordinates: xr.DataArray) -> str:
         """A remark where a coordinate names bounds that the dataset does not have."""
@@ -242,7 +242,7 @@ def _mesh_areas(mesh: Mesh, corners: list[xr.DataArray], globe: Globe) -> Factor
 def _equal_areas(grid: Grid, flat: list[str], globe: Globe) -> list[Factor]:
     """The areas of HEALPix cells; none on other grids, but an error on the mesh of UGRID."""
     if topology := setting(grid.data, "mesh"):
-        raise InputError(f"the mesh {topology!r} of {grid.name!r} (UGRID) has no areas. {GENERAL}.")
+        raise InputError(f"the mesh {topology!r} of {grid.name!r} (UGRID) has no areas. {AREAS}")
     marks = [each.attrs for each in (*grid.mappings, *grid.coordinates)]
     said = next((m for m in marks if "healpix" in map(str, m.values())), None)
     if said is None:
@@ -254,7 +254,7 @@ def _equal_areas(grid: Grid, flat: list[str], globe: Globe) -> list[Factor]:
     if size > 12 * side**2 or side != int(side):
         raise InputError(
             f"{grid.name!r} lies on HEALPix cells, but its {size} entries along {dim!r} are not "
-            f"some of 12 nside^2 equal cells (nside {side:.6g}). {GENERAL}."
+            f"some of 12 nside^2 equal cells (nside {side:.6g}). {AREAS}"
         )
     count = 12 * int(side) ** 2
     weights = xr.DataArray(np.full(size, 4 * np.pi * globe.radius**2 / count), dims=dim)
@@ -269,7 +269,7 @@ def _sized(grid: Grid, dim: str, mesh: Mesh | None, over: list[str]) -> xr.DataA
         raise InputError(
             f"{lat.name!r} and {lon.name!r} lie on {lat.dims} and have no bounds, so that the areas"
             f" of the cells are not known{grid.lacks_bounds(lat, lon)}. "
-            f"{grid.ways(over, *mesh[0].dims)}; or add their corners as bounds."
+            f"{grid.ways(over, *mesh[0].dims)} Or add their corners as bounds."
         )
     if own is None:
         why = f"{dim!r} of {grid.name!r} has no coordinate to find sizes of cells from"
@@ -328,7 +328,7 @@ def _in_words(coordinate: xr.DataArray, grid: Grid) -> str:
     what = ", ".join(names) or "of which no grid mapping tells"
     raise InputError(
         f"{coordinate.name!r} lies in the plane of a projection ({what}), where areas are not "
-        f"those on the globe. {grid.ways(coordinate.dims)}."
+        f"those on the globe. {grid.ways(coordinate.dims)}"
     )
 
 

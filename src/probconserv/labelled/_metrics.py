@@ -12,10 +12,10 @@ import xarray as xr
 from ._arithmetic import WRF, attributes_of, names_in
 from ._attributes import pairs, setting
 
-GENERAL = (
+AREAS = (
     "Give the areas of the cells as `measure`, in a file as AREAS.nc:NAME. Models keep them, or "
     "what they are made of: areacello, areaCell; e1t*e2t (NEMO), 1/(pm*pn) (ROMS), "
-    "DX*DY/MAPFAC_M**2 (WRF)"
+    "DX*DY/MAPFAC_M**2 (WRF)."
 )
 POINTS = {  # of a staggered grid
     "T": (
@@ -55,7 +55,7 @@ def ways_to_weigh(dataset: xr.Dataset, data: xr.DataArray, over: Iterable[str], 
     where = {points: f" at {points} points" * (len(best_of) > 1) for points in best_of}
     ways = [f"`measure={text!r}`{where[points]}" for points, text in best_of.items()]
     if ways:
-        return f"Give {' or '.join(ways)}, which the file has"
+        return f"Give {' or '.join(ways)}, which the file has."
     return _from_elsewhere(dataset, data, told or "T", dims)
 
 
@@ -108,9 +108,9 @@ def _from_elsewhere(
     if not way and flat & {"xi_u", "xi_v", "xi_psi", "eta_u", "eta_v", "eta_psi"}:
         return (
             "ROMS has pm and pn at rho points alone: average them to the points of "
-            f"{str(data.name)!r}, and give 1/(pm*pn) as `measure`, in a file as AREAS.nc:NAME"
+            f"{str(data.name)!r}, and give 1/(pm*pn) as `measure`, in a file as AREAS.nc:NAME."
         )
     return way and (
         f"The file has no areas of its cells, and not what they are made of: give `measure={way!r}`"
-        ", with the path of a file that has them"
+        ", with the path of a file that has them."
     )

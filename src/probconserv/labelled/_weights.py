@@ -58,9 +58,9 @@ def cell_measure(
     over : tuple of str
         The dimensions to sum over.
     given : float, str or DataArray
-        A number for all cells (1: plain sums), a name in the dataset, or an array, with missing
-        values where a cell does not count; a dimension of `over` that it lacks is found from the
-        coordinates.
+        A number for all cells (1: plain sums), a name in the dataset, arithmetic such as
+        "e1t*e2t", or an array, with missing values where a cell does not count; a dimension of
+        `over` that it lacks is found from the coordinates.
     radius : float
         The radius of the sphere, in metres; that of the grid mapping or 6371229 if not given.
     fraction : float, str or DataArray
