@@ -229,6 +229,14 @@ def test_one_time_of_the_grid_is_taken_for_all_and_said():
         cell_measure(nemo(), "u", ("y", "x"), grid[0, :, :1])
 
 
+def test_the_mask_of_a_grid_may_have_a_time_of_one_entry():
+    sea = np.arange(NY * NX).reshape(1, NY, NX) % 3
+    dataset = nemo(tmaskutil=(("t", "y", "x"), sea))
+    law = Law("u", ("y", "x"), measure="e1t*e2t", where="tmaskutil")
+    want = (dataset.u.values * E1 * E2 * (sea > 0)).sum((1, 2))
+    np.testing.assert_allclose(totals(dataset, law), want, rtol=1e-12)
+
+
 def test_groups_have_the_attributes_of_those_around(tmp_path):
     path = tmp_path / "groups.nc"
     wrf().to_netcdf(path, group="run/day")
@@ -243,6 +251,11 @@ def test_groups_have_the_attributes_of_those_around(tmp_path):
     for measure in ("run/day/MAPFAC_M", "run/day/DX*DY/MAPFAC_M**2"):
         there = Law("u", WRF, measure=f"{path}:{measure}")
         assert check_file(path, there, group="run/day").budgets
+
+
+def test_the_name_of_a_file_alone_is_no_arithmetic():
+    with pytest.raises(InputError, match=r"`measure`: no variable 'a-b/c.nc' here. FILE:VARIABLE"):
+        cell_measure(nemo(), "u", ("y", "x"), "a-b/c.nc")
 
 
 def options(capsys, *words):

@@ -26,7 +26,7 @@ from .._sphere import Globe
 from ._arithmetic import calculated, is_arithmetic
 from ._attributes import cell_methods, conversion, decoded, pairs, product, scale, setting, units
 from ._coordinates import SHAPE, Factor, Grid, cell_sizes, describe
-from ._law import Given, Law, array, find, in_words, match, nearest, taken
+from ._law import STORES, Given, Law, array, find, in_words, match, nearest, taken
 from ._time import tells_time
 from ._vertical import formula_layers
 
@@ -167,7 +167,8 @@ def _measure(grid: Grid, over: tuple[str, ...], given: Given | None) -> tuple[Fa
     A volume that is named counts where all of its dimensions are summed over.
     """
     if given is not None:
-        if is_arithmetic(given) and given not in grid.dataset.variables:
+        own = isinstance(given, str) and (given in grid.dataset.variables or given.endswith(STORES))
+        if is_arithmetic(given) and not own:
             given = calculated(grid.dataset, str(given))
         found, remark = _for_all(taken(grid.dataset, given, "measure"), grid.data, over)
         found = array(grid.dataset, found, "measure", grid.data)
@@ -394,7 +395,9 @@ def _term(
     factor = array(dataset, given, f"factor of {field.name}", field)
     cells = sizes.variable
     if law.where is not None:
-        cells = cells * (array(dataset, law.where, "where", field).variable.fillna(0) != 0)
+        mask, longer = _for_all(taken(dataset, law.where, "where"), field, law.dims)
+        mask = array(dataset, law.where if longer else mask, "where", field)
+        cells = cells * (mask.variable.fillna(0) != 0)
     if regions is not None:
         cells = cells * (regions >= 0)
     if factor.dims:
