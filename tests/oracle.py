@@ -62,7 +62,7 @@ def posterior(mean, sigma, laws, shape):
 def field_of(kind, shape, rng):
     """A field of full rank of each kind, without batch axes.
 
-    Twice as many directions as points: with as many, an oracle that inverts Sigma can lose 8 digits.
+    Twice as many directions as points: with as many, to invert Sigma can lose 8 digits.
     """
     mean, variance = normal(*shape, rng=rng), uniform(*shape, rng=rng)
     size = int(np.prod(shape))

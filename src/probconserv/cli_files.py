@@ -61,7 +61,7 @@ class Laws:
     outflow: Names = None
     """Variables: rates that take from the total."""
     measure: str | None = None
-    """Cell areas or volumes: a variable or a number (1: plain sums); found if not given."""
+    """Cell areas or volumes: a variable, arithmetic as "e1t*e2t", or 1 for plain sums."""
     fraction: str | None = None
     """The part of each cell that counts, 0 to 1 or per cent, such as sftlf; 1: all of it."""
     radius: float | None = None

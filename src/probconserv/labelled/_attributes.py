@@ -116,6 +116,14 @@ def per(unit: str | None, time: str | None) -> str | None:
     return None if words is None else product(unit, *(_term(w, -n) for w, n in words.items()))
 
 
+def power(unit: str | None, to: float) -> str | None:
+    """The unit of a power; None if it is None, or a word would have a part of a power."""
+    words = words_of(unit)
+    if words is None or any(n * to % 1 for n in words.values()):
+        return None
+    return product("1", *(_term(word, int(n * to)) for word, n in words.items() if to))
+
+
 def conversion(
     argument: str, given: str | None, expected: str | None, of: str, same_zero: bool = True
 ) -> Conversion:

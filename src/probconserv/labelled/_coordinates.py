@@ -35,16 +35,12 @@ from .._sphere import (
     zones,
 )
 from ._attributes import WKT, is_decoded, map_of, scale, seconds, setting, units
+from ._metrics import AREAS, ways_to_weigh
 from ._time import tells_time
 
 Mesh = tuple[xr.DataArray, xr.DataArray]  # latitudes and longitudes of each cell
 
-WAY_OUT = "Give the weights of the cells as `measure`; `measure=1` means plain sums."
-AREAS = (
-    "Give the areas of the cells as `measure`, in a file as AREAS.nc:NAME. Models keep them, or "
-    "what they are made of: areacello, areaCell; e1t * e2t (NEMO), 1 / (pm * pn) (ROMS), "
-    "DX * DY / MAPFAC_M**2 (WRF)."
-)
+WAY_OUT = "Give the weights of the cells as `measure`."
 LATITUDE, LONGITUDE = "latitude", "longitude"
 AXES = {LATITUDE: "Y", LONGITUDE: "X"}
 UNITS = {kind: {unit.lower() for unit in coordinate_criteria[kind]["units"]} for kind in AXES}
@@ -62,9 +58,9 @@ ALONE = {
 BLOCK = 1 << 19  # cells whose corners are in memory at once
 
 
-def unsized(why: str) -> InputError:
+def unsized(why: str, way: str = "") -> InputError:
     """The error where sizes of cells cannot be found, with the way out."""
-    return InputError(f"{why}. {WAY_OUT}")
+    return InputError(f"{why}. {way or WAY_OUT} `measure=1` means plain sums.")
 
 
 def is_pressure(coordinate: xr.DataArray) -> bool:
@@ -187,6 +183,11 @@ class Grid:
         bounds = bounds if by == 1 else (by * bounds).assign_attrs(bounds.attrs)
         return bounds.transpose(*coordinate.dims, corners[0])
 
+    def ways(self, over: Iterable[Hashable], *dims: Hashable) -> str:
+        """How to give the areas of the cells, on these dimensions of those summed over."""
+        flat = [str(dim) for dim in dims if dim in over]
+        return ways_to_weigh(self.dataset, self.data, map(str, over), *flat) or AREAS
+
     def lacks_bounds(self, *coordinates: xr.DataArray) -> str:
         """A remark where a coordinate names bounds that the dataset does not have."""
         names = [setting(each, "bounds") for each in coordinates]
@@ -228,7 +229,7 @@ def cell_sizes(grid: Grid, over: list[str], globe: Globe) -> list[Factor]:
         factors = _equal_areas(grid, flat, globe)
     covered = {dim for factor in factors for dim in factor.weights.dims}
     left = [dim for dim in over if dim not in covered]
-    return factors + [_lengths(grid, _sized(grid, dim, mesh), globe) for dim in left]
+    return factors + [_lengths(grid, _sized(grid, dim, mesh, over), globe) for dim in left]
 
 
 def _mesh_areas(mesh: Mesh, corners: list[xr.DataArray], globe: Globe) -> Factor:
@@ -275,18 +276,19 @@ def _equal_areas(grid: Grid, flat: list[str], globe: Globe) -> list[Factor]:
     return [Factor(weights, "m2", f"equal areas, a sphere over {count} HEALPix cells, {globe}")]
 
 
-def _sized(grid: Grid, dim: str, mesh: Mesh | None) -> xr.DataArray:
+def _sized(grid: Grid, dim: str, mesh: Mesh | None, over: list[str]) -> xr.DataArray:
     """The coordinate that gives the sizes of cells along a dimension."""
     own = grid.along(dim)
     if mesh and dim in mesh[0].dims and not (own is not None and _is_plain(own, mesh)):
         lat, lon = mesh
         raise InputError(
             f"{lat.name!r} and {lon.name!r} lie on {lat.dims} and have no bounds, so that the areas"
-            f" of the cells are not known{grid.lacks_bounds(lat, lon)}. Add their corners as "
-            f"bounds. {AREAS}"
+            f" of the cells are not known{grid.lacks_bounds(lat, lon)}. "
+            f"{grid.ways(over, *mesh[0].dims)} Or add their corners as bounds."
         )
     if own is None:
-        raise unsized(f"{dim!r} of {grid.name!r} has no coordinate to find sizes of cells from")
+        why = f"{dim!r} of {grid.name!r} has no coordinate to find sizes of cells from"
+        raise unsized(why, ways_to_weigh(grid.dataset, grid.data, over, dim))
     same = [c.name for c in grid.coordinates if c.dims == own.dims and units(c) and not counts(c)]
     if counts(own) and same:
         raise unsized(
@@ -356,7 +358,7 @@ def plane(coordinate: xr.DataArray, grid: Grid, on_axis: bool) -> str:
     what = ", ".join(names) or "of which no grid mapping tells"
     raise InputError(
         f"{coordinate.name!r} lies in the plane of a projection ({what}), where areas are not "
-        f"those on the globe. {AREAS}"
+        f"those on the globe. {grid.ways(coordinate.dims)}"
     )
 
 

@@ -163,7 +163,8 @@ class Law:
         sums within time bounds, as `cell_methods` say; per second, or per unit of times that have
         no unit. Rates with dimensions in `over` are densities, summed where the field counts.
     measure : float, str or DataArray
-        Cell areas or volumes; found by bounds, `cell_measures` or coordinates if not given.
+        Cell areas or volumes; found by bounds, `cell_measures` or coordinates if not given. A str
+        may be arithmetic of variables and global attributes: "e1t*e2t", "DX*DY/MAPFAC_M**2".
     where : str or DataArray
         Which points count; the others stay as they are.
     regions : str or DataArray

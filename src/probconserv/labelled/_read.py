@@ -42,6 +42,7 @@ NUMBERS = "biufcmM"
 READ = "read-"  # how dask calls what lies in a file
 INHERITED = "inherited"  # in the encoding of a dataset: names that groups around it hold
 STORED = "stored"  # the same: shape and type of what this group holds
+OUTER = "outer"  # the same: attributes of the groups around it
 CHANGED = "changed"  # the same: when the file was last changed
 AGAIN = "Copy or download it again."
 
@@ -136,6 +137,7 @@ def read(
         dataset = _lazy(inner.assign_coords(seen), where, chunks or {}, whole)
         stored = {name: stored_as(variable) for name, variable in inner.variables.items()}
         dataset.encoding = {**inner.encoding, INHERITED: tuple(seen), STORED: stored}
+        dataset.encoding[OUTER] = {k: v for outer in around for k, v in outer.attrs.items()}
         dataset.encoding[CHANGED] = changed
         dataset.set_close(opened.pop_all().close)
     return dataset

@@ -14,6 +14,7 @@ import numpy as np
 import xarray as xr
 
 from .._errors import InputError, ProbConservError
+from ._arithmetic import calculated, is_arithmetic
 from ._attributes import decoded, setting, shown
 from ._elsewhere import here
 from ._encoding import without_packing
@@ -62,13 +63,26 @@ def from_file(given: Any, argument: str, opened: ExitStack) -> Any:
     if not where.exists():
         near = nearest(where.name, [each.name for each in where.parent.glob(f"*{where.suffix}")])
         raise InputError(f"`{argument}` is {given!r}, but there is no file {path}. {near}")
-    group, _, name = name.rpartition("/")
+    group, name = _group_and_name(where, name, argument)
     source = decoded(opened.enter_context(read(where, group=group)))
-    found = find(source, name, f"{argument} {given}")
+    if argument == "measure" and is_arithmetic(name) and name not in source.variables:
+        found = calculated(source, name, f"in {where.name}")
+    else:
+        found = find(source, name, f"{argument} {given}")
     for times in filter(tells_time, found.coords.values()):
         if (label := setting(times, "bounds")) in source.variables:
             times.encoding[BOUNDS] = source[label].load()
     return found.load() if found.nbytes <= SMALL else found
+
+
+def _group_and_name(path: Path, name: str, argument: str) -> tuple[str, str]:
+    """What stands before the last /; of a measure, where / may divide, the group that is there."""
+    group, _, inner = name.rpartition("/")
+    if argument != "measure" or not group:
+        return group, inner
+    around = [each for each in groups(path) if name.startswith(f"{each}/")]
+    group = max(around, key=len, default="")
+    return group, name.removeprefix(f"{group}/")
 
 
 def paths_of(source: Paths) -> list[Path]:

@@ -22,6 +22,7 @@ from .._sphere import Array
 from ._attributes import factor, in_unit, pairs, setting
 from ._coordinates import Grid, ends_of, numbers
 from ._law import match
+from ._metrics import ways_to_weigh
 
 Terms = Mapping[str, xr.DataArray]
 Units = Mapping[str, str]  # of terms, the surface last; empty for mere numbers
@@ -145,7 +146,8 @@ def _levels(grid: Grid, dim: str) -> Levels | None:
     if kind not in FORMULAS:
         raise InputError(
             f"the levels of {coordinate.name!r} follow the formula of the standard name {kind}, "
-            f"which is not known here; known are {', '.join(FORMULAS)}. {WAY_OUT}"
+            f"which is not known here; known are {', '.join(FORMULAS)}. "
+            f"{ways_to_weigh(grid.dataset, grid.data, [dim], dim) or WAY_OUT}"
         )
     here = {key: name for key, name in names.items() if name in grid.dataset.variables}
     for units, position in FORMULAS[kind]:

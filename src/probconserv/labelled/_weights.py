@@ -11,7 +11,7 @@ unit       of the law: the first of its variables that has one; the others are c
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -23,10 +23,11 @@ import xarray as xr
 from .. import _values as check
 from .._errors import InputError
 from .._sphere import Globe
+from ._arithmetic import calculated, is_arithmetic
 from ._attributes import cell_methods, conversion, decoded, pairs, product, scale, setting, units
 from ._coordinates import SHAPE, Factor, Grid, cell_sizes, describe
 from ._faces import face_areas
-from ._law import Given, Law, array, find, in_words, match, nearest, taken
+from ._law import STORES, Given, Law, array, find, in_words, match, nearest, taken
 from ._positions import check_true, with_angles
 from ._repeated import counted_once
 from ._time import tells_time
@@ -60,9 +61,9 @@ def cell_measure(
     over : tuple of str
         The dimensions to sum over.
     given : float, str or DataArray
-        A number for all cells (1: plain sums), a name in the dataset, or an array, with missing
-        values where a cell does not count; a dimension of `over` that it lacks is found from the
-        coordinates.
+        A number for all cells (1: plain sums), a name in the dataset, arithmetic such as
+        "e1t*e2t", or an array, with missing values where a cell does not count; a dimension of
+        `over` that it lacks is found from the coordinates.
     radius : float
         The radius of the sphere, in metres; that of the grid mapping or 6371229 if not given.
     fraction : float, str or DataArray
@@ -177,7 +178,11 @@ def _measure(grid: Grid, over: tuple[str, ...], given: Given | None) -> tuple[Fa
     A volume that is named counts where all of its dimensions are summed over.
     """
     if given is not None:
-        found = array(grid.dataset, given, "measure", grid.data)
+        own = isinstance(given, str) and (given in grid.dataset.variables or given.endswith(STORES))
+        if is_arithmetic(given) and not own:
+            given = calculated(grid.dataset, str(given))
+        found, remark = _for_all(taken(grid.dataset, given, "measure"), grid.data, over)
+        found = array(grid.dataset, found, "measure", grid.data)
         if isinstance(given, Real):
             check.positive("measure", float(given))
             plain = Factor(found, "1", "plain sums: every cell has the weight 1")
@@ -188,7 +193,7 @@ def _measure(grid: Grid, over: tuple[str, ...], given: Given | None) -> tuple[Fa
         thick = [unit for unit in ("m", "Pa") if scale(found, unit) is not None]
         if thick and len(set(found.dims) & set(over)) > 1:
             text += f" (in {units(found)}, as a thickness: areas do not count)"
-        return _factor(found, grid.data, "measure", text), ""
+        return _factor(found, grid.data, "measure", text), remark
     names, remark = pairs(grid.data, "cell_measures"), ""
     for kind in [kind for kind in ("volume", "area") if kind in names]:
         if names[kind] not in grid.dataset.variables:
@@ -201,6 +206,16 @@ def _measure(grid: Grid, over: tuple[str, ...], given: Given | None) -> tuple[Fa
             match(its, grid.data, where)
             return _factor(its, grid.data, where, f"the {kind} {its.name}"), remark
     return None, remark
+
+
+def _for_all(
+    found: xr.DataArray, data: xr.DataArray, over: tuple[str, ...]
+) -> tuple[xr.DataArray, str]:
+    """Without axes of one entry that the data lack or have more of, such as time; and a remark."""
+    one = [dim for dim in found.dims if found.sizes[dim] == 1 != data.sizes.get(dim)]
+    one = [dim for dim in one if dim not in over]
+    remark = "".join(f"; its one {dim} taken for all" for dim in one if dim in data.dims)
+    return found.squeeze(one, drop=True), remark
 
 
 def _fraction(grid: Grid, kind: str | None, given: Given | None) -> Factor:
@@ -231,7 +246,9 @@ def _factor(
     unit = units(measure) or None
     weights = xr.DataArray(measure.variable.astype(np.float64), name=measure.name)
     if weights.nbytes > SMALL and weights.chunks is not None:
-        lazy = weights.data.map_blocks(_usable, where=where, most=most)
+        lazy = weights.data.map_blocks(
+            _usable, where=where, most=most, text=text, dims=weights.dims, meta=np.empty(0)
+        )
         return Factor(weights.copy(data=lazy), unit, text)
     weights = weights.compute()
     missing = weights.isnull().variable
@@ -239,21 +256,34 @@ def _factor(
         first = data.variable.isel({dim: 0 for dim in data.dims if dim not in weights.dims})
         lost = int((first.notnull() & missing).sum())
         text += f" (missing in {lost} cells with values of {data.name})" * (lost > 0)
-    weights = weights.copy(data=_usable(weights.values, where, most))
+    weights = weights.copy(data=_usable(weights.values, where, most, text, weights.dims))
     if not weights.any():
         raise InputError(f"`{where}` must have a cell that counts; all its weights are 0 or NaN.")
     return Factor(weights, unit, text)
 
 
-def _usable(weights: npt.NDArray[np.float64], where: str, most: float) -> npt.NDArray[np.float64]:
+def _usable(
+    weights: npt.NDArray[np.float64],
+    where: str,
+    most: float,
+    text: str,
+    dims: Sequence[Hashable],
+    block_info: Any = None,  # from dask: where the block begins
+) -> npt.NDArray[np.float64]:
     """The weights with 0 for missing ones; an error for those that no cell can have."""
     slack = 1e-6 if most == 1 else 0.0  # of fractions in float32
     wrong = (weights < -slack) | (weights > most + slack)
     if wrong.any():
+        first = tuple(np.argwhere(wrong)[0])
+        starts = [start for start, _ in block_info[0]["array-location"]] if block_info else 0
+        numbers = zip(dims, np.add(first, starts), strict=True)
+        cell = ", ".join(f"{dim} number {i}" for dim, i in numbers)
         fraction = "lie between 0 and 1, or 0 and 100 with the `units` %"
         raise InputError(
             f"`{where}` must {fraction if most == 1 else 'be finite and not negative'}, got "
-            f"{weights[wrong][0]:.6g}. A cell that does not count has the weight 0 or NaN."
+            f"{weights[first]:.6g}{f' at {cell}' if cell else ''}: {text.split(';')[0]}"
+            f"{', maybe a division by 0' if np.isinf(weights[first]) else ''}. "
+            "A cell that does not count has the weight 0 or NaN."
         )
     return np.clip(np.nan_to_num(weights), 0, most)
 
@@ -382,7 +412,9 @@ def _term(
     factor = array(dataset, given, f"factor of {field.name}", field)
     cells = sizes.variable
     if law.where is not None:
-        cells = cells * (array(dataset, law.where, "where", field).variable.fillna(0) != 0)
+        mask, longer = _for_all(taken(dataset, law.where, "where"), field, law.dims)
+        mask = array(dataset, law.where if longer else mask, "where", field)
+        cells = cells * (mask.variable.fillna(0) != 0)
     if regions is not None:
         cells = cells * (regions >= 0)
     if factor.dims:
