@@ -21,7 +21,7 @@ def model(dims, lat="nav_lat", lon="nav_lon", **variables):
     angles = {lat: (dims, LAT, {"units": "degrees_north"})}
     angles |= {lon: (dims, LON, {"units": "degrees_east"})}
     time = ("time", [0.0, 1.0], {"units": "days since 2000-01-01"})
-    values = np.arange(2.0 * NY * NX).reshape(2, NY, NX)
+    values = np.arange(2.0 * NY * NX).reshape(2, NY, NX) % (NY * NX + 1)
     field = xr.Dataset({"u": (("time", *dims), values, {"units": "kg m-2"})}, {"time": time})
     return field.assign_coords(angles).assign(variables).copy(deep=True)
 

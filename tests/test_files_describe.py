@@ -136,7 +136,7 @@ def test_laws_of_the_air_say_what_they_would_do_and_what_lacks(tmp_path):
 def test_where_areas_are_not_known_the_way_out_is_said(tmp_path):
     said = told(tmp_path, ocean())
     assert "no weights: 'nav_lat' and 'nav_lon' lie on ('y', 'x') and have no bounds" in said
-    assert "Give the areas of the cells as `--measure`" in said
+    assert "give `--measure 'mesh_mask.nc:e1t*e2t'`" in said
     assert not commands(said)
 
 

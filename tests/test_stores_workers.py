@@ -20,7 +20,7 @@ NO_WORKER = r"`scheduler`: no worker was there for 0\.2 s.*Start some with `dask
 @pytest.fixture
 def local(monkeypatch):
     monkeypatch.setattr(_cluster, "ALONE", 0.2)
-    with LocalCluster(n_workers=1, processes=False, dashboard_address=None) as local:
+    with LocalCluster(n_workers=1, processes=False, dashboard_address=":0") as local:
         yield local
 
 

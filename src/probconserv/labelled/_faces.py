@@ -10,7 +10,8 @@ import xarray as xr
 from .._errors import InputError
 from .._sphere import Globe, polygon_areas
 from ._attributes import product, scale, setting, units
-from ._coordinates import AREAS, BLOCK, LATITUDE, LONGITUDE, Factor, Grid, angle, numbers, plane
+from ._coordinates import BLOCK, LATITUDE, LONGITUDE, Factor, Grid, angle, numbers, plane
+from ._metrics import AREAS
 
 Array = npt.NDArray[Any]
 

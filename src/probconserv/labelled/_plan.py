@@ -18,8 +18,8 @@ from ._attributes import conversion, place
 from ._blocks import Kind
 from ._graph import Array, LawRows, NamedRows
 from ._law import Law, Recipe, array, assumed, listed, nearest
+from ._points import REGION, Points, points
 from ._totals import Totals
-from ._weights import REGION, Points, points
 
 HOW = {
     "uniform": "the same amount for every point of a sum",

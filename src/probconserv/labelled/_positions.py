@@ -9,7 +9,6 @@ import xarray as xr
 from .._errors import InputError
 from ._attributes import setting, units
 from ._coordinates import (
-    AREAS,
     AXES,
     DEGREES,
     LATITUDE,
@@ -22,6 +21,7 @@ from ._coordinates import (
     degrees,
     is_axis,
 )
+from ._metrics import AREAS
 
 ANGLES = {  # of each map: what its coordinates are
     "latitude_longitude": {LATITUDE: ("latitude", "north"), LONGITUDE: ("longitude", "east")},

@@ -16,9 +16,9 @@ from ._blocks import Block, quiet
 from ._graph import Array, LawRows, Made, NamedRows
 from ._law import INITIAL, Given, Law, array, check_numbers, listed, match, nearest, taken
 from ._methods import check_running, check_unit, in_mass
+from ._points import REGION, Points
 from ._rates import Course, Rate, rate_of
 from ._time import Time, time_of
-from ._weights import REGION, Points
 
 FILL = "Fill it, or leave the point out with `where`."
 Part = Callable[[xr.Variable], xr.Variable]  # takes a part of an array
@@ -256,7 +256,8 @@ class Totals:
         """A rate whose axes fit, and the factor to the unit of the law."""
         first = self.points.first
         found = self._by_region(decoded(taken(self.dataset, given, argument)), argument)
-        if stated := self.law.assume_units.get(str(found.name or argument)):
+        stated = self.law.assume_units.get(str(found.name or argument))
+        if stated and not attributes.words_of(found.attrs.get("units")):  # an array without units
             found = found.assign_attrs(units=stated)
         on_grid = self._is_on_grid(found)
         unit = self.points.mean_unit if on_grid else self.points.unit
