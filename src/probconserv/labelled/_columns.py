@@ -11,11 +11,12 @@ from types import MappingProxyType
 import xarray as xr
 
 from .._errors import InputError
-from ._attributes import decoded, in_unit, pairs, setting, units
+from ._attributes import decoded, in_unit, pairs, scale, setting, units
 from ._coordinates import Grid, angle, is_pressure
 from ._law import Given, Law, assumed, listed, match, taken
 from ._methods import WATER_METRES, check_stated, check_unit, in_mass, is_water
 from ._rates import method_in
+from ._repeated import ONCE
 from ._time import tells_time, time_of
 from ._vertical import Layers, formula_layers, pressure_layers
 from ._weights import cell_measure
@@ -94,13 +95,20 @@ class Air(Grid):
     def area(self) -> xr.DataArray:  # without coordinates
         how = self.said.measure, self.said.radius
         found = cell_measure(self.dataset, self.name, self.over[1:], *how)
-        return described(in_unit(found, "m2"), "m2", found.description)
+        if self.said.measure is not None and scale(found, "m2") is None:
+            raise InputError(
+                f"`measure` must give areas for `{self.recipe}`, in m2 or the like; its unit is "
+                f"{units(found) or 'not known'}: {found.description}. Say the units of variables "
+                "of the file itself with `assume_units`; those of another file must stand in it."
+            )
+        return described(in_unit(found, "m2"), "m2", found.description).assign_attrs(_once(found))
 
     @property
     def mass(self) -> xr.DataArray:
         """Of every cell, kg."""
         where = f"{self.area.description}; times {self.layers.where}"
-        return described(self.layers.thickness * self.area, "kg", where)
+        found = described(self.layers.thickness * self.area, "kg", where)
+        return found.assign_attrs(_once(self.area))
 
     @property
     def pressure(self) -> list[str]:
@@ -230,6 +238,11 @@ def _find(
         if found:
             return found[0]
     return None
+
+
+def _once(weights: xr.DataArray) -> dict[Hashable, str]:
+    """What says that cells which come twice count once in them, if it does."""
+    return {key: said for key, said in ONCE.items() if weights.attrs.get(key) == said}
 
 
 def described(array: xr.DataArray, unit: str | None, description: str) -> xr.DataArray:

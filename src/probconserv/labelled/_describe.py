@@ -152,7 +152,10 @@ class Description:
 
     def summary(self) -> dict[str, Any]:
         """The same, as JSON takes it."""
-        return {**asdict(self), "commands": self.commands()}
+        found = {**asdict(self), "commands": self.commands()}
+        for each in found["variables"]:  # JSON has no NaN
+            each["missing"] = None if each["missing"] != each["missing"] else each["missing"]
+        return found
 
     def commands(self) -> list[str]:
         """The commands that check and enforce a law of these files, as a shell takes them."""
@@ -161,7 +164,8 @@ class Description:
         if self.groups and not self.variables:
             return [_command("check", *self.source, "--group", each) for each in self.groups]
         stds = {each.name: each.std for each in self.variables}
-        return [line for law in self._laws(stds) for line in self._pair(*law)]
+        laws = enumerate(self._laws(stds), 1)
+        return [line for number, law in laws for line in self._pair(*law, number)]
 
     def _laws(self, stds: Mapping[str, str | None]) -> Iterator[tuple[list[str], list[str]]]:
         """The options of each law, and of how uncertain the field is, if something says so."""
@@ -177,12 +181,14 @@ class Description:
         for law_of_air in self.laws or {}:
             yield ["--law", law_of_air, *times], members
 
-    def _pair(self, law: list[str], uncertain: list[str]) -> list[str]:
+    def _pair(self, law: list[str], uncertain: list[str], number: int) -> list[str]:
         group = ["--group", self.group] if self.group else []
         first = Path(self.source[0])
         one = len(self.source) == 1 and not set("*?[") & set(first.name)
         suffix = ".zarr" if first.suffix == ".zarr" else ".nc"
-        out = ["-o", f"{first.stem if one else 'series'}_fixed{suffix}"]
+        stem = first.stem if one else "series"
+        stem = f"./{stem}" if stem.startswith("-") else stem  # which is no option
+        out = ["-o", f"{stem}_fixed{number if number > 1 else ''}{suffix}"]
         how = uncertain or ["--how", "uniform"]
         return [
             _command("check", *self.source, *law, *uncertain, *group),
@@ -323,7 +329,8 @@ def _is_vertical(grid: Grid, dim: str) -> bool:
 
 def _horizontal(grid: Grid) -> list[str]:
     """The dimensions whose cells form areas, or lie along what is no other axis."""
-    dims = [dim for dim in map(str, grid.data.dims) if dim not in (_members(grid), "time", "t")]
+    members = _members(grid)  # WRF has latitudes along Time too
+    dims = [d for d in map(str, grid.data.dims) if d != members and d.lower() not in ("time", "t")]
     flat = grid.horizontal(dims)
     return grid.area_dims(flat) or [dim for dim in flat if not _is_vertical(grid, dim)]
 

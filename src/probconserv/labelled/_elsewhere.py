@@ -47,6 +47,8 @@ def here(given: str, argument: str) -> str:
 def check_target(given: str) -> None:
     """Refuses a URL as an output."""
     if URL.match(given):
+        if given.startswith("file:"):
+            raise InputError(f"`target` {given} must be a path: leave out file://.")
         given = re.sub(":/(?!/)", "://", given)  # as a path the second is lost
         raise InputError(
             f"`target` {given} is a URL, and only files and folders that this machine sees are "

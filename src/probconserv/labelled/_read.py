@@ -71,6 +71,8 @@ def kind(path: Path) -> str:
             start = file.read(8)
     except OSError as error:
         raise InputError(f"`path` {path} cannot be read: {error.strerror}.") from None
+    if not start:
+        raise InputError(f"`path` {path} is empty. Copy or download it again.")
     known = (what for first, what in FORMATS.items() if start.startswith(first))
     found = next(known, f"it starts with {start!r}")
     if found in NETCDF:

@@ -13,6 +13,7 @@ Array = npt.NDArray[Any]
 COPIES = 4  # a corner of a folded and cyclic grid; more share the place of a fill value
 NEAR = 2.5e-5  # degrees of longitude: float32 keeps 1.5e-5, so do 200 and 200 - 360
 SAME = 1e-9  # degrees of latitude, which copies keep
+ONCE = {"copies": "count once"}  # attribute of weights where this is done
 POLE = 90 - 1e-4  # beyond it, cells around the pole may share their centre
 
 
@@ -21,7 +22,8 @@ def counted_once(
 ) -> tuple[xr.DataArray, str]:
     """The weights where each place counts once, and a remark on the cells that come twice.
 
-    Copies that hold the same value share the weight, so that they move alike; others have none.
+    Copies that hold the same values, in the first entry of time and in the last, share the weight,
+    so that they move alike; others have none.
     """
     places = _places(grid, over)
     if places is None or not set(places.dims) <= set(weights.dims):
@@ -29,14 +31,16 @@ def counted_once(
     middle = set(grid.area_dims([str(dim) for dim in grid.data.dims]))
     dims = places.dims
 
-    def one(array: xr.DataArray) -> Array:
-        """At one entry of all other dimensions."""
-        at = {d: array.sizes[d] // 2 * (d in middle) for d in array.dims if d not in dims}
+    def one(array: xr.DataArray, end: int = 0) -> Array:
+        """At one entry of all other dimensions: the first, or the last with -1."""
+        others = [d for d in array.dims if d not in dims]
+        at = {d: array.sizes[d] // 2 if d in middle else end for d in others}
         return np.asarray(array.isel(at).transpose(*dims).values.ravel())
 
     keys = places.values.ravel()
     counted = np.flatnonzero((keys >= 0) & (one(weights) > 0))
-    share, copies = _shares(keys[counted], one(grid.data)[counted])
+    values = np.stack([one(grid.data, end)[counted] for end in (0, -1)], axis=-1)
+    share, copies = _shares(keys[counted], values)
     if not copies:
         return weights, ""
     factor = np.ones(keys.size)
@@ -48,10 +52,11 @@ def counted_once(
 
 def _shares(keys: Array, values: Array) -> tuple[Array, int]:
     """The part of its weight with which each cell counts, and how many are copies of another."""
-    order = np.lexsort((np.isnan(values), keys))  # the first of each place has a value, if one has
+    # the first of each place has the most values
+    order = np.lexsort((np.isnan(values).sum(-1), keys))
     _, starts, sizes = np.unique(keys[order], return_index=True, return_counts=True)
     first, size = np.repeat(order[starts], sizes), np.repeat(sizes, sizes)
-    same = (values[order] == values[first]) | np.isnan(values[first])
+    same = ((values[order] == values[first]) | np.isnan(values[first])).all(-1)
     group = np.repeat(np.arange(len(sizes)), sizes)
     share = same / np.bincount(group, same)[group]
     few = size <= COPIES

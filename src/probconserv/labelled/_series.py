@@ -41,7 +41,8 @@ def with_files(
 
 def _with_files(law: Any, opened: ExitStack) -> Any:
     if isinstance(law, partial):  # of a recipe
-        law = partial(law.func, *law.args, **from_file(law.keywords, "a recipe", opened))
+        told = {key: from_file(each, key, opened) for key, each in law.keywords.items()}
+        law = partial(law.func, *law.args, **told)
     if callable(law):
         return lambda dataset: _with_files(law(dataset), opened)
     if not isinstance(law, Law):

@@ -27,7 +27,7 @@ from ._coordinates import SHAPE, Factor, Grid, cell_sizes, describe
 from ._faces import face_areas
 from ._law import STORES, Given, Law, array, match, taken
 from ._positions import check_true, with_angles
-from ._repeated import counted_once
+from ._repeated import ONCE, counted_once
 from ._time import tells_time
 from ._vertical import formula_layers
 
@@ -113,9 +113,12 @@ def cell_measure(
     elif kind or fraction is not None:
         factors.append(_fraction(grid, kind, fraction))
     weights = _product(factors, grid.data)
-    if not (measure and measure.weights.ndim == 0):
+    if once := dict(ONCE) if measure and ONCE.items() <= measure.weights.attrs.items() else {}:
+        pass  # weights that come from here
+    elif not (measure and measure.weights.ndim == 0):
         weights, copies = counted_once(grid, over, weights)
-        remark += copies
+        remark, once = remark + copies, dict(ONCE) if copies else {}
+    weights.attrs |= once
     weights.attrs["description"] = describe(factors, globe) + remark
     unit = product(*(factor.units for factor in factors))
     return weights if unit is None else weights.assign_attrs(units=unit)
