@@ -20,6 +20,7 @@ import xarray as xr
 from .._errors import InputError, printable
 from ._attributes import decoded, pairs, scale, setting, shown, units
 from ._coordinates import Grid, angle, is_axis, is_numbered, is_pressure
+from ._methods import fluxes_of
 from ._read import SMALL, Bare, groups
 from ._recipes import RECIPES
 from ._series import Paths, Series, paths_of
@@ -84,6 +85,7 @@ class Cells:
     over: tuple[str, ...]  # what can be summed over; empty if sizes of cells are not known
     weights: str  # in words, or why they are not known
     measure: str | None  # what the weights have to be given as, if they are not found
+    fluxes: str | None  # amounts and means of an interval, in words
 
     def options_of_time(self) -> list[str]:
         return ["--time", self.time_dim] if self.time_dim and not self.time_known else []
@@ -98,6 +100,8 @@ class Cells:
             yield f"  members: {self.members}"
         over = f"weights in a sum over {', '.join(self.over)}" if self.over else "no weights"
         yield f"  {over}: {self.weights}"
+        if self.fluxes:
+            yield f"  fluxes: {self.fluxes}"
 
 
 @dataclass(frozen=True)
@@ -144,8 +148,7 @@ class Description:
         lines += [inside] if self.groups else []
         lines += [line for each in self.cells for line in each.lines()]
         lines += [f"law {name}: {said}" for name, said in (self.laws or {}).items()]
-        why = {name: text.split(". ")[0] for name, text in (self.lacking or {}).items()}
-        lines += [f"no law {name}: {text}" for name, text in why.items()]
+        lines += [f"no law {name}: {_why(text)}" for name, text in (self.lacking or {}).items()]
         commands = self.commands()
         lines += [*([""] * bool(commands)), *commands]
         return "\n".join(printable(line.replace("\n", "\\n")) for line in lines)
@@ -188,6 +191,13 @@ class Description:
             _command("check", *self.source, *law, *uncertain, *group),
             _command("enforce", *self.source, *law, *how, *group, *out),
         ]
+
+
+def _why(text: str) -> str:
+    """What lacks, and the units that would do, without the other ways out."""
+    first, *rest = text.split(". ")
+    found = re.search(r"[Ss]ay (?:units|what they are) with (`assume_units=.*)", ". ".join(rest))
+    return f"{first}; say units with {found[1]}" if found else first
 
 
 def _command(*words: str) -> str:
@@ -347,7 +357,10 @@ def _cells(grid: Grid, sketch: xr.Dataset, names: tuple[str, ...]) -> Cells:
     if over and len(over) < len(whole):
         weights += f"; a total for each {' and '.join(levels)}"
     spans = tuple(_level(grid, each) for each in levels)
-    return Cells(names, said, dim, known, tuple(flat), spans, members, over, weights, measure)
+    fluxes = fluxes_of(sketch, names)
+    return Cells(
+        names, said, dim, known, tuple(flat), spans, members, over, weights, measure, fluxes
+    )
 
 
 def _weights(
