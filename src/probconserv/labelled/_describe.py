@@ -24,7 +24,7 @@ from ._methods import fluxes_of
 from ._read import SMALL, Bare, groups
 from ._recipes import RECIPES
 from ._series import Paths, Series, paths_of
-from ._time import tells_time, time_of
+from ._time import is_lead, tells_time, time_of
 from ._weights import cell_measure
 from ._work import ENSEMBLES
 
@@ -170,7 +170,8 @@ class Description:
         """The options of each law, and of how uncertain the field is, if something says so."""
         members = next((["--member", c.members] for c in self.cells if c.members), [])
         times = next(filter(None, (each.options_of_time() for each in self.cells)), [])
-        for cells in (each for each in self.cells if each.over):
+        known = [each for each in self.cells if each.over]
+        for cells in [each for each in known if each.time_dim] or known:
             name = cells.variables[0]
             law = ["--mean", name, "--over", *cells.over]
             law += ["--measure", cells.measure] if cells.measure else []
@@ -333,7 +334,8 @@ def _is_vertical(grid: Grid, dim: str) -> bool:
 
 def _horizontal(grid: Grid) -> list[str]:
     """The dimensions whose cells form areas, or lie along what is no other axis."""
-    dims = [dim for dim in map(str, grid.data.dims) if dim not in (_members(grid), "time", "t")]
+    named = [dim for dim in map(str, grid.data.dims) if dim.lower() not in ("time", "t")]
+    dims = [dim for dim in named if dim != _members(grid)]
     flat = grid.horizontal(dims)
     return grid.area_dims(flat) or [dim for dim in flat if not _is_vertical(grid, dim)]
 
@@ -357,7 +359,7 @@ def _cells(grid: Grid, sketch: xr.Dataset, names: tuple[str, ...]) -> Cells:
     if over and len(over) < len(whole):
         weights += f"; a total for each {' and '.join(levels)}"
     spans = tuple(_level(grid, each) for each in levels)
-    fluxes = fluxes_of(sketch, names)
+    fluxes = fluxes_of(sketch, names, dim is not None and is_lead(data, dim))
     return Cells(
         names, said, dim, known, tuple(flat), spans, members, over, weights, measure, fluxes
     )

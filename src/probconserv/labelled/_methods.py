@@ -106,12 +106,12 @@ def method_of(
     return Method(None)
 
 
-def fluxes_of(dataset: xr.Dataset, names: Sequence[str]) -> str | None:
+def fluxes_of(dataset: xr.Dataset, names: Sequence[str], is_lead: bool) -> str | None:
     """Which variables are amounts or means of an interval by GRIB or by their names, in words."""
     found: dict[str, list[str]] = {}
     for name in names:
         try:
-            method = method_of(dataset, dataset[name], name, (), False, {})
+            method = method_of(dataset, dataset[name], name, (), is_lead, {})
         except InputError as error:
             found.setdefault(str(error).split(". ")[0], []).append(name)
         else:
