@@ -198,7 +198,8 @@ def _why(text: str) -> str:
     """What lacks, and the units that would do, without the other ways out."""
     first, *rest = text.split(". ")
     found = re.search(r"[Ss]ay (?:units|what they are) with (`assume_units=.*)", ". ".join(rest))
-    return f"{first}; say units with {found[1]}" if found else first
+    is_there = "as those of" in first or "has no `units`" in text  # it lacks units alone
+    return f"{first}; say units with {found[1]}" if found and is_there else first
 
 
 def _command(*words: str) -> str:
