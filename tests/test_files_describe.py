@@ -227,3 +227,42 @@ def test_members_that_are_counted_and_numbered_levels_are_told_apart():
 
 def test_a_variable_without_entries_is_no_choice():
     assert describe(surface().isel(time=slice(0))).cells == ()
+
+
+def test_units_that_lack_for_a_law_of_the_air_are_proposed(tmp_path):
+    bare = air().drop_attrs().assign(time=air().time).assign_coords(plev=[1000, 500, 100])
+    said = told(tmp_path, bare.rename(plev="level"))
+    assert "no law moisture: `moisture` needs" in said
+    assert "; say units with `--assume-units level='hPa' hus='kg kg-1'" in said
+
+
+def test_fluxes_are_named_with_what_they_are_in_time(tmp_path):
+    dataset = surface()
+    for name in ("tp", "e"):
+        dataset[name] = dataset.tas.assign_attrs(GRIB_stepType="accum", units="m")
+    said = told(tmp_path, dataset.assign_attrs(title="ERA5"))
+    assert "  fluxes: tp, e (GRIB_stepType accum, ERA5), for `--inflow` and `--outflow`" in said
+    assert "ERA5 counts downward: evaporation is negative, an `--outflow` as rain" in said
+    assert "  fluxes:" not in told(tmp_path, surface(), name="b.nc")
+
+
+def test_time_of_mpas_is_no_place_and_its_areas_are_proposed(tmp_path):
+    fields = {"u": (("Time", "nCells"), values(3, 8)), "areaCell": ("nCells", values(8))}
+    said = told(tmp_path, xr.Dataset(fields))
+    assert "  horizontal: nCells\n" in said
+    assert f"check {tmp_path / 'in.nc'} --mean u --over nCells --measure areaCell" in said
+
+
+def test_what_does_not_change_in_time_is_not_proposed_beside_what_does(tmp_path):
+    ground = (("lat", "lon"), values(6, 8), {"units": "m"})
+    said = told(tmp_path, surface().assign(orography=ground))
+    assert "on the same cells: orography" in said
+    assert "--total 0" not in said
+    assert "say units with" not in said
+
+
+def test_amounts_along_a_forecast_are_named_as_running_totals(tmp_path):
+    steps = {"step": ("step", np.arange(3.0), {"standard_name": "forecast_period", "units": "h"})}
+    rain = values(3, 6, 8), {"GRIB_stepType": "accum"}
+    dataset = xr.Dataset({"tp": (("step", "lat", "lon"), *rain)}, GRID | steps)
+    assert "fluxes: tp (GRIB_stepType accum along a forecast)" in told(tmp_path, dataset)

@@ -20,10 +20,11 @@ import xarray as xr
 from .._errors import InputError, printable
 from ._attributes import decoded, pairs, scale, setting, shown, units
 from ._coordinates import Grid, angle, is_axis, is_numbered, is_pressure
+from ._methods import fluxes_of
 from ._read import SMALL, Bare, groups
 from ._recipes import RECIPES
 from ._series import Paths, Series, paths_of
-from ._time import tells_time, time_of
+from ._time import is_lead, tells_time, time_of
 from ._weights import cell_measure
 from ._work import ENSEMBLES
 
@@ -84,6 +85,7 @@ class Cells:
     over: tuple[str, ...]  # what can be summed over; empty if sizes of cells are not known
     weights: str  # in words, or why they are not known
     measure: str | None  # what the weights have to be given as, if they are not found
+    fluxes: str | None  # amounts and means of an interval, in words
 
     def options_of_time(self) -> list[str]:
         return ["--time", self.time_dim] if self.time_dim and not self.time_known else []
@@ -98,6 +100,8 @@ class Cells:
             yield f"  members: {self.members}"
         over = f"weights in a sum over {', '.join(self.over)}" if self.over else "no weights"
         yield f"  {over}: {self.weights}"
+        if self.fluxes:
+            yield f"  fluxes: {self.fluxes}"
 
 
 @dataclass(frozen=True)
@@ -144,8 +148,7 @@ class Description:
         lines += [inside] if self.groups else []
         lines += [line for each in self.cells for line in each.lines()]
         lines += [f"law {name}: {said}" for name, said in (self.laws or {}).items()]
-        why = {name: text.split(". ")[0] for name, text in (self.lacking or {}).items()}
-        lines += [f"no law {name}: {text}" for name, text in why.items()]
+        lines += [f"no law {name}: {_why(text)}" for name, text in (self.lacking or {}).items()]
         commands = self.commands()
         lines += [*([""] * bool(commands)), *commands]
         return "\n".join(printable(line.replace("\n", "\\n")) for line in lines)
@@ -171,7 +174,8 @@ class Description:
         """The options of each law, and of how uncertain the field is, if something says so."""
         members = next((["--member", c.members] for c in self.cells if c.members), [])
         times = next(filter(None, (each.options_of_time() for each in self.cells)), [])
-        for cells in (each for each in self.cells if each.over):
+        known = [each for each in self.cells if each.over]
+        for cells in [each for each in known if each.time_dim] or known:
             name = cells.variables[0]
             law = ["--mean", name, "--over", *cells.over]
             law += ["--measure", cells.measure] if cells.measure else []
@@ -194,6 +198,14 @@ class Description:
             _command("check", *self.source, *law, *uncertain, *group),
             _command("enforce", *self.source, *law, *how, *group, *out),
         ]
+
+
+def _why(text: str) -> str:
+    """What lacks, and the units that would do, without the other ways out."""
+    first, *rest = text.split(". ")
+    found = re.search(r"[Ss]ay (?:units|what they are) with (`assume_units=.*)", ". ".join(rest))
+    is_there = "as those of" in first or "has no `units`" in text  # it lacks units alone
+    return f"{first}; say units with {found[1]}" if found and is_there else first
 
 
 def _command(*words: str) -> str:
@@ -354,7 +366,10 @@ def _cells(grid: Grid, sketch: xr.Dataset, names: tuple[str, ...]) -> Cells:
     if over and len(over) < len(whole):
         weights += f"; a total for each {' and '.join(levels)}"
     spans = tuple(_level(grid, each) for each in levels)
-    return Cells(names, said, dim, known, tuple(flat), spans, members, over, weights, measure)
+    fluxes = fluxes_of(sketch, names, dim is not None and is_lead(data, dim))
+    return Cells(
+        names, said, dim, known, tuple(flat), spans, members, over, weights, measure, fluxes
+    )
 
 
 def _weights(

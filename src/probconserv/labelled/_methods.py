@@ -5,7 +5,7 @@ tells hours (total_precipitation_6hr), `GRIB_stepType`, the names of ERA5's mean
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import xarray as xr
@@ -104,6 +104,26 @@ def method_of(
     if any(MEANS.fullmatch(each) or NAMED_MEANS.fullmatch(each) for each in _names(array)):
         return _averaged(array, is_era5, "by its name")
     return Method(None)
+
+
+def fluxes_of(dataset: xr.Dataset, names: Sequence[str], is_lead: bool) -> str | None:
+    """Which variables are amounts or means of an interval by GRIB or by their names, in words."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        try:
+            method = method_of(dataset, dataset[name], name, (), is_lead, {})
+        except InputError as error:
+            found.setdefault(str(error).split(". ")[0], []).append(name)
+        else:
+            if method.why:
+                found.setdefault(method.why, []).append(name)
+    found = {why: each for why, each in found.items() if why != "GRIB_stepType instant"}
+    if not found:
+        return None
+    said = "; ".join(f"{', '.join(each)} ({why})" for why, each in found.items())
+    era5 = any("ERA5" in why for why in found)
+    sign = ". ERA5 counts downward: evaporation is negative, an `outflow` as rain" if era5 else ""
+    return f"{said}, for `inflow` and `outflow`{sign}"
 
 
 def _of_step(array: xr.DataArray, name: str, step: str, is_era5: bool, is_lead: bool) -> Method:
