@@ -1,5 +1,7 @@
 """Amounts, means and running totals in the layouts of ERA5 and WeatherBench2, against NumPy."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -363,6 +365,15 @@ def test_messages_lead_to_moisture_of_weatherbench_in_two_tries(tmp_path, ending
     wanted = water(d)[:, :1] - np.cumsum(rain, axis=1) + rain[:, :1]
     totals = [float(line.split(",")[3]) for line in said.stdout.splitlines()[1:]]
     np.testing.assert_allclose(totals, wanted.ravel(), rtol=1e-9)
+
+
+def test_levels_below_ground_at_some_times_are_not_missing_points():
+    d = weatherbench()
+    d.surface_pressure[0, 0], d.surface_pressure[1:] = 6e4, 1e5  # the lowest layer begins at 7.5e4
+    law = partial(moisture, assume_units=UNITS)
+    assert "points are missing" not in " ".join(check(d, law).warnings)
+    d.specific_humidity[0, 1, 0, 0, 0] = np.nan
+    assert "points are missing at some times" in " ".join(check(d, law).warnings)
 
 
 def test_time_goes_with_laws_of_the_air_everywhere(tmp_path):

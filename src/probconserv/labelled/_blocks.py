@@ -48,11 +48,12 @@ class Block:
     rows: BlockRows
     out: Array | None  # (1 or I, P): the others; None if there are none
     lacking: Array  # (I): how many points some members have and others do not
+    stated: BlockRows  # the rows with the points that are missing
 
     @classmethod
     @quiet
     def of(cls, rows: BlockRows, u: Array, std: Array = NO_STD) -> "Block":
-        out, lacking = rows.left_out, np.zeros(u.shape[1])
+        out, lacking, stated = rows.left_out, np.zeros(u.shape[1]), rows
         if not np.isfinite(u.sum()):  # one NaN anywhere would show
             each = np.isnan(u)
             missing: Array = np.asarray(each.any(0))
@@ -64,7 +65,7 @@ class Block:
         if out is not None:
             std = _zeroed(std, out) if std.shape[-1] == u.shape[-1] else std
             u = _zeroed(u, out)
-        return cls(u, std.astype(float, copy=False), rows, out, lacking)
+        return cls(u, std.astype(float, copy=False), rows, out, lacking, stated)
 
     def filled(self, new: Array, old: Array) -> Array:
         """The new values, with the old ones at the points that do not count."""
@@ -100,6 +101,7 @@ def statistics(kind: Kind, block: Block) -> dict[str, Array]:
         "terms": terms,
         "size": size,
         "count": rows.points,
+        "stated": block.stated.points,
         "gram": std.item() ** 2 * rows.gram_of_freedom if even else rows.gram(free),
         "spread": spread,
         "common": common,

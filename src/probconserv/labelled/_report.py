@@ -59,8 +59,8 @@ class Budget:
     assumed : DataArray
         The same with the correlation of the update, or as the members' totals spread.
     present : DataArray
-        How much data there is at each time: as `size`, or the number of points where cell sizes
-        change.
+        How much data there is at each time: as `size`, or the share of the points that count
+        where cell sizes change.
     one_total : bool
         Whether one total holds at all times, so that all of them should have all points.
     own : DataArray
@@ -518,7 +518,7 @@ def _budget(plan: Plan, ready: Ready, parts: Mapping[str, Array]) -> Budget:
         after=(rows("after") + fixed) / sizes if "after" in parts else None,
         **sums,
         correlation=getattr(plan.kind, "correlation", 0.0),
-        present=rows("count" if vary else "size"),
+        present=rows("count") / rows("stated") if vary else rows("size"),
         one_total=ready.one_total,
         own=rows("own") / sizes if "own" in parts else None,
         gains={name: wide(gain) / sizes for name, gain in ready.gains.items()},
