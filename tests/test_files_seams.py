@@ -98,8 +98,9 @@ def test_a_measure_that_is_no_area_is_named_in_a_law_of_the_air(measure):
 def surfaces(folder, name="two.nc"):
     """A file with variables on two grids."""
     grid = {"time": TIMES, "lat": [-45.0, 0.0, 45.0], "lon": [0.0, 120.0, 240.0]}
-    u, z = np.random.default_rng(0).normal(9, 1, (3, 3, 3)), np.full((3, 3), 2.0)
-    fields = {"u": (("time", "lat", "lon"), u), "z": (("lat", "lon"), z)}
+    grid |= {"y": ("y", [-60.0, 60.0], {"units": "degrees_north"})}
+    u, z = np.random.default_rng(0).normal(9, 1, (3, 3, 3)), np.full((3, 2, 3), 2.0)
+    fields = {"u": (("time", "lat", "lon"), u), "z": (("time", "y", "lon"), z)}
     xr.Dataset(fields, grid).to_netcdf(folder / name)
     return name
 
@@ -148,3 +149,16 @@ def test_an_output_is_a_path_without_file_before_it(tmp_path):
     done = called(*words, "--how", "uniform", "-o", "file:///out.nc")
     assert done.returncode == 2
     assert "leave out file://" in done.stderr
+
+
+def test_a_metric_before_the_fields_in_a_file_does_not_hide_their_areas(tmp_path):
+    flat = ("Time", "south_north", "west_east")
+    ones = np.ones((2, *LAT.shape))
+    angles = {"XLAT": (flat, LAT * ones, {"units": "degrees_north"})}
+    angles |= {"XLONG": (flat, LON * ones, {"units": "degrees_east"})}
+    fields = {"MAPFAC_M": (flat, ones, {"units": ""}), "T2": (flat, 280 * ones, {"units": "K"})}
+    attrs = {"DX": 9000.0, "DY": 9000.0, "MAP_PROJ": 1}
+    xr.Dataset(fields, angles, attrs).to_netcdf(tmp_path / "wrf.nc")
+    said = called("check", tmp_path / "wrf.nc", columns=999).stdout
+    assert "--mean T2 --over south_north west_east --measure 'DX*DY/MAPFAC_M**2'" in said
+    assert "--mean MAPFAC_M" not in said

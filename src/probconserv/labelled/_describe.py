@@ -18,6 +18,7 @@ import numpy as np
 import xarray as xr
 
 from .._errors import InputError, printable
+from ._arithmetic import names_in
 from ._attributes import decoded, pairs, scale, setting, shown, units
 from ._coordinates import Grid, angle, is_axis, is_numbered, is_pressure
 from ._methods import fluxes_of
@@ -362,7 +363,11 @@ def _cells(grid: Grid, sketch: xr.Dataset, names: tuple[str, ...]) -> Cells:
     whole = [dim for dim in map(str, data.dims) if dim in (*flat, *levels)]
     numbered = any((own := grid.along(dim)) is None or is_numbered(own) for dim in levels)
     choices = [flat] if numbered else [whole, flat]
-    over, weights, measure = _weights(sketch, names[0], choices)
+    tried = [_weights(sketch, names[0], choices)]
+    tried += [_weights(sketch, name, choices) for name in names[1:] if not tried[0][0]]
+    over, weights, measure = next((each for each in tried if each[0]), tried[0])
+    lengths = names_in(measure) if measure else []  # a field is not made of itself
+    names = tuple(name for name in names if name not in lengths)
     if over and len(over) < len(whole):
         weights += f"; a total for each {' and '.join(levels)}"
     spans = tuple(_level(grid, each) for each in levels)
