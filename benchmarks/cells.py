@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import probconserv as pc
-from probconserv._solvers.iterative import Iterative
+from probconserv.solvers.iterative import Iterative
 
 INTERVALS = 16
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 import probconserv as pc
-from probconserv.metrics import crps
+from probconserv.diagnostics.metrics import crps
 
 Draw = tuple[Tensor, Tensor, Tensor, Tensor | float]
 Row = tuple[float, ...]

@@ -23,7 +23,7 @@ import xarray as xr
 from timing import seconds
 
 import probconserv as pc
-from probconserv.labelled import Law, enforce, enforce_file
+from probconserv.files import Law, enforce, enforce_file
 
 GRID = ("time", "lat", "lon")
 LAW = Law("u", ("lat", "lon"), total="total", measure="area")

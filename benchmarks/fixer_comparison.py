@@ -16,8 +16,8 @@ from pathlib import Path
 
 import torch
 
-from probconserv.fixers import Fixer, LearnedErrors
-from probconserv.fixers.testbed import BluntFixer, LeakyEmulator, ToyAtmosphere
+from probconserv.weather import Fixer, LearnedErrors
+from probconserv.weather.testbed import BluntFixer, LeakyEmulator, ToyAtmosphere
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "docs" / "research" / "data" / "fixers.csv"

@@ -15,7 +15,7 @@ if __name__ == "__main__" and os.environ.get("MALLOC_TRIM_THRESHOLD_") is None:
 
 import torch
 
-from probconserv.fixers import Fixer, Grid, Levels
+from probconserv.weather import Fixer, Grid, Levels
 
 STEP = 21600.0  # s
 FLUXES = {"evaporation": 2.2e-5}  # kg m-2 s-1; what falls: the budget asks for no other state

@@ -14,7 +14,7 @@ from timing import seconds
 from torch import Tensor
 
 import probconserv as pc
-from probconserv.metrics import crps
+from probconserv.diagnostics.metrics import crps
 
 POINTS, TIMES, DRAWS = 201, 201, 100
 x = torch.linspace(0.0, 1.0, POINTS, dtype=torch.float64)

@@ -11,7 +11,7 @@ import torch
 
 import probconserv as pc
 from probconserv.data import draw
-from probconserv.paper import EXPERIMENTS
+from probconserv.experiments.paper import EXPERIMENTS
 from probconserv.problems import find
 
 FUNCTIONS, TIMES, EVERY, SAMPLES = slice(16, 32), 31, 3, 16

@@ -15,7 +15,7 @@ from statistics import median
 import torch
 
 from probconserv.data import Grids, Shuffled
-from probconserv.metrics import crps
+from probconserv.diagnostics.metrics import crps
 from probconserv.problems import PorousMedium
 from probconserv.training import KINDS, RECIPES, train
 from probconserv.training._graph import Graphed

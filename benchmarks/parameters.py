@@ -24,7 +24,7 @@ from torch.nn.functional import softplus
 
 import probconserv as pc
 from probconserv.data import Functions, draw
-from probconserv.paper import EXPERIMENTS
+from probconserv.experiments.paper import EXPERIMENTS
 from probconserv.problems import Advection, ClosedForm
 
 TIMES, POINTS, SAMPLES, DRAWS = 41, 201, 50, 200

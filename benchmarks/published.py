@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 import probconserv as pc
+from probconserv.experiments.paper import EXPERIMENTS, METHODS, PROTOCOLS
 from probconserv.models import AttentiveNeuralProcess
-from probconserv.paper import EXPERIMENTS, METHODS, PROTOCOLS
 
 checkpoint, contexts = sys.argv[1:]
 network = AttentiveNeuralProcess.from_published(torch.load(checkpoint, weights_only=True))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import probconserv as pc
 from probconserv.data import draw
-from probconserv.paper import EXPERIMENTS
+from probconserv.experiments.paper import EXPERIMENTS
 from probconserv.problems import ClosedForm
 
 SAMPLES, DRAWS, CONTEXT = 50, 4, (10, 10)  # of the latent, of each component

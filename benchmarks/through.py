@@ -15,7 +15,7 @@ from torch import Tensor
 
 import probconserv as pc
 from probconserv.data import draw
-from probconserv.metrics import crps
+from probconserv.diagnostics.metrics import crps
 from probconserv.models import open_weights
 from probconserv.models._load import find_weights
 from probconserv.problems import find

@@ -18,7 +18,7 @@ from test_truncated import arrays, soft, zeros
 from timing import seconds
 from truncation import by_fourier
 
-from probconserv._inequalities.truncated import _move_pairs, tilted
+from probconserv.conditioning.inequalities.truncated import _move_pairs, tilted
 
 FIELDS = {"near 0 in places": soft, "0 at 60 % of the points": zeros}
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from sphinx.application import Sphinx
 
-import probconserv._public
+import probconserv.api
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_ext"))
@@ -69,7 +69,7 @@ numpydoc_xref_aliases = {
     "Dataset": "xarray.Dataset",
     "DataArray": "xarray.DataArray",
     "Path": "pathlib.Path",
-} | {name: f"probconserv.{name}" for name in vars(probconserv._public) if name[0].isupper()}
+} | {name: f"probconserv.{name}" for name in vars(probconserv.api) if name[0].isupper()}
 
 intersphinx_mapping = written(HERE / "_ext" / "inventories.txt", HERE.parent / "build")
 copybutton_prompt_text = ">>> |... "

@@ -9,7 +9,7 @@ import torch
 import xarray as xr
 from torch import nn
 
-from probconserv.labelled import Law, enforce, totals
+from probconserv.files import Law, enforce, totals
 
 # Yearly means of a climate model, 1860 to 2099, over North America: (240, 37, 49).
 truth = xr.load_dataset(Path(iris_sample_data.path) / "A1B_north_america.nc")

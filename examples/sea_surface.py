@@ -9,7 +9,7 @@ import torch
 import xarray as xr
 from torch import nn
 
-from probconserv.labelled import Law, enforce, totals
+from probconserv.files import Law, enforce, totals
 
 # A month of a sea model on a curvilinear grid, land missing: (1, 330, 360).
 source = Path(iris_sample_data.path) / "NEMO" / "nemo_1m_20150101-20150201_grid-T.nc"

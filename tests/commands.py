@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 import pytest
 import torch
 
-from probconserv.cli import main
+from probconserv.cli.main import main
 
 
 def called(*words, columns=80):

@@ -21,9 +21,9 @@ from draws_fields import PRIORS
 from exact import Posterior, posterior
 
 import probconserv as pc
-from probconserv import _small
-from probconserv._solvers import banded as _banded
-from probconserv._solvers import engine as _engine
+from probconserv.conditioning import small as _small
+from probconserv.solvers import banded as _banded
+from probconserv.solvers import engine as _engine
 
 KINDS = (*PRIORS, "contradictions", "consistent")  # seed modulo 10
 WELL = 1e8  # a problem of a lower condition number must be solved to within CLOSE

@@ -4,9 +4,9 @@ import re
 
 from matplotlib.figure import Figure
 
-from probconserv.paper import METHODS
-from probconserv.paper._panels import panels
-from probconserv.paper._report import Picture
+from probconserv.experiments.paper import METHODS
+from probconserv.experiments.paper._panels import panels
+from probconserv.experiments.paper._report import Picture
 
 PLAN = {"recipe": "modern", "protocol": "ours", "n": 7, "samples": 11}
 COVERED = {f"coverage_{level}": level / 100 - 0.02 for level in (50, 90, 99)}

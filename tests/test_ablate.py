@@ -8,9 +8,9 @@ from seeds import generator
 
 import probconserv as pc
 from probconserv.data import draw
+from probconserv.experiments.paper import EXPERIMENTS, UPDATES, _trial, ablate, write_ablation
+from probconserv.experiments.paper import _ablate as ablation
 from probconserv.models import load
-from probconserv.paper import EXPERIMENTS, UPDATES, _trial, ablate, write_ablation
-from probconserv.paper import _ablate as ablation
 from probconserv.problems import Stefan
 
 pytestmark = pytest.mark.filterwarnings(  # `ablate` expects it too

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from probconserv import ImplausibleWarning, InputError
-from probconserv.fixers import Fixer, Grid, Levels
-from probconserv.fixers.ace import AceCorrection, register
+from probconserv.weather import Fixer, Grid, Levels
+from probconserv.weather.ace import AceCorrection, register
 
 # states are drawn at random, one by one: no weather changes so fast
 pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
@@ -260,7 +260,7 @@ KEYS = {
     "precipitation": "cam/diagnostic/2d/PRECT",
 }
 SECONDS = HOURS * 3600.0
-BLOCK = {"object_type": "postblock", "module_path": "probconserv.fixers.credit"}
+BLOCK = {"object_type": "postblock", "module_path": "probconserv.weather.credit"}
 CONFIG = {
     "custom_objects": {"ConservationFixer": BLOCK},
     "postblocks": {"per_step": {"fix": {"type": "ConservationFixer", "args": {}}}},
@@ -369,7 +369,7 @@ def test_a_variable_that_credit_does_not_have_is_named(rng, blocks):
 
 def test_the_adapters_import_nothing_of_theirs():
     code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import probconserv.fixers.ace, "
-        "probconserv.fixers.credit; assert not {'fme', 'credit'} & set(sys.modules)"
+        "import sys; sys.path.insert(0, sys.argv[1]); import probconserv.weather.ace, "
+        "probconserv.weather.credit; assert not {'fme', 'credit'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code, str(STANDINS)], check=True)

@@ -1,4 +1,4 @@
-"""The order of imports that docs/develop/modules.md states, and the size of files."""
+"""The rooms and the order of imports that docs/develop/modules.md states, and the size of files."""
 
 import ast
 import re
@@ -9,40 +9,67 @@ PACKAGE = ROOT / "src" / "probconserv"
 
 
 def stated_order():
-    """The modules of the page, from the top down; a folder stands for all of its files."""
-    page = (ROOT / "docs" / "develop" / "modules.md").read_text()
-    block = page.split("```")[1]
-    return re.findall(r"^  ([a-z_]+(?:\.py|/))", block, re.MULTILINE)
+    """The files of the page from the top down, as paths below the package."""
+    block = (ROOT / "docs" / "develop" / "modules.md").read_text().split("```")[1]
+    folders, files = [], []
+    for indent, name in re.findall(r"^( +)(\w+(?:\.py|/)) ", block, re.MULTILINE):
+        del folders[len(indent) // 2 - 1 :]
+        if name.endswith("/"):
+            folders.append(name)
+        else:
+            files.append("".join(folders) + name)
+    return files
 
 
 def imported(path):
-    """The first names below the package that a file imports when it is imported itself."""
-    inside, tree = len(path.relative_to(PACKAGE).parts) - 1, ast.parse(path.read_text())
+    """The files of the package that a file imports when it is imported itself."""
+    inside, tree = path.relative_to(PACKAGE).parts[:-1], ast.parse(path.read_text())
     tree.body = [n for n in tree.body if not isinstance(n, ast.If)]  # `if TYPE_CHECKING`
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.level == inside + 1:
-            yield from [node.module] if node.module else [alias.name for alias in node.names]
+        if isinstance(node, ast.ImportFrom) and node.level:
+            home = PACKAGE.joinpath(*inside[: len(inside) - node.level + 1])
+            home = home.joinpath(*(node.module or "").split("."))
+            names = [alias.name for alias in node.names] if home.is_dir() else []
+            for target in [home / name for name in names] or [home]:
+                file = target.with_suffix(".py")
+                if file.exists():
+                    yield str(file.relative_to(PACKAGE))
+                elif home / "__init__.py" != PACKAGE / "__init__.py":
+                    folder = target if target.is_dir() else home
+                    yield f"{folder.relative_to(PACKAGE)}/"
 
 
-def place(name, order):
-    first = name.split(".")[0]
-    return order.index(f"{first}.py" if f"{first}.py" in order else f"{first}/")
+def last_place(name, order):
+    """Where a file stands; of a folder, whose names come from several files, the last of these."""
+    if name.endswith("/"):
+        return max(i for i, file in enumerate(order) if file.startswith(name))
+    return order.index(name)
 
 
-def test_every_module_has_its_place_on_the_page():
-    here = {p.name for p in PACKAGE.glob("*.py")} - {"__init__.py", "__main__.py"}
-    here |= {f"{p.name}/" for p in PACKAGE.iterdir() if (p / "__init__.py").exists()}
-    assert set(stated_order()) == here
+def own_files():
+    return [p for p in PACKAGE.rglob("*.py") if p.name not in ("__init__.py", "__main__.py")]
 
 
-def test_no_module_imports_one_below_it():
-    order, wrong = stated_order(), []
-    for number, name in enumerate(order):
-        files = (PACKAGE / name).rglob("*.py") if name.endswith("/") else [PACKAGE / name]
-        for path in files:
-            used = [m for m in imported(path) if m != "__version__"]
-            wrong += [(path.name, m) for m in used if place(m, order) > number]
+def test_every_file_has_its_place_on_the_page():
+    here = sorted(str(p.relative_to(PACKAGE)) for p in own_files())
+    assert sorted(stated_order()) == here
+
+
+def test_no_file_imports_one_below_it():
+    order = stated_order()
+    wrong = [
+        (name, used)
+        for name in order
+        for used in imported(PACKAGE / name)
+        if last_place(used, order) > order.index(name)
+    ]
     assert not wrong
+
+
+def test_every_folder_at_the_top_is_a_room_and_no_private_file_lies_beside_them():
+    assert [p.name for p in PACKAGE.glob("_*.py") if not p.name.startswith("__")] == []
+    folders = {p.name for p in PACKAGE.iterdir() if (p / "__init__.py").exists()}
+    assert folders == {file.split("/")[0] for file in stated_order() if "/" in file}
 
 
 def lines_of_code(path):

@@ -7,7 +7,7 @@ from kkt import bounds, distance_from_optimal, everything
 from seeds import generator
 
 import probconserv as pc
-from probconserv.metrics import crps
+from probconserv.diagnostics.metrics import crps
 
 X = np.linspace(0.0, 1.0, 9)
 pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")  # random fields

@@ -7,7 +7,7 @@ import pytest
 import xarray as xr
 
 from probconserv import InputError
-from probconserv.labelled._weights import cell_measure
+from probconserv.files._weights import cell_measure
 
 LAT, LON = np.array([-60.0, 0, 60]), np.arange(0.0, 360, 90)
 
@@ -204,7 +204,7 @@ def test_weights_too_large_for_memory_stay_lazy_on_the_chunks_of_the_data(
     dataset, area, monkeypatch
 ):
     want = cell_measure(dataset, "u", SPACE, area)
-    monkeypatch.setattr("probconserv.labelled._weights.SMALL", 90)
+    monkeypatch.setattr("probconserv.files._weights.SMALL", 90)
     lazy = cell_measure(dataset.chunk(lev=2, lat=2), "u", SPACE, area)
     assert lazy.chunks == ((2, 2, 1), (2, 1), (4,))
     xr.testing.assert_identical(lazy.compute(), want)

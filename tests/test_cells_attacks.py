@@ -6,8 +6,8 @@ import torch
 from seeds import generator
 
 import probconserv as pc
-from probconserv._solvers import engine as _engine
-from probconserv._solvers import tridiagonal as _tridiagonal
+from probconserv.solvers import engine as _engine
+from probconserv.solvers import tridiagonal as _tridiagonal
 
 MESH = pc.Mesh(x=np.linspace(0, 1, 6) ** 2, y=[0.0, 1.0, 3.0, 4.0])
 

@@ -7,7 +7,7 @@ import pytest
 import xarray as xr
 
 from probconserv import InputError
-from probconserv.labelled._weights import cell_measure
+from probconserv.files._weights import cell_measure
 
 
 def field(**coords):

@@ -7,9 +7,9 @@ import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probconserv._sphere import polygon_areas
-from probconserv._values import EARTH
-from probconserv.labelled._weights import cell_measure
+from probconserv.files._weights import cell_measure
+from probconserv.support.sphere import polygon_areas
+from probconserv.support.values import EARTH
 
 SPHERE = 4 * np.pi * EARTH**2
 
@@ -118,7 +118,7 @@ def test_the_coordinates_that_a_variable_names_come_first():
 def test_rows_in_blocks_are_the_rows_at_once(monkeypatch):
     dataset = mesh(cube(3, np.random.default_rng(0)))
     whole = cell_measure(dataset, "u", ("face", "y", "x"))
-    monkeypatch.setattr("probconserv.labelled._coordinates.BLOCK", 25)
+    monkeypatch.setattr("probconserv.files._coordinates.BLOCK", 25)
     xr.testing.assert_identical(cell_measure(dataset.chunk(), "u", ("face", "y", "x")), whole)
 
 

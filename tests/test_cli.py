@@ -11,10 +11,10 @@ from commands import called
 from matplotlib.figure import Figure
 
 from probconserv.__main__ import main as first_main
-from probconserv._progress import track
 from probconserv.figures import _problems as pictures_of_problems
 from probconserv.figures import problem_figure, save
 from probconserv.problems import BOXES, PROBLEMS, simulate
+from probconserv.support.progress import track
 
 
 @pytest.fixture
@@ -191,7 +191,7 @@ def test_the_help_of_train_is_one_screen():
 
 def test_a_command_line_without_its_extra_names_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "cyclopts", None)
-    monkeypatch.delitem(sys.modules, "probconserv.cli")
+    monkeypatch.delitem(sys.modules, "probconserv.cli.main")
     with pytest.raises(SystemExit, match=r"^probconserv: no cyclopts here; pip install '"):
         first_main()
 

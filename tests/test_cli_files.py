@@ -6,7 +6,7 @@ import xarray as xr
 from commands import called
 from test_cli import run
 
-from probconserv.cli import main
+from probconserv.cli.main import main
 
 ASKED = ("--mean", "u", "--over", "lat", "lon")
 
@@ -155,7 +155,7 @@ def test_a_run_that_is_stopped_says_that_nothing_was_written(source, monkeypatch
         raise KeyboardInterrupt
 
     asked = ["enforce", str(source), *ASKED, "--std", "u_std", "--dry-run"]
-    monkeypatch.setattr("probconserv.labelled.enforce_file", stop)
+    monkeypatch.setattr("probconserv.files.enforce_file", stop)
     with pytest.raises(SystemExit, match="130"):
         main(asked)
     assert capsys.readouterr().err == "probconserv: stopped; nothing was written\n"
@@ -173,12 +173,12 @@ def test_processes_of_this_machine_write_what_threads_write_and_say_nothing(sour
 
 
 def test_what_nobody_foresaw_is_no_verdict(tmp_path, monkeypatch):
-    from probconserv import labelled
+    from probconserv import files
 
     def broken(*_, **__):
         raise ValueError("a fault of ours")
 
-    monkeypatch.setattr(labelled, "check_file", broken)
+    monkeypatch.setattr(files, "check_file", broken)
     done = called("check", tmp_path / "any.nc", *ASKED)
     assert done.returncode == 2
     assert "a fault of ours" in done.stderr

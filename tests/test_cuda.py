@@ -6,13 +6,13 @@ from oracle import KINDS, LAWS, exact_residual, field_of, laws_of, normal, unifo
 from runs import Killed, killed_after, weights
 
 import probconserv as pc
-from probconserv._nonlinear import linearised as _linearised
-from probconserv._solvers import engine as _engine
-from probconserv._solvers import tridiagonal as _tridiagonal
+from probconserv.conditioning.nonlinear import linearised as _linearised
 from probconserv.data import Grids, Stream, draw
+from probconserv.experiments.paper import reproduce
 from probconserv.models import AttentiveNeuralProcess
-from probconserv.paper import reproduce
 from probconserv.problems import PROBLEMS, ClosedForm
+from probconserv.solvers import engine as _engine
+from probconserv.solvers import tridiagonal as _tridiagonal
 from probconserv.training import RECIPES, train
 
 SHAPE = (4, 7)

@@ -3,9 +3,9 @@ import pytest
 import torch
 from scipy.stats import kstest
 
-from probconserv import _random
 from probconserv.data import Functions, Shuffled, Stream, draw
 from probconserv.problems import PROBLEMS, Advection, ClosedForm, Stefan, SuperSlow
+from probconserv.support import random_address as _random
 
 FAMILIES = [cls for cls in PROBLEMS.values() if issubclass(cls, ClosedForm)]
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=lambda cls: cls.name)

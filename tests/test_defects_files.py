@@ -5,7 +5,7 @@ import pytest
 import xarray as xr
 
 import probconserv as pc
-from probconserv.labelled import Law, enforce
+from probconserv.files import Law, enforce
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # some of these laws move fields very far
 

@@ -15,11 +15,16 @@ from numpydoc.docscrape_sphinx import SphinxDocString
 import probconserv
 
 STEMS = ("_", "cli")  # private modules, and the command line, which has its own help
+CORE = ("support", "fields", "laws", "solvers", "conditioning", "air")  # public by `api` alone
+OURS = ("metrics", "fronts")  # of the diagnostics: the others are public by `api` alone
 
 
 def modules(package):
     for found in pkgutil.iter_modules(package.__path__):
-        if not found.name.startswith(STEMS):
+        is_core = found.name in CORE or (
+            package.__name__.endswith("diagnostics") and found.name not in OURS
+        )
+        if not found.name.startswith(STEMS) and not is_core:
             module = importlib.import_module(f"{package.__name__}.{found.name}")
             yield module
             yield from modules(module) if found.ispkg else ()
@@ -34,7 +39,7 @@ def is_ours(thing):
 def names():
     """The public classes and functions, by where they are defined."""
     found = {}
-    core = importlib.import_module("probconserv._public")
+    core = importlib.import_module("probconserv.api")
     for module in (core, *modules(probconserv)):
         for name, thing in vars(module).items():
             gathers = module is core or hasattr(module, "__path__")  # names of other files

@@ -7,7 +7,7 @@ import pytest
 import xarray as xr
 
 from probconserv import InfeasibleError, InputError
-from probconserv.labelled import Law, _read, check_file, enforce, enforce_file
+from probconserv.files import Law, _read, check_file, enforce, enforce_file
 
 # the field has points that are missing at one time only
 pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")

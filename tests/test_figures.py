@@ -8,9 +8,9 @@ from seeds import generator
 
 import probconserv as pc
 from probconserv import figures
+from probconserv.experiments.paper import METHODS
 from probconserv.figures._fields import OTHERS, PAPER
-from probconserv.labelled import Law, check, enforce_file
-from probconserv.paper import METHODS
+from probconserv.files import Law, check, enforce_file
 
 X, T = np.linspace(0, 1, 7), np.linspace(0, 2, 5)
 TRUTH = np.linspace(1.0, 0.4, 7)
@@ -193,7 +193,7 @@ def test_a_budget_that_was_only_checked_has_no_after():
     report = check(drifting(1), Law("u", ("lat", "lon", "lev"), measure=1.0))
     (axes,) = figures.budget(report).axes
     assert [line.get_label() for line in axes.lines] == ["now", "law"]
-    with pytest.raises(pc.InputError, match=r"`report` must come from `labelled\.check`"):
+    with pytest.raises(pc.InputError, match=r"`report` must come from `files\.check`"):
         figures.budget(None)
 
 

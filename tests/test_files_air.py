@@ -7,7 +7,7 @@ from air import AREA, CLOUDS, GRID, G, air, mass, on_pressure_levels
 from commands import called
 
 from probconserv import InputError
-from probconserv.labelled import Law, check, check_file, dry_air, enforce, moisture
+from probconserv.files import Law, check, check_file, dry_air, enforce, moisture
 
 pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
 

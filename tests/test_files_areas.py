@@ -7,8 +7,8 @@ import pytest
 import xarray as xr
 
 from probconserv import InputError
-from probconserv.cli import main
-from probconserv.labelled import Law, cell_measure, check, check_file, enforce_file, totals
+from probconserv.cli.main import main
+from probconserv.files import Law, cell_measure, check, check_file, enforce_file, totals
 
 NY, NX = 3, 4
 RNG = np.random.default_rng(0)
@@ -175,7 +175,7 @@ def test_what_no_cell_can_have_is_refused_with_its_place(text, lazy, monkeypatch
     e1[1, 2] = np.inf
     dataset = roms(e1=e1)
     if lazy:
-        monkeypatch.setattr("probconserv.labelled._weights.SMALL", 0)
+        monkeypatch.setattr("probconserv.files._weights.SMALL", 0)
         dataset = dataset.chunk(eta_rho=1)
     with pytest.raises(InputError, match=f"`measure` must be .*{NO_AREA[text]}"):
         cell_measure(dataset, "u", ROMS, text).compute()
@@ -190,7 +190,7 @@ def test_cells_without_a_size_do_not_count():
 
 
 def test_large_arrays_stay_lazy(monkeypatch):
-    monkeypatch.setattr("probconserv.labelled._weights.SMALL", 0)
+    monkeypatch.setattr("probconserv.files._weights.SMALL", 0)
     wide = da.ones((2, 9), chunks=(1, 9))
     dataset = xr.Dataset({"u": (("y", "x"), wide), "e1t": (("y", "x"), wide)}, attrs={"DX": 2.0})
     weights = cell_measure(dataset, "u", ("y", "x"), "DX*e1t")

@@ -5,8 +5,8 @@ import pytest
 import xarray as xr
 
 from probconserv import InputError
-from probconserv.cli import main
-from probconserv.labelled import Law, check, enforce, enforce_file, totals
+from probconserv.cli.main import main
+from probconserv.files import Law, check, enforce, enforce_file, totals
 
 pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
 

@@ -8,7 +8,7 @@ from seeds import generator
 
 import probconserv as pc
 from probconserv import InfeasibleError, InputError
-from probconserv.labelled import Law, check, enforce, enforce_file
+from probconserv.files import Law, check, enforce, enforce_file
 
 pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
 

@@ -6,8 +6,8 @@ import pytest
 import xarray as xr
 
 from probconserv import InputError
-from probconserv.labelled import Law, enforce
-from probconserv.labelled._law import match, same_places
+from probconserv.files import Law, enforce
+from probconserv.files._law import match, same_places
 
 TIME, LAT, LON = np.arange(2.0), np.arange(-89.5, 90, 1), np.arange(0.5, 360, 90)
 DIMS = ("time", "lat", "lon")

@@ -10,7 +10,7 @@ import xarray as xr
 from commands import called
 
 from probconserv import InputError
-from probconserv.labelled import _describe, describe, describe_file
+from probconserv.files import _describe, describe, describe_file
 
 pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
 DAYS = {"units": "days since 2000-01-01"}

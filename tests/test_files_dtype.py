@@ -6,7 +6,7 @@ import xarray as xr
 from commands import called
 
 from probconserv import InputError
-from probconserv.labelled import Law, check, enforce, enforce_file
+from probconserv.files import Law, check, enforce, enforce_file
 
 SPACE = ("lat", "lon")
 LAW = Law("u", SPACE, measure="area")

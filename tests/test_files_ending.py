@@ -11,12 +11,12 @@ import pytest
 import xarray as xr
 
 from probconserv import InputError
-from probconserv.labelled import Law, _cluster, enforce_file
+from probconserv.files import Law, _cluster, enforce_file
 
 LAW = Law("u", "x", total=7.0, measure=1.0)
 SLOW = """
 import sys, time, dask.array as da, numpy as np, xarray as xr
-from probconserv.labelled._write import write
+from probconserv.files._write import write
 def slow(block):
     time.sleep(0.1)
     return block

@@ -5,8 +5,8 @@ import pytest
 import xarray as xr
 
 from probconserv import InputError
-from probconserv.cli_files import Laws
-from probconserv.labelled import Law, cell_measure, check, enforce, totals
+from probconserv.cli.files import Laws
+from probconserv.files import Law, cell_measure, check, enforce, totals
 
 LAT, LON = np.arange(-85.0, 90, 10), np.arange(5.0, 360, 10)
 OVER = ("lat", "lon")

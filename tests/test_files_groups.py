@@ -7,8 +7,8 @@ import xarray as xr
 import zarr
 
 from probconserv import InputError
-from probconserv.labelled import Law, check_file, enforce_file
-from probconserv.labelled._read import read
+from probconserv.files import Law, check_file, enforce_file
+from probconserv.files._read import read
 
 pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
 

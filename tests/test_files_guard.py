@@ -8,7 +8,7 @@ import xarray as xr
 from commands import called
 
 from probconserv import ImplausibleError, ImplausibleWarning, InfeasibleError, InputError
-from probconserv.labelled import Law, check, enforce, enforce_file
+from probconserv.files import Law, check, enforce, enforce_file
 
 SPACE = ("lat", "lon")
 HOURS = 6

@@ -5,7 +5,7 @@ import pytest
 import xarray as xr
 
 from probconserv import InfeasibleError, InputError
-from probconserv.labelled import Law, check, enforce, enforce_file
+from probconserv.files import Law, check, enforce, enforce_file
 
 pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
 

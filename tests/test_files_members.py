@@ -7,7 +7,7 @@ import xarray as xr
 from oracle import kalman
 
 import probconserv as pc
-from probconserv.labelled import Law, check, enforce
+from probconserv.files import Law, check, enforce
 
 
 def field_of(members, seed=0):

@@ -5,7 +5,7 @@ import pytest
 import xarray as xr
 
 from probconserv import InputError
-from probconserv.labelled import Law, enforce_file
+from probconserv.files import Law, enforce_file
 
 pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
 

@@ -11,10 +11,10 @@ import xarray as xr
 import zarr
 from commands import called
 
-import probconserv.labelled
+import probconserv.files
 from probconserv import InputError
-from probconserv.labelled import Law, check_file, enforce_file
-from probconserv.labelled._elsewhere import line
+from probconserv.files import Law, check_file, enforce_file
+from probconserv.files._elsewhere import line
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Zarr about archives and metadata
 LAW = Law("u", ("lat", "lon"))
@@ -29,7 +29,7 @@ def field():
 
 def fixed_by(message, folder):
     """What the line of Python in a message leads to."""
-    known = {"xr": xr, "zarr": zarr, "fsspec": fsspec, "labelled": probconserv.labelled}
+    known = {"xr": xr, "zarr": zarr, "fsspec": fsspec, "files": probconserv.files}
     dataset = eval(re.search(r"`dataset = (.+?)`", message)[1], known)
     fixed = dataset.probconserv.enforce(LAW, how="uniform")
     assert fixed["u"].chunks  # read block by block

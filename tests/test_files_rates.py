@@ -6,7 +6,7 @@ import pytest
 import xarray as xr
 
 from probconserv import InputError
-from probconserv.labelled import Law, check, check_file, enforce
+from probconserv.files import Law, check, check_file, enforce
 
 START = np.datetime64("2000-02-27", "ns")
 HOUR = np.timedelta64(3_600_000_000_000, "ns")

@@ -8,8 +8,7 @@ from air import AREA, CLOUDS, CP, GRID, LAT, LON, A, B, G, L, air, mass, on_pres
 from commands import called
 
 from probconserv import InputError
-from probconserv.fixers import Fixer, Grid, Levels
-from probconserv.labelled import (
+from probconserv.files import (
     Law,
     check,
     dry_air,
@@ -19,6 +18,7 @@ from probconserv.labelled import (
     moisture,
     totals,
 )
+from probconserv.weather import Fixer, Grid, Levels
 
 # totals far off the start make the figures easy to check
 pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")

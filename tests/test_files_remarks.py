@@ -10,7 +10,7 @@ import xarray as xr
 from commands import called
 
 from probconserv import InputError
-from probconserv.labelled import Law, check, enforce
+from probconserv.files import Law, check, enforce
 
 pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
 

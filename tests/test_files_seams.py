@@ -9,7 +9,7 @@ import xarray as xr
 from commands import called
 
 from probconserv import InputError
-from probconserv.labelled import Law, cell_measure, check, describe_file, moisture
+from probconserv.files import Law, cell_measure, check, describe_file, moisture
 
 TIMES = np.datetime64("2000-01-01", "ns") + np.arange(3) * np.timedelta64(6, "h")
 LAT, LON = np.meshgrid(np.linspace(-60, 60, 5), np.arange(15.0, 360, 30), indexing="ij")

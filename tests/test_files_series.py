@@ -7,7 +7,7 @@ from air import CLOUDS, air
 from commands import called
 
 from probconserv import InputError, ProbConservError
-from probconserv.labelled import Law, check_file, dry_air, enforce, enforce_file, moisture
+from probconserv.files import Law, check_file, dry_air, enforce, enforce_file, moisture
 
 pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
 

@@ -6,8 +6,8 @@ import pytest
 import xarray as xr
 
 from probconserv import InputError
-from probconserv.cli import app
-from probconserv.labelled import Law, check_file, enforce, enforce_file
+from probconserv.cli.main import app
+from probconserv.files import Law, check_file, enforce, enforce_file
 
 AREA = np.array([1.0, 2.0, 1.0])
 

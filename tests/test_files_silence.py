@@ -11,7 +11,7 @@ import xarray as xr
 from commands import called
 
 from probconserv import ImplausibleError, ImplausibleWarning
-from probconserv.labelled import Law, check, enforce, enforce_file
+from probconserv.files import Law, check, enforce, enforce_file
 
 ASKED = ("--mean", "u", "--over", "lat,lon")
 LAW = Law("u", ("lat", "lon"), measure=1.0)

@@ -9,7 +9,7 @@ import xarray as xr
 from commands import called
 
 from probconserv import InputError
-from probconserv.labelled import Law, check, check_file
+from probconserv.files import Law, check, check_file
 
 EVIL = "\x1b]0;owned\x07\x1b[31m\x9b2J\x7f\r\u202e"
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")

@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 import xarray as xr
 
-import probconserv.labelled as labelled
-from probconserv import InputError
-from probconserv.labelled import Law, check, enforce
+from probconserv import InputError, files
+from probconserv.files import Law, check, enforce
 
 pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
 
@@ -147,7 +146,7 @@ def test_times_that_were_not_decoded_are_the_same_times(calendar):
     bare = xr.decode_cf(d)["rate"].drop_attrs(deep=False).assign_attrs(units="s-1")
     given = Law("u", "x", inflow=bare, measure=1.0)
     assert np.isfinite(check(d, given).budgets[0].total).all()
-    lengths = [labelled.cell_measure(each, "u", "time") for each in (d, xr.decode_cf(d))]
+    lengths = [files.cell_measure(each, "u", "time") for each in (d, xr.decode_cf(d))]
     np.testing.assert_allclose(*lengths)
     assert [each.units for each in lengths] == ["s", "s"]
     assert d.time.dtype == float  # the input stays as it was

@@ -6,8 +6,8 @@ import pytest
 import xarray as xr
 
 from probconserv import InputError
-from probconserv.cli import main
-from probconserv.labelled import (
+from probconserv.cli.main import main
+from probconserv.files import (
     Law,
     cell_measure,
     check,
@@ -17,7 +17,7 @@ from probconserv.labelled import (
     moisture,
     totals,
 )
-from probconserv.labelled import _attributes as units
+from probconserv.files import _attributes as units
 
 pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
 

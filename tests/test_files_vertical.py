@@ -7,7 +7,7 @@ import pytest
 import xarray as xr
 
 from probconserv import InputError
-from probconserv.labelled import Law, cell_measure, check, enforce, enforce_file, totals
+from probconserv.files import Law, cell_measure, check, enforce, enforce_file, totals
 
 G = 9.80665
 A = np.array([0.002, 0.2, 0.1, 0.0])  # of half levels, from the top down

@@ -5,7 +5,7 @@ import pytest
 import xarray as xr
 
 from probconserv import InputError
-from probconserv.labelled import Law, cell_measure, check_file, enforce, totals
+from probconserv.files import Law, cell_measure, check_file, enforce, totals
 
 LAT, LON = np.arange(-87.5, 90, 5), np.arange(2.5, 360, 5)
 NORTH, EAST = {"units": "degrees_north"}, {"units": "degrees_east"}

@@ -6,10 +6,10 @@ import xarray as xr
 from commands import called
 
 from probconserv import ProbConservError
-from probconserv.cli import app
-from probconserv.cli_files import _options
-from probconserv.cli_words import in_options
-from probconserv.labelled import Law, enforce
+from probconserv.cli.files import _options
+from probconserv.cli.main import app
+from probconserv.cli.words import in_options
+from probconserv.files import Law, enforce
 
 OPTIONS = sorted(
     name

@@ -7,7 +7,7 @@ import torch
 from weather import FLUXES, STEP, air, grid_of, levels_of, stepped
 
 import probconserv as pc
-from probconserv.fixers import Fixer, Grid, Levels
+from probconserv.weather import Fixer, Grid, Levels
 
 SHIFTS = {"surface_pressure": -50, "temperature": 1}
 LAWS = ("dry_air", "water", "energy")
@@ -215,7 +215,7 @@ def test_blocks_give_what_the_whole_gives(monkeypatch):
     learns = after | {"temperature": after["temperature"].clone().requires_grad_()}
     whole = fixer(before, learns, STEP, FLUXES)
     assert whole["surface_pressure"].requires_grad
-    monkeypatch.setattr("probconserv.fixers._close.BLOCK", 64)
+    monkeypatch.setattr("probconserv.weather._close.BLOCK", 64)
     pieces = Fixer(fixer.grid, fixer.levels)(before, after, STEP, FLUXES)
     for name, x in whole.items():
         torch.testing.assert_close(pieces[name], x.detach(), rtol=1e-11, atol=1e-18)

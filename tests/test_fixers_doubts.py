@@ -7,8 +7,8 @@ import torch
 from weather import FLUXES, STEP, air, grid_of, levels_of, stepped
 
 from probconserv import ImplausibleWarning
-from probconserv.fixers import Fixer, Levels, _doubts
-from probconserv.fixers.testbed import LeakyEmulator, ToyAtmosphere
+from probconserv.weather import Fixer, Levels, _doubts
+from probconserv.weather.testbed import LeakyEmulator, ToyAtmosphere
 
 
 def case(levels=None, **more):

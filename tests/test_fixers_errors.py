@@ -9,7 +9,7 @@ from test_fixers import case
 from weather import FLUXES, STEP, grid_of, levels_of, stepped
 
 from probconserv import InfeasibleError, InputError
-from probconserv.fixers import Fixer, Grid, Levels
+from probconserv.weather import Fixer, Grid, Levels
 
 
 def without(name):

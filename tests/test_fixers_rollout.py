@@ -10,7 +10,7 @@ from weather import FLUXES, STEP, air, grid_of, levels_of, stepped
 
 from probconserv import InputError
 from probconserv.figures import ledger_figure
-from probconserv.fixers import Fixer
+from probconserv.weather import Fixer
 
 NAMES = ("surface_pressure", "temperature", "specific_humidity", "precipitation")
 

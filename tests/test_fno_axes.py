@@ -8,9 +8,9 @@ import torch
 
 from probconserv import ImplausibleWarning, InputError
 from probconserv.data import Grids
+from probconserv.experiments.operators import CASES, load_ensemble
 from probconserv.models import FNO, open_weights, save
 from probconserv.models._checkpoints import read, write
-from probconserv.operators import CASES, load_ensemble
 from probconserv.training import train
 
 T, X = np.linspace(0, 1, 5), np.linspace(0, 2, 16)

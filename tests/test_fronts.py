@@ -12,7 +12,8 @@ from scipy.stats import multivariate_normal, norm
 from seeds import generator
 
 import probconserv as pc
-from probconserv import front_position, fronts
+from probconserv import front_position
+from probconserv.diagnostics import fronts
 from probconserv.problems import Stefan
 
 

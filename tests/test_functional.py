@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import probconserv as pc
-from probconserv import _public
+from probconserv import api
 
 T, M = 3, 7
 rng = torch.Generator().manual_seed(8)
@@ -77,7 +77,7 @@ def by_autograd(name):
 
 
 def test_every_function_that_makes_a_law_is_here():
-    functions = [f for f in vars(_public).values() if inspect.isfunction(f)]
+    functions = [f for f in vars(api).values() if inspect.isfunction(f)]
     makers = {f.__name__ for f in functions if f.__annotations__["return"] is pc.Law}
     assert makers == {re.split("[ ,]", name)[0] for name in LAWS}
 

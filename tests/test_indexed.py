@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import probconserv as pc
-from probconserv import _public
+from probconserv import api
 
 B, T, M = 2, 4, 6
 rng = torch.Generator().manual_seed(5)
@@ -81,7 +81,7 @@ CASES += [(law, index) for law in OF_ALL_TIMES for index in ENTRIES[:2]]
 
 
 def test_every_function_that_makes_a_law_is_here():
-    functions = [f for f in vars(_public).values() if inspect.isfunction(f)]
+    functions = [f for f in vars(api).values() if inspect.isfunction(f)]
     makers = {f.__name__ for f in functions if f.__annotations__["return"] is pc.Law}
     assert makers == {re.split("[ ,]", name)[0] for name in LAWS | OF_ALL_TIMES}
 

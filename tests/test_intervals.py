@@ -7,7 +7,7 @@ from scipy import stats
 
 import probconserv as pc
 from probconserv import InputError
-from probconserv._student import quantile
+from probconserv.fields.student import quantile
 
 MEMBERS, TIMES, POINTS = 9, 2, 6
 X = np.random.default_rng(0).normal(2, 1, (MEMBERS, TIMES, POINTS))
@@ -116,7 +116,7 @@ def test_they_are_compiled_without_a_graph_break():
 def test_members_that_are_moved_one_by_one_give_the_same(monkeypatch):
     post = pc.condition(pc.LowRank.from_samples(X), pc.linear(W, B, noise=0.3))
     together = post.interval(0.9)
-    monkeypatch.setattr("probconserv._predictive.AT_ONCE", 1)
+    monkeypatch.setattr("probconserv.conditioning.predictive.AT_ONCE", 1)
     torch.testing.assert_close(post.interval(0.9), together)
 
 

@@ -11,10 +11,10 @@ from seeds import generator
 from test_mesh import edges, random_unstructured
 
 import probconserv as pc
-import probconserv._solvers.engine as engine
-import probconserv._solvers.estimate as estimate
-import probconserv._solvers.iterative as iterative
-import probconserv._solvers.tridiagonal as tridiagonal
+import probconserv.solvers.engine as engine
+import probconserv.solvers.estimate as estimate
+import probconserv.solvers.iterative as iterative
+import probconserv.solvers.tridiagonal as tridiagonal
 
 DENSE, ITERATED = 10**9, 0
 TIMES = [0.0, 0.4, 1.3, 1.5]

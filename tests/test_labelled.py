@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from oracle import kalman
 
 import probconserv as pc
-from probconserv.labelled import Law, check, enforce
+from probconserv.files import Law, check, enforce
 
 SPACE = ("lev", "lat", "lon")
 SHAPE = (2, 3, 4, 5)

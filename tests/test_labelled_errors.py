@@ -7,7 +7,7 @@ import pytest
 import xarray as xr
 
 from probconserv import InputError
-from probconserv.labelled import Law, check, enforce
+from probconserv.files import Law, check, enforce
 
 SPACE = ("lat", "lon")
 

@@ -8,7 +8,7 @@ from exact import posterior
 from oracle import kalman
 
 from probconserv import InfeasibleError
-from probconserv.labelled import Law, check, enforce
+from probconserv.files import Law, check, enforce
 
 SPACE = ("lat", "lon")
 DAYS = np.array(["2001-01-01", "2001-01-02", "2001-01-04"], "datetime64[ns]")

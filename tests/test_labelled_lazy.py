@@ -10,7 +10,7 @@ import pytest
 import xarray as xr
 
 from probconserv import InputError
-from probconserv.labelled import Law, check, enforce, enforce_file
+from probconserv.files import Law, check, enforce, enforce_file
 
 # the field has points that are missing at one time only
 pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")

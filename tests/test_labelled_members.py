@@ -10,7 +10,7 @@ from oracle import kalman
 
 import probconserv as pc
 from probconserv import InfeasibleError, InputError
-from probconserv.labelled import Law, check, enforce
+from probconserv.files import Law, check, enforce
 
 SPACE = ("lat", "lon")
 

@@ -10,7 +10,7 @@ from test_labelled import SPACE, made
 
 from probconserv import ImplausibleWarning
 from probconserv.figures import budget
-from probconserv.labelled import Law, check, enforce, totals
+from probconserv.files import Law, check, enforce, totals
 
 PLAUSIBLE = "the totals are plausible for a field with these standard deviations"
 

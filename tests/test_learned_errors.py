@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from probconserv import InputError
-from probconserv.fixers import Fixer, Grid, LearnedErrors, Levels
+from probconserv.weather import Fixer, Grid, LearnedErrors, Levels
 
 GRID = Grid.regular(torch.linspace(-80, 80, 9), torch.arange(7) * 360 / 7)
 LEVELS = Levels.hybrid([1000.0, 15000.0, 8000.0, 0.0], [0.0, 0.1, 0.6, 1.0])

@@ -9,7 +9,7 @@ from seeds import generator
 
 import probconserv as pc
 from probconserv import InputError
-from probconserv.labelled import Law, enforce
+from probconserv.files import Law, enforce
 
 MEMBERS, TIMES, POINTS = 9, 2, 5
 X = np.random.default_rng(0).normal(2, 1, (MEMBERS, TIMES, POINTS))

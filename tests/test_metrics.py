@@ -8,7 +8,7 @@ from scipy import integrate, stats
 from seeds import generator
 
 import probconserv as pc
-from probconserv import metrics
+from probconserv.diagnostics import metrics
 
 X = torch.tensor([0.0, 0.3, 1.0, 1.2, 2.0], dtype=torch.float64)
 

@@ -5,7 +5,7 @@ import torch
 
 import probconserv as pc
 from probconserv.data import draw
-from probconserv.paper import EXPERIMENTS, reading
+from probconserv.experiments.paper import EXPERIMENTS, reading
 from probconserv.problems import find
 from probconserv.training import share_from_context
 

@@ -9,8 +9,7 @@ import torch
 from commands import called
 
 import probconserv as pc
-from probconserv.models import FNO
-from probconserv.operators import (
+from probconserv.experiments.operators import (
     CASES,
     METHODS,
     benchmark,
@@ -19,12 +18,13 @@ from probconserv.operators import (
     train_ensembles,
     write,
 )
+from probconserv.models import FNO
 
 
 @pytest.fixture(scope="module")
 def cells():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("probconserv.operators._benchmark.HELD_OUT", 20)
+        patch.setattr("probconserv.experiments.operators._benchmark.HELD_OUT", 20)
         return benchmark(["stefan"], n=4, where=["in", "far"])
 
 
@@ -99,7 +99,7 @@ def test_several_seeds_are_averaged():
 
 
 def test_ensembles_are_trained_again(tmp_path, monkeypatch):
-    monkeypatch.setattr("probconserv.operators._networks.HELD_OUT", 3)
+    monkeypatch.setattr("probconserv.experiments.operators._networks.HELD_OUT", 3)
     paths = train_ensembles("heat", tmp_path, seeds=2, device="cpu", steps=2)
     assert [path.name for path in paths] == ["heat-0.safetensors", "heat-1.safetensors"]
     first, second = (load_ensemble("heat", seed, tmp_path) for seed in range(2))
@@ -110,7 +110,7 @@ def test_ensembles_are_trained_again(tmp_path, monkeypatch):
 
 
 def test_the_command_prints_a_table_and_writes_files(tmp_path, monkeypatch):
-    monkeypatch.setattr("probconserv.operators._benchmark.HELD_OUT", 20)
+    monkeypatch.setattr("probconserv.experiments.operators._benchmark.HELD_OUT", 20)
     ran = called("operators", "heat", "--n", "2", "--no-figures", "--out", str(tmp_path))
     assert ran.returncode == 0
     assert "heat 5..6" in ran.stdout
@@ -119,7 +119,7 @@ def test_the_command_prints_a_table_and_writes_files(tmp_path, monkeypatch):
     assert "Did you mean 'heat'" in refused.stderr
     assert "--networks" in called("operators", "heat", "--train").stderr
     (tmp_path / "file").touch()
-    monkeypatch.setattr("probconserv.operators.benchmark", None)  # known before the work
+    monkeypatch.setattr("probconserv.experiments.operators.benchmark", None)  # known before
     assert "File exists" in called("operators", "heat", "--out", tmp_path / "file").stderr
 
 

@@ -13,17 +13,17 @@ from pathlib import Path
 import pytest
 from commands import called
 
-from probconserv import _extras
+from probconserv.experiments.paper import EXPERIMENTS
 from probconserv.models import _load
 from probconserv.models._load import TRAINED, shipped
-from probconserv.paper import EXPERIMENTS
+from probconserv.support import extras as _extras
 
 ROOT = Path(__file__).parents[1]
 MODULES = {
     "probconserv.figures": "matplotlib",
-    "probconserv.paper._report": "jinja2",
+    "probconserv.experiments.paper._report": "jinja2",
     "probconserv.models.gp": "gpytorch",
-    "probconserv.labelled": "xarray",
+    "probconserv.files": "xarray",
 }
 IN_THE_WHEEL = {f"{name}-{model}-modern" for name in EXPERIMENTS for model in ("anp", "emulator")}
 

@@ -13,8 +13,8 @@ from scipy import stats
 
 import probconserv as pc
 from probconserv.data import draw
-from probconserv.paper import METHODS, reproduce, write
-from probconserv.paper import _figures as paper_figures
+from probconserv.experiments.paper import METHODS, reproduce, write
+from probconserv.experiments.paper import _figures as paper_figures
 from probconserv.problems import Stefan
 
 FEW = {"n": 3, "samples": 10}
@@ -27,7 +27,7 @@ def stefan(tmp_path_factory):
     """Both Stefan cells with all that figures need, and the folder that keeps them."""
     out = tmp_path_factory.mktemp("out")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("probconserv.paper._cell.DRAWS", 40)
+        patch.setattr("probconserv.experiments.paper._cell.DRAWS", 40)
         return out, reproduce(["stefan"], out, **FEW)
 
 

@@ -11,7 +11,7 @@ from oracle import kalman
 
 import probconserv as pc
 from probconserv import InfeasibleError, InputError
-from probconserv.labelled import Law, enforce, enforce_file
+from probconserv.files import Law, enforce, enforce_file
 
 pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
 

@@ -10,7 +10,7 @@ import torch
 from seeds import generator, seeded
 
 import probconserv as pc
-from probconserv.fronts import RULES
+from probconserv.diagnostics.fronts import RULES
 from probconserv.models import load
 from probconserv.problems import Stefan
 

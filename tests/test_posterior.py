@@ -240,7 +240,7 @@ def test_slices_of_large_arrays_give_what_the_whole_gives(monkeypatch, shape, ki
         law = pc.integral(x, 0.1) if kind == "integral" else pc.regions(torch.arange(len(x)) % 3, 0)
     found = []
     for numbers in (1 << 18, 30):
-        monkeypatch.setattr("probconserv._slices.IN_CACHE", numbers)
+        monkeypatch.setattr("probconserv.support.slices.IN_CACHE", numbers)
         post = pc.condition((mean, variance), law)
         draws = post.sample(3, torch.Generator().manual_seed(0))
         found.append((post.mean, post.variance, draws))
@@ -248,7 +248,7 @@ def test_slices_of_large_arrays_give_what_the_whole_gives(monkeypatch, shape, ki
 
 
 def test_large_arrays_have_gradients_and_are_traced(monkeypatch, rng):
-    monkeypatch.setattr("probconserv._slices.IN_CACHE", 10)
+    monkeypatch.setattr("probconserv.support.slices.IN_CACHE", 10)
     mean, variance = normal(3, 4, 5, rng=rng), uniform(3, 4, 5, rng=rng)
     law = pc.integral(torch.linspace(0, 1, 5), 0.1)
 

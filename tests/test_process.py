@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from probconserv import __main__ as program
-from probconserv import cli, cli_files
+from probconserv.cli import files as cli_files
+from probconserv.cli import main as cli
 
 
 class Unread(io.StringIO):

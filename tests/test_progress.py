@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import probconserv as pc
-from probconserv._progress import Ticker
-from probconserv._solvers import engine as _engine
-from probconserv._solvers import iterative as _iterative
-from probconserv._solvers import tridiagonal as _tridiagonal
+from probconserv.solvers import engine as _engine
+from probconserv.solvers import iterative as _iterative
+from probconserv.solvers import tridiagonal as _tridiagonal
+from probconserv.support.progress import Ticker
 
 
 class Terminal(io.StringIO):

@@ -6,10 +6,10 @@ from html.parser import HTMLParser
 import pytest
 from pages import assert_shows, cell, penalties, picture, positions, power, record
 
-from probconserv.metrics import best
-from probconserv.paper import METHODS
-from probconserv.paper._overview import sentences, standings
-from probconserv.paper._report import report
+from probconserv.diagnostics.metrics import best
+from probconserv.experiments.paper import METHODS
+from probconserv.experiments.paper._overview import sentences, standings
+from probconserv.experiments.paper._report import report
 
 METRICS = ("CE", "LL", "MSE", "CRPS", "energy", "coverage_50", "coverage_90", "coverage_99")
 VOID = ("meta", "link", "br", "img")

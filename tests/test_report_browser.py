@@ -6,8 +6,8 @@ import shutil
 import pytest
 from pages import assert_shows, cell, penalties, picture, positions, power
 
-from probconserv.paper._report import report
-from probconserv.paper._tables import as_json
+from probconserv.experiments.paper._report import report
+from probconserv.experiments.paper._tables import as_json
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(

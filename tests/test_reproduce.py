@@ -7,14 +7,22 @@ import pytest
 import torch
 
 import probconserv as pc
-from probconserv._files import sole_writer
 from probconserv.data import draw
+from probconserv.experiments.paper import (
+    EXPERIMENTS,
+    METHODS,
+    Cell,
+    remarks,
+    reproduce,
+    sweep,
+    write,
+)
+from probconserv.experiments.paper import _reproduce as paper_reproduce
+from probconserv.experiments.paper._methods import PROTOCOLS
 from probconserv.models._checkpoints import read
 from probconserv.models._checkpoints import write as checkpoint
-from probconserv.paper import EXPERIMENTS, METHODS, Cell, remarks, reproduce, sweep, write
-from probconserv.paper import _reproduce as paper_reproduce
-from probconserv.paper._methods import PROTOCOLS
 from probconserv.problems import Stefan
+from probconserv.support.complete_files import sole_writer
 
 FEW = {"n": 2, "samples": 2}
 QUICK = FEW | {"figures": False}

@@ -17,7 +17,8 @@ import probconserv
 
 SOURCE = ROOT / "src" / "probconserv"
 LOADS = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src"}
-PARTS = "figures", "fixers", "fixers/testbed", "labelled", "models", "paper", "problems", "training"
+PARTS = "figures", "weather", "weather/testbed", "files", "models"
+PARTS += "experiments/paper", "problems", "training"
 
 
 @dataclass
@@ -141,10 +142,10 @@ def test_every_public_name_is_in_the_reference_once():
     files = {
         f"probconserv.{part.replace('/', '.')}": SOURCE / part / "__init__.py" for part in PARTS
     }
-    files["probconserv"] = SOURCE / "_public.py"
+    files["probconserv"] = SOURCE / "api.py"
     public = [f"{module}.{name}" for module, path in files.items() for name in reexported(path)]
-    modules = "probconserv.data", "probconserv.metrics", "probconserv.models.gp"
-    modules += "probconserv.fixers.ace", "probconserv.fixers.credit"
+    modules = "probconserv.data", "probconserv.diagnostics.metrics", "probconserv.models.gp"
+    modules += "probconserv.weather.ace", "probconserv.weather.credit"
     public += [f"{module}.{name}" for module in modules for name in defined(module)]
     names = [name for name, _ in listed()]
     known = {id(looked_up(name)) for name in names}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from seeds import generator
 
 import probconserv as pc
-from probconserv import _small
+from probconserv.conditioning import small as _small
 
 
 def by_engine(field, law):
@@ -43,7 +43,7 @@ def is_small(post):
     st.sampled_from([0.0, 0.7, -3.0]),
     st.sampled_from([1e-12, 1.0, 1e12]),
 )
-@pytest.mark.filterwarnings("ignore::probconserv._errors.ImplausibleWarning")
+@pytest.mark.filterwarnings("ignore::probconserv.support.errors.ImplausibleWarning")
 def test_numpy_and_the_engine_give_the_same(seed, shape, dtype, total, scale):
     field, law = draw(seed, *shape, dtype, total, scale)
     small, large = pc.condition(field, law), by_engine(field, law)
@@ -77,7 +77,7 @@ def draw_smooth(seed, shape, dtype, rho, scale):
     st.sampled_from([0.0, 0.6, 0.99]),
     st.sampled_from([1e-12, 1.0, 1e12]),
 )
-@pytest.mark.filterwarnings("ignore::probconserv._errors.ImplausibleWarning")
+@pytest.mark.filterwarnings("ignore::probconserv.support.errors.ImplausibleWarning")
 def test_second_differences_in_numpy_and_by_the_engine_give_the_same(
     seed, shape, dtype, rho, scale
 ):

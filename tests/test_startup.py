@@ -26,13 +26,13 @@ def test_help_imports_nothing_heavy(words):
 def test_names_are_there_when_asked_for_and_an_update_does_not_wait_for_sympy():
     code = (
         "import sys, probconserv as pc\nassert 'torch' not in sys.modules\n"
-        "print('condition' in dir(pc), pc.condition.__name__, pc.metrics.__name__)\n"
+        "print('condition' in dir(pc), pc.condition.__name__, pc.diagnostics.metrics.__name__)\n"
         "from probconserv import Diagonal, problems\nprint(hasattr(pc, 'condtion'))\n"
         "pc.condition(([[0.0, 0.0, 0.0]], 1.0), pc.boundary(1.0), pc.cells([1.0] * 3, 2.0))\n"
         "print('sympy' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    said = ["True", "condition", "probconserv.metrics", "False", "False"]
+    said = ["True", "condition", "probconserv.diagnostics.metrics", "False", "False"]
     assert done.stdout.split() == said, done.stderr
 
 

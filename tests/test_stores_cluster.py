@@ -16,10 +16,10 @@ import xarray as xr
 from stores import small, store
 
 from probconserv import InputError
-from probconserv.labelled import _cluster
-from probconserv.labelled._cluster import cluster
-from probconserv.labelled._read import read
-from probconserv.labelled._write import write
+from probconserv.files import _cluster
+from probconserv.files._cluster import cluster
+from probconserv.files._read import read
+from probconserv.files._write import write
 
 
 @pytest.fixture(scope="module")

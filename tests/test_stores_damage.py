@@ -11,7 +11,7 @@ from commands import called
 from stores import store
 
 from probconserv import InputError
-from probconserv.labelled import Law, check_file, enforce_file
+from probconserv.files import Law, check_file, enforce_file
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning"),

@@ -9,9 +9,9 @@ import pytest
 import xarray as xr
 
 from probconserv import InputError
-from probconserv.labelled import _read, cell_measure
-from probconserv.labelled._read import read
-from probconserv.labelled._write import NetcdfFile, NetcdfVariable, ZarrArray
+from probconserv.files import _read, cell_measure
+from probconserv.files._read import read
+from probconserv.files._write import NetcdfFile, NetcdfVariable, ZarrArray
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import xarray as xr
 from stores import small
 
 from probconserv import InputError
-from probconserv.labelled import Law, enforce_file
-from probconserv.labelled._encoding import Packing, without_packing
-from probconserv.labelled._read import read
+from probconserv.files import Law, enforce_file
+from probconserv.files._encoding import Packing, without_packing
+from probconserv.files._read import read
 
 TENTHS: dict[str, Any] = {"dtype": "i2", "scale_factor": 0.1, "add_offset": 5.0, "_FillValue": -99}
 BYTES: dict[str, Any] = {"dtype": "u1", "scale_factor": 0.5, "_FillValue": 255}

@@ -13,9 +13,9 @@ import zarr
 from stores import FORMATS, small, store
 
 from probconserv import InputError
-from probconserv.labelled import _read
-from probconserv.labelled._attributes import decoded
-from probconserv.labelled._read import errors_of, read
+from probconserv.files import _read
+from probconserv.files._attributes import decoded
+from probconserv.files._read import errors_of, read
 
 
 @pytest.mark.parametrize("format", FORMATS)

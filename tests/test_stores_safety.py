@@ -13,11 +13,11 @@ import xarray as xr
 from stores import small, store
 
 from probconserv import InputError
-from probconserv._files import sole_writer
-from probconserv.labelled import _write
-from probconserv.labelled._attributes import decoded
-from probconserv.labelled._read import read
-from probconserv.labelled._write import check_output, staged, write
+from probconserv.files import _write
+from probconserv.files._attributes import decoded
+from probconserv.files._read import read
+from probconserv.files._write import check_output, staged, write
+from probconserv.support.complete_files import sole_writer
 
 SUFFIXES = pytest.mark.parametrize("suffix", [".nc", ".zarr"])
 

@@ -10,9 +10,9 @@ import xarray as xr
 from distributed import LocalCluster
 
 from probconserv import InputError
-from probconserv.labelled import _cluster
-from probconserv.labelled._cluster import cluster, compute
-from probconserv.labelled._write import write
+from probconserv.files import _cluster
+from probconserv.files._cluster import cluster, compute
+from probconserv.files._write import write
 
 NO_WORKER = r"`scheduler`: no worker was there for 0\.2 s.*Start some with `dask worker"
 

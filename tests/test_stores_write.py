@@ -14,11 +14,11 @@ from numcodecs import BitRound, Delta, FixedScaleOffset, Quantize
 from stores import FORMATS, small, store
 
 from probconserv import InputError
-from probconserv.labelled import Law, enforce_file
-from probconserv.labelled._attributes import decoded
-from probconserv.labelled._encoding import aligned, without_packing
-from probconserv.labelled._read import read
-from probconserv.labelled._write import write
+from probconserv.files import Law, enforce_file
+from probconserv.files._attributes import decoded
+from probconserv.files._encoding import aligned, without_packing
+from probconserv.files._read import read
+from probconserv.files._write import write
 
 
 def test_what_no_law_moves_is_copied_as_it_is(tmp_path: Path) -> None:

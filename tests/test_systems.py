@@ -17,7 +17,7 @@ from oracle import (
 )
 
 import probconserv as pc
-from probconserv._solvers.banded import Loop, Small
+from probconserv.solvers.banded import Loop, Small
 
 
 @pytest.fixture

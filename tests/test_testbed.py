@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from probconserv.fixers.testbed import BluntFixer, LeakyEmulator, ToyAtmosphere
+from probconserv.weather.testbed import BluntFixer, LeakyEmulator, ToyAtmosphere
 
 DT = 21600.0
 

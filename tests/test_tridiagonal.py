@@ -5,8 +5,8 @@ import pytest
 import torch
 
 import probconserv as pc
-from probconserv._solvers import engine as _engine
-from probconserv._solvers import tridiagonal as _tridiagonal
+from probconserv.solvers import engine as _engine
+from probconserv.solvers import tridiagonal as _tridiagonal
 
 D = torch.float64
 

@@ -9,9 +9,9 @@ from seeds import generator
 from truncation import by_fourier, by_reflections
 
 import probconserv as pc
-from probconserv._errors import InfeasibleError, InputError
-from probconserv._inequalities.interval import cumulants, quantile
-from probconserv._inequalities.truncated import tilted
+from probconserv.conditioning.inequalities.interval import cumulants, quantile
+from probconserv.conditioning.inequalities.truncated import tilted
+from probconserv.support.errors import InfeasibleError, InputError
 
 INF = torch.inf
 FAR = [  # mean, variance, low, high

@@ -17,7 +17,8 @@ PAGE = Path(typed_page.__file__)
 CACHE = PAGE.parents[1] / ".mypy_cache" / "users"
 HEAD = """
 import probconserv as pc
-from probconserv import data, paper, problems, training
+from probconserv import data, problems, training
+from probconserv.experiments import paper
 from probconserv.models import AttentiveNeuralProcess
 
 x = [0.0, 0.5, 1.0]

@@ -1,6 +1,6 @@
 """Two ways to the moments of normal points within bounds given their sum that share nothing with
-`probconserv._inequalities.truncated`: Fourier transforms, and Hamiltonian Monte Carlo with
-reflections."""
+`probconserv.conditioning.inequalities.truncated`: Fourier transforms, and Hamiltonian Monte Carlo
+with reflections."""
 
 import numpy as np
 from scipy.optimize import brentq

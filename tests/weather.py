@@ -2,7 +2,7 @@
 
 import torch
 
-from probconserv.fixers import Grid, Levels
+from probconserv.weather import Grid, Levels
 
 STEP = 21600.0  # s
 FLUXES = {"evaporation": 3e-5, "top_energy": 1.0, "surface_energy": -2.5}

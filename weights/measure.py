@@ -9,8 +9,8 @@ import torch
 
 import probconserv as pc
 from probconserv.data import draw
+from probconserv.experiments.paper import EXPERIMENTS, reading
 from probconserv.models._load import TRAINED
-from probconserv.paper import EXPERIMENTS, reading
 from probconserv.training import share_from_context
 
 print("problem    model     recipe  share   slope   MSE      after the law  reading")

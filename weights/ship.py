@@ -7,9 +7,9 @@ import json
 import sys
 from pathlib import Path
 
-from probconserv._files import complete
+from probconserv.experiments.paper import EXPERIMENTS, reading
 from probconserv.models import open_weights, save
-from probconserv.paper import EXPERIMENTS, reading
+from probconserv.support.complete_files import complete
 
 run, destination = (Path(argument) for argument in sys.argv[1:3])
 network = open_weights(run)

@@ -8,12 +8,12 @@ import json
 import sys
 from pathlib import Path
 
-from probconserv._files import complete
+from probconserv.experiments.paper import EXPERIMENTS, PROTOCOLS
+from probconserv.experiments.paper._cell import Plan, tables
+from probconserv.experiments.paper._sweep import PATH
 from probconserv.models import load
 from probconserv.models._load import open_weights
-from probconserv.paper import EXPERIMENTS, PROTOCOLS
-from probconserv.paper._cell import Plan, tables
-from probconserv.paper._sweep import PATH
+from probconserv.support.complete_files import complete
 
 networks = [load("pme", model, "paper") for model in ("anp", "softc")]
 networks += [open_weights(Path(run) / "weights.safetensors") for run in sys.argv[1:]]

@@ -8,11 +8,11 @@ import re
 
 from sphinx.application import Sphinx
 
-from probconserv import _public
+from probconserv import api
 
 CODE = re.compile(r"(``[^`]+``|`[^`]+`)")
 UNDERLINE = re.compile(r"-{3,}\s*$")
-PUBLIC = {name for name in vars(_public) if not name.startswith("_")}
+PUBLIC = {name for name in vars(api) if not name.startswith("_")}
 
 
 def escaped(line: str) -> str:

@@ -17,10 +17,10 @@ from sphinx.environment import BuildEnvironment
 from sphinx.ext import autosummary
 from sphinx.util.docutils import SphinxDirective
 
-from probconserv import _public
-from probconserv.cli import main
+from probconserv import api
+from probconserv.cli.main import main
 
-PUBLIC = {name for name in vars(_public) if not name.startswith("_")}
+PUBLIC = {name for name in vars(api) if not name.startswith("_")}
 WORDS = {"cells", "data", "initial", "law", "load", "models", "problems", "budget", "linear"}
 
 

@@ -7,14 +7,14 @@ import torch
 from graphs import CAUSES, DRAWS, METHODS, POINTS, SAMPLES, TIMES, X, times
 from torch import Tensor
 
-from probconserv._causes import NEARLY_AS_GOOD
-from probconserv._diagnosis import LEAST_SHARE
-from probconserv._errors import FAR
-from probconserv._limits import FULL, LEVEL, row_limit
+from probconserv.diagnostics.causes import NEARLY_AS_GOOD
+from probconserv.diagnostics.diagnosis import LEAST_SHARE
+from probconserv.diagnostics.fronts import RULES
+from probconserv.diagnostics.limits import FULL, LEVEL, row_limit
+from probconserv.experiments.paper._experiments import EXPERIMENTS
 from probconserv.figures._fields import OTHERS, PAPER, SIGMAS
-from probconserv.fronts import RULES
-from probconserv.paper._experiments import EXPERIMENTS
 from probconserv.problems import ClosedForm, find
+from probconserv.support.errors import FAR
 
 SEEN = (1, 5, 9, 13, 17), (8, 25, 42, 58, 75, 92)  # times and points of the first observations
 LEVELS = {"pme": 0.1}  # of u at the front; elsewhere half of the jump

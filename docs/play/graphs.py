@@ -22,14 +22,14 @@ from onnxscript import opset20 as op
 from torch import Tensor, nn
 
 import probconserv as pc
-from probconserv import _diagnose
-from probconserv._condition import solved
-from probconserv._laws import Law
-from probconserv._limits import LEVEL, row_limit
-from probconserv._state import covariance_of
-from probconserv.fronts import RULES
+from probconserv.conditioning.condition import solved
+from probconserv.diagnostics import diagnose as _diagnose
+from probconserv.diagnostics.fronts import RULES
+from probconserv.diagnostics.limits import LEVEL, row_limit
+from probconserv.experiments.paper._updates import UPDATES
+from probconserv.fields.state import covariance_of
+from probconserv.laws.law import Law
 from probconserv.models import AttentiveNeuralProcess, load
-from probconserv.paper._updates import UPDATES
 from probconserv.problems import find
 
 TIMES, POINTS, SAMPLES, DRAWS = 20, 101, 3, 64

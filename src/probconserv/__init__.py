@@ -1,7 +1,7 @@
 """Predictions that obey conservation laws, with their uncertainty.
 
 A Gaussian field goes in, a law is stated, and a field that obeys it comes out. The names are in
-`_public.py`, and imported when the first is asked for: torch takes seconds, and the command line
+`api.py`, and imported when the first is asked for: torch takes seconds, and the command line
 can often do without.
 """
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.2.0"
 
 if TYPE_CHECKING:
-    from ._public import *  # noqa: F403
+    from .api import *  # noqa: F403
 else:
 
     def __getattr__(name: str) -> object:
@@ -19,7 +19,7 @@ else:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         if importlib.util.find_spec(f"{__name__}.{name}"):
             return importlib.import_module(f"{__name__}.{name}")
-        found = vars(importlib.import_module("._public", __name__))
+        found = vars(importlib.import_module(".api", __name__))
         names = {each: value for each, value in found.items() if not each.startswith("_")}
         globals().update(names)
         if name not in names:
@@ -27,4 +27,4 @@ else:
         return names[name]
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *vars(importlib.import_module("._public", __name__))})
+        return sorted({*globals(), *vars(importlib.import_module(".api", __name__))})

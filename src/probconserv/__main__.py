@@ -8,9 +8,9 @@ import sys
 def main() -> None:
     gc.set_threshold(100_000)  # imports make many objects and no garbage: a tenth of their time
     try:
-        from .cli import main as run
+        from .cli.main import main as run
     except ModuleNotFoundError as error:
-        from ._extras import missing
+        from .support.extras import missing
 
         sys.exit(f"probconserv: {missing(error.name, 'cli', 'plots')}")
     try:

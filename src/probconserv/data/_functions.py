@@ -8,10 +8,10 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from .. import _checks as check
-from .._errors import InputError
-from .._random import uniform
 from ..problems import ClosedForm
+from ..support import checks as check
+from ..support.errors import InputError
+from ..support.random_address import uniform
 
 Split: TypeAlias = Literal["train", "validation", "test"]
 SEEDS: dict[Split, int] = {"train": 1, "validation": 2, "test": 3}

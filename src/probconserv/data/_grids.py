@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import _checks as check
-from .._checks import ArrayLike
-from .._errors import InputError
-from .._random import uniform
-from .._spread import is_constant, spread_of
 from ..problems import ClosedForm
+from ..support import checks as check
+from ..support.checks import ArrayLike
+from ..support.errors import InputError
+from ..support.random_address import uniform
+from ..support.spread import is_constant, spread_of
 from ._read import TIME, Names, arrays_of, open_dataset
 from ._totals import RuleName, name_of, warn_of_totals, weights_of
 

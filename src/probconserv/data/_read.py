@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import _checks as check
-from .._errors import InputError
-from .._extras import missing
+from ..support import checks as check
+from ..support.errors import InputError
+from ..support.extras import missing
 
 Names = str | Sequence[str]
 TIME = "t", "time"  # what an axis of time is called

@@ -7,8 +7,8 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from .._errors import InputError
-from .._random import uniform
+from ..support.errors import InputError
+from ..support.random_address import uniform
 
 SHUFFLE = 5  # the seed of orders, beside those of `_functions`
 

@@ -6,10 +6,10 @@ from typing import Literal, TypeAlias, get_args
 import torch
 from torch import Tensor
 
-from .. import _checks as check
-from .._checks import ArrayLike
-from .._errors import InputError, warn_implausible
-from .._quadrature import RULES, periodic_weights
+from ..laws.quadrature import RULES, periodic_weights
+from ..support import checks as check
+from ..support.checks import ArrayLike
+from ..support.errors import InputError, warn_implausible
 
 RuleName: TypeAlias = Literal["trapezoid", "simpson", "left", "right", "periodic", "cell"]
 EVEN = 1e-6  # of a step

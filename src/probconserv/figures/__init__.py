@@ -1,6 +1,6 @@
 """Pictures of fields and of equations. Needs matplotlib, the extra `plots`."""
 
-from .._extras import missing as _missing
+from ..support.extras import missing as _missing
 
 try:
     import matplotlib as _matplotlib  # noqa: F401

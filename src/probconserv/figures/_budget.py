@@ -8,13 +8,13 @@ from matplotlib.colors import CenteredNorm
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 
-from .._errors import InputError
+from ..support.errors import InputError
 from ._fields import OTHERS, TRUTH
 
 if TYPE_CHECKING:
     import xarray as xr
 
-    from ..labelled import Budget, Report
+    from ..files import Budget, Report
 
 BEFORE: dict[str, Any] = {"color": OTHERS[0][0], "linestyle": OTHERS[0][1], "linewidth": 1.6}
 AFTER: dict[str, Any] = {"color": OTHERS[1][0], "linestyle": OTHERS[1][1], "linewidth": 1.6}
@@ -28,8 +28,8 @@ def budget(report: "Report") -> Figure:
 
     Parameters
     ----------
-    report : labelled.Report
-        What `labelled.check` or `labelled.enforce_file` returned; only the latter can have the
+    report : files.Report
+        What `files.check` or `files.enforce_file` returned; only the latter can have the
         change.
 
     Returns
@@ -44,9 +44,7 @@ def budget(report: "Report") -> Figure:
     """
     budgets = getattr(report, "budgets", None)
     if not budgets:
-        raise InputError(
-            f"`report` must come from `labelled.check` or the like; got {report!r:.40}."
-        )
+        raise InputError(f"`report` must come from `files.check` or the like; got {report!r:.40}.")
     laws, changes = budgets[:ROWS], list(report.change.items())[:ROWS]
     rows, columns = max(len(laws), len(changes)), 1 + bool(changes)
     figure = Figure(figsize=(5.2 * columns, 3.2 * rows), layout="constrained")

@@ -7,10 +7,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .._checks import ArrayLike
-from .._diagnosis import Diagnosis
-from .._errors import InputError
-from .._limits import FULL
+from ..diagnostics.diagnosis import Diagnosis
+from ..diagnostics.limits import FULL
+from ..support.checks import ArrayLike
+from ..support.errors import InputError
 from ._fields import OTHERS, TRUTH, Array, _axis, _line
 
 EXPECTED: dict[str, Any] = {"color": OTHERS[0][0], "linestyle": OTHERS[0][1], "linewidth": 1.6}

@@ -12,13 +12,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from .. import _checks as check
-from .._checks import ArrayLike
-from .._draws import Draws
-from .._errors import InputError
-from .._laws import Law, check_law
-from .._state import as_field
-from ..fronts import FrontPosition
+from ..conditioning.draws import Draws
+from ..diagnostics.fronts import FrontPosition
+from ..fields.state import as_field
+from ..laws.law import Law, check_law
+from ..support import checks as check
+from ..support.checks import ArrayLike
+from ..support.errors import InputError
 
 PAPER: dict[str, tuple[str, Any]] = {  # colours that differ for all eyes, and lines for grey prints
     "ANP": ("#D55E00", "--"),

@@ -5,8 +5,8 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .. import _checks as check
-from .._errors import InputError
+from ..support import checks as check
+from ..support.errors import InputError
 
 DAY = 86400.0
 BUDGETS = {"dry_air": ("dry air", "kg m$^{-2}$"), "water": ("water", "kg m$^{-2}$")}
@@ -25,7 +25,7 @@ def ledger_figure(ledger: Any, variable: str = "temperature") -> Figure:
     Parameters
     ----------
     ledger : xarray.Dataset
-        Of `fixers.Ledger.to_xarray`.
+        Of `weather.Ledger.to_xarray`.
     variable : str
         Of which the map is drawn.
 

@@ -8,10 +8,10 @@ from matplotlib.axes import Axes
 from matplotlib.colors import CenteredNorm, Normalize
 from matplotlib.figure import Figure
 
-from .. import _checks as check
-from .._checks import ArrayLike
-from .._errors import InputError
-from .._laws import Law, check_law
+from ..laws.law import Law, check_law
+from ..support import checks as check
+from ..support.checks import ArrayLike
+from ..support.errors import InputError
 from ._fields import Array, _axis
 
 VALUES, SIGNED = "viridis", "cividis"  # both from dark to light, in colour as in grey

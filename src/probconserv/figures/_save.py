@@ -7,9 +7,9 @@ import matplotlib
 from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.figure import Figure
 
-from .. import _values as check
-from .._errors import InputError
-from .._files import complete
+from ..support import values as check
+from ..support.complete_files import complete
+from ..support.errors import InputError
 
 ENDINGS = sorted(FigureCanvasBase.get_supported_filetypes())
 SAME_EVERY_TIME: Any = {"svg.hashsalt": "probconserv"}  # names inside the file

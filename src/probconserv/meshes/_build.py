@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .. import _checks as check
-from .._checks import ArrayLike
-from .._errors import InputError
+from ..support import checks as check
+from ..support.checks import ArrayLike
+from ..support.errors import InputError
 from ._faces import AxisFaces, Faces, ListedFaces
 
 WHOLE_CIRCLE = 1e-4  # degrees: longitudes that reach 360 to within this go around

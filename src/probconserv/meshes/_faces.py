@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from .._tree import Node
+from ..support.tree import Node
 
 
 class Faces(Node, ABC):

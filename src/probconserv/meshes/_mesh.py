@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import _checks as check
-from .._checks import ArrayLike
-from .._errors import InputError
-from .._tree import Kept
-from .._values import EARTH
+from ..support import checks as check
+from ..support.checks import ArrayLike
+from ..support.errors import InputError
+from ..support.tree import Kept
+from ..support.values import EARTH
 from ._build import Parts, rectilinear, sphere, unstructured
 from ._faces import Faces
 
@@ -86,7 +86,7 @@ class Mesh(Kept):
             edges span 360 degrees.
         radius : float
             The radius, in the unit of all lengths. The default is that of the earth, 6371229
-            metres, as weather models and `labelled` have it.
+            metres, as weather models and `files` have it.
 
         Returns
         -------

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from .._errors import InputError
+from ..support.errors import InputError
 
 UNEVEN = 0.1  # of a step: an axis whose steps differ by more is not evenly spaced
 

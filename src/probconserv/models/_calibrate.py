@@ -9,10 +9,10 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from .. import _checks as check
-from .._checks import ArrayLike
-from .._errors import InputError
-from .._fields import Diagonal, Field
+from ..fields.gaussian import Diagonal, Field
+from ..support import checks as check
+from ..support.checks import ArrayLike
+from ..support.errors import InputError
 
 BINS = 16
 FEWEST = 10  # points of a bin, or functions: fewer do not tell where 90 % of them lie

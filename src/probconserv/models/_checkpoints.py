@@ -8,8 +8,8 @@ import safetensors
 from safetensors.torch import save_file
 from torch import Tensor
 
-from .._errors import InputError
-from .._files import complete
+from ..support.complete_files import complete
+from ..support.errors import InputError
 
 
 def write(path: Path, tensors: dict[str, Tensor], notes: dict[str, Any]) -> None:

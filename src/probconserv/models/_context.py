@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .. import _checks as check
-from .._checks import ArrayLike
-from .._errors import InputError
+from ..support import checks as check
+from ..support.checks import ArrayLike
+from ..support.errors import InputError
 
 Context: TypeAlias = Sequence[ArrayLike]  # (t, x, u): coordinates and values, (n, N) or (N,) each
 

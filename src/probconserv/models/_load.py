@@ -5,10 +5,10 @@ from typing import Any, Literal, TypeAlias, overload
 
 import torch
 
-from .. import _checks as check
-from .._errors import InputError
-from .._files import check_folder
 from ..problems import PROBLEMS, ClosedForm
+from ..support import checks as check
+from ..support.complete_files import check_folder
+from ..support.errors import InputError
 from ._axes import axes_on
 from ._checkpoints import read, write
 from ._ranges import inputs_on, ranges_on

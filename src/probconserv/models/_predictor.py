@@ -7,10 +7,10 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from .. import _checks as check
-from .._checks import ArrayLike
-from .._fields import Diagonal
-from .._progress import track
+from ..fields.gaussian import Diagonal
+from ..support import checks as check
+from ..support.checks import ArrayLike
+from ..support.progress import track
 from ._context import Context, alone, read_context, read_grid
 from ._ranges import ranges_on, warn_outside
 from ._trained import Trained

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from .._errors import InputError
+from ..support.errors import InputError
 
 NAMES = {
     "input_projection": "points",

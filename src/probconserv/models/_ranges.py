@@ -6,8 +6,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from .._errors import warn_implausible
 from ..problems import PROBLEMS, ClosedForm
+from ..support.errors import warn_implausible
 
 Ranges: TypeAlias = Mapping[str, Sequence[float]]  # of each coordinate, and of u last: low and high
 ROUNDING = 0.01  # of a range is nothing to speak of

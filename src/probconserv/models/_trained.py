@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Self
 
 from torch import nn
 
-from .._values import between
+from ..support.values import between
 
 CLASSES: "dict[str, type[Trained]]" = {}  # by the name of a model on a card
 

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .. import _checks as check
-from .._checks import ArrayLike
-from .._errors import InputError
-from .._fields import Diagonal
-from .._progress import track
+from ..fields.gaussian import Diagonal
+from ..support import checks as check
+from ..support.checks import ArrayLike
+from ..support.errors import InputError
+from ..support.progress import track
 from . import _jets as jets
 from ._context import Context
 from ._network import Decoder, DeterministicEncoder, Latent, LatentEncoder

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .. import _checks as check
-from .._errors import InputError
-from .._progress import track
+from ..support import checks as check
+from ..support.errors import InputError
+from ..support.progress import track
 from ._inference import draws
 from ._predictor import Predictor, rows_at_once
 from ._ranges import INFERRED, beyond, warn_of

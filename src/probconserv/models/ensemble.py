@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .. import _checks as check
-from .._checks import ArrayLike
-from .._errors import InputError
-from .._fields import SQUARE_IT, LowRank
-from .._state import as_field
+from ..fields.gaussian import SQUARE_IT, LowRank
+from ..fields.state import as_field
+from ..support import checks as check
+from ..support.checks import ArrayLike
+from ..support.errors import InputError
 
 
 class Ensemble:

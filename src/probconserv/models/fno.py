@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .. import _checks as check
-from .._checks import ArrayLike
-from .._errors import InputError
-from .._fields import Diagonal, LowRank
-from .._mixture import Mixture
-from .._spread import spread_of
+from ..fields.gaussian import Diagonal, LowRank
+from ..fields.mixture import Mixture
+from ..support import checks as check
+from ..support.checks import ArrayLike
+from ..support.errors import InputError
+from ..support.spread import spread_of
 from ._axes import Axis, axes_on, check_axis
 from ._fourier import MixChannels, MixModes, Transforms
 from ._ranges import ROUNDING, beyond, beyond_inputs, warn_of

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.linalg import solve_triangular
 
-from .. import _checks as check
-from .._checks import ArrayLike
-from .._dense import Dense
-from .._errors import DegenerateError, InputError
-from .._extras import missing
-from .._progress import track
+from ..fields.dense import Dense
+from ..support import checks as check
+from ..support.checks import ArrayLike
+from ..support.errors import DegenerateError, InputError
+from ..support.extras import missing
+from ..support.progress import track
 from ._context import Context, alone, read_context, read_grid
 
 try:

@@ -8,7 +8,7 @@ import pkgutil
 from importlib import import_module
 from typing import TypeVar, get_args
 
-from .. import _checks as check
+from ..support import checks as check
 from ._box import Box as Box
 from ._diffusive import Diffusive as Diffusive
 from ._problem import ClosedForm as ClosedForm

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .._errors import InputError
+from ..support.errors import InputError
 from ._box import along
 from ._gauss import settled
 

@@ -8,9 +8,9 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from .. import _checks as check
-from .._checks import ArrayLike
-from .._errors import InputError
+from ..support import checks as check
+from ..support.checks import ArrayLike
+from ..support.errors import InputError
 from . import _inputs as inputs
 from ._gauss import settled
 from ._problem import Family

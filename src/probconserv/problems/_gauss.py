@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._errors import InputError
+from ..support.errors import InputError
 
 POINTS = (16, 32, 64, 128, 256, 512)
 SETTLED = 1e-13  # of the largest value

@@ -5,8 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from .._checks import broadcast_shapes, concrete
-from .._errors import InputError
+from ..support.checks import broadcast_shapes, concrete
+from ..support.errors import InputError
 
 
 def strictly_between(name: str, x: Tensor, low: float, high: float) -> None:

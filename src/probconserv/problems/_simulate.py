@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .. import _checks as check
-from .._checks import ArrayLike
-from .._errors import InputError
+from ..support import checks as check
+from ..support.checks import ArrayLike
+from ..support.errors import InputError
 from ._diffusive import NODES, WEIGHTS, Diffusive
 
 SAFETY = 0.9

@@ -5,9 +5,9 @@ import math
 import torch
 from torch import Tensor
 
-from .. import _checks as check
-from .._checks import ArrayLike
-from .._errors import InputError
+from ..support import checks as check
+from ..support.checks import ArrayLike
+from ..support.errors import InputError
 from . import _inputs as inputs
 from ._ball import passed, within
 from ._box import Box, along, ends, sizes

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from .. import _checks as check
+from ..support import checks as check
 from . import _inputs as inputs
 from ._diffusive import Diffusive, mean_of_step
 from ._problem import Parameter, default, parametric

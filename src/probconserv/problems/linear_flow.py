@@ -6,8 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .._checks import concrete
-from .._errors import InputError
+from ..support.checks import concrete
+from ..support.errors import InputError
 from . import _inputs as inputs
 from ._box import Box, along, ends
 from ._gauss import settled

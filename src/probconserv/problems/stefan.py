@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.special import erfcx
 
-from .. import _checks as check
-from .._once import once
+from ..support import checks as check
+from ..support.once import once
 from . import _inputs as inputs
 from ._diffusive import Diffusive, mean_of_step
 from ._problem import ClosedForm, Parameter, default, parametric

@@ -6,13 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._builders import cells
-from .._condition import condition
-from .._errors import InputError
-from .._fields import Diagonal
-from .._random import uniform
-from .._spread import spread_of
+from ..conditioning.condition import condition
 from ..data import Grids, Shuffled
+from ..fields.gaussian import Diagonal
+from ..laws.sums import cells
+from ..support.errors import InputError
+from ..support.random_address import uniform
+from ..support.spread import spread_of
 from ._losses import LOSSES
 from ._recipes import Recipe, Score
 from ._source import Source

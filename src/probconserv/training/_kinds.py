@@ -6,11 +6,11 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from torch import Tensor, nn
 
-from .._errors import InputError
 from ..models._load import RecipeName
 from ..models.anp import AttentiveNeuralProcess
 from ..models.emulator import Emulator
 from ..models.fno import FNO
+from ..support.errors import InputError
 from ._fields import FieldTask
 from ._points import ANPTask, EmulatorTask
 from ._recipes import Changes, Recipe

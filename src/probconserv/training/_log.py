@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from .._files import complete
+from ..support.complete_files import complete
 
 COLUMNS = ["step", "loss", "learning_rate", "validation_ll", "seconds"]
 OTHERS = ["validation_crps", "constrained_ll", "constrained_crps"]  # where there are any

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..data import Functions, Points
-from ..metrics import crps
+from ..diagnostics.metrics import crps
 from ..models._network import log_normal
 from ..models._predictor import Predictor
 from ..models.anp import AttentiveNeuralProcess

@@ -6,11 +6,11 @@ from typing import Generic, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-from .._random import normal, uniform
 from ..data import Functions, Grids, Layout, Points, Shuffled, Stream, draw
 from ..models._predictor import Predictor
 from ..models.anp import AttentiveNeuralProcess
 from ..models.emulator import Emulator
+from ..support.random_address import normal, uniform
 from ._losses import emulator_loss, loss, share_from_context, validation_ll
 from ._recipes import Recipe
 from ._source import Source

@@ -12,11 +12,11 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from .. import _checks as check
-from .._errors import InputError, ProbConservError
-from .._files import complete
 from ..models._attention import attend_in_float16
 from ..models._checkpoints import read, write
+from ..support import checks as check
+from ..support.complete_files import complete
+from ..support.errors import InputError, ProbConservError
 from ._graph import Graphed
 from ._kinds import Kind
 from ._log import Log

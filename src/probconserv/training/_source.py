@@ -7,13 +7,13 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from .. import _checks as check
-from .._errors import InputError
-from .._random import uniform
 from ..data import Grids
 from ..models._axes import Axis
 from ..models._ranges import ranges_of
 from ..problems import PROBLEMS, ClosedForm
+from ..support import checks as check
+from ..support.errors import InputError
+from ..support.random_address import uniform
 from ._recipes import Recipe
 
 Stream: TypeAlias = Callable[[Tensor], Grids]

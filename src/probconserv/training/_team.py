@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .._errors import InputError
+from ..support.errors import InputError
 
 
 @dataclass(frozen=True)

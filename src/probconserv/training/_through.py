@@ -5,13 +5,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from .._builders import integral
-from .._condition import condition
-from .._fields import Diagonal
-from .._mixture import Mixture
-from .._random import normal, uniform
+from ..conditioning.condition import condition
 from ..data import Functions
+from ..fields.gaussian import Diagonal
+from ..fields.mixture import Mixture
+from ..laws.sums import integral
 from ..models.anp import AttentiveNeuralProcess
+from ..support.random_address import normal, uniform
 from ._losses import LOSSES
 from ._recipes import Recipe, Score
 

@@ -13,11 +13,11 @@ from typing import Any, Unpack, get_args
 
 import torch
 
-from .. import _checks as check
-from .._errors import InputError, surprises_expected, warn_implausible
-from .._files import sole_writer
 from ..data import Grids
 from ..models._load import RecipeName
+from ..support import checks as check
+from ..support.complete_files import sole_writer
+from ..support.errors import InputError, surprises_expected, warn_implausible
 from ._kinds import KINDS, Kind, Model
 from ._losses import LOSSES
 from ._recipes import RECIPES, Changes, Keep, Recipe, Schedule

@@ -1,1 +1,0 @@
-"""Laws that are not linear: any differentiable function of the fields has a known value."""

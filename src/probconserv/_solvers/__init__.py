@@ -1,1 +1,0 @@
-"""Ways to solve Step 2, side by side; `engine.py` picks one."""

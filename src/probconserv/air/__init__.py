@@ -1,0 +1,1 @@
+"""What an atmosphere is made of."""

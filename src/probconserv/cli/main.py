@@ -1,0 +1,359 @@
+"""The command line. Needs cyclopts and rich, the extra `cli`."""
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cyclopts import App, CycloptsError
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from .. import __version__
+from ..support.errors import InputError, ProbConservError, printable
+from . import files as cli_files
+from . import train as cli_train
+
+if TYPE_CHECKING:  # torch takes seconds: commands import what they need
+    from ..problems import Family, Problem
+
+app = App(
+    name="probconserv",
+    help="Predictions that obey conservation laws, with their uncertainty.",
+    version=__version__,
+    help_format="plaintext",
+    suppress_keyboard_interrupt=False,
+)
+cli_files.register(app)
+
+
+@app.command
+def problems(*, plot: Path | None = None) -> None:
+    """List the equations.
+
+    Parameters
+    ----------
+    plot
+        Draw each into this folder as well.
+    """
+    from ..problems import BOXES, PROBLEMS, ClosedForm
+
+    closed = [p for p in PROBLEMS.values() if issubclass(p, ClosedForm)]
+    others = [p for p in PROBLEMS.values() if not issubclass(p, ClosedForm)]
+    console = Console()
+    console.print(_table("Closed form", closed, console.width))
+    console.print(_table("Finite volumes (simulate)", others, console.width))
+    console.print(_table("In more dimensions (from Python)", list(BOXES.values()), console.width))
+    if plot is not None:
+        _draw(plot, closed)
+
+
+cli_train.register(app)
+
+
+@app.command
+def reproduce(
+    *problems: str,
+    protocol: str = "ours",
+    recipe: str = "modern",
+    out: Path = Path("out", "reproduce"),
+    device: str = "auto",
+    n: int = 50,
+    samples: int = 100,
+    figures: bool = True,
+    fresh: bool = False,
+) -> None:
+    """Compute the paper's tables and figures again, beside what was published.
+
+    Parameters
+    ----------
+    problems
+        Names of equations; all if none is given, or `all`.
+    protocol
+        ours, or paper: dropout on and moments as in the published evaluation.
+    recipe
+        The recipe of the weights: modern or paper.
+    out
+        The folder for the report, the results and the figures; finished cells in it are reused.
+    device
+        auto, cpu or cuda.
+    n
+        Test functions for each parameter.
+    samples
+        How many samples of the latent.
+    figures
+        Draw figures and write the report.
+    fresh
+        Compute finished cells again.
+    """
+    from ..experiments import paper
+
+    if figures:
+        cli_files.require("plots", "matplotlib", "jinja2")
+    names = tuple(paper.EXPERIMENTS) if not problems or "all" in problems else problems
+    console, errors = Console(), Console(stderr=True)
+    with errors.status("") as status:
+        way: Any = protocol  # `reproduce` refuses what it does not know
+        known: Any = recipe
+        cells = paper.reproduce(
+            names, out, way, known, device, n, samples, figures, fresh, status.update
+        )
+        status.update("drawing")
+        written = paper.write(cells, out)
+    for cell in cells:
+        console.print(_scores(cell.experiment, cell.records))
+    for remark in paper.remarks([record for cell in cells for record in cell.records]):
+        console.print(f"- {remark}", highlight=False)
+    for path in written:
+        print(path)
+
+
+@app.command
+def operators(
+    *cases: str,
+    out: Path = Path("out", "operators"),
+    networks: Path | None = None,
+    seeds: int = 1,
+    train: bool = False,
+    device: str = "auto",
+    n: int = 200,
+    figures: bool = True,
+) -> None:
+    """Test neural operators inside and outside what they were trained on, with laws and without.
+
+    Parameters
+    ----------
+    cases
+        Some of heat, pme, advection and stefan; all if none is given, or `all`.
+    out
+        The folder for report.html, results.json, results.csv and two pictures.
+    networks
+        A folder of other ensembles, CASE-SEED.safetensors.
+    seeds
+        How many ensembles of each case; the package has one.
+    train
+        Train the ensembles first, into `networks`: minutes on a GPU, hours without.
+    device
+        Where they are trained: auto, cpu or cuda.
+    n
+        Test functions in each cell.
+    figures
+        Draw pictures and write the report.
+    """
+    from ..experiments import operators as ops
+
+    if figures:
+        cli_files.require("plots", "matplotlib", "jinja2")
+    names = tuple(ops.CASES) if not cases or "all" in cases else cases
+    if train and networks is None:
+        raise InputError("`--train` needs a folder for the ensembles: `--networks FOLDER`.")
+    out.mkdir(parents=True, exist_ok=True)  # what cannot be written is known before the work
+    console, errors = Console(), Console(stderr=True)
+    with errors.status("") as status:
+        for name in names if train else ():
+            assert networks is not None
+            status.update(f"training {name}")
+            ops.train_ensembles(name, networks, seeds, device)
+        cells = ops.benchmark(names, seeds, n, networks, tell=status.update)
+        status.update("writing")
+        written = ops.write(cells, out, figures)
+    console.print(_operators(ops.summaries([r for cell in cells for r in cell.records])))
+    for path in written:
+        print(path)
+
+
+def _operators(rows: list[dict[str, Any]]) -> Table:
+    """A row for each case and distance: CRPS of each method, coverage without a law and with."""
+    from ..experiments.operators import METHODS, cells_of
+
+    table = _narrow("CRPS in 1e-3; points inside 90 % intervals, in %, of the first and the last")
+    table.add_column("tested on", no_wrap=True)
+    for heading in ("published", *METHODS, "in 90", "in 90"):
+        table.add_column(heading, justify="right")
+    for cell in cells_of(rows):
+        first, last = cell[METHODS[0]], cell[METHODS[-1]]
+        published = first["published_CRPS"]
+        table.add_row(
+            f"{first['case']} {first['low']:g}..{first['high']:g}",
+            "" if published is None else f"{1e3 * published:.3g}",
+            *(f"{1e3 * cell[method]['CRPS']:.3g}" for method in METHODS),
+            *(f"{100 * row['coverage_90']:.0f}" for row in (first, last)),
+        )
+    return table
+
+
+@app.command
+def ablate(
+    *problems: str,
+    networks: list[str] | None = None,
+    split: str = "test",
+    out: Path = Path("out", "ablate"),
+    device: str = "auto",
+    n: int = 50,
+    samples: int = 100,
+    times: int = 21,
+    fresh: bool = False,
+) -> None:
+    """Compare ways to use the law: every update of every network, exact and with noise.
+
+    Parameters
+    ----------
+    problems
+        Names of equations; all if none is given, or `all`.
+    networks
+        Some of paper, modern (the ANPs of these recipes) and emulator; all if not given.
+    split
+        test, at the parameters of the tables, or validation, to choose by.
+    out
+        The folder for ablation.json, .csv and .md; finished cells in it are reused.
+    device
+        auto, cpu or cuda.
+    n
+        Functions for each parameter.
+    samples
+        How many samples of the latent.
+    times
+        How many times have a known total, evenly over the time range; joint updates use all.
+    fresh
+        Compute finished cells again.
+    """
+    from ..experiments import paper
+
+    names = tuple(paper.EXPERIMENTS) if not problems or "all" in problems else problems
+    chosen: Any = tuple(networks or paper.NETWORKS)  # `ablate` refuses what it does not know
+    part: Any = split
+    console, errors = Console(), Console(stderr=True)
+    with errors.status("") as status:
+        found = paper.ablate(
+            names, out, chosen, part, device, n, samples, times, fresh, status.update
+        )
+    written = paper.write_ablation(found, out)
+    for network in chosen:
+        mine = [record for record in found if record["network"] == network]
+        for cell in paper.cells(mine):
+            console.print(_updates(cell))
+    for path in written:
+        print(path)
+
+
+def _updates(cell: list[dict[str, Any]]) -> Table:
+    """One network, problem and parameter: a row for each update, exact and with noise."""
+    from ..experiments.paper import update_name
+
+    first = cell[0]
+    at = "validation functions" if first["parameter"] is None else f"{first['parameter']:g}"
+    table = _narrow(f"{first['problem']}, {at}, t = {first['time']:g}; network {first['network']}")
+    table.add_column("update", no_wrap=True)
+    for heading in ("LL", "MSE", "CRPS", "in 90 %", "front"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for record in cell:
+        front = record["front_error"]
+        table.add_row(
+            update_name(record),
+            f"{record['LL']:.4g}",
+            f"{record['MSE']:.2e}",
+            f"{record['CRPS']:.2e}",
+            f"{100 * record['coverage_90']:.0f}",
+            "" if front is None else f"{front:.1e}",
+        )
+    return table
+
+
+def _scores(experiment: Any, cell: list[dict[str, Any]]) -> Table:
+    """One problem and parameter: a row for each method, the paper's numbers beside ours."""
+    from ..diagnostics.metrics import best
+
+    first = cell[0]
+    title = (
+        f"{experiment.problem.title}, {experiment.problem.parameter} = {first['parameter']:g}, "
+        f"t = {first['time']:g}; protocol {first['protocol']}, weights {first['recipe']}"
+    )
+    table = _narrow(title)
+    for heading in ("method", "CE", "LL", "paper", "MSE", "paper", "in 90 %"):
+        table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=True)
+    for record in cell:
+        published = experiment.paper(first["parameter"], record["method"])
+        ours = {
+            metric: f"[bold]{record[metric]:{style}}[/]"
+            if best(record, cell, metric)
+            else f"{record[metric]:{style}}"
+            for metric, style in (("CE", ".0e"), ("LL", ".2f"), ("MSE", ".2e"))
+        }
+        table.add_row(
+            record["method"],
+            ours["CE"],
+            ours["LL"],
+            f"{published['LL'][0]:.2f}" if published else "",
+            ours["MSE"],
+            f"{published['MSE'][0]:.2e}" if published else "",
+            f"{100 * record['coverage_90']:.0f}",
+        )
+    return table
+
+
+def _narrow(title: str) -> Table:
+    """A table of numbers for 80 columns."""
+    return Table(
+        title=title,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+
+
+def _table(title: str, problems: "Sequence[type[Family]]", width: int) -> Table:
+    table = Table(
+        title=title,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        collapse_padding=True,
+        show_edge=False,
+    )
+    for heading in ("name", "equation", "x", "t", "parameter", "level"):
+        table.add_column(heading, no_wrap=width >= 80, overflow="fold")
+    for problem in problems:
+        domain, times, values = (
+            f"{low:g}..{high:.4g}"
+            for low, high in (problem.domain, problem.time_range, problem.train_range)
+        )
+        parameter = f"{problem.parameter} {values}"
+        table.add_row(problem.name, problem.equation, domain, times, parameter, problem.difficulty)
+    return table
+
+
+def _draw(folder: Path, closed: "Sequence[type[Problem]]") -> None:
+    cli_files.require("plots", "matplotlib")
+    from rich.progress import track
+
+    from ..figures import overview_figure, problem_figure, save
+    from ..problems import PROBLEMS
+
+    save(overview_figure(closed), folder / "overview.png")
+    for name, problem in track(PROBLEMS.items(), "Drawing", transient=True):
+        save(problem_figure(problem), folder / f"{name}.png")
+    print(f"{len(PROBLEMS) + 1} pictures in {folder}")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command; `arguments` are those of the process if not given."""
+    try:
+        app(arguments, exit_on_error=False)
+    except CycloptsError:  # it has been printed
+        sys.exit(2)
+    except BrokenPipeError:  # whoever reads has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    except (ProbConservError, OSError) as error:
+        print(f"probconserv: {printable(str(error))}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt as stop:
+        kept = str(stop) or "what was finished is kept"
+        print(f"probconserv: stopped; {kept}", file=sys.stderr)
+        sys.exit(130)
+    except Exception:  # not foreseen: it must not pass for a law that does not hold, which is 1
+        print(printable(traceback.format_exc()), end="", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,1 @@
+"""Step 2: `condition.py` is the update on a page; what it returns stands beside it."""

@@ -1,0 +1,256 @@
+"""What must hold of a posterior, looked at after the solve; and what is not plausible."""
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..fields.covariances import Correlated, Fields, Independent, shared_axes
+from ..fields.gaussian import Field
+from ..fields.mixture import Mixture
+from ..laws.law import Rows
+from ..laws.maps import Sum
+from ..solvers.engine import Chain, Shared
+from ..solvers.factor import Factor
+from ..solvers.joint import Joint
+from ..support.checks import concrete, numbers, unravelled
+from ..support.errors import FAR, InfeasibleError, warn_implausible
+from ..support.rowwise import SETTLED, TINY, UNMET
+from ..support.slices import by_slices
+
+WEIGHED = 1e-6  # of the largest residual: a noisy row that is off by more was not weighed
+PART_OF = 1e-6  # least coefficient of a row in the expansion of another
+FOLLOWS = 1e-10  # share of its variance that a row keeps if it does not follow from others
+LEAST_NUMBER = 2.0  # of components that should still count
+LEAST_OF_ALL = 0.1  # of the components, where they are many
+LEAST_OF_TWO = 1.1  # of two components: the lesser one has 5 %
+ROUNDING = 16 * torch.finfo(torch.float64).eps
+CONTRADICTED = 16 * torch.finfo(torch.float32).eps  # the most that values of other rows are rounded
+
+
+def misses(laws: Sequence[Rows], *fields: Fields) -> list[tuple[Tensor, Tensor]]:
+    """|G u - b| of the exact rows of each law, and the size of their terms in all fields given."""
+    return [(_miss(rows, fields[0]), _size(rows, *fields)) for rows in laws]
+
+
+def _miss(rows: Rows, u: Fields) -> Tensor:
+    miss = rows.residual(u).abs()
+    return miss if rows.exact else miss * (rows.noise_variance == 0)
+
+
+def _size(rows: Rows, *fields: Fields) -> Tensor:
+    sizes, size = rows.entrywise(1), rows.value.abs()
+    for one in fields:
+        size = size + sizes.apply(tuple(x.abs() for x in one))
+    return size
+
+
+def settled(way: Chain | Shared, u: Fields, laws: Sequence[Rows]) -> tuple[Fields, bool]:
+    """`u` with the rounding taken off its exact rows; and whether these are seen to hold."""
+    if not concrete(*u):
+        return (u if way.is_simple else way.settle(u)), True
+    if way.is_iterative:  # it looks at every row itself
+        return u, True
+    for _ in range(4):
+        if exact_rows_hold(laws, u):
+            return u, True
+        u = way.settle(u)
+    return u, False
+
+
+def plainly_fine(
+    way: Chain | Shared, laws: Sequence[Rows], u: Fields, residuals: Sequence[Tensor]
+) -> bool:
+    """Whether one look shows that all rows hold and that no point moves far.
+
+    For exact rows that do not see each other: u = mu - D G^T lambda is finite where lambda and G u
+    are. A GPU is waited for once.
+    """
+    if not way.is_simple or [r for r in laws if not r.exact] or [x for x in u if not x.numel()]:
+        return False
+    shares = [end for rows in laws for end in (rows.apply(u) / rows.value).aminmax()]
+    far, *found = numbers(way.square(residuals, way.lead).max(), *shares)
+    if not far <= FAR**2:
+        return False
+    return all(abs(share - 1) <= SETTLED for share in found) or exact_rows_hold(laws, u)
+
+
+def exact_rows_hold(laws: Sequence[Rows], u: Fields, share: float = SETTLED) -> bool:
+    """Whether no exact row misses by more than a share of b or, if need be, of all its terms."""
+    for rows in filter(_has_exact, laws):
+        miss = _miss(rows, u)
+        some = ~(miss <= share * rows.value.abs())
+        if not bool(some.any()):
+            continue
+        if not bool((miss[some] <= share * _size_of_some(rows, u, some)).all()):
+            return False
+    return True
+
+
+def _size_of_some(rows: Rows, u: Fields, some: Tensor) -> Tensor:
+    """As `_size`; with the same weights at every place, only these rows are summed."""
+    m = rows.map
+    if len(u) == 1 and isinstance(m, Sum) and m.shared and m.dims:
+        terms = m.entrywise(1).apply(u[0][some].abs())
+        return terms + rows.value.expand(some.shape)[some].abs()
+    return _size(rows, u).expand(some.shape)[some]
+
+
+def _has_exact(rows: Rows) -> bool:
+    noise = rows.noise_variance
+    return rows.exact or (bool(noise.numel()) and float(noise.detach().min()) == 0)
+
+
+@torch.no_grad()
+def check_met(
+    laws: tuple[Rows, ...], u: Fields, before: Fields, root: Independent | Correlated, slack: float
+) -> None:
+    """Every exact row holds.
+
+    slack: what the rounding of the input may leave, as a share of a row's terms.
+    """
+    if exact_rows_hold(laws, u, UNMET):
+        return
+    std = tuple(v.sqrt() for v in root.variance)
+    exact = [*filter(_has_exact, laws)]
+    for rows, (miss, size) in zip(exact, misses(exact, u, before), strict=True):
+        spread = _size(rows, std)
+        if isinstance(root, Correlated):  # a row that only directions move has their rounding
+            miss = (miss - ROUNDING * spread).clamp_min(0)
+        worst = torch.where(miss == 0, 0.0, miss / torch.where(size > 0, size, 1.0))
+        worst = torch.where(worst.isnan(), torch.inf, worst)
+        own = rows.entrywise(2).apply(root.variance)
+        _check_range(rows, spread.square() == torch.inf, "more", "smaller")
+        _check_range(rows, (own > 0) & (own <= TINY) & (worst > UNMET), "less", "larger")
+        if bool((worst > max(UNMET, min(slack, CONTRADICTED))).any()):
+            index = unravelled(int(worst.argmax()), worst.shape)
+            others = _decided_by(laws, rows, index, root)
+            if others or bool((worst > max(UNMET, slack)).any()):
+                raise InfeasibleError(_explained(rows, miss, worst, index, others))
+
+
+def _check_range(rows: Rows, lost: Tensor, amount: str, way_out: str) -> None:
+    if bool(lost.any()):
+        raise InfeasibleError(
+            f"the variance of a row of `{rows.label}` is {amount} than float64 can hold. Give the "
+            f"field, or the law, in units in which numbers are {way_out}."
+        )
+
+
+@torch.no_grad()
+def check_weighed(
+    laws: tuple[Rows, ...], u: Fields, way: Chain | Shared, residuals: Sequence[Tensor]
+) -> None:
+    """Noisy rows are weighed right, and nothing is NaN."""
+    right = all(math.isfinite(x.sum()) or bool(x.isfinite().all()) for x in u)
+    off = way.weighed(u, residuals) if right and isinstance(way, Chain) else None
+    if off is not None:  # by more than rounding
+        terms = sum(float(size.amax()) for rows in laws if (size := _size(rows, u)).numel())
+        right = bool((off.abs() <= WEIGHED * (residuals[-1].abs().amax() + WEIGHED * terms)).all())
+    if not right:
+        raise InfeasibleError(
+            "rows with hardly any `noise` contradict each other, or the prior is so wide beside "
+            "the `noise`, or numbers are so large, that float64 cannot weigh them. Give the laws "
+            "more `noise`, the prior less variance, or leave out laws that repeat others."
+        )
+
+
+@torch.no_grad()
+def warn_if_far(square: Tensor | None, moved: Fields, prior: Sequence[Field]) -> None:
+    """A move of a point, in its standard deviations, is at most the square root of `square`."""
+    if square is not None and (not square.numel() or float(square.max()) <= FAR**2):
+        return
+    far = largest_move(moved, prior)
+    if far > FAR:
+        warn_implausible(
+            f"the laws move a point by {far:.3g} of its standard deviations. Either b is wrong "
+            "(see `diagnose`), or the field is surer than it should be: widen it with `plausible`, "
+            "give the laws `noise`, or an ensemble more `shrinkage`."
+        )
+
+
+@torch.no_grad()
+def warn_if_collapsed(before: Mixture, after: Mixture) -> None:
+    """Says how many components of a mixture are left by the laws, where these are too few."""
+    if not concrete(before.log_weights, after.log_weights):
+        return
+    count, left = len(after.log_weights), after.effective_sample_size
+    enough = max(LEAST_NUMBER, count * LEAST_OF_ALL) if count > 2 else LEAST_OF_TWO
+    collapsed = (left < enough) & (before.effective_sample_size >= enough)
+    entries = int(collapsed.sum())
+    if entries:
+        where = f" in {entries} of {left.numel()} entries, at worst" * (left.numel() > 1)
+        warn_implausible(
+            f"the laws leave{where} {float(left[collapsed].min()):.3g} of the {count} components "
+            "of the mixture (1 / sum of squared weights): by their own variances the others fit b "
+            "much worse. Where these variances are too small, keep the weights with "
+            "Mixture(condition(components, law)), the paper's update, widen the components with "
+            "`plausible`, or give the laws `noise`."
+        )
+
+
+def largest_move(moved: Fields, prior: Sequence[Field]) -> float:
+    """The largest change of a point of positive variance, in its standard deviations."""
+    most = 0.0
+    for new, field in zip(moved, prior, strict=True):
+        old, v = field._moments()
+        if v.numel():  # 0 / 0, and rounding / 0, where nothing can move
+            found = by_slices(_furthest, new, old, v, whole=max(new.ndim - 1, 0))
+            most = max(most, math.sqrt(found.max()))
+    return most
+
+
+def _furthest(new: Tensor, old: Tensor, variance: Tensor, out: Tensor | None) -> Tensor:
+    """The largest square of a move beside its variance, for each entry of the first axis."""
+    square = (new - old).square_().div_(variance).nan_to_num_(0.0, posinf=0.0)
+    return torch.amax(square.flatten(1), -1, out=out) if square.ndim > 1 else square
+
+
+def _explained(
+    rows: Rows, miss: Tensor, worst: Tensor, index: Sequence[int], others: Sequence[str]
+) -> str:
+    count = int((worst > UNMET).sum())
+    text = (
+        f"{count} row{'s' * (count != 1)} cannot be met: {rows.name(index)} is off by "
+        f"{float(miss[tuple(index)]):.3g} ({float(worst[tuple(index)]):.1e} of its terms)."
+    )
+    if others:
+        return (
+            f"{text} It follows from other exact rows, and contradicts them: {'; '.join(others)}. "
+            "Ways out: make the values agree, leave one of these rows out, or give it `noise`."
+        )
+    return (
+        f"{text} Nothing is left to move there: the variance of the points that it reads is zero, "
+        "or the directions of the field are too few. Ways out: more variance, `noise` on the law, "
+        "`shrinkage` above 0 for an ensemble, or leave this time out of the law with `times`."
+    )
+
+
+def _decided_by(
+    laws: tuple[Rows, ...], rows: Rows, index: Sequence[int], root: Independent | Correlated
+) -> list[str]:
+    """The exact rows that a row is made of, whatever the directions; none if it is not."""
+    shapes = root.shapes
+    lead = min([shared_axes(shapes), *(each.places(shapes) for each in laws)])
+    at, inner = tuple(index[:lead]), tuple(index[lead:])
+    part = Independent(root.variance)._at(at)
+    joint = Joint(tuple(each._at(at) for each in laws), part, part, 0)
+    pairs = zip(laws, joint.tails, strict=True)
+    every = [(each, i) for each, tail in pairs for i in itertools.product(*map(range, tail))]
+    number = next(n for n, (each, i) in enumerate(every) if each is rows and i == inner)
+    gram, others = joint.gram(part), joint.noise == 0
+    others[number] = False
+    if not bool(others.any()):
+        return []
+    some, sizes = gram[others][:, others], gram.diagonal().sqrt()
+    factor = Factor(some, some.diagonal(), torch.zeros_like(some[0]))
+    made_of = factor.solve(gram[number, others][None])[0]
+    left = gram[number, number] - made_of @ gram[number, others]
+    if left > FOLLOWS * gram[number, number]:
+        return []
+    large = made_of.abs() * sizes[others]
+    large = large > PART_OF * large.max().clamp_min(1e-300)
+    named = [every[i] for i in others.nonzero()[large, 0].tolist()[:6]]
+    return [each.name((*at, *i)) for each, i in named]

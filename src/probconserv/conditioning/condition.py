@@ -1,0 +1,408 @@
+# mypy: disable-error-code="overload-overlap"
+r"""Step 2 of the paper: a Gaussian field, given that a law holds, is a Gaussian field.
+
+    u ~ N(mu, Sigma),   b = G u + sigma eps,   S = G Sigma G^T + sigma^2 I
+
+    mean        mu - Sigma G^T S^-1 (G mu - b)
+    covariance  Sigma - Sigma G^T S^-1 G Sigma
+    sample      y - Sigma G^T S^-1 (G y + sigma eps - b),  y a draw of the field before
+
+A noise sigma of 0 needs no special case. `solvers` has the ways to solve with S; `engine.py` there
+picks one.
+"""
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, TypeAlias, TypeVar, overload
+
+import torch
+from torch import Tensor
+
+from ..fields.dense import Dense
+from ..fields.gaussian import Diagonal, Field, LowRank
+from ..fields.mixture import Mixture
+from ..fields.state import Distributed, Prediction, State, as_field, covariance_of, rebuilt
+from ..laws.inequalities import Inequality
+from ..laws.law import Law, Rows, check_laws
+from ..laws.nonlinear import Curved, NonlinearLaw
+from ..solvers.engine import Shared, solve
+from ..solvers.joint import Joint
+from ..solvers.shrinkage import shrunk
+from ..solvers.stages import summed
+from ..support import checks as check
+from ..support.errors import DegenerateError, ImplausibleWarning, InputError
+from .audit import check_met, check_weighed, plainly_fine, settled, warn_if_collapsed, warn_if_far
+from .draws import Draws, StateDraws
+from .inequalities.constrained import condition_within, mixture_within, nearest_within
+from .nonlinear.posterior import Found, NonlinearPosterior, NonlinearStatePosterior
+from .posterior import Posterior, Solved, StatePosterior
+from .small import small_posterior
+
+Moved = TypeVar("Moved", Diagonal, LowRank, Dense, Mixture)
+Single: TypeAlias = Diagonal | LowRank | Dense | Posterior | Distributed
+AnyLaw: TypeAlias = Law | NonlinearLaw | Inequality
+Generator: TypeAlias = torch.Generator | None
+
+
+@overload
+def condition(field: Mixture, *laws: Law) -> Mixture: ...
+@overload
+def condition(field: State, *laws: Law) -> StatePosterior: ...
+@overload
+def condition(field: Single, *laws: Law) -> Posterior: ...
+@overload
+def condition(field: Field, *laws: Law) -> Posterior | Mixture: ...
+@overload
+def condition(field: State, *laws: Law | NonlinearLaw) -> NonlinearStatePosterior: ...
+@overload
+def condition(field: Prediction, *laws: Law | NonlinearLaw) -> NonlinearPosterior: ...
+@overload
+def condition(
+    field: State, *laws: Law | Inequality, draws: int = 100, generator: Generator = None
+) -> StateDraws: ...
+@overload
+def condition(
+    field: Prediction, *laws: Law | Inequality, draws: int = 100, generator: Generator = None
+) -> Draws: ...
+def condition(
+    field: Prediction | State, *laws: AnyLaw, draws: int = 100, generator: Generator = None
+) -> Posterior | StatePosterior | Mixture | Draws | StateDraws:
+    """The field given that the laws hold, with the axes it had: Eq. (8) of the paper.
+
+    The prior is N(mu, Sigma) and the laws say G u = b up to noise sigma. With
+    S = G Sigma G^T + sigma^2 I::
+
+        mean        mu - Sigma G^T S^-1 (G mu - b)
+        covariance  Sigma - Sigma G^T S^-1 G Sigma
+
+    Parameters
+    ----------
+    field : Field, State, or what `as_field` takes
+        The prior. In a `Mixture` every component is conditioned, and its weight is multiplied by
+        its evidence. A posterior is conditioned again with all laws on its prior, so that two steps
+        are the same as one.
+    *laws : Law, NonlinearLaw or Inequality
+        One or more, in any order. Those made by `law` need not be linear. With `bounds` or
+        `monotone` among them the result is known by draws.
+    draws : int
+        How many draws, if there are inequalities; at least 2.
+    generator : torch.Generator
+        The source of their random numbers.
+
+    Returns
+    -------
+    Posterior
+        For a `State` a `StatePosterior`, for a `Mixture` a `Mixture`. If a law is not linear, a
+        `NonlinearPosterior` or a `NonlinearStatePosterior`. With inequalities a `Draws` or a
+        `StateDraws`, without gradients: each draw of the field given the laws with noise is moved
+        to the nearest field, in the norm of its precision, that obeys the exact laws and the
+        inequalities. `point` is the mean, moved in the same way; for a mixture, it is the weighted
+        mean of the points of its components.
+
+    Raises
+    ------
+    InfeasibleError
+        If exact rows contradict each other or the inequalities, or nothing is left to move.
+    InputError
+        If a law does not fit the field, or the kinds of field and laws do not go together.
+
+    Warns
+    -----
+    ImplausibleWarning
+        If a point moves by more than 10 of its standard deviations. If of a mixture fewer than 2
+        components, or than a tenth of them, still count (`Mixture.effective_sample_size`) and more
+        did before; of two components, if one is left with less than about 5 %.
+
+    Examples
+    --------
+    >>> import probconserv as pc
+    >>> prior = pc.Diagonal([[0.0, 1.0, 1.0]], 1.0)
+    >>> law = pc.integral([0.0, 1.0, 2.0], 2.0)
+    >>> post = pc.condition(prior, law)
+    >>> post.mean
+    tensor([[0.1667, 1.3333, 1.1667]], dtype=torch.float64)
+    >>> law.residual(post)
+    tensor([0.], dtype=torch.float64)
+    """
+    linear, curved, inequalities = _kinds(laws)
+    field = field if isinstance(field, State) else as_field(field)
+    if inequalities:
+        return _condition_within(field, linear, inequalities, draws, generator)
+    if isinstance(field, Mixture) and not curved:
+        return _condition_mixture(field, linear)
+    if not curved and (small := small_posterior(field, linear, solved)):
+        return small
+    prior, rows, known = _given(field)
+    if curved or known:
+        return _condition_curved(prior, (*rows, *laid_on(prior, linear)), known, curved)
+    found = solved(prior, linear, rows)
+    return StatePosterior(prior, found) if isinstance(prior, State) else Posterior(prior, found)
+
+
+def _kinds(
+    laws: Sequence[Any],
+) -> tuple[tuple[Law, ...], tuple[NonlinearLaw, ...], tuple[Inequality, ...]]:
+    """Linear laws, those that are not, and inequalities."""
+    inequalities = tuple([law for law in laws if isinstance(law, Inequality)])
+    curved = tuple([law for law in laws if isinstance(law, NonlinearLaw)])
+    linear = tuple([law for law in laws if not isinstance(law, Inequality | NonlinearLaw)])
+    if linear or not laws:
+        check_laws(linear)
+    if inequalities and curved:
+        raise InputError(LINEAR_ONLY)
+    return linear, curved, inequalities
+
+
+def _given(field: Field | State) -> tuple[Any, tuple[Rows, ...], tuple[Curved, ...]]:
+    """A field or a state, of its own memory, and the laws that were laid on it before."""
+    if isinstance(field, Posterior) and len(field._solved.mean) > 1:
+        raise InputError("`field` is one of a state: condition the state instead.")
+    if isinstance(field, NonlinearPosterior | NonlinearStatePosterior):
+        return field.prior, field._solved.rows, field._solved.curved
+    if isinstance(field, Posterior | StatePosterior):
+        return field.prior, field._solved.laws, ()
+    if isinstance(field, Draws | StateDraws):
+        raise InputError(
+            "`field` is known by draws, without a covariance. Condition the field before on all "
+            "laws at once, or build LowRank.from_samples(field.draws)."
+        )
+    if isinstance(field, Mixture):
+        raise InputError(
+            "`field`: a mixture takes linear laws. Condition `field.components`, and mix them "
+            "again: Mixture(condition(field.components, law)) or their draws."
+        )
+    compiling = torch.compiler.is_compiling()  # nothing is changed in place there
+    return field if compiling else field._map(Tensor.clone), (), ()
+
+
+def laid_on(prior: Field | State, laws: Sequence[Law]) -> tuple[Rows, ...]:
+    """The rows of the laws on the fields of a prior."""
+    shapes = [field.shape for field in prior.parts]
+    return tuple([law.to(prior.device).on(prior.names, shapes) for law in laws])
+
+
+def _condition_curved(
+    prior: Any, rows: tuple[Rows, ...], known: tuple[Curved, ...], laws: tuple[NonlinearLaw, ...]
+) -> NonlinearPosterior | NonlinearStatePosterior:
+    """Laws that are not linear, known before and new, beside the rows of linear ones."""
+    means = tuple(each.mean.double() for each in prior.parts)
+    if not check.concrete(*means, *(t for law in laws for t in (law.value, law.noise))):
+        raise InputError(
+            "`laws` that are not linear are met by steps that look at values: not inside "
+            "`torch.func` transforms, nor compiled. Give the fields a batch axis instead."
+        )
+    found = Found(prior, rows, (*known, *(law.on(prior.names, means) for law in laws)))
+    warn_if_far(None, found.mean, prior.parts)
+    kind = NonlinearStatePosterior if isinstance(prior, State) else NonlinearPosterior
+    return kind(prior, found)
+
+
+def _condition_within(
+    field: Field | State,
+    laws: tuple[Law, ...],
+    inequalities: tuple[Inequality, ...],
+    draws: int,
+    generator: Generator,
+) -> Draws | StateDraws:
+    """The field given laws and inequalities, as draws."""
+    if isinstance(field, NonlinearPosterior | NonlinearStatePosterior):
+        raise InputError(LINEAR_ONLY)
+    if check.samples(draws, "draws") < 2:
+        raise InputError(f"`draws` must be at least 2, got {draws}: a variance takes two.")
+    if isinstance(field, Mixture):
+        mixture = _condition_mixture(field, laws) if laws else field
+        return mixture_within(mixture, inequalities, int(draws), generator)
+    prior, rows, _ = _given(field)
+    return condition_within(prior, rows, laws, inequalities, int(draws), generator)
+
+
+LINEAR_ONLY = (
+    "`laws`: inequalities stand beside linear laws only. Leave out the laws that are not linear, "
+    "or the inequalities."
+)
+
+
+def solved(
+    prior: Field | State, laws: Sequence[Law], before: tuple[Rows, ...] = (), audit: bool = True
+) -> Solved:
+    """Fields given laws, beside rows that were laid on them before."""
+    rows = (*before, *laid_on(prior, laws))
+    prior = shrunk(prior, rows)
+    means = tuple([field.mean.double() for field in prior.parts])
+    way = solve(rows, covariance_of(prior), _slack(prior.parts))
+    mean, residuals = way.run(means)
+    looks, holds = audit and check.concrete(*mean), True
+    fine = looks and plainly_fine(way, rows, mean, residuals)
+    if not fine:
+        mean, holds = settled(way, mean, rows)
+    dims = tuple([u.ndim - way.lead for u in means])
+    found = Solved(rows, mean, way, tuple(residuals), dims)
+    if looks and not fine:
+        _look_at(found, prior.parts, holds)
+    return found
+
+
+def _look_at(found: Solved, prior: tuple[Field, ...], holds: bool = False) -> None:
+    """Refuses what the laws and the prior do not allow. holds: whether exact rows are known to."""
+    way = found.way
+    if not holds:
+        before = tuple(field.mean.double() for field in prior)
+        check_met(found.laws, found.mean, before, way.root, _slack(prior))
+    check_weighed(found.laws, found.mean, way, found.residuals)
+    costly = way.is_banded or way.is_iterative
+    warn_if_far(None if costly else found.square, found.mean, prior)
+
+
+def audit(post: Posterior | StatePosterior) -> None:
+    """Checks a posterior that was made in compiled code or inside `torch.vmap`.
+
+    There `condition` cannot look at values, so it neither checks that exact rows hold nor warns.
+    Elsewhere it does both itself.
+
+    Parameters
+    ----------
+    post : Posterior or StatePosterior
+        What `condition` returned, for linear laws.
+
+    Raises
+    ------
+    InfeasibleError
+        If exact rows do not hold.
+    InputError
+        If `post` is something else, or one field of a state.
+
+    Warns
+    -----
+    ImplausibleWarning
+        If a point moves by more than 10 of its standard deviations.
+
+    Examples
+    --------
+    >>> import probconserv as pc
+    >>> pc.audit(pc.condition(pc.Diagonal([1.0, 1.0], 1.0), pc.cells([1.0, 1.0], 2.0)))
+    """
+    if not isinstance(post, Posterior | StatePosterior):
+        raise InputError(f"`post` must come from `condition`; got {type(post).__name__}.")
+    if isinstance(post, Posterior) and len(post._solved.mean) > 1:
+        raise InputError("`post` is one field of a state: audit the state instead.")
+    _look_at(post._solved, post.prior.parts)
+
+
+def _slack(fields: tuple[Field, ...]) -> float:
+    """What the rounding of the fields may leave of an exact row, as a share of its terms."""
+    return 16 * max([torch.finfo(field.dtype).eps for field in fields])
+
+
+@overload
+def project(field: Moved, *laws: AnyLaw) -> Moved: ...
+@overload
+def project(field: State, *laws: AnyLaw) -> State: ...
+@overload
+def project(field: Prediction, *laws: AnyLaw) -> Field: ...
+def project(field: Prediction | State, *laws: AnyLaw) -> Field | State:
+    """The field with its mean moved to the nearest one that obeys the laws: HardC-ANP.
+
+    The mean is `condition` with Sigma = I::
+
+        mu - G^T (G G^T)^-1 (G mu - b)
+
+    The covariance stays as it is, so samples do not conserve.
+
+    Parameters
+    ----------
+    field : Field, State, or what `as_field` takes
+        Any field or state before `condition`. All fields of a state move alike, so their units
+        decide which moves most.
+    *laws : Law, NonlinearLaw or Inequality
+        One or more, without noise. With `bounds` or `monotone` the mean has no gradient.
+
+    Returns
+    -------
+    Field or State
+        Of the same kind.
+
+    Raises
+    ------
+    InputError
+        If a law has noise.
+    InfeasibleError
+        As `condition` does.
+
+    Examples
+    --------
+    >>> import probconserv as pc
+    >>> pc.project(pc.Diagonal([1.0, 2.0], 0.1), pc.cells([1.0, 1.0], 4.0)).mean
+    tensor([1.5000, 2.5000], dtype=torch.float64)
+    """
+    for law in laws:
+        noise = getattr(law, "noise", None)
+        if noise is not None and check.concrete(noise) and bool((noise > 0).any()):
+            raise InputError(
+                f"`laws`: `project` takes exact ones, but `{law.label}` has noise. "
+                "Use `condition`, which weighs noise against variance."
+            )
+    field = field if isinstance(field, State) else as_field(field)
+    if isinstance(field, Mixture):
+        return field._with(components=project(field.components, *laws))
+    means = _nearest(field.names, [part.mean for part in field.parts], laws)
+    pairs = zip(field.parts, means, strict=True)
+    return rebuilt(field, tuple(part._with_mean(mean) for part, mean in pairs))
+
+
+def _nearest(names: tuple[str, ...], means: list[Tensor], laws: tuple[AnyLaw, ...]) -> list[Tensor]:
+    """The nearest fields that obey the laws."""
+    linear, curved, inequalities = _kinds(laws)
+    if inequalities:
+        return nearest_within(names, means, linear, inequalities)
+    units = [Diagonal._unchecked(mean, torch.ones_like(mean)) for mean in means]
+    prior: Any = units[0] if names == ("",) else State(**dict(zip(names, units, strict=True)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ImplausibleWarning)
+        return [part.mean for part in condition(prior, *linear, *curved).parts]
+
+
+def _condition_mixture(field: Mixture, laws: tuple[Law, ...]) -> Mixture:
+    """p(z | b) is proportional to p(z) p(b | z), with what was known before taken off."""
+    components = condition(field.components, *laws)
+    assert isinstance(components, Posterior)  # no mixture has mixtures as components
+    gained = _comparable(components._solved)
+    if isinstance(field.components, Posterior):
+        known = _comparable(field.components._solved)
+        gained = gained - summed(known, gained.ndim)
+    missing = field.event_dims - components.event_dims
+    if missing < 0:
+        raise InputError(
+            f"`event_dims`: weights per time ({field.event_dims}) need components whose times are "
+            f"independent, but these are joint over {components.event_dims} axes. "
+            f"Use Mixture(..., event_dims={components.event_dims})."
+        )
+    found = field._reweighted(components, summed(gained, gained.ndim - missing))
+    warn_if_collapsed(field, found)
+    return found
+
+
+def _comparable(found: Solved) -> Tensor:  # (*lead)
+    """The log evidences of components, as densities of the same rows.
+
+    Components may keep different rows of those that follow from each other. Densities of two such
+    choices differ by a factor that depends on the rows alone; the first component gives it.
+    """
+    evidence, chain = found.log_evidence, found.way
+    chain = chain.chain if isinstance(chain, Shared) else chain
+    for stage in chain.stages if check.concrete(evidence) and evidence.ndim else ():
+        kept = ~stage.dropped
+        if not bool((kept != kept[:1]).any()):
+            continue
+        if not isinstance(stage, Joint) or bool((kept.sum(-1) != kept[:1].sum(-1)).any()):
+            raise DegenerateError(
+                "some components of the mixture have no variance left for a row of the laws and "
+                "others have, so their evidences cannot be compared. Give the components variance, "
+                "or the laws `noise` > 0."
+            )
+        first = (stage.gram(stage.prior) + stage.noise.diag_embed())[:1]
+        both = kept[..., None, :] & kept[..., :, None]
+        some = torch.where(both, first, 0.0) + (~kept).double().diag_embed()
+        root = torch.linalg.cholesky_ex(some).L.diagonal(dim1=-2, dim2=-1)
+        size = 2 * root.log().sum(-1)
+        evidence = evidence + 0.5 * summed(size - size[:1], evidence.ndim)
+    return evidence

@@ -1,0 +1,276 @@
+"""Fields given laws as vectors, and the laws linearised at a point: what Gauss-Newton steps on.
+
+All fields of a part are one vector of N numbers; P parts are independent. Few rows are a matrix
+(P, K, N); many are rows with products, solved by conjugate gradients.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...fields.covariances import Correlated, Fields, Independent
+from ...laws.law import Rows
+from ...laws.nonlinear import Curved
+from ...solvers.factor import Factor
+from ...solvers.iterative import Iterative
+from ...support.rowwise import TINY
+from ...support.tree import Node
+
+MOST_DENSE = 1024  # rows of a part up to which they are a matrix
+SMALL = 1e-3  # share of mean and standard deviation below which values count as this much
+CLOSE, CLOSER = 1e-9, 1e-15  # of its terms: what a row may miss after the two solves of a step
+
+
+class Look(NamedTuple):
+    """What the laws say at u."""
+
+    u: Tensor  # (P, N)
+    misses: Tensor  # f(u) - b, (P, K)
+    backs: tuple[Callable[..., Any], ...]  # products with the transposed Jacobian of each law
+
+
+class Problem(Node):
+    """Fields given laws; what it is made of has one first axis, of P parts."""
+
+    def __init__(
+        self,
+        mean: Fields,
+        root: Independent | Correlated,
+        linear: tuple[Rows, ...],
+        curved: tuple[Curved, ...],
+    ) -> None:
+        laws: tuple[Any, ...] = (*linear, *curved)
+        shapes = root.shapes
+        sizes = [tuple(law.row_shape(shapes)) for law in laws]
+        pairs = list(zip(laws, sizes, strict=True))
+        self.labels = tuple(law.label for law in laws)
+        self.counts = tuple(math.prod(size[1:]) for size in sizes)  # rows of a part
+        self.shapes, self.curved = tuple(tuple(shape[1:]) for shape in shapes), curved
+        self.mean, self.variance = joined(mean), joined(root.variance)  # (P, N)
+        self.value = joined([law.value.expand(size) for law, size in pairs])  # (P, K)
+        self.noise = joined([law.noise_variance.expand(size) for law, size in pairs])
+        self.is_dense = sum(self.counts) <= MOST_DENSE
+        if self.is_dense:
+            some = pairs[: len(linear)]
+            self.matrix = tuple(_dense(law, size, self.shapes) for law, size in some)
+            self.directions, self.rest = _parts(root)
+        else:
+            self.root, self.linear = root, linear
+
+    @property
+    def exact(self) -> Tensor:
+        return self.noise == 0
+
+    def fields(self, u: Tensor) -> Fields:  # (P, N)
+        parts = u.split([math.prod(shape) for shape in self.shapes], -1)
+        return tuple(x.reshape(len(u), *n) for x, n in zip(parts, self.shapes, strict=True))
+
+    def times(self, v: Tensor) -> Tensor:
+        """Sigma v, (P, N) or (P, K, N)."""
+        if not self.is_dense:
+            return joined(self.root.times(self.fields(v)))
+        wide = v[:, None] if v.ndim == 2 else v
+        total = torch.zeros_like(wide) if self.rest is None else wide * self.rest[:, None]
+        if self.directions is not None:
+            total = total + (wide @ self.directions.mT) @ self.directions
+        return total.reshape(v.shape)
+
+    def sizes(self, u: Tensor) -> Tensor:
+        """|u|, and a thousandth of what the prior allows, where u itself is next to nothing."""
+        return u.abs() + SMALL * (self.mean.abs() + self.variance.sqrt())
+
+    def size(self, u: Tensor) -> Tensor:  # (P,)
+        """|u| in standard deviations."""
+        v = self.variance
+        return torch.where(v > TINY, u.square() / v.clamp_min(TINY), 0.0).sum(-1).sqrt()
+
+    @property
+    def learns(self) -> bool:
+        """Whether the fields have a gradient: with respect to the prior, a value or a function."""
+        tensors = any(t.requires_grad for t in self._tensors())
+        return tensors or any(curved.learns for curved in self.curved)
+
+    def some(self, index: Tensor) -> "Problem":
+        """The parts that `index` picks."""
+        return self._change(lambda t, b: t if b is None else t.index_select(b, index))
+
+    def named(self, row: int) -> str:
+        """A row in words."""
+        for label, count in zip(self.labels, self.counts, strict=True):
+            if row < count:
+                return f"`{label}`" + f" at row {row}" * (count > 1)
+            row -= count
+        raise AssertionError(row)
+
+    def look(self, u: Tensor) -> Look:
+        fields = self.fields(u)
+        if not self.is_dense:
+            laws: tuple[Any, ...] = (*self.linear, *self.curved)
+            return Look(u, joined([law.apply(fields) for law in laws]) - self.value, ())
+        pulled = [curved.pulled(fields) for curved in self.curved]
+        found = [*(_product(m, u) for m in self.matrix), *(x for x, _ in pulled)]
+        return Look(u, joined(found) - self.value, tuple(back for _, back in pulled))
+
+    def step(self, look: Look) -> "Step":
+        return (DenseStep if self.is_dense else LocalStep)(self, look)
+
+
+class Step(ABC):
+    """The laws linearised at u: J u' = b - f(u) + J u."""
+
+    problem: Problem
+    look: Look
+
+    @abstractmethod
+    def along(self, v: Tensor) -> Tensor:  # (P, N) to (P, K)
+        """J v."""
+
+    @abstractmethod
+    def back(self, v: Tensor) -> Tensor:  # (P, K) to (P, N)
+        """J^T v."""
+
+    @abstractmethod
+    def solve(self, r: Tensor, close: float = CLOSE) -> Tensor:
+        """S^-1 r with S = J Sigma J^T + noise, where it is not exact to `close` of the terms."""
+
+    @abstractmethod
+    def terms(self) -> Tensor:
+        """|b| + |J| |u|, (P, K); see `Problem.sizes`."""
+
+    @abstractmethod
+    def variance(self) -> Tensor:
+        """Of each row, (P, K)."""
+
+    def multiplier(self, close: float = CLOSE) -> Tensor:
+        """Of the full step."""
+        away = self.problem.mean - self.look.u
+        return self.solve(self.look.misses + self.along(away), close)
+
+    def solved(self, a: Tensor) -> tuple[Tensor, Tensor]:
+        """The multipliers of the full step, and by how much it changes a; refined once.
+
+        The refinement adds to the change itself, so that no digit of u is lost where u is small.
+        """
+        problem, multiplier = self.problem, self.multiplier()
+        change = -self.back(multiplier) - a
+        left = self.look.misses + self.along(problem.times(change)) - problem.noise * multiplier
+        more = self.solve(left, CLOSER)
+        return multiplier + more, change - self.back(more)
+
+    def bent(self, misses: Tensor) -> Tensor:
+        """The change of a that takes off what exact rows still miss, to first order."""
+        return -self.back(self.solve(misses * self.problem.exact, CLOSER))
+
+    @abstractmethod
+    def is_finite(self) -> Tensor:  # (P,)
+        """Whether J is."""
+
+    def tangent(self, r: Tensor) -> Tensor:
+        """a of P r = Sigma a, where P is the covariance that is left."""
+        return r - self.back(self.solve(self.along(self.problem.times(r))))
+
+    def curvature(self, multiplier: Tensor, v: Tensor) -> Tensor:
+        """W v, W the second derivative of the laws weighed by their multipliers."""
+        problem, total = self.problem, torch.zeros_like(v)
+        fields, along = problem.fields(self.look.u), problem.fields(v)
+        parts = multiplier.split(problem.counts, 1)[len(problem.counts) - len(problem.curved) :]
+        for curved, part in zip(problem.curved, parts, strict=True):
+            total = total + joined(curved.bent(fields, part, along))
+        return total
+
+
+class DenseStep(Step):
+    """Few rows: J is a matrix (P, K, N)."""
+
+    def __init__(self, problem: Problem, look: Look) -> None:
+        self.problem, self.look = problem, look
+        counts = problem.counts[len(problem.matrix) :]
+        laws = zip(problem.curved, look.backs, counts, strict=True)
+        found = [torch.cat(curved.jacobians(back, n, look.u), -1) for curved, back, n in laws]
+        self.rows = torch.cat([*problem.matrix, *found], 1)
+        self.gram = self.rows @ problem.times(self.rows).mT
+        own = self.gram.diagonal(dim1=-2, dim2=-1) + problem.noise
+        self.factor = Factor(self.gram + problem.noise.diag_embed(), own.detach(), problem.noise)
+
+    def along(self, v: Tensor) -> Tensor:
+        return _product(self.rows, v)
+
+    def back(self, v: Tensor) -> Tensor:
+        return (v[:, None] @ self.rows)[:, 0]
+
+    def solve(self, r: Tensor, close: float = CLOSE) -> Tensor:
+        return self.factor.solve(r[:, None])[:, 0]
+
+    def terms(self) -> Tensor:
+        return self.problem.value.abs() + _product(self.rows.abs(), self.problem.sizes(self.look.u))
+
+    def is_finite(self) -> Tensor:
+        return self.rows.isfinite().flatten(1).all(-1)
+
+    def variance(self) -> Tensor:
+        return self.gram.diagonal(dim1=-2, dim2=-1)
+
+
+class LocalStep(Step):
+    """Many rows: products with J, and conjugate gradients."""
+
+    def __init__(self, problem: Problem, look: Look) -> None:
+        self.problem, self.look = problem, look
+        near = [each.linearised(problem.fields(look.u), False) for each in problem.curved]
+        self.stage = Iterative((*problem.linear, *near), problem.root, problem.root, 1)
+        self.sizes = self.stage._terms(problem.fields(look.u))
+
+    def along(self, v: Tensor) -> Tensor:
+        return self.stage.residual(self.problem.fields(v), value=False)
+
+    def back(self, v: Tensor) -> Tensor:
+        shapes = [(len(v), *shape) for shape in self.problem.shapes]
+        pairs = zip(self.stage.adjoint(v), shapes, strict=True)
+        return joined([v.new_zeros(n) if x is None else x for x, n in pairs])
+
+    def solve(self, r: Tensor, close: float = CLOSE) -> Tensor:
+        return self.stage.solve(r, close * self.sizes)
+
+    def terms(self) -> Tensor:
+        sizes = self.problem.fields(self.problem.sizes(self.look.u))
+        each = [rows.entrywise(1).apply(sizes) for rows in self.stage.rows]
+        return self.stage.flat(each) + self.problem.value.abs()
+
+    def variance(self) -> Tensor:
+        return self.stage.diagonal
+
+    def is_finite(self) -> Tensor:
+        return self.stage.diagonal.isfinite().all(-1)
+
+
+def joined(fields: Sequence[Tensor]) -> Tensor:
+    """The fields of each part as one vector, (P, N)."""
+    return torch.cat([x.reshape(len(x), math.prod(x.shape[1:])) for x in fields], 1)
+
+
+def _product(rows: Tensor, u: Tensor) -> Tensor:  # (P, K, N), (P, N) to (P, K)
+    return (rows @ u[..., None])[..., 0]
+
+
+def _dense(law: Rows, size: Sequence[int], shapes: Sequence[Sequence[int]]) -> Tensor:  # (P, K, N)
+    """The rows of a linear law as a matrix."""
+    count = math.prod(size[1:])
+    eye = torch.eye(count, dtype=torch.float64, device=law.value.device)
+    found = law.adjoint(eye.reshape(count, 1, *size[1:]).expand(count, *size))
+    wide = [
+        eye.new_zeros(()).expand(count, size[0], *n) if x is None else x
+        for x, n in zip(found, shapes, strict=True)
+    ]
+    return torch.stack([joined(each) for each in zip(*wide, strict=True)], 1)
+
+
+def _parts(root: Independent | Correlated) -> tuple[Tensor | None, Tensor | None]:
+    """F (P, R, N) and D (P, N) of a covariance, None for 0."""
+    if isinstance(root, Independent):
+        return None, joined(root.variance)
+    shared = torch.stack([joined(each) for each in zip(*root.directions, strict=True)], 1)
+    return shared, None if root.rest is None else joined(root.rest.variance)

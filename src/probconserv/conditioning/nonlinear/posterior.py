@@ -1,0 +1,366 @@
+"""Fields given laws of which some are not linear: a most probable state, and draws about it."""
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+import torch
+from torch import Tensor
+
+from ...fields.blocks import root_of
+from ...fields.covariances import Fields
+from ...fields.gaussian import Field, Normals
+from ...fields.state import State, covariance_of
+from ...laws.law import Rows
+from ...laws.nonlinear import Curved
+from ...solvers.engine import Chain, Shared, free_axes, solve
+from ...solvers.shrinkage import shrinks, shrunk
+from ...support import checks as check
+from ...support.checks import ArrayLike
+from ...support.errors import DegenerateError, InputError, ProbConservError
+from ...support.once import once
+from ..draws import Draws, StateDraws
+from ..posterior import Posterior, Solved, StatePosterior
+from .gauss_newton import PART, Failure, along_the_way, most_probable, with_gradient
+from .linearised import MOST_DENSE, Problem
+
+STAGES = (4, 16)  # on the way to draws that do not get to the laws at once
+AT_ONCE = 1 << 24  # numbers of Jacobians that are held together
+
+
+class LinearisationError(NamedTuple):
+    """How far draws are from the Gaussian about the point: root mean squares over all points.
+
+    Attributes
+    ----------
+    mean : float
+        The mean of the draws less the point, in standard deviations.
+    std : float
+        The standard deviation of the draws over that of the Gaussian, less 1.
+    chance : tuple of float
+        What so many draws would give for the two where there is no error.
+    """
+
+    mean: float
+    std: float
+    chance: tuple[float, float]
+
+
+class Found(Solved):
+    """Fields given linear laws and others, in float64: what the posteriors answer from.
+
+    `mean` is a most probable state. All else but draws is that of the Gaussian about it, with all
+    laws as they are there, which is solved when it is first asked for.
+    """
+
+    def __init__(
+        self, prior: Field | State, rows: tuple[Rows, ...], curved: tuple[Curved, ...]
+    ) -> None:
+        self.curved, self.before = curved, tuple(field.mean.double() for field in prior.parts)
+        shapes = [u.shape for u in self.before]
+        if any(map(shrinks, prior.parts)):
+            prior = shrunk(prior, (*rows, *self._near(self.before)))
+        root = covariance_of(prior)
+        tied = [root.lead, *(each.places(shapes) for each in curved)]
+        lead = min(free_axes(rows, shapes), *tied)
+        self.root = root.joined(lead)
+        self.dims = tuple(len(shape) - lead for shape in shapes)  # last axes that are tied
+        self.rows = tuple(each.over(shapes, lead) for each in rows)
+        problem = self._problem(self.before)
+        found = _in_chunks(problem, Names("solution", shapes[0][:lead]))
+        if torch.is_grad_enabled() and problem.learns:
+            found = with_gradient(problem, found)
+        pairs = zip(problem.fields(found), shapes, strict=True)
+        self.mean = tuple(u.reshape(s) for u, s in pairs)
+
+    @property
+    def stated(self) -> tuple[Any, ...]:
+        """The laws as they were stated."""
+        return (*self.rows, *self.curved)
+
+    @property
+    def free(self) -> int:
+        return self.lead
+
+    def _problem(self, mean: Fields, noise: list[Tensor] | None = None) -> Problem:
+        """The problem with one axis of parts. noise: of each law, beside draws as `mean`."""
+        sizes = mean[0].shape[: mean[0].ndim - self.dims[0]]
+
+        def flat(t: Tensor, before: int | None) -> Tensor:
+            if before is None:
+                return t
+            return _flat(t if noise is None else t.unsqueeze(before), before, sizes)
+
+        laws: tuple[Any, ...] = tuple(each._change(flat) for each in self.stated)
+        for law, add in zip(laws, noise or [], strict=noise is not None):
+            law.value = law.value + _flat(add, 0, sizes)
+        count = len(self.rows)
+        means = tuple(_flat(u, 0, sizes) for u in mean)
+        return Problem(means, self.root._change(flat), laws[:count], laws[count:])
+
+    @property
+    def differentiable(self) -> bool:
+        return any(u.requires_grad for u in self.mean)
+
+    def _near(self, u: Fields) -> list[Rows]:
+        """The laws that are not linear, as they are at u."""
+        return [each.linearised(u, each.count <= MOST_DENSE) for each in self.curved]
+
+    @once
+    def _gaussian(self) -> tuple[tuple[Rows, ...], Chain | Shared, tuple[Tensor, ...]]:
+        """All laws as they are at the mean, how they are solved, and the residuals of the prior."""
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.differentiable):
+            rows = (*self.rows, *self._near(self.mean))
+            way = solve(rows, self.root)
+            return rows, way, tuple(way.run(self.before)[1])
+
+    @property
+    def laws(self) -> tuple[Rows, ...]:  # type: ignore[override]
+        return self._gaussian[0]
+
+    @property
+    def way(self) -> Chain | Shared:  # type: ignore[override]
+        return self._gaussian[1]
+
+    @property
+    def residuals(self) -> tuple[Tensor, ...]:  # type: ignore[override]
+        return self._gaussian[2]
+
+    @torch.no_grad()
+    def draw(self, normals: Normals) -> Fields:
+        """Draws of the prior, each moved to the laws; without gradients."""
+        about = self.root.draw(normals)
+        mean = tuple(m + x for m, x in zip(self.before, about, strict=True))
+        rows = [law.row_shape([u.shape for u in self.before]) for law in self.stated]
+        pairs = zip(self.stated, rows, strict=True)
+        noise = [root_of(law.noise_variance).expand(n) * normals(*n) for law, n in pairs]
+        some = max(1, AT_ONCE // max(1, sum(u.numel() for u in self.before)))
+        found = [tuple(u[:0] for u in mean)]
+        plain = self._problem(self.before)
+        known = self._problem(self.mean).mean, plain.mean, plain.value
+        for start in range(0, len(mean[0]), some):
+            y, add = ([x[start : start + some] for x in each] for each in (mean, noise))
+            problem, near = self._problem(tuple(y), add), [x.repeat(len(y[0]), 1) for x in known]
+            names = Names("draw", y[0].shape[: y[0].ndim - self.dims[0]], start)
+            u = problem.fields(_in_chunks(problem, names, near))
+            found.append(tuple(x.reshape(m.shape) for x, m in zip(u, y, strict=True)))
+        return tuple(torch.cat(each) for each in zip(*found, strict=True))
+
+
+@dataclass(frozen=True)
+class Names:
+    """What errors call the parts of a problem."""
+
+    noun: str
+    sizes: Sequence[int]  # of the axes that number parts; of draws the first is that of draws
+    first: int = 0  # of the draws
+
+    def __call__(self, part: int) -> str:
+        index = check.unravelled(part, self.sizes)
+        if self.noun == "solution":
+            return f"solution {index[0] if len(index) == 1 else index or 0}"
+        return f"draw {index[0] + self.first}" + f" of solution {index[1:]}" * (len(index) > 1)
+
+
+def _in_chunks(
+    problem: Problem, names: Names, start: Sequence[Tensor] | None = None
+) -> Tensor:  # (P, N)
+    """The most probable fields, as many parts at a time as there is room for.
+
+    start: fields that obey the laws, with the mean and the values that they belong to.
+    """
+    size = problem.mean.shape[1] * (sum(problem.counts) if problem.is_dense else 1)
+    parts = torch.arange(len(problem.mean), device=problem.mean.device)
+    found, failed = [], dict[int, Failure]()
+    for each in parts.split(max(1, AT_ONCE // max(1, size))):
+        some = problem if len(each) == len(parts) else problem.some(each)
+        u, wrong = most_probable(some, None if start is None else start[0][each])
+        for stages in STAGES:
+            if wrong and start is not None:
+                at = torch.tensor(sorted(wrong), device=parts.device)
+                near, mean, value = (x[each[at]] for x in start)
+                u[at], left = along_the_way(some.some(at), mean, value, near, stages)
+                wrong = {int(at[i]): failure for i, failure in left.items()}
+        failed |= {int(each[i]): failure for i, failure in wrong.items()}
+        found.append(u)
+    if failed:
+        raise _refused(failed, names)
+    return torch.cat(found) if len(found) != 1 else found[0]
+
+
+def _refused(failed: dict[int, Failure], names: Names) -> ProbConservError:
+    kind, text = failed[first := min(failed)]
+    said = text.replace(PART, names(first))
+    others = len(failed) - 1
+    if others:
+        count = math.prod(names.sizes)
+        said += f" {others} other{'s' * (others > 1)} of {count} did not get there either."
+    if names.noun == "draw":
+        said += " `point`, `variance` and `interval` need no draws."
+    return kind(said)
+
+
+def _flat(t: Tensor, before: int, sizes: Sequence[int]) -> Tensor:
+    """With the axes of these sizes, of which any may be 1, as one."""
+    front, rest = t.shape[:before], t.shape[before + len(sizes) :]
+    return t.expand((*front, *sizes, *rest)).reshape(*front, math.prod(sizes), *rest)
+
+
+class KeptAsDraws:
+    """What is kept in a file as draws: a file cannot hold the function of a law."""
+
+    @abstractmethod
+    def from_draws(
+        self, n: int, generator: torch.Generator | None = None
+    ) -> Draws | StateDraws: ...
+
+    def save(
+        self, path: str | Path, n: int = 1000, generator: torch.Generator | None = None
+    ) -> None:
+        """Keeps draws in a file, which `Draws.load` or `StateDraws.load` reads.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file.
+        n : int
+            How many draws.
+        generator : torch.Generator
+            The source of the random numbers.
+        """
+        self.from_draws(n, generator).save(path)
+
+
+class NonlinearPosterior(KeptAsDraws, Posterior):
+    """A field given laws of which some are not linear.
+
+    `point` (and `mean`) is a most probable field that obeys the laws. `variance` and `interval` are
+    those of the Gaussian about it. `sample` moves draws of the prior to the laws, each by its own
+    steps, so that every draw obeys. `linearisation_error` compares the two. `condition` makes it.
+
+    Attributes
+    ----------
+    prior : Field
+        The field before the laws.
+
+    Examples
+    --------
+    >>> import probconserv as pc
+    >>> length = pc.law(lambda u: u.square().sum(), 25.0)
+    >>> post = pc.condition(pc.Diagonal([3.0, 3.9], 0.01), length)
+    >>> draws = post.sample(3)
+    >>> bool((draws.square().sum(-1) - 25.0).abs().max() < 1e-9)
+    True
+    """
+
+    _solved: Found
+
+    @property
+    def laws(self) -> tuple[str, ...]:
+        """The names of the laws that hold."""
+        return tuple(law.label for law in self._solved.stated)
+
+    def from_draws(self, n: int, generator: torch.Generator | None = None) -> Draws:
+        """The field known by draws: mean, variance, intervals and scores are theirs.
+
+        Parameters
+        ----------
+        n : int
+            How many draws, at least two.
+        generator : torch.Generator
+            The source of the random numbers.
+
+        Returns
+        -------
+        Draws
+            With the same `point`.
+        """
+        draws = self.sample(_at_least_two(n), generator)
+        return Draws._unchecked(draws, self.event_dims, self.point)
+
+    def linearisation_error(
+        self, n: int = 100, generator: torch.Generator | None = None
+    ) -> LinearisationError:
+        """How far draws are from the Gaussian about the point.
+
+        Parameters
+        ----------
+        n : int
+            How many draws, at least two.
+        generator : torch.Generator
+            The source of the random numbers.
+
+        Returns
+        -------
+        LinearisationError
+            The difference of means and of standard deviations.
+        """
+        draws, std = self.from_draws(n, generator), self.std.double()
+        moves = std > 0
+        shift = ((draws.mean - self.point).double() / std)[moves]
+        ratio = (draws.std.double() / std)[moves] - 1
+        if not len(shift):
+            return LinearisationError(0.0, 0.0, (0.0, 0.0))
+        mean, spread = (float(x.square().mean().sqrt()) for x in (shift, ratio))
+        return LinearisationError(mean, spread, (1 / math.sqrt(n), 1 / math.sqrt(2 * (n - 1))))
+
+    def log_prob(self, u: ArrayLike) -> NoReturn:
+        """Raises `DegenerateError`: this field has no density in closed form."""
+        raise DegenerateError(NO_DENSITY)
+
+    def members(self) -> NoReturn:
+        """Raises `InputError`: members need laws that are linear."""
+        raise InputError("`members` needs laws that are linear. Use `sample` or `from_draws`.")
+
+    def __repr__(self) -> str:
+        return f"{Field.__repr__(self)[:-1]}, given {', '.join(self.laws)})"
+
+
+NO_DENSITY = (
+    "a field given a law that is not linear has no density in closed form. Use "
+    "`marginal_log_prob`, that of the Gaussian about the point, or score draws: `from_draws`."
+)
+
+
+class NonlinearStatePosterior(KeptAsDraws, StatePosterior):
+    """A state given laws of which some are not linear: `post["u"]` is a field.
+
+    Attributes
+    ----------
+    names : tuple of str
+        The names of the fields.
+    prior : State
+        The state before the laws.
+    """
+
+    kind = NonlinearPosterior
+    _solved: Found
+
+    def from_draws(self, n: int, generator: torch.Generator | None = None) -> StateDraws:
+        """The state known by joint draws.
+
+        Parameters
+        ----------
+        n : int
+            How many draws, at least two.
+        generator : torch.Generator
+            The source of the random numbers.
+
+        Returns
+        -------
+        StateDraws
+            With the same `point`.
+        """
+        draws = self.sample(_at_least_two(n), generator).values()
+        pairs = zip(self.parts, draws, strict=True)
+        parts = tuple(Draws._unchecked(u, part.event_dims, part.point) for part, u in pairs)
+        return StateDraws(self.names, parts)
+
+
+def _at_least_two(n: int) -> int:
+    if check.samples(n) < 2:
+        raise InputError("`n` must be at least 2: one draw has no variance.")
+    return n

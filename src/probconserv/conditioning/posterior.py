@@ -1,0 +1,358 @@
+"""What `condition` returns: fields given laws, solved once."""
+
+import math
+from typing import Any, Self, cast, overload
+
+import torch
+from torch import Tensor
+
+from ..fields.covariances import Correlated, Fields, Independent
+from ..fields.gaussian import Field, LowRank, Normals, random_normals
+from ..fields.state import Index, State
+from ..laws.law import Rows
+from ..laws.maps import Select
+from ..solvers.engine import Chain, Shared
+from ..solvers.estimate import Estimate
+from ..solvers.factor import multipliers
+from ..solvers.joint import Joint
+from ..solvers.shrinkage import shrunk
+from ..solvers.stages import minus, summed
+from ..support import checks as check
+from ..support.checks import ArrayLike
+from ..support.errors import DegenerateError, InputError
+from ..support.once import once
+from ..support.tree import Node
+from .audit import exact_rows_hold
+from .predictive import given_laws
+
+SETTLING = 3  # times that rounding is taken off the exact rows of members
+MOST_ROWS = 4096  # of one part, given which members are weighed by a matrix
+
+
+class Solved(Node):
+    """Fields given laws, in float64: what the posterior of a field or a state answers from."""
+
+    def __init__(
+        self,
+        laws: tuple[Rows, ...],
+        mean: Fields,
+        way: Chain | Shared,
+        residuals: tuple[Tensor, ...],
+        dims: tuple[int, ...],
+    ) -> None:
+        """residuals: of every stage. dims: last axes of each field that are tied."""
+        self.laws, self.mean, self.way, self.dims = laws, mean, way, dims
+        self.residuals = residuals
+
+    @property
+    def differentiable(self) -> bool:
+        return any(x.requires_grad for x in (*self.mean, *self.residuals))
+
+    @property
+    def lead(self) -> int:
+        return self.mean[0].ndim - self.dims[0]
+
+    @property
+    def free(self) -> int:
+        """How many first axes can be indexed: `initial` speaks of one entry of its axis."""
+        shapes = [m.shape for m in self.mean]
+        points = (r.places(shapes) for r in self.laws if isinstance(r.map, Select))
+        return min([self.lead, *points])
+
+    @property
+    def makes_variance(self) -> bool:
+        """Whether `variance` is new at every call, so that nobody else holds it."""
+        return self.way.makes_variance
+
+    @property
+    def variance(self) -> Fields:
+        return self.way.variance if self.makes_variance else self._variance
+
+    @once
+    def _variance(self) -> Fields:
+        return self.way.variance
+
+    @once
+    def square(self) -> Tensor:  # (*lead)
+        """(G mu - b)^T S^-1 (G mu - b)."""
+        return self.way.square(self.residuals, self.lead)
+
+    @property
+    def log_evidence(self) -> Tensor:
+        return -0.5 * (self.square + self.way.log_norm(self.lead))
+
+    def draw(self, normals: Normals) -> Fields:
+        about = self.way.draw(normals)
+        draws = tuple(m + x for m, x in zip(self.mean, about, strict=True))
+        return draws if self.way.is_simple else self.way.settle(draws)
+
+    def log_likelihood(self, u: Fields) -> Tensor:  # (*lead)
+        """log N(b; G u, sigma^2) of all laws."""
+        total: Any = 0.0
+        for rows, noise in ((r, r.noise_variance) for r in self.laws):
+            if check.concrete(noise) and bool((noise == 0).any()):
+                raise DegenerateError(
+                    f"`{rows.label}` holds exactly (noise 0), so the field lies on a plane and has "
+                    "no joint density. Use `marginal_log_prob`, or give the law noise > 0."
+                )
+            terms = rows.residual(u) ** 2 / noise + (2 * math.pi * noise).log()
+            terms = rows.at_all(terms, self.mean[rows.first].ndim, self.lead)
+            total = total - 0.5 * summed(terms, self.lead)
+        return total
+
+
+class Posterior(Field):
+    """A field given laws, solved in float64; results come in the dtype of the prior.
+
+    Half precision comes back as float32. It is indexed, moved, detached, sampled and saved without
+    being solved again. `condition` makes it.
+
+    Attributes
+    ----------
+    prior : Field
+        The field before the laws.
+
+    Examples
+    --------
+    >>> import probconserv as pc
+    >>> post = pc.condition(pc.Diagonal([[1.0, 1.0]], 1.0), pc.cells([1.0, 1.0], 3.0))
+    >>> post
+    Posterior(shape=(1, 2), event_dims=1, torch.float64, given cells)
+    >>> post.variance
+    tensor([[0.5000, 0.5000]], dtype=torch.float64)
+    """
+
+    def __init__(
+        self, prior: Field, solved: Solved, number: int = 0, state: State | None = None
+    ) -> None:
+        """state: of which `prior` is field `number`."""
+        self.prior, self._solved, self._number, self._state = prior, solved, number, state
+
+    @property
+    def event_dims(self) -> int:  # type: ignore[override]
+        """How many last axes are correlated."""
+        return self._solved.dims[self._number]
+
+    @property
+    def shape(self) -> torch.Size:
+        return self._solved.mean[self._number].shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the prior, float32 for half precision."""
+        return self.prior.dtype if self.prior.dtype.itemsize >= 4 else torch.float32
+
+    @property
+    def device(self) -> torch.device:
+        return self._solved.mean[0].device
+
+    @property
+    def _free(self) -> int:
+        return self._solved.free
+
+    @property
+    def laws(self) -> tuple[str, ...]:
+        """The names of the laws that hold."""
+        return tuple(rows.label for rows in self._solved.laws)
+
+    @property
+    def mean(self) -> Tensor:  # type: ignore[override]
+        """The mean of each point, which obeys exact laws."""
+        return self._own(self._solved.mean[self._number])
+
+    @property
+    def point(self) -> Tensor:
+        """The most probable field: the mean."""
+        return self.mean
+
+    @property
+    def variance(self) -> Tensor:  # type: ignore[override]
+        """The variance of each point; see `variance_estimate` for whether it is exact."""
+        found = self._solved.variance[self._number]
+        new = self._solved.makes_variance
+        return found.to(self.dtype).contiguous() if new else self._own(found)
+
+    def _quantiles(self, *shares: float) -> list[Tensor]:
+        if not made_of_members(self):
+            return super()._quantiles(*shares)
+        found = given_laws(self._state or self.prior, self._number, self._solved)
+        return found.quantiles(self.mean, shares)
+
+    def _own(self, found: Tensor) -> Tensor:
+        """A copy for the caller, in the dtype of the field."""
+        if found.dtype == self.dtype:
+            return found.clone(memory_format=torch.contiguous_format)  # faster than `to`
+        return found.to(self.dtype, memory_format=torch.contiguous_format)
+
+    @property
+    def variance_estimate(self) -> Estimate | None:
+        """How many solves `variance` was estimated from and how well; None where it is exact.
+
+        Laws for every cell have no exact variance: that would take a solve for each point.
+        """
+        return self._solved.way.estimate
+
+    def _moments(self) -> tuple[Tensor, Tensor]:
+        solved = self._solved
+        return solved.mean[self._number], solved.variance[self._number]
+
+    @property
+    def log_evidence(self) -> Tensor:
+        """log N(b; G mu, G Sigma G^T + sigma^2), one value for each independent part."""
+        return self._solved.log_evidence.to(self.dtype)
+
+    def covariance_times(self, v: ArrayLike) -> Tensor:
+        v = self._factor_of(v).double()
+        more = v.shape[: v.ndim - len(self.shape)]
+        fields = [v.new_zeros(()).expand(*more, *m.shape) for m in self._solved.mean]
+        fields[self._number] = v
+        way = self._solved.way
+        found = way.settle(way.times(tuple(fields)), value=False)  # exact rows of it are 0
+        return found[self._number].to(self.dtype).contiguous()
+
+    def _draw(self, normals: Normals) -> Tensor:
+        return self._solved.draw(normals)[self._number].contiguous()
+
+    def log_prob(self, u: ArrayLike) -> Tensor:
+        """The log of the joint density at `u`, by Bayes: log p(u) + log p(b | u) - log p(b)."""
+        u, solved = self._values(u), self._solved
+        if len(solved.mean) > 1:
+            raise DegenerateError(
+                "the density of one field of a state is not known by itself. Use "
+                "`marginal_log_prob`."
+            )
+        likelihood = solved.log_likelihood((u.double(),))
+        prior = shrunk(self.prior, solved.laws)
+        if prior.dtype != torch.float64:
+            prior = prior._map(lambda t: t.double() if t.is_floating_point() else t)
+        before = prior.log_prob(u)
+        return (summed(before, solved.lead) + likelihood - solved.log_evidence).to(self.dtype)
+
+    def members(self) -> Tensor:  # (S, *shape)
+        """The samples of `LowRank.from_samples`, moved so that each obeys exact laws.
+
+        Each is moved by its own residual; with noise the deviations from the mean shrink as the
+        covariance does, without random numbers. They do not hold the part of the variance that
+        `shrinkage` took as independent, and spread less than `variance` says: for intervals use
+        `interval`.
+        """
+        prior, root = self.prior, self._solved.way.root
+        if not isinstance(prior, LowRank) or not prior.count or len(self._solved.mean) > 1:
+            raise InputError(
+                "`members` are those of an ensemble of one field: condition "
+                "`LowRank.from_samples(...)`. Of a state, `sample` gives draws that obey the laws."
+            )
+        u = (prior.mean.double() + math.sqrt(len(prior.factor) - 1) * prior.factor.double(),)
+        laws, way = self._solved.laws, cast(Any, self._solved.way)
+        if all(rows.exact for rows in laws):
+            moved, _ = way.run(u)
+        else:
+            way, moved = _weighed(laws, root, u)
+        for _ in range(SETTLING):
+            if exact_rows_hold(laws, moved):
+                break
+            moved = way.settle(moved, value=True)
+        return moved[0].to(self.dtype)
+
+    def __repr__(self) -> str:
+        about = ", variance estimated" if self._solved.way.is_iterative else ""
+        return f"{super().__repr__()[:-1]}, given {', '.join(self.laws)}{about})"
+
+
+def made_of_members(field: Field) -> bool:
+    """Whether a field, or the prior of a posterior, has the covariance of members."""
+    prior = field.prior if isinstance(field, Posterior) else field
+    return isinstance(prior, LowRank) and prior.count > 0
+
+
+def _weighed(
+    laws: tuple[Rows, ...], root: Independent | Correlated, u: Fields
+) -> tuple[Joint, Fields]:
+    """Members moved to laws with noise, and the stage that settles the exact ones among them."""
+    count = sum(math.prod(rows.row_shape(root.shapes)[root.lead :]) for rows in laws)
+    if count > MOST_ROWS:
+        raise InputError(
+            f"`members` given `noise` takes a matrix of all rows that go together, for up to "
+            f"{MOST_ROWS} of them; these laws have {count}. Use `sample`, or let the ensemble tie "
+            "fewer axes (`event_dims`)."
+        )
+    joint = Joint(laws, root, root, root.lead)
+    matrix = joint.gram(root) + joint.noise.diag_embed()
+    r = joint.residual(u).movedim(0, -2)  # (*lead, S, K)
+    along = multipliers(matrix, joint.factor, joint.noise, r, joint.factor.solve)
+    return joint, minus(u, root.times(joint.adjoint(along.movedim(-2, 0))))
+
+
+class StatePosterior(State):
+    """A state given laws: `post["u"]` is a field, `post[i]` the posterior of one batch entry.
+
+    `condition` makes it.
+
+    Attributes
+    ----------
+    names : tuple of str
+        The names of the fields.
+    parts : tuple of Posterior
+        The fields, in the order of their names.
+    prior : State
+        The state before the laws.
+
+    Examples
+    --------
+    >>> import probconserv as pc
+    >>> state = pc.State(rain=([1.0, 1.0], 1.0), snow=([0.0], 1.0))
+    >>> total = pc.linear({"rain": [[1.0, 1.0]], "snow": [[1.0]]}, 5.0)
+    >>> pc.condition(state, total).sample(4)["snow"].shape
+    torch.Size([4, 1])
+    """
+
+    kind: type[Posterior] = Posterior  # of its fields
+
+    def __init__(self, prior: State, solved: Solved) -> None:
+        self.names, self.prior, self._solved = prior.names, prior, solved
+
+    @property
+    def parts(self) -> tuple[Posterior, ...]:  # type: ignore[override]
+        """The fields, in the order of their names."""
+        numbered = enumerate(self.prior.parts)
+        return tuple(self.kind(field, self._solved, i, self.prior) for i, field in numbered)
+
+    @overload
+    def __getitem__(self, key: str) -> Posterior: ...
+    @overload
+    def __getitem__(self, key: Index) -> Self: ...
+    def __getitem__(self, key: str | Index) -> Field | Self:
+        return super().__getitem__(key)
+
+    @property
+    def _free(self) -> int:
+        return self._solved.free
+
+    @property
+    def point(self) -> dict[str, Tensor]:
+        """The most probable state, by name."""
+        return {name: part.point for name, part in zip(self.names, self.parts, strict=True)}
+
+    @property
+    def log_evidence(self) -> Tensor:
+        """log N(b; G mu, G Sigma G^T + sigma^2), one value for each independent part."""
+        return self._solved.log_evidence
+
+    def sample(self, n: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        """Joint draws of all fields, each of which obeys exact laws.
+
+        Parameters
+        ----------
+        n : int
+            How many.
+        generator : torch.Generator
+            The source of the random numbers.
+
+        Returns
+        -------
+        dict of Tensor
+            By name, with the draws on a new axis 0.
+        """
+        draws = self._solved.draw(random_normals(n, generator, self.device))
+        found = zip(self.names, self.parts, draws, strict=True)
+        return {name: u.to(part.dtype).contiguous() for name, part, u in found}

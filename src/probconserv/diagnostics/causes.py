@@ -1,0 +1,180 @@
+"""Why b differs from what a prior expects of G u: one number that explains all rows, or a few rows.
+
+Medians find the numbers, so that a few wrong rows do not pass for one. All is arithmetic of tensors
+until `Comparison.causes` looks at the result, so that it can be traced. Fewer than `ENOUGH` rows
+are explained by many numbers: there only factors between common units are tried.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .factors import LARGE, UNITS, in_digits, wrong_by
+from .limits import FULL
+
+NEARLY_AS_GOOD = (
+    1.5  # causes that leave up to so many times the misfit of the best are named as well
+)
+ENOUGH = 3  # rows that one number must explain
+FEW = 0.25  # of the rows: so many wrong ones may be single mistakes
+CLEAR = 2.0  # standard deviations of the prior's totals from 0: of less, no factor can be told
+
+
+class Cause(NamedTuple):
+    """What would make b right."""
+
+    kind: str  # factor, shift, offset or rows
+    amount: float  # b is so many times what the prior says, rows late, too large, rows wrong
+    misfit: float  # the root mean square of z that it leaves
+
+    def __str__(self) -> str:
+        return self.in_words("b", "the prior")
+
+    def in_words(self, b: str, prior: str) -> str:
+        """The cause, with these names for b and for what is compared with it."""
+        size = in_digits(abs(self.amount))
+        if self.kind == "factor":
+            return wrong_by(b, self.amount, prior)
+        if self.kind == "shift":
+            late, sign = ("late", "+") if self.amount > 0 else ("early", "-")
+            rows = "row" if size == "1" else "rows"
+            where = f"row i of {prior} fits row i {sign} {size} of {b}"
+            return f"{b} comes about {size} {rows} too {late} ({where}), check its times"
+        if self.kind == "offset":
+            return f"{b} is about {size} too {'large' if self.amount > 0 else 'small'} in every row"
+        return f"rows of {b} that are wrong by themselves: {size}"
+
+
+class Candidate(NamedTuple):
+    """What may make b right, as numbers of no axes."""
+
+    kind: str
+    amount: Tensor
+    misfit: Tensor
+    holds: Tensor  # whether it leaves no row wrong
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """What a prior expects of each row, beside b."""
+
+    total: Tensor  # G mu, (*batch, T) like all
+    value: Tensor  # b
+    std: Tensor  # of G u - b
+    slack: Tensor  # what rounding can do
+    timed: bool  # whether the last axis is time
+    limit: Tensor | float = FULL  # standard deviations beyond which a row is wrong
+
+    @classmethod
+    def of(cls, *arrays: Any, timed: bool, limit: Any = FULL) -> "Comparison":
+        """The same from arrays: total, value, std and slack."""
+        total, value, std, slack = map(torch.tensor, arrays)
+        return cls(total, value, std, slack, timed, torch.as_tensor(limit))
+
+    @property
+    def wrong(self) -> Tensor:
+        """Beyond the limit."""
+        return (self.total - self.value).abs() > self.limit * self.std + self.slack
+
+    @property
+    def z(self) -> Tensor:
+        """G mu - b in standard deviations; 0 where it is rounding."""
+        miss = self.total - self.value
+        return torch.where(miss.abs() > self.slack, miss / self.std, 0.0)
+
+    @property
+    def misfit(self) -> Tensor:
+        """The root mean square of z."""
+        return self.z.square().mean().sqrt()
+
+    def causes(self, gain: float = 1.0) -> tuple[Cause, ...]:
+        """Those that leave no row wrong and the misfit `gain` times smaller, the best first."""
+        if self.value.numel() < ENOUGH:
+            return tuple(self._unit_factors())
+        held = [one for one in self.candidates() if bool(one.holds)]
+        found = [Cause(one.kind, float(one.amount), float(one.misfit)) for one in held]
+        found.sort(key=lambda cause: cause.misfit)
+        most = float(self.misfit) / gain
+        return tuple(c for c in found if c.misfit <= min(most, NEARLY_AS_GOOD * found[0].misfit))
+
+    def candidates(self) -> list[Candidate]:
+        """One of each kind that there are rows enough for."""
+        shift = [self._shift()] if self.timed and self.value.shape[-1] >= 4 else []
+        return [self._few(), self._factor(), *shift, self._offset()]
+
+    def _unit_factors(self) -> list[Cause]:
+        """Factors between units that are near the one that there is, and leave no row wrong."""
+        ratio = float(self._ratio)  # of the prior's totals to b
+        if not bool(self._tells_a_factor) or not 0 < ratio < math.inf:
+            return []
+        either = [f for known in UNITS if known >= LARGE for f in (known, 1 / known)]
+        near = [f for f in either if abs(math.log(f * ratio)) <= math.log(2)]
+        each = [(f, self._multiplied(1 / f)) for f in near]
+        return [Cause("factor", f, float(one.misfit)) for f, one in each if not one.wrong.any()]
+
+    def _few(self) -> Candidate:
+        wrong, rows = self.wrong.sum(), self.wrong.numel()
+        square = torch.where(self.wrong, 0.0, self.z.square()).sum() / (rows - wrong)
+        holds = (wrong > 0) & (wrong <= max(1, FEW * rows)) & (wrong < rows)
+        return Candidate("rows", wrong, square.sqrt(), holds)
+
+    def _factor(self) -> Candidate:
+        ratio = self._ratio
+        found = self._multiplied(ratio)._explained("factor", 1 / ratio)
+        enough = (self.value != 0).sum() >= ENOUGH
+        return found._replace(holds=found.holds & self._tells_a_factor & enough)
+
+    @property
+    def _ratio(self) -> Tensor:
+        """What b must be multiplied with."""
+        there = self.value != 0
+        ratio = torch.where(there, self.total / torch.where(there, self.value, 1.0), torch.inf)
+        return _weighted_median(ratio.flatten(), self.value.abs().flatten())
+
+    @property
+    def _tells_a_factor(self) -> Tensor:
+        """Whether the prior's totals are clearly not 0: else any small factor would do."""
+        return self._multiplied(0.0).misfit > CLEAR
+
+    def _multiplied(self, factor: Tensor | float) -> "Comparison":
+        """With another b, and less rounding where it is smaller."""
+        value, size = factor * self.value, (self.slack * factor).abs()
+        return replace(self, value=value, slack=torch.minimum(self.slack, size))
+
+    def _offset(self) -> Candidate:
+        excess = (self.value - self.total).flatten().median(0).values
+        return replace(self, value=self.value - excess)._explained("offset", excess)
+
+    def _shift(self) -> Candidate:
+        """The best one; it must not just leave out the wrong rows of b, at an end."""
+        times = self.value.shape[-1]
+        either = [k for i in range(1, times // 4 + 1) for k in (i, -i)]
+        shifts = torch.tensor(either, device=self.value.device)
+        place = torch.arange(times, device=shifts.device) + shifts[:, None]  # of the row of b
+        there = (place >= 0) & (place < times)
+        place = place.clamp(0, times - 1)
+        limit = self.limit * torch.ones_like(self.std)
+        each = (t[..., None, :] for t in (self.total, self.std, self.slack, limit))
+        total, std, slack, limit = each
+        moved = Comparison(total, self.value[..., place], std, slack, True, limit)
+        axes = (*range(self.value.ndim - 1), -1)  # of (*batch, shifts, T)
+        wrong = (moved.wrong & there).sum(axes)
+        removed = (self.wrong[..., place] & there).sum(axes)
+        square = torch.where(there, moved.z.square(), 0.0).sum(axes)
+        count = there.expand(moved.value.shape).sum(axes)
+        holds = (wrong == 0) & ((removed > 0) | ~self.wrong.any())
+        misfit, best = torch.where(holds, (square / count).sqrt(), torch.inf).min(0)
+        return Candidate("shift", shifts[best], misfit, holds.any())
+
+    def _explained(self, kind: str, amount: Tensor) -> Candidate:
+        return Candidate(kind, amount, self.misfit, ~self.wrong.any())
+
+
+def _weighted_median(x: Tensor, weights: Tensor) -> Tensor:
+    x, order = x.sort()
+    heights = weights[order].cumsum(0)
+    middle = (heights < heights[-1:] / 2).sum(0, keepdim=True).clamp_max(len(x) - 1)
+    return x[middle][0]

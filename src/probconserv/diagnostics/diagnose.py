@@ -1,0 +1,283 @@
+"""Is b right? What a prior expects of G u, beside b, row by row.
+
+Two distances decide: G mu - b in the standard deviations that the prior states for G u, and in
+those of points that are fully correlated, sum_j |g_j| s_j. No covariance with these spreads makes
+G u less certain. A prior of independent points says nothing of errors that neighbours share, though
+most models have them: where the right b is often 10 stated standard deviations off, the second
+distance says whether shared errors would explain it.
+"""
+
+import copy
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..conditioning.audit import largest_move
+from ..conditioning.condition import solved
+from ..conditioning.draws import StateDraws
+from ..conditioning.posterior import Posterior, StatePosterior
+from ..fields.covariances import Correlated, Independent, expanded
+from ..fields.dense import Dense
+from ..fields.gaussian import Diagonal, Field, LowRank
+from ..fields.mixture import Mixture
+from ..fields.state import Prediction, State, as_field, covariance_of, rebuilt
+from ..laws.law import Law, check_laws
+from ..support import checks as check
+from ..support.errors import FAR, InputError
+from ..support.rowwise import UNMET
+from .causes import Cause, Comparison
+from .diagnosis import Answer, Diagnosis
+from .limits import FULL, LEVEL, joint_limit, row_limit
+from .noise import quadrature_noise
+
+SEVERAL = 1.01  # times larger is the std of a row whose points can share errors, if they do
+GAIN = 3.0  # times smaller a misfit that no row shows, with a cause that is worth a word
+SHOWN = ("value", "residual", "std", "std_full", "z_own", "z_full", "quadrature_share")
+
+
+@torch.no_grad()
+def diagnose(prior: Prediction | State, *laws: Law) -> Diagnosis:
+    """Whether b of the laws is right, judged by what a prior expects.
+
+    `Diagnosis.verdict` is the answer in words, `Diagnosis.table` has the rows. If the prior is
+    right, about one answer in 200 is a false "does not agree"; fewer for `Diagonal`.
+
+    Parameters
+    ----------
+    prior : Field, State, or what `as_field` takes
+        Any field or state before `condition`. A mixture is judged by its mean and covariance.
+    *laws : Law
+        One or more. The rows of several stand one after the other.
+
+    Returns
+    -------
+    Diagnosis
+        b and the prior side by side, and what would explain a difference.
+
+    Raises
+    ------
+    InputError
+        If there is no law, or a mean or variance of the prior is not finite.
+
+    Examples
+    --------
+    >>> import probconserv as pc
+    >>> x, t = torch.linspace(0, 1, 5).double(), torch.linspace(1, 2, 6).double()
+    >>> prior = pc.Diagonal(t[:, None] * (1 + x), 0.0001)
+    >>> print(diagnose(prior, pc.integral(x, 1500 * t)).verdict)  # in grams, not in kilograms
+    b does not agree with the prior in 6 of 6 rows: b is about 1000 times what the prior says, \
+check its units (kg and g, km and m).
+    """
+    check_laws(laws)
+    if isinstance(prior, StatePosterior | StateDraws):
+        raise InputError("`prior` must be a state before `condition`: judge all laws at once.")
+    prior = prior if isinstance(prior, State) else as_field(prior)
+    given = prior if isinstance(prior, State) else _plain(prior)
+    stated, members = _stated(given)
+    joint = solved(given, laws, audit=False)
+    move, found = largest_move(joint.mean, given.parts), _by_law(stated, laws, joint.way.lead)
+    testable = members is None or check.any_of(joint.way.count(joint.lead) < members - 1)
+    if testable and (members or any(check.any_of(rows["added"]) for rows in found)):
+        pairs = zip(laws, found, strict=True)
+        joint = solved(stated, [_noisier(law, rows["added"]) for law, rows in pairs], audit=False)
+    rows = {name: _side_by_side([each[name] for each in found]) for name in found[0]}
+    rank = joint.way.count(joint.lead)
+    level = LEVEL / 2 if check.any_of(rank > 1) else LEVEL
+    limit = row_limit(rows["residual"].numel(), members, rows["estimated"], level)
+    pairs = zip(laws, found, strict=True)
+    loose = [_reads_independent(law, prior, each["residual"]) for law, each in pairs]
+    beyond, sharing, wrong = judged(rows, limit, _side_by_side(loose))
+    jointly = check.any_of((joint.square > joint_limit(rank, members, level)) & (rank > 1))
+    shared = check.any_of(sharing) and move <= FULL  # some field obeys, all of it within `FULL`
+    far = move > FAR or check.any_of(rows["z_own"].abs() > FAR)
+    answer = _answer(
+        wrong=check.any_of(wrong) or (jointly and not shared),
+        doubtful=check.any_of(beyond) or jointly or far,
+    )
+    causes: tuple[Cause, ...] = ()
+    if len(laws) == 1 and answer != "agrees":
+        timed = not laws[0].is_initial and not laws[0].row_names and limit.ndim > 0
+        causes = compared(rows, limit, sharing, timed).causes(1 if check.any_of(wrong) else GAIN)
+    return Diagnosis(
+        answer=answer,
+        **{name: rows[name] for name in SHOWN},
+        limit=limit,
+        wrong=wrong,
+        causes=causes,
+        mahalanobis=joint.square,
+        degrees_of_freedom=rank,
+        largest_move=move,
+        members=members,
+    )
+
+
+def _answer(wrong: bool, doubtful: bool) -> Answer:
+    """wrong: whether nothing explains b. doubtful: whether the prior as it is stated does not."""
+    if wrong:
+        return "does not agree"
+    return "agrees if shared" if doubtful else "agrees"
+
+
+def judged(
+    rows: dict[str, Tensor], limit: Tensor, independent: Tensor | bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Of each row: is it beyond what is stated, could points share errors, does it not agree?
+
+    independent: whether the prior says nothing of shared errors.
+    """
+    miss, slack = rows["residual"].abs(), rows["slack"]
+    beyond = miss > limit * rows["std"] + slack
+    sharing = (rows["std_full"] > SEVERAL * rows["std"]) & independent
+    return beyond, sharing, beyond & ~(sharing & (miss <= FULL * rows["std_full"] + slack))
+
+
+def compared(rows: dict[str, Tensor], limit: Tensor, sharing: Tensor, timed: bool) -> Comparison:
+    """Where causes are sought: with errors as far shared as the answer allows for."""
+    std = torch.where(sharing, rows["std_full"], rows["std"])
+    total, limit = rows["value"] + rows["residual"], torch.where(sharing, FULL, limit)
+    return Comparison(total, rows["value"], std, rows["slack"], timed, limit)
+
+
+def _stated(prior: Field | State) -> tuple[Field | State, int | None]:
+    """What a prior expects of a new solution, and how many members say so; None if it is known.
+
+    The mean of N members has 1 / N of their variance, and no part of that is chance.
+    """
+    counts = [_members_of(field) for field in prior.parts]
+    if not any(counts):
+        return prior, None
+    parts = tuple(
+        field._with(factor=field.factor * math.sqrt(1 + 1 / count), shrinkage=0.0)
+        if count and isinstance(field, LowRank)
+        else field
+        for field, count in zip(prior.parts, counts, strict=True)
+    )
+    return rebuilt(prior, parts), min(filter(None, counts))
+
+
+def _members_of(field: Field) -> int | None:
+    made = isinstance(field, LowRank) and field.rounding  # by `from_samples`
+    return len(field.factor) if isinstance(field, LowRank) and made else None
+
+
+def _reads_independent(law: Law, prior: Field | State, rows: Tensor) -> Tensor:
+    """Whether each of these rows of a law reads a field that says nothing of shared errors."""
+    fields = dict(zip(prior.names, prior.parts, strict=True))
+    found = any(_is_independent(fields[name]) for name in law._named(prior.names))
+    return torch.full_like(rows, found, dtype=torch.bool)
+
+
+def _is_independent(field: Field) -> bool:
+    """Whether a field takes errors of points as independent, which those of models are not."""
+    if isinstance(field, Mixture):
+        return _is_independent(field.components)
+    return isinstance(field.prior if isinstance(field, Posterior) else field, Diagonal)
+
+
+def _points(prior: Field | State) -> dict[str, Diagonal]:
+    """The fields by name, taken as independent."""
+    points = {}
+    for name, field in zip(prior.names, prior.parts, strict=True):
+        mean, variance = field._moments()
+        check.finite("mean of the prior", mean)
+        check.finite("variance of the prior", variance)
+        points[name] = Diagonal._unchecked(mean, variance.clamp_min(0))
+    return points
+
+
+def _by_law(prior: Field | State, laws: Sequence[Law], lead: int) -> list[dict[str, Tensor]]:
+    """What `by_row` says of each law. lead: how many first axes number parts that no row joins."""
+    points, rounding = _points(prior), rounding_of(prior.parts)
+    covariance = covariance_of(prior).joined(lead)
+    return [by_row(law.to(prior.device), points, covariance, rounding) for law in laws]
+
+
+def rounding_of(fields: Sequence[Field]) -> float:
+    """What rounding may make of a row, as a share of its terms."""
+    return max(UNMET, *(100 * torch.finfo(field.dtype).eps for field in fields))
+
+
+def by_row(
+    law: Law, points: dict[str, Diagonal], covariance: Independent | Correlated, rounding: float
+) -> dict[str, Tensor]:
+    """What the prior expects of each row of one law.
+
+    points: the fields by name, taken as independent. covariance: with parts that no row joins, as
+    `solve` has it. rounding: as `rounding_of` says.
+    """
+    spread = {name: field.std for name, field in points.items()}
+    total, residual = law.apply(points), law.residual(points)
+    noise, rule = law.noise_variance, _variance_of_rule(law, points, residual)
+    beyond = (rule - noise).clamp_min(0)  # NaN where the rule is not known
+    added = beyond.nan_to_num(0)
+    along, alone = _own_variances(law, tuple(points), covariance)
+    own = along + alone + noise + added
+    full = law.magnitude(spread) ** 2 + noise + added
+    value = law.value.expand(total.shape)
+    slack = rounding * (law.magnitude(points) + value.abs())
+    std, std_full, there = own.sqrt(), full.sqrt(), own > 0
+    return {
+        "value": value,
+        "residual": residual,
+        "std": std,
+        "std_full": std_full,
+        "z_own": Comparison(total, value, std, slack, False).z,
+        "z_full": Comparison(total, value, std_full, slack, False).z,
+        "quadrature_share": torch.where(there, beyond / own, 0 * beyond),
+        "estimated": torch.where(there, along / own, 0.0),
+        "added": added,
+        "slack": slack,
+    }
+
+
+def _noisier(law: Law, variance: Tensor) -> Law:
+    """The law with more noise."""
+    other = copy.copy(law)
+    other.noise_variance, other.exact = law.noise_variance.to(variance) + variance, False
+    return other
+
+
+def _variance_of_rule(law: Law, points: dict[str, Diagonal], residual: Tensor) -> Tensor:
+    """Of the quadrature's error, for each row; NaN where the law does not say its rule."""
+    if law.quadrature is None:
+        return torch.full_like(residual, torch.nan)
+    (name,) = law._named(tuple(points))
+    x, rule = law.quadrature
+    noise = quadrature_noise(points[name], x.to(points[name].mean), rule)
+    return law.at_times(noise, points[name].shape) ** 2
+
+
+def _own_variances(
+    law: Law, names: Sequence[str], covariance: Independent | Correlated
+) -> tuple[Tensor, Tensor]:
+    """The diagonal of G Sigma G^T, one entry per row: of the directions, and of the rest."""
+    if isinstance(covariance, Independent):
+        alone = law.squares(dict(zip(names, covariance.variance, strict=True)))
+        return torch.zeros_like(alone), alone
+    shared = law.apply(dict(zip(names, covariance.directions, strict=True))).square().sum(0)
+    if covariance.rest is None:
+        return shared, torch.zeros_like(shared)
+    return shared, _own_variances(law, names, covariance.rest)[1]
+
+
+def _side_by_side(each: list[Tensor]) -> Tensor:
+    return each[0] if len(each) == 1 else torch.cat([t.flatten() for t in each])
+
+
+def _plain(field: Field) -> Field:
+    """A Diagonal, LowRank or Dense field with the same mean and covariance."""
+    if isinstance(field, Diagonal | LowRank | Dense):
+        return field
+    parts = field.components if isinstance(field, Mixture) else None
+    if isinstance(field, Mixture) and isinstance(parts, Diagonal | LowRank):
+        mean, weights = field._moments()[0], field._wide(field.log_weights.exp())
+        directions, own = weights.sqrt() * (parts.mean - mean), parts.variance
+        if isinstance(parts, LowRank):
+            each = expanded(parts.factor.double(), parts.event_dims, field.event_dims)
+            each, own = (weights.sqrt() * each).flatten(0, 1), parts.rest
+            directions = torch.cat([directions, each])
+        return LowRank(mean, directions, (weights * own).sum(0), field.event_dims)
+    mean, dims = field.mean.double(), max(field.event_dims, 1)
+    return Dense(mean, field.covariance().double(), dims)

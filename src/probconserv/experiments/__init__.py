@@ -1,0 +1,1 @@
+"""The experiments of the paper, and neural operators beyond their range."""

@@ -1,0 +1,188 @@
+"""The figures of a cell, from what it kept, and the one over all cells."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
+
+from ... import figures
+from ...diagnostics.fronts import FrontPosition
+from ...diagnostics.metrics import EXACT
+from ...fields.gaussian import Diagonal
+from ...figures._fields import PAPER
+from ...laws.sums import integral
+from ._cell import Cell, Record
+from ._experiments import EXPERIMENTS
+from ._overview import beside_the_anp
+from ._panels import SIZE, panels
+from ._report import MARKS, Picture
+from ._tables import cells
+
+ROUNDING = 1e-17  # what a CE of 0 is drawn as
+FAR = 10.0  # a difference of LL beyond which the scale is logarithmic
+ANP: Any = {"color": "black", "linewidth": 0.8, "linestyle": ":", "zorder": 0}
+
+
+def draw(cell: Cell, folder: Path) -> list[Picture]:
+    """Writes each figure of the cell as PNG and SVG into the folder."""
+    pictures = []
+    for kind, caption, figure in _figures(cell):
+        figure.suptitle(_label(cell), fontsize="small", color="dimgrey")
+        drawn = _saved(figure, folder / f"{cell.name}-{kind}")
+        pictures.append(Picture(cell.experiment.name, cell.value, kind, caption, drawn))
+    return pictures
+
+
+def draw_overview(records: Sequence[Record], folder: Path) -> list[str]:
+    """Writes the figure over all cells, for each method; returns its panels."""
+    rows, plan = cells(list(records)), records[0]
+    figure = Figure(figsize=(12, 0.5 * len(rows) + 1.5), layout="constrained")
+    conservation, likelihood, error = figure.subplots(1, 3, sharey=True)
+    for method in {record["method"]: None for record in records}:
+        places, numbers = _of_method(method, rows)
+        for axes, each in zip(figure.axes, zip(*numbers, strict=True), strict=True):
+            style: Any = {
+                "color": PAPER[method][0],
+                "marker": MARKS[method].name,
+                "markersize": 5.5,
+            }
+            axes.plot(each, places, linestyle="", label=method, **style)
+    conservation.axvspan(ROUNDING / 10, EXACT, color="grey", alpha=0.15, linewidth=0)
+    conservation.set(title="Who conserves", xlabel="|CE|; grey is rounding", xscale="log")
+    conservation.set_xlim(ROUNDING / 10, None)
+    likelihood.set(title="LL: right is better", xlabel="LL less that of the ANP")
+    error.set(title="MSE: left is better", xlabel="MSE over that of the ANP")
+    _scales(likelihood, error)
+    _rows(figure.axes, [_row(row[0]) for row in rows])
+    handles = conservation.get_legend_handles_labels()
+    figure.legend(*handles, loc="outside lower center", ncols=len(handles[0]))
+    name = f"overview-{plan['recipe']}-{plan['protocol']}"
+    return _saved(figure, folder / name, (SIZE[0], 0.38 * len(rows) + 0.9))
+
+
+def _scales(likelihood: Axes, error: Axes) -> None:
+    """Logarithms where numbers go far, with plain numbers below."""
+    likelihood.axvline(0, **ANP)
+    error.axvline(1, **ANP)
+    low, high = likelihood.get_xlim()
+    if (reach := max(-low, high)) > FAR:
+        likelihood.set_xscale("symlog", linthresh=1)
+        likelihood.set_xlim(4 * min(low, -1), 4 * max(high, 1))  # room for the outermost marks
+        likelihood.set_xticks([-FAR, 0, FAR] if reach < FAR**2 else [-(FAR**2), 0, FAR**2])
+    error.set_xscale("log")
+    low, high = error.get_xlim()
+    error.xaxis.set_major_locator(LogLocator(subs=(1,) if high / low > FAR else (1, 2, 5)))
+    for axes in (likelihood, error):
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _of_method(method: str, rows: list[list[Record]]) -> tuple[list[float], list[Any]]:
+    """Places from top to bottom; |CE|, and LL and MSE beside the ANP's."""
+    places: list[float] = []
+    numbers: list[Any] = []
+    for i, row in enumerate(rows):
+        for record in row:
+            beside = beside_the_anp(row).get(method)
+            if record["method"] == method and beside:
+                places.append(i + 0.15 * (list(PAPER).index(method) - 2))
+                numbers.append((max(abs(record["CE"]), ROUNDING), *beside))
+    return places, numbers or [(), (), ()]
+
+
+def _row(record: Record) -> str:
+    problem = EXPERIMENTS[record["problem"]].problem
+    return f"{problem.title}\n{figures.symbol(problem.parameter)} = {record['parameter']:g}"
+
+
+def _rows(panels: list[Axes], names: list[str]) -> None:
+    """Every second row has a ground of its own."""
+    for axes in panels:
+        axes.set_yticks(range(len(names)), names)
+        axes.tick_params(axis="y", length=0)
+        axes.set_ylim(len(names) - 0.5, -0.5)
+        for i in range(0, len(names), 2):
+            axes.axhspan(i - 0.5, i + 0.5, color="grey", alpha=0.1, linewidth=0, zorder=0)
+
+
+def _saved(figure: Figure, path: Path, size: tuple[float, float] = SIZE) -> list[str]:
+    """Writes SVG and PNG, in one layout; the panels for the page."""
+    for ending in ("svg", "png"):
+        figures.save(figure, path.with_name(f"{path.name}.{ending}"))
+        figure.set_layout_engine("none")
+    return panels(figure, path.name, size)
+
+
+def _label(cell: Cell) -> str:
+    problem, plan = cell.experiment.problem, cell.plan
+    parameter = f"{figures.symbol(problem.parameter)} = {cell.value:g}"
+    return f"{problem.title}, {parameter}; protocol {plan.protocol}, weights {plan.recipe}"
+
+
+def _figures(cell: Cell) -> Iterator[tuple[str, str, Figure]]:
+    """Kind, caption and figure."""
+    curves, plan, where = cell.curves, cell.plan, f"at t = {cell.experiment.time:g}"
+    x, truth, variances = curves["x"], curves["truth"], cell.of_methods("variance")
+    fields = {name: Diagonal(m, variances[name]) for name, m in cell.of_methods("mean").items()}
+    yield (
+        "profiles",
+        f"Mean and three standard deviations of one test function {where}.",
+        figures.profiles_figure(x, fields, truth),
+    )
+    yield (
+        "errors",
+        f"The error of that mean {where}, with the band around it.",
+        figures.errors_figure(x, fields, truth),
+    )
+    law = integral(x, curves["total"])
+    means = {name: Diagonal(m, 0.0) for name, m in cell.of_methods("mean over time").items()}
+    yield (
+        "mass",
+        "Total of u over time, of the same test function, from "
+        f"{_count(plan.samples_over_time, 'latent sample')}. "
+        "Methods that conserve lie on the truth.",
+        figures.mass_figure(curves["t"], means, law),
+    )
+    yield (
+        "mse",
+        f"MSE over time, averaged over {_count(plan.functions_over_time, 'test function')}, "
+        f"from {_count(plan.samples_over_time, 'latent sample')}.",
+        figures.scores_figure(curves["t"], cell.of_methods("MSE over time")),
+    )
+    yield (
+        "precision",
+        f"ProbConserv-ANP {where} as the constraint is taken more seriously, with standard errors.",
+        figures.precision_figure(
+            curves["precision"],
+            {
+                label: tuple(curves[f"precision/{name}"])
+                for label, name in (("CE²", "CE"), ("LL", "LL"), ("MSE", "MSE"))
+            },
+        ),
+    )
+    yield from _fronts(cell)
+
+
+RULES = {
+    "point": "the first grid point with u at or below 0, the paper's definition",
+    "crossing": "where u comes down through half of the jump, between grid points",
+}
+
+
+def _fronts(cell: Cell) -> Iterator[tuple[str, str, Figure]]:
+    for rule, meaning in RULES.items() if cell.fronts else ():
+        places = cell.of_methods(f"{rule}/positions")
+        chances = cell.of_methods(f"{rule}/probabilities")
+        fronts = {name: FrontPosition(at, chances[name]) for name, at in places.items()}
+        yield (
+            f"front-{rule}",
+            f"The front at t = {cell.experiment.time:g}, over all test functions: {meaning}.",
+            figures.front_figure(fronts, cell.fronts[0]["true"]),
+        )
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}" + "s" * (n > 1)

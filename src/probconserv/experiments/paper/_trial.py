@@ -1,0 +1,154 @@
+"""One network of the ablation: every update of its prediction, exact and with noise, and scored."""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from ...data import Functions, draw
+from ...diagnostics.fronts import front_position
+from ...diagnostics.metrics import evaluate
+from ...diagnostics.noise import quadrature_noise
+from ...fields.gaussian import Diagonal, Field
+from ...fields.mixture import Mixture
+from ...laws.sums import integral
+from ...models._load import Model, RecipeName, load
+from ...models._predictor import Predictor
+from ._cell import CONTEXT, Record
+from ._experiments import Experiment
+from ._updates import ONLY_EXACT, UPDATES
+
+Split: TypeAlias = Literal["test", "validation"]
+NetworkName: TypeAlias = Literal["paper", "modern", "emulator"]
+NETWORKS: dict[NetworkName, tuple[Model, RecipeName]] = {
+    "paper": ("anp", "paper"),
+    "modern": ("anp", "modern"),
+    "emulator": ("emulator", "modern"),
+}
+DRAWS = 50  # of each function's front
+NUMBERS = 1 << 23  # of the components at once: 64 MB
+METRICS = ("CE", "LL", "MSE", "CRPS", "coverage_50", "coverage_90", "coverage_99")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """How the records of an ablation are made."""
+
+    split: Split = "test"  # or validation: parameters from all over the training range
+    n: int = 50  # functions
+    samples: int = 100  # of the latent
+    times: int = 21  # at which the law is known, beside that of the evaluation
+    draws: int = DRAWS
+
+
+@torch.no_grad()
+def records(
+    experiment: Experiment,
+    value: float | None,
+    name: NetworkName,
+    trial: Trial,
+    device: torch.device,
+) -> list[Record]:
+    """One for each update of a network, exact and with noise; without a value parameters vary."""
+    model, recipe = NETWORKS[name]
+    network = load(experiment.name, model, recipe).to(device)
+    problem = experiment.problem if value is None else experiment.at(value)
+    test = draw(problem, trial.split, trial.n, CONTEXT)
+    setting = _Setting(experiment, test, trial, device)
+    rows: dict[tuple[str, str], list[_Row]] = {}
+    for part in setting.chunks():
+        for update, noise, row in setting.rows(network, part):
+            rows.setdefault((update, noise), []).append(row)
+    where = {"problem": experiment.name, "parameter": value, "time": experiment.time}
+    made = {"network": name, **dataclasses.asdict(trial)}
+    return [
+        where | {"update": update, "noise": noise} | made | setting.scores(each)
+        for (update, noise), each in rows.items()
+    ]
+
+
+@dataclass(frozen=True)
+class _Row:
+    """Some functions at the evaluation time."""
+
+    mean: Tensor  # (n, M)
+    variance: Tensor  # (n, M)
+    front: Tensor  # (n,), the posterior mean of its position; NaN where there is none
+
+
+class _Setting:
+    """Truth and law of the functions at all times; the evaluation is at one of them."""
+
+    def __init__(
+        self, experiment: Experiment, test: Functions, trial: Trial, device: torch.device
+    ) -> None:
+        self.experiment, self.test, self.trial, self.device = experiment, test, trial, device
+        problem = test.equation.to(device)
+        even, self.x = problem.grid(trial.times, device=device)
+        at = torch.tensor([experiment.time], dtype=torch.float64, device=device)
+        self.t = torch.cat([even, at]).unique()
+        self.row = int((self.t - experiment.time).abs().argmin())
+        self.total = problem[:, None].total(self.t)  # (n, T)
+        self.truth = problem.on_grid(at, self.x)  # (n, 1, M)
+        self.front = problem.front(at)  # (n,)
+        ahead = problem.solution(at, self.front.nan_to_num(0.0))
+        self.level = ahead / 2  # half of the jump
+
+    def chunks(self) -> Iterator[slice]:
+        each = self.trial.samples * len(self.t) * len(self.x)
+        step = max(1, NUMBERS // each)
+        return (slice(i, i + step) for i in range(0, self.trial.n, step))
+
+    def rows(self, network: Predictor, part: slice) -> Iterator[tuple[str, str, _Row]]:
+        """Every update with every noise, of some of the functions."""
+        generator = torch.Generator().manual_seed(0)
+        context = tuple(self.test[part].context)
+        parts = network.predict(context, (self.t, self.x), self.trial.samples, generator)
+        noise = quadrature_noise(Mixture(parts), self.x)
+        laws = {
+            "exact": integral(self.x, self.total[part]),
+            "quadrature": integral(self.x, self.total[part], noise=noise),
+        }
+        for update, apply in UPDATES.items():
+            for name, law in laws.items():
+                if update not in ONLY_EXACT or name == "exact":
+                    yield update, name, self._row(apply(parts, law, self.x), part)
+
+    def _row(self, field: Field, part: slice) -> _Row:
+        mean, variance = field.mean[:, self.row], field.variance[:, self.row]
+        front = torch.full_like(mean[:, 0], torch.nan)
+        if self.experiment.fronts:
+            generator = torch.Generator(self.device).manual_seed(2)
+            level, draws = self.level[part, None], self.trial.draws
+            found = front_position(
+                field, self.x, level, "crossing", samples=draws, generator=generator
+            )
+            front = found.mean[:, self.row]
+        return _Row(mean, variance, front)
+
+    def scores(self, rows: list[_Row]) -> Record:
+        mean, variance, front = (
+            torch.cat([getattr(row, name) for row in rows])
+            for name in ("mean", "variance", "front")
+        )
+        field = Diagonal(mean[:, None], variance[:, None])
+        law = integral(self.x, self.total[:, [self.row]])
+        generator = torch.Generator(self.device).manual_seed(1)
+        summary = evaluate(field, self.truth, law, samples=1, generator=generator).summary()
+        chosen = {key: summary[key] for name in METRICS for key in (name, f"{name}_se")}
+        return chosen | _front_error((front - self.front).abs())
+
+
+def _front_error(error: Tensor) -> Record:
+    """Mean and standard error over the functions that have a front."""
+    there = error[~error.isnan()]
+    if len(there) < 2:
+        return {"front_error": None, "front_error_se": None}
+    return {
+        "front_error": float(there.mean()),
+        "front_error_se": float(there.std() / math.sqrt(len(there))),
+    }

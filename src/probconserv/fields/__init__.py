@@ -1,0 +1,1 @@
+"""What a prediction is: `Diagonal`, `LowRank`, `Dense`, `Mixture`, `State`; and its covariance."""

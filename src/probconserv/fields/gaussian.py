@@ -1,0 +1,561 @@
+"""Gaussian fields u(t, x): mean, variance, covariance times something, a sample.
+
+Axes are `(*batch, T, M)`: the last `event_dims` axes are correlated, all before them independent.
+`event_dims` is 0 for a `Diagonal` field, 1 where each time stands by itself, 2 where time and
+space are joint; with two axes of space (..., T, X, Y) it is 2 and 3.
+"""
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from numbers import Real
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from ..support import checks as check
+from ..support.checks import ArrayLike
+from ..support.errors import DegenerateError, InputError
+from ..support.tree import Kept
+from .blocks import blocks, root_of, unblocks
+from .latent import Latent
+from .student import Predictive, predictive
+
+SQUARE_IT = "Standard deviations must be squared first: variances are stored here."
+Normals = Callable[..., Tensor]  # standard normal numbers, (n, *shape)
+
+
+class Field(Kept):
+    """A Gaussian field: what Step 1 gives and what `condition` returns.
+
+    Tensors are not copied, NumPy arrays are. `field[i]` is the field of one batch entry. This is
+    the base class; use `Diagonal`, `LowRank` or `Dense`.
+
+    Attributes
+    ----------
+    mean : Tensor, shape (..., T, M)
+        The mean.
+    variance : Tensor, shape (..., T, M)
+        The variance of each point by itself.
+    event_dims : int
+        How many last axes are correlated; all before them are independent.
+    """
+
+    event_dims: int
+    mean: Tensor
+    variance: Tensor
+    names = ("",)  # as a state has them
+    shared = False
+
+    @abstractmethod
+    def covariance_times(self, v: ArrayLike) -> Tensor:  # (*more, *shape) -> (*more, *shape)
+        """The covariance applied to `v`, over the event axes of each independent part.
+
+        Parameters
+        ----------
+        v : array, shape (..., T, M)
+            In the shape of the field, with any axes before it.
+
+        Returns
+        -------
+        Tensor
+            In the shape of `v`.
+        """
+
+    @abstractmethod
+    def log_prob(self, u: ArrayLike) -> Tensor:
+        """The log of the joint density at `u`, one value for each independent part.
+
+        Parameters
+        ----------
+        u : array
+            In a shape that broadcasts to the field.
+
+        Returns
+        -------
+        Tensor
+            In the shape of the axes before the last `event_dims`.
+
+        Raises
+        ------
+        DegenerateError
+            If the field has no density: some direction has no variance.
+        """
+
+    @abstractmethod
+    def _draw(self, normals: Normals) -> Tensor:
+        """Joint draws made of standard normal numbers."""
+
+    @property
+    def normals_per_draw(self) -> int:
+        """How many standard normal numbers a draw is made of: see `sample_with`.
+
+        Compiled code may take more of them for a posterior than other code: read it there.
+        """
+        count = 0
+
+        def none(*shape: int) -> Tensor:
+            nonlocal count
+            count += math.prod(shape)
+            return torch.zeros(0, *shape, dtype=torch.float64, device=self.device)
+
+        self._draw(none)
+        return count
+
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        """Joint draws, on a new axis 0.
+
+        Parameters
+        ----------
+        n : int
+            How many.
+        generator : torch.Generator
+            The source of the random numbers.
+
+        Returns
+        -------
+        Tensor, shape (n, ..., T, M)
+            The draws.
+        """
+        return self._draw(random_normals(n, generator, self.device)).to(self.dtype)
+
+    def sample_with(self, normals: ArrayLike) -> Tensor:
+        """Draws made of given standard normal numbers: the same numbers give the same draws.
+
+        Parameters
+        ----------
+        normals : array, shape (n, normals_per_draw)
+            The numbers.
+
+        Returns
+        -------
+        Tensor, shape (n, ..., T, M)
+            The draws.
+        """
+        given = check.as_tensor("normals", normals).double()
+        if given.ndim != 2 or given.shape[1] != self.normals_per_draw:
+            raise InputError(
+                f"`normals` must have shape (n, {self.normals_per_draw}), got {tuple(given.shape)}."
+            )
+        used = 0
+
+        def next_(*shape: int) -> Tensor:
+            nonlocal used
+            size = math.prod(shape)
+            used += size
+            return given[:, used - size : used].reshape(len(given), *shape)
+
+        return self._draw(next_).to(self.dtype)
+
+    def _moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and variance in float64, not rounded to the dtype of the field."""
+        return self.mean.double(), self.variance.double()
+
+    def _with_mean(self, mean: Tensor) -> Self:
+        """The same field about another mean."""
+        if "mean" not in self.__dict__:  # it is computed from something else
+            raise InputError(
+                f"`project` takes a field before `condition`, not a {type(self).__name__}."
+            )
+        return self._with(mean=mean)
+
+    @property
+    def parts(self) -> tuple["Field", ...]:
+        """The field alone, as a state has several."""
+        return (self,)
+
+    @property
+    def shape(self) -> torch.Size:
+        """The shape of the mean, (..., T, M)."""
+        return self.mean.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of mean and variance."""
+        return self.mean.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """The device that the tensors are on."""
+        return self.mean.device
+
+    @property
+    def std(self) -> Tensor:
+        """The standard deviation of each point."""
+        return root_of(self.variance)
+
+    def interval(self, level: float) -> tuple[Tensor, Tensor]:
+        """The two ends of the central interval that holds each point with probability `level`.
+
+        Of a field made from members (`from_samples`), and of that field given laws, it is wider
+        than `std` says: so few members know neither their mean nor their variance exactly.
+
+        Parameters
+        ----------
+        level : float
+            Between 0 and 1.
+
+        Returns
+        -------
+        tuple of two Tensor, shape (..., T, M)
+            The lower and the upper end.
+        """
+        tail = (1 - check_level(level)) / 2
+        low, high = self._quantiles(tail, 1 - tail)
+        return low, high
+
+    def quantile(self, p: float) -> Tensor:
+        """The value that each point stays below with probability `p`.
+
+        Parameters
+        ----------
+        p : float
+            Between 0 and 1.
+
+        Returns
+        -------
+        Tensor, shape (..., T, M)
+            One value for each point.
+        """
+        return self._quantiles(check_level(p, "p"))[0]
+
+    def _quantiles(self, *shares: float) -> list[Tensor]:
+        """The values that each point stays below with these probabilities."""
+        mean, std = self.mean, self.std
+        return [mean + std * standard_quantile(p, mean) for p in shares]
+
+    def covariance(self) -> Tensor:
+        """The dense covariance over the event axes, ``(*batch, *event, *event)``; large.
+
+        A `Diagonal` field gives the matrix over its last axis.
+        """
+        dims = max(self.event_dims, 1)
+        event = self.shape[-dims:]
+        size = math.prod(event)
+        basis = torch.eye(size, dtype=self.dtype, device=self.device)
+        basis = basis.reshape(size, *[1] * (len(self.shape) - dims), *event).expand(
+            size, *self.shape
+        )
+        rows = blocks(self.covariance_times(basis), self.shape, dims)
+        return rows.reshape(*self.shape[:-dims], *event, *event)
+
+    def marginal_log_prob(self, u: ArrayLike) -> Tensor:
+        """The log density at `u` of each point; its mean is the LL of the paper's tables.
+
+        Parameters
+        ----------
+        u : array
+            In a shape that broadcasts to the field.
+
+        Returns
+        -------
+        Tensor, shape (..., T, M)
+            One value for each point.
+
+        Raises
+        ------
+        DegenerateError
+            If a point has no variance.
+        """
+        u, variance = self._values(u), self.variance
+        if check.concrete(variance) and bool((variance == 0).any()):
+            raise DegenerateError(
+                "some points have zero variance, so their density is not finite. Score the others, "
+                "or condition with `noise` > 0."
+            )
+        return -0.5 * ((u - self.mean) ** 2 / variance + (2 * math.pi * variance).log())
+
+    def __getitem__(self, index: Any) -> Self:
+        """The field of some batch entries: whole numbers and slices, for independent axes."""
+        return self._at(check.index(index, self.shape, self._free))
+
+    def __iter__(self) -> Iterator[Self]:
+        """The fields of the entries of the first axis."""
+        return (self[i] for i in range(self.shape[0]))
+
+    @property
+    def _free(self) -> int:
+        """How many first axes are independent, so that they can be indexed."""
+        return len(self.shape) - self.event_dims
+
+    def _values(self, u: ArrayLike) -> Tensor:
+        u = check.tensor("u", u, like=self.mean, of="mean")
+        check.broadcasts("u", u, self.shape, "the field")
+        return u.expand(self.shape)
+
+    def _factor_of(self, v: ArrayLike) -> Tensor:
+        """What a covariance is to be multiplied with, in the dtype and the shape of the field."""
+        v = check.as_tensor("v", v).to(self.device, self.dtype)
+        try:
+            return v.expand(check.broadcast_shapes(v.shape, self.shape))
+        except RuntimeError:
+            raise InputError(
+                f"`v` of shape {tuple(v.shape)} does not fit the field of shape "
+                f"{tuple(self.shape)}."
+            ) from None
+
+    def __repr__(self) -> str:
+        kind = type(self).__name__
+        return f"{kind}(shape={tuple(self.shape)}, event_dims={self.event_dims}, {self.dtype})"
+
+
+class Diagonal(Field):
+    """A field of independent points, u ~ N(mean, variance): what most networks give.
+
+    Parameters
+    ----------
+    mean : array, shape (..., T, M)
+        The mean.
+    variance : float or array
+        The variance of each point, in a shape that broadcasts to the mean.
+
+    Raises
+    ------
+    InputError
+        If a number is not finite or a variance is negative.
+
+    Examples
+    --------
+    >>> Diagonal([[0.0, 1.0]], [[1.0, 4.0]]).std
+    tensor([[1., 2.]], dtype=torch.float64)
+    """
+
+    event_dims = 0
+
+    def __init__(self, mean: ArrayLike, variance: ArrayLike) -> None:
+        self.mean, given = check.alike(mean=mean, variance=variance)
+        check.moments(self.mean, given, SQUARE_IT)
+        self.variance = _expanded(given, self.mean)
+
+    def covariance_times(self, v: ArrayLike) -> Tensor:
+        return self.variance * self._factor_of(v)
+
+    def _draw(self, normals: Normals) -> Tensor:
+        return torch.addcmul(
+            self.mean.double(), self.variance.double().sqrt(), normals(*self.shape)
+        )
+
+    def log_prob(self, u: ArrayLike) -> Tensor:
+        """As `marginal_log_prob`: every point is a part of its own."""
+        return self.marginal_log_prob(u)
+
+    @classmethod
+    def _unchecked(cls, mean: Tensor, variance: Tensor) -> "Diagonal":
+        field = cls.__new__(cls)
+        field.mean, field.variance = mean, variance
+        return field
+
+
+class LowRank(Field):
+    """A field moved by a few shared directions, as ensembles, MC dropout and latent samples give.
+
+    With z_k and eps independent standard normal numbers, eps one for each point::
+
+        u = mean + sum_k factor_k z_k + sqrt(variance) eps
+
+    Parameters
+    ----------
+    mean : array, shape (..., T, M)
+        The mean.
+    factor : array, shape (rank, ..., T, M)
+        The directions.
+    variance : float or array
+        The variance of the independent rest; broadcasts to the mean.
+    event_dims : int
+        How many last axes share each z.
+
+    Raises
+    ------
+    InputError
+        If `factor` is not shaped as the mean, with the rank axis first.
+
+    Examples
+    --------
+    >>> LowRank([0.0, 0.0], factor=[[1.0, 1.0]], variance=0.5).covariance()
+    tensor([[1.5000, 1.0000],
+            [1.0000, 1.5000]], dtype=torch.float64)
+    """
+
+    stacked = ("factor",)
+    rounding: float = 0.0  # of the factor, as a share of the mean that it was taken from
+    shrinkage: float | None = (
+        0.0  # of members towards independent points; None: found by `condition`
+    )
+    count: int = 0  # of the members that it was made from; 0: its covariance is known
+
+    def __init__(
+        self, mean: ArrayLike, factor: ArrayLike, variance: ArrayLike = 0.0, event_dims: int = 1
+    ) -> None:
+        self.mean, self.factor, rest = check.alike(mean=mean, factor=factor, variance=variance)
+        check.moments(self.mean, rest, SQUARE_IT)
+        check.finite("factor", self.factor)
+        self.event_dims = check.event_dims(event_dims, self.mean.ndim)
+        if self.factor.shape[1:] != self.mean.shape:
+            raise InputError(
+                f"`factor` must have shape (rank, *mean.shape), that is (rank, "
+                f"{', '.join(map(str, self.mean.shape))}); got {tuple(self.factor.shape)}. "
+                "The rank axis comes first."
+            )
+        self.rest = _expanded(rest, self.mean)
+        self.bare = (
+            isinstance(variance, float | int) and variance == 0
+        )  # no rest, whatever is traced
+
+    @classmethod
+    def from_samples(
+        cls,
+        samples: ArrayLike,
+        variance: ArrayLike = 0.0,
+        event_dims: int = 1,
+        shrinkage: float | None = None,
+    ) -> "LowRank":
+        """The field with the mean and the covariance of samples, plus `variance` at each point.
+
+        Its intervals, before and after laws, are those of Student's t for so many samples.
+
+        Parameters
+        ----------
+        samples : array, shape (S, ..., T, M)
+            Members or draws on axis 0, at least two.
+        variance : float or array
+            What the samples leave out, such as the average of the predicted variances.
+        event_dims : int
+            How many last axes a sample moves together.
+        shrinkage : float
+            The share, from 0 to 1, of the samples' variance that is taken as independent from point
+            to point, because a few samples say little about distant points. If it is not given,
+            `condition` finds it: larger, the fewer samples there are for each total. That share
+            then has one correlation between any two points, as large as the spread of the samples'
+            totals shows.
+
+        Returns
+        -------
+        LowRank
+            One direction for each sample; `count` is how many there are.
+
+        Raises
+        ------
+        InputError
+            If there are fewer than two samples.
+
+        Examples
+        --------
+        >>> LowRank.from_samples([[0.0, 1.0], [2.0, 1.0]]).mean
+        tensor([1., 1.], dtype=torch.float64)
+        """
+        given, own = check.alike(samples=samples, variance=variance)
+        check.finite("samples", given)
+        if given.ndim < 2 or given.shape[0] < 2:
+            raise InputError(
+                "`samples` must have at least two samples on axis 0 and the field on the axes "
+                f"after it, got shape {tuple(given.shape)}."
+            )
+        if shrinkage is not None:
+            shrinkage = check.between("shrinkage", shrinkage, 0, 1)
+        wide = given.double()
+        mean = wide.mean(0)
+        factor = (wide - mean) / math.sqrt(len(given) - 1)
+        rest = variance if isinstance(variance, float | int) else own
+        field = cls(mean.to(given.dtype), factor.to(given.dtype), rest, event_dims)
+        field.rounding, field.shrinkage = torch.finfo(given.dtype).eps, shrinkage
+        field.count = len(given)
+        return field
+
+    @classmethod
+    def correlated(
+        cls, mean: ArrayLike, variance: ArrayLike, correlation: float, event_dims: int = 1
+    ) -> "LowRank":
+        """A field whose points all have the same correlation with each other.
+
+        Parameters
+        ----------
+        mean, variance : as in `Diagonal`
+        correlation : float
+            Between any two points that share their first axes, from 0 to 1.
+        event_dims : as in `LowRank`
+
+        Returns
+        -------
+        LowRank
+            With one direction.
+
+        Examples
+        --------
+        >>> LowRank.correlated([0.0, 0.0], [1.0, 4.0], 0.25).covariance()
+        tensor([[1.0000, 0.5000],
+                [0.5000, 4.0000]], dtype=torch.float64)
+        """
+        share = check.between("correlation", correlation, 0, 1)
+        points = Diagonal(mean, variance)
+        factor = math.sqrt(share) * root_of(points.variance)[None]
+        return cls(points.mean, factor, (1 - share) * points.variance, event_dims)
+
+    @property
+    def variance(self) -> Tensor:  # type: ignore[override]
+        """The variance of each point: that of the directions and of the rest."""
+        return self.rest + self.factor.square().sum(0)
+
+    def _predictive(self) -> Predictive:
+        """What a value drawn as the members are may be."""
+        own = self.factor.double().square().sum(0)
+        return predictive(self.rest.double(), (own * (1 + 1 / self.count), self.count - 1))
+
+    def _quantiles(self, *shares: float) -> list[Tensor]:
+        if not self.count:
+            return super()._quantiles(*shares)
+        return self._predictive().quantiles(self.mean, shares)
+
+    def covariance_times(self, v: ArrayLike) -> Tensor:
+        v = self._factor_of(v)
+        factor = blocks(self.factor, self.shape, self.event_dims)
+        inner = blocks(v, self.shape, self.event_dims) @ factor.mT
+        return self.rest * v + unblocks(inner @ factor, v.shape)
+
+    def _draw(self, normals: Normals) -> Tensor:
+        z = normals(*self.shape[: -self.event_dims], len(self.factor))
+        factor = blocks(self.factor.double(), self.shape, self.event_dims)
+        shared = unblocks(z.movedim(0, -2) @ factor, (len(z), *self.shape))
+        return shared + Diagonal._unchecked(self.mean, self.rest)._draw(normals)
+
+    def log_prob(self, u: ArrayLike) -> Tensor:
+        if check.concrete(self.mean) and bool((self.rest == 0).any()):
+            raise DegenerateError(
+                "the field has points with no variance of their own, so it has no joint density "
+                "here. Give `variance` > 0, or use `marginal_log_prob`."
+            )
+        own = self.rest.double()
+        apart = (self._values(u).double() - self.mean)[None] / own.sqrt()
+        latent = Latent(blocks(self.factor / own.sqrt(), self.shape, self.event_dims))
+        square = latent.square(blocks(apart, self.shape, self.event_dims))
+        alone = (2 * math.pi * own).log().flatten(-self.event_dims).sum(-1)
+        return (-0.5 * (square + latent.log_det + alone)).to(self.dtype)
+
+
+def random_normals(
+    n: int, generator: torch.Generator | None, device: torch.device | str
+) -> Normals:
+    """Standard normal numbers of any shape, for `n` draws on axis 0."""
+    count, kind = check.samples(n), torch.float64
+    check.generator(generator)
+    return lambda *shape: torch.randn(
+        (count, *shape), generator=generator, dtype=kind, device=device
+    )
+
+
+def check_level(level: float, name: str = "level") -> float:
+    if not isinstance(level, Real) or not 0 < level < 1:
+        raise InputError(f"`{name}` must lie between 0 and 1, for example 0.9; got {level!r}.")
+    return float(level)
+
+
+def standard_quantile(p: float, like: Tensor) -> Tensor:
+    """The quantile of a standard normal number."""
+    return torch.special.ndtri(torch.tensor(p, dtype=torch.float64)).to(like)
+
+
+def _expanded(variance: Tensor, mean: Tensor) -> Tensor:
+    if variance.shape == mean.shape:
+        return variance
+    check.broadcasts("variance", variance, mean.shape, "the mean")
+    return variance.expand(mean.shape)

@@ -1,0 +1,266 @@
+"""Predictions as fields, fields under names, and their covariance as the engine takes it."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Self, TypeAlias, overload
+
+import torch
+from torch import Tensor
+
+from ..support import checks as check
+from ..support.checks import ArrayLike
+from ..support.errors import InputError
+from ..support.tree import Kept
+from .covariances import Correlated, Independent, expanded, shared_axes
+from .dense import Dense
+from .gaussian import Diagonal, Field, LowRank
+
+Distributed: TypeAlias = (
+    tuple[ArrayLike, ArrayLike] | list[ArrayLike] | torch.distributions.Distribution
+)
+Prediction: TypeAlias = Field | Distributed
+Index: TypeAlias = int | slice | tuple[int | slice, ...]
+
+
+def as_field(prediction: Prediction) -> Field:
+    """A field from a field, a distribution, or a pair (mean, variance).
+
+    Parameters
+    ----------
+    prediction : Field, tuple, list or distribution
+        A field; a pair of arrays; of `torch.distributions` a Normal, an Independent of it, a
+        MultivariateNormal or a LowRankMultivariateNormal; a GPyTorch MultivariateNormal.
+
+    Returns
+    -------
+    Field
+        The field itself where one was given.
+
+    Raises
+    ------
+    InputError
+        If it is something else.
+
+    Examples
+    --------
+    >>> as_field(torch.distributions.Normal(torch.zeros(2, 3), 2.0)).variance[0, 0]
+    tensor(4.)
+    """
+    if isinstance(prediction, Field):
+        return prediction
+    if isinstance(prediction, tuple | list) and len(prediction) == 2:
+        return Diagonal(*prediction)
+    kinds = torch.distributions
+    if isinstance(prediction, kinds.Independent):
+        return as_field(prediction.base_dist)
+    if isinstance(prediction, kinds.Normal):
+        return Diagonal(prediction.mean, prediction.variance)
+    if isinstance(prediction, kinds.LowRankMultivariateNormal):
+        factor = prediction.cov_factor.expand(*prediction.loc.shape, -1).movedim(-1, 0)
+        return LowRank(prediction.loc, factor, prediction.cov_diag)
+    if isinstance(prediction, kinds.MultivariateNormal):  # those of GPyTorch are such
+        if prediction.loc.shape != prediction.mean.shape:
+            raise InputError(
+                "a GPyTorch multitask prediction is not supported: give one task at a time."
+            )
+        return Dense(prediction.loc, prediction.covariance_matrix)
+    raise InputError(
+        f"`prediction` of type {type(prediction).__name__} is not a field. Give a pair (mean, "
+        "variance), a Normal, Independent, MultivariateNormal or LowRankMultivariateNormal of "
+        "torch.distributions, a GPyTorch MultivariateNormal, or build Diagonal, LowRank or Dense. "
+        "For members of an ensemble: LowRank.from_samples(members)."
+    )
+
+
+class State(Kept):
+    """Several named fields, which may differ in shape, independent of each other or moved together.
+
+    `state["u"]` is a field, `state[i]` the state of one batch entry.
+
+    Parameters
+    ----------
+    **fields : Field, or what `as_field` takes
+        One for each name. They share their first axes.
+
+    Attributes
+    ----------
+    names : tuple of str
+        The names of the fields.
+    parts : tuple of Field
+        The fields, in the order of their names.
+    shared : bool
+        Whether the directions of its low-rank fields are the same.
+
+    Raises
+    ------
+    InputError
+        If there is no field, or one is not a `Diagonal`, `LowRank` or `Dense`.
+
+    Examples
+    --------
+    >>> import probconserv as pc
+    >>> state = State(u=Diagonal([0.0, 1.0], 1.0), flux=Diagonal([0.0, 0.0, 0.0], 0.1))
+    >>> post = pc.condition(state, pc.cells([1.0, 1.0], 2.0, of="u"))
+    >>> post["u"].mean
+    tensor([0.5000, 1.5000], dtype=torch.float64)
+    """
+
+    shared: bool = False
+
+    parts: tuple[Field, ...]
+
+    def __init__(self, **fields: Prediction) -> None:
+        if not fields:
+            raise InputError("`fields`: a state needs at least one, as in State(u=field).")
+        self.names = tuple(fields)
+        self.parts = tuple(as_field(field) for field in fields.values())
+        for name, field in zip(self.names, self.parts, strict=True):
+            if not isinstance(field, Diagonal | LowRank | Dense):
+                raise InputError(
+                    f"`{name}` is a {type(field).__name__}; a state is made of Diagonal, LowRank "
+                    "and Dense fields."
+                )
+            check.same_device(name, field.device, f"`{self.names[0]}`", self.parts[0].device)
+
+    @classmethod
+    def from_samples(
+        cls,
+        samples: Mapping[str, ArrayLike],
+        variance: Mapping[str, ArrayLike] | None = None,
+        axes: int = 0,
+        shrinkage: float | None = None,
+    ) -> "State":
+        """A state whose fields are moved together, as the samples move them.
+
+        Parameters
+        ----------
+        samples : dict of arrays
+            By name, ``(S, *batch, *own axes)`` each, with the same samples on axis 0.
+        variance : dict of floats or arrays
+            By name, what the samples leave out; 0 where it is not given.
+        axes : int
+            How many axes after that of the samples are a batch, independent entries.
+        shrinkage : float
+            As in `LowRank.from_samples`.
+
+        Returns
+        -------
+        State
+            Its fields are `LowRank`, and share their directions.
+
+        Raises
+        ------
+        InputError
+            If the fields do not share axis 0 and the batch axes, or `axes` leaves a field none.
+
+        Examples
+        --------
+        >>> state = State.from_samples({"u": [[0.0, 1.0], [2.0, 1.0]], "flux": [[1.0], [3.0]]})
+        >>> state["flux"].variance
+        tensor([2.], dtype=torch.float64)
+        """
+        if not isinstance(samples, Mapping) or not samples:
+            raise InputError("`samples` must be arrays by the names of their fields.")
+        if variance is not None and not isinstance(variance, Mapping):
+            raise InputError("`variance` must be variances by the names of their fields.")
+        own = variance or {}
+        for name in own:
+            check.choice("variance", name, samples)
+        fields = {}
+        for name, given in samples.items():
+            array = check.as_tensor(f"samples[{name!r}]", given)
+            dims = array.ndim - 1 - check.whole("axes", axes)
+            if dims < 1:
+                raise InputError(f"`axes` leaves no axis of `{name}`, of shape {array.shape}.")
+            fields[name] = LowRank.from_samples(array, own.get(name, 0.0), dims, shrinkage)
+        if shared_axes([field.factor.shape for field in fields.values()]) <= axes:
+            raise InputError(
+                f"`samples` must have the same samples on axis 0 and the same {axes} axes after it "
+                "in every field."
+            )
+        return cls(**fields)._with(shared=True)
+
+    @property
+    def fields(self) -> dict[str, Field]:
+        """The fields by name."""
+        return dict(zip(self.names, self.parts, strict=True))
+
+    def keys(self) -> tuple[str, ...]:
+        """The names of the fields."""
+        return self.names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    @overload
+    def __getitem__(self, key: str) -> Field: ...
+    @overload
+    def __getitem__(self, key: Index) -> Self: ...
+    def __getitem__(self, key: str | Index) -> Field | Self:
+        if isinstance(key, str):
+            check.choice("name", key, self.names)
+            return self.parts[self.names.index(key)]
+        for field in self.parts:
+            index = check.index(key, field.shape, self._free)
+        return self._at(index)
+
+    @property
+    def _free(self) -> int:
+        """How many first axes are independent in every field."""
+        return min(len(field.shape) - field.event_dims for field in self.parts)
+
+    @property
+    def device(self) -> torch.device:
+        """The device that the fields are on."""
+        return self.parts[0].device
+
+    def __repr__(self) -> str:
+        inner = ", ".join(f"{name}={field!r}" for name, field in self.fields.items())
+        return f"{type(self).__name__}({inner})"
+
+
+def rebuilt(prior: Field | State, parts: tuple[Field, ...]) -> Field | State:
+    """A field or a state with other parts."""
+    return prior._with(parts=parts) if isinstance(prior, State) else parts[0]
+
+
+def covariance_of(prior: Field | State) -> Independent | Correlated:
+    """The covariance of a field or a state, in float64."""
+    fields = prior.parts
+    tied = [field for field in fields if not isinstance(field, Diagonal)]
+    if not tied:
+        return Independent(tuple([field.variance.double() for field in fields]))
+    lead = min(len(field.shape) - field.event_dims for field in tied)
+    lead = min(lead, shared_axes([field.shape for field in fields]))
+    own, rests, rounding = zip(*map(_directions_of, fields), strict=True)
+    dims = tuple(len(field.shape) - lead for field in fields)
+    own = tuple(map(expanded, own, [field.event_dims for field in fields], dims))
+    if len(own) > 1 and not prior.shared:
+        own = tuple(_padded(own, number) for number in range(len(own)))
+    rest = None
+    if any(d is not None for d in rests):
+        pairs = zip(own, rests, strict=True)
+        rest = Independent(tuple(torch.zeros_like(f[0]) if d is None else d for f, d in pairs))
+    return Correlated(own, rest, dims, rounding)
+
+
+def _directions_of(field: Field) -> tuple[Tensor, Tensor | None, tuple[float, Tensor]]:
+    """F, D or None for 0, and the rounding of F, as `Correlated` takes them."""
+    mean, eps = field.mean.detach().double(), torch.finfo(torch.float64).eps
+    share, at_points = 16 * eps, mean.new_zeros(()).expand(mean.shape)
+    if isinstance(field, LowRank):
+        rest = field.rest.double()
+        if field.rounding:
+            share, at_points = share + 2 * field.rounding, 2 * field.rounding * mean.abs()
+        none = field.bare or not check.any_of(rest)
+        return field.factor.double(), None if none else rest, (share, at_points)
+    if isinstance(field, Dense):
+        directions = field._root.movedim(-1, 0).reshape(field._root.shape[-1], *field.shape)
+        return directions, None, (2 * math.sqrt(eps), at_points)
+    return mean[None][:0], field.variance.double(), (share, at_points)
+
+
+def _padded(own: Sequence[Tensor], at: int) -> Tensor:
+    """Directions of one field among those of all: 0 for those of the others."""
+    shape = own[at].shape[1:]
+    return torch.cat([f if i == at else f.new_zeros(len(f), *shape) for i, f in enumerate(own)])

@@ -1,0 +1,161 @@
+"""Which coordinates tell where cells are: angles of a map without units, and nominal axes."""
+
+import re
+from collections.abc import Iterable
+
+import numpy as np
+import xarray as xr
+
+from ..support.errors import InputError
+from ._attributes import setting, units
+from ._coordinates import (
+    AXES,
+    DEGREES,
+    LATITUDE,
+    LONGITUDE,
+    RADIANS,
+    Grid,
+    Mesh,
+    angle,
+    counts,
+    degrees,
+    is_axis,
+)
+from ._metrics import AREAS
+
+ANGLES = {  # of each map: what its coordinates are
+    "latitude_longitude": {LATITUDE: ("latitude", "north"), LONGITUDE: ("longitude", "east")},
+    "rotated_latitude_longitude": {
+        LATITUDE: ("grid_latitude", ""),
+        LONGITUDE: ("grid_longitude", ""),
+    },
+}
+NOMINAL = re.compile(r"(?i)[xy][tubhq](_ocean)?|grid_[xy]_[tc]")  # axes of MOM and SIS
+TILE = re.compile(r"grid_[xy]t?")  # of FV3: degrees, or numbers on a tile of the cubed sphere
+TRUE = 1e-3  # of a step: how far latitudes of cells may be from those of their axis
+
+
+def axis_of(coordinate: xr.DataArray) -> str:
+    """X or Y, by its attributes or its name; empty for any other coordinate."""
+    name = str(coordinate.name).lower()
+    standard, said = (coordinate.attrs.get(key, "") for key in ("standard_name", "long_name"))
+    for kind, axis in AXES.items():
+        letter = axis.lower()
+        projected = standard == f"projection_{letter}_coordinate"
+        if projected or is_axis(coordinate, axis) or name == letter or kind in str(said).lower():
+            return axis
+    return ""
+
+
+def with_angles(dataset: xr.Dataset, name: str) -> xr.Dataset:
+    """The dataset with `x` and `y` as angles where the map of a variable says that they are.
+
+    Only what has no unit, or that of an angle, becomes one; whole numbers may count cells.
+    """
+    grid = Grid(dataset, name)
+    kinds = ANGLES.get(next(iter(grid.maps), ""))
+    if kinds is None or len(set(grid.maps)) > 1:
+        return dataset
+    found = {}
+    for each in grid.coordinates:
+        unit, axis = units(each).lower(), axis_of(each)
+        plain = unit in DEGREES | RADIANS or not (unit or counts(each))
+        if angle(each) is None and each.ndim == 1 and axis and plain:
+            standard, towards = kinds[next(kind for kind in AXES if AXES[kind] == axis)]
+            turned = unit if unit in RADIANS else f"degrees_{towards}".rstrip("_")
+            found[each.name] = each.variable.copy(deep=False)
+            found[each.name].attrs = {**each.attrs, "standard_name": standard, "units": turned}
+    return dataset.assign_coords(found) if found else dataset
+
+
+def positions(grid: Grid, dims: Iterable[str]) -> Mesh | None:
+    """Latitudes and longitudes of each cell along two of the dimensions.
+
+    Those that are coordinates, else variables of the dataset that have the names and units.
+    """
+    known = set(dims)
+    mesh = grid.mesh(list(known))
+    if mesh and mesh[0].ndim == 2 and set(mesh[0].dims) <= set(grid.data.dims):
+        return mesh
+    named: dict[str, list[xr.DataArray]] = {kind: [] for kind in AXES}
+    for each in grid.dataset.variables:
+        its = grid.dataset[each]
+        kind = angle(its) if its.ndim == 2 and set(its.dims) <= known else None
+        if kind and kind[:3] in str(each).lower():
+            named[kind].append(its)
+    for lat in named[LATITUDE]:
+        for lon in named[LONGITUDE]:
+            if set(lat.dims) == set(lon.dims):
+                return lat, lon
+    return None
+
+
+def check_true(grid: Grid, dims: list[str]) -> None:
+    """Refuse axes that are not the latitudes and longitudes of their cells."""
+    mesh = grid.mesh(dims)
+    if mesh and all(grid.bounds(each) is not None for each in mesh):
+        return
+    cells = positions(grid, map(str, grid.data.dims))
+    for dim in dims:
+        axis = grid.along(dim)
+        if axis is None or dim not in grid.horizontal([dim]):
+            continue
+        if (kind := angle(axis)) is None:
+            _check_numbers(grid, axis)
+        elif "grid_" in str(axis.attrs.get("standard_name")) or axis.name in ("rlat", "rlon"):
+            continue
+        elif cells and dim in cells[0].dims:
+            if not _agree(axis, cells[kind == LONGITUDE]):
+                its = cells[kind == LONGITUDE].name
+                raise _not_true(grid, axis, f"{its!r} has other {kind}s for the same cells")
+        elif why := _nominal(axis):
+            raise _not_true(grid, axis, why)
+
+
+def _check_numbers(grid: Grid, axis: xr.DataArray) -> None:
+    """Refuse what counts cells where the variable names latitudes that are not there."""
+    names = setting(grid.data, "coordinates").split()
+    lost = [n for n in names if n not in grid.dataset.variables and re.search("(?i)lat|lon", n)]
+    if lost and counts(axis):
+        raise InputError(
+            f"{axis.name!r} only numbers the cells of {grid.name!r}, and their places "
+            f"({' '.join(lost)}, by its `coordinates`) are not in the dataset. {AREAS}"
+        )
+
+
+def _nominal(axis: xr.DataArray) -> str:
+    """Why an axis is nominal; empty where nothing says so."""
+    said, name = setting(axis, "long_name"), str(axis.name)
+    if re.search(r"(?i)\bnominal\b", said):
+        return f"its `long_name` is {said!r}"
+    if NOMINAL.fullmatch(name):
+        return "models that name it so bend their grid around the poles"
+    numbered = np.array_equal(axis.values, np.arange(1, axis.size + 1))
+    return "it only numbers the cells of a tile" if TILE.fullmatch(name) and numbered else ""
+
+
+def _not_true(grid: Grid, axis: xr.DataArray, why: str) -> InputError:
+    """The error for a nominal axis, with the area that the file names, if it does."""
+    area = re.search(r"area:\s*(\S+)", setting(grid.data, "cell_measures"))
+    files = str(grid.dataset.attrs.get("associated_files", ""))
+    way = AREAS
+    if area:
+        place = re.search(rf"{re.escape(area[1])}:\s*([^\s,;]+)", files)
+        measure = f"`measure={place[1] if place else 'STATIC.nc'}:{area[1]}`"
+        way = f"`cell_measures` name {area[1]}, which is not in the dataset: give {measure}."
+    return InputError(
+        f"{axis.name!r} is a nominal {angle(axis)}, not that of the cells of {grid.name!r} "
+        f"({why}): it gives no areas. {way}"
+    )
+
+
+def _agree(axis: xr.DataArray, cells: xr.DataArray) -> bool:
+    """Whether cells are where their axis says, as far as they are known."""
+    along = degrees(axis.values, axis)
+    other = [dim for dim in cells.dims if dim not in axis.dims]
+    away = degrees(cells.transpose(*other, *axis.dims).values, cells) - along
+    away = away[np.isfinite(away)]
+    if angle(axis) == LONGITUDE:
+        away = (away + 180) % 360 - 180
+    slack = max(TRUE * np.abs(np.diff(along)).max(initial=0), 1e-4)
+    return bool((np.abs(away) <= slack).all())

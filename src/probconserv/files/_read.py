@@ -1,0 +1,418 @@
+"""Labelled data from files, lazily: NetCDF and Zarr, looked at before any value is read."""
+
+import os
+import signal
+import uuid
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from math import ceil, prod
+from os import PathLike
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import dask.array as da
+import netCDF4
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+from xarray.backends.netCDF4_ import NETCDF4_PYTHON_LOCK as LOCK
+
+from ..support.errors import InputError, ProbConservError
+from ..support.values import choice
+from ._elsewhere import opened_otherwise
+
+ZARR = ("zarr.json", ".zgroup", ".zmetadata")
+NETCDF = ("netcdf3", "netcdf4")
+FORMATS = {  # by the first bytes
+    b"CDF\x01": "netcdf3",
+    b"CDF\x02": "netcdf3",
+    b"CDF\x05": "netcdf3",
+    b"\x89HDF\r\n\x1a\n": "netcdf4",
+    b"GRIB": "it is a GRIB file",
+    b"\x1f\x8b": "it is a gzip file",
+}
+BLOCK = 24 * 2**20  # bytes that a block has at most, where the stored chunks allow it
+SMALL = 8 * 2**20  # bytes up to which a coordinate is kept in memory
+SUSPICIOUS = 16 * 2**30  # bytes from which a store must have something to show for them
+DENSEST = 2000  # bytes of values that one byte of a file can hold, compressed
+PATIENCE = 30.0  # seconds for a file to open
+NETCDF3_SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 4, 6: 8, 7: 1, 8: 2, 9: 4, 10: 8, 11: 8}  # of a type
+NUMBERS = "biufcmM"
+READ = "read-"  # how dask calls what lies in a file
+INHERITED = "inherited"  # in the encoding of a dataset: names that groups around it hold
+STORED = "stored"  # the same: shape and type of what this group holds
+OUTER = "outer"  # the same: attributes of the groups around it
+CHANGED = "changed"  # the same: when the file was last changed
+AGAIN = "Copy or download it again."
+
+
+class Bare(InputError):
+    """A file or a group holds no variables."""
+
+
+def kind(path: Path) -> str:
+    """netcdf3, netcdf4 or zarr, by what lies there; the name does not count."""
+    if not path.exists():
+        raise InputError(f"`path` {path} does not exist. Check its spelling and the folder.")
+    if path.is_dir():
+        if told := opened_otherwise(path, b""):
+            raise InputError(f"`path` {path} is no Zarr folder: {told}.")
+        if any((path / name).exists() for name in ZARR):
+            return "zarr"
+        files = any(path.glob("*.nc"))
+        raise InputError(
+            f"`path` {path} is a folder, but no Zarr store: none of {', '.join(ZARR)} is in it. "
+            + (f"It holds NetCDF files: give them as {path}/*.nc, or " if files else "Give ")
+            + "one file or the folder of a store."
+        )
+    try:
+        with path.open("rb") as file:
+            start = file.read(8)
+    except OSError as error:
+        raise InputError(f"`path` {path} cannot be read: {error.strerror}.") from None
+    if not start:
+        raise InputError(f"`path` {path} is empty. Copy or download it again.")
+    known = (what for first, what in FORMATS.items() if start.startswith(first))
+    found = next(known, f"it starts with {start!r}")
+    if found in NETCDF:
+        return found
+    if told := opened_otherwise(path, start):
+        raise InputError(f"`path` {path} is neither NetCDF nor a Zarr folder: {told}.")
+    raise InputError(
+        f"`path` {path} is neither NetCDF nor a Zarr folder: {found}. Convert it to NetCDF, "
+        "unpack it, or download it again."
+    )
+
+
+def groups(path: Path) -> list[str]:
+    """The groups of a store, "a/b" for one inside another; those that hold variables or not."""
+    if kind(path) == "zarr":
+        import zarr  # takes a quarter of a second, which NetCDF need not wait for
+
+        members = zarr.open_group(path, mode="r").members(max_depth=None)
+        return [name for name, member in members if isinstance(member, zarr.Group)]
+    with netCDF4.Dataset(path) as file:
+        found = list(file.groups.values())
+        for group in found:  # which grows on the way
+            found += group.groups.values()
+        return [group.path.strip("/") for group in found]
+
+
+def read(
+    path: str | PathLike[str],
+    chunks: Mapping[str, int] | None = None,
+    group: str = "",
+    whole: Iterable[str] = (),
+) -> xr.Dataset:
+    """The dataset in a NetCDF file or a Zarr folder, its values read block by block when needed.
+
+    Missing values are NaN, packed values are unpacked, and how they were stored stays in each
+    variable's `encoding`. Times are the numbers that are stored. Close it with `.close()`, or
+    open it in a `with` statement.
+
+    chunks: how many entries a block has along some dimensions, -1 for all of them; rounded up to
+    whole stored chunks. Without it, blocks are whole stored chunks of about 24 MB together.
+    group: the one to read, "a/b" for b inside a; what the groups around it hold on its dimensions
+    is seen in it too. whole: dimensions that blocks do not cut, where they are.
+    """
+    where, group = Path(path).resolve(), group.strip("/")
+    with errors_of(where), warnings.catch_warnings(), ExitStack() as opened:
+        warnings.simplefilter("ignore")
+        changed = last_change(where)
+        if kind(where) == "netcdf3":
+            _check_end(where)
+        elif kind(where) == "netcdf4":
+            check_opens(where)
+        *around, inner = [_open(where, level, opened) for level in _levels(where, group)]
+        if not inner.variables:
+            inside, place = groups(where), f"in group {group}" if group else "at its root"
+            way = f" It has groups: give `group`, one of {', '.join(inside)}." if inside else ""
+            raise Bare(f"`path` {where} holds no variables {place}.{way}")
+        seen = {  # what the groups around it hold on its dimensions; the nearest counts
+            name: variable
+            for outer in around
+            for name, variable in outer.variables.items()
+            if name not in inner.variables
+            and all(inner.sizes.get(dim) == size for dim, size in variable.sizes.items())
+        }
+        dataset = _lazy(inner.assign_coords(seen), where, chunks or {}, whole)
+        stored = {name: stored_as(variable) for name, variable in inner.variables.items()}
+        dataset.encoding = {**inner.encoding, INHERITED: tuple(seen), STORED: stored}
+        dataset.encoding[OUTER] = {k: v for outer in around for k, v in outer.attrs.items()}
+        dataset.encoding[CHANGED] = changed
+        dataset.set_close(opened.pop_all().close)
+    return dataset
+
+
+@contextmanager
+def errors_of(path: str | PathLike[str], what: str = "") -> Iterator[None]:
+    """Whatever fails inside becomes an error that names the file."""
+    try:
+        yield
+    except ProbConservError:
+        raise
+    except Exception as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(
+            f"`path` {path} cannot be read{what}: {reason}. It may be damaged or cut off: copy or "
+            "download it again."
+        ) from error
+
+
+def _levels(path: Path, group: str) -> list[str]:
+    """The root, the groups around the group, and itself."""
+    if not group:
+        return [""]
+    inside = groups(path)
+    if not inside:
+        raise InputError(f"`group` is {group!r}, but {path} has no groups. Leave it out.")
+    choice("group", group, inside)
+    parts = group.split("/")
+    return ["/".join(parts[:depth]) for depth in range(len(parts) + 1)]
+
+
+def _open(path: Path, group: str, opened: ExitStack) -> xr.Dataset:
+    """A group as xarray reads it, with times as the numbers that are stored; see `decoded`."""
+    engine = "zarr" if kind(path) == "zarr" else "netcdf4"
+    plain: dict[str, Any] = {"decode_cf": False, "create_default_indexes": False, "cache": False}
+    stored = xr.open_dataset(path, engine=engine, group=group or None, chunks=None, **plain)
+    opened.enter_context(stored)
+    _check_sizes(path, stored)
+    return xr.decode_cf(stored, decode_times=False, decode_timedelta=False)
+
+
+def _lazy(
+    opened: xr.Dataset, path: Path, chunks: Mapping[str, int], whole: Iterable[str]
+) -> xr.Dataset:
+    """The same dataset with its data as dask arrays, small coordinates and texts in memory."""
+    for dim, size in chunks.items():
+        choice("chunks", dim, sorted(map(str, opened.dims)))
+        if not isinstance(size, int | np.integer) or (size < 1 and size != -1):
+            raise InputError(
+                f"`chunks` must give a positive whole number for {dim!r}, or -1 for all entries; "
+                f"got {size!r}."
+            )
+    run, wanted = uuid.uuid4().hex, dict.fromkeys(whole, -1) | dict(chunks)
+    changed: dict[str, xr.Variable] = {}
+    for name, variable in ((str(n), v) for n, v in opened.variables.items()):
+        label = name in opened.coords and variable.nbytes <= SMALL
+        if name in opened.indexes:
+            continue
+        if label or variable.dtype.kind not in NUMBERS:
+            changed[name] = variable.load()
+            continue
+        blocks = da.from_array(
+            _Guarded(variable, path, name),
+            chunks=block_shape(variable, wanted),
+            name=f"{READ}{name}-{run}",
+            meta=np.empty((0,) * variable.ndim, variable.dtype),
+            inline_array=True,
+        )
+        changed[name] = xr.Variable(variable.dims, blocks, variable.attrs, variable.encoding)
+    return opened.assign(changed)
+
+
+def last_change(path: Path) -> int:
+    """In nanoseconds; of a Zarr store, that of its metadata and of the folders of its arrays."""
+    return max(
+        (each.stat().st_mtime_ns for each in (path, *path.glob("*")) if each.exists()), default=0
+    )
+
+
+def stored_as(variable: xr.Variable) -> tuple[tuple[int, ...], str]:
+    """The shape, and the type that its numbers have in a file."""
+    return variable.shape, str(variable.encoding.get("dtype", variable.dtype))
+
+
+def block_shape(variable: xr.Variable, chunks: Mapping[str, int]) -> tuple[int, ...]:
+    """How many entries a block has along each dimension: whole stored chunks, the last axes first.
+
+    A variable that lies in one piece is cut along its leading dimensions.
+    """
+    known = (variable.encoding.get(key) for key in ("shards", "chunks", "chunksizes"))
+    chunk = next(filter(None, known), (1,) * variable.ndim)
+    shape = [max(1, min(c, n)) for c, n in zip(chunk, variable.shape, strict=True)]
+    for axis, dim in enumerate(variable.dims):
+        if dim in chunks:
+            wanted = variable.shape[axis] if chunks[str(dim)] == -1 else chunks[str(dim)]
+            shape[axis] *= ceil(wanted / shape[axis])
+    stored = np.dtype(variable.encoding.get("dtype", variable.dtype))
+    itemsize = max(stored.itemsize, 4)  # of the unpacked values
+    for axis in reversed(range(len(shape))):
+        if variable.dims[axis] not in chunks:
+            shape[axis] *= max(1, BLOCK // (itemsize * prod(shape)))
+        shape[axis] = max(1, min(shape[axis], variable.shape[axis]))
+    return tuple(shape)
+
+
+class _Guarded:
+    """The stored values of a variable, whose reading fails with an error that names the file."""
+
+    def __init__(self, variable: xr.Variable, path: Path, name: str) -> None:
+        self.variable, self.path, self.name = variable, path, name
+        self.shape, self.dtype, self.ndim = variable.shape, variable.dtype, variable.ndim
+
+    def __getitem__(self, where: tuple[slice, ...]) -> npt.NDArray[Any]:
+        ends = (f"{at.start}:{at.stop}" if isinstance(at, slice) else str(at) for at in where)
+        with errors_of(self.path, f" at {self.name}[{', '.join(ends)}]"):
+            return np.asarray(self.variable[where].values)
+
+
+def _check_sizes(path: Path, stored: xr.Dataset) -> None:
+    """Refuses more values than the bytes of the store can hold."""
+    promised = sum(each.size * (each.dtype.itemsize or 8) for each in stored.variables.values())
+    files = path.rglob("*") if path.is_dir() else [path]
+    there = sum(file.stat().st_size for file in files) if promised > SUSPICIOUS else promised
+    if there * DENSEST >= promised:
+        return
+    raise InputError(
+        f"`path` {path} says that it holds {promised:,} bytes of values, but only {there:,} bytes "
+        "are there. Its dimensions are damaged, or most of it was never written."
+    )
+
+
+def check_opens(path: Path, patience: float = PATIENCE) -> None:
+    """Refuses a NetCDF file whose opening does not end, or ends the process.
+
+    A child process opens it first: the library may crash over a damaged file, or hang.
+    """
+    if not hasattr(os, "fork"):  # Windows
+        return
+    with LOCK:  # so that the child finds the library idle
+        child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, patience)  # its end, also inside the library
+        _open_and_leave(path)
+    status = os.waitpid(child, 0)[1]
+    if os.WIFSIGNALED(status):
+        slow = os.WTERMSIG(status) == signal.SIGALRM
+        what = f"does not end within {patience:g} s" if slow else "crashes its library"
+        raise InputError(f"`path` {path} is damaged: opening it {what}. {AGAIN}")
+
+
+def check_defined(store: Path, names: Iterable[str]) -> None:
+    """Refuses a Zarr store in which only the consolidated metadata know of a variable."""
+    for name in names:
+        if not any((store / name / each).exists() for each in (".zarray", "zarr.json")):
+            raise InputError(
+                f"`path` {store} is damaged: the definition of {name} is missing beside the "
+                f"consolidated one. {AGAIN}"
+            )
+
+
+def check_sound(path: Path) -> None:
+    """Refuses a file of which some definition cannot be read, also of what nobody asked for."""
+    with errors_of(path):
+        if kind(path) != "zarr":
+            with netCDF4.Dataset(path) as file:
+                _define([file])
+            return
+        import zarr
+
+        store = zarr.open_group(path, mode="r", use_consolidated=False)
+        for name in _arrays(path):
+            with errors_of(path, f" at {name}"):
+                dict(store[name].attrs)
+
+
+def _define(groups: list[Any]) -> None:
+    """Reads every definition in groups of a NetCDF file, and in the groups inside these."""
+    for group in groups:
+        for each in (group, *group.variables.values()):
+            for key in each.ncattrs():
+                each.getncattr(key)
+        _define(list(group.groups.values()))
+
+
+def _arrays(path: Path) -> list[str]:
+    """What a Zarr store has definitions of, by the files that these are in."""
+    names = ("zarr.json", ".zarray", ".zgroup")
+    folders = dict.fromkeys(each.parent for name in names for each in path.rglob(name))
+    return sorted(str(folder.relative_to(path)) for folder in folders if folder != path)
+
+
+def _open_and_leave(path: Path) -> None:
+    """Ends the child; an error is for the parent to find."""
+    try:
+        netCDF4.Dataset(path).close()
+    finally:
+        os._exit(0)
+
+
+def _check_end(path: Path) -> None:
+    """Refuses a NetCDF 3 file whose end is missing: its library reads that as 0."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        try:
+            promised = _promised(file, size)
+        except (IndexError, KeyError, OverflowError):
+            raise InputError(
+                f"`path` {path} has a NetCDF 3 header that is cut off or damaged. {AGAIN}"
+            ) from None
+    if promised > size:
+        raise InputError(
+            f"`path` {path} is cut off: its header promises {promised:,} bytes and the file has "
+            f"{size:,}. {AGAIN}"
+        )
+
+
+def _promised(file: BinaryIO, size: int) -> int:
+    """Where the last value of a NetCDF 3 file ends, by its header, which is read field by field.
+
+    A header that makes no sense is an IndexError or KeyError. size: of the file.
+    """
+    version = file.read(4)[3]
+    wide, far = (8 if version == 5 else 4), (4 if version == 1 else 8)  # a count, a position
+
+    def number(width: int = wide) -> int:
+        read = file.read(width)
+        if len(read) < width:
+            raise IndexError
+        return int.from_bytes(read, "big")
+
+    def entries(entry: Callable[[], Any]) -> list[Any]:
+        tag, count = number(4), number()
+        if tag > 12 or count > size:
+            raise IndexError
+        return [entry() for _ in range(count)]
+
+    def skip_name() -> None:
+        file.seek(_padded(number()), 1)
+
+    def dimension() -> int:
+        skip_name()
+        return number()
+
+    def attribute() -> None:
+        skip_name()
+        itemsize = NETCDF3_SIZES[number(4)]
+        file.seek(_padded(itemsize * number()), 1)
+
+    def variable() -> tuple[int, int, bool]:  # bytes (of one record), position, whether it has many
+        skip_name()
+        shape = [lengths[number()] for _ in range(min(number(), size))]
+        entries(attribute)
+        itemsize, _ = NETCDF3_SIZES[number(4)], number()  # the size it claims may overflow
+        many = shape[:1] == [0]
+        return itemsize * prod(shape[many:]), number(far), many
+
+    records = number()
+    records = 0 if records == 2 ** (8 * wide) - 1 else records  # never filled in
+    lengths = entries(dimension)
+    entries(attribute)
+    variables = entries(variable)
+    sizes = [bytes_ for bytes_, _, many in variables if many]
+    # a variable that is alone in its records is not padded
+    stride = sizes[0] if len(sizes) == 1 else sum(map(_padded, sizes))
+    ends = [
+        begin + bytes_ + (stride * (records - 1) if many else 0)
+        for bytes_, begin, many in variables
+        if records or not many
+    ]
+    return max(ends, default=file.tell())
+
+
+def _padded(size: int) -> int:
+    return -(-size // 4) * 4

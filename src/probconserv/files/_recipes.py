@@ -1,0 +1,273 @@
+"""Laws of the atmosphere made of what a dataset holds: dry air, moisture and energy.
+
+These budgets are products of several variables: each law moves one and holds the others as they
+are, and says so.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import add
+
+import xarray as xr
+
+from ..air.constants import FUSION, GRAVITY, HEAT_CAPACITY, VAPORIZATION
+from ..support.errors import InputError
+from ._attributes import factor, in_unit, per, scale, units
+from ._columns import (
+    CLOUDS,
+    HUMIDITY,
+    NONE,
+    PRESSURE,
+    TEMPERATURE,
+    WINDS,
+    Air,
+    Flux,
+    Said,
+    columns,
+    described,
+)
+from ._law import Given, Law, Recipe, find, listed
+
+Moved = str | Mapping[str, Given]  # a variable, or with its factor
+Parts = Mapping[str, xr.DataArray]  # by the words for each
+Fluxes = tuple[list[xr.DataArray], list[xr.DataArray], str]  # in, out, and what is said of them
+
+GEOPOTENTIAL = "surface_geopotential geopotential surface_altitude"  # the first that is there
+EVAPORATION = "water_evapotranspiration_flux water_evaporation_flux"
+HEATING = (
+    "toa_incoming_shortwave_flux",
+    "surface_upwelling_shortwave_flux_in_air",
+    "surface_upwelling_longwave_flux_in_air",
+    "surface_upward_sensible_heat_flux",
+    "surface_upward_latent_heat_flux",
+)
+COOLING = (
+    "toa_outgoing_shortwave_flux",
+    "toa_outgoing_longwave_flux",
+    "surface_downwelling_shortwave_flux_in_air",
+    "surface_downwelling_longwave_flux_in_air",
+)
+
+
+def dry_air(
+    dataset: xr.Dataset,
+    assume_units: Mapping[str, str] = NONE,
+    *,
+    time: str | None = None,
+    measure: Given | None = None,
+    radius: float | None = None,
+) -> Law:
+    """A law: the mass of dry air stays that of the start; the surface pressure is moved.
+
+    A column has the sum of (1 - water) dp / g over its cells, and dp depends on the surface
+    pressure. Water, which is humidity and clouds, is held fixed.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        What holds specific humidity on levels and the surface pressure, with their standard names
+        or usual ones.
+    assume_units : dict of str
+        Units of variables instead of those in the dataset.
+    time : str
+        The dimension of time, if attributes, units or names do not tell.
+    measure : float, str or DataArray
+        The areas of the cells, if not those found by bounds, `cell_measures` or coordinates.
+    radius : float
+        The radius of the globe in metres, as in `Law`.
+
+    Returns
+    -------
+    Law
+        For `enforce` and `check`, which also take this function itself.
+
+    Raises
+    ------
+    InputError
+        If a variable that it needs is not found, or there is more than one.
+    """
+    said = Said(assume_units, NONE, time, measure, radius)
+    air = columns(dataset, HUMIDITY, "dry-air", said)
+    if not air.pressure:
+        raise InputError(
+            f"`dry-air` moves the surface pressure, and no variable is {PRESSURE}. Where levels "
+            "are fixed, the mass of dry air changes with humidity only: see `moisture`."
+        )
+    (pressure,), water = air.pressure, [air.name, *air.beside(CLOUDS)]
+    parts = [in_unit(air.dataset[name], "1") for name in water]
+    gaps = [str(part.name) for part in parts if bool(part.isnull().any())]
+    dry = 1 - sum(part.fillna(0.0) for part in parts)
+    ps, vertical = air.dataset[pressure], air.over[0]
+    slope = (air.layers.slope * dry).sum(vertical) * factor(ps, "Pa")
+    rest = (air.layers.constant * dry).sum(vertical)
+    remarks = [f"(1 - {' - '.join(water)}) times {air.layers.where}", _moves(pressure, water)]
+    remarks += [f"missing values of {', '.join(gaps)} count as dry air"] if gaps else []
+    return Law(
+        {pressure: described(slope, per("kg m-2", units(ps)), "d mass / d ps times")},
+        air.over[1:],
+        measure=air.area,
+        time=time,
+        name="dry air",
+        assume_units=assume_units,
+        fixed=described(rest, "kg m-2", "mass that does not depend on it"),
+        held=water,
+        remarks=remarks,
+        linear=[end / factor(ps, "Pa") for end in air.layers.reach],
+    )
+
+
+def moisture(
+    dataset: xr.Dataset,
+    assume_units: Mapping[str, str] = NONE,
+    *,
+    time: str | None = None,
+    measure: Given | None = None,
+    radius: float | None = None,
+    inflow: Flux = (),
+    outflow: Flux = (),
+    assume_method: Mapping[str, str] = NONE,
+) -> Law:
+    """A law: water in the air is that of the start, plus evaporation less precipitation.
+
+    The specific humidity q is moved. A column has the sum of (q + cloud water + cloud ice) dp / g
+    over its cells. Clouds and surface pressure are held fixed.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        What holds q on levels, with its standard name or a usual one. Clouds count if
+        they are in the dataset, fluxes only if all of them are.
+    assume_units, time, measure, radius : as in `dry_air`
+    inflow, outflow : str, DataArray, or a sequence of these
+        Fluxes per area, or amounts, in place of those that are looked for.
+    assume_method : dict of str
+        What the fluxes are in time, as in `Law`.
+
+    Returns
+    -------
+    Law
+        For `enforce` and `check`, which also take this function itself.
+
+    Raises
+    ------
+    InputError
+        As `dry_air` does.
+    """
+    said = Said(assume_units, assume_method, time, measure, radius, inflow, outflow)
+    air = columns(dataset, HUMIDITY, "moisture", said)
+    factor(air.data, "1")
+    unit = units(air.data)
+    parts = {name: in_unit(air.dataset[name], unit) for name in air.beside(CLOUDS)}
+    fluxes = _fluxes(air, [EVAPORATION], ["precipitation_flux"], "kg")
+    return _law(air, air.name, parts, unit, fluxes)
+
+
+def energy(
+    dataset: xr.Dataset,
+    assume_units: Mapping[str, str] = NONE,
+    *,
+    time: str | None = None,
+    measure: Given | None = None,
+    radius: float | None = None,
+    inflow: Flux = (),
+    outflow: Flux = (),
+    assume_method: Mapping[str, str] = NONE,
+) -> Law:
+    """A law: energy of the air is that of the start, plus what fluxes bring; temperature is moved.
+
+    A column has the sum of (cp T + L q - Lf ice + (u^2 + v^2) / 2 + surface geopotential) dp / g
+    over its cells, as `weather.Fixer` has it. All but the temperature T is held fixed.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        What holds T on levels, with its standard name or a usual one. q, cloud ice, the winds u and
+        v and the geopotential count if they are in the dataset; fluxes count only if all of them
+        are. The latent heat of snow that falls is not among them.
+    assume_units, time, measure, radius : as in `dry_air`
+    inflow, outflow : str, DataArray, or a sequence of these
+        Fluxes per area, or amounts, in place of those that are looked for.
+    assume_method : dict of str
+        What the fluxes are in time, as in `Law`.
+
+    Returns
+    -------
+    Law
+        For `enforce` and `check`, which also take this function itself.
+
+    Raises
+    ------
+    InputError
+        As `dry_air` does.
+    """
+    said = Said(assume_units, assume_method, time, measure, radius, inflow, outflow)
+    air = columns(dataset, TEMPERATURE, "energy", said)
+    factor(air.data, "K")
+    humidity, winds, ground = air.beside([HUMIDITY]), air.beside(WINDS), air.below(GEOPOTENTIAL)
+    parts = {f"L {name}": VAPORIZATION * in_unit(air.dataset[name], "1") for name in humidity}
+    ice = air.beside(CLOUDS[1:])
+    parts |= {f"(-Lf) {name}": -FUSION * in_unit(air.dataset[name], "1") for name in ice}
+    parts |= {f"{name}^2 / 2": in_unit(air.dataset[name], "m s-1") ** 2 / 2 for name in winds}
+    if ground:
+        height = scale(air.dataset[ground], "m") is not None
+        parts[ground] = in_unit(air.dataset[ground], "m" if height else "m2 s-2")
+        parts[ground] *= GRAVITY if height else 1.0
+    there = {"humidity": humidity, "wind": len(winds) == 2, "surface geopotential": ground}
+    lacking = [what for what, found in there.items() if not found]
+    remarks = [
+        f"energy per mass: {' + '.join([f'cp {air.name}', *parts])}; cp = {HEAT_CAPACITY} "
+        f"J kg-1 K-1, L = {VAPORIZATION:g} J kg-1" + f", Lf = {FUSION:g} J kg-1" * bool(ice),
+    ]
+    remarks += [f"not found, so that it counts as 0: {', '.join(lacking)}"] if lacking else []
+    moved = {air.name: described(xr.DataArray(HEAT_CAPACITY), "J kg-1 K-1", "cp")}
+    return _law(air, moved, parts, "J kg-1", _fluxes(air, HEATING, COOLING, "J"), *remarks)
+
+
+RECIPES: dict[str, Recipe] = {"dry-air": dry_air, "moisture": moisture, "energy": energy}
+
+
+def _law(air: Air, moved: Moved, parts: Parts, unit: str, fluxes: Fluxes, *remarks: str) -> Law:
+    """Mass of air times what is moved and parts that are held fixed, with fluxes in and out."""
+    held = [*(str(part.name) for part in parts.values()), *air.pressure]
+    inflow, outflow, said = fluxes
+    names, stated = {rate.name for rate in (*inflow, *outflow)}, air.said.assume_method
+    for name in [name for name in stated if name not in names]:
+        find(air.dataset, name, "assume_method")
+        said += f"; {name} is no flux of this law: name it with `inflow` or `outflow` if it is one"
+    return Law(
+        moved,
+        air.over,
+        inflow=inflow,
+        outflow=outflow,
+        measure=air.mass,
+        time=air.said.time,
+        name=air.recipe,
+        assume_units=air.said.assume_units,
+        assume_method={name: method for name, method in stated.items() if name in names},
+        fixed=described(reduce(add, parts.values()), unit, " + ".join(parts)) if parts else 0.0,
+        held=held,
+        remarks=(*remarks, _moves(air.name, held), said),
+    )
+
+
+def _fluxes(air: Air, into: Sequence[str], out: Sequence[str], unit: str) -> Fluxes:
+    """The fluxes in and out, those given or all that the law asks for, and what is to be said."""
+    given: list[list[Given]] = [listed(air.said.inflow), listed(air.said.outflow)]
+    if not any(map(len, given)):
+        found = {each: air.below(each) for each in (*into, *out)}
+        if lacking := [each.split()[0] for each, name in found.items() if name is None]:
+            beside = [name for name in found.values() if name]
+            unused = f"; {', '.join(beside)} alone would not do" if beside else ""
+            ways = "; `inflow` and `outflow` name others"
+            return [], [], f"no fluxes counted, for want of {', '.join(lacking)}{unused}{ways}"
+        given = [[str(found[each]) for each in part] for part in (into, out)]
+    sides = zip(("inflow", "outflow"), given, strict=True)
+    inflow, outflow = ([air.flux(each, side, unit) for each in part] for side, part in sides)
+    text = [
+        f"{sign} {r.description}" for sign, part in (("+", inflow), ("-", outflow)) for r in part
+    ]
+    return inflow, outflow, f"fluxes: {' '.join(text)}"
+
+
+def _moves(name: str, held: Sequence[str]) -> str:
+    return f"moves {name}" + (f"; held fixed: {', '.join(held)}" if held else "")

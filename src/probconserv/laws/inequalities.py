@@ -1,0 +1,287 @@
+"""What a field may not exceed: bounds, and values that only rise or only fall along an axis."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ..support import checks as check
+from ..support.checks import ArrayLike
+from ..support.errors import InputError
+
+
+class Inequality:
+    """What holds of a field beside laws: `bounds` or `monotone` make it, `condition` takes it.
+
+    Parameters
+    ----------
+    label : str
+        What errors call it.
+    of : str
+        The name of the field, in a state of several.
+    """
+
+    def __init__(self, label: str, of: str) -> None:
+        self.label, self.of = label, check.name("of", of)
+
+    def number(self, names: Sequence[str]) -> int:
+        """The place, among `names`, of the field that it speaks of."""
+        if len(names) == 1 and (self.of == "" or names[0] == ""):
+            return 0
+        if self.of not in names:
+            raise InputError(
+                f"`of`: `{self.label}` speaks of {self.of!r}, but the fields are "
+                f"{', '.join(map(repr, names))}. Say which one it limits with `of`."
+            )
+        return names.index(self.of)
+
+    def __repr__(self) -> str:
+        return f"Inequality({self.label}{f' of {self.of!r}' if self.of else ''})"
+
+
+class Bounds(Inequality):
+    """low <= u <= high; None stands for no bound."""
+
+    def __init__(
+        self, low: Tensor | None, high: Tensor | None, of: str, truncated: bool = False
+    ) -> None:
+        super().__init__("bounds", of)
+        self.low, self.high, self.truncated = low, high, truncated
+
+
+class Monotone(Inequality):
+    """u rises along an axis, or falls."""
+
+    def __init__(self, decreasing: bool, axis: int, of: str) -> None:
+        super().__init__("monotone", of)
+        self.decreasing, self.axis = decreasing, axis
+
+
+def bounds(
+    low: ArrayLike | None = None,
+    high: ArrayLike | None = None,
+    truncated: bool = False,
+    of: str = "",
+) -> Inequality:
+    """An inequality: no value lies below `low` or above `high`.
+
+    Parameters
+    ----------
+    low, high : float or array
+        One of them or both, in shapes that broadcast to the field. Infinite ones are no bound.
+    truncated : bool
+        True: what lies outside is impossible, so that no value is exactly at a bound: the Gaussian
+        cut off there. For a `Diagonal` field and one law, `integral` or `cells`. False: a draw that
+        lies outside is moved to the bounds, and values at a bound are common.
+    of : str
+        The name of the field, in a state of several.
+
+    Returns
+    -------
+    Inequality
+        For `condition` and `project`.
+
+    Raises
+    ------
+    InputError
+        If neither bound is given, or one is NaN.
+
+    Examples
+    --------
+    >>> import probconserv as pc
+    >>> prior = pc.Diagonal([0.1, 0.2, 1.0], [0.5, 0.5, 0.5])
+    >>> near = pc.project(prior, pc.bounds(low=0.0), pc.cells([1.0, 1.0, 1.0], 0.7))
+    >>> near.mean
+    tensor([0.0000, 0.0000, 0.7000], dtype=torch.float64)
+    """
+    given = {"low": low, "high": high}
+    ends = {name: _end(name, x) for name, x in given.items() if x is not None}
+    if not ends:
+        raise InputError("`low`, `high`: `bounds` needs one of them or both.")
+    if not isinstance(truncated, bool):
+        raise InputError(f"`truncated` must be True or False, got {truncated!r}.")
+    return Bounds(ends.get("low"), ends.get("high"), of, truncated)
+
+
+def monotone(decreasing: bool = False, axis: int = -1, of: str = "") -> Inequality:
+    """An inequality: values nowhere fall along an axis, or nowhere rise.
+
+    Parameters
+    ----------
+    decreasing : bool
+        True if they nowhere rise.
+    axis : int
+        An axis of the field; negative ones count from the last.
+    of : str
+        The name of the field, in a state of several.
+
+    Returns
+    -------
+    Inequality
+        For `condition` and `project`.
+
+    Raises
+    ------
+    InputError
+        If `decreasing` is not a bool or `axis` not a whole number.
+
+    Examples
+    --------
+    >>> import probconserv as pc
+    >>> pc.project(pc.Diagonal([0.0, 2.0, 1.0], 1.0), pc.monotone()).mean
+    tensor([0.0000, 1.5000, 1.5000], dtype=torch.float64)
+    """
+    if not isinstance(decreasing, bool):
+        raise InputError(f"`decreasing` must be True or False, got {decreasing!r}.")
+    return Monotone(decreasing, check.whole("axis", axis), of)
+
+
+def _end(name: str, given: ArrayLike) -> Tensor:
+    found = check.as_tensor(name, given).detach()
+    if bool(found.isnan().any()):
+        raise InputError(
+            f"`{name}` must not be NaN. Give an infinite number where there is no bound."
+        )
+    return found.to(torch.float64, copy=True)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """All inequalities of one field: bounds that broadcast to it, and (axis, sign) of `monotone`.
+
+    low, high: (*shape) or sizes of 1, infinite where there is none. Axes count from the last;
+    sign is 1 where values rise.
+    """
+
+    low: Tensor
+    high: Tensor
+    slopes: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def one_range(self) -> bool:
+        """Whether the bounds are the same at all points."""
+        return self.low.numel() == 1 and self.high.numel() == 1
+
+    @property
+    def level(self) -> bool:
+        """Whether the bounds are the same along each axis of `slopes`."""
+        ends = [end for end in (self.low, self.high) if end.ndim]
+        firsts = [(end, end.narrow(axis, 0, 1)) for end in ends for axis, _ in self.slopes]
+        return all(bool((end == first).all()) for end, first in firsts)
+
+    def holding(self, u: Tensor) -> Tensor:
+        """`u`, which obeys up to rounding, exactly within the limits."""
+        u = torch.clamp(u, self.low, self.high) if self.slopes else u
+        for axis, sign in self.slopes:
+            u = u.cummax(axis).values if sign > 0 else u.cummin(axis).values
+        return torch.clamp(u, self.low, self.high)
+
+    def given(self, fixed: Tensor, value: Tensor) -> "Limits":
+        """The limits beside points that are fixed, which obey up to rounding."""
+        if not bool(fixed.any()):
+            return self
+        value = value.clamp(self.low, self.high)
+        low, high = (torch.where(fixed, value, end) for end in (self.low, self.high))
+        low, high = carried(low, high, self.slopes)
+        return replace(self, low=low, high=torch.maximum(low, high))
+
+
+def sloping_axes(limits: Sequence[Limits], shapes: Sequence[torch.Size]) -> list[int]:
+    """The axes along which values rise or fall, counted from the first."""
+    pairs = zip(limits, shapes, strict=True)
+    return [len(shape) + axis for one, shape in pairs for axis, _ in one.slopes]
+
+
+def limits_of(
+    given: Sequence[Inequality],
+    names: Sequence[str],
+    shapes: Sequence[torch.Size],
+    dtypes: Sequence[torch.dtype],
+    device: torch.device,
+) -> tuple[Limits, ...]:
+    """The limits of each field, its bounds rounded inward to its dtype."""
+    none = torch.full((), torch.inf, dtype=torch.float64, device=device)
+    found = [Limits(-none, none) for _ in names]
+    for one in given:
+        i = one.number(names)
+        if isinstance(one, Monotone):
+            axis = _axis(one, shapes[i])
+            slope = axis, -1 if one.decreasing else 1
+            if slope not in found[i].slopes:
+                found[i] = replace(found[i], slopes=(*found[i].slopes, slope))
+            continue
+        assert isinstance(one, Bounds)
+        for name, end in (("low", one.low), ("high", one.high)):
+            if end is not None:
+                check.broadcasts(name, end, shapes[i], "the field")
+        low, high = (None if t is None else t.to(device) for t in (one.low, one.high))
+        low = found[i].low if low is None else torch.maximum(found[i].low, low)
+        high = found[i].high if high is None else torch.minimum(found[i].high, high)
+        found[i] = replace(found[i], low=low, high=high)
+    triples = zip(found, dtypes, shapes, strict=True)
+    return tuple(_tightened(_inward(one, dtype), shape) for one, dtype, shape in triples)
+
+
+def _axis(one: Monotone, shape: torch.Size) -> int:
+    if not -len(shape) <= one.axis < len(shape):
+        raise InputError(
+            f"`axis` of `monotone` is {one.axis}, but the field has {len(shape)} axes, "
+            f"{tuple(shape)}."
+        )
+    return one.axis if one.axis < 0 else one.axis - len(shape)
+
+
+def _tightened(one: Limits, shape: torch.Size) -> Limits:
+    """Bounds that rise along with the values, so that clipping to them keeps the order."""
+    if not one.slopes or one.one_range:
+        return one
+    low, high = carried(one.low.expand(shape), one.high.expand(shape), one.slopes)
+    _check_order(low, high, "`monotone` carries `bounds` along its axis, and there ")
+    return replace(one, low=low, high=high)
+
+
+def carried(low: Tensor, high: Tensor, slopes: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor]:
+    """Bounds that rise or fall along with the values."""
+    for axis, sign in slopes:
+        ahead, back = (axis,) * (sign < 0), (axis,) * (sign > 0)
+        low = low.flip(ahead).cummax(axis).values.flip(ahead)
+        high = high.flip(back).cummin(axis).values.flip(back)
+    return low, high
+
+
+def _check_order(low: Tensor, high: Tensor, why: str = "") -> None:
+    if bool((cross := low > high).any()):
+        index = check.unravelled(int(cross.int().argmax()), cross.shape)
+        at = f" at {index}" if index else ""
+        ends = [float(end[tuple(index)]) for end in (low, high)]
+        said = [f"{end:.6g}" for end in ends]
+        if said[0] == said[1]:  # they differ by rounding
+            said = [f"{end:.17g}" for end in ends]
+        raise InputError(
+            f"{why}`low` must not be above `high`, but{at} they are {said[0]} and {said[1]}. All "
+            "`bounds` of one field hold together."
+        )
+
+
+def _inward(one: Limits, dtype: torch.dtype) -> Limits:
+    """With bounds that numbers of `dtype` can meet; an error where they cross."""
+    low, high = torch.broadcast_tensors(one.low, one.high)
+    _check_order(low, high)
+    if bool((low == torch.inf).any() or (high == -torch.inf).any()):
+        raise InputError("`low` must not be inf, nor `high` -inf: no value could be there.")
+    if dtype == torch.float64:
+        return one
+    low_in, high_in = _rounded_up(low, dtype), -_rounded_up(-high, dtype)
+    between = low_in <= high_in  # no number of this dtype lies in a range that is too narrow
+    low_in = torch.where(between, low_in, low.to(dtype).double())
+    high_in = torch.where(between, high_in, high.to(dtype).double())
+    if bool((low_in == torch.inf).any() or (high_in == -torch.inf).any()):
+        raise InputError(f"`low`, `high`: no number of {dtype} is large enough. Use float64.")
+    return replace(one, low=low_in, high=high_in)
+
+
+def _rounded_up(x: Tensor, dtype: torch.dtype) -> Tensor:
+    near = x.to(dtype)
+    up = torch.nextafter(near, torch.full_like(near, torch.inf))
+    return torch.where(near.double() < x, up, near).double()

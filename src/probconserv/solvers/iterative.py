@@ -1,0 +1,337 @@
+"""Many local rows, one for each cell: S lambda = r by conjugate gradients, without a matrix.
+
+Each row is met to 1e-12 of its terms, which is looked at in the final fields. Gradients come by
+implicit differentiation: one more solve.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from ..fields.covariances import Correlated, Fields, Independent
+from ..laws.law import Rows
+from ..laws.stencils import Stencil, between_rows
+from ..support.checks import broadcast_shapes, concrete, unravelled
+from ..support.errors import DegenerateError, InfeasibleError, InputError, ProbConservError
+from ..support.once import once
+from ..support.progress import Ticker
+from ..support.rowwise import TINY
+from .estimate import Estimate, estimated
+from .precondition import ROUGH, Scaling, Transform
+from .stages import Together, minus
+
+MET = 1e-12  # of its terms: what a row may miss
+FIRST, AGAIN = 1e-12, 1e-15  # the same, of the first solve and of those that refine it
+REFINEMENTS = 4  # at most; one is always made
+LIMIT = 10_000  # iterations
+LOOK = 4  # iterations from one look at the rows to the next
+DIVERGED = 1e8  # times the least that rows were off by: they contradict each other
+LITTLE = 1e-10  # share of a row's variance in independent points below which S is not like theirs
+STUCK = 1e-15  # share of a direction's size that S must keep, else nothing can be moved along it
+
+
+class Iterative(Together):
+    """Rows that each read few points: all is done by products with S."""
+
+    def __init__(
+        self,
+        rows: tuple[Rows, ...],
+        prior: Independent | Correlated,
+        root: Independent | Correlated,
+        lead: int,
+        slack: float = 0.0,
+    ) -> None:
+        """lead: how many of the first axes number the parts.
+
+        slack: what the rounding of the input may leave of an exact row, as a share of its terms.
+        """
+        self._bundle(rows, root.shapes, lead)
+        self.prior = prior
+        self.allowed = max(MET, slack)
+        self.iterations = 0  # of the last update, with its refinements
+        with torch.no_grad():
+            self.matrices = tuple(self.matrix(i) for i in range(len(rows)))
+            both = zip(self.rows, self.parts(self.noise), strict=True)
+            squares = [r.entrywise(2).apply(prior.variance) + noise for r, noise in both]
+            self.diagonal = self.flat(squares)
+            pairs = zip(self.matrices, squares, strict=True)
+            self.inverses = tuple(_inverse(matrix, d) for matrix, d in pairs)
+        self.dropped = self.diagonal <= TINY
+
+    def of(self, prior: Independent) -> "Iterative":
+        """The same rows, of other fields."""
+        return Iterative(self.rows, prior, prior, self.lead)
+
+    @property
+    def own(self) -> Fields:
+        """The variance of each point alone."""
+        own = self.prior.rest if isinstance(self.prior, Correlated) else self.prior
+        if own is None:
+            return tuple(torch.zeros_like(v) for v in self.prior.variance)
+        found: Fields = own.variance
+        return found
+
+    def matrix(self, law: int) -> Stencil | None:
+        """S of independent points, from rows to rows of one law whose maps are stencils."""
+        both = zip(self.rows[law].maps, self.own, strict=True)
+        pairs = [(m, v) for m, v in both if m is not None]
+        maps = [m for m, _ in pairs if isinstance(m, Stencil)]
+        if len(maps) < len(pairs):
+            return None
+        return between_rows(maps, [v for _, v in pairs], self.parts(self.noise)[law])
+
+    def product(self, v: Tensor) -> Tensor:
+        """S v, of this stage as it is."""
+        (matrix, *more), alone = self.matrices, isinstance(self.prior, Independent)
+        if matrix is None or more or not alone:
+            return _product(self, v)
+        return matrix.apply(v.unflatten(-1, self.tails[0])).flatten(-len(self.tails[0]))
+
+    def approximate(self, r: Tensor) -> Tensor:
+        """About S^-1 r."""
+        pairs = zip(self.inverses, self.parts(r), strict=True)
+        return self.flat([inverse(part) for inverse, part in pairs])
+
+    def shift(self, u: Fields, r: Tensor) -> Fields:
+        """u - Sigma G^T S^-1 r, so that each row holds; or an error."""
+        try:
+            return self._shifted(u, r)
+        except RuntimeError as error:
+            if not isinstance(error, torch.OutOfMemoryError) and "memory" not in str(error):
+                raise
+            raise ProbConservError(
+                f"there is not enough memory for {r.numel():,} rows: conjugate gradients need "
+                "about 20 arrays of the size of the fields. Condition fewer batch entries, draws "
+                "or times at once, or use a machine with more memory."
+            ) from error
+
+    def _shifted(self, u: Fields, r: Tensor) -> Fields:
+        self.iterations = 0
+        multiplier = self.solve(r, FIRST * self._terms(u))
+        moved = minus(u, self.prior.times(self.adjoint(multiplier)))
+        pairs = zip(moved, self._refined(u, r, moved, multiplier), strict=True)
+        return tuple(  # the gradient is that of the first solve
+            new + (x - x.detach()) if x is not None and x.requires_grad else new for x, new in pairs
+        )
+
+    @torch.no_grad()
+    def _refined(self, u: Fields, r: Tensor, moved: Fields, multiplier: Tensor) -> Fields:
+        """`moved`, with what rows still miss taken off."""
+        start, terms = self.residual(u, value=False) - r, self._terms(u) + self._terms(moved)
+        before = torch.inf
+        for number in range(REFINEMENTS):
+            left = self.residual(moved, value=False) - start - self.noise * multiplier
+            if number and bool((left.abs() <= MET * terms).all()):
+                return moved
+            most = float(_off_by(left, terms).max()) if left.numel() else 0.0
+            if not most < before / 2:
+                break
+            before = most
+            more = self.solve(left, AGAIN * terms)
+            multiplier = multiplier + more
+            moved = minus(moved, self.prior.times(self.adjoint(more)))
+        if not bool((left.abs() <= self.allowed * terms).all()):
+            self._refuse(left, terms)
+        return moved
+
+    def settle(self, u: Fields, value: bool) -> Fields:
+        return u
+
+    def solve(self, r: Tensor, tolerance: Tensor) -> Tensor:
+        """S^-1 r, each row to its tolerance."""
+        if not torch.compiler.is_compiling() and not concrete(r):
+            raise InputError(NOT_TRACED)
+        every = [t for node in (*self.rows, self.prior) for t in node._tensors()]
+        tensors = [t for t in every if t.requires_grad]
+        found: Tensor = Solve.apply(self, r, tolerance, *tensors)  # type: ignore[no-untyped-call]
+        return found
+
+    def relative(self, r: Tensor) -> Tensor:
+        """What rows may miss, beside the size of r as a whole: for what has units of its own."""
+        size = (r.square() / self.diagonal.clamp_min(TINY)).sum(-1, keepdim=True).sqrt()
+        return FIRST * size * self.diagonal.sqrt()
+
+    def multiplier(self, r: Tensor) -> Tensor:
+        return self.solve(r, self.relative(r.detach()))
+
+    def times(self, v: Fields) -> Fields:
+        product = self.prior.times(v)
+        found = self.multiplier(self.residual(product, value=False))
+        return minus(product, self.prior.times(self.adjoint(found)))
+
+    def square(self, r: Tensor, lead: int) -> Tensor:
+        return self.over(r * self.multiplier(r), lead).sum(-1)
+
+    @once
+    def _estimated(self) -> tuple[Fields, tuple[int, float]]:
+        return estimated(self)
+
+    @property
+    def variance(self) -> Fields:
+        return self._estimated[0]
+
+    @property
+    def estimate(self) -> Estimate:
+        return Estimate(*self._estimated[1])
+
+    def whiten(self, r: Tensor) -> Tensor:
+        raise DegenerateError(NO_DETERMINANT)
+
+    def log_norm(self, lead: int) -> Tensor:
+        raise DegenerateError(NO_DETERMINANT)
+
+    @torch.no_grad()
+    def _terms(self, u: Fields) -> Tensor:
+        """|b| + |G| (|u| + standard deviation) + noise: the size of what a row adds up."""
+        pairs = zip(u, self.prior.variance, strict=True)
+        sizes = tuple(v.sqrt() if x is None else x.abs() + v.sqrt() for x, v in pairs)
+        each = [
+            r.entrywise(1).apply(sizes) + r.value.abs() + r.noise_variance.sqrt() for r in self.rows
+        ]
+        return self.flat(each).expand(*each[0].shape[: each[0].ndim - len(self.tails[0])], -1)
+
+    def _refuse(self, left: Tensor, terms: Tensor) -> NoReturn:
+        """An error that names the worst rows."""
+        share = _off_by(left, terms)
+        wrong = share > MET
+        pairs = zip(self.rows, self.parts(wrong), strict=True)
+        labels = [f"`{rows.label}`" for rows, part in pairs if bool(part.any())]
+        count = int(wrong.sum())
+        worst = share.flatten().topk(min(3, count)).indices.tolist()
+        each = [unravelled(number, share.shape) for number in worst]
+        named = "; ".join(
+            f"{self._name(index)} by {float(left[tuple(index)].abs()):.2g}" for index in each
+        )
+        raise InfeasibleError(
+            f"{count} row{'s' * (count != 1)} of {' and '.join(labels)} cannot be met after "
+            f"{self.iterations} iterations; the worst are off: {named}. Either exact rows "
+            "contradict each other, or nothing is left to move, or the variances of neighbours "
+            "differ too much. Ways out: make the values agree, give the laws `noise`, or give the "
+            "points that they read more even variances."
+        )
+
+    def _name(self, index: Sequence[int]) -> str:
+        """A row in words, `index` into (*more, *lead, K)."""
+        *places, row = index[-1 - self.lead :]
+        for rows, tail in zip(self.rows, self.tails, strict=True):
+            if row < math.prod(tail):
+                return rows.name([*places, *map(int, np.unravel_index(row, tail))])
+            row -= math.prod(tail)
+        raise AssertionError(index)
+
+
+NOT_TRACED = (
+    "`laws` for every cell are solved by conjugate gradients, which look at values: not inside "
+    "`torch.func` transforms. Give the fields a batch axis instead of `vmap`, or use fewer rows."
+)
+NO_DETERMINANT = (
+    "laws for every cell are solved by conjugate gradients, which give no determinant: there is no "
+    "`log_evidence`, no `log_prob` and no mixture. Use `marginal_log_prob`, or fewer rows."
+)
+
+
+class Solve(torch.autograd.Function):
+    """S^-1 r. Its gradient needs one more solve, and one product with S."""
+
+    @staticmethod
+    def forward(ctx: Any, stage: Iterative, r: Tensor, tolerance: Tensor, *of: Tensor) -> Tensor:
+        found, count = conjugate_gradients(
+            stage.product, stage.approximate, r, tolerance, stage.diagonal
+        )
+        stage.iterations += count
+        ctx.stage, ctx.of = stage, of
+        ctx.save_for_backward(found)
+        return found
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        (found,), stage = ctx.saved_tensors, ctx.stage
+        w, _ = conjugate_gradients(
+            stage.product, stage.approximate, grad, stage.relative(grad), stage.diagonal
+        )
+        if not ctx.of:
+            return None, w, None
+        with torch.enable_grad():
+            copies = {id(t): t.detach().requires_grad_() for t in ctx.of}
+            again = stage._map(lambda t: copies.get(id(t), t.detach()))
+            change = -(w * _product(again, found)).sum()
+        grads = torch.autograd.grad(change, list(copies.values()), allow_unused=True)
+        return None, w, None, *grads
+
+
+def conjugate_gradients(
+    product: Callable[[Tensor], Tensor],
+    approximate: Callable[[Tensor], Tensor],
+    r: Tensor,
+    tolerance: Tensor,
+    diagonal: Tensor,
+) -> tuple[Tensor, int]:
+    """S^-1 r (*more, *lead, K) for all right sides at once, and how many iterations it took.
+
+    A system stops when each of its rows is within its tolerance, or when it comes no nearer: rows
+    that contradict each other drive it away again. What came nearest is returned. Rows without
+    variance take no part.
+    """
+    r = r.expand(broadcast_shapes(r.shape, tolerance.shape)) * (diagonal > TINY)
+    x = nearest = torch.zeros_like(r)
+    z = approximate(r)
+    p, rz = z.clone(), _dot(r, z)
+    least = torch.full_like(rz, torch.inf)
+    free = rz > 0  # whether something can be moved
+    with Ticker() as ticker:
+        for iteration in range(LIMIT):
+            if iteration % LOOK == 0:
+                off = _off_by(r, tolerance).amax(-1, keepdim=True)
+                nearest = torch.where(off < least, x, nearest)
+                least = torch.minimum(off, least)
+                going = (off > 1) & (off < DIVERGED * least)
+                if not bool((going & free).any()):
+                    break
+                worst = float(off.max())
+                ticker.say(f"iteration {iteration}: the worst row is at {worst:.0e} of its goal")
+            q = product(p)
+            pq = _dot(p, q)
+            free = free & (rz > 0) & (pq > STUCK * _dot(p * diagonal, p))
+            going = going & free
+            step = torch.where(going, rz / pq, 0.0)
+            x.addcmul_(step, p)
+            r.addcmul_(step, q, value=-1)
+            z = approximate(r)
+            new = _dot(r, z)
+            p = torch.addcmul(z, torch.where(going, new / rz, 0.0), p)
+            rz = new
+    return nearest, iteration
+
+
+def _off_by(r: Tensor, size: Tensor) -> Tensor:
+    """How far rows are off beside a size; 0 of nothing is 0."""
+    share = torch.where(r == 0, 0.0, r.abs() / size.clamp_min(TINY))
+    return torch.where(share.isnan(), torch.inf, share)
+
+
+def _dot(x: Tensor, y: Tensor) -> Tensor:
+    return torch.linalg.vecdot(x, y)[..., None]
+
+
+def _product(stage: Iterative, v: Tensor) -> Tensor:
+    """S v, from the laws and the covariance."""
+    fields = stage.prior.times(stage.adjoint(v))
+    pairs = zip(stage.rows, stage.parts(v), strict=True)
+    return stage.flat([r.apply(fields) + r.noise_variance * part for r, part in pairs])
+
+
+def _inverse(matrix: Stencil | None, diagonal: Tensor) -> "Scaling | Transform":
+    """matrix: S of independent points alone. diagonal: of S, with directions."""
+    if matrix is None or not diagonal.numel():
+        return Scaling(diagonal)
+    alone = dict(matrix.terms())[(0,) * matrix.dims]
+    if bool((alone < LITTLE * diagonal).any()):
+        return Scaling(diagonal)
+    transform = Transform(matrix)
+    return transform if transform.roughness < ROUGH else Scaling(diagonal)

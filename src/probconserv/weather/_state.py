@@ -1,0 +1,180 @@
+"""States and fluxes at the door: names, shapes, units, and what a law needs."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..air.constants import FUSION
+from ..support import checks as check
+from ..support.errors import InputError
+from ._columns import Air
+from ._levels import HIGHEST_GROUND, Levels
+from ._std import by_variable
+
+State = Mapping[str, Tensor]
+NEEDED = {
+    "dry_air": ("surface_pressure", "specific_humidity"),
+    "water": ("surface_pressure", "specific_humidity", "precipitation"),
+    "energy": ("surface_pressure", "specific_humidity", "temperature"),
+}
+CLOUDS = ("cloud_liquid", "cloud_ice")
+WINDS = ("eastward_wind", "northward_wind")
+GROUND = "surface_geopotential"
+COUNTED = (*CLOUDS, *WINDS, GROUND)
+UNITS = {  # and between which values they are physical
+    "surface_pressure": ("Pa", HIGHEST_GROUND, 1.3e5),
+    "temperature": ("K", 50.0, 500.0),
+    "specific_humidity": ("kg/kg", -0.1, 0.2),
+    "precipitation": ("kg m-2 s-1", -0.1, 0.1),
+    "cloud_liquid": ("kg/kg", -0.1, 0.2),
+    "cloud_ice": ("kg/kg", -0.1, 0.2),
+    "eastward_wind": ("m/s", -500.0, 500.0),
+    "northward_wind": ("m/s", -500.0, 500.0),
+    GROUND: ("m2 s-2", -2e4, 2e5),
+    "evaporation": ("kg m-2 s-1", -0.1, 0.1),
+    "top_energy": ("W m-2", -1e4, 1e4),
+    "surface_energy": ("W m-2", -1e4, 1e4),
+}
+SURFACE = ("surface_pressure", "precipitation", GROUND)
+FLUXES = {"evaporation": 1, "top_energy": 2, "surface_energy": 2}  # and the law they count in
+
+
+def check_state(
+    what: str, state: Any, laws: Sequence[str], levels: Levels, grid: tuple[int, ...]
+) -> None:
+    """Names and shapes; what needs no look at values."""
+    if not isinstance(state, Mapping):
+        raise InputError(f"`{what}` must be a dictionary of tensors; got {type(state).__name__}.")
+    for law in laws:
+        lost = [name for name in NEEDED[law] if name not in state]
+        if what != "after" and "precipitation" in lost:
+            lost.remove("precipitation")
+        if lost:
+            raise InputError(
+                f"`{what}` has no {' and no '.join(map(repr, lost))}, which the law of {law} "
+                f"needs; it has {', '.join(map(repr, state)) or 'nothing'}. Add it, or leave the "
+                "law out with `laws`."
+            )
+    batch = None
+    for name in UNITS:  # the surface pressure first
+        if name in state:
+            batch = _checked(f"{what}[{name!r}]", state[name], name, batch, levels.count, grid)
+
+
+def _checked(
+    said: str, x: Any, name: str, batch: int | None, count: int, grid: tuple[int, ...]
+) -> int:
+    """The size of the batch, which all variables share."""
+    if not isinstance(x, Tensor) or x.dtype not in (torch.float32, torch.float64):
+        found = x.dtype if isinstance(x, Tensor) else type(x).__name__
+        raise InputError(f"`{said}` must be a tensor of float32 or float64; got {found}.")
+    own = grid if name in SURFACE else (count, *grid)
+    shape = tuple(x.shape)
+    if name == GROUND and shape == grid and batch is not None:
+        return batch
+    if shape[1:] != own or not len(x) or batch not in (None, len(x)):
+        axes = "(batch, *grid)" if name in SURFACE else "(batch, level, *grid)"
+        asked = ", ".join(map(str, ("batch" if batch is None else batch, *own)))
+        raise InputError(
+            f"`{said}` has the shape {shape}; it must have the axes {axes}, here ({asked})."
+        )
+    return len(x)
+
+
+def check_pair(names: Sequence[str], before: Any, after: State) -> None:
+    """What a step changes can be seen."""
+    for name in names:
+        old = before[name] if isinstance(before, Mapping) and name in before else None
+        if not isinstance(old, Tensor) or old.shape != after[name].shape:
+            found = tuple(old.shape) if isinstance(old, Tensor) else type(old).__name__
+            raise InputError(
+                f"`before[{name!r}]` must have the shape of `after`, {tuple(after[name].shape)}; "
+                f"got {found}. Errors are taken from what a step changes, or give `std[{name!r}]`."
+            )
+
+
+def check_values(what: str, state: State, levels: Levels) -> None:
+    """Finite values in the range of their units, levels from the top down, layers that hold air."""
+    names = [name for name in UNITS if name in state]
+    ends = [x for name in names for x in state[name].detach().aminmax()]
+    first_and_last = state["specific_humidity"].detach()[:, :: max(1, levels.count - 1)]
+    means = first_and_last.flatten(2).mean((0, 2))
+    found = torch.stack([*ends, means[0], means[-1]]).tolist()  # the only look at values
+    pairs = list(zip(found[::2], found[1::2], strict=True))
+    for name, (low, high) in zip(names, pairs, strict=False):
+        _check_range(f"{what}[{name!r}]", name, low, high)
+    top, bottom = pairs[-1]
+    if top > 1e-6 and top > 2 * bottom:
+        raise InputError(
+            f"`{what}['specific_humidity']` is {top:.2g} kg/kg on average at the first level and "
+            f"{bottom:.2g} at the last: the levels are upside down. They go from the top of the "
+            "atmosphere down to the surface. Flip them."
+        )
+    low, high = pairs[names.index("surface_pressure")]
+    levels.check(f"{what}['surface_pressure']", low, high)
+
+
+def _check_range(said: str, name: str, low: float, high: float) -> None:
+    unit, least, most = UNITS[name]
+    if math.isnan(low) or math.isnan(high):
+        raise InputError(f"`{said}` must be finite; some of its values are NaN.")
+    if not least <= low <= high <= most:
+        raise InputError(
+            f"`{said}` must be in {unit}, from {least:g} to {most:g}; it goes from {low:.4g} to "
+            f"{high:.4g}. Convert it; or the step that made it went wrong."
+        )
+
+
+def air_of(state: State) -> Air:
+    """The part of a state that laws count, with the axes of the grid as one."""
+    pressure = state["surface_pressure"].flatten(1)
+    vapour = state["specific_humidity"].flatten(2)
+    warm = state.get("temperature")
+    clouds = [state[name].flatten(2) for name in CLOUDS if name in state]
+    winds = [state[name].flatten(2) for name in WINDS if name in state]
+    energy: list[Tensor] = [wind.double().square() / 2 for wind in winds]
+    if "cloud_ice" in state:
+        energy.append(-FUSION * state["cloud_ice"].flatten(2).double())
+    if GROUND in state:
+        own = 1 if state[GROUND].ndim == state["surface_pressure"].ndim - 1 else len(pressure)
+        energy.append(state[GROUND].reshape(own, 1, -1).double())
+    return Air(
+        pressure,
+        torch.zeros_like(vapour) if warm is None else warm.flatten(2),
+        vapour,
+        sum(clouds[1:], clouds[0]) if clouds else None,
+        sum(energy[1:], energy[0]) if energy else None,
+    )
+
+
+def inflow_of(
+    fluxes: Mapping[str, Any] | None,
+    seconds: float,
+    batch: int,
+    grid: tuple[int, ...],
+    weights: Tensor,
+) -> Tensor:
+    """Global means of what flows into each law, (batch, 3), float64; 0 where nothing is said."""
+    found = weights.new_zeros(batch, 3)
+    for name, value in by_variable("fluxes", fluxes).items():
+        check.choice("fluxes", name, tuple(FLUXES))
+        if isinstance(value, int | float):
+            if check.concrete():
+                _check_range(f"fluxes[{name!r}]", name, value, value)
+            found[:, FLUXES[name]].add_(seconds * value)
+            continue
+        t = check.as_tensor(f"fluxes[{name!r}]", value).to(weights.device, torch.float64)
+        if tuple(t.shape) == (batch, *grid):
+            t = t.flatten(1) @ weights
+        elif tuple(t.shape) not in ((), (batch,)):
+            raise InputError(
+                f"`fluxes[{name!r}]` has the shape {tuple(t.shape)}; it must be a number, global "
+                f"means (batch,), or have the axes (batch, *grid), {(batch, *grid)}."
+            )
+        if check.concrete(t):
+            _check_range(f"fluxes[{name!r}]", name, *map(float, t.detach().aminmax()))
+        found[:, FLUXES[name]].add_(t, alpha=seconds)
+    return found
