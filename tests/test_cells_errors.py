@@ -106,7 +106,7 @@ def test_rounding_of_stored_coordinates_is_no_difference():
 
 @pytest.mark.parametrize("wrong", [-1.0, np.inf])
 def test_weights_are_finite_and_not_negative(wrong):
-    message = f"`measure` must be finite and not negative, got {wrong:g}. A cell that does not"
+    message = f"`measure` must be finite and not negative, got {wrong:g} at lat number 1, lon"
     refuses(message, GRID, LATLON, AREA.where(AREA.lat != 0, wrong))
 
 
@@ -130,7 +130,7 @@ def test_half_of_an_area_is_refused():
 def test_a_dimension_without_coordinate_is_refused():
     message = (
         "'x' of 'u' has no coordinate to find sizes of cells from. Give the "
-        "weights of the cells as `measure`; `measure=1` means plain sums."
+        "weights of the cells as `measure`. `measure=1` means plain sums."
     )
     refuses(message, field(x=[1.0, 2]).drop_vars("x"), ("x",))
 
@@ -145,7 +145,7 @@ def test_level_numbers_beside_heights_are_refused():
 def test_a_curvilinear_grid_without_corners_is_refused():
     message = (
         "'lat' and 'lon' lie on ('y', 'x') and have no bounds, so that the areas of the cells are "
-        "not known. Add their corners as bounds. Give the areas of the cells as `measure`, in"
+        "not known. Give the areas of the cells as `measure`, in a file as AREAS.nc:NAME."
     )
     refuses(message, curvilinear(), ("y", "x"))
     refuses(message, curvilinear(y=[0, 1, 2], x=[0, 1, 2, 3]), ("y", "x"))
@@ -157,7 +157,8 @@ def test_nominal_latitudes_of_a_tripolar_grid_are_refused():
     y = "y", [10.0, 20, 30], {"units": "degrees_north"}
     x = "x", [0.0, 10, 20, 30], {"units": "degrees_east"}
     dataset = curvilinear(y=y, x=x)
-    refuses("'lat' and 'lon' lie on ('y', 'x')", dataset, ("y", "x"))
+    message = "'y' is a nominal latitude, not that of the cells of 'u' ('lat' has other latitudes"
+    refuses(message, dataset, ("y", "x"))
 
 
 def test_a_plane_and_a_rotated_pole_may_have_true_latitudes_beside_them():
