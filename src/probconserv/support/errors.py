@@ -13,7 +13,7 @@ CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def printable(text: str) -> str:
-    """The text with control characters escaped, as names and units in a file may hold some.
+    r"""The text with control characters escaped, as names and units in a file may hold some.
 
     >>> print(printable("K\x1b[31m"))
     K\x1b[31m
