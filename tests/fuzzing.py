@@ -21,7 +21,6 @@ from draws_fields import PRIORS
 from exact import Posterior, posterior
 
 import probconserv as pc
-from probconserv.conditioning import small as _small
 from probconserv.solvers import banded as _banded
 from probconserv.solvers import engine as _engine
 
@@ -143,11 +142,9 @@ def outcome(seed):
 
 @contextlib.contextmanager
 def other_ways(seed):
-    """Every other problem is left to the engine, and every other has bands row by row."""
+    """Every other problem has bands row by row."""
     with contextlib.ExitStack() as patched:
         if seed // 10 % 2:
-            patched.enter_context(mock.patch.object(_small, "SMALL", 0))
-        if seed // 20 % 2:
             patched.enter_context(mock.patch.object(_banded, "SMALL", 0))
             patched.enter_context(mock.patch.object(_engine, "MANY", 1))
         yield

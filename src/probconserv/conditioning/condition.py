@@ -36,7 +36,6 @@ from .draws import Draws, StateDraws
 from .inequalities.constrained import condition_within, mixture_within, nearest_within
 from .nonlinear.posterior import Found, NonlinearPosterior, NonlinearStatePosterior
 from .posterior import Posterior, Solved, StatePosterior
-from .small import small_posterior
 
 Moved = TypeVar("Moved", Diagonal, LowRank, Dense, Mixture)
 Single: TypeAlias = Diagonal | LowRank | Dense | Posterior | Distributed
@@ -130,8 +129,6 @@ def condition(
         return _condition_within(field, linear, inequalities, draws, generator)
     if isinstance(field, Mixture) and not curved:
         return _condition_mixture(field, linear)
-    if not curved and (small := small_posterior(field, linear, solved)):
-        return small
     prior, rows, known = _given(field)
     if curved or known:
         return _condition_curved(prior, (*rows, *laid_on(prior, linear)), known, curved)
