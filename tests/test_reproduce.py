@@ -18,7 +18,7 @@ from probconserv.experiments.paper import (
     write,
 )
 from probconserv.experiments.paper import _reproduce as paper_reproduce
-from probconserv.experiments.paper._methods import PROTOCOLS
+from probconserv.experiments.paper._experiments import PROTOCOLS
 from probconserv.models._checkpoints import read
 from probconserv.models._checkpoints import write as checkpoint
 from probconserv.problems import Stefan
