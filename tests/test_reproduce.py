@@ -19,8 +19,8 @@ from probconserv.experiments.paper import (
 )
 from probconserv.experiments.paper import _reproduce as paper_reproduce
 from probconserv.experiments.paper._experiments import PROTOCOLS
-from probconserv.models._checkpoints import read
-from probconserv.models._checkpoints import write as checkpoint
+from probconserv.models._trained import read
+from probconserv.models._trained import write as checkpoint
 from probconserv.problems import Stefan
 from probconserv.support.complete_files import sole_writer
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from torch import Tensor
 
-from ..models._checkpoints import read, write
+from ..models._trained import read, write
 from ..support.complete_files import complete, sole_writer
 from ..support.errors import InputError
 
