@@ -18,10 +18,9 @@ from probconserv.data import Grids, Shuffled
 from probconserv.diagnostics.metrics import crps
 from probconserv.problems import PorousMedium
 from probconserv.training import KINDS, RECIPES, train
-from probconserv.training._graph import Graphed
+from probconserv.training._machine import Graphed, Team
 from probconserv.training._run import Run
 from probconserv.training._source import source_of
-from probconserv.training._team import Team
 
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 on_gpu = device.type == "cuda"

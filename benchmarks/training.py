@@ -18,13 +18,12 @@ from statistics import median
 
 import torch
 
-from probconserv.models._attention import attend_in_float16
+from probconserv.models._network import attend_in_float16
 from probconserv.problems import find
 from probconserv.training import KINDS, RECIPES, train
-from probconserv.training._graph import Graphed
+from probconserv.training._machine import Graphed, Team
 from probconserv.training._run import Run
 from probconserv.training._source import Source
-from probconserv.training._team import Team
 
 STEPS = 50
 device = torch.device("cuda")

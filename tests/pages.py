@@ -5,7 +5,7 @@ import re
 from matplotlib.figure import Figure
 
 from probconserv.experiments.paper import METHODS
-from probconserv.experiments.paper._panels import panels
+from probconserv.experiments.paper._figures import panels
 from probconserv.experiments.paper._report import Picture
 
 PLAN = {"recipe": "modern", "protocol": "ours", "n": 7, "samples": 11}

@@ -8,7 +8,7 @@ from seeds import generator
 
 import probconserv as pc
 from probconserv.data import draw
-from probconserv.experiments.paper import EXPERIMENTS, UPDATES, _trial, ablate, write_ablation
+from probconserv.experiments.paper import EXPERIMENTS, UPDATES, ablate, write_ablation
 from probconserv.experiments.paper import _ablate as ablation
 from probconserv.models import load
 from probconserv.problems import Stefan
@@ -94,9 +94,9 @@ def test_a_record_is_the_score_at_the_evaluation_time(records):
 
 
 def test_chunks_of_functions_do_not_change_the_scores(records, monkeypatch):
-    monkeypatch.setattr(_trial, "NUMBERS", 2 * 6 * 5 * 201)  # of two functions
-    trial = _trial.Trial(n=3, samples=6, times=4)
-    again = _trial.records(EXPERIMENTS["stefan"], 0.5, "modern", trial, torch.device("cpu"))
+    monkeypatch.setattr(ablation, "NUMBERS", 2 * 6 * 5 * 201)  # of two functions
+    trial = ablation.Trial(n=3, samples=6, times=4)
+    again = ablation.records(EXPERIMENTS["stefan"], 0.5, "modern", trial, torch.device("cpu"))
     whole = [record for record in records if record["parameter"] == 0.5]
     for one, other in zip(whole, again, strict=True):
         assert one["LL"] == pytest.approx(other["LL"], rel=0.05)  # each chunk draws anew
@@ -117,8 +117,13 @@ def test_finished_cells_are_reused_by_the_same_trial_only(tmp_path, monkeypatch)
     ablate(["burgers"], tmp_path, **options)
     assert len(calls) == 4
     cells = tmp_path / "cells"
-    for torn in (b"{", b"[]", b"\xff\xfe", (cells / "burgers-3-modern-test.json").read_bytes()):
-        (cells / "burgers-1-modern-test.json").write_bytes(torn)
+    for torn in (
+        b"{",
+        b"[]",
+        b"\xff\xfe",
+        (cells / "burgers-3-modern-test.safetensors").read_bytes(),
+    ):
+        (cells / "burgers-1-modern-test.safetensors").write_bytes(torn)
         ablate(["burgers"], tmp_path, **options)
     assert calls[4:] == 4 * [("burgers", 1.0, "modern")]
     del calls[5:]

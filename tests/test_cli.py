@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from probconserv.__main__ import main as first_main
 from probconserv.figures import _problems as pictures_of_problems
 from probconserv.figures import problem_figure, save
-from probconserv.problems import BOXES, PROBLEMS, simulate
+from probconserv.problems import PROBLEMS, simulate
 from probconserv.support.progress import track
 
 
@@ -35,7 +35,7 @@ def run(*arguments, **environment):
 def test_problems_are_listed_whole_in_80_columns():
     listed = called("problems")
     assert listed.returncode == 0, listed.stderr
-    for name, problem in (PROBLEMS | BOXES).items():
+    for name, problem in PROBLEMS.items():
         (line,) = (
             line for line in listed.stdout.splitlines() if line.strip().startswith(f"{name} ")
         )

@@ -8,7 +8,8 @@ from seeds import generator, made
 
 import probconserv as pc
 from probconserv.data import draw
-from probconserv.models import Emulator, _inference, open_weights
+from probconserv.models import Emulator, open_weights
+from probconserv.models import emulator as inference
 from probconserv.problems import Advection, Stefan
 from probconserv.training import train, validation_ll
 from probconserv.training._losses import emulator_loss
@@ -26,7 +27,7 @@ def network():
 def inferred(predict, u, low, high, samples=400, seen=None):
     seen = torch.ones_like(u) if seen is None else seen
     ends = torch.tensor(low), torch.tensor(high)
-    return _inference.draws(predict, u, seen, *ends, samples, generator())[0]
+    return inference.draws(predict, u, seen, *ends, samples, generator())[0]
 
 
 def test_draws_have_the_moments_of_a_posterior_that_is_known(rng):
@@ -40,7 +41,7 @@ def test_draws_have_the_moments_of_a_posterior_that_is_known(rng):
         return z @ design.T, torch.full((*z.shape[:2], 8), 0.05)
 
     z = inferred(predict, u, [-2.0, -2.0], [2.0, 2.0], samples=2000)
-    precision = _inference.INDEPENDENT * design.T @ design / 0.05**2
+    precision = inference.INDEPENDENT * design.T @ design / 0.05**2
     expected = torch.linalg.lstsq(design, u.T).solution.T
     torch.testing.assert_close(z.mean(0), expected, rtol=0, atol=0.01)
     covariance = torch.cov(z[:, 0].T)
@@ -99,7 +100,7 @@ def test_points_that_are_missing_do_not_count():
 def test_resampling_keeps_each_as_often_as_its_weight_says():
     z = torch.arange(4.0)[:, None, None].expand(-1, 2, 1)
     shares = torch.tensor([[0.5, 0.0], [0.0, 0.1], [0.25, 0.1], [0.25, 0.8]])
-    got = _inference._resampled(z, shares, 40, generator())[..., 0]
+    got = inference._resampled(z, shares, 40, generator())[..., 0]
     counts = torch.stack([(got == i).sum(0) for i in range(4)])
     assert ((counts - 40 * shares).abs() <= 1).all()
 
@@ -217,14 +218,14 @@ def test_the_fit_has_the_mean_of_the_posterior_also_beyond_the_range(u_star):
     z = torch.linspace(0.5, 0.75, 501)[:, None, None]
     each = [torch.distributions.Normal(*emulator.decode(common, part)) for part in z.split(50)]
     fit = torch.cat([normal.log_prob(u).sum(-1) for normal in each])
-    log = _inference.INDEPENDENT * fit + _inference._log_prior(z, low, high)
+    log = inference.INDEPENDENT * fit + inference._log_prior(z, low, high)
     shares = log.double().softmax(0)[..., None]
     mean = (shares * z).sum(0)
     std = (shares * (z - mean) ** 2).sum(0).sqrt()
     seen = torch.ones_like(u)
     for seed in range(2):
         predict = partial(emulator.decode, common)
-        _, found = _inference.draws(predict, u, seen, low, high, 1, generator(seed))
+        _, found = inference.draws(predict, u, seen, low, high, 1, generator(seed))
         assert ((found - mean).abs() < 0.2 * std).all()
 
 

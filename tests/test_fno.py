@@ -6,7 +6,7 @@ from seeds import generator, made
 
 from probconserv import Diagonal, InputError, LowRank, Mixture
 from probconserv.models import FNO
-from probconserv.models._fourier import Transforms
+from probconserv.models.fno import Transforms
 
 T, X = torch.linspace(0, 1, 5), torch.linspace(0, 2, 20)
 

@@ -10,7 +10,7 @@ from probconserv import ImplausibleWarning, InputError
 from probconserv.data import Grids
 from probconserv.experiments.operators import CASES, load_ensemble
 from probconserv.models import FNO, open_weights, save
-from probconserv.models._checkpoints import read, write
+from probconserv.models._trained import read, write
 from probconserv.training import train
 
 T, X = np.linspace(0, 1, 5), np.linspace(0, 2, 16)

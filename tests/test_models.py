@@ -10,12 +10,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import probconserv as pc
 from probconserv.data import Grids, Points, draw
-from probconserv.models import AttentiveNeuralProcess, _checkpoints, load, open_weights
-from probconserv.models import _jets as jets
-from probconserv.models._attention import Attention
-from probconserv.models._checkpoints import write
+from probconserv.models import AttentiveNeuralProcess, _network, _trained, load, open_weights
 from probconserv.models._load import shipped
-from probconserv.models._network import Latent
+from probconserv.models._network import Attention, Latent
+from probconserv.models._trained import write
 from probconserv.problems import PROBLEMS, ClosedForm, Stefan, find
 from probconserv.training import train, validation_ll
 
@@ -97,7 +95,7 @@ def test_dropout_acts_on_the_weights_and_on_the_mix(through, monkeypatch):
     layer.mix.weight.copy_(torch.cat([torch.zeros(8, 8), torch.eye(8)], dim=1))
     layer.mix.bias.zero_()
     layer.norm = torch.nn.Identity()
-    monkeypatch.setattr(jets, "layer_norm", lambda norm, h: h)
+    monkeypatch.setattr(_network, "jet_layer_norm", lambda norm, h: h)
     query, one = torch.zeros(3, 4, 50, 8), torch.ones(3, 1, 8)  # of one key the weight is 1
 
     def answers():
@@ -148,7 +146,7 @@ def test_a_file_that_cannot_be_written_is_an_error_of_the_system(tmp_path, monke
     def full(*_, **__):
         raise safetensors.SafetensorError("no space left")
 
-    monkeypatch.setattr(_checkpoints, "save_file", full)
+    monkeypatch.setattr(_trained, "save_file", full)
     with pytest.raises(OSError, match=r"a.safetensors could not be written: no space left"):
         write(tmp_path / "a.safetensors", {"a": torch.ones(1)}, {})
     assert not list(tmp_path.iterdir())

@@ -12,7 +12,7 @@ from seeds import generator, made
 from probconserv import Diagonal, InputError, condition, integral
 from probconserv.data import Grids, Shuffled
 from probconserv.models import FNO, open_weights, save
-from probconserv.models._checkpoints import write
+from probconserv.models._trained import write
 from probconserv.problems import Stefan
 from probconserv.training import KINDS, RECIPES, Kind, train
 from probconserv.training._fields import FieldTask

@@ -99,7 +99,7 @@ def test_several_seeds_are_averaged():
 
 
 def test_ensembles_are_trained_again(tmp_path, monkeypatch):
-    monkeypatch.setattr("probconserv.experiments.operators._networks.HELD_OUT", 3)
+    monkeypatch.setattr("probconserv.experiments.operators._cases.HELD_OUT", 3)
     paths = train_ensembles("heat", tmp_path, seeds=2, device="cpu", steps=2)
     assert [path.name for path in paths] == ["heat-0.safetensors", "heat-1.safetensors"]
     first, second = (load_ensemble("heat", seed, tmp_path) for seed in range(2))

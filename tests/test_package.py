@@ -22,7 +22,6 @@ ROOT = Path(__file__).parents[1]
 MODULES = {
     "probconserv.figures": "matplotlib",
     "probconserv.experiments.paper._report": "jinja2",
-    "probconserv.models.gp": "gpytorch",
     "probconserv.files": "xarray",
 }
 IN_THE_WHEEL = {f"{name}-{model}-modern" for name in EXPERIMENTS for model in ("anp", "emulator")}
@@ -157,11 +156,10 @@ def test_a_missing_extra_is_named_by_its_packages(extra, monkeypatch):
 
 def test_modules_without_their_extra_name_it_and_the_library_needs_none(told):
     """In a process of its own, where nothing is imported yet; GPU machines are often bare."""
-    imported, figures, report, gp, labelled = told[0]
+    imported, figures, report, labelled = told[0]
     assert imported == "set()"
     assert "no matplotlib here; pip install 'matplotlib" in figures
     assert "no jinja2 here; pip install 'matplotlib" in report
-    assert "no gpytorch here; pip install 'gpytorch" in gp
     assert "labelled data need xarray, which is not here; pip install 'probconserv[files]'" in (
         labelled
     )

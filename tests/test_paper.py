@@ -27,7 +27,7 @@ def stefan(tmp_path_factory):
     """Both Stefan cells with all that figures need, and the folder that keeps them."""
     out = tmp_path_factory.mktemp("out")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("probconserv.experiments.paper._cell.DRAWS", 40)
+        patch.setattr("probconserv.experiments.paper._reproduce.DRAWS", 40)
         return out, reproduce(["stefan"], out, **FEW)
 
 

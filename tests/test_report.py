@@ -8,8 +8,8 @@ from pages import assert_shows, cell, penalties, picture, positions, power, reco
 
 from probconserv.diagnostics.metrics import best
 from probconserv.experiments.paper import METHODS
-from probconserv.experiments.paper._overview import sentences, standings
 from probconserv.experiments.paper._report import report
+from probconserv.experiments.paper._tables import sentences, standings
 
 METRICS = ("CE", "LL", "MSE", "CRPS", "energy", "coverage_50", "coverage_90", "coverage_99")
 VOID = ("meta", "link", "br", "img")

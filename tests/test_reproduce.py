@@ -18,9 +18,9 @@ from probconserv.experiments.paper import (
     write,
 )
 from probconserv.experiments.paper import _reproduce as paper_reproduce
-from probconserv.experiments.paper._methods import PROTOCOLS
-from probconserv.models._checkpoints import read
-from probconserv.models._checkpoints import write as checkpoint
+from probconserv.experiments.paper._experiments import PROTOCOLS
+from probconserv.models._trained import read
+from probconserv.models._trained import write as checkpoint
 from probconserv.problems import Stefan
 from probconserv.support.complete_files import sole_writer
 

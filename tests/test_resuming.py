@@ -12,11 +12,11 @@ from commands import called
 from runs import CHANGES, SMALL, Killed, killed_after, run, weights
 
 from probconserv.models import open_weights
-from probconserv.models._checkpoints import read
+from probconserv.models._trained import read
 from probconserv.problems import Advection
 from probconserv.training import RECIPES, train
+from probconserv.training._machine import Team
 from probconserv.training._run import Run
-from probconserv.training._team import Team
 
 SMALL_RUN = "--set hidden=8 latent=8 validation=5 --batch 4 --device cpu"
 

@@ -17,7 +17,7 @@ import probconserv
 
 SOURCE = ROOT / "src" / "probconserv"
 LOADS = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src"}
-PARTS = "figures", "weather", "weather/testbed", "files", "models"
+PARTS = "figures", "weather", "files", "models"
 PARTS += "experiments/paper", "problems", "training"
 
 
@@ -144,8 +144,8 @@ def test_every_public_name_is_in_the_reference_once():
     }
     files["probconserv"] = SOURCE / "api.py"
     public = [f"{module}.{name}" for module, path in files.items() for name in reexported(path)]
-    modules = "probconserv.data", "probconserv.diagnostics.metrics", "probconserv.models.gp"
-    modules += "probconserv.weather.ace", "probconserv.weather.credit"
+    modules = "probconserv.data", "probconserv.diagnostics.metrics"
+    modules += tuple(f"probconserv.weather.{each}" for each in ("ace", "credit", "testbed"))
     public += [f"{module}.{name}" for module in modules for name in defined(module)]
     names = [name for name, _ in listed()]
     known = {id(looked_up(name)) for name in names}

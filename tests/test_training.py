@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from probconserv import ImplausibleWarning, load
 from probconserv.data import draw
 from probconserv.models import AttentiveNeuralProcess, open_weights
-from probconserv.models._attention import Attention
+from probconserv.models._network import Attention
 from probconserv.problems import Stefan, find
 from probconserv.training import RECIPES, _points, loss, share_from_context, train, validation_ll
 from probconserv.training._points import ANPTask

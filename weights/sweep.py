@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 from probconserv.experiments.paper import EXPERIMENTS, PROTOCOLS
-from probconserv.experiments.paper._cell import Plan, tables
-from probconserv.experiments.paper._sweep import PATH
+from probconserv.experiments.paper._experiments import SWEEP
+from probconserv.experiments.paper._reproduce import Plan, tables
 from probconserv.models import load
 from probconserv.models._load import open_weights
 from probconserv.support.complete_files import complete
@@ -28,5 +28,5 @@ for network in sorted(networks, key=lambda network: network.card["settings"].get
             records.append({"penalty": penalty} | first)
             scores = f"CE {first['CE']:.1e}, LL {first['LL']:.2f}, MSE {first['MSE']:.2e}"
             print(f"{penalty:g}, {protocol}, m = {value:g}: {scores}", flush=True)
-with complete(PATH) as part:
+with complete(SWEEP) as part:
     part.write_text(json.dumps({"records": records}, indent=1) + "\n")

@@ -18,7 +18,7 @@ from . import files as cli_files
 from . import train as cli_train
 
 if TYPE_CHECKING:  # torch takes seconds: commands import what they need
-    from ..problems import Family, Problem
+    from ..problems import Problem
 
 app = App(
     name="probconserv",
@@ -39,14 +39,13 @@ def problems(*, plot: Path | None = None) -> None:
     plot
         Draw each into this folder as well.
     """
-    from ..problems import BOXES, PROBLEMS, ClosedForm
+    from ..problems import PROBLEMS, ClosedForm
 
     closed = [p for p in PROBLEMS.values() if issubclass(p, ClosedForm)]
     others = [p for p in PROBLEMS.values() if not issubclass(p, ClosedForm)]
     console = Console()
     console.print(_table("Closed form", closed, console.width))
     console.print(_table("Finite volumes (simulate)", others, console.width))
-    console.print(_table("In more dimensions (from Python)", list(BOXES.values()), console.width))
     if plot is not None:
         _draw(plot, closed)
 
@@ -305,7 +304,7 @@ def _narrow(title: str) -> Table:
     )
 
 
-def _table(title: str, problems: "Sequence[type[Family]]", width: int) -> Table:
+def _table(title: str, problems: "Sequence[type[Problem]]", width: int) -> Table:
     table = Table(
         title=title,
         title_justify="left",

@@ -10,7 +10,8 @@ from operator import add
 
 import xarray as xr
 
-from ..air.constants import FUSION, GRAVITY, HEAT_CAPACITY, VAPORIZATION
+from ..air import contents
+from ..air.constants import FUSION, HEAT_CAPACITY, VAPORIZATION
 from ..support.errors import InputError
 from ._attributes import factor, in_unit, per, scale, units
 from ._columns import (
@@ -96,7 +97,7 @@ def dry_air(
     (pressure,), water = air.pressure, [air.name, *air.beside(CLOUDS)]
     parts = [in_unit(air.dataset[name], "1") for name in water]
     gaps = [str(part.name) for part in parts if bool(part.isnull().any())]
-    dry = 1 - sum(part.fillna(0.0) for part in parts)
+    dry = contents.dry(*(part.fillna(0.0) for part in parts))
     ps, vertical = air.dataset[pressure], air.over[0]
     slope = (air.layers.slope * dry).sum(vertical) * factor(ps, "Pa")
     rest = (air.layers.constant * dry).sum(vertical)
@@ -204,14 +205,18 @@ def energy(
     air = columns(dataset, TEMPERATURE, "energy", said)
     factor(air.data, "K")
     humidity, winds, ground = air.beside([HUMIDITY]), air.beside(WINDS), air.below(GEOPOTENTIAL)
-    parts = {f"L {name}": VAPORIZATION * in_unit(air.dataset[name], "1") for name in humidity}
     ice = air.beside(CLOUDS[1:])
-    parts |= {f"(-Lf) {name}": -FUSION * in_unit(air.dataset[name], "1") for name in ice}
-    parts |= {f"{name}^2 / 2": in_unit(air.dataset[name], "m s-1") ** 2 / 2 for name in winds}
+    held = [(f"L {name}", name, "1", "specific_humidity") for name in humidity]
+    held += [(f"(-Lf) {name}", name, "1", "cloud_ice") for name in ice]
+    held += [(f"{name}^2 / 2", name, "m s-1", WINDS[0]) for name in winds]
+    parts = {
+        said: contents.energy(kind, in_unit(air.dataset[name], unit))
+        for said, name, unit, kind in held
+    }
     if ground:
         height = scale(air.dataset[ground], "m") is not None
-        parts[ground] = in_unit(air.dataset[ground], "m" if height else "m2 s-2")
-        parts[ground] *= GRAVITY if height else 1.0
+        found = in_unit(air.dataset[ground], "m" if height else "m2 s-2")
+        parts[ground] = contents.geopotential(found) if height else found
     there = {"humidity": humidity, "wind": len(winds) == 2, "surface geopotential": ground}
     lacking = [what for what, found in there.items() if not found]
     remarks = [

@@ -9,10 +9,8 @@ from ..problems import PROBLEMS, ClosedForm
 from ..support import checks as check
 from ..support.complete_files import check_folder
 from ..support.errors import InputError
-from ._axes import axes_on
-from ._checkpoints import read, write
-from ._ranges import inputs_on, ranges_on
-from ._trained import CLASSES, Trained
+from ._ranges import axes_on, inputs_on, ranges_on
+from ._trained import CLASSES, Trained, read, write
 from .anp import AttentiveNeuralProcess
 from .emulator import Emulator
 from .fno import FNO

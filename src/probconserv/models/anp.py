@@ -12,11 +12,49 @@ from ..support import checks as check
 from ..support.checks import ArrayLike
 from ..support.errors import InputError
 from ..support.progress import track
-from . import _jets as jets
-from ._context import Context
-from ._network import Decoder, DeterministicEncoder, Latent, LatentEncoder
-from ._predictor import Predictor, field_of, rows_at_once
-from ._published import renamed
+from ._network import Decoder, DeterministicEncoder, Latent, LatentEncoder, jet_of_places
+from ._predictor import Context, Predictor, field_of, rows_at_once
+
+NAMES = {
+    "input_projection": "points",
+    "context_projection": "keys",
+    "self_attentions": "attention",
+    "cross_attentions": "cross",
+    "encoder_query": "query",
+    "encoder_key": "key",
+    "encoder_value": "value",
+    "final_linear": "mix",
+    "layer_norm": "norm",
+    "penultimate_layer": "pooled",
+    "mu": "mean",
+    "log_sigma": "log_variance",  # it is the logarithm of a variance
+    "linears": "layers",
+    "final_projection": "last",
+}
+TARGETS = {"deterministic_encoder": "queries", "decoder": "place"}
+
+
+def renamed(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, int]]:
+    """Tensors under our names, and the sizes of the network that they belong to."""
+    tensors = {_name(key): value for key, value in state.items()}
+    try:
+        hidden, inputs = tensors["deterministic_encoder.keys.weight"].shape
+        latent = tensors["latent_encoder.mean.bias"].shape[0]
+    except (KeyError, ValueError):
+        raise InputError(
+            "`state` is not a published checkpoint: it must hold deterministic_encoder."
+            "context_projection and latent_encoder.mu; its first keys are "
+            f"{', '.join(list(state)[:3]) or 'none'}."
+        ) from None
+    return tensors, {"inputs": inputs, "hidden": hidden, "latent": latent}
+
+
+def _name(key: str) -> str:
+    parts = [part for part in key.split(".") if part != "linear_layer"]
+    named = [NAMES.get(part, part) for part in parts]
+    if "target_projection" in named:
+        named[named.index("target_projection")] = TARGETS.get(parts[0], "target_projection")
+    return ".".join(named)
 
 
 class AttentiveNeuralProcess(Predictor):
@@ -154,7 +192,7 @@ class AttentiveNeuralProcess(Predictor):
             raise InputError(f"`order` must be 1 or 2, got {order}.")
         points = torch.cat([known, u[..., None]], dim=-1)
         values = self.deterministic_encoder.values(points, None)
-        places = jets.of_places(asked, order)
+        places = jet_of_places(asked, order)
         representation = self.deterministic_encoder.jet(values, known, places)
         jet = self.decoder.jet(places, representation, z)
         std = F.softplus(jet[:, 0, :, 1]) + self.min_std

@@ -1,19 +1,16 @@
 """The equations: exact solutions, conserved totals and fronts, one equation per file.
 
-A new file is found by itself: by their names `PROBLEMS` holds every problem of this folder on an
-interval, and `BOXES` every one in more dimensions.
+A new file is found by itself: `PROBLEMS` holds every problem of this folder by its name.
 """
 
 import pkgutil
 from importlib import import_module
-from typing import TypeVar, get_args
+from typing import get_args
 
 from ..support import checks as check
-from ._box import Box as Box
-from ._diffusive import Diffusive as Diffusive
 from ._problem import ClosedForm as ClosedForm
 from ._problem import Difficulty as Difficulty
-from ._problem import Family as Family
+from ._problem import Diffusive as Diffusive
 from ._problem import Grid as Grid
 from ._problem import Parameter as Parameter
 from ._problem import Problem as Problem
@@ -22,12 +19,9 @@ from ._problem import parametric as parametric
 from ._simulate import Simulation as Simulation
 from ._simulate import simulate as simulate
 from .advection import Advection as Advection
-from .barenblatt import Barenblatt as Barenblatt
 from .burgers import Burgers as Burgers
 from .diffusion import Diffusion as Diffusion
-from .drift import Drift as Drift
 from .general_stefan import GeneralStefan as GeneralStefan
-from .linear_flow import LinearFlow as LinearFlow
 from .pme import PorousMedium as PorousMedium
 from .stefan import Stefan as Stefan
 from .super_slow import SuperSlow as SuperSlow
@@ -40,35 +34,30 @@ FACTS = (
 )
 
 
-Kind = TypeVar("Kind", bound=Family)
-
-
-def _found(kind: type[Kind]) -> dict[str, type[Kind]]:
+def _found() -> dict[str, type[Problem]]:
     """Closed forms first, from easy to hard."""
     modules = [import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__)]
     found = [
         cls
         for module in modules
         for cls in vars(module).values()
-        if isinstance(cls, type) and issubclass(cls, kind) and cls.__module__ == module.__name__
+        if isinstance(cls, type) and issubclass(cls, Problem) and cls.__module__ == module.__name__
     ]
-    bases = (Problem, ClosedForm, Diffusive, Box)
-    whole = [cls for cls in found if cls not in bases and _whole(cls)]
+    whole = [cls for cls in found if cls not in (Problem, ClosedForm, Diffusive) and _whole(cls)]
     order = sorted(
         whole, key=lambda p: (not issubclass(p, ClosedForm), LEVELS.index(p.difficulty), p.name)
     )
     return {problem.name: problem for problem in order}
 
 
-def _whole(problem: type[Family]) -> bool:
+def _whole(problem: type[Problem]) -> bool:
     """A problem that says all that it must; one that does not is refused by name."""
     problem._check_facts(*FACTS)
     check.choice(f"{problem.__name__}.difficulty", problem.difficulty, LEVELS)
     return True
 
 
-PROBLEMS = _found(Problem)
-BOXES = _found(Box)
+PROBLEMS = _found()
 
 
 def find(name: str) -> type[Problem]:

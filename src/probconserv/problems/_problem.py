@@ -17,15 +17,16 @@ from typing import (
     dataclass_transform,
 )
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..support import checks as check
-from ..support.checks import ArrayLike
+from ..support.checks import ArrayLike, broadcast_shapes, concrete
 from ..support.errors import InputError
-from . import _inputs as inputs
 
 Difficulty: TypeAlias = Literal["easy", "medium", "hard"]
+NODES, WEIGHTS = (torch.from_numpy(a) for a in np.polynomial.legendre.leggauss(4))
 
 
 class Grid(NamedTuple):
@@ -50,12 +51,12 @@ class Grid(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Family:
-    """An equation for one or many parameters.
+class Problem:
+    """An equation on an interval, with initial and boundary values, for one or many parameters.
 
     The fields of a subclass are its parameters, numbers or tensors of any shape. They, t and the
     places broadcast elementwise; `problem[index]` indexes the parameters, so that n of them and T
-    times make `problem[:, None].total(t)`. A field annotated as `int` is a choice, not a parameter.
+    times make `problem[:, None].total(t)`.
 
     Attributes
     ----------
@@ -72,7 +73,7 @@ class Family:
     allowed : tuple of float
         The formulas hold for parameters strictly between these.
     domain : tuple of float
-        The ends of x, and of every other axis.
+        The ends of x.
     time_range : tuple of float
         The times that networks are trained and tested on.
     difficulty : {"easy", "medium", "hard"}
@@ -80,7 +81,7 @@ class Family:
     example : tuple of float
         A parameter and a time that show it, for pictures.
     periodic : bool
-        Whether it is periodic along every axis.
+        Whether it is periodic.
     """
 
     name: ClassVar[str]
@@ -106,15 +107,15 @@ class Family:
             object.__setattr__(self, name, parameter)
             if parameter.ndim and like is not None:
                 check.same_kind(name, parameter, f"`{of}`", like)
-                inputs.broadcast(name, parameter, of, like)
+                broadcast(name, parameter, of, like)
             elif parameter.ndim:
                 like, of = parameter, name
-        inputs.strictly_between(self.parameter, getattr(self, self.parameter), *self.allowed)
+        strictly_between(self.parameter, getattr(self, self.parameter), *self.allowed)
 
     def __getitem__(self, index: Any) -> Self:
         """The problem with indexed parameters, broadcast to one shape; numbers stay as they are."""
         shape = self.shape
-        return self._changed(
+        return self._with(
             {k: p.expand(shape)[index] if p.ndim else p for k, p in self._parameters().items()}
         )
 
@@ -123,7 +124,7 @@ class Family:
     @property
     def shape(self) -> torch.Size:
         """The shape of the parameters together."""
-        return check.broadcast_shapes(*(p.shape for p in self._parameters().values()))
+        return broadcast_shapes(*(p.shape for p in self._parameters().values()))
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
         """The problem with its parameters moved or converted, as `torch.Tensor.to` does it.
@@ -134,12 +135,10 @@ class Family:
 
         Returns
         -------
-        Family
+        Problem
             Of the same class.
         """
-        return self._changed(
-            {name: p.to(*args, **kwargs) for name, p in self._parameters().items()}
-        )
+        return self._with({name: p.to(*args, **kwargs) for name, p in self._parameters().items()})
 
     @property
     def differentiable(self) -> bool:
@@ -148,8 +147,7 @@ class Family:
 
     def _parameters(self) -> dict[str, Tensor]:
         """The fields that are parameters."""
-        fields = [f.name for f in dataclasses.fields(self) if f.type is not int]
-        return {name: getattr(self, name) for name in fields}
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
 
     @classmethod
     def _check_parameters(cls) -> None:
@@ -184,17 +182,12 @@ class Family:
         return cast(dict[str, float], others)
 
     @classmethod
-    def _with(cls, fields: Mapping[str, Tensor | int]) -> Self:
+    def _with(cls, fields: Mapping[str, Tensor]) -> Self:
         """The problem with these fields, which are known to be right."""
         problem = object.__new__(cls)
         for name, value in fields.items():
             object.__setattr__(problem, name, value)
         return problem
-
-    def _changed(self, parameters: Mapping[str, Tensor]) -> Self:
-        """The problem with these parameters and its own choices."""
-        choices = [f.name for f in dataclasses.fields(self) if f.type is int]
-        return self._with({**parameters, **{name: getattr(self, name) for name in choices}})
 
     def _ready(self, **given: ArrayLike) -> tuple[Self, list[Tensor]]:
         """The problem, and t >= 0 and places inside the domain as tensors, all of one kind.
@@ -211,7 +204,7 @@ class Family:
             if name == "t":
                 check.finite("t", found, 0.0, "The equation starts at t = 0.")
             else:
-                inputs.inside(name, found, *self.domain, f"the domain of {self.name}")
+                inside(name, found, *self.domain, f"the domain of {self.name}")
         limits = [(0.0, None) if name == "t" else self.domain for name in given]
         values = [v.clamp(*ends) for ends, v in zip(limits, tensors, strict=True)]  # rounding
         return self._like(tensors[0]), values
@@ -221,7 +214,7 @@ class Family:
         problem, values = self._ready(**given)
         shapes = [tuple(v.shape) for v in values]
         try:
-            return problem, values, check.broadcast_shapes(self.shape, *shapes)
+            return problem, values, broadcast_shapes(self.shape, *shapes)
         except RuntimeError:
             said = ", ".join(f"`{n}` {shape}" for n, shape in zip(given, shapes, strict=True))
             raise InputError(
@@ -232,13 +225,9 @@ class Family:
 
     def _like(self, tensor: Tensor) -> Self:
         """The problem with parameters that are numbers of the kind of `tensor`."""
-        return self._changed(
+        return self._with(
             {name: p if p.ndim else p.to(tensor) for name, p in self._parameters().items()}
         )
-
-
-class Problem(Family):
-    """An equation on an interval, with its initial and boundary conditions."""
 
     def initial(self, x: ArrayLike) -> Tensor:
         """u(0, x), the initial condition."""
@@ -286,7 +275,7 @@ def default(number: float) -> Parameter:
     return cast(Parameter, dataclasses.field(default=number))
 
 
-Equation = TypeVar("Equation", bound=type[Family])
+Equation = TypeVar("Equation", bound=type[Problem])
 
 
 @dataclass_transform(frozen_default=True, eq_default=False)
@@ -296,7 +285,7 @@ def parametric(equation: Equation) -> Equation:
     Parameters
     ----------
     equation : class
-        A subclass of `Family`.
+        A subclass of `Problem`.
 
     Returns
     -------
@@ -499,3 +488,75 @@ class ClosedForm(Problem):
 
     def _residual(self, u: Tensor, u_t: Tensor, u_x: Tensor, u_xx: Tensor) -> Tensor:
         raise self._unwritten("_residual")
+
+
+class Diffusive(Problem):
+    """A problem whose flux is -k(u, x) u_x.
+
+    A subclass writes `_conductivity`, `_initial` and `_boundary`, which gives the values held at
+    the ends (not used where `periodic`); and `_mean_conductivity` where k jumps in u.
+    """
+
+    def conductivity(self, u: Tensor, x: Tensor) -> Tensor:
+        """k(u, x), which is not negative.
+
+        Parameters
+        ----------
+        u, x : Tensor
+            Values and places, which broadcast.
+
+        Returns
+        -------
+        Tensor
+            In the shape of both.
+        """
+        return self._like(u)._conductivity(u, x)
+
+    def _conductivity(self, u: Tensor, x: Tensor) -> Tensor:
+        raise self._unwritten("_conductivity")
+
+    def _mean_conductivity(self, left: Tensor, right: Tensor, x: Tensor) -> Tensor:
+        """The mean of k(., x) between two values of u."""
+        shape = (-1, *[1] * max(left.ndim, x.ndim))
+        nodes, weights = NODES.to(left).reshape(shape), WEIGHTS.to(left).reshape(shape)
+        u = left + (nodes + 1) / 2 * (right - left)
+        return (weights / 2 * self._conductivity(u, x)).sum(0)
+
+
+def mean_of_step(left: Tensor, right: Tensor, at: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """The mean between two values of u of a k that is `high` where u >= `at` and `low` else."""
+    apart = left != right
+    above = (right - at).clamp(min=0) - (left - at).clamp(min=0)
+    share = torch.where(apart, above / torch.where(apart, right - left, 1), (left >= at).to(left))
+    return low + (high - low) * share
+
+
+def strictly_between(name: str, x: Tensor, low: float, high: float) -> None:
+    if not concrete(x):
+        return
+    outside = ~((x > low) & (x < high))
+    if outside.any():
+        rule = f"> {low:g}" if high == math.inf else f"strictly between {low:g} and {high:g}"
+        raise InputError(f"`{name}` must be {rule}; got {float(x[outside][0]):.6g}.")
+
+
+def inside(name: str, x: Tensor, low: float, high: float, what: str) -> None:
+    """low <= x <= high, up to the rounding of a computed grid."""
+    if not (x.numel() and concrete(x)):
+        return
+    slack = 8 * torch.finfo(x.dtype).eps * max(abs(low), abs(high))
+    for end in x.detach().aminmax():
+        if not low - slack <= end <= high + slack:
+            raise InputError(
+                f"`{name}` must lie inside {what}, from {low:g} to {high:g}; got {end:.6g}."
+            )
+
+
+def broadcast(name: str, x: Tensor, other_name: str, other: Tensor) -> None:
+    try:
+        broadcast_shapes(x.shape, other.shape)
+    except RuntimeError:
+        raise InputError(
+            f"`{name}` of shape {tuple(x.shape)} does not broadcast with `{other_name}` of shape "
+            f"{tuple(other.shape)}."
+        ) from None

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..support import checks as check
 from ..support.checks import ArrayLike
 from ..support.errors import InputError
-from ._diffusive import NODES, WEIGHTS, Diffusive
+from ._problem import NODES, WEIGHTS, Diffusive
 
 SAFETY = 0.9
 MOST_STAGES = 5000

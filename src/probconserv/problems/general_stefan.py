@@ -6,9 +6,7 @@ import torch
 from torch import Tensor
 
 from ..support import checks as check
-from . import _inputs as inputs
-from ._diffusive import Diffusive, mean_of_step
-from ._problem import Parameter, default, parametric
+from ._problem import Diffusive, Parameter, default, mean_of_step, parametric, strictly_between
 
 
 @parametric
@@ -49,7 +47,7 @@ class GeneralStefan(Diffusive):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        inputs.strictly_between("k_max", self.k_max, 0.0, math.inf)
+        strictly_between("k_max", self.k_max, 0.0, math.inf)
         check.finite("k_min", self.k_min, 0.0, "It is a conductivity.")
 
     def _initial(self, x: Tensor) -> Tensor:

@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor
 
-from ._diffusive import Diffusive
-from ._problem import ClosedForm, Parameter, parametric
+from ._problem import ClosedForm, Diffusive, Parameter, parametric
 
 
 @parametric

@@ -8,9 +8,15 @@ from torch.special import erfcx
 
 from ..support import checks as check
 from ..support.once import once
-from . import _inputs as inputs
-from ._diffusive import Diffusive, mean_of_step
-from ._problem import ClosedForm, Parameter, default, parametric
+from ._problem import (
+    ClosedForm,
+    Diffusive,
+    Parameter,
+    default,
+    mean_of_step,
+    parametric,
+    strictly_between,
+)
 
 ROOT_PI = math.sqrt(math.pi)
 NEWTON_STEPS = 8
@@ -59,7 +65,7 @@ class Stefan(ClosedForm, Diffusive):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        inputs.strictly_between("k_max", self.k_max, 0.0, math.inf)
+        strictly_between("k_max", self.k_max, 0.0, math.inf)
         check.finite("k_min", self.k_min, 0.0, "It is a conductivity.")
 
     def _solution(self, t: Tensor, x: Tensor) -> Tensor:

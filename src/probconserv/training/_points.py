@@ -11,11 +11,18 @@ from ..models._predictor import Predictor
 from ..models.anp import AttentiveNeuralProcess
 from ..models.emulator import Emulator
 from ..support.random_address import normal, uniform
-from ._losses import emulator_loss, loss, share_from_context, validation_ll
+from ._losses import (
+    constrained_score,
+    emulator_loss,
+    loss,
+    random_rows,
+    share_from_context,
+    through_loss,
+    validation_ll,
+)
+from ._machine import mean_of_team
 from ._recipes import Recipe
 from ._source import Source
-from ._team import mean_of_team
-from ._through import constrained_score, random_rows, through_loss
 
 Batches: TypeAlias = Callable[[Tensor], Functions]
 Network = TypeVar("Network", bound=Predictor)

@@ -1,4 +1,4 @@
-"""The state of a training, its steps and its files."""
+"""The state of a training, its steps, its log and its files."""
 
 import dataclasses
 import hashlib
@@ -12,17 +12,59 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from ..models._attention import attend_in_float16
-from ..models._checkpoints import read, write
+from ..models._network import attend_in_float16
+from ..models._trained import read, write
 from ..support import checks as check
 from ..support.complete_files import complete
 from ..support.errors import InputError, ProbConservError
-from ._graph import Graphed
 from ._kinds import Kind
-from ._log import Log
+from ._machine import Graphed, Team
 from ._recipes import Recipe
 from ._source import Source
-from ._team import Team
+
+COLUMNS = ["step", "loss", "learning_rate", "validation_ll", "seconds"]
+OTHERS = ["validation_crps", "constrained_ll", "constrained_crps"]  # where there are any
+
+
+class Log:
+    """The lines of a run so far; a resumed run takes those of its checkpoint."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.lines: list[dict[str, float]] = []
+        self.board: Any = None
+
+    def add(self, line: dict[str, float]) -> None:
+        self.lines.append(line)
+        if self.board is None:
+            self.board = _board(self.out / "tensorboard", int(line["step"]))
+        for name, value in line.items():
+            if name != "step" and self.board:
+                self.board.add_scalar(name, value, int(line["step"]))
+
+    def write(self) -> None:
+        columns = COLUMNS + [c for c in OTHERS if any(c in line for line in self.lines)]
+        rows = [",".join(columns)]
+        for line in self.lines:
+            rows.append(",".join(f"{line[c]:.8g}" if c in line else "" for c in columns))
+        with complete(self.out / "metrics.csv") as part:
+            part.write_text("\n".join(rows) + "\n")
+        if self.board:
+            self.board.flush()
+
+    def close(self) -> None:
+        if self.board:
+            self.board.close()
+
+
+def _board(folder: Path, step: int) -> Any:
+    """A writer that takes back what an earlier, killed run wrote from this step on; or nothing."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return False
+    return SummaryWriter(folder, purge_step=step, filename_suffix=f".{step:09d}")
+
 
 Report: TypeAlias = Callable[[dict[str, float]], None]
 

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from ..data import Grids
-from ..models._axes import Axis
-from ..models._ranges import ranges_of
+from ..models._ranges import Axis, ranges_of
 from ..problems import PROBLEMS, ClosedForm
 from ..support import checks as check
 from ..support.errors import InputError

@@ -20,10 +20,10 @@ from ..support.complete_files import sole_writer
 from ..support.errors import InputError, surprises_expected, warn_implausible
 from ._kinds import KINDS, Kind, Model
 from ._losses import LOSSES
+from ._machine import local_rank, team
 from ._recipes import RECIPES, Changes, Keep, Recipe, Schedule
 from ._run import Report, Run
 from ._source import Data, Source, source_of
-from ._team import local_rank, team
 
 UNREAD = 0.1  # the share of the error that reading takes away, of networks that hardly do
 

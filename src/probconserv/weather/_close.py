@@ -9,9 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ._columns import Air, Block, Columns, content
 from ._levels import Levels
-from ._solve import Laws, Solver
+from ._solve import Air, Block, Columns, Laws, Solver, content
 from ._std import CHANGED, Error, of_change, taken
 
 BLOCK = 2**20  # values of a field that a CPU works on at a time

@@ -7,18 +7,26 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..air.contents import LAWS
 from ..support import checks as check
 from ..support.checks import ArrayLike
 from ..support.errors import InfeasibleError, InputError, ProbConservError, warn_implausible
-from . import _labels as labels
 from ._close import Closed, Task, close, totals_of
 from ._doubts import Doubts
 from ._grid import Grid
-from ._layers import LAWS
 from ._ledger import Ledger
 from ._levels import Levels
 from ._solve import Laws
-from ._state import COUNTED, air_of, check_pair, check_state, check_values, inflow_of
+from ._state import (
+    COUNTED,
+    air_of,
+    check_pair,
+    check_state,
+    check_values,
+    inflow_of,
+    like,
+    tensors,
+)
 from ._std import CHANGED, MOVED, Error, by_variable, given, of_members, smallest, usual
 
 State = Mapping[str, Tensor]
@@ -155,7 +163,7 @@ class Fixer(nn.Module):
         dict of Tensor, shape ``(batch,)``
             By the names of the laws of this fixer, float64.
         """
-        state = labels.tensors(state, self.grid.shape)
+        state = tensors(state, self.grid.shape)
         check_state("state", state, self.laws, self.levels, self.grid.shape)
         pressure = state["surface_pressure"]
         self._follow(pressure)
@@ -230,11 +238,11 @@ class Fixer(nn.Module):
         if not check.concrete():
             return self._advanced(before, after, dt, fluxes, std, members)
         try:
-            old, new = (labels.tensors(each, self.grid.shape) for each in (before, after))
+            old, new = (tensors(each, self.grid.shape) for each in (before, after))
             fixed = self._advanced(old, new, dt, fluxes, std, members)
         except ProbConservError as error:
             raise type(error)(f"step {self.steps + 1}: {error}") from error
-        return labels.like(after, fixed, self.grid.shape)
+        return like(after, fixed, self.grid.shape)
 
     def _advanced(
         self,

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ..air.constants import GRAVITY
+from ..air.contents import mass as mass_of
 from ..support.errors import InputError
 from ._grid import Grid
 from ._levels import Levels
@@ -63,7 +63,7 @@ class LearnedErrors:
                 )
             error = (predicted[name] - truth[name]).double()
             on_levels = error.dim() > len(grid.shape) + 1
-            mass = thickness / GRAVITY if on_levels else torch.ones_like(error[0])
+            mass = mass_of(thickness) if on_levels else torch.ones_like(error[0])
             adds = grid.mean(error * mass)  # (n,) or (n, level)
             total = adds.sum(-1) if on_levels else adds
             if not bool((total != 0).any()):

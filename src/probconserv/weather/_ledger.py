@@ -6,11 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..air.contents import LAWS
 from ..support.errors import InputError
 from ..support.extras import missing
 from ._close import Closed
 from ._grid import Grid
-from ._layers import LAWS
 from ._levels import Levels
 from ._std import MOVED, ON_LEVELS
 

@@ -1,4 +1,4 @@
-"""States and fluxes at the door: names, shapes, units, and what a law needs."""
+"""States and fluxes at the door: names, shapes, units, what a law needs; datasets of xarray."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..air.constants import FUSION
+from ..air.contents import CLOUDS, GROUND, WINDS, energy
 from ..support import checks as check
 from ..support.errors import InputError
-from ._columns import Air
 from ._levels import HIGHEST_GROUND, Levels
-from ._std import by_variable
+from ._solve import Air
+from ._std import MOVED, by_variable
 
 State = Mapping[str, Tensor]
 NEEDED = {
@@ -20,9 +20,6 @@ NEEDED = {
     "water": ("surface_pressure", "specific_humidity", "precipitation"),
     "energy": ("surface_pressure", "specific_humidity", "temperature"),
 }
-CLOUDS = ("cloud_liquid", "cloud_ice")
-WINDS = ("eastward_wind", "northward_wind")
-GROUND = "surface_geopotential"
 COUNTED = (*CLOUDS, *WINDS, GROUND)
 UNITS = {  # and between which values they are physical
     "surface_pressure": ("Pa", HIGHEST_GROUND, 1.3e5),
@@ -37,6 +34,14 @@ UNITS = {  # and between which values they are physical
     "evaporation": ("kg m-2 s-1", -0.1, 0.1),
     "top_energy": ("W m-2", -1e4, 1e4),
     "surface_energy": ("W m-2", -1e4, 1e4),
+}
+SAME = {  # other ways to write these units
+    "Pa": ("Pa", "pascal", "Pascal"),
+    "K": ("K", "kelvin", "Kelvin", "degK"),
+    "kg/kg": ("kg/kg", "kg kg-1", "kg kg**-1", "1", ""),
+    "kg m-2 s-1": ("kg m-2 s-1", "kg m**-2 s**-1", "kg/m2/s", "kg/m^2/s", "mm/s", "mm s-1"),
+    "m/s": ("m/s", "m s-1", "m s**-1"),
+    "m2 s-2": ("m2 s-2", "m**2 s**-2", "m2/s2", "m^2/s^2"),
 }
 SURFACE = ("surface_pressure", "precipitation", GROUND)
 FLUXES = {"evaporation": 1, "top_energy": 2, "surface_energy": 2}  # and the law they count in
@@ -134,19 +139,17 @@ def air_of(state: State) -> Air:
     vapour = state["specific_humidity"].flatten(2)
     warm = state.get("temperature")
     clouds = [state[name].flatten(2) for name in CLOUDS if name in state]
-    winds = [state[name].flatten(2) for name in WINDS if name in state]
-    energy: list[Tensor] = [wind.double().square() / 2 for wind in winds]
-    if "cloud_ice" in state:
-        energy.append(-FUSION * state["cloud_ice"].flatten(2).double())
+    there = {name: state[name].flatten(2) for name in (*WINDS, CLOUDS[1]) if name in state}
     if GROUND in state:
         own = 1 if state[GROUND].ndim == state["surface_pressure"].ndim - 1 else len(pressure)
-        energy.append(state[GROUND].reshape(own, 1, -1).double())
+        there[GROUND] = state[GROUND].reshape(own, 1, -1)
+    others = [energy(name, x.double()) for name, x in there.items()]
     return Air(
         pressure,
         torch.zeros_like(vapour) if warm is None else warm.flatten(2),
         vapour,
         sum(clouds[1:], clouds[0]) if clouds else None,
-        sum(energy[1:], energy[0]) if energy else None,
+        sum(others[1:], others[0]) if others else None,
     )
 
 
@@ -178,3 +181,41 @@ def inflow_of(
             _check_range(f"fluxes[{name!r}]", name, *map(float, t.detach().aminmax()))
         found[:, FLUXES[name]].add_(t, alpha=seconds)
     return found
+
+
+def is_labelled(state: Any) -> bool:
+    return hasattr(state, "data_vars")
+
+
+def tensors(state: Any, grid: tuple[int, ...]) -> Any:
+    """The variables of a dataset that fixers know, as tensors with a batch axis."""
+    if not is_labelled(state):
+        return state
+    return {name: _tensor(name, state[name], grid) for name in UNITS if name in state.data_vars}
+
+
+def _tensor(name: str, variable: Any, grid: tuple[int, ...]) -> Tensor:
+    unit = variable.attrs.get("units")
+    if unit is not None and unit not in SAME[UNITS[name][0]]:
+        raise InputError(f"`{name}` must be in {UNITS[name][0]}; its units are {unit!r}.")
+    own = len(grid) + (name not in SURFACE)
+    if variable.ndim not in (own, own + 1):
+        raise InputError(
+            f"`{name}` has the dimensions {variable.dims}; it must have those of the grid of shape "
+            f"{grid} last, {'a level before these, ' if own > len(grid) else ''}and at most one "
+            "for members first. Use .transpose."
+        )
+    values = check.raw(name, variable.values)
+    return values if variable.ndim > own or name == GROUND else values[None]
+
+
+def like(given: Any, fixed: Mapping[str, Tensor], grid: tuple[int, ...]) -> Any:
+    """The fixed state, as a dataset where a dataset was given."""
+    if not is_labelled(given):
+        return fixed
+    new = {}
+    for name in MOVED:
+        if name in fixed:
+            old = given[name]
+            new[name] = old.copy(data=fixed[name].detach().cpu().numpy().reshape(old.shape))
+    return given.assign(new)

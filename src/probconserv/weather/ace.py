@@ -8,11 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..air.constants import GRAVITY
+from ..air.contents import LAWS, geopotential
 from ..support.errors import InputError
 from ._fixer import Fixer
 from ._grid import Grid
-from ._layers import LAWS
 from ._levels import Levels
 
 LATENT_HEAT = 2.5e6  # J/kg, with which ACE turns the latent heat flux into evaporation
@@ -227,7 +226,7 @@ def _ground(data: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The geopotential of the surface, where ACE has it; below the sea it counts as 0, as there."""
     height, found = _found(data, HEIGHT), _found(data, GEOPOTENTIAL)
     if height is not None:
-        found = GRAVITY * height
+        found = geopotential(height)
     return {} if found is None else {"surface_geopotential": found.clamp(min=0)}
 
 

@@ -6,10 +6,9 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from ...figures._save import save as save
-from ._benchmark import Cell
+from .._runs import Record
+from ._benchmark import METHODS, Cell
 from ._cases import CASES
-from ._methods import METHODS
-from ._tables import cells_of
 
 STYLES: dict[str, dict[str, Any]] = {
     "no law": {"color": "#C98500", "marker": "o"},
@@ -20,9 +19,8 @@ STYLES: dict[str, dict[str, Any]] = {
 WIDTH = 1.645  # standard deviations: 90 %
 
 
-def scores_figure(rows: Sequence[dict[str, Any]]) -> Figure:
-    """CRPS and coverage of each case and distance."""
-    cells = cells_of(rows)
+def scores_figure(cells: Sequence[dict[str, Record]]) -> Figure:
+    """CRPS and coverage of each case and distance, from the rows of its methods."""
     figure = Figure(figsize=(11, 0.34 * len(cells) + 1.6), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     places = range(len(cells))

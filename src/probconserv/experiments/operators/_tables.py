@@ -1,22 +1,23 @@
-"""Records as JSON, CSV and Markdown."""
+"""Means over seeds, and what a run leaves in its folder: results, two pictures and one page."""
 
-import csv
-import io
 import json
 import math
+from base64 import b64encode
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
 
+from ...support.complete_files import sole_writer
+from .._runs import Record, as_csv, at_least_one, written
+from ._benchmark import METHODS, Cell
 from ._cases import CASES
-from ._methods import METHODS
 
 SCORES = ("MSE", "CRPS", "energy", "NLL", "coverage_90", "n_MeRCI", "CE")
 KEYS = ("case", "where", "low", "high", "method", "functions", "seeds")
 SHARES = ("published_CRPS", "alarms", "alarms_of_one")
 
 
-def summaries(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def summaries(records: Sequence[Record]) -> list[Record]:
     """One row for each case, distance and method: means over seeds, and standard errors.
 
     Parameters
@@ -40,7 +41,7 @@ def summaries(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
-def _summary(same: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _summary(same: Sequence[Record]) -> Record:
     row = {key: same[0][key] for key in KEYS if key != "seeds"} | {"seeds": len(same)}
     for score in SCORES:
         values = [r[score] for r in same]
@@ -50,22 +51,19 @@ def _summary(same: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return row | {key: mean(r[key] for r in same) for key in SHARES[1:]}
 
 
-def as_json(records: Sequence[dict[str, Any]]) -> str:
-    return json.dumps({"records": list(records)}, indent=1) + "\n"
+def _rounded(rows: Sequence[Record]) -> list[Record]:
+    """For CSV: each score with its error behind it, in five digits."""
+    pairs = [c for score in SCORES for c in (score, f"{score}_se")]
+    return [
+        {
+            c: f"{row[c]:.5g}" if isinstance(row[c], float) else row[c]
+            for c in (*KEYS, *pairs, *SHARES)
+        }
+        for row in rows
+    ]
 
 
-def as_csv(rows: Sequence[dict[str, Any]]) -> str:
-    text = io.StringIO()
-    errors = [f"{score}_se" for score in SCORES]
-    columns = [*KEYS, *(c for pair in zip(SCORES, errors, strict=True) for c in pair), *SHARES]
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    for row in rows:
-        writer.writerow(f"{row[c]:.5g}" if isinstance(row[c], float) else row[c] for c in columns)
-    return text.getvalue()
-
-
-def cells_of(rows: Sequence[dict[str, Any]]) -> list[dict[str, dict[str, Any]]]:
+def cells_of(rows: Sequence[Record]) -> list[dict[str, Record]]:
     """The rows of each case and distance, by method.
 
     Parameters
@@ -78,13 +76,61 @@ def cells_of(rows: Sequence[dict[str, Any]]) -> list[dict[str, dict[str, Any]]]:
     list of dict
         One for each cell: from the name of a method to its row.
     """
-    found: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    found: dict[tuple[str, str], dict[str, Record]] = {}
     for row in rows:
         found.setdefault((row["case"], row["where"]), {})[row["method"]] = row
     return list(found.values())
 
 
-def heading(row: dict[str, Any]) -> str:
+def heading(row: Record) -> str:
     """Such as Stefan, near: 0.55..0.6."""
     where = "in domain" if row["where"] == "in" else row["where"]
     return f"{CASES[row['case']].title}, {where}: {row['low']:g}..{row['high']:g}"
+
+
+def write(cells: Sequence[Cell], out: str | Path, figures: bool = True) -> list[Path]:
+    """Writes results.json, results.csv and, with `figures`, two pictures and report.html.
+
+    Parameters
+    ----------
+    cells : sequence of Cell
+        As `benchmark` returns them.
+    out : str or Path
+        The folder.
+    figures : bool
+        Whether to draw; needs matplotlib and jinja2.
+
+    Returns
+    -------
+    list of Path
+        The files, each whole or as it was.
+
+    Raises
+    ------
+    InputError
+        If there is no cell.
+    """
+    at_least_one("cells", cells, "cell", "benchmark")
+    out, records = Path(out), [record for cell in cells for record in cell.records]
+    rows = summaries(records)
+    texts = {
+        "results.json": json.dumps({"records": records}, indent=1) + "\n",
+        "results.csv": as_csv(_rounded(rows)),
+    }
+    pictures = []
+    with sole_writer(out):
+        if figures:
+            from ..paper._report import page  # needs jinja2
+            from ._figures import examples_figure, save, scores_figure  # needs matplotlib
+
+            pictures = [out / "scores.png", out / "examples.png"]
+            save(scores_figure(cells_of(rows)), pictures[0])
+            save(examples_figure(cells), pictures[1])
+            texts["report.html"] = page(
+                Path(__file__).with_name("report.html"),
+                images=[b64encode(path.read_bytes()).decode() for path in pictures],
+                methods=METHODS,
+                cells=cells_of(rows),
+                heading=heading,
+            )
+        return pictures + written(out, texts)

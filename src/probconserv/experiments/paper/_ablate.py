@@ -2,20 +2,163 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import get_args
+from typing import Literal, TypeAlias, get_args
 
-from ...models._load import find_weights, load
+import torch
+from torch import Tensor
+
+from ...data import Functions, draw
+from ...diagnostics.fronts import front_position
+from ...diagnostics.metrics import evaluate
+from ...diagnostics.noise import quadrature_noise
+from ...fields.gaussian import Diagonal, Field
+from ...fields.mixture import Mixture
+from ...laws.sums import integral
+from ...models._load import Model, RecipeName, find_weights, load
+from ...models._predictor import Predictor
 from ...support import checks as check
-from ...support.complete_files import complete, sole_writer
+from ...support.complete_files import sole_writer
 from ...support.errors import InputError, surprises_expected
-from ._cell import Record
-from ._experiments import EXPERIMENTS
-from ._tables import as_csv
-from ._trial import NETWORKS, NetworkName, Split, Trial, records
+from .._runs import Found, Job, Record, as_csv, at_least_one, run, written
+from ._experiments import EXPERIMENTS, ONLY_EXACT, UPDATES, Experiment
+from ._reproduce import CONTEXT
+
+Split: TypeAlias = Literal["test", "validation"]
+NetworkName: TypeAlias = Literal["paper", "modern", "emulator"]
+NETWORKS: dict[NetworkName, tuple[Model, RecipeName]] = {
+    "paper": ("anp", "paper"),
+    "modern": ("anp", "modern"),
+    "emulator": ("emulator", "modern"),
+}
+DRAWS = 50  # of each function's front
+NUMBERS = 1 << 23  # of the components at once: 64 MB
+METRICS = ("CE", "LL", "MSE", "CRPS", "coverage_50", "coverage_90", "coverage_99")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """How the records of an ablation are made."""
+
+    split: Split = "test"  # or validation: parameters from all over the training range
+    n: int = 50  # functions
+    samples: int = 100  # of the latent
+    times: int = 21  # at which the law is known, beside that of the evaluation
+    draws: int = DRAWS
+
+
+@torch.no_grad()
+def records(
+    experiment: Experiment,
+    value: float | None,
+    name: NetworkName,
+    trial: Trial,
+    device: torch.device,
+) -> list[Record]:
+    """One for each update of a network, exact and with noise; without a value parameters vary."""
+    model, recipe = NETWORKS[name]
+    network = load(experiment.name, model, recipe).to(device)
+    problem = experiment.problem if value is None else experiment.at(value)
+    test = draw(problem, trial.split, trial.n, CONTEXT)
+    setting = _Setting(experiment, test, trial, device)
+    rows: dict[tuple[str, str], list[_Row]] = {}
+    for part in setting.chunks():
+        for update, noise, row in setting.rows(network, part):
+            rows.setdefault((update, noise), []).append(row)
+    where = {"problem": experiment.name, "parameter": value, "time": experiment.time}
+    made = {"network": name, **dataclasses.asdict(trial)}
+    return [
+        where | {"update": update, "noise": noise} | made | setting.scores(each)
+        for (update, noise), each in rows.items()
+    ]
+
+
+@dataclass(frozen=True)
+class _Row:
+    """Some functions at the evaluation time."""
+
+    mean: Tensor  # (n, M)
+    variance: Tensor  # (n, M)
+    front: Tensor  # (n,), the posterior mean of its position; NaN where there is none
+
+
+class _Setting:
+    """Truth and law of the functions at all times; the evaluation is at one of them."""
+
+    def __init__(
+        self, experiment: Experiment, test: Functions, trial: Trial, device: torch.device
+    ) -> None:
+        self.experiment, self.test, self.trial, self.device = experiment, test, trial, device
+        problem = test.equation.to(device)
+        even, self.x = problem.grid(trial.times, device=device)
+        at = torch.tensor([experiment.time], dtype=torch.float64, device=device)
+        self.t = torch.cat([even, at]).unique()
+        self.row = int((self.t - experiment.time).abs().argmin())
+        self.total = problem[:, None].total(self.t)  # (n, T)
+        self.truth = problem.on_grid(at, self.x)  # (n, 1, M)
+        self.front = problem.front(at)  # (n,)
+        ahead = problem.solution(at, self.front.nan_to_num(0.0))
+        self.level = ahead / 2  # half of the jump
+
+    def chunks(self) -> Iterator[slice]:
+        each = self.trial.samples * len(self.t) * len(self.x)
+        step = max(1, NUMBERS // each)
+        return (slice(i, i + step) for i in range(0, self.trial.n, step))
+
+    def rows(self, network: Predictor, part: slice) -> Iterator[tuple[str, str, _Row]]:
+        """Every update with every noise, of some of the functions."""
+        generator = torch.Generator().manual_seed(0)
+        context = tuple(self.test[part].context)
+        parts = network.predict(context, (self.t, self.x), self.trial.samples, generator)
+        noise = quadrature_noise(Mixture(parts), self.x)
+        laws = {
+            "exact": integral(self.x, self.total[part]),
+            "quadrature": integral(self.x, self.total[part], noise=noise),
+        }
+        for update, apply in UPDATES.items():
+            for name, law in laws.items():
+                if update not in ONLY_EXACT or name == "exact":
+                    yield update, name, self._row(apply(parts, law, self.x), part)
+
+    def _row(self, field: Field, part: slice) -> _Row:
+        mean, variance = field.mean[:, self.row], field.variance[:, self.row]
+        front = torch.full_like(mean[:, 0], torch.nan)
+        if self.experiment.fronts:
+            generator = torch.Generator(self.device).manual_seed(2)
+            level, draws = self.level[part, None], self.trial.draws
+            found = front_position(
+                field, self.x, level, "crossing", samples=draws, generator=generator
+            )
+            front = found.mean[:, self.row]
+        return _Row(mean, variance, front)
+
+    def scores(self, rows: list[_Row]) -> Record:
+        mean, variance, front = (
+            torch.cat([getattr(row, name) for row in rows])
+            for name in ("mean", "variance", "front")
+        )
+        field = Diagonal(mean[:, None], variance[:, None])
+        law = integral(self.x, self.total[:, [self.row]])
+        generator = torch.Generator(self.device).manual_seed(1)
+        summary = evaluate(field, self.truth, law, samples=1, generator=generator).summary()
+        chosen = {key: summary[key] for name in METRICS for key in (name, f"{name}_se")}
+        return chosen | _front_error((front - self.front).abs())
+
+
+def _front_error(error: Tensor) -> Record:
+    """Mean and standard error over the functions that have a front."""
+    there = error[~error.isnan()]
+    if len(there) < 2:
+        return {"front_error": None, "front_error_se": None}
+    return {
+        "front_error": float(there.mean()),
+        "front_error_se": float(there.std() / math.sqrt(len(there))),
+    }
 
 
 @surprises_expected()
@@ -78,24 +221,13 @@ def ablate(
     for name, network in product(problems, networks):
         _find(name, network)  # before any work is done
     trial, place = Trial(split, n, samples, times), check.device(device)
-    every: list[Record] = []
-    cells = [
-        (name, value, network)
+    jobs = [
+        partial(_job, name, value, network, trial, place)
         for name in dict.fromkeys(problems)
         for value in (EXPERIMENTS[name].values if split == "test" else (None,))
         for network in dict.fromkeys(networks)
     ]
-    with nullcontext() if out is None else sole_writer(Path(out)):
-        for i, (name, value, network) in enumerate(cells):
-            kept = _Kept(out, name, value, network, trial)
-            found = None if fresh else kept.read()
-            if found is None:
-                if report is not None:
-                    report(f"{kept.title}, {i + 1} of {len(cells)}")
-                found = records(EXPERIMENTS[name], value, network, trial, place)
-                kept.write(found)
-            every += found
-    return every
+    return [one for found in run(jobs, out, fresh, report) for one in found.notes["records"]]
 
 
 def _find(problem: str, network: NetworkName) -> None:
@@ -105,41 +237,20 @@ def _find(problem: str, network: NetworkName) -> None:
         raise InputError(f"`networks` has {network}; leave it out, or get it. {error}") from None
 
 
-class _Kept:
-    """The records of one network at one parameter as a file, of use only to the same trial."""
+def _job(
+    problem: str, value: float | None, network: NetworkName, trial: Trial, place: torch.device
+) -> Job:
+    """Of use only to the same weights and trial."""
+    parts = [problem, *([] if value is None else [f"{value:g}"]), network]
+    model, recipe = NETWORKS[network]
+    card = load(problem, model, recipe).card
+    made_by = {"value": value, "trial": dataclasses.asdict(trial), "card": card}
 
-    def __init__(
-        self,
-        out: str | Path | None,
-        problem: str,
-        value: float | None,
-        network: NetworkName,
-        trial: Trial,
-    ) -> None:
-        parts = [problem, *([] if value is None else [f"{value:g}"]), network]
-        self.title = " ".join(parts)
-        name = "-".join([*parts, trial.split]) + ".json"
-        self.path = None if out is None else Path(out) / "cells" / name
-        model, recipe = NETWORKS[network]
-        card = load(problem, model, recipe).card
-        made_by = {"value": value, "trial": dataclasses.asdict(trial), "card": card}
-        self.made_by = json.loads(json.dumps(made_by))  # as files have it
+    def compute() -> Found:
+        found = records(EXPERIMENTS[problem], value, network, trial, place)
+        return Found({}, {"records": found})
 
-    def read(self) -> list[Record] | None:
-        if self.path is None or not self.path.exists():
-            return None
-        try:
-            kept = json.loads(self.path.read_text(encoding="utf-8"))
-        except ValueError:  # not ours
-            return None
-        if not isinstance(kept, dict) or kept.get("made_by") != self.made_by:
-            return None
-        return kept.get("records")
-
-    def write(self, found: list[Record]) -> None:
-        if self.path is not None:
-            with complete(self.path) as part:
-                part.write_text(json.dumps({"made_by": self.made_by, "records": found}))
+    return Job(" ".join(parts), "-".join([*parts, trial.split]), made_by, compute)
 
 
 def write_ablation(found: Sequence[Record], out: str | Path) -> list[Path]:
@@ -162,18 +273,14 @@ def write_ablation(found: Sequence[Record], out: str | Path) -> list[Path]:
     InputError
         If there is no record.
     """
-    if not found:
-        raise InputError("`found` must hold at least one record, as `ablate` returns them.")
+    at_least_one("found", found, "record", "ablate")
     texts = {
         "ablation.json": json.dumps({"schema": 1, "records": list(found)}, indent=1) + "\n",
-        "ablation.csv": as_csv(list(found)),
+        "ablation.csv": as_csv(found),
         "ablation.md": as_markdown(found),
     }
     with sole_writer(Path(out)):
-        for name, text in texts.items():
-            with complete(Path(out) / name) as part:
-                part.write_text(text, encoding="utf-8")
-    return [Path(out) / name for name in texts]
+        return written(Path(out), texts)
 
 
 STYLES = {

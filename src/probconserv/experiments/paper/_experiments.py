@@ -1,11 +1,22 @@
-"""The experiments as data: which equation, parameters and time, and what was published."""
+"""The experiments as data: equations, parameters, times, methods, and what was published."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
+import torch
+from torch import Tensor
+
+from ...conditioning.condition import condition, project
+from ...fields.gaussian import Diagonal, Field, LowRank
+from ...fields.mixture import Mixture
+from ...laws.law import Law
+from ...laws.sums import smoothness
+from ...models.anp import AttentiveNeuralProcess
 from ...problems import ClosedForm, find
+from .._runs import Record
 
 PUBLISHED: dict[str, Any] = json.loads(Path(__file__).with_name("published.json").read_text())
 
@@ -83,3 +94,86 @@ EXPERIMENTS = {
         "burgers": (1.0, 3.0),  # figures only in the paper: these numbers are the first
     }.items()
 }
+
+
+SWEEP = Path(__file__).with_name("sweep.json")
+
+
+def sweep() -> list[Record]:
+    """The sweep of lambda, the penalty of SoftC-ANP: results of networks that are not shipped.
+
+    `python weights/sweep.py RUN ...` makes them.
+
+    Returns
+    -------
+    list of dict
+        A record for each penalty (0 is the ANP), parameter and protocol.
+    """
+    return json.loads(SWEEP.read_text())["records"]
+
+
+RHO = 0.9  # of the artificial diffusion, as published
+FLOOR = 1e-8  # of the published variances
+
+ProtocolName: TypeAlias = Literal["ours", "paper"]
+Predict: TypeAlias = Callable[..., Diagonal]
+
+
+class Method(NamedTuple):
+    """The network that a method takes, and what it makes of the components."""
+
+    model: Literal["anp", "softc"]
+    update: Callable[[Diagonal, Law, Tensor], Field]
+
+
+METHODS = {
+    "ANP": Method("anp", lambda parts, law, x: parts),
+    "SoftC-ANP": Method("softc", lambda parts, law, x: parts),
+    "HardC-ANP": Method("anp", lambda parts, law, x: project(parts, law)),
+    "ProbConserv-ANP": Method("anp", lambda parts, law, x: condition(parts, law)),
+    "ProbConserv-ANP (w/diff)": Method(
+        "anp", lambda parts, law, x: condition(parts, law, smoothness(x, parts.variance, RHO))
+    ),
+}
+
+
+class Protocol(NamedTuple):
+    """How components are predicted, and how the updated ones are put together."""
+
+    predict: Callable[[AttentiveNeuralProcess], Predict]
+    mix: Callable[[Field], Field]
+    share: int  # of the latent samples one in so many is used over time
+
+
+def _published_mix(parts: Field) -> Diagonal:
+    """Total moments with n - 1 below the spread, and a floor below each variance."""
+    between = parts.mean.var(0) if len(parts.mean) > 1 else torch.zeros_like(parts.mean[0])
+    return Diagonal(parts.mean.mean(0), parts.variance.clamp(min=FLOOR).mean(0) + between)
+
+
+PROTOCOLS: dict[ProtocolName, Protocol] = {
+    "ours": Protocol(lambda network: network.predict, Mixture, share=5),
+    "paper": Protocol(lambda network: network.predict_with_dropout, _published_mix, share=20),
+}
+
+
+Update: TypeAlias = Callable[[Diagonal, Law, Tensor], Field]  # components, law, x
+
+UPDATES: dict[str, Update] = {
+    "none": lambda parts, law, x: Mixture(parts),
+    "HardC": lambda parts, law, x: Mixture(project(parts, law)),
+    "ProbConserv": lambda parts, law, x: Mixture(condition(parts, law)),
+    "ProbConserv (w/diff)": lambda parts, law, x: Mixture(
+        condition(parts, law, smoothness(x, parts.variance, RHO))
+    ),
+    "mixture, per time": lambda parts, law, x: condition(Mixture(parts, event_dims=1), law),
+    "mixture, joint": lambda parts, law, x: condition(Mixture(parts), law),
+    "low rank, per time": lambda parts, law, x: condition(_low_rank(parts, 1), law),
+    "low rank, joint": lambda parts, law, x: condition(_low_rank(parts, 2), law),
+}
+ONLY_EXACT = {"none", "HardC"}  # there is no noise for them to weigh
+
+
+def _low_rank(parts: Diagonal, event_dims: int) -> LowRank:
+    """The spread between components as shared directions, beside the average variance of each."""
+    return LowRank.from_samples(parts.mean, parts.variance.mean(0), event_dims, shrinkage=0.0)

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...support.complete_files import complete, sole_writer
-from ...support.errors import InputError
-from ._cell import Cell, Record
-from ._sweep import sweep
-from ._tables import as_csv, as_json, as_latex, remarks
+from ...support.complete_files import sole_writer
+from .._runs import as_csv, at_least_one, written
+from ._experiments import sweep
+from ._reproduce import Cell
+from ._tables import as_json, as_latex, remarks
 
 
 def write(cells: Sequence[Cell], out: str | Path) -> list[Path]:
@@ -32,9 +32,9 @@ def write(cells: Sequence[Cell], out: str | Path) -> list[Path]:
     InputError
         If there is no cell.
     """
-    if not cells:
-        raise InputError("`cells` must hold at least one cell, as `reproduce` returns them.")
-    out, penalties = Path(out), _penalties(cells)
+    at_least_one("cells", cells, "cell", "reproduce")
+    out, asked = Path(out), {(cell.experiment.name, cell.plan.protocol) for cell in cells}
+    penalties = [r for r in sweep() if (r["problem"], r["protocol"]) in asked]
     records = [record for cell in cells for record in cell.records]
     fronts = [record for cell in cells for record in cell.fronts]
     texts = {
@@ -52,13 +52,4 @@ def write(cells: Sequence[Cell], out: str | Path) -> list[Path]:
             texts["report.html"] = report(
                 records, penalties, remarks(records), pictures, fronts, overview
             )
-        for name, text in texts.items():
-            with complete(out / name) as part:
-                part.write_text(text, encoding="utf-8")
-    return [out / name for name in texts]
-
-
-def _penalties(cells: Sequence[Cell]) -> list[Record]:
-    """The sweep of lambda, beside cells of its problem and protocol."""
-    asked = {(cell.experiment.name, cell.plan.protocol) for cell in cells}
-    return [r for r in sweep() if (r["problem"], r["protocol"]) in asked]
+        return written(out, texts)

@@ -13,14 +13,12 @@ from ... import __version__
 from ...diagnostics.metrics import EXACT, best
 from ...support.errors import InputError
 from ...support.extras import missing
-from ._cell import Record
-from ._experiments import EXPERIMENTS
-from ._methods import METHODS
-from ._overview import amount, sentences, signed, standings
-from ._tables import as_json
+from .._runs import Record
+from ._experiments import EXPERIMENTS, METHODS
+from ._tables import amount, as_json, sentences, signed, standings
 
 try:
-    from jinja2 import Environment, StrictUndefined, Template
+    from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup, escape
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
@@ -109,8 +107,8 @@ def report(
     names = dict.fromkeys(chain((r["problem"] for r in records), (p.problem for p in pictures)))
     with_sweep = bool(sweep) or "pme" in names
     table = standings(records)
-    return _template().render(
-        css=Path(__file__).with_name("report.css").read_text("utf-8"),
+    return page(
+        Path(__file__).with_name("report.html"),
         plan=records[0],
         standings=table,
         cases=max(one.cases for one in table),
@@ -122,17 +120,19 @@ def report(
         sweep=_sweep(sweep) if with_sweep else {},
         sweep_plan=next(iter(sweep), None),
         results=as_json(records, fronts, sweep),
-        version=__version__,
     )
 
 
-def _template() -> Template:
+def page(template: Path, **content: Any) -> str:
+    """A template with its content, in the style of all reports."""
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {"base64": _base64, "formula": _formula, "svg": Markup}
     environment.filters |= {"amount": amount, "signed": signed}
-    return environment.from_string(Path(__file__).with_name("report.html").read_text("utf-8"))
+    css = Path(__file__).with_name("report.css").read_text("utf-8")
+    whole = environment.from_string(template.read_text("utf-8"))
+    return whole.render(css=css, version=__version__, **content)
 
 
 def _cells(

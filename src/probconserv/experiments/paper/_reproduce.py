@@ -1,25 +1,246 @@
-"""`reproduce`: every cell of the tables, each kept as soon as it is there."""
+"""`reproduce`: each problem and parameter; numbers for the tables, curves for the figures."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import torch
+from torch import Tensor
 
-from ...models._checkpoints import read, write
+from ...conditioning.condition import condition
+from ...data import Functions, draw
+from ...diagnostics.fronts import FrontPosition, front_position, needs_no_draws
+from ...diagnostics.metrics import evaluate
+from ...fields.gaussian import Diagonal, Field
+from ...fields.mixture import Mixture
+from ...laws.law import Law
+from ...laws.sums import integral
 from ...models._load import RecipeName, find_weights, load, shipped
+from ...models._predictor import Predictor
+from ...models.anp import AttentiveNeuralProcess
 from ...support import checks as check
-from ...support.complete_files import sole_writer
 from ...support.errors import InputError, surprises_expected
 from ...training import RECIPES
-from ._cell import Cell, Networks, Plan, tables, whole
-from ._experiments import EXPERIMENTS, Experiment
-from ._methods import PROTOCOLS, ProtocolName
+from .._runs import Found, Job, Record, run
+from ._experiments import EXPERIMENTS, METHODS, PROTOCOLS, Experiment, ProtocolName
 
 FORMAT = 1  # of the kept cells
 MODELS: tuple[Literal["anp", "softc"], ...] = ("anp", "softc")
+Rule: TypeAlias = Literal["point", "crossing"]  # of a front
+Networks: TypeAlias = dict[str, AttentiveNeuralProcess]  # by model: anp, softc
+
+CONTEXT = (10, 10)  # as the published experiments, and ours, were trained
+PRECISIONS = [10.0**power for power in range(1, 13)] + [math.inf]
+DRAWS = 200  # of each function's front, where its distribution is not exact
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the records of a run are made."""
+
+    recipe: RecipeName
+    protocol: ProtocolName
+    n: int  # test functions
+    samples: int  # of the latent
+    times: int = 41  # of the figures over time
+    at_most: int = 5  # functions of the MSE over time
+
+    @property
+    def functions_over_time(self) -> int:
+        return min(self.at_most, self.n)
+
+    @property
+    def samples_over_time(self) -> int:
+        """Of the latent, for the figures over time."""
+        return max(self.samples // PROTOCOLS[self.protocol].share, 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """What came out for one problem and parameter.
+
+    Attributes
+    ----------
+    experiment : Experiment
+        The problem, its parameters and time.
+    value : float
+        The value of the parameter.
+    plan : Plan
+        How the records were made.
+    records : list of dict
+        One for each method.
+    fronts : sequence of dict
+        One for each method and rule.
+    curves : dict of Tensor
+        By KIND/METHOD, to draw.
+    """
+
+    experiment: Experiment
+    value: float
+    plan: Plan
+    records: list[Record]
+    fronts: Sequence[Record] = ()
+    curves: dict[str, Tensor] = dataclasses.field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The name of its files."""
+        made = f"{self.plan.recipe}-{self.plan.protocol}"
+        return f"{self.experiment.name}-{self.value:g}-{made}"
+
+    def of_methods(self, kind: str) -> dict[str, Tensor]:
+        """The curves of one kind by method, in the order of the tables."""
+        named = {name: self.curves.get(f"{kind}/{name}") for name in METHODS}
+        return {name: curve for name, curve in named.items() if curve is not None}
+
+
+def tables(experiment: Experiment, value: float, networks: Networks, plan: Plan) -> Cell:
+    """The records alone."""
+    return Cell(experiment, value, plan, _Setting(experiment, value, networks, plan).records())
+
+
+def whole(experiment: Experiment, value: float, networks: Networks, plan: Plan) -> Cell:
+    """The records, and what the figures need."""
+    setting = _Setting(experiment, value, networks, plan)
+    curves = dict(setting.profiles()) | dict(setting.precisions()) | dict(setting.over_time())
+    fronts = []
+    if experiment.fronts:
+        for name, rule, level, front in setting.fronts():
+            curves[f"{rule}/positions/{name}"] = front.positions
+            curves[f"{rule}/probabilities/{name}"] = front.probabilities
+            fronts.append(setting.front_record(name, rule, level, front))
+    curves = {name: curve.cpu() for name, curve in curves.items()}
+    return Cell(experiment, value, plan, setting.records(), fronts, curves)
+
+
+class _Setting:
+    """Truth, law and predictions at the evaluation time, and each method's field there."""
+
+    def __init__(
+        self, experiment: Experiment, value: float, networks: Networks, plan: Plan
+    ) -> None:
+        self.experiment, self.value, self.plan, self.networks = experiment, value, plan, networks
+        self.problem, self.protocol = experiment.at(value), PROTOCOLS[plan.protocol]
+        self.device = next(network.decoder.place.weight.device for network in networks.values())
+        self.x = self.problem.grid(device=self.device)[1]
+        self.test = draw(self.problem, "test", plan.n, CONTEXT)
+        t = torch.tensor([experiment.time], dtype=torch.float64, device=self.device)
+        self.truth, self.law = self.problem.on_grid(t, self.x), self._law(t)
+        self.parts = self._predicted(self.test, t, plan.samples)
+        self.fields = {
+            name: self.protocol.mix(updated)
+            for name, updated in self._updated(self.parts, self.law)
+        }
+
+    def records(self) -> list[Record]:
+        return [
+            self._where(name)
+            | {key: getattr(self.plan, key) for key in ("recipe", "protocol", "n", "samples")}
+            | evaluate(field, self.truth, self.law, generator=self._generator(1)).summary()
+            for name, field in self.fields.items()
+        ]
+
+    def profiles(self) -> Iterator[tuple[str, Tensor]]:
+        """Of the first function at the evaluation time, (M,) each."""
+        yield "x", self.x
+        yield "truth", self.truth[0]
+        for name, field in self.fields.items():
+            yield f"mean/{name}", field.mean[0, 0]
+            yield f"variance/{name}", field.variance[0, 0]
+
+    def precisions(self) -> Iterator[tuple[str, Tensor]]:
+        """CE^2, LL and MSE of ProbConserv-ANP against 1 / sigma_G^2: mean and standard error."""
+        yield "precision", torch.tensor(PRECISIONS, dtype=torch.float64)
+        rows: dict[str, list[Tensor]] = {}
+        for precision in PRECISIONS:
+            law = integral(self.x, self.law.value, noise=precision**-0.5)
+            field = self.protocol.mix(condition(self.parts["anp"], law))
+            scores = evaluate(field, self.truth, law, samples=1, generator=self._generator(1))
+            squared = dataclasses.replace(scores, CE=scores.CE**2)
+            mean, error = squared.mean()[0], squared.standard_error()[0]
+            for name in ("CE", "LL", "MSE"):
+                pair = torch.stack([getattr(mean, name), getattr(error, name)])
+                rows.setdefault(name, []).append(pair)
+        for name, pairs in rows.items():
+            yield f"precision/{name}", torch.stack(pairs, dim=1)  # (2, P)
+
+    def over_time(self) -> Iterator[tuple[str, Tensor]]:
+        """The first function's mean (T, M), and the MSE over some functions (T,)."""
+        t = self.problem.grid(self.plan.times, device=self.device)[0]
+        truth, law = self.problem.on_grid(t, self.x), self._law(t)
+        yield from (("t", t), ("total", law.value))
+        errors: dict[str, list[Tensor]] = {}
+        for i in range(self.plan.functions_over_time):
+            parts = self._predicted(self.test[i : i + 1], t, self.plan.samples_over_time)
+            for name, updated in self._updated(parts, law):
+                mean = updated.mean.mean(0)[0]  # over the latent, of the only function
+                errors.setdefault(name, []).append(((mean - truth) ** 2).mean(-1))
+                if not i:
+                    yield f"mean over time/{name}", mean
+        for name, each in errors.items():
+            yield f"MSE over time/{name}", torch.stack(each).mean(0)
+
+    def fronts(self) -> Iterator[tuple[str, Rule, float, FrontPosition]]:
+        """Each method's front over all functions: at level 0 as published, and at half the jump."""
+        front = self.problem.front(self.experiment.time)
+        jump = float(self.problem.solution(self.experiment.time, front))
+        levels: dict[Rule, float] = {"point": 0.0, "crossing": jump / 2}
+        for name, field in self.fields.items():
+            for rule, level in levels.items():
+                draws = None if needs_no_draws(field, rule) else DRAWS
+                found = front_position(
+                    field, self.x, level, rule, samples=draws, generator=self._generator(2)
+                )
+                yield name, rule, level, _pooled(found)
+
+    def front_record(self, name: str, rule: Rule, level: float, front: FrontPosition) -> Record:
+        return self._where(name) | {
+            "rule": rule,
+            "level": level,
+            "true": float(self.problem.front(self.experiment.time)),
+            "mean": float(front.mean),
+            "std": float(front.std),
+            "none": float(front.none),
+        }
+
+    def _law(self, t: Tensor) -> Law:
+        return integral(self.x, self.problem.total(t))
+
+    def _predicted(self, test: Functions, t: Tensor, samples: int) -> dict[str, Diagonal]:
+        """The components of each model."""
+        return {
+            model: self.protocol.predict(network)(
+                tuple(test.context), (t, self.x), samples, torch.Generator().manual_seed(0)
+            )
+            for model, network in self.networks.items()
+        }
+
+    def _updated(self, parts: dict[str, Diagonal], law: Law) -> Iterator[tuple[str, Field]]:
+        """The components of each method whose model is there."""
+        for name, method in METHODS.items():
+            if method.model in parts:
+                yield name, method.update(parts[method.model], law, self.x)
+
+    def _where(self, method: str) -> Record:
+        return {
+            "problem": self.experiment.name,
+            "parameter": self.value,
+            "time": self.experiment.time,
+            "method": method,
+        }
+
+    def _generator(self, seed: int) -> torch.Generator:
+        return torch.Generator(self.device).manual_seed(seed)
+
+
+def _pooled(front: FrontPosition) -> FrontPosition:
+    """Over all functions at once, (K,)."""
+    cases = front.positions[0].numel()
+    return FrontPosition(front.positions.flatten(), front.probabilities.flatten() / cases)
 
 
 @surprises_expected()
@@ -84,19 +305,27 @@ def reproduce(
     if place.type == "cuda":
         plan = dataclasses.replace(plan, times=201, at_most=50)
     todo = [(name, value) for name in dict.fromkeys(problems) for value in EXPERIMENTS[name].values]
-    cells, compute = [], whole if figures else tables
-    with nullcontext() if out is None else sole_writer(Path(out)):
-        for i, (name, value) in enumerate(todo):
-            networks = _networks(name, recipe, place)
-            kept = _Kept(out, EXPERIMENTS[name], value, networks, plan)
-            cell = None if fresh else kept.read(figures)
-            if cell is None:
-                if report is not None:
-                    report(f"{name} {value:g}, {i + 1} of {len(todo)}")
-                cell = compute(EXPERIMENTS[name], value, networks, plan)
-                kept.write(cell)
-            cells.append(cell)
-    return cells
+    blank = [Cell(EXPERIMENTS[name], value, plan, []) for name, value in todo]
+    jobs = [partial(_job, cell, place, figures) for cell in blank]
+    return [
+        dataclasses.replace(cell, curves=found.curves if figures else {}, **found.notes)
+        for cell, found in zip(blank, run(jobs, out, fresh, report), strict=True)
+    ]
+
+
+def _job(cell: Cell, place: torch.device, figures: bool) -> Job:
+    """Of use only to the same weights and plan."""
+    networks = _networks(cell.experiment.name, cell.plan.recipe, place)
+
+    def compute() -> Found:
+        make = whole if figures else tables
+        made = make(cell.experiment, cell.value, networks, cell.plan)
+        return Found(made.curves, {"records": made.records, "fronts": [*made.fronts]})
+
+    cards = {model: network.card for model, network in networks.items()}
+    made_by = {"format": FORMAT, "plan": dataclasses.asdict(cell.plan), "cards": cards}
+    title = f"{cell.experiment.name} {cell.value:g}"
+    return Job(title, cell.name, made_by, compute, with_curves=figures)
 
 
 def _networks(name: str, recipe: RecipeName, device: torch.device) -> Networks:
@@ -105,41 +334,61 @@ def _networks(name: str, recipe: RecipeName, device: torch.device) -> Networks:
     return {model: load(name, model, recipe).to(device) for model in models}
 
 
-class _Kept:
-    """A finished cell as a file, of use only to the same weights and plan."""
+@dataclass(frozen=True)
+class Reading:
+    """How predictions follow the truth over functions of the whole training range.
 
-    def __init__(
-        self,
-        out: str | Path | None,
-        experiment: Experiment,
-        value: float,
-        networks: Networks,
-        plan: Plan,
-    ) -> None:
-        self.experiment, self.value, self.plan = experiment, value, plan
-        self.made_by = {
-            "format": FORMAT,
-            "plan": dataclasses.asdict(plan),
-            "cards": {model: network.card for model, network in networks.items()},
-        }
-        name = f"{Cell(experiment, value, plan, []).name}.safetensors"
-        self.path = None if out is None else Path(out) / "cells" / name
+    Attributes
+    ----------
+    share : float
+        The explained share, ``1 - MSE / MSE of the mean field``: 0 for the best constant, 1 for the
+        truth.
+    slope : float
+        Of predicted on true totals; NaN where these do not vary.
+    mse : float
+        Of the network.
+    mse_after : float
+        After the paper's update with the true total.
+    """
 
-    def read(self, with_curves: bool) -> Cell | None:
-        if self.path is None or not self.path.exists():
-            return None
-        try:
-            curves, notes = read(self.path)
-        except InputError:  # torn, or not ours
-            return None
-        if notes.get("made_by") != self.made_by or (with_curves and not curves):
-            return None
-        curves = curves if with_curves else {}
-        return Cell(
-            self.experiment, self.value, self.plan, notes["records"], notes["fronts"], curves
-        )
+    share: float
+    slope: float
+    mse: float
+    mse_after: float
 
-    def write(self, cell: Cell) -> None:
-        if self.path is not None:
-            notes = {"made_by": self.made_by, "records": cell.records, "fronts": [*cell.fronts]}
-            write(self.path, cell.curves, notes)
+
+@surprises_expected()
+def reading(network: Predictor, experiment: Experiment, n: int = 24, samples: int = 100) -> Reading:
+    """What a network explains of validation functions at the time of the tables.
+
+    Parameters
+    ----------
+    network : AttentiveNeuralProcess or Emulator
+        What is judged.
+    experiment : Experiment
+        One of `EXPERIMENTS`.
+    n : int
+        How many functions, with parameters evenly over the training range and its ends.
+    samples : int
+        Of the latent.
+
+    Returns
+    -------
+    Reading
+        The same each time.
+    """
+    parameters = torch.linspace(*experiment.problem.train_range, n, dtype=torch.float64)
+    problem = experiment.problem(**{experiment.problem.parameter: parameters})
+    seen = draw(problem, "validation", n, CONTEXT, 1).context
+    t, x = torch.tensor([experiment.time], dtype=torch.float64), experiment.problem.grid()[1]
+    truth, total = problem.on_grid(t, x), problem[:, None].total(t)
+    generator = torch.Generator().manual_seed(0)
+    parts = network.predict(tuple(seen), (t, x), samples=samples, generator=generator)
+    law = integral(x, total)
+    mean, after = Mixture(parts).mean, Mixture(condition(parts, law)).mean
+    mse, still = (float((u - truth).square().mean()) for u in (mean, truth.mean(0)))
+    predicted, true = law.apply(mean).flatten(), total.flatten()
+    apart = true - true.mean()
+    slope = (apart * predicted).sum() / (apart**2).sum()
+    mse_after = float((after - truth).square().mean())
+    return Reading(1 - mse / still, float(slope), mse, mse_after)

@@ -1,12 +1,7 @@
-"""Several processes that train one network, as `torchrun` starts them.
-
-Each takes its share of the functions of a batch; gradients are averaged. All draw the same
-functions and the same z, so that without dropout a team takes the path of one process, up to
-rounding.
-"""
+"""How steps run: as one CUDA graph, or on several processes, as torchrun starts them."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -15,6 +10,30 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..support.errors import InputError
+
+
+class Graphed:
+    """Work captured in a CUDA graph after a few calls, which warm up what it compiles."""
+
+    def __init__(self, work: Callable[[], Tensor], warm_up: int = 3) -> None:
+        self.work, self.left = work, warm_up
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self) -> Tensor:
+        if self.left:
+            self.left -= 1
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                value = self.work()
+            torch.cuda.current_stream().wait_stream(side)
+            return value
+        if self.graph is None:
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):
+                self.value = self.work()
+        self.graph.replay()
+        return self.value
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A toy atmosphere on a sphere whose budgets of dry air, water and energy close to rounding."""
+"""A world in which the truth is known: a toy atmosphere, an emulator that leaks, blunt fixers."""
 
 import math
 from collections.abc import Mapping
@@ -6,16 +6,21 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ...air.constants import GRAVITY
-from ...air.constants import HEAT_CAPACITY as HEAT
-from ...air.constants import VAPORIZATION as LATENT
-from .._grid import Grid
-from .._levels import Levels
+from ..air.constants import GRAVITY
+from ..air.constants import HEAT_CAPACITY as HEAT
+from ..air.constants import VAPORIZATION as LATENT
+from ._grid import Grid
+from ._levels import Levels
 
 RADIUS, VAPOUR = 6.371e6, 461.5  # m, J kg-1 K-1
 HALF_A = (2000.0, 9000.0, 12000.0, 7000.0, 2000.0, 0.0)  # Pa
 HALF_B = (0.0, 0.02, 0.2, 0.5, 0.8, 1.0)
 DAY = 86400.0
+SIX_HOURS = 21600.0
+SPIN_UP = 120  # steps from the start to weather
+LEARNED = 60  # steps from which the emulator knows how much its fields move
+SMOOTHINGS = 4
+SIGNS = {"surface_pressure": 1.0, "temperature": 1.0, "specific_humidity": -1.0}
 
 State = dict[str, Tensor]
 
@@ -71,7 +76,7 @@ class ToyAtmosphere:
         state = {
             "surface_pressure": pressure,
             "temperature": self._wanted,
-            "specific_humidity": 0.7 * saturation(self._wanted, middle),
+            "specific_humidity": 0.7 * _saturation(self._wanted, middle),
             "precipitation": torch.zeros_like(pressure),
         }
         return {name: x.expand(members, *x.shape).clone() for name, x in state.items()}
@@ -188,11 +193,11 @@ class ToyAtmosphere:
         full = self.a[0] + GRAVITY * mass.cumsum(-3)
         middle = full - GRAVITY * mass / 2
         low = temperature[..., -1, :, :]
-        lack = 0.8 * saturation(self._surface, full[..., -1, :, :]) - humidity[..., -1, :, :]
+        lack = 0.8 * _saturation(self._surface, full[..., -1, :, :]) - humidity[..., -1, :, :]
         evaporation = 0.012 * lack.clamp(min=0) * dt  # kg m-2
         warmth = 12.0 * (self._surface - low) * dt  # J m-2
         radiation = HEAT * mass * (self._wanted - temperature) * (dt / (12 * DAY))
-        wet = saturation(temperature, middle)
+        wet = _saturation(temperature, middle)
         steep = 1 + LATENT**2 * wet / (HEAT * VAPOUR * temperature**2)
         rain = rises * mass * (humidity - wet).clamp(min=0) / steep
         heat = heat + (radiation + LATENT * rain) / HEAT - temperature * rain
@@ -225,7 +230,7 @@ class ToyAtmosphere:
         return wanted, moved(water), moved(heat)
 
 
-def saturation(temperature: Tensor, pressure: Tensor) -> Tensor:
+def _saturation(temperature: Tensor, pressure: Tensor) -> Tensor:
     """The specific humidity of saturated air.
 
     Parameters
@@ -254,3 +259,221 @@ def _mixed(mass: Tensor, water: Tensor, dt: float) -> Tensor:
 
 def _middle(half: Tensor) -> Tensor:
     return (half[1:] + half[:-1]) / 2
+
+
+class LeakyEmulator:
+    """The toy atmosphere with errors: noise of each member, and a leak that all members share.
+
+    The errors are as large as `error` times the usual change of a value in one step, there and at
+    that moment. Half of their variance is smooth in space and through the levels, the rest
+    is white. The leak has the same sign at every step and a pattern of its own:
+    pressure and temperature rise, humidity falls, and it rains too little. Humidity and
+    precipitation may become negative. The fluxes are those of the toy atmosphere for the
+    state that a step begins with.
+
+    Parameters
+    ----------
+    toy : ToyAtmosphere
+        What it emulates.
+    error, leak : float
+        Noise and leak of one step, as parts of the usual change of a value in one step.
+    uniform : bool
+        If True, the leak is one number for every variable, the same everywhere.
+    quiet_top : bool
+        If True, the highest level does not leak.
+    seed : int
+        Of the noise. The pattern of the leak is the same for all.
+    """
+
+    dt = SIX_HOURS
+
+    def __init__(
+        self,
+        toy: ToyAtmosphere,
+        error: float = 0.15,
+        leak: float = 0.03,
+        uniform: bool = False,
+        quiet_top: bool = False,
+        seed: int = 0,
+    ) -> None:
+        self.toy, self.error, self.seed = toy, error, seed
+        self.begin, self._usual = _weather(toy)
+        fixed = torch.Generator().manual_seed(1)
+        self._leak = {}
+        for name, sign in SIGNS.items():
+            usual = self._usual[name]
+            pattern = usual * (1 + 0.5 * _smooth(_normal(usual[None].shape, fixed))[0])
+            if uniform:
+                pattern = pattern.mean().expand(pattern.shape).clone()
+            if quiet_top and usual.dim() == 3:
+                pattern[0] = 0.0
+            self._leak[name] = sign * leak * pattern
+
+    def truth(self, steps: int) -> list[State]:
+        """Return what the toy atmosphere does, from `begin` on.
+
+        Parameters
+        ----------
+        steps : int
+            How many.
+
+        Returns
+        -------
+        list of dict of Tensor
+            States with one member: the beginning, and one after each step.
+        """
+        states = [self.begin]
+        for number in range(steps):
+            states.append(self.toy.step(states[-1], self.time(number), self.dt)[0])
+        return states
+
+    def time(self, number: int) -> float:
+        """Return the time at which a step begins, in seconds.
+
+        Parameters
+        ----------
+        number : int
+            Of the step, counted from 0.
+
+        Returns
+        -------
+        float
+            Since the start of the toy atmosphere.
+        """
+        return (SPIN_UP + LEARNED + number) * self.dt
+
+    def step(self, before: Mapping[str, Tensor], number: int) -> tuple[State, State]:
+        """Return the state a step later, with errors, and the fluxes.
+
+        Parameters
+        ----------
+        before : dict of Tensor
+            The state of every member.
+        number : int
+            Of the step. A step with the same number has the same noise.
+
+        Returns
+        -------
+        after, fluxes : dict of Tensor
+            As of `ToyAtmosphere.step`.
+        """
+        after, fluxes = self.toy.step(before, self.time(number), self.dt)
+        generator = torch.Generator().manual_seed(1_000_003 * self.seed + number)
+        for name, leak in self._leak.items():
+            moved = (after[name] - before[name]).abs()
+            size = self.error * (self._usual[name] + moved) / 2
+            after[name] = after[name] + size * self._noise(after[name].shape, generator) + leak
+        rain = after["precipitation"]
+        wrong = 2 * self.error * self._noise(rain.shape, generator)
+        little = 0.02 * self._usual["precipitation"] * _normal(rain.shape, generator)
+        after["precipitation"] = 0.95 * rain * wrong.exp() + little
+        return after, fluxes
+
+    def _noise(self, shape: torch.Size, generator: torch.Generator) -> Tensor:
+        white, smooth = _normal(shape, generator), _smooth(_normal(shape, generator))
+        return (white + smooth) / 2**0.5
+
+
+def _weather(toy: ToyAtmosphere) -> tuple[State, State]:
+    """A state after the spin-up, and the size of the changes in a step before it."""
+    state, changes = toy.start(), []
+    for number in range(SPIN_UP + LEARNED):
+        after, _ = toy.step(state, number * SIX_HOURS, SIX_HOURS)
+        if number >= SPIN_UP:
+            changes.append({name: after[name] - state[name] for name in after})
+        state = after
+    usual = {name: torch.cat([c[name] for c in changes]).std(0) for name in state}
+    return state, usual
+
+
+def _normal(shape: torch.Size, generator: torch.Generator) -> Tensor:
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def _smooth(noise: Tensor) -> Tensor:
+    """Independent numbers averaged along longitude, latitude and levels; the variance stays 1."""
+    noise = noise @ _average(noise.shape[-1], periodic=True).T
+    noise = _average(noise.shape[-2]) @ noise
+    if noise.dim() == 3:  # (batch, lat, lon)
+        return noise
+    return torch.einsum("kl,...lij->...kij", _average(noise.shape[-3]), noise)
+
+
+def _average(size: int, periodic: bool = False) -> Tensor:
+    """A matrix that averages neighbours several times, with rows of norm 1."""
+    index = torch.arange(size)
+    left, right = (index - 1) % size, (index + 1) % size
+    if not periodic:
+        left, right = (index - 1).clamp(min=0), (index + 1).clamp(max=size - 1)
+    eye = torch.eye(size, dtype=torch.float64)
+    power = torch.linalg.matrix_power((eye[left] + 2 * eye + eye[right]) / 4, SMOOTHINGS)
+    return power / power.norm(dim=-1, keepdim=True)
+
+
+class BluntFixer:
+    """The fixers that emulators of the atmosphere have, one after the other.
+
+    Negative humidity and precipitation become 0. One offset on the surface pressure brings dry air
+    to what it was at the first step. One factor on precipitation closes the budget of
+    water, and one shift of temperature that of energy, each since the last step.
+
+    Parameters
+    ----------
+    toy : ToyAtmosphere
+        Its areas and levels.
+    """
+
+    def __init__(self, toy: ToyAtmosphere) -> None:
+        self.toy = toy
+        self._dry: Tensor | None = None
+
+    def __call__(
+        self,
+        before: Mapping[str, Tensor],
+        after: Mapping[str, Tensor],
+        dt: float,
+        fluxes: Mapping[str, Tensor],
+    ) -> State:
+        """Return the state after the step, fixed.
+
+        Parameters
+        ----------
+        before, after, fluxes : dict of Tensor
+            As of `ToyAtmosphere.step`.
+        dt : float
+            The length of the step, in seconds.
+
+        Returns
+        -------
+        dict of Tensor
+            The four variables.
+        """
+        area, fixed = self.toy.area, dict(after)
+
+        def total(x: Tensor) -> Tensor:
+            return (x * area).sum((-2, -1))[:, None, None]
+
+        for name in ("specific_humidity", "precipitation"):
+            fixed[name] = fixed[name].clamp(min=0)
+        if self._dry is None:
+            self._dry = total(self._paths(before)[0])
+        dry, _, _ = self._paths(fixed)
+        b = self.toy.b.diff()[:, None, None]
+        gain = total((b * (1 - fixed["specific_humidity"])).sum(-3)) / GRAVITY  # kg Pa-1
+        pressure = fixed["surface_pressure"] + (self._dry - total(dry)) / gain
+        fixed["surface_pressure"] = pressure
+        was, now = self._paths(before), self._paths(fixed)
+        rain = total(fluxes["evaporation"]) - (total(now[1]) - total(was[1])) / dt
+        fixed["precipitation"] = fixed["precipitation"] * rain / total(fixed["precipitation"])
+        came = dt * total(fluxes["top_energy"] + fluxes["surface_energy"])
+        capacity = total(HEAT * (pressure - self.toy.a[0]) / GRAVITY)
+        shift = (total(was[2]) + came - total(now[2])) / capacity
+        fixed["temperature"] = fixed["temperature"] + shift.unsqueeze(-3)
+        return fixed
+
+    def _paths(self, state: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Dry air, water and energy of every column, per square metre."""
+        mass = self.toy.mass(state["surface_pressure"])
+        water = mass * state["specific_humidity"]
+        energy = HEAT * mass * state["temperature"] + LATENT * water
+        return (mass - water).sum(-3), water.sum(-3), energy.sum(-3)
