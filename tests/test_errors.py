@@ -121,8 +121,8 @@ def test_shapes_that_do_not_broadcast_are_both_named():
             pc.Dense(MEAN, torch.ones(wrong, dtype=torch.float64))
     with raises(r"`u` of shape \(4, 5\) does not fit the field"):
         pc.Diagonal(MEAN, 1.0).log_prob(MEAN[:, :5])
-    with raises(r"`samples` must have at least two samples on axis 0.*got shape \(1, 4, 7\)"):
-        pc.LowRank.from_samples(MEAN[None])
+    with raises(r"`members` must have at least two members on axis 0.*got shape \(1, 4, 7\)"):
+        pc.Ensemble(MEAN[None], batch_dims=1)
     with raises(r"`variance` of shape \(4, 6\) must have 7 points"):
         pc.smoothness(X, MEAN[:, :6], 0.5)
 
@@ -248,7 +248,7 @@ def test_truth_values_are_no_numbers():
     with raises("`space_dims` must leave an axis of time .* got True"):
         pc.evaluate(field, MEAN, space_dims=True)
     with raises("`shrinkage` must lie between 0 and 1, got True"):
-        pc.LowRank.from_samples(MEAN[:, None], shrinkage=True)
+        pc.Ensemble(MEAN[:, None], batch_dims=1, shrinkage=True)
     with raises("`space_dims`: `volumes` of shape .* cannot have 2"):
         pc.cells([1.0, 1.0], 0.0, space_dims=2)
     with raises("`space_dims`: `values` of shape .* cannot have 2"):
@@ -261,7 +261,7 @@ def test_truth_values_are_no_numbers():
     with raises("`p` must lie between 0 and 1"):
         field.quantile(1.0)
     with raises("`shrinkage` must lie between 0 and 1"):
-        pc.LowRank.from_samples(torch.stack([MEAN, 2 * MEAN]), shrinkage=2)
+        pc.Ensemble(torch.stack([MEAN, 2 * MEAN]), batch_dims=1, shrinkage=2)
     with raises("`correlation` must lie between 0 and 1"):
         pc.LowRank.correlated(MEAN, 1.0, -0.5)
     with raises("`period` goes with rule='periodic'"):

@@ -108,10 +108,10 @@ def test_a_shared_covariance_is_kept_in_a_file_and_widened(rng, tmp_path):
     torch.testing.assert_close(times, times[:, :1, :1].expand_as(times))  # one for each solution
 
 
-def test_from_samples_has_the_sample_mean_and_covariance(rng):
+def test_an_ensemble_has_the_sample_mean_and_covariance(rng):
     samples = normal(6, 2, *SHAPE, rng=rng)
     for event_dims in (1, 2):
-        field = pc.LowRank.from_samples(samples, 0.5, event_dims)
+        field = pc.Ensemble(samples, 0.5, batch_dims=3 - event_dims)
         torch.testing.assert_close(field.mean, samples.mean(0))
         torch.testing.assert_close(field.variance, samples.var(0) + 0.5)
     joint = field.covariance()[1].reshape(28, 28)

@@ -29,7 +29,7 @@ def state_of(kind, rng):
     if kind in SHRINKAGE:
         samples, share = members(rng), SHRINKAGE[kind]
         variance = {name: uniform(*shape, rng=rng) for name, shape in SHAPES.items()}
-        state = pc.State.from_samples(samples, variance, shrinkage=share)
+        state = pc.Ensemble(samples, variance, shrinkage=share)
         drawn = torch.cat([s.flatten(1) for s in samples.values()], 1).T.cov().numpy()
         own = torch.cat([v.flatten() for v in variance.values()]).numpy()
         return state, (1 - share) * drawn + np.diag(share * np.diag(drawn) + own)
@@ -179,7 +179,7 @@ def test_a_field_of_a_posterior_answers_as_a_field_does(rng):
 def test_samples_move_all_fields_together(rng):
     """A law of u alone moves flux by the covariance of the samples."""
     samples = members(rng)
-    state = pc.State.from_samples(samples, {"u": 0.1, "flux": 0.2}, shrinkage=0.0)
+    state = pc.Ensemble(samples, {"u": 0.1, "flux": 0.2}, shrinkage=0.0)
     post = pc.condition(state, laws(rng)["integral of u"])
     apart = pc.State(**{name: state[name] for name in SHAPES})
     still = pc.condition(apart, laws(rng)["integral of u"])
@@ -189,7 +189,7 @@ def test_samples_move_all_fields_together(rng):
 
 def batched(rng):
     samples = members(rng, 2)
-    shared = pc.State.from_samples(samples, {"u": 0.3, "flux": 0.4}, axes=1, shrinkage=0.0)
+    shared = pc.Ensemble(samples, {"u": 0.3, "flux": 0.4}, batch_dims=1, shrinkage=0.0)
     fields = {n: field_of("diagonal", (2, *shape), rng) for n, shape in SHAPES.items()}
     low = field_of("low rank few 1", (2, 3, 5), rng)
     return {
@@ -341,11 +341,14 @@ def test_what_is_no_state_or_no_law_of_it_is_refused(rng):
         (lambda: pc.condition(post["u"], known["integral of u"]), "condition the state instead"),
         (lambda: state["v"], "`name` must be one of u, flux"),
         (lambda: post[0, 0, 0], "`index`"),
-        (lambda: pc.State.from_samples({}), "`samples` must be arrays by the names"),
-        (lambda: pc.State.from_samples(samples, axes=2), "`axes` leaves no axis of `u`"),
+        (lambda: pc.Ensemble({}), "`members` must be arrays, or arrays by the names"),
         (
-            lambda: pc.State.from_samples(samples | {"flux": samples["flux"][:5]}),
-            "`samples` must have the same samples on axis 0",
+            lambda: pc.Ensemble(samples, batch_dims=2),
+            "`batch_dims` must leave the last axis of `members..u..`",
+        ),
+        (
+            lambda: pc.Ensemble(samples | {"flux": samples["flux"][:5]}),
+            "`members` must have the same members on axis 0",
         ),
         (lambda: pc.cells({"u": X, "v": X}, 0.0).residual(u), "`cells` reads"),
         (lambda: pc.cells({"u": X}, 0.0, of="u"), "`of`: the fields are named already"),

@@ -189,7 +189,7 @@ class Field(Kept):
     def interval(self, level: float) -> tuple[Tensor, Tensor]:
         """The two ends of the central interval that holds each point with probability `level`.
 
-        Of a field made from members (`from_samples`), and of that field given laws, it is wider
+        Of an `Ensemble`, and of that field given laws, it is wider
         than `std` says: so few members know neither their mean nor their variance exactly.
 
         Parameters
@@ -416,66 +416,6 @@ class LowRank(Field):
         self.bare = (
             isinstance(variance, float | int) and variance == 0
         )  # no rest, whatever is traced
-
-    @classmethod
-    def from_samples(
-        cls,
-        samples: ArrayLike,
-        variance: ArrayLike = 0.0,
-        event_dims: int = 1,
-        shrinkage: float | None = None,
-    ) -> "LowRank":
-        """The field with the mean and the covariance of samples, plus `variance` at each point.
-
-        Its intervals, before and after laws, are those of Student's t for so many samples.
-
-        Parameters
-        ----------
-        samples : array, shape (S, ..., T, M)
-            Members or draws on axis 0, at least two.
-        variance : float or array
-            What the samples leave out, such as the average of the predicted variances.
-        event_dims : int
-            How many last axes a sample moves together.
-        shrinkage : float
-            The share, from 0 to 1, of the samples' variance that is taken as independent from point
-            to point, because a few samples say little about distant points. If it is not given,
-            `condition` finds it: larger, the fewer samples there are for each total. That share
-            then has one correlation between any two points, as large as the spread of the samples'
-            totals shows.
-
-        Returns
-        -------
-        LowRank
-            One direction for each sample; `count` is how many there are.
-
-        Raises
-        ------
-        InputError
-            If there are fewer than two samples.
-
-        Examples
-        --------
-        >>> LowRank.from_samples([[0.0, 1.0], [2.0, 1.0]]).mean
-        tensor([1., 1.], dtype=torch.float64)
-        """
-        given, own = check.alike(samples=samples, variance=variance)
-        check.finite("samples", given)
-        if given.ndim < 2 or given.shape[0] < 2:
-            raise InputError(
-                "`samples` must have at least two samples on axis 0 and the field on the axes "
-                f"after it, got shape {tuple(given.shape)}."
-            )
-        if shrinkage is not None:
-            shrinkage = check.between("shrinkage", shrinkage, 0, 1)
-        wide = given.double()
-        mean = wide.mean(0)
-        factor = (wide - mean) / math.sqrt(len(given) - 1)
-        rest = variance if isinstance(variance, float | int) else own
-        field = cls(mean.to(given.dtype), factor.to(given.dtype), rest, event_dims)
-        field.rounding, field.shrinkage = torch.finfo(given.dtype).eps, shrinkage
-        field.count = len(given)
-        return field
 
     @classmethod
     def correlated(

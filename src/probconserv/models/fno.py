@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..fields.ensemble import Ensemble
 from ..fields.gaussian import Diagonal, LowRank
 from ..fields.mixture import Mixture
 from ..support import checks as check
@@ -18,7 +19,6 @@ from ._axes import Axis, axes_on, check_axis
 from ._fourier import MixChannels, MixModes, Transforms
 from ._ranges import ROUNDING, beyond, beyond_inputs, warn_of
 from ._trained import Trained
-from .ensemble import Ensemble
 
 Kind: TypeAlias = Literal["components", "mixture", "low rank", "diagonal"]
 AT_ONCE = 2**22  # values of the widest layer in one call of `predict`: 16 MiB, reused, are fast
@@ -225,7 +225,7 @@ class FNO(Trained):
         inputs: ArrayLike,
         coordinates: Sequence[ArrayLike],
         kind: Literal["components", "diagonal"] = "components",
-        event_dims: int = 1,
+        event_dims: int | None = None,
     ) -> Diagonal: ...
     @overload
     def predict(
@@ -233,7 +233,7 @@ class FNO(Trained):
         inputs: ArrayLike,
         coordinates: Sequence[ArrayLike],
         kind: Kind,
-        event_dims: int = 1,
+        event_dims: int | None = None,
     ) -> Diagonal | LowRank | Mixture: ...
     @torch.no_grad()
     def predict(
@@ -241,7 +241,7 @@ class FNO(Trained):
         inputs: ArrayLike,
         coordinates: Sequence[ArrayLike],
         kind: Kind = "components",
-        event_dims: int = 1,
+        event_dims: int | None = None,
     ) -> Diagonal | LowRank | Mixture:
         """The prediction as a field, in float64.
 
@@ -258,7 +258,8 @@ class FNO(Trained):
             `Mixture`. low rank: one direction for each, and the mean of their variances beside
             them. diagonal: the mean and the variance of the mixture at each point.
         event_dims : int
-            With "low rank", how many last axes a direction moves together.
+            With "low rank", how many last axes a direction moves together; all those of the grid
+            if it is not given.
 
         Returns
         -------
@@ -283,8 +284,9 @@ class FNO(Trained):
         if self.sizes["fields"] == 1:
             means, variances = means.squeeze(2), variances.squeeze(2)
         if kind == "low rank":
-            noise = variances if self.sizes["variance"] else None
-            return Ensemble.field(means, noise, event_dims)
+            rest = variances.mean(0) if self.sizes["variance"] else 0.0
+            dims = len(axes) if event_dims is None else event_dims
+            return Ensemble(means, rest, batch_dims=means.ndim - 1 - dims)
         if kind == "diagonal":
             spread = means.var(0, correction=0)
             return Diagonal(means.mean(0), variances.mean(0) + spread)
