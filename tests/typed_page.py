@@ -45,6 +45,8 @@ def laws() -> list[pc.Law]:
         pc.integral((t, x), value=0.5, where=np.ones((4, 6), dtype=bool)),
         pc.cells([1.0, 2.0, 3.0, 3.0, 2.0, 1.0], value=12.0, times=slice(1, None)),
         pc.cells({"u": x, "v": torch.ones(3)}, value=2.0),
+        pc.integral(x, 2.0, of=["u", "v"]),
+        pc.integral(x, 2.0, of={"u": 1.0, "v": 0.5}),
         pc.regions(np.array([0, 0, 0, 1, 1, 1]), value=[3.0, 3.0]),
         pc.linear(np.eye(6)[:2], value=[1.0, 1.0], noise=np.array([0.1, 0.2])),
         pc.boundary(left=1.0, right=t),
