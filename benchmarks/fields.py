@@ -78,7 +78,9 @@ def updates(
     points, together = pc.Diagonal(mean, variance), 1 if times == 1 else 2
 
     def ensemble(shrinkage: float | None = None, dims: int = together) -> pc.Posterior:
-        return pc.condition(pc.LowRank.from_samples(members, own, dims, shrinkage), law)
+        return pc.condition(
+            pc.Ensemble(members, own, batch_dims=members.ndim - 1 - dims, shrinkage=shrinkage), law
+        )
 
     def correlated(share: float) -> pc.Field:
         return pc.condition(pc.LowRank.correlated(mean, variance, share), law)
@@ -188,7 +190,9 @@ def overconfident() -> None:
             for truth, members, _, _ in drawn:
                 some, rows = members[:count], law_of(law, truth)
                 points = pc.Diagonal(some.mean(0), some.var(0))
-                field = points if name == "Diagonal" else pc.LowRank.from_samples(some)
+                field = (
+                    points if name == "Diagonal" else pc.Ensemble(some, batch_dims=some.ndim - 2)
+                )
                 after = (pc.condition(f, rows) for f in (field, pc.plausible(field, rows)))
                 parts.append(torch.stack([score(f, truth, points) for f in (points, *after)]))
             before, plain, wide = torch.cat(parts, -1)

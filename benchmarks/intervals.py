@@ -68,7 +68,9 @@ def cell(
     if known:  # of members: they come with the variance of what they lack
         members, rest = shared.clone(), (1 - ERRORS[kind][0]) * size.square()
         members[0] += alone[0]
-    field: pc.Field = pc.LowRank.from_samples(members[1:], rest, shrinkage=shrinkage)
+    field: pc.Field = pc.Ensemble(
+        members[1:], rest, batch_dims=members.ndim - 2, shrinkage=shrinkage
+    )
     try:
         if rows:
             field = pc.condition(field, regions(members[0], rows, noise))
@@ -110,7 +112,8 @@ def hierarchy() -> None:
             errors, rows = forecasts(correlation, 0.3, count)
             forecast, truth = -errors[0], torch.zeros_like(errors[0])
             post = pc.condition(
-                pc.LowRank.from_samples(forecast + errors[1:]), pc.linear(rows, torch.zeros(11))
+                pc.Ensemble(forecast + errors[1:], batch_dims=errors.ndim - 2),
+                pc.linear(rows, torch.zeros(11)),
             )
             for name, at in parts.items():
                 cells[name].append(inside(post, truth, at))

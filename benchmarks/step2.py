@@ -196,8 +196,11 @@ def latent_aware() -> None:
         return field.mean, field.variance
 
     def low_rank_over(event_dims: int) -> tuple[Tensor, Tensor]:
-        prior = pc.LowRank.from_samples(
-            parts.mean, parts.variance.mean(0), event_dims, shrinkage=0.0
+        prior = pc.Ensemble(
+            parts.mean,
+            parts.variance.mean(0),
+            batch_dims=parts.mean.ndim - 1 - event_dims,
+            shrinkage=0.0,
         )
         return moments(pc.condition(prior, law))
 

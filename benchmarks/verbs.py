@@ -21,7 +21,7 @@ mean = 0.1 * torch.randn(FUNCTIONS, M, M, generator=rng, dtype=torch.float64)
 variance = 0.1 + torch.rand(FUNCTIONS, M, M, generator=rng, dtype=torch.float64)
 noise = torch.randn(20, FUNCTIONS, M, M, generator=rng, dtype=torch.float64)
 total = torch.trapezoid(mean, x) + 0.01
-points, members = pc.Diagonal(mean, variance), pc.LowRank.from_samples(mean + 0.3 * noise)
+points, members = pc.Diagonal(mean, variance), pc.Ensemble(mean + 0.3 * noise, batch_dims=2)
 mass, ends, start = pc.integral(x, total), pc.boundary(0.0, 0.0), pc.initial(mean[:, 0])
 later = pc.integral(x, total[:, 1:], times=slice(1, None))
 smooth = pc.smoothness(x, variance, rho=0.9)

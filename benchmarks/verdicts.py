@@ -103,7 +103,7 @@ class World:
         dims = 2 if self.jointly else 1
         if self.prior in MEMBERS:
             members = self.mean + self.error(MEMBERS[self.prior])
-            field: pc.Field = pc.LowRank.from_samples(members, event_dims=dims)
+            field: pc.Field = pc.Ensemble(members, batch_dims=members.ndim - 1 - dims)
             return field, (self.mean + self.error()) @ WEIGHTS
         mean = self.mean + self.error()
         if self.prior == "Dense":

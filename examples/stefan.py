@@ -14,7 +14,7 @@ truth = Stefan(u_star=0.6)
 u_stars = 0.65 + 0.04 * torch.randn(20, generator=torch.Generator().manual_seed(1))
 members = Stefan(u_stars.double()).on_grid(t, x)  # (20, 50, 201): they melt too little
 
-prior = pc.LowRank.from_samples(members, variance=1e-4)
+prior = pc.Ensemble(members, 1e-4, batch_dims=1)
 law = pc.integral(x, truth.total(t))
 post = pc.condition(prior, law)
 

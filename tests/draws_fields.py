@@ -8,7 +8,7 @@ import torch
 
 import probconserv as pc
 
-FIELDS = ("Diagonal", "LowRank", "bare LowRank", "from_samples", "Dense")
+FIELDS = ("Diagonal", "LowRank", "bare LowRank", "Ensemble", "Dense")
 PRIORS = (*FIELDS, "Mixture", "State", "shared State")
 EIGENVALUE = 2.0**-48  # what may be rounding in an eigenvalue of a covariance, of 1
 
@@ -133,7 +133,7 @@ def draw_state(rng, kind, shapes, lead, moments):
         how = int(rng.integers(2, 7)), rng.random() < 0.5, draw_dtype(rng)
         drawn = {name: draw_members(rng, *both, *how) for name, both in each.items()}
         samples, own = ({name: x[i] for name, x in drawn.items()} for i in (0, 1))
-        state = pc.State.from_samples(samples, own, lead, shrinkage=0.0)
+        state = pc.Ensemble(samples, own, batch_dims=lead, shrinkage=0.0)
         priors = [prior_of(f.mean, f.rest, f.factor, f.event_dims) for f in state.parts]
         return Made(state, [stacked(priors, np.hstack)])
     kinds = rng.choice(FIELDS if rng.random() < 0.75 else FIELDS[:1], len(shapes))
@@ -155,10 +155,10 @@ def stacked(priors, join=lambda factors: scipy.linalg.block_diag(*factors)):
 def field_of(rng, kind, mean, variance, event_dims):
     """A field of about this mean and variance, and its prior, in a list."""
     dtype, size = draw_dtype(rng), int(np.prod(mean.shape[-event_dims:]))
-    if kind == "from_samples":
+    if kind == "Ensemble":
         how = int(rng.integers(2, 7)), rng.random() < 0.5, dtype
         members, own = draw_members(rng, mean, variance, *how)
-        made = pc.LowRank.from_samples(members, own, event_dims, shrinkage=0.0)
+        made = pc.Ensemble(members, own, batch_dims=mean.ndim - event_dims, shrinkage=0.0)
         return made, [prior_of(made.mean, own, made.factor, event_dims)]
     mean = torch.tensor(mean, dtype=dtype)
     own = variance * 10 ** rng.uniform(-4, 4) if kind == "LowRank" else variance

@@ -83,14 +83,14 @@ def test_laws_contradict_each_other_whatever_the_field_is_rounded_to(dtype):
 def test_a_diagnosis_sees_members_as_condition_does():
     samples = np.random.default_rng(0).normal(size=(4, 1, 30))
     for shrinkage in (None, 0.0, 0.9):
-        prior = pc.LowRank.from_samples(samples, shrinkage=shrinkage)
+        prior = pc.Ensemble(samples, batch_dims=1, shrinkage=shrinkage)
         found = pc.diagnose(prior, pc.cells(np.ones(30), 20.0))
         torch.testing.assert_close(found.z_own.square(), found.mahalanobis)
 
 
 @pytest.mark.parametrize("members", [2, 3, 4, 7])
 def test_members_that_are_equal_but_for_rounding_have_nothing_to_move(members):
-    field = pc.LowRank.from_samples(np.full((members, 1, 6), 0.1))
+    field = pc.Ensemble(np.full((members, 1, 6), 0.1), batch_dims=1)
     with pytest.raises(pc.InfeasibleError, match="Nothing is left to move"):
         pc.condition(field, pc.cells(np.ones(6), 0.7))
 
@@ -137,7 +137,7 @@ BAD = {
         "`mean`",
     ),
     "a wrong name": (
-        lambda: pc.State.from_samples({"u": np.eye(3)}, variance={"U": 1.0}),
+        lambda: pc.Ensemble({"u": np.eye(3)}, {"U": 1.0}),
         "`variance` must be one of u",
     ),
 }
@@ -165,11 +165,11 @@ def test_one_field_of_a_state_is_audited_with_the_state():
 
 def test_members_with_masked_values_are_refused_in_a_list_too():
     members = [np.ma.masked_array([1.0 + k, 1e20, 2.0], [0, 1, 0]) for k in range(4)]
-    for build in (pc.LowRank.from_samples, lambda x: pc.Diagonal(x, 1.0)):
+    for build in (pc.Ensemble, lambda x: pc.Diagonal(x, 1.0)):
         with pytest.raises(pc.InputError, match="masked"):
             build(members)
     whole = [np.ma.masked_array([1.0 + k, 2.0]) for k in range(3)]
-    assert pc.LowRank.from_samples(whole).mean.tolist() == [2.0, 2.0]
+    assert pc.Ensemble(whole).mean.tolist() == [2.0, 2.0]
 
 
 def test_a_point_that_is_known_leaves_the_others_the_gradients_of_their_std():
@@ -221,7 +221,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path, place):
 
 def test_numbers_of_any_library_are_numbers():
     members = np.arange(8.0).reshape(2, 4)
-    half = pc.LowRank.from_samples(members, shrinkage=Fraction(1, 2))
+    half = pc.Ensemble(members, shrinkage=Fraction(1, 2))
     assert (
         pc.condition(half, pc.cells(np.ones(4), 7.0)).mean.sum().isclose(torch.tensor(7.0).double())
     )

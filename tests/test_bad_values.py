@@ -23,9 +23,9 @@ FLUXES = np.ones((3, 5)), np.ones((2, 5))
 GOOD = {
     "Diagonal": (pc.Diagonal, {"mean": MEAN, "variance": 1.0}),
     "LowRank": (pc.LowRank, {"mean": MEAN, "factor": MEAN[None], "variance": 1.0, "event_dims": 1}),
-    "LowRank.from_samples": (
-        pc.LowRank.from_samples,
-        {"samples": np.stack([MEAN, 2 * MEAN]), "variance": 1.0, "event_dims": 1, "shrinkage": 0.5},
+    "Ensemble": (
+        pc.Ensemble,
+        {"members": np.stack([MEAN, 2 * MEAN]), "variance": 1.0, "batch_dims": 1, "shrinkage": 0.5},
     ),
     "LowRank.correlated": (
         pc.LowRank.correlated,
@@ -38,9 +38,9 @@ GOOD = {
     ),
     "Mixture": (pc.Mixture, {"components": MIXTURE.components, "weights": [1, 2], "event_dims": 2}),
     "State": (pc.State, {"u": FIELD}),
-    "State.from_samples": (
-        pc.State.from_samples,
-        {"samples": {"u": np.stack([MEAN, -MEAN])}, "variance": {"u": 1.0}, "axes": 1},
+    "Ensemble of a state": (
+        pc.Ensemble,
+        {"members": {"u": np.stack([MEAN, -MEAN])}, "variance": {"u": 1.0}, "batch_dims": 1},
     ),
     "as_field": (pc.as_field, {"prediction": (MEAN, MEAN)}),
     "integral": (

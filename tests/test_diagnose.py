@@ -252,8 +252,8 @@ def test_a_state_is_judged_as_its_fields_side_by_side(rng, shared):
     side = torch.cat([*members.values()], -1)
     if shared:
         state, whole = (
-            pc.State.from_samples(members, axes=1, shrinkage=0.2),
-            pc.LowRank.from_samples(side, shrinkage=0.2),
+            pc.Ensemble(members, batch_dims=1, shrinkage=0.2),
+            pc.Ensemble(side, batch_dims=1, shrinkage=0.2),
         )
     else:
         state = pc.State(**{name: (x.mean(0), x.var(0)) for name, x in members.items()})

@@ -192,7 +192,7 @@ def test_members_that_all_conserve_cannot_be_moved_by_their_rounding(dtype, rng)
     x = torch.linspace(0, 1, 51, dtype=torch.float64)
     members = (-(((x - 0.5 + 0.1 * normal(10, 4, 1, rng=rng)) / 0.1) ** 2)).exp()
     members = (members / torch.trapezoid(members, x)[..., None]).to(dtype)
-    field = pc.LowRank.from_samples(members, shrinkage=0.0)
+    field = pc.Ensemble(members, batch_dims=1, shrinkage=0.0)
     with pytest.raises(pc.InfeasibleError, match=r"`integral` at .* directions .* too few"):
         pc.condition(field, pc.integral(x, 1.01))
     post = pc.condition(field, pc.integral(x, 1.0))

@@ -14,8 +14,8 @@ M = 12
 X = torch.linspace(0, 1, M, dtype=torch.float64)
 FIELDS = {
     "Diagonal": lambda u: pc.Diagonal(u[0], 1.0),
-    "members of each time": pc.LowRank.from_samples,
-    "members of all times": lambda u: pc.LowRank.from_samples(u, event_dims=2),
+    "members of each time": lambda u: pc.Ensemble(u, batch_dims=1),
+    "members of all times": pc.Ensemble,
     "directions of all times": lambda u: pc.LowRank(u[0], u[1:], 1.0, event_dims=2),
     "Mixture": lambda u: pc.Mixture(pc.Diagonal(u, 1e4)),  # all of them fit b
 }

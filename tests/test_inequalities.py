@@ -122,7 +122,7 @@ def test_an_ensemble_of_fewer_members_than_points(rng):
     members = 0.3 + 0.2 * rng.normal(size=(6, 2, N)) @ np.diag(1 + X)
     law = pc.integral(X, [0.3, 0.4])
     for shrinkage in (None, 0.0):
-        field = pc.LowRank.from_samples(members, shrinkage=shrinkage)
+        field = pc.Ensemble(members, batch_dims=1, shrinkage=shrinkage)
         post = pc.condition(field, law, pc.bounds(low=0.0), draws=20, generator=generator())
         u = everything(post)
         assert u.min() >= 0

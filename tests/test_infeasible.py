@@ -71,9 +71,9 @@ def test_a_low_rank_field_of_too_low_rank(rng):
     totals = torch.trapezoid(members, X)
     law = pc.integral(X, totals[[0, 1, 2, 0], range(4)])  # of another member at each time
     with raises("cannot be met: `integral` .*directions .* too few"):
-        pc.condition(pc.LowRank.from_samples(members, event_dims=2, shrinkage=0.0), law)
+        pc.condition(pc.Ensemble(members, shrinkage=0.0), law)
     for event_dims, shrinkage in ((1, 0.0), (2, None), (2, 0.1)):
-        field = pc.LowRank.from_samples(members, event_dims=event_dims, shrinkage=shrinkage)
+        field = pc.Ensemble(members, batch_dims=2 - event_dims, shrinkage=shrinkage)
         assert law.residual(pc.condition(field, law)).abs().max() < 1e-12
 
 

@@ -35,7 +35,7 @@ def check(post, samples, totals, b):
 
 
 def test_before_a_law_they_are_those_of_a_new_draw():
-    low, high = pc.LowRank.from_samples(X).interval(0.8)
+    low, high = pc.Ensemble(X, batch_dims=1).interval(0.8)
     std = X.std(0, ddof=1) * np.sqrt(1 + 1 / MEMBERS)
     ends = stats.t.interval(0.8, MEMBERS - 1, X.mean(0), std)
     np.testing.assert_allclose((low, high), ends, rtol=1e-6)
@@ -43,14 +43,14 @@ def test_before_a_law_they_are_those_of_a_new_draw():
 
 @pytest.mark.parametrize("rows", [1, 2])
 def test_given_exact_laws_they_are_those_of_a_regression_on_the_totals(rows):
-    field = pc.LowRank.from_samples(X, shrinkage=0.0)
+    field = pc.Ensemble(X, batch_dims=1, shrinkage=0.0)
     post = pc.condition(field, pc.linear(W[:rows], B[:rows]))
     for t in range(TIMES):
         check(post[t], X[:, t], X[:, t] @ W[:rows].T, B[:rows])
 
 
 def test_a_row_that_follows_from_others_is_not_counted():
-    field = pc.LowRank.from_samples(X, shrinkage=0.0)
+    field = pc.Ensemble(X, batch_dims=1, shrinkage=0.0)
     once = pc.condition(field, pc.linear(W, B)).interval(0.9)
     both = pc.condition(field, pc.linear(W, B), pc.cells(W.sum(0), B.sum())).interval(0.9)
     torch.testing.assert_close(once, both)
@@ -58,7 +58,7 @@ def test_a_row_that_follows_from_others_is_not_counted():
 
 def test_fields_of_a_state_that_move_together_are_predicted_from_a_common_total():
     samples = {"u": X[:, 0], "v": X[:, 1, :4]}
-    state = pc.State.from_samples(samples, shrinkage=0.0)
+    state = pc.Ensemble(samples, shrinkage=0.0)
     post = pc.condition(state, pc.linear({"u": W[:1], "v": W[1:, :4]}, [17.0]))
     totals = samples["u"] @ W[0] + samples["v"] @ W[1, :4]
     for name, each in samples.items():
@@ -67,20 +67,20 @@ def test_fields_of_a_state_that_move_together_are_predicted_from_a_common_total(
 
 def test_too_few_members_for_exact_rows_are_refused():
     for count, rows in ((3, 2), (2, 1)):
-        field = pc.LowRank.from_samples(X[:count], shrinkage=0.0)
+        field = pc.Ensemble(X[:count], batch_dims=1, shrinkage=0.0)
         post = pc.condition(field, pc.linear(W[:rows], X[:count].mean(0) @ W[:rows].T))
         with pytest.raises(
             InputError, match=rf"`samples`: {count} members given {rows} rows leave"
         ):
             post.interval(0.9)
         assert post.mean.isfinite().all()
-    found = pc.condition(pc.LowRank.from_samples(X[:2]), pc.linear(W[:1], B[:1]))
+    found = pc.condition(pc.Ensemble(X[:2], batch_dims=1), pc.linear(W[:1], B[:1]))
     assert all(end.isfinite().all() for end in found.interval(0.9))
 
 
 @pytest.mark.parametrize(("noise", "shrinkage"), [(0.01, 0.0), (0.1, 0.0), (0.0, 0.01)])
 def test_laws_that_leave_next_to_no_degree_of_freedom_are_refused_too(noise, shrinkage):
-    field = pc.LowRank.from_samples(X[:3], shrinkage=shrinkage)
+    field = pc.Ensemble(X[:3], batch_dims=1, shrinkage=shrinkage)
     post = pc.condition(field, pc.linear(W, X[0] @ W.T, noise=noise))
     with pytest.raises(InputError, match="`samples`: 3 members given 2 rows leave too few degrees"):
         post.interval(0.9)
@@ -92,7 +92,7 @@ def test_their_gradients_know_that_degrees_of_freedom_depend_on_the_members(
     shrinkage, variance, noise
 ):
     def high(samples):
-        field = pc.LowRank.from_samples(samples, variance, shrinkage=shrinkage)
+        field = pc.Ensemble(samples, variance, batch_dims=1, shrinkage=shrinkage)
         law = pc.cells(W[0], B[0], noise=noise)
         return field.interval(0.9)[1] + pc.condition(field, law).interval(0.9)[1]
 
@@ -105,7 +105,7 @@ def test_their_gradients_know_that_degrees_of_freedom_depend_on_the_members(
 def test_they_are_compiled_without_a_graph_break():
     def high(samples):
         law = pc.cells(W[0], B[0])
-        post = pc.condition(pc.LowRank.from_samples(samples), law)
+        post = pc.condition(pc.Ensemble(samples, batch_dims=1), law)
         return post.interval(0.83)[1] + post.quantile(0.2)
 
     samples = torch.tensor(X)
@@ -114,14 +114,14 @@ def test_they_are_compiled_without_a_graph_break():
 
 
 def test_members_that_are_moved_one_by_one_give_the_same(monkeypatch):
-    post = pc.condition(pc.LowRank.from_samples(X), pc.linear(W, B, noise=0.3))
+    post = pc.condition(pc.Ensemble(X, batch_dims=1), pc.linear(W, B, noise=0.3))
     together = post.interval(0.9)
     monkeypatch.setattr("probconserv.conditioning.predictive.AT_ONCE", 1)
     torch.testing.assert_close(post.interval(0.9), together)
 
 
 def test_a_known_variance_widens_no_tail():
-    field = pc.LowRank.from_samples(1e-6 * X, 1.0)
+    field = pc.Ensemble(1e-6 * X, 1.0, batch_dims=1)
     post = pc.condition(field, pc.cells(W[0], 0.0))
     for each in (field, post):
         ends = stats.norm.interval(0.9, each.mean.numpy(), each.std.numpy())
@@ -129,7 +129,7 @@ def test_a_known_variance_widens_no_tail():
 
 
 def test_times_that_no_law_reaches_keep_their_intervals():
-    field = pc.LowRank.from_samples(X)
+    field = pc.Ensemble(X, batch_dims=1)
     post = pc.condition(field, pc.initial(X[0, 0]))
     for one, other in zip(post.interval(0.9), field.interval(0.9), strict=True):
         torch.testing.assert_close(one[1], other[1])
@@ -137,7 +137,7 @@ def test_times_that_no_law_reaches_keep_their_intervals():
 
 
 def test_they_are_kept_in_files_and_variance_is_that_of_the_posterior(tmp_path):
-    post = pc.condition(pc.LowRank.from_samples(X), pc.linear(W, B))
+    post = pc.condition(pc.Ensemble(X, batch_dims=1), pc.linear(W, B))
     post.save(tmp_path / "post.safetensors")
     same = pc.Field.load(tmp_path / "post.safetensors")
     torch.testing.assert_close(same.interval(0.9), post.interval(0.9), rtol=0, atol=0)
@@ -171,7 +171,7 @@ def share_inside(field, truth):
 def test_they_hold_as_often_as_they_say_before_and_after_a_total(count, shrinkage):
     """The standard error of these shares is 0.2 %."""
     truth, members = drawn(count)
-    prior = pc.LowRank.from_samples(members, shrinkage=shrinkage)
+    prior = pc.Ensemble(members, batch_dims=2, shrinkage=shrinkage)
     post = pc.condition(prior, pc.cells(np.ones(12), truth.sum(-1)))
     assert share_inside(prior, truth) == pytest.approx(0.9, abs=0.02)
     assert share_inside(post, truth) == pytest.approx(0.9, abs=0.02)
@@ -183,7 +183,7 @@ def test_the_total_of_a_hierarchy_is_not_taken_as_independent_of_its_parts():
     parts = rng.normal(size=(21, 2000, 1, 20)) + 2 * rng.normal(size=(21, 2000, 1, 1))
     errors = np.concatenate([parts.sum(-1, keepdims=True), parts], -1)
     errors[..., 0] += 10 * rng.normal(size=errors[..., 0].shape)
-    prior = pc.LowRank.from_samples(errors[1:] - errors[0])  # the truth is 0
+    prior = pc.Ensemble(errors[1:] - errors[0], batch_dims=2)  # the truth is 0
     post = pc.condition(prior, pc.cells(np.r_[1.0, -np.ones(20)], 0.0))
     assert share_inside(post, np.zeros((2000, 1, 21))) > 0.88
     low, high = (end[..., 0] for end in post.interval(0.9))

@@ -143,10 +143,10 @@ def correlated(kind, mesh, rng):
     many = kind == "many samples alone"
     count, shrinkage = (200, 0.0) if many else (9, None)
     samples = {k: f.mean + normal(count, *f.shape, rng=rng) for k, f in prior.fields.items()}
-    return pc.State.from_samples(samples, shrinkage=shrinkage)
+    return pc.Ensemble(samples, shrinkage=shrinkage)
 
 
-KINDS = ["LowRank", "LowRank of each time", "from_samples", "many samples alone"]
+KINDS = ["LowRank", "LowRank of each time", "Ensemble", "many samples alone"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -256,7 +256,7 @@ def variance_error(dense, post):
 
 
 @pytest.mark.parametrize(
-    "name", ["plain", "noise", "totals", "totals first", "LowRank", "from_samples", "closed"]
+    "name", ["plain", "noise", "totals", "totals first", "LowRank", "Ensemble", "closed"]
 )
 def test_the_variance_is_estimated_to_5_percent_and_says_how_well(rows, rng, name):
     mesh = pc.Mesh(x=edges(9, 1), y=edges(7, 2), periodic="y")

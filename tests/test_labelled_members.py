@@ -76,7 +76,7 @@ def test_the_mean_is_that_of_the_core(shrinkage, noise):
     law = Law("u", SPACE, total=70.0, measure="area", noise=noise)
     out = enforce(d, law, member="member", shrinkage=shrinkage)
     x = torch.tensor(members(d)).movedim(1, 0)  # (N, T, P)
-    field = pc.LowRank.from_samples(x, shrinkage=shrinkage)
+    field = pc.Ensemble(x, batch_dims=1, shrinkage=shrinkage)
     post = pc.condition(field, pc.cells(d.area.values.ravel(), 70.0, noise=noise))
     np.testing.assert_allclose(members(out).mean(1), post.mean, rtol=0, atol=1e-10)
 

@@ -90,7 +90,7 @@ def test_members_that_as_many_rows_fix_are_left_with_no_rounding(dtype):
         members = (1e3 + rng.normal(size=(3, 7))).astype(dtype)
         weights = rng.uniform(0.5, 1, (2, 7))
         laws = [pc.cells(w, float(members.mean(0) @ w)) for w in weights]
-        post = pc.condition(pc.LowRank.from_samples(members, shrinkage=0.0), *laws)
+        post = pc.condition(pc.Ensemble(members, shrinkage=0.0), *laws)
         assert (post.variance == 0).all()
 
 

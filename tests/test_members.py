@@ -22,7 +22,7 @@ def laws(noises):
 
 @pytest.mark.parametrize("noises", [(0.0,), (0.7,), (0.0, 0.0), (0.0, 0.7), (0.3, 0.7)])
 def test_mean_and_covariance_are_those_of_the_kalman_filter(noises):
-    field = pc.LowRank.from_samples(X, shrinkage=0.0)
+    field = pc.Ensemble(X, batch_dims=1, shrinkage=0.0)
     found = pc.condition(field, *laws(noises)).members().numpy()
     b = 9.0 + np.arange(len(noises))
     for t in range(TIMES):
@@ -35,7 +35,7 @@ def test_mean_and_covariance_are_those_of_the_kalman_filter(noises):
 @pytest.mark.parametrize("shrinkage", [None, 0.0, 0.4])
 @pytest.mark.parametrize("noises", [(0.0,), (0.7,), (0.0, 0.7)])
 def test_members_are_those_of_files(noises, shrinkage):
-    field = pc.LowRank.from_samples(X, shrinkage=shrinkage)
+    field = pc.Ensemble(X, batch_dims=1, shrinkage=shrinkage)
     post = pc.condition(field, *laws(noises))
     d = xr.Dataset({"u": (("member", "time", "x"), X)})
     named = [
@@ -49,7 +49,7 @@ def test_members_are_those_of_files(noises, shrinkage):
 
 @pytest.mark.parametrize("noise", [0.0, 0.7])
 def test_every_member_obeys_exact_laws_beside_noisy_ones_at_points_and_jointly(noise):
-    field = pc.LowRank.from_samples(X, event_dims=2)
+    field = pc.Ensemble(X)
     exact = pc.cells(W[0], 9.0)
     post = pc.condition(field, exact, pc.boundary(left=1.0, noise=noise))
     found = post.members()
@@ -63,7 +63,7 @@ def test_a_row_of_one_point_says_nothing_of_the_others():
     """Rounding once made all points go with it, for a few ensembles in a hundred."""
     for seed in range(100):
         members = np.random.default_rng(seed).normal(size=(5, 4))
-        field = pc.LowRank.from_samples(members)
+        field = pc.Ensemble(members)
         post = pc.condition(field, pc.linear([[0.0, 1.3, 0.0, 0.0]], 1.0, noise=0.1))
         np.testing.assert_allclose(post.mean[2:], members.mean(0)[2:], atol=1e-12)
 
@@ -77,7 +77,7 @@ def test_the_share_that_is_chance_has_all_its_digits():
     a, c = 1 / (1 + (MEMBERS - 1) / 16), (spread - alone) / (together - alone)
     mixed = (1 - a) * P + a * (c * np.outer(s, s) + (1 - c) * np.diag(s**2))
     mean, _ = kalman(members.mean(0), mixed, w, np.array([9.0]), np.zeros(1))
-    post = pc.condition(pc.LowRank.from_samples(members), *laws([0.0]))
+    post = pc.condition(pc.Ensemble(members), *laws([0.0]))
     np.testing.assert_allclose(post.mean, mean, rtol=1e-13)
 
 
@@ -85,14 +85,14 @@ def test_the_share_that_is_chance_has_all_its_digits():
 def test_a_row_of_both_signs_does_not_tie_all_points_together(count):
     """Where signs all but cancel, chance gave a correlation of 1: the row then left no variance."""
     rng = np.random.default_rng(2)
-    prior = pc.LowRank.from_samples(rng.normal(size=(count, 100, 30)))
+    prior = pc.Ensemble(rng.normal(size=(count, 100, 30)), batch_dims=1)
     law = pc.linear(rng.normal(size=(100, 1, 30)), np.zeros((100, 1)), batch_dims=1)
     left = (pc.condition(prior, law).variance / prior.variance).median(-1).values
     assert left.min() > 0.1
 
 
 def test_members_come_in_the_dtype_of_the_samples():
-    post = pc.condition(pc.LowRank.from_samples(torch.tensor(X).float()), *laws([0.0]))
+    post = pc.condition(pc.Ensemble(torch.tensor(X).float(), batch_dims=1), *laws([0.0]))
     assert post.members().dtype == torch.float32
     assert post.members().shape == X.shape
 
@@ -104,7 +104,7 @@ def test_only_an_ensemble_has_members():
 
 def test_noisy_rows_that_are_too_many_to_be_weighed_together_are_refused():
     samples, volumes = torch.randn(3, 4100, 2, generator=generator()), torch.ones(2)
-    prior = pc.LowRank.from_samples(samples, event_dims=2)
+    prior = pc.Ensemble(samples)
     post = pc.condition(prior, pc.cells(volumes, samples.mean(0).sum(-1), noise=1.0))
     with pytest.raises(InputError, match=r"`members` given `noise`.* up to 4096.* have 4100"):
         post.members()

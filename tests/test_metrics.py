@@ -187,7 +187,7 @@ def test_costly_draws_are_made_only_where_they_are_asked_for(case, rng):
 def test_coverage_of_members_is_that_of_their_interval(rng):
     members, u = normal(4, 2, 3, 5, rng=rng), 2 * normal(2, 3, 5, rng=rng)
     for field in (
-        prior := pc.LowRank.from_samples(members),
+        prior := pc.Ensemble(members, batch_dims=2),
         pc.condition(prior, pc.integral(X, 0)),
     ):
         low, high = field.interval(0.9)

@@ -204,7 +204,7 @@ def test_bounds_that_differ_from_line_to_line_are_as_in_the_general_solver(falls
 @pytest.mark.parametrize("members", [False, True])
 def test_a_total_out_of_reach_of_monotone_alone_is_told_so(members):
     x, rising = torch.linspace(0, 1, 6).double(), torch.linspace(0, 1, 6).double()
-    alike = pc.LowRank.from_samples(torch.stack([0.9 * rising, rising]), shrinkage=1.0)
+    alike = pc.Ensemble(torch.stack([0.9 * rising, rising]), shrinkage=1.0)
     known = pc.Diagonal(rising, torch.tensor([0.0, 0.0, 1.0, 1.0, 0.0, 0.0]))
     with pytest.raises(pc.InfeasibleError, match=r"within the inequalities it .* `monotone`"):
         pc.condition(

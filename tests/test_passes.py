@@ -112,7 +112,7 @@ def test_the_shrinkage_that_is_found_is_that_of_the_core(count, chunks):
     x = np.random.default_rng(7).normal(size=(9, TIMES, POINTS)) + np.arange(9)[:, None, None] / 2
     d = made(False).drop_vars(["s"]).assign(u=(("member", "time", "x"), x))
     out = enforce(cut(d, chunks), *laws_of(count, 0.0), member="member")
-    field = pc.LowRank.from_samples(torch.tensor(x))
+    field = pc.Ensemble(torch.tensor(x), batch_dims=1)
     parts = [d.cells.values * (n == BASINS) for n in range(3)]
     laws = [pc.linear(np.stack(parts), B[:3]), pc.cells(d.whole.values, float(B[3]))]
     post = pc.condition(field, *laws[:count])

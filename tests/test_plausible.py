@@ -44,8 +44,8 @@ def test_a_covariance_that_is_three_times_too_sure_is_widened_by_nine():
 @pytest.mark.parametrize("members", [8, 20])
 def test_an_ensemble_that_is_three_times_too_sure_is_widened_by_about_nine(members):
     apart = errors("smooth", members, seed=1)
-    assert 7.5 < widened(pc.LowRank.from_samples(3 * errors("smooth") + apart)) < 10.5
-    assert widened(pc.LowRank.from_samples(errors("smooth") + apart)) < 1.4
+    assert 7.5 < widened(pc.Ensemble(3 * errors("smooth") + apart, batch_dims=2)) < 10.5
+    assert widened(pc.Ensemble(errors("smooth") + apart, batch_dims=2)) < 1.4
 
 
 def test_members_that_agree_on_their_total_do_not_widen_without_bound():
@@ -53,13 +53,13 @@ def test_members_that_agree_on_their_total_do_not_widen_without_bound():
     apart = errors("independent", 8)
     weights = LAW.map.weights
     apart = apart - LAW.apply(apart)[..., None] * weights / weights.square().sum()
-    prior = pc.LowRank.from_samples(apart + 1.0, shrinkage=0.0)  # a total of 1 each, and b is 0
+    prior = pc.Ensemble(apart + 1.0, batch_dims=2, shrinkage=0.0)  # a total of 1 each, and b is 0
     assert widened(prior) < 50
 
 
 def test_three_members_say_nothing_of_shared_errors():
     apart = errors("smooth", 3, seed=2)
-    prior = pc.LowRank.from_samples(errors("smooth") + apart)
+    prior = pc.Ensemble(errors("smooth") + apart, batch_dims=2)
     assert widened(prior) == pytest.approx(widened(pc.Diagonal(prior.mean, prior.variance)))
 
 

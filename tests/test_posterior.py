@@ -108,7 +108,7 @@ def test_a_saved_or_indexed_posterior_can_be_conditioned_again(kind, rng, tmp_pa
 def test_mixtures_single_precision_and_ensembles_can_be_saved(rng, tmp_path):
     law = pc.integral(torch.arange(7.0), 0.5, noise=0.3)
     single = field_of("diagonal", (3, *SHAPE), rng)._map(lambda t: t.float())
-    members = pc.LowRank.from_samples(normal(5, 3, *SHAPE, rng=rng), 0.1)
+    members = pc.Ensemble(normal(5, 3, *SHAPE, rng=rng), 0.1, batch_dims=2)
     mixture = pc.Mixture(field_of("low rank few 1", (3, *SHAPE), rng), uniform(3, rng=rng))
     for number, field in enumerate((single, members, mixture)):
         post, path = pc.condition(field, law), tmp_path / str(number)
@@ -201,7 +201,7 @@ def test_a_correlated_field_has_the_same_correlation_everywhere(rng):
 @pytest.mark.parametrize("shrinkage", [0.25, None])
 def test_the_density_of_an_ensemble_is_that_of_its_posterior_covariance(shrinkage, rng):
     """What is taken as independent of the samples' variance counts in the density too."""
-    field = pc.LowRank.from_samples(normal(5, *SHAPE, rng=rng), 0.1, 2, shrinkage)
+    field = pc.Ensemble(normal(5, *SHAPE, rng=rng), 0.1, shrinkage=shrinkage)
     post = pc.condition(field, pc.integral(torch.arange(7.0), 0.5, noise=0.3))
     u, sigma = normal(*SHAPE, rng=rng), torch.from_numpy(covariance(post))
     wanted = torch.distributions.MultivariateNormal(post.mean.flatten(), sigma)
@@ -220,7 +220,7 @@ def test_nothing_is_left_where_rows_that_cancel_fix_the_only_direction():
     for seed in range(40):
         rng = torch.Generator().manual_seed(seed)
         samples, rows = (torch.randn(2, 3, generator=rng, dtype=torch.float64) for _ in range(2))
-        field = pc.LowRank.from_samples(samples, shrinkage=0.0)
+        field = pc.Ensemble(samples, shrinkage=0.0)
         f = field.factor[0]
         rows[1] -= 0.99 * (rows[1] @ f) / (f @ f) * f  # all but a hundredth of it cancels
         post = pc.condition(field, pc.linear(rows, rows @ (field.mean + f)))

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import scipy.linalg
 import torch
 from oracle import covariance, exact_residual, field_of, grid, kalman, normal, uniform
 
@@ -29,7 +30,7 @@ def state_of(kind, rng):
     if kind in SHRINKAGE:
         samples, share = members(rng), SHRINKAGE[kind]
         variance = {name: uniform(*shape, rng=rng) for name, shape in SHAPES.items()}
-        state = pc.State.from_samples(samples, variance, shrinkage=share)
+        state = pc.Ensemble(samples, variance, shrinkage=share)
         drawn = torch.cat([s.flatten(1) for s in samples.values()], 1).T.cov().numpy()
         own = torch.cat([v.flatten() for v in variance.values()]).numpy()
         return state, (1 - share) * drawn + np.diag(share * np.diag(drawn) + own)
@@ -179,7 +180,7 @@ def test_a_field_of_a_posterior_answers_as_a_field_does(rng):
 def test_samples_move_all_fields_together(rng):
     """A law of u alone moves flux by the covariance of the samples."""
     samples = members(rng)
-    state = pc.State.from_samples(samples, {"u": 0.1, "flux": 0.2}, shrinkage=0.0)
+    state = pc.Ensemble(samples, {"u": 0.1, "flux": 0.2}, shrinkage=0.0)
     post = pc.condition(state, laws(rng)["integral of u"])
     apart = pc.State(**{name: state[name] for name in SHAPES})
     still = pc.condition(apart, laws(rng)["integral of u"])
@@ -189,7 +190,7 @@ def test_samples_move_all_fields_together(rng):
 
 def batched(rng):
     samples = members(rng, 2)
-    shared = pc.State.from_samples(samples, {"u": 0.3, "flux": 0.4}, axes=1, shrinkage=0.0)
+    shared = pc.Ensemble(samples, {"u": 0.3, "flux": 0.4}, batch_dims=1, shrinkage=0.0)
     fields = {n: field_of("diagonal", (2, *shape), rng) for n, shape in SHAPES.items()}
     low = field_of("low rank few 1", (2, 3, 5), rng)
     return {
@@ -341,11 +342,14 @@ def test_what_is_no_state_or_no_law_of_it_is_refused(rng):
         (lambda: pc.condition(post["u"], known["integral of u"]), "condition the state instead"),
         (lambda: state["v"], "`name` must be one of u, flux"),
         (lambda: post[0, 0, 0], "`index`"),
-        (lambda: pc.State.from_samples({}), "`samples` must be arrays by the names"),
-        (lambda: pc.State.from_samples(samples, axes=2), "`axes` leaves no axis of `u`"),
+        (lambda: pc.Ensemble({}), "`members` must be arrays, or arrays by the names"),
         (
-            lambda: pc.State.from_samples(samples | {"flux": samples["flux"][:5]}),
-            "`samples` must have the same samples on axis 0",
+            lambda: pc.Ensemble(samples, batch_dims=2),
+            "`batch_dims` must leave the last axis of `members..u..`",
+        ),
+        (
+            lambda: pc.Ensemble(samples | {"flux": samples["flux"][:5]}),
+            "`members` must have the same members on axis 0",
         ),
         (lambda: pc.cells({"u": X, "v": X}, 0.0).residual(u), "`cells` reads"),
         (lambda: pc.cells({"u": X}, 0.0, of="u"), "`of`: the fields are named already"),
@@ -386,3 +390,64 @@ def test_times_of_a_law_that_reads_several_axes_of_one_field_and_one_of_another(
     law = pc.cells({"u": torch.ones(5), "v": torch.ones(1, 4)}, [9.0], times=[1])
     arrays = {"u": torch.ones(2, 5), "v": torch.ones(2, 1, 4)}
     assert law.apply(arrays).tolist() == [9.0]
+
+
+TOTALS = {  # with G of one field at one time, (rows, 5), as NumPy has it
+    "integral": (lambda b, of: pc.integral(X, b, of=of, noise=0.1), [np.trapezoid(np.eye(5), X)]),
+    "cells": (lambda b, of: pc.cells(X, b, of=of), [X]),
+    "regions": (
+        lambda b, of: pc.regions([0, 1, 0, 1, -1], b[..., None] + torch.arange(2), of=of),
+        [[1, 0, 1, 0, 0], [0, 1, 0, 1, 0]],
+    ),
+    "linear": (
+        lambda b, of: pc.linear([[1.0, -1, 0, 2, 0]], b[..., None], of=of),
+        [[1, -1, 0, 2, 0]],
+    ),
+    "sparse": (
+        lambda b, of: pc.linear(torch.eye(5)[:1].double().to_sparse(), b[..., None], of=of),
+        [[1, 0, 0, 0, 0]],
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "of", [["v", "c"], ("c", "v"), {"v": 1.0, "c": -0.5}, {"c": np.float32(2)}]
+)
+@pytest.mark.parametrize("name", TOTALS)
+def test_one_total_of_several_fields_is_the_dense_posterior(name, of, rng):
+    names, (build, rows) = ("v", "c", "i"), TOTALS[name]
+    fields = {n: field_of("low rank few 1", (3, 5), rng) for n in names}
+    law = build(b := normal(3, rng=rng), of)
+    numbers = [(of[n] if isinstance(of, dict) else 1.0) if n in of else 0.0 for n in names]
+    G = np.kron(np.array([numbers]), np.kron(np.eye(3), np.array(rows, float)))
+    b = np.repeat(b.numpy(), len(rows)) + np.tile(np.arange(len(rows)), 3)
+    sigma = scipy.linalg.block_diag(*(covariance(f) for f in fields.values()))
+    prior = np.concatenate([f.mean.flatten().numpy() for f in fields.values()])
+    mean, left = kalman(prior, sigma, G, b, np.full(len(b), float(law.noise)))
+    post = pc.condition(pc.State(**fields), law)
+    for found, wanted in (("mean", mean), ("variance", np.diag(left))):
+        each = [getattr(post[n], found).flatten().numpy() for n in names]
+        np.testing.assert_allclose(np.concatenate(each), wanted, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("of", "said"),
+    [
+        ([], "`of` must be a name, such as 'u', a list of names, or numbers by names; got"),
+        (3, "`of` must be a name, such as 'u', a list"),
+        (["u", "u"], "`of` must name each field once"),
+        (["u", 2], "`of` must be a name"),
+        ({"u": [1.0, 2.0]}, r"`of\['u'\]` must be a number, got an array of shape \(2,\)"),
+        ({"u": float("inf")}, r"`of\['u'\]` must be finite"),
+    ],
+)
+def test_names_that_no_total_can_be_of_are_refused(of, said):
+    with pytest.raises(pc.InputError, match=said):
+        pc.integral(X, 1.0, of=of)
+
+
+def test_a_law_that_is_no_sum_reads_one_field():
+    with pytest.raises(pc.InputError, match="`of`: this law reads one field by its name"):
+        pc.periodic(of=["u", "flux"])
+    with pytest.raises(pc.InputError, match="`of`: the fields are named already"):
+        pc.cells({"u": X}, 0.0, of=["u"])

@@ -36,7 +36,7 @@ pc.plausible(prior, law.value)
 pc.Diagonal({"mean": 1.0}, 1.0)
 pc.Diagonal(None, 1.0)
 pc.Mixture([prior, prior])
-pc.LowRank.from_samples(samples=prior)
+pc.Ensemble(members=prior)
 pc.condition(pc.State(u=prior), law).mean
 pc.condition(pc.Mixture(prior), law).log_evidence
 pc.Mesh(x=None)

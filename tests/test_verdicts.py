@@ -35,7 +35,7 @@ def test_a_total_that_only_shared_errors_explain_is_told_with_both_numbers():
     assert found.verdict.startswith(text)
     assert "up to 20.8 standard deviations by the stated variances" in found.verdict
     assert "and up to 4.7 if all points err together" in found.verdict
-    for way_out in ("`LowRank.from_samples`", "`LowRank.correlated`", "`plausible`"):
+    for way_out in ("`Ensemble`", "`LowRank.correlated`", "`plausible`"):
         assert way_out in found.verdict
 
 
@@ -80,13 +80,13 @@ KINDS = {
     "diagonal": lambda rng: pc.Diagonal(normal(12, 7, rng=rng), uniform(12, 7, rng=rng)),
     "correlated": lambda rng: pc.LowRank.correlated(normal(12, 7, rng=rng), 1.0, 0.3),
     "dense": lambda rng: pc.Dense(normal(12, 7, rng=rng), torch.eye(7).double().expand(12, 7, 7)),
-    "2 members": lambda rng: pc.LowRank.from_samples(members(2, rng)),
-    "4 members": lambda rng: pc.LowRank.from_samples(members(4, rng)),
-    "4 members jointly": lambda rng: pc.LowRank.from_samples(members(4, rng), event_dims=2),
-    "20 members": lambda rng: pc.LowRank.from_samples(members(20, rng), shrinkage=0.5),
+    "2 members": lambda rng: pc.Ensemble(members(2, rng), batch_dims=1),
+    "4 members": lambda rng: pc.Ensemble(members(4, rng), batch_dims=1),
+    "4 members jointly": lambda rng: pc.Ensemble(members(4, rng)),
+    "20 members": lambda rng: pc.Ensemble(members(20, rng), batch_dims=1, shrinkage=0.5),
     "mixture": lambda rng: pc.Mixture(pc.Diagonal(normal(3, 12, 7, rng=rng), 0.5)),
     "state": lambda rng: pc.State(u=pc.Diagonal(normal(12, 7, rng=rng), 1.0)),
-    "state of members": lambda rng: pc.State.from_samples({"u": members(4, rng)}, axes=1),
+    "state of members": lambda rng: pc.Ensemble({"u": members(4, rng)}, batch_dims=1),
 }
 
 
@@ -143,7 +143,7 @@ def test_limits_of_rows_are_quantiles_of_students_t(count):
 
 
 def test_rows_together_are_held_to_hotellings_t_squared(rng):
-    field, law = pc.LowRank.from_samples(members(9, rng), event_dims=1), uniform(3, 7, rng=rng)
+    field, law = pc.Ensemble(members(9, rng), batch_dims=1), uniform(3, 7, rng=rng)
     found = pc.diagnose(field, pc.linear(law, 20.0))
     rows = (3 + field.factor * math.sqrt(8) + (field.mean - 3)).numpy() @ law.T.numpy()
     for time in range(12):
@@ -199,7 +199,7 @@ def test_the_more_functions_are_judged_at_once_the_further_one_may_be_off():
 
 
 def test_few_members_that_cannot_rule_out_b_say_so(rng):
-    field = pc.LowRank.from_samples(members(4, rng))
+    field = pc.Ensemble(members(4, rng), batch_dims=1)
     right = pc.diagnose(field, pc.cells(ONES, torch.zeros(12).double()))
     b = (right.residual + right.value).clone()
     b[3] += 11 * right.std[3]  # a t of 3 degrees of freedom, the largest of 12
@@ -210,7 +210,7 @@ def test_few_members_that_cannot_rule_out_b_say_so(rng):
 
 
 def test_a_law_of_members_is_judged_by_them_whatever_else_a_state_has(rng):
-    ensemble, law = pc.LowRank.from_samples(members(20, rng)), pc.cells(ONES, 39.0, of="u")
+    ensemble, law = pc.Ensemble(members(20, rng), batch_dims=1), pc.cells(ONES, 39.0, of="u")
     beside = pc.State(u=ensemble, v=pc.Diagonal(normal(12, 7, rng=rng), 1.0))
     assert pc.diagnose(ensemble, pc.cells(ONES, 39.0)).answer == "does not agree"
     assert pc.diagnose(beside, law).answer == "does not agree"

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import probconserv as pc
 from probconserv import data, problems
-from probconserv.models import AttentiveNeuralProcess, Emulator, Ensemble
+from probconserv.models import AttentiveNeuralProcess, Emulator, ModelEnsemble
 
 x = np.linspace(0.0, 1.0, 6)
 t = torch.linspace(0.1, 0.5, 4, dtype=torch.float64)
@@ -26,7 +26,7 @@ def priors() -> tuple[pc.Diagonal, pc.LowRank, pc.Dense, pc.Mixture]:
     assert_type(points, pc.Diagonal)
     pc.Diagonal(torch.ones(4, 6), torch.full((4, 6), 0.1))
     pc.Diagonal([[1.0, 1.0]], np.float64(0.1))
-    members = pc.LowRank.from_samples(np.random.default_rng(0).normal(1, 0.3, (9, 4, 6)))
+    members = pc.Ensemble(np.random.default_rng(0).normal(1, 0.3, (9, 4, 6)), batch_dims=1)
     assert_type(members, pc.LowRank)
     assert_type(members.factor, Tensor)
     process = pc.Dense(mean, np.broadcast_to(np.exp(-((x[:, None] - x) ** 2)), (4, 6, 6)))
@@ -45,6 +45,8 @@ def laws() -> list[pc.Law]:
         pc.integral((t, x), value=0.5, where=np.ones((4, 6), dtype=bool)),
         pc.cells([1.0, 2.0, 3.0, 3.0, 2.0, 1.0], value=12.0, times=slice(1, None)),
         pc.cells({"u": x, "v": torch.ones(3)}, value=2.0),
+        pc.integral(x, 2.0, of=["u", "v"]),
+        pc.integral(x, 2.0, of={"u": 1.0, "v": 0.5}),
         pc.regions(np.array([0, 0, 0, 1, 1, 1]), value=[3.0, 3.0]),
         pc.linear(np.eye(6)[:2], value=[1.0, 1.0], noise=np.array([0.1, 0.2])),
         pc.boundary(left=1.0, right=t),
@@ -72,7 +74,7 @@ def given(law: pc.Law) -> None:
     assert_type(pc.condition(post, pc.periodic(noise=0.1)), pc.Posterior)
     state = pc.State(u=points, v=pc.Diagonal(np.ones((4, 3)), 0.1))
     assert_type(pc.condition(state, pc.integral(x, 1.0, of="u")), pc.StatePosterior)
-    assert_type(pc.State.from_samples({"u": torch.randn(5, 4, 6)}), pc.State)
+    assert_type(pc.Ensemble({"u": torch.randn(5, 4, 6)}), pc.State)
 
 
 def asked(post: pc.Posterior, truth: Tensor) -> None:
@@ -149,7 +151,7 @@ def networks() -> None:
     parts = network.predict(functions.context, (t / 10, x), samples=2, generator=generator)
     assert_type(parts, pc.Diagonal)
     assert_type(pc.Mixture(parts).gaussian(), pc.Diagonal)
-    assert_type(Ensemble([lambda u: u, lambda u: 2 * u]).predict(x[None]), pc.LowRank)
+    assert_type(ModelEnsemble([lambda u: u, lambda u: 2 * u]).predict(x[None]), pc.LowRank)
 
 
 def emulators() -> None:

@@ -3,7 +3,7 @@
     python examples/tracers/tune.py
 
 Factors of the members' variance: of u by LL before any law, of fluxes by LL after that of every
-cell; and the same members with all that they have in common, `State.from_samples`.
+cell; and the same members with all that they have in common, `Ensemble`.
 """
 
 import torch
@@ -56,5 +56,5 @@ alone = of_points(1e6, 1.0)  # u after the step as good as unknown
 off = pc.condition(alone, law)["u"].mean[:, 1] - u[:, 1]
 print(f"fluxes alone: RMSE {off.square().mean().sqrt():.5f}")
 for shrinkage in (None, 0.5, 0.1):
-    state = pc.State.from_samples(widened(own, flux), axes=1, shrinkage=shrinkage)
-    show(f"from_samples, shrinkage {shrinkage}", pc.condition(state, law)["u"])
+    state = pc.Ensemble(widened(own, flux), batch_dims=1, shrinkage=shrinkage)
+    show(f"Ensemble, shrinkage {shrinkage}", pc.condition(state, law)["u"])

@@ -24,6 +24,7 @@ from .diagnostics.noise import learned_noise as learned_noise
 from .diagnostics.noise import quadrature_noise as quadrature_noise
 from .diagnostics.plausible import plausible as plausible
 from .fields.dense import Dense as Dense
+from .fields.ensemble import Ensemble as Ensemble
 from .fields.gaussian import Diagonal as Diagonal
 from .fields.gaussian import Field as Field
 from .fields.gaussian import LowRank as LowRank

@@ -161,7 +161,7 @@ def _given(field: Field | State) -> tuple[Any, tuple[Rows, ...], tuple[Curved, .
     if isinstance(field, Draws | StateDraws):
         raise InputError(
             "`field` is known by draws, without a covariance. Condition the field before on all "
-            "laws at once, or build LowRank.from_samples(field.draws)."
+            "laws at once, or build Ensemble(field.draws)."
         )
     if isinstance(field, Mixture):
         raise InputError(

@@ -5,7 +5,8 @@ from typing import NoReturn, Self
 import torch
 from torch import Tensor
 
-from ..fields.gaussian import Field, LowRank, Normals
+from ..fields.ensemble import Ensemble
+from ..fields.gaussian import Field, Normals
 from ..fields.state import State
 from ..support import checks as check
 from ..support.checks import ArrayLike
@@ -90,8 +91,8 @@ class Draws(Field):
         return self.draws.double().var(0).to(self.dtype)
 
     def covariance_times(self, v: ArrayLike) -> Tensor:
-        members = LowRank.from_samples(self.draws, event_dims=self.event_dims)
-        return members.covariance_times(v)
+        batch_dims = len(self.shape) - self.event_dims
+        return Ensemble(self.draws, batch_dims=batch_dims).covariance_times(v)
 
     def _quantiles(self, *shares: float) -> list[Tensor]:
         """Linear between the sorted draws; n of them cut the probability into n + 1 equal shares.

@@ -229,7 +229,7 @@ class Posterior(Field):
         return (summed(before, solved.lead) + likelihood - solved.log_evidence).to(self.dtype)
 
     def members(self) -> Tensor:  # (S, *shape)
-        """The samples of `LowRank.from_samples`, moved so that each obeys exact laws.
+        """The members of an `Ensemble`, moved so that each obeys exact laws.
 
         Each is moved by its own residual; with noise the deviations from the mean shrink as the
         covariance does, without random numbers. They do not hold the part of the variance that
@@ -240,7 +240,7 @@ class Posterior(Field):
         if not isinstance(prior, LowRank) or not prior.count or len(self._solved.mean) > 1:
             raise InputError(
                 "`members` are those of an ensemble of one field: condition "
-                "`LowRank.from_samples(...)`. Of a state, `sample` gives draws that obey the laws."
+                "`Ensemble(members)`. Of a state, `sample` gives draws that obey the laws."
             )
         u = (prior.mean.double() + math.sqrt(len(prior.factor) - 1) * prior.factor.double(),)
         laws, way = self._solved.laws, cast(Any, self._solved.way)
@@ -274,7 +274,7 @@ def _weighed(
         raise InputError(
             f"`members` given `noise` takes a matrix of all rows that go together, for up to "
             f"{MOST_ROWS} of them; these laws have {count}. Use `sample`, or let the ensemble tie "
-            "fewer axes (`event_dims`)."
+            "fewer axes (`batch_dims`)."
         )
     joint = Joint(laws, root, root, root.lead)
     matrix = joint.gram(root) + joint.noise.diag_embed()

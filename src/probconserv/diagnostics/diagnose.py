@@ -158,7 +158,7 @@ def _stated(prior: Field | State) -> tuple[Field | State, int | None]:
 
 
 def _members_of(field: Field) -> int | None:
-    made = isinstance(field, LowRank) and field.rounding  # by `from_samples`
+    made = isinstance(field, LowRank) and field.rounding  # by `Ensemble`
     return len(field.factor) if isinstance(field, LowRank) and made else None
 
 

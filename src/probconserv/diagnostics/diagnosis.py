@@ -116,7 +116,7 @@ class Diagnosis:
             do = "So few members cannot rule it out: take more, or widen them with `plausible`."
         else:
             do = (
-                "If they are, say so: with an ensemble (`LowRank.from_samples`), with "
+                "If they are, say so: give members as an `Ensemble`, with "
                 "`LowRank.correlated`, or widen the prior with `plausible`."
             )
         return f"{do} If not, b is wrong{': ' * bool(self.causes)}{self._named_causes()}."

@@ -33,7 +33,7 @@ class Scores:
     All but CE and `energy` are those of the normal with the field's mean and variance at each
     point, as in the paper; a mixture is scored by its total mean and variance. CRPS and coverage
     of a field known by draws are those of its draws. Coverage of a field made from members
-    (`from_samples`) is that of its `interval`. LL is NaN at times at which a point has no
+    (`Ensemble`) is that of its `interval`. LL is NaN at times at which a point has no
     variance, such as an initial time that is known. `evaluate` makes it; `scores[i]` are those of
     some functions or times.
 

@@ -1,7 +1,7 @@
 """Predictions as fields, fields under names, and their covariance as the engine takes it."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Self, TypeAlias, overload
 
 import torch
@@ -68,7 +68,7 @@ def as_field(prediction: Prediction) -> Field:
         f"`prediction` of type {type(prediction).__name__} is not a field. Give a pair (mean, "
         "variance), a Normal, Independent, MultivariateNormal or LowRankMultivariateNormal of "
         "torch.distributions, a GPyTorch MultivariateNormal, or build Diagonal, LowRank or Dense. "
-        "For members of an ensemble: LowRank.from_samples(members)."
+        "For members of an ensemble: Ensemble(members)."
     )
 
 
@@ -121,64 +121,6 @@ class State(Kept):
                     "and Dense fields."
                 )
             check.same_device(name, field.device, f"`{self.names[0]}`", self.parts[0].device)
-
-    @classmethod
-    def from_samples(
-        cls,
-        samples: Mapping[str, ArrayLike],
-        variance: Mapping[str, ArrayLike] | None = None,
-        axes: int = 0,
-        shrinkage: float | None = None,
-    ) -> "State":
-        """A state whose fields are moved together, as the samples move them.
-
-        Parameters
-        ----------
-        samples : dict of arrays
-            By name, ``(S, *batch, *own axes)`` each, with the same samples on axis 0.
-        variance : dict of floats or arrays
-            By name, what the samples leave out; 0 where it is not given.
-        axes : int
-            How many axes after that of the samples are a batch, independent entries.
-        shrinkage : float
-            As in `LowRank.from_samples`.
-
-        Returns
-        -------
-        State
-            Its fields are `LowRank`, and share their directions.
-
-        Raises
-        ------
-        InputError
-            If the fields do not share axis 0 and the batch axes, or `axes` leaves a field none.
-
-        Examples
-        --------
-        >>> state = State.from_samples({"u": [[0.0, 1.0], [2.0, 1.0]], "flux": [[1.0], [3.0]]})
-        >>> state["flux"].variance
-        tensor([2.], dtype=torch.float64)
-        """
-        if not isinstance(samples, Mapping) or not samples:
-            raise InputError("`samples` must be arrays by the names of their fields.")
-        if variance is not None and not isinstance(variance, Mapping):
-            raise InputError("`variance` must be variances by the names of their fields.")
-        own = variance or {}
-        for name in own:
-            check.choice("variance", name, samples)
-        fields = {}
-        for name, given in samples.items():
-            array = check.as_tensor(f"samples[{name!r}]", given)
-            dims = array.ndim - 1 - check.whole("axes", axes)
-            if dims < 1:
-                raise InputError(f"`axes` leaves no axis of `{name}`, of shape {array.shape}.")
-            fields[name] = LowRank.from_samples(array, own.get(name, 0.0), dims, shrinkage)
-        if shared_axes([field.factor.shape for field in fields.values()]) <= axes:
-            raise InputError(
-                f"`samples` must have the same samples on axis 0 and the same {axes} axes after it "
-                "in every field."
-            )
-        return cls(**fields)._with(shared=True)
 
     @property
     def fields(self) -> dict[str, Field]:
@@ -255,8 +197,8 @@ def _directions_of(field: Field) -> tuple[Tensor, Tensor | None, tuple[float, Te
         none = field.bare or not check.any_of(rest)
         return field.factor.double(), None if none else rest, (share, at_points)
     if isinstance(field, Dense):
-        directions = field._root.movedim(-1, 0).reshape(field._root.shape[-1], *field.shape)
-        return directions, None, (2 * math.sqrt(eps), at_points)
+        shared = field._over_event(field._root.movedim(-1, 0), 1)  # by entries of a batch, maybe
+        return shared.expand(-1, *field.shape), None, (2 * math.sqrt(eps), at_points)
     return mean[None][:0], field.variance.double(), (share, at_points)
 
 

@@ -68,7 +68,7 @@ def enforce(
         standard deviation.
     shrinkage : float
         The share of an ensemble's variance that is taken as independent, 0 to 1. If it is not given
-        it is found, as in `LowRank.from_samples`.
+        it is found, as in `Ensemble`.
     jointly : str or sequence of str
         Dimensions beside `over` that an ensemble's update couples, such as time.
     minimum, maximum : float

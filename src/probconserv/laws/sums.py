@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from .maps import Join, Map, Matrix, Regions, SecondDifferences, Select, Sum
 from .quadrature import RULES, Rule, periodic_weights
 
 ROUNDING = 4 * torch.finfo(torch.float64).eps  # of a sum of a few terms
+Of: TypeAlias = str | Sequence[str] | Mapping[str, float]
 NOISE_HINT = "It is a standard deviation; 0 asks for exact conservation."
 
 
@@ -31,7 +32,7 @@ def integral(
     where: ArrayLike | None = None,
     times: Times | None = None,
     period: float | None = None,
-    of: str = "",
+    of: Of = "",
     label: str = "",
 ) -> Law:
     """A law: the integral of u over the last axes is `value`, one row for each time.
@@ -56,8 +57,9 @@ def integral(
         The times at which the law holds; `value` then has one entry for each of them.
     period : float
         For the rule periodic, if the points are not evenly spaced.
-    of : str
-        The name of the field, in a state of several.
+    of : str, list of str, or dict of floats
+        The name of the field, in a state of several. Several names: one total over all of these
+        fields; with numbers, each times its own: ``{"vapour": 1.0, "ice": 0.9}``.
     label : str
         What messages call the law, if not "integral".
 
@@ -82,7 +84,7 @@ def integral(
     else:
         weights, one_axis = _weights(coords, rule, period)
     total = Sum(_counting(weights, where, weights.ndim), weights.ndim)
-    one_axis = one_axis if where is None else None
+    one_axis = one_axis if where is None and isinstance(of, str) else None
     return law_of("integral", of, total, value, noise, times, one_axis, label)
 
 
@@ -111,7 +113,7 @@ def cells(
     where: ArrayLike | None = None,
     times: Times | None = None,
     space_dims: int | None = None,
-    of: str = "",
+    of: Of = "",
     label: str = "",
 ) -> Law:
     """A law: the sum of `volumes` times u over the last axes is `value`, one row for each time.
@@ -124,8 +126,7 @@ def cells(
     value, noise, where, times : as in `integral`
     space_dims : int
         How many last axes of `volumes` are space, if it has batch and time axes before these.
-    of : str
-        The name of the field, in a state of several.
+    of : as in `integral`
     label : as in `integral`
 
     Returns
@@ -159,7 +160,7 @@ def regions(
     noise: ArrayLike = 0.0,
     where: ArrayLike | None = None,
     times: Times | None = None,
-    of: str = "",
+    of: Of = "",
     label: str = "",
 ) -> Law:
     """A law: the sum of `volumes` times u over each region is `value`.
@@ -297,7 +298,9 @@ def boundary(
     ----------
     left, right : float or array, shape (..., T)
         The values at the two ends. One of them or both.
-    noise, of : as in `integral`
+    noise : as in `integral`
+    of : str
+        The name of the field, in a state of several.
 
     Returns
     -------
@@ -330,7 +333,9 @@ def periodic(noise: ArrayLike = 0.0, of: str = "") -> Law:
 
     Parameters
     ----------
-    noise, of : as in `integral`
+    noise : as in `integral`
+    of : str
+        The name of the field, in a state of several.
 
     Returns
     -------
@@ -390,7 +395,7 @@ def linear(
     times: Times | None = None,
     space: Sequence[int] | None = None,
     batch_dims: int = 0,
-    of: str = "",
+    of: Of = "",
     label: str = "",
 ) -> Law:
     """A law: matrix u = value, at each time or over times and space together.
@@ -408,8 +413,7 @@ def linear(
         The axes that a sparse matrix flattens, for example (T, M).
     batch_dims : int
         How many axes of `matrix` come before R: a matrix for each batch entry or time.
-    of : str
-        The name of the field, in a state of several.
+    of : as in `integral`
     label : as in `integral`
 
     Returns
@@ -453,7 +457,7 @@ def _matrix(matrix: Any, space: Any, batch_dims: int) -> Matrix:
 
 def law_of(
     kind: str,
-    of: str,
+    of: Of,
     maps: Map | dict[str, Map],
     value: ArrayLike,
     noise: ArrayLike,
@@ -462,7 +466,7 @@ def law_of(
     label: str = "",
 ) -> Law:
     """The law with all its tensors on one device: a GPU, if one of them is there."""
-    maps = maps if isinstance(maps, dict) else {check.name("of", of): maps}
+    maps = maps if isinstance(maps, dict) else _read_by(of, maps)
     b, sigma = check.wide("value", value), check.wide("noise", noise, 0, NOISE_HINT)
     variance = sigma if isinstance(noise, float) and noise == 0 else _squared(sigma)
     law = Law(check.name("label", label) or kind, maps, b, variance, times, quadrature)
@@ -491,7 +495,34 @@ def _squared(noise: Tensor) -> Tensor:
     return variance
 
 
-def _each(given: Any, of: str, build: Callable[[Any], Map]) -> Map | dict[str, Map]:
+def _read_by(of: Of, one: Map) -> dict[str, Map]:
+    """A map for each field that is named, times its number."""
+    if isinstance(of, str):
+        return {of: one}
+    if not isinstance(of, Mapping | list | tuple) or not of:
+        raise InputError(
+            f"`of` must be a name, such as 'u', a list of names, or numbers by names; got {of!r}."
+        )
+    if not isinstance(one, Sum | Regions | Matrix):
+        raise InputError(f"`of`: this law reads one field by its name, not {of!r}.")
+    for name in of:
+        check.name("of", name)
+    if len(set(of)) < len(of):
+        raise InputError(f"`of` must name each field once; got {of!r}.")
+    if not isinstance(of, Mapping):
+        return dict.fromkeys(of, one)
+    return {name: _times(one, f"of[{name!r}]", x) for name, x in of.items()}
+
+
+def _times(one: Map, name: str, given: ArrayLike) -> Map:
+    number = check.wide(name, given)
+    if number.ndim:
+        raise InputError(f"`{name}` must be a number, got an array of shape {tuple(number.shape)}.")
+    first = one.made_of[0]  # what the map is proportional to
+    return one._with(**{first: getattr(one, first) * number})
+
+
+def _each(given: Any, of: Of, build: Callable[[Any], Map]) -> Map | dict[str, Map]:
     """One map, or a map for each field that is named."""
     if not isinstance(given, Mapping):
         return build(given)

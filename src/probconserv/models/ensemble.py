@@ -7,14 +7,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..fields.gaussian import SQUARE_IT, LowRank
+from ..fields.ensemble import Ensemble
+from ..fields.gaussian import LowRank
 from ..fields.state import as_field
 from ..support import checks as check
-from ..support.checks import ArrayLike
 from ..support.errors import InputError
 
 
-class Ensemble:
+class ModelEnsemble:
     """Models that together predict one Gaussian field, a `LowRank`.
 
     Its mean is the mean of their means. Its directions are their deviations from it, so that the
@@ -27,11 +27,11 @@ class Ensemble:
         At least two, each with a method `predict` or itself a function: networks, Gaussian
         processes, anything. An AttentiveNeuralProcess puts components on axis 0, so give its
         mixture, `lambda *inputs: Mixture(network.predict(*inputs))`. Their train or eval mode is
-        left as it is. A stochastic model may be listed many times: `Ensemble([network] * 50)` after
-        `network.train()` is MC dropout.
-    event_dims : int
-        How many last axes a member moves together; 1 = each time by itself, 2 = time and space
-        jointly.
+        left as it is. A stochastic model may be listed many times: `ModelEnsemble([network] * 50)`
+        after `network.train()` is MC dropout.
+    batch_dims : int
+        How many first axes of what they predict stand for independent entries, as in `Ensemble`; 1
+        = each time by itself, 0 = time and space jointly.
 
     Raises
     ------
@@ -41,24 +41,28 @@ class Ensemble:
     Examples
     --------
     >>> members = [lambda x: x, lambda x: 3 * x]
-    >>> Ensemble(members).predict(torch.tensor([[0.0, 1.0]])).variance
+    >>> ModelEnsemble(members).predict(torch.tensor([[0.0, 1.0]])).variance
     tensor([[0., 2.]])
     """
 
-    def __init__(self, members: Iterable[Any], event_dims: int = 1) -> None:
+    def __init__(self, members: Iterable[Any], batch_dims: int = 0) -> None:
         one = callable(members) and not isinstance(members, nn.ModuleList)
         if one or not isinstance(members, Iterable):
             raise InputError(
                 f"`members` must be a list of models, got {type(members).__name__}. For MC dropout "
                 "repeat the model, [model] * 50."
             )
-        self.members, self.event_dims = list(members), event_dims
-        _at_least_two("members", len(self.members))
+        self.members, self.batch_dims = list(members), batch_dims
+        if len(self.members) < 2:
+            raise InputError(
+                f"`members` must hold at least two members, got {len(self.members)}: one has no "
+                "spread. A stochastic model may be listed many times."
+            )
         for i, member in enumerate(self.members):
             if not callable(getattr(member, "predict", member)):
                 raise InputError(
                     f"`members[{i}]` must have a method `predict` or be a function; got "
-                    f"{type(member).__name__}. `Ensemble.field` takes predictions."
+                    f"{type(member).__name__}. `Ensemble` takes predictions."
                 )
 
     @torch.no_grad()
@@ -90,53 +94,14 @@ class Ensemble:
         _check_alike(predictions)
         means, variances = zip(*predictions, strict=True)
         if all(variance is not None for variance in variances):
-            return self.field(torch.stack(means), torch.stack(variances), self.event_dims)
+            rest = torch.stack(variances).mean(0)
+            return Ensemble(torch.stack(means), rest, batch_dims=self.batch_dims)
         if all(torch.equal(mean, means[0]) for mean in means):
             raise InputError(
                 "`members` all predict the same and no variance, so nothing is uncertain. For MC "
                 "dropout switch it on with network.train()."
             )
-        return self.field(torch.stack(means), event_dims=self.event_dims)
-
-    @staticmethod
-    def field(
-        means: ArrayLike,  # (S, *batch, T, M)
-        variances: ArrayLike | None = None,  # (S, *batch, T, M)
-        event_dims: int = 1,
-    ) -> LowRank:
-        """The field of predictions that are there already, members on axis 0.
-
-        Parameters
-        ----------
-        means : array, shape (S, ..., T, M)
-            The mean of each member.
-        variances : array, shape (S, ..., T, M)
-            The variance of each member, if it gives one.
-        event_dims : int
-            How many last axes a member moves together.
-
-        Returns
-        -------
-        LowRank
-            One direction for each member.
-
-        Raises
-        ------
-        InputError
-            If there are fewer than two members, or the shapes differ.
-        """
-        means = check.tensor("means", means)
-        _at_least_two("means", means.shape[0] if means.ndim > 1 else 0)
-        if variances is None:
-            return LowRank.from_samples(means, event_dims=event_dims)
-        variances = check.as_tensor("variances", variances, like=means, of="means")
-        check.finite("variances", variances, 0, SQUARE_IT)
-        if variances.shape != means.shape:
-            raise InputError(
-                f"`variances` must have the shape of `means`, {tuple(means.shape)}; got "
-                f"{tuple(variances.shape)}. Expand it."
-            )
-        return LowRank.from_samples(means, variances.mean(0), event_dims)
+        return Ensemble(torch.stack(means), batch_dims=self.batch_dims)
 
 
 def _moments(name: str, prediction: Any) -> tuple[Tensor, Tensor | None]:
@@ -171,12 +136,4 @@ def _check_alike(predictions: list[tuple[Tensor, Tensor | None]]) -> None:
         raise InputError(
             f"`members` must all predict variances, or none of them; members[{bare[0]}] gave none. "
             "Let it give a pair (mean, variance), or the others their means alone."
-        )
-
-
-def _at_least_two(name: str, count: int) -> None:
-    if count < 2:
-        raise InputError(
-            f"`{name}` must hold at least two members, got {count}: one has no spread. A "
-            "stochastic model may be listed many times."
         )

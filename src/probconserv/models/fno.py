@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..fields.ensemble import Ensemble
 from ..fields.gaussian import Diagonal, LowRank
 from ..fields.mixture import Mixture
 from ..support import checks as check
@@ -16,7 +17,6 @@ from ..support.errors import InputError
 from ..support.spread import spread_of
 from ._ranges import ROUNDING, Axis, axes_on, beyond, beyond_inputs, check_axis, warn_of
 from ._trained import Trained
-from .ensemble import Ensemble
 
 Matrices = list[tuple[Tensor, Tensor]]  # for each axis, to frequencies and back
 
@@ -313,7 +313,7 @@ class FNO(Trained):
         inputs: ArrayLike,
         coordinates: Sequence[ArrayLike],
         kind: Literal["components", "diagonal"] = "components",
-        event_dims: int = 1,
+        event_dims: int | None = None,
     ) -> Diagonal: ...
     @overload
     def predict(
@@ -321,7 +321,7 @@ class FNO(Trained):
         inputs: ArrayLike,
         coordinates: Sequence[ArrayLike],
         kind: Kind,
-        event_dims: int = 1,
+        event_dims: int | None = None,
     ) -> Diagonal | LowRank | Mixture: ...
     @torch.no_grad()
     def predict(
@@ -329,7 +329,7 @@ class FNO(Trained):
         inputs: ArrayLike,
         coordinates: Sequence[ArrayLike],
         kind: Kind = "components",
-        event_dims: int = 1,
+        event_dims: int | None = None,
     ) -> Diagonal | LowRank | Mixture:
         """The prediction as a field, in float64.
 
@@ -346,7 +346,8 @@ class FNO(Trained):
             `Mixture`. low rank: one direction for each, and the mean of their variances beside
             them. diagonal: the mean and the variance of the mixture at each point.
         event_dims : int
-            With "low rank", how many last axes a direction moves together.
+            With "low rank", how many last axes a direction moves together; all those of the grid
+            if it is not given.
 
         Returns
         -------
@@ -371,8 +372,9 @@ class FNO(Trained):
         if self.sizes["fields"] == 1:
             means, variances = means.squeeze(2), variances.squeeze(2)
         if kind == "low rank":
-            noise = variances if self.sizes["variance"] else None
-            return Ensemble.field(means, noise, event_dims)
+            rest = variances.mean(0) if self.sizes["variance"] else 0.0
+            dims = len(axes) if event_dims is None else event_dims
+            return Ensemble(means, rest, batch_dims=means.ndim - 1 - dims)
         if kind == "diagonal":
             spread = means.var(0, correction=0)
             return Diagonal(means.mean(0), variances.mean(0) + spread)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ...conditioning.condition import condition, project
+from ...fields.ensemble import Ensemble
 from ...fields.gaussian import Diagonal, Field, LowRank
 from ...fields.mixture import Mixture
 from ...laws.law import Law
@@ -176,4 +177,5 @@ ONLY_EXACT = {"none", "HardC"}  # there is no noise for them to weigh
 
 def _low_rank(parts: Diagonal, event_dims: int) -> LowRank:
     """The spread between components as shared directions, beside the average variance of each."""
-    return LowRank.from_samples(parts.mean, parts.variance.mean(0), event_dims, shrinkage=0.0)
+    batch_dims = parts.mean.ndim - 1 - event_dims
+    return Ensemble(parts.mean, parts.variance.mean(0), batch_dims=batch_dims, shrinkage=0.0)
