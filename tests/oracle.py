@@ -73,8 +73,9 @@ def field_of(kind, shape, rng):
         variance = 0.0 if "bare" in kind else variance
         return pc.LowRank(mean, normal(rank, *shape, rng=rng), variance, int(kind[-1]))
     event = shape[-int(kind[-1]) :]
-    root = normal(*shape[: len(shape) - len(event)], int(np.prod(event)), 2 * size, rng=rng)
-    return pc.Dense(mean, (root @ root.mT).reshape(*shape, *event), len(event))
+    lead = () if "shared" in kind else shape[: len(shape) - len(event)]
+    root = normal(*lead, int(np.prod(event)), 2 * size, rng=rng)
+    return pc.Dense(mean, (root @ root.mT).reshape(*lead, *event, *event), len(event))
 
 
 KINDS = [
@@ -87,6 +88,7 @@ KINDS = [
     "low rank bare 2",
     "dense 1",
     "dense 2",
+    "dense shared 1",
 ]
 
 

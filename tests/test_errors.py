@@ -89,6 +89,24 @@ def test_coordinates_of_the_wrong_shape():
         pc.integral((X, X, X, X), 0.0)
 
 
+def test_a_standard_deviation_stands_in_place_of_a_variance():
+    with raises("`variance` or `std`: give exactly one of the two, got both"):
+        pc.Diagonal(MEAN, 1.0, std=1.0)
+    with raises("`variance` or `std`: give exactly one of the two, got neither"):
+        pc.Diagonal(MEAN)
+    for wrong, rule in ((-1.0, "must be >= 0"), (float("nan"), "must be finite")):
+        with raises(f"`std` {rule}"):
+            pc.Diagonal(MEAN, std=wrong)
+    with raises("`std` of 1e-25 has a square that torch.float32 does not hold"):
+        pc.Diagonal(MEAN.float(), std=1e-25)
+
+
+def test_factor_and_variance_that_are_swapped_are_named():
+    """It was: standard deviations must be squared first."""
+    with raises("`factor` must have shape .*got \\(4, 7\\). It and `variance` are swapped"):
+        pc.LowRank(MEAN, MEAN.abs(), -MEAN[None])
+
+
 def test_shapes_that_do_not_broadcast_are_both_named():
     with raises(
         r"`variance` of shape \(4, 6\) does not fit the mean of shape \(4, 7\): axis -1 has 6"
@@ -98,8 +116,9 @@ def test_shapes_that_do_not_broadcast_are_both_named():
         pc.Diagonal(MEAN, MEAN.expand(2, 4, 7))
     with raises(r"`factor` must have shape \(rank, \*mean.shape\).*got \(4, 7, 3\)"):
         pc.LowRank(MEAN, torch.ones(4, 7, 3, dtype=torch.float64))
-    with raises(r"`covariance` must have shape \(4, 7, 7\).*got \(7, 7\)"):
-        pc.Dense(MEAN, torch.eye(7, dtype=torch.float64))
+    for wrong in ((6, 6), (3, 7, 7), (2, 4, 7, 7), (7,)):
+        with raises(r"`covariance` must have shape \(4, 7, 7\), or \(7, 7\) if all.*got \("):
+            pc.Dense(MEAN, torch.ones(wrong, dtype=torch.float64))
     with raises(r"`u` of shape \(4, 5\) does not fit the field"):
         pc.Diagonal(MEAN, 1.0).log_prob(MEAN[:, :5])
     with raises(r"`samples` must have at least two samples on axis 0.*got shape \(1, 4, 7\)"):

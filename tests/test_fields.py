@@ -73,6 +73,41 @@ def test_interval_holds_its_share_of_samples(rng):
     assert (inside - 0.9).abs().max() < 0.01
 
 
+def test_a_standard_deviation_is_squared(rng):
+    std = uniform(7, rng=rng)
+    field = pc.Diagonal(normal(*SHAPE, rng=rng), std=std)
+    torch.testing.assert_close(field.variance, (std * std).expand(SHAPE), rtol=1e-15, atol=0)
+    assert (pc.Diagonal([1.0, 2.0], std=[0.0, 3.0]).variance == torch.tensor([0.0, 9.0])).all()
+
+
+@pytest.mark.parametrize("lead", [(), (1,), (5, 1), (1, 4), (5, 4)])
+def test_a_covariance_that_entries_share_is_as_good_as_a_copy_for_each(lead, rng):
+    root = normal(*lead, 7, 9, rng=rng)
+    mean, u = normal(5, 4, 7, rng=rng), normal(2, 5, 4, 7, rng=rng)
+    field = pc.Dense(mean, root @ root.mT)
+    whole = pc.Dense(mean, (root @ root.mT).expand(5, 4, 7, 7).clone())
+    assert field._root.numel() == root.numel() // 9 * 7  # factored as often as it was given
+    for index in (slice(None), slice(1, 3), (2, 1), (slice(None), 3)):
+        one, other, at = field[index], whole[index], u[0][index]
+        torch.testing.assert_close(one.covariance(), other.covariance())
+        torch.testing.assert_close(one.log_prob(at), other.log_prob(at))
+    torch.testing.assert_close(field.covariance_times(u), whole.covariance_times(u))
+    numbers = u.flatten(1)
+    torch.testing.assert_close(field.sample_with(numbers), whole.sample_with(numbers))
+
+
+def test_a_shared_covariance_is_kept_in_a_file_and_widened(rng, tmp_path):
+    root = normal(7, 9, rng=rng)
+    field = pc.Dense(normal(5, 4, 7, rng=rng), root @ root.T)
+    field.save(tmp_path / "field.safetensors")
+    again = pc.Dense.load(tmp_path / "field.safetensors")
+    torch.testing.assert_close(again.covariance(), field.covariance(), rtol=0, atol=0)
+    wider = pc.plausible(field, pc.cells(torch.ones(7), 200.0))
+    times = wider.variance / field.variance
+    assert (times > 1).all()
+    torch.testing.assert_close(times, times[:, :1, :1].expand_as(times))  # one for each solution
+
+
 def test_from_samples_has_the_sample_mean_and_covariance(rng):
     samples = normal(6, 2, *SHAPE, rng=rng)
     for event_dims in (1, 2):

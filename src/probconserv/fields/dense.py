@@ -25,7 +25,9 @@ class Dense(Field):
         The mean.
     covariance : array, shape ``(*batch, *event, *event)``
         event are the last `event_dims` axes of the mean: (..., T, M, M) for 1, (..., T, M, T, M)
-        for 2. Symmetric, with no negative eigenvalue.
+        for 2. Symmetric, with no negative eigenvalue. The axes of batch, and of time with 1, may be
+        left out or have size 1: then all entries share one covariance, which is kept and factored
+        once.
     event_dims : int
         How many last axes are correlated.
 
@@ -38,6 +40,8 @@ class Dense(Field):
     --------
     >>> Dense([0.0, 0.0], [[1.0, 0.5], [0.5, 4.0]]).variance
     tensor([1., 4.], dtype=torch.float64)
+    >>> Dense([[0.0, 0.0]] * 3, [[1.0, 0.5], [0.5, 4.0]]).covariance().shape
+    torch.Size([3, 2, 2])
     """
 
     def __init__(self, mean: ArrayLike, covariance: ArrayLike, event_dims: int = 1) -> None:
@@ -45,14 +49,20 @@ class Dense(Field):
         check.finite("mean", self.mean)
         check.finite("covariance", matrix)
         self.event_dims = check.event_dims(event_dims, self.mean.ndim)
-        wanted = (*self.shape, *self.shape[-event_dims:])
-        if matrix.shape != wanted:
+        lead, event = self.shape[:-event_dims], self.shape[-event_dims:]
+        count = matrix.ndim - 2 * event_dims
+        own, last = matrix.shape[: max(count, 0)], matrix.shape[max(count, 0) :]
+        fits = 0 <= count <= len(lead) and last == (*event, *event)
+        if not fits or any(
+            n not in (1, m) for n, m in zip(own, lead[len(lead) - count :], strict=True)
+        ):
             raise InputError(
-                f"`covariance` must have shape {wanted} for a mean of shape {tuple(self.shape)} "
-                f"with event_dims={event_dims}; got {tuple(matrix.shape)}. Reshape or expand it."
+                f"`covariance` must have shape {(*lead, *event, *event)}, or {(*event, *event)} if "
+                f"all entries share it, for a mean of shape {tuple(self.shape)} with event_dims="
+                f"{event_dims}; got {tuple(matrix.shape)}. Reshape it."
             )
-        size = math.prod(self.shape[-event_dims:])
-        self._matrix = matrix.reshape(*self.shape[:-event_dims], size, size)
+        size = math.prod(event)
+        self._matrix = matrix.reshape(*[1] * (len(lead) - count), *own, size, size)
         if check.concrete(matrix) and matrix.numel():
             flat = self._matrix.detach()
             if not torch.allclose(flat, flat.mT, rtol=1e-5, atol=1e-6 * float(flat.abs().max())):
@@ -66,10 +76,15 @@ class Dense(Field):
     @property
     def variance(self) -> Tensor:  # type: ignore[override]
         """The variance of each point."""
-        return self._matrix.diagonal(dim1=-2, dim2=-1).reshape(self.shape)
+        return self._over_event(self._matrix.diagonal(dim1=-2, dim2=-1), 1).expand(self.shape)
 
     def covariance(self) -> Tensor:
-        return self._matrix.reshape(*self.shape, *self.shape[-self.event_dims :])
+        event = self.shape[-self.event_dims :]
+        return self._over_event(self._matrix, 2).expand(*self.shape, *event)
+
+    def _over_event(self, x: Tensor, times: int) -> Tensor:
+        """The last axes of a covariance, or of its diagonal, as those of the field."""
+        return x.reshape(*x.shape[: x.ndim - times], *self.shape[-self.event_dims :] * times)
 
     def covariance_times(self, v: ArrayLike) -> Tensor:
         v = self._factor_of(v)

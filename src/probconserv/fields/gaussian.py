@@ -23,6 +23,7 @@ from .latent import Latent
 from .student import Predictive, predictive
 
 SQUARE_IT = "Standard deviations must be squared first: variances are stored here."
+ONE_OF_BOTH = "`variance` or `std`: give exactly one of the two, got {}."
 Normals = Callable[..., Tensor]  # standard normal numbers, (n, *shape)
 
 
@@ -303,28 +304,41 @@ class Field(Kept):
 class Diagonal(Field):
     """A field of independent points, u ~ N(mean, variance): what most networks give.
 
+    Give the variance or the standard deviation, by its name: no check can tell one from the other.
+
     Parameters
     ----------
     mean : array, shape (..., T, M)
         The mean.
     variance : float or array
         The variance of each point, in a shape that broadcasts to the mean.
+    std : float or array
+        The standard deviation of each point, in place of `variance`.
 
     Raises
     ------
     InputError
-        If a number is not finite or a variance is negative.
+        If a number is not finite or negative, or not exactly one of `variance` and `std` is given.
 
     Examples
     --------
     >>> Diagonal([[0.0, 1.0]], [[1.0, 4.0]]).std
     tensor([[1., 2.]], dtype=torch.float64)
+    >>> Diagonal([[0.0, 1.0]], std=[[1.0, 2.0]]).variance
+    tensor([[1., 4.]], dtype=torch.float64)
     """
 
     event_dims = 0
 
-    def __init__(self, mean: ArrayLike, variance: ArrayLike) -> None:
-        self.mean, given = check.alike(mean=mean, variance=variance)
+    def __init__(
+        self, mean: ArrayLike, variance: ArrayLike | None = None, *, std: ArrayLike | None = None
+    ) -> None:
+        if std is not None:
+            self.mean, given = _squared(mean, variance, std)
+        elif variance is not None:
+            self.mean, given = check.alike(mean=mean, variance=variance)
+        else:
+            raise InputError(ONE_OF_BOTH.format("neither"))
         check.moments(self.mean, given, SQUARE_IT)
         self.variance = _expanded(given, self.mean)
 
@@ -388,15 +402,16 @@ class LowRank(Field):
         self, mean: ArrayLike, factor: ArrayLike, variance: ArrayLike = 0.0, event_dims: int = 1
     ) -> None:
         self.mean, self.factor, rest = check.alike(mean=mean, factor=factor, variance=variance)
-        check.moments(self.mean, rest, SQUARE_IT)
-        check.finite("factor", self.factor)
-        self.event_dims = check.event_dims(event_dims, self.mean.ndim)
         if self.factor.shape[1:] != self.mean.shape:
+            swapped = self.mean.ndim and rest.shape[1:] == self.mean.shape
             raise InputError(
                 f"`factor` must have shape (rank, *mean.shape), that is (rank, "
                 f"{', '.join(map(str, self.mean.shape))}); got {tuple(self.factor.shape)}. "
-                "The rank axis comes first."
+                + ("It and `variance` are swapped." if swapped else "The rank axis comes first.")
             )
+        check.moments(self.mean, rest, SQUARE_IT)
+        check.finite("factor", self.factor)
+        self.event_dims = check.event_dims(event_dims, self.mean.ndim)
         self.rest = _expanded(rest, self.mean)
         self.bare = (
             isinstance(variance, float | int) and variance == 0
@@ -552,6 +567,22 @@ def check_level(level: float, name: str = "level") -> float:
 def standard_quantile(p: float, like: Tensor) -> Tensor:
     """The quantile of a standard normal number."""
     return torch.special.ndtri(torch.tensor(p, dtype=torch.float64)).to(like)
+
+
+def _squared(mean: ArrayLike, variance: ArrayLike | None, std: ArrayLike) -> tuple[Tensor, Tensor]:
+    """The mean, and the variance that a standard deviation stands for."""
+    if variance is not None:
+        raise InputError(ONE_OF_BOTH.format("both"))
+    found, given = check.alike(mean=mean, std=std)
+    check.finite("std", given, 0)
+    square = given.square()
+    lost = (square.isinf() | (square == 0)) & (given > 0)
+    if check.concrete(lost) and bool(lost.any()):
+        raise InputError(
+            f"`std` of {float(given[lost][0]):.3g} has a square that {given.dtype} does not hold. "
+            "Give it in float64, or in another unit."
+        )
+    return found, square
 
 
 def _expanded(variance: Tensor, mean: Tensor) -> Tensor:

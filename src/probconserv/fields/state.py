@@ -255,8 +255,8 @@ def _directions_of(field: Field) -> tuple[Tensor, Tensor | None, tuple[float, Te
         none = field.bare or not check.any_of(rest)
         return field.factor.double(), None if none else rest, (share, at_points)
     if isinstance(field, Dense):
-        directions = field._root.movedim(-1, 0).reshape(field._root.shape[-1], *field.shape)
-        return directions, None, (2 * math.sqrt(eps), at_points)
+        shared = field._over_event(field._root.movedim(-1, 0), 1)  # by entries of a batch, maybe
+        return shared.expand(-1, *field.shape), None, (2 * math.sqrt(eps), at_points)
     return mean[None][:0], field.variance.double(), (share, at_points)
 
 
