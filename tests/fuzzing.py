@@ -27,7 +27,8 @@ from probconserv.solvers import engine as _engine
 KINDS = (*PRIORS, "contradictions", "consistent")  # seed modulo 10
 WELL = 1e8  # a problem of a lower condition number must be solved to within CLOSE
 CLOSE = 1e-6
-NOTHING = 1e-28  # of the prior's variance: less is left only where exact rows fix a point
+FIXED = 1e-28  # of the prior's variance: less is left only where exact rows fix a point
+NOTHING = 1e-20  # the same: less need not be told from 0
 SINGULAR = 1e-8  # least eigenvalue, of 1: rounding such a covariance changes no variance by much
 ROUNDED = 32  # roundings of a member that its std may be off by, times the condition's root
 HOLDS = {2**-52: 1e-12, 2**-23: 1e-6}  # by dtype: exact rows, relative to their terms
@@ -172,7 +173,7 @@ def compare(found, drawn, truth, post):
         return
     size = np.abs(truth.mean) + before * (1 + truth.shift / CLOSE)
     found.mean = relative(np.abs(mean - truth.mean), size) / CLOSE
-    fixed = np.abs(truth.variance) <= NOTHING * before**2
+    fixed = np.abs(truth.variance) <= FIXED * before**2
     least = max(NOTHING, rounding_of(drawn.made.fields.values(), truth.condition))
     left = truth.variance > least * before**2
     off = np.abs(variance - truth.variance)
@@ -183,7 +184,8 @@ def compare(found, drawn, truth, post):
         off = np.abs(variance - np.clip(variance, np.min(others, 0), np.max(others, 0)))
     if not mixture:
         right = off <= CLOSE * truth.variance  # what noise alone leaves may be as little
-        found.zeros = np.count_nonzero(variance[fixed & ~right])
+        much = ~left & (variance > least * before**2)
+        found.zeros = np.count_nonzero(~right & (much | (fixed & (variance > 0))))
     found.variance = relative(off[left], truth.variance[left]) / CLOSE
     size = max(1.0, float(np.abs(truth.log_evidence).sum()))
     if sure and not mixture and truth.doubt < CLOSE / 10 * size:

@@ -4,8 +4,10 @@ A row reads the last `dims` axes of a field (*places, *space) and stands once at
 `apply` gives (*places,) for `Sum` and (*places, rows) for the others. Everything is float64.
 """
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -15,6 +17,9 @@ from ..support.checks import broadcast_shapes
 from ..support.errors import InputError
 from ..support.slices import by_slices, is_large, may_overwrite
 from ..support.tree import Node
+
+
+Nonzeros: TypeAlias = tuple[Tensor, Tensor, Tensor]  # rows, points, values
 
 
 class Map(Node):
@@ -36,6 +41,13 @@ class Map(Node):
     def entrywise(self, power: int) -> "Map":
         """The map with entries |g| or g^2: the size of a row's terms, or their variance."""
         raise NotImplementedError
+
+    def nonzeros(self, shape: Sequence[int]) -> Nonzeros | None:
+        """G at one place, once fitted: row and point of each entry (n,), values (*some places, n).
+
+        Rows and points are numbered in the order of memory. None for a matrix that is full.
+        """
+        return None
 
     @abstractmethod
     def on(self, shape: Sequence[int]) -> "Map":
@@ -106,6 +118,11 @@ class Sum(Disjoint):
     def at_points(self, v: Tensor) -> Tensor:
         return v.unsqueeze(-1) if self.dims == 1 else v[(..., *[None] * self.dims)]
 
+    def nonzeros(self, shape: Sequence[int]) -> Nonzeros:
+        points = _numbers(math.prod(shape[len(shape) - self.dims :]), self.weights)
+        flat = self.weights.flatten(-self.dims) if self.dims else self.weights[..., None]
+        return torch.zeros_like(points), points, flat
+
     def entrywise(self, power: int) -> "Sum":
         return Sum(powered(self.weights, power), self.dims)
 
@@ -150,6 +167,10 @@ class Regions(Disjoint):
     def at_points(self, v: Tensor) -> Tensor:
         return v.index_select(-1, self.labels.flatten()).unflatten(-1, self.labels.shape)
 
+    def nonzeros(self, shape: Sequence[int]) -> Nonzeros:
+        rows = self.labels.flatten()
+        return rows, _numbers(len(rows), rows), self.weights.flatten(-self.dims)
+
     def entrywise(self, power: int) -> "Regions":
         return Regions(powered(self.weights, power), self.labels, *self.rows_of_place)
 
@@ -189,6 +210,12 @@ class Select(Map):
         entries = (self.entries,) if isinstance(self.entries, int) else self.entries
         return torch.tensor([i % self.size for i in entries], device=like.device)
 
+    def nonzeros(self, shape: Sequence[int]) -> Nonzeros:
+        read = shape[len(shape) - self.dims :]
+        points = torch.arange(math.prod(read)).reshape(read)
+        points = points.index_select(0, self._index(points)).flatten()
+        return torch.arange(len(points)), points, torch.ones(len(points), dtype=torch.float64)
+
     def entrywise(self, power: int) -> "Select":
         return self
 
@@ -223,6 +250,11 @@ class Matrix(Map):
 
     def adjoint(self, v: Tensor) -> Tensor:
         return _matvec(self.matrix, v, back=True).unflatten(-1, self.sizes)
+
+    def nonzeros(self, shape: Sequence[int]) -> Nonzeros | None:
+        if self.matrix.layout == torch.strided:
+            return None
+        return *self.matrix.indices().unbind(), self.matrix.values()
 
     def entrywise(self, power: int) -> "Matrix":
         return Matrix(powered(self.matrix, power), self.sizes)
@@ -266,12 +298,21 @@ class SecondDifferences(Map):
     def adjoint(self, v: Tensor) -> Tensor:
         return pad(self.a * v, (0, 2)) + pad(self.b * v, (1, 1)) + pad(self.c * v, (2, 0))
 
+    def nonzeros(self, shape: Sequence[int]) -> Nonzeros:
+        rows = _numbers(len(self.a), self.a)
+        points = torch.cat([rows, rows + 1, rows + 2])
+        return rows.repeat(3), points, torch.cat([self.a, self.b, self.c])
+
     def entrywise(self, power: int) -> "SecondDifferences":
         return SecondDifferences(*(powered(t, power) for t in self.tensors))
 
     def on(self, shape: Sequence[int]) -> "SecondDifferences":
         self._check(shape, (len(self.a) + 2,))
         return self
+
+
+def _numbers(count: int, like: Tensor) -> Tensor:
+    return torch.arange(count, device=like.device)
 
 
 def fits(lead: Sequence[int], places: Sequence[int]) -> bool:

@@ -5,6 +5,7 @@ than that of the rows by one, as times are than intervals and faces than cells.
 """
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache, reduce
 from types import EllipsisType
@@ -14,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..support.checks import concrete
+from ..support.checks import broadcast_shapes, concrete
 from ..support.errors import InputError
-from .maps import Map, powered
+from .maps import Map, Nonzeros, powered
 
 Offset = tuple[int, ...]
 Slices = tuple[EllipsisType | slice, ...]
@@ -111,6 +112,18 @@ class Stencil(Map):
                 found[points].addcmul_(c[rows], v[rows])
         return found
 
+    def nonzeros(self, shape: Sequence[int]) -> Nonzeros:
+        rows, points = (torch.arange(math.prod(n)).reshape(n) for n in self.grid[:2])
+        read = [
+            (rows[r].flatten(), points[p].flatten(), c[r].flatten(-self.dims))
+            for offset, c in self.terms()
+            for r, p in pieces(self.grid, offset)
+        ]
+        rows, points, values = zip(*read, strict=True)
+        lead = broadcast_shapes(*(v.shape[:-1] for v in values))
+        values = [v.expand(*lead, -1) for v in values]
+        return torch.cat(rows), torch.cat(points), torch.cat(values, -1)
+
     def entrywise(self, power: int) -> "Stencil":
         terms = zip(self.offsets, (powered(c, power) for c in self.coefficients), strict=True)
         return Stencil(self.grid, terms, self.row_names)
@@ -176,6 +189,14 @@ class Listed(Map):
             found.append(part.index_add(-1, self.columns, each * v.index_select(-1, self.entries)))
         last = len(found) - 1
         return torch.stack([pad(x, (0, 0, o, last - o)) for o, x in enumerate(found)]).sum(0)
+
+    def nonzeros(self, shape: Sequence[int]) -> Nonzeros:
+        times = torch.arange(self.count, device=self.columns.device)[:, None]
+        after = range(len(self.values))
+        rows = (times * self.sizes[0] + self.entries).flatten()
+        points = [((times + o) * self.sizes[1] + self.columns).flatten() for o in after]
+        values = [v.expand(self.count, -1).flatten() for v in self.values]
+        return rows.repeat(len(points)), torch.cat(points), torch.cat(values)
 
     def entrywise(self, power: int) -> "Listed":
         values = tuple(powered(v, power) for v in self.values)

@@ -19,9 +19,10 @@ from ..support.rowwise import EASY, TINY
 from ..support.tree import Node
 
 DEPENDENT = 1e-14  # an exact row that keeps less than this share of its variance is decided
-NOTHING = 1e-28  # share of a variance below which exact rows leave none
+NOTHING = 1e-20  # share of a variance below which exact rows leave none
 ROUNDING = 1e-26  # the same for directions, whose rounding adds up
 MOST_NOTHING = 1e-20  # the same where rows are nearly dependent
+LITTLE = 0.1  # share of a variance: if less is left it is no difference
 DOUBTFUL = 1e-8  # share of a variance below which what is left of it is no difference
 HALF = 0.5  # the most of it where rows are nearly dependent: K rows leave less of 2K points
 LOG_2PI = math.log(2 * math.pi)
@@ -68,9 +69,19 @@ class Factor(Node):
         return inverse.square().sum((-1, -2))
 
     @property
+    def inverse(self) -> Tensor:  # (*lead, K, K)
+        """S^-1, 0 at the rows that are dropped."""
+        found = torch.cholesky_inverse(self.root)
+        if self.order is not None:
+            back = self.order.argsort(-1)
+            found = found.gather(-1, back[..., None, :].expand(found.shape))
+            found = found.gather(-2, back[..., None].expand(found.shape))
+        return found * self.scale[..., None, :] * self.scale[..., None]
+
+    @property
     def doubtful(self) -> Tensor:  # (*lead)
         """The share of a variance below which rounding shows in what the rows leave of it."""
-        return (DOUBTFUL * self.growth).clamp_max(HALF)
+        return (DOUBTFUL * self.growth).clamp(LITTLE, HALF)
 
     @property
     def nothing(self) -> Tensor:  # (*lead)

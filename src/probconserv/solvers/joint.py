@@ -1,39 +1,39 @@
 """Any rows on any fields: S as a dense matrix for each independent part.
 
-What the rows leave of a variance is a difference, and where that is next to nothing it is computed
-again (`System`). Of a point j the rows leave the least value, over numbers lambda for the rows, of
+What the rows leave of a variance is a difference. Where little is left it is computed from the
+weights w of the point in its own estimate: over numbers lambda for the rows, they leave the least of
 
     |F w|^2 + w^T D w + |sigma lambda|^2     with w = e_j - G^T lambda
 
-A lambda that is off by delta adds delta^T S delta, so float64 is good enough for it. It is not for
-w and F w, whose terms all but cancel: these are sums of slices, numbers of so few digits that their
-products are added up without rounding.
+A lambda that is off by delta adds delta^T S delta, which a few corrections by what it misses make
+nothing.
 """
 
 import math
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..fields.blocks import blocks
 from ..fields.covariances import Correlated, Fields, Independent
 from ..laws.law import Rows
-from ..support.checks import any_of, concrete
+from ..support.checks import any_of, broadcast_shapes, concrete
+from .entries import CHUNK, Entries, same_once, side_by_side
 from .factor import DEPENDENT, LOG_2PI, NOTHING, Factor
-from .stages import Banded, Together, minus, share_no_point, summed
+from .stages import Banded, Together, minus, summed
 
-LEAKED = 1e-36  # share of a variance that noise makes by the rounding of lambda alone
-SLICES = 4  # of a number
+MILD = 1e4  # growth of rounding up to which entries of S^-1 have digits enough
+LEAKED = 1e-24  # share of a variance that noise makes by the rounding of lambda alone
 STEPS = 9  # corrections of lambda at most
 SAME = 1e-9  # of a variance: a correction that changes no more is the last
-CHUNK = 1 << 20  # numbers that are worked on at a time
-
-Pair: TypeAlias = tuple[Tensor, Tensor]  # a number, and what it was rounded by
 
 
 class Joint(Together):
-    """Any rows on any fields: S is a dense (K, K) matrix for each independent part."""
+    """Any rows on any fields: S is a dense (K, K) matrix for each independent part.
+
+    Parts that have the same rows, covariance and noise share one factor: its axes have size 1.
+    """
 
     def __init__(
         self, rows: tuple[Rows, ...], prior: Any, root: Independent | Correlated, lead: int
@@ -41,36 +41,84 @@ class Joint(Together):
         """prior: a covariance or the stage before. lead: how many first axes number the parts."""
         self._bundle(rows, root.shapes, lead)
         self.prior = prior
+        noise = self._once([r.noise_variance for r in self.rows])
         matrix = self.gram(prior)
-        before = matrix if prior is root else self.gram(root)
-        before = before.diagonal(dim1=-2, dim2=-1).detach() + self.noise.detach()
+        if prior is root:
+            before = matrix.diagonal(dim1=-2, dim2=-1).detach()
+        else:
+            squares = [r.entrywise(2).apply(root.variance) for r in self.rows]
+            before = self._once(squares).detach()
+        before = before + noise.detach()
         if isinstance(root, Correlated):
-            before = before + self.flat([root.rounding(r) for r in self.rows]) / DEPENDENT
-        value = self.flat([r.value.expand(r.row_shape(root.shapes)) for r in self.rows])
-        self.factor = Factor(matrix + self.noise.diag_embed(), before, self.noise, value)
-        self.dropped, self.seen = ~self.factor.keep, self.factor.pivots
+            before = before + self._once([root.rounding(r) for r in self.rows]) / DEPENDENT
+        matrix = matrix + noise.diag_embed()
+        before, noise = (x.expand(matrix.shape[:-1]) for x in (before, noise))
+        value = self._once([r.value.detach() for r in self.rows]).abs()
+        shared = [i for i, n in enumerate(matrix.shape[:-2]) if n < value.shape[i]]
+        value = value.amax(shared, keepdim=True) if shared else value
+        self.factor = Factor(matrix, before, noise, value.expand(matrix.shape[:-1]))
+        self.dropped = (~self.factor.keep).expand(self.noise.shape)
+        self.seen = self.factor.pivots.expand(self.noise.shape)
+
+    def _once(self, each: Sequence[Tensor]) -> Tensor:  # (*lead or 1, K)
+        """As `flat`, of numbers that are the same along some axes: these have size 1."""
+        own = [same_once(x, self.lead) for x in each]
+        lead = broadcast_shapes(*(x.shape[: self.lead] for x in own))
+        return self.flat([x.expand((*lead, *t)) for x, t in zip(own, self.tails, strict=True)])
 
     @property
-    def units(self) -> Fields:
-        """G^T, with the rows on axis 0."""
+    def _entries(self) -> Entries:
+        return Entries(self.rows, self.prior.shapes, self.lead)
+
+    @property
+    def _is_simple(self) -> bool:
+        """Whether the rows can be taken apart, and the prior is no stage with bands."""
+        if isinstance(self.prior, Banded):
+            return False
+        every = [t for r in self.rows for t in r._tensors()]
+        return concrete(*self.prior.variance, *every)
+
+    def _columns(self, prior: Any) -> Fields:
+        """Sigma G^T, with the rows on axis 0."""
         count = self.noise.shape[-1]
         eye = torch.eye(count, dtype=torch.float64, device=self.noise.device)
-        return self.adjoint(eye.reshape(count, *[1] * self.lead, count))
+        return prior.times(self.adjoint(eye.reshape(count, *[1] * self.lead, count)))
 
-    def gram(self, prior: Any) -> Tensor:  # (*lead, K, K)
+    def gram(self, prior: Any) -> Tensor:  # (*lead or 1, K, K)
         """G Sigma G^T; of directions H H^T with H = G F^T: each row is rounded once."""
         if isinstance(prior, Correlated):
-            seen = self._read(prior.directions).movedim(0, -1)  # H
+            seen = self._seen(prior)
             own = 0.0 if prior.rest is None else self.gram(prior.rest)
-            found = seen @ seen.mT + own
-        elif isinstance(prior, Independent) and share_no_point(self.rows):
-            found = self.flat([self.rows[0].entrywise(2).apply(prior.variance)]).diag_embed()
-        else:
-            found = self._read(prior.times(self.units)).movedim(0, -2)
+            return seen @ seen.mT + own
+        if isinstance(prior, Independent) and self._is_simple:
+            return self._entries.gram(side_by_side(prior.variance, self.lead))
+        found = self._read(self._columns(prior)).movedim(0, -2)
         return found.expand(*self.noise.shape, -1)
+
+    def _seen(self, prior: Correlated) -> Tensor:  # (*lead or 1, K, R)
+        """H = G F^T."""
+        once = tuple(same_once(f, self.lead + 1) for f in prior.directions)
+        each = [r.apply(once) for r in self.rows]
+        lead = broadcast_shapes(*(x.shape[: self.lead + 1] for x in each))
+        each = [x.expand((*lead, *t)) for x, t in zip(each, self.tails, strict=True)]
+        return self.flat(each).movedim(0, -1)
 
     def _read(self, fields: Fields) -> Tensor:  # (N, *shape) each to (N, *lead, K)
         return self.flat([r.apply(fields) for r in self.rows])
+
+    def each(self, work: Callable[[Tensor], Tensor], r: Tensor) -> Tensor:
+        """As in `Together`; entries that share a factor are worked on at once."""
+        shared = [i for i, n in enumerate(self.factor.root.shape[:-2]) if n == 1]
+        more = r.ndim - 1 - self.lead
+        if not shared or more < 0:
+            return super().each(work, r)
+        r = r.expand(*r.shape[:more], *self.noise.shape[:-1], -1)
+        axes = [more + i for i in shared]
+        front = r.movedim(axes, [*range(len(axes))])
+        some = front.shape[: len(axes) + more]
+        rows = front.reshape(math.prod(some), *self.factor.root.shape[:-2], r.shape[-1])
+        found = work(rows.movedim(0, -2)).movedim(-2, 0)
+        return found.reshape(front.shape).movedim([*range(len(axes))], axes)
 
     def multiplier(self, r: Tensor) -> Tensor:
         return self.each(self.factor.solve, r)
@@ -86,180 +134,142 @@ class Joint(Together):
         return self.each(self.factor.whiten, r)
 
     def log_norm(self, lead: int) -> Tensor:
-        return summed(self.factor.log_det + LOG_2PI * (~self.dropped).double().sum(-1), lead)
+        total = self.factor.log_det.expand(self.noise.shape[:-1])
+        return summed(total + LOG_2PI * (~self.dropped).double().sum(-1), lead)
 
     @property
     def variance(self) -> Fields:
-        """A difference, computed again where next to nothing is left."""
-        pairs = zip(self.prior.variance, self.prior.times(self.units), strict=True)
-        found = tuple(v if x is None else v - self._explained(x).reshape(v.shape) for v, x in pairs)
-        if isinstance(self.prior, Banded):
-            return found
-        if not concrete(*found):
-            return tuple(v.clamp_min(0) for v in found)
-        return all_but_fixed(self, found)
+        """A difference; a sum of squares where little is left."""
+        if not self._is_simple:
+            pairs = zip(self.prior.variance, self._columns(self.prior), strict=True)
+            found = tuple([v if x is None else v - self._explained_by(x, v) for v, x in pairs])
+            return found if isinstance(self.prior, Banded) else tuple(v.clamp_min(0) for v in found)
+        before, entries = side_by_side(self.prior.variance, self.lead), self._entries
+        left = before - self._explained(entries, before)
+        left = with_care(self, entries, left, before.expand(left.shape))
+        shapes = self.prior.shapes
+        pieces = left.split([math.prod(shape[self.lead :]) for shape in shapes], -1)
+        pairs = zip(pieces, shapes, strict=True)
+        return tuple(
+            x.reshape((*x.shape[:-1], *shape[self.lead :])).expand(shape) for x, shape in pairs
+        )
 
-    def _explained(self, cross: Tensor) -> Tensor:  # (K, *lead, *event) to (*lead, P)
+    def _explained_by(self, cross: Tensor, like: Tensor) -> Tensor:  # (K, *lead, *event) to `like`
         """The squares of L^-1 G Sigma, summed over rows; cross: Sigma G^T of one field."""
         start = 1 + self.lead
         cross = cross.expand(-1, *self.noise.shape[:-1], *cross.shape[start:])
         flat = cross.flatten(start) if cross.ndim > start else cross[..., None]
-        return self.factor.whiten(flat.movedim(0, -1)).square().sum(-1)
+        return self.factor.whiten(flat.movedim(0, -1)).square().sum(-1).reshape(like.shape)
+
+    def _explained(self, entries: Entries, before: Tensor) -> Tensor:  # (*lead or 1, P)
+        """What the rows explain of the variance of each point, with S = L L^T."""
+        parts = max(before[..., :1].numel(), self.factor.scale[..., :1].numel())
+        if isinstance(self.prior, Correlated):
+            directions = directions_of(self.prior, self.lead)
+            seen = self.factor.whiten(self._seen(self.prior).mT).mT  # L^-1 H
+            if self.prior.rest is None:
+                steps = directions.split(max(1, CHUNK // max(1, parts * seen.shape[-2])), -1)
+                return torch.cat([(seen @ f).square().sum(-2) for f in steps], -1)
+            rest = side_by_side(self.prior.rest.variance, self.lead)
+            found = []
+            for at, g in entries.chunks(parts):
+                own = self.factor.whiten((g * rest[..., None, at]).mT).mT
+                found.append((seen @ directions[..., at] + own).square().sum(-2))
+            return torch.cat(found, -1)
+        if entries.is_sparse and bool((self.factor.growth <= MILD).all()):
+            return entries.form(self.factor.inverse) * before.square()
+        white = [self.factor.whiten(g.mT).square().sum(-1) for _, g in entries.chunks(parts)]
+        return torch.cat(white, -1) * before.square()
 
 
-def all_but_fixed(joint: Joint, found: Fields) -> Fields:
-    """`found`, what the rows of `joint` leave, computed again where that is next to nothing."""
-    parts, rows = joint.noise[..., 0].numel(), joint.noise.shape[-1]
-    sizes = [math.prod(x.shape[joint.lead :]) for x in found]
+def directions_of(prior: Correlated, lead: int) -> Tensor:  # (*lead or 1, R, P)
+    """F of all fields side by side."""
+    return side_by_side(prior.directions, lead + 1).movedim(0, -2)
 
-    def together(fields: Fields) -> Tensor:  # (parts, points)
-        return torch.cat([x.reshape(parts, n) for x, n in zip(fields, sizes, strict=True)], -1)
 
-    left, old = together(found), together(joint.prior.variance).detach()
-    doubt = left.detach() < joint.factor.doubtful.reshape(parts, 1) * old
+def with_care(joint: Joint, entries: Entries, left: Tensor, before: Tensor) -> Tensor:
+    """`left`, what the rows leave, (*lead or 1, P), as a sum of squares where it is little."""
+    doubt = left.detach() < joint.factor.doubtful[..., None] * before.detach()
     if not any_of(doubt):
-        return found
-    bare = isinstance(joint.prior, Correlated) and joint.prior.rest is None
-    width = rows + (len(joint.prior.directions[0]) if bare else sum(sizes))  # of w, F w and lambda
-    most = int(doubt.sum(-1).max())
-    new = torch.where(doubt, left.detach() / old, 2.0)  # the shares that are left
-    some_parts = CHUNK // max(1, most * width, rows * sum(sizes))
-    for some in doubt.any(-1).nonzero()[:, 0].split(max(1, some_parts)):
-        system = System(joint, some)
-        at = new[some].topk(most, largest=False).indices
-        shares = [system.left(j) for j in at.split(max(1, CHUNK // width), -1)]
-        new[some] = new[some].scatter(-1, at, torch.cat(shares, -1))
-    new = torch.where(new == 0, 0.0, old * new + (left - left.detach()))  # with its gradients
-    pieces = torch.where(doubt, new, left).split(sizes, -1)
-    return tuple(y.reshape(x.shape) for y, x in zip(pieces, found, strict=True))
+        return left
+    lead, size = left.shape[:-1], left.shape[-1]
+    parts = math.prod(lead)
+    some_doubt, old = doubt.reshape(parts, size), before.detach().reshape(parts, size)
+    shares = torch.where(some_doubt, left.detach().reshape(parts, size) / old, 2.0)
+    most = int(some_doubt.sum(-1).max())
+    width = max(size, len(entries.points), joint.noise.shape[-1])
+    for some in some_doubt.any(-1).nonzero()[:, 0].split(max(1, CHUNK // (most * width))):
+        system = System(joint, entries, old[some], lead, some)
+        at = shares[some].topk(most, largest=False).indices
+        found = [system.left(j) for j in at.split(max(1, CHUNK // width), -1)]
+        shares[some] = shares[some].scatter(-1, at, torch.cat(found, -1))
+    new = shares.reshape(left.shape)
+    new = torch.where(new == 0, 0.0, before.detach() * new + (left - left.detach()))
+    return torch.where(doubt, new, left)
 
 
 class System:
-    """Some parts of a `Joint`, in units, powers of two, in which points and rows are about 1."""
+    """Some parts of a `Joint`, in units in which points and rows have a variance of about 1."""
 
-    def __init__(self, joint: Joint, some: Tensor) -> None:
-        lead, prior, count = joint.lead, joint.prior, joint.noise.shape[-1]
+    def __init__(
+        self, joint: Joint, entries: Entries, before: Tensor, lead: Sequence[int], some: Tensor
+    ) -> None:
+        """before: the variance of the points, (parts, P). lead: of which `some` are the numbers."""
 
-        def pick(x: Tensor) -> Tensor:  # (*lead, ...) to (parts, ...)
-            return (x.flatten(0, lead - 1)[some] if lead else x[None]).detach()
+        def pick(x: Tensor, axes: int = 1) -> Tensor:  # (*lead or 1, ...) to (parts, ...)
+            wide = x.detach().expand((*lead, *x.shape[x.ndim - axes :]))
+            return wide.flatten(0, len(lead) - 1)[some] if lead else wide[None]
 
-        def side_by_side(fields: Fields, count: int) -> Tensor:  # (count, *shape) of each field
-            zero = joint.noise.new_zeros(())
-            pairs = zip((zero if x is None else x for x in fields), prior.shapes, strict=True)
-            every = [blocks(x.expand(count, *s), s, len(s) - lead) for x, s in pairs]
-            return pick(torch.cat(every, -1))  # (parts, count, points)
-
-        self.factor = joint.factor._map(pick)
-        self.unit = power_of_2(self.factor.scale)[:, None]
-        self.noise = pick(joint.noise)[:, None] * self.unit.square()  # sigma^2
-        self.exact = pick(joint.exact)[:, None]
-        self.least = torch.where(self.exact.any(-1), NOTHING, 0.0)
-        before = side_by_side(prior.variance, 1)
-        point = power_of_2(before.sqrt())
-        self.before = before[:, 0] / point[:, 0].square()
-        rows = side_by_side(joint.units, count) * self.factor.keep[..., None]
-        self.rows = rows * point * self.unit.mT  # G
-        own, directions, rounding = before, before[:, :0], torch.zeros_like(before)
+        prior, factor = joint.prior, joint.factor
+        own = factor.root.ndim - 2
+        assert own == len(lead)
+        self.factor = factor._map(lambda t: pick(t, t.ndim - own))
+        scale = self.factor.scale
+        self.factor = self.factor._with(scale=self.factor.keep.double())
+        point = before.sqrt()
+        self.entries = entries.scaled(pick, scale, point)
+        noise = joint._once([r.noise_variance for r in joint.rows])
+        self.noise = (pick(noise) * scale.square())[:, None]
+        self.has_exact = self.factor.exact.any(-1)[:, None]
+        self.own: Tensor | None = torch.ones_like(point)[:, None]
+        self.directions = point.new_zeros(*point.shape, 0)  # F, (parts, points, R)
+        self.rounding = torch.zeros_like(point)
         if isinstance(prior, Correlated):
-            directions = side_by_side(prior.directions, len(prior.directions[0])) / point
-            own = own[..., :0] if prior.rest is None else side_by_side(prior.rest.variance, 1)
-            rounding = side_by_side(prior.rounding_at_points, 1)
-        self.rounding = rounding / point  # of F at every point
-        self.own = own / point[..., : own.shape[-1]].square()  # D of all points, or of none
-        self.read = self.rows[..., : own.shape[-1]]  # G of the same points
-        self.read_slices = sliced(exactly(self.read.mT))
-        self.directions = directions.mT  # F, (parts, points, R)
-        terms = product(sliced(exactly(directions)), sliced(exactly(self.rows)))
-        self.seen = total(terms)  # F G^T
-        self.seen_slices = sliced(self.seen)
-        sigma, dropped = self.noise[:, 0].sqrt().diag_embed(), (~self.factor.keep).double()
-        roots = self.seen[0], (self.own.sqrt() * self.read).mT, sigma, dropped.diag_embed()
-        self.upper = torch.linalg.qr(torch.cat(roots, -2), mode="r").R  # R^T R = S, not squared
+            inverse = torch.where(point > 0, 1 / point, 0.0)
+            found = pick(directions_of(prior, joint.lead), 2)
+            self.directions = found.mT * inverse[..., None]
+            self.rounding = pick(side_by_side(prior.rounding_at_points, joint.lead)) * inverse
+            self.own = None
+            if prior.rest is not None:
+                rest = pick(side_by_side(prior.rest.variance, joint.lead))
+                self.own = (rest * inverse.square())[:, None]
+        self.seen = self.entries.apply(self.directions.mT)  # F G^T
+        self.sizes = self.entries.sizes(self.rounding[:, None])
 
     def left(self, points: Tensor) -> Tensor:  # (parts, N), their numbers, to (parts, N)
         """The shares of their variances that the rows leave."""
         at = points[..., None].expand(-1, -1, self.directions.shape[-1])
-        moved = exactly(self.directions.gather(1, at))  # F w
-        numbers = torch.arange(self.own.shape[-1], device=points.device)
-        w = exactly((numbers == points[..., None]).double())
-        along = self.rows.new_zeros(*points.shape, self.rows.shape[1])  # lambda
+        first = moved = self.directions.gather(1, at)  # F w
+        along = self.noise.new_zeros(*points.shape, self.noise.shape[-1])  # lambda
+        unit = along.new_zeros(*points.shape, self.rounding.shape[-1])
+        w = unit = unit if self.own is None else unit.scatter(-1, points[..., None], 1.0)
         best = along.new_full(points.shape, torch.inf)
-        for number in range(STEPS):
-            r = moved[0] @ self.seen[0] + (self.own * w[0]) @ self.read.mT - self.noise * along
-            if number == 0:  # of exact rows alone: that is all where they fix j
-                step = self.factor.solve_exact(r / self.unit * self.exact) / self.unit
-            else:
-                half = torch.linalg.solve_triangular(self.upper.mT, r.mT, upper=False)
-                step = torch.linalg.solve_triangular(self.upper, half, upper=True).mT
-            along, slices = along + step, sliced(exactly(step))
-            moved = less(moved, product(slices, self.seen_slices))
-            w = less(w, product(slices, self.read_slices))
-            left = moved[0].square().sum(-1), (self.own * w[0].square()).sum(-1)
-            share = self._share(*left, along, points)
+        for _ in range(STEPS):
+            r = moved @ self.seen - self.noise * along
+            r = r if self.own is None else r + self.entries.apply(self.own * w)
+            along = along + self.factor.solve(r)
+            moved = first - along @ self.seen.mT
+            w = w if self.own is None else unit - self.entries.adjoint(along)
+            share = self._share(moved, w, along, points)
             if bool((share >= (1 - SAME) * best).all()):
                 break
             best = torch.fmin(best, share)
         return best
 
-    def _share(self, shared: Tensor, own: Tensor, along: Tensor, points: Tensor) -> Tensor:
-        """The share of all three sums, 0 where they are no more than rounding."""
-        before = self.before.gather(-1, points)
-        noise = (self.noise * along.square()).sum(-1)
-        none = (noise <= LEAKED * before) & (self.least > 0)
-        least = self.least * before
-        none = none & (shared <= least + self._rounded(along, points)) & (own <= least)
-        return torch.where(none, 0.0, shared + own + noise) / before
-
-    def _rounded(self, along: Tensor, points: Tensor) -> Tensor:
-        """The most that the rounding of F can make of |F w|^2."""
-        at = points[:, None].expand(-1, self.rows.shape[1], -1)
-        own, rows = self.rounding[:, 0].gather(-1, points), self.rows.gather(-1, at).mT
-        others = (self.rows.abs() @ self.rounding.mT).mT - rows.abs() * own[..., None]
-        here = (1 - (along * rows).sum(-1)).abs() * own
-        return (here + (along.abs() * others).sum(-1)).square()
-
-
-def power_of_2(x: Tensor) -> Tensor:
-    """The one just above each number; 1 for 0."""
-    return torch.where(x > 0, x / torch.frexp(x)[0], 1.0)
-
-
-def exactly(x: Tensor) -> Pair:
-    return x, torch.zeros_like(x)
-
-
-def sliced(x: Pair) -> list[Tensor]:  # (..., K)
-    """Parts of x with so few digits each that sums of K products of them are not rounded."""
-    (rest, lost), found = x, []
-    digits = (52 - max(1, rest.shape[-1]).bit_length()) // 2
-    unit = power_of_2(rest.abs().amax(-1, keepdim=True).clamp_min(1e-200))
-    for _ in range(SLICES):
-        unit = unit * 2.0**-digits
-        found.append((rest / unit).round() * unit)
-        rest, lost = added(rest - found[-1], lost)
-    return found
-
-
-def product(a: list[Tensor], b: list[Tensor]) -> list[Tensor]:  # (..., N, K), (..., M, K)
-    """a b^T of matrices in slices: its parts, (..., N, M), the largest first."""
-    orders = range(1, SLICES + 1)
-    return [torch.cat(a[:n], -1) @ torch.cat(b[:n][::-1], -1).mT for n in orders]
-
-
-def total(parts: list[Tensor]) -> Pair:
-    return less(exactly(torch.zeros_like(parts[0])), [-x for x in parts])
-
-
-def less(x: Pair, parts: list[Tensor]) -> Pair:
-    """x less all parts, of which the first two are exact."""
-    first, second, *small = parts
-    value, lost = added(x[0], -first)
-    value, more = added(value, -second)
-    return added(value, x[1] + lost + more - sum(small))
-
-
-def added(a: Tensor, b: Tensor) -> Pair:
-    """a + b, and what is lost when it is rounded."""
-    total = a + b
-    part = total - a
-    return total, (a - (total - part)) + (b - part)
+    def _share(self, moved: Tensor, w: Tensor, along: Tensor, points: Tensor) -> Tensor:
+        """The share of all three sums; 0 where exact rows leave no more than rounding."""
+        shared, noise = moved.square().sum(-1), (self.noise * along.square()).sum(-1)
+        own = torch.zeros_like(shared) if self.own is None else (self.own * w.square()).sum(-1)
+        rounded = self.rounding.gather(-1, points) + (along.abs() @ self.sizes.mT)[..., 0]
+        none = (shared <= NOTHING + rounded.square()) & (own <= NOTHING) & (noise <= LEAKED)
+        return torch.where(none & self.has_exact, 0.0, shared + own + noise)

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...solvers.joint import power_of_2
+from ...solvers.entries import power_of_2
 from ...support import checks as check
 from ...support.errors import InfeasibleError, InputError
 from ...support.tree import Node
