@@ -187,16 +187,14 @@ class Fields:
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Machine:
-    """Which part of the file, and where the work is done."""
+    """Which part of the file, and how it is worked on."""
 
     group: str = ""
     """The group of the file that holds the variables, such as forecast/day1; others are kept."""
     chunks: Names = None
     """Entries of a block: DIMENSION=NUMBER ..."""
-    scheduler: str | None = None
-    """local for processes, or the address of a dask scheduler; threads if not given."""
     workers: int | None = None
-    """How many threads or processes."""
+    """How many threads; as many as there are cores if not given."""
 
     def read(self) -> dict[str, Any]:
         pairs = dict(pair(text, "chunks") for text in self.chunks or ())
@@ -241,7 +239,7 @@ def enforce(
     source
         NetCDF or Zarr; it is not changed. Several files, such as run_*.nc, are one series in time.
     out
-        The file to write, .nc or .zarr; for several files also an existing folder.
+        The file to write, .nc or .zarr.
     correlation
         The correlation of the errors of any two points, 0 to 1: near 1, points move more evenly.
     shrinkage
@@ -302,9 +300,7 @@ def enforce(
         print(f"probconserv: nothing was written; {error}", file=sys.stderr)
         report, written = error.report, []
     except KeyboardInterrupt:
-        folder = out is not None and out.is_dir() and out.suffix != ".zarr"
-        kept = "files that are finished stay" if folder else "nothing was written"
-        raise KeyboardInterrupt(kept) from None
+        raise KeyboardInterrupt("nothing was written") from None
     _show(report, law, format, TOLERANCE, plot, *written)
 
 
