@@ -235,7 +235,6 @@ class Totals:
             methods = {method for method, _ in cell_methods(field, "time", time.dim)} - {"point"}
             said = f"taken as its value at {time.dim}"
             self.remarks += [f"{name}: a time {method}, {said}" for method in sorted(methods)]
-        self.remarks += time.mean_lengths
         gained: Any = xr.Variable(time.dim, np.zeros(len(time.ends)))
         rates = [self._rate(*given, time) for given in self.rates]
         if len(time.ends) == 1:
