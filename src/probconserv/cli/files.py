@@ -25,13 +25,13 @@ from ..support.errors import (
     printable,
     surprises_expected,
 )
+from ..support.tolerances_files import CLOSES
 from .words import in_options, laws_in, number, options_of, pair, split, std
 
 if TYPE_CHECKING:
     from ..files import Law, Report
     from ..files._law import Recipe
 
-TOLERANCE = 1e-6
 NUMBERS = ("total", "average", "measure", "fraction", "noise")  # of a law: numbers or names
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # of mallopt in malloc.h
 Names = Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())]
@@ -301,7 +301,7 @@ def enforce(
         report, written = error.report, []
     except KeyboardInterrupt:
         raise KeyboardInterrupt("nothing was written") from None
-    _show(report, law, format, TOLERANCE, plot, *written)
+    _show(report, law, format, CLOSES, plot, *written)
 
 
 def check(
@@ -310,7 +310,7 @@ def check(
     *,
     law: Laws = Laws(),  # noqa: B008
     field: Fields = Fields(),  # noqa: B008
-    tolerance: float = TOLERANCE,
+    tolerance: float = CLOSES,
     plot: Path | None = None,
     format: Literal["text", "json", "csv"] = "text",
     machine: Machine = Machine(),  # noqa: B008

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import xarray as xr
 
 from ..support.errors import InputError
+from ..support.tolerances_files import SINGLE, UNIT
 
 Array = npt.NDArray[Any]
 Labelled = TypeVar("Labelled", xr.Dataset, xr.DataArray)
@@ -140,7 +141,7 @@ def conversion(
     if wrong := _difference(argument, ours, theirs, same_zero):
         raise InputError(f"`{argument}` is in {given!r}, but {of} is in {expected!r}{wrong}")
     factor = _unit(ours).convert(1.0, _unit(theirs))
-    if abs(factor - 1) < 1e-14:  # m2 Pa and N
+    if abs(factor - 1) < UNIT:  # m2 Pa and N
         return Conversion()
     both = sorted({*ours, *theirs})
     notes = [f"{word} is {READ_AS[word]}" for word in both if word in READ_AS]
@@ -288,7 +289,7 @@ def _difference(argument: str, ours: Words, theirs: Words, same_zero: bool) -> s
     if not ratio.is_dimensionless():  # UDUNITS would convert s to s-1
         water = ratio.is_convertible("kg m-3") or ratio.is_convertible("m3 kg-1")
         return f", another quantity{WATER if water else HINTS.get(argument.split()[0], '')}."
-    if same_zero and abs(_zero(ours) - _zero(theirs)) > 1e-6:
+    if same_zero and abs(_zero(ours) - _zero(theirs)) > SINGLE:
         return (
             ": their zeros differ, so that no factor leads from one to the other. Convert one of "
             "them, values and `units`."

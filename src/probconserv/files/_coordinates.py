@@ -34,6 +34,7 @@ from ..support.sphere import (
     zone_heights,
     zones,
 )
+from ..support.tolerances_files import CIRCLE
 from ._attributes import WKT, is_decoded, map_of, scale, seconds, setting, units
 from ._metrics import AREAS, ways_to_weigh
 from ._time import tells_time
@@ -320,7 +321,7 @@ def _lengths(grid: Grid, coordinate: xr.DataArray, globe: Globe) -> Factor:
         return Factor(xr.DataArray(globe.radius * heights, dims=coordinate.dims), "m", where, kind)
     if kind == LONGITUDE:
         widths = arcs(ends, degrees(coordinate.values, coordinate))
-        if (circle := np.degrees(widths.sum())) > 360 * (1 + 1e-5):
+        if (circle := np.degrees(widths.sum())) > 360 * (1 + CIRCLE):
             raise unsized(
                 f"the cells of {name!r} cover {circle:.6g} degrees of longitude, more than the "
                 "circle. Drop the cells that come twice"

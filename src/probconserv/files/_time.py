@@ -29,7 +29,6 @@ LEADS = ("prediction_timedelta", "lead_time", "leadtime", PERIOD)  # names of fo
 RATES_NEED = "`inflow` and `outflow` need"
 CLARITY = {PERIOD: 0, BY_CF: 0, BY_AXIS: 0, DATES: 1, DURATIONS: 1, BY_NAME: 1, REFERENCE: 2}
 BOUNDS = "bounds of times"  # in the encoding of times from another file: what lies beside them
-SLACK = 1e-6  # of the shortest cell: bounds that miss each other by less meet
 
 
 @dataclass(frozen=True, eq=False)

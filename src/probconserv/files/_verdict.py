@@ -11,14 +11,13 @@ import xarray as xr
 from ..diagnostics.causes import Comparison
 from ..diagnostics.limits import FULL, LEVEL, row_limit
 from ..support.errors import FAR
+from ..support.tolerances_files import CLOSES
 from ._blocks import quiet
 from ._graph import Array
 from ._guard import Guard
 
 if TYPE_CHECKING:
     from ._report import Budget
-
-TOLERANCE = 1e-6  # of the sum of |u| times cell sizes: a budget closes that is off by no more
 
 
 class Verdict:
@@ -122,7 +121,7 @@ class Verdict:
 
         of_mean = 1 / budget.members if budget.members > 1 else 0.0
         std = np.hypot(math.sqrt(1 + of_mean) * wide(spread), wide(budget.noise))
-        slack = TOLERANCE * wide(self._mean(budget._scale))
+        slack = CLOSES * wide(self._mean(budget._scale))
         value = wide(self._mean(budget.total.where(budget.size > 0, budget.before)))
         timed = budget.time is not None and bool((value != value[..., :1]).any())
         return Comparison(wide(here), value, std, slack, timed, limit)

@@ -19,6 +19,7 @@ from dask.base import compute
 from ..air.constants import GRAVITY
 from ..support.errors import InputError
 from ..support.sphere import Array
+from ..support.tolerances_files import SINGLE
 from ._attributes import factor, in_unit, pairs, setting
 from ._coordinates import Grid, ends_of, numbers
 from ._law import match
@@ -180,12 +181,12 @@ def _reach(ends: Array, surface: float, unit: str, name: object) -> str:
     """From where to where the cells reach, and whether they touch."""
     at = ends[0] + ends[1] * surface
     low, high = (ends.reshape(2, -1)[:, int(i)] for i in (at.argmin(), at.argmax()))
-    apart = abs(np.abs(np.diff(at)).sum() - np.ptp(at)) > 1e-6 * np.abs(at).max()
+    apart = abs(np.abs(np.diff(at)).sum() - np.ptp(at)) > SINGLE * np.abs(at).max()
 
     def text(constant: float, slope: float) -> str:
-        if abs(slope - 1) < 1e-6 and abs(constant) < 1e-3:
+        if abs(slope - 1) < SINGLE and abs(constant) < 1e-3:
             return "the surface"
-        part = f" + {slope:.4g} {name}" if abs(slope) > 1e-6 else ""
+        part = f" + {slope:.4g} {name}" if abs(slope) > SINGLE else ""
         return f"{round(constant, 3) + 0.0:.6g} {unit}{part}"
 
     said = f"{text(*low)} to {text(*high)}"
