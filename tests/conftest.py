@@ -32,7 +32,6 @@ TOGETHER = {  # in one process of `pytest -n`: what the tests of such a file sha
     "test_report_browser.py",
     "test_site.py",
     "test_site_browser.py",
-    "test_stores_cluster.py",
 }
 
 

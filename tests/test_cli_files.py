@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import xarray as xr
 from commands import called
-from test_cli import run
 
 from probconserv.cli.main import main
 
@@ -159,17 +158,6 @@ def test_a_run_that_is_stopped_says_that_nothing_was_written(source, monkeypatch
     with pytest.raises(SystemExit, match="130"):
         main(asked)
     assert capsys.readouterr().err == "probconserv: stopped; nothing was written\n"
-
-
-def test_processes_of_this_machine_write_what_threads_write_and_say_nothing(source, tmp_path):
-    out, other = tmp_path / "out.nc", tmp_path / "other.nc"
-    how = ("--std", "u_std", "--chunks", "time=1")
-    apart = ("--scheduler", "local", "--workers", "1")
-    done = run("enforce", str(source), *ASKED, *how, *apart, "-o", str(out))
-    assert (done.returncode, done.stderr) == (0, "")
-    assert called("enforce", source, *ASKED, *how, "-o", other).returncode == 0
-    with xr.open_dataset(out) as one, xr.open_dataset(other) as two:
-        xr.testing.assert_equal(one, two)
 
 
 def test_what_nobody_foresaw_is_no_verdict(tmp_path, monkeypatch):

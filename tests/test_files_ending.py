@@ -1,6 +1,5 @@
-"""How a run ends, or does not begin: folders, requests to end, clusters without workers."""
+"""How a run ends, or does not begin: folders, requests to end."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -11,7 +10,7 @@ import pytest
 import xarray as xr
 
 from probconserv import InputError
-from probconserv.files import Law, _cluster, enforce_file
+from probconserv.files import Law, enforce_file
 
 LAW = Law("u", "x", total=7.0, measure=1.0)
 SLOW = """
@@ -53,14 +52,3 @@ def test_what_sigterm_did_before_a_run_it_does_after_it(source, tmp_path):
     before = signal.getsignal(signal.SIGTERM)
     enforce_file(source, tmp_path / "out.nc", LAW, std=1.0)
     assert signal.getsignal(signal.SIGTERM) == before
-
-
-def test_a_cluster_without_workers_says_that_it_waits(capsys):
-    from distributed import LocalCluster
-
-    with LocalCluster(n_workers=0, dashboard_address=":0", processes=False) as empty:
-        with _cluster.cluster(empty.scheduler_address):
-            pass
-        said = capsys.readouterr().err
-    assert f"waiting for workers: the scheduler at {empty.scheduler_address} has none" in said
-    assert os.environ.get("DASK_SCHEDULER_ADDRESS") is None

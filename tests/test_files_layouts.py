@@ -200,7 +200,7 @@ def ugrid(path):
 
 
 def healpix(path):
-    u, crs = values(3, 48), ((), 0, {"grid_mapping_name": "healpix", "healpix_nside": 2})
+    u, crs = values(3, 48), ((), 0, {"grid_mapping_name": "healpix", "refinement_level": 1})
     field("u", ("cell",), u, {"grid_mapping": "crs"}, crs=crs).to_netcdf(path)
     return summed(u, 4 * np.pi * R**2 / 48)
 
@@ -212,8 +212,9 @@ def projection(path):
     }
     crs = ((), 0, {"grid_mapping_name": "lambert_azimuthal_equal_area"})
     made = field("u", ("y", "x"), values(), {"grid_mapping": "crs"}, coords=places, crs=crs)
+    made["cell_area"] = ("y", "x"), np.linspace(6e8, 7e8, NY * NX).reshape(NY, NX), {"units": "m2"}
     made.to_netcdf(path)
-    return summed(made.u.values, 25e3**2)
+    return summed(made.u.values, made.cell_area.values)
 
 
 def angles(path):

@@ -26,7 +26,6 @@ def folder(series, tmp_path):
     """The series in three files, the latest first by name."""
     for name, times in (("c", slice(0, 2)), ("b", slice(2, 3)), ("a", slice(3, 6))):
         series.isel(time=times).to_netcdf(tmp_path / f"run_{name}.nc")
-    (tmp_path / "out").mkdir()
     return tmp_path
 
 
@@ -69,33 +68,6 @@ def test_many_files_become_one_with_the_first_total_of_all(series, folder):
     assert report.budgets[0].before.shape == (6,)
 
 
-@pytest.mark.parametrize("member", [None, "member"])
-def test_a_folder_gets_a_file_of_the_same_name_for_each(series, folder, member):
-    per = {"units": "s-1"}
-    rate = xr.DataArray(np.full(6, 1e-6), {"time": series["time"]}, name="rate", attrs=per)
-    law = Law("u", "x", inflow=rate, measure="area")
-    if member:
-        for path in folder.glob("run_*.nc"):
-            with xr.open_dataset(path) as part:
-                noise = xr.DataArray([0.0, 0.1, -0.2], dims="member") * part["x"]
-                many = part.load().assign(u=(part["u"] + noise).transpose("member", ...))
-            many.to_netcdf(path)
-    how = {"member": member} if member else {"std": 1.0}
-    one = enforce_file(f"{folder}/run_*.nc", folder / "all.nc", law, **how)
-    each = enforce_file(f"{folder}/run_*.nc", folder / "out", law, **how)
-    assert sorted(p.name for p in (folder / "out").iterdir()) == [
-        "run_a.nc",
-        "run_b.nc",
-        "run_c.nc",
-    ]
-    with xr.open_dataset(folder / "all.nc") as whole:
-        for name, times in (("c", slice(0, 2)), ("b", slice(2, 3)), ("a", slice(3, 6))):
-            with xr.open_dataset(folder / "out" / f"run_{name}.nc") as part:
-                np.testing.assert_allclose(part["u"], whole["u"].isel(time=times))
-    np.testing.assert_allclose(each.budgets[0].after, one.budgets[0].after)
-    assert each.moved["u"] == pytest.approx(one.moved["u"])
-
-
 def test_files_that_overlap_or_do_not_follow_are_refused(series, folder):
     law = Law("u", "x", 1.0, measure="area")
     series.isel(time=slice(1, 3)).to_netcdf(folder / "run_d.nc")
@@ -109,12 +81,6 @@ def test_files_that_overlap_or_do_not_follow_are_refused(series, folder):
         InputError, match=r"`source`.* the same elsewhere\. These are not: .*'area'"
     ):
         check_file([folder / "run_c.nc", folder / "run_e.nc"], law)
-
-
-def test_a_law_over_time_cannot_be_written_file_by_file(folder):
-    law = Law("u", ("x", "time"), 1.0, measure=1.0)
-    with pytest.raises(InputError, match=r"`target`: u ties all files together along 'time'"):
-        enforce_file(f"{folder}/run_*.nc", folder / "out", law, std=1.0)
 
 
 def test_the_command_takes_many_files_and_names_in_others(folder, capsys):

@@ -51,8 +51,12 @@ def test_a_refusal_does_not_wait_for_sympy():
     assert done.stdout.split() == ["True", "False"] * 2, done.stderr
 
 
-def test_totals_of_a_file_need_no_torch(tmp_path):
-    field = xr.Dataset({"u": ("x", [1.0, 2.0])}, {"x": [0.5, 1.5]})
-    field.to_netcdf(tmp_path / "u.nc")
-    words = ("check", tmp_path / "u.nc", "--mean", "u", "--over", "x")
-    assert not {"torch", "distributed", "matplotlib"} & imported(*words, "--total", "3")
+@pytest.mark.parametrize("std", [(), ("--std", "s")])
+def test_files_need_no_torch_where_rows_share_no_point(tmp_path, std):
+    field = {"u": (("t", "x"), [[1.0, 2.0], [2.0, 9.0]]), "s": (("t", "x"), [[1.0, 2.0]] * 2)}
+    xr.Dataset(field, {"x": [0.5, 1.5], "t": [0.0, 1.0]}).to_netcdf(tmp_path / "u.nc")
+    law = ("--mean", "u", "--over", "x", "--total", "3")
+    way = ("-o", tmp_path / "v.nc", *(std or ("--how", "uniform")))
+    for words in (("check", tmp_path / "u.nc", *std), ("enforce", tmp_path / "u.nc", *way)):
+        assert not {"torch", "distributed", "matplotlib"} & imported(*words, *law)
+    assert (tmp_path / "v.nc").exists()

@@ -12,6 +12,7 @@ from oracle import normal, uniform
 from scipy import stats
 
 import probconserv as pc
+from probconserv.diagnostics.causes import Comparison
 from probconserv.diagnostics.limits import joint_limit, row_limit
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
@@ -215,3 +216,19 @@ def test_a_law_of_members_is_judged_by_them_whatever_else_a_state_has(rng):
     assert pc.diagnose(ensemble, pc.cells(ONES, 39.0)).answer == "does not agree"
     assert pc.diagnose(beside, law).answer == "does not agree"
     assert pc.diagnose(beside, pc.cells(ONES, 11.0, of="v")).answer == "agrees if shared"
+
+
+@pytest.mark.parametrize("wrong", ["factor", "shift", "offset", "rows"])
+def test_arrays_and_tensors_have_the_same_causes(wrong):
+    total = np.random.default_rng(1).uniform(5, 9, (2, 24))
+    value = {
+        "factor": 1000 * total,
+        "shift": np.roll(total, 3, -1),
+        "offset": total + 40,
+        "rows": np.where(np.arange(24) == 7, 99.0, total),
+    }[wrong]
+    small = np.full_like(total, 1e-3)
+    given = total, value, small, 1e-9 * small
+    arrays, tensors = Comparison(*given, True), Comparison(*map(torch.tensor, given), True)
+    assert arrays.causes()[0].kind == wrong
+    assert [str(cause) for cause in arrays.causes()] == [str(cause) for cause in tensors.causes()]

@@ -25,13 +25,13 @@ from ..support.errors import (
     printable,
     surprises_expected,
 )
+from ..support.tolerances_files import CLOSES
 from .words import in_options, laws_in, number, options_of, pair, split, std
 
 if TYPE_CHECKING:
     from ..files import Law, Report
     from ..files._law import Recipe
 
-TOLERANCE = 1e-6
 NUMBERS = ("total", "average", "measure", "fraction", "noise")  # of a law: numbers or names
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # of mallopt in malloc.h
 Names = Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())]
@@ -187,16 +187,14 @@ class Fields:
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Machine:
-    """Which part of the file, and where the work is done."""
+    """Which part of the file, and how it is worked on."""
 
     group: str = ""
     """The group of the file that holds the variables, such as forecast/day1; others are kept."""
     chunks: Names = None
     """Entries of a block: DIMENSION=NUMBER ..."""
-    scheduler: str | None = None
-    """local for processes, or the address of a dask scheduler; threads if not given."""
     workers: int | None = None
-    """How many threads or processes."""
+    """How many threads; as many as there are cores if not given."""
 
     def read(self) -> dict[str, Any]:
         pairs = dict(pair(text, "chunks") for text in self.chunks or ())
@@ -241,7 +239,7 @@ def enforce(
     source
         NetCDF or Zarr; it is not changed. Several files, such as run_*.nc, are one series in time.
     out
-        The file to write, .nc or .zarr; for several files also an existing folder.
+        The file to write, .nc or .zarr.
     correlation
         The correlation of the errors of any two points, 0 to 1: near 1, points move more evenly.
     shrinkage
@@ -302,10 +300,8 @@ def enforce(
         print(f"probconserv: nothing was written; {error}", file=sys.stderr)
         report, written = error.report, []
     except KeyboardInterrupt:
-        folder = out is not None and out.is_dir() and out.suffix != ".zarr"
-        kept = "files that are finished stay" if folder else "nothing was written"
-        raise KeyboardInterrupt(kept) from None
-    _show(report, law, format, TOLERANCE, plot, *written)
+        raise KeyboardInterrupt("nothing was written") from None
+    _show(report, law, format, CLOSES, plot, *written)
 
 
 def check(
@@ -314,7 +310,7 @@ def check(
     *,
     law: Laws = Laws(),  # noqa: B008
     field: Fields = Fields(),  # noqa: B008
-    tolerance: float = TOLERANCE,
+    tolerance: float = CLOSES,
     plot: Path | None = None,
     format: Literal["text", "json", "csv"] = "text",
     machine: Machine = Machine(),  # noqa: B008

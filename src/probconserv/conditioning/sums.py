@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from ..support.errors import InfeasibleError, InputError
 from ..support.rowwise import EASY, TINY, UNMET, row_inverse
+from ..support.tolerances_files import NOTHING
 
-ROUNDING = 1e-15  # of a variance: what is left of it by subtraction is no more than rounding
 SLACK = 16  # times the rounding of the input, as a share of a row's terms, is no contradiction
 
 MOVES = ("along", "mixing", "latent", "independent")  # one after the other, on axis 1
@@ -106,13 +106,13 @@ def solved_rows(kind: MeanAndStd, sums: Sums, value: Array, noise: Array) -> dic
     along = residual * inverse
     check_met(kind, np.abs(residual - matrix * along), np.abs(value), sums)
     exact = ((noise == 0) & keep).any(-1)
-    least = np.where(exact, ROUNDING, 0.0)
+    least = np.where(exact, NOTHING, 0.0)
     return {"along": along[:, None], "inverse": inverse, "least": least}
 
 
 def is_hard(least: Any) -> Any:
     """Whether rows are so nearly dependent that exact ones miss by more than rounding."""
-    return least > ROUNDING / EASY
+    return least > NOTHING / EASY
 
 
 def check_met(kind: Kind, missed: Any, value: Any, sums: Mapping[str, Any]) -> None:

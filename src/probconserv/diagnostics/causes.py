@@ -1,17 +1,17 @@
 """Why b differs from what a prior expects of G u: one number that explains all rows, or a few rows.
 
-Medians find the numbers, so that a few wrong rows do not pass for one. All is arithmetic of tensors
-until `Comparison.causes` looks at the result, so that it can be traced. Fewer than `ENOUGH` rows
-are explained by many numbers: there only factors between common units are tried.
+Medians find the numbers, so that a few wrong rows do not pass for one. All is arithmetic of arrays
+or tensors until `Comparison.causes` looks at the result, so that it can be traced. Fewer than
+`ENOUGH` rows are explained by many numbers: there only factors between common units are tried.
 """
 
 import math
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from ..support.arrays import constant, functions_of
 from .factors import LARGE, UNITS, in_digits, wrong_by
 from .limits import FULL
 
@@ -52,47 +52,47 @@ class Candidate(NamedTuple):
     """What may make b right, as numbers of no axes."""
 
     kind: str
-    amount: Tensor
-    misfit: Tensor
-    holds: Tensor  # whether it leaves no row wrong
+    amount: Any
+    misfit: Any
+    holds: Any  # whether it leaves no row wrong
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
     """What a prior expects of each row, beside b."""
 
-    total: Tensor  # G mu, (*batch, T) like all
-    value: Tensor  # b
-    std: Tensor  # of G u - b
-    slack: Tensor  # what rounding can do
+    total: Any  # G mu, (*batch, T) like all
+    value: Any  # b
+    std: Any  # of G u - b
+    slack: Any  # what rounding can do
     timed: bool  # whether the last axis is time
-    limit: Tensor | float = FULL  # standard deviations beyond which a row is wrong
-
-    @classmethod
-    def of(cls, *arrays: Any, timed: bool, limit: Any = FULL) -> "Comparison":
-        """The same from arrays: total, value, std and slack."""
-        total, value, std, slack = map(torch.tensor, arrays)
-        return cls(total, value, std, slack, timed, torch.as_tensor(limit))
+    limit: Any = FULL  # standard deviations beyond which a row is wrong
 
     @property
-    def wrong(self) -> Tensor:
+    def rows(self) -> int:
+        return math.prod(self.value.shape)
+
+    @property
+    def wrong(self) -> Any:
         """Beyond the limit."""
-        return (self.total - self.value).abs() > self.limit * self.std + self.slack
+        return abs(self.total - self.value) > self.limit * self.std + self.slack
 
     @property
-    def z(self) -> Tensor:
+    def z(self) -> Any:
         """G mu - b in standard deviations; 0 where it is rounding."""
         miss = self.total - self.value
-        return torch.where(miss.abs() > self.slack, miss / self.std, 0.0)
+        far = abs(miss) > self.slack
+        where = functions_of(miss).where
+        return where(far, miss / where(far, self.std, 1.0), 0.0)
 
     @property
-    def misfit(self) -> Tensor:
+    def misfit(self) -> Any:
         """The root mean square of z."""
-        return self.z.square().mean().sqrt()
+        return (self.z**2).mean() ** 0.5
 
     def causes(self, gain: float = 1.0) -> tuple[Cause, ...]:
         """Those that leave no row wrong and the misfit `gain` times smaller, the best first."""
-        if self.value.numel() < ENOUGH:
+        if self.rows < ENOUGH:
             return tuple(self._unit_factors())
         held = [one for one in self.candidates() if bool(one.holds)]
         found = [Cause(one.kind, float(one.amount), float(one.misfit)) for one in held]
@@ -116,65 +116,68 @@ class Comparison:
         return [Cause("factor", f, float(one.misfit)) for f, one in each if not one.wrong.any()]
 
     def _few(self) -> Candidate:
-        wrong, rows = self.wrong.sum(), self.wrong.numel()
-        square = torch.where(self.wrong, 0.0, self.z.square()).sum() / (rows - wrong)
+        wrong, rows = self.wrong.sum(), self.rows
+        where = functions_of(self.value).where
+        square = where(self.wrong, 0.0, self.z**2).sum() / (rows - wrong).clip(1)
         holds = (wrong > 0) & (wrong <= max(1, FEW * rows)) & (wrong < rows)
-        return Candidate("rows", wrong, square.sqrt(), holds)
+        return Candidate("rows", wrong, square**0.5, holds)
 
     def _factor(self) -> Candidate:
         ratio = self._ratio
-        found = self._multiplied(ratio)._explained("factor", 1 / ratio)
+        found = self._multiplied(ratio)._explained("factor", ratio**-1.0)
         enough = (self.value != 0).sum() >= ENOUGH
         return found._replace(holds=found.holds & self._tells_a_factor & enough)
 
     @property
-    def _ratio(self) -> Tensor:
+    def _ratio(self) -> Any:
         """What b must be multiplied with."""
-        there = self.value != 0
-        ratio = torch.where(there, self.total / torch.where(there, self.value, 1.0), torch.inf)
-        return _weighted_median(ratio.flatten(), self.value.abs().flatten())
+        there, where = self.value != 0, functions_of(self.value).where
+        ratio = where(there, self.total / where(there, self.value, 1.0), math.inf)
+        return _weighted_median(ratio.reshape(-1), abs(self.value).reshape(-1))
 
     @property
-    def _tells_a_factor(self) -> Tensor:
+    def _tells_a_factor(self) -> Any:
         """Whether the prior's totals are clearly not 0: else any small factor would do."""
         return self._multiplied(0.0).misfit > CLEAR
 
-    def _multiplied(self, factor: Tensor | float) -> "Comparison":
+    def _multiplied(self, factor: Any) -> "Comparison":
         """With another b, and less rounding where it is smaller."""
-        value, size = factor * self.value, (self.slack * factor).abs()
-        return replace(self, value=value, slack=torch.minimum(self.slack, size))
+        value, size = factor * self.value, abs(self.slack * factor)
+        return replace(self, value=value, slack=functions_of(value).minimum(self.slack, size))
 
     def _offset(self) -> Candidate:
-        excess = (self.value - self.total).flatten().median(0).values
+        excess = (self.value - self.total).reshape(-1)
+        excess = excess[excess.argsort()[(self.rows - 1) // 2 :]][0]
         return replace(self, value=self.value - excess)._explained("offset", excess)
 
     def _shift(self) -> Candidate:
         """The best one; it must not just leave out the wrong rows of b, at an end."""
-        times = self.value.shape[-1]
-        either = [k for i in range(1, times // 4 + 1) for k in (i, -i)]
-        shifts = torch.tensor(either, device=self.value.device)
-        place = torch.arange(times, device=shifts.device) + shifts[:, None]  # of the row of b
-        there = (place >= 0) & (place < times)
-        place = place.clamp(0, times - 1)
-        limit = self.limit * torch.ones_like(self.std)
+        of, times = functions_of(self.value), self.value.shape[-1]
+        shifts = [k for i in range(1, times // 4 + 1) for k in (i, -i)]
+        place = np.arange(times) + np.array(shifts)[:, None]  # of the row of b
+        there = constant((place >= 0) & (place < times), self.value)
+        place = constant(place.clip(0, times - 1), self.value)
+        limit = self.limit * of.ones_like(self.std)
         each = (t[..., None, :] for t in (self.total, self.std, self.slack, limit))
         total, std, slack, limit = each
         moved = Comparison(total, self.value[..., place], std, slack, True, limit)
         axes = (*range(self.value.ndim - 1), -1)  # of (*batch, shifts, T)
         wrong = (moved.wrong & there).sum(axes)
         removed = (self.wrong[..., place] & there).sum(axes)
-        square = torch.where(there, moved.z.square(), 0.0).sum(axes)
-        count = there.expand(moved.value.shape).sum(axes)
+        square = of.where(there, moved.z**2, 0.0).sum(axes)
+        count = of.broadcast_to(there, moved.value.shape).sum(axes)
         holds = (wrong == 0) & ((removed > 0) | ~self.wrong.any())
-        misfit, best = torch.where(holds, (square / count).sqrt(), torch.inf).min(0)
-        return Candidate("shift", shifts[best], misfit, holds.any())
+        misfits = of.where(holds, (square / count) ** 0.5, math.inf)
+        best = misfits.argmin(0)[None]
+        amount = constant(shifts, self.value)[best][0]
+        return Candidate("shift", amount, misfits[best][0], holds.any())
 
-    def _explained(self, kind: str, amount: Tensor) -> Candidate:
+    def _explained(self, kind: str, amount: Any) -> Candidate:
         return Candidate(kind, amount, self.misfit, ~self.wrong.any())
 
 
-def _weighted_median(x: Tensor, weights: Tensor) -> Tensor:
-    x, order = x.sort()
+def _weighted_median(x: Any, weights: Any) -> Any:
+    order = x.argsort()
     heights = weights[order].cumsum(0)
-    middle = (heights < heights[-1:] / 2).sum(0, keepdim=True).clamp_max(len(x) - 1)
-    return x[middle][0]
+    middle = (heights < heights[-1] / 2).sum(0)[None].clip(0, len(x) - 1)
+    return x[order][middle][0]

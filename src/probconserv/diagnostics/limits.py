@@ -7,9 +7,12 @@ Student's t with N - 1 degrees of freedom. Rows of one part are judged jointly a
 quantiles of chi squared or of Hotelling's T squared; each of the two tests has half of the level.
 """
 
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
-import torch
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LEVEL = 0.005
 FULL = (
@@ -17,8 +20,8 @@ FULL = (
 )
 
 
-def row_limit(rows: int, members: int | None, estimated: Tensor, level: float) -> Tensor:
-    """In standard deviations, for each row.
+def row_limit(rows: int, members: int | None, estimated: Any, level: float) -> Any:
+    """In standard deviations, for each row; of arrays or tensors.
 
     estimated: the share of a row's variance that members estimate. The rest is known. The squares
     of the two quantiles, weighed by these shares, keep the level wherever it was simulated.
@@ -28,10 +31,10 @@ def row_limit(rows: int, members: int | None, estimated: Tensor, level: float) -
     tail = level / max(2 * rows, 1)
     normal = float(ndtri(tail) ** 2)
     student = normal if members is None else float(stdtrit(members - 1, tail) ** 2)
-    return (normal + (student - normal) * estimated).sqrt()
+    return (normal + (student - normal) * estimated) ** 0.5
 
 
-def joint_limit(rank: Tensor, members: int | None, level: float) -> Tensor:
+def joint_limit(rank: "Tensor", members: int | None, level: float) -> "Tensor":
     """Of the Mahalanobis square of each part, by the rank of its rows.
 
     Infinite where the rows are too many for the members.
@@ -45,4 +48,4 @@ def joint_limit(rank: Tensor, members: int | None, level: float) -> Tensor:
         left = np.maximum(members - k, 1)
         limit = k * (members - 1) / left * fdtri(np.maximum(k, 1), left, 1 - tail)
         limit = np.where(k < members - 1, limit, np.inf)
-    return torch.as_tensor(np.where(k > 0, limit, np.inf), device=rank.device)
+    return rank.new_tensor(np.where(k > 0, limit, np.inf), dtype=rank.double().dtype)

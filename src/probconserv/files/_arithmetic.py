@@ -1,16 +1,13 @@
 """Areas as arithmetic of what a file holds: "e1t*e2t", "1/(pm*pn)", "DX*DY/MAPFAC_M**2".
 
-sum      products with + or - between them
-product  powers with * or / between them, each maybe with a - before it
-power    a value, maybe with ** and a number
-value    a number, a name, or a sum in brackets
-
+It is read as Python reads an expression: numbers, names, + - * / ** and brackets, nothing else.
 Names are those of variables, else of global attributes. Units go the way of the numbers: m times m
 is m2. A name without a unit leaves that of the result unknown.
 """
 
+import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
@@ -26,12 +23,8 @@ from ._read import OUTER
 
 Values = npt.NDArray[np.float64]
 
-LONGEST, DEEPEST, HIGHEST = 400, 20, 9  # signs, brackets in brackets, powers
+LONGEST, HIGHEST = 400, 9  # signs, powers
 SIGNS = re.compile(r"[-+*/()]")
-TOKEN = re.compile(
-    r"(?P<number>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)"
-    r"|(?P<name>[^\W\d][\w.]*|'[^']+'|\"[^\"]+\")|(?P<sign>\*\*|[-+*/()])"
-)
 RULE = (
     "Arithmetic has numbers, names, + - * / and brackets, and ** with a number from "
     f"-{HIGHEST} to {HIGHEST}; names with other signs stand in quotes"
@@ -53,9 +46,9 @@ def attributes_of(dataset: xr.Dataset) -> dict[str, float]:
 
 def names_in(text: str) -> list[str]:
     """The names in it, each once; an error where it cannot be read."""
-    names = dict.fromkeys(token for kind, token in _tokens(text) if kind == "name")
-    _Reader(text, dict.fromkeys(names, _Quantity(np.ones(()), None))).result()
-    return list(names)
+    noted = _Noted()
+    _evaluated(text, noted)
+    return list(noted)
 
 
 def calculated(dataset: xr.Dataset, text: str, place: str = "") -> xr.DataArray:
@@ -82,8 +75,7 @@ def calculated(dataset: xr.Dataset, text: str, place: str = "") -> xr.DataArray:
         if WRF in known and (name in IN_METRES or (is_variable and leaf.attrs.get("units") == "")):
             of_name[name] = "m" if name in IN_METRES else "1"
             said += [f"{name} in m"] * (name in IN_METRES)
-    whole = _Reader(text, {name: _Quantity(np.ones(()), u or None) for name, u in of_name.items()})
-    unit = whole.result().unit
+    unit = _evaluated(text, {n: _Quantity(np.ones(()), u or None) for n, u in of_name.items()}).unit
     values = xr.apply_ufunc(
         partial(_calculate, text, of_name), *leaves, dask="parallelized", output_dtypes=[np.float64]
     )
@@ -101,7 +93,7 @@ def calculated(dataset: xr.Dataset, text: str, place: str = "") -> xr.DataArray:
 def _calculate(text: str, of_name: Mapping[str, str], *leaves: Values) -> Values:
     given = [np.asarray(leaf, np.float64) for leaf in leaves]
     named = zip(of_name, given, of_name.values(), strict=True)
-    found = _Reader(text, {name: _Quantity(x, u or None) for name, x, u in named}).result()
+    found = _evaluated(text, {name: _Quantity(x, u or None) for name, x, u in named})
     missing = wrong = np.zeros((), bool)
     for each in given:
         missing, wrong = missing | np.isnan(each), wrong | np.isinf(each)
@@ -118,24 +110,9 @@ def _near(name: str, text: str, known: list[Any]) -> str:
     return f"There are: {', '.join(map(str, known)) or 'none'}."
 
 
-def _tokens(text: str) -> list[tuple[str, str]]:
-    """Kinds and texts: numbers, names without quotes, signs."""
-    if len(text) > LONGEST:
-        raise InputError(f"`measure` must have {LONGEST} signs at most, got {len(text)}. {RULE}.")
-    found, end = [], 0
-    while rest := text[end:].strip():
-        token = TOKEN.match(rest)
-        if token is None:
-            raise _unreadable(text, rest)
-        kind = str(token.lastgroup)
-        found.append((kind, token[0].strip("'\"") if kind == "name" else token[0]))
-        end = len(text) - len(text[end:].lstrip()) + token.end()
-    return found
-
-
-def _unreadable(text: str, rest: str) -> InputError:
-    where = f"at {rest!r}" if rest else "where it ends"
-    return InputError(f"`measure` {text!r} cannot be read {where}. {RULE}.")
+def _unreadable(text: str, rest: str | None) -> InputError:
+    where = f" at {rest!r}" if rest else ""
+    return InputError(f"`measure` {text!r} cannot be read{where}. {RULE}.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,82 +135,60 @@ class _Quantity:
         return _Quantity(self.values**exponent, power(self.unit, exponent))
 
 
-class _Reader:
-    """Reads arithmetic from left to right, and calculates on the way."""
+class _Noted(dict[str, _Quantity]):
+    """Notes each name that is asked for."""
 
-    def __init__(self, text: str, known: Mapping[str, _Quantity]) -> None:
-        self.text, self.known = text, known
-        self.tokens, self.at, self.depth = _tokens(text), 0, 0
+    def __missing__(self, name: str) -> _Quantity:
+        return self.setdefault(name, _Quantity(np.ones(()), None))
 
-    def result(self) -> _Quantity:
-        with np.errstate(all="ignore"):
-            found = self.sum()
-        if self.at < len(self.tokens):
-            raise self.wrong()
+
+def _evaluated(text: str, known: Mapping[str, _Quantity]) -> _Quantity:
+    """What arithmetic comes to; an error where it is none."""
+    if len(text) > LONGEST:
+        raise InputError(f"`measure` must have {LONGEST} signs at most, got {len(text)}. {RULE}.")
+    plain = text.strip()
+    try:
+        tree = ast.parse(plain, mode="eval").body
+    except (SyntaxError, ValueError) as error:
+        at = getattr(error, "offset", None)
+        raise _unreadable(text, plain[at - 1 :] if at else None) from None
+    if "#" in plain:  # a comment, which would not count
+        raise _unreadable(text, plain[plain.index("#") :])
+
+    def value(node: ast.expr) -> _Quantity:
+        match node:
+            case ast.Constant(value=str(name)) | ast.Name(id=name):
+                return known[name]
+            case ast.Attribute():  # a name with a point in it
+                return known[ast.unparse(node)]
+            case ast.UnaryOp(op=ast.USub(), operand=inner):
+                found = value(inner)
+                return _Quantity(-found.values, found.unit)
+            case ast.BinOp(op=ast.Pow()):
+                return value(node.left).to(exponent(node.right))
+            case ast.BinOp() if type(node.op) in WAYS:
+                return WAYS[type(node.op)](value(node.left), value(node.right))
+        return _Quantity(np.asarray(number(node)), "1")
+
+    def number(node: ast.expr) -> float:
+        if not isinstance(node, ast.Constant) or type(node.value) not in (int, float):
+            raise _unreadable(text, ast.get_source_segment(plain, node))
+        return float(str(node.value))  # a whole number may be larger than floats are
+
+    def exponent(node: ast.expr) -> float:
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            return -exponent(node.operand)
+        if (found := number(node)) > HIGHEST:
+            raise _unreadable(text, ast.get_source_segment(plain, node))
         return found
 
-    def sum(self) -> _Quantity:
-        left = self.product()
-        while sign := self.take("+", "-"):
-            left = left.plus(self.product(), 1.0 if sign == "+" else -1.0)
-        return left
+    with np.errstate(all="ignore"):
+        return value(tree)
 
-    def product(self) -> _Quantity:
-        left = self.signed()
-        while sign := self.take("*", "/"):
-            left = left.times(self.signed()) if sign == "*" else left.over(self.signed())
-        return left
 
-    def signed(self) -> _Quantity:
-        sign = self.sign()
-        value = self.value()
-        if self.take("**"):
-            exponent = self.sign() * self.number()
-            if abs(exponent) > HIGHEST:
-                raise self.wrong(back=1)
-            value = value.to(exponent)
-        return _Quantity(sign * value.values, value.unit)
-
-    def value(self) -> _Quantity:
-        if self.take("("):
-            self.depth += 1
-            if self.depth > DEEPEST:
-                raise InputError(f"`measure` has brackets in brackets, {DEEPEST} deep at most.")
-            found = self.sum()
-            self.depth -= 1
-            if not self.take(")"):
-                raise self.wrong()
-            return found
-        kind, token = self.here
-        if kind == "name":
-            self.at += 1
-            return self.known[token]
-        return _Quantity(np.asarray(self.number()), "1")
-
-    def number(self) -> float:
-        kind, token = self.here
-        if kind != "number":
-            raise self.wrong()
-        self.at += 1
-        return float(token)
-
-    def sign(self) -> float:
-        sign = 1.0
-        while self.take("-"):
-            sign = -sign
-        return sign
-
-    def take(self, *signs: str) -> str:
-        """The sign that stands here, if it is one of these; then what follows is next."""
-        kind, token = self.here
-        if kind != "sign" or token not in signs:
-            return ""
-        self.at += 1
-        return token
-
-    @property
-    def here(self) -> tuple[str, str]:
-        return self.tokens[self.at] if self.at < len(self.tokens) else ("end", "")
-
-    def wrong(self, back: int = 0) -> InputError:
-        return _unreadable(self.text, " ".join(token for _, token in self.tokens[self.at - back :]))
+WAYS: Mapping[type[ast.operator], Callable[[_Quantity, _Quantity], _Quantity]] = {
+    ast.Add: lambda one, other: one.plus(other, 1.0),
+    ast.Sub: lambda one, other: one.plus(other, -1.0),
+    ast.Mult: _Quantity.times,
+    ast.Div: _Quantity.over,
+}

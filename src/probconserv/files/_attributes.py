@@ -18,6 +18,7 @@ import numpy.typing as npt
 import xarray as xr
 
 from ..support.errors import InputError
+from ..support.tolerances_files import SINGLE, UNIT
 
 Array = npt.NDArray[Any]
 Labelled = TypeVar("Labelled", xr.Dataset, xr.DataArray)
@@ -55,7 +56,7 @@ HINTS = {
     "total": ", perhaps a mean where a total is meant (then give `average`), or a rate",
     "std": ": a standard deviation has the unit of its variable. Or is it a variance?",
 }
-MEAN_LENGTHS = re.compile("(months?|years?|yr)$")
+NO_LENGTH = re.compile("(months?|years?|yr)$")
 METHODS = re.compile(r"((?:[\w.-]+:\s*)+)(\w+)((?:\s+(?:where|within|over)\s+\w+)*)")
 
 
@@ -140,11 +141,10 @@ def conversion(
     if wrong := _difference(argument, ours, theirs, same_zero):
         raise InputError(f"`{argument}` is in {given!r}, but {of} is in {expected!r}{wrong}")
     factor = _unit(ours).convert(1.0, _unit(theirs))
-    if abs(factor - 1) < 1e-14:  # m2 Pa and N
+    if abs(factor - 1) < UNIT:  # m2 Pa and N
         return Conversion()
     both = sorted({*ours, *theirs})
     notes = [f"{word} is {READ_AS[word]}" for word in both if word in READ_AS]
-    notes += [f"a mean {word}" for word in both if MEAN_LENGTHS.match(word)]
     why = f" ({', '.join(notes)})" if notes else ""
     said = f"{argument} converted from {given} to {expected}: times {factor:.10g}{why}"
     return Conversion(factor, (said,))
@@ -159,11 +159,19 @@ def per_second(argument: str, given: str, of: str) -> Conversion:
             f"`{argument}` is in {given!r}, which is not per time: no rate. A rate is in a "
             "unit such as 'kg s-1'; of amounts `cell_methods` say 'time: sum'."
         )
+    if said := no_length(clocks):
+        raise InputError(f"`{argument}` is in {given!r}: {said}")
     found = math.prod(_known(word)[0].convert(1.0, "s") ** n for word, n in clocks.items())
     said = f"units of {argument} not compared: {of} has none"
     if found == 1:
         return Conversion(1.0, (said,))
     return Conversion(found, (said, f"{argument} converted to per second: times {found:.10g}"))
+
+
+def no_length(words: Words) -> str:
+    """What is wrong about months and years among the words; empty without."""
+    found = next(filter(NO_LENGTH.match, words), "")
+    return f"{found!r} differs in length. Convert it to days or seconds." * bool(found)
 
 
 def scale(array: xr.DataArray, wanted: str) -> float | None:
@@ -269,6 +277,8 @@ def _udunits(text: str) -> Any:
 
 def _difference(argument: str, ours: Words, theirs: Words, same_zero: bool) -> str:
     """Why no factor leads from one to the other, and the way out; empty if one does."""
+    if said := no_length(dict({*ours.items()} ^ {*theirs.items()})):
+        return f": {said}"
     if words := {word for word, _ in _unknown(ours) ^ _unknown(theirs)}:
         name = argument.split()[-1] if " " in argument else "NAME"
         return (
@@ -279,7 +289,7 @@ def _difference(argument: str, ours: Words, theirs: Words, same_zero: bool) -> s
     if not ratio.is_dimensionless():  # UDUNITS would convert s to s-1
         water = ratio.is_convertible("kg m-3") or ratio.is_convertible("m3 kg-1")
         return f", another quantity{WATER if water else HINTS.get(argument.split()[0], '')}."
-    if same_zero and abs(_zero(ours) - _zero(theirs)) > 1e-6:
+    if same_zero and abs(_zero(ours) - _zero(theirs)) > SINGLE:
         return (
             ": their zeros differ, so that no factor leads from one to the other. Convert one of "
             "them, values and `units`."

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ..conditioning.sums import MOVES, ROUNDING, Ensemble, MeanAndStd, is_hard
+from ..conditioning.sums import MOVES, Ensemble, MeanAndStd, is_hard
 from ..support.errors import FAR, InfeasibleError
+from ..support.tolerances_files import MET, NOTHING, REACH, SINGLE
 from ..support.values import span
 from ._encoding import Packing, outside
 from ._graph import Array, BlockRows, Made, Sums
@@ -26,8 +27,6 @@ Kind = MeanAndStd | Ensemble
 SMALL_MARKS = 999.0, 9999.0, 32767.0, 32768.0, 99999.0, 999999.0
 MARKS = 1e15, 1e20, 9.999e20, 1e30, 9.99e33, 1e34, 1e35, 1e36, 9.96921e36, 1e37, 3.4028235e38
 LIMIT = 100  # sums at most; it takes about six
-MISSED = 1e-14  # of a row's terms
-REACH = 1e-12  # of a row's terms: a total so little out of reach is taken as the end of it
 HUGE = 1e200  # lambda that moves every point to its bound
 
 NO_STD = np.zeros((1, 1))  # of members
@@ -126,7 +125,7 @@ def _summed(rows: BlockRows, std: Array) -> Array:  # (1 or I, K)
 def _marks(u: Array) -> Array:  # (I, P) to (I)
     """How many values look like a mark for missing ones: all others are ten times smaller."""
     found, largest = np.zeros(len(u)), np.maximum(u.max(-1), -u.min(-1))
-    known = np.isclose(largest[:, None], (*SMALL_MARKS, *MARKS), rtol=1e-6)
+    known = np.isclose(largest[:, None], (*SMALL_MARKS, *MARKS), rtol=SINGLE)
     for index in np.flatnonzero(known.any(-1)):
         size = np.abs(u[index])
         is_mark = size > largest[index] / 10
@@ -209,7 +208,7 @@ def updated_std(kind: MeanAndStd, block: Block, steps: Sums) -> Array:
     """
     least = steps["least"]
     if not kind.disjoint and is_hard(least).any():
-        lost, least = _lost_to_white(kind, block, steps), 16 * np.sqrt(ROUNDING * least)
+        lost, least = _lost_to_white(kind, block, steps), 16 * np.sqrt(NOTHING * least)
     else:
         lost = _lost(kind, block, steps)
     left = np.subtract(1, lost, out=lost)
@@ -319,7 +318,7 @@ class Bounds:
         now = seen
         for count in range(LIMIT):
             missed = now["value"] - total
-            missed = np.where(np.abs(missed) > MISSED * size, missed, 0.0)
+            missed = np.where(np.abs(missed) > MET * size, missed, 0.0)
             if not missed.any():
                 break
             left, right = np.where(missed > 0, tilt, left), np.where(missed < 0, tilt, right)

@@ -7,7 +7,7 @@ angle       units degrees_north or degrees_east; else, with units of an angle or
 coordinate  of a dimension: that of its name, unless it only counts and an angle lies along it; an
             angle along it; the only one along it
 areas       great circles between the corners of cells; equal cells of HEALPix; zones of latitude
-            times arcs of longitude; a plane, if its map keeps areas
+            times arcs of longitude; a plane without a map
 cell ends   bounds; the zones of Gaussian latitudes; half way between centres, to the pole and
             around the globe, and no further than 0 for depths, heights and pressures
 """
@@ -34,6 +34,7 @@ from ..support.sphere import (
     zone_heights,
     zones,
 )
+from ..support.tolerances_files import CIRCLE
 from ._attributes import WKT, is_decoded, map_of, scale, seconds, setting, units
 from ._metrics import AREAS, ways_to_weigh
 from ._time import tells_time
@@ -265,7 +266,7 @@ def _equal_areas(grid: Grid, flat: list[str], globe: Globe) -> list[Factor]:
     levels = [2 ** int(said[key]) for key in ("refinement_level", "level") if key in said]
     dim = max(flat, key=lambda name: grid.data.sizes[name])
     size = grid.data.sizes[dim]
-    side = float(said.get("healpix_nside", levels[0] if levels else np.sqrt(size / 12)))
+    side = float(levels[0] if levels else np.sqrt(size / 12))
     if size > 12 * side**2 or side != int(side):
         raise InputError(
             f"{grid.name!r} lies on HEALPix cells, but its {size} entries along {dim!r} are not "
@@ -320,7 +321,7 @@ def _lengths(grid: Grid, coordinate: xr.DataArray, globe: Globe) -> Factor:
         return Factor(xr.DataArray(globe.radius * heights, dims=coordinate.dims), "m", where, kind)
     if kind == LONGITUDE:
         widths = arcs(ends, degrees(coordinate.values, coordinate))
-        if (circle := np.degrees(widths.sum())) > 360 * (1 + 1e-5):
+        if (circle := np.degrees(widths.sum())) > 360 * (1 + CIRCLE):
             raise unsized(
                 f"the cells of {name!r} cover {circle:.6g} degrees of longitude, more than the "
                 "circle. Drop the cells that come twice"
@@ -333,7 +334,7 @@ def _lengths(grid: Grid, coordinate: xr.DataArray, globe: Globe) -> Factor:
 
 
 def _in_words(coordinate: xr.DataArray, grid: Grid) -> str:
-    """What lengths along it are; an error on a map that does not keep areas."""
+    """What lengths along it are; an error on a map."""
     on_axis = is_axis(coordinate, "X", "Y") or str(coordinate.name).lower() in ("x", "y")
     angles = {angle(each) for each in grid.coordinates} - {None}
     level = set(grid.maps) == {"latitude_longitude"} and len(angles) < 2
@@ -347,14 +348,12 @@ def _in_words(coordinate: xr.DataArray, grid: Grid) -> str:
 
 
 def plane(coordinate: xr.DataArray, grid: Grid, on_axis: bool) -> str:
-    """In which plane it lies; an error on a map that does not keep areas."""
+    """In which plane it lies; an error on a map."""
     names = sorted(set(grid.maps) - NO_PLANE)
     projected = str(coordinate.attrs.get("standard_name")).startswith("projection_")
     if not projected and not (names and on_axis):
         metres = on_axis and scale(coordinate, "m") is not None
         return "in a plane (no grid mapping)" if metres else ""
-    if names and all(name.endswith("_equal_area") or name == "sinusoidal" for name in names):
-        return f"in the plane of the projection {names[0]}, which keeps areas,"
     what = ", ".join(names) or "of which no grid mapping tells"
     raise InputError(
         f"{coordinate.name!r} lies in the plane of a projection ({what}), where areas are not "

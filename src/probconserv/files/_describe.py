@@ -24,7 +24,7 @@ from ._coordinates import Grid, angle, is_axis, is_numbered, is_pressure
 from ._methods import fluxes_of
 from ._read import SMALL, Bare, groups
 from ._recipes import RECIPES
-from ._series import Paths, Series, paths_of
+from ._series import Paths, opened_as_one, paths_of
 from ._time import is_lead, tells_time, time_of
 from ._weights import cell_measure
 from ._work import ENSEMBLES
@@ -290,7 +290,7 @@ def describe_file(source: Paths, group: str = "") -> Description:
     paths, names = paths_of(source), tuple(fspath(each) for each in given)
     with ExitStack() as opened:
         try:
-            found = describe(Series.of(paths, opened, group, None, None).whole)
+            found = describe(opened_as_one(paths, opened, group, None, None))
         except Bare:
             found = Description()
     inside = tuple(groups(paths[0])) if not group else ()

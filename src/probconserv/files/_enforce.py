@@ -4,19 +4,18 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Literal
 
 import xarray as xr
 
-from ._cluster import cluster, compute
+from ._compute import compute, threads
 from ._elsewhere import check_target
 from ._law import Given, Law, Recipe
 from ._plan import Spread
 from ._report import Report
-from ._series import Paths, Series, outputs, paths_of, with_files
+from ._series import Paths, opened_as_one, paths_of, with_files
 from ._types import typed
 from ._work import REPORT, Work, is_lazy
 from ._write import check_output, write
@@ -264,7 +263,6 @@ def enforce_file(
     change: bool = False,
     group: str = "",
     chunks: Mapping[str, int] | None = None,
-    scheduler: str | None = None,
     workers: int | None = None,
 ) -> Report:
     """Writes `target`, the dataset in `source` with the laws enforced, and returns the report.
@@ -281,8 +279,7 @@ def enforce_file(
         A file, or several that follow one another in time ("run_*.nc" or a list) and count as one
         series.
     target : str or path
-        The file to write; for a series also an existing folder, for files of the same names.
-        None only computes the report.
+        The file to write; None only computes the report.
     *laws, how, std, member, correlation, shrinkage, jointly, minimum, maximum : as in `enforce`
     overwrite : bool
         True replaces a target that exists.
@@ -299,10 +296,8 @@ def enforce_file(
         The group of the file that the laws are about; the others are kept.
     chunks : dict of int
         Entries of a block along dimensions.
-    scheduler : str
-        None for threads, "local" for processes, or the address of a dask scheduler.
     workers : int
-        How many threads or processes.
+        How many threads; as many as there are cores if not given.
 
     Returns
     -------
@@ -332,13 +327,15 @@ def enforce_file(
     spread = Spread(std, member, correlation, shrinkage, jointly, how, minimum, maximum)
     check_target(fspath(target or ""))
     paths, place = paths_of(source), None if target is None else Path(target)
-    several = len(paths) > 1 and place is not None and place.is_dir() and place.suffix != ".zarr"
-    folder = place if several else None
-    for out in filter(None, [place] if folder is None else outputs(paths, folder)):
-        check_output(out, overwrite, map(str, paths))
-
-    def written(work: Work, source: Path, target: Path | None, strict: bool) -> tuple[Any, Report]:
-        """What the passes found, and the report on it; in the target too, if there is one."""
+    if place is not None:
+        check_output(place, overwrite, map(str, paths))
+    with threads(workers), ExitStack() as opened:
+        dataset = opened_as_one(paths, opened, group, chunks, member, unpack)
+        found, spread = with_files(laws, spread, opened)
+        halves = [] if place is None or place.suffix == ".zarr" else _in_half(dataset)
+        found, retyped = typed(dataset, found, spread.std, dtype, halves)
+        work = Work.of(retyped(dataset), found, spread)
+        work.check_apart()
         new, seen = work.updated(store=True)
         lazy = {"seen": seen, "change": work.changes(new) if change else {}}
         reports: list[Report] = []
@@ -349,28 +346,12 @@ def enforce_file(
                 reports[0].check_plausible()
             return {REPORT: reports[0].json()}
 
-        if target is None:
-            results = compute(lazy)
-            finish(results)
+        if place is None:
+            finish(compute(lazy))
         else:
             lazily = {name: [each.chunk() for each in arrays] for name, arrays in new.items()}
-            results = write(work.finished(lazily), target, overwrite, lazy, finish, source, group)
-        return results, reports[0]
-
-    with cluster(scheduler, workers), ExitStack() as opened:
-        series = Series.of(paths, opened, group, chunks, member, unpack)
-        found, spread = with_files(laws, spread, opened)
-        halves = [] if place is None or place.suffix == ".zarr" else _in_half(series.whole)
-        found, retyped = typed(series.whole, found, spread.std, dtype, halves)
-        series = series.typed(retyped)
-        work = Work.of(series.whole, found, spread)
-        work.check_apart()
-        if folder is None:
-            report = written(work, paths[0], place, strict)[1]
-        else:
-            if strict:  # all files are looked at before one is written
-                written(work, paths[0], None, strict)
-            report = series.one_by_one(work, folder, partial(written, strict=False))
+            write(work.finished(lazily), place, overwrite, lazy, finish, paths[0], group)
+    (report,) = reports
     report.warn_if_implausible()
     return report
 
@@ -387,7 +368,6 @@ def check_file(
     member: str | None = None,
     group: str = "",
     chunks: Mapping[str, int] | None = None,
-    scheduler: str | None = None,
     workers: int | None = None,
 ) -> Report:
     """A report on whether the laws hold in a file as it is.
@@ -396,7 +376,7 @@ def check_file(
     ----------
     source : as in `enforce_file`
     *laws, std, member : as in `check`
-    group, chunks, scheduler, workers : as in `enforce_file`
+    group, chunks, workers : as in `enforce_file`
 
     Returns
     -------
@@ -417,7 +397,7 @@ def check_file(
     False
     """
     given = 0.0 if std is None and member is None else std
-    with cluster(scheduler, workers), ExitStack() as opened:
-        series = Series.of(paths_of(source), opened, group, chunks, member)
-        work = Work.of(series.whole, *with_files(laws, Spread(given, member), opened))
+    with threads(workers), ExitStack() as opened:
+        dataset = opened_as_one(paths_of(source), opened, group, chunks, member)
+        work = Work.of(dataset, *with_files(laws, Spread(given, member), opened))
         return work.report(compute(work.summed()))

@@ -9,6 +9,7 @@ import xarray as xr
 
 from ..support.errors import InputError
 from ..support.sphere import Globe, polygon_areas
+from ..support.tolerances_files import SINGLE
 from ._attributes import product, scale, setting, units
 from ._coordinates import BLOCK, LATITUDE, LONGITUDE, Factor, Grid, angle, numbers, plane
 from ._metrics import AREAS
@@ -78,7 +79,7 @@ def _areas(
     kinds = {angle(each): numbers(each, each) for each in nodes}
     if {LATITUDE, LONGITUDE} <= set(kinds):
         parts = _by_block(polygon_areas, kinds[LATITUDE], kinds[LONGITUDE], corners)
-        if (share := parts.sum() / (4 * np.pi)) > 1 + 1e-6:
+        if (share := parts.sum() / (4 * np.pi)) > 1 + SINGLE:
             raise _unknown(grid, f"its faces cover {share:.6g} times the globe")
         return globe.radius**2 * parts, "m2", f"joined by great circles {globe}"
     if len(nodes) != 2 or any(scale(each, "m") is None for each in nodes):

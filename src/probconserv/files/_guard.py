@@ -14,6 +14,7 @@ import numpy as np
 import xarray as xr
 
 from ..diagnostics.factors import ALIKE, LARGE, units_of, wrong_by
+from ..support.tolerances_files import CLOSES
 from ._graph import Array, BlockRows, Sums
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 SAMPLE = 1 << 13  # points of an index that are enough to tell how far values spread
 STEPS = (3, 7, 13, 31, 61, 127, 251, 509, 1021, 2039)
-CLOSED = 1e-6  # of the sum of |u|: so little is no gap
 LEAST = 0.01  # of the sum of |u|: fields that are nearly constant may move so far
 FEW, CLEARLY = 0.02, 3.0  # of the rows: so few may move by less than so many standard deviations
 TIMES = 3.0  # a factor up to which totals may differ
@@ -98,7 +98,7 @@ class Guard:
 
     @property
     def closes(self) -> bool:
-        return bool((self.gap <= CLOSED * np.maximum(self.terms, np.abs(self.stated))).all())
+        return bool((self.gap <= CLOSES * np.maximum(self.terms, np.abs(self.stated))).all())
 
     @cached_property
     def reason(self) -> str:
@@ -117,7 +117,7 @@ class Guard:
 
     def _moves(self) -> Iterator[str]:
         """Of totals that move the field by more than it varies by itself."""
-        known = self.own > CLOSED * self.terms  # else it is the same everywhere
+        known = self.own > CLOSES * self.terms  # else it is the same everywhere
         far = known & (self.gap > np.maximum(self.own, LEAST * self.terms))
         clear = far.sum() > FEW * far.size or (far & (self.gap > CLEARLY * self.own)).any()
         if clear:

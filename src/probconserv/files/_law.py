@@ -11,6 +11,7 @@ import numpy.typing as npt
 import xarray as xr
 
 from ..support.errors import InputError
+from ..support.tolerances_files import STEP, STORED
 from ._attributes import decoded, words_of
 from ._coordinates import LONGITUDE, angle
 from ._methods import check_stated
@@ -114,8 +115,8 @@ def same_places(ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> npt.NDArray
         step = np.abs(steps[0]).min()
     else:
         step = max((np.nanmedian(np.abs(each)) for each in steps if each.size), default=0.0)
-    slack = 2.0**-23 * np.nanmax(np.abs(theirs), initial=0.0)
-    slack = min(max(slack, 1e-4 * step), step / 4) if step > 0 else slack
+    slack = STORED * np.nanmax(np.abs(theirs), initial=0.0)
+    slack = min(max(slack, STEP * step), step / 4) if step > 0 else slack
     return np.isclose(ours, theirs, rtol=0, atol=slack, equal_nan=True)
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import xarray as xr
 
 from ..support.errors import InputError
+from ..support.tolerances_files import STEP
 from ._attributes import setting, units
 from ._coordinates import (
     AXES,
@@ -157,5 +158,5 @@ def _agree(axis: xr.DataArray, cells: xr.DataArray) -> bool:
     away = away[np.isfinite(away)]
     if angle(axis) == LONGITUDE:
         away = (away + 180) % 360 - 180
-    slack = max(TRUE * np.abs(np.diff(along)).max(initial=0), 1e-4)
+    slack = max(TRUE * np.abs(np.diff(along)).max(initial=0), STEP)
     return bool((np.abs(away) <= slack).all())

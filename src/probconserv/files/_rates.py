@@ -11,9 +11,10 @@ import xarray as xr
 
 from ..support.errors import InputError
 from ..support.sphere import half_way
+from ..support.tolerances_files import SINGLE
 from ._attributes import Array, setting
 from ._methods import Method, method_of
-from ._time import BOUNDS, SLACK, Time, is_lead, tells_time, times_along
+from ._time import BOUNDS, Time, is_lead, tells_time, times_along
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +69,7 @@ class Rate:
         widths = cells[:, 1] - cells[:, 0]
         if self.is_linear and not widths.all():
             raise InputError(f"`{self.name}` has two entries for the same time. Drop one.")
-        slack = SLACK * widths[widths > 0].min(initial=stop - start)
+        slack = SINGLE * widths[widths > 0].min(initial=stop - start)
         used = (widths > 0) & (cells[:, 1] > start + slack) & (cells[:, 0] < stop - slack)
         x, y = cells[used].T
         apart = np.array([*x, stop]) - np.array([start, *y])

@@ -1,22 +1,19 @@
 """Labelled data from files, lazily: NetCDF and Zarr, looked at before any value is read."""
 
-import os
-import signal
 import uuid
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from math import ceil, prod
 from os import PathLike
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import dask.array as da
 import netCDF4
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
-from xarray.backends.netCDF4_ import NETCDF4_PYTHON_LOCK as LOCK
 
 from ..support.errors import InputError, ProbConservError
 from ..support.values import choice
@@ -36,8 +33,6 @@ BLOCK = 24 * 2**20  # bytes that a block has at most, where the stored chunks al
 SMALL = 8 * 2**20  # bytes up to which a coordinate is kept in memory
 SUSPICIOUS = 16 * 2**30  # bytes from which a store must have something to show for them
 DENSEST = 2000  # bytes of values that one byte of a file can hold, compressed
-PATIENCE = 30.0  # seconds for a file to open
-NETCDF3_SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 4, 6: 8, 7: 1, 8: 2, 9: 4, 10: 8, 11: 8}  # of a type
 NUMBERS = "biufcmM"
 READ = "read-"  # how dask calls what lies in a file
 INHERITED = "inherited"  # in the encoding of a dataset: names that groups around it hold
@@ -120,14 +115,11 @@ def read(
     with errors_of(where), warnings.catch_warnings(), ExitStack() as opened:
         warnings.simplefilter("ignore")
         changed = last_change(where)
-        if kind(where) == "netcdf3":
-            _check_end(where)
-        elif kind(where) == "netcdf4":
-            check_opens(where)
         *around, inner = [_open(where, level, opened) for level in _levels(where, group)]
         if not inner.variables:
             inside, place = groups(where), f"in group {group}" if group else "at its root"
-            way = f" It has groups: give `group`, one of {', '.join(inside)}." if inside else ""
+            way = " It is empty, cut off or damaged."
+            way = f" It has groups: give `group`, one of {', '.join(inside)}." if inside else way
             raise Bare(f"`path` {where} holds no variables {place}.{way}")
         seen = {  # what the groups around it hold on its dimensions; the nearest counts
             name: variable
@@ -260,36 +252,22 @@ class _Guarded:
 
 
 def _check_sizes(path: Path, stored: xr.Dataset) -> None:
-    """Refuses more values than the bytes of the store can hold."""
+    """Refuses more values than the bytes of the store can hold.
+
+    NetCDF 3 holds them as they are; its library reads those that are missing at its end as 0.
+    """
+    plain = kind(path) == "netcdf3"
     promised = sum(each.size * (each.dtype.itemsize or 8) for each in stored.variables.values())
+    if promised <= SUSPICIOUS and not plain:
+        return
     files = path.rglob("*") if path.is_dir() else [path]
-    there = sum(file.stat().st_size for file in files) if promised > SUSPICIOUS else promised
-    if there * DENSEST >= promised:
+    there = sum(file.stat().st_size for file in files)
+    if there * (1 if plain else DENSEST) >= promised:
         return
     raise InputError(
         f"`path` {path} says that it holds {promised:,} bytes of values, but only {there:,} bytes "
-        "are there. Its dimensions are damaged, or most of it was never written."
+        "are there. It is cut off or damaged, or most of it was never written. " + AGAIN
     )
-
-
-def check_opens(path: Path, patience: float = PATIENCE) -> None:
-    """Refuses a NetCDF file whose opening does not end, or ends the process.
-
-    A child process opens it first: the library may crash over a damaged file, or hang.
-    """
-    if not hasattr(os, "fork"):  # Windows
-        return
-    with LOCK:  # so that the child finds the library idle
-        child = os.fork()
-    if child == 0:
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.setitimer(signal.ITIMER_REAL, patience)  # its end, also inside the library
-        _open_and_leave(path)
-    status = os.waitpid(child, 0)[1]
-    if os.WIFSIGNALED(status):
-        slow = os.WTERMSIG(status) == signal.SIGALRM
-        what = f"does not end within {patience:g} s" if slow else "crashes its library"
-        raise InputError(f"`path` {path} is damaged: opening it {what}. {AGAIN}")
 
 
 def check_defined(store: Path, names: Iterable[str]) -> None:
@@ -331,88 +309,3 @@ def _arrays(path: Path) -> list[str]:
     names = ("zarr.json", ".zarray", ".zgroup")
     folders = dict.fromkeys(each.parent for name in names for each in path.rglob(name))
     return sorted(str(folder.relative_to(path)) for folder in folders if folder != path)
-
-
-def _open_and_leave(path: Path) -> None:
-    """Ends the child; an error is for the parent to find."""
-    try:
-        netCDF4.Dataset(path).close()
-    finally:
-        os._exit(0)
-
-
-def _check_end(path: Path) -> None:
-    """Refuses a NetCDF 3 file whose end is missing: its library reads that as 0."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        try:
-            promised = _promised(file, size)
-        except (IndexError, KeyError, OverflowError):
-            raise InputError(
-                f"`path` {path} has a NetCDF 3 header that is cut off or damaged. {AGAIN}"
-            ) from None
-    if promised > size:
-        raise InputError(
-            f"`path` {path} is cut off: its header promises {promised:,} bytes and the file has "
-            f"{size:,}. {AGAIN}"
-        )
-
-
-def _promised(file: BinaryIO, size: int) -> int:
-    """Where the last value of a NetCDF 3 file ends, by its header, which is read field by field.
-
-    A header that makes no sense is an IndexError or KeyError. size: of the file.
-    """
-    version = file.read(4)[3]
-    wide, far = (8 if version == 5 else 4), (4 if version == 1 else 8)  # a count, a position
-
-    def number(width: int = wide) -> int:
-        read = file.read(width)
-        if len(read) < width:
-            raise IndexError
-        return int.from_bytes(read, "big")
-
-    def entries(entry: Callable[[], Any]) -> list[Any]:
-        tag, count = number(4), number()
-        if tag > 12 or count > size:
-            raise IndexError
-        return [entry() for _ in range(count)]
-
-    def skip_name() -> None:
-        file.seek(_padded(number()), 1)
-
-    def dimension() -> int:
-        skip_name()
-        return number()
-
-    def attribute() -> None:
-        skip_name()
-        itemsize = NETCDF3_SIZES[number(4)]
-        file.seek(_padded(itemsize * number()), 1)
-
-    def variable() -> tuple[int, int, bool]:  # bytes (of one record), position, whether it has many
-        skip_name()
-        shape = [lengths[number()] for _ in range(min(number(), size))]
-        entries(attribute)
-        itemsize, _ = NETCDF3_SIZES[number(4)], number()  # the size it claims may overflow
-        many = shape[:1] == [0]
-        return itemsize * prod(shape[many:]), number(far), many
-
-    records = number()
-    records = 0 if records == 2 ** (8 * wide) - 1 else records  # never filled in
-    lengths = entries(dimension)
-    entries(attribute)
-    variables = entries(variable)
-    sizes = [bytes_ for bytes_, _, many in variables if many]
-    # a variable that is alone in its records is not padded
-    stride = sizes[0] if len(sizes) == 1 else sum(map(_padded, sizes))
-    ends = [
-        begin + bytes_ + (stride * (records - 1) if many else 0)
-        for bytes_, begin, many in variables
-        if records or not many
-    ]
-    return max(ends, default=file.tell())
-
-
-def _padded(size: int) -> int:
-    return -(-size // 4) * 4

@@ -6,15 +6,15 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
+from ..support.tolerances_files import DOUBLE, STEP
+from ..support.tolerances_files import LONGITUDE as NEAR
 from ._coordinates import LONGITUDE, Grid, angle, degrees
 from ._positions import positions
 
 Array = npt.NDArray[Any]
 COPIES = 4  # a corner of a folded and cyclic grid; more share the place of a fill value
-NEAR = 2.5e-5  # degrees of longitude: float32 keeps 1.5e-5, so do 200 and 200 - 360
-SAME = 1e-9  # degrees of latitude, which copies keep
 ONCE = {"copies": "count once"}  # attribute of weights where this is done
-POLE = 90 - 1e-4  # beyond it, cells around the pole may share their centre
+POLE = 90 - STEP  # beyond it, cells around the pole may share their centre
 
 
 def counted_once(
@@ -90,7 +90,7 @@ def _numbers(lat: xr.DataArray, lon: xr.DataArray, over: tuple[str, ...]) -> xr.
     x = np.where(x > 360 - near, x - 360, x)
     rows = [np.broadcast_to(i, y.shape)[known] for i in np.indices(y.shape, sparse=True)]
     apart = [row for row, dim in zip(rows, lat.dims, strict=True) if dim not in over]
-    apart.append(np.round(y[known] / SAME))
+    apart.append(np.round(y[known] / DOUBLE))
     order = np.lexsort((x[known], *apart))
     new = np.diff(x[known][order]) > near
     for key in apart:

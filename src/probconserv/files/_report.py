@@ -15,12 +15,12 @@ import xarray as xr
 
 from ..conditioning.sums import Ensemble, check_usable
 from ..support.errors import ImplausibleError, InputError, printable, warn_implausible
+from ..support.tolerances_files import CLOSES, DOUBLE
 from ._graph import Array
 from ._plan import Plan, Ready, worst
-from ._verdict import TOLERANCE, Verdict
+from ._verdict import Verdict
 
 FIGURES = ("total", "field", "gap", "relative", "closes")  # of a total, in a table
-SAME = 1e-9  # of the sum of cell sizes: so much may it change by rounding
 ZERO = 273.15  # of degC in K
 
 
@@ -137,7 +137,7 @@ class Budget:
         off = abs(self.gap(after)) / self._scale
         return off.max([dim for dim in off.dims if dim not in self.terms.dims])
 
-    def closes(self, tolerance: float = TOLERANCE, after: bool = False) -> bool:
+    def closes(self, tolerance: float = CLOSES, after: bool = False) -> bool:
         """Whether every total is met, up to the tolerance and three times the noise.
 
         Parameters
@@ -154,7 +154,7 @@ class Budget:
         """
         return bool((self.imbalance(after) <= tolerance + 3 * self.noise / self._scale).all())
 
-    def table(self, tolerance: float = TOLERANCE) -> list[dict[str, Any]]:
+    def table(self, tolerance: float = CLOSES) -> list[dict[str, Any]]:
         """The rows of a table: of every total (and member) its place and figures.
 
         The figures are total, field, gap, relative and closes, after the update if there is one.
@@ -173,7 +173,7 @@ class Budget:
             dict(zip(names, (self.name, *place, *values), strict=True)) for place, values in rows
         ]
 
-    def summary(self, tolerance: float = TOLERANCE) -> dict[str, Any]:
+    def summary(self, tolerance: float = CLOSES) -> dict[str, Any]:
         """The figures of the budget, as JSON takes them."""
         figures: dict[str, Any] = {
             "name": self.name,
@@ -220,7 +220,7 @@ class Budget:
         if self.time is not None and self.one_total:
             gone = 1 - self.present / self.present.max(self.time)  # NaN where nothing ever is
             most, where = worst(gone.where(self.present > 0, 0.0).fillna(0.0))
-            if most > SAME:
+            if most > DOUBLE:
                 yield (
                     f"points are missing at some times and there at others, {100 * most:.3g} % of "
                     f"the whole at {where}; what is left is given the total of the whole. Give a "
@@ -329,7 +329,7 @@ class Report:
     warnings: tuple[str, ...] = ()
     change: Mapping[str, xr.DataArray] = field(default_factory=dict)
 
-    def closes(self, tolerance: float = TOLERANCE, after: bool = False) -> bool:
+    def closes(self, tolerance: float = CLOSES, after: bool = False) -> bool:
         """Whether all budgets close.
 
         Parameters
@@ -356,7 +356,7 @@ class Report:
     def __str__(self) -> str:
         return self.text()
 
-    def text(self, tolerance: float = TOLERANCE) -> str:
+    def text(self, tolerance: float = CLOSES) -> str:
         """The report in words; budgets close that are off by no more than the tolerance."""
         told = self.summary(tolerance)
         lines = [line for law in told["laws"] for line in _lines(law)]
@@ -392,7 +392,7 @@ class Report:
             text = f"{'; '.join(self.warnings)}. See the report; `strict=True` refuses this."
             warn_implausible(text)
 
-    def summary(self, tolerance: float = TOLERANCE) -> dict[str, Any]:
+    def summary(self, tolerance: float = CLOSES) -> dict[str, Any]:
         """The figures of the report, as JSON takes them."""
         of_update = {
             "method": self.method,
@@ -415,11 +415,11 @@ class Report:
         """The figures of `summary`, as text in JSON."""
         return json.dumps(self.summary())
 
-    def rows(self, tolerance: float = TOLERANCE) -> list[dict[str, Any]]:
+    def rows(self, tolerance: float = CLOSES) -> list[dict[str, Any]]:
         """Every total: its place, what it should be, and what the field has."""
         return [row for budget in self.budgets for row in budget.table(tolerance)]
 
-    def csv(self, tolerance: float = TOLERANCE) -> str:
+    def csv(self, tolerance: float = CLOSES) -> str:
         """The rows of `rows` as text, with a column for each of the axes that some law has."""
         rows = self.rows(tolerance)
         axes = dict.fromkeys(key for row in rows for key in row if key not in ("law", *FIGURES))

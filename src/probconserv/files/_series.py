@@ -1,19 +1,17 @@
 """What is read for a run: names in laws that lie in other files, and files that are one series."""
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, replace
 from functools import partial
 from glob import glob
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import xarray as xr
 
-from ..support.errors import InputError, ProbConservError
+from ..support.errors import InputError
 from ._arithmetic import calculated, is_arithmetic
 from ._attributes import decoded, setting, shown
 from ._elsewhere import here
@@ -21,10 +19,7 @@ from ._encoding import without_packing
 from ._law import STORES, Law, Recipe, find, nearest
 from ._plan import Spread
 from ._read import SMALL, groups, read
-from ._report import Report
 from ._time import BOUNDS, tells_time
-from ._types import Typed
-from ._work import Work
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 AS_STORED = ("dtype", "scale_factor", "add_offset", "_Unsigned")
@@ -96,124 +91,31 @@ def paths_of(source: Paths) -> list[Path]:
     return [Path(each).absolute() for each in found]
 
 
-def outputs(paths: Sequence[Path], folder: Path) -> list[Path]:
-    """A file of the same name in the folder for each."""
-    name, count = Counter(path.name for path in paths).most_common(1)[0]
-    if count > 1:
-        raise InputError(f"`source` has two files called {name}, which cannot both be written.")
-    return [folder / path.name for path in paths]
+def opened_as_one(
+    paths: Sequence[Path],
+    opened: ExitStack,
+    group: str,
+    chunks: Mapping[str, int] | None,
+    member: str | None,
+    unpack: bool = False,
+) -> xr.Dataset:
+    """The dataset in a file, or that of a series; files stay open with the stack."""
+    for path in paths if len(paths) > 1 else ():
+        if group or groups(path):
+            raise InputError(
+                f"`source` {path} has groups, and several files with groups cannot be one "
+                "series. Take the group out of each first, or give one file at a time."
+            )
+    whole = () if member is None else (member,)
+    parts = [opened.enter_context(read(path, chunks, group, whole)) for path in paths]
+    if unpack:
+        parts = [p.assign({n: without_packing(v) for n, v in p.items()}) for p in parts]
+    return parts[0] if len(parts) == 1 else _combined(paths, parts)
 
 
-@dataclass(frozen=True, eq=False)
-class Part:
-    """A file of a series, and where its times are in those of all."""
-
-    path: Path
-    dataset: xr.Dataset
-    entries: slice
-
-
-@dataclass(frozen=True, eq=False)
-class Series:
-    """Files that follow one another along a dimension, in its order; one alone has none."""
-
-    whole: xr.Dataset
-    dim: str = ""
-    parts: Sequence[Part] = ()
-
-    @classmethod
-    def of(
-        cls,
-        paths: Sequence[Path],
-        opened: ExitStack,
-        group: str,
-        chunks: Mapping[str, int] | None,
-        member: str | None,
-        unpack: bool = False,
-    ) -> "Series":
-        """The files stay open with the stack."""
-        for path in paths if len(paths) > 1 else ():
-            if group or groups(path):
-                raise InputError(
-                    f"`source` {path} has groups, and several files with groups cannot be one "
-                    "series. Take the group out of each first, or give one file at a time."
-                )
-        whole = () if member is None else (member,)
-        parts = [opened.enter_context(read(path, chunks, group, whole)) for path in paths]
-        if unpack:
-            parts = [p.assign({n: without_packing(v) for n, v in p.items()}) for p in parts]
-        return cls(parts[0]) if len(parts) == 1 else _combined(paths, parts)
-
-    def typed(self, change: Typed) -> "Series":
-        """With the moved variables in another type."""
-        parts = [replace(part, dataset=change(part.dataset)) for part in self.parts]
-        return replace(self, whole=change(self.whole), parts=parts)
-
-    def one_by_one(
-        self, work: Work, folder: Path, write: Callable[..., tuple[Any, Report]]
-    ) -> Report:
-        """A file in the folder for each; those that are finished stay if a later one fails."""
-        for plan in work.plans:
-            if self.dim not in plan.index:
-                labels = ", ".join(ready.law.label for ready in plan.laws)
-                raise InputError(
-                    f"`target`: {labels} ties all files together along {self.dim!r}. Write one "
-                    "file: a name that ends in .nc or .zarr."
-                )
-        found: list[Any] = []
-        for part in self.parts:
-            try:
-                own = self._work_on(part, work)
-                found.append(write(own, part.path, folder / part.path.name)[0])
-            except ProbConservError as error:
-                done = f"{len(found)} of {len(self.parts)} files are finished and stay in {folder}"
-                error.args = (f"{part.path.name}: {error} ({done}.)",)
-                raise
-        axis = {name: plan.index.index(self.dim) for plan in work.plans for name in plan.arrays}
-        seen = {name: _joined([each["seen"][name] for each in found], axis[name]) for name in axis}
-        lengths = xr.DataArray([part.dataset.sizes[self.dim] for part in self.parts], dims="files")
-        change = {}
-        for name in found[0]["change"]:
-            changes = xr.concat([each["change"][name] for each in found], "files")
-            change[name] = changes.weighted(lengths).mean("files", keep_attrs=True)
-        return work.report(seen, change)
-
-    def _work_on(self, part: Part, work: Work) -> Work:
-        """The work on one of the files, whose totals follow from the whole series."""
-        plans = []
-        for plan in _at(work.plans, self.dim, part.entries):
-            own = {n: (part.dataset[n].variable, *std) for n, (_, *std) in plan.arrays.items()}
-            plans.append(replace(plan, arrays=own))
-        return replace(work, dataset=part.dataset, plans=plans)
-
-
-def _joined(parts: Sequence[Any], axis: int) -> Any:
-    """Arrays one after the other, counts added up; also within lists and mappings."""
-    if isinstance(parts[0], list):
-        return [_joined(each, axis) for each in zip(*parts, strict=True)]
-    if isinstance(parts[0], Mapping):
-        return {key: _joined([each[key] for each in parts], axis) for key in parts[0]}
-    return np.concatenate(parts, axis) if np.ndim(parts[0]) else sum(parts)
-
-
-def _at(given: Any, dim: str, where: slice) -> Any:
-    """What is given at some entries of a dimension, also within plans, mappings and sequences."""
-    if isinstance(given, xr.Variable | xr.DataArray):
-        return given.isel({dim: where}, missing_dims="ignore")
-    if isinstance(given, Mapping):
-        sizes = {dim: where.stop - where.start} if isinstance(given.get(dim), int) else {}
-        return {key: _at(value, dim, where) for key, value in given.items()} | sizes
-    if isinstance(given, list | tuple):
-        return tuple(_at(value, dim, where) for value in given)
-    if is_dataclass(given) and not isinstance(given, type):
-        parts = {each.name: _at(getattr(given, each.name), dim, where) for each in fields(given)}
-        return replace(given, **parts)
-    return given
-
-
-def _combined(paths: Sequence[Path], parts: Sequence[xr.Dataset]) -> Series:
+def _combined(paths: Sequence[Path], parts: Sequence[xr.Dataset]) -> xr.Dataset:
     """The series that the files make, in dates where their times count from different ones."""
-    stored, clocks = parts, [_clocks(part) for part in parts]
+    clocks = [_clocks(part) for part in parts]
     if any(clock != clocks[0] for clock in clocks):
         parts = [decoded(part) for part in parts]
     for path, part in zip(paths[1:], parts[1:], strict=True):
@@ -237,10 +139,7 @@ def _combined(paths: Sequence[Path], parts: Sequence[xr.Dataset]) -> Series:
     for name in whole.data_vars:
         whole[name] = _for_one_file(whole[name], [part[name] for part in parts])
     whole.encoding = parts[0].encoding
-    starts = [index.get_loc(part.indexes[dim][0]) for part in parts]
-    ends = [start + part.sizes[dim] for start, part in zip(starts, parts, strict=True)]
-    files = map(Part, paths, stored, map(slice, starts, ends))
-    return Series(whole, dim, sorted(files, key=lambda file: file.entries.start))
+    return whole
 
 
 def _clocks(dataset: xr.Dataset) -> dict[Any, Any]:

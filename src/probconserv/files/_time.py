@@ -12,7 +12,7 @@ import xarray as xr
 from ..support.errors import InputError
 from ..support.values import choice
 from ._attributes import (
-    MEAN_LENGTHS,
+    NO_LENGTH,
     Array,
     holds_dates,
     is_decoded,
@@ -29,7 +29,6 @@ LEADS = ("prediction_timedelta", "lead_time", "leadtime", PERIOD)  # names of fo
 RATES_NEED = "`inflow` and `outflow` need"
 CLARITY = {PERIOD: 0, BY_CF: 0, BY_AXIS: 0, DATES: 1, DURATIONS: 1, BY_NAME: 1, REFERENCE: 2}
 BOUNDS = "bounds of times"  # in the encoding of times from another file: what lies beside them
-SLACK = 1e-6  # of the shortest cell: bounds that miss each other by less meet
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,15 +75,6 @@ class Time:
     def unit(self) -> str | None:
         """Of `seconds`: None for times that are numbers without a unit."""
         return None if _clock(self.coordinate)[0] == NUMBERS else "s"
-
-    @property
-    def mean_lengths(self) -> list[str]:
-        """A remark where times are in units that differ in length."""
-        unit = units(self.coordinate)
-        if is_decoded(self.coordinate) or not MEAN_LENGTHS.match(unit):
-            return []
-        days = _clock(self.coordinate)[1] / 86400
-        return [f"{unit} of {self.dim} are mean ones, of {days:.6g} days"]
 
     def seconds(self, times: xr.DataArray, argument: str) -> Array:
         """Times in seconds, on the clock of the field; as they are if they have no unit."""
@@ -217,8 +207,9 @@ def _clock(times: xr.DataArray) -> tuple[str, float]:
         return NUMBERS, 1.0
     found = scale(times, "s")
     if found is None or " since " in unit:
+        why = "differ in length" if NO_LENGTH.match(unit) else "cannot be decoded"
         raise InputError(
-            f"{RATES_NEED} a clock, but the units {unit!r} of {times.name!r} cannot be decoded. "
+            f"{RATES_NEED} a clock, but the units {unit!r} of {times.name!r} {why}. "
             "Write units such as 'days since 2000-01-01' (`cdo -r copy` does so) or 'hours'."
         )
     return DURATIONS, found

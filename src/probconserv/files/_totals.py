@@ -10,6 +10,7 @@ import xarray as xr
 from dask.base import compute
 
 from ..support.errors import InputError
+from ..support.tolerances_files import DOUBLE
 from . import _attributes as attributes
 from ._attributes import cell_methods, decoded, least_to_most, place
 from ._blocks import Block, quiet
@@ -235,7 +236,6 @@ class Totals:
             methods = {method for method, _ in cell_methods(field, "time", time.dim)} - {"point"}
             said = f"taken as its value at {time.dim}"
             self.remarks += [f"{name}: a time {method}, {said}" for method in sorted(methods)]
-        self.remarks += time.mean_lengths
         gained: Any = xr.Variable(time.dim, np.zeros(len(time.ends)))
         rates = [self._rate(*given, time) for given in self.rates]
         if len(time.ends) == 1:
@@ -315,7 +315,7 @@ class Totals:
         """Where a density counts, if that is not plain; size: of the points that do."""
         first, *others = self.points.fields
         said = [f"rates on the grid count where {first} does"] if others else []
-        if (size.max(time.dim) - size.min(time.dim)).max() > 1e-9 * size.max():
+        if (size.max(time.dim) - size.min(time.dim)).max() > DOUBLE * size.max():
             said.append(
                 f"points of {first} change in time; rates count where it is at the nearer time"
             )

@@ -3,19 +3,21 @@
 import math
 from collections.abc import Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray as xr
 
+from ..diagnostics.causes import Comparison
+from ..diagnostics.limits import FULL, LEVEL, row_limit
 from ..support.errors import FAR
+from ..support.tolerances_files import CLOSES
+from ._blocks import quiet
 from ._graph import Array
 from ._guard import Guard
 
 if TYPE_CHECKING:
     from ._report import Budget
-
-TOLERANCE = 1e-6  # of the sum of |u| times cell sizes: a budget closes that is off by no more
 
 
 class Verdict:
@@ -38,6 +40,7 @@ class Verdict:
         return "agrees if shared" if self.stated.wrong.any() else "agrees"
 
     @property
+    @quiet
     def text(self) -> str:
         """The answer in words."""
         if not self.budget.knows_std:
@@ -56,7 +59,7 @@ class Verdict:
         elif self.answer == "does not agree":
             wrong = self.together.wrong
             yield (
-                f"{int(wrong.sum())} of {wrong.numel()} {self.kind}s are more than 5 "
+                f"{int(wrong.sum())} of {wrong.size} {self.kind}s are more than 5 "
                 "standard deviations off, whatever the correlations"
             )
 
@@ -79,10 +82,10 @@ class Verdict:
             return f"{said} and a correlation of {rho:g}" if rho else said
         less = f"the {members} members tell all" if members > 1 else "points are independent"
         less, more = (f"their correlation is {rho:g}", "more of ") if rho else (less, "")
-        own, full = (float(rows.z.abs().max()) for rows in (self.stated, self.together))
+        own, full = (float(np.abs(rows.z).max()) for rows in (self.stated, self.together))
         return (
             f"{said} only if points share {more}their errors: {int(wrong.sum())} of "
-            f"{wrong.numel()} are off by up to {own:.1f} standard deviations if {less}, by up to "
+            f"{wrong.size} are off by up to {own:.1f} standard deviations if {less}, by up to "
             f"{full:.1f} if all points err together"
         )
 
@@ -92,30 +95,22 @@ class Verdict:
         return Guard.of(self.budget, self.kind, not self.budget.is_celsius)
 
     @cached_property
-    def together(self) -> Any:
+    def together(self) -> Comparison:
         """The totals beside what the field has, if its points err together."""
-        from ..diagnostics.limits import FULL  # needs torch
-
         return self._rows(self.budget.spread, FULL)
 
     @cached_property
-    def stated(self) -> Any:
+    def stated(self) -> Comparison:
         """The same with the correlation of the update, or as the members' totals spread."""
-        from torch import tensor
-
-        from ..diagnostics.limits import LEVEL, row_limit
-
         found, one = self.budget, self.budget.members == 1
         variance, noise = found.assumed**2, found.noise**2
         share = (variance / (variance + noise).where(variance > 0, 1.0)).max()
-        most = tensor(float(share))  # that members estimate
-        limit = row_limit(found.terms.size, None if one else found.members, most, LEVEL)
-        return self._rows(found.assumed, min(float(limit), FAR))
+        members = None if one else found.members
+        limit = row_limit(found.terms.size, members, float(share), LEVEL)  # members estimate it
+        return self._rows(found.assumed, min(limit, FAR))
 
-    def _rows(self, spread: xr.DataArray, limit: float) -> Any:
+    def _rows(self, spread: xr.DataArray, limit: float) -> Comparison:
         """What `_causes` says of the totals, with that std of the field."""
-        from ..diagnostics.causes import Comparison
-
         budget = self.budget
         here = self._mean(budget.before)
         dims = sorted(budget.terms.dims, key=lambda dim: dim == budget.time)  # time last
@@ -126,10 +121,10 @@ class Verdict:
 
         of_mean = 1 / budget.members if budget.members > 1 else 0.0
         std = np.hypot(math.sqrt(1 + of_mean) * wide(spread), wide(budget.noise))
-        slack = TOLERANCE * wide(self._mean(budget._scale))
+        slack = CLOSES * wide(self._mean(budget._scale))
         value = wide(self._mean(budget.total.where(budget.size > 0, budget.before)))
         timed = budget.time is not None and bool((value != value[..., :1]).any())
-        return Comparison.of(wide(here), value, std, slack, timed=timed, limit=limit)
+        return Comparison(wide(here), value, std, slack, timed, limit)
 
     def _mean(self, array: xr.DataArray) -> xr.DataArray:
         """Over members, if the array has them."""

@@ -6,7 +6,7 @@ the same form; pressure differences over g are the mass of air per area.
 
 Half levels are the first of these that are there: the bounds of the terms, as formula terms of the
 bounds of the levels or the terms themselves name them; terms of a coordinate of the same kind with
-one entry more; half levels of which the levels are the means, from the surface up.
+one entry more.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,6 +19,7 @@ from dask.base import compute
 from ..air.constants import GRAVITY
 from ..support.errors import InputError
 from ..support.sphere import Array
+from ..support.tolerances_files import SINGLE
 from ._attributes import factor, in_unit, pairs, setting
 from ._coordinates import Grid, ends_of, numbers
 from ._law import match
@@ -34,9 +35,6 @@ FORMULAS: dict[str, list[tuple[Units, Position]]] = {  # by standard name
     "atmosphere_hybrid_sigma_pressure_coordinate": [
         ({"ap": "Pa", "b": "", "ps": "Pa"}, lambda ap, b: (ap, b)),
         ({"a": "", "b": "", "p0": "Pa", "ps": "Pa"}, lambda a, b, p0: (a * p0, b)),
-    ],
-    "atmosphere_sigma_coordinate": [
-        ({"sigma": "", "ptop": "Pa", "ps": "Pa"}, lambda s, ptop: ((1 - s) * ptop, s)),
     ],
     "atmosphere_hybrid_height_coordinate": [
         ({"a": "m", "b": "", "orog": "m"}, lambda a, b: (a, b)),
@@ -82,14 +80,15 @@ class Levels:
             values.append(by * numbers(found, found))
         return np.stack(self.position(*values))
 
-    def ends(self, surface: float) -> tuple[Array, str]:  # (2, n, 2)
+    def ends(self) -> tuple[Array, str]:  # (2, n, 2)
         """Where every cell ends, and in words how it is known."""
         terms = self._terms_of_half_levels()
-        if terms:
-            ends, words = self.positions(terms), " and ".join(str(t.name) for t in terms.values())
-        else:
-            ends = self._means(self.positions({}), surface)
-            words = "assumed such that each level is the mean of its two, from the surface up"
+        if not terms:
+            raise InputError(
+                f"{self.coordinate.name!r} has no half levels. Add the bounds of its terms "
+                f"({', '.join(list(self.terms)[:-1])}). {WAY_OUT}"
+            )
+        ends, words = self.positions(terms), " and ".join(str(t.name) for t in terms.values())
         if ends.ndim == 2:  # half levels, each the end of two cells
             ends = np.stack([ends[:, :-1], ends[:, 1:]], -1)
         if ends.shape != (2, self.coordinate.size, 2):
@@ -114,24 +113,6 @@ class Levels:
             if len(found) == len(own):
                 return found
         return {}
-
-    def _means(self, levels: Array, surface: float) -> Array:  # (2, n) -> (2, n + 1)
-        """The half levels of which the levels are the means, from the surface up."""
-        pressures = levels[0] + levels[1] * surface
-        upward = pressures[0] > pressures[-1]
-        edges = [np.array([0.0, 1.0])]
-        for level in levels.T if upward else levels.T[::-1]:
-            edges.append(2 * level - edges[-1])
-        found = np.stack(edges, 1)
-        falls = (np.diff(found[0] + found[1] * surface) < 0).all()
-        falls = falls and (np.diff(found[1]) < 1e-4).all()
-        ends_at_top = abs(found[1, -1]) < 1e-4 and found[0, -1] > -1e-5 * surface
-        if "orog" in self.terms or not (falls and ends_at_top):
-            raise InputError(
-                f"{self.coordinate.name!r} has no half levels, and its levels are not the means of "
-                f"half levels from the surface to the top. Add the bounds of its terms. {WAY_OUT}"
-            )
-        return found if upward else found[:, ::-1]
 
 
 def _levels(grid: Grid, dim: str) -> Levels | None:
@@ -172,7 +153,7 @@ def formula_layers(grid: Grid, dim: str) -> Layers | None:
     match(levels.terms[last], grid.data, f"formula_terms of {levels.coordinate.name}")
     surface = in_order(in_unit(levels.terms[last], unit), grid.data)
     lowest, highest, missing = extremes(surface)
-    ends, half_levels = levels.ends(highest)
+    ends, half_levels = levels.ends()
     steps = np.diff(ends, axis=-1)[..., 0]
     steps = steps * np.sign(steps[0] + steps[1] * highest)
     for at in (lowest, highest):  # thickness is linear in the surface: its extremes tell all
@@ -200,12 +181,12 @@ def _reach(ends: Array, surface: float, unit: str, name: object) -> str:
     """From where to where the cells reach, and whether they touch."""
     at = ends[0] + ends[1] * surface
     low, high = (ends.reshape(2, -1)[:, int(i)] for i in (at.argmin(), at.argmax()))
-    apart = abs(np.abs(np.diff(at)).sum() - np.ptp(at)) > 1e-6 * np.abs(at).max()
+    apart = abs(np.abs(np.diff(at)).sum() - np.ptp(at)) > SINGLE * np.abs(at).max()
 
     def text(constant: float, slope: float) -> str:
-        if abs(slope - 1) < 1e-6 and abs(constant) < 1e-3:
+        if abs(slope - 1) < SINGLE and abs(constant) < 1e-3:
             return "the surface"
-        part = f" + {slope:.4g} {name}" if abs(slope) > 1e-6 else ""
+        part = f" + {slope:.4g} {name}" if abs(slope) > SINGLE else ""
         return f"{round(constant, 3) + 0.0:.6g} {unit}{part}"
 
     said = f"{text(*low)} to {text(*high)}"

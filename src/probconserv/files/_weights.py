@@ -21,6 +21,7 @@ import xarray as xr
 from ..support import values as check
 from ..support.errors import InputError
 from ..support.sphere import Globe
+from ..support.tolerances_files import SINGLE
 from ._arithmetic import calculated, is_arithmetic
 from ._attributes import cell_methods, decoded, pairs, product, scale, setting, units
 from ._coordinates import SHAPE, Factor, Grid, cell_sizes, describe
@@ -272,7 +273,7 @@ def _usable(
     block_info: Any = None,  # from dask: where the block begins
 ) -> npt.NDArray[np.float64]:
     """The weights with 0 for missing ones; an error for those that no cell can have."""
-    slack = 1e-6 if most == 1 else 0.0  # of fractions in float32
+    slack = SINGLE if most == 1 else 0.0  # of fractions in float32
     wrong = (weights < -slack) | (weights > most + slack)
     if wrong.any():
         first = tuple(np.argwhere(wrong)[0])

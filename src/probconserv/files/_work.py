@@ -21,7 +21,7 @@ from ..conditioning.sums import Ensemble, Kind, MeanAndStd, check_usable, is_har
 from ..support.errors import FAR, InputError
 from ._attributes import decoded, least_to_most
 from ._blocks import Block, BlockWork, Bounds
-from ._cluster import compute
+from ._compute import compute
 from ._encoding import Packing, next_held, valid_limits
 from ._graph import Array, Made, Sums, added
 from ._guard import with_spread

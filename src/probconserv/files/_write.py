@@ -16,9 +16,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import dask
 import dask.array as da
-import dask.threaded
 import netCDF4
 import numpy as np
 import numpy.typing as npt
@@ -28,8 +26,8 @@ from xarray.backends.netCDF4_ import NETCDF4_PYTHON_LOCK as LOCK  # the one that
 
 from ..support.complete_files import sole_writer
 from ..support.errors import InputError, ProbConservError
-from . import _cluster
-from ._encoding import ROUNDS, Format, aligned, encoded, in_full, is_lazy, output_format, prepared
+from ._compute import compute
+from ._encoding import ROUNDS, Format, encoded, in_full, is_lazy, output_format, prepared
 from ._read import (
     CHANGED,
     INHERITED,
@@ -61,8 +59,7 @@ def check_output(path: str | PathLike[str], overwrite: bool, inputs: Iterable[st
     is_zarr, folder = where.suffix == ".zarr", where.parent
     if not is_zarr and where.suffix not in NETCDF:
         raise InputError(
-            f"`path` {where.name!r} must end in {', '.join(NETCDF)} (NetCDF) or .zarr (Zarr); "
-            "for several files it may be an existing folder."
+            f"`path` {where.name!r} must end in {', '.join(NETCDF)} (NetCDF) or .zarr (Zarr)."
         )
     for given in (Path(each).resolve() for each in inputs):
         same = where.exists() and given.exists() and where.samefile(given)
@@ -195,9 +192,7 @@ def write(
                     f"`source` {source} was changed while it was read. Nothing was written: run it "
                     "again once it is complete."
                 )
-            apart = not (format.zarr or _cluster.in_process())
-            run = partial(_run_apart, part.parent) if apart else _run
-            results = run(lazy, {name: target(str(name)) for name in lazy}, also)
+            results = _run(lazy, {name: target(str(name)) for name in lazy}, also)
             describe(finish(results))
         return results
 
@@ -272,8 +267,6 @@ def _zarr(
     dataset.to_zarr(part, compute=False, consolidated=False, group=group or None, **how)
     begun = zarr.open_group(part, mode="r+", path=group or None, use_consolidated=False)
     yield (lambda name: ZarrArray(part / group / name, part.parent)), begun.attrs.update
-    for left in [] if _cluster.in_process() else part.rglob("*.partial"):
-        left.unlink()  # of a worker that was killed
     for level in dict.fromkeys([group, ""]):
         version: Any = format.zarr
         zarr.consolidate_metadata(part, path=level or None, zarr_format=version)
@@ -323,25 +316,7 @@ def _run(lazy: Lazy, targets: Mapping[Hashable, Any], also: Any) -> Any:
         one = np.ones((1,) * len(blocks), bool)
         ones = tuple((1,) * count for count in blocks)
         ties.append(da.map_blocks(lambda *_, one=one: one, *stored, chunks=ones, meta=one))
-    return _cluster.compute((ties, also))[1]
-
-
-def _run_apart(stage: Path, lazy: Lazy, targets: Mapping[Hashable, Any], also: Any) -> Any:
-    """As `_run`, through a Zarr store: only this process may write to a NetCDF file."""
-    import zarr
-
-    folder = stage / "blocks"
-    whole = {name: aligned(xr.Variable(range(a.ndim), a)).data for name, a in lazy.items()}
-    for name, data in whole.items():
-        place = folder / str(name)
-        zarr.create_array(place, shape=data.shape, dtype=data.dtype, chunks=data.chunksize)
-    between = {name: ZarrArray(folder / str(name), stage) for name in whole}
-    results = _run(whole, between, also)
-    with dask.config.set(scheduler=dask.threaded.get):
-        for name in whole:
-            da.store(da.from_zarr(folder / str(name)), targets[name], lock=False)
-    shutil.rmtree(folder, ignore_errors=True)
-    return results
+    return compute((ties, also))[1]
 
 
 class ZarrArray:
@@ -355,8 +330,7 @@ class ZarrArray:
 
         if not self.stage.exists():
             raise InputError(
-                f"{self.stage} is not there: the run was ended, or this worker does not see the "
-                "folder of the output. Use a folder that all workers share."
+                f"{self.stage} is not there: the run was ended before this block was written."
             )
         zarr.open_array(self.path, mode="r+")[where] = block
 
