@@ -44,7 +44,7 @@ def small_posterior(field: object, laws: Sequence[Law], solve: Solve) -> Posteri
 
     solve: of the engine, for what is asked later.
     """
-    if len(laws) > 1 or not isinstance(field, Diagonal):
+    if len(laws) > 1 or not isinstance(field, Diagonal) or field.infinite:
         return None
     (law,), mean, variance = laws, field.mean, field.variance
     m, shape = law.map, mean.shape

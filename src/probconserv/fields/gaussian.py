@@ -7,7 +7,7 @@ space are joint; with two axes of space (..., T, X, Y) it is 2 and 3.
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from numbers import Real
 from typing import Any, Self
 
@@ -23,6 +23,10 @@ from .latent import Latent
 from .student import Predictive, predictive
 
 SQUARE_IT = "Standard deviations must be squared first: variances are stored here."
+UNMEASURED = (
+    "is for points that nobody measured, which only `Diagonal` has: give those a field of their "
+    "own, State(known=field, unknown=Diagonal(mean, math.inf)), or a finite variance."
+)
 Normals = Callable[..., Tensor]  # standard normal numbers, (n, *shape)
 
 
@@ -161,6 +165,11 @@ class Field(Kept):
         return self._with(mean=mean)
 
     @property
+    def infinite(self) -> bool:
+        """Whether some variance is infinite."""
+        return False
+
+    @property
     def parts(self) -> tuple["Field", ...]:
         """The field alone, as a state has several."""
         return (self,)
@@ -223,7 +232,10 @@ class Field(Kept):
     def _quantiles(self, *shares: float) -> list[Tensor]:
         """The values that each point stays below with these probabilities."""
         mean, std = self.mean, self.std
-        return [mean + std * standard_quantile(p, mean) for p in shares]
+        each = (mean + std * standard_quantile(p, mean) for p in shares)
+        if not self.infinite:
+            return list(each)
+        return [torch.where(x.isnan(), mean, x) for x in each]  # of 0 times infinity, in the middle
 
     def covariance(self) -> Tensor:
         """The dense covariance over the event axes, ``(*batch, *event, *event)``; large.
@@ -258,6 +270,7 @@ class Field(Kept):
         DegenerateError
             If a point has no variance.
         """
+        check_determined(self, "a density")
         u, variance = self._values(u), self.variance
         if check.concrete(variance) and bool((variance == 0).any()):
             raise DegenerateError(
@@ -296,8 +309,12 @@ class Field(Kept):
             ) from None
 
     def __repr__(self) -> str:
-        kind = type(self).__name__
-        return f"{kind}(shape={tuple(self.shape)}, event_dims={self.event_dims}, {self.dtype})"
+        kind, about = type(self).__name__, ""
+        if self.infinite:
+            about = f", {int((self.variance == math.inf).sum())} points of infinite variance"
+        return (
+            f"{kind}(shape={tuple(self.shape)}, event_dims={self.event_dims}, {self.dtype}{about})"
+        )
 
 
 class Diagonal(Field):
@@ -308,12 +325,13 @@ class Diagonal(Field):
     mean : array, shape (..., T, M)
         The mean.
     variance : float or array
-        The variance of each point, in a shape that broadcasts to the mean.
+        The variance of each point, in a shape that broadcasts to the mean. It is infinite where
+        nothing is known, such as what nobody measured: the mean there is only a place to start.
 
     Raises
     ------
     InputError
-        If a number is not finite or a variance is negative.
+        If a mean is not finite or a variance is negative.
 
     Examples
     --------
@@ -322,16 +340,25 @@ class Diagonal(Field):
     """
 
     event_dims = 0
+    _endless = False  # whether a variance was seen to be infinite
 
     def __init__(self, mean: ArrayLike, variance: ArrayLike) -> None:
         self.mean, given = check.alike(mean=mean, variance=variance)
-        check.moments(self.mean, given, SQUARE_IT)
+        if check.moments(self.mean, given, SQUARE_IT):
+            self._endless = True
         self.variance = _expanded(given, self.mean)
 
+    @property
+    def infinite(self) -> bool:
+        return self._endless and check.any_of(self.variance == math.inf)
+
     def covariance_times(self, v: ArrayLike) -> Tensor:
-        return self.variance * self._factor_of(v)
+        v = self._factor_of(v)
+        found = self.variance * v
+        return torch.where(v == 0, 0.0, found) if self.infinite else found
 
     def _draw(self, normals: Normals) -> Tensor:
+        check_determined(self, "draws")
         return torch.addcmul(
             self.mean.double(), self.variance.double().sqrt(), normals(*self.shape)
         )
@@ -388,7 +415,8 @@ class LowRank(Field):
         self, mean: ArrayLike, factor: ArrayLike, variance: ArrayLike = 0.0, event_dims: int = 1
     ) -> None:
         self.mean, self.factor, rest = check.alike(mean=mean, factor=factor, variance=variance)
-        check.moments(self.mean, rest, SQUARE_IT)
+        if check.moments(self.mean, rest, SQUARE_IT):
+            raise InputError(f"`variance` is infinite, which {UNMEASURED}")
         check.finite("factor", self.factor)
         self.event_dims = check.event_dims(event_dims, self.mean.ndim)
         if self.factor.shape[1:] != self.mean.shape:
@@ -488,6 +516,8 @@ class LowRank(Field):
         """
         share = check.between("correlation", correlation, 0, 1)
         points = Diagonal(mean, variance)
+        if points.infinite:
+            raise InputError(f"`variance` is infinite, which {UNMEASURED}")
         factor = math.sqrt(share) * root_of(points.variance)[None]
         return cls(points.mean, factor, (1 - share) * points.variance, event_dims)
 
@@ -541,6 +571,22 @@ def random_normals(
     return lambda *shape: torch.randn(
         (count, *shape), generator=generator, dtype=kind, device=device
     )
+
+
+def check_determined(field: Field, what: str) -> None:
+    """Points of infinite variance have no draws and no density."""
+    if field.infinite:
+        raise DegenerateError(
+            f"{int((field.variance == math.inf).sum())} points of the field have infinite "
+            f"variance: nobody measured them and no law determines them. They have a mean and an "
+            f"interval, but not {what}. Add laws that read them, or give them a variance."
+        )
+
+
+def check_measured(fields: Sequence[Field], name: str, what: str, instead: str) -> None:
+    """Infinite variances are for linear laws."""
+    if any(field.infinite for field in fields):
+        raise InputError(f"`{name}` has points of infinite variance, which {what}. {instead}")
 
 
 def check_level(level: float, name: str = "level") -> float:
