@@ -61,9 +61,7 @@ def settled(way: Way, u: Fields, laws: Sequence[Rows]) -> tuple[Fields, bool]:
     return u, False
 
 
-def plainly_fine(
-    way: Way, laws: Sequence[Rows], u: Fields, residuals: Sequence[Tensor]
-) -> bool:
+def plainly_fine(way: Way, laws: Sequence[Rows], u: Fields, residuals: Sequence[Tensor]) -> bool:
     """Whether one look shows that all rows hold and that no point moves far.
 
     For exact rows that do not see each other: u = mu - D G^T lambda is finite where lambda and G u
@@ -141,9 +139,7 @@ def _check_range(rows: Rows, lost: Tensor, amount: str, way_out: str) -> None:
 
 
 @torch.no_grad()
-def check_weighed(
-    laws: tuple[Rows, ...], u: Fields, way: Way, residuals: Sequence[Tensor]
-) -> None:
+def check_weighed(laws: tuple[Rows, ...], u: Fields, way: Way, residuals: Sequence[Tensor]) -> None:
     """Noisy rows are weighed right, and nothing is NaN."""
     right = all(math.isfinite(x.sum()) or bool(x.isfinite().all()) for x in u)
     off = way.weighed(u, residuals) if right and isinstance(way, Chain) else None

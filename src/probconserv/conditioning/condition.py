@@ -13,7 +13,7 @@ picks one.
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, TypeAlias, TypeVar, overload
+from typing import Any, TypeAlias, TypeVar, cast, overload
 
 import torch
 from torch import Tensor
@@ -33,7 +33,7 @@ from ..support import checks as check
 from ..support.errors import DegenerateError, ImplausibleWarning, InputError
 from .audit import check_met, check_weighed, plainly_fine, settled, warn_if_collapsed, warn_if_far
 from .draws import Draws, StateDraws
-from .elimination import eliminated
+from .elimination import Eliminated, eliminated
 from .inequalities.constrained import condition_within, mixture_within, nearest_within
 from .nonlinear.posterior import Found, NonlinearPosterior, NonlinearStatePosterior
 from .posterior import Posterior, Solved, StatePosterior
@@ -252,7 +252,8 @@ def _look_at(found: Solved, prior: tuple[Field, ...], holds: bool = False) -> No
     """Refuses what the laws and the prior do not allow. holds: whether exact rows are known to."""
     way = found.way
     if not holds:
-        before = found.way.sizes(tuple(field.mean.double() for field in prior))
+        before = tuple(field.mean.double() for field in prior)
+        before = way.sizes(before) if isinstance(way, Eliminated) else before
         check_met(found.laws, found.mean, before, way.root, _slack(prior))
     check_weighed(found.laws, found.mean, way, found.residuals)
     costly = way.is_banded or way.is_iterative
@@ -399,7 +400,7 @@ def _comparable(found: Solved) -> Tensor:  # (*lead)
     Components may keep different rows of those that follow from each other. Densities of two such
     choices differ by a factor that depends on the rows alone; the first component gives it.
     """
-    evidence, chain = found.log_evidence, found.way
+    evidence, chain = found.log_evidence, cast(Any, found.way)
     chain = chain.chain if isinstance(chain, Shared) else chain
     for stage in chain.stages if check.concrete(evidence) and evidence.ndim else ():
         kept = ~stage.dropped

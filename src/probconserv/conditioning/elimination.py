@@ -14,12 +14,11 @@ That is the limit of a variance that grows without end. A point that the rows le
 infinite variance, and moves no further than exact rows need.
 """
 
+import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from ..fields.covariances import Correlated, Fields, Independent
@@ -28,13 +27,12 @@ from ..laws.law import Rows
 from ..laws.maps import Matrix
 from ..solvers.engine import Chain, Shared, free_axes, solve
 from ..solvers.factor import NOTHING
-from ..solvers.stages import Together, summed
+from ..solvers.pivots import ROUNDING, found_from
+from ..solvers.stages import summed
 from ..support.checks import broadcast_shapes, concrete
 from ..support.errors import DegenerateError, InputError
 from ..support.tree import Node
 
-ROUNDING = 1e-11  # of its row's size: a coefficient, or a row, that is less is rounding
-OPEN = 1e-8  # a point is open that moves by so much, in units of its rows, while no row changes
 MOST = 1 << 27  # numbers of a matrix: 1 GiB
 CHUNK = 1 << 20  # numbers that are worked on at a time
 
@@ -56,14 +54,16 @@ class Eliminated(Node):
             prior = prior.joined(lead)
         self.root = _finite(prior)
         self.tails = tuple(tuple(shape[lead:]) for shape in prior.shapes)
-        flat = _Flat(laws, prior.shapes, lead)
-        g, noise, count = flat.matrix(self), flat.noise, flat.noise.shape[-1]
+        matrices, self.value, noise = _flat(laws, prior.shapes, lead)
+        count = noise.shape[-1]
+        _check_size(count * sum(math.prod(shape) for shape in prior.shapes))
+        g = torch.cat([self._together(x) for x in matrices]).movedim(0, -2)  # (*lead, K, E)
         before = self._together(prior.variance)
         open_ = before == torch.inf
         self.places = open_.reshape(-1, open_.shape[-1]).any(0).nonzero()[:, 0]
         self.unmeasured = open_[..., self.places]
-        found = _eliminated(g[..., self.places] * self.unmeasured[..., None, :], noise == 0, open_)
-        self.log_det, self.value = found.log_det, flat.value(prior.shapes)
+        found = found_from(g[..., self.places] * self.unmeasured[..., None, :], noise == 0, open_)
+        self.log_det = found.log_det
         keeps = ~found.pivots
         self.noisy = found.pivots & (noise > 0)
         own = keeps.double().diag_embed() - found.made_of
@@ -73,10 +73,12 @@ class Eliminated(Node):
         rows, at_noise = torch.cat([left, own * self.noisy[..., None, :]], -1), self.noisy.double()
         self.all = Matrix(torch.cat([g, at_noise.diag_embed()], -1), (rows.shape[-1],))
         self.back = Matrix(found.inverse, (count,))
-        value = (own @ self.value[..., None])[..., 0]
-        self.rows = Rows(
-            "combined", (Matrix(rows, (rows.shape[-1],)),), value, noise * keeps, None
+        value, noise_left = (own @ self.value[..., None])[..., 0], noise * keeps
+        some = (
+            keeps.reshape(-1, count).any(0).nonzero()[:, 0] if keeps.any() else self.places[:1] * 0
         )
+        combined = Matrix(rows[..., some, :], (rows.shape[-1],))
+        self.rows = Rows("combined", (combined,), value[..., some], noise_left[..., some], None)
         self.prior = self._with_noise(prior, noise * self.noisy)
         self.inner: Chain | Shared = solve((self.rows,), self.prior, slack)
         self.undetermined = self._apart(self._around(found.undetermined))
@@ -113,7 +115,7 @@ class Eliminated(Node):
 
     def _apart(self, flat: Tensor) -> tuple[Tensor, ...]:
         """The inverse; what follows the fields is left out."""
-        sizes = [int(np.prod(tail)) for tail in self.tails]
+        sizes = [math.prod(tail) for tail in self.tails]
         parts = flat[..., : sum(sizes)].split(sizes, -1)
         pairs = zip(parts, self.tails, strict=True)
         return tuple(part.unflatten(-1, tail) if tail else part[..., 0] for part, tail in pairs)
@@ -133,6 +135,10 @@ class Eliminated(Node):
         """Means of the prior, at unmeasured points as large as the widest of the others."""
         each = zip(u, self.root.variance, self._apart(self._around(self.unmeasured)), strict=True)
         return tuple(torch.where(open_, x.abs() + d.sqrt(), x) for x, d, open_ in each)
+
+    def means(self, u: Fields) -> Tensor:
+        """Means of the prior as `prior` has them, with those of the noise."""
+        return self._together(u, noise=True)
 
     def run(self, u: Fields) -> tuple[Fields, list[Tensor]]:
         """Means or members of the prior, moved to the laws; and the residuals that they had."""
@@ -206,131 +212,35 @@ OF_OPEN = (
 )
 
 
-class _Flat(Together):
-    """The rows of all laws side by side, (*lead, K)."""
-
-    def __init__(self, laws: tuple[Rows, ...], shapes: Sequence[Any], lead: int) -> None:
-        self._bundle(laws, shapes, lead)
-        points = sum(torch.Size(shape).numel() for shape in shapes)
-        if points * self.noise.shape[-1] > MOST:
-            raise InputError(
-                f"`laws`: {self.noise.shape[-1]} rows of {points} points, some of infinite "
-                "variance, take too large a matrix. Give each entry of the batch or each time by "
-                "itself, leave points out that no law reads, or give the others a variance."
-            )
-
-    def matrix(self, way: Eliminated) -> Tensor:  # (*lead, K, E)
-        """G."""
-        noise, count = self.noise, self.noise.shape[-1]
-        eye = torch.eye(count, dtype=noise.dtype, device=noise.device)
-        units = self.adjoint(eye.reshape(count, *[1] * self.lead, count))
-        sizes = [(count, *noise.shape[:-1], *tail) for tail in way.tails]
-        zero = noise.new_zeros(())
-        pairs = zip(units, sizes, strict=True)
-        whole = tuple((zero if x is None else x).expand(size) for x, size in pairs)
-        return way._together(whole).movedim(0, -2)
-
-    def value(self, shapes: Sequence[Any]) -> Tensor:  # (*lead, K)
-        """b."""
-        return self.flat([r.value.expand(r.row_shape(shapes)) for r in self.rows])
+def _flat(
+    laws: tuple[Rows, ...], shapes: Sequence[Any], lead: int
+) -> tuple[list[Fields], Tensor, Tensor]:
+    """G of each law, its rows on axis 0; and b and sigma^2 of all side by side, (*lead, K)."""
+    matrices: list[Fields] = []
+    values: list[Tensor] = []
+    noises: list[Tensor] = []
+    for rows in (r.over(shapes, lead) for r in laws):
+        natural = rows.row_shape(shapes)
+        tail = natural[lead:]
+        count = math.prod(tail)
+        _check_size(count * sum(math.prod(shape) for shape in shapes))
+        eye = torch.eye(count, dtype=torch.float64, device=rows.value.device)
+        units = rows.adjoint(eye.reshape(count, *[1] * lead, *tail))
+        zero = eye.new_zeros(())
+        pairs = zip(units, shapes, strict=True)
+        matrices.append(tuple((zero if x is None else x).expand(count, *s) for x, s in pairs))
+        for one, found in ((rows.value, values), (rows.noise_variance, noises)):
+            found.append(one.expand(natural).reshape(*natural[:lead], count))
+    return matrices, torch.cat(values, -1), torch.cat(noises, -1)
 
 
-class Found(NamedTuple):
-    """Pivots of each part, and what they are good for."""
-
-    pivots: Tensor  # (*lead, K)
-    made_of: Tensor  # C, (*lead, K, K)
-    inverse: Tensor  # of A, (*lead, points, K)
-    undetermined: Tensor  # (*lead, points)
-    log_det: Tensor  # of 1 + C C^T, (*lead)
-
-
-def _eliminated(rows: Tensor, exact: Tensor, open_: Tensor) -> Found:
-    """rows: G_u of the points that are unmeasured in some part, (*lead, K, points)."""
-    lead, (count, points) = rows.shape[:-2], rows.shape[-2:]
-    parts = lead.numel()
-    rows, exact = rows.reshape(parts, count, points), exact.reshape(parts, count)
-    some = open_.reshape(parts, -1)
-    at = some.any(0)
-    some = some[:, at]
-    pivots, made_of = torch.zeros_like(exact), rows.new_zeros(parts, count, count)
-    inverse, left = rows.new_zeros(parts, points, count), torch.zeros_like(some)
-    log_det = rows.new_zeros(parts)
-    arrays = [x.detach().cpu().numpy() for x in (rows, exact, some)]
-    alike: dict[tuple[bytes, ...], list[int]] = {}
-    for number in range(parts):
-        alike.setdefault(tuple(x[number].tobytes() for x in arrays), []).append(number)
-    for numbers in alike.values():
-        g, free, own = (x[numbers[0]] for x in arrays)
-        chosen = _pivots(g[:, own], free)
-        here = torch.tensor(numbers, device=rows.device)
-        j, p, q, row_units, units = (torch.as_tensor(x).to(rows.device) for x in (
-            own.nonzero()[0], chosen.pivots, chosen.others, chosen.row_units, chosen.units
-        ))
-        left[here[:, None], j] = torch.as_tensor(chosen.undetermined).to(rows.device)
-        if not len(p):
-            continue
-        pivots[here[:, None], p] = True
-        g = (rows[here if rows.requires_grad else here[:1]][..., j] * row_units[:, None]) * units
-        basis, upper = torch.linalg.qr(g[:, p].mT)
-        back = torch.linalg.solve_triangular(upper, basis.mT, upper=True).mT
-        c = g[:, q] @ back
-        c = c + (g[:, q] - c @ g[:, p]) @ back
-        c = torch.where(c.abs() <= ROUNDING, 0.0, c) * row_units[p] / row_units[q][:, None]
-        made_of[here[:, None, None], q[:, None], p] = c
-        inverse[here[:, None, None], j[:, None], p] = units[:, None] * back * row_units[p]
-        gram = c.mT @ c + torch.eye(len(p), dtype=c.dtype, device=c.device)
-        log_det[here] = 2 * torch.linalg.cholesky(gram).diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    return Found(
-        pivots.reshape(*lead, count),
-        made_of.reshape(*lead, count, count),
-        inverse.reshape(*lead, points, count),
-        left.reshape(*lead, points),
-        log_det.reshape(lead),
-    )
-
-
-class Chosen(NamedTuple):
-    """Rows that give all others, and units, powers of two, in which coefficients are about 1."""
-
-    pivots: NDArray[Any]
-    others: NDArray[Any]
-    row_units: NDArray[Any]
-    units: NDArray[Any]  # of points
-    undetermined: NDArray[Any]
-
-
-def _pivots(g: NDArray[Any], exact: NDArray[Any]) -> Chosen:
-    """By QR with column pivoting of G_u^T; exact rows first, so that they keep no noise."""
-    row_units = _units(abs(g).max(1, initial=0.0))
-    g = g * row_units[:, None]
-    units = _units(abs(g).max(0, initial=0.0))
-    g = g * units
-    first, basis = _independent(g, exact.nonzero()[0])
-    rest = g - (g @ basis) @ basis.T
-    rest = rest - (rest @ basis) @ basis.T
-    second, _ = _independent(rest, (~exact).nonzero()[0])
-    pivots = np.concatenate([first, second])
-    whole = np.linalg.qr(g[pivots].T, mode="complete")[0]
-    open_ = (whole[:, len(pivots) :] ** 2).sum(1) > OPEN**2
-    others = np.setdiff1d(np.arange(len(g)), pivots)
-    return Chosen(pivots, others, row_units, units, open_)
-
-
-def _independent(g: NDArray[Any], some: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Those of some rows that do not follow from the others, and a basis of what they read."""
-    from scipy.linalg import qr  # a tenth of a second, so not for everybody
-
-    if not len(some) or not g.shape[1]:
-        return some[:0], g[:0].T
-    basis, upper, order = qr(g[some].T, mode="economic", pivoting=True)
-    rank = int((abs(upper.diagonal()) > ROUNDING).sum())
-    return some[order[:rank]], basis[:, :rank]
-
-
-def _units(sizes: NDArray[Any]) -> NDArray[Any]:
-    """What to multiply with, so that sizes are about 1; 1 where there is nothing."""
-    return np.where(sizes > 0, np.ldexp(1.0, -np.frexp(sizes)[1]), 1.0)
+def _check_size(numbers: int) -> None:
+    if numbers > MOST:
+        raise InputError(
+            f"`laws`: points of infinite variance are found by a dense matrix, and here it has "
+            f"{numbers} entries. Give entries of the batch, or times, one by one, leave out points "
+            "that no law reads, or give all a finite variance."
+        )
 
 
 def _over(x: Tensor, by: Tensor) -> Tensor:
@@ -344,14 +254,12 @@ def _finite(prior: Independent | Correlated) -> Independent | Correlated:
         assert prior.rest is not None
         rest = _finite(prior.rest)
         return prior._with(rest=rest)
-    largest = [d[d < torch.inf] for d in prior.variance]
-    wide = max([float(d.max()) for d in largest if d.numel()], default=0.0) or 1.0
+    known = [d.detach()[d < torch.inf] for d in prior.variance]
+    wide = max([float(d.max()) for d in known if d.numel()], default=0.0) or 1.0
     return Independent(tuple(torch.where(d == torch.inf, wide, d) for d in prior.variance))
 
 
-def eliminated(
-    laws: tuple[Rows, ...], prior: Independent | Correlated, slack: float
-) -> Eliminated:
+def eliminated(laws: tuple[Rows, ...], prior: Independent | Correlated, slack: float) -> Eliminated:
     """Fields given laws, where some points have infinite variance."""
     if not concrete(*prior.variance):
         raise InputError(
