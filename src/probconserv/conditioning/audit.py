@@ -12,13 +12,14 @@ from ..fields.gaussian import Field
 from ..fields.mixture import Mixture
 from ..laws.law import Rows
 from ..laws.maps import Sum
-from ..solvers.engine import Chain, Shared
+from ..solvers.engine import Chain
 from ..solvers.factor import Factor
 from ..solvers.joint import Joint
 from ..support.checks import concrete, numbers, unravelled
 from ..support.errors import FAR, InfeasibleError, warn_implausible
 from ..support.rowwise import SETTLED, TINY, UNMET
 from ..support.slices import by_slices
+from .elimination import Way
 
 WEIGHED = 1e-6  # of the largest residual: a noisy row that is off by more was not weighed
 PART_OF = 1e-6  # least coefficient of a row in the expansion of another
@@ -47,7 +48,7 @@ def _size(rows: Rows, *fields: Fields) -> Tensor:
     return size
 
 
-def settled(way: Chain | Shared, u: Fields, laws: Sequence[Rows]) -> tuple[Fields, bool]:
+def settled(way: Way, u: Fields, laws: Sequence[Rows]) -> tuple[Fields, bool]:
     """`u` with the rounding taken off its exact rows; and whether these are seen to hold."""
     if not concrete(*u):
         return (u if way.is_simple else way.settle(u)), True
@@ -60,9 +61,7 @@ def settled(way: Chain | Shared, u: Fields, laws: Sequence[Rows]) -> tuple[Field
     return u, False
 
 
-def plainly_fine(
-    way: Chain | Shared, laws: Sequence[Rows], u: Fields, residuals: Sequence[Tensor]
-) -> bool:
+def plainly_fine(way: Way, laws: Sequence[Rows], u: Fields, residuals: Sequence[Tensor]) -> bool:
     """Whether one look shows that all rows hold and that no point moves far.
 
     For exact rows that do not see each other: u = mu - D G^T lambda is finite where lambda and G u
@@ -140,9 +139,7 @@ def _check_range(rows: Rows, lost: Tensor, amount: str, way_out: str) -> None:
 
 
 @torch.no_grad()
-def check_weighed(
-    laws: tuple[Rows, ...], u: Fields, way: Chain | Shared, residuals: Sequence[Tensor]
-) -> None:
+def check_weighed(laws: tuple[Rows, ...], u: Fields, way: Way, residuals: Sequence[Tensor]) -> None:
     """Noisy rows are weighed right, and nothing is NaN."""
     right = all(math.isfinite(x.sum()) or bool(x.isfinite().all()) for x in u)
     off = way.weighed(u, residuals) if right and isinstance(way, Chain) else None

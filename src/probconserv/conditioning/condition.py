@@ -13,13 +13,13 @@ picks one.
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, TypeAlias, TypeVar, overload
+from typing import Any, TypeAlias, TypeVar, cast, overload
 
 import torch
 from torch import Tensor
 
 from ..fields.dense import Dense
-from ..fields.gaussian import Diagonal, Field, LowRank
+from ..fields.gaussian import Diagonal, Field, LowRank, check_measured
 from ..fields.mixture import Mixture
 from ..fields.state import Distributed, Prediction, State, as_field, covariance_of, rebuilt
 from ..laws.inequalities import Inequality
@@ -33,6 +33,7 @@ from ..support import checks as check
 from ..support.errors import DegenerateError, ImplausibleWarning, InputError
 from .audit import check_met, check_weighed, plainly_fine, settled, warn_if_collapsed, warn_if_far
 from .draws import Draws, StateDraws
+from .elimination import Eliminated, eliminated
 from .inequalities.constrained import condition_within, mixture_within, nearest_within
 from .nonlinear.posterior import Found, NonlinearPosterior, NonlinearStatePosterior
 from .posterior import Posterior, Solved, StatePosterior
@@ -182,6 +183,7 @@ def _condition_curved(
     prior: Any, rows: tuple[Rows, ...], known: tuple[Curved, ...], laws: tuple[NonlinearLaw, ...]
 ) -> NonlinearPosterior | NonlinearStatePosterior:
     """Laws that are not linear, known before and new, beside the rows of linear ones."""
+    check_measured(prior.parts, "field", LINEAR_LAWS, GIVE_ONE)
     means = tuple(each.mean.double() for each in prior.parts)
     if not check.concrete(*means, *(t for law in laws for t in (law.value, law.noise))):
         raise InputError(
@@ -210,9 +212,12 @@ def _condition_within(
         mixture = _condition_mixture(field, laws) if laws else field
         return mixture_within(mixture, inequalities, int(draws), generator)
     prior, rows, _ = _given(field)
+    check_measured(prior.parts, "field", LINEAR_LAWS, GIVE_ONE)
     return condition_within(prior, rows, laws, inequalities, int(draws), generator)
 
 
+LINEAR_LAWS = "only linear laws can do without, not inequalities nor laws that are not linear"
+GIVE_ONE = "Give these points a finite variance."
 LINEAR_ONLY = (
     "`laws`: inequalities stand beside linear laws only. Leave out the laws that are not linear, "
     "or the inequalities."
@@ -226,7 +231,8 @@ def solved(
     rows = (*before, *laid_on(prior, laws))
     prior = shrunk(prior, rows)
     means = tuple([field.mean.double() for field in prior.parts])
-    way = solve(rows, covariance_of(prior), _slack(prior.parts))
+    endless = any(field.infinite for field in prior.parts)
+    way = (eliminated if endless else solve)(rows, covariance_of(prior), _slack(prior.parts))
     mean, residuals = way.run(means)
     looks, holds = audit and check.concrete(*mean), True
     fine = looks and plainly_fine(way, rows, mean, residuals)
@@ -244,6 +250,7 @@ def _look_at(found: Solved, prior: tuple[Field, ...], holds: bool = False) -> No
     way = found.way
     if not holds:
         before = tuple(field.mean.double() for field in prior)
+        before = way.sizes(before) if isinstance(way, Eliminated) else before
         check_met(found.laws, found.mean, before, way.root, _slack(prior))
     check_weighed(found.laws, found.mean, way, found.residuals)
     costly = way.is_banded or way.is_iterative
@@ -339,6 +346,12 @@ def project(field: Prediction | State, *laws: AnyLaw) -> Field | State:
                 "Use `condition`, which weighs noise against variance."
             )
     field = field if isinstance(field, State) else as_field(field)
+    check_measured(
+        field.parts,
+        "field",
+        "`project` does not see: it moves all points alike",
+        "Use `condition`, which moves points as their variances say.",
+    )
     if isinstance(field, Mixture):
         return field._with(components=project(field.components, *laws))
     means = _nearest(field.names, [part.mean for part in field.parts], laws)
@@ -384,7 +397,7 @@ def _comparable(found: Solved) -> Tensor:  # (*lead)
     Components may keep different rows of those that follow from each other. Densities of two such
     choices differ by a factor that depends on the rows alone; the first component gives it.
     """
-    evidence, chain = found.log_evidence, found.way
+    evidence, chain = found.log_evidence, cast(Any, found.way)
     chain = chain.chain if isinstance(chain, Shared) else chain
     for stage in chain.stages if check.concrete(evidence) and evidence.ndim else ():
         kept = ~stage.dropped

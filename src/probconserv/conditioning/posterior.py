@@ -7,11 +7,10 @@ import torch
 from torch import Tensor
 
 from ..fields.covariances import Correlated, Fields, Independent
-from ..fields.gaussian import Field, LowRank, Normals, random_normals
+from ..fields.gaussian import Field, LowRank, Normals, check_determined, random_normals
 from ..fields.state import Index, State
 from ..laws.law import Rows
 from ..laws.maps import Select
-from ..solvers.engine import Chain, Shared
 from ..solvers.estimate import Estimate
 from ..solvers.factor import multipliers
 from ..solvers.joint import Joint
@@ -23,6 +22,7 @@ from ..support.errors import DegenerateError, InputError
 from ..support.once import once
 from ..support.tree import Node
 from .audit import exact_rows_hold
+from .elimination import Eliminated, Way
 from .predictive import given_laws
 
 SETTLING = 3  # times that rounding is taken off the exact rows of members
@@ -36,7 +36,7 @@ class Solved(Node):
         self,
         laws: tuple[Rows, ...],
         mean: Fields,
-        way: Chain | Shared,
+        way: Way,
         residuals: tuple[Tensor, ...],
         dims: tuple[int, ...],
     ) -> None:
@@ -58,6 +58,12 @@ class Solved(Node):
         shapes = [m.shape for m in self.mean]
         points = (r.places(shapes) for r in self.laws if isinstance(r.map, Select))
         return min([self.lead, *points])
+
+    @property
+    def undetermined(self) -> Fields | None:
+        """Where the variance is infinite; None where it is so nowhere."""
+        way = self.way
+        return way.undetermined if isinstance(way, Eliminated) else None
 
     @property
     def makes_variance(self) -> bool:
@@ -197,8 +203,24 @@ class Posterior(Field):
         return solved.mean[self._number], solved.variance[self._number]
 
     @property
+    def undetermined(self) -> Tensor:
+        """Where nothing is known: points of infinite variance that no law determines."""
+        found = self._solved.undetermined
+        if found is None:
+            return torch.zeros(self.shape, dtype=torch.bool, device=self.device)
+        return found[self._number].clone()
+
+    @property
+    def infinite(self) -> bool:
+        return self._solved.undetermined is not None and bool(self.undetermined.any())
+
+    @property
     def log_evidence(self) -> Tensor:
-        """log N(b; G mu, G Sigma G^T + sigma^2), one value for each independent part."""
+        """log N(b; G mu, G Sigma G^T + sigma^2), one value for each independent part.
+
+        With points of infinite variance it is that of the rows combined so that they read none of
+        them, with orthonormal coefficients: what the laws say of the other points.
+        """
         return self._solved.log_evidence.to(self.dtype)
 
     def covariance_times(self, v: ArrayLike) -> Tensor:
@@ -211,6 +233,7 @@ class Posterior(Field):
         return found[self._number].to(self.dtype).contiguous()
 
     def _draw(self, normals: Normals) -> Tensor:
+        check_determined(self, "draws")
         return self._solved.draw(normals)[self._number].contiguous()
 
     def log_prob(self, u: ArrayLike) -> Tensor:
@@ -220,6 +243,11 @@ class Posterior(Field):
             raise DegenerateError(
                 "the density of one field of a state is not known by itself. Use "
                 "`marginal_log_prob`."
+            )
+        if solved.undetermined is not None:
+            raise DegenerateError(
+                "some points of the prior have infinite variance, so it has no density to start "
+                "from. Use `marginal_log_prob`."
             )
         likelihood = solved.log_likelihood((u.double(),))
         prior = shrunk(self.prior, solved.laws)
@@ -335,7 +363,7 @@ class StatePosterior(State):
 
     @property
     def log_evidence(self) -> Tensor:
-        """log N(b; G mu, G Sigma G^T + sigma^2), one value for each independent part."""
+        """As that of a `Posterior`, of all fields together."""
         return self._solved.log_evidence
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
@@ -353,6 +381,8 @@ class StatePosterior(State):
         dict of Tensor
             By name, with the draws on a new axis 0.
         """
+        for part in self.parts:
+            check_determined(part, "draws")
         draws = self._solved.draw(random_normals(n, generator, self.device))
         found = zip(self.names, self.parts, draws, strict=True)
         return {name: u.to(part.dtype).contiguous() for name, part, u in found}

@@ -17,6 +17,7 @@ from torch import Tensor
 from ..conditioning.audit import largest_move
 from ..conditioning.condition import solved
 from ..conditioning.draws import StateDraws
+from ..conditioning.elimination import Eliminated
 from ..conditioning.posterior import Posterior, StatePosterior
 from ..fields.covariances import Correlated, Independent, expanded
 from ..fields.dense import Dense
@@ -40,6 +41,10 @@ SHOWN = ("value", "residual", "std", "std_full", "z_own", "z_full", "quadrature_
 @torch.no_grad()
 def diagnose(prior: Prediction | State, *laws: Law) -> Diagnosis:
     """Whether b of the laws is right, judged by what a prior expects.
+
+    Points of infinite variance expect nothing. Rows that read some are combined until they read
+    none, and the rows that are left are judged, in their order: fewer by the number of rows that
+    it takes to find those points.
 
     `Diagnosis.verdict` is the answer in words, `Diagnosis.table` has the rows. If the prior is
     right, about one answer in 200 is a false "does not agree"; fewer for `Diagonal`.
@@ -75,6 +80,8 @@ check its units (kg and g, km and m).
         raise InputError("`prior` must be a state before `condition`: judge all laws at once.")
     prior = prior if isinstance(prior, State) else as_field(prior)
     given = prior if isinstance(prior, State) else _plain(prior)
+    if any(field.infinite for field in given.parts):
+        return diagnose(*_combined(given, laws))
     stated, members = _stated(given)
     joint = solved(given, laws, audit=False)
     move, found = largest_move(joint.mean, given.parts), _by_law(stated, laws, joint.way.lead)
@@ -111,6 +118,28 @@ check its units (kg and g, km and m).
         largest_move=move,
         members=members,
     )
+
+
+def _combined(prior: Field | State, laws: Sequence[Law]) -> tuple[Field, Law]:
+    """What laws say of the points that were measured: these, side by side, and a law of them."""
+    if any(_members_of(field) for field in prior.parts):
+        raise InputError(
+            "`prior` has members beside points of infinite variance: a limit for so few members "
+            "is not known of combined rows. Give these points a finite variance."
+        )
+    way = solved(prior, laws, audit=False).way
+    assert isinstance(way, Eliminated)
+    mean, rows = way.means(tuple(field.mean.double() for field in prior.parts)), way.rows
+    if not check.any_of(rows.map.matrix != 0):
+        raise InputError(
+            "`laws`: it takes all rows to find the points of infinite variance, so nothing is left "
+            "to judge. Give laws that read them more than once, or these points a variance."
+        )
+    law = Law(rows.label, {"": rows.map}, rows.value, rows.noise_variance)
+    if isinstance(way.prior, Independent):
+        return Diagonal(mean, way.prior.variance[0]), law
+    (factor,), rest = way.prior.directions, way.prior.rest
+    return LowRank(mean, factor, 0.0 if rest is None else rest.variance[0]), law
 
 
 def _answer(wrong: bool, doubtful: bool) -> Answer:

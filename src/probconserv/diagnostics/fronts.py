@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.special import log_ndtr
 
-from ..fields.gaussian import Diagonal, Field, check_level
+from ..fields.gaussian import Diagonal, Field, check_level, check_measured
 from ..fields.mixture import Mixture
 from ..fields.state import Prediction, as_field
 from ..support import checks as check
@@ -169,6 +169,12 @@ def front_position(
     (tensor(3.3805, dtype=torch.float64), tensor(3., dtype=torch.float64))
     """
     field = as_field(field)
+    check_measured(
+        (field,),
+        "field",
+        "may be anything, so a front may be anywhere",
+        "Add laws that determine them, or give them a finite variance.",
+    )
     check.choice("rule", rule, RULES)
     check.choice("start", start, LOOKS)
     x, level = _checked(field, x, level)

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..conditioning.draws import Draws
 from ..conditioning.nonlinear.posterior import NonlinearPosterior
 from ..conditioning.posterior import Posterior, made_of_members
-from ..fields.gaussian import Field
+from ..fields.gaussian import Field, check_measured
 from ..fields.mixture import Mixture
 from ..fields.state import Prediction, State, as_field
 from ..laws.law import Law, check_law
@@ -217,6 +217,12 @@ def _scored(
     where: ArrayLike | None,
 ) -> Scores:
     """The scores of one field; missed: its conservation error."""
+    check_measured(
+        (field,),
+        "field",
+        "no truth can score",
+        "Add laws that determine them, or score the other points as a field of their own.",
+    )
     if not check.is_whole(space_dims) or not 0 < space_dims < len(field.shape):
         raise InputError(
             f"`space_dims` must leave an axis of time before it, so be from 1 to "

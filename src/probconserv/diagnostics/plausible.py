@@ -10,7 +10,7 @@ from ..conditioning.condition import laid_on
 from ..fields.blocks import root_of
 from ..fields.covariances import Correlated, Fields, shared_axes
 from ..fields.dense import Dense
-from ..fields.gaussian import Diagonal, Field, LowRank
+from ..fields.gaussian import Diagonal, Field, LowRank, check_measured
 from ..fields.mixture import Mixture
 from ..fields.state import Prediction, State, as_field, covariance_of, rebuilt
 from ..laws.law import Law, Rows, check_laws
@@ -75,6 +75,12 @@ def plausible(prior: Prediction | State, *laws: Law) -> Field | State:
     """
     check_laws(laws)
     given = prior if isinstance(prior, State) else as_field(prior)
+    check_measured(
+        given.parts,
+        "prior",
+        "no factor can widen",
+        "Widen the others by themselves, or give these a finite variance.",
+    )
     factor = _factor(given, laws)
     return rebuilt(given, tuple(_scaled(field, factor) for field in given.parts))
 

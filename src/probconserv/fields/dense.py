@@ -10,7 +10,7 @@ from ..support.checks import ArrayLike
 from ..support.errors import DegenerateError, InputError
 from ..support.once import once
 from .blocks import blocks, root_of, unblocks
-from .gaussian import Field, Normals
+from .gaussian import UNMEASURED, Field, Normals
 
 ROUNDING = 16 * torch.finfo(torch.float64).eps  # of eigenvalues, for each point
 MAKE_IT = "Compute it in float64, or add a small variance to its diagonal."
@@ -47,7 +47,10 @@ class Dense(Field):
     def __init__(self, mean: ArrayLike, covariance: ArrayLike, event_dims: int = 1) -> None:
         self.mean, matrix = check.alike(mean=mean, covariance=covariance)
         check.finite("mean", self.mean)
-        check.finite("covariance", matrix)
+        try:
+            check.finite("covariance", matrix)
+        except InputError as error:
+            raise InputError(f"{error} An infinite variance {UNMEASURED}") from None
         self.event_dims = check.event_dims(event_dims, self.mean.ndim)
         lead, event = self.shape[:-event_dims], self.shape[-event_dims:]
         count = matrix.ndim - 2 * event_dims

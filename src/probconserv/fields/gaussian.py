@@ -7,7 +7,7 @@ space are joint; with two axes of space (..., T, X, Y) it is 2 and 3.
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from numbers import Real
 from typing import Any, Self
 
@@ -24,6 +24,10 @@ from .student import Predictive, predictive
 
 SQUARE_IT = "Standard deviations must be squared first: variances are stored here."
 ONE_OF_BOTH = "`variance` or `std`: give exactly one of the two, got {}."
+UNMEASURED = (
+    "is for points that nobody measured, which only `Diagonal` has: give those a field of their "
+    "own, State(known=field, unknown=Diagonal(mean, math.inf)), or a finite variance."
+)
 Normals = Callable[..., Tensor]  # standard normal numbers, (n, *shape)
 
 
@@ -162,6 +166,11 @@ class Field(Kept):
         return self._with(mean=mean)
 
     @property
+    def infinite(self) -> bool:
+        """Whether some variance is infinite."""
+        return False
+
+    @property
     def parts(self) -> tuple["Field", ...]:
         """The field alone, as a state has several."""
         return (self,)
@@ -224,7 +233,10 @@ class Field(Kept):
     def _quantiles(self, *shares: float) -> list[Tensor]:
         """The values that each point stays below with these probabilities."""
         mean, std = self.mean, self.std
-        return [mean + std * standard_quantile(p, mean) for p in shares]
+        each = (mean + std * standard_quantile(p, mean) for p in shares)
+        if not self.infinite:
+            return list(each)
+        return [torch.where(x.isnan(), mean, x) for x in each]  # of 0 times infinity, in the middle
 
     def covariance(self) -> Tensor:
         """The dense covariance over the event axes, ``(*batch, *event, *event)``; large.
@@ -259,6 +271,7 @@ class Field(Kept):
         DegenerateError
             If a point has no variance.
         """
+        check_determined(self, "a density")
         u, variance = self._values(u), self.variance
         if check.concrete(variance) and bool((variance == 0).any()):
             raise DegenerateError(
@@ -297,8 +310,12 @@ class Field(Kept):
             ) from None
 
     def __repr__(self) -> str:
-        kind = type(self).__name__
-        return f"{kind}(shape={tuple(self.shape)}, event_dims={self.event_dims}, {self.dtype})"
+        kind, about = type(self).__name__, ""
+        if self.infinite:
+            about = f", {int((self.variance == math.inf).sum())} points of infinite variance"
+        return (
+            f"{kind}(shape={tuple(self.shape)}, event_dims={self.event_dims}, {self.dtype}{about})"
+        )
 
 
 class Diagonal(Field):
@@ -311,14 +328,16 @@ class Diagonal(Field):
     mean : array, shape (..., T, M)
         The mean.
     variance : float or array
-        The variance of each point, in a shape that broadcasts to the mean.
+        The variance of each point, in a shape that broadcasts to the mean. It is infinite where
+        nothing is known, such as what nobody measured: the mean there is only a place to start.
     std : float or array
         The standard deviation of each point, in place of `variance`.
 
     Raises
     ------
     InputError
-        If a number is not finite or negative, or not exactly one of `variance` and `std` is given.
+        If a mean is not finite, a variance is negative, or not exactly one of `variance` and `std`
+        is given.
 
     Examples
     --------
@@ -329,6 +348,7 @@ class Diagonal(Field):
     """
 
     event_dims = 0
+    _endless = False  # whether a variance was seen to be infinite
 
     def __init__(
         self, mean: ArrayLike, variance: ArrayLike | None = None, *, std: ArrayLike | None = None
@@ -339,13 +359,21 @@ class Diagonal(Field):
             self.mean, given = check.alike(mean=mean, variance=variance)
         else:
             raise InputError(ONE_OF_BOTH.format("neither"))
-        check.moments(self.mean, given, SQUARE_IT)
+        if check.moments(self.mean, given, SQUARE_IT):
+            self._endless = True
         self.variance = _expanded(given, self.mean)
 
+    @property
+    def infinite(self) -> bool:
+        return self._endless and check.any_of(self.variance == math.inf)
+
     def covariance_times(self, v: ArrayLike) -> Tensor:
-        return self.variance * self._factor_of(v)
+        v = self._factor_of(v)
+        found = self.variance * v
+        return torch.where(v == 0, 0.0, found) if self.infinite else found
 
     def _draw(self, normals: Normals) -> Tensor:
+        check_determined(self, "draws")
         return torch.addcmul(
             self.mean.double(), self.variance.double().sqrt(), normals(*self.shape)
         )
@@ -409,7 +437,8 @@ class LowRank(Field):
                 f"{', '.join(map(str, self.mean.shape))}); got {tuple(self.factor.shape)}. "
                 + ("It and `variance` are swapped." if swapped else "The rank axis comes first.")
             )
-        check.moments(self.mean, rest, SQUARE_IT)
+        if check.moments(self.mean, rest, SQUARE_IT):
+            raise InputError(f"`variance` is infinite, which {UNMEASURED}")
         check.finite("factor", self.factor)
         self.event_dims = check.event_dims(event_dims, self.mean.ndim)
         self.rest = _expanded(rest, self.mean)
@@ -443,6 +472,8 @@ class LowRank(Field):
         """
         share = check.between("correlation", correlation, 0, 1)
         points = Diagonal(mean, variance)
+        if points.infinite:
+            raise InputError(f"`variance` is infinite, which {UNMEASURED}")
         factor = math.sqrt(share) * root_of(points.variance)[None]
         return cls(points.mean, factor, (1 - share) * points.variance, event_dims)
 
@@ -498,6 +529,22 @@ def random_normals(
     )
 
 
+def check_determined(field: Field, what: str) -> None:
+    """Points of infinite variance have no draws and no density."""
+    if field.infinite:
+        raise DegenerateError(
+            f"{int((field.variance == math.inf).sum())} points of the field have infinite "
+            f"variance: nobody measured them and no law determines them. They have a mean and an "
+            f"interval, but not {what}. Add laws that read them, or give them a variance."
+        )
+
+
+def check_measured(fields: Sequence[Field], name: str, what: str, instead: str) -> None:
+    """Infinite variances are for linear laws."""
+    if any(field.infinite for field in fields):
+        raise InputError(f"`{name}` has points of infinite variance, which {what}. {instead}")
+
+
 def check_level(level: float, name: str = "level") -> float:
     if not isinstance(level, Real) or not 0 < level < 1:
         raise InputError(f"`{name}` must lie between 0 and 1, for example 0.9; got {level!r}.")
@@ -514,9 +561,10 @@ def _squared(mean: ArrayLike, variance: ArrayLike | None, std: ArrayLike) -> tup
     if variance is not None:
         raise InputError(ONE_OF_BOTH.format("both"))
     found, given = check.alike(mean=mean, std=std)
-    check.finite("std", given, 0)
+    finite = torch.where(given == math.inf, 0.0, given)  # infinite where nobody measured
+    check.finite("std", finite, 0)
     square = given.square()
-    lost = (square.isinf() | (square == 0)) & (given > 0)
+    lost = (square.isinf() | (square == 0)) & (finite > 0)
     if check.concrete(lost) and bool(lost.any()):
         raise InputError(
             f"`std` of {float(given[lost][0]):.3g} has a square that {given.dtype} does not hold. "

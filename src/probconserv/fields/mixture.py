@@ -8,7 +8,14 @@ from torch import Tensor
 from ..support import checks as check
 from ..support.checks import ArrayLike
 from ..support.errors import InputError
-from .gaussian import Diagonal, Field, Normals, check_level, standard_quantile
+from .gaussian import (
+    Diagonal,
+    Field,
+    Normals,
+    check_level,
+    check_measured,
+    standard_quantile,
+)
 
 CLOSE = 1e-12  # of the probability that a quantile asks for
 CHUNK = 1 << 15  # numbers that are worked on at a time, so that they stay in the cache
@@ -53,6 +60,12 @@ class Mixture(Field):
                 "`components` must be a field with the component axis first (not a mixture), "
                 f"got {type(components).__name__}. Use as_field or Diagonal(means, variances)."
             )
+        check_measured(
+            (components,),
+            "components",
+            "have no weights beside each other",
+            "Condition the components first, or use one `Diagonal` with a mean for all of them.",
+        )
         if len(components.shape) < 2 or not components.shape[0]:
             raise InputError(
                 f"`components` must have at least one on axis 0, got {tuple(components.shape)}."

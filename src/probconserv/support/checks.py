@@ -192,14 +192,21 @@ def finite(name: str, x: Tensor, least: float = -np.inf, hint: str = "") -> None
         raise InputError(f"`{name}` must be >= {least:g}; its smallest value is {low:.6g}. {hint}")
 
 
-def moments(mean: Tensor, variance: Tensor, hint: str) -> None:
-    """Both are finite and no variance is negative; one look, which a GPU is waited for once."""
+def moments(mean: Tensor, variance: Tensor, hint: str) -> bool:
+    """Means are finite, and no variance is negative; whether some variance is infinite.
+
+    One look, which a GPU is waited for once.
+    """
+    endless = False
     if mean.numel() and variance.numel() and concrete(mean, variance):
         total, low, high = numbers(mean.sum(), *variance.aminmax())
-        if math.isfinite(total) and low >= 0 and high < math.inf:
-            return
+        endless = low >= 0 and high == math.inf
+        if math.isfinite(total) and low >= 0:
+            return endless
     finite("mean", mean)
-    finite("variance", variance, 0, hint)
+    if not endless:
+        finite("variance", variance, 0, hint)
+    return endless
 
 
 def axis(name: str, given: ArrayLike, least: int = 2) -> tuple[Tensor, Any]:
