@@ -30,14 +30,14 @@ WINDS = ("eastward_wind", "northward_wind")
 CLOUDS = tuple(f"mass_fraction_of_cloud_{each}_in_air" for each in ("liquid_water", "ice"))
 UNITS = {"kg": ("kg m-2", "kg m-2 s-1"), "J": ("J m-2", "W m-2")}  # of amounts and of rates
 USUAL = {  # names of variables that do not say their standard name
-    HUMIDITY: ("specific_humidity", "hus", "q"),
-    TEMPERATURE: ("temperature", "ta", "t"),
-    PRESSURE: ("surface_pressure", "ps", "sp"),
-    WINDS[0]: ("u_component_of_wind", "ua", "u"),
-    WINDS[1]: ("v_component_of_wind", "va", "v"),
-    CLOUDS[0]: ("specific_cloud_liquid_water_content", "clw", "clwc"),
-    CLOUDS[1]: ("specific_cloud_ice_water_content", "cli", "ciwc"),
-    "surface_geopotential": ("geopotential_at_surface", "phis"),
+    HUMIDITY: ("specific_humidity", "hus", "q", "Q"),
+    TEMPERATURE: ("temperature", "ta", "t", "T"),
+    PRESSURE: ("surface_pressure", "ps", "sp", "PS"),
+    WINDS[0]: ("u_component_of_wind", "ua", "u", "U"),
+    WINDS[1]: ("v_component_of_wind", "va", "v", "V"),
+    CLOUDS[0]: ("specific_cloud_liquid_water_content", "clw", "clwc", "CLDLIQ"),
+    CLOUDS[1]: ("specific_cloud_ice_water_content", "cli", "ciwc", "CLDICE"),
+    "surface_geopotential": ("geopotential_at_surface", "phis", "PHIS"),
 }
 
 
@@ -183,10 +183,10 @@ def columns(dataset: xr.Dataset, standard_name: str, recipe: str, said: Said) ->
         there = _find(dataset, standard_name, lambda each: each.ndim > 2)
         lack = f", as those of {there!r} have not" if there else ""
         raise InputError(
-            f"`{recipe}` needs a variable with the standard_name {standard_name} on levels whose "
-            f"coordinate has formula_terms or the units of a pressure{lack}. Copy the coordinate "
-            f"with its terms from the file that has them, or say units with "
-            f"{_lacking(dataset, there, said)}."
+            f"`{recipe}` needs a variable with the standard_name {standard_name} (or called "
+            f"{' or '.join(USUAL[standard_name][1:])}) on levels whose coordinate has "
+            f"formula_terms or the units of a pressure{lack}. Copy the coordinate with its terms "
+            f"from the file that has them, or say units with {_lacking(dataset, there, said)}."
         )
     return Air(dataset, name, levels[name], recipe, said)
 
