@@ -203,8 +203,9 @@ def test_names_that_models_use_stand_in_for_standard_names():
     for name in ("q", "T", "ps"):
         del dataset[name].attrs["standard_name"]
     assert moisture(dataset).variables == "q"
-    with pytest.raises(InputError, match=r"`energy` needs a variable .* air_temperature"):
-        energy(dataset)
+    assert list(energy(dataset).variables) == ["T"]
+    with pytest.raises(InputError, match=r"`energy` needs .* air_temperature \(or called ta or t "):
+        energy(dataset.rename(T="temp"))
 
 
 def test_laws_that_move_what_others_hold_fixed_say_so():

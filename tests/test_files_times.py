@@ -258,9 +258,11 @@ def test_an_amount_in_place_of_a_rate_is_pointed_to_sum_and_a_rate_to_mean():
     ):
         gain(d, outflow="tp")
     d.tp.attrs = {"units": "m"}
-    with pytest.raises(InputError, match=r"'sum:end'.*1 m of water is `assume_units=.*1e3 kg m-2"):
+    with pytest.raises(
+        InputError, match=r"'sum:end'.*As water it is in `assume_units=.*1e3 kg m-2"
+    ):
         gain(d, outflow="tp")
-    with pytest.raises(InputError, match=r"1 m of water is `assume_units="):
+    with pytest.raises(InputError, match=r"As water it is in `assume_units="):
         gain(d, outflow="tp", assume_method={"tp": "sum"})
     with pytest.raises(InputError, match=r"`inflow rate` is in .*, a rate, .*'rate': 'mean'"):
         gain(d, inflow="rate", assume_method={"rate": "sum"})

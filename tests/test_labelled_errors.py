@@ -150,7 +150,7 @@ def test_the_times_of_rates_must_be_known_and_differ():
     for times, text in (
         (
             d.drop_vars("time"),
-            "`inflow` and `outflow` need dates or numbers as times; 'time' holds 'no coordinate'.",
+            "`inflow` and `outflow` need dates or numbers as times; 'time' has no coordinate.",
         ),
         (d.assign_coords(time=[0.0, 2.0, 2.0]), "need times that differ; 'time' has 2 twice."),
         (

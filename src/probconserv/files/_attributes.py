@@ -187,13 +187,27 @@ def factor(array: xr.DataArray, wanted: str) -> float:
     """What leads from the unit of an array to another; an error where nothing does."""
     found = scale(array, wanted)
     if found is None:
+        water = of_water(array, wanted)
+        said = " (1 m of water is '1e3 kg m-2')." if "kg m-2" in wanted and not water else "."
         raise InputError(
             f"{array.name!r} must be in {wanted}, up to a factor between units; its `units` are "
             f"{array.attrs.get('units', 'missing')!r}. Convert it, or say what they are, as in "
-            f"`assume_units={{{str(array.name)!r}: {wanted!r}}}`"
-            + (" (1 m of water is '1e3 kg m-2')." if "kg m-2" in wanted else ".")
+            f"`assume_units={{{str(array.name)!r}: {water or wanted!r}}}`"
+            + (" if it is water." if water else said)
         )
     return found
+
+
+def of_water(array: xr.DataArray, wanted: str) -> str | None:
+    """The unit of a depth of water, or of its rate, as a mass per area; None for another unit.
+
+    1 m of water is 1e3 kg m-2, as ECMWF counts it.
+    """
+    depth = None if "kg m-2" not in wanted else scale(array, wanted.replace("kg m-2", "m"))
+    if depth is None:
+        return None
+    by = 1e3 * depth
+    return wanted if by == 1 else f"{'1e3' if by == 1e3 else f'{by:.15g}'} {wanted}"
 
 
 def in_unit(array: xr.DataArray, wanted: str) -> xr.DataArray:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 import xarray as xr
 
 from ..support.errors import InputError
-from ._attributes import decoded, in_unit, pairs, scale, setting, units
+from ._attributes import decoded, factor, in_unit, pairs, scale, setting, units
 from ._coordinates import Grid, angle, is_pressure
 from ._law import Given, Law, assumed, listed, match, taken
 from ._methods import WATER_METRES, check_stated, check_unit, in_mass, is_water
@@ -30,14 +30,14 @@ WINDS = ("eastward_wind", "northward_wind")
 CLOUDS = tuple(f"mass_fraction_of_cloud_{each}_in_air" for each in ("liquid_water", "ice"))
 UNITS = {"kg": ("kg m-2", "kg m-2 s-1"), "J": ("J m-2", "W m-2")}  # of amounts and of rates
 USUAL = {  # names of variables that do not say their standard name
-    HUMIDITY: ("specific_humidity", "hus", "q"),
-    TEMPERATURE: ("temperature", "ta", "t"),
-    PRESSURE: ("surface_pressure", "ps", "sp"),
-    WINDS[0]: ("u_component_of_wind", "ua", "u"),
-    WINDS[1]: ("v_component_of_wind", "va", "v"),
-    CLOUDS[0]: ("specific_cloud_liquid_water_content", "clw", "clwc"),
-    CLOUDS[1]: ("specific_cloud_ice_water_content", "cli", "ciwc"),
-    "surface_geopotential": ("geopotential_at_surface", "phis"),
+    HUMIDITY: ("specific_humidity", "hus", "q", "Q"),
+    TEMPERATURE: ("temperature", "ta", "t", "T"),
+    PRESSURE: ("surface_pressure", "ps", "sp", "PS"),
+    WINDS[0]: ("u_component_of_wind", "ua", "u", "U"),
+    WINDS[1]: ("v_component_of_wind", "va", "v", "V"),
+    CLOUDS[0]: ("specific_cloud_liquid_water_content", "clw", "clwc", "CLDLIQ"),
+    CLOUDS[1]: ("specific_cloud_ice_water_content", "cli", "ciwc", "CLDICE"),
+    "surface_geopotential": ("geopotential_at_surface", "phis", "PHIS"),
 }
 
 
@@ -139,8 +139,8 @@ class Air(Grid):
             self.dataset, standard_names, lambda each: set(flat) <= set(each.dims) <= moving, moving
         )
 
-    def flux(self, given: Given, argument: str, unit: str) -> xr.DataArray:
-        """A flux per area, or an amount, as the sum over all of it."""
+    def rate(self, given: Given, argument: str, unit: str) -> tuple[xr.DataArray, str, str]:
+        """A flux per area, or an amount, that fits; the unit that it is wanted in, and a remark."""
         amount, rate = UNITS[unit]
         plain = decoded(taken(self.dataset, given, argument))
         found = in_mass(self.dataset, plain, amount)
@@ -148,7 +148,15 @@ class Air(Grid):
         match(found, self.data, name, [str(dim) for dim in found.dims if dim not in self.data.dims])
         method = method_in(self.dataset, found, name, time.dim, self.said.assume_method)
         check_unit(name, found, method, amount, "s")
-        values = in_unit(found, amount if method.is_amount else rate)
+        wanted = amount if method.is_amount else rate
+        factor(found, wanted)
+        said = f"{found.name}" + f" (1 m of water is {WATER_METRES})" * (found is not plain)
+        return found, wanted, said
+
+    def flux(self, given: Given, argument: str, unit: str) -> xr.DataArray:
+        """A flux per area, or an amount, as the sum over all of it."""
+        found, wanted, said = self.rate(given, argument, unit)
+        values = in_unit(found, wanted)
         total = (values * self.area).sum(self.area.dims, skipna=False).compute()
         if total.isnull().any():
             raise InputError(
@@ -157,10 +165,7 @@ class Air(Grid):
             )
         coords = {dim: found[dim].variable for dim in total.dims if dim in found.coords}
         summed = xr.DataArray(total.variable, coords, name=found.name)
-        clock = "" if method.is_amount else " s-1"
-        said = (
-            str(found.name) if found is plain else f"{found.name} (1 m of water is {WATER_METRES})"
-        )
+        clock = "" if wanted == UNITS[unit][0] else " s-1"
         return summed.assign_attrs({**found.attrs, "units": f"{unit}{clock}", "description": said})
 
 
@@ -178,10 +183,10 @@ def columns(dataset: xr.Dataset, standard_name: str, recipe: str, said: Said) ->
         there = _find(dataset, standard_name, lambda each: each.ndim > 2)
         lack = f", as those of {there!r} have not" if there else ""
         raise InputError(
-            f"`{recipe}` needs a variable with the standard_name {standard_name} on levels whose "
-            f"coordinate has formula_terms or the units of a pressure{lack}. Copy the coordinate "
-            f"with its terms from the file that has them, or say units with "
-            f"{_lacking(dataset, there, said)}."
+            f"`{recipe}` needs a variable with the standard_name {standard_name} (or called "
+            f"{' or '.join(USUAL[standard_name][1:])}) on levels whose coordinate has "
+            f"formula_terms or the units of a pressure{lack}. Copy the coordinate with its terms "
+            f"from the file that has them, or say units with {_lacking(dataset, there, said)}."
         )
     return Air(dataset, name, levels[name], recipe, said)
 

@@ -31,7 +31,13 @@ from ._work import ENSEMBLES
 
 VERTICAL = ("lev", "level", "levels", "plev", "depth", "height", "altitude", "z")
 OF_CELLS = ("coordinates", "grid_mapping", "cell_measures", "mesh", "cell_methods")
-NAMING = ("bounds", "climatology", "ancillary_variables", "grid_mapping", "mesh")
+MESH = ("node", "edge", "face")  # of UGRID: what its variables connect
+NAMING = (
+    *("bounds", "climatology", "ancillary_variables", "grid_mapping", "mesh"),
+    *(f"{each}_coordinates" for each in MESH),
+    *(f"{one}_{other}_connectivity" for one in (*MESH, "boundary") for other in MESH),
+)
+PER_TIME = ("kg m-2 s-1", "W m-2")  # units of fluxes
 STD = ("_std", "_stddev", "_sd", "_stdev")
 FEW = 2  # entries of time and members
 USUAL = {"Pa": 1e5, "K": 280.0, "kg kg-1": 1e-3}
@@ -368,10 +374,17 @@ def _cells(grid: Grid, sketch: xr.Dataset, names: tuple[str, ...]) -> Cells:
     over, weights, measure = next((each for each in tried if each[0]), tried[0])
     lengths = names_in(measure) if measure else []  # a field is not made of itself
     names = tuple(name for name in names if name not in lengths)
+    is_step = dim is not None and is_lead(data, dim)
+
+    def is_flux(name: str) -> bool:
+        rate = any(scale(sketch[name], unit) is not None for unit in PER_TIME)
+        return rate or fluxes_of(sketch, (name,), is_step) is not None
+
+    names = tuple(sorted(names, key=is_flux))  # totals are seldom those of fluxes
     if over and len(over) < len(whole):
         weights += f"; a total for each {' and '.join(levels)}"
     spans = tuple(_level(grid, each) for each in levels)
-    fluxes = fluxes_of(sketch, names, dim is not None and is_lead(data, dim))
+    fluxes = fluxes_of(sketch, names, is_step)
     return Cells(
         names, said, dim, known, tuple(flat), spans, members, over, weights, measure, fluxes
     )

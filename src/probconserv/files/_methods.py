@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import xarray as xr
 
 from ..support.errors import InputError
-from ._attributes import cell_methods, per, scale, setting, units
+from ._attributes import cell_methods, of_water, per, scale, setting, units
 
 KINDS = ("point", "mean", "sum", "running")
 PLACES = {"end": "ends at", "start": "begins at", "middle": "is centred at"}  # of the interval
@@ -228,11 +228,11 @@ def check_unit(
     if amount is None or rate is None or not units(array):
         return
     wanted, other = (amount, rate) if method.is_amount else (rate, amount)
-    metres = scale(array, "m") is not None and _converts(amount, "kg m-2")
-    if scale(array, wanted) is not None or not (scale(array, other) is not None or metres):
+    water = of_water(array, "kg m-2") if _converts(amount, "kg m-2") else None
+    if scale(array, wanted) is not None or not (scale(array, other) is not None or water):
         return
     said, called = f"`{name}` is in {units(array)!r}", str(array.name)
-    if method.is_amount and not metres:
+    if method.is_amount and not water:
         raise InputError(
             f"{said}, a rate, and is taken as an amount ({method.why or 'time: sum'}). Say "
             f"`assume_method={{'{called}': 'mean'}}` or 'point' if it is a rate."
@@ -244,9 +244,9 @@ def check_unit(
             f"If it is the amount since the time before, say `assume_method={{'{called}': "
             "'sum:end'}` (sum:start: until the next; running: since the start of the run)."
         )
-    if metres:
+    if water:
         said += "" if ways else f", where {amount} is expected"
-        ways.append(f"1 m of water is `assume_units={{'{called}': '{WATER_METRES}'}}`.")
+        ways.append(f"As water it is in `assume_units={{'{called}': '{water}'}}`.")
     raise InputError(f"{said}. {' '.join(ways)}")
 
 

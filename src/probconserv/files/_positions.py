@@ -32,6 +32,8 @@ ANGLES = {  # of each map: what its coordinates are
     },
 }
 NOMINAL = re.compile(r"(?i)[xy][tubhq](_ocean)?|grid_[xy]_[tc]")  # axes of MOM and SIS
+TOWARDS = {"Y": "north", "X": "east"}
+ANGLE = re.compile(r"(?i)\bn?(lat|lon)(itude|gitude)?\b")  # what an axis may be called
 TILE = re.compile(r"grid_[xy]t?")  # of FV3: degrees, or numbers on a tile of the cubed sphere
 TRUE = 1e-3  # of a step: how far latitudes of cells may be from those of their axis
 
@@ -103,6 +105,7 @@ def check_true(grid: Grid, dims: list[str]) -> None:
             continue
         if (kind := angle(axis)) is None:
             _check_numbers(grid, axis)
+            _check_plain(grid, axis)
         elif "grid_" in str(axis.attrs.get("standard_name")) or axis.name in ("rlat", "rlon"):
             continue
         elif cells and dim in cells[0].dims:
@@ -122,6 +125,50 @@ def _check_numbers(grid: Grid, axis: xr.DataArray) -> None:
             f"{axis.name!r} only numbers the cells of {grid.name!r}, and their places "
             f"({' '.join(lost)}, by its `coordinates`) are not in the dataset. {AREAS}"
         )
+
+
+def _check_plain(grid: Grid, axis: xr.DataArray) -> None:
+    """Refuse an axis without a unit as a length where something says that it is an angle."""
+    if units(axis):
+        return
+    said, mapping = setting(axis, "long_name"), setting(grid.data, "grid_mapping")
+    word = ANGLE.search(said) or ANGLE.match(str(axis.name))
+    lost = [name for name in mapping.replace(":", " ").split() if name not in grid.dataset]
+    why = f"its name or `long_name` says {word[0]}" if word else ""
+    why = f"the grid mapping {lost[0]!r} is not in the dataset" if lost and not why else why
+    if not why and not grid.mappings and _is_globe(grid):
+        why = "it and another axis span 180 by 360, as degrees of a globe do"
+    if why:
+        raise InputError(
+            f"{axis.name!r} has no units, and {why}. If it is an angle, say "
+            f"`assume_units={_as_angles(grid) or {str(axis.name): 'degrees_north'}}`; if it is a "
+            f"length, 'm'. {AREAS}"
+        )
+
+
+def _as_angles(grid: Grid) -> dict[str, str]:
+    """Units of angles for the axes without units that look like those of a map."""
+    found = {}
+    for each in map(grid.along, grid.data.dims):
+        if each is not None and not units(each):
+            word = ANGLE.match(str(each.name))
+            axis = ("Y" if word[1].lower() == "lat" else "X") if word else axis_of(each)
+            found |= {str(each.name): f"degrees_{TOWARDS[axis]}"} if axis else {}
+    return found
+
+
+def _is_globe(grid: Grid) -> bool:
+    """Whether two axes without units span exactly -90 to 90 and a circle of degrees."""
+    axes = [c for dim in grid.data.dims if (c := grid.along(dim)) is not None and not units(c)]
+    ends = [(c.values.min(), c.values.max(), c.size) for c in axes if c.dtype.kind in "iuf"]
+    steps = [(low, high, (high - low) / (size - 1)) for low, high, size in ends if size > 1]
+    rows = [each for each in steps if _spans(*each, 180) and each[0] >= -90 and each[1] <= 90]
+    return bool(rows) and any(_spans(*each, 360) for each in steps)
+
+
+def _spans(low: float, high: float, step: float, whole: float) -> bool:
+    """Whether cells span it, with the first and the last on its ends or half a step within."""
+    return min(abs(high - low - whole), abs(high - low + step - whole)) < TRUE * whole
 
 
 def _nominal(axis: xr.DataArray) -> str:

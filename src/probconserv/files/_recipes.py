@@ -266,7 +266,15 @@ def _fluxes(air: Air, into: Sequence[str], out: Sequence[str], unit: str) -> Flu
             ways = "; `inflow` and `outflow` name others"
             return [], [], f"no fluxes counted, for want of {', '.join(lacking)}{unused}{ways}"
         given = [[str(found[each]) for each in part] for part in (into, out)]
-    sides = zip(("inflow", "outflow"), given, strict=True)
+    sides = list(zip(("inflow", "outflow"), given, strict=True))
+    wrong = []
+    for each, side in [(each, side) for side, part in sides for each in part]:
+        try:
+            air.rate(each, side, unit)
+        except InputError as error:
+            wrong.append(str(error))
+    if wrong:  # all at once
+        raise InputError(" ".join(wrong))
     inflow, outflow = ([air.flux(each, side, unit) for each in part] for side, part in sides)
     text = [
         f"{sign} {r.description}" for sign, part in (("+", inflow), ("-", outflow)) for r in part

@@ -25,6 +25,7 @@ from ._attributes import (
 PERIOD, REFERENCE = "forecast_period", "forecast_reference_time"
 BY_CF, BY_AXIS, BY_NAME = "standard_name time", "axis T", "by its name"
 DATES, DURATIONS, NUMBERS = "dates", "durations", "numbers"
+NO_TIMES = "no coordinate"  # in place of times that nothing tells
 LEADS = ("prediction_timedelta", "lead_time", "leadtime", PERIOD)  # names of forecast periods
 RATES_NEED = "`inflow` and `outflow` need"
 CLARITY = {PERIOD: 0, BY_CF: 0, BY_AXIS: 0, DATES: 1, DURATIONS: 1, BY_NAME: 1, REFERENCE: 2}
@@ -138,8 +139,10 @@ def time_of(like: xr.DataArray, given: str | None = None, summed: Sequence[str] 
     others = [d for d in marks if d != dim and d not in summed]
     runs = tuple(d for d in others if {*starts} & {*marks[d]})
     how = "as given" if given is not None else marks[dim][0]
-    words = xr.DataArray(np.full(like.sizes[dim], "no coordinate"), dims=dim, name=dim)
-    return Time(dim, how, times_along(like, dim, words), runs)
+    words = xr.DataArray(np.full(like.sizes[dim], NO_TIMES), dims=dim, name=dim)
+    times = times_along(like, dim, words)
+    how += f", dates of {times.name}" if how == BY_NAME and times.name != dim else ""
+    return Time(dim, how, times, runs)
 
 
 def _likely(like: xr.DataArray, marks: Mapping[str, Sequence[str]]) -> list[str]:
@@ -187,12 +190,19 @@ def is_lead(array: xr.DataArray, dim: str) -> bool:
 
 
 def times_along(like: xr.DataArray, dim: str, default: xr.DataArray) -> xr.DataArray:
-    """The coordinate that tells the times: its own, or one beside it; else the default."""
+    """The coordinate that tells the times: its own, or one beside it; else the default.
+
+    Beside a dimension without a coordinate that may be the only dates along it: XTIME of WRF.
+    """
     own = like[dim] if dim in like.coords else default
     if tells_time(own):
         return own
-    beside = (c for c in like.coords.values() if c.dims == (dim,) and _mark(c) == BY_CF)
-    return next(beside, own)
+    along = {mark: [] for mark in (BY_CF, DATES)}
+    for c in like.coords.values():
+        if c.dims == (dim,) and (mark := _mark(c)) in along:
+            along[mark].append(c)
+    dates = along[DATES] if dim not in like.coords and len(along[DATES]) == 1 else []
+    return next(iter([*along[BY_CF], *dates]), own)
 
 
 def _clock(times: xr.DataArray) -> tuple[str, float]:
@@ -200,8 +210,10 @@ def _clock(times: xr.DataArray) -> tuple[str, float]:
     if is_decoded(times):
         return DATES if holds_dates(times) else DURATIONS, 1.0
     if times.dtype.kind not in "iuf":
-        held = f"{times.name!r} holds {str(times.values.flat[0])!r}"
-        raise InputError(f"{RATES_NEED} dates or numbers as times; {held}.")
+        held = f"holds {str(times.values.flat[0])!r}"
+        if times.values.flat[0] == NO_TIMES:
+            held = f"has no coordinate. Write one: ds.assign_coords({times.name}=DATES).to_netcdf()"
+        raise InputError(f"{RATES_NEED} dates or numbers as times; {times.name!r} {held}.")
     unit = units(times)
     if unit in ("", "1"):
         return NUMBERS, 1.0

@@ -195,6 +195,9 @@ def _measure(grid: Grid, over: tuple[str, ...], given: Given | None) -> tuple[Fa
         thick = [unit for unit in ("m", "Pa") if scale(found, unit) is not None]
         if thick and len(set(found.dims) & set(over)) > 1:
             text += f" (in {units(found)}, as a thickness: areas do not count)"
+        if any(scale(found, unit) is not None for unit in ("m-2", "m-3")):
+            why = f"`measure` is in {units(found)!r}, the inverse of a size: {text}"
+            raise InputError(f"{why}. Divide by it, as in 1/(pm*pn).")
         return _factor(found, grid.data, "measure", text), remark
     names, remark = pairs(grid.data, "cell_measures"), ""
     for kind in [kind for kind in ("volume", "area") if kind in names]:
