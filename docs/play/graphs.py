@@ -26,7 +26,7 @@ from probconserv.conditioning.condition import solved
 from probconserv.diagnostics import diagnose as _diagnose
 from probconserv.diagnostics.fronts import RULES
 from probconserv.diagnostics.limits import LEVEL, row_limit
-from probconserv.experiments.paper._updates import UPDATES
+from probconserv.experiments.paper._experiments import UPDATES
 from probconserv.fields.state import covariance_of
 from probconserv.laws.law import Law
 from probconserv.models import AttentiveNeuralProcess, load

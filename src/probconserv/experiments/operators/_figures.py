@@ -5,7 +5,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from ...figures._save import save as save
+from ...figures._fields import save as save
 from .._runs import Record
 from ._benchmark import METHODS, Cell
 from ._cases import CASES
