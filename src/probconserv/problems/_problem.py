@@ -125,12 +125,13 @@ class Family:
         """The shape of the parameters together."""
         return check.broadcast_shapes(*(p.shape for p in self._parameters().values()))
 
-    def to(self, *args: Any, **kwargs: Any) -> Self:
-        """The problem with its parameters moved or converted, as `torch.Tensor.to` does it.
+    def to(self, device_or_dtype: torch.device | str | torch.dtype) -> Self:
+        """The problem with its parameters moved or converted.
 
         Parameters
         ----------
-        *args, **kwargs : as in `torch.Tensor.to`
+        device_or_dtype : device or dtype
+            Such as "cuda" or `torch.float32`.
 
         Returns
         -------
@@ -138,7 +139,7 @@ class Family:
             Of the same class.
         """
         return self._changed(
-            {name: p.to(*args, **kwargs) for name, p in self._parameters().items()}
+            {name: p.to(device_or_dtype) for name, p in self._parameters().items()}
         )
 
     @property
