@@ -104,6 +104,23 @@ def test_functions_explain_their_arguments_in_order():
     assert not wrong
 
 
+BASES = ("Family", "Problem", "ClosedForm", "Diffusive", "Box")  # an equation has its parameters
+
+
+def test_no_signature_hides_its_arguments():
+    given = {n: t for n, t in (functions() | classes() | methods()).items() if callable(t)}
+    bare = [name for name, thing in given.items() if accepted(thing) == ["*args", "**kwargs"]]
+    assert [name for name in bare if name.split(".")[-1] not in BASES] == []
+
+
+def test_dir_has_the_names_of_the_library_alone():
+    shown = [name for name in dir(probconserv) if not name.startswith("__")]
+    rooms = ["data", "experiments", "figures", "files", "models", "problems", "training", "weather"]
+    assert [name for name in shown if inspect.ismodule(getattr(probconserv, name))] == rooms
+    assert [n for n in shown if n not in rooms and not is_ours(getattr(probconserv, n))] == []
+    assert {"condition", "Diagonal", "__version__"} <= set(dir(probconserv))
+
+
 def test_functions_say_what_they_return():
     given = {name: f for name, f in functions().items() if returns_something(f)}
     assert not [name for name, f in given.items() if not parsed(f)["Returns"]]

@@ -9,6 +9,7 @@ import importlib.util
 from typing import TYPE_CHECKING
 
 __version__ = "0.2.0"
+ROOMS = ("experiments", "figures", "files", "training", "weather")  # beside those of api.py
 
 if TYPE_CHECKING:
     from .api import *  # noqa: F403
@@ -19,12 +20,16 @@ else:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         if importlib.util.find_spec(f"{__name__}.{name}"):
             return importlib.import_module(f"{__name__}.{name}")
-        found = vars(importlib.import_module(".api", __name__))
-        names = {each: value for each, value in found.items() if not each.startswith("_")}
+        names = _names()
         globals().update(names)
         if name not in names:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return names[name]
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *vars(importlib.import_module(".api", __name__))})
+        own = [name for name in globals() if name.startswith("__")]
+        return sorted([*own, *_names(), *ROOMS])
+
+    def _names() -> dict[str, object]:
+        found = vars(importlib.import_module(".api", __name__))
+        return {name: value for name, value in found.items() if not name.startswith("_")}

@@ -133,12 +133,13 @@ class Functions:
         problem = None if self.problem is None else self.problem[which]
         return Functions(problem, context, target, self._numbers(lambda a: a[which]))
 
-    def to(self, *args: Any, **kwargs: Any) -> "Functions":
-        """The same, moved or converted as `torch.Tensor.to` does it.
+    def to(self, device_or_dtype: torch.device | str | torch.dtype) -> "Functions":
+        """The same, moved or converted.
 
         Parameters
         ----------
-        *args, **kwargs : as in `torch.Tensor.to`
+        device_or_dtype : device or dtype
+            Such as "cuda" or `torch.float32`.
 
         Returns
         -------
@@ -146,11 +147,11 @@ class Functions:
             With problem, context and target moved.
         """
         context, target = (
-            Points(*(a.to(*args, **kwargs) for a in points))
+            Points(*(a.to(device_or_dtype) for a in points))
             for points in (self.context, self.target)
         )
-        problem = None if self.problem is None else self.problem.to(*args, **kwargs)
-        return Functions(problem, context, target, self._numbers(lambda a: a.to(*args, **kwargs)))
+        problem = None if self.problem is None else self.problem.to(device_or_dtype)
+        return Functions(problem, context, target, self._numbers(lambda a: a.to(device_or_dtype)))
 
     def _numbers(self, change: Callable[[Tensor], Tensor]) -> Tensor | None:
         return None if self.numbers is None else change(self.numbers)

@@ -383,20 +383,21 @@ class Grids:
         which = [int(index)] if one else index  # type: ignore[arg-type]
         return self._changed(lambda a: a[which], self.coordinates)
 
-    def to(self, *args: Any, **kwargs: Any) -> "Grids":
-        """The same, moved or converted as `torch.Tensor.to` does it.
+    def to(self, device_or_dtype: torch.device | str | torch.dtype) -> "Grids":
+        """The same, moved or converted.
 
         Parameters
         ----------
-        *args, **kwargs : as in `torch.Tensor.to`
+        device_or_dtype : device or dtype
+            Such as "cuda" or `torch.float32`.
 
         Returns
         -------
         Grids
             With every tensor moved.
         """
-        axes = {name: a.to(*args, **kwargs) for name, a in self.coordinates.items()}
-        return self._changed(lambda a: a.to(*args, **kwargs), axes)
+        axes = {name: a.to(device_or_dtype) for name, a in self.coordinates.items()}
+        return self._changed(lambda a: a.to(device_or_dtype), axes)
 
     def split(self, *shares: float, seed: int = 0) -> "tuple[Grids, ...]":
         """Parts that share no function, in an order drawn by the seed.

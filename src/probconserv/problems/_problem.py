@@ -126,19 +126,20 @@ class Problem:
         """The shape of the parameters together."""
         return broadcast_shapes(*(p.shape for p in self._parameters().values()))
 
-    def to(self, *args: Any, **kwargs: Any) -> Self:
-        """The problem with its parameters moved or converted, as `torch.Tensor.to` does it.
+    def to(self, device_or_dtype: torch.device | str | torch.dtype) -> Self:
+        """The problem with its parameters moved or converted.
 
         Parameters
         ----------
-        *args, **kwargs : as in `torch.Tensor.to`
+        device_or_dtype : device or dtype
+            Such as "cuda" or `torch.float32`.
 
         Returns
         -------
         Problem
             Of the same class.
         """
-        return self._with({name: p.to(*args, **kwargs) for name, p in self._parameters().items()})
+        return self._with({n: p.to(device_or_dtype) for n, p in self._parameters().items()})
 
     @property
     def differentiable(self) -> bool:
