@@ -24,6 +24,14 @@ def unblocks(rows: Tensor, shape: Sequence[int]) -> Tensor:
     return rows.movedim(-2, 0).reshape(shape)
 
 
+def same_once(x: Tensor, stop: int, start: int = 0) -> Tensor:
+    """With size 1 along those of some axes along which it repeats itself in memory."""
+    for axis in range(start, stop):
+        if x.stride(axis) == 0 and x.shape[axis] > 1:
+            x = x.narrow(axis, 0, 1)
+    return x
+
+
 def eye_like(rows: Tensor) -> Tensor:  # (..., K, E) -> (K, K)
     return torch.eye(rows.shape[-2], dtype=rows.dtype, device=rows.device)
 

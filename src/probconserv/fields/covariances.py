@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..support.checks import broadcast_shapes
 from ..support.tree import Node
-from .blocks import blocks, root_of, unblocks
+from .blocks import blocks, root_of, same_once, unblocks
 from .gaussian import Normals
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Correlated(Node):
 
     @property
     def variance(self) -> tuple[Tensor, ...]:
-        shared = [f.square().sum(0) for f in self.directions]
+        shared = list(map(_squares, self.directions))
         if self.rest is None:
             return tuple(shared)
         return tuple(s + d for s, d in zip(shared, self.rest.variance, strict=True))
@@ -142,10 +142,15 @@ class Correlated(Node):
         """The variance of each row that the rounding of the directions alone can make."""
         pairs = zip(self._rounding, self.directions, strict=True)
         at = tuple(
-            torch.add(least, f.detach().square().sum(0).sqrt(), alpha=share)
+            torch.add(least, _squares(f.detach()).sqrt(), alpha=share)
             for (share, least), f in pairs
         )
         return rows.entrywise(1).apply(at).detach().square()
+
+
+def _squares(f: Tensor) -> Tensor:
+    """The squares of directions, summed; entries that share them are summed once."""
+    return same_once(f, f.ndim, 1).square().sum(0).expand(f.shape[1:])
 
 
 def shared_axes(shapes: Sequence[Sequence[int]]) -> int:

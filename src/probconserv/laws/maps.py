@@ -18,7 +18,6 @@ from ..support.errors import InputError
 from ..support.slices import by_slices, is_large, may_overwrite
 from ..support.tree import Node
 
-
 Nonzeros: TypeAlias = tuple[Tensor, Tensor, Tensor]  # rows, points, values
 
 

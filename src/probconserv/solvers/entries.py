@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ..fields.blocks import same_once
 from ..fields.covariances import Fields
 from ..laws.law import Rows
 from ..support.checks import broadcast_shapes
@@ -219,14 +220,6 @@ def _full(law: Rows, number: int, shape: Sequence[int], lead: int, count: int) -
     eye = eye if law.present is None else eye * law.present
     found = m.adjoint(eye)  # (K, *lead or 1, *shape)
     return same_once(found.flatten(lead + 1).movedim(0, -2), lead)
-
-
-def same_once(x: Tensor, lead: int) -> Tensor:
-    """With size 1 along those of the first `lead` axes along which it repeats itself in memory."""
-    for axis in range(lead):
-        if x.stride(axis) == 0 and x.shape[axis] > 1:
-            x = x.narrow(axis, 0, 1)
-    return x
 
 
 def side_by_side(fields: Fields, lead: int) -> Tensor:  # to (*lead or 1, P)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -144,6 +145,10 @@ def pivoted(
     """
     size = size.clamp_min(ROUNDS)
     count = matrix.shape[-1]
+    if concrete(matrix) and count >= math.prod(matrix.shape[:-2]):  # else the loop is shorter
+        found = _by_lapack(matrix, floor, exact, size)
+        if found is not None:
+            return found
     least = torch.where(exact, DEPENDENT, 0.0)
     numbers = torch.arange(count, device=matrix.device)
     done = torch.zeros_like(exact)
@@ -174,6 +179,62 @@ def pivoted(
     root = root.gather(-2, rows[..., None].expand(root.shape)).tril()
     eye = torch.eye(count, dtype=root.dtype, device=root.device)
     return rows, torch.where(keep.gather(-1, rows)[..., None], root, eye), keep
+
+
+def _by_lapack(
+    matrix: Tensor, floor: Tensor, exact: Tensor, size: Tensor
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """The same of many rows, part by part; None if it cannot be done with gradients."""
+    count = matrix.shape[-1]
+    flat = [x.detach().cpu().reshape(-1, count) for x in (floor, exact, size)]
+    flat = [matrix.detach().cpu().reshape(-1, count, count), *flat]
+    each = [_one_by_lapack(*(x.numpy() for x in part)) for part in zip(*flat, strict=True)]
+    rows, root, keep = (torch.from_numpy(np.stack(x)) for x in zip(*each, strict=True))
+    rows, root, keep = (x.to(matrix.device) for x in (rows, root, keep))
+    rows, root, keep = (x.reshape(*matrix.shape[:-2], *x.shape[1:]) for x in (rows, root, keep))
+    if matrix.requires_grad:
+        some = matrix.gather(-2, rows[..., None].expand(matrix.shape))
+        some = some.gather(-1, rows[..., None, :].expand(matrix.shape))
+        kept = keep.gather(-1, rows)
+        some = torch.where(kept[..., None] & kept[..., None, :], some, 0.0)
+        root, info = torch.linalg.cholesky_ex(some + (~kept).double().diag_embed())
+        if bool(info.any()):
+            return None
+    return rows, root, keep
+
+
+def _one_by_lapack(matrix: Any, floor: Any, exact: Any, size: Any) -> tuple[Any, Any, Any]:
+    usable = matrix.diagonal() > 0
+    first, rest = np.flatnonzero(exact & usable), np.flatnonzero(~exact & usable)
+    first = first[np.argsort(size[first], kind="stable")]  # of two that say the same
+    head, order, rank = _semidefinite(matrix[np.ix_(first, first)], DEPENDENT)
+    first, dropped = np.split(first[order], [rank])
+    dropped = np.concatenate([dropped, np.flatnonzero(~usable)])
+    head, across = head[:rank, :rank], matrix[np.ix_(first, rest)]
+    across = torch.linalg.solve_triangular(*map(torch.from_numpy, (head, across)), upper=False)
+    across = across.numpy().T
+    left = matrix[np.ix_(rest, rest)] - across @ across.T
+    np.fill_diagonal(left, np.maximum(left.diagonal(), floor[rest]))
+    tail, order, own = _semidefinite(left, -1.0)
+    rest, across = rest[order], across[order]
+    left = left.diagonal()[order] - np.square(tail[:, :own]).sum(-1)
+    tail[own:, own:] = np.diag(np.sqrt(np.maximum(left, floor[rest]))[own:])  # noise is left
+    root, both = np.eye(len(matrix)), rank + len(rest)
+    root[:rank, :rank], root[rank:both, rank:both] = head, tail
+    root[rank:both, :rank] = across
+    keep = np.ones(len(matrix), bool)
+    keep[dropped] = False
+    return np.concatenate([first, rest, dropped]), root, keep
+
+
+def _semidefinite(matrix: Any, least: float) -> tuple[Any, Any, int]:
+    """L, the order of the rows in it, and how many have pivots above `least`."""
+    if not len(matrix):
+        return matrix, np.zeros(0, int), 0
+    from scipy.linalg import lapack  # a tenth of a second, so not for everybody
+
+    root, order, rank, _ = lapack.dpstrf(matrix, tol=least, lower=1)
+    return np.tril(root), order - 1, rank
 
 
 def multipliers(

@@ -1,7 +1,7 @@
 """Any rows on any fields: S as a dense matrix for each independent part.
 
 What the rows leave of a variance is a difference. Where little is left it is computed from the
-weights w of the point in its own estimate: over numbers lambda for the rows, they leave the least of
+weights of all points in the error of this one: over numbers lambda for the rows, the least of
 
     |F w|^2 + w^T D w + |sigma lambda|^2     with w = e_j - G^T lambda
 
@@ -16,10 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..fields.blocks import same_once
 from ..fields.covariances import Correlated, Fields, Independent
 from ..laws.law import Rows
 from ..support.checks import any_of, broadcast_shapes, concrete
-from .entries import CHUNK, Entries, same_once, side_by_side
+from .entries import CHUNK, Entries, side_by_side
 from .factor import DEPENDENT, LOG_2PI, NOTHING, Factor
 from .stages import Banded, Together, minus, summed
 
@@ -48,15 +49,13 @@ class Joint(Together):
         else:
             squares = [r.entrywise(2).apply(root.variance) for r in self.rows]
             before = self._once(squares).detach()
-        before = before + noise.detach()
         if isinstance(root, Correlated):
             before = before + self._once([root.rounding(r) for r in self.rows]) / DEPENDENT
         matrix = matrix + noise.diag_embed()
-        before, noise = (x.expand(matrix.shape[:-1]) for x in (before, noise))
+        lead = matrix.shape[:-2]
+        before, noise = _at_most(before + noise.detach(), lead), noise.expand(*lead, -1)
         value = self._once([r.value.detach() for r in self.rows]).abs()
-        shared = [i for i, n in enumerate(matrix.shape[:-2]) if n < value.shape[i]]
-        value = value.amax(shared, keepdim=True) if shared else value
-        self.factor = Factor(matrix, before, noise, value.expand(matrix.shape[:-1]))
+        self.factor = Factor(matrix, before, noise, _at_most(value, lead))
         self.dropped = (~self.factor.keep).expand(self.noise.shape)
         self.seen = self.factor.pivots.expand(self.noise.shape)
 
@@ -75,8 +74,7 @@ class Joint(Together):
         """Whether the rows can be taken apart, and the prior is no stage with bands."""
         if isinstance(self.prior, Banded):
             return False
-        every = [t for r in self.rows for t in r._tensors()]
-        return concrete(*self.prior.variance, *every)
+        return concrete(*self.prior._tensors(), *(t for r in self.rows for t in r._tensors()))
 
     def _columns(self, prior: Any) -> Fields:
         """Sigma G^T, with the rows on axis 0."""
@@ -97,7 +95,7 @@ class Joint(Together):
 
     def _seen(self, prior: Correlated) -> Tensor:  # (*lead or 1, K, R)
         """H = G F^T."""
-        once = tuple(same_once(f, self.lead + 1) for f in prior.directions)
+        once = tuple(same_once(f, self.lead + 1, 1) for f in prior.directions)
         each = [r.apply(once) for r in self.rows]
         lead = broadcast_shapes(*(x.shape[: self.lead + 1] for x in each))
         each = [x.expand((*lead, *t)) for x, t in zip(each, self.tails, strict=True)]
@@ -180,6 +178,12 @@ class Joint(Together):
             return entries.form(self.factor.inverse) * before.square()
         white = [self.factor.whiten(g.mT).square().sum(-1) for _, g in entries.chunks(parts)]
         return torch.cat(white, -1) * before.square()
+
+
+def _at_most(x: Tensor, lead: Sequence[int]) -> Tensor:  # (..., K) to (*lead, K)
+    """The largest numbers of those that share a factor."""
+    shared = [i for i, n in enumerate(lead) if n < x.shape[i]]
+    return (x.amax(shared, keepdim=True) if shared else x).expand(*lead, -1)
 
 
 def directions_of(prior: Correlated, lead: int) -> Tensor:  # (*lead or 1, R, P)
