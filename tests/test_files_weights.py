@@ -492,12 +492,16 @@ def test_a_mesh_that_does_not_tell_its_faces_is_refused(what):
         cell_measure(broken(what), "u", ("face",))
 
 
-def test_faces_in_the_plane_of_a_map_need_one_that_keeps_areas():
+def test_faces_in_the_plane_of_a_map_have_no_areas_and_those_of_no_map_have():
     metres = {"units": "m", "standard_name": "projection_x_coordinate"}
     y = {"units": "m", "standard_name": "projection_y_coordinate"}
     dataset = mesh(np.array([[0, 1, 2]]), [0.0, 0, 1], [0.0, 2, 0], y, metres)
     with pytest.raises(InputError, match=r"'node_x' lies in the plane.*no grid mapping tells"):
         cell_measure(dataset, "u", ("face",))
-    dataset["crs"] = (), 0, {"grid_mapping_name": "albers_conical_equal_area"}
-    dataset.u.attrs["grid_mapping"] = "crs"
+    on_map = dataset.assign(crs=((), 0, {"grid_mapping_name": "albers_conical_equal_area"}))
+    on_map["u"] = dataset.u.assign_attrs(grid_mapping="crs")
+    with pytest.raises(InputError, match=r"'node_x' lies in the plane.*albers"):
+        cell_measure(on_map, "u", ("face",))
+    for name in ("node_x", "node_y"):
+        del dataset[name].attrs["standard_name"]
     assert cell_measure(dataset, "u", ("face",)).values == [1.0]

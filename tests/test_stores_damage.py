@@ -66,7 +66,7 @@ def test_a_damaged_definition_beside_a_sound_copy_of_it_is_damage(tmp_path, vers
 def test_a_variable_whose_definition_is_missing_is_not_lost_in_silence(tmp_path, version, name):
     path = consolidated(tmp_path, version)
     (path / name).unlink()
-    assert f"is damaged: the definition of {name[0]} is missing" in refusal(path)
+    assert re.search(rf"in\.zarr cannot be read at {name[0]}: .*damaged", refusal(path))
 
 
 @pytest.mark.parametrize("content", [b"", b'{"meta', b"\xff\xfe"])

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..support.errors import InfeasibleError, InputError
-from ..support.rowwise import EASY, TINY, UNMET, row_inverse
+from ..support.rowwise import EASY, UNMET, solved_by_row
 from ..support.tolerances_files import NOTHING
 
 SLACK = 16  # times the rounding of the input, as a share of a row's terms, is no contradiction
@@ -99,13 +99,11 @@ Kind = MeanAndStd | Ensemble
 def solved_rows(kind: MeanAndStd, sums: Sums, value: Array, noise: Array) -> dict[str, Array]:
     """What the update needs, for a kind that is rowwise; value, noise: b and its std, (I, 1, K)."""
     value, noise = value[:, 0], noise[:, 0]
-    matrix = sums["gram"] + np.square(noise)
-    keep = (matrix > TINY) | (noise > 0)
-    inverse = row_inverse(matrix, keep)
+    matrix, inverse = solved_by_row(sums["gram"], np.square(noise))
     residual = np.where(sums["size"] > 0, value - sums["total"][:, 0], 0.0)
     along = residual * inverse
     check_met(kind, np.abs(residual - matrix * along), np.abs(value), sums)
-    exact = ((noise == 0) & keep).any(-1)
+    exact = ((noise == 0) & (inverse > 0)).any(-1)
     least = np.where(exact, NOTHING, 0.0)
     return {"along": along[:, None], "inverse": inverse, "least": least}
 

@@ -85,8 +85,11 @@ def angle(coordinate: xr.DataArray) -> str | None:
 
 def is_axis(coordinate: xr.DataArray, *keys: str) -> bool:
     """Whether its attributes say that it is one of cf-xarray's X, Y, Z, T, vertical, ..."""
-    criteria = [pair for key in keys for pair in coordinate_criteria[key].items()]
-    return any(str(coordinate.attrs.get(name)) in known for name, known in criteria)
+    for name, value in coordinate.attrs.items():
+        for key in keys:
+            if str(value) in coordinate_criteria[key].get(name, ()):
+                return True
+    return False
 
 
 def is_numbered(coordinate: xr.DataArray) -> bool:
@@ -137,12 +140,25 @@ class Grid:
 
     def along(self, dim: Hashable) -> xr.DataArray | None:
         """The coordinate of a dimension; one that only counts yields to an angle."""
-        single = [c for c in self.coordinates if c.dims == (dim,)]
-        own = next((c for c in single if c.name == dim), None)
-        angles = [c for c in single if angle(c)]
-        if angles and (own is None or counts(own)):
-            return angles[0]
-        return single[0] if own is None and len(single) == 1 else own
+        return self._along.get(dim)
+
+    @cached_property
+    def _along(self) -> dict[Hashable, xr.DataArray]:
+        found = {}
+        for dim in self.data.dims:
+            single = [c for c in self.coordinates if c.dims == (dim,)]
+            own = [c for c in single if c.name == dim]
+            angles = [c for c in single if c.name in self.angles] if single else []
+            if angles and not (own and not counts(own[0])):
+                found[dim] = angles[0]
+            elif own or len(single) == 1:
+                found[dim] = (own or single)[0]
+        return found
+
+    @cached_property
+    def angles(self) -> dict[Hashable, str]:
+        """The coordinates that are latitudes or longitudes, by name."""
+        return {c.name: kind for c in self.coordinates if (kind := angle(c))}
 
     def horizontal(self, dims: Iterable[str]) -> list[str]:
         """Those of the dimensions that are neither time nor vertical nor of members."""
@@ -154,9 +170,10 @@ class Grid:
 
     def mesh(self, dims: list[str]) -> Mesh | None:
         """Latitudes and longitudes with the same dimensions: a curvilinear or unstructured grid."""
-        angles = {kind: [c for c in self.coordinates if angle(c) == kind] for kind in AXES}
-        for lat in angles[LATITUDE]:
-            others = [lon for lon in angles[LONGITUDE] if set(lon.dims) == set(lat.dims)]
+        known = [(c, self.angles[c.name]) for c in self.coordinates if c.name in self.angles]
+        longitudes = [c for c, kind in known if kind == LONGITUDE]
+        for lat in [c for c, kind in known if kind == LATITUDE]:
+            others = [lon for lon in longitudes if set(lon.dims) == set(lat.dims)]
             own = self.along(lat.dims[0]) if lat.ndim == 1 else None
             path = own is not None and not angle(own) and not counts(own)  # long by its own unit
             if others and set(lat.dims) & set(dims) and not path:
@@ -166,7 +183,8 @@ class Grid:
     def area_dims(self, dims: list[str]) -> list[str]:
         """Those of the dimensions whose cells form areas together."""
         mesh = {dim for c in self.mesh(dims) or () for dim in c.dims}
-        return [d for d in dims if d in mesh or ((c := self.along(d)) is not None and angle(c))]
+        along = {dim: getattr(self.along(dim), "name", None) for dim in dims}
+        return [dim for dim in dims if dim in mesh or along[dim] in self.angles]
 
     def bounds(self, coordinate: xr.DataArray) -> xr.DataArray | None:  # (*dims, n)
         """The bounds that a coordinate names, corners last; None where the dataset has none."""

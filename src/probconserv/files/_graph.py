@@ -30,9 +30,10 @@ LARGEST = ("change", "in_std", "below", "below_before")  # not added up: the lar
 def weighted_sum(u: Array, weights: Array) -> Array:  # (..., I, P) and (1 or I, P) to (..., I)
     """The sum of u times weights over the points, in float64, in pieces that rounding likes."""
     u, whole = u.astype(float, copy=False), u.shape[-1] // PIECE * PIECE
-    pieces = (x[..., :whole].reshape(*x.shape[:-1], -1, PIECE) for x in (u, weights))
-    rest = (x[..., whole:] for x in (u, weights))
-    return np.asarray(_dot(*pieces).sum(-1) + _dot(*rest))
+    pieces, other = u[..., :whole], weights[..., :whole]
+    pieces = pieces.reshape(*u.shape[:-1], -1, PIECE)
+    other = other.reshape(*weights.shape[:-1], -1, PIECE)
+    return np.asarray(_dot(pieces, other).sum(-1) + _dot(u[..., whole:], weights[..., whole:]))
 
 
 def _dot(u: Array, weights: Array) -> Array:
@@ -214,11 +215,11 @@ class NamedRows:
     member: str | None = None
     variable: int = 0  # its number among those of the system
 
-    @property
+    @cached_property
     def places(self) -> tuple[str, ...]:
         return self.index + self.points
 
-    @property
+    @cached_property
     def all(self) -> tuple[str, ...]:
         return self.places if self.member is None else (self.member, *self.places)
 
@@ -322,9 +323,9 @@ class NamedRows:
 
     def _pair(self, array: xr.Variable) -> Pair:
         """Data in the order of the axes, members in one block; axes of steps come last."""
-        dims = tuple(dim for dim in self.all if dim in array.dims)
+        dims = tuple([dim for dim in self.all if dim in array.dims])
         data = array.transpose(*dims, ...).data
-        dims += tuple(str(dim) for dim in array.dims if dim not in self.all)
+        dims += tuple([str(dim) for dim in array.dims if dim not in self.all])
         if not isinstance(data, da.Array):
             return np.asarray(data), dims
         return data.rechunk({0: -1}) if self.member in dims else data, dims
@@ -350,13 +351,14 @@ def combined(blocks: Any, index: int, axis: int = 0) -> dict[str, Array]:
 
 def added(each: Sequence[Sums]) -> dict[str, Array]:
     """The sums of several blocks as those of one."""
-    return {
-        name: np.stack([one[name] for one in each]).max(0)
-        if name in LARGEST
-        else sum((one[name] for one in each[1:]), start=each[0][name])
-        for name in each[0]
-        if all(name in one for one in each)
-    }
+    found = dict(each[0])
+    for one in each[1:]:
+        for name in found.keys() & one.keys():
+            add = np.maximum if name in LARGEST else np.add
+            found[name] = add(found[name], one[name])
+        for name in found.keys() - one.keys():
+            del found[name]
+    return found
 
 
 def blockwise(

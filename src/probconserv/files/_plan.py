@@ -47,7 +47,7 @@ class Ready:
     gains: Mapping[str, xr.Variable]  # what each rate brings to the value
     remarks: tuple[str, ...] = ()  # for the report
 
-    @property
+    @cached_property
     def sizes_inside(self) -> dict[str, int]:
         return {dim: self.points.rows[dim] for dim in self.inner}
 

@@ -166,9 +166,9 @@ def _levels(path: Path, group: str) -> list[str]:
 
 def _open(path: Path, group: str, opened: ExitStack) -> xr.Dataset:
     """A group as xarray reads it, with times as the numbers that are stored; see `decoded`."""
-    engine = "zarr" if kind(path) == "zarr" else "netcdf4"
     plain: dict[str, Any] = {"decode_cf": False, "create_default_indexes": False, "cache": False}
-    stored = xr.open_dataset(path, engine=engine, group=group or None, chunks=None, **plain)
+    plain |= {"engine": "netcdf4"} if kind(path) != "zarr" else _each_definition(path, group)
+    stored = xr.open_dataset(path, group=group or None, chunks=None, **plain)
     opened.enter_context(stored)
     _check_sizes(path, stored)
     return xr.decode_cf(stored, decode_times=False, decode_timedelta=False)
@@ -270,42 +270,13 @@ def _check_sizes(path: Path, stored: xr.Dataset) -> None:
     )
 
 
-def check_defined(store: Path, names: Iterable[str]) -> None:
-    """Refuses a Zarr store in which only the consolidated metadata know of a variable."""
-    for name in names:
-        if not any((store / name / each).exists() for each in (".zarray", "zarr.json")):
-            raise InputError(
-                f"`path` {store} is damaged: the definition of {name} is missing beside the "
-                f"consolidated one. {AGAIN}"
-            )
+def _each_definition(store: Path, group: str) -> dict[str, Any]:
+    """How to read a Zarr store by each definition, not by copies of them that may hide damage."""
+    import zarr
 
-
-def check_sound(path: Path) -> None:
-    """Refuses a file of which some definition cannot be read, also of what nobody asked for."""
-    with errors_of(path):
-        if kind(path) != "zarr":
-            with netCDF4.Dataset(path) as file:
-                _define([file])
-            return
-        import zarr
-
-        store = zarr.open_group(path, mode="r", use_consolidated=False)
-        for name in _arrays(path):
-            with errors_of(path, f" at {name}"):
-                dict(store[name].attrs)
-
-
-def _define(groups: list[Any]) -> None:
-    """Reads every definition in groups of a NetCDF file, and in the groups inside these."""
-    for group in groups:
-        for each in (group, *group.variables.values()):
-            for key in each.ncattrs():
-                each.getncattr(key)
-        _define(list(group.groups.values()))
-
-
-def _arrays(path: Path) -> list[str]:
-    """What a Zarr store has definitions of, by the files that these are in."""
-    names = ("zarr.json", ".zarray", ".zgroup")
-    folders = dict.fromkeys(each.parent for name in names for each in path.rglob(name))
-    return sorted(str(folder.relative_to(path)) for folder in folders if folder != path)
+    listed = zarr.open_group(store, mode="r", path=group).array_keys()
+    each = zarr.open_group(store, mode="r", path=group, use_consolidated=False)
+    for name in listed:
+        with errors_of(store, f" at {name}"):
+            each[name]
+    return {"engine": "zarr", "consolidated": False}

@@ -34,8 +34,6 @@ from ._read import (
     READ,
     STORED,
     ZARR,
-    check_defined,
-    check_sound,
     groups,
     kind,
     last_change,
@@ -175,8 +173,6 @@ def write(
     where = check_output(path, overwrite, inputs | ({str(model)} if model else set()))
     format = output_format(where, model, dataset)
     source = _to_copy(model, format, dataset)
-    if source is not None and format.zarr:
-        check_defined(source / group.strip("/"), dataset.encoding[STORED])
     known = dataset.encoding.get(INHERITED, ()) if source is None else dataset.variables
     lazily = {n: v.data.name for n, v in dataset.variables.items() if is_lazy(v)}
     new = [name for name, key in lazily.items() if not key.startswith(READ)]
@@ -230,8 +226,6 @@ def _errors_of_writing(path: Path, source: Path | None) -> Iterator[None]:
     except ProbConservError:
         raise
     except (OSError, RuntimeError, ValueError, TypeError, NotImplementedError) as error:
-        if source is not None and getattr(error, "errno", None) not in FULL:
-            check_sound(source)
         room = f"{shutil.disk_usage(path.parent).free / 1e9:.3g} GB are free"
         copied = source is not None and (
             f" Else {source}, of which it is a copy, is damaged where only writing meets it: write "

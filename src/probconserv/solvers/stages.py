@@ -25,7 +25,7 @@ from ..fields.covariances import Fields, Independent
 from ..laws.law import Rows
 from ..support.checks import any_of, broadcast_shapes, concrete
 from ..support.once import once
-from ..support.rowwise import TINY, row_inverse
+from ..support.rowwise import TINY, solved_by_row
 from ..support.slices import by_slices, may_overwrite
 from ..support.tree import Node
 from .banded import by_rows, factored, rows_first, squared
@@ -117,11 +117,11 @@ class ByRow(OneLaw, Multiplied):
     def _solve(self, own: Tensor, before: Tensor) -> None:
         """own: the variance of each row without noise. before: the same without any law."""
         (rows,) = self.rows
-        self.seen = own if rows.exact else own + rows.noise_variance
-        floor = TINY if before is own else (DEPENDENT * (before + self.noise)).clamp_min(TINY)
-        keep = self.seen > floor
-        keep = keep if rows.exact else keep | (self.noise > 0)
-        self.inverse = row_inverse(self.seen, keep)  # S^-1
+        floor: Any = TINY
+        noise = rows.noise_variance
+        if before is not own:
+            floor = (DEPENDENT * (before + noise)).clamp_min(TINY)
+        self.seen, self.inverse = solved_by_row(own, None if rows.exact else noise, floor)
 
     @property
     def noise(self) -> Tensor:  # type: ignore[override]

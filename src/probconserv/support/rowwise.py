@@ -8,6 +8,11 @@ SETTLED = 1e-13  # of its terms: an exact row that misses by less is left alone
 UNMET = 1e-8  # of its terms: an exact row that misses by more is not met
 
 
-def row_inverse(seen: Any, keep: Any) -> Any:
-    """S^-1 of the rows to keep, 0 of the others."""
-    return keep / seen.clip(TINY)
+def solved_by_row(own: Any, noise: Any, floor: Any = TINY) -> tuple[Any, Any]:
+    """S and S^-1, a number for each row; S^-1 is 0 of rows that nothing can move.
+
+    own: G Sigma G^T. noise: sigma^2; None for exact rows, of which S must exceed the floor.
+    """
+    seen = own if noise is None else own + noise
+    keep = seen > floor if noise is None else (seen > floor) | (noise > 0)
+    return seen, keep / seen.clip(TINY)
