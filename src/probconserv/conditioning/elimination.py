@@ -156,7 +156,7 @@ class Eliminated(Node):
     def times(self, v: Fields) -> Fields:
         x = self._together(v, noise=True)
         at = x[..., self.places]
-        if bool(((at != 0) & self._open).any()):
+        if concrete(at) and bool(((at != 0) & self._open).any()):
             raise DegenerateError(f"the covariance {OF_OPEN}")
         (found,) = self.inner.times((x - self.all.adjoint(self.back.adjoint(at)),))
         return self._apart(self._filled(found, value=False))
@@ -261,7 +261,8 @@ def _finite(prior: Independent | Correlated) -> Independent | Correlated:
 
 def eliminated(laws: tuple[Rows, ...], prior: Independent | Correlated, slack: float) -> Eliminated:
     """Fields given laws, where some points have infinite variance."""
-    if not concrete(*prior.variance):
+    made_of = [t for rows in laws for m in rows.maps if m is not None for t in m.tensors]
+    if not concrete(*prior.variance, *made_of, *(rows.noise_variance for rows in laws)):
         raise InputError(
             "`variance` is infinite at some points, which are found by a look at values: not "
             "inside `torch.func` transforms, nor compiled. Give the fields a batch axis instead."
