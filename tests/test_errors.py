@@ -30,7 +30,7 @@ def test_values_that_are_not_finite(bad):
     with raises("`mean` must be finite; 1 of its 28 values"):
         pc.Diagonal(broken, 1.0)
     with raises("`variance` must be finite"):
-        pc.Diagonal(MEAN, broken.abs())
+        pc.Diagonal(MEAN, broken - broken)  # NaN; infinite variances have a meaning
     with raises("`mean` must be finite.*`where`"):
         pc.Diagonal([bad], 1.0)
     with raises("`t` must be finite.*Correct those entries, or leave them out"):

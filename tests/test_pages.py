@@ -50,6 +50,9 @@ def method(n):
 
 def states(n):
     assert conserves(n["both"], n["post"])
+    flows = [10.275, 6.25, 4.025, 2.075, 8.325, 2.0125, 2.0125]
+    assert n["flows"].mean.tolist() == pytest.approx(flows)
+    assert n["flows"].undetermined.tolist() == [False] * 5 + [True] * 2
 
 
 def cells(n):

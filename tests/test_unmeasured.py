@@ -371,7 +371,7 @@ def test_a_prior_gives_what_it_has_and_refuses_the_rest():
     assert field.covariance().tolist() == [[4.0, 0.0], [0.0, INF]]
     assert field.quantile(0.5).tolist() == [1.0, 2.0]
     assert field.quantile(0.9)[1] == INF
-    with pytest.raises(pc.DegenerateError, match="1 points of the field have infinite variance"):
+    with pytest.raises(pc.DegenerateError, match="the field has 1 point of infinite variance"):
         field.sample(1)
     with pytest.raises(pc.InputError, match="NaN"):
         pc.Diagonal([1.0, 2.0], [math.nan, INF])

@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from ..fields.blocks import root_of
 from ..fields.covariances import Correlated, Fields, Independent
 from ..fields.gaussian import Normals
 from ..laws.law import Rows
@@ -134,7 +135,7 @@ class Eliminated(Node):
     def sizes(self, u: Fields) -> Fields:
         """Means of the prior, at unmeasured points as large as the widest of the others."""
         each = zip(u, self.root.variance, self._apart(self._around(self.unmeasured)), strict=True)
-        return tuple(torch.where(open_, x.abs() + d.sqrt(), x) for x, d, open_ in each)
+        return tuple(torch.where(open_, x.abs() + root_of(d), x) for x, d, open_ in each)
 
     def means(self, u: Fields) -> Tensor:
         """Means of the prior as `prior` has them, with those of the noise."""
@@ -156,7 +157,7 @@ class Eliminated(Node):
     def times(self, v: Fields) -> Fields:
         x = self._together(v, noise=True)
         at = x[..., self.places]
-        if bool(((at != 0) & self._open).any()):
+        if concrete(at) and bool(((at != 0) & self._open).any()):
             raise DegenerateError(f"the covariance {OF_OPEN}")
         (found,) = self.inner.times((x - self.all.adjoint(self.back.adjoint(at)),))
         return self._apart(self._filled(found, value=False))
@@ -173,21 +174,23 @@ class Eliminated(Node):
         return self._apart(left.index_copy(-1, self.places, own))
 
     def _of_unmeasured(self) -> Tensor:  # (*lead, points)
-        """The variance of what the pivots say of unmeasured points."""
-        units = self.back.matrix.movedim(-2, 0)
-        at_once = max(1, CHUNK // max(1, self.all.matrix[..., 0, :].numel()))
-        found = [self._spread(-self.all.adjoint(some)) for some in units.split(at_once)]
-        return torch.cat(found).movedim(0, -1)
-
-    def _spread(self, v: Tensor) -> Tensor:  # (N, *lead, E) to (N, *lead)
-        """The variance of v^T x: of independent points a sum of squares, with no difference."""
+        """The variance of what the pivots say; of independent points a sum of squares."""
+        along, count = self.back.matrix, self.value.shape[-1]
+        eye = torch.eye(count, dtype=along.dtype, device=along.device)
+        v = self.all.adjoint(eye.reshape(count, *[1] * self.lead, count))
         (x,) = self.inner.times((v,))
         if isinstance(self.prior, Correlated):
-            return (v * x).sum(-1).clamp_min(0)
+            left = self.all.apply(x).movedim(0, -2)
+            return (along @ left * along).sum(-1).clamp_min(0)
         (x,), (d,) = self.inner.settle((x,), value=False), self.prior.variance
         r, noise = self.rows.apply((x,)), self.rows.noise_variance
-        found = _over(x.square(), d).sum(-1) + _over(r.square(), noise).sum(-1)
-        return torch.where(found <= NOTHING * (v.square() * d).sum(-1), 0.0, found)
+        roots = torch.cat([_over(x, root_of(d)), _over(r, root_of(noise))], -1).movedim(0, -2)
+        before = (v * root_of(d)).movedim(0, -2)
+        found = []
+        for some in along.split(max(1, CHUNK // max(1, roots[..., 0, :].numel())), -2):
+            left, whole = ((some @ each).square().sum(-1) for each in (roots, before))
+            found.append(torch.where(left <= NOTHING * whole, 0.0, left))
+        return torch.cat(found, -1)
 
     def draw(self, normals: Normals) -> Fields:
         """Draws about 0 of what is left, and nothing at points that are not determined."""
@@ -261,7 +264,8 @@ def _finite(prior: Independent | Correlated) -> Independent | Correlated:
 
 def eliminated(laws: tuple[Rows, ...], prior: Independent | Correlated, slack: float) -> Eliminated:
     """Fields given laws, where some points have infinite variance."""
-    if not concrete(*prior.variance):
+    made_of = [t for rows in laws for m in rows.maps if m is not None for t in m.tensors]
+    if not concrete(*prior.variance, *made_of, *(rows.noise_variance for rows in laws)):
         raise InputError(
             "`variance` is infinite at some points, which are found by a look at values: not "
             "inside `torch.func` transforms, nor compiled. Give the fields a batch axis instead."

@@ -312,7 +312,7 @@ class Field(Kept):
     def __repr__(self) -> str:
         kind, about = type(self).__name__, ""
         if self.infinite:
-            about = f", {int((self.variance == math.inf).sum())} points of infinite variance"
+            about = f", {endless(self)} of infinite variance"
         return (
             f"{kind}(shape={tuple(self.shape)}, event_dims={self.event_dims}, {self.dtype}{about})"
         )
@@ -529,13 +529,19 @@ def random_normals(
     )
 
 
+def endless(field: Field) -> str:
+    """How many points have infinite variance."""
+    count = int((field.variance == math.inf).sum())
+    return f"{count} point{'s' * (count != 1)}"
+
+
 def check_determined(field: Field, what: str) -> None:
     """Points of infinite variance have no draws and no density."""
     if field.infinite:
         raise DegenerateError(
-            f"{int((field.variance == math.inf).sum())} points of the field have infinite "
-            f"variance: nobody measured them and no law determines them. They have a mean and an "
-            f"interval, but not {what}. Add laws that read them, or give them a variance."
+            f"the field has {endless(field)} of infinite variance: nobody measured them, and no "
+            f"law determines them. They have a mean and an interval, but not {what}. Add laws that "
+            "read them, or give them a variance."
         )
 
 

@@ -11,6 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..fields.blocks import eye_like
+
 ROUNDING = 1e-11  # of its row's size: a coefficient, or a row, that is less is rounding
 OPEN = 1e-8  # a point is open that moves by so much, in these units, while no row changes
 
@@ -53,13 +55,16 @@ def found_from(rows: Tensor, exact: Tensor, open_: Tensor) -> Found:
         g = (rows[here if rows.requires_grad else here[:1]][..., j] * row_units[:, None]) * units
         basis, upper = torch.linalg.qr(g[:, p].mT)
         back = torch.linalg.solve_triangular(upper, basis.mT, upper=True).mT
+        one = eye_like(g[:, p])
+        for _ in range(2):  # so that small entries have all their digits
+            back = back + back @ (one - g[:, p] @ back)
         c = g[:, q] @ back
         c = c + (g[:, q] - c @ g[:, p]) @ back
         c = torch.where(c.abs() <= ROUNDING, 0.0, c) * row_units[p] / row_units[q][:, None]
         made_of[here[:, None, None], q[:, None], p] = c
         inverse[here[:, None, None], j[:, None], p] = units[:, None] * back * row_units[p]
-        gram = c.mT @ c + torch.eye(len(p), dtype=c.dtype, device=c.device)
-        log_det[here] = 2 * torch.linalg.cholesky(gram).diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        upper = torch.linalg.qr(torch.cat([c, one.expand(len(c), -1, -1)], -2), mode="r").R
+        log_det[here] = 2 * upper.diagonal(dim1=-2, dim2=-1).abs().log().sum(-1)
     return Found(
         pivots.reshape(*lead, count),
         made_of.reshape(*lead, count, count),

@@ -197,15 +197,13 @@ def moments(mean: Tensor, variance: Tensor, hint: str) -> bool:
 
     One look, which a GPU is waited for once.
     """
-    endless = False
     if mean.numel() and variance.numel() and concrete(mean, variance):
         total, low, high = numbers(mean.sum(), *variance.aminmax())
-        endless = low >= 0 and high == math.inf
         if math.isfinite(total) and low >= 0:
-            return endless
+            return high == math.inf
     finite("mean", mean)
-    if not endless:
-        finite("variance", variance, 0, hint)
+    endless = bool(variance.numel()) and concrete(variance) and bool((variance == math.inf).any())
+    finite("variance", variance.nan_to_num(math.nan, 0.0) if endless else variance, 0, hint)
     return endless
 
 
