@@ -152,3 +152,16 @@ def test_variables_of_cam_are_known_by_their_names():
     d.lev_bnds.attrs["formula_terms"] = "ap: ap_bnds b: b_bnds ps: PS"
     d = d.rename(q="Q", ps="PS")
     np.testing.assert_allclose(totals(d, moisture(d)), expected, rtol=1e-14)
+
+
+def test_rain_since_the_start_of_a_run_of_wrf_is_pointed_to_running(tmp_path):
+    wrf(tmp_path / "wrf.nc")
+    with xr.open_dataset(tmp_path / "wrf.nc") as d:
+        said = {"units": "kg m-2", "description": "ACCUMULATED TOTAL GRID SCALE PRECIPITATION"}
+        d["RAINNC"] = d.QFX.cumsum("Time").assign_attrs(said)
+        law = Law("PW", ("south_north", "west_east"), outflow="RAINNC", measure=1)
+        with pytest.raises(InputError, match=r"assume_method={'RAINNC': 'running'}` \(sum:end: "):
+            check(d, law)
+        lost = (d.RAINNC - d.RAINNC[0]).sum(d.PW.dims[1:]).values
+        found = asked(d, replace(law, assume_method={"RAINNC": "running"}))
+        np.testing.assert_allclose(found, float(d.PW[0].sum()) - lost, rtol=1e-12)
