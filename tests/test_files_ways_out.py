@@ -104,12 +104,15 @@ def plain(names, angles=((), ()), mapping=None):
         plain(("y", "x"), mapping="crs").isel(y=slice(1, 4)),
         plain(("j", "i"), ([("long_name", "Latitude")], [("long_name", "Longitude")])),
         plain(("nlat", "nlon")).isel(nlon=slice(3)),
+        plain(("lat", "lon"), ([("units", "degrees north")], [("units", "degrees east")])),
+        plain(("lat", "lon"), ([("units", "1")], [("units", "none")])),
+        plain(("y", "x"), ([("standard_name", "latitude"), ("units", "degN")], [("axis", "X")])),
     ],
-    ids=["globe", "lost mapping", "long names", "names"],
+    ids=["globe", "lost mapping", "long names", "names", "words", "numbers", "standard name"],
 )
 def test_angles_without_a_unit_are_not_weighed_as_lengths(d):
     law = Law("u", tuple(map(str, d.u.dims)), total=0.0)
-    with pytest.raises(InputError, match=r"has no units, and .* if it is a length, 'm'") as error:
+    with pytest.raises(InputError, match=r"has .*, and .* if it is a length, 'm'") as error:
         check(d, law)
     found = totals(d, replace(law, assume_units=proposed(error.value)))
     y, x = (d[name].values for name in d.u.dims)
