@@ -140,6 +140,8 @@ def test_what_is_wrong_is_said_in_one_line(source, arguments, message, capsys):
         ('[[law]]\nvariables = "u"\nover = "lat"\nname = 3', "`name` of a law must be text"),
         ('[[law]]\nvariables = "u"\nover = "lat"\nheld = 3', "`held` of a law must be text"),
         ('[[law]]\nvariables = "u"\nover = "lat"\nassume_units = {u = 3}', "must be one unit"),
+        ('[[law]]\nmean = "u"', "a law has no 'mean', 'variables' here; it has variables"),
+        ('[[law]]\nlaw = "energy"', "a law has no 'law', 'recipe' here; it has variables"),
         ('[[law]]\nvariable = "u"', "a law has no 'variable'; it has variables, over"),
     ],
 )

@@ -147,3 +147,11 @@ def test_an_update_beyond_float16_is_refused():
     law = Law("u", SPACE, average=7e4, measure="area")
     with pytest.raises(InputError, match=r"`dtype`: float16 holds values up to 65504, .*'float32'"):
         enforce(d, law, how="uniform")
+
+
+def test_each_float16_is_told_of_its_own_totals():
+    d = made().assign(v=made(shape=(3, 2, 2)).u.rename(lat="b", lon="c"))
+    laws = [LAW, Law("v", ("b", "c"), total=float(d.v[0].astype(float).sum()) * 1.00123, measure=1)]
+    first, second = enforce(d, *laws, how="uniform").probconserv.report["notes"][:2]
+    assert first.startswith("u is float16, which has 3 digits: rounded so")
+    assert second.startswith("v is float16: rounding to it opens the budget again")

@@ -104,12 +104,15 @@ def plain(names, angles=((), ()), mapping=None):
         plain(("y", "x"), mapping="crs").isel(y=slice(1, 4)),
         plain(("j", "i"), ([("long_name", "Latitude")], [("long_name", "Longitude")])),
         plain(("nlat", "nlon")).isel(nlon=slice(3)),
+        plain(("lat", "lon"), ([("units", "degrees north")], [("units", "degrees east")])),
+        plain(("lat", "lon"), ([("units", "1")], [("units", "none")])),
+        plain(("y", "x"), ([("standard_name", "latitude"), ("units", "degN")], [("axis", "X")])),
     ],
-    ids=["globe", "lost mapping", "long names", "names"],
+    ids=["globe", "lost mapping", "long names", "names", "words", "numbers", "standard name"],
 )
 def test_angles_without_a_unit_are_not_weighed_as_lengths(d):
     law = Law("u", tuple(map(str, d.u.dims)), total=0.0)
-    with pytest.raises(InputError, match=r"has no units, and .* if it is a length, 'm'") as error:
+    with pytest.raises(InputError, match=r"has .*, and .* if it is a length, 'm'") as error:
         check(d, law)
     found = totals(d, replace(law, assume_units=proposed(error.value)))
     y, x = (d[name].values for name in d.u.dims)
@@ -152,3 +155,16 @@ def test_variables_of_cam_are_known_by_their_names():
     d.lev_bnds.attrs["formula_terms"] = "ap: ap_bnds b: b_bnds ps: PS"
     d = d.rename(q="Q", ps="PS")
     np.testing.assert_allclose(totals(d, moisture(d)), expected, rtol=1e-14)
+
+
+def test_rain_since_the_start_of_a_run_of_wrf_is_pointed_to_running(tmp_path):
+    wrf(tmp_path / "wrf.nc")
+    with xr.open_dataset(tmp_path / "wrf.nc") as d:
+        said = {"units": "kg m-2", "description": "ACCUMULATED TOTAL GRID SCALE PRECIPITATION"}
+        d["RAINNC"] = d.QFX.cumsum("Time").assign_attrs(said)
+        law = Law("PW", ("south_north", "west_east"), outflow="RAINNC", measure=1)
+        with pytest.raises(InputError, match=r"assume_method={'RAINNC': 'running'}` \(sum:end: "):
+            check(d, law)
+        lost = (d.RAINNC - d.RAINNC[0]).sum(d.PW.dims[1:]).values
+        found = asked(d, replace(law, assume_method={"RAINNC": "running"}))
+        np.testing.assert_allclose(found, float(d.PW[0].sum()) - lost, rtol=1e-12)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..files._law import Recipe
 
 OPTIONS = {"variables": "mean", "path": "out", "target": "out"}  # arguments under another name
+KEYS = {"mean": "variables", "law": "recipe"}  # of a file of laws, by the option
 NAMED = re.compile(r"`(?P<name>[a-z_]+)(?:=(?P<value>[^`]+))?`")
 ENTRY = re.compile(r"'([^']+)': ")
 
@@ -69,7 +70,9 @@ def _law(table: dict[str, Any], path: Path) -> "Law | Recipe":
         what, needed, known = f"the recipe {recipe}", [], options_of(recipe)
     for key in rest:
         if key not in known:
-            raise InputError(f"`--laws`: {what} has no {key!r}; it has {', '.join(known)}.")
+            meant = f", {KEYS[key]!r} here" if key in KEYS else ""
+            has = ", ".join(known if recipe is not None else [*known, "or a recipe"])
+            raise InputError(f"`--laws`: {what} has no {key!r}{meant}; it has {has}.")
     for key in needed:
         if key not in rest:
             raise InputError(f"`--laws`: a law in {path} has no {key!r}, and no 'recipe' either.")

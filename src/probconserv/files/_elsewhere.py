@@ -25,6 +25,8 @@ def line(given: str) -> str:
     """The line of Python that opens a URL; empty for what is no URL."""
     if not URL.match(given):
         return ""
+    if "/dodsC/" in given or "/opendap/" in given.lower():
+        return f"dataset = xr.open_dataset({given!r}, chunks={{}})"
     if re.search(r"\.(nc4?|cdf|hdf5?|h5)$", given):
         local = given if given.startswith("simplecache::") else f"simplecache::{given}"
         return f"dataset = xr.open_dataset(fsspec.open_local({local!r}), chunks={{}})"

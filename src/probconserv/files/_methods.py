@@ -240,10 +240,16 @@ def check_unit(
     ways = []
     if not method.is_amount:
         said += f", an amount, where a rate in {rate} is expected"
-        ways.append(
-            f"If it is the amount since the time before, say `assume_method={{'{called}': "
-            "'sum:end'}` (sum:start: until the next; running: since the start of the run)."
-        )
+        choices = {
+            "sum:end": "the amount since the time before",
+            "sum:start": "until the next",
+            "running": "since the start of the run",
+        }
+        if "ACCUMULATED" in str(array.attrs.get("description", "")):  # of WRF, whose run it is
+            choices = {"running": f"what came {choices.pop('running')}"} | choices
+        (first, what), *rest = choices.items()
+        others = "; ".join(f"{method}: {when}" for method, when in rest)
+        ways.append(f"If it is {what}, say `assume_method={{'{called}': '{first}'}}` ({others}).")
     if water:
         said += "" if ways else f", where {amount} is expected"
         ways.append(f"As water it is in `assume_units={{'{called}': '{water}'}}`.")

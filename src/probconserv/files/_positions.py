@@ -8,7 +8,7 @@ import xarray as xr
 
 from ..support.errors import InputError
 from ..support.tolerances_files import STEP
-from ._attributes import setting, units
+from ._attributes import scale, setting, units
 from ._coordinates import (
     AXES,
     DEGREES,
@@ -128,29 +128,33 @@ def _check_numbers(grid: Grid, axis: xr.DataArray) -> None:
 
 
 def _check_plain(grid: Grid, axis: xr.DataArray) -> None:
-    """Refuse an axis without a unit as a length where something says that it is an angle."""
-    if units(axis):
+    """Refuse an axis as a length where its unit is none and something says that it is an angle."""
+    unit, mapping = units(axis), setting(grid.data, "grid_mapping")
+    if scale(axis, "m") is not None:
         return
-    said, mapping = setting(axis, "long_name"), setting(grid.data, "grid_mapping")
-    word = ANGLE.search(said) or ANGLE.match(str(axis.name))
+    said = f"{setting(axis, 'standard_name')} {setting(axis, 'long_name')}"
+    name, word = ANGLE.match(str(axis.name)), ANGLE.search(said)
     lost = [name for name in mapping.replace(":", " ").split() if name not in grid.dataset]
-    why = f"its name or `long_name` says {word[0]}" if word else ""
-    why = f"the grid mapping {lost[0]!r} is not in the dataset" if lost and not why else why
-    if not why and not grid.mappings and _is_globe(grid):
-        why = "it and another axis span 180 by 360, as degrees of a globe do"
+    why = f"its attributes say {word[0]!r}" if word else ""
+    why = "its name says what it is" if name else why
+    if not (why or unit):
+        why = f"the grid mapping {lost[0]!r} is not in the dataset" if lost else ""
+        if not (why or grid.mappings) and _is_globe(grid):
+            why = "it and another axis span 180 by 360, as degrees of a globe do"
     if why:
+        has = f"has the `units` {unit!r}, not known as an angle" if unit else "has no units"
         raise InputError(
-            f"{axis.name!r} has no units, and {why}. If it is an angle, say "
+            f"{axis.name!r} {has}, and {why}. If it is an angle, say "
             f"`assume_units={_as_angles(grid) or {str(axis.name): 'degrees_north'}}`; if it is a "
             f"length, 'm'. {AREAS}"
         )
 
 
 def _as_angles(grid: Grid) -> dict[str, str]:
-    """Units of angles for the axes without units that look like those of a map."""
+    """Units of angles for the axes that look like those of a map and have none."""
     found = {}
     for each in map(grid.along, grid.data.dims):
-        if each is not None and not units(each):
+        if each is not None and not angle(each) and scale(each, "m") is None:
             word = ANGLE.match(str(each.name))
             axis = ("Y" if word[1].lower() == "lat" else "X") if word else axis_of(each)
             found |= {str(each.name): f"degrees_{TOWARDS[axis]}"} if axis else {}

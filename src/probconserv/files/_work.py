@@ -156,8 +156,9 @@ class Work:
                 "budget again. Write floats with `unpack` to keep it closed."
             )
         for name in (name for name in moves if self.dataset[name].dtype == HALF):
-            off = max(float(budget.imbalance(report.is_done).max()) for budget in report.budgets)
-            yield half_note(name, off, report.closes(after=report.is_done))
+            of_it = [budget for budget in report.budgets if name in budget.variables]
+            off = max(float(budget.imbalance(report.is_done).max()) for budget in of_it)
+            yield half_note(name, off, all(each.closes(after=report.is_done) for each in of_it))
         stds = [std for plan in self.plans if plan.is_bounded for std in plan.stds.values()]
         if report.is_done and any(std.values.dims for std in stds):
             yield "the new standard deviations are those without bounds"
