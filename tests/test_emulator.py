@@ -27,7 +27,7 @@ def network():
 def inferred(predict, u, low, high, samples=400, seen=None):
     seen = torch.ones_like(u) if seen is None else seen
     ends = torch.tensor(low), torch.tensor(high)
-    return inference.draws(predict, u, seen, *ends, samples, generator())[0]
+    return inference._draws(predict, u, seen, *ends, samples, generator())[0]
 
 
 def test_draws_have_the_moments_of_a_posterior_that_is_known(rng):
@@ -225,7 +225,7 @@ def test_the_fit_has_the_mean_of_the_posterior_also_beyond_the_range(u_star):
     seen = torch.ones_like(u)
     for seed in range(2):
         predict = partial(emulator.decode, common)
-        _, found = inference.draws(predict, u, seen, low, high, 1, generator(seed))
+        _, found = inference._draws(predict, u, seen, low, high, 1, generator(seed))
         assert ((found - mean).abs() < 0.2 * std).all()
 
 

@@ -6,7 +6,7 @@ from seeds import generator, made
 
 from probconserv import Diagonal, InputError, LowRank, Mixture
 from probconserv.models import FNO
-from probconserv.models.fno import Transforms
+from probconserv.models.fno import _Transforms
 
 T, X = torch.linspace(0, 1, 5), torch.linspace(0, 2, 20)
 
@@ -16,7 +16,7 @@ T, X = torch.linspace(0, 1, 5), torch.linspace(0, 2, 20)
 )
 def test_the_lowest_frequencies_are_those_of_a_fast_fourier_transform(modes, shape):
     h = torch.randn(2, 3, 4, *shape, dtype=torch.float64, generator=generator())
-    transforms, axes = Transforms(modes), tuple(range(3, 3 + len(shape)))
+    transforms, axes = _Transforms(modes), tuple(range(3, 3 + len(shape)))
     matrices = transforms.matrices(shape, h)
     there = torch.fft.rfftn(h, dim=axes)
     kept = torch.zeros(there.shape[3:])

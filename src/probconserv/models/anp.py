@@ -34,7 +34,7 @@ NAMES = {
 TARGETS = {"deterministic_encoder": "queries", "decoder": "place"}
 
 
-def renamed(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, int]]:
+def _renamed(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, int]]:
     """Tensors under our names, and the sizes of the network that they belong to."""
     tensors = {_name(key): value for key, value in state.items()}
     try:
@@ -261,7 +261,7 @@ class AttentiveNeuralProcess(Predictor):
         InputError
             If the tensors are not those of such a network.
         """
-        tensors, sizes = renamed(state)
+        tensors, sizes = _renamed(state)
         with torch.random.fork_rng(devices=[]):  # the caller's random numbers are not ours to use
             network = cls(**sizes, heads=heads, dropout=dropout)
         network.load_state_dict(tensors)

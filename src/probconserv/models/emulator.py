@@ -24,7 +24,7 @@ REACH = 2.5 * MARGIN  # beyond each end the first particles go: outside it the p
 MISFIT = 3  # the mean square of (u - mean) / std above which observations are taken to be noisy
 
 
-def draws(
+def _draws(
     predict: Callable[[Tensor], tuple[Tensor, ...]],  # z (S, n, d) to mean and std (S, n, N) each
     u: Tensor,  # (n, N)
     seen: Tensor,  # (n, N), 1 where a point counts and 0 where not
@@ -263,7 +263,7 @@ class Emulator(Predictor):
 
         inputs, seed = self.sizes["inputs"], torch.randint(2**62, (), generator=generator)
         own = torch.Generator().manual_seed(int(seed))
-        return draws(predict, u, seen, self.low[inputs:], self.high[inputs:], samples, own)
+        return _draws(predict, u, seen, self.low[inputs:], self.high[inputs:], samples, own)
 
     def common(self, known: Tensor, u: Tensor, asked: Tensor, mask: Tensor | None = None) -> Tensor:
         inputs = self.sizes["inputs"]

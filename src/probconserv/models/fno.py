@@ -21,7 +21,7 @@ from ._trained import Trained
 Matrices = list[tuple[Tensor, Tensor]]  # for each axis, to frequencies and back
 
 
-class Transforms:
+class _Transforms:
     """Discrete Fourier transforms along the last axes.
 
     Of the last axis the frequencies 0 to m - 1 are kept, of the others -(m - 1) to m - 1: the rest
@@ -70,7 +70,7 @@ class Transforms:
         return h.flatten(-2) @ matrices[-1][1]
 
 
-class MixChannels(nn.Module):
+class _MixChannels(nn.Module):
     """A mix of the channels at each point, one for each network: (K or 1, n, C, *shape)."""
 
     def __init__(self, networks: int, inputs: int, outputs: int) -> None:
@@ -84,7 +84,7 @@ class MixChannels(nn.Module):
         return mixed.unflatten(3, h.shape[3:])
 
 
-class MixModes(nn.Module):
+class _MixModes(nn.Module):
     """A mix of the channels of each frequency, one for each network: (K, n, C, size, 2)."""
 
     def __init__(self, networks: int, size: int, width: int) -> None:
@@ -190,18 +190,18 @@ class FNO(Trained):
         super().__init__(sizes | {"periodic": list(sides)}, min_std)
         self.periodic = sides
         self.pointwise = [i for i, m in enumerate(modes) if m == 0]
-        self.transforms = Transforms([m for m in modes if m])
+        self.transforms = _Transforms([m for m in modes if m])
         bent = [not p for p, m in zip(self.periodic, modes, strict=True) if m]
         self.padded = [padding if b else 0.0 for b in bent]
         self.times = [i for i in self.pointwise if not self.periodic[i]]
         channels = inputs + self.periodic.count(False) + inputs * len(self.times)
-        self.lift = MixChannels(members, channels, width)
+        self.lift = _MixChannels(members, channels, width)
         self.spectral = nn.ModuleList(
-            MixModes(members, self.transforms.size, width) for _ in range(layers)
+            _MixModes(members, self.transforms.size, width) for _ in range(layers)
         )
-        self.local = nn.ModuleList(MixChannels(members, width, width) for _ in range(layers))
-        self.hidden = MixChannels(members, width, 2 * width * heads)
-        self.last = MixChannels(members * heads, 2 * width, fields * (1 + variance))
+        self.local = nn.ModuleList(_MixChannels(members, width, width) for _ in range(layers))
+        self.hidden = _MixChannels(members, width, 2 * width * heads)
+        self.last = _MixChannels(members * heads, 2 * width, fields * (1 + variance))
         for name, size in (("input", inputs), ("target", fields), ("axis", len(modes))):
             self.register_buffer(f"{name}_middle", torch.zeros(size))
             self.register_buffer(f"{name}_spread", torch.ones(size))
