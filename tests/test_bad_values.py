@@ -233,12 +233,8 @@ def test_every_public_function_is_thrown_at():
     own = {n for n, f in vars(pc).items() if callable(f) and not n.startswith("_")}
     results = {
         "Posterior",
-        "StatePosterior",
-        "StateDraws",
         "Truncated",
         "NonlinearLaw",
-        "NonlinearPosterior",
-        "NonlinearStatePosterior",
         "LinearisationError",
         "Diagnosis",
         "Scores",

@@ -7,13 +7,9 @@ from .conditioning.condition import audit as audit
 from .conditioning.condition import condition as condition
 from .conditioning.condition import project as project
 from .conditioning.draws import Draws as Draws
-from .conditioning.draws import StateDraws as StateDraws
 from .conditioning.inequalities.constrained import Truncated as Truncated
 from .conditioning.nonlinear.posterior import LinearisationError as LinearisationError
-from .conditioning.nonlinear.posterior import NonlinearPosterior as NonlinearPosterior
-from .conditioning.nonlinear.posterior import NonlinearStatePosterior as NonlinearStatePosterior
 from .conditioning.posterior import Posterior as Posterior
-from .conditioning.posterior import StatePosterior as StatePosterior
 from .diagnostics.diagnose import diagnose as diagnose
 from .diagnostics.diagnosis import Diagnosis as Diagnosis
 from .diagnostics.fronts import FrontPosition as FrontPosition

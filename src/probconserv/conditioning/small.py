@@ -26,7 +26,7 @@ from ..support.checks import in_numpy
 from ..support.errors import FAR
 from ..support.once import once
 from ..support.rowwise import SETTLED, TINY
-from .posterior import Posterior, Solved
+from .posterior import FieldPosterior, Solved
 
 SMALL = 1 << 13  # points: larger fields are no slower in torch
 Solve = Callable[..., Solved]
@@ -39,7 +39,7 @@ class Moved(NamedTuple):
     variance: Callable[[], NDArray[Any] | None]
 
 
-def small_posterior(field: object, laws: Sequence[Law], solve: Solve) -> Posterior | None:
+def small_posterior(field: object, laws: Sequence[Law], solve: Solve) -> FieldPosterior | None:
     """The field given one law; None where this is not small and simple, or not plainly right.
 
     solve: of the engine, for what is asked later.
@@ -66,7 +66,7 @@ def small_posterior(field: object, laws: Sequence[Law], solve: Solve) -> Posteri
         prior = Diagonal._unchecked(_tensor(u, shape), _tensor(d, shape))
     else:
         prior = field._map(Tensor.clone)
-    return Posterior(prior, SmallSolved(found, shape, m.dims, prior, law, solve))
+    return FieldPosterior(prior, SmallSolved(found, shape, m.dims, prior, law, solve))
 
 
 def _one_number(law: Law, u: NDArray[Any], d: NDArray[Any], shape: Sequence[int]) -> Moved | None:

@@ -156,9 +156,7 @@ class Field(Kept):
     def _with_mean(self, mean: Tensor) -> Self:
         """The same field about another mean."""
         if "mean" not in self.__dict__:  # it is computed from something else
-            raise InputError(
-                f"`project` takes a field before `condition`, not a {type(self).__name__}."
-            )
+            raise InputError(f"`project` takes a field before `condition`, not a {self.noun}.")
         return self._with(mean=mean)
 
     @property
@@ -297,8 +295,7 @@ class Field(Kept):
             ) from None
 
     def __repr__(self) -> str:
-        kind = type(self).__name__
-        return f"{kind}(shape={tuple(self.shape)}, event_dims={self.event_dims}, {self.dtype})"
+        return f"{self.noun}(shape={tuple(self.shape)}, event_dims={self.event_dims}, {self.dtype})"
 
 
 class Diagonal(Field):
