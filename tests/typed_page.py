@@ -124,7 +124,7 @@ def judged(prior: pc.Diagonal, law: pc.Law, truth: Tensor) -> dict[str, float]:
     assert_type(found, pc.Diagnosis)
     assert_type(found.verdict, str)
     assert_type(found.z_full, Tensor)
-    wider: pc.Diagonal = pc.plausible(prior, law)
+    wider: pc.Diagonal = pc.inflate(prior, law)
     moved = pc.project(wider, law)
     assert_type(moved.mean, Tensor)
     scores = pc.evaluate(moved, truth, law, samples=5, generator=generator)

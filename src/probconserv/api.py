@@ -14,11 +14,11 @@ from .diagnostics.diagnose import diagnose as diagnose
 from .diagnostics.diagnosis import Diagnosis as Diagnosis
 from .diagnostics.fronts import FrontPosition as FrontPosition
 from .diagnostics.fronts import front_position as front_position
+from .diagnostics.inflate import inflate as inflate
 from .diagnostics.metrics import Scores as Scores
 from .diagnostics.metrics import evaluate as evaluate
 from .diagnostics.noise import learned_noise as learned_noise
 from .diagnostics.noise import quadrature_noise as quadrature_noise
-from .diagnostics.plausible import plausible as plausible
 from .fields.dense import Dense as Dense
 from .fields.ensemble import Ensemble as Ensemble
 from .fields.gaussian import Diagonal as Diagonal
