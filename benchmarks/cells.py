@@ -59,7 +59,7 @@ def square(
     return pc.State(**fields), law.to(device), mesh
 
 
-def iterations(post: pc.StatePosterior) -> int:
+def iterations(post: pc.Posterior) -> int:
     (stage,) = [s for s in post._solved.way.stages if isinstance(s, Iterative)]
     return stage.iterations
 

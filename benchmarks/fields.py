@@ -181,7 +181,7 @@ def compare() -> None:
 
 def overconfident() -> None:
     print("\n| a third of the spread | members | field | RMSE | CRPS | % in 90 % ", end="")
-    print("| CRPS, plausible | % in 90 %, plausible |\n|---|---|---|---|---|---|---|---|")
+    print("| CRPS, inflated | % in 90 %, inflated |\n|---|---|---|---|---|---|---|---|")
     for kind, law in itertools.product(("independent", "smooth", "both"), ("1 total", "8 regions")):
         rng.manual_seed(1)
         drawn = [draw(kind, 1, 1 / 3) for _ in range(CHUNKS)]
@@ -193,7 +193,7 @@ def overconfident() -> None:
                 field = (
                     points if name == "Diagonal" else pc.Ensemble(some, batch_dims=some.ndim - 2)
                 )
-                after = (pc.condition(f, rows) for f in (field, pc.plausible(field, rows)))
+                after = (pc.condition(f, rows) for f in (field, pc.inflate(field, rows)))
                 parts.append(torch.stack([score(f, truth, points) for f in (points, *after)]))
             before, plain, wide = torch.cat(parts, -1)
             a, b = summary(plain, before), summary(wide, before)

@@ -24,13 +24,13 @@ def rng(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def pooled(parts: pc.Field) -> pc.Draws:
+def pooled(parts: pc.Field) -> pc.Field:
     """Draws of all components, as those of one field."""
     draws = parts.draws if isinstance(parts, pc.Draws) else parts.sample(DRAWS, rng(1))
     return pc.Draws(draws.flatten(0, 1))
 
 
-def fronts(field: pc.Draws, problem: ClosedForm, t: float, x: Tensor) -> tuple[float, float]:
+def fronts(field: pc.Field, problem: ClosedForm, t: float, x: Tensor) -> tuple[float, float]:
     """The mean error of the front, and the share of functions in whose 90 % interval it lies."""
     true = problem.front(t)
     level = float(problem.solution(t, true)) / 2
@@ -40,7 +40,7 @@ def fronts(field: pc.Draws, problem: ClosedForm, t: float, x: Tensor) -> tuple[f
     return float((found.mean - true).abs().nanmean()), float(inside.double().mean())
 
 
-def row(name: str, field: pc.Draws, truth: Tensor, front: tuple[float, float] | None) -> str:
+def row(name: str, field: pc.Field, truth: Tensor, front: tuple[float, float] | None) -> str:
     scores = pc.evaluate(field, truth, samples=50).mean()
     cells = [f"{float(scores.MSE):.2e}", f"{float(scores.CRPS):.2e}"]
     cells.append(f"{float(scores.coverage_90):.0%}")

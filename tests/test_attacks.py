@@ -42,7 +42,7 @@ def test_each_solution_has_its_own_factor_beside_a_start():
     totals = pc.cells([1.0, 1.0, 1.0], [[0.0, 0.0], [300.0, 300.0]])
     field = pc.Diagonal(np.zeros((2, 2, 3)), 1.0)
     start = pc.initial([0.0, 0.0, 0.0])
-    wider = pc.plausible(field, totals, start).variance[:, 0, 0]
+    wider = pc.inflate(field, totals, start).variance[:, 0, 0]
     assert wider[0] == 1
     assert wider[1] > 100
 
@@ -56,9 +56,9 @@ def test_each_solution_has_its_own_factor_under_a_budget(of_cells):
     u[2, 1] = 900.0
     flux = pc.Diagonal(torch.zeros(4, 2, *[4] * of_cells, dtype=torch.float64), 1.0)
     state = pc.State(u=pc.Diagonal(u, 1.0), F=flux)
-    wider = pc.plausible(state, law)
+    wider = pc.inflate(state, law)
     for i in range(4):
-        alone = pc.plausible(pc.State(u=state["u"][i], F=flux[i]), law)
+        alone = pc.inflate(pc.State(u=state["u"][i], F=flux[i]), law)
         torch.testing.assert_close(wider["u"].variance[i], alone["u"].variance)
         torch.testing.assert_close(wider["F"].variance[i], alone["F"].variance)
     assert wider["u"].variance[0, 0, 0] == 1
@@ -69,7 +69,7 @@ def test_fields_that_share_no_axis_can_be_smooth_and_widened():
     law = pc.smoothness(np.arange(5.0), np.ones(5), 0.9, of="u")
     post = pc.condition(pc.State(u=u, v=v), law)
     torch.testing.assert_close(post["u"].variance, pc.condition(u, law).variance)
-    wider = pc.plausible(pc.State(u=u, v=v), pc.cells(np.ones(5), 1e9, of="u"))
+    wider = pc.inflate(pc.State(u=u, v=v), pc.cells(np.ones(5), 1e9, of="u"))
     assert (wider["u"].variance > u.variance).all()
 
 

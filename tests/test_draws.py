@@ -6,6 +6,7 @@ import torch
 from seeds import generator
 
 import probconserv as pc
+from probconserv.conditioning.draws import StateDraws
 
 
 def normal_draws(n=4000, shape=(3, 5), seed=0):
@@ -79,7 +80,7 @@ def test_draws_are_indexed_saved_and_picked(tmp_path):
 
 def test_a_state_picks_the_same_draws_of_all_fields():
     u = torch.arange(5.0)[:, None].expand(5, 3)
-    state = pc.StateDraws(("u", "v"), (pc.Draws(u), pc.Draws(2 * u[:, :2])))
+    state = StateDraws(("u", "v"), (pc.Draws(u), pc.Draws(2 * u[:, :2])))
     picks = state.sample(20, generator=generator())
     assert torch.equal(2 * picks["u"][:, :2], picks["v"])
 

@@ -26,7 +26,7 @@ VERBS = {
     "sample": lambda field, law: pc.condition(field, law).sample(3, generator()),
     "members": lambda field, law: pc.condition(field, law).members(),
     "diagnose": pc.diagnose,
-    "plausible": pc.plausible,
+    "inflate": pc.inflate,
     "project": pc.project,
 }
 

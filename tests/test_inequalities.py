@@ -173,7 +173,7 @@ def test_a_state_is_known_by_joint_draws(rng):
     law = pc.cells({"u": np.ones(N), "v": np.ones(N)}, 3.0)
     limits = pc.bounds(low=0.0, of="u"), pc.monotone(of="v")
     post = pc.condition(state, law, *limits, draws=10, generator=generator())
-    assert isinstance(post, pc.StateDraws)
+    assert isinstance(post, pc.Draws)
     u, v = everything(post["u"]), everything(post["v"])
     assert u.min() >= 0
     assert np.diff(v).min() >= 0

@@ -309,7 +309,7 @@ def surely(totals, times=1, **how):
 def test_weights_that_collapse_are_said_with_their_number():
     """With 4 components 1.04 were left, in silence."""
     mixture, law = surely([1.0, 1.25, 1.4, 0.6])
-    with pytest.warns(pc.ImplausibleWarning, match=r"leave 1\.09 of the 4 components.*`plausible`"):
+    with pytest.warns(pc.ImplausibleWarning, match=r"leave 1\.09 of the 4 components.*`inflate`"):
         post = pc.condition(mixture, law)
     likely = torch.tensor([0.0, 0.25, 0.4, 0.4], dtype=torch.float64)
     weights = (-(likely**2) / 0.02).softmax(0)  # the variance of a total is 0.01

@@ -131,7 +131,7 @@ def test_several_fields_are_moved_together():
     assert law.residual(post.point).abs().max() < 1e-12
     assert pc.integral(mesh, 2.1, of="h").residual(post["h"]).abs().max() < 1e-12
     draws = post.from_draws(30, torch.Generator().manual_seed(0))
-    assert isinstance(draws, pc.StateDraws)
+    assert isinstance(draws, pc.Draws)
     for i in range(30):
         u = {name: draws[name].draws[i] for name in ("h", "v")}
         terms = mesh.integral(1.5 * u["h"].abs() * u["v"] ** 2)  # |J| |u|

@@ -159,7 +159,7 @@ def test_a_saved_posterior_answers_as_before(blocks, tmp_path):
     state, laws = made()
     post = pc.condition(state, *laws)
     post.save(tmp_path / "post.safetensors")
-    again = pc.StatePosterior.load(tmp_path / "post.safetensors")
+    again = pc.Posterior.load(tmp_path / "post.safetensors")
     draws = [p.sample(2, torch.Generator().manual_seed(0))["u"] for p in (post, again)]
     torch.testing.assert_close(*draws)
     torch.testing.assert_close(again["F"].variance, post["F"].variance)

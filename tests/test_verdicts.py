@@ -36,14 +36,14 @@ def test_a_total_that_only_shared_errors_explain_is_told_with_both_numbers():
     assert found.verdict.startswith(text)
     assert "up to 20.8 standard deviations by the stated variances" in found.verdict
     assert "and up to 4.7 if all points err together" in found.verdict
-    for way_out in ("`Ensemble`", "`LowRank.correlated`", "`plausible`"):
+    for way_out in ("`Ensemble`", "`LowRank.correlated`", "`inflate`"):
         assert way_out in found.verdict
 
 
 def test_what_shared_errors_explain_agrees_once_the_prior_says_that_they_are_shared():
     together = pc.LowRank.correlated(GUIDE.mean, GUIDE.variance, 0.5)
     assert pc.diagnose(together, pc.integral(X, 0.354)).answer == "agrees"
-    widened = pc.plausible(GUIDE, pc.integral(X, 35.4))
+    widened = pc.inflate(GUIDE, pc.integral(X, 35.4))
     assert pc.diagnose(widened, pc.integral(X, 35.4)).answer == "agrees if shared"
 
 

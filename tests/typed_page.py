@@ -12,6 +12,7 @@ from torch import Tensor
 
 import probconserv as pc
 from probconserv import data, problems
+from probconserv.conditioning.posterior import FieldPosterior, StatePosterior
 from probconserv.models import AttentiveNeuralProcess, Emulator, ModelEnsemble
 
 x = np.linspace(0.0, 1.0, 6)
@@ -65,19 +66,31 @@ def given(law: pc.Law) -> None:
     """`condition` gives a posterior, a posterior of a state, or a mixture."""
     points, members, process, latent = priors()
     post = pc.condition(points, law)
-    assert_type(post, pc.Posterior)
-    assert_type(pc.condition(members, law, pc.periodic(noise=0.1)), pc.Posterior)
-    assert_type(pc.condition(process, law), pc.Posterior)
-    assert_type(pc.condition((np.ones((4, 6)), 0.1), law), pc.Posterior)
-    assert_type(pc.condition(torch.distributions.Normal(torch.ones(4, 6), 0.5), law), pc.Posterior)
+    assert_type(post, FieldPosterior)
+    assert_type(pc.condition(members, law, pc.periodic(noise=0.1)), FieldPosterior)
+    assert_type(pc.condition(process, law), FieldPosterior)
+    assert_type(pc.condition((np.ones((4, 6)), 0.1), law), FieldPosterior)
+    assert_type(
+        pc.condition(torch.distributions.Normal(torch.ones(4, 6), 0.5), law), FieldPosterior
+    )
     assert_type(pc.condition(latent, law), pc.Mixture)
-    assert_type(pc.condition(post, pc.periodic(noise=0.1)), pc.Posterior)
+    assert_type(pc.condition(post, pc.periodic(noise=0.1)), FieldPosterior)
     state = pc.State(u=points, v=pc.Diagonal(np.ones((4, 3)), 0.1))
-    assert_type(pc.condition(state, pc.integral(x, 1.0, of="u")), pc.StatePosterior)
+    assert_type(pc.condition(state, pc.integral(x, 1.0, of="u")), StatePosterior)
+    kept: list[pc.Posterior] = [post, pc.condition(state, pc.integral(x, 1.0, of="u"))]
+    assert_type(kept[0].laws, tuple[str, ...])
+    assert_type(kept[0].log_evidence, Tensor)
+    known: list[pc.Draws] = [
+        pc.Draws(np.ones((2, 4, 6))),
+        pc.condition(points, law, pc.bounds(low=0.0)),
+        pc.condition(state, pc.bounds(low=0.0, of="u")),
+    ]
+    assert_type(known[0].to("cpu"), pc.Draws)
+    assert_type(pc.Draws(np.ones((2, 4, 6))).mean, Tensor)
     assert_type(pc.Ensemble({"u": torch.randn(5, 4, 6)}), pc.State)
 
 
-def asked(post: pc.Posterior, truth: Tensor) -> None:
+def asked(post: FieldPosterior, truth: Tensor) -> None:
     """What a posterior answers."""
     assert_type(post.mean, Tensor)
     assert_type(post.variance, Tensor)
@@ -95,11 +108,11 @@ def asked(post: pc.Posterior, truth: Tensor) -> None:
     assert_type(post.marginal_log_prob(truth), Tensor)
     assert_type(post.log_evidence, Tensor)
     assert_type(post.prior, pc.Field)
-    assert_type(post[0], pc.Posterior)
-    assert_type(post.to("cpu").detach(), pc.Posterior)
+    assert_type(post[0], FieldPosterior)
+    assert_type(post.to("cpu").detach(), FieldPosterior)
 
 
-def kept(post: pc.Posterior, folder: Path) -> pc.Field:
+def kept(post: FieldPosterior, folder: Path) -> pc.Field:
     post.save(folder / "post.safetensors")
     field = pc.Field.load(str(folder / "post.safetensors"))
     assert_type(field, pc.Field)
@@ -111,7 +124,7 @@ def judged(prior: pc.Diagonal, law: pc.Law, truth: Tensor) -> dict[str, float]:
     assert_type(found, pc.Diagnosis)
     assert_type(found.verdict, str)
     assert_type(found.z_full, Tensor)
-    wider: pc.Diagonal = pc.plausible(prior, law)
+    wider: pc.Diagonal = pc.inflate(prior, law)
     moved = pc.project(wider, law)
     assert_type(moved.mean, Tensor)
     scores = pc.evaluate(moved, truth, law, samples=5, generator=generator)

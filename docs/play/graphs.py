@@ -52,7 +52,7 @@ METHODS = {
     "mixture, per time": Method("exact mixture update", UPDATES["mixture, per time"]),
     "widened": Method(
         "widened prior",
-        lambda parts, law, x: pc.Mixture(pc.condition(pc.plausible(parts, law), law)),
+        lambda parts, law, x: pc.Mixture(pc.condition(pc.inflate(parts, law), law)),
     ),
 }
 

@@ -163,7 +163,7 @@ def warn_if_far(square: Tensor | None, moved: Fields, prior: Sequence[Field]) ->
     if far > FAR:
         warn_implausible(
             f"the laws move a point by {far:.3g} of its standard deviations. Either b is wrong "
-            "(see `diagnose`), or the field is surer than it should be: widen it with `plausible`, "
+            "(see `diagnose`), or the field is surer than it should be: widen it with `inflate`, "
             "give the laws `noise`, or an ensemble more `shrinkage`."
         )
 
@@ -184,7 +184,7 @@ def warn_if_collapsed(before: Mixture, after: Mixture) -> None:
             "of the mixture (1 / sum of squared weights): by their own variances the others fit b "
             "much worse. Where these variances are too small, keep the weights with "
             "Mixture(condition(components, law)), the paper's update, widen the components with "
-            "`plausible`, or give the laws `noise`."
+            "`inflate`, or give the laws `noise`."
         )
 
 

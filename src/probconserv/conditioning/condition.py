@@ -32,14 +32,14 @@ from ..solvers.stages import summed
 from ..support import checks as check
 from ..support.errors import DegenerateError, ImplausibleWarning, InputError
 from .audit import check_met, check_weighed, plainly_fine, settled, warn_if_collapsed, warn_if_far
-from .draws import Draws, StateDraws
+from .draws import Draws, FieldDraws, StateDraws
 from .elimination import Eliminated, eliminated
 from .inequalities.constrained import condition_within, mixture_within, nearest_within
 from .nonlinear.posterior import Found, NonlinearPosterior, NonlinearStatePosterior
-from .posterior import Posterior, Solved, StatePosterior
+from .posterior import FieldPosterior, Posterior, Solved, StatePosterior
 
 Moved = TypeVar("Moved", Diagonal, LowRank, Dense, Mixture)
-Single: TypeAlias = Diagonal | LowRank | Dense | Posterior | Distributed
+Single: TypeAlias = Diagonal | LowRank | Dense | FieldPosterior | Distributed
 AnyLaw: TypeAlias = Law | NonlinearLaw | Inequality
 Generator: TypeAlias = torch.Generator | None
 
@@ -49,9 +49,9 @@ def condition(field: Mixture, *laws: Law) -> Mixture: ...
 @overload
 def condition(field: State, *laws: Law) -> StatePosterior: ...
 @overload
-def condition(field: Single, *laws: Law) -> Posterior: ...
+def condition(field: Single, *laws: Law) -> FieldPosterior: ...
 @overload
-def condition(field: Field, *laws: Law) -> Posterior | Mixture: ...
+def condition(field: Field, *laws: Law) -> FieldPosterior | Mixture: ...
 @overload
 def condition(field: State, *laws: Law | NonlinearLaw) -> NonlinearStatePosterior: ...
 @overload
@@ -63,10 +63,10 @@ def condition(
 @overload
 def condition(
     field: Prediction, *laws: Law | Inequality, draws: int = 100, generator: Generator = None
-) -> Draws: ...
+) -> FieldDraws: ...
 def condition(
     field: Prediction | State, *laws: AnyLaw, draws: int = 100, generator: Generator = None
-) -> Posterior | StatePosterior | Mixture | Draws | StateDraws:
+) -> FieldPosterior | StatePosterior | Mixture | FieldDraws | StateDraws:
     """The field given that the laws hold, with the axes it had: Eq. (8) of the paper.
 
     The prior is N(mu, Sigma) and the laws say G u = b up to noise sigma. With
@@ -92,12 +92,12 @@ def condition(
     Returns
     -------
     Posterior
-        For a `State` a `StatePosterior`, for a `Mixture` a `Mixture`. If a law is not linear, a
-        `NonlinearPosterior` or a `NonlinearStatePosterior`. With inequalities a `Draws` or a
-        `StateDraws`, without gradients: each draw of the field given the laws with noise is moved
-        to the nearest field, in the norm of its precision, that obeys the exact laws and the
-        inequalities. `point` is the mean, moved in the same way; for a mixture, it is the weighted
-        mean of the points of its components.
+        Of a field a field, of a `State` a state; of a `Mixture` a `Mixture`. If a law is not
+        linear, its draws each obey, and the rest is Gaussian about the most probable field. With
+        inequalities a `Draws`, without gradients: each draw of the field given the laws with noise
+        is moved to the nearest field, in the norm of its precision, that obeys the exact laws and
+        the inequalities. `point` is the mean, moved in the same way; for a mixture, it is the
+        weighted mean of the points of its components.
 
     Raises
     ------
@@ -134,7 +134,9 @@ def condition(
     if curved or known:
         return _condition_curved(prior, (*rows, *laid_on(prior, linear)), known, curved)
     found = solved(prior, linear, rows)
-    return StatePosterior(prior, found) if isinstance(prior, State) else Posterior(prior, found)
+    return (
+        StatePosterior(prior, found) if isinstance(prior, State) else FieldPosterior(prior, found)
+    )
 
 
 def _kinds(
@@ -153,13 +155,13 @@ def _kinds(
 
 def _given(field: Field | State) -> tuple[Any, tuple[Rows, ...], tuple[Curved, ...]]:
     """A field or a state, of its own memory, and the laws that were laid on it before."""
-    if isinstance(field, Posterior) and len(field._solved.mean) > 1:
+    if isinstance(field, FieldPosterior) and len(field._solved.mean) > 1:
         raise InputError("`field` is one of a state: condition the state instead.")
     if isinstance(field, NonlinearPosterior | NonlinearStatePosterior):
         return field.prior, field._solved.rows, field._solved.curved
-    if isinstance(field, Posterior | StatePosterior):
+    if isinstance(field, Posterior):
         return field.prior, field._solved.laws, ()
-    if isinstance(field, Draws | StateDraws):
+    if isinstance(field, Draws):
         raise InputError(
             "`field` is known by draws, without a covariance. Condition the field before on all "
             "laws at once, or build Ensemble(field.draws)."
@@ -202,7 +204,7 @@ def _condition_within(
     inequalities: tuple[Inequality, ...],
     draws: int,
     generator: Generator,
-) -> Draws | StateDraws:
+) -> FieldDraws | StateDraws:
     """The field given laws and inequalities, as draws."""
     if isinstance(field, NonlinearPosterior | NonlinearStatePosterior):
         raise InputError(LINEAR_ONLY)
@@ -257,7 +259,7 @@ def _look_at(found: Solved, prior: tuple[Field, ...], holds: bool = False) -> No
     warn_if_far(None if costly else found.square, found.mean, prior)
 
 
-def audit(post: Posterior | StatePosterior) -> None:
+def audit(post: Posterior) -> None:
     """Checks a posterior that was made in compiled code or inside `torch.vmap`.
 
     There `condition` cannot look at values, so it neither checks that exact rows hold nor warns.
@@ -265,7 +267,7 @@ def audit(post: Posterior | StatePosterior) -> None:
 
     Parameters
     ----------
-    post : Posterior or StatePosterior
+    post : Posterior
         What `condition` returned, for linear laws.
 
     Raises
@@ -285,9 +287,9 @@ def audit(post: Posterior | StatePosterior) -> None:
     >>> import probconserv as pc
     >>> pc.audit(pc.condition(pc.Diagonal([1.0, 1.0], 1.0), pc.cells([1.0, 1.0], 2.0)))
     """
-    if not isinstance(post, Posterior | StatePosterior):
+    if not isinstance(post, Posterior):
         raise InputError(f"`post` must come from `condition`; got {type(post).__name__}.")
-    if isinstance(post, Posterior) and len(post._solved.mean) > 1:
+    if isinstance(post, FieldPosterior) and len(post._solved.mean) > 1:
         raise InputError("`post` is one field of a state: audit the state instead.")
     _look_at(post._solved, post.prior.parts)
 
@@ -374,9 +376,9 @@ def _nearest(names: tuple[str, ...], means: list[Tensor], laws: tuple[AnyLaw, ..
 def _condition_mixture(field: Mixture, laws: tuple[Law, ...]) -> Mixture:
     """p(z | b) is proportional to p(z) p(b | z), with what was known before taken off."""
     components = condition(field.components, *laws)
-    assert isinstance(components, Posterior)  # no mixture has mixtures as components
+    assert isinstance(components, FieldPosterior)  # no mixture has mixtures as components
     gained = _comparable(components._solved)
-    if isinstance(field.components, Posterior):
+    if isinstance(field.components, FieldPosterior):
         known = _comparable(field.components._solved)
         gained = gained - summed(known, gained.ndim)
     missing = field.event_dims - components.event_dims

@@ -11,12 +11,16 @@ from ..fields.state import State
 from ..support import checks as check
 from ..support.checks import ArrayLike
 from ..support.errors import DegenerateError, InputError
+from ..support.tree import Kept
 
 CHUNK = 1 << 22  # numbers that are sorted at a time
 
 
-class Draws(Field):
-    """A field known by draws: mean, variance, intervals and scores are those of the draws.
+class Draws(Kept):
+    """A field or a state known by draws: what `condition` returns where there are inequalities.
+
+    It is a field or a state again. `Draws(array)` makes a field, whose mean, variance, intervals
+    and scores are those of the draws.
 
     Parameters
     ----------
@@ -38,7 +42,27 @@ class Draws(Field):
     (tensor([0., 1.], dtype=torch.float64), tensor([0., 3.], dtype=torch.float64))
     """
 
+    def __new__(
+        cls, draws: ArrayLike, event_dims: int = 1, point: ArrayLike | None = None
+    ) -> "FieldDraws":
+        return object.__new__(FieldDraws)  # which reads the arguments
+
+
+class FieldDraws(Draws, Field, noun="Draws"):
+    """A field known by draws: mean, variance, intervals and scores are those of the draws.
+
+    Attributes
+    ----------
+    draws : Tensor, shape (n, ..., T, M)
+        The draws.
+    point : Tensor, shape (..., T, M)
+        A field that stands for all of them, or None.
+    """
+
     stacked = ("draws",)
+
+    def __new__(cls, *args: object, **named: object) -> Self:
+        return object.__new__(cls)
 
     def __init__(
         self, draws: ArrayLike, event_dims: int = 1, point: ArrayLike | None = None
@@ -172,7 +196,7 @@ NO_DENSITY = (
 )
 
 
-class StateDraws(State):
+class StateDraws(Draws, State, noun="Draws"):
     """Several fields known by joint draws: `post["u"]` is one of them, a `Draws`.
 
     `condition` makes it, of a `State` with inequalities.
@@ -193,9 +217,12 @@ class StateDraws(State):
     True
     """
 
-    parts: tuple[Draws, ...]
+    parts: tuple[FieldDraws, ...]
 
-    def __init__(self, names: tuple[str, ...], parts: tuple[Draws, ...]) -> None:
+    def __new__(cls, *args: object, **named: object) -> Self:
+        return object.__new__(cls)
+
+    def __init__(self, names: tuple[str, ...], parts: tuple[FieldDraws, ...]) -> None:
         self.names, self.parts = names, parts
 
     @property

@@ -20,7 +20,7 @@ from ..support import checks as check
 from ..support.checks import ArrayLike
 from ..support.errors import DegenerateError, InputError
 from ..support.once import once
-from ..support.tree import Node
+from ..support.tree import Kept, Node
 from .audit import exact_rows_hold
 from .elimination import Eliminated, Way
 from .predictive import given_laws
@@ -107,11 +107,46 @@ class Solved(Node):
         return total
 
 
-class Posterior(Field):
-    """A field given laws, solved in float64; results come in the dtype of the prior.
+class Posterior(Kept):
+    """A field or a state given laws: what `condition` returns where the result is Gaussian.
 
-    Half precision comes back as float32. It is indexed, moved, detached, sampled and saved without
-    being solved again. `condition` makes it.
+    It is a field or a state again, as the prior was, and is indexed, moved, detached, sampled and
+    saved without being solved again.
+
+    Attributes
+    ----------
+    prior : Field or State
+        What it was before the laws.
+
+    Examples
+    --------
+    >>> import probconserv as pc
+    >>> state = pc.State(rain=([1.0, 1.0], 1.0), snow=([0.0], 1.0))
+    >>> post = pc.condition(state, pc.cells([1.0, 1.0], 3.0, of="rain"))
+    >>> isinstance(post, pc.Posterior), isinstance(post["rain"], pc.Posterior)
+    (True, True)
+    >>> post.laws
+    ('cells',)
+    """
+
+    prior: Field | State
+    _solved: Solved
+
+    @property
+    def laws(self) -> tuple[str, ...]:
+        """The names of the laws that hold."""
+        return tuple(rows.label for rows in self._solved.laws)
+
+    @property
+    def log_evidence(self) -> Tensor:
+        """log N(b; G mu, G Sigma G^T + sigma^2), one value for each independent part."""
+        return self._solved.log_evidence
+
+
+class FieldPosterior(Posterior, Field, noun="Posterior"):
+    """The `Posterior` of a field, solved in float64; results come in the dtype of the prior.
+
+    Half precision comes back as float32. `condition` makes it.
 
     Attributes
     ----------
@@ -127,6 +162,8 @@ class Posterior(Field):
     >>> post.variance
     tensor([[0.5000, 0.5000]], dtype=torch.float64)
     """
+
+    prior: Field
 
     def __init__(
         self, prior: Field, solved: Solved, number: int = 0, state: State | None = None
@@ -155,11 +192,6 @@ class Posterior(Field):
     @property
     def _free(self) -> int:
         return self._solved.free
-
-    @property
-    def laws(self) -> tuple[str, ...]:
-        """The names of the laws that hold."""
-        return tuple(rows.label for rows in self._solved.laws)
 
     @property
     def mean(self) -> Tensor:  # type: ignore[override]
@@ -289,7 +321,7 @@ class Posterior(Field):
 
 def made_of_members(field: Field) -> bool:
     """Whether a field, or the prior of a posterior, has the covariance of members."""
-    prior = field.prior if isinstance(field, Posterior) else field
+    prior = field.prior if isinstance(field, FieldPosterior) else field
     return isinstance(prior, LowRank) and prior.count > 0
 
 
@@ -311,8 +343,8 @@ def _weighed(
     return joint, minus(u, root.times(joint.adjoint(along.movedim(-2, 0))))
 
 
-class StatePosterior(State):
-    """A state given laws: `post["u"]` is a field, `post[i]` the posterior of one batch entry.
+class StatePosterior(Posterior, State, noun="Posterior"):
+    """The `Posterior` of a state: `post["u"]` is that of a field, `post[i]` of one batch entry.
 
     `condition` makes it.
 
@@ -334,19 +366,20 @@ class StatePosterior(State):
     torch.Size([4, 1])
     """
 
-    kind: type[Posterior] = Posterior  # of its fields
+    kind: type[FieldPosterior] = FieldPosterior  # of its fields
+    prior: State
 
     def __init__(self, prior: State, solved: Solved) -> None:
         self.names, self.prior, self._solved = prior.names, prior, solved
 
     @property
-    def parts(self) -> tuple[Posterior, ...]:  # type: ignore[override]
+    def parts(self) -> tuple[FieldPosterior, ...]:  # type: ignore[override]
         """The fields, in the order of their names."""
         numbered = enumerate(self.prior.parts)
         return tuple(self.kind(field, self._solved, i, self.prior) for i, field in numbered)
 
     @overload
-    def __getitem__(self, key: str) -> Posterior: ...
+    def __getitem__(self, key: str) -> FieldPosterior: ...
     @overload
     def __getitem__(self, key: Index) -> Self: ...
     def __getitem__(self, key: str | Index) -> Field | Self:
@@ -360,11 +393,6 @@ class StatePosterior(State):
     def point(self) -> dict[str, Tensor]:
         """The most probable state, by name."""
         return {name: part.point for name, part in zip(self.names, self.parts, strict=True)}
-
-    @property
-    def log_evidence(self) -> Tensor:
-        """As that of a `Posterior`, of all fields together."""
-        return self._solved.log_evidence
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         """Joint draws of all fields, each of which obeys exact laws.

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from ..conditioning.audit import largest_move
 from ..conditioning.condition import solved
-from ..conditioning.draws import StateDraws
+from ..conditioning.draws import Draws
 from ..conditioning.elimination import Eliminated
-from ..conditioning.posterior import Posterior, StatePosterior
+from ..conditioning.posterior import FieldPosterior, Posterior
 from ..fields.covariances import Correlated, Independent, expanded
 from ..fields.dense import Dense
 from ..fields.gaussian import Diagonal, Field, LowRank
@@ -76,7 +76,7 @@ def diagnose(prior: Prediction | State, *laws: Law) -> Diagnosis:
 check its units (kg and g, km and m).
     """
     check_laws(laws)
-    if isinstance(prior, StatePosterior | StateDraws):
+    if isinstance(prior, State) and isinstance(prior, Posterior | Draws):
         raise InputError("`prior` must be a state before `condition`: judge all laws at once.")
     prior = prior if isinstance(prior, State) else as_field(prior)
     given = prior if isinstance(prior, State) else _plain(prior)
@@ -202,7 +202,7 @@ def _is_independent(field: Field) -> bool:
     """Whether a field takes errors of points as independent, which those of models are not."""
     if isinstance(field, Mixture):
         return _is_independent(field.components)
-    return isinstance(field.prior if isinstance(field, Posterior) else field, Diagonal)
+    return isinstance(field.prior if isinstance(field, FieldPosterior) else field, Diagonal)
 
 
 def _points(prior: Field | State) -> dict[str, Diagonal]:

@@ -113,11 +113,11 @@ class Diagnosis:
 
     def _what_to_do(self) -> str:
         if self.members is not None:
-            do = "So few members cannot rule it out: take more, or widen them with `plausible`."
+            do = "So few members cannot rule it out: take more, or widen them with `inflate`."
         else:
             do = (
                 "If they are, say so: give members as an `Ensemble`, with "
-                "`LowRank.correlated`, or widen the prior with `plausible`."
+                "`LowRank.correlated`, or widen the prior with `inflate`."
             )
         return f"{do} If not, b is wrong{': ' * bool(self.causes)}{self._named_causes()}."
 

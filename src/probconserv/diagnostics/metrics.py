@@ -8,9 +8,9 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
-from ..conditioning.draws import Draws
+from ..conditioning.draws import FieldDraws
 from ..conditioning.nonlinear.posterior import NonlinearPosterior
-from ..conditioning.posterior import Posterior, made_of_members
+from ..conditioning.posterior import FieldPosterior, made_of_members
 from ..fields.gaussian import Field, check_measured
 from ..fields.mixture import Mixture
 from ..fields.state import Prediction, State, as_field
@@ -237,7 +237,7 @@ def _scored(
     u, mean, std = (t.to(kind) for t in (u.expand(field.shape), field.mean, field.std))
     moves = std > 0
     spread = average.all(moves)
-    if not isinstance(field, Draws) and moves.numel() and not bool(spread.any()):
+    if not isinstance(field, FieldDraws) and moves.numel() and not bool(spread.any()):
         raise DegenerateError(
             "the field has points without variance at every time, where LL is infinite. Score a "
             "field with variance everywhere at some time, or leave those points out with `where`."
@@ -253,7 +253,7 @@ def _scored(
         CE=torch.full_like(density, torch.nan) if missed is None else missed,
         LL=torch.where(spread, density, torch.nan),
         MSE=average((u - mean) ** 2),
-        CRPS=average(field.crps(u.to(field.dtype)) if isinstance(field, Draws) else own),
+        CRPS=average(field.crps(u.to(field.dtype)) if isinstance(field, FieldDraws) else own),
         energy=_energy(field, u, samples, generator, average),
         **{f"coverage_{100 * p:g}": average(x) for p, x in zip(LEVELS, inside, strict=True)},
     )
@@ -388,7 +388,7 @@ def crps(z: Tensor) -> Tensor:
 
 def _coverage(field: Field, u: Tensor, z: Tensor, known: Tensor) -> list[Tensor]:
     """Whether each point is inside, for each level. known: points that are right up to rounding."""
-    if not isinstance(field, Draws) and not made_of_members(field):
+    if not isinstance(field, FieldDraws) and not made_of_members(field):
         ends = torch.special.ndtri((1 + torch.tensor(LEVELS, dtype=torch.float64)) / 2)
         return [(z.abs() <= end).to(z) for end in ends.tolist()]
     tails = [(1 - level) / 2 for level in LEVELS]
@@ -405,7 +405,7 @@ def _energy(
     average: _Average,
 ) -> Tensor:
     """From independent pairs of samples, one pair at a time; from all pairs of known draws."""
-    if isinstance(field, Draws):
+    if isinstance(field, FieldDraws):
         return _energy_of_draws(field.draws, u, average)
     if samples is None and _draws_are_solves(field):
         return torch.full_like(average(u), torch.nan)
@@ -438,5 +438,5 @@ def _draws_are_solves(field: Field) -> bool:
     if isinstance(field, Mixture):
         return _draws_are_solves(field.components)
     return isinstance(field, NonlinearPosterior) or (
-        isinstance(field, Posterior) and field._solved.way.is_iterative
+        isinstance(field, FieldPosterior) and field._solved.way.is_iterative
     )

@@ -160,9 +160,7 @@ class Field(Kept):
     def _with_mean(self, mean: Tensor) -> Self:
         """The same field about another mean."""
         if "mean" not in self.__dict__:  # it is computed from something else
-            raise InputError(
-                f"`project` takes a field before `condition`, not a {type(self).__name__}."
-            )
+            raise InputError(f"`project` takes a field before `condition`, not a {self.noun}.")
         return self._with(mean=mean)
 
     @property
@@ -310,7 +308,7 @@ class Field(Kept):
             ) from None
 
     def __repr__(self) -> str:
-        kind, about = type(self).__name__, ""
+        kind, about = self.noun, ""
         if self.infinite:
             about = f", {endless(self)} of infinite variance"
         return (

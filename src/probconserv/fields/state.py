@@ -117,7 +117,7 @@ class State(Kept):
         for name, field in zip(self.names, self.parts, strict=True):
             if not isinstance(field, Diagonal | LowRank | Dense):
                 raise InputError(
-                    f"`{name}` is a {type(field).__name__}; a state is made of Diagonal, LowRank "
+                    f"`{name}` is a {field.noun}; a state is made of Diagonal, LowRank "
                     "and Dense fields."
                 )
             check.same_device(name, field.device, f"`{self.names[0]}`", self.parts[0].device)
@@ -158,7 +158,7 @@ class State(Kept):
 
     def __repr__(self) -> str:
         inner = ", ".join(f"{name}={field!r}" for name, field in self.fields.items())
-        return f"{type(self).__name__}({inner})"
+        return f"{self.noun}({inner})"
 
 
 def rebuilt(prior: Field | State, parts: tuple[Field, ...]) -> Field | State:

@@ -15,7 +15,7 @@ from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from ..conditioning.draws import Draws
+from ..conditioning.draws import FieldDraws
 from ..diagnostics.fronts import FrontPosition
 from ..fields.state import as_field
 from ..laws.law import Law, check_law
@@ -454,7 +454,7 @@ def _lines(places: Array, fields: Mapping[str, Any]) -> dict[str, Line]:
     for name, given in _given("fields", fields).items():
         field, label = as_field(given), f"fields[{name!r}]"
         mean = _line(label, field.mean, places)
-        if isinstance(field, Draws):
+        if isinstance(field, FieldDraws):
             low, high = (_line(label, end, places) for end in field.interval(INSIDE))
         else:
             reach = SIGMAS * _line(label, field.std, places)

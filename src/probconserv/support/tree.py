@@ -31,8 +31,11 @@ class Node:
     stacked: tuple[str, ...] = ()
     loose: tuple[str, ...] = ()
 
-    def __init_subclass__(cls, **how: Any) -> None:
+    noun: ClassVar[str]  # what users know it as
+
+    def __init_subclass__(cls, noun: str = "", **how: Any) -> None:
         super().__init_subclass__(**how)
+        cls.noun = noun or cls.__name__
         known = Node.kinds.setdefault(cls.__name__, cls)
         assert known.__module__ == cls.__module__, f"two nodes are called {cls.__name__}"
         Node.kinds[cls.__name__] = cls
@@ -126,8 +129,7 @@ class Kept(Node):
         except (OSError, SafetensorError, KeyError, TypeError, json.JSONDecodeError) as error:
             raise InputError(f"`path`: {place} cannot be read as a field: {error}") from None
         if not isinstance(node, cls):
-            name = type(node).__name__
-            raise InputError(f"`path`: {place} holds a {name}. Use `{name}.load`.")
+            raise InputError(f"`path`: {place} holds a {node.noun}. Use `{node.noun}.load`.")
         return node
 
 

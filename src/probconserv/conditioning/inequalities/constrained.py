@@ -23,8 +23,8 @@ from ...solvers.stages import Points
 from ...support import checks as check
 from ...support.errors import InputError
 from ..audit import check_met, warn_if_far
-from ..draws import Draws, StateDraws, mean_of
-from ..posterior import Posterior
+from ..draws import FieldDraws, StateDraws, mean_of
+from ..posterior import FieldPosterior
 from . import general as _general
 from . import linewise as _linewise
 from .truncated import Tilted, tilted
@@ -97,7 +97,7 @@ def _at_points(
     return _general.placed(points, mean), left
 
 
-class Truncated(Draws):
+class Truncated(FieldDraws):
     """Independent points that cannot lie outside of their bounds, given one law.
 
     The mean comes in closed form, right to 1e-4 standard deviations for 200 points in a row of the
@@ -187,7 +187,7 @@ def condition_within(
     inequalities: Sequence[Inequality],
     n: int,
     generator: torch.Generator | None,
-) -> Draws | StateDraws:
+) -> FieldDraws | StateDraws:
     """A field or a state, no mixture, given laws and inequalities; before: laid on it already."""
     if _any_truncated(inequalities):
         return _truncated(prior, before, laws, inequalities, n, generator)
@@ -195,7 +195,7 @@ def condition_within(
     points = tuple(point.double() for _, _, point in found)
     warn_if_far(None, points, prior.parts)
     parts = tuple(
-        Draws._unchecked(draws, max(1, point.ndim - lead), point, mean)
+        FieldDraws._unchecked(draws, max(1, point.ndim - lead), point, mean)
         for draws, mean, point in found
     )
     return StateDraws(prior.names, parts) if isinstance(prior, State) else parts[0]
@@ -247,7 +247,7 @@ def mixture_within(
     inequalities: Sequence[Inequality],
     n: int,
     generator: torch.Generator | None,
-) -> Draws:
+) -> FieldDraws:
     """A mixture, its laws given, with inequalities: a draw is one of a component picked for it.
 
     The point is the weighted mean of the points of the components.
@@ -265,11 +265,11 @@ def mixture_within(
     both = (draws, mean_of(draws.double())), (points, (share * points.double()).sum(0))
     mean, point = (limits.holding(_between(x, of)).to(draws.dtype) for of, x in both)
     dims = max(1, mixture.event_dims, draws.ndim - lead)
-    return Draws._unchecked(draws, dims, point, mean)
+    return FieldDraws._unchecked(draws, dims, point, mean)
 
 
 def _prior_and_laws(field: Field) -> tuple[Field, tuple[Rows, ...]]:
-    return (field.prior, field._solved.laws) if isinstance(field, Posterior) else (field, ())
+    return (field.prior, field._solved.laws) if isinstance(field, FieldPosterior) else (field, ())
 
 
 def _between(mean: Tensor, of: Tensor) -> Tensor:

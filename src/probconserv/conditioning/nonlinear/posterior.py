@@ -22,8 +22,8 @@ from ...support import checks as check
 from ...support.checks import ArrayLike
 from ...support.errors import DegenerateError, InputError, ProbConservError
 from ...support.once import once
-from ..draws import Draws, StateDraws
-from ..posterior import Posterior, Solved, StatePosterior
+from ..draws import FieldDraws, StateDraws
+from ..posterior import FieldPosterior, Solved, StatePosterior
 from .gauss_newton import PART, Failure, along_the_way, most_probable, with_gradient
 from .linearised import MOST_DENSE, Problem
 
@@ -212,15 +212,22 @@ def _flat(t: Tensor, before: int, sizes: Sequence[int]) -> Tensor:
 class KeptAsDraws:
     """What is kept in a file as draws: a file cannot hold the function of a law."""
 
+    _solved: "Found"
+
+    @property
+    def laws(self) -> tuple[str, ...]:
+        """The names of the laws that hold."""
+        return tuple(law.label for law in self._solved.stated)
+
     @abstractmethod
     def from_draws(
         self, n: int, generator: torch.Generator | None = None
-    ) -> Draws | StateDraws: ...
+    ) -> FieldDraws | StateDraws: ...
 
     def save(
         self, path: str | Path, n: int = 1000, generator: torch.Generator | None = None
     ) -> None:
-        """Keeps draws in a file, which `Draws.load` or `StateDraws.load` reads.
+        """Keeps draws in a file, which `Draws.load` reads.
 
         Parameters
         ----------
@@ -234,7 +241,7 @@ class KeptAsDraws:
         self.from_draws(n, generator).save(path)
 
 
-class NonlinearPosterior(KeptAsDraws, Posterior):
+class NonlinearPosterior(KeptAsDraws, FieldPosterior, noun="Posterior"):
     """A field given laws of which some are not linear.
 
     `point` (and `mean`) is a most probable field that obeys the laws. `variance` and `interval` are
@@ -258,12 +265,7 @@ class NonlinearPosterior(KeptAsDraws, Posterior):
 
     _solved: Found
 
-    @property
-    def laws(self) -> tuple[str, ...]:
-        """The names of the laws that hold."""
-        return tuple(law.label for law in self._solved.stated)
-
-    def from_draws(self, n: int, generator: torch.Generator | None = None) -> Draws:
+    def from_draws(self, n: int, generator: torch.Generator | None = None) -> FieldDraws:
         """The field known by draws: mean, variance, intervals and scores are theirs.
 
         Parameters
@@ -279,7 +281,7 @@ class NonlinearPosterior(KeptAsDraws, Posterior):
             With the same `point`.
         """
         draws = self.sample(_at_least_two(n), generator)
-        return Draws._unchecked(draws, self.event_dims, self.point)
+        return FieldDraws._unchecked(draws, self.event_dims, self.point)
 
     def linearisation_error(
         self, n: int = 100, generator: torch.Generator | None = None
@@ -325,7 +327,7 @@ NO_DENSITY = (
 )
 
 
-class NonlinearStatePosterior(KeptAsDraws, StatePosterior):
+class NonlinearStatePosterior(KeptAsDraws, StatePosterior, noun="Posterior"):
     """A state given laws of which some are not linear: `post["u"]` is a field.
 
     Attributes
@@ -351,12 +353,12 @@ class NonlinearStatePosterior(KeptAsDraws, StatePosterior):
 
         Returns
         -------
-        StateDraws
+        Draws
             With the same `point`.
         """
         draws = self.sample(_at_least_two(n), generator).values()
         pairs = zip(self.parts, draws, strict=True)
-        parts = tuple(Draws._unchecked(u, part.event_dims, part.point) for part, u in pairs)
+        parts = tuple(FieldDraws._unchecked(u, part.event_dims, part.point) for part, u in pairs)
         return StateDraws(self.names, parts)
 
 

@@ -25,10 +25,10 @@ Prior = TypeVar("Prior", Diagonal, LowRank, Dense, Mixture, State)
 
 
 @overload
-def plausible(prior: Prior, *laws: Law) -> Prior: ...
+def inflate(prior: Prior, *laws: Law) -> Prior: ...
 @overload
-def plausible(prior: Prediction, *laws: Law) -> Field: ...
-def plausible(prior: Prediction | State, *laws: Law) -> Field | State:
+def inflate(prior: Prediction, *laws: Law) -> Field: ...
+def inflate(prior: Prediction | State, *laws: Law) -> Field | State:
     """The prior with its variance widened, for each solution, until b is no surprise.
 
     The variance is multiplied by::
@@ -70,7 +70,7 @@ def plausible(prior: Prediction | State, *laws: Law) -> Field | State:
     --------
     >>> import probconserv as pc
     >>> prior = pc.Diagonal([[1.0, 1.0]], 0.25)  # a total of 2, give or take 1
-    >>> plausible(prior, pc.cells([1.0, 1.0], 4.0)).std  # b is 4
+    >>> inflate(prior, pc.cells([1.0, 1.0], 4.0)).std  # b is 4
     tensor([[1., 1.]], dtype=torch.float64)
     """
     check_laws(laws)

@@ -1,4 +1,4 @@
-"""How far `plausible` widens priors that are right, and priors that are three times too sure."""
+"""How far `inflate` widens priors that are right, and priors that are three times too sure."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ def errors(kind, *lead, seed=0):
 
 def widened(prior):
     """k, on average over solutions."""
-    return float((pc.plausible(prior, LAW).variance / prior.variance).mean())
+    return float((pc.inflate(prior, LAW).variance / prior.variance).mean())
 
 
 @pytest.mark.parametrize(
@@ -68,4 +68,4 @@ def test_one_row_and_a_total_of_two_fields_by_hand():
     covariance = torch.tensor([[1.0, 1.0], [1.0, 4.0]], dtype=torch.float64)
     prior = pc.State(a=pc.Dense([0.0, 0.0], covariance), b=pc.Dense([0.0], [[2.0]]))
     law = pc.cells({"a": [1.0, 1.0], "b": [1.0]}, 6.0)
-    assert float(pc.plausible(prior, law)["b"].variance) == pytest.approx(2 * 36 / 9)
+    assert float(pc.inflate(prior, law)["b"].variance) == pytest.approx(2 * 36 / 9)
