@@ -133,14 +133,13 @@ def flow_network(seed, wide):
     rng = np.random.default_rng(seed)
     nodes = int(rng.integers(3, 9))
     ends = [rng.choice(nodes + 1, 2, replace=False) for _ in range(nodes + int(rng.integers(1, 6)))]
-    balance = np.array(
-        [[int(to == n) - int(start == n) for start, to in ends] for n in range(nodes)]
-    )
-    free = scipy.linalg.null_space(balance.astype(float))
+    every = np.arange(nodes)[:, None]
+    balance = 1.0 * (every == [to for _, to in ends]) - (every == [start for start, _ in ends])
+    free = scipy.linalg.null_space(balance)
     flow = 10 * free @ rng.normal(size=free.shape[1])
     measured = (flow + 0.5 * rng.normal(size=len(flow))) * (rng.random(len(flow)) < 0.9)
     variance = np.where(rng.random(len(flow)) < 0.3, wide, 0.25)
-    return balance.astype(float), measured, variance
+    return balance, measured, variance
 
 
 @pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")

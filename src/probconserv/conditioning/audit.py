@@ -265,9 +265,9 @@ def _decided_by(
     large = large > PART_OF * large.max().clamp_min(1e-300)
     named = [every[i] for i in others.nonzero()[large, 0].tolist()[:6]]
     values = joint.flat([r.value.expand(r.row_shape(part.shapes)) for r in joint.rows])
-    pairs = zip(values[others][large].tolist(), made_of[large].tolist(), strict=True)
+    made = zip(values[others][large].tolist(), made_of[large].tolist(), strict=True)
     names = [each.name((*at, *i)) for each, i in named]
-    return names, [(float(values[number]), 1.0), *pairs]
+    return names, [(float(values[number]), 1.0), *made]
 
 
 def _by_decimals(made_of: Sequence[tuple[float, float]], miss: float) -> str:

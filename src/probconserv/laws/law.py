@@ -299,9 +299,9 @@ class Law:
             value, noise, present = (widened(self._spread(v, shape), len(rows)) for v in three)
         value, noise = widened(value, len(rows)), widened(noise, len(rows))
         label = self.label if names == ("",) else f"{self.label} of {', '.join(own)}"
-        found = Rows(label, tuple(maps), value, noise, present, self.exact)
-        found.rounding = self.rounding
-        return found
+        laid = Rows(label, tuple(maps), value, noise, present, self.exact)
+        laid.rounding = self.rounding
+        return laid
 
     def to(self, device: torch.device | str) -> "Law":
         """The same law on another device."""

@@ -55,10 +55,10 @@ class Joint(Together):
         if isinstance(root, Correlated):
             before = before + self._once([root.rounding(r) for r in self.rows]) / DEPENDENT
         matrix = matrix + noise.diag_embed()
-        lead = matrix.shape[:-2]
-        before, noise = _at_most(before + noise.detach(), lead), noise.expand(*lead, -1)
+        own = matrix.shape[:-2]
+        before, noise = _at_most(before + noise.detach(), own), noise.expand(*own, -1)
         value = self._once([r.value.detach() for r in self.rows]).abs()
-        self.factor = Factor(matrix, before, noise, _at_most(value, lead))
+        self.factor = Factor(matrix, before, noise, _at_most(value, own))
         self.dropped = (~self.factor.keep).expand(self.noise.shape)
         self.seen = self.factor.pivots.expand(self.noise.shape)
 
