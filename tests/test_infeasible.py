@@ -1,6 +1,8 @@
 """Rows that cannot hold are an error: never NaN, never a pseudo-inverse in silence."""
 
+import numpy as np
 import pytest
+import scipy.linalg
 import torch
 from oracle import KINDS, field_of, normal, uniform
 
@@ -124,3 +126,55 @@ def test_a_row_that_float64_cannot_tell_from_another_is_not_missed_in_silence(va
     field = pc.Diagonal([1.0, 2.0, 3.0], [1.0, 1.0, variance])
     with raises("cannot be met"):
         pc.condition(field, pc.cells([1.0, 2.0, 1.0], 5.0), pc.cells([1.0, -1.0, 1.0], 1.0))
+
+
+def flow_network(seed, wide):
+    """A balance for each node, flows that obey all of them, and what was measured of these."""
+    rng = np.random.default_rng(seed)
+    nodes = int(rng.integers(3, 9))
+    ends = [rng.choice(nodes + 1, 2, replace=False) for _ in range(nodes + int(rng.integers(1, 6)))]
+    every = np.arange(nodes)[:, None]
+    balance = 1.0 * (every == [to for _, to in ends]) - (every == [start for start, _ in ends])
+    free = scipy.linalg.null_space(balance)
+    flow = 10 * free @ rng.normal(size=free.shape[1])
+    measured = (flow + 0.5 * rng.normal(size=len(flow))) * (rng.random(len(flow)) < 0.9)
+    variance = np.where(rng.random(len(flow)) < 0.3, wide, 0.25)
+    return balance, measured, variance
+
+
+@pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
+@pytest.mark.parametrize("wide", [0.25, 1e4, 1e10])
+def test_flow_networks_that_can_balance_do(wide):
+    for seed in range(100):
+        balance, measured, variance = flow_network(seed, wide)
+        post = pc.condition((measured, variance), pc.linear(balance, np.zeros(len(balance))))
+        size = np.abs(balance) @ (np.abs(measured) + np.sqrt(variance))
+        assert (np.abs(balance @ post.mean.numpy()) <= 1e-12 * size).all()
+
+
+@pytest.mark.parametrize("wide", [1.0, 1e10])
+def test_a_contradiction_is_refused_however_wide_the_prior(wide):
+    rows = [[1.0, 1.0, 0.0], [0.0, 1.0, 1.0], [1.0, 2.0, 1.0]]
+    with pytest.raises(pc.InfeasibleError, match="follows from other exact rows"):
+        pc.condition((np.ones(3), wide), pc.linear(rows, [2.0, 2.0, 4.01]))
+
+
+def test_totals_that_agree_but_for_the_rounding_to_float32_are_taken(rng):
+    u = normal(3, 10, rng=rng)
+    parts = u.unflatten(-1, (5, 2)).sum(-1)
+    exact = pc.regions(np.arange(10) // 2, parts.numpy().astype(np.float32))
+    total = pc.cells(np.ones(10), parts.sum(-1).numpy().astype(np.float32))
+    post = pc.condition((u, 1.0), exact, total)
+    torch.testing.assert_close(post.mean, u, rtol=0, atol=8 * 2.0**-23)
+
+
+def test_of_values_with_few_decimals_the_error_says_what_rounding_explains(rng):
+    parts = normal(5, rng=rng)
+    laws = pc.regions(np.arange(5), parts.round(decimals=3)), pc.cells(np.ones(5), 1.234)
+    with pytest.raises(pc.InfeasibleError) as error:
+        pc.condition((parts, 1.0), *laws)
+    assert "decimals" not in str(error.value)  # off by far more
+    total = float(parts.round(decimals=3).sum()) + 0.002
+    laws = laws[0], pc.cells(np.ones(5), round(total, 3))
+    with pytest.raises(pc.InfeasibleError, match=r"3 decimals, and .* up to 0\.003: .* 0\.0003"):
+        pc.condition((parts, 1.0), *laws)

@@ -386,14 +386,13 @@ def test_other_questions_are_answered_as_by_the_dense_matrix(rows, rng):
         torch.testing.assert_close(dense, other, rtol=1e-9, atol=1e-9)
 
 
-def test_sparse_matrices_of_many_rows_are_as_dense_ones(rng):
+def test_sparse_matrices_of_many_rows_are_as_dense_ones(rows, rng):
     matrix = scipy.sparse.random(520, 900, 0.01, random_state=0) + scipy.sparse.eye(520, 900)
     prior = pc.Diagonal(normal(2, 900, rng=rng), uniform(2, 900, rng=rng))
     law = pc.linear(matrix, normal(2, 520, rng=rng))
-    post, dense = (
-        pc.condition(prior, law),
-        pc.condition(prior, pc.linear(matrix.toarray(), law.value)),
-    )
+    dense = pc.condition(prior, pc.linear(matrix.toarray(), law.value))
+    rows(ITERATED)
+    post = pc.condition(prior, law)
     assert stage_of(post)
     torch.testing.assert_close(post.mean, dense.mean, rtol=1e-9, atol=1e-9)
     assert exact_residual(law, post.sample(2, rng)) < 1e-11

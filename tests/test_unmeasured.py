@@ -348,7 +348,7 @@ def test_times_that_no_row_ties_are_eliminated_by_themselves():
     "refused",
     [
         lambda f: pc.project(f, pc.cells([1.0, 1.0], 1.0)),
-        lambda f: pc.plausible(f, pc.cells([1.0, 1.0], 1.0)),
+        lambda f: pc.inflate(f, pc.cells([1.0, 1.0], 1.0)),
         lambda f: pc.condition(f, pc.bounds(low=0.0)),
         lambda f: pc.condition(f, pc.law(lambda u: (u**2).sum(-1), 1.0)),
         lambda f: pc.evaluate(f, [[1.0, 1.0]]),

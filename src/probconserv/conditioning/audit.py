@@ -27,7 +27,9 @@ FOLLOWS = 1e-10  # share of its variance that a row keeps if it does not follow 
 LEAST_NUMBER = 2.0  # of components that should still count
 LEAST_OF_ALL = 0.1  # of the components, where they are many
 LEAST_OF_TWO = 1.1  # of two components: the lesser one has 5 %
-ROUNDING = 16 * torch.finfo(torch.float64).eps
+ROUNDING = 1e-12  # of the standard deviations of its points: an exact row may miss by as much
+MOST_DECIMALS = 9  # of values that were written down
+AS_WRITTEN = 1e-12  # of a value, by which float64 may miss what was written
 CONTRADICTED = 16 * torch.finfo(torch.float32).eps  # the most that values of other rows are rounded
 
 
@@ -116,8 +118,7 @@ def check_met(
     exact = [*filter(_has_exact, laws)]
     for rows, (miss, size) in zip(exact, misses(exact, u, before), strict=True):
         spread = _size(rows, std)
-        if isinstance(root, Correlated):  # a row that only directions move has their rounding
-            miss = (miss - ROUNDING * spread).clamp_min(0)
+        miss = (miss - ROUNDING * spread).clamp_min(0)  # what may move far is rounded as far
         worst = torch.where(miss == 0, 0.0, miss / torch.where(size > 0, size, 1.0))
         worst = torch.where(worst.isnan(), torch.inf, worst)
         own = rows.entrywise(2).apply(root.variance)
@@ -125,9 +126,10 @@ def check_met(
         _check_range(rows, (own > 0) & (own <= TINY) & (worst > UNMET), "less", "larger")
         if bool((worst > max(UNMET, min(slack, CONTRADICTED))).any()):
             index = unravelled(int(worst.argmax()), worst.shape)
-            others = _decided_by(laws, rows, index, root)
+            others, made_of = _decided_by(laws, rows, index, root)
             if others or bool((worst > max(UNMET, slack)).any()):
-                raise InfeasibleError(_explained(rows, miss, worst, index, others))
+                why = _by_decimals(made_of, float(miss[tuple(index)]))
+                raise InfeasibleError(_explained(rows, miss, worst, index, others, why))
 
 
 def _check_range(rows: Rows, lost: Tensor, amount: str, way_out: str) -> None:
@@ -206,7 +208,12 @@ def _furthest(new: Tensor, old: Tensor, variance: Tensor, out: Tensor | None) ->
 
 
 def _explained(
-    rows: Rows, miss: Tensor, worst: Tensor, index: Sequence[int], others: Sequence[str]
+    rows: Rows,
+    miss: Tensor,
+    worst: Tensor,
+    index: Sequence[int],
+    others: Sequence[str],
+    why: str,
 ) -> str:
     count = int((worst > UNMET).sum())
     text = (
@@ -216,7 +223,8 @@ def _explained(
     if others:
         return (
             f"{text} It follows from other exact rows, and contradicts them: {'; '.join(others)}. "
-            "Ways out: make the values agree, leave one of these rows out, or give it `noise`."
+            f"{why}Ways out: make the values agree, leave one of these rows out, or give it "
+            "`noise`."
         )
     return (
         f"{text} Nothing is left to move there: the variance of the points that it reads is zero, "
@@ -227,8 +235,11 @@ def _explained(
 
 def _decided_by(
     laws: tuple[Rows, ...], rows: Rows, index: Sequence[int], root: Independent | Correlated
-) -> list[str]:
-    """The exact rows that a row is made of, whatever the directions; none if it is not."""
+) -> tuple[list[str], list[tuple[float, float]]]:
+    """The exact rows that a row is made of, whatever the directions; none if it is not.
+
+    Also the values of all of them, the row's own first, and what these are multiplied with.
+    """
     shapes = root.shapes
     lead = min([shared_axes(shapes), *(each.places(shapes) for each in laws)])
     at, inner = tuple(index[:lead]), tuple(index[lead:])
@@ -240,14 +251,33 @@ def _decided_by(
     gram, others = joint.gram(part), joint.noise == 0
     others[number] = False
     if not bool(others.any()):
-        return []
+        return [], []
     some, sizes = gram[others][:, others], gram.diagonal().sqrt()
     factor = Factor(some, some.diagonal(), torch.zeros_like(some[0]))
     made_of = factor.solve(gram[number, others][None])[0]
     left = gram[number, number] - made_of @ gram[number, others]
     if left > FOLLOWS * gram[number, number]:
-        return []
+        return [], []
     large = made_of.abs() * sizes[others]
     large = large > PART_OF * large.max().clamp_min(1e-300)
     named = [every[i] for i in others.nonzero()[large, 0].tolist()[:6]]
-    return [each.name((*at, *i)) for each, i in named]
+    values = joint.flat([r.value.expand(r.row_shape(part.shapes)) for r in joint.rows])
+    made = zip(values[others][large].tolist(), made_of[large].tolist(), strict=True)
+    names = [each.name((*at, *i)) for each, i in named]
+    return names, [(float(values[number]), 1.0), *made]
+
+
+def _by_decimals(made_of: Sequence[tuple[float, float]], miss: float) -> str:
+    """Whether values with few decimals can miss each other by as much."""
+    values = [value for value, _ in made_of]
+    for decimals in range(MOST_DECIMALS):
+        if all(math.isclose(round(x, decimals), x, rel_tol=AS_WRITTEN) for x in values):
+            unit = 10.0**-decimals
+            explained = unit / 2 * sum(abs(factor) for _, factor in made_of)
+            if not miss <= explained * (1 + AS_WRITTEN):
+                return ""
+            return (
+                f"The values have {decimals} decimals, and rounding them explains up to "
+                f"{explained:.2g}: give them with all digits, or `noise` of {0.3 * unit:.1g}. "
+            )
+    return ""

@@ -234,7 +234,7 @@ def solved(
     prior = shrunk(prior, rows)
     means = tuple([field.mean.double() for field in prior.parts])
     endless = any(field.infinite for field in prior.parts)
-    way = (eliminated if endless else solve)(rows, covariance_of(prior), _slack(prior.parts))
+    way = (eliminated if endless else solve)(rows, covariance_of(prior), _slack(prior.parts, rows))
     mean, residuals = way.run(means)
     looks, holds = audit and check.concrete(*mean), True
     fine = looks and plainly_fine(way, rows, mean, residuals)
@@ -253,7 +253,7 @@ def _look_at(found: Solved, prior: tuple[Field, ...], holds: bool = False) -> No
     if not holds:
         before = tuple(field.mean.double() for field in prior)
         before = way.sizes(before) if isinstance(way, Eliminated) else before
-        check_met(found.laws, found.mean, before, way.root, _slack(prior))
+        check_met(found.laws, found.mean, before, way.root, _slack(prior, found.laws))
     check_weighed(found.laws, found.mean, way, found.residuals)
     costly = way.is_banded or way.is_iterative
     warn_if_far(None if costly else found.square, found.mean, prior)
@@ -294,9 +294,9 @@ def audit(post: Posterior) -> None:
     _look_at(post._solved, post.prior.parts)
 
 
-def _slack(fields: tuple[Field, ...]) -> float:
-    """What the rounding of the fields may leave of an exact row, as a share of its terms."""
-    return 16 * max([torch.finfo(field.dtype).eps for field in fields])
+def _slack(fields: tuple[Field, ...], laws: tuple[Rows, ...]) -> float:
+    """What the rounding of fields and values may leave of an exact row, as a share of its terms."""
+    return 16 * max([torch.finfo(f.dtype).eps for f in fields] + [rows.rounding for rows in laws])
 
 
 @overload

@@ -31,6 +31,8 @@ class Rows(Node):
     move them, and nothing needs to.
     """
 
+    rounding = check.EPS  # of the values when they were given, as a share
+
     def __init__(
         self,
         label: str,
@@ -125,6 +127,8 @@ class Law:
     quadrature : tuple of Tensor and str
         x and rule of an integral over one axis.
     """
+
+    rounding = check.EPS  # of the values when they were given, as a share
 
     def __init__(
         self,
@@ -295,7 +299,9 @@ class Law:
             value, noise, present = (widened(self._spread(v, shape), len(rows)) for v in three)
         value, noise = widened(value, len(rows)), widened(noise, len(rows))
         label = self.label if names == ("",) else f"{self.label} of {', '.join(own)}"
-        return Rows(label, tuple(maps), value, noise, present, self.exact)
+        laid = Rows(label, tuple(maps), value, noise, present, self.exact)
+        laid.rounding = self.rounding
+        return laid
 
     def to(self, device: torch.device | str) -> "Law":
         """The same law on another device."""

@@ -253,7 +253,8 @@ class Matrix(Map):
     def nonzeros(self, shape: Sequence[int]) -> Nonzeros | None:
         if self.matrix.layout == torch.strided:
             return None
-        return *self.matrix.indices().unbind(), self.matrix.values()
+        rows, points = self.matrix.indices().unbind()
+        return rows, points, self.matrix.values()
 
     def entrywise(self, power: int) -> "Matrix":
         return Matrix(powered(self.matrix, power), self.sizes)

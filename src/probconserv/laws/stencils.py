@@ -119,10 +119,9 @@ class Stencil(Map):
             for offset, c in self.terms()
             for r, p in pieces(self.grid, offset)
         ]
-        rows, points, values = zip(*read, strict=True)
-        lead = broadcast_shapes(*(v.shape[:-1] for v in values))
-        values = [v.expand(*lead, -1) for v in values]
-        return torch.cat(rows), torch.cat(points), torch.cat(values, -1)
+        lead = broadcast_shapes(*(c.shape[:-1] for _, _, c in read))
+        values = torch.cat([c.expand(*lead, -1) for _, _, c in read], -1)
+        return torch.cat([r for r, _, _ in read]), torch.cat([p for _, p, _ in read]), values
 
     def entrywise(self, power: int) -> "Stencil":
         terms = zip(self.offsets, (powered(c, power) for c in self.coefficients), strict=True)

@@ -213,7 +213,7 @@ def regions(
     inside = (numbers >= 0).double()
     weights = _counting(weights.expand(numbers.shape) * inside, where, numbers.ndim)
     maps = Regions(weights, numbers.clamp_min(0), count)
-    return law_of("regions", of, maps, b, noise, times, label=label)
+    return law_of("regions", of, maps, value, noise, times, label=label)
 
 
 def smoothness(
@@ -470,6 +470,7 @@ def law_of(
     b, sigma = check.wide("value", value), check.wide("noise", noise, 0, NOISE_HINT)
     variance = sigma if isinstance(noise, float) and noise == 0 else _squared(sigma)
     law = Law(check.name("label", label) or kind, maps, b, variance, times, quadrature)
+    law.rounding = check.rounding_of(value)
     devices = {t.device for t in (b, sigma, *(t for m in maps.values() for t in m.tensors))}
     return law if len(devices) == 1 else law._moved(next(d for d in devices if d.type != "cpu"))
 

@@ -32,7 +32,9 @@ from .joint import Joint
 from .stages import Banded, ByRow, Numbers, Points, Stage, share_no_point, summed
 from .tridiagonal import Tridiagonal, chained
 
-MOST_DENSE = 512  # rows of one part up to which local ones are solved by a dense matrix
+MOST_DENSE = 512  # rows of one part up to which local ones are always solved by a dense matrix
+MOST_WORK = 1 << 36  # products up to which they are if they form no chain of times
+MOST_MEMORY = 1 << 25  # numbers in all matrices, the same
 MANY = 32  # matrices of five diagonals that are worth a loop along their rows
 MOST_NUMBERS = 1 << 25  # of rows at points, up to which variances are computed a second time
 FEW = 16  # joint rows up to which a traced computation takes the dense system
@@ -236,9 +238,7 @@ class Shared(Node):
         """F - gain of G F^T."""
         u, _ = self.chain.run(self.root.directions, value=False)
         u = u if self.chain.is_simple else self.chain.settle(u, value=False)
-        joints = [s.factor.nothing for s in self.chain.stages if isinstance(s, Joint)]
-        least = max([NOTHING, *(float(x.amax()) for x in joints if x.numel())])
-        return _without_rounding(u, self.root.variance, least)
+        return _without_rounding(u, self.root.variance)
 
     @property
     def shared(self) -> Correlated:
@@ -333,11 +333,11 @@ def free_axes(laws: Sequence[Rows], shapes: Sequence[Sequence[int]]) -> int:
     return min([shared_axes(shapes), *tied])
 
 
-def _without_rounding(moved: Fields, variance: Fields, least: float) -> tuple[Tensor, ...]:
+def _without_rounding(moved: Fields, variance: Fields) -> tuple[Tensor, ...]:
     """Directions that are exactly 0 at points where exact rows leave nothing of the variance."""
     found = []
     for f, v in zip(moved, variance, strict=True):
-        fixed = f.detach().square().sum(0) < least * v.detach()
+        fixed = f.detach().square().sum(0) < NOTHING * v.detach()
         found.append(torch.where(fixed, 0.0, f) if any_of(fixed) else f)
     return tuple(found)
 
@@ -418,11 +418,23 @@ def _general(
         return Joint(laws, prior, root, lead)
     if isinstance(root, Independent) and chained(laws, root.shapes, lead):
         return Tridiagonal(laws, prior, root, lead)
+    if MOST_DENSE and _fits(laws, root.shapes):
+        return Joint(laws, prior, root, lead)
     return Iterative(laws, prior, root, lead, slack)
 
 
 def _many(laws: Sequence[Rows], shapes: Sequence[Sequence[int]]) -> bool:
     """Whether rows are too many for a matrix, and local enough to do without."""
-    free = free_axes(laws, shapes)
-    count = sum(math.prod(rows.row_shape(shapes)[free:]) for rows in laws)
+    count = _rows_of_part(laws, shapes)
     return count > MOST_DENSE and any(m.is_local for r in laws for m in r.maps if m is not None)
+
+
+def _rows_of_part(laws: Sequence[Rows], shapes: Sequence[Sequence[int]]) -> int:
+    free = free_axes(laws, shapes)
+    return sum(math.prod(rows.row_shape(shapes)[free:]) for rows in laws)
+
+
+def _fits(laws: Sequence[Rows], shapes: Sequence[Sequence[int]]) -> bool:
+    """Whether a matrix for each part is quick enough to have exact variances."""
+    count, parts = _rows_of_part(laws, shapes), math.prod(shapes[0][: free_axes(laws, shapes)])
+    return parts * count**3 <= MOST_WORK and parts * count**2 <= MOST_MEMORY

@@ -41,14 +41,14 @@ class Entries:
                 point += size
             row += count
         self.count, self.size = row, sum(sizes)
-        every = [v.shape[:-1] for _, _, v in found] + [b.shape[:-2] for _, _, b in self.blocks]
-        self.lead = broadcast_shapes(*every)
+        leads = [v.shape[:-1] for _, _, v in found] + [b.shape[:-2] for _, _, b in self.blocks]
+        self.lead = broadcast_shapes(*leads)
         none = torch.zeros(0, dtype=torch.int64, device=device)
         self.rows = torch.cat([none, *(rows for rows, _, _ in found)])
         self.points, order = torch.cat([none, *(p for _, p, _ in found)]).sort(stable=True)
-        values = [v.expand(*self.lead, -1).to(device) for _, _, v in found]
         empty = torch.zeros(*self.lead, 0, dtype=torch.float64, device=device)
-        self.rows, self.values = self.rows[order], torch.cat([empty, *values], -1)[..., order]
+        every = [v.expand(*self.lead, -1).to(device) for _, _, v in found]
+        self.rows, self.values = self.rows[order], torch.cat([empty, *every], -1)[..., order]
         self.starts = torch.searchsorted(self.points, torch.arange(self.size + 1, device=device))
 
     def scaled(self, pick: Callable[[Tensor, int], Tensor], rows: Tensor, points: Tensor) -> Self:
@@ -109,12 +109,30 @@ class Entries:
             first = first[first + step < len(self.points)]
             first = first[self.points[first] == self.points[first + step]]
 
+    def _in_pieces(self, x: Tensor, axes: int) -> Iterator[tuple["Entries", Tensor]]:
+        """Entries and numbers for some of the first axis at a time, so that memory stays small."""
+        lead = broadcast_shapes(self.lead, x.shape[: x.ndim - axes])
+        each = max(1, len(self.points) * math.prod(lead[1:]))
+        step = max(1, CHUNK // each) if lead else 1
+        for start in range(0, lead[0] if lead else 1, step):
+            new, own = copy.copy(self), x
+            if lead and step < lead[0]:
+                some = slice(start, start + step)
+                own = x if x.shape[0] == 1 else x[some]
+                new.values = self.values if self.lead[0] == 1 else self.values[some]
+                new.lead = new.values.shape[:-1]
+            yield new, own
+
     def gram(self, variance: Tensor) -> Tensor:  # (*lead, P) to (*lead, K, K)
         """G D G^T of the variances of the points."""
-        if not self.is_sparse:
-            chunks = self.chunks(max(variance[..., :1].numel(), self.values[..., :1].numel()))
-            terms = ((g * variance[..., None, at]) @ g.mT for at, g in chunks)
-            return sum(terms, start=variance.new_zeros(*self.lead, self.count, self.count))
+        if self.is_sparse:
+            each = [part._gram(d) for part, d in self._in_pieces(variance, 1)]
+            return torch.cat(each) if len(each) > 1 else each[0]
+        chunks = self.chunks(max(variance[..., :1].numel(), self.values[..., :1].numel()))
+        terms = ((g * variance[..., None, at]) @ g.mT for at, g in chunks)
+        return sum(terms, start=variance.new_zeros(*self.lead, self.count, self.count))
+
+    def _gram(self, variance: Tensor) -> Tensor:
         keys, each = [], []
         for number, (one, other) in enumerate(self.pairs()):
             g = self.values[..., one] * self.values[..., other] / (1 if number else 2)
@@ -126,13 +144,17 @@ class Entries:
 
     def form(self, matrix: Tensor) -> Tensor:  # (*lead, K, K) to (*lead, P)
         """g^T M g of the column g of each point, M symmetric; for few entries at each point."""
-        flat, found = matrix.flatten(-2), matrix.new_zeros(())
+        each = [part._form(m) for part, m in self._in_pieces(matrix, 2)]
+        return torch.cat(each) if len(each) > 1 else each[0]
+
+    def _form(self, matrix: Tensor) -> Tensor:
+        flat, found = matrix.flatten(-2), matrix.new_zeros(self.size)
         for number, (one, other) in enumerate(self.pairs()):
             g = self.values[..., one] * self.values[..., other] * (2 if number else 1)
             g = g * flat.index_select(-1, self.rows[one] * self.count + self.rows[other])
             points = self.points[one].expand(g.shape)
             found = found + g.new_zeros(*g.shape[:-1], self.size).scatter_add(-1, points, g)
-        return found.expand(*found.shape[:-1], self.size)
+        return found
 
     def chunks(self, parts: int) -> Iterator[tuple[slice, Tensor]]:
         """Columns of G, (*lead, K, points), with the points; so many that memory stays small."""

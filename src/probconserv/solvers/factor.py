@@ -14,18 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..fields.blocks import eye_like, root_of
+from ..fields.blocks import root_of
 from ..support.checks import concrete
 from ..support.rowwise import EASY, TINY
 from ..support.tree import Node
 
 DEPENDENT = 1e-14  # an exact row that keeps less than this share of its variance is decided
 NOTHING = 1e-20  # share of a variance below which exact rows leave none
-ROUNDING = 1e-26  # the same for directions, whose rounding adds up
-MOST_NOTHING = 1e-20  # the same where rows are nearly dependent
-LITTLE = 0.1  # share of a variance: if less is left it is no difference
-DOUBTFUL = 1e-8  # share of a variance below which what is left of it is no difference
-HALF = 0.5  # the most of it where rows are nearly dependent: K rows leave less of 2K points
 LOG_2PI = math.log(2 * math.pi)
 SAME = 1 - 1e-6  # pivots as large as this share of the largest are as good
 ROUNDS = 1e6  # standard deviations: the rounding of a value that is smaller does not show
@@ -63,31 +58,17 @@ class Factor(Node):
         self.pivots = self.in_rows(pivots[..., None, :])[..., 0, :]
 
     @property
-    def growth(self) -> Tensor:  # (*lead)
-        """The trace of S^-1, where S has a diagonal of 1: how far rounding can grow."""
-        root = self.root.detach()
-        inverse = torch.linalg.solve_triangular(root, eye_like(root), upper=False)
-        return inverse.square().sum((-1, -2))
-
-    @property
     def inverse(self) -> Tensor:  # (*lead, K, K)
+        """S^-1 in units in which S has a diagonal of 1, in the order of the factor."""
+        return torch.cholesky_inverse(self.root)
+
+    def unscaled(self, inverse: Tensor) -> Tensor:  # (*lead, K, K)
         """S^-1, 0 at the rows that are dropped."""
-        found = torch.cholesky_inverse(self.root)
         if self.order is not None:
             back = self.order.argsort(-1)
-            found = found.gather(-1, back[..., None, :].expand(found.shape))
-            found = found.gather(-2, back[..., None].expand(found.shape))
-        return found * self.scale[..., None, :] * self.scale[..., None]
-
-    @property
-    def doubtful(self) -> Tensor:  # (*lead)
-        """The share of a variance below which rounding shows in what the rows leave of it."""
-        return (DOUBTFUL * self.growth).clamp(LITTLE, HALF)
-
-    @property
-    def nothing(self) -> Tensor:  # (*lead)
-        """The share of a variance that is no more than the rounding of directions."""
-        return (ROUNDING * self.growth.square()).clamp_max(MOST_NOTHING)
+            inverse = inverse.gather(-1, back[..., None, :].expand(inverse.shape))
+            inverse = inverse.gather(-2, back[..., None].expand(inverse.shape))
+        return inverse * self.scale[..., None, :] * self.scale[..., None]
 
     def whiten(self, r: Tensor) -> Tensor:  # (*lead, N, K) -> (*lead, N, K)
         """L^-1 r with S = L L^T: independent of unit variance when r ~ N(0, S)."""
@@ -229,8 +210,8 @@ def _one_by_lapack(matrix: Any, floor: Any, exact: Any, size: Any) -> tuple[Any,
 
 def _semidefinite(matrix: Any, least: float) -> tuple[Any, Any, int]:
     """L, the order of the rows in it, and how many have pivots above `least`."""
-    if not len(matrix):
-        return matrix, np.zeros(0, int), 0
+    if not len(matrix) or matrix.diagonal().max() <= least:  # LAPACK takes any first pivot
+        return np.eye(len(matrix)), np.arange(len(matrix)), 0
     from scipy.linalg import lapack  # a tenth of a second, so not for everybody
 
     root, order, rank, _ = lapack.dpstrf(matrix, tol=least, lower=1)

@@ -24,6 +24,9 @@ from .entries import CHUNK, Entries, side_by_side
 from .factor import DEPENDENT, LOG_2PI, NOTHING, Factor
 from .stages import Banded, Together, minus, summed
 
+LITTLE = 0.1  # share of a variance: if less is left it is no difference
+DOUBTFUL = 1e-8  # the same, times the growth of rounding
+HALF = 0.5  # the most of that
 MILD = 1e4  # growth of rounding up to which entries of S^-1 have digits enough
 LEAKED = 1e-24  # share of a variance that noise makes by the rounding of lambda alone
 STEPS = 9  # corrections of lambda at most
@@ -52,10 +55,10 @@ class Joint(Together):
         if isinstance(root, Correlated):
             before = before + self._once([root.rounding(r) for r in self.rows]) / DEPENDENT
         matrix = matrix + noise.diag_embed()
-        lead = matrix.shape[:-2]
-        before, noise = _at_most(before + noise.detach(), lead), noise.expand(*lead, -1)
+        own = matrix.shape[:-2]
+        before, noise = _at_most(before + noise.detach(), own), noise.expand(*own, -1)
         value = self._once([r.value.detach() for r in self.rows]).abs()
-        self.factor = Factor(matrix, before, noise, _at_most(value, lead))
+        self.factor = Factor(matrix, before, noise, _at_most(value, own))
         self.dropped = (~self.factor.keep).expand(self.noise.shape)
         self.seen = self.factor.pivots.expand(self.noise.shape)
 
@@ -143,8 +146,11 @@ class Joint(Together):
             found = tuple([v if x is None else v - self._explained_by(x, v) for v, x in pairs])
             return found if isinstance(self.prior, Banded) else tuple(v.clamp_min(0) for v in found)
         before, entries = side_by_side(self.prior.variance, self.lead), self._entries
-        left = before - self._explained(entries, before)
-        left = with_care(self, entries, left, before.expand(left.shape))
+        inverse = self.factor.inverse
+        growth = inverse.detach().diagonal(dim1=-2, dim2=-1).sum(-1)  # of rounding
+        left = before - self._explained(entries, before, inverse, growth)
+        sure = (DOUBTFUL * growth).clamp(LITTLE, HALF)  # K rows leave less of 2K points
+        left = with_care(self, entries, left, before.expand(left.shape), sure)
         shapes = self.prior.shapes
         pieces = left.split([math.prod(shape[self.lead :]) for shape in shapes], -1)
         pairs = zip(pieces, shapes, strict=True)
@@ -159,7 +165,9 @@ class Joint(Together):
         flat = cross.flatten(start) if cross.ndim > start else cross[..., None]
         return self.factor.whiten(flat.movedim(0, -1)).square().sum(-1).reshape(like.shape)
 
-    def _explained(self, entries: Entries, before: Tensor) -> Tensor:  # (*lead or 1, P)
+    def _explained(
+        self, entries: Entries, before: Tensor, inverse: Tensor, growth: Tensor
+    ) -> Tensor:  # (*lead or 1, P)
         """What the rows explain of the variance of each point, with S = L L^T."""
         parts = max(before[..., :1].numel(), self.factor.scale[..., :1].numel())
         if isinstance(self.prior, Correlated):
@@ -174,8 +182,8 @@ class Joint(Together):
                 own = self.factor.whiten((g * rest[..., None, at]).mT).mT
                 found.append((seen @ directions[..., at] + own).square().sum(-2))
             return torch.cat(found, -1)
-        if entries.is_sparse and bool((self.factor.growth <= MILD).all()):
-            return entries.form(self.factor.inverse) * before.square()
+        if entries.is_sparse and bool((growth <= MILD).all()):
+            return entries.form(self.factor.unscaled(inverse)) * before.square()
         white = [self.factor.whiten(g.mT).square().sum(-1) for _, g in entries.chunks(parts)]
         return torch.cat(white, -1) * before.square()
 
@@ -191,9 +199,9 @@ def directions_of(prior: Correlated, lead: int) -> Tensor:  # (*lead or 1, R, P)
     return side_by_side(prior.directions, lead + 1).movedim(0, -2)
 
 
-def with_care(joint: Joint, entries: Entries, left: Tensor, before: Tensor) -> Tensor:
-    """`left`, what the rows leave, (*lead or 1, P), as a sum of squares where it is little."""
-    doubt = left.detach() < joint.factor.doubtful[..., None] * before.detach()
+def with_care(joint: Joint, entries: Entries, left: Tensor, before: Tensor, sure: Tensor) -> Tensor:
+    """`left`, what the rows leave, (*lead or 1, P); where it is less, as a sum of squares."""
+    doubt = left.detach() < sure[..., None] * before.detach()
     if not any_of(doubt):
         return left
     lead, size = left.shape[:-1], left.shape[-1]

@@ -16,10 +16,11 @@ from ..fields.covariances import Fields, Independent
 from ..laws.law import Rows
 from ..support.checks import any_of
 from ..support.once import once
-from .factor import LOG_2PI, ROUNDING, Factor
+from .factor import LOG_2PI, Factor
 from .filters import smoothed
 from .stages import Together, minus, summed
 
+ROUNDING = 1e-26  # share of a variance that rounding may leave where exact rows fix a point
 WIDEST = 256  # rows of one time
 LARGEST = 20_000_000  # numbers in the blocks of S
 AT_ONCE = 1 << 21  # numbers that are worked on at a time

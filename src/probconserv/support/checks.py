@@ -26,7 +26,7 @@ from .values import unravelled as unravelled
 from .values import whole as whole
 
 ArrayLike: TypeAlias = Tensor | NDArray[Any] | np.generic | Sequence[Any] | float
-LARGEST = sys.float_info.max
+LARGEST, EPS = sys.float_info.max, sys.float_info.epsilon
 AT_POINTS = ("mean", "variance", "samples", "factor", "u", "field", "draws", "truth", "volumes")
 FILL = "Leave those points out, or fill them and leave them out with `where`."
 WIDEN = "Convert one of them: only what loses no digit is converted here."
@@ -134,6 +134,15 @@ def wide(name: str, x: ArrayLike, least: float = -np.inf, hint: str = "") -> Ten
     found = as_tensor(name, x)
     finite(name, found, least, hint)
     return own(found, x)
+
+
+def rounding_of(given: Any) -> float:
+    """What numbers are rounded by when they are stored, as a share: that of their dtype."""
+    dtype = getattr(given, "dtype", None)
+    if isinstance(dtype, torch.dtype):
+        return torch.finfo(dtype).eps if dtype.is_floating_point else EPS
+    known = isinstance(dtype, np.dtype) and np.issubdtype(dtype, np.floating)
+    return float(np.finfo(dtype).eps) if known else EPS
 
 
 def own(found: Tensor, given: object) -> Tensor:

@@ -16,7 +16,7 @@ from ...data import Grids
 from ...diagnostics.diagnose import diagnose
 from ...diagnostics.metrics import evaluate
 from ...diagnostics.noise import quadrature_noise
-from ...diagnostics.plausible import plausible
+from ...diagnostics.inflate import inflate
 from ...fields.gaussian import Diagonal, Field
 from ...fields.mixture import Mixture
 from ...laws.inequalities import Inequality, bounds, monotone
@@ -228,7 +228,7 @@ def conditioned(
     x = grids.axes[-1]
     assert grids.totals is not None
     known = integral(x, grids.totals, noise=NOISE * quadrature_noise(ensemble, x))
-    wide = plausible(ensemble, known)
+    wide = inflate(ensemble, known)
     after = condition(wide, known)
     own = torch.Generator(wide.device).manual_seed(0)  # the point does not hang on it
     shape = shape_of(case, problem, grids)
