@@ -130,6 +130,27 @@ def test_exact_and_noisy_rows_agree_with_null_spaces(missing):
     )
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_units_of_rows_and_points_change_nothing(seed):
+    rng = np.random.default_rng(seed)
+    rows, points = rng.integers(2, 8), rng.integers(3, 12)
+    g = rng.integers(-2, 3, (rows, points)) * (rng.random((rows, points)) < 0.6)
+    truth = np.round(rng.normal(size=points), 2)
+    noise = np.where(rng.random(rows) < 0.4, 0.1, 0.0)
+    mean, variance = truth + rng.normal(size=points), rng.choice([0.01, 0.25, 4.0], points)
+    variance[rng.random(points) < 0.4] = INF
+    units, sizes = 10.0 ** rng.integers(-6, 7, points), 10.0 ** rng.integers(-6, 7, rows)
+    units[np.isfinite(variance)] = 1.0
+    law = pc.linear(g * units * sizes[:, None], g @ truth * sizes, noise=noise * sizes)
+    post = pc.condition(pc.Diagonal(mean / units, variance), law)
+    oracle, cov = by_null_space(g, g @ truth, mean, variance, noise**2)
+    open_ = np.isnan(oracle)
+    np.testing.assert_array_equal(post.undetermined, open_)
+    np.testing.assert_allclose((post.mean.numpy() * units)[~open_], oracle[~open_], atol=1e-10)
+    left = (post.variance.numpy() * units**2)[~open_]
+    np.testing.assert_allclose(left, cov.diagonal()[~open_], atol=1e-10)
+
+
 def test_it_is_what_a_growing_variance_tends_to():
     g, b, mean, variance, noise = some_rows(np.random.default_rng(7))
     law, post = (
