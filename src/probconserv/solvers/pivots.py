@@ -1,7 +1,8 @@
 """Rows of which all others are made: pivots of G_u, what laws read of points of infinite variance.
 
-QR with column pivoting of G_u^T, in units, powers of two, in which each row and each point has a
-largest coefficient of about 1. Exact rows come first: noisy ones are pivots where they say nothing.
+Elimination in units, powers of two, in which each row and each point has a largest coefficient of
+about 1. A coefficient that is less than 1e-11 of the terms it is the sum of is rounding, and 0.
+Exact rows come first: noisy ones are pivots where they say nothing.
 """
 
 from typing import Any, NamedTuple
@@ -13,8 +14,7 @@ from torch import Tensor
 
 from ..fields.blocks import eye_like
 
-ROUNDING = 1e-11  # of its row's size: a coefficient, or a row, that is less is rounding
-OPEN = 1e-8  # a point is open that moves by so much, in these units, while no row changes
+ROUNDING = 1e-11  # of its terms: a coefficient that is less is 0
 
 
 class Found(NamedTuple):
@@ -60,7 +60,8 @@ def found_from(rows: Tensor, exact: Tensor, open_: Tensor) -> Found:
             back = back + back @ (one - g[:, p] @ back)
         c = g[:, q] @ back
         c = c + (g[:, q] - c @ g[:, p]) @ back
-        c = torch.where(c.abs() <= ROUNDING, 0.0, c) * row_units[p] / row_units[q][:, None]
+        c = torch.where(c.abs() <= ROUNDING * (g[:, q].abs() @ back.abs()), 0.0, c)
+        c = c * row_units[p] / row_units[q][:, None]
         made_of[here[:, None, None], q[:, None], p] = c
         inverse[here[:, None, None], j[:, None], p] = units[:, None] * back * row_units[p]
         upper = torch.linalg.qr(torch.cat([c, one.expand(len(c), -1, -1)], -2), mode="r").R
@@ -85,31 +86,50 @@ class Chosen(NamedTuple):
 
 
 def _pivots(g: NDArray[Any], exact: NDArray[Any]) -> Chosen:
-    """By QR with column pivoting of G_u^T; exact rows first, so that they keep no noise."""
+    """By elimination with the largest pivot first, exact rows before the others."""
     row_units = _units(abs(g).max(1, initial=0.0))
     g = g * row_units[:, None]
     units = _units(abs(g).max(0, initial=0.0))
-    g = g * units
-    first, basis = _independent(g, exact.nonzero()[0])
-    rest = g - (g @ basis) @ basis.T
-    rest = rest - (rest @ basis) @ basis.T
-    second, _ = _independent(rest, (~exact).nonzero()[0])
-    pivots = np.concatenate([first, second])
-    whole = np.linalg.qr(g[pivots].T, mode="complete")[0]
-    open_ = (whole[:, len(pivots) :] ** 2).sum(1) > OPEN**2
-    others = np.setdiff1d(np.arange(len(g)), pivots)
-    return Chosen(pivots, others, row_units, units, open_)
+    a = g * units
+    size, most = abs(a), abs(a).max(1, initial=0.0)
+    rows: list[int] = []
+    columns: list[int] = []
+    for some in (exact, ~exact):
+        left = some & (most > 0)
+        while left.any():
+            i = int(np.where(left, most, 0.0).argmax())
+            j = int(abs(a[i]).argmax())
+            rows.append(i)
+            columns.append(j)
+            below = np.setdiff1d(a[:, j].nonzero()[0], rows)
+            _take_off(a, size, i, j, below)
+            most[below] = abs(a[below]).max(1)
+            most[i] = 0.0
+            left = some & (most > 0)
+    others = np.setdiff1d(np.arange(len(a)), rows)
+    open_ = _open(a, size, rows, columns)
+    return Chosen(np.array(rows, dtype=int), others, row_units, units, open_)
 
 
-def _independent(g: NDArray[Any], some: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Those of some rows that do not follow from the others, and a basis of what they read."""
-    from scipy.linalg import qr  # a tenth of a second, so not for everybody
+def _take_off(a: NDArray[Any], size: NDArray[Any], i: int, j: int, rows: NDArray[Any]) -> None:
+    """Row i, of other rows so that they do not read point j; what is only rounding is 0."""
+    at = np.ix_(rows, a[i].nonzero()[0])
+    step = np.outer(a[rows, j] / a[i, j], a[i, at[1][0]])
+    left, terms = a[at] - step, size[at] + abs(step)
+    a[at], size[at] = np.where(abs(left) <= ROUNDING * terms, 0.0, left), terms
+    a[rows, j] = 0.0
 
-    if not len(some) or not g.shape[1]:
-        return some[:0], g[:0].T
-    basis, upper, order = qr(g[some].T, mode="economic", pivoting=True)
-    rank = int((abs(upper.diagonal()) > ROUNDING).sum())
-    return some[order[:rank]], basis[:, :rank]
+
+def _open(a: NDArray[Any], size: NDArray[Any], rows: list[int], columns: list[int]) -> NDArray[Any]:
+    """Points that the rows do not determine: some other point is free to move them."""
+    open_ = np.ones(a.shape[1], dtype=bool)
+    if len(rows) < a.shape[1]:
+        for number in reversed(range(len(rows))):  # backwards: a pivot is read by its row alone
+            above = [i for i in rows[:number] if a[i, columns[number]]]
+            _take_off(a, size, rows[number], columns[number], np.array(above, dtype=int))
+    free = np.setdiff1d(np.arange(a.shape[1]), columns)
+    open_[columns] = (a[rows][:, free] != 0).any(1)
+    return open_
 
 
 def _units(sizes: NDArray[Any]) -> NDArray[Any]:
