@@ -83,3 +83,15 @@ def lines_of_code(path):
 
 def test_no_file_has_more_than_400_lines_beside_docstrings():
     assert not [path.name for path in PACKAGE.rglob("*.py") if lines_of_code(path) > 400]
+
+
+def test_files_have_their_small_numbers_in_one_place():
+    sources = [*(PACKAGE / "files").glob("*.py"), PACKAGE / "cli" / "files.py"]
+    numbers = [
+        (path.name, node.value)
+        for path in sources
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, float)
+    ]
+    assert len(numbers) > 50
+    assert not [number for number in numbers if 0 < abs(number[1]) < 1e-3]

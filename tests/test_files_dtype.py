@@ -134,11 +134,10 @@ def test_files_of_a_series_are_written_in_that_type(tmp_path):
     d = made("f4", (4, 24, 40))
     for n in range(2):
         d.isel(time=slice(2 * n, 2 * n + 2)).to_netcdf(tmp_path / f"run_{n}.nc")
-    (tmp_path / "out").mkdir()
     law = Law("u", SPACE, measure=d.area)
     how = {"how": "uniform", "dtype": "float64"}
-    enforce_file(f"{tmp_path}/run_*.nc", tmp_path / "out", law, **how)
-    with xr.open_dataset(tmp_path / "out/run_1.nc") as out:
+    enforce_file(f"{tmp_path}/run_*.nc", tmp_path / "out.nc", law, **how)
+    with xr.open_dataset(tmp_path / "out.nc") as out:
         assert out.u.dtype == np.float64
 
 

@@ -1,8 +1,10 @@
 """Dask arrays in, dask arrays out, with the numbers of data in memory."""
 
 import json
+import pickle
 from functools import cache
 
+import cloudpickle
 import dask
 import dask.array as da
 import numpy as np
@@ -248,3 +250,10 @@ def test_large_fields_are_worked_on_in_slabs_by_threads():
     lazy = enforce(d.chunk(time=2, lat=100), law, std="s")
     np.testing.assert_allclose(lazy.u.values, out.u.values, rtol=1e-5, atol=1e-6)
     assert lazy.u.dtype == lazy.s.dtype == np.float32
+
+
+@pytest.mark.parametrize("how", [{"std": "s"}, {"std": "s", "minimum": 0.0}, {"how": "uniform"}])
+def test_what_is_lazy_can_be_sent_to_another_process(how):
+    lazy = enforce(made().chunk(time=1, lat=2), *LAWS["initial"], **how)
+    sent = pickle.loads(cloudpickle.dumps(lazy.u.data))
+    np.testing.assert_array_equal(sent.compute(), lazy.u.values)

@@ -140,20 +140,12 @@ class Grid:
 
     def along(self, dim: Hashable) -> xr.DataArray | None:
         """The coordinate of a dimension; one that only counts yields to an angle."""
-        return self._along.get(dim)
-
-    @cached_property
-    def _along(self) -> dict[Hashable, xr.DataArray]:
-        found = {}
-        for dim in self.data.dims:
-            single = [c for c in self.coordinates if c.dims == (dim,)]
-            own = [c for c in single if c.name == dim]
-            angles = [c for c in single if c.name in self.angles] if single else []
-            if angles and not (own and not counts(own[0])):
-                found[dim] = angles[0]
-            elif own or len(single) == 1:
-                found[dim] = (own or single)[0]
-        return found
+        single = [c for c in self.coordinates if c.dims == (dim,)]
+        own = next((c for c in single if c.name == dim), None)
+        angles = [c for c in single if c.name in self.angles]
+        if angles and (own is None or counts(own)):
+            return angles[0]
+        return single[0] if own is None and len(single) == 1 else own
 
     @cached_property
     def angles(self) -> dict[Hashable, str]:

@@ -167,8 +167,10 @@ def _levels(path: Path, group: str) -> list[str]:
 def _open(path: Path, group: str, opened: ExitStack) -> xr.Dataset:
     """A group as xarray reads it, with times as the numbers that are stored; see `decoded`."""
     plain: dict[str, Any] = {"decode_cf": False, "create_default_indexes": False, "cache": False}
-    plain |= {"engine": "netcdf4"} if kind(path) != "zarr" else _each_definition(path, group)
-    stored = xr.open_dataset(path, group=group or None, chunks=None, **plain)
+    engine = "zarr" if kind(path) == "zarr" else "netcdf4"
+    if engine == "zarr":
+        _check_definitions(path, group)
+    stored = xr.open_dataset(path, engine=engine, group=group or None, chunks=None, **plain)
     opened.enter_context(stored)
     _check_sizes(path, stored)
     return xr.decode_cf(stored, decode_times=False, decode_timedelta=False)
@@ -270,8 +272,8 @@ def _check_sizes(path: Path, stored: xr.Dataset) -> None:
     )
 
 
-def _each_definition(store: Path, group: str) -> dict[str, Any]:
-    """How to read a Zarr store by each definition, not by copies of them that may hide damage."""
+def _check_definitions(store: Path, group: str) -> None:
+    """Reads each definition of a Zarr store, of which consolidated ones are copies, or names it."""
     import zarr
 
     listed = zarr.open_group(store, mode="r", path=group).array_keys()
@@ -279,4 +281,3 @@ def _each_definition(store: Path, group: str) -> dict[str, Any]:
     for name in listed:
         with errors_of(store, f" at {name}"):
             each[name]
-    return {"engine": "zarr", "consolidated": False}
