@@ -121,6 +121,34 @@ def test_angles_without_a_unit_are_not_weighed_as_lengths(d):
     np.testing.assert_allclose(found, (d.u.values * zones[:, None]).sum(), rtol=1e-12)
 
 
+def test_radians_without_a_unit_are_asked_about():
+    d = plain(("lat", "lon"))
+    expected = totals(d, Law("u", ("lat", "lon"), total=0.0))
+    d = d.assign_coords({name: np.radians(d[name].values) for name in d.coords})
+    with pytest.raises(InputError, match=r"'lat' has no units.*in radians") as error:
+        check(d, Law("u", ("lat", "lon"), total=0.0))
+    found = totals(d, Law("u", ("lat", "lon"), total=0.0, assume_units=proposed(error.value)))
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_numbers_with_fractions_beside_places_of_cells_are_no_lengths(named):
+    d = plain(("y", "x")).assign_coords(y=np.arange(1.0, 7), x=np.arange(1.0, 9))
+    y, x = np.meshgrid(np.linspace(-75, 75, 6), np.linspace(0, 315, 8), indexing="ij")
+    d["nav_lat"] = (("y", "x"), y, {"units": "degrees_north"})
+    d["nav_lon"] = (("y", "x"), x, {"units": "degrees_east"})
+    d = d.set_coords(["nav_lat", "nav_lon"]) if named else d
+    with pytest.raises(InputError, match=r"'nav_lat' and 'nav_lon' .*mesh_mask.nc:e1t\*e2t"):
+        check(d, Law("u", ("y", "x"), total=0.0))
+
+
+def test_the_fake_latitudes_of_a_cubed_sphere_are_nominal():
+    fake = [("units", "degrees_north"), ("long_name", "Fake Latitude for GrADS Compatibility")]
+    d = plain(("Ydim", "Xdim"), (fake, [("units", "degrees_east")]))
+    with pytest.raises(InputError, match="'Ydim' is a nominal latitude"):
+        check(d, Law("u", ("Ydim", "Xdim"), total=0.0))
+
+
 def test_lengths_without_a_unit_stay_lengths():
     d = plain(("y", "x")).assign_coords(y=np.arange(6.0), x=np.arange(8.0))
     np.testing.assert_allclose(totals(d, Law("u", ("y", "x"), total=0.0)), d.u.values.sum())
