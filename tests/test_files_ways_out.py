@@ -196,3 +196,20 @@ def test_rain_since_the_start_of_a_run_of_wrf_is_pointed_to_running(tmp_path):
         lost = (d.RAINNC - d.RAINNC[0]).sum(d.PW.dims[1:]).values
         found = asked(d, replace(law, assume_method={"RAINNC": "running"}))
         np.testing.assert_allclose(found, float(d.PW[0].sum()) - lost, rtol=1e-12)
+
+
+def test_a_running_total_may_have_latitudes_at_every_time(tmp_path):
+    wrf(tmp_path / "wrf.nc")
+    with xr.open_dataset(tmp_path / "wrf.nc") as d:
+        y, x = np.meshgrid([40.0, 41.0], np.arange(4.0), indexing="ij")
+        places = {"XLAT": (y, "degree_north"), "XLONG": (x, "degree_east")}
+        for name, (at, unit) in places.items():
+            d = d.assign_coords({name: (d.PW.dims, np.stack([at] * 3), {"units": unit})})
+        law = Law("PW", ("south_north", "west_east"), outflow="rain", measure=1)
+        law = replace(law, assume_method={"rain": "running"})
+        d["rain"] = d.QFX.cumsum("Time").assign_attrs(units="kg m-2")
+        lost = (d.rain - d.rain[0]).sum(d.PW.dims[1:]).values
+        np.testing.assert_allclose(asked(d, law), float(d.PW[0].sum()) - lost, rtol=1e-12)
+        other = d.rain.assign_coords(XLAT=d.XLAT + 1.0)
+        with pytest.raises(InputError, match="differ in 'XLAT'"):
+            check(d.drop_vars("rain"), replace(law, outflow=other))
