@@ -158,7 +158,7 @@ def _check_plain(grid: Grid, axis: xr.DataArray, cells: Mesh | None) -> None:
 
 def _as_angles(grid: Grid, unit: str = "") -> dict[str, str]:
     """Units of angles for the axes that look like those of a map and have none."""
-    found = {}
+    found: dict[str, str] = {}
     for each in map(grid.along, grid.data.dims):
         if each is not None and (not angle(each) or not units(each)) and not scale(each, "m"):
             word = ANGLE.match(str(each.name))
