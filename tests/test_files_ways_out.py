@@ -121,6 +121,34 @@ def test_angles_without_a_unit_are_not_weighed_as_lengths(d):
     np.testing.assert_allclose(found, (d.u.values * zones[:, None]).sum(), rtol=1e-12)
 
 
+def test_radians_without_a_unit_are_asked_about():
+    d = plain(("lat", "lon"))
+    expected = totals(d, Law("u", ("lat", "lon"), total=0.0))
+    d = d.assign_coords({name: np.radians(d[name].values) for name in d.coords})
+    with pytest.raises(InputError, match=r"'lat' has no units.*in radians") as error:
+        check(d, Law("u", ("lat", "lon"), total=0.0))
+    found = totals(d, Law("u", ("lat", "lon"), total=0.0, assume_units=proposed(error.value)))
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_numbers_with_fractions_beside_places_of_cells_are_no_lengths(named):
+    d = plain(("y", "x")).assign_coords(y=np.arange(1.0, 7), x=np.arange(1.0, 9))
+    y, x = np.meshgrid(np.linspace(-75, 75, 6), np.linspace(0, 315, 8), indexing="ij")
+    d["nav_lat"] = (("y", "x"), y, {"units": "degrees_north"})
+    d["nav_lon"] = (("y", "x"), x, {"units": "degrees_east"})
+    d = d.set_coords(["nav_lat", "nav_lon"]) if named else d
+    with pytest.raises(InputError, match=r"'nav_lat' and 'nav_lon' .*mesh_mask.nc:e1t\*e2t"):
+        check(d, Law("u", ("y", "x"), total=0.0))
+
+
+def test_the_fake_latitudes_of_a_cubed_sphere_are_nominal():
+    fake = [("units", "degrees_north"), ("long_name", "Fake Latitude for GrADS Compatibility")]
+    d = plain(("Ydim", "Xdim"), (fake, [("units", "degrees_east")]))
+    with pytest.raises(InputError, match="'Ydim' is a nominal latitude"):
+        check(d, Law("u", ("Ydim", "Xdim"), total=0.0))
+
+
 def test_lengths_without_a_unit_stay_lengths():
     d = plain(("y", "x")).assign_coords(y=np.arange(6.0), x=np.arange(8.0))
     np.testing.assert_allclose(totals(d, Law("u", ("y", "x"), total=0.0)), d.u.values.sum())
@@ -168,3 +196,20 @@ def test_rain_since_the_start_of_a_run_of_wrf_is_pointed_to_running(tmp_path):
         lost = (d.RAINNC - d.RAINNC[0]).sum(d.PW.dims[1:]).values
         found = asked(d, replace(law, assume_method={"RAINNC": "running"}))
         np.testing.assert_allclose(found, float(d.PW[0].sum()) - lost, rtol=1e-12)
+
+
+def test_a_running_total_may_have_latitudes_at_every_time(tmp_path):
+    wrf(tmp_path / "wrf.nc")
+    with xr.open_dataset(tmp_path / "wrf.nc") as d:
+        y, x = np.meshgrid([40.0, 41.0], np.arange(4.0), indexing="ij")
+        places = {"XLAT": (y, "degree_north"), "XLONG": (x, "degree_east")}
+        for name, (at, unit) in places.items():
+            d = d.assign_coords({name: (d.PW.dims, np.stack([at] * 3), {"units": unit})})
+        law = Law("PW", ("south_north", "west_east"), outflow="rain", measure=1)
+        law = replace(law, assume_method={"rain": "running"})
+        d["rain"] = d.QFX.cumsum("Time").assign_attrs(units="kg m-2")
+        lost = (d.rain - d.rain[0]).sum(d.PW.dims[1:]).values
+        np.testing.assert_allclose(asked(d, law), float(d.PW[0].sum()) - lost, rtol=1e-12)
+        other = d.rain.assign_coords(XLAT=d.XLAT + 1.0)
+        with pytest.raises(InputError, match="differ in 'XLAT'"):
+            check(d.drop_vars("rain"), replace(law, outflow=other))

@@ -92,8 +92,10 @@ def match(
     angles = [
         name for name in found.coords if name not in own and found[name].dims and angle(found[name])
     ]
+    first = dict.fromkeys(extra, 0)  # WRF has its latitudes at every time
+    one, other = (each.isel(first, missing_dims="ignore") for each in (found, like))
     for name in (*own, *angles):
-        if difference := _difference(found, like, name):
+        if difference := _difference(one, other, name):
             word = "along" if name in own else "in"
             raise InputError(f"`{argument}` and `{like.name}` differ {word} {name!r}.{difference}")
 

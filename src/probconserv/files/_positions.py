@@ -105,7 +105,12 @@ def check_true(grid: Grid, dims: list[str]) -> None:
             continue
         if (kind := angle(axis)) is None:
             _check_numbers(grid, axis)
-            _check_plain(grid, axis)
+            _check_plain(grid, axis, cells)
+        elif _is_globe(grid, np.pi):
+            raise InputError(
+                f"{axis.name!r} has no units, and spans half a circle or a whole one in radians. "
+                f"Say `assume_units={_as_angles(grid, 'radians')}`, or 'degrees'."
+            )
         elif "grid_" in str(axis.attrs.get("standard_name")) or axis.name in ("rlat", "rlon"):
             continue
         elif cells and dim in cells[0].dims:
@@ -127,7 +132,7 @@ def _check_numbers(grid: Grid, axis: xr.DataArray) -> None:
         )
 
 
-def _check_plain(grid: Grid, axis: xr.DataArray) -> None:
+def _check_plain(grid: Grid, axis: xr.DataArray, cells: Mesh | None) -> None:
     """Refuse an axis as a length where its unit is none and something says that it is an angle."""
     unit, mapping = units(axis), setting(grid.data, "grid_mapping")
     if scale(axis, "m") is not None:
@@ -137,37 +142,39 @@ def _check_plain(grid: Grid, axis: xr.DataArray) -> None:
     lost = [name for name in mapping.replace(":", " ").split() if name not in grid.dataset]
     why = f"its attributes say {word[0]!r}" if word else ""
     why = "its name says what it is" if name else why
+    if not (why or unit) and cells and axis.dims[0] in cells[0].dims:
+        why = f"{cells[0].name!r} and {cells[1].name!r} are the places of its cells"
     if not (why or unit):
         why = f"the grid mapping {lost[0]!r} is not in the dataset" if lost else ""
-        if not (why or grid.mappings) and _is_globe(grid):
+        if not (why or grid.mappings) and _is_globe(grid, 180):
             why = "it and another axis span 180 by 360, as degrees of a globe do"
     if why:
         has = f"has the `units` {unit!r}, not known as an angle" if unit else "has no units"
         raise InputError(
             f"{axis.name!r} {has}, and {why}. If it is an angle, say "
             f"`assume_units={_as_angles(grid) or {str(axis.name): 'degrees_north'}}`; if it is a "
-            f"length, 'm'. {AREAS}"
+            f"length, 'm'. {grid.ways(map(str, grid.data.dims), *(cells or [axis])[0].dims)}"
         )
 
 
-def _as_angles(grid: Grid) -> dict[str, str]:
+def _as_angles(grid: Grid, unit: str = "") -> dict[str, str]:
     """Units of angles for the axes that look like those of a map and have none."""
-    found = {}
+    found: dict[str, str] = {}
     for each in map(grid.along, grid.data.dims):
-        if each is not None and not angle(each) and scale(each, "m") is None:
+        if each is not None and (not angle(each) or not units(each)) and not scale(each, "m"):
             word = ANGLE.match(str(each.name))
             axis = ("Y" if word[1].lower() == "lat" else "X") if word else axis_of(each)
-            found |= {str(each.name): f"degrees_{TOWARDS[axis]}"} if axis else {}
+            found |= {str(each.name): unit or f"degrees_{TOWARDS[axis]}"} if axis else {}
     return found
 
 
-def _is_globe(grid: Grid) -> bool:
-    """Whether two axes without units span exactly -90 to 90 and a circle of degrees."""
+def _is_globe(grid: Grid, half: float) -> bool:
+    """Whether two axes without units span a globe, from pole to pole and around."""
     axes = [c for dim in grid.data.dims if (c := grid.along(dim)) is not None and not units(c)]
     ends = [(c.values.min(), c.values.max(), c.size) for c in axes if c.dtype.kind in "iuf"]
     steps = [(low, high, (high - low) / (size - 1)) for low, high, size in ends if size > 1]
-    rows = [each for each in steps if _spans(*each, 180) and each[0] >= -90 and each[1] <= 90]
-    return bool(rows) and any(_spans(*each, 360) for each in steps)
+    rows = [e for e in steps if _spans(*e, half) and max(-e[0], e[1]) <= half / 2 * (1 + TRUE)]
+    return bool(rows) and any(_spans(*each, 2 * half) for each in steps)
 
 
 def _spans(low: float, high: float, step: float, whole: float) -> bool:
@@ -178,7 +185,7 @@ def _spans(low: float, high: float, step: float, whole: float) -> bool:
 def _nominal(axis: xr.DataArray) -> str:
     """Why an axis is nominal; empty where nothing says so."""
     said, name = setting(axis, "long_name"), str(axis.name)
-    if re.search(r"(?i)\bnominal\b", said):
+    if re.search(r"(?i)\b(nominal|fake)\b", said):  # fake: of GEOS, on a cubed sphere
         return f"its `long_name` is {said!r}"
     if NOMINAL.fullmatch(name):
         return "models that name it so bend their grid around the poles"

@@ -197,7 +197,7 @@ def times_along(like: xr.DataArray, dim: str, default: xr.DataArray) -> xr.DataA
     own = like[dim] if dim in like.coords else default
     if tells_time(own):
         return own
-    along = {mark: [] for mark in (BY_CF, DATES)}
+    along: dict[str | None, list[xr.DataArray]] = {BY_CF: [], DATES: []}
     for c in like.coords.values():
         if c.dims == (dim,) and (mark := _mark(c)) in along:
             along[mark].append(c)
