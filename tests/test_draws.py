@@ -40,12 +40,12 @@ def test_the_covariance_is_that_of_the_draws():
 
 
 def test_scores_of_normal_draws_are_those_of_the_normal():
-    draws, truth = normal_draws(10_000, (2, 4)), torch.full((2, 4), 0.8, dtype=torch.float64)
+    draws, truth = normal_draws(4_000, (2, 4)), torch.full((2, 4), 0.8, dtype=torch.float64)
     scores = pc.evaluate(pc.Draws(draws), truth)
     exact = pc.evaluate(
         pc.Diagonal(torch.zeros_like(truth), 1.0), truth, samples=5_000, generator=generator()
     )
-    for name, near in {"CRPS": 0.02, "LL": 0.03, "MSE": 0.04, "energy": 0.04}.items():
+    for name, near in {"CRPS": 0.03, "LL": 0.04, "MSE": 0.07, "energy": 0.04}.items():  # 5 std
         assert torch.allclose(getattr(scores, name), getattr(exact, name), atol=near), name
     assert bool((scores.coverage_90 == 1).all())
     assert bool((scores.coverage_50 == 0).all())

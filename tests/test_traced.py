@@ -99,7 +99,7 @@ def test_vmap_over_a_velocity_gives_what_a_loop_gives(periodic):
         ("Diagonal", "integral", "eager"),  # compiled to the end in test_condition.py
         ("Diagonal", "some times", "aot_eager"),
         ("LowRank", "cells where", "eager"),
-        ("LowRank", "noisy linear", "aot_eager"),
+        ("LowRank", "noisy linear", "eager"),
         ("bare LowRank", "two laws", "eager"),
         ("State", "regions", "eager"),
     ],
