@@ -4,8 +4,10 @@ A row reads the last `dims` axes of a field (*places, *space) and stands once at
 `apply` gives (*places,) for `Sum` and (*places, rows) for the others. Everything is float64.
 """
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -15,6 +17,8 @@ from ..support.checks import broadcast_shapes
 from ..support.errors import InputError
 from ..support.slices import by_slices, is_large, may_overwrite
 from ..support.tree import Node
+
+Nonzeros: TypeAlias = tuple[Tensor, Tensor, Tensor]  # rows, points, and what stands there
 
 
 class Map(Node):
@@ -36,6 +40,15 @@ class Map(Node):
     def entrywise(self, power: int) -> "Map":
         """The map with entries |g| or g^2: the size of a row's terms, or their variance."""
         raise NotImplementedError
+
+    def nonzeros(self, space: Sequence[int]) -> Nonzeros | None:
+        """G of one place, (E,), (E,) and (*some of places, E); None where it is not known.
+
+        Rows and points of a place are numbered. A pair may stand there twice: they add up.
+
+        space: the sizes of the last `dims` axes of the field.
+        """
+        return None
 
     @abstractmethod
     def on(self, shape: Sequence[int]) -> "Map":
@@ -106,6 +119,11 @@ class Sum(Disjoint):
     def at_points(self, v: Tensor) -> Tensor:
         return v.unsqueeze(-1) if self.dims == 1 else v[(..., *[None] * self.dims)]
 
+    def nonzeros(self, space: Sequence[int]) -> Nonzeros:
+        weights = self.weights.flatten(-self.dims) if self.dims else self.weights[..., None]
+        points = torch.arange(weights.shape[-1], device=weights.device)
+        return torch.zeros_like(points), points, weights
+
     def entrywise(self, power: int) -> "Sum":
         return Sum(powered(self.weights, power), self.dims)
 
@@ -150,6 +168,10 @@ class Regions(Disjoint):
     def at_points(self, v: Tensor) -> Tensor:
         return v.index_select(-1, self.labels.flatten()).unflatten(-1, self.labels.shape)
 
+    def nonzeros(self, space: Sequence[int]) -> Nonzeros:
+        labels = self.labels.flatten()
+        return labels, torch.arange(len(labels)).to(labels), self.weights.flatten(-self.dims)
+
     def entrywise(self, power: int) -> "Regions":
         return Regions(powered(self.weights, power), self.labels, *self.rows_of_place)
 
@@ -189,6 +211,10 @@ class Select(Map):
         entries = (self.entries,) if isinstance(self.entries, int) else self.entries
         return torch.tensor([i % self.size for i in entries], device=like.device)
 
+    def nonzeros(self, space: Sequence[int]) -> Nonzeros:
+        points = self.apply(torch.arange(math.prod(space)).reshape(tuple(space))).flatten()
+        return torch.arange(len(points)), points, torch.ones(len(points), dtype=torch.float64)
+
     def entrywise(self, power: int) -> "Select":
         return self
 
@@ -223,6 +249,14 @@ class Matrix(Map):
 
     def adjoint(self, v: Tensor) -> Tensor:
         return _matvec(self.matrix, v, back=True).unflatten(-1, self.sizes)
+
+    def nonzeros(self, space: Sequence[int]) -> Nonzeros:
+        if self.is_local:
+            rows, points = self.matrix.indices().unbind()
+            return rows, points, self.matrix.values()
+        numbers = torch.arange(math.prod(self.matrix.shape[-2:]), device=self.matrix.device)
+        columns = self.matrix.shape[-1]
+        return numbers // columns, numbers % columns, self.matrix.flatten(-2)
 
     def entrywise(self, power: int) -> "Matrix":
         return Matrix(powered(self.matrix, power), self.sizes)
@@ -265,6 +299,11 @@ class SecondDifferences(Map):
 
     def adjoint(self, v: Tensor) -> Tensor:
         return pad(self.a * v, (0, 2)) + pad(self.b * v, (1, 1)) + pad(self.c * v, (2, 0))
+
+    def nonzeros(self, space: Sequence[int]) -> Nonzeros:
+        rows = torch.arange(len(self.a), device=self.a.device).repeat(3)
+        points = rows + torch.arange(3, device=self.a.device).repeat_interleave(len(self.a))
+        return rows, points, torch.cat(self.tensors)
 
     def entrywise(self, power: int) -> "SecondDifferences":
         return SecondDifferences(*(powered(t, power) for t in self.tensors))

@@ -5,6 +5,7 @@ than that of the rows by one, as times are than intervals and faces than cells.
 """
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache, reduce
 from types import EllipsisType
@@ -16,7 +17,7 @@ from torch.nn.functional import pad
 
 from ..support.checks import concrete
 from ..support.errors import InputError
-from .maps import Map, powered
+from .maps import Map, Nonzeros, powered
 
 Offset = tuple[int, ...]
 Slices = tuple[EllipsisType | slice, ...]
@@ -111,6 +112,20 @@ class Stencil(Map):
                 found[points].addcmul_(c[rows], v[rows])
         return found
 
+    def nonzeros(self, space: Sequence[int]) -> Nonzeros:
+        device = self.coefficients[0].device
+        own, seen = (
+            torch.arange(math.prod(sizes), device=device).reshape(sizes)
+            for sizes in (self.grid.rows, self.grid.points)
+        )
+        every = [
+            (own[rows].flatten(), seen[points].flatten(), c[rows].flatten(-self.dims))
+            for offset, c in self.terms()
+            for rows, points in pieces(self.grid, offset)
+        ]
+        rows, points, values = (torch.cat(list(each), -1) for each in zip(*every, strict=True))
+        return rows, points, values
+
     def entrywise(self, power: int) -> "Stencil":
         terms = zip(self.offsets, (powered(c, power) for c in self.coefficients), strict=True)
         return Stencil(self.grid, terms, self.row_names)
@@ -176,6 +191,13 @@ class Listed(Map):
             found.append(part.index_add(-1, self.columns, each * v.index_select(-1, self.entries)))
         last = len(found) - 1
         return torch.stack([pad(x, (0, 0, o, last - o)) for o, x in enumerate(found)]).sum(0)
+
+    def nonzeros(self, space: Sequence[int]) -> Nonzeros:
+        times = torch.arange(self.count, device=self.columns.device)[:, None]
+        rows = (times * self.sizes[0] + self.entries).flatten()
+        points = [(times + o) * self.sizes[1] + self.columns for o in range(len(self.values))]
+        values = [v.expand(self.count, -1).flatten() for v in self.values]
+        return rows.repeat(len(values)), torch.stack(points).flatten(), torch.cat(values)
 
     def entrywise(self, power: int) -> "Listed":
         values = tuple(powered(v, power) for v in self.values)
