@@ -119,9 +119,8 @@ def test_repeated_rows_that_contradict_each_other_are_refused(factored, rng, mis
 
 def test_rows_that_all_but_follow_have_no_determinant_and_an_estimated_variance(factored):
     """The second row is the first but for 1e-6 of a point: neither left out nor sure."""
-    law = pc.linear(
-        torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 1e-9]]).double().to_sparse(), [2.0, 2.0]
-    )
+    matrix = torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 1e-6]], dtype=torch.float64)
+    law = pc.linear(matrix.to_sparse(), [2.0, 2.0])
     factored()
     post = pc.condition(pc.Diagonal(torch.zeros(3), 1.0), law)
     torch.testing.assert_close(post.mean, torch.tensor([1.0, 1.0, 0.0]), rtol=1e-9, atol=1e-3)

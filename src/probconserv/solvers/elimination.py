@@ -110,10 +110,8 @@ def fronts(found: Parents) -> Order:
             size = len(every[above[i]])
             place[every[above[i]]] = np.arange(size)
             into = (place[others[i]][:, None] * size + place[others[i]]).ravel()
-        tied, taken, where, goes = map(
-            torch.from_numpy, (number[others[i]], entries[i], at[i], into)
-        )
-        made.append(Front(first, len(own), tied, taken, where, above[i], goes))
+        some = [torch.from_numpy(x) for x in (number[others[i]], entries[i], at[i], into)]
+        made.append(Front(first, len(own), some[0], some[1], some[2], above[i], some[3]))
         first += len(own)
     return Order(torch.from_numpy(found.order[sequence]), tuple(made))
 
@@ -123,14 +121,22 @@ def _groups(found: Parents) -> tuple[list[np.ndarray], list[int]]:
     parent, sizes = found.parent, list(found.counts)
     groups: list[list[int]] = [[row] for row in range(len(parent))]
     top = list(range(len(parent)))  # the row with whose rows those of a row were put
+    beside: dict[int, int] = {}  # of a row, the last of those before it that stay by themselves
     for row, up in enumerate(parent):
-        if up >= 0:
-            taken = len(groups[row])
-            zeros = taken * (sizes[up] - (sizes[row] - taken))
-            if zeros * (sizes[up] + taken) <= CHEAP:
-                groups[up] += groups[row]
-                groups[row], top[row] = [], up
-                sizes[up] += taken
+        taken, last = len(groups[row]), beside.get(up, -1)
+        tied = sizes[row] - taken
+        if up >= 0 and taken * (sizes[up] - tied) * (sizes[up] + taken) <= CHEAP:
+            groups[up] += groups[row]
+            groups[row], top[row] = [], up
+            sizes[up] += taken
+            continue
+        if last >= 0:  # rows that do not see each other make a front too, where all is small
+            wide = taken + len(groups[last]) + max(tied, sizes[last] - len(groups[last]))
+            if wide**3 <= CHEAP:
+                groups[row] += groups[last]
+                groups[last], top[last] = [], row
+                sizes[row] = wide
+        beside[up] = row
     for row in reversed(range(len(parent))):
         top[row] = top[top[row]]
     kept = [row for row, group in enumerate(groups) if group]

@@ -241,17 +241,16 @@ class Direct:
         """Over the rows that are kept."""
         return torch.where(self.keep, self.pivots, 1.0).log().sum(-1)
 
-    def explained(self) -> tuple[Tensor, Tensor]:  # (*lead, P), (*lead, 1)
+    def explained(self) -> tuple[Tensor, Tensor]:  # (*lead, P) each
         """g^T S^-1 g of every point; and how far rounding can grow in it."""
-        p, g = self.pairs, self.coefficients
+        p, g, lead = self.pairs, self.coefficients, self.noise.shape[:-1]
         inverse = self.tree.inverse()
         each = g.index_select(-1, p.one) * g.index_select(-1, p.other)
         each = each * inverse.index_select(-1, p.slot) * p.times
-        lead = self.noise.shape[:-1]
-        total = each.new_zeros(*lead, sum(v[(0,) * len(lead)].numel() for v in self.variances))
-        at = p.points.index_select(-1, p.one)
-        grown = inverse.detach().index_select(-1, p.diagonal).amax(-1, keepdim=True)
-        return total.index_add(-1, at, each.expand(*lead, -1)), grown
+        none = each.new_zeros(*lead, sum(v[(0,) * len(lead)].numel() for v in self.variances))
+        total = none.index_add(-1, p.points.index_select(-1, p.one), each.expand(*lead, -1))
+        grown = inverse.detach().index_select(-1, p.diagonal).index_select(-1, p.rows)
+        return total, none.index_reduce(-1, p.points, grown.expand(*lead, -1), "amax")
 
 
 def variance(stage: "Iterative", factor: Direct) -> Fields:
