@@ -9,6 +9,7 @@ import torch
 import probconserv as pc
 from probconserv.solvers import engine as _engine
 from probconserv.solvers import iterative as _iterative
+from probconserv.solvers import sparse as _sparse
 from probconserv.solvers import tridiagonal as _tridiagonal
 from probconserv.support.progress import Ticker
 
@@ -77,6 +78,8 @@ def test_other_errors_pass_as_they_are(monkeypatch):
 
 def test_a_limit_of_iterations_is_an_error_that_says_so(monkeypatch):
     state, law = made(monkeypatch)
+    monkeypatch.setattr(_sparse, "MOST_ROWS", 0)
+    monkeypatch.setattr(_iterative, "FEW", 0)
     monkeypatch.setattr(_iterative, "LIMIT", 1)
     with pytest.raises(pc.InfeasibleError, match="`cell budgets of u, F` cannot be met after"):
         pc.condition(state, law)

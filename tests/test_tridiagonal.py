@@ -196,9 +196,8 @@ def test_gradients_are_right(blocks):
     assert torch.autograd.gradcheck(moments, inputs, atol=1e-6)
 
 
-def test_wide_meshes_are_left_to_conjugate_gradients(blocks, monkeypatch):
+def test_wide_meshes_are_left_to_others(blocks, monkeypatch):
     monkeypatch.setattr(_tridiagonal, "WIDEST", 4)
     state, laws = made()
     post = pc.condition(state, *laws)
     assert not isinstance(post._solved.way.stages[-1], _tridiagonal.Tridiagonal)
-    assert post["u"].variance_estimate.solves > 0

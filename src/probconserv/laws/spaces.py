@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 from ..meshes import Mesh
 from ..meshes._faces import AxisFaces, Faces, ListedFaces
 from ..support.errors import InputError
-from .maps import Map, powered
+from .maps import Map, Nonzeros, powered
 from .stencils import Grid, Listed, Offset, Stencil, check_points
 
 Entries: TypeAlias = tuple[Tensor, Tensor, Tensor]  # numbers of cells, of points, and values
@@ -114,6 +114,14 @@ class Gain(Map):
     def adjoint(self, v: Tensor) -> Tensor:
         each = self.after * pad(v, (1, 0)) + self.before * pad(v, (0, 1))
         return each[(..., *[None] * self.weights.ndim)] * self.weights
+
+    def nonzeros(self, space: Sequence[int]) -> Nonzeros:
+        weights = self.weights.flatten()
+        rows = torch.arange(self.times - 1, device=weights.device).repeat_interleave(len(weights))
+        before = torch.arange(len(rows), device=weights.device)
+        values = torch.cat([self.before * weights, self.after * weights])
+        values = values.reshape(2, 1, -1).expand(2, self.times - 1, -1).flatten()
+        return rows.repeat(2), torch.cat([before, before + len(weights)]), values
 
     def entrywise(self, power: int) -> "Gain":
         return Gain(powered(self.weights, power), self.times, 1.0, 1.0)

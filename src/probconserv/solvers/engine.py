@@ -100,6 +100,12 @@ class Chain(Node):
     def is_banded(self) -> bool:
         return bool(self.bands)
 
+    @property
+    def has_determinant(self) -> bool:
+        """Whether S is factored."""
+        last = self.stages[-1]
+        return not isinstance(last, Iterative) or last.known is not None
+
     def run(
         self, u: Fields, noise: Sequence[Tensor | float] | None = None, value: bool = True
     ) -> tuple[Fields, list[Tensor]]:
@@ -321,7 +327,7 @@ def solve(
         few = sum(math.prod(rows.row_shape(shapes)[own:]) for rows in laws) <= FEW
         if not few or concrete(*prior.directions):
             rest = Chain(laws, prior.rest, free, slack)
-            shared = None if rest.is_iterative else Shared(rest, prior, own)
+            shared = Shared(rest, prior, own) if rest.has_determinant else None
             if shared is not None and not shared.thin:
                 return shared
     return Chain(laws, prior, own, slack)

@@ -4,6 +4,7 @@ Each row is met to 1e-12 of its terms, which is looked at in the final fields. G
 implicit differentiation: one more solve.
 """
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -22,13 +23,16 @@ from ..support.once import once
 from ..support.progress import Ticker
 from ..support.rowwise import TINY
 from .estimate import Estimate, estimated
+from .factor import LOG_2PI
 from .precondition import ROUGH, Scaling, Transform
-from .stages import Together, minus
+from .sparse import Direct, direct, variance
+from .stages import Together, minus, summed
 
 MET = 1e-12  # of its terms: what a row may miss
 FIRST, AGAIN = 1e-12, 1e-15  # the same, of the first solve and of those that refine it
 REFINEMENTS = 4  # at most; one is always made
 LIMIT = 10_000  # iterations
+FEW = 100  # after which the factor is tried
 LOOK = 4  # iterations from one look at the rows to the next
 DIVERGED = 1e8  # times the least that rows were off by: they contradict each other
 LITTLE = 1e-10  # share of a row's variance in independent points below which S is not like theirs
@@ -61,7 +65,7 @@ class Iterative(Together):
             self.diagonal = self.flat(squares)
             pairs = zip(self.matrices, squares, strict=True)
             self.inverses = tuple(_inverse(matrix, d) for matrix, d in pairs)
-        self.dropped = self.diagonal <= TINY
+        self.is_smooth = all(isinstance(inverse, Transform) for inverse in self.inverses)
 
     def of(self, prior: Independent) -> "Iterative":
         """The same rows, of other fields."""
@@ -92,8 +96,36 @@ class Iterative(Together):
             return _product(self, v)
         return matrix.apply(v.unflatten(-1, self.tails[0])).flatten(-len(self.tails[0]))
 
+    @property
+    def direct(self) -> Direct | None:
+        """The factor of S, where it has few numbers. It is not kept in files or copies."""
+        if "_direct" not in self.__dict__:
+            self._direct = direct(self)
+        return self._direct
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_direct"}
+
+    def _whole(self) -> "Iterative":
+        return copy.copy(self)
+
+    @property
+    def known(self) -> Direct | None:
+        """The factor, if it is known which rows follow from others."""
+        return None if self.direct is None or not self.direct.is_sure else self.direct
+
+    @property
+    def dropped(self) -> Tensor:  # type: ignore[override]
+        return self.diagonal <= TINY if self.known is None else ~self.known.keep
+
+    @property
+    def seen(self) -> Tensor:  # type: ignore[override]
+        return self._factor().pivots
+
     def approximate(self, r: Tensor) -> Tensor:
         """About S^-1 r."""
+        if not self.is_smooth and self.direct is not None:
+            return self.each(self.direct.solve, r)
         pairs = zip(self.inverses, self.parts(r), strict=True)
         return self.flat([inverse(part) for inverse, part in pairs])
 
@@ -151,6 +183,20 @@ class Iterative(Together):
         found: Tensor = Solve.apply(self, r, tolerance, *tensors)  # type: ignore[no-untyped-call]
         return found
 
+    def iterated(self, r: Tensor, tolerance: Tensor) -> Tensor:
+        """S^-1 r by conjugate gradients; where they take many iterations, with the factor."""
+        given = r, tolerance, self.diagonal
+        if self.is_smooth:
+            found, count = conjugate_gradients(self.product, self.approximate, *given, FEW)
+            self.iterations += count
+            if count < FEW:
+                return found
+            self.is_smooth = self.direct is None
+        look = 1 if self.direct is not None else LOOK
+        found, count = conjugate_gradients(self.product, self.approximate, *given, LIMIT, look)
+        self.iterations += count
+        return found
+
     def relative(self, r: Tensor) -> Tensor:
         """What rows may miss, beside the size of r as a whole: for what has units of its own."""
         size = (r.square() / self.diagonal.clamp_min(TINY)).sum(-1, keepdim=True).sqrt()
@@ -171,19 +217,25 @@ class Iterative(Together):
     def _estimated(self) -> tuple[Fields, tuple[int, float]]:
         return estimated(self)
 
-    @property
+    @once
     def variance(self) -> Fields:
-        return self._estimated[0]
+        return self._estimated[0] if self.known is None else variance(self, self.known)
 
     @property
-    def estimate(self) -> Estimate:
-        return Estimate(*self._estimated[1])
+    def estimate(self) -> Estimate | None:
+        return None if self.known is not None else Estimate(*self._estimated[1])
+
+    def _factor(self) -> Direct:
+        if self.known is None:
+            raise DegenerateError(NO_DETERMINANT)
+        return self.known
 
     def whiten(self, r: Tensor) -> Tensor:
-        raise DegenerateError(NO_DETERMINANT)
+        return self.each(self._factor().whiten, r) * self._factor().keep
 
     def log_norm(self, lead: int) -> Tensor:
-        raise DegenerateError(NO_DETERMINANT)
+        factor = self._factor()
+        return summed(factor.log_det + LOG_2PI * factor.keep.double().sum(-1), lead)
 
     @torch.no_grad()
     def _terms(self, u: Fields) -> Tensor:
@@ -240,10 +292,7 @@ class Solve(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, stage: Iterative, r: Tensor, tolerance: Tensor, *of: Tensor) -> Tensor:
-        found, count = conjugate_gradients(
-            stage.product, stage.approximate, r, tolerance, stage.diagonal
-        )
-        stage.iterations += count
+        found = stage.iterated(r, tolerance)
         ctx.stage, ctx.of = stage, of
         ctx.save_for_backward(found)
         return found
@@ -252,9 +301,7 @@ class Solve(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         (found,), stage = ctx.saved_tensors, ctx.stage
-        w, _ = conjugate_gradients(
-            stage.product, stage.approximate, grad, stage.relative(grad), stage.diagonal
-        )
+        w = stage.iterated(grad, stage.relative(grad))
         if not ctx.of:
             return None, w, None
         with torch.enable_grad():
@@ -271,6 +318,8 @@ def conjugate_gradients(
     r: Tensor,
     tolerance: Tensor,
     diagonal: Tensor,
+    limit: int,
+    look: int = LOOK,
 ) -> tuple[Tensor, int]:
     """S^-1 r (*more, *lead, K) for all right sides at once, and how many iterations it took.
 
@@ -285,8 +334,8 @@ def conjugate_gradients(
     least = torch.full_like(rz, torch.inf)
     free = rz > 0  # whether something can be moved
     with Ticker() as ticker:
-        for iteration in range(LIMIT):
-            if iteration % LOOK == 0:
+        for iteration in range(limit + 1):
+            if iteration % look == 0:
                 off = _off_by(r, tolerance).amax(-1, keepdim=True)
                 nearest = torch.where(off < least, x, nearest)
                 least = torch.minimum(off, least)

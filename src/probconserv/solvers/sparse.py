@@ -1,0 +1,300 @@
+"""S of sparse rows of independent points: its entries, its factor, and what that gives exactly.
+
+Where the factor has few numbers, it solves in one step, gives the determinant, and the variance of
+every point: the rows take D_j^2 g_j^T S^-1 g_j off that of point j, which needs entries of S^-1
+only where S has some.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..fields.covariances import Fields, Independent
+from ..laws.law import Rows
+from ..laws.maps import widened
+from ..support.checks import broadcast_shapes, concrete
+from ..support.progress import Ticker
+from ..support.rowwise import TINY
+from .elimination import DEPENDENT, MOST_NUMBERS, Order, Tree, fronts, parents
+from .stages import minus, summed
+
+if TYPE_CHECKING:
+    from .iterative import Iterative
+
+MOST_ROWS = 100_000  # of one part
+MOST_PAIRS = 1 << 26  # of rows that read the same point, in all parts
+SOFT = 1e-10  # of the diagonal, added where it is not known which rows follow from others
+FOLLOWS = 1e-14  # share of its variance that a row keeps which follows from others
+DOUBTFUL = 1e-9  # share of a variance below which what is left of it is no difference, times growth
+HALF = 0.5  # the most of it
+NOTHING = 1e-28  # share of a variance below which exact rows leave none
+AT_ONCE = 1 << 22  # numbers that are worked on at a time
+
+
+class Pairs(NamedTuple):
+    """The entries of G, sorted by point, and all pairs of them at one point: what adds up to S."""
+
+    rows: Tensor
+    points: Tensor
+    values: Tensor  # (*lead or 1s, E)
+    lower: np.ndarray  # rows and columns of S in its lower half
+    one: Tensor  # the first entry of a pair, whose row is not before that of the other
+    other: Tensor
+    slot: Tensor  # where the pair adds to the lower half
+    times: Tensor  # 2 for a pair of two rows, which stands for both halves; else 1
+    diagonal: Tensor  # where the diagonal is
+
+
+def entries(
+    laws: Sequence[Rows], shapes: Sequence[Sequence[int]], lead: int
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """G of one part as rows, points and values; None where a map does not know its own."""
+    sizes = [math.prod(shape[lead:]) for shape in shapes]
+    found, first = [], 0
+    for rows in laws:
+        shape = rows.row_shape(shapes)
+        for number, m in enumerate(rows.maps):
+            if m is None:
+                continue
+            own = len(shapes[number]) - m.dims
+            space, places = shapes[number][own:], shapes[number][lead:own]
+            known = m.nonzeros(space)
+            if known is None:
+                return None
+            row, point, values = known
+            place = torch.arange(math.prod(places))[:, None]
+            row = (place * math.prod(shape[own:]) + row).flatten()
+            point = (place * math.prod(space) + point).flatten() + sum(sizes[:number])
+            wide = values.shape[:-1][:lead] if values.ndim > 1 else ()
+            values = values.expand(*wide, *places, -1).reshape(*wide, -1)
+            values = widened(values, lead + 1)
+            if rows.present is not None:
+                there = rows.present.expand(*rows.present.shape[:lead], *shape[lead:])
+                values = values * there.flatten(lead).index_select(-1, row)
+            found.append((row + first, point, values))
+        first += math.prod(shape[lead:])
+    every, seen, each = zip(*found, strict=True)
+    axes = broadcast_shapes(*(v.shape[:-1] for v in each))
+    return torch.cat(every), torch.cat(seen), torch.cat([v.expand(*axes, -1) for v in each], -1)
+
+
+def pairs(laws: Sequence[Rows], shapes: Sequence[Sequence[int]], noise: Tensor) -> Pairs | None:
+    """All pairs of entries at one point; None where they are too many, or not known."""
+    lead, count = noise.ndim - 1, noise.shape[-1]
+    known = entries(laws, shapes, lead)
+    if known is None:
+        return None
+    order = known[1].argsort(stable=True)
+    rows, points, values = (x.index_select(-1, order) for x in known)
+    row, (_, sizes) = rows.numpy(), np.unique(points.numpy(), return_counts=True)
+    total = int((sizes**2).sum())
+    if total * noise[..., 0].numel() > MOST_PAIRS:
+        return None
+    each, ends = np.repeat(sizes, sizes), np.cumsum(np.repeat(sizes, sizes))
+    one = np.repeat(np.arange(len(row)), each)
+    other = np.arange(total) - np.repeat(ends - each, each)
+    other += np.repeat(np.repeat(np.cumsum(sizes) - sizes, sizes), each)
+    some = row[one] >= row[other]
+    one, other = one[some], other[some]
+    own = np.arange(count)
+    keys = np.concatenate([row[one] * count + row[other], own * (count + 1)])
+    slots, slot = np.unique(keys, return_inverse=True)
+    times = 1.0 + (row[one] > row[other])
+    lower = np.stack([slots // count, slots % count])
+    pair, diagonal = slot[: len(one)], slot[len(one) :]
+    arrays = (torch.from_numpy(x) for x in (one, other, pair, times, diagonal))
+    return Pairs(rows, points, values, lower, *arrays)
+
+
+def direct(stage: "Iterative") -> "Direct | None":
+    """The factor of S; None where it would have too many numbers, or its entries are not known."""
+    prior, noise = stage.prior, stage.noise
+    if not isinstance(prior, Independent) or not concrete(noise, *prior.variance):
+        return None
+    count, parts = noise.shape[-1], noise[..., :1].numel()
+    if not noise.is_cpu or not 0 < count <= MOST_ROWS or not parts:
+        return None
+    known = pairs(stage.rows, prior.shapes, noise)
+    if known is None:
+        return None
+    found = Direct(stage, known)
+    below = parents(count, known.lower, MOST_NUMBERS // (1 if found.shared else parts))
+    if below is None:
+        return None
+    found.factor(stage, fronts(below))
+    return found
+
+
+class Direct:
+    """S, in units in which its diagonal is 1, and its factor.
+
+    Rows that follow from others are left out: their scale is 0.
+    """
+
+    order: Order
+    plain: Tree  # without gradients
+    is_sure = True  # whether it is known which rows follow from others
+
+    def __init__(self, stage: "Iterative", pairs: Pairs) -> None:
+        self.pairs, self.noise, self.variances = pairs, stage.noise, stage.prior.variance
+        self.scale = torch.where(stage.diagonal > TINY, stage.diagonal, torch.inf).rsqrt()
+        self.shared = False  # whether all parts have the same S and noise
+        if self.noise.ndim > 1:
+            both = torch.cat([self.values().detach(), self.noise.detach()], -1).flatten(0, -2)
+            self.shared = bool((both == both[:1]).all())
+        self.live: Tree | None = None  # the factor with gradients
+
+    @property
+    def keep(self) -> Tensor:
+        return self.scale > 0
+
+    @property
+    def tree(self) -> Tree:
+        """The factor, with gradients where they are asked for."""
+        if self.live is None and torch.is_grad_enabled():
+            values = self.values()
+            self.live = Tree(self.order, values) if values.requires_grad else self.plain
+        return self.live if self.live is not None and torch.is_grad_enabled() else self.plain
+
+    def values(self) -> Tensor:  # (*lead, entries)
+        """The lower half of S, with 1 on the diagonal for rows that are left out."""
+        p, g = self.pairs, self.coefficients
+        moved = (g * self._at_points(self.variances)).index_select(-1, p.one)
+        each = moved * g.index_select(-1, p.other)
+        total = self.noise.new_zeros(*self.noise.shape[:-1], p.lower.shape[-1])
+        total = total.index_add(-1, p.slot, each.expand(*total.shape[:-1], -1))
+        own = self.noise * self.scale.square() + (~self.keep).double()
+        return total.index_add(-1, p.diagonal, own)
+
+    @property
+    def coefficients(self) -> Tensor:  # (*lead, E)
+        """The entries of G, in units of the rows."""
+        return self.pairs.values * self.scale.index_select(-1, self.pairs.rows)
+
+    def _at_points(self, fields: Fields) -> Tensor:  # (*lead, E)
+        lead = self.noise.shape[:-1]
+        flat = torch.cat([v.reshape(*lead, -1) for v in fields], -1)
+        return flat.index_select(-1, self.pairs.points)
+
+    def _of_one(self, x: Tensor) -> Tensor:
+        """Of what is the same for all parts that of the first."""
+        return x.flatten(0, -2)[:1].reshape(*[1] * (x.ndim - 1), -1) if self.shared else x
+
+    @torch.no_grad()
+    def factor(self, stage: "Iterative", order: Order) -> None:
+        """Factors S, without exact rows that are found to follow from others."""
+        self.order, before, values = order, self.scale, self._of_one(self.values())
+        self.plain = Tree(order, values)
+        if bool((self.plain.pivots > DEPENDENT).all()):
+            return
+        exact = self._of_one((self.noise == 0) & self.keep)
+        gone = Tree(order, values, exact).gone
+        self.scale = torch.where(gone, 0.0, before)
+        self.plain = Tree(order, self._of_one(self.values()))
+        self.is_sure = bool((self.plain.pivots > DEPENDENT).all())
+        some = gone.flatten(0, -2).any(0) if gone.ndim > 1 else gone
+        for rows in some.nonzero()[:, 0].split(max(1, AT_ONCE // before.numel())):
+            share = self._left(stage, rows) * before[..., rows].square()
+            self.is_sure = self.is_sure and bool(
+                (share <= FOLLOWS)[gone.expand(before.shape)[..., rows]].all()
+            )
+        if not self.is_sure:
+            self.scale = before
+            values[..., self.pairs.diagonal] += SOFT
+            self.plain = Tree(order, values)
+
+    def _left(self, stage: "Iterative", rows: Tensor) -> Tensor:  # (*lead, N)
+        """The variance of rows given those that are kept: a sum of squares, no difference."""
+        units = self.noise.new_zeros(len(rows), *self.noise.shape)
+        units[torch.arange(len(rows)), ..., rows] = 1.0
+        left = units - stage.each(self.solve, stage.product(units))
+        return _squares(stage, stage.adjoint(left), left)
+
+    def _shared(self, work: Callable[[Tensor], Tensor], r: Tensor) -> Tensor:
+        if not self.shared:
+            return work(r)
+        return work(r.reshape(*[1] * (r.ndim - 2), -1, r.shape[-1])).reshape(r.shape)
+
+    def solve(self, r: Tensor) -> Tensor:  # (*lead, N, K)
+        """S^-1 r."""
+        scale = self.scale[..., None, :]
+        return self._shared(self.plain.solve, r * scale) * scale
+
+    def whiten(self, r: Tensor) -> Tensor:  # (*lead, N, K)
+        """L^-1 r, 0 at rows that are left out."""
+        tree = self.tree
+        r = r * self.scale[..., None, :]
+        return self._shared(tree.whiten, r) if tree is self.plain else tree.whiten(r)
+
+    @property
+    def pivots(self) -> Tensor:  # (*lead, K)
+        """The variance of each row given those taken before it, 0 at rows that are left out."""
+        units = torch.where(self.keep, self.scale, torch.inf)
+        return self.tree.pivots / units.square()
+
+    @property
+    def log_det(self) -> Tensor:  # (*lead)
+        """Over the rows that are kept."""
+        return torch.where(self.keep, self.pivots, 1.0).log().sum(-1)
+
+    def explained(self) -> tuple[Tensor, Tensor]:  # (*lead, P) each
+        """g^T S^-1 g of every point; and how far rounding can grow in it."""
+        p, g, lead = self.pairs, self.coefficients, self.noise.shape[:-1]
+        inverse = self.tree.inverse()
+        each = g.index_select(-1, p.one) * g.index_select(-1, p.other)
+        each = each * inverse.index_select(-1, p.slot) * p.times
+        none = each.new_zeros(*lead, sum(v[(0,) * len(lead)].numel() for v in self.variances))
+        total = none.index_add(-1, p.points.index_select(-1, p.one), each.expand(*lead, -1))
+        grown = inverse.detach().index_select(-1, p.diagonal).index_select(-1, p.rows)
+        return total, none.index_reduce(-1, p.points, grown.expand(*lead, -1), "amax")
+
+
+def variance(stage: "Iterative", factor: Direct) -> Fields:
+    """What the rows leave of every point: a difference, and a sum of squares where it is small."""
+    lead = stage.lead
+    explained, grown = factor.explained()
+    before = stage.prior.variance
+    sizes = [v[(0,) * lead].numel() for v in before]
+    flat = torch.cat([v.reshape(*v.shape[:lead], -1) for v in before], -1)
+    share = 1 - flat * explained
+    doubt = (share < (DOUBTFUL * grown).clamp_max(HALF)) & (flat > 0)
+    again = doubt.flatten(0, -2).any(0) if lead else doubt
+    found, points = flat * share, again.nonzero()[:, 0]
+    with Ticker() as ticker:
+        for number, some in enumerate(points.split(max(1, AT_ONCE // max(flat.numel(), 1)))):
+            ticker.say(f"variance of {number * len(some):,} of {len(points):,} points")
+            left = _some(stage, some, sizes)
+            old = flat.index_select(-1, some)
+            fixed = (left <= NOTHING * old) & bool((stage.noise == 0).any())
+            left = torch.where(fixed, 0.0, left)
+            picked = torch.where(doubt[..., some], left, found.index_select(-1, some))
+            found = found.index_copy(-1, some, picked)
+    pairs = zip(found.split(sizes, -1), before, strict=True)
+    return tuple(part.reshape(v.shape) for part, v in pairs)
+
+
+def _some(stage: "Iterative", points: Tensor, sizes: Sequence[int]) -> Tensor:  # (*lead, N)
+    """What the rows leave of some points, as a sum of squares."""
+    count, lead, variances = len(points), stage.lead, stage.prior.variance
+    units = torch.zeros(count, sum(sizes), dtype=torch.float64)
+    units[torch.arange(count), points] = 1.0
+    units_of_fields = tuple(
+        part.reshape(count, *[1] * lead, *d.shape[lead:]).expand(count, *d.shape)
+        for part, d in zip(units.split(sizes, -1), variances, strict=True)
+    )
+    seen = stage.residual(stage.prior.times(units_of_fields), value=False)
+    multiplier = stage.multiplier(seen)
+    return _squares(stage, minus(units_of_fields, stage.adjoint(multiplier)), multiplier)
+
+
+def _squares(stage: "Iterative", w: Fields, along: Tensor) -> Tensor:  # (*lead, N)
+    """D w^2 + sigma^2 lambda^2, summed."""
+    total = (stage.noise * along.square()).sum(-1)
+    for x, d in zip(w, stage.prior.variance, strict=True):
+        if x is not None:
+            total = total + summed(d * x.square(), 1 + stage.lead)
+    return total.movedim(0, -1)
