@@ -14,9 +14,9 @@ from torch import Tensor
 from ...conditioning.condition import condition
 from ...data import Grids
 from ...diagnostics.diagnose import diagnose
+from ...diagnostics.inflate import inflate
 from ...diagnostics.metrics import evaluate
 from ...diagnostics.noise import quadrature_noise
-from ...diagnostics.inflate import inflate
 from ...fields.gaussian import Diagonal, Field
 from ...fields.mixture import Mixture
 from ...laws.inequalities import Inequality, bounds, monotone
