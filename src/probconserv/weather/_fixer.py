@@ -13,9 +13,8 @@ from ..support.checks import ArrayLike
 from ..support.errors import InfeasibleError, InputError, ProbConservError, warn_implausible
 from ._close import Closed, Task, close, totals_of
 from ._doubts import Doubts
-from ._grid import Grid
+from ._grid import Grid, Levels
 from ._ledger import Ledger
-from ._levels import Levels
 from ._solve import Laws
 from ._state import (
     COUNTED,

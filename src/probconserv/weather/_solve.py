@@ -12,7 +12,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from ._levels import SHARES, Layers
+from ._grid import SHARES, Layers
 from ._std import Error, part
 
 LEAST = (1.0, 1e-3, 1.0)  # kg m-2 and J m-2
