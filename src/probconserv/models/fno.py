@@ -316,11 +316,7 @@ class FNO(Trained):
     ) -> Diagonal: ...
     @overload
     def predict(
-        self,
-        inputs: ArrayLike,
-        coordinates: Sequence[ArrayLike],
-        kind: Kind,
-        event_dims: int = 1,
+        self, inputs: ArrayLike, coordinates: Sequence[ArrayLike], kind: Kind, event_dims: int = 1
     ) -> Diagonal | LowRank | Mixture: ...
     @torch.no_grad()
     def predict(

@@ -16,16 +16,7 @@ from ._doubts import Doubts
 from ._grid import Grid, Levels
 from ._ledger import Ledger
 from ._solve import Laws
-from ._state import (
-    COUNTED,
-    air_of,
-    check_pair,
-    check_state,
-    check_values,
-    inflow_of,
-    like,
-    tensors,
-)
+from ._state import COUNTED, air_of, check_pair, check_state, check_values, inflow_of, like, tensors
 from ._std import CHANGED, MOVED, Error, by_variable, given, of_members, smallest, usual
 
 State = Mapping[str, Tensor]

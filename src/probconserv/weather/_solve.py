@@ -94,11 +94,7 @@ class Block:
         return cls(columns, air, layers, weights, rain, at, variance)
 
     def moved(
-        self,
-        near: Tensor,
-        multipliers: Tensor,
-        duration: float,
-        out: tuple[Tensor, Tensor] | None,
+        self, near: Tensor, multipliers: Tensor, duration: float, out: tuple[Tensor, Tensor] | None
     ) -> Columns:
         """Every point moved by its variance times what the laws gain by it, within its bounds.
 
