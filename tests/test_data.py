@@ -4,8 +4,8 @@ import torch
 from scipy.stats import kstest
 
 from probconserv.data import Functions, Shuffled, Stream, draw
+from probconserv.data import _functions as _random
 from probconserv.problems import PROBLEMS, Advection, ClosedForm, Stefan, SuperSlow
-from probconserv.support import random_address as _random
 
 FAMILIES = [cls for cls in PROBLEMS.values() if issubclass(cls, ClosedForm)]
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=lambda cls: cls.name)

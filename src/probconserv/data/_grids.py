@@ -15,8 +15,7 @@ from ..problems import ClosedForm
 from ..support import checks as check
 from ..support.checks import ArrayLike
 from ..support.errors import InputError, warn_implausible
-from ..support.random_address import uniform
-from ..support.spread import is_constant, spread_of
+from ._functions import uniform
 from ._read import TIME, Names, arrays_of, open_dataset
 
 RuleName: TypeAlias = Literal["trapezoid", "simpson", "left", "right", "periodic", "cell"]
@@ -526,3 +525,13 @@ def _axes(given: Mapping[str, ArrayLike]) -> dict[str, Tensor]:
     for name, axis in axes.items():
         check.increasing(f"coordinates[{name}]", axis)
     return axes
+
+
+def spread_of(values: Tensor) -> float:
+    """The standard deviation; 1 of what is constant, up to rounding."""
+    return 1.0 if is_constant(values) else float(values.double().std(correction=0))
+
+
+def is_constant(values: Tensor) -> bool:
+    low, high = (float(end) for end in values.double().aminmax())
+    return high - low <= 1e-12 * max(abs(low), abs(high))

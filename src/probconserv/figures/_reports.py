@@ -288,11 +288,7 @@ def _map(figure: Figure, axes: Axes, ledger: Any, variable: str) -> None:
     axes.set(title=f"{variable.replace('_', ' ')}, added up")
     if {"lat", "lon"} <= set(values.coords):
         seen: Any = axes.pcolormesh(
-            values["lon"],
-            values["lat"],
-            values.values,
-            cmap="viridis",
-            rasterized=True,
+            values["lon"], values["lat"], values.values, cmap="viridis", rasterized=True
         )
         axes.set(xlabel="longitude (degrees)", ylabel="latitude (degrees)")
         bar = figure.colorbar(seen, ax=axes, location="bottom", label=UNITS[variable])

@@ -9,8 +9,7 @@ from ..problems import PROBLEMS, ClosedForm
 from ..support import checks as check
 from ..support.complete_files import check_folder
 from ..support.errors import InputError
-from ._ranges import axes_on, inputs_on, ranges_on
-from ._trained import CLASSES, Trained, read, write
+from ._trained import CLASSES, Trained, axes_on, inputs_on, ranges_on, read, write
 from .anp import AttentiveNeuralProcess
 from .emulator import Emulator
 from .fno import FNO

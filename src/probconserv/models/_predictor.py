@@ -14,8 +14,7 @@ from ..support import checks as check
 from ..support.checks import ArrayLike
 from ..support.errors import InputError
 from ..support.progress import track
-from ._ranges import ranges_on, warn_outside
-from ._trained import Trained
+from ._trained import Trained, ranges_on, warn_outside
 
 Context: TypeAlias = Sequence[ArrayLike]  # (t, x, u): coordinates and values, (n, N) or (N,) each
 

@@ -12,7 +12,7 @@ from ..support.errors import InputError
 from ..support.progress import track
 from ._network import log_normal
 from ._predictor import Predictor, rows_at_once
-from ._ranges import INFERRED, beyond, warn_of
+from ._trained import INFERRED, beyond, warn_of
 
 PARTICLES = 64
 KEPT = 1 / 8  # of the particles must count, by their effective number

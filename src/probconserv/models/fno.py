@@ -8,15 +8,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..data._grids import spread_of
 from ..fields.ensemble import Ensemble
 from ..fields.gaussian import Diagonal, LowRank
 from ..fields.mixture import Mixture
 from ..support import checks as check
 from ..support.checks import ArrayLike
 from ..support.errors import InputError
-from ..support.spread import spread_of
-from ._ranges import ROUNDING, Axis, axes_on, beyond, beyond_inputs, check_axis, warn_of
-from ._trained import Trained
+from ._trained import ROUNDING, Axis, Trained, axes_on, beyond, beyond_inputs, check_axis, warn_of
 
 Matrices = list[tuple[Tensor, Tensor]]  # for each axis, to frequencies and back
 

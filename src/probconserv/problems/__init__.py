@@ -1,4 +1,4 @@
-"""The equations: exact solutions, conserved totals and fronts, one equation per file.
+"""The equations: exact solutions, conserved totals and fronts.
 
 A new file is found by itself: `PROBLEMS` holds every problem of this folder by its name.
 """
@@ -21,11 +21,11 @@ from ._simulate import simulate as simulate
 from .advection import Advection as Advection
 from .burgers import Burgers as Burgers
 from .diffusion import Diffusion as Diffusion
-from .general_stefan import GeneralStefan as GeneralStefan
 from .pme import PorousMedium as PorousMedium
+from .rods import GeneralStefan as GeneralStefan
+from .rods import SuperSlow as SuperSlow
+from .rods import VariableCoefficient as VariableCoefficient
 from .stefan import Stefan as Stefan
-from .super_slow import SuperSlow as SuperSlow
-from .variable import VariableCoefficient as VariableCoefficient
 
 LEVELS = get_args(Difficulty)
 FACTS = (

@@ -494,8 +494,9 @@ class ClosedForm(Problem):
 class Diffusive(Problem):
     """A problem whose flux is -k(u, x) u_x.
 
-    A subclass writes `_conductivity`, `_initial` and `_boundary`, which gives the values held at
-    the ends (not used where `periodic`); and `_mean_conductivity` where k jumps in u.
+    A subclass writes `_conductivity` and `_boundary`, which gives the values held at the ends (not
+    used where `periodic`); `_initial` where it is not 0; and `_mean_conductivity` where k jumps in
+    u.
     """
 
     def conductivity(self, u: Tensor, x: Tensor) -> Tensor:
@@ -512,6 +513,9 @@ class Diffusive(Problem):
             In the shape of both.
         """
         return self._like(u)._conductivity(u, x)
+
+    def _initial(self, x: Tensor) -> Tensor:
+        return torch.zeros_like(x)
 
     def _conductivity(self, u: Tensor, x: Tensor) -> Tensor:
         raise self._unwritten("_conductivity")

@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 from ..conditioning.condition import condition
 from ..data import Grids, Shuffled
+from ..data._functions import uniform
+from ..data._grids import spread_of
 from ..fields.gaussian import Diagonal
 from ..laws.sums import cells
 from ..support.errors import InputError
-from ..support.random_address import uniform
-from ..support.spread import spread_of
 from ._losses import LOSSES
 from ._recipes import Recipe, Score
 from ._source import Source

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..conditioning.condition import condition
 from ..data import Functions, Points
+from ..data._functions import normal, uniform
 from ..diagnostics.metrics import crps
 from ..fields.gaussian import Diagonal
 from ..fields.mixture import Mixture
@@ -18,7 +19,6 @@ from ..models._network import log_normal
 from ..models._predictor import Predictor
 from ..models.anp import AttentiveNeuralProcess
 from ..models.emulator import Emulator
-from ..support.random_address import normal, uniform
 from ._recipes import Recipe, Score
 
 Mean: TypeAlias = Callable[[Tensor], Tensor]

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from ..data import Functions, Grids, Layout, Points, Shuffled, Stream, draw
+from ..data._functions import normal, uniform
 from ..models._predictor import Predictor
 from ..models.anp import AttentiveNeuralProcess
 from ..models.emulator import Emulator
-from ..support.random_address import normal, uniform
 from ._losses import (
     constrained_score,
     emulator_loss,

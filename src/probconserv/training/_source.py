@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from ..data import Grids
-from ..models._ranges import Axis, ranges_of
+from ..data._functions import uniform
+from ..models._trained import Axis, ranges_of
 from ..problems import PROBLEMS, ClosedForm
 from ..support import checks as check
 from ..support.errors import InputError
-from ..support.random_address import uniform
 from ._recipes import Recipe
 
 Stream: TypeAlias = Callable[[Tensor], Grids]

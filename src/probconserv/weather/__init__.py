@@ -2,6 +2,6 @@
 
 from ._fixer import Fixer as Fixer
 from ._grid import Grid as Grid
+from ._grid import Levels as Levels
 from ._learned import LearnedErrors as LearnedErrors
 from ._ledger import Ledger as Ledger
-from ._levels import Levels as Levels

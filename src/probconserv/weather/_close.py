@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ._levels import Levels
+from ._grid import Levels
 from ._solve import Air, Block, Columns, Laws, Solver, content
 from ._std import CHANGED, Error, of_change, taken
 

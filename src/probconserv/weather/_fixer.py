@@ -13,20 +13,10 @@ from ..support.checks import ArrayLike
 from ..support.errors import InfeasibleError, InputError, ProbConservError, warn_implausible
 from ._close import Closed, Task, close, totals_of
 from ._doubts import Doubts
-from ._grid import Grid
+from ._grid import Grid, Levels
 from ._ledger import Ledger
-from ._levels import Levels
 from ._solve import Laws
-from ._state import (
-    COUNTED,
-    air_of,
-    check_pair,
-    check_state,
-    check_values,
-    inflow_of,
-    like,
-    tensors,
-)
+from ._state import COUNTED, air_of, check_pair, check_state, check_values, inflow_of, like, tensors
 from ._std import CHANGED, MOVED, Error, by_variable, given, of_members, smallest, usual
 
 State = Mapping[str, Tensor]

@@ -7,8 +7,7 @@ from torch import Tensor
 
 from ..air.contents import mass as mass_of
 from ..support.errors import InputError
-from ._grid import Grid
-from ._levels import Levels
+from ._grid import Grid, Levels
 from ._state import check_state, check_values
 from ._std import MOVED
 

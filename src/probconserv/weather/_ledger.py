@@ -10,8 +10,7 @@ from ..air.contents import LAWS
 from ..support.errors import InputError
 from ..support.extras import missing
 from ._close import Closed
-from ._grid import Grid
-from ._levels import Levels
+from ._grid import Grid, Levels
 from ._std import MOVED, ON_LEVELS
 
 

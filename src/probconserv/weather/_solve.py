@@ -12,7 +12,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from ._levels import SHARES, Layers
+from ._grid import SHARES, Layers
 from ._std import Error, part
 
 LEAST = (1.0, 1e-3, 1.0)  # kg m-2 and J m-2
@@ -94,11 +94,7 @@ class Block:
         return cls(columns, air, layers, weights, rain, at, variance)
 
     def moved(
-        self,
-        near: Tensor,
-        multipliers: Tensor,
-        duration: float,
-        out: tuple[Tensor, Tensor] | None,
+        self, near: Tensor, multipliers: Tensor, duration: float, out: tuple[Tensor, Tensor] | None
     ) -> Columns:
         """Every point moved by its variance times what the laws gain by it, within its bounds.
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..air.contents import CLOUDS, GROUND, WINDS, energy
 from ..support import checks as check
 from ..support.errors import InputError
-from ._levels import HIGHEST_GROUND, Levels
+from ._grid import HIGHEST_GROUND, Levels
 from ._solve import Air
 from ._std import MOVED, by_variable
 

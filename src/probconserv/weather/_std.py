@@ -11,7 +11,7 @@ from torch import Tensor
 from ..support import checks as check
 from ..support.checks import ArrayLike
 from ..support.errors import InputError
-from ._levels import USUAL, Levels
+from ._grid import USUAL, Levels
 
 MOVED = ("surface_pressure", "temperature", "specific_humidity", "precipitation")
 ON_LEVELS = ("temperature", "specific_humidity")

@@ -11,8 +11,7 @@ from torch import Tensor
 from ..air.contents import LAWS, geopotential
 from ..support.errors import InputError
 from ._fixer import Fixer
-from ._grid import Grid
-from ._levels import Levels
+from ._grid import Grid, Levels
 
 LATENT_HEAT = 2.5e6  # J/kg, with which ACE turns the latent heat flux into evaporation
 LATENT_HEAT_OF_FREEZING = 3.34e5  # J/kg, of snow in its surface energy flux

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from ..support.errors import InputError
 from ._fixer import Fixer
-from ._grid import Grid
-from ._levels import Levels
+from ._grid import Grid, Levels
 
 ON_LEVELS = ("temperature", "specific_humidity")
 STATE = ("surface_pressure", "temperature", "specific_humidity", "precipitation")

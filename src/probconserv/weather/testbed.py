@@ -9,8 +9,7 @@ from torch import Tensor
 from ..air.constants import GRAVITY
 from ..air.constants import HEAT_CAPACITY as HEAT
 from ..air.constants import VAPORIZATION as LATENT
-from ._grid import Grid
-from ._levels import Levels
+from ._grid import Grid, Levels
 
 RADIUS, VAPOUR = 6.371e6, 461.5  # m, J kg-1 K-1
 HALF_A = (2000.0, 9000.0, 12000.0, 7000.0, 2000.0, 0.0)  # Pa

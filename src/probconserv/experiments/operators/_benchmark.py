@@ -123,12 +123,7 @@ def _confirmed(case: Case, network: FNO) -> tuple[Calibration, Widths]:
 
 
 def _cell(
-    name: str,
-    where: Where,
-    seed: int,
-    n: int,
-    network: FNO,
-    confirmed: tuple[Calibration, Widths],
+    name: str, where: Where, seed: int, n: int, network: FNO, confirmed: tuple[Calibration, Widths]
 ) -> Cell:
     case = CASES[name]
     split = "validation" if where == "beside" else "test"

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from ...data import Grids
+from ...data._functions import uniform
 from ...models import FNO, open_weights, save
 from ...problems import Advection, ClosedForm, Diffusion, PorousMedium, Stefan
 from ...support import checks as check
 from ...support.errors import InputError
-from ...support.random_address import uniform
 from ...training import train
 
 Range: TypeAlias = tuple[float, float]

@@ -283,13 +283,7 @@ def write_ablation(found: Sequence[Record], out: str | Path) -> list[Path]:
         return written(Path(out), texts)
 
 
-STYLES = {
-    "LL": ".2f",
-    "MSE": ".1e",
-    "CRPS": ".1e",
-    "coverage_90": ".2f",
-    "front_error": ".1e",
-}
+STYLES = {"LL": ".2f", "MSE": ".1e", "CRPS": ".1e", "coverage_90": ".2f", "front_error": ".1e"}
 
 
 def as_markdown(found: Sequence[Record]) -> str:

@@ -136,10 +136,7 @@ def page(template: Path, **content: Any) -> str:
 
 
 def _cells(
-    name: str,
-    records: Sequence[Record],
-    pictures: Sequence[Picture],
-    fronts: Sequence[Record],
+    name: str, records: Sequence[Record], pictures: Sequence[Picture], fronts: Sequence[Record]
 ) -> list[Cell]:
     """Every parameter of the problem that has a record or a picture."""
     records = [record for record in records if record["problem"] == name]
