@@ -20,12 +20,11 @@ from ..fields.gaussian import Diagonal
 from ..laws.law import Law
 from ..laws.maps import SecondDifferences, Sum, fits
 from ..solvers.banded import SMALL as MOST_ENTRIES
-from ..solvers.engine import LOST
 from ..solvers.stages import CARE
 from ..support.checks import in_numpy
 from ..support.errors import FAR
 from ..support.once import once
-from ..support.rowwise import SETTLED, TINY
+from ..support.tolerances import SETTLED, SURE, TINY
 from .posterior import Posterior, Solved
 
 SMALL = 1 << 13  # points: larger fields are no slower in torch
@@ -147,7 +146,7 @@ def _left_by_bands(
         rows[range(count), range(k, k + count)] = g[k]
     white = (lapack().dtbtrs(root, rows, uplo="L")[0] for root in roots)
     lost = d * np.stack([np.einsum("kj,kj->j", w, w) for w in white]).reshape(d.shape)
-    return d - d * lost if lost.max() <= 1 - LOST else None
+    return d - d * lost if lost.max() <= 1 - SURE else None
 
 
 @cache

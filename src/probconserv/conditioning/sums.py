@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..support.errors import InfeasibleError, InputError
-from ..support.rowwise import EASY, TINY, UNMET, row_inverse
+from ..support.rowwise import row_inverse
+from ..support.tolerances import EASY, ROUNDING, TINY, UNMET
 
-ROUNDING = 1e-15  # of a variance: what is left of it by subtraction is no more than rounding
 SLACK = 16  # times the rounding of the input, as a share of a row's terms, is no contradiction
 
 MOVES = ("along", "mixing", "latent", "independent")  # one after the other, on axis 1

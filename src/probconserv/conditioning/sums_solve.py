@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..solvers.factor import DEPENDENT, Factor, multipliers
+from ..solvers.factor import Factor, multipliers
 from ..solvers.shrinkage import Mix, mix
-from .sums import MOVES, ROUNDING, Array, Ensemble, Kind, MeanAndStd, check_met, is_hard
+from ..support.tolerances import DEPENDENT, ROUNDING
+from .sums import MOVES, Array, Ensemble, Kind, MeanAndStd, check_met, is_hard
 
 REFINEMENTS = 2  # corrections of lambda by what S lambda misses
 

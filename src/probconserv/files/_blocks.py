@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ..conditioning.sums import MOVES, ROUNDING, Ensemble, MeanAndStd, is_hard
+from ..conditioning.sums import MOVES, Ensemble, MeanAndStd, is_hard
 from ..support.errors import FAR, InfeasibleError
+from ..support.tolerances import ROUNDING
 from ..support.values import span
 from ._encoding import Packing, outside
 from ._graph import Array, BlockRows, Made, Sums

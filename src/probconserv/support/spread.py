@@ -2,6 +2,8 @@
 
 from torch import Tensor
 
+from .tolerances import HOLDS
+
 
 def spread_of(values: Tensor) -> float:
     """The standard deviation; 1 of what is constant, up to rounding."""
@@ -10,4 +12,4 @@ def spread_of(values: Tensor) -> float:
 
 def is_constant(values: Tensor) -> bool:
     low, high = (float(end) for end in values.double().aminmax())
-    return high - low <= 1e-12 * max(abs(low), abs(high))
+    return high - low <= HOLDS * max(abs(low), abs(high))
