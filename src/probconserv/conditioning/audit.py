@@ -17,19 +17,14 @@ from ..solvers.factor import Factor
 from ..solvers.joint import Joint
 from ..support.checks import concrete, numbers, unravelled
 from ..support.errors import FAR, InfeasibleError, warn_implausible
-from ..support.rowwise import SETTLED, TINY, UNMET
 from ..support.slices import by_slices
+from ..support.tolerances import EASY, FOLLOWS, HOLDS, SETTLED, TINY, UNMET, WEIGHED
 from .elimination import Way
 
-WEIGHED = 1e-6  # of the largest residual: a noisy row that is off by more was not weighed
-PART_OF = 1e-6  # least coefficient of a row in the expansion of another
-FOLLOWS = 1e-10  # share of its variance that a row keeps if it does not follow from others
 LEAST_NUMBER = 2.0  # of components that should still count
 LEAST_OF_ALL = 0.1  # of the components, where they are many
 LEAST_OF_TWO = 1.1  # of two components: the lesser one has 5 %
-ROUNDING = 1e-12  # of the standard deviations of its points: an exact row may miss by as much
 MOST_DECIMALS = 9  # of values that were written down
-AS_WRITTEN = 1e-12  # of a value, by which float64 may miss what was written
 CONTRADICTED = 16 * torch.finfo(torch.float32).eps  # the most that values of other rows are rounded
 
 
@@ -118,7 +113,7 @@ def check_met(
     exact = [*filter(_has_exact, laws)]
     for rows, (miss, size) in zip(exact, misses(exact, u, before), strict=True):
         spread = _size(rows, std)
-        miss = (miss - ROUNDING * spread).clamp_min(0)  # what may move far is rounded as far
+        miss = (miss - HOLDS * spread).clamp_min(0)  # what may move far is rounded as far
         worst = torch.where(miss == 0, 0.0, miss / torch.where(size > 0, size, 1.0))
         worst = torch.where(worst.isnan(), torch.inf, worst)
         own = rows.entrywise(2).apply(root.variance)
@@ -259,7 +254,7 @@ def _decided_by(
     if left > FOLLOWS * gram[number, number]:
         return [], []
     large = made_of.abs() * sizes[others]
-    large = large > PART_OF * large.max().clamp_min(1e-300)
+    large = large > EASY * large.max().clamp_min(TINY)
     named = [every[i] for i in others.nonzero()[large, 0].tolist()[:6]]
     values = joint.flat([r.value.expand(r.row_shape(part.shapes)) for r in joint.rows])
     made = zip(values[others][large].tolist(), made_of[large].tolist(), strict=True)
@@ -271,10 +266,10 @@ def _by_decimals(made_of: Sequence[tuple[float, float]], miss: float) -> str:
     """Whether values with few decimals can miss each other by as much."""
     values = [value for value, _ in made_of]
     for decimals in range(MOST_DECIMALS):
-        if all(math.isclose(round(x, decimals), x, rel_tol=AS_WRITTEN) for x in values):
+        if all(math.isclose(round(x, decimals), x, rel_tol=HOLDS) for x in values):
             unit = 10.0**-decimals
             explained = unit / 2 * sum(abs(factor) for _, factor in made_of)
-            if not miss <= explained * (1 + AS_WRITTEN):
+            if not miss <= explained * (1 + HOLDS):
                 return ""
             return (
                 f"The values have {decimals} decimals, and rounding them explains up to "

@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..support.errors import InfeasibleError, InputError
-from ..support.rowwise import EASY, UNMET, solved_by_row
+from ..support.rowwise import solved_by_row
+from ..support.tolerances import EASY, UNMET
 from ..support.tolerances_files import NOTHING
 
 SLACK = 16  # times the rounding of the input, as a share of a row's terms, is no contradiction

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..solvers.factor import DEPENDENT, Factor, multipliers
+from ..solvers.factor import Factor, multipliers
 from ..solvers.shrinkage import Mix, mix
+from ..support.tolerances import DEPENDENT
 from ..support.tolerances_files import NOTHING
 from .sums import MOVES, Array, Ensemble, Kind, MeanAndStd, check_met, is_hard
 

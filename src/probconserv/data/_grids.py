@@ -15,6 +15,7 @@ from ..problems import ClosedForm
 from ..support import checks as check
 from ..support.checks import ArrayLike
 from ..support.errors import InputError, warn_implausible
+from ..support.tolerances import HOLDS
 from ._functions import uniform
 from ._read import TIME, Names, arrays_of, open_dataset
 
@@ -534,4 +535,4 @@ def spread_of(values: Tensor) -> float:
 
 def is_constant(values: Tensor) -> bool:
     low, high = (float(end) for end in values.double().aminmax())
-    return high - low <= 1e-12 * max(abs(low), abs(high))
+    return high - low <= HOLDS * max(abs(low), abs(high))

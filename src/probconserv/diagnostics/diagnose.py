@@ -27,7 +27,7 @@ from ..fields.state import Prediction, State, as_field, covariance_of, rebuilt
 from ..laws.law import Law, check_laws
 from ..support import checks as check
 from ..support.errors import FAR, InputError
-from ..support.rowwise import UNMET
+from ..support.tolerances import UNMET
 from .causes import Cause, Comparison
 from .diagnosis import Answer, Diagnosis
 from .limits import FULL, LEVEL, joint_limit, row_limit

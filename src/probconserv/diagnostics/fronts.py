@@ -26,10 +26,10 @@ from ..fields.state import Prediction, as_field
 from ..support import checks as check
 from ..support.checks import ArrayLike
 from ..support.errors import InputError
+from ..support.tolerances import CERTAIN
 
 DRAWS = 1000
 CHUNK = 1 << 22  # numbers that are drawn at a time: 32 MB
-ROUNDING = 1e-10  # of sums of probabilities
 
 Look: TypeAlias = Callable[[Tensor], Tensor]  # a last axis, as seen from where one starts
 
@@ -82,7 +82,7 @@ class FrontPosition:
         Tensor, shape (..., T)
             In units of x.
         """
-        wanted = check_level(q, "q") - ROUNDING
+        wanted = check_level(q, "q") - CERTAIN
         positions, order = self.positions.sort(0)  # NaN comes last
         found, index = _first(self._shares.gather(0, order).cumsum(0) >= wanted, 0)
         return torch.where(found, positions.gather(0, index), torch.nan)[0]

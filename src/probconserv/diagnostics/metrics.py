@@ -19,9 +19,9 @@ from ..laws.nonlinear import NonlinearLaw
 from ..support import checks as check
 from ..support.checks import ArrayLike
 from ..support.errors import DegenerateError, InputError
+from ..support.tolerances import HOLDS
 
 LEVELS = (0.5, 0.9, 0.99)
-EXACT = 1e-12  # a conservation error below this is none
 PAIRS = 100  # of draws, for the energy score
 KNOWN = 64  # roundings of the largest value of a time: a known value as close is right
 
@@ -356,7 +356,7 @@ def best(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], metric: str)
     True
     """
     if metric == "CE":
-        return max(abs(row["CE"]), row["CE_se"]) < EXACT
+        return max(abs(row["CE"]), row["CE_se"]) < HOLDS
     if metric.startswith("coverage"):
         return False
     sign = -1 if metric == "LL" else 1

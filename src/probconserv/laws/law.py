@@ -17,6 +17,7 @@ from ..fields.covariances import Fields
 from ..support import checks as check
 from ..support.checks import ArrayLike
 from ..support.errors import InputError
+from ..support.tolerances import EPS
 from ..support.tree import Node
 from .maps import Map, Select, Sum, widened
 from .quadrature import Rule
@@ -31,7 +32,7 @@ class Rows(Node):
     move them, and nothing needs to.
     """
 
-    rounding = check.EPS  # of the values when they were given, as a share
+    rounding = EPS  # of the values when they were given, as a share
 
     def __init__(
         self,
@@ -128,7 +129,7 @@ class Law:
         x and rule of an integral over one axis.
     """
 
-    rounding = check.EPS  # of the values when they were given, as a share
+    rounding = EPS  # of the values when they were given, as a share
 
     def __init__(
         self,

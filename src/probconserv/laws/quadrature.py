@@ -15,9 +15,9 @@ from torch.nn.functional import pad
 from ..support import checks as check
 from ..support.checks import ArrayLike, concrete
 from ..support.errors import InputError
+from ..support.tolerances import EVEN
 
 Rule: TypeAlias = Literal["left", "right", "trapezoid", "simpson", "cell", "periodic"]
-EVEN = 1e-6  # of a step: points are evenly spaced if their steps differ by less
 
 
 def _at_ends(h: Any, left: float, right: float) -> Any:  # (M - 1,) -> (M,)

@@ -13,13 +13,12 @@ from ..meshes import Mesh
 from ..support import checks as check
 from ..support.checks import ArrayLike
 from ..support.errors import InputError
-from ..support.rowwise import TINY
 from ..support.slices import by_slices
+from ..support.tolerances import ROUNDING, TINY
 from .law import Law, Times
 from .maps import Join, Map, Matrix, Regions, SecondDifferences, Select, Sum
 from .quadrature import RULES, Rule, periodic_weights
 
-ROUNDING = 4 * torch.finfo(torch.float64).eps  # of a sum of a few terms
 Of: TypeAlias = str | Sequence[str] | Mapping[str, float]
 NOISE_HINT = "It is a standard deviation; 0 asks for exact conservation."
 

@@ -23,10 +23,10 @@ from ..laws.law import Rows
 from ..laws.maps import SecondDifferences, Select, Sum
 from ..support.checks import any_of, concrete
 from ..support.once import once
+from ..support.tolerances import FIXED, HALF_THE_DIGITS, SURE
 from ..support.tree import Node
 from .banded import by_rows
 from .estimate import Estimate
-from .factor import NOTHING
 from .iterative import Iterative
 from .joint import Joint
 from .stages import Banded, ByRow, Numbers, Points, Stage, share_no_point, summed
@@ -38,13 +38,6 @@ MOST_MEMORY = 1 << 25  # numbers in all matrices, the same
 MANY = 32  # matrices of five diagonals that are worth a loop along their rows
 MOST_NUMBERS = 1 << 25  # of rows at points, up to which variances are computed a second time
 FEW = 16  # joint rows up to which a traced computation takes the dense system
-NEARLY = 1e-8  # noise variance below this share of a row's own: all but exact
-LEAST_IN_REST = (
-    1e-8  # share of a row's variance in the rest below which directions are not split off
-)
-ROUNDED = 1e-20  # share of a row's variance that is no more than rounding
-LOST = 1e-6  # of a variance: what is less after bands or directions is computed again, densely
-GROWN = 1e-8  # the same as `LOST`, times the growth of the bands
 
 
 class Chain(Node):
@@ -163,11 +156,11 @@ class Chain(Node):
 
     def _least_sure(self) -> list[Tensor]:
         """Of the variances of each field, the share below which what bands leave is not sure."""
-        least = [torch.tensor(LOST, dtype=v.dtype, device=v.device) for v in self.root.variance]
+        least = [torch.tensor(SURE, dtype=v.dtype, device=v.device) for v in self.root.variance]
         for stage in self.stages:
             if isinstance(stage, Banded):
                 grown = torch.as_tensor(stage.matrix.growth, device=least[0].device)
-                own = (GROWN * grown.detach()).clamp_min(LOST)
+                own = (HALF_THE_DIGITS * grown.detach()).clamp_min(SURE)
                 least[stage.field] = own[..., None] if own.ndim else own
         return least
 
@@ -287,7 +280,7 @@ class Shared(Node):
         if not concrete(*found):
             return found
         simple, pairs = self.chain.is_simple, zip(found, self.root.variance, strict=True)
-        lost = [(v < LOST * d) & ((v > 0) | (not simple)) for v, d in pairs]  # its zeros are sure
+        lost = [(v < SURE * d) & ((v > 0) | (not simple)) for v, d in pairs]  # its zeros are sure
         for stage in (s for s in self.chain.stages if isinstance(s, Points)):  # as are known points
             triples = zip(lost, stage.left.variance, self.chain.root.variance, strict=True)
             lost = [x & ((left > 0) | (rest == 0)) for x, left, rest in triples]
@@ -343,7 +336,7 @@ def _without_rounding(moved: Fields, variance: Fields) -> tuple[Tensor, ...]:
     """Directions that are exactly 0 at points where exact rows leave nothing of the variance."""
     found = []
     for f, v in zip(moved, variance, strict=True):
-        fixed = f.detach().square().sum(0) < NOTHING * v.detach()
+        fixed = f.detach().square().sum(0) < FIXED * v.detach()
         found.append(torch.where(fixed, 0.0, f) if any_of(fixed) else f)
     return tuple(found)
 
@@ -356,7 +349,7 @@ def _much_left(left: Tensor, before: Tensor, share: Tensor) -> bool:
 def _thin(stage: Stage, r: Tensor) -> bool:
     """Whether some row has next to no variance in the rest beside that of r = G F^T."""
     shared = r.square().sum(0)
-    thin = (shared > 0) & ((stage.seen <= LEAST_IN_REST * shared) | stage.dropped)
+    thin = (shared > 0) & ((stage.seen <= HALF_THE_DIGITS * shared) | stage.dropped)
     if isinstance(stage, ByRow):  # noise of rows that do not see each other is variance enough
         thin = thin & stage.exact
     return any_of(thin)
@@ -368,7 +361,7 @@ def _moves(stage: Stage, u: Fields) -> Tensor:
     terms = [rows.entrywise(1).apply(sizes) for rows in stage.rows]
     size = stage.flat(terms) if isinstance(stage, Joint) else terms[0]
     left = stage.residual(u, value=False)
-    return left.square().sum(0) > ROUNDED * size.square().sum(0)
+    return left.square().sum(0) > FIXED * size.square().sum(0)
 
 
 def _single(
@@ -400,9 +393,9 @@ def _nearly_exact(rows: Rows, root: Independent) -> bool:
     noise, squares, before = rows.noise_variance, rows.entrywise(2), root.variance[rows.first]
     if isinstance(rows.map, SecondDifferences) and concrete(noise, before) and before.numel():
         most = squares.map.apply(before.max().expand(before.shape[-1]))  # they cannot be larger
-        if noise.min() >= NEARLY * most.max():
+        if noise.min() >= HALF_THE_DIGITS * most.max():
             return False
-    return any_of((noise > 0) & (noise < NEARLY * squares.apply(root.variance)))
+    return any_of((noise > 0) & (noise < HALF_THE_DIGITS * squares.apply(root.variance)))
 
 
 def _general(

@@ -16,13 +16,10 @@ from torch import Tensor
 
 from ..fields.blocks import root_of
 from ..support.checks import concrete
-from ..support.rowwise import EASY, TINY
+from ..support.tolerances import DEPENDENT, EASY, TINY
 from ..support.tree import Node
 
-DEPENDENT = 1e-14  # an exact row that keeps less than this share of its variance is decided
-NOTHING = 1e-20  # share of a variance below which exact rows leave none
 LOG_2PI = math.log(2 * math.pi)
-SAME = 1 - 1e-6  # pivots as large as this share of the largest are as good
 ROUNDS = 1e6  # standard deviations: the rounding of a value that is smaller does not show
 
 
@@ -141,7 +138,7 @@ def pivoted(
         open_ = torch.where(first.any(-1, keepdim=True), first, open_)
         largest = torch.where(open_, left, 0.0).amax(-1, keepdim=True)
         good = open_.any(-1, keepdim=True)
-        choice = torch.where(good, open_ & (left >= SAME * largest), ~done)
+        choice = torch.where(good, open_ & (left >= (1 - EASY) * largest), ~done)
         sized = torch.where(choice, size, torch.inf)
         choice = choice & (sized <= sized.amin(-1, keepdim=True))
         place = choice.to(torch.uint8).argmax(-1, keepdim=True)  # the first of them

@@ -13,7 +13,7 @@ so that the variance is right relative to itself, however little is left.
 import torch
 from torch import Tensor
 
-from ..support.rowwise import TINY
+from ..support.tolerances import TINY
 from .factor import Factor
 
 

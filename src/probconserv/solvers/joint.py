@@ -20,17 +20,15 @@ from ..fields.blocks import same_once
 from ..fields.covariances import Correlated, Fields, Independent
 from ..laws.law import Rows
 from ..support.checks import any_of, broadcast_shapes, concrete
+from ..support.tolerances import CONVERGED, DEPENDENT, FIXED, HALF_THE_DIGITS, LEAKED
 from .entries import CHUNK, Entries, side_by_side
-from .factor import DEPENDENT, LOG_2PI, NOTHING, Factor
+from .factor import LOG_2PI, Factor
 from .stages import Banded, Together, minus, summed
 
 LITTLE = 0.1  # share of a variance: if less is left it is no difference
-DOUBTFUL = 1e-8  # the same, times the growth of rounding
 HALF = 0.5  # the most of that
 MILD = 1e4  # growth of rounding up to which entries of S^-1 have digits enough
-LEAKED = 1e-24  # share of a variance that noise makes by the rounding of lambda alone
 STEPS = 9  # corrections of lambda at most
-SAME = 1e-9  # of a variance: a correction that changes no more is the last
 
 
 class Joint(Together):
@@ -149,7 +147,7 @@ class Joint(Together):
         inverse = self.factor.inverse
         growth = inverse.detach().diagonal(dim1=-2, dim2=-1).sum(-1)  # of rounding
         left = before - self._explained(entries, before, inverse, growth)
-        sure = (DOUBTFUL * growth).clamp(LITTLE, HALF)  # K rows leave less of 2K points
+        sure = (HALF_THE_DIGITS * growth).clamp(LITTLE, HALF)  # K rows leave less of 2K points
         left = with_care(self, entries, left, before.expand(left.shape), sure)
         shapes = self.prior.shapes
         pieces = left.split([math.prod(shape[self.lead :]) for shape in shapes], -1)
@@ -273,7 +271,7 @@ class System:
             moved = first - along @ self.seen.mT
             w = w if self.own is None else unit - self.entries.adjoint(along)
             share = self._share(moved, w, along, points)
-            if bool((share >= (1 - SAME) * best).all()):
+            if bool((share >= (1 - CONVERGED) * best).all()):
                 break
             best = torch.fmin(best, share)
         return best
@@ -283,5 +281,5 @@ class System:
         shared, noise = moved.square().sum(-1), (self.noise * along.square()).sum(-1)
         own = torch.zeros_like(shared) if self.own is None else (self.own * w.square()).sum(-1)
         rounded = self.rounding.gather(-1, points) + (along.abs() @ self.sizes.mT)[..., 0]
-        none = (shared <= NOTHING + rounded.square()) & (own <= NOTHING) & (noise <= LEAKED)
+        none = (shared <= FIXED + rounded.square()) & (own <= FIXED) & (noise <= LEAKED)
         return torch.where(none & self.has_exact, 0.0, shared + own + noise)

@@ -22,9 +22,9 @@ from ..fields.gaussian import Field, LowRank
 from ..fields.state import rebuilt
 from ..laws.law import Rows
 from ..laws.maps import SecondDifferences, Select
+from ..support.tolerances import HALF_THE_DIGITS
 
 MEMBERS_PER_ROW = 16  # with so many a is a half; chosen by benchmarks/fields.py
-ROUNDING = 1e-8  # of a variance: a smaller difference of two such sums may be rounding alone
 
 
 class Mix(NamedTuple):
@@ -95,7 +95,7 @@ def mix(spread: Tensor, alone: Tensor, together: Tensor, count: int) -> Mix:  # 
     there = alone > 0
     rows = there.double().sum(-1)
     less = together - alone
-    several = less > ROUNDING * alone  # a row of one point says nothing of others
+    several = less > HALF_THE_DIGITS * alone  # a row of one point says nothing of others
     more = torch.where(several, (spread - alone) / torch.where(several, less, 1.0), 0.0)
     chance = 2 * math.sqrt(2 / (count - 1))  # share of a variance that so many members miss it by
     sure = less / (chance * torch.where(there, alone, 1.0))  # little where signs all but cancel

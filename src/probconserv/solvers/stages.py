@@ -25,11 +25,12 @@ from ..fields.covariances import Fields, Independent
 from ..laws.law import Rows
 from ..support.checks import any_of, broadcast_shapes, concrete
 from ..support.once import once
-from ..support.rowwise import TINY, solved_by_row
+from ..support.rowwise import solved_by_row
 from ..support.slices import by_slices, may_overwrite
+from ..support.tolerances import DEPENDENT, FIXED, TINY
 from ..support.tree import Node
 from .banded import by_rows, factored, rows_first, squared
-from .factor import DEPENDENT, LOG_2PI, NOTHING
+from .factor import LOG_2PI
 
 CARE = 0.25  # of its variance: if less is left of a point, no other point of its row has as little
 
@@ -241,7 +242,7 @@ class Numbers(ByRow):
         pairs = zip(before, lost, strict=True)
         others = tuple(None if s is None else torch.where(s > 1 - CARE, 0.0, d) for d, s in pairs)
         share = (self.squares.apply(others) + self.noise) * self.inverse
-        share = torch.where(self.exact & (share < NOTHING), 0.0, share)
+        share = torch.where(self.exact & (share < FIXED), 0.0, share)
         triples = zip(before, lost, self._at_points(share), strict=True)
         return tuple(
             d if s is None else d * torch.where(s > 1 - CARE, w, 1 - s) for d, s, w in triples

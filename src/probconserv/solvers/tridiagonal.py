@@ -16,11 +16,11 @@ from ..fields.covariances import Fields, Independent
 from ..laws.law import Rows
 from ..support.checks import any_of
 from ..support.once import once
+from ..support.tolerances import LEAKED
 from .factor import LOG_2PI, Factor
 from .filters import smoothed
 from .stages import Together, minus, summed
 
-ROUNDING = 1e-26  # share of a variance that rounding may leave where exact rows fix a point
 WIDEST = 256  # rows of one time
 LARGEST = 20_000_000  # numbers in the blocks of S
 AT_ONCE = 1 << 21  # numbers that are worked on at a time
@@ -175,7 +175,7 @@ class Tridiagonal(Together):
         if not any_of(self.exact):
             return tuple(left)
         pairs = zip(left, fields, strict=True)
-        return tuple(torch.where(v <= ROUNDING * d, 0.0, v) for v, d in pairs)
+        return tuple(torch.where(v <= LEAKED * d, 0.0, v) for v, d in pairs)
 
     def _put(self, field: Tensor, part: Tensor) -> Tensor:
         """The variance of a field: at the times that rows read what is left, else as before."""

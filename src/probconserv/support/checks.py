@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .errors import InputError
+from .tolerances import EPS
 from .values import between as between
 from .values import choice as choice
 from .values import event_dims as event_dims
@@ -26,7 +27,7 @@ from .values import unravelled as unravelled
 from .values import whole as whole
 
 ArrayLike: TypeAlias = Tensor | NDArray[Any] | np.generic | Sequence[Any] | float
-LARGEST, EPS = sys.float_info.max, sys.float_info.epsilon
+LARGEST = sys.float_info.max
 AT_POINTS = ("mean", "variance", "samples", "factor", "u", "field", "draws", "truth", "volumes")
 FILL = "Leave those points out, or fill them and leave them out with `where`."
 WIDEN = "Convert one of them: only what loses no digit is converted here."

@@ -2,10 +2,7 @@
 
 from typing import Any
 
-TINY = 1e-290  # below this a variance has no usable inverse
-EASY = 1e-6  # least pivot, of 1, at which the order of the rows does not matter
-SETTLED = 1e-13  # of its terms: an exact row that misses by less is left alone
-UNMET = 1e-8  # of its terms: an exact row that misses by more is not met
+from .tolerances import TINY as TINY
 
 
 def solved_by_row(own: Any, noise: Any, floor: Any = TINY) -> tuple[Any, Any]:

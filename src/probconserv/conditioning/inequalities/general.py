@@ -22,7 +22,7 @@ from ...laws.maps import Select
 from ...solvers.engine import Chain, solve
 from ...support.checks import any_of, unravelled
 from ...support.errors import InfeasibleError, InputError
-from ...support.rowwise import SETTLED
+from ...support.tolerances import SETTLED
 from ..audit import check_met, misses, settled
 from ..posterior import Solved
 from .feasible import Programme, root_given, settled_on_face

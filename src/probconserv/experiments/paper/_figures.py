@@ -14,10 +14,10 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from ... import figures
 from ...diagnostics.fronts import FrontPosition
-from ...diagnostics.metrics import EXACT
 from ...fields.gaussian import Diagonal
 from ...figures._fields import PAPER
 from ...laws.sums import integral
+from ...support.tolerances import HOLDS
 from .._runs import Record
 from ._experiments import EXPERIMENTS
 from ._report import MARKS, Picture
@@ -66,7 +66,7 @@ def draw_overview(records: Sequence[Record], folder: Path) -> list[str]:
                 "markersize": 5.5,
             }
             axes.plot(each, places, linestyle="", label=method, **style)
-    conservation.axvspan(ROUNDING / 10, EXACT, color="grey", alpha=0.15, linewidth=0)
+    conservation.axvspan(ROUNDING / 10, HOLDS, color="grey", alpha=0.15, linewidth=0)
     conservation.set(title="Who conserves", xlabel="|CE|; grey is rounding", xscale="log")
     conservation.set_xlim(ROUNDING / 10, None)
     likelihood.set(title="LL: right is better", xlabel="LL less that of the ANP")

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ... import __version__
-from ...diagnostics.metrics import EXACT, best
+from ...diagnostics.metrics import best
 from ...support.errors import InputError
 from ...support.extras import missing
+from ...support.tolerances import HOLDS
 from .._runs import Record
 from ._experiments import EXPERIMENTS, METHODS
 from ._tables import amount, as_json, sentences, signed, standings
@@ -239,7 +240,7 @@ def _number(
     digits: Callable[[float, int], str],
 ) -> str:
     """As "mean (standard error)", in its power of ten; a CE of rounding alone is 0."""
-    if metric == "CE" and max(abs(mean), error or 0.0) < EXACT:
+    if metric == "CE" and max(abs(mean), error or 0.0) < HOLDS:
         return "0"
     text = digits(mean, powers[metric]).replace("-", "\N{MINUS SIGN}")
     return text if error is None else f"{text} ({digits(error, powers[metric])})"
@@ -259,7 +260,7 @@ def _power(numbers: Iterable[dict[str, Any]], metric: str) -> int:
     """That of the largest mean; 0 for log-likelihoods and for what reads well as it is."""
     sizes = [abs(one[metric]) for one in numbers]
     largest = max((s for s in sizes if math.isfinite(s)), default=1.0)
-    if metric == "LL" or largest < EXACT or largest >= 0.1:
+    if metric == "LL" or largest < HOLDS or largest >= 0.1:
         return 0
     return math.floor(math.log10(largest))
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from ...diagnostics.metrics import EXACT, best
+from ...diagnostics.metrics import best
 from ...models._load import ELSEWHERE
+from ...support.tolerances import HOLDS
 from .._runs import Record
 from ._experiments import EXPERIMENTS, METHODS
 
@@ -67,7 +68,7 @@ def as_latex(records: list[Record]) -> str:
 
 def _number(metric: str, mean: float, error: float) -> str:
     """Mean and standard error in one power of ten, for the mathematics of LaTeX."""
-    if metric == "CE" and max(abs(mean), error) < EXACT:
+    if metric == "CE" and max(abs(mean), error) < HOLDS:
         return "0"
     small = metric != "LL" and 0 < abs(mean) < 0.1
     power = math.floor(math.log10(abs(mean))) if small else 0

@@ -1,0 +1,57 @@
+"""What may be off, and by how much: every tolerance of the core, with what users are told of it.
+
+The promises are for values and standard deviations from 1e-30 to 1e30, and variances of one prior
+over 12 decades.
+"""
+
+import sys
+
+EPS = sys.float_info.epsilon  # of float64
+ROUNDING = 4 * EPS
+"""Of its terms: a sum of a few of them that is less is 0."""
+
+HOLDS = 1e-12
+"""Exact rows hold to this share of their terms, or of the standard deviations that they read."""
+
+SETTLED = 1e-13
+"""Of its terms: rounding is taken off an exact row until it misses by no more."""
+
+UNMET = 1e-8
+"""Of its terms: an exact row that misses by more is an error that names it."""
+
+WEIGHED = 1e-6
+"""Of the largest residual: a row with noise that is further from where it belongs is an error."""
+
+DEPENDENT = 1e-14
+"""Of its variance: an exact row that keeps less given the others follows from them."""
+
+FOLLOWS = 1e-10
+"""Of its variance: an exact row that is not met and keeps less is said to follow from others."""
+
+EASY = 1e-6
+"""Of its variance: rows that each keep more are taken as they come, and one that is less a part of
+another is not named."""
+
+SURE = 1e-6
+"""Variances are right to this share of themselves, down to `FIXED` of the prior's."""
+
+FIXED = 1e-20
+"""Of the prior's variance: a point of which exact rows leave less has variance 0."""
+
+LEAKED = 1e-24
+"""Of the prior's variance: if noise leaves more of a point, exact rows do not fix it."""
+
+HALF_THE_DIGITS = 1e-8
+"""Of what was there: a difference that is less has lost half of its digits and is not relied on."""
+
+CONVERGED = 1e-9
+"""Of a variance: a correction that changes no more is the last."""
+
+EVEN = 1e-6
+"""Of a step: points are evenly spaced if their steps differ by less."""
+
+CERTAIN = 1e-10
+"""Of a probability: a sum of such that is off by no more is reached."""
+
+TINY = 1e-290
+"""A variance of no more has no inverse that float64 can hold."""
