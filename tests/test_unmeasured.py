@@ -198,6 +198,14 @@ def test_one_unmeasured_field_read_by_several_laws():
         np.testing.assert_allclose(found[1], cov.diagonal(), atol=1e-12)
 
 
+def test_the_mean_of_a_point_that_laws_determine_is_forgotten():
+    g, b, mean, variance, noise = some_rows(np.random.default_rng(11))
+    filled = np.where(np.isinf(variance), 1e20, mean)
+    law = pc.linear(g, b, noise=noise)
+    one, other = (pc.condition(pc.Diagonal(m, variance), law).mean for m in (mean, filled))
+    assert torch.equal(one, other)
+
+
 def test_a_whole_field_is_found_from_budgets_of_cells():
     rng = np.random.default_rng(6)
     now, later = rng.normal(1, 0.1, (2, 40))

@@ -75,14 +75,14 @@ class Eliminated(Node):
         self.all = Matrix(torch.cat([g, at_noise.diag_embed()], -1), (rows.shape[-1],))
         self.back = Matrix(found.inverse, (count,))
         value, noise_left = (own @ self.value[..., None])[..., 0], noise * keeps
-        some = (
-            keeps.reshape(-1, count).any(0).nonzero()[:, 0] if keeps.any() else self.places[:1] * 0
-        )
+        some = keeps.reshape(-1, count).any(0).nonzero()[:, 0]
+        some = some if len(some) else some.new_zeros(1)  # a row of zeros
         combined = Matrix(rows[..., some, :], (rows.shape[-1],))
         self.rows = Rows("combined", (combined,), value[..., some], noise_left[..., some], None)
         self.prior = self._with_noise(prior, noise * self.noisy)
         self.inner: Chain | Shared = solve((self.rows,), self.prior, slack)
         self.undetermined = self._apart(self._around(found.undetermined))
+        self.determined = self._around(self.unmeasured & ~found.undetermined)
 
     def _with_noise(
         self, prior: Independent | Correlated, noise: Tensor
@@ -133,9 +133,9 @@ class Eliminated(Node):
         return x.index_add(-1, self.places, -move)
 
     def sizes(self, u: Fields) -> Fields:
-        """Means of the prior, at unmeasured points as large as the widest of the others."""
+        """Means of the prior, at unmeasured points as large as the others are wide."""
         each = zip(u, self.root.variance, self._apart(self._around(self.unmeasured)), strict=True)
-        return tuple(torch.where(open_, x.abs() + root_of(d), x) for x, d, open_ in each)
+        return tuple(torch.where(open_, root_of(d), x) for x, d, open_ in each)
 
     def means(self, u: Fields) -> Tensor:
         """Means of the prior as `prior` has them, with those of the noise."""
@@ -143,7 +143,8 @@ class Eliminated(Node):
 
     def run(self, u: Fields) -> tuple[Fields, list[Tensor]]:
         """Means or members of the prior, moved to the laws; and the residuals that they had."""
-        (x,), residuals = self.inner.run((self._together(u, noise=True),))
+        x = self._together(u, noise=True)  # what is determined forgets its mean
+        (x,), residuals = self.inner.run((torch.where(self.determined, 0.0, x),))
         return self._apart(self._filled(x)), residuals
 
     def settle(self, u: Fields, value: bool = True) -> Fields:

@@ -270,4 +270,5 @@ def field_of(moments: Tensor, shape: tuple[int, ...], context: Context | list[Co
     mean, variance = moments.unflatten(-1, shape)
     if alone(context):
         mean, variance = mean[:, 0], variance[:, 0]
+    check.finite("variance", variance)  # of a network it is never meant to be infinite
     return Diagonal(mean, variance)

@@ -368,6 +368,7 @@ class FNO(Trained):
         check.choice("kind", kind, get_args(Kind))
         given, axes = self._read(inputs, coordinates)
         means, variances = self._moments(given, axes)
+        check.finite("variances", variances)  # of a network they are never meant to be infinite
         if self.sizes["fields"] == 1:
             means, variances = means.squeeze(2), variances.squeeze(2)
         if kind == "low rank":
