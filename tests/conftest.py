@@ -2,6 +2,7 @@ import os
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # workers share the processors: no spinning
 os.environ.setdefault("NUMBA_DISABLE_JIT", "1")  # py-pde compiles for longer than it computes
 os.environ.setdefault(  # torch takes what it compiled for other instructions, and g++ refuses that
     "TORCHINDUCTOR_CACHE_DIR",
