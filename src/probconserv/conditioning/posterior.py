@@ -226,9 +226,10 @@ class FieldPosterior(Posterior, Field, noun="Posterior"):
     def variance_estimate(self) -> Estimate | None:
         """How many solves `variance` was estimated from and how well; None where it is exact.
 
-        Laws for every cell have no exact variance: that would take a solve for each point.
+        Laws for every cell of a large mesh have no exact variance: it would take too long.
         """
-        return self._solved.way.estimate
+        each = self._solved.way.estimate
+        return None if each is None else each[self._number]
 
     def _moments(self) -> tuple[Tensor, Tensor]:
         solved = self._solved

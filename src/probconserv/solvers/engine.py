@@ -125,8 +125,8 @@ class Chain(Node):
         return u
 
     @property
-    def estimate(self) -> Estimate | None:
-        """How `variance` was estimated; None where it is exact."""
+    def estimate(self) -> tuple[Estimate, ...] | None:
+        """How the variance of each field was estimated; None where it is exact."""
         last = self.stages[-1]
         return last.estimate if isinstance(last, Iterative) else None
 

@@ -12,7 +12,7 @@ to independent points is not left to chance: it takes a solve for each.
 import itertools
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -30,28 +30,29 @@ PLAIN_DRAWS = 128  # without
 SEED = 20_230_723  # of the draws, so that the estimate is the same each time
 TOLERANCE = 1e-8  # of the solves, beside the standard deviation of each row
 AT_ONCE = 1 << 22  # numbers that are worked on at a time
-UNSURE = 0.3  # relative error from which the mean square of the draws is surer
+UNSURE = 0.15  # relative error from which more draws are taken
 
 
 class Estimate(NamedTuple):
-    """How a variance was estimated, and how well."""
+    """How the variance of a field was estimated, and how well."""
 
     solves: int
-    relative_error: float  # root mean square over all points, from the spread of the draws
+    relative_error: float  # root mean square over its points, from the spread of the draws
 
 
-def estimated(stage: "Iterative") -> tuple[Fields, Estimate]:
-    """The variance that the rows leave at every point."""
+Estimated: TypeAlias = tuple[Fields, tuple[Estimate, ...]]
+
+
+def estimated(stage: "Iterative") -> Estimated:
+    """The variance that the rows leave at every point, and how sure that of each field is."""
     if isinstance(stage.prior, Correlated) and stage.prior.rest is not None:
         found = _by_directions(stage, stage.prior, stage.of(stage.prior.rest))
         if found is not None:
             return found
-    return _by_draws(stage)
+    return _by_draws(stage, DRAWS)
 
 
-def _by_directions(
-    stage: "Iterative", prior: Correlated, rest: "Iterative"
-) -> tuple[Fields, Estimate] | None:
+def _by_directions(stage: "Iterative", prior: Correlated, rest: "Iterative") -> Estimated | None:
     """What is left of independent points, and of directions given these: V of u = F^T z + e.
 
     z has the covariance (I + H S^-1 H^T)^-1 with H = F G^T and S of the independent points, and
@@ -67,36 +68,56 @@ def _by_directions(
     moved = minus(prior.directions, rest.prior.times(rest.adjoint(along)))
     inner = torch.einsum("r...k,s...k->...rs", seen, along)
     root = torch.linalg.cholesky(eye_like(inner) + (inner + inner.mT) / 2)
-    own, estimate = _by_draws(rest)
-    found, shares = [], []
-    for f, dims, v in zip(moved, prior.dims, own, strict=True):
+    found, errors = [], []
+    variances, own = _by_draws(rest, DRAWS)
+    for f, dims, v, each in zip(moved, prior.dims, variances, own, strict=True):
         white = torch.linalg.solve_triangular(root, blocks(f, v.shape, dims), upper=False)
         found.append(v + white.square().sum(-2).reshape(v.shape))
-        shares.append((v / found[-1])[found[-1] > 0].detach())
-    error = estimate.relative_error * float(torch.cat(shares).square().mean().sqrt())
-    return tuple(found), Estimate(estimate.solves + len(seen), error)
+        share = (v / found[-1])[found[-1] > 0].detach()
+        error = each.relative_error * _root_mean_square(share)
+        errors.append(Estimate(each.solves + len(seen), error))
+    return tuple(found), tuple(errors)
 
 
-def _by_draws(stage: "Iterative") -> tuple[Fields, Estimate]:
+def _by_draws(stage: "Iterative", count: int) -> Estimated:
     local = [i for i, matrix in enumerate(stage.matrices) if matrix is not None]
     law = max(local, key=lambda i: math.prod(stage.tails[i]), default=None)  # whose rows are near
-    count = PLAIN_DRAWS if law is None else DRAWS
+    count = PLAIN_DRAWS if law is None else count
     y, r, moves = _draws(stage, count)
     found, errors = [], []
     for number, before in enumerate(stage.prior.variance):
         left = (y[number] - moves[number]).square().mean(0)
-        error = left.new_full((), math.sqrt(2 / count)).expand(left.shape)
+        error = torch.ones_like(left)  # in units of that of a mean square
         if law is not None and stage.rows[law].maps[number] is not None:
-            better, chance = _near(stage, law, number, r, moves[number])
-            better = before - better
-            sure = math.sqrt(2 / count) * chance < UNSURE * better
-            left = torch.where(sure, better, left)
-            relative = math.sqrt(2 / count) * chance / torch.where(sure, better, 1.0)
-            error = torch.where(sure, relative, error)
+            known, chance = _near(stage, law, number, r, moves[number])
+            left, error = _both(left, before - known, chance, stage.lead)
         found.append(left)
-        errors.append(error[before > 0].detach())
-    mean_square = torch.cat(errors).square().mean() if errors else torch.zeros(())
-    return tuple(found), Estimate(count, float(mean_square.sqrt()))
+        size = math.sqrt(2 / count) * _root_mean_square(error[before > 0].detach())
+        errors.append(Estimate(count, size))
+    if count < PLAIN_DRAWS and max(each.relative_error for each in errors) > UNSURE:
+        return _by_draws(stage, PLAIN_DRAWS)
+    return tuple(found), tuple(errors)
+
+
+def _both(plain: Tensor, most: Tensor, chance: Tensor, lead: int) -> tuple[Tensor, Tensor]:
+    """Two estimates of what is left, weighed as all of a part says; and their relative error.
+
+    One is the mean square of the draws, `plain`; the other, which knows nothing of it, is `most`
+    less a part that is left to chance. Weights that a point chose for itself would favour what is
+    small by chance.
+    """
+    axes = tuple(range(lead, most.ndim))
+    part = torch.where(most > 0, chance / most, torch.nan).detach()
+    share = part.nanmean(axes, keepdim=True).nan_to_num(1.0).clamp(0, 1)
+    weight = (1 - share).square() / (share.square() + (1 - share).square())
+    left = weight * (most - chance) + (1 - weight) * plain
+    left = torch.where(left > 0, left, plain)
+    own = weight * chance / torch.where(left > 0, left, torch.inf)
+    return left, (own.square() + (1 - weight).square()).sqrt()
+
+
+def _root_mean_square(x: Tensor) -> float:
+    return float(x.square().mean().sqrt()) if x.numel() else 0.0
 
 
 def _draws(stage: "Iterative", count: int) -> tuple[Fields, Tensor, Fields]:
@@ -129,7 +150,7 @@ def _draws(stage: "Iterative", count: int) -> tuple[Fields, Tensor, Fields]:
 def _near(
     stage: "Iterative", law: int, number: int, r: Tensor, moves: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Var(l_j) at every point of one field, and the part of it that is left to chance."""
+    """Of Var(l_j) at every point of one field what is known, and the part left to chance."""
     m: Any = stage.rows[law].maps[number]
     matrix, prior = stage.matrix(law), stage.prior
     assert matrix is not None
@@ -150,7 +171,7 @@ def _near(
             across, f = patch.along(h, seen), prior.directions[number][at]
             sure = sure + (2 * f - across).mul(across).sum(0)
         left = (moves[at] - patch.along(h, rows)).square().mean(0)
-        known.append(sure + left)
+        known.append(sure)
         chance.append(left)
     return torch.cat(known, -m.dims), torch.cat(chance, -m.dims)
 

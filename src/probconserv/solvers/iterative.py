@@ -214,16 +214,19 @@ class Iterative(Together):
         return self.over(r * self.multiplier(r), lead).sum(-1)
 
     @once
-    def _estimated(self) -> tuple[Fields, tuple[int, float]]:
-        return estimated(self)
-
-    @once
-    def variance(self) -> Fields:
-        return self._estimated[0] if self.known is None else variance(self, self.known)
+    def _answer(self) -> tuple[Fields, tuple[Estimate, ...] | None]:
+        found = None if self.known is None else variance(self, self.known)
+        return estimated(self) if found is None else (found, None)
 
     @property
-    def estimate(self) -> Estimate | None:
-        return None if self.known is not None else Estimate(*self._estimated[1])
+    def variance(self) -> Fields:
+        return self._answer[0]
+
+    @property
+    def estimate(self) -> tuple[Estimate, ...] | None:
+        """How the variance of each field was estimated; None where it is exact."""
+        errors = self._answer[1]
+        return None if errors is None else tuple(Estimate(*each) for each in errors)
 
     def _factor(self) -> Direct:
         if self.known is None:

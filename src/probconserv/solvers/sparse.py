@@ -30,6 +30,7 @@ MOST_PAIRS = 1 << 26  # of rows that read the same point, in all parts
 SOFT = 1e-10  # of the diagonal, added where it is not known which rows follow from others
 FOLLOWS = 1e-14  # share of its variance that a row keeps which follows from others
 DOUBTFUL = 1e-9  # share of a variance below which what is left of it is no difference, times growth
+MOST_AGAIN = 2000  # points whose variance is computed as a sum of squares
 HALF = 0.5  # the most of it
 NOTHING = 1e-28  # share of a variance below which exact rows leave none
 AT_ONCE = 1 << 22  # numbers that are worked on at a time
@@ -250,11 +251,15 @@ class Direct:
         none = each.new_zeros(*lead, sum(v[(0,) * len(lead)].numel() for v in self.variances))
         total = none.index_add(-1, p.points.index_select(-1, p.one), each.expand(*lead, -1))
         grown = inverse.detach().index_select(-1, p.diagonal).index_select(-1, p.rows)
-        return total, none.index_reduce(-1, p.points, grown.expand(*lead, -1), "amax")
+        at = p.points.expand(*lead, -1)
+        return total, none.scatter_reduce(-1, at, grown.expand(at.shape), "amax")
 
 
-def variance(stage: "Iterative", factor: Direct) -> Fields:
-    """What the rows leave of every point: a difference, and a sum of squares where it is small."""
+def variance(stage: "Iterative", factor: Direct) -> Fields | None:
+    """What the rows leave of every point: a difference, and a sum of squares where it is small.
+
+    None where the latter are too many: each takes a solve.
+    """
     lead = stage.lead
     explained, grown = factor.explained()
     before = stage.prior.variance
@@ -264,6 +269,8 @@ def variance(stage: "Iterative", factor: Direct) -> Fields:
     doubt = (share < (DOUBTFUL * grown).clamp_max(HALF)) & (flat > 0)
     again = doubt.flatten(0, -2).any(0) if lead else doubt
     found, points = flat * share, again.nonzero()[:, 0]
+    if len(points) > MOST_AGAIN:
+        return None
     with Ticker() as ticker:
         for number, some in enumerate(points.split(max(1, AT_ONCE // max(flat.numel(), 1)))):
             ticker.say(f"variance of {number * len(some):,} of {len(points):,} points")
