@@ -27,11 +27,11 @@ from ..fields.gaussian import Normals
 from ..laws.law import Rows
 from ..laws.maps import Matrix
 from ..solvers.engine import Chain, Shared, free_axes, solve
-from ..solvers.factor import NOTHING
 from ..solvers.pivots import ROUNDING, found_from
 from ..solvers.stages import summed
 from ..support.checks import broadcast_shapes, concrete
 from ..support.errors import DegenerateError, InputError
+from ..support.tolerances import FIXED
 from ..support.tree import Node
 
 MOST = 1 << 27  # numbers of a matrix: 1 GiB
@@ -190,7 +190,7 @@ class Eliminated(Node):
         found = []
         for some in along.split(max(1, CHUNK // max(1, roots[..., 0, :].numel())), -2):
             left, whole = ((some @ each).square().sum(-1) for each in (roots, before))
-            found.append(torch.where(left <= NOTHING * whole, 0.0, left))
+            found.append(torch.where(left <= FIXED * whole, 0.0, left))
         return torch.cat(found, -1)
 
     def draw(self, normals: Normals) -> Fields:
