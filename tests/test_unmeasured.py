@@ -381,6 +381,17 @@ def test_directions_beside_an_unmeasured_field_agree_with_their_dense_covariance
     np.testing.assert_allclose(post["gap"].covariance(), cov[7:, 7:], atol=1e-12)
 
 
+def test_members_beside_an_unmeasured_number_are_as_given_the_law_without_it():
+    members = np.random.default_rng(12).normal(size=(6, 3, 4))
+    u, ones = pc.LowRank.from_samples(members, shrinkage=0.0), np.ones((2, 4))
+    state = pc.State(u=u, gap=(np.zeros((3, 1)), INF))
+    post = pc.condition(state, pc.linear({"u": ones, "gap": [[1.0], [-1.0]]}, [1.0, 2.0]))
+    plain = pc.condition(u, pc.cells(np.ones(4), 1.5))
+    np.testing.assert_allclose(post["u"].covariance(), plain.covariance(), atol=1e-14)
+    np.testing.assert_allclose(post["u"].interval(0.9), plain.interval(0.9), atol=1e-13)
+    np.testing.assert_allclose(post["gap"].mean, -0.5, atol=1e-14)
+
+
 def test_single_precision_an_index_a_file_and_no_gradient(tmp_path):
     field = pc.Diagonal(torch.ones(4, 3), torch.tensor([1.0, INF, 0.5]))
     post = pc.condition(
