@@ -419,6 +419,42 @@ def test_a_posterior_is_conditioned_again_with_all_laws():
     assert not post.infinite
 
 
+X = np.linspace(0, 1, 6)
+TRUTH = torch.tensor(np.random.default_rng(0).uniform(1, 2, (5, 6)))
+TOTALS = pc.integral(X, 0.0).apply(TRUTH)
+THIRDS = TRUTH.unflatten(-1, (3, 2)).sum(-1)
+
+
+@pytest.mark.parametrize(
+    "laws",
+    [
+        [pc.integral(X, TOTALS), pc.initial(TRUTH[0])],
+        [pc.integral(X, TOTALS), pc.initial(TRUTH[0], noise=0.3)],
+        [pc.integral(X, TOTALS[[1, 3]], times=[1, 3])],
+        [pc.regions([0, 0, 1, 1, 2, 2], THIRDS), pc.integral(X, TOTALS, noise=0.05)],
+        [pc.smoothness(X, np.full(6, 0.01), 0.5), pc.integral(X, TOTALS)],
+    ],
+    ids=["initial", "initial with noise", "times", "regions", "smoothness"],
+)
+def test_laws_of_every_kind_read_unmeasured_points(laws):
+    rng, unit = np.random.default_rng(3), torch.eye(30).double().reshape(30, 5, 6)
+    variance = rng.uniform(0.1, 1, (5, 6))
+    variance[rng.random((5, 6)) < 0.4] = INF
+    mean = TRUTH + 0.3 * torch.tensor(rng.normal(size=(5, 6)))
+    g = [law.apply(unit).reshape(30, -1).T.numpy() for law in laws]
+    sizes = [law.apply(TRUTH).shape for law in laws]
+    b, noise = (
+        np.concatenate(
+            [getattr(law, x).expand(s).flatten() for law, s in zip(laws, sizes, strict=True)]
+        )
+        for x in ("value", "noise_variance")
+    )
+    post = pc.condition(pc.Diagonal(mean, variance), *laws)
+    agrees(
+        post, *by_null_space(np.concatenate(g), b, mean.numpy().ravel(), variance.ravel(), noise)
+    )
+
+
 def test_times_that_no_row_ties_are_eliminated_by_themselves():
     x, spread = np.linspace(0, 1, 4), np.full((3, 4), 0.2)
     spread[1, 2] = INF
