@@ -338,19 +338,23 @@ def test_transforms_that_hide_values_are_refused():
         torch.vmap(mean)(torch.ones(2, 2, 3))
 
 
-def test_gradients_through_mean_variance_and_values():
-    g, b, mean, variance, noise = map(torch.tensor, some_rows(np.random.default_rng(2)))
-    open_ = variance == INF
+def test_gradients_through_mean_variance_values_noise_and_weights():
+    rng = np.random.default_rng(2)
+    g, known = torch.tensor(rng.normal(size=(4, 6))), torch.tensor([0, 2, 3, 5])
 
-    def found(mean, known, b, noise):
-        spread = torch.where(
-            open_, INF, torch.zeros(8).double().index_copy(0, (~open_).nonzero()[:, 0], known)
+    def found(mean, variance, b, noise, g):
+        spread = torch.full((6,), INF).double().index_copy(0, known, variance)
+        post = pc.condition(pc.Diagonal(mean, spread), pc.linear(g, b, noise=noise))
+        return (
+            post.mean,
+            post.variance,
+            post.log_evidence,
+            post.covariance_times(known.sum() * mean),
         )
-        post = pc.condition(pc.Diagonal(mean, spread), pc.linear(g[[0, 2, 4, 5]], b, noise=noise))
-        return post.mean, post.variance, post.log_evidence
 
-    given_ = mean, variance[~open_], b[[0, 2, 4, 5]], noise[[0, 2, 4, 5]] + 0.1
-    assert torch.autograd.gradcheck(found, tuple(x.clone().requires_grad_() for x in given_))
+    given_ = (torch.tensor(rng.uniform(0.5, 1, size)) for size in (6, 4, 4, 4))
+    inputs = tuple(x.requires_grad_() for x in (*given_, g))
+    assert torch.autograd.gradcheck(found, inputs, fast_mode=True)
 
 
 def test_directions_beside_an_unmeasured_field_agree_with_their_dense_covariance():
@@ -381,6 +385,17 @@ def test_directions_beside_an_unmeasured_field_agree_with_their_dense_covariance
     np.testing.assert_allclose(post["gap"].covariance(), cov[7:, 7:], atol=1e-12)
 
 
+def test_members_beside_an_unmeasured_number_are_as_given_the_law_without_it():
+    members = np.random.default_rng(12).normal(size=(6, 3, 4))
+    u, ones = pc.LowRank.from_samples(members, shrinkage=0.0), np.ones((2, 4))
+    state = pc.State(u=u, gap=(np.zeros((3, 1)), INF))
+    post = pc.condition(state, pc.linear({"u": ones, "gap": [[1.0], [-1.0]]}, [1.0, 2.0]))
+    plain = pc.condition(u, pc.cells(np.ones(4), 1.5))
+    np.testing.assert_allclose(post["u"].covariance(), plain.covariance(), atol=1e-14)
+    np.testing.assert_allclose(post["u"].interval(0.9), plain.interval(0.9), atol=1e-13)
+    np.testing.assert_allclose(post["gap"].mean, -0.5, atol=1e-14)
+
+
 def test_single_precision_an_index_a_file_and_no_gradient(tmp_path):
     field = pc.Diagonal(torch.ones(4, 3), torch.tensor([1.0, INF, 0.5]))
     post = pc.condition(
@@ -406,6 +421,42 @@ def test_a_posterior_is_conditioned_again_with_all_laws():
     both = pc.condition(field, first, second)
     assert torch.equal(post.mean, both.mean)
     assert not post.infinite
+
+
+X = np.linspace(0, 1, 6)
+TRUTH = torch.tensor(np.random.default_rng(0).uniform(1, 2, (5, 6)))
+TOTALS = pc.integral(X, 0.0).apply(TRUTH)
+THIRDS = TRUTH.unflatten(-1, (3, 2)).sum(-1)
+
+
+@pytest.mark.parametrize(
+    "laws",
+    [
+        [pc.integral(X, TOTALS), pc.initial(TRUTH[0])],
+        [pc.integral(X, TOTALS), pc.initial(TRUTH[0], noise=0.3)],
+        [pc.integral(X, TOTALS[[1, 3]], times=[1, 3])],
+        [pc.regions([0, 0, 1, 1, 2, 2], THIRDS), pc.integral(X, TOTALS, noise=0.05)],
+        [pc.smoothness(X, np.full(6, 0.01), 0.5), pc.integral(X, TOTALS)],
+    ],
+    ids=["initial", "initial with noise", "times", "regions", "smoothness"],
+)
+def test_laws_of_every_kind_read_unmeasured_points(laws):
+    rng, unit = np.random.default_rng(3), torch.eye(30).double().reshape(30, 5, 6)
+    variance = rng.uniform(0.1, 1, (5, 6))
+    variance[rng.random((5, 6)) < 0.4] = INF
+    mean = TRUTH + 0.3 * torch.tensor(rng.normal(size=(5, 6)))
+    g = [law.apply(unit).reshape(30, -1).T.numpy() for law in laws]
+    sizes = [law.apply(TRUTH).shape for law in laws]
+    b, noise = (
+        np.concatenate(
+            [getattr(law, x).expand(s).flatten() for law, s in zip(laws, sizes, strict=True)]
+        )
+        for x in ("value", "noise_variance")
+    )
+    post = pc.condition(pc.Diagonal(mean, variance), *laws)
+    agrees(
+        post, *by_null_space(np.concatenate(g), b, mean.numpy().ravel(), variance.ravel(), noise)
+    )
 
 
 def test_times_that_no_row_ties_are_eliminated_by_themselves():

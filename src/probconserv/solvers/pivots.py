@@ -64,7 +64,7 @@ def found_from(rows: Tensor, exact: Tensor, open_: Tensor) -> Found:
         c = c * row_units[p] / row_units[q][:, None]
         made_of[here[:, None, None], q[:, None], p] = c
         inverse[here[:, None, None], j[:, None], p] = units[:, None] * back * row_units[p]
-        upper = torch.linalg.qr(torch.cat([c, one.expand(len(c), -1, -1)], -2), mode="r").R
+        upper = torch.linalg.qr(torch.cat([c, one.expand(len(c), -1, -1)], -2)).R
         log_det[here] = 2 * upper.diagonal(dim1=-2, dim2=-1).abs().log().sum(-1)
     return Found(
         pivots.reshape(*lead, count),
