@@ -12,6 +12,7 @@ from oracle import kalman
 import probconserv as pc
 from probconserv import InfeasibleError, InputError
 from probconserv.files import Law, enforce, enforce_file
+from probconserv.support.rowwise import solved_by_row
 
 pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
 
@@ -198,3 +199,14 @@ def test_a_correlation_is_that_of_the_errors_of_one_variable(chunks):
     mean, covariance = kalman(m.ravel(), sigma, G, [3.0], 0.0)
     np.testing.assert_allclose([out.u, out.v], mean.reshape(2, POINTS))
     np.testing.assert_allclose([out.su, out.sv], np.diag(covariance).reshape(2, POINTS) ** 0.5)
+
+
+@pytest.mark.parametrize("kind", [np.array, torch.tensor])
+@pytest.mark.parametrize("noise", [None, [0.0, 0.5, 0.5]])
+def test_rows_that_share_no_point_are_solved_alike_in_arrays_and_tensors(kind, noise):
+    own = [4.0, 0.0, 2.0]
+    given = None if noise is None else kind(np.array(noise))
+    seen, inverse = solved_by_row(kind(np.array(own)), given)
+    wanted = np.diag(own) + np.diag(noise or [0.0] * 3)
+    np.testing.assert_array_equal(np.diag(np.asarray(seen)), wanted)
+    np.testing.assert_allclose(np.diag(np.asarray(inverse)), np.linalg.pinv(wanted), rtol=1e-15)
