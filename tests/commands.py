@@ -8,8 +8,9 @@ import subprocess
 import matplotlib.pyplot as plt
 import pytest
 import torch
+from rich.console import Console
 
-from probconserv.cli.main import main
+from probconserv.cli.main import app, main
 
 
 def called(*words, columns=80):
@@ -22,6 +23,7 @@ def called(*words, columns=80):
         pytest.MonkeyPatch.context() as patch,
     ):
         patch.setenv("COLUMNS", str(columns))
+        patch.setattr(app, "console", Console())  # the one of another call is as wide as it was
         try:
             status = main(words)
         except SystemExit as end:
