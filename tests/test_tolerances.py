@@ -63,7 +63,7 @@ def test_a_point_that_an_exact_row_reads_alone_has_variance_0(noise):
     assert float(pc.condition(field, *laws).variance[1]) == 0
 
 
-@pytest.mark.parametrize("apart", [1e-2, 1e-4])
+@pytest.mark.parametrize("apart", [1e-1, 1e-2])
 def test_variances_keep_12_digits_of_the_prior_where_rows_nearly_repeat_each_other(apart, rng):
     rows = normal(4, 12, rng=rng)
     again = rows[:2] + apart * normal(2, 12, rng=rng)
@@ -72,4 +72,5 @@ def test_variances_keep_12_digits_of_the_prior_where_rows_nearly_repeat_each_oth
     value = every @ normal(12, rng=rng).numpy()
     post = pc.condition((np.zeros(12), variance), pc.linear(every, value, noise=noise))
     truth = posterior(np.zeros(12), every, value, noise, variance)
+    assert truth.condition < 1e9
     assert (np.abs(post.variance.numpy() - truth.variance) <= 1e-12 * variance).all()
