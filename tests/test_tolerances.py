@@ -61,3 +61,16 @@ def test_a_point_that_an_exact_row_reads_alone_has_variance_0(noise):
     field = pc.LowRank(torch.zeros(3), torch.ones(1, 3), 1e-3)
     laws = pc.linear([[0.0, 2.0, 0.0]], 1.0), pc.cells(np.ones(3), 1.0, noise=noise)
     assert float(pc.condition(field, *laws).variance[1]) == 0
+
+
+@pytest.mark.parametrize("apart", [1e-1, 1e-2])
+def test_variances_keep_12_digits_of_the_prior_where_rows_nearly_repeat_each_other(apart, rng):
+    rows = normal(4, 12, rng=rng)
+    again = rows[:2] + apart * normal(2, 12, rng=rng)
+    every = torch.cat([rows, again, rows.sum(0, keepdim=True)]).numpy()
+    variance, noise = np.logspace(-3, 3, 12), np.array([0.0, 0, 0, 0, 0, 1e-3, 1e-2])
+    value = every @ normal(12, rng=rng).numpy()
+    post = pc.condition((np.zeros(12), variance), pc.linear(every, value, noise=noise))
+    truth = posterior(np.zeros(12), every, value, noise, variance)
+    assert truth.condition < 1e9
+    assert (np.abs(post.variance.numpy() - truth.variance) <= 1e-12 * variance).all()

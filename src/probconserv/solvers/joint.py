@@ -26,7 +26,8 @@ from .factor import LOG_2PI, Factor
 from .stages import Banded, Together, minus, summed
 
 LITTLE = 0.1  # share of a variance: if less is left it is no difference
-HALF = 0.5  # the most of that
+HALF = 0.5  # the most of that, if there are many points
+AFFORDED = 1 << 24  # entries times points up to which all may be computed as sums of squares
 MILD = 1e4  # growth of rounding up to which entries of S^-1 have digits enough
 STEPS = 9  # corrections of lambda at most
 
@@ -148,6 +149,8 @@ class Joint(Together):
         growth = inverse.detach().diagonal(dim1=-2, dim2=-1).sum(-1)  # of rounding
         left = before - self._explained(entries, before, inverse, growth)
         sure = (HALF_THE_DIGITS * growth).clamp(LITTLE, HALF)  # K rows leave less of 2K points
+        if left.numel() * max(len(entries.points), left.shape[-1]) <= AFFORDED:
+            sure = torch.where(growth > MILD, 1.0, sure)
         left = with_care(self, entries, left, before.expand(left.shape), sure)
         shapes = self.prior.shapes
         pieces = left.split([math.prod(shape[self.lead :]) for shape in shapes], -1)
