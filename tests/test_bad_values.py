@@ -48,9 +48,9 @@ GOOD = {
         {"coords": X, "value": 1.0, "rule": "left", "noise": 0.1, "where": X > 0, "times": [0]}
         | {"period": None, "of": ""},
     ),
-    "cells": (
-        pc.cells,
-        {"volumes": X, "value": 1.0, "noise": 0.1, "where": X > 0, "times": [0], "of": ""}
+    "weighted_sum": (
+        pc.weighted_sum,
+        {"weights": X, "value": 1.0, "noise": 0.1, "where": X > 0, "times": [0], "of": ""}
         | {"space_dims": 1},
     ),
     "regions": (

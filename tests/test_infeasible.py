@@ -50,7 +50,7 @@ def test_contradictory_laws_are_told_apart_by_their_labels():
         pc.condition(pc.Diagonal(MEAN, 1.0), *laws)
 
 
-@pytest.mark.parametrize("build", [pc.integral, pc.cells, pc.linear, pc.regions])
+@pytest.mark.parametrize("build", [pc.integral, pc.weighted_sum, pc.linear, pc.regions])
 def test_a_law_on_numbers_takes_a_label(build):
     given = {pc.regions: [0] * 7, pc.linear: [[1.0] * 7]}.get(build, X)
     law = build(given, 1.0, label="salt")
@@ -107,7 +107,7 @@ def test_a_value_is_not_refused_for_the_rounding_of_a_sum_that_repeats_it():
     state = pc.State(u=([u], 0.0), v=([2.2154e-07], 2e-16))
     both = {"u": [[-2.1680515614831031e-07]], "v": [[1.6546334312849721e-07]]}
     total = pc.linear(both, both["u"][0][0] * u + both["v"][0][0] * v)
-    post = pc.condition(state, total, pc.cells([1.0], v, of="v"))
+    post = pc.condition(state, total, pc.weighted_sum([1.0], v, of="v"))
     assert float(post["v"].mean[0]) == pytest.approx(v, rel=1e-14)
 
 
@@ -123,4 +123,6 @@ def test_laws_that_contradict_each_other_are_refused_however_wide_the_prior_is(v
 def test_a_row_that_float64_cannot_tell_from_another_is_not_missed_in_silence(variance):
     field = pc.Diagonal([1.0, 2.0, 3.0], [1.0, 1.0, variance])
     with raises("cannot be met"):
-        pc.condition(field, pc.cells([1.0, 2.0, 1.0], 5.0), pc.cells([1.0, -1.0, 1.0], 1.0))
+        pc.condition(
+            field, pc.weighted_sum([1.0, 2.0, 1.0], 5.0), pc.weighted_sum([1.0, -1.0, 1.0], 1.0)
+        )

@@ -185,7 +185,7 @@ def test_gradients_with_directions_noise_and_linear_laws():
 
     def point(mean: Tensor, factor: Tensor) -> Tensor:
         field = pc.LowRank(mean, factor, 0.1)
-        laws = pc.law(energy, 8.0, noise=0.1), pc.cells([1.0, 1.0, 1.0, 1.0, 0.0], 3.5)
+        laws = pc.law(energy, 8.0, noise=0.1), pc.weighted_sum([1.0, 1.0, 1.0, 1.0, 0.0], 3.5)
         return pc.condition(field, *laws).point
 
     given = [t.clone().requires_grad_() for t in (mean, factor)]

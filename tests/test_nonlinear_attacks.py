@@ -99,7 +99,7 @@ def test_numbers_empty_batches_and_parameters_without_axes():
 def test_one_field_of_a_state_is_not_conditioned_again():
     state = pc.State(u=pc.Diagonal([3.0, 3.9], 1.0), v=pc.Diagonal([1.0, 2.0, 3.0], 1.0))
     post = pc.condition(state, pc.law(lambda s: s["u"].square().sum() + s["v"].sum(), 30.0))
-    for laws in (pc.law(energy, 25.0), pc.cells([1.0, 1.0], 6.0)):
+    for laws in (pc.law(energy, 25.0), pc.weighted_sum([1.0, 1.0], 6.0)):
         with pytest.raises(pc.InputError, match="one of a state"):
             pc.condition(post["u"], laws)
 

@@ -27,7 +27,7 @@ def draw(seed, shape, dims, dtype, total, scale):
     mean = torch.randn(shape, generator=g, dtype=torch.float64)
     variance = torch.rand(shape, generator=g, dtype=torch.float64) + 0.01
     weights = torch.randn(shape[len(shape) - dims :], generator=g, dtype=torch.float64)
-    law = pc.cells(weights, scale * total * torch.ones(shape[: len(shape) - dims]).double())
+    law = pc.weighted_sum(weights, scale * total * torch.ones(shape[: len(shape) - dims]).double())
     return pc.Diagonal((scale * mean).to(dtype), (scale**2 * variance).to(dtype)), law
 
 
@@ -156,7 +156,7 @@ def test_a_small_posterior_is_kept_copied_and_indexed(tmp_path):
 
 def test_a_small_posterior_does_not_change_with_what_it_was_made_of():
     mean, variance = torch.zeros(1, 3).double(), torch.ones(1, 3).double()
-    post = pc.condition((mean, variance), pc.cells([1.0, 1.0, 1.0], 0.3))
+    post = pc.condition((mean, variance), pc.weighted_sum([1.0, 1.0, 1.0], 0.3))
     mean += 5
     variance *= 9
     post.mean.add_(7)
@@ -167,7 +167,7 @@ def test_a_small_posterior_does_not_change_with_what_it_was_made_of():
 
 
 def test_a_point_that_has_nearly_all_of_a_row_keeps_the_digits_of_its_variance():
-    post = pc.condition(([[0.0, 0.0]], [[1.0, 1e-20]]), pc.cells([1.0, 1.0], 0.5))
+    post = pc.condition(([[0.0, 0.0]], [[1.0, 1e-20]]), pc.weighted_sum([1.0, 1.0], 0.5))
     left = torch.full((1, 2), 1e-20, dtype=torch.float64)
     torch.testing.assert_close(post.variance, left, rtol=1e-12, atol=0)
 
@@ -175,17 +175,17 @@ def test_a_point_that_has_nearly_all_of_a_row_keeps_the_digits_of_its_variance()
 @pytest.mark.parametrize("solve", [pc.condition, by_engine])
 def test_a_large_weight_of_a_known_point_leaves_the_others_their_variance(solve):
     field = pc.Diagonal([[0.0, 0.0, 0.0]], [[1e-200, 1e-200, 0.0]])
-    post = solve(field, pc.cells([1.0, 1.0, 1e150], 0.0))
+    post = solve(field, pc.weighted_sum([1.0, 1.0, 1e150], 0.0))
     torch.testing.assert_close(post.variance / 1e-200, torch.tensor([[0.5, 0.5, 0.0]]).double())
 
 
 def test_what_numpy_does_not_pass_is_explained_by_the_engine():
-    law = pc.cells([1.0, 1.0], 3.0)
-    with pytest.raises(pc.InfeasibleError, match="cells"):
+    law = pc.weighted_sum([1.0, 1.0], 3.0)
+    with pytest.raises(pc.InfeasibleError, match="weighted_sum"):
         pc.condition(([[1.0, 1.0]], 0.0), law)
     with pytest.warns(pc.ImplausibleWarning):
         pc.condition(([[1.0, 1.0]], 1e-6), law)
     with pytest.raises(pc.InputError, match="end in"):
         pc.condition(([[1.0, 1.0, 1.0]], 1.0), law)
     with pytest.raises(pc.InputError, match="value"):
-        pc.condition(([[1.0, 1.0]], 1.0), pc.cells([1.0, 1.0], [1.0, 2.0]))
+        pc.condition(([[1.0, 1.0]], 1.0), pc.weighted_sum([1.0, 1.0], [1.0, 2.0]))

@@ -21,7 +21,7 @@ from probconserv import api
 from probconserv.cli.main import main
 
 PUBLIC = {name for name in vars(api) if not name.startswith("_")}
-WORDS = {"cells", "data", "initial", "law", "load", "models", "problems", "budget", "linear"}
+WORDS = {"data", "initial", "law", "load", "models", "problems", "budget", "linear"}
 
 
 def looked_up(name: str) -> object:

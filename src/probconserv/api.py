@@ -37,13 +37,13 @@ from .laws.nonlinear import NonlinearLaw as NonlinearLaw
 from .laws.nonlinear import law as law
 from .laws.quadrature import balance as balance
 from .laws.sums import boundary as boundary
-from .laws.sums import cells as cells
 from .laws.sums import initial as initial
 from .laws.sums import integral as integral
 from .laws.sums import linear as linear
 from .laws.sums import periodic as periodic
 from .laws.sums import regions as regions
 from .laws.sums import smoothness as smoothness
+from .laws.sums import weighted_sum as weighted_sum
 from .meshes import Mesh as Mesh
 from .models import load as load
 from .support.errors import DegenerateError as DegenerateError

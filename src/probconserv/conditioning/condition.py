@@ -281,7 +281,7 @@ def audit(post: Posterior) -> None:
     Examples
     --------
     >>> import probconserv as pc
-    >>> pc.audit(pc.condition(pc.Diagonal([1.0, 1.0], 1.0), pc.cells([1.0, 1.0], 2.0)))
+    >>> pc.audit(pc.condition(pc.Diagonal([1.0, 1.0], 1.0), pc.weighted_sum([1.0, 1.0], 2.0)))
     """
     if not isinstance(post, Posterior):
         raise InputError(f"`post` must come from `condition`; got {type(post).__name__}.")
@@ -333,7 +333,7 @@ def project(field: Prediction | State, *laws: AnyLaw) -> Field | State:
     Examples
     --------
     >>> import probconserv as pc
-    >>> pc.project(pc.Diagonal([1.0, 2.0], 0.1), pc.cells([1.0, 1.0], 4.0)).mean
+    >>> pc.project(pc.Diagonal([1.0, 2.0], 0.1), pc.weighted_sum([1.0, 1.0], 4.0)).mean
     tensor([1.5000, 2.5000], dtype=torch.float64)
     """
     for law in laws:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ..conditioning.condition import condition
 from ..data import Grids, Shuffled
 from ..fields.gaussian import Diagonal
-from ..laws.sums import cells
+from ..laws.sums import weighted_sum
 from ..support.errors import InputError
 from ..support.random_address import uniform
 from ..support.spread import spread_of
@@ -90,7 +90,7 @@ class FieldTask:
         assert batch.totals is not None
         totals = batch.totals.double().reshape(batch.fields.shape[:-1])
         noise = torch.full_like(totals, self.recipe.noise)
-        law = cells(self.weights, totals, noise=noise)
+        law = weighted_sum(self.weights, totals, noise=noise)
         field = condition(Diagonal._unchecked(mean.double(), std.double() ** 2), law)
         return field.mean, field.std
 
