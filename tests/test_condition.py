@@ -294,7 +294,7 @@ def test_project_moves_the_fields_of_a_state_as_one(rng, limits):
 
 def test_project_of_a_state_takes_laws_that_are_not_linear(rng):
     state = pc.State(u=(normal(5, rng=rng), 1.0), v=(normal(3, rng=rng), 1.0))
-    law = pc.law(lambda s: s["u"].square().sum() + s["v"].sum(), 4.0)
+    law = pc.nonlinear(lambda s: s["u"].square().sum() + s["v"].sum(), 4.0)
     near = pc.project(state, law)
     u, v = near["u"].mean, near["v"].mean
     terms = 4.0 + 2 * u.square().sum() + v.abs().sum()  # |b| + |J| |u|; 1e-12 of it may be missed

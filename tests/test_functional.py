@@ -110,7 +110,7 @@ def test_a_law_that_is_not_linear_refuses_to_be_mapped_over_its_value():
     """It ended in an error of torch."""
 
     def mean(value):
-        return pc.condition(pc.Diagonal(MEAN, 1.0), pc.law(torch.sum, value)).mean
+        return pc.condition(pc.Diagonal(MEAN, 1.0), pc.nonlinear(torch.sum, value)).mean
 
     with pytest.raises(pc.InputError, match=r"`laws`.*not inside `torch\.func`"):
         torch.func.vmap(mean)(TOTAL)

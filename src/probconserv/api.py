@@ -34,7 +34,7 @@ from .laws.inequalities import bounds as bounds
 from .laws.inequalities import monotone as monotone
 from .laws.law import Law as Law
 from .laws.nonlinear import NonlinearLaw as NonlinearLaw
-from .laws.nonlinear import law as law
+from .laws.nonlinear import nonlinear as nonlinear
 from .laws.quadrature import balance as balance
 from .laws.sums import boundary as boundary
 from .laws.sums import initial as initial

@@ -82,7 +82,7 @@ def condition(
         its evidence. A posterior is conditioned again with all laws on its prior, so that two steps
         are the same as one.
     *laws : Law, NonlinearLaw or Inequality
-        One or more, in any order. Those made by `law` need not be linear. With `bounds` or
+        One or more, in any order. Those made by `nonlinear` need not be linear. With `bounds` or
         `monotone` among them the result is known by draws.
     draws : int
         How many draws, if there are inequalities; at least 2.
