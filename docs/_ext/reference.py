@@ -76,7 +76,7 @@ class Help(SphinxDirective):
 
 
 def linked(app: Sphinx, tree: nodes.document) -> None:
-    """Code such as `condition`, `pc.project` or `Diagonal(mean, variance)` as a link to its entry."""
+    """Code such as `condition`, `pc.project` or `Diagonal(mean, variance)` as a link."""
     if app.env.docname.startswith(("reference/", "develop/")) or "file" in app.env.docname:
         return
     for code in list(tree.findall(nodes.literal)):
