@@ -52,7 +52,7 @@ def scores(field: pc.Field, truth: Tensor) -> list[float]:
 def given(u: pc.LowRank, noise: float) -> tuple[pc.Field, float]:
     """u given the equation, and the seconds that the most probable u took."""
     start = time.perf_counter()
-    post = pc.condition(u, pc.law(gained, 0.0, noise=noise, batch_dims=1))
+    post = pc.condition(u, pc.nonlinear(gained, 0.0, noise=noise, batch_dims=1))
     return post, time.perf_counter() - start
 
 

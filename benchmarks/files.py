@@ -76,7 +76,7 @@ def plain(dataset: xr.Dataset) -> xr.Dataset:
 
 def core(dataset: xr.Dataset) -> tuple[torch.Tensor, torch.Tensor]:
     u, std, area = (torch.from_numpy(dataset[name].values) for name in ("u", "std", "area"))
-    after = pc.condition(pc.Diagonal(u, std**2), pc.cells(area, float(dataset["total"])))
+    after = pc.condition(pc.Diagonal(u, std**2), pc.weighted_sum(area, float(dataset["total"])))
     return after.mean, after.std
 
 

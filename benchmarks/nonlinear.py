@@ -51,7 +51,7 @@ def main() -> None:
     variance = 1e-4 * (0.1 + torch.rand(w.shape, generator=generator, dtype=w.dtype))
     noise = torch.randn(w.shape, generator=generator, dtype=w.dtype)
     field = pc.Diagonal(w + variance.sqrt() * noise, variance)
-    law = pc.law(invariants, invariants(w), batch_dims=1)
+    law = pc.nonlinear(invariants, invariants(w), batch_dims=1)
     fno, inputs = network(), w[:, None].float()
 
     @torch.no_grad()

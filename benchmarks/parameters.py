@@ -65,10 +65,10 @@ class Case(NamedTuple):
         return type(self.problem)(**{self.problem.parameter: self.parameter(z)}).total(self.t)
 
     def law(self) -> pc.NonlinearLaw:
-        return pc.law(lambda s: s["u"] @ self.weights - self.total(s["z"]), 0.0, batch_dims=1)
+        return pc.nonlinear(lambda s: s["u"] @ self.weights - self.total(s["z"]), 0.0, batch_dims=1)
 
     def law_of_totals(self) -> pc.NonlinearLaw:
-        return pc.law(lambda s: s["totals"] - self.total(s["z"]), 0.0, batch_dims=1)
+        return pc.nonlinear(lambda s: s["totals"] - self.total(s["z"]), 0.0, batch_dims=1)
 
 
 def case_of(problem: ClosedForm) -> Case:

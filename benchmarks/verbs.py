@@ -29,7 +29,7 @@ LAWS = {
     "integral": (mass,),
     "integral, known ends": (mass, ends),
     "integral, known start": (later, start),
-    "integral and another": (mass, pc.cells(x / M, 0.0)),
+    "integral and another": (mass, pc.weighted_sum(x / M, 0.0)),
     "10 regions": (pc.regions(torch.arange(M) // 21, torch.zeros(10)),),
     "smoothness": (smooth,),
     "smoothness, integral": (smooth, mass),

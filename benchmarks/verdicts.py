@@ -121,7 +121,9 @@ def answers(world: World, repeats: int, wrong: Wrong | None = None) -> Counter[s
     count: Counter[str] = Counter()
     for _ in range(repeats):
         field, total = world.case()
-        found = pc.diagnose(field, pc.cells(WEIGHTS, wrong.change(total) if wrong else total))
+        found = pc.diagnose(
+            field, pc.weighted_sum(WEIGHTS, wrong.change(total) if wrong else total)
+        )
         count[found.answer] += 1
         if wrong is not None and found.answer != "agrees":
             count["cause"] += any(_right(cause, wrong) for cause in found.causes)

@@ -22,8 +22,8 @@ print("One report is off by", ", ".join(f"{k} {s:.0f}" for k, s in sea.sigma.ite
 # The laws: the parts add up in every cell and month; the mean over the sea and the year is 0.
 one = np.ones_like(share)
 signed = {k: sign * one for k, sign in SIGNS.items()} | {"net": -one}
-every_cell = pc.cells(signed, value=0.0, space_dims=0)
-year = pc.cells(share, value=0.0, space_dims=2, of="net")
+every_cell = pc.weighted_sum(signed, value=0.0, space_dims=0)
+year = pc.weighted_sum(share, value=0.0, space_dims=2, of="net")
 
 
 def closed(parts):
@@ -62,7 +62,7 @@ for hidden in np.array_split(np.random.default_rng(0).permutation(share.shape[1]
     known = {k: pc.Diagonal(flux[k][:, hidden], 0.0) for k in ("shortwave", "sensible")}
     ones = np.ones((12, len(hidden)))
     signed = {k: sign * ones for k, sign in SIGNS.items()} | {"net": -ones}
-    law = pc.cells(signed, value=0.0, space_dims=0)  # a row for every hidden cell and month
+    law = pc.weighted_sum(signed, value=0.0, space_dims=0)  # a row for every hidden cell and month
     twice = pc.condition(pc.State(**known, **guess), law)
     wide = guess | {"net": pc.Diagonal(guess["net"].mean, UNKNOWN)}
     once = pc.condition(pc.State(**known, **wide), law)

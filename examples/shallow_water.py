@@ -26,7 +26,7 @@ def ways(start: Tensor) -> dict[str, Way]:
     In these variables mass and momentum are integrals, so that energy alone is curved.
     """
     sums = pc.integral(mesh, mesh.integral(start))  # of h, p and q
-    kept = pc.law(energy, energy(start), batch_dims=2)
+    kept = pc.nonlinear(energy, energy(start), batch_dims=2)
     return {
         "no law": lambda after: after,
         "mass and momentum": given(sums),

@@ -21,7 +21,7 @@ def invariants(w: torch.Tensor) -> torch.Tensor:
 
 average = torch.full((1, CELLS, CELLS), 1 / CELLS**2, dtype=torch.float64)
 mean = pc.linear(average, [0.0])
-kept = pc.law(invariants, invariants(start), batch_dims=1)
+kept = pc.nonlinear(invariants, invariants(start), batch_dims=1)
 runs = {"no law": start[:, None], "mean": start[:, None], "mean, E and Z": start[:, None]}
 for name, laws in zip(runs, ((), (mean,), (mean, kept)), strict=True):
     for _ in range(STEPS):

@@ -9,7 +9,7 @@ import torch
 
 import probconserv as pc
 
-ANYWHERE = {"integral": pc.integral, "cells": pc.cells, "regions": pc.regions}
+ANYWHERE = {"integral": pc.integral, "cells": pc.weighted_sum, "regions": pc.regions}
 ANYWHERE |= {"linear": pc.linear, "sparse": pc.linear}
 OVERDETERMINED = (*ANYWHERE, "boundary")
 LAWS = (*ANYWHERE, "boundary", "initial", "periodic", "smoothness")

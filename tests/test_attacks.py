@@ -30,16 +30,20 @@ def test_the_density_given_a_noisy_start_is_that_of_independent_points():
 def test_the_density_given_a_start_and_totals_does_not_depend_on_a_vague_law():
     field, laws = (
         pc.Diagonal(np.zeros((4, 3)), 1.0),
-        (pc.initial([0.1, 0.2, 0.3], noise=0.7), pc.cells(np.ones(3), 1.0, noise=0.5)),
+        (pc.initial([0.1, 0.2, 0.3], noise=0.7), pc.weighted_sum(np.ones(3), 1.0, noise=0.5)),
     )
     u = np.linspace(-1, 1, 12).reshape(4, 3)
     one = pc.condition(field, *laws).log_prob(u).sum()
-    other = pc.condition(field, *laws, pc.cells(np.ones((4, 3)), 0.0, noise=1e7)).log_prob(u).sum()
+    other = (
+        pc.condition(field, *laws, pc.weighted_sum(np.ones((4, 3)), 0.0, noise=1e7))
+        .log_prob(u)
+        .sum()
+    )
     torch.testing.assert_close(one, other)
 
 
 def test_each_solution_has_its_own_factor_beside_a_start():
-    totals = pc.cells([1.0, 1.0, 1.0], [[0.0, 0.0], [300.0, 300.0]])
+    totals = pc.weighted_sum([1.0, 1.0, 1.0], [[0.0, 0.0], [300.0, 300.0]])
     field = pc.Diagonal(np.zeros((2, 2, 3)), 1.0)
     start = pc.initial([0.0, 0.0, 0.0])
     wider = pc.inflate(field, totals, start).variance[:, 0, 0]
@@ -69,7 +73,7 @@ def test_fields_that_share_no_axis_can_be_smooth_and_widened():
     law = pc.smoothness(np.arange(5.0), np.ones(5), 0.9, of="u")
     post = pc.condition(pc.State(u=u, v=v), law)
     torch.testing.assert_close(post["u"].variance, pc.condition(u, law).variance)
-    wider = pc.inflate(pc.State(u=u, v=v), pc.cells(np.ones(5), 1e9, of="u"))
+    wider = pc.inflate(pc.State(u=u, v=v), pc.weighted_sum(np.ones(5), 1e9, of="u"))
     assert (wider["u"].variance > u.variance).all()
 
 
@@ -77,14 +81,14 @@ def test_fields_that_share_no_axis_can_be_smooth_and_widened():
 def test_laws_contradict_each_other_whatever_the_field_is_rounded_to(dtype):
     field = pc.Diagonal(torch.zeros(1, 4, dtype=dtype), 1.0)
     with pytest.raises(pc.InfeasibleError, match="contradicts them"):
-        pc.condition(field, pc.cells(np.ones(4), 1.0), pc.cells(np.ones(4), 1.02))
+        pc.condition(field, pc.weighted_sum(np.ones(4), 1.0), pc.weighted_sum(np.ones(4), 1.02))
 
 
 def test_a_diagnosis_sees_members_as_condition_does():
     samples = np.random.default_rng(0).normal(size=(4, 1, 30))
     for shrinkage in (None, 0.0, 0.9):
         prior = pc.Ensemble(samples, batch_dims=1, shrinkage=shrinkage)
-        found = pc.diagnose(prior, pc.cells(np.ones(30), 20.0))
+        found = pc.diagnose(prior, pc.weighted_sum(np.ones(30), 20.0))
         torch.testing.assert_close(found.z_own.square(), found.mahalanobis)
 
 
@@ -92,12 +96,12 @@ def test_a_diagnosis_sees_members_as_condition_does():
 def test_members_that_are_equal_but_for_rounding_have_nothing_to_move(members):
     field = pc.Ensemble(np.full((members, 1, 6), 0.1), batch_dims=1)
     with pytest.raises(pc.InfeasibleError, match="Nothing is left to move"):
-        pc.condition(field, pc.cells(np.ones(6), 0.7))
+        pc.condition(field, pc.weighted_sum(np.ones(6), 0.7))
 
 
 def test_a_contradiction_names_the_field_the_end_and_all_rows_that_it_follows_from():
     state = pc.State(u=pc.Diagonal(ONE_BY_THREE, 1.0), v=pc.Diagonal(ONE_BY_THREE, 1.0))
-    laws = [pc.cells(np.ones(3), b, of="v") for b in (1.0, 2.0)]
+    laws = [pc.weighted_sum(np.ones(3), b, of="v") for b in (1.0, 2.0)]
     with pytest.raises(pc.InfeasibleError, match=r"`cells of v` at \[0\].*: `cells of v`"):
         pc.condition(state, *laws)
     fixed = pc.Diagonal(ONE_BY_THREE, [1.0, 1.0, 0.0])
@@ -112,11 +116,13 @@ def test_a_contradiction_names_the_field_the_end_and_all_rows_that_it_follows_fr
 
 
 def posterior():
-    return pc.condition(pc.Diagonal(np.zeros((3, 4)), 1.0), pc.cells(np.ones(4), 1.0))
+    return pc.condition(pc.Diagonal(np.zeros((3, 4)), 1.0), pc.weighted_sum(np.ones(4), 1.0))
 
 
 def of_a_state():
-    return pc.condition(pc.State(u=pc.Diagonal(ONE_BY_THREE, 1.0)), pc.cells(np.ones(3), 1.0))
+    return pc.condition(
+        pc.State(u=pc.Diagonal(ONE_BY_THREE, 1.0)), pc.weighted_sum(np.ones(3), 1.0)
+    )
 
 
 BAD = {
@@ -157,7 +163,7 @@ def test_a_gpu_that_is_not_there_is_refused_in_words():
 
 def test_one_field_of_a_state_is_audited_with_the_state():
     state = pc.State(u=pc.Diagonal(ONE_BY_THREE, 1.0), v=pc.Diagonal(ONE_BY_THREE, 1.0))
-    post = pc.condition(state, pc.cells(np.ones(3), 1.0, of="u"))
+    post = pc.condition(state, pc.weighted_sum(np.ones(3), 1.0, of="u"))
     pc.audit(post)
     with pytest.raises(pc.InputError, match="audit the state"):
         pc.audit(post["u"])
@@ -205,7 +211,7 @@ def test_the_order_of_bytes_does_not_matter(kind):
 
 def test_a_posterior_with_gradients_is_copied():
     mean = torch.ones(2, 3, dtype=torch.float64, requires_grad=True)
-    post = pc.condition(pc.Diagonal(mean, 1.0), pc.cells(np.ones(3), 2.0))
+    post = pc.condition(pc.Diagonal(mean, 1.0), pc.weighted_sum(np.ones(3), 2.0))
     other = copy.deepcopy(post)
     assert torch.equal(other.mean, post.mean)
     other.mean[0, 0].backward()
@@ -223,7 +229,9 @@ def test_numbers_of_any_library_are_numbers():
     members = np.arange(8.0).reshape(2, 4)
     half = pc.Ensemble(members, shrinkage=Fraction(1, 2))
     assert (
-        pc.condition(half, pc.cells(np.ones(4), 7.0)).mean.sum().isclose(torch.tensor(7.0).double())
+        pc.condition(half, pc.weighted_sum(np.ones(4), 7.0))
+        .mean.sum()
+        .isclose(torch.tensor(7.0).double())
     )
     assert pc.smoothness([0.0, 1.0, 2.0], [[1.0] * 3], rho=np.array(0.9)).noise.shape == (1, 1)
     with pytest.raises(pc.InputError, match=r"`rho`.*no plain number"):

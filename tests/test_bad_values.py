@@ -48,9 +48,9 @@ GOOD = {
         {"coords": X, "value": 1.0, "rule": "left", "noise": 0.1, "where": X > 0, "times": [0]}
         | {"period": None, "of": ""},
     ),
-    "cells": (
-        pc.cells,
-        {"volumes": X, "value": 1.0, "noise": 0.1, "where": X > 0, "times": [0], "of": ""}
+    "weighted_sum": (
+        pc.weighted_sum,
+        {"weights": X, "value": 1.0, "noise": 0.1, "where": X > 0, "times": [0], "of": ""}
         | {"space_dims": 1},
     ),
     "regions": (
@@ -63,14 +63,14 @@ GOOD = {
     "periodic": (pc.periodic, {"noise": 0.1, "of": ""}),
     "initial": (pc.initial, {"values": X, "noise": 0.1, "space_dims": 1, "of": ""}),
     "bounds": (pc.bounds, {"low": 0.0, "high": X, "truncated": False, "of": ""}),
-    "law": (
-        pc.law,
+    "nonlinear": (
+        pc.nonlinear,
         {"function": lambda u: u.sum(), "value": 1.0, "noise": 0.1, "batch_dims": 0, "of": ""}
         | {"label": "sum"},
     ),
     "condition on a law that is not linear": (
         pc.condition,
-        {"field": FIELD, "laws": pc.law(lambda u: u.square().mean(), 80.0)},
+        {"field": FIELD, "laws": pc.nonlinear(lambda u: u.square().mean(), 80.0)},
     ),
     "monotone": (pc.monotone, {"decreasing": False, "axis": -1, "of": ""}),
     "condition within bounds": (

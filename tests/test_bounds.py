@@ -31,7 +31,7 @@ def test_the_point_is_the_nearest_in_the_norm_of_the_prior(rng, low, high, signs
     inside = np.clip(rng.random((5, 9)), low, high)
     post = pc.condition(
         prior,
-        pc.cells(weights, inside @ weights),
+        pc.weighted_sum(weights, inside @ weights),
         pc.bounds(low, high),
         draws=2,
         generator=generator(),
@@ -43,7 +43,7 @@ def test_the_point_is_the_nearest_in_the_norm_of_the_prior(rng, low, high, signs
 
 def test_a_noisy_sum_pulls_as_its_precision_says(rng):
     prior, weights, value, noise = random_prior(rng, 4, 9), 0.1 + rng.random(9), rng.random(4), 0.3
-    law = pc.cells(weights, value, noise=noise)
+    law = pc.weighted_sum(weights, value, noise=noise)
     post = pc.condition(prior, law, pc.bounds(low=0.0), draws=2, generator=generator())
     for i in range(4):
         y, d = prior.mean[i].numpy(), prior.variance[i].numpy()
@@ -114,7 +114,10 @@ def test_regions_times_and_several_axes_of_space(rng):
 
 def test_one_region_alone_is_one_sum(rng):
     prior = random_prior(rng, 4, 9)
-    first, second = pc.regions(np.zeros(9, int), np.full((4, 1), 1.5)), pc.cells(np.ones(9), 1.5)
+    first, second = (
+        pc.regions(np.zeros(9, int), np.full((4, 1), 1.5)),
+        pc.weighted_sum(np.ones(9), 1.5),
+    )
     found = [
         pc.condition(prior, law, pc.bounds(0.0, 0.9), draws=2, generator=generator())
         for law in (first, second)
@@ -124,7 +127,7 @@ def test_one_region_alone_is_one_sum(rng):
 
 def test_a_sum_over_several_fields_of_a_state(rng):
     state = pc.State(rain=random_prior(rng, 3, 5), snow=random_prior(rng, 3, 4))
-    law = pc.cells({"rain": np.ones(5), "snow": 0.5 * np.ones(4)}, 2.0)
+    law = pc.weighted_sum({"rain": np.ones(5), "snow": 0.5 * np.ones(4)}, 2.0)
     limits = pc.bounds(low=0.0, of="rain"), pc.bounds(0.0, 0.8, of="snow")
     post = pc.condition(state, law, *limits, draws=6, generator=generator())
     rain, snow = post["rain"], post["snow"]
@@ -187,7 +190,7 @@ def test_scales_that_differ_by_many_orders(rng):
         prior = pc.Diagonal(rng.normal(size=(4, 12)) * np.sqrt(d.mean()), d)
         weights = rng.normal(size=12)
         inside = np.abs(rng.normal(size=(4, 12))) * (rng.random((4, 12)) < 0.5)
-        law = pc.cells(weights, inside @ weights)
+        law = pc.weighted_sum(weights, inside @ weights)
         u = everything(pc.condition(prior, law, pc.bounds(low=0.0), draws=5, generator=generator()))
         assert u.min() >= 0
         assert (law.residual(u).abs() <= 1e-12 * (law.value.abs() + law.magnitude(u))).all()
@@ -254,7 +257,7 @@ def test_truncated_points_are_indexed_and_saved(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "more", [(), (pc.boundary(left=0.0),), (pc.cells([1.0, 1.0, 1.0], 1.0), pc.monotone())]
+    "more", [(), (pc.boundary(left=0.0),), (pc.weighted_sum([1.0, 1.0, 1.0], 1.0), pc.monotone())]
 )
 def test_truncated_bounds_need_one_law_on_sums(more):
     with pytest.raises(pc.InputError, match="`truncated`"):
@@ -267,7 +270,7 @@ def test_a_total_out_of_reach_is_refused_however_wide_or_far_the_prior(kind, mea
     with pytest.raises(pc.InfeasibleError, match="bounds"):
         pc.condition(
             kind(mean, variance),
-            pc.cells([1.0, 1.0], 2.5),
+            pc.weighted_sum([1.0, 1.0], 2.5),
             pc.bounds(0.0, 1.0),
             generator=generator(),
         )
@@ -291,12 +294,16 @@ def test_bounds_that_float32_cannot_hold_leave_what_they_allow_feasible():
     )
     assert at_the_end.point[0, 0].double() == pytest.approx(0.1, rel=1e-7)
     full = pc.condition(
-        prior, pc.cells([1.0, 1.0, 1.0], 0.3), pc.bounds(0.0, 0.1), draws=3, generator=generator()
+        prior,
+        pc.weighted_sum([1.0, 1.0, 1.0], 0.3),
+        pc.bounds(0.0, 0.1),
+        draws=3,
+        generator=generator(),
     )
     assert (full.draws.double() <= 0.1).all()
     assert full.draws.sum(-1).numpy() == pytest.approx(0.3, rel=1e-6)
-    with pytest.raises(pc.InfeasibleError, match="cells"):
-        pc.condition(prior, pc.cells([1.0, 1.0, 1.0], 0.3001), pc.bounds(0.0, 0.1), draws=3)
+    with pytest.raises(pc.InfeasibleError, match="weighted_sum"):
+        pc.condition(prior, pc.weighted_sum([1.0, 1.0, 1.0], 0.3001), pc.bounds(0.0, 0.1), draws=3)
 
 
 @pytest.mark.parametrize("dtype", [torch.half, torch.bfloat16])
@@ -319,7 +326,7 @@ def test_truncated_bounds_are_refused_where_they_would_be_left_out():
 
 def test_the_point_of_a_mixture_does_not_depend_on_the_draws(rng):
     mixture = pc.Mixture(pc.Diagonal(rng.normal(size=(3, 2, 4)), 1.0), [0.2, 0.3, 0.5])
-    law = pc.cells(np.ones(4), 1.0)
+    law = pc.weighted_sum(np.ones(4), 1.0)
     one, other = (
         pc.condition(mixture, law, pc.bounds(low=0.0), draws=k, generator=generator())
         for k in (2, 9)
@@ -340,7 +347,7 @@ def test_moves_that_are_not_plausible_warn_for_mixtures_and_truncated_bounds():
             pc.bounds(low=0.0),
             generator=generator(),
         )
-    cut, law = pc.bounds(low=0.0, truncated=True), pc.cells([1.0, 1.0, 1.0], 1.0)
+    cut, law = pc.bounds(low=0.0, truncated=True), pc.weighted_sum([1.0, 1.0, 1.0], 1.0)
     with pytest.warns(pc.ImplausibleWarning):
         pc.condition(pc.Diagonal([-100.0, -100.0, -100.0], 1.0), cut, law, generator=generator())
 

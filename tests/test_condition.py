@@ -283,10 +283,10 @@ def test_project_moves_the_fields_of_a_state_as_one(rng, limits):
     u, v = normal(4, 5, rng=rng), normal(4, 3, rng=rng)
     state = pc.State(u=pc.Diagonal(u, 0.1), v=pc.LowRank(v, normal(2, 4, 3, rng=rng), 0.2))
     weights = {"u": torch.ones(5), "v": 2 * torch.ones(3)}
-    near = pc.project(state, pc.cells(weights, 3.0), *limits)
+    near = pc.project(state, pc.weighted_sum(weights, 3.0), *limits)
     whole = pc.Diagonal(torch.cat([u, v], -1), 1.0)
     alone = (pc.bounds(0.0),) if limits else ()
-    wanted = pc.project(whole, pc.cells(torch.cat([*weights.values()]), 3.0), *alone)
+    wanted = pc.project(whole, pc.weighted_sum(torch.cat([*weights.values()]), 3.0), *alone)
     found = torch.cat([near["u"].mean, near["v"].mean], -1)
     torch.testing.assert_close(found, wanted.mean)
     assert torch.equal(near["v"].variance, state["v"].variance)
@@ -294,7 +294,7 @@ def test_project_moves_the_fields_of_a_state_as_one(rng, limits):
 
 def test_project_of_a_state_takes_laws_that_are_not_linear(rng):
     state = pc.State(u=(normal(5, rng=rng), 1.0), v=(normal(3, rng=rng), 1.0))
-    law = pc.law(lambda s: s["u"].square().sum() + s["v"].sum(), 4.0)
+    law = pc.nonlinear(lambda s: s["u"].square().sum() + s["v"].sum(), 4.0)
     near = pc.project(state, law)
     u, v = near["u"].mean, near["v"].mean
     terms = 4.0 + 2 * u.square().sum() + v.abs().sum()  # |b| + |J| |u|; 1e-12 of it may be missed
@@ -304,5 +304,5 @@ def test_project_of_a_state_takes_laws_that_are_not_linear(rng):
 @pytest.mark.parametrize("size", [2, 10_000])  # in NumPy, by the engine
 def test_an_implausible_law_is_told_at_the_line_of_the_caller(size):
     with pytest.warns(pc.ImplausibleWarning) as caught:
-        pc.condition((torch.ones(1, size), 1e-6), pc.cells(torch.ones(size), 3.0 * size))
+        pc.condition((torch.ones(1, size), 1e-6), pc.weighted_sum(torch.ones(size), 3.0 * size))
     assert [warning.filename for warning in caught] == [__file__]

@@ -80,7 +80,10 @@ def test_budgets_of_cells_are_the_same_on_cuda(way, mesh, rng, monkeypatch):
 def test_laws_that_are_not_linear_are_the_same_on_cuda(most, rng, monkeypatch):
     monkeypatch.setattr(_linearised, "MOST_DENSE", most)
     field = pc.Diagonal(1 + 0.1 * normal(*SHAPE, rng=rng), 0.1 + 0.1 * uniform(*SHAPE, rng=rng))
-    laws = pc.law(lambda u: u.square().sum(), 7.5, batch_dims=1), pc.cells([1.0] * 7, 7.1)
+    laws = (
+        pc.nonlinear(lambda u: u.square().sum(), 7.5, batch_dims=1),
+        pc.weighted_sum([1.0] * 7, 7.1),
+    )
     here = pc.condition(field, *laws)
     there = pc.condition(field.to("cuda"), *laws)
     torch.testing.assert_close(there.point.cpu(), here.point, rtol=1e-7, atol=1e-9)
@@ -103,7 +106,10 @@ INSIDE = {
 
 @pytest.mark.parametrize("name", INSIDE)
 def test_inequalities_are_the_same_on_cuda(name, rng):
-    field, law = pc.Diagonal(1 + 0.1 * normal(*SHAPE, rng=rng), 0.01), pc.cells([1.0] * 7, 7.0)
+    field, law = (
+        pc.Diagonal(1 + 0.1 * normal(*SHAPE, rng=rng), 0.01),
+        pc.weighted_sum([1.0] * 7, 7.0),
+    )
     here = pc.condition(field, law, *INSIDE[name], draws=3)
     own = torch.Generator("cuda").manual_seed(1)
     there = pc.condition(field.to("cuda"), law, *INSIDE[name], draws=3, generator=own)

@@ -55,7 +55,11 @@ def is_refused(field, *laws):
 
 
 def test_three_contradictory_laws_on_two_points_are_refused():
-    laws = pc.cells([7.0, 5.0], 1.0), pc.cells([4.0, 3.0], 5.0), pc.cells([3.0, 6.0], 6.0)
+    laws = (
+        pc.weighted_sum([7.0, 5.0], 1.0),
+        pc.weighted_sum([4.0, 3.0], 5.0),
+        pc.weighted_sum([3.0, 6.0], 6.0),
+    )
     with pytest.raises(pc.InfeasibleError):
         pc.condition(pc.Diagonal([0.0, 0.0], [8.0, 8.0]), *laws)
 
@@ -67,7 +71,7 @@ def test_more_laws_than_points_are_refused_unless_they_agree(random):
         G, b = whole(random, n + 1, n), whole(random, n + 1)
         if abs(np.linalg.det(np.c_[G, b])) < 0.5:  # they agree
             continue
-        laws = [pc.cells(g, float(total)) for g, total in zip(G, b, strict=True)]
+        laws = [pc.weighted_sum(g, float(total)) for g, total in zip(G, b, strict=True)]
         if not is_refused(pc.Diagonal(np.zeros(n), whole(random, n)), *laws):
             accepted.append((G, b))
     assert not accepted
@@ -80,7 +84,7 @@ def test_as_many_laws_as_an_ensemble_has_members_are_refused(random):
         points = members + int(random.integers(1, 4))
         field = ensemble(random.normal(size=(members, points)))
         G, b = whole(random, members, points), whole(random, members)
-        laws = [pc.cells(g, float(total)) for g, total in zip(G, b, strict=True)]
+        laws = [pc.weighted_sum(g, float(total)) for g, total in zip(G, b, strict=True)]
         if not is_refused(field, *laws):
             accepted.append((G, b))
     assert not accepted
@@ -92,7 +96,7 @@ def test_as_many_laws_as_an_ensemble_has_members_are_refused(random):
 @pytest.mark.parametrize("variance", [1e-6, 1e-8, 1e-12, 1e-16, 1e-20])
 def test_a_mixture_conserves_however_sure_its_components_are(variance):
     prior = pc.Mixture(pc.Diagonal([[[1.0, 2.0, 3.0]]] * 3, variance))
-    post = pc.condition(prior, pc.cells([1.0, 1.0, 1.0], 7.0))
+    post = pc.condition(prior, pc.weighted_sum([1.0, 1.0, 1.0], 7.0))
     assert post.weights.sum().item() == pytest.approx(1, rel=1e-12)
     assert abs(float(post.mean.sum()) - 7) < 7e-12
     wanted = torch.tensor([[4.0, 7.0, 10.0]]).double() / 3
@@ -103,7 +107,7 @@ def test_a_mixture_conserves_however_sure_its_components_are(variance):
 
 
 def test_the_same_noisy_law_twice_is_finite_and_right():
-    law = pc.cells([5.0, 3.0], 1.0, noise=1e-8)
+    law = pc.weighted_sum([5.0, 3.0], 1.0, noise=1e-8)
     post = pc.condition(pc.Diagonal([0.0, 0.0], [8.0, 6.0]), law, law)
     truth = posterior([0, 0], [[5, 3]] * 2, [1, 1], noise=1e-8, variance=[8, 6])
     np.testing.assert_allclose(post.mean.numpy(), truth.mean, rtol=1e-6)
@@ -114,7 +118,7 @@ def test_the_same_noisy_law_twice_is_finite_and_right():
 def test_any_noisy_law_twice_is_right(noise, random):
     for _ in range(100):
         g, variance = whole(random, 3), whole(random, 3)
-        law = pc.cells(g, 1.0, noise=noise)
+        law = pc.weighted_sum(g, 1.0, noise=noise)
         post = pc.condition(pc.Diagonal([0.0, 0.0, 0.0], variance), law, law)
         truth = posterior([0, 0, 0], [g, g], [1, 1], noise, variance)
         np.testing.assert_allclose(post.mean.numpy(), truth.mean, rtol=1e-6)
@@ -124,7 +128,7 @@ def test_any_noisy_law_twice_is_right(noise, random):
 def test_noisy_laws_that_contradict_each_other_are_never_nan(random):
     for _ in range(100):
         g, variance = whole(random, 2), whole(random, 2)
-        laws = [pc.cells(g, total, noise=1e-9) for total in (1.0, 1.5)]
+        laws = [pc.weighted_sum(g, total, noise=1e-9) for total in (1.0, 1.5)]
         try:
             post = pc.condition(pc.Diagonal([0.0, 0.0], variance), *laws)
         except pc.InfeasibleError:
@@ -167,7 +171,7 @@ def test_several_laws_on_a_pressure_in_float32_all_hold(kind, random):
     for _ in range(20):
         mean = torch.tensor(101325 + random.normal(size=(2, 6)), dtype=torch.float32)
         root = torch.tensor(0.1 * random.normal(size=(2, 6, 9)), dtype=torch.float32)
-        laws = [pc.boundary(left=101325.0), pc.cells(np.ones(6), 607951.0), pc.periodic()]
+        laws = [pc.boundary(left=101325.0), pc.weighted_sum(np.ones(6), 607951.0), pc.periodic()]
         post = pc.condition(pressure(kind, mean, root), *laws)
         for law in laws:
             assert law.residual(post).abs().max() < 3 * EPS32 * 101325
@@ -190,7 +194,7 @@ def test_the_variance_left_is_right_relative_to_itself(kind, random):
         noise = 10 ** random.uniform(-6, -2, 2)
         laws = [
             pc.boundary(left=1.0, right=2.0, noise=noise[0]),
-            pc.cells(np.ones(4), 5.0, noise[1]),
+            pc.weighted_sum(np.ones(4), 5.0, noise[1]),
         ]
         G = [[1, 0, 0, 0], [0, 0, 0, 1], [1, 1, 1, 1]]
         truth = posterior(mean, G, [1, 2, 5], noise[[0, 0, 1]], **spread)
@@ -222,7 +226,7 @@ def test_the_density_of_a_point_that_laws_fix_is_always_refused(kind, random):
 def test_two_points_of_the_same_variance_share_what_an_exact_sum_leaves(random):
     """Each loses half, give or take rounding: neither has all."""
     for v in random.uniform(1e-12, 1e12, 200):
-        post = pc.condition(pc.Diagonal([[0.0, 0.0]], [[v, v]]), pc.cells([0.3, 0.3], 0.0))
+        post = pc.condition(pc.Diagonal([[0.0, 0.0]], [[v, v]]), pc.weighted_sum([0.3, 0.3], 0.0))
         np.testing.assert_allclose(post.variance, v / 2, rtol=1e-12)
 
 
@@ -231,7 +235,7 @@ def test_two_points_of_the_same_variance_share_what_an_exact_sum_leaves(random):
 
 @pytest.mark.parametrize("noise", [1e-23, 1e20])
 def test_a_float32_law_keeps_its_noise(noise):
-    law = pc.cells(torch.ones(3), torch.ones(2), noise=torch.full((2,), noise))
+    law = pc.weighted_sum(torch.ones(3), torch.ones(2), noise=torch.full((2,), noise))
     wanted = torch.full((2,), noise).double()
     torch.testing.assert_close(law.noise.double(), wanted, rtol=1e-6, atol=0)
 
@@ -314,7 +318,7 @@ def four_members(random):
     """1000 points between 0 and 1, of nearly one total, and a law that asks for a bit more."""
     members = random.uniform(0, 1, (4, 1, 1000))
     members += 0.5 - members.mean(-1, keepdims=True) + 1e-5 * random.normal(size=(4, 1, 1))
-    return ensemble(members), pc.cells(np.ones(1000), 500.3)
+    return ensemble(members), pc.weighted_sum(np.ones(1000), 500.3)
 
 
 def test_diagnose_does_not_reassure_where_the_update_ruins_the_field(random):
@@ -339,7 +343,7 @@ def test_condition_warns_of_a_move_beyond_ten_standard_deviations_only(recwarn):
 
 def test_diagnose_says_how_far_the_farthest_point_moves(random):
     prior = pc.Diagonal(random.normal(size=(2, 5)), random.uniform(1, 2, (2, 5)))
-    laws = pc.cells(np.ones(5), 3.0), pc.boundary(left=[1.0, 2.0], noise=0.5)
+    laws = pc.weighted_sum(np.ones(5), 3.0), pc.boundary(left=[1.0, 2.0], noise=0.5)
     post = pc.condition(prior, *laws)
     wanted = ((post.mean - prior.mean).abs() / prior.std).max()
     assert float(pc.diagnose(prior, *laws).largest_move) == pytest.approx(float(wanted))
@@ -362,7 +366,7 @@ def test_diagnose_has_the_joint_mahalanobis_square_of_all_laws(random):
 
 def test_diagnose_counts_redundant_rows_once():
     prior = pc.Diagonal([[0.0, 0.0, 0.0]], 1.0)
-    laws = pc.cells([1.0, 1.0, 1.0], 6.0), pc.boundary(left=1.0, right=1.0), pc.periodic()
+    laws = pc.weighted_sum([1.0, 1.0, 1.0], 6.0), pc.boundary(left=1.0, right=1.0), pc.periodic()
     found = pc.diagnose(prior, *laws)
     assert found.degrees_of_freedom.tolist() == [3]
     assert float(found.mahalanobis) == pytest.approx(18.0)  # 1 + 1 + 4 * 4: all points are fixed

@@ -21,7 +21,7 @@ def by_both(weights, totals, u, std):
     pairs = list(zip(weights, totals, strict=True))
     named = [Law("u", "x", total=float(b), measure=xr.DataArray(w, dims="x")) for w, b in pairs]
     out = enforce(data, *named, std="s")
-    post = pc.condition(pc.Diagonal(u, std**2), *(pc.cells(w, float(b)) for w, b in pairs))
+    post = pc.condition(pc.Diagonal(u, std**2), *(pc.weighted_sum(w, float(b)) for w, b in pairs))
     return (out.u.values, out.s.values), (post.mean.numpy(), post.std.numpy())
 
 

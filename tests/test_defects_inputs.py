@@ -7,7 +7,7 @@ from seeds import generator
 import probconserv as pc
 
 KINDS = ["Diagonal", "LowRank", "Dense"]
-LAW = pc.cells([1.0, 1.0, 1.0], 3.0)
+LAW = pc.weighted_sum([1.0, 1.0, 1.0], 3.0)
 
 
 def parts_of(kind, rng):
@@ -44,8 +44,10 @@ def test_a_posterior_stays_when_its_inputs_change(kind, read_first, rng):
 def test_a_posterior_stays_when_its_law_changes(kind, rng):
     weights, total, noise = torch.ones(3).double(), torch.ones(2).double(), torch.ones(2).double()
     field = parts_of(kind, rng)[1]
-    wanted = state_of(pc.condition(field, pc.cells(weights.clone(), total.clone(), noise.clone())))
-    post = pc.condition(field, pc.cells(weights, total, noise))
+    wanted = state_of(
+        pc.condition(field, pc.weighted_sum(weights.clone(), total.clone(), noise.clone()))
+    )
+    post = pc.condition(field, pc.weighted_sum(weights, total, noise))
     for t in (weights, total, noise):
         t.mul_(5)
     for found, was in zip(state_of(post), wanted, strict=True):

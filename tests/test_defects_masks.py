@@ -7,7 +7,7 @@ import torch
 import probconserv as pc
 
 FIELD = np.ones((2, 3))
-LAW = pc.cells([1.0, 1.0, 1.0], 3.0)
+LAW = pc.weighted_sum([1.0, 1.0, 1.0], 3.0)
 
 
 def seeded():
@@ -33,9 +33,9 @@ TAKERS = {
     "integral of two coords": lambda m: pc.integral((np.arange(2.0), m(3)), 1.0),
     "integral value": lambda m: pc.integral([0.0, 1.0, 2.0], m(2)),
     "integral noise": lambda m: pc.integral([0.0, 1.0, 2.0], [1.0, 1.0], noise=m(2)),
-    "cells volumes": lambda m: pc.cells(m(3), 1.0),
-    "cells value": lambda m: pc.cells([1.0, 1.0, 1.0], m(2)),
-    "cells noise": lambda m: pc.cells([1.0, 1.0, 1.0], [1.0, 1.0], noise=m(2)),
+    "cells volumes": lambda m: pc.weighted_sum(m(3), 1.0),
+    "cells value": lambda m: pc.weighted_sum([1.0, 1.0, 1.0], m(2)),
+    "cells noise": lambda m: pc.weighted_sum([1.0, 1.0, 1.0], [1.0, 1.0], noise=m(2)),
     "linear matrix": lambda m: pc.linear(m(2, 3), [1.0, 1.0]),
     "linear value": lambda m: pc.linear(np.eye(3)[:2], m(2)),
     "linear noise": lambda m: pc.linear(np.eye(3)[:2], [1.0, 1.0], noise=m(2)),

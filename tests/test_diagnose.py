@@ -33,8 +33,8 @@ def dense(field, law):
 
 
 LAWS = {
-    "cells": lambda rng: pc.cells(uniform(7, rng=rng), normal(3, rng=rng), noise=0.2),
-    "cells at times": lambda rng: pc.cells(uniform(7, rng=rng), [0.3, 0.5], times=[2, 0]),
+    "cells": lambda rng: pc.weighted_sum(uniform(7, rng=rng), normal(3, rng=rng), noise=0.2),
+    "cells at times": lambda rng: pc.weighted_sum(uniform(7, rng=rng), [0.3, 0.5], times=[2, 0]),
     "cell averages": lambda rng: pc.integral(grid(8, rng), 0.4, rule="cell"),
     "some points": lambda rng: pc.integral(grid(7, rng), 0.4, where=[False] + [True] * 6),
     "rows": lambda rng: pc.linear(normal(2, 7, rng=rng), normal(3, 2, rng=rng)),
@@ -56,7 +56,9 @@ def test_standard_deviations_are_those_of_dense_matrices(kind, law, rng):
     elif kind == "mixture of low rank":
         field = pc.Mixture(field_of("low rank few 1", (4, *SHAPE), rng), event_dims=1)
     elif kind == "given":
-        field = pc.condition(field_of("diagonal", SHAPE, rng), pc.cells([1.0] * 7, 0.0, noise=0.1))
+        field = pc.condition(
+            field_of("diagonal", SHAPE, rng), pc.weighted_sum([1.0] * 7, 0.0, noise=0.1)
+        )
     else:
         field = field_of(kind, SHAPE, rng)
     found = pc.diagnose(field, law)
@@ -260,8 +262,8 @@ def test_a_state_is_judged_as_its_fields_side_by_side(rng, shared):
         whole = pc.Diagonal(side.mean(0), side.var(0))
     weights = {"u": uniform(5, rng=rng), "v": uniform(3, rng=rng)}
     total = normal(4, rng=rng)
-    one = pc.diagnose(state, pc.cells(weights, total))
-    other = pc.diagnose(whole, pc.cells(torch.cat([*weights.values()]), total))
+    one = pc.diagnose(state, pc.weighted_sum(weights, total))
+    other = pc.diagnose(whole, pc.weighted_sum(torch.cat([*weights.values()]), total))
     for name in ("residual", "limit", "z_own", "z_full", "mahalanobis"):
         torch.testing.assert_close(getattr(one, name), getattr(other, name))
     assert one.verdict == other.verdict
@@ -281,7 +283,7 @@ def test_a_law_of_one_field_of_a_state_is_judged_by_that_field(rng):
 def test_what_float32_rounds_is_no_disagreement(rng):
     values = uniform(4, 1000, rng=rng).float()
     sure = pc.Diagonal(values, torch.zeros_like(values))
-    found = pc.diagnose(sure, pc.cells([1.0] * 1000, values.sum(-1)))  # added up in float32
+    found = pc.diagnose(sure, pc.weighted_sum([1.0] * 1000, values.sum(-1)))  # added up in float32
     assert not found.wrong.any()
     assert "agrees" in found.verdict
 

@@ -106,7 +106,7 @@ def test_exact_points_and_exact_second_differences_that_disagree(v, rng):
 def test_points_known_exactly_have_no_variance_left(rng):
     variance = 10 ** uniform(*SHAPE, rng=rng, low=-3, high=12)
     ends = pc.boundary(left=0.3, right=0.1)
-    law = pc.cells(torch.ones(7, dtype=torch.float64), 7.0)
+    law = pc.weighted_sum(torch.ones(7, dtype=torch.float64), 7.0)
     post = pc.condition(pc.Diagonal(normal(*SHAPE, rng=rng), variance), ends, law)
     assert (post.variance[:, [0, -1]] == 0).all()
     for u in (post.mean, post.sample(5, rng)):
@@ -120,11 +120,11 @@ def test_points_known_exactly_have_no_variance_left(rng):
 def test_contradictions_count_from_1e_8_of_the_terms(kind, rng):
     field = field_of(kind, SHAPE, rng)
     ones = torch.ones(7, dtype=torch.float64)
-    first = pc.cells(ones, 1.0)
+    first = pc.weighted_sum(ones, 1.0)
     size = (field.mean.abs() + field.std).sum(-1).max() + 1
-    pc.condition(field, first, pc.cells(ones, 1.0 + 1e-9))
+    pc.condition(field, first, pc.weighted_sum(ones, 1.0 + 1e-9))
     with pytest.raises(pc.InfeasibleError, match="is off by"):
-        pc.condition(field, first, pc.cells(ones, 1.0 + float(5e-8 * size)))
+        pc.condition(field, first, pc.weighted_sum(ones, 1.0 + float(5e-8 * size)))
 
 
 @pytest.mark.parametrize("kind", ["diagonal", "low rank few 1", "dense 1"])
@@ -134,7 +134,7 @@ def test_rows_that_differ_by_little_are_both_met(kind, rng):
     rows = torch.stack([row, row + 1e-5 * normal(7, rng=rng)])
     law = pc.linear(rows, [1.0, 1.0 + 3e-6])
     assert law.residual(pc.condition(field, law)).abs().max() < 1e-11
-    apart = [pc.cells(r, b) for r, b in zip(rows, law.value, strict=True)]
+    apart = [pc.weighted_sum(r, b) for r, b in zip(rows, law.value, strict=True)]
     post = pc.condition(field, *apart)
     assert max(float(one.residual(post).abs().max()) for one in apart) < 1e-11
 
@@ -158,8 +158,12 @@ def test_contradictions_within_noise_too_small_to_weigh(rng):
     """Half-way between the two is right, but float64 has lost it: an error, not one of the two."""
     field, ones = field_of("diagonal", SHAPE, rng), torch.ones(7, dtype=torch.float64)
     with pytest.raises(pc.InfeasibleError, match="contradict"):
-        pc.condition(field, pc.cells(ones, 1.0, noise=1e-9), pc.cells(ones, 2.0, noise=1e-9))
-    post = pc.condition(field, pc.cells(ones, 1.0, noise=1e-3), pc.cells(ones, 2.0, noise=1e-3))
+        pc.condition(
+            field, pc.weighted_sum(ones, 1.0, noise=1e-9), pc.weighted_sum(ones, 2.0, noise=1e-9)
+        )
+    post = pc.condition(
+        field, pc.weighted_sum(ones, 1.0, noise=1e-3), pc.weighted_sum(ones, 2.0, noise=1e-3)
+    )
     halfway = torch.full((4,), 1.5, dtype=torch.float64)
     torch.testing.assert_close(post.mean.sum(-1), halfway, rtol=0, atol=1e-5)
 
@@ -344,7 +348,7 @@ def test_results_for_many_smooth_lines_lie_as_their_shape_says():
 def test_a_view_with_another_sign_is_read_as_any_other():
     turned = torch.fft.fft(torch.arange(6.0).double().reshape(2, 3)).conj().imag
     assert turned.is_neg()
-    law = pc.cells([1.0, 2.0, 3.0], 5.0)
+    law = pc.weighted_sum([1.0, 2.0, 3.0], 5.0)
     new = [pc.condition((u, 1.0), law).mean for u in (turned, turned.clone())]
     torch.testing.assert_close(*new)
 
@@ -361,14 +365,14 @@ def test_noise_whose_square_is_lost_is_refused(noise):
 
 
 def test_the_evidence_of_a_row_as_wide_as_float64_holds():
-    law = pc.cells([1.0, 1.0], 0.0, noise=1e154)
+    law = pc.weighted_sum([1.0, 1.0], 0.0, noise=1e154)
     found = float(pc.condition(([0.0, 0.0], 1.0), law).log_evidence)
     assert found == pytest.approx(-0.5 * math.log(2 * math.pi) - 154 * math.log(10))
 
 
 @pytest.mark.parametrize(("variance", "scale"), [(3e307, 1.0), (1.0, 1e154)])
 def test_a_row_whose_variance_overflows_is_refused(variance, scale):
-    law = pc.cells([scale, 2 * scale, 3 * scale], 1.0)
+    law = pc.weighted_sum([scale, 2 * scale, 3 * scale], 1.0)
     with pytest.raises(pc.InfeasibleError, match="more than float64 can hold"):
         pc.condition(([[1.0, 2.0, 3.0]], variance), law)
 
@@ -376,7 +380,7 @@ def test_a_row_whose_variance_overflows_is_refused(variance, scale):
 @pytest.mark.parametrize("kind", [pc.Diagonal, lambda m, v: pc.LowRank(m, v[None].sqrt(), v)])
 def test_a_row_whose_variance_is_too_small_is_refused_for_that_reason(kind):
     mean = 1e-150 * torch.tensor([[1.0, 2.0, 3.0]], dtype=torch.float64)
-    for law in (pc.cells([1.0, 1.0, 1.0], 7e-150), pc.boundary(left=2e-150)):
+    for law in (pc.weighted_sum([1.0, 1.0, 1.0], 7e-150), pc.boundary(left=2e-150)):
         with pytest.raises(pc.InfeasibleError, match="less than float64 can hold"):
             pc.condition(kind(mean, mean.square()), law)
 
@@ -418,7 +422,7 @@ def test_redundant_rows_of_another_size_do_not_change_the_weights(rng):
 def test_components_with_and_without_variance_cannot_be_compared():
     means, variances = [[[1.0, 1.0]], [[0.0, 0.0]]], [[[0.0, 0.0]], [[1.0, 1.0]]]
     with pytest.raises(pc.DegenerateError, match="their evidences cannot be compared"):
-        pc.condition(pc.Mixture(pc.Diagonal(means, variances)), pc.cells([1.0, 1.0], 2.0))
+        pc.condition(pc.Mixture(pc.Diagonal(means, variances)), pc.weighted_sum([1.0, 1.0], 2.0))
 
 
 def test_per_time_weights_with_values_at_some_times_can_be_sampled(rng):

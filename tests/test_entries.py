@@ -21,20 +21,20 @@ def laws(rng):
     sparse = scipy.sparse.random(5, 6, 0.4, random_state=1) + scipy.sparse.eye(5, 6)
     return {
         "integral": [pc.integral(np.arange(6.0), 1.0)],
-        "both axes": [pc.cells(uniform(4, 6, rng=rng), 1.0)],
+        "both axes": [pc.weighted_sum(uniform(4, 6, rng=rng), 1.0)],
         "weights in time": [
-            pc.cells(uniform(4, 6, rng=rng), 1.0),
+            pc.weighted_sum(uniform(4, 6, rng=rng), 1.0),
             pc.integral(np.arange(6.0), 1.0),
         ],
-        "regions and total": [pc.regions(PLACES, 0.0), pc.cells(np.ones(6), 1.0, noise=0.2)],
+        "regions and total": [pc.regions(PLACES, 0.0), pc.weighted_sum(np.ones(6), 1.0, noise=0.2)],
         "some times": [pc.integral(np.arange(6.0), 1.0, times=[0, 2]), pc.regions(PLACES, 0.0)],
         "points": [
             pc.boundary(left=0.0, right=1.0),
             pc.initial(np.ones(6)),
-            pc.cells(np.ones(6), 1.0),
+            pc.weighted_sum(np.ones(6), 1.0),
         ],
-        "sparse": [pc.linear(sparse, 0.0, noise=0.1), pc.cells(np.ones(6), 1.0)],
-        "full": [pc.linear(normal(2, 6, rng=rng), 0.0), pc.cells(np.ones(6), 1.0)],
+        "sparse": [pc.linear(sparse, 0.0, noise=0.1), pc.weighted_sum(np.ones(6), 1.0)],
+        "full": [pc.linear(normal(2, 6, rng=rng), 0.0), pc.weighted_sum(np.ones(6), 1.0)],
         "differences": [pc.smoothness(np.arange(6.0), np.ones(6), 0.5), pc.regions(PLACES, 0.0)],
         "budgets": [pc.cell_budgets(MESH, np.arange(3.0), velocity=(1.0, 0.5))],
     }
@@ -122,7 +122,7 @@ def test_gradients_pass_sparse_products_and_redundant_rows(rng):
 
     def both(variance):
         field = pc.Diagonal(mean, variance)
-        parts, total = pc.regions(PLACES, np.ones(4)), pc.cells(np.ones(6), 4.0)
+        parts, total = pc.regions(PLACES, np.ones(4)), pc.weighted_sum(np.ones(6), 4.0)
         post = pc.condition(field, parts, total)
         return post.mean, post.variance
 

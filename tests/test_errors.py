@@ -137,7 +137,7 @@ def test_a_law_of_another_grid():
         (field, pc.linear(MEAN[:, :6], 0.0), r"`linear`.* end in \(6,\), .* \(4, 7\)"),
         (field, pc.linear(MEAN[:3, None], 0.0, batch_dims=1), r"`linear`.* \(3,\) before"),
         (field, pc.integral((X, X, X), 0.0), r"`integral`.* end in \(7, 7, 7\)"),
-        (field, pc.cells(wide, 0.0, space_dims=1), r"`cells`.* \(3,\) before"),
+        (field, pc.weighted_sum(wide, 0.0, space_dims=1), r"`weighted_sum`.* \(3,\) before"),
         (line, pc.initial(MEAN[0]), r"`initial`.* last 2 axes.* \(7,\)"),
         (line, pc.integral(X, 0.0, times=[0]), "`times` of `integral` needs an axis of time"),
         (pc.Diagonal(MEAN[:, :1], 1.0), pc.boundary(1.0, 2.0, noise=0.1), "`boundary`.*2 points"),
@@ -249,15 +249,15 @@ def test_truth_values_are_no_numbers():
         pc.evaluate(field, MEAN, space_dims=True)
     with raises("`shrinkage` must lie between 0 and 1, got True"):
         pc.Ensemble(MEAN[:, None], batch_dims=1, shrinkage=True)
-    with raises("`space_dims`: `volumes` of shape .* cannot have 2"):
-        pc.cells([1.0, 1.0], 0.0, space_dims=2)
+    with raises("`space_dims`: `weights` of shape .* cannot have 2"):
+        pc.weighted_sum([1.0, 1.0], 0.0, space_dims=2)
     with raises("`space_dims`: `values` of shape .* cannot have 2"):
         pc.initial([1.0, 2.0], space_dims=2)
     for where in (X, np.ones(7), ["a"] * 7):
         with raises("`where` must be (boolean|a tensor, an array)"):
             pc.integral(X, 0.0, where=where)
     with raises("`where` of shape .* does not fit the last axes"):
-        pc.cells(X, 0.0, where=np.zeros(3, dtype=bool))
+        pc.weighted_sum(X, 0.0, where=np.zeros(3, dtype=bool))
     with raises("`p` must lie between 0 and 1"):
         field.quantile(1.0)
     with raises("`shrinkage` must lie between 0 and 1"):
@@ -312,7 +312,7 @@ def test_a_covariance_that_is_none():
     bad = pc.Dense(MEAN[:1, :2], [[[1.0, 2.0], [2.0, 1.0]]])
     for use in (
         lambda: bad.sample(1, generator=generator()),
-        lambda: pc.condition(bad, pc.cells([1.0, 1.0], 1.0)),
+        lambda: pc.condition(bad, pc.weighted_sum([1.0, 1.0], 1.0)),
     ):
         with raises("`covariance` is not positive semidefinite: .* smallest eigenvalue is -1"):
             use()
@@ -396,7 +396,7 @@ def test_more_bad_input_gets_no_raw_error():
         with raises(r"`v` of shape \(3, 7\) does not fit the field"):
             one.covariance_times(MEAN[:3])
     for of in (3, None):
-        for build in (pc.cells, pc.integral, pc.regions):
+        for build in (pc.weighted_sum, pc.integral, pc.regions):
             with raises("`of` must be a name"):
                 build([0, 1], 0.0, of=of)
 

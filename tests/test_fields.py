@@ -102,7 +102,7 @@ def test_a_shared_covariance_is_kept_in_a_file_and_widened(rng, tmp_path):
     field.save(tmp_path / "field.safetensors")
     again = pc.Dense.load(tmp_path / "field.safetensors")
     torch.testing.assert_close(again.covariance(), field.covariance(), rtol=0, atol=0)
-    wider = pc.inflate(field, pc.cells(torch.ones(7), 200.0))
+    wider = pc.inflate(field, pc.weighted_sum(torch.ones(7), 200.0))
     times = wider.variance / field.variance
     assert (times > 1).all()
     torch.testing.assert_close(times, times[:, :1, :1].expand_as(times))  # one for each solution

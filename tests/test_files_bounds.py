@@ -74,7 +74,7 @@ def test_hard_rows_have_the_field_that_the_core_finds(seed):
     out = enforce(d, law, std="s", minimum=low, maximum=high).u.values
     within = pc.bounds(low=low, high=high)
     own = generator(seed)
-    wanted = pc.condition((u, s**2), pc.cells(g, b), within, draws=2, generator=own).point
+    wanted = pc.condition((u, s**2), pc.weighted_sum(g, b), within, draws=2, generator=own).point
     assert out @ g == pytest.approx(b, abs=1e-12 * np.abs(u) @ np.abs(g))
     np.testing.assert_allclose(out, wanted, atol=1e-6 * (high - low))
 

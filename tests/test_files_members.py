@@ -51,7 +51,7 @@ def test_the_covariance_is_mixed_with_one_that_has_the_spread_of_the_totals():
     np.testing.assert_allclose((g @ sigma @ g.T).item(), spreads[0], rtol=1e-12)
     mean, _ = kalman(x.mean(0), sigma, g, [5.0])
     np.testing.assert_allclose(out.u.mean("member"), mean, atol=1e-10)
-    post = pc.condition(pc.Ensemble(torch.tensor(x)), pc.cells(g[0], 5.0))
+    post = pc.condition(pc.Ensemble(torch.tensor(x)), pc.weighted_sum(g[0], 5.0))
     np.testing.assert_allclose(post.mean, mean, atol=1e-10)
     np.testing.assert_allclose(post.members(), out.u, atol=1e-10)
 

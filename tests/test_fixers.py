@@ -79,7 +79,7 @@ def test_it_is_the_most_probable_state():
 
     cells = grid.areas.mean() / grid.areas  # alike per area
     prior = {n: pc.Diagonal(0 * x[0], cells.expand_as(x[0])) for n, x in after.items()}
-    point = pc.condition(pc.State(**prior), pc.law(rows, 1e3)).point
+    point = pc.condition(pc.State(**prior), pc.nonlinear(rows, 1e3)).point
     for name, x in after.items():
         change = width[name] * point[name]
         near = 1e-6 * float(change.abs().max())

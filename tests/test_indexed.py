@@ -43,8 +43,8 @@ LAWS = {
     "integral": lambda at: pc.integral(X, at(TOTAL), noise=at.time(SIGMA[0])),
     "integral, mask": lambda at: pc.integral(X, at(TOTAL), where=at(MASK)),
     "integral, mask over time": lambda at: pc.integral(X, at(TOTAL), where=at.time(MASK[0])),
-    "cells": lambda at: pc.cells(at(VOLUMES), at(TOTAL), at(SIGMA), space_dims=1),
-    "cells over time": lambda at: pc.cells(
+    "cells": lambda at: pc.weighted_sum(at(VOLUMES), at(TOTAL), at(SIGMA), space_dims=1),
+    "cells over time": lambda at: pc.weighted_sum(
         at.time(VOLUMES[0]), at(TOTAL), where=at.time(MASK[0]), space_dims=1
     ),
     "regions": lambda at: pc.regions(LABELS, at(PAIR), noise=at.time(PAIR[0]).abs()),
@@ -105,7 +105,7 @@ def same(entry, wanted):
 @pytest.mark.parametrize(("law", "index"), CASES)
 def test_an_entry_is_the_posterior_of_that_entry(law, index, field, beside):
     def posterior(at):
-        more = [pc.cells(X + 0.1, at(TOTAL), noise=0.3)] if beside else []
+        more = [pc.weighted_sum(X + 0.1, at(TOTAL), noise=0.3)] if beside else []
         return pc.condition(FIELDS[field](at), (LAWS | OF_ALL_TIMES)[law](at), *more)
 
     same(posterior(At(*EVERY))[index], posterior(At(*index)))
@@ -116,7 +116,7 @@ def test_an_entry_of_a_state_is_the_posterior_of_that_entry(index):
     def posterior(at):
         state = pc.State(u=FIELDS["Diagonal"](at), w=FIELDS["LowRank"](at))
         both, mask = {"u": at.time(VOLUMES[0]), "w": at(VOLUMES)}, at.time(MASK[0])
-        total = pc.cells(both, at(TOTAL), where=mask, space_dims=1)
+        total = pc.weighted_sum(both, at(TOTAL), where=mask, space_dims=1)
         return pc.condition(state, total, pc.regions(LABELS, at(PAIR), where=mask, of="w"))
 
     entry, wanted = posterior(At(*EVERY))[index], posterior(At(*index))

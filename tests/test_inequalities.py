@@ -60,10 +60,10 @@ def test_the_point_is_the_nearest_in_the_norm_of_the_precision(rng, kind, limits
     exact, mean, stated = None, field.mean.numpy(), []
     if laws == "two exact":
         exact = np.concatenate([weights[None], matrix])
-        stated = [pc.cells(weights, inside @ weights), pc.linear(matrix, inside @ matrix.T)]
+        stated = [pc.weighted_sum(weights, inside @ weights), pc.linear(matrix, inside @ matrix.T)]
     if laws == "noisy and smooth":
         total, smooth = rng.random(BATCH), pc.smoothness(X, np.ones(N), 0.8)
-        stated = [pc.cells(weights, total, noise=0.2), smooth]
+        stated = [pc.weighted_sum(weights, total, noise=0.2), smooth]
         rows = np.concatenate([weights[None], smooth.apply(np.eye(N)).numpy().T])
         noise = np.concatenate([[0.2], np.broadcast_to(smooth.noise.numpy(), N - 2)])
         values = [np.concatenate([[b], np.zeros(N - 2)]) for b in total]
@@ -143,7 +143,7 @@ def test_initial_values_and_times_in_the_general_way(rng):
 
 def test_monotone_in_time_beside_a_sum_at_each_time(rng):
     mean, totals = rng.normal(size=(4, 5)), np.array([0.5, 1.0, 1.5, 2.5])
-    law = pc.cells(np.ones(5), totals)
+    law = pc.weighted_sum(np.ones(5), totals)
     post = pc.condition(
         pc.Diagonal(mean, 1.0), law, pc.monotone(axis=0), draws=10, generator=generator()
     )
@@ -170,7 +170,7 @@ def test_a_posterior_is_conditioned_again_with_all_its_laws(rng):
 
 def test_a_state_is_known_by_joint_draws(rng):
     state = pc.State(u=fields(rng)["low rank"][0], v=fields(rng)["diagonal"][0])
-    law = pc.cells({"u": np.ones(N), "v": np.ones(N)}, 3.0)
+    law = pc.weighted_sum({"u": np.ones(N), "v": np.ones(N)}, 3.0)
     limits = pc.bounds(low=0.0, of="u"), pc.monotone(of="v")
     post = pc.condition(state, law, *limits, draws=10, generator=generator())
     assert isinstance(post, pc.Draws)
@@ -234,13 +234,13 @@ def test_what_cannot_be_met_is_refused_in_words(rng):
     field, _ = fields(rng)["low rank"]
     wide = pc.Diagonal(np.zeros((60, 60)), 1.0)
     with pytest.raises(pc.InputError, match="`laws`: these tie 3600 points"):
-        pc.condition(wide, pc.cells(np.ones(60), 1.0), pc.monotone(axis=0))
+        pc.condition(wide, pc.weighted_sum(np.ones(60), 1.0), pc.monotone(axis=0))
     post = pc.condition(field, pc.bounds(low=0.0), draws=3, generator=generator())
     with pytest.raises(pc.InputError, match="`field` is known by draws"):
         pc.condition(post, pc.bounds(low=0.0))
     with pytest.raises(pc.InputError, match="`laws` must be a law"):
         pc.condition(field, pc.bounds(low=0.0), 3.0)
-    state = pc.condition(pc.State(u=wide, v=wide), pc.cells(np.ones(60), 1.0, of="u"))
+    state = pc.condition(pc.State(u=wide, v=wide), pc.weighted_sum(np.ones(60), 1.0, of="u"))
     with pytest.raises(pc.InputError, match="one of a state"):
         pc.condition(state["u"], pc.bounds(low=0.0))
 
@@ -252,11 +252,15 @@ BEYOND = {
         r"`boundary` at \[0\], point 0 is -1.* 0 or more",
     ),
     "two laws": (
-        [pc.cells(np.ones(N), 3.0), pc.cells(1.0 * (X < 0.5), 4.0), pc.bounds(low=0.0)],
-        r"`cells` .* is 3.*beside the other exact laws.* 4 or more",
+        [
+            pc.weighted_sum(np.ones(N), 3.0),
+            pc.weighted_sum(1.0 * (X < 0.5), 4.0),
+            pc.bounds(low=0.0),
+        ],
+        r"`weighted_sum` .* is 3.*beside the other exact laws.* 4 or more",
     ),
     "rising": (
-        [pc.cells(np.ones(N), 3.0), pc.boundary(left=1.0), pc.monotone()],
+        [pc.weighted_sum(np.ones(N), 3.0), pc.boundary(left=1.0), pc.monotone()],
         r"`boundary` .* is 1.* 0\.25 or less",
     ),
 }
@@ -271,13 +275,13 @@ def test_a_law_that_cannot_be_met_is_named_with_its_range(rng, what):
 
 def test_a_range_counts_the_directions_of_the_field():
     prior = pc.LowRank(np.zeros(3), [[1.0, 2.0, -1.0]], 0.0)
-    given = pc.cells([1.0, 1.0, 1.0], 5.0), pc.bounds(-1.0, 1.0)
+    given = pc.weighted_sum([1.0, 1.0, 1.0], 5.0), pc.bounds(-1.0, 1.0)
     with pytest.raises(pc.InfeasibleError, match=r"from -1 to 1 along the directions of this"):
         pc.condition(prior, *given, generator=generator())
     with pytest.raises(pc.InfeasibleError, match="no field of this prior lies within them"):
         pc.condition(
             prior,
-            pc.cells([1.0, 1.0, 1.0], 0.5),
+            pc.weighted_sum([1.0, 1.0, 1.0], 0.5),
             pc.bounds(low=[0.1, 0.1, 0.1]),
             generator=generator(),
         )
@@ -288,7 +292,7 @@ def test_what_noise_hardly_leaves_free_still_moves_to_the_end_of_its_range(seed,
     rng = np.random.default_rng(seed)
     root, mean = rng.normal(size=(8, 8)), rng.normal(size=8)
     prior = pc.Dense(mean, root @ root.T / 8 + 0.1 * np.eye(8))
-    total = pc.cells([1.0] * 3 + [0.0] * 5, -0.3)
+    total = pc.weighted_sum([1.0] * 3 + [0.0] * 5, -0.3)
     first = pc.linear(np.eye(8)[:1], [-0.1], noise=noise)
     given = total, first, pc.bounds(low=-0.1), pc.monotone()
     u = everything(pc.condition(prior, *given, draws=10, generator=generator()))
@@ -300,7 +304,7 @@ def test_points_that_two_laws_fix_at_a_bound_of_zero_are_there():
     rng = np.random.default_rng(6)
     root = rng.normal(size=(10, 10))
     prior = pc.Dense(rng.normal(size=10), root @ root.T / 10 + 0.1 * np.eye(10))
-    laws = pc.cells(np.ones(10), 22.0), pc.linear(np.eye(10)[-1:], [0.0])
+    laws = pc.weighted_sum(np.ones(10), 22.0), pc.linear(np.eye(10)[-1:], [0.0])
     third = pc.linear([[0.0, 1.0] * 5], [4.8], noise=1e-4)
     given = *laws, third, pc.bounds(low=0.0), pc.monotone(True)
     u = everything(pc.condition(prior, *given, draws=20, generator=generator()))
@@ -322,7 +326,7 @@ def test_small_points_beside_large_ones_keep_their_values():
 @pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
 def test_exact_laws_hold_beside_variances_of_many_decades():
     prior = pc.Dense(np.full(21, 0.5), np.diag(10.0 ** np.arange(-10, 11)))
-    law = pc.cells(np.ones(21), 3.0)
+    law = pc.weighted_sum(np.ones(21), 3.0)
     post = pc.condition(prior, law, pc.bounds(low=0.0), draws=100, generator=generator())
     assert (law.residual(everything(post)).abs() <= 6e-12).all()
 
@@ -331,7 +335,11 @@ def test_a_total_out_of_reach_of_a_very_wide_dense_prior_is_refused():
     prior = pc.Dense([0.5, 0.5], 1e40 * np.eye(2))
     with pytest.raises(pc.InfeasibleError, match="`bounds`"):
         pc.condition(
-            prior, pc.cells([1.0, 1.0], 2.5), pc.bounds(0.0, 1.0), draws=2, generator=generator()
+            prior,
+            pc.weighted_sum([1.0, 1.0], 2.5),
+            pc.bounds(0.0, 1.0),
+            draws=2,
+            generator=generator(),
         )
 
 
@@ -353,7 +361,7 @@ def test_a_value_with_hardly_any_noise_beside_inequalities():
     rng = np.random.default_rng(3)
     mean, root = rng.normal(size=4).round(1), rng.normal(size=(4, 4)).round(1)
     prior = pc.Dense(mean, root @ root.T + np.eye(4))
-    laws = pc.boundary(left=0.0, noise=1e-9), pc.cells([1.0, 1.0, 1.0, 1.0], 1.0)
+    laws = pc.boundary(left=0.0, noise=1e-9), pc.weighted_sum([1.0, 1.0, 1.0, 1.0], 1.0)
     limits = pc.monotone(), pc.bounds([0.0, 0.1, 0.1, 0.2])
     post = pc.condition(prior, *laws, *limits, draws=10, generator=generator())
     assert post.point.numpy() == pytest.approx([0.0, 0.1538, 0.1538, 0.6924], abs=1e-5)
@@ -361,7 +369,10 @@ def test_a_value_with_hardly_any_noise_beside_inequalities():
 
 @pytest.mark.parametrize("noise", [1e-6, 1e-9])
 def test_a_total_with_hardly_any_noise_at_the_end_of_its_range_is_feasible(noise):
-    prior, law = pc.Dense([0.1, 0.2, 0.3], np.eye(3)), pc.cells([1.0, 1.0, 1.0], 0.0, noise=noise)
+    prior, law = (
+        pc.Dense([0.1, 0.2, 0.3], np.eye(3)),
+        pc.weighted_sum([1.0, 1.0, 1.0], 0.0, noise=noise),
+    )
     u = everything(pc.condition(prior, law, pc.bounds(low=0.0), draws=20, generator=generator()))
     assert u.min() >= 0
     assert u.sum(-1).max() < 6 * noise

@@ -52,7 +52,7 @@ def test_contradictory_laws_are_told_apart_by_their_labels():
         pc.condition(pc.Diagonal(MEAN, 1.0), *laws)
 
 
-@pytest.mark.parametrize("build", [pc.integral, pc.cells, pc.linear, pc.regions])
+@pytest.mark.parametrize("build", [pc.integral, pc.weighted_sum, pc.linear, pc.regions])
 def test_a_law_on_numbers_takes_a_label(build):
     given = {pc.regions: [0] * 7, pc.linear: [[1.0] * 7]}.get(build, X)
     law = build(given, 1.0, label="salt")
@@ -109,7 +109,7 @@ def test_a_value_is_not_refused_for_the_rounding_of_a_sum_that_repeats_it():
     state = pc.State(u=([u], 0.0), v=([2.2154e-07], 2e-16))
     both = {"u": [[-2.1680515614831031e-07]], "v": [[1.6546334312849721e-07]]}
     total = pc.linear(both, both["u"][0][0] * u + both["v"][0][0] * v)
-    post = pc.condition(state, total, pc.cells([1.0], v, of="v"))
+    post = pc.condition(state, total, pc.weighted_sum([1.0], v, of="v"))
     assert float(post["v"].mean[0]) == pytest.approx(v, rel=1e-14)
 
 
@@ -125,7 +125,9 @@ def test_laws_that_contradict_each_other_are_refused_however_wide_the_prior_is(v
 def test_a_row_that_float64_cannot_tell_from_another_is_not_missed_in_silence(variance):
     field = pc.Diagonal([1.0, 2.0, 3.0], [1.0, 1.0, variance])
     with raises("cannot be met"):
-        pc.condition(field, pc.cells([1.0, 2.0, 1.0], 5.0), pc.cells([1.0, -1.0, 1.0], 1.0))
+        pc.condition(
+            field, pc.weighted_sum([1.0, 2.0, 1.0], 5.0), pc.weighted_sum([1.0, -1.0, 1.0], 1.0)
+        )
 
 
 def flow_network(seed, wide):
@@ -163,18 +165,18 @@ def test_totals_that_agree_but_for_the_rounding_to_float32_are_taken(rng):
     u = normal(3, 10, rng=rng)
     parts = u.unflatten(-1, (5, 2)).sum(-1)
     exact = pc.regions(np.arange(10) // 2, parts.numpy().astype(np.float32))
-    total = pc.cells(np.ones(10), parts.sum(-1).numpy().astype(np.float32))
+    total = pc.weighted_sum(np.ones(10), parts.sum(-1).numpy().astype(np.float32))
     post = pc.condition((u, 1.0), exact, total)
     torch.testing.assert_close(post.mean, u, rtol=0, atol=8 * 2.0**-23)
 
 
 def test_of_values_with_few_decimals_the_error_says_what_rounding_explains(rng):
     parts = normal(5, rng=rng)
-    laws = pc.regions(np.arange(5), parts.round(decimals=3)), pc.cells(np.ones(5), 1.234)
+    laws = pc.regions(np.arange(5), parts.round(decimals=3)), pc.weighted_sum(np.ones(5), 1.234)
     with pytest.raises(pc.InfeasibleError) as error:
         pc.condition((parts, 1.0), *laws)
     assert "decimals" not in str(error.value)  # off by far more
     total = float(parts.round(decimals=3).sum()) + 0.002
-    laws = laws[0], pc.cells(np.ones(5), round(total, 3))
+    laws = laws[0], pc.weighted_sum(np.ones(5), round(total, 3))
     with pytest.raises(pc.InfeasibleError, match=r"3 decimals, and .* up to 0\.003: .* 0\.0003"):
         pc.condition((parts, 1.0), *laws)

@@ -67,5 +67,5 @@ def test_one_row_and_a_total_of_two_fields_by_hand():
     """k is r^2 over the variance of the total, 1 + 4 + 2 * 0.5 * 1 * 2."""
     covariance = torch.tensor([[1.0, 1.0], [1.0, 4.0]], dtype=torch.float64)
     prior = pc.State(a=pc.Dense([0.0, 0.0], covariance), b=pc.Dense([0.0], [[2.0]]))
-    law = pc.cells({"a": [1.0, 1.0], "b": [1.0]}, 6.0)
+    law = pc.weighted_sum({"a": [1.0, 1.0], "b": [1.0]}, 6.0)
     assert float(pc.inflate(prior, law)["b"].variance) == pytest.approx(2 * 36 / 9)

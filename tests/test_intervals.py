@@ -52,7 +52,7 @@ def test_given_exact_laws_they_are_those_of_a_regression_on_the_totals(rows):
 def test_a_row_that_follows_from_others_is_not_counted():
     field = pc.Ensemble(X, batch_dims=1, shrinkage=0.0)
     once = pc.condition(field, pc.linear(W, B)).interval(0.9)
-    both = pc.condition(field, pc.linear(W, B), pc.cells(W.sum(0), B.sum())).interval(0.9)
+    both = pc.condition(field, pc.linear(W, B), pc.weighted_sum(W.sum(0), B.sum())).interval(0.9)
     torch.testing.assert_close(once, both)
 
 
@@ -93,7 +93,7 @@ def test_their_gradients_know_that_degrees_of_freedom_depend_on_the_members(
 ):
     def high(samples):
         field = pc.Ensemble(samples, variance, batch_dims=1, shrinkage=shrinkage)
-        law = pc.cells(W[0], B[0], noise=noise)
+        law = pc.weighted_sum(W[0], B[0], noise=noise)
         return field.interval(0.9)[1] + pc.condition(field, law).interval(0.9)[1]
 
     samples = torch.tensor(X[:5, :1], requires_grad=True)
@@ -104,7 +104,7 @@ def test_their_gradients_know_that_degrees_of_freedom_depend_on_the_members(
 
 def test_they_are_compiled_without_a_graph_break():
     def high(samples):
-        law = pc.cells(W[0], B[0])
+        law = pc.weighted_sum(W[0], B[0])
         post = pc.condition(pc.Ensemble(samples, batch_dims=1), law)
         return post.interval(0.83)[1] + post.quantile(0.2)
 
@@ -122,7 +122,7 @@ def test_members_that_are_moved_one_by_one_give_the_same(monkeypatch):
 
 def test_a_known_variance_widens_no_tail():
     field = pc.Ensemble(1e-6 * X, 1.0, batch_dims=1)
-    post = pc.condition(field, pc.cells(W[0], 0.0))
+    post = pc.condition(field, pc.weighted_sum(W[0], 0.0))
     for each in (field, post):
         ends = stats.norm.interval(0.9, each.mean.numpy(), each.std.numpy())
         np.testing.assert_allclose(each.interval(0.9), ends, atol=1e-6)
@@ -172,7 +172,7 @@ def test_they_hold_as_often_as_they_say_before_and_after_a_total(count, shrinkag
     """The standard error of these shares is 0.2 %."""
     truth, members = drawn(count)
     prior = pc.Ensemble(members, batch_dims=2, shrinkage=shrinkage)
-    post = pc.condition(prior, pc.cells(np.ones(12), truth.sum(-1)))
+    post = pc.condition(prior, pc.weighted_sum(np.ones(12), truth.sum(-1)))
     assert share_inside(prior, truth) == pytest.approx(0.9, abs=0.02)
     assert share_inside(post, truth) == pytest.approx(0.9, abs=0.02)
 
@@ -184,7 +184,7 @@ def test_the_total_of_a_hierarchy_is_not_taken_as_independent_of_its_parts():
     errors = np.concatenate([parts.sum(-1, keepdims=True), parts], -1)
     errors[..., 0] += 10 * rng.normal(size=errors[..., 0].shape)
     prior = pc.Ensemble(errors[1:] - errors[0], batch_dims=2)  # the truth is 0
-    post = pc.condition(prior, pc.cells(np.r_[1.0, -np.ones(20)], 0.0))
+    post = pc.condition(prior, pc.weighted_sum(np.r_[1.0, -np.ones(20)], 0.0))
     assert share_inside(post, np.zeros((2000, 1, 21))) > 0.88
     low, high = (end[..., 0] for end in post.interval(0.9))
     assert ((low <= 0) & (high >= 0)).double().mean() == pytest.approx(0.9, abs=0.04)

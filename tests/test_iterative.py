@@ -117,10 +117,10 @@ def test_two_times_and_a_batch(rows, rng):
 
 def extra_laws(rng):
     labels = torch.arange(15).reshape(5, 3) % 4
-    total = pc.cells(TUBE.volumes, normal(4, rng=rng), of="u")
+    total = pc.weighted_sum(TUBE.volumes, normal(4, rng=rng), of="u")
     return {
         "totals": [total],
-        "noisy totals": [pc.cells(TUBE.volumes, normal(4, rng=rng), noise=0.3, of="u")],
+        "noisy totals": [pc.weighted_sum(TUBE.volumes, normal(4, rng=rng), noise=0.3, of="u")],
         "initial": [pc.initial(normal(5, 3, rng=rng), space_dims=2, of="u")],
         "boundary": [pc.boundary(left=0.3, right=-0.2, of="G", noise=0.1)],
         "regions": [pc.regions(labels, normal(4, 4, rng=rng), TUBE.volumes, of="u")],
@@ -173,7 +173,7 @@ def closed_box(rng, miss=0.0):
     totals = torch.cat([torch.zeros(1), made.cumsum(0)]) + 3
     totals[2] *= 1 + miss
     law = pc.cell_budgets(mesh, TIMES, ("F", "G"), source=q)
-    return state_of(mesh, rng, closed=True), (law, pc.cells(mesh.volumes, totals, of="u"))
+    return state_of(mesh, rng, closed=True), (law, pc.weighted_sum(mesh.volumes, totals, of="u"))
 
 
 def test_rows_that_follow_from_others_are_met(rows, rng):
@@ -199,7 +199,7 @@ def test_a_contradiction_in_a_batch_names_its_entry(rows, rng):
     value = totals.value + torch.tensor([[0.0], [5.0]]) * (torch.arange(4) == 3)
     rows(ITERATED)
     with pytest.raises(pc.InfeasibleError, match=r"`cells of u`.*at \[1\], interval \d, x \d"):
-        pc.condition(two, law, pc.cells(CLOSED.volumes, value, of="u"))
+        pc.condition(two, law, pc.weighted_sum(CLOSED.volumes, value, of="u"))
 
 
 def test_a_cell_that_cannot_move_is_named(rows, rng):
@@ -263,7 +263,7 @@ def variance_error(dense, post):
 def test_the_variance_is_estimated_to_5_percent_and_says_how_well(rows, rng, name):
     mesh = pc.Mesh(x=edges(9, 1), y=edges(7, 2), periodic="y")
     laws = [budgets(mesh, rng, noise=0.3 if name == "noise" else 0.0)]
-    laws += [pc.cells(mesh.volumes, normal(4, rng=rng), of="u")] * ("totals" in name)
+    laws += [pc.weighted_sum(mesh.volumes, normal(4, rng=rng), of="u")] * ("totals" in name)
     laws = laws[::-1] if "first" in name else laws
     prior = state_of(mesh, rng, closed=name == "closed")
     prior = correlated(name, mesh, rng) if name in KINDS else prior
@@ -362,7 +362,11 @@ def test_a_posterior_is_indexed_and_kept_without_a_new_solve(rows, rng, tmp_path
 
 def test_two_steps_are_one(rows, rng):
     rows(ITERATED)
-    prior, law, total = state_of(TUBE, rng), budgets(TUBE, rng), pc.cells(TUBE.volumes, 1.0, of="u")
+    prior, law, total = (
+        state_of(TUBE, rng),
+        budgets(TUBE, rng),
+        pc.weighted_sum(TUBE.volumes, 1.0, of="u"),
+    )
     twice, once = pc.condition(pc.condition(prior, law), total), pc.condition(prior, law, total)
     torch.testing.assert_close(twice["u"].mean, once["u"].mean, rtol=1e-12, atol=1e-12)
 

@@ -132,7 +132,7 @@ def test_every_level_by_itself_is_a_batch_of_the_core():
     out = enforce(d, law, std="s", correlation=0.3)
     mean, std = torch.tensor(d.u.values), torch.tensor(d.s.values)
     field = pc.LowRank(mean, 0.3**0.5 * std[None], 0.7 * std**2, event_dims=2)
-    post = pc.condition(field, pc.cells(d.area.values, 40.0, noise=0.5))
+    post = pc.condition(field, pc.weighted_sum(d.area.values, 40.0, noise=0.5))
     np.testing.assert_allclose(out.u.values, post.mean, rtol=0, atol=1e-10)
     np.testing.assert_allclose(out.s.values, post.std, rtol=0, atol=1e-10)
 
@@ -143,7 +143,7 @@ def test_two_space_dimensions_with_cells_that_change_in_time():
     out = enforce(d, Law("u", ("lat", "lon"), total=50.0, measure=sizes), std="s")
     for t in range(2):
         field = pc.Diagonal(d.u.values[t], d.s.values[t] ** 2)
-        post = pc.condition(field, pc.cells(sizes.values[t], 50.0))
+        post = pc.condition(field, pc.weighted_sum(sizes.values[t], 50.0))
         np.testing.assert_allclose(out.u.values[t], post.mean, rtol=0, atol=1e-10)
         np.testing.assert_allclose(out.s.values[t], post.std, rtol=0, atol=1e-10)
 

@@ -77,7 +77,7 @@ def test_the_mean_is_that_of_the_core(shrinkage, noise):
     out = enforce(d, law, member="member", shrinkage=shrinkage)
     x = torch.tensor(members(d)).movedim(1, 0)  # (N, T, P)
     field = pc.Ensemble(x, batch_dims=1, shrinkage=shrinkage)
-    post = pc.condition(field, pc.cells(d.area.values.ravel(), 70.0, noise=noise))
+    post = pc.condition(field, pc.weighted_sum(d.area.values.ravel(), 70.0, noise=noise))
     np.testing.assert_allclose(members(out).mean(1), post.mean, rtol=0, atol=1e-10)
 
 
@@ -169,7 +169,7 @@ def test_jointly_over_time_is_one_update_of_times_and_space(noise):
         torch.tensor(0.25 * x.var(0, ddof=1).reshape(3, 20)),
         event_dims=2,
     )
-    post = pc.condition(field, pc.cells(d.area.values.ravel(), 70.0, noise=noise))
+    post = pc.condition(field, pc.weighted_sum(d.area.values.ravel(), 70.0, noise=noise))
     np.testing.assert_allclose(members(out).mean(1), post.mean, rtol=0, atol=1e-10)
 
 

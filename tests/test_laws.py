@@ -26,7 +26,7 @@ def test_noise_is_a_standard_deviation(rng):
     assert float(pc.boundary(left=1.0).noise) == 0
 
 
-@pytest.mark.parametrize("build", [pc.integral, pc.cells])
+@pytest.mark.parametrize("build", [pc.integral, pc.weighted_sum])
 def test_only_points_where_it_is_true_count(build, rng):
     x, u = grid(7, rng), normal(*SHAPE, rng=rng)
     where = torch.tensor([True, False, True, True, False, True, True])
@@ -39,7 +39,7 @@ def test_only_points_where_it_is_true_count(build, rng):
 
 def test_volumes_may_change_over_time(rng):
     volumes, u = uniform(*SHAPE, rng=rng), normal(3, *SHAPE, rng=rng)
-    law = pc.cells(volumes, normal(4, rng=rng), space_dims=1)
+    law = pc.weighted_sum(volumes, normal(4, rng=rng), space_dims=1)
     torch.testing.assert_close(law.apply(u), (u * volumes).sum(-1))
     post = pc.condition(pc.Diagonal(u, 0.5), law)
     assert law.residual(post).abs().max() < 1e-13
@@ -179,7 +179,7 @@ def test_laws_of_other_kinds_of_numbers_are_the_same_law():
     for kind in (np.float32, np.int64, np.float64):
         law = pc.integral(x.astype(kind), np.ones(4, kind), noise=np.float32(0.5))
         assert torch.equal(law.residual(u), wanted)
-    got = pc.cells(volumes, np.int64(3)).residual(u)
+    got = pc.weighted_sum(volumes, np.int64(3)).residual(u)
     assert torch.equal(got, (u * volumes).sum(-1).double() - 3)
     mixed = pc.boundary(torch.ones(4), torch.zeros(4, dtype=torch.float64))
     assert torch.equal(mixed.value, torch.tensor([[1.0, 0.0]]).double().expand(4, 2))

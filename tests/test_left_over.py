@@ -74,7 +74,7 @@ def test_points_that_nearly_dependent_rows_fix_have_none():
 def test_in_a_batch_only_the_entries_that_are_fixed_change():
     variance = torch.ones(5, 1, 3, dtype=torch.float64)
     variance[2, 0, 0] = 1e6
-    laws = pc.cells([1.0, 1.0, 1.0], 0.0), pc.cells([1.0, 1.0, 2.0], 0.0)
+    laws = pc.weighted_sum([1.0, 1.0, 1.0], 0.0), pc.weighted_sum([1.0, 1.0, 2.0], 0.0)
     found = pc.condition(pc.Diagonal(torch.zeros(5, 1, 3), variance), *laws).variance
     torch.testing.assert_close(found[2, 0], torch.tensor([1 - 1e-6, 1 - 1e-6, 0.0]).double())
     torch.testing.assert_close(found[3, 0], torch.tensor([0.5, 0.5, 0.0]).double())
@@ -95,7 +95,7 @@ def test_members_that_as_many_rows_fix_are_left_with_no_rounding(dtype):
     for _ in range(6):
         members = (1e3 + rng.normal(size=(3, 7))).astype(dtype)
         weights = rng.uniform(0.5, 1, (2, 7))
-        laws = [pc.cells(w, float(members.mean(0) @ w)) for w in weights]
+        laws = [pc.weighted_sum(w, float(members.mean(0) @ w)) for w in weights]
         post = pc.condition(pc.Ensemble(members, shrinkage=0.0), *laws)
         assert (post.variance == 0).all()
 
@@ -129,7 +129,7 @@ def test_a_value_with_hardly_any_noise_does_not_blur_directions():
 
 def test_a_field_of_no_direction_is_one_of_independent_points():
     field = pc.LowRank(torch.zeros(4), torch.zeros(0, 4), 1.0)
-    found = pc.condition(field, pc.cells([1.0] * 4, 2.0)).variance
+    found = pc.condition(field, pc.weighted_sum([1.0] * 4, 2.0)).variance
     torch.testing.assert_close(found, torch.full((4,), 0.75))
 
 
@@ -166,7 +166,7 @@ def test_the_covariance_beside_a_point_that_dominates_a_row(kind, noise):
         "low rank": pc.LowRank(np.zeros(3), np.zeros((1, 3)), d),
         "dense": pc.Dense(np.zeros(3), np.diag(d)),
     }
-    post = pc.condition(fields[kind], pc.cells([1.0, 1.0, 1.0], 2.0, noise=noise))
+    post = pc.condition(fields[kind], pc.weighted_sum([1.0, 1.0, 1.0], 2.0, noise=noise))
     exact = [Fraction(x) for x in d]
     seen = sum(exact) + Fraction(noise) ** 2
     wanted = [

@@ -17,7 +17,10 @@ W = np.random.default_rng(1).uniform(0.5, 1.5, (2, POINTS))
 
 
 def laws(noises):
-    return [pc.cells(w, 9.0 + i, noise=n) for i, (w, n) in enumerate(zip(W, noises, strict=False))]
+    return [
+        pc.weighted_sum(w, 9.0 + i, noise=n)
+        for i, (w, n) in enumerate(zip(W, noises, strict=False))
+    ]
 
 
 @pytest.mark.parametrize("noises", [(0.0,), (0.7,), (0.0, 0.0), (0.0, 0.7), (0.3, 0.7)])
@@ -50,7 +53,7 @@ def test_members_are_those_of_files(noises, shrinkage):
 @pytest.mark.parametrize("noise", [0.0, 0.7])
 def test_every_member_obeys_exact_laws_beside_noisy_ones_at_points_and_jointly(noise):
     field = pc.Ensemble(X)
-    exact = pc.cells(W[0], 9.0)
+    exact = pc.weighted_sum(W[0], 9.0)
     post = pc.condition(field, exact, pc.boundary(left=1.0, noise=noise))
     found = post.members()
     np.testing.assert_allclose(exact.apply(found), 9.0, rtol=1e-13)
@@ -105,6 +108,6 @@ def test_only_an_ensemble_has_members():
 def test_noisy_rows_that_are_too_many_to_be_weighed_together_are_refused():
     samples, volumes = torch.randn(3, 4100, 2, generator=generator()), torch.ones(2)
     prior = pc.Ensemble(samples)
-    post = pc.condition(prior, pc.cells(volumes, samples.mean(0).sum(-1), noise=1.0))
+    post = pc.condition(prior, pc.weighted_sum(volumes, samples.mean(0).sum(-1), noise=1.0))
     with pytest.raises(InputError, match=r"`members` given `noise`.* up to 4096.* have 4100"):
         post.members()

@@ -177,7 +177,7 @@ def test_the_energy_score_of_draws_takes_all_pairs(rng):
 
 def test_costly_draws_are_made_only_where_they_are_asked_for(case, rng):
     field, u = case
-    post = pc.condition(field, pc.law(lambda u: u.square().sum(-1), 7.0, batch_dims=2))
+    post = pc.condition(field, pc.nonlinear(lambda u: u.square().sum(-1), 7.0, batch_dims=2))
     quick = pc.evaluate(post, u)
     assert quick.energy.isnan().all()
     assert quick.CRPS.isfinite().all()

@@ -138,7 +138,7 @@ def test_components_of_every_kind_can_be_sampled_with_a_batch(kind, rng):
 def test_one_component_gives_as_many_draws_as_are_asked_for(rng):
     """Once there was one draw, whatever n was, and `evaluate` ended in a bare ValueError."""
     mixture = pc.Mixture(pc.Diagonal(normal(1, *SHAPE, rng=rng), 1.0))
-    total = pc.cells(torch.ones(7), 1.0)
+    total = pc.weighted_sum(torch.ones(7), 1.0)
     for field in (mixture, pc.condition(mixture, total)):
         torch.testing.assert_close(
             field.sample(20_000, rng).var(0), field.variance, rtol=0.08, atol=0
@@ -171,7 +171,7 @@ def test_samples_follow_per_component_totals_and_noise(rng):
     """Value, noise and volumes with a component axis go with their component."""
     means = torch.tensor([0.0, 100.0]).double()[:, None, None].expand(2, 3, 4).contiguous()
     totals = torch.tensor([[0.0], [400.0]]).double().expand(2, 3)
-    law = pc.cells(torch.ones(2, 3, 4).double(), totals, space_dims=1)
+    law = pc.weighted_sum(torch.ones(2, 3, 4).double(), totals, space_dims=1)
     draws = pc.Mixture(pc.condition(pc.Diagonal(means, 1.0), law)).sample(50, rng)
     sums = draws.sum(-1)
     near = torch.minimum(sums.abs(), (sums - 400).abs())
@@ -303,7 +303,7 @@ def test_the_covariance_of_float32_components_far_from_zero(rng):
 def surely(totals, times=1, **how):
     """A mixture of steady fields that are sure of their totals, and a total of 1."""
     means = torch.tensor(totals, dtype=torch.float64)[:, None, None].expand(-1, times, 2) / 2
-    return pc.Mixture(pc.Diagonal(means, 0.005), **how), pc.cells([1.0, 1.0], 1.0)
+    return pc.Mixture(pc.Diagonal(means, 0.005), **how), pc.weighted_sum([1.0, 1.0], 1.0)
 
 
 def test_weights_that_collapse_are_said_with_their_number():
@@ -319,7 +319,7 @@ def test_weights_that_collapse_are_said_with_their_number():
 
 def test_weights_that_collapse_are_counted_over_a_batch():
     mixture, _ = surely([1.0, 1.25, 1.4, 0.6], times=3, event_dims=1)
-    law = pc.cells([1.0, 1.0], [1.0, 1.325, 1.0], noise=torch.tensor([0.0, 0.0, 9.0]))
+    law = pc.weighted_sum([1.0, 1.0], [1.0, 1.325, 1.0], noise=torch.tensor([0.0, 0.0, 9.0]))
     with pytest.warns(pc.ImplausibleWarning, match=r"in 1 of 3 entries, at worst 1\.09 of the 4"):
         pc.condition(mixture, law)
 

@@ -29,7 +29,7 @@ def test_the_point_is_the_nearest_in_the_norm_of_the_prior(rng, decreasing, high
     sign, weights = (-1 if decreasing else 1), 0.1 + rng.random(11)
     mean, variance = rng.normal(size=(5, 11)), 10 ** rng.uniform(-2, 1, (5, 11))
     value = np.sort(0.8 * rng.random((5, 11)))[:, ::sign] @ weights
-    law, limits = pc.cells(weights, value, noise=noise), [pc.monotone(decreasing)]
+    law, limits = pc.weighted_sum(weights, value, noise=noise), [pc.monotone(decreasing)]
     limits = limits if high is None else [*limits, pc.bounds(0.0, high)]
     post = pc.condition(pc.Diagonal(mean, variance), law, *limits, draws=2, generator=generator())
     where = rising(11, sign) if high is None else both(rising(11, sign), bounds(11, 0.0, high))
@@ -82,7 +82,7 @@ def test_other_axes_are_the_same_with_axes_exchanged(rng, axis):
 
 def test_a_sum_over_two_axes_with_values_that_rise_along_the_first(rng):
     mean, variance = rng.normal(size=(2, 4, 3)), 0.1 + rng.random((2, 4, 3))
-    law = pc.cells(np.ones((4, 3)), 5.0)
+    law = pc.weighted_sum(np.ones((4, 3)), 5.0)
     post = pc.condition(
         pc.Diagonal(mean, variance), law, pc.monotone(axis=-2), draws=5, generator=generator()
     )
@@ -130,7 +130,7 @@ def test_lines_of_very_different_scales(rng):
         d = 10 ** rng.uniform(-8, 3, (4, 12)) * 10 ** rng.uniform(-6, 6)
         prior = pc.Diagonal(rng.normal(size=(4, 12)) * np.sqrt(d.mean()), d)
         weights = 10 ** rng.uniform(-4, 2, 12)
-        law = pc.cells(weights, np.sort(rng.random((4, 12))) @ weights)
+        law = pc.weighted_sum(weights, np.sort(rng.random((4, 12))) @ weights)
         u = everything(
             pc.condition(
                 prior, law, pc.bounds(low=0.0), pc.monotone(), draws=5, generator=generator()

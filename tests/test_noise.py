@@ -163,7 +163,7 @@ def test_learned_noise_is_the_root_mean_square_over_solutions(rng):
 
 def test_learned_noise_of_a_law_that_holds_is_0():
     u = torch.ones(3, 2, 5, dtype=torch.float64)
-    assert pc.learned_noise(u, pc.cells([1.0] * 5, 5.0)).tolist() == [0, 0]
+    assert pc.learned_noise(u, pc.weighted_sum([1.0] * 5, 5.0)).tolist() == [0, 0]
 
 
 def test_what_is_no_grid_of_the_prior_and_no_set_of_solutions_is_refused():

@@ -222,3 +222,9 @@ def test_no_page_is_too_long_to_read():
     for page in PAGES:
         prose = re.sub(r"```.*?```|^[|>].*$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
         assert len(prose.split()) < 1500, page.name
+
+
+@pytest.mark.parametrize("page", ["index", "learn/laws", "learn/nonlinear", "reference/laws"])
+def test_who_searches_for_constraints_finds_the_pages_of_laws(page):
+    for path in (ROOT / "README.md", DOCS / f"{page}.md", DOCS / "learn" / "inequalities.md"):
+        assert "constraint" in " ".join(path.read_text().split()[:80])

@@ -115,7 +115,7 @@ def test_the_shrinkage_that_is_found_is_that_of_the_core(count, chunks):
     out = enforce(cut(d, chunks), *laws_of(count, 0.0), member="member")
     field = pc.Ensemble(torch.tensor(x), batch_dims=1)
     parts = [d.cells.values * (n == BASINS) for n in range(3)]
-    laws = [pc.linear(np.stack(parts), B[:3]), pc.cells(d.whole.values, float(B[3]))]
+    laws = [pc.linear(np.stack(parts), B[:3]), pc.weighted_sum(d.whole.values, float(B[3]))]
     post = pc.condition(field, *laws[:count])
     np.testing.assert_allclose(out.u.mean("member"), post.mean, atol=1e-10)
 
@@ -140,7 +140,7 @@ def test_nearly_equal_laws_hold_as_exactly_in_blocks(tmp_path, correlation, chun
     terms = np.abs(out.u.values) @ np.abs(weights).T + np.abs(totals)
     assert np.max(np.abs(out.u.values @ weights.T - totals) / terms) < 1e-13
     field = pc.LowRank.correlated(u, std**2, correlation) if correlation else pc.Diagonal(u, std**2)
-    post = pc.condition(field, *(pc.cells(w, b) for w, b in pairs))
+    post = pc.condition(field, *(pc.weighted_sum(w, b) for w, b in pairs))
     np.testing.assert_allclose(out.u.values, post.mean, rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(out.s.values, post.std, rtol=1e-4)
 

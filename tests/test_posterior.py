@@ -45,11 +45,11 @@ def test_an_entry_has_its_own_values_noise_and_matrices(kind, rng):
     post = pc.condition(
         field,
         pc.linear(rows, value[..., None], batch_dims=2),
-        pc.cells(volumes, value, noise=noise, space_dims=1),
+        pc.weighted_sum(volumes, value, noise=noise, space_dims=1),
         pc.boundary(left=value, noise=0.1 + noise),
     )
     for i in range(3):
-        rest = pc.cells(volumes[i], value[i], noise=noise[i], space_dims=1)
+        rest = pc.weighted_sum(volumes[i], value[i], noise=noise[i], space_dims=1)
         ends = pc.boundary(left=value[i], noise=0.1 + noise[i])
         own = pc.linear(rows[i], value[i, :, None], batch_dims=1)
         same(post[i], pc.condition(field[i], own, rest, ends), 1e-9)
@@ -235,7 +235,7 @@ def test_slices_of_large_arrays_give_what_the_whole_gives(monkeypatch, shape, ki
     if kind == "some times":
         law = pc.integral(x, 0.1, times=slice(1, None) if len(shape) > 1 else None)
     elif kind == "weights of each place":
-        law = pc.cells(1 + mean.square(), 0.1, space_dims=1)
+        law = pc.weighted_sum(1 + mean.square(), 0.1, space_dims=1)
     else:
         law = pc.integral(x, 0.1) if kind == "integral" else pc.regions(torch.arange(len(x)) % 3, 0)
     found = []

@@ -15,7 +15,7 @@ def draw(seed, shape):
     mean = torch.randn(shape, generator=g, dtype=torch.float64)
     variance = torch.rand(shape, generator=g, dtype=torch.float64) + 0.01
     weights = torch.randn(shape[-1:], generator=g, dtype=torch.float64)
-    return pc.Diagonal(mean, variance), pc.cells(weights, 0.1)
+    return pc.Diagonal(mean, variance), pc.weighted_sum(weights, 0.1)
 
 
 def test_draws_of_a_small_field_conserve_and_need_no_second_mean():
@@ -56,7 +56,7 @@ def test_a_small_posterior_is_kept_copied_and_indexed(tmp_path):
 
 def test_a_small_posterior_does_not_change_with_what_it_was_made_of():
     mean, variance = torch.zeros(1, 3).double(), torch.ones(1, 3).double()
-    post = pc.condition((mean, variance), pc.cells([1.0, 1.0, 1.0], 0.3))
+    post = pc.condition((mean, variance), pc.weighted_sum([1.0, 1.0, 1.0], 0.3))
     mean += 5
     variance *= 9
     post.mean.add_(7)
@@ -67,18 +67,18 @@ def test_a_small_posterior_does_not_change_with_what_it_was_made_of():
 
 
 def test_a_point_that_has_nearly_all_of_a_row_keeps_the_digits_of_its_variance():
-    post = pc.condition(([[0.0, 0.0]], [[1.0, 1e-20]]), pc.cells([1.0, 1.0], 0.5))
+    post = pc.condition(([[0.0, 0.0]], [[1.0, 1e-20]]), pc.weighted_sum([1.0, 1.0], 0.5))
     left = torch.full((1, 2), 1e-20, dtype=torch.float64)
     torch.testing.assert_close(post.variance, left, rtol=1e-12, atol=0)
 
 
 def test_what_a_small_field_does_not_allow_is_explained():
-    law = pc.cells([1.0, 1.0], 3.0)
-    with pytest.raises(pc.InfeasibleError, match="cells"):
+    law = pc.weighted_sum([1.0, 1.0], 3.0)
+    with pytest.raises(pc.InfeasibleError, match="weighted_sum"):
         pc.condition(([[1.0, 1.0]], 0.0), law)
     with pytest.warns(pc.ImplausibleWarning):
         pc.condition(([[1.0, 1.0]], 1e-6), law)
     with pytest.raises(pc.InputError, match="end in"):
         pc.condition(([[1.0, 1.0, 1.0]], 1.0), law)
     with pytest.raises(pc.InputError, match="value"):
-        pc.condition(([[1.0, 1.0]], 1.0), pc.cells([1.0, 1.0], [1.0, 2.0]))
+        pc.condition(([[1.0, 1.0]], 1.0), pc.weighted_sum([1.0, 1.0], [1.0, 2.0]))

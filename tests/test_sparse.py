@@ -192,7 +192,7 @@ def test_a_prior_that_knows_nothing_leaves_the_right_variance(factored):
 
 
 def test_a_total_beside_many_rows_is_no_dense_matrix(factored, rng):
-    law, total = budgets(TUBE, rng), pc.cells(TUBE.volumes, 1.0, of="u", noise=0.1)
+    law, total = budgets(TUBE, rng), pc.weighted_sum(TUBE.volumes, 1.0, of="u", noise=0.1)
     post = agree(factored, rng, state_of(TUBE, rng), law, total)
     known = the_stage(post).known
     assert known.pairs.lower.shape[1] < 0.3 * known.noise.numel() ** 2 / 2

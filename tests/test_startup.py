@@ -28,7 +28,8 @@ def test_names_are_there_when_asked_for_and_an_update_does_not_wait_for_sympy():
         "import sys, probconserv as pc\nassert 'torch' not in sys.modules\n"
         "print('condition' in dir(pc), pc.condition.__name__, pc.diagnostics.metrics.__name__)\n"
         "from probconserv import Diagonal, problems\nprint(hasattr(pc, 'condtion'))\n"
-        "pc.condition(([[0.0, 0.0, 0.0]], 1.0), pc.boundary(1.0), pc.cells([1.0] * 3, 2.0))\n"
+        "total = pc.weighted_sum([1.0] * 3, 2.0)\n"
+        "pc.condition(([[0.0, 0.0, 0.0]], 1.0), pc.boundary(1.0), total)\n"
         "print('sympy' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -41,8 +42,8 @@ def test_a_refusal_does_not_wait_for_sympy():
     code = (
         "import sys, torch, probconserv as pc\nbefore = 'sympy' in sys.modules\n"
         "field, one = pc.Diagonal([[1.0, 2.0]], 1.0), [1.0, 1.0]\n"
-        "for laws in ([pc.cells(one, 2.0), pc.cells(one, 3.0)],\n"
-        "             [pc.cells(one, 1.0), pc.bounds(low=1.0)]):\n"
+        "for laws in ([pc.weighted_sum(one, 2.0), pc.weighted_sum(one, 3.0)],\n"
+        "             [pc.weighted_sum(one, 1.0), pc.bounds(low=1.0)]):\n"
         "    try:\n        pc.condition(field, *laws)\n"
         "    except pc.InfeasibleError as error:\n"
         "        print('[0]' in str(error), 'sympy' in sys.modules and not before)"

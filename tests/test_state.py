@@ -46,7 +46,7 @@ def laws(rng):
     rows = {"u": normal(2, 5, rng=rng), "flux": normal(2, 4, rng=rng)}
     return {
         "integral of u": pc.integral(X, normal(T, rng=rng), of="u"),
-        "cells of both": pc.cells(
+        "cells of both": pc.weighted_sum(
             {"u": uniform(5, rng=rng), "flux": -uniform(4, rng=rng)}, normal(T, rng=rng)
         ),
         "rows of both": pc.linear(rows, normal(T, 2, rng=rng), noise=0.3),
@@ -147,7 +147,10 @@ def exact_law_residual(law, fields):
 
 def test_fields_that_no_law_joins_are_each_by_itself(rng):
     u, flux = field_of("low rank few 1", (3, 5), rng), field_of("diagonal", (3, 4), rng)
-    of_u, of_flux = pc.integral(X, 0.4, of="u"), pc.cells([1.0] * 4, 0.3, noise=0.1, of="flux")
+    of_u, of_flux = (
+        pc.integral(X, 0.4, of="u"),
+        pc.weighted_sum([1.0] * 4, 0.3, noise=0.1, of="flux"),
+    )
     post = pc.condition(pc.State(u=u, flux=flux), of_u, of_flux)
     alone = pc.condition(u, pc.integral(X, 0.4)), pc.condition(flux, of_flux)
     for name, one in zip(("u", "flux"), alone, strict=True):
@@ -208,7 +211,7 @@ def test_an_entry_of_a_posterior_is_the_posterior_of_that_entry(kind, rng):
         both = {"u": X + 1, "flux": -X[1:]}
         return (
             pc.integral(X, 0.5, of="u"),
-            pc.cells(both, b, noise=0.2),
+            pc.weighted_sum(both, b, noise=0.2),
             pc.boundary(0.1, of="flux"),
         )
 
@@ -303,7 +306,7 @@ def test_a_periodic_integral_of_one_field_closes_the_curve(rng):
 
 def test_times_of_a_law_of_both_fields(rng):
     state, sigma = state_of("samples", rng)
-    law = pc.cells({"u": X + 1, "flux": X[1:]}, [0.2, 0.4], times=[2, 0])
+    law = pc.weighted_sum({"u": X + 1, "flux": X[1:]}, [0.2, 0.4], times=[2, 0])
     G, b, noise = system([law])
     mean, _ = kalman(flat({n: state[n].mean for n in SHAPES}), sigma, G, b, noise)
     post = pc.condition(state, law)
@@ -313,7 +316,7 @@ def test_times_of_a_law_of_both_fields(rng):
 
 def test_fields_of_other_numbers_of_space_axes(rng):
     plane, total = field_of("diagonal", (3, 2, 4), rng), field_of("diagonal", (3,), rng)
-    law = pc.cells({"plane": torch.ones(2, 4), "total": torch.tensor(-1.0)}, 0.0)
+    law = pc.weighted_sum({"plane": torch.ones(2, 4), "total": torch.tensor(-1.0)}, 0.0)
     post = pc.condition(pc.State(plane=plane, total=total), law)
     torch.testing.assert_close(post["plane"].mean.sum((-1, -2)), post["total"].mean)
     alone = pc.linear(torch.cat([torch.ones(8), -torch.ones(1)])[None], 0.0)
@@ -351,13 +354,14 @@ def test_what_is_no_state_or_no_law_of_it_is_refused(rng):
             lambda: pc.Ensemble(samples | {"flux": samples["flux"][:5]}),
             "`members` must have the same members on axis 0",
         ),
-        (lambda: pc.cells({"u": X, "v": X}, 0.0).residual(u), "`cells` reads"),
-        (lambda: pc.cells({"u": X}, 0.0, of="u"), "`of`: the fields are named already"),
+        (lambda: pc.weighted_sum({"u": X, "v": X}, 0.0).residual(u), "`weighted_sum` reads"),
+        (lambda: pc.weighted_sum({"u": X}, 0.0, of="u"), "`of`: the fields are named already"),
         (
             lambda: pc.condition(
-                pc.State(u=u, v=pc.Diagonal(u.mean[:2], 1.0)), pc.cells({"u": X, "v": X}, 0.0)
+                pc.State(u=u, v=pc.Diagonal(u.mean[:2], 1.0)),
+                pc.weighted_sum({"u": X, "v": X}, 0.0),
             ),
-            "`cells` adds rows of different shapes",
+            "`weighted_sum` adds rows of different shapes",
         ),
     ):
         with pytest.raises(pc.InputError, match=message):
@@ -367,7 +371,7 @@ def test_what_is_no_state_or_no_law_of_it_is_refused(rng):
 @pytest.mark.parametrize("kind", ["diagonal", "low rank few 1", "dense 1"])
 def test_fields_that_share_no_axis_are_those_that_each_would_be_alone(kind, rng):
     u, v = field_of(kind, (2, 5), rng), field_of("diagonal", (3, 4), rng)
-    of_u, of_v = pc.integral(X, 0.3, of="u"), pc.cells(torch.ones(4), 0.2, noise=0.1, of="v")
+    of_u, of_v = pc.integral(X, 0.3, of="u"), pc.weighted_sum(torch.ones(4), 0.2, noise=0.1, of="v")
     post = pc.condition(pc.State(u=u, v=v), of_u, of_v)
     for name, field, law in (("u", u, of_u), ("v", v, of_v)):
         alone = pc.condition(field, law)
@@ -380,21 +384,21 @@ def test_a_row_that_only_the_directions_can_move_is_met():
         u = pc.Diagonal(torch.ones(1, dtype=dtype), torch.full((1,), 1e-6, dtype=dtype))
         v = pc.Dense(torch.zeros(1, dtype=dtype), torch.ones(1, 1, dtype=dtype))
         both = pc.linear({"u": [[large]], "v": [[1.0]]}, [large + 1])
-        post = pc.condition(pc.State(u=u, v=v), both, pc.cells([1.0], 1.0, of="u"))
+        post = pc.condition(pc.State(u=u, v=v), both, pc.weighted_sum([1.0], 1.0, of="u"))
         for name in "uv":
             assert abs(float(post[name].mean) - 1) < 1e-6
             assert float(post[name].variance) == 0
 
 
 def test_times_of_a_law_that_reads_several_axes_of_one_field_and_one_of_another():
-    law = pc.cells({"u": torch.ones(5), "v": torch.ones(1, 4)}, [9.0], times=[1])
+    law = pc.weighted_sum({"u": torch.ones(5), "v": torch.ones(1, 4)}, [9.0], times=[1])
     arrays = {"u": torch.ones(2, 5), "v": torch.ones(2, 1, 4)}
     assert law.apply(arrays).tolist() == [9.0]
 
 
 TOTALS = {  # with G of one field at one time, (rows, 5), as NumPy has it
     "integral": (lambda b, of: pc.integral(X, b, of=of, noise=0.1), [np.trapezoid(np.eye(5), X)]),
-    "cells": (lambda b, of: pc.cells(X, b, of=of), [X]),
+    "cells": (lambda b, of: pc.weighted_sum(X, b, of=of), [X]),
     "regions": (
         lambda b, of: pc.regions([0, 1, 0, 1, -1], b[..., None] + torch.arange(2), of=of),
         [[1, 0, 1, 0, 0], [0, 1, 0, 1, 0]],
@@ -450,4 +454,4 @@ def test_a_law_that_is_no_sum_reads_one_field():
     with pytest.raises(pc.InputError, match="`of`: this law reads one field by its name"):
         pc.periodic(of=["u", "flux"])
     with pytest.raises(pc.InputError, match="`of`: the fields are named already"):
-        pc.cells({"u": X}, 0.0, of=["u"])
+        pc.weighted_sum({"u": X}, 0.0, of=["u"])

@@ -176,8 +176,8 @@ def test_a_law_at_every_point_beside_a_total_needs_no_matrix(rng):
     u, v = normal(3, *shape, rng=rng), uniform(3, *shape, rng=rng)
     one = torch.ones(shape, dtype=torch.float64)
     state = pc.State(**{k: pc.Diagonal(*each) for k, *each in zip("abn", u, v, strict=True)})
-    every = pc.cells({"a": one, "b": -one, "n": -one}, 0.0, space_dims=0)
-    post = pc.condition(state, every, pc.cells(one, 3.0, space_dims=2, of="n"))
+    every = pc.weighted_sum({"a": one, "b": -one, "n": -one}, 0.0, space_dims=0)
+    post = pc.condition(state, every, pc.weighted_sum(one, 3.0, space_dims=2, of="n"))
     gain = v[2] / v.sum(0)  # by hand: each point first, then the total of what came out
     n, left = u[2] + gain * (u[0] - u[1] - u[2]), v[2] * (1 - gain)
     torch.testing.assert_close(post["n"].mean, n + left * (3.0 - n.sum()) / left.sum())

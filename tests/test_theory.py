@@ -107,7 +107,7 @@ def test_part_5_does_not_hold_for_the_likelihood_of_each_point_by_itself():
     """The mean conserves already and stays; the variances halve around the wrong values."""
     prior = pc.Diagonal([[1.0, -1.0]], 1.0)
     truth = torch.zeros(1, 2, dtype=torch.float64)
-    post = pc.condition(prior, pc.cells([1.0, 1.0], value=0.0))
+    post = pc.condition(prior, pc.weighted_sum([1.0, 1.0], value=0.0))
     assert torch.equal(post.mean, prior.mean)
     torch.testing.assert_close(post.variance, prior.variance / 2)
     assert post.marginal_log_prob(truth).mean() < prior.marginal_log_prob(truth).mean()
@@ -118,7 +118,7 @@ def test_part_5_does_not_hold_for_mixtures():
     means = torch.tensor([[[0.0, 0.0]], [[2.0, -2.0]]], dtype=torch.float64)
     prior = pc.Mixture(pc.Diagonal(means, [[[1.0, 1.0]], [[0.1, 0.1]]]))
     truth = torch.zeros(1, 2, dtype=torch.float64)
-    law = pc.cells([1.0, 1.0], value=0.0, noise=0.05)
+    law = pc.weighted_sum([1.0, 1.0], value=0.0, noise=0.05)
     post = pc.condition(prior, law)
     assert law.residual(truth).abs().max() == 0
     assert post.weights[0] < prior.weights[0]

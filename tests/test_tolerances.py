@@ -59,7 +59,7 @@ def test_promises_at_the_ends_of_the_range(unit, kind, rng):
 @pytest.mark.parametrize("noise", [0.0, 1e-9])
 def test_a_point_that_an_exact_row_reads_alone_has_variance_0(noise):
     field = pc.LowRank(torch.zeros(3), torch.ones(1, 3), 1e-3)
-    laws = pc.linear([[0.0, 2.0, 0.0]], 1.0), pc.cells(np.ones(3), 1.0, noise=noise)
+    laws = pc.linear([[0.0, 2.0, 0.0]], 1.0), pc.weighted_sum(np.ones(3), 1.0, noise=noise)
     assert float(pc.condition(field, *laws).variance[1]) == 0
 
 

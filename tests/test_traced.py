@@ -22,11 +22,14 @@ LABELS, WHERE = torch.tensor([0, 0, 1, 1, 2, 2, 2]), torch.tensor([True] * 5 + [
 MEAN, VARIANCE, FACTOR = normal(B, T, M), normal(B, T, M).abs() + 0.5, normal(2, B, T, M)
 LAWS = {
     "integral": lambda of: [pc.integral(X, TOTAL, of=of)],
-    "cells where": lambda of: [pc.cells(W, TOTAL, where=WHERE, of=of)],
+    "cells where": lambda of: [pc.weighted_sum(W, TOTAL, where=WHERE, of=of)],
     "regions": lambda of: [pc.regions(LABELS, [0.1, 0.2, 0.3], of=of)],
     "noisy linear": lambda of: [pc.linear(MATRIX, [0.1, 0.2], noise=0.3, of=of)],
     "some times": lambda of: [pc.integral(X, TOTAL[1:], times=slice(1, None), of=of)],
-    "two laws": lambda of: [pc.integral(X, TOTAL, of=of), pc.cells(W, 0.0, noise=0.3, of=of)],
+    "two laws": lambda of: [
+        pc.integral(X, TOTAL, of=of),
+        pc.weighted_sum(W, 0.0, noise=0.3, of=of),
+    ],
 }
 FIELDS = {
     "Diagonal": lambda mean, variance, factor: pc.Diagonal(mean, variance),
@@ -36,7 +39,7 @@ FIELDS = {
         u=pc.Diagonal(mean, variance), flux=pc.LowRank(mean, factor, variance)
     ),
 }
-IMPOSSIBLE = pc.cells([1.0, 1.0], 1.0), pc.cells([1.0, 1.0], 2.0)
+IMPOSSIBLE = pc.weighted_sum([1.0, 1.0], 1.0), pc.weighted_sum([1.0, 1.0], 2.0)
 CASES = [(f, law) for f in FIELDS for law in LAWS if (f, law) != ("bare LowRank", "regions")]
 
 
@@ -140,5 +143,5 @@ def test_a_compiled_posterior_is_audited():
         return pc.condition(pc.Diagonal(mean, torch.ones_like(mean)), *IMPOSSIBLE)
 
     post = torch.compile(step, fullgraph=True, backend="eager")(torch.zeros(2, 2))
-    with pytest.raises(pc.InfeasibleError, match=r"`cells`.*contradicts"):
+    with pytest.raises(pc.InfeasibleError, match=r"`weighted_sum`.*contradicts"):
         pc.audit(post)

@@ -260,7 +260,7 @@ def test_bounds_the_wrong_way_round_and_impossible_shares_are_refused():
 def test_units_however_small_or_large_change_nothing(scale):
     def at(c):
         prior = pc.Diagonal(c * np.array([0.1, 0.2, 1.0]), np.full(3, c) ** 2)
-        law, cut = pc.cells([1.0, 1.0, 1.0], 0.7 * c), pc.bounds(low=0.0, truncated=True)
+        law, cut = pc.weighted_sum([1.0, 1.0, 1.0], 0.7 * c), pc.bounds(low=0.0, truncated=True)
         rng = torch.Generator().manual_seed(0)
         return pc.condition(prior, law, cut, draws=20, generator=rng)
 
@@ -272,7 +272,7 @@ def test_units_however_small_or_large_change_nothing(scale):
 
 
 def test_short_rows_take_variance_and_intervals_from_their_draws():
-    prior, law = pc.Diagonal([0.1, 0.2, 1.0], 1.0), pc.cells([1.0, 1.0, 1.0], 0.7)
+    prior, law = pc.Diagonal([0.1, 0.2, 1.0], 1.0), pc.weighted_sum([1.0, 1.0, 1.0], 0.7)
     post = pc.condition(
         prior, law, pc.bounds(low=0.0, truncated=True), draws=50, generator=generator()
     )

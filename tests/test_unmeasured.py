@@ -254,7 +254,9 @@ def test_points_that_nothing_determines_are_named_and_move_no_further_than_laws_
         lambda p: p.marginal_log_prob([0.0, 0.0, 0.0]),
         lambda p: p.log_prob([0.0, 0.0, 0.0]),
         lambda p: p.covariance(),
-        lambda p: pc.condition(pc.State(u=p.prior), pc.cells([0.0, 0.0, 1.0], 1.0)).sample(2),
+        lambda p: pc.condition(pc.State(u=p.prior), pc.weighted_sum([0.0, 0.0, 1.0], 1.0)).sample(
+            2
+        ),
     ],
 )
 def test_what_undetermined_points_cannot_have_is_refused(ask):
@@ -312,12 +314,12 @@ def test_diagnose_judges_the_combined_rows():
     assert float(found.mahalanobis) == pytest.approx(miss @ miss / 0.01)
     assert float(post._solved.square) == pytest.approx(miss @ miss / 0.01)
     with pytest.raises(pc.InputError, match="nothing is left to judge"):
-        pc.diagnose(pc.Diagonal([1.0, 2.0], [INF, 1.0]), pc.cells([1.0, 1.0], 1.0))
+        pc.diagnose(pc.Diagonal([1.0, 2.0], [INF, 1.0]), pc.weighted_sum([1.0, 1.0], 1.0))
 
 
 def test_a_determined_field_of_a_state_has_draws_beside_one_that_is_not():
     state = pc.State(u=([1.0, 2.0], [INF, 0.5]), v=([0.0], [INF]))
-    post = pc.condition(state, pc.cells([1.0, 1.0], 5.0, of="u"))
+    post = pc.condition(state, pc.weighted_sum([1.0, 1.0], 5.0, of="u"))
     draws = post["u"].sample(5, torch.Generator().manual_seed(0))
     np.testing.assert_allclose(draws.sum(-1), 5.0, rtol=1e-14)
     assert post["v"].undetermined.tolist() == [True]
@@ -328,7 +330,7 @@ def test_a_determined_field_of_a_state_has_draws_beside_one_that_is_not():
 def test_transforms_that_hide_values_are_refused():
     field, law = (
         pc.Diagonal(torch.ones(2, 3), torch.tensor([1.0, INF, 1.0])),
-        pc.cells([1.0] * 3, 2.0),
+        pc.weighted_sum([1.0] * 3, 2.0),
     )
 
     def mean(variance):
@@ -390,7 +392,7 @@ def test_members_beside_an_unmeasured_number_are_as_given_the_law_without_it():
     u, ones = pc.LowRank.from_samples(members, shrinkage=0.0), np.ones((2, 4))
     state = pc.State(u=u, gap=(np.zeros((3, 1)), INF))
     post = pc.condition(state, pc.linear({"u": ones, "gap": [[1.0], [-1.0]]}, [1.0, 2.0]))
-    plain = pc.condition(u, pc.cells(np.ones(4), 1.5))
+    plain = pc.condition(u, pc.weighted_sum(np.ones(4), 1.5))
     np.testing.assert_allclose(post["u"].covariance(), plain.covariance(), atol=1e-14)
     np.testing.assert_allclose(post["u"].interval(0.9), plain.interval(0.9), atol=1e-13)
     np.testing.assert_allclose(post["gap"].mean, -0.5, atol=1e-14)
@@ -472,10 +474,10 @@ def test_times_that_no_row_ties_are_eliminated_by_themselves():
 @pytest.mark.parametrize(
     "refused",
     [
-        lambda f: pc.project(f, pc.cells([1.0, 1.0], 1.0)),
-        lambda f: pc.inflate(f, pc.cells([1.0, 1.0], 1.0)),
+        lambda f: pc.project(f, pc.weighted_sum([1.0, 1.0], 1.0)),
+        lambda f: pc.inflate(f, pc.weighted_sum([1.0, 1.0], 1.0)),
         lambda f: pc.condition(f, pc.bounds(low=0.0)),
-        lambda f: pc.condition(f, pc.law(lambda u: (u**2).sum(-1), 1.0)),
+        lambda f: pc.condition(f, pc.nonlinear(lambda u: (u**2).sum(-1), 1.0)),
         lambda f: pc.evaluate(f, [[1.0, 1.0]]),
         lambda f: pc.front_position(f, [0.0, 1.0]),
         lambda f: pc.Mixture(f),

@@ -94,11 +94,11 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_total_beyond_ten_standard_deviations_plainly_agrees(kind, rng):
     field = KINDS[kind](rng)
-    law = pc.cells(ONES, torch.zeros(12).double())
+    law = pc.weighted_sum(ONES, torch.zeros(12).double())
     right = pc.diagnose(field, law)
     b = (right.residual + right.value).clone()
     b[3] += 10.1 * right.std[3]
-    found = pc.diagnose(field, pc.cells(ONES, b))
+    found = pc.diagnose(field, pc.weighted_sum(ONES, b))
     assert found.z_own[3] == pytest.approx(-10.1)
     assert found.answer != "agrees"
     assert not found.verdict.startswith("b agrees with the prior:")
@@ -187,35 +187,35 @@ def test_rows_that_only_shared_errors_explain_together_are_told_from_those_that_
 def test_errors_of_one_point_cannot_be_shared():
     prior = pc.Diagonal(torch.zeros(3, 7), 1.0)
     assert pc.diagnose(prior, pc.boundary(left=4.0)).answer == "does not agree"
-    assert pc.diagnose(prior, pc.cells(ONES, 4 * math.sqrt(7))).answer == "agrees if shared"
+    assert pc.diagnose(prior, pc.weighted_sum(ONES, 4 * math.sqrt(7))).answer == "agrees if shared"
 
 
 def test_the_more_functions_are_judged_at_once_the_further_one_may_be_off():
-    law = pc.cells(ONES, 3.2 * math.sqrt(7))
+    law = pc.weighted_sum(ONES, 3.2 * math.sqrt(7))
     for functions, answer in ((1, "agrees if shared"), (1000, "agrees")):
         b = torch.zeros(functions, 1).double()
         b[0] = law.value
         prior = pc.Diagonal(torch.zeros(functions, 1, 7), 1.0)
-        assert pc.diagnose(prior, pc.cells(ONES, b)).answer == answer
+        assert pc.diagnose(prior, pc.weighted_sum(ONES, b)).answer == answer
 
 
 def test_few_members_that_cannot_rule_out_b_say_so(rng):
     field = pc.Ensemble(members(4, rng), batch_dims=1)
-    right = pc.diagnose(field, pc.cells(ONES, torch.zeros(12).double()))
+    right = pc.diagnose(field, pc.weighted_sum(ONES, torch.zeros(12).double()))
     b = (right.residual + right.value).clone()
     b[3] += 11 * right.std[3]  # a t of 3 degrees of freedom, the largest of 12
-    found = pc.diagnose(field, pc.cells(ONES, b))
+    found = pc.diagnose(field, pc.weighted_sum(ONES, b))
     assert found.answer == "agrees if shared"
     assert "by the spread of 4 members" in found.verdict
     assert "So few members cannot rule it out" in found.verdict
 
 
 def test_a_law_of_members_is_judged_by_them_whatever_else_a_state_has(rng):
-    ensemble, law = pc.Ensemble(members(20, rng), batch_dims=1), pc.cells(ONES, 39.0, of="u")
+    ensemble, law = pc.Ensemble(members(20, rng), batch_dims=1), pc.weighted_sum(ONES, 39.0, of="u")
     beside = pc.State(u=ensemble, v=pc.Diagonal(normal(12, 7, rng=rng), 1.0))
-    assert pc.diagnose(ensemble, pc.cells(ONES, 39.0)).answer == "does not agree"
+    assert pc.diagnose(ensemble, pc.weighted_sum(ONES, 39.0)).answer == "does not agree"
     assert pc.diagnose(beside, law).answer == "does not agree"
-    assert pc.diagnose(beside, pc.cells(ONES, 11.0, of="v")).answer == "agrees if shared"
+    assert pc.diagnose(beside, pc.weighted_sum(ONES, 11.0, of="v")).answer == "agrees if shared"
 
 
 @pytest.mark.parametrize("wrong", ["factor", "shift", "offset", "rows"])

@@ -21,7 +21,7 @@ from probconserv import api
 from probconserv.cli.main import main
 
 PUBLIC = {name for name in vars(api) if not name.startswith("_")}
-WORDS = {"cells", "data", "initial", "law", "load", "models", "problems", "budget", "linear"}
+WORDS = {"data", "initial", "load", "models", "problems", "budget", "linear"}
 
 
 def looked_up(name: str) -> object:
@@ -76,7 +76,7 @@ class Help(SphinxDirective):
 
 
 def linked(app: Sphinx, tree: nodes.document) -> None:
-    """Code such as `condition`, `pc.law` or `Diagonal(mean, variance)` as a link to its entry."""
+    """Code such as `condition`, `pc.project` or `Diagonal(mean, variance)` as a link."""
     if app.env.docname.startswith(("reference/", "develop/")) or "file" in app.env.docname:
         return
     for code in list(tree.findall(nodes.literal)):

@@ -82,7 +82,7 @@ def condition(
         its evidence. A posterior is conditioned again with all laws on its prior, so that two steps
         are the same as one.
     *laws : Law, NonlinearLaw or Inequality
-        One or more, in any order. Those made by `law` need not be linear. With `bounds` or
+        One or more, in any order. Those made by `nonlinear` need not be linear. With `bounds` or
         `monotone` among them the result is known by draws.
     draws : int
         How many draws, if there are inequalities; at least 2.
@@ -285,7 +285,7 @@ def audit(post: Posterior) -> None:
     Examples
     --------
     >>> import probconserv as pc
-    >>> pc.audit(pc.condition(pc.Diagonal([1.0, 1.0], 1.0), pc.cells([1.0, 1.0], 2.0)))
+    >>> pc.audit(pc.condition(pc.Diagonal([1.0, 1.0], 1.0), pc.weighted_sum([1.0, 1.0], 2.0)))
     """
     if not isinstance(post, Posterior):
         raise InputError(f"`post` must come from `condition`; got {type(post).__name__}.")
@@ -337,7 +337,7 @@ def project(field: Prediction | State, *laws: AnyLaw) -> Field | State:
     Examples
     --------
     >>> import probconserv as pc
-    >>> pc.project(pc.Diagonal([1.0, 2.0], 0.1), pc.cells([1.0, 1.0], 4.0)).mean
+    >>> pc.project(pc.Diagonal([1.0, 2.0], 0.1), pc.weighted_sum([1.0, 1.0], 4.0)).mean
     tensor([1.5000, 2.5000], dtype=torch.float64)
     """
     for law in laws:

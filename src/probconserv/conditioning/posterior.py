@@ -122,11 +122,11 @@ class Posterior(Kept):
     --------
     >>> import probconserv as pc
     >>> state = pc.State(rain=([1.0, 1.0], 1.0), snow=([0.0], 1.0))
-    >>> post = pc.condition(state, pc.cells([1.0, 1.0], 3.0, of="rain"))
+    >>> post = pc.condition(state, pc.weighted_sum([1.0, 1.0], 3.0, of="rain"))
     >>> isinstance(post, pc.Posterior), isinstance(post["rain"], pc.Posterior)
     (True, True)
     >>> post.laws
-    ('cells',)
+    ('weighted_sum',)
     """
 
     prior: Field | State
@@ -156,9 +156,9 @@ class FieldPosterior(Posterior, Field, noun="Posterior"):
     Examples
     --------
     >>> import probconserv as pc
-    >>> post = pc.condition(pc.Diagonal([[1.0, 1.0]], 1.0), pc.cells([1.0, 1.0], 3.0))
+    >>> post = pc.condition(pc.Diagonal([[1.0, 1.0]], 1.0), pc.weighted_sum([1.0, 1.0], 3.0))
     >>> post
-    Posterior(shape=(1, 2), event_dims=1, torch.float64, given cells)
+    Posterior(shape=(1, 2), event_dims=1, torch.float64, given weighted_sum)
     >>> post.variance
     tensor([[0.5000, 0.5000]], dtype=torch.float64)
     """

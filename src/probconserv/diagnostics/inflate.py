@@ -70,7 +70,7 @@ def inflate(prior: Prediction | State, *laws: Law) -> Field | State:
     --------
     >>> import probconserv as pc
     >>> prior = pc.Diagonal([[1.0, 1.0]], 0.25)  # a total of 2, give or take 1
-    >>> inflate(prior, pc.cells([1.0, 1.0], 4.0)).std  # b is 4
+    >>> inflate(prior, pc.weighted_sum([1.0, 1.0], 4.0)).std  # b is 4
     tensor([[1., 1.]], dtype=torch.float64)
     """
     check_laws(laws)

@@ -100,7 +100,7 @@ class State(Kept):
     --------
     >>> import probconserv as pc
     >>> state = State(u=Diagonal([0.0, 1.0], 1.0), flux=Diagonal([0.0, 0.0, 0.0], 0.1))
-    >>> post = pc.condition(state, pc.cells([1.0, 1.0], 2.0, of="u"))
+    >>> post = pc.condition(state, pc.weighted_sum([1.0, 1.0], 2.0, of="u"))
     >>> post["u"].mean
     tensor([0.5000, 1.5000], dtype=torch.float64)
     """

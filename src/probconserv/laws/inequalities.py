@@ -72,8 +72,8 @@ def bounds(
         One of them or both, in shapes that broadcast to the field. Infinite ones are no bound.
     truncated : bool
         True: what lies outside is impossible, so that no value is exactly at a bound: the Gaussian
-        cut off there. For a `Diagonal` field and one law, `integral` or `cells`. False: a draw that
-        lies outside is moved to the bounds, and values at a bound are common.
+        cut off there. For a `Diagonal` field and one law, `integral` or `weighted_sum`. False: a
+        draw that lies outside is moved to the bounds, and values at a bound are common.
     of : str
         The name of the field, in a state of several.
 
@@ -91,7 +91,7 @@ def bounds(
     --------
     >>> import probconserv as pc
     >>> prior = pc.Diagonal([0.1, 0.2, 1.0], [0.5, 0.5, 0.5])
-    >>> near = pc.project(prior, pc.bounds(low=0.0), pc.cells([1.0, 1.0, 1.0], 0.7))
+    >>> near = pc.project(prior, pc.bounds(low=0.0), pc.weighted_sum([1.0, 1.0, 1.0], 0.7))
     >>> near.mean
     tensor([0.0000, 0.0000, 0.7000], dtype=torch.float64)
     """

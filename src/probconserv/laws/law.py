@@ -113,7 +113,7 @@ class Rows(Node):
 class Law:
     """What is known of a field: G u = value, each row up to `noise`, a standard deviation.
 
-    `integral`, `cells` and the like make laws. A law knows nothing of how it is solved.
+    `integral`, `weighted_sum` and the like make laws. A law knows nothing of how it is solved.
 
     Parameters
     ----------

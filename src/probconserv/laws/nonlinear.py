@@ -1,7 +1,7 @@
 """Laws that are not linear: any differentiable function of the fields has a known value.
 
-`law` makes them. On fields of known shapes a law is `Curved`, which linearises itself at a point:
-few rows as a dense matrix, many as products with the Jacobian.
+`nonlinear` makes them. On fields of known shapes a law is `Curved`, which linearises itself at a
+point: few rows as a dense matrix, many as products with the Jacobian.
 """
 
 import math
@@ -29,12 +29,12 @@ PROBES = 16  # products with random signs that sizes of rows are taken from
 
 
 class NonlinearLaw:
-    """What is known of fields: function(u) = value, each row up to `noise`; `law` makes it.
+    """What is known of fields: function(u) = value, each row up to `noise`; `nonlinear` makes it.
 
     Parameters
     ----------
     function : callable
-        From one solution to rows, as in `law`.
+        From one solution to rows, as in `nonlinear`.
     value, noise : Tensor
         What it gives and the standard deviation of that; they broadcast to ``(*batch, *rows)``.
     batch_dims : int
@@ -127,7 +127,7 @@ class NonlinearLaw:
         return f"NonlinearLaw({self.label}, value {tuple(self.value.shape)}, noise up to {noise:g})"
 
 
-def law(
+def nonlinear(
     function: Function,
     value: ArrayLike,
     noise: ArrayLike = 0.0,
@@ -167,7 +167,7 @@ def law(
     Examples
     --------
     >>> import probconserv as pc
-    >>> energy = law(lambda u: u.square().sum(), 25.0)
+    >>> energy = nonlinear(lambda u: u.square().sum(), 25.0)
     >>> point = pc.condition(pc.Diagonal([3.0, 3.9], 1.0), energy).point
     >>> round(float(point.square().sum()), 9)
     25.0
@@ -178,7 +178,7 @@ def law(
             f"lambda u: u.square().sum(); got {type(function).__name__}."
         )
     given = check.name("label", label) or getattr(function, "__name__", "")
-    named = given if given and given != "<lambda>" else "law"
+    named = given if given and given != "<lambda>" else "nonlinear"
     sigma = check.wide("noise", noise, 0, NOISE_HINT)
     dims = check.whole("batch_dims", batch_dims)
     if dims < 0:

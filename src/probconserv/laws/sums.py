@@ -1,4 +1,4 @@
-"""Statements about fields, as laws: integrals, cells, regions, ends, start, matrices."""
+"""Statements about fields, as laws: integrals, weighted sums, regions, ends, start, matrices."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -105,8 +105,8 @@ def _weights(coords: Any, rule: Rule, period: float | None) -> tuple[Tensor, Any
     return weights, (x, rule) if len(axes) == 1 and rule != "periodic" else None
 
 
-def cells(
-    volumes: ArrayLike | Mapping[str, ArrayLike],
+def weighted_sum(
+    weights: ArrayLike | Mapping[str, ArrayLike],
     value: ArrayLike,
     noise: ArrayLike = 0.0,
     where: ArrayLike | None = None,
@@ -115,16 +115,16 @@ def cells(
     of: Of = "",
     label: str = "",
 ) -> Law:
-    """A law: the sum of `volumes` times u over the last axes is `value`, one row for each time.
+    """A law: the sum of `weights` times u over the last axes is `value`, one row for each time.
 
     Parameters
     ----------
-    volumes : array, or a dict of arrays
-        Cell volumes or areas, shaped as the last axes of the field. A dict is a sum over several
-        fields of a state, by their names: ``{"rain": areas, "snow": 0.9 * areas}``.
+    weights : array, or a dict of arrays
+        Such as the volumes or areas of cells, shaped as the last axes of the field. A dict is a sum
+        over several fields of a state, by their names: ``{"rain": areas, "snow": 0.9 * areas}``.
     value, noise, where, times : as in `integral`
     space_dims : int
-        How many last axes of `volumes` are space, if it has batch and time axes before these.
+        How many last axes of `weights` are space, if it has batch and time axes before these.
     of : as in `integral`
     label : as in `integral`
 
@@ -136,20 +136,20 @@ def cells(
     Raises
     ------
     InputError
-        If `volumes` have fewer axes than `space_dims`, or `of` is given beside a dict.
+        If `weights` have fewer axes than `space_dims`, or `of` is given beside a dict.
 
     Examples
     --------
-    >>> cells([1.0, 3.0], value=4.0).residual([[1.0, 1.0]])
+    >>> weighted_sum([1.0, 3.0], value=4.0).residual([[1.0, 1.0]])
     tensor([0.], dtype=torch.float64)
     """
 
     def one(given: ArrayLike) -> Sum:
-        weights = check.wide("volumes", given)
-        dims = weights.ndim if space_dims is None else _dims(space_dims, "volumes", weights, 0)
-        return Sum(_counting(weights, where, dims), dims)
+        own = check.wide("weights", given)
+        dims = own.ndim if space_dims is None else _dims(space_dims, "weights", own, 0)
+        return Sum(_counting(own, where, dims), dims)
 
-    return law_of("cells", of, _each(volumes, of, one), value, noise, times, label=label)
+    return law_of("weighted_sum", of, _each(weights, of, one), value, noise, times, label=label)
 
 
 def regions(

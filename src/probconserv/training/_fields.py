@@ -11,7 +11,7 @@ from ..data import Grids, Shuffled
 from ..data._functions import uniform
 from ..data._grids import spread_of
 from ..fields.gaussian import Diagonal
-from ..laws.sums import cells
+from ..laws.sums import weighted_sum
 from ..support.errors import InputError
 from ._losses import LOSSES
 from ._recipes import Recipe, Score
@@ -90,7 +90,7 @@ class FieldTask:
         assert batch.totals is not None
         totals = batch.totals.double().reshape(batch.fields.shape[:-1])
         noise = torch.full_like(totals, self.recipe.noise)
-        law = cells(self.weights, totals, noise=noise)
+        law = weighted_sum(self.weights, totals, noise=noise)
         field = condition(Diagonal._unchecked(mean.double(), std.double() ** 2), law)
         return field.mean, field.std
 

@@ -119,7 +119,7 @@ class Truncated(FieldDraws):
     --------
     >>> import probconserv as pc
     >>> low = pc.bounds(low=0.0, truncated=True)
-    >>> post = pc.condition(pc.Diagonal([0.1, 0.2, 1.0], 0.5), pc.cells([1.0] * 3, 0.7), low)
+    >>> post = pc.condition(pc.Diagonal([0.1, 0.2, 1.0], 0.5), pc.weighted_sum([1.0] * 3, 0.7), low)
     >>> bool((post.draws > 0).all())
     True
     """
@@ -217,7 +217,8 @@ def _truncated(
     rows = before[0] if before else laws[0].to(prior.device).on(("",), [prior.shape])
     if not isinstance(rows.map, Sum) or not rows.map.dims:
         raise InputError(
-            f"`truncated` bounds take a law on sums, `integral` or `cells`, not `{rows.label}`."
+            "`truncated` bounds take a law on sums, `integral` or `weighted_sum`, not "
+            f"`{rows.label}`."
         )
     ((_, _, point),), _ = constrained(prior, before, laws, inequalities, 0, None)
     shape, dims, dtype = prior.shape, rows.map.dims, _dtype(prior)

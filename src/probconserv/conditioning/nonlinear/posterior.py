@@ -256,7 +256,7 @@ class NonlinearPosterior(KeptAsDraws, FieldPosterior, noun="Posterior"):
     Examples
     --------
     >>> import probconserv as pc
-    >>> length = pc.law(lambda u: u.square().sum(), 25.0)
+    >>> length = pc.nonlinear(lambda u: u.square().sum(), 25.0)
     >>> post = pc.condition(pc.Diagonal([3.0, 3.9], 0.01), length)
     >>> draws = post.sample(3)
     >>> bool((draws.square().sum(-1) - 25.0).abs().max() < 1e-9)
