@@ -389,7 +389,7 @@ def test_directions_beside_an_unmeasured_field_agree_with_their_dense_covariance
 
 def test_members_beside_an_unmeasured_number_are_as_given_the_law_without_it():
     members = np.random.default_rng(12).normal(size=(6, 3, 4))
-    u, ones = pc.LowRank.from_samples(members, shrinkage=0.0), np.ones((2, 4))
+    u, ones = pc.Ensemble(members, batch_dims=1, shrinkage=0.0), np.ones((2, 4))
     state = pc.State(u=u, gap=(np.zeros((3, 1)), INF))
     post = pc.condition(state, pc.linear({"u": ones, "gap": [[1.0], [-1.0]]}, [1.0, 2.0]))
     plain = pc.condition(u, pc.weighted_sum(np.ones(4), 1.5))
