@@ -118,6 +118,18 @@ def test_files_and_fixers_have_one_energy():
     np.testing.assert_allclose(found, fixer.totals(state)["energy"] * AREA.sum(), rtol=1e-12)
 
 
+def test_files_and_fixers_have_one_dry_air_and_one_water():
+    dataset = air(**CLOUDS)
+    names = {"q": "specific_humidity", "T": "temperature", "ps": "surface_pressure"}
+    names |= {"clw": "cloud_liquid", "cli": "cloud_ice"}
+    state = {new: torch.from_numpy(dataset[old].values) for old, new in names.items()}
+    fixer = Fixer(Grid.regular(LAT, LON), Levels.hybrid(A, B), laws=("dry_air", "water"))
+    means = fixer.totals(state)
+    for law, recipe in (("dry_air", dry_air), ("water", moisture)):
+        found = totals(dataset, recipe(dataset))
+        np.testing.assert_allclose(found, means[law] * AREA.sum(), rtol=1e-12)
+
+
 def test_what_energy_does_not_find_is_said():
     report = str(check(air(), energy))
     assert "not found, so that it counts as 0: wind, surface geopotential" in report
