@@ -11,7 +11,6 @@ from ..fields.covariances import Correlated, Fields, Independent, shared_axes
 from ..fields.gaussian import Field
 from ..fields.mixture import Mixture
 from ..laws.law import Rows
-from ..laws.maps import Sum
 from ..solvers.engine import Chain
 from ..solvers.factor import Factor
 from ..solvers.joint import Joint
@@ -88,7 +87,7 @@ def exact_rows_hold(laws: Sequence[Rows], u: Fields, share: float = SETTLED) -> 
 def _size_of_some(rows: Rows, u: Fields, some: Tensor) -> Tensor:
     """As `_size`; with the same weights at every place, only these rows are summed."""
     m = rows.map
-    if len(u) == 1 and isinstance(m, Sum) and m.shared and m.dims:
+    if len(u) == 1 and m.is_shared_sum:
         terms = m.entrywise(1).apply(u[0][some].abs())
         return terms + rows.value.expand(some.shape)[some].abs()
     return _size(rows, u).expand(some.shape)[some]

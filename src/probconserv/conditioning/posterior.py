@@ -10,7 +10,6 @@ from ..fields.covariances import Correlated, Fields, Independent
 from ..fields.gaussian import Field, LowRank, Normals, check_determined, random_normals
 from ..fields.state import Index, State
 from ..laws.law import Rows
-from ..laws.maps import Select
 from ..solvers.estimate import Estimate
 from ..solvers.factor import multipliers
 from ..solvers.joint import Joint
@@ -56,7 +55,7 @@ class Solved(Node):
     def free(self) -> int:
         """How many first axes can be indexed: `initial` speaks of one entry of its axis."""
         shapes = [m.shape for m in self.mean]
-        points = (r.places(shapes) for r in self.laws if isinstance(r.map, Select))
+        points = (r.places(shapes) for r in self.laws if r.map.is_points)
         return min([self.lead, *points])
 
     @property

@@ -30,6 +30,10 @@ class Map(Node):
     made_of: tuple[str, ...] = ()  # the names of its tensors
     is_local: bool = False  # whether a row reads few points, so that rows may be many
     is_disjoint: bool = False  # whether its rows share no point
+    is_points: bool = False  # whether a row is the value of a point
+    is_difference: bool = False  # whether S of independent points has five diagonals
+    is_sum_along: bool = False  # whether a row is one sum along the last axis
+    is_shared_sum: bool = False  # whether a row is one sum, with the same weights at every place
 
     def apply(self, u: Tensor) -> Tensor:  # (*more, *places, *space) -> (*more, *places, *rows)
         return self.on(u.shape).apply(u)
@@ -100,6 +104,7 @@ class Sum(Disjoint):
         self.weights, self.dims = weights, dims
         self.shared = weights.ndim == dims
         self.is_local = dims == 0  # a row reads one point of each field
+        self.is_sum_along, self.is_shared_sum = dims == 1, self.shared and dims > 0
         self.loose = ("weights",) if self.shared else ()
 
     def apply(self, u: Tensor) -> Tensor:
@@ -182,6 +187,8 @@ class Regions(Disjoint):
 
 class Select(Map):
     """A row for each of some entries of one axis, or for one entry, without the axis."""
+
+    is_points = True
 
     def __init__(self, axis: int, entries: tuple[int, ...] | int, size: int = 0) -> None:
         """axis: from the end. size: of the axis, known after `on`."""
@@ -285,6 +292,7 @@ class SecondDifferences(Map):
 
     dims, row_names = 1, ("row",)
     made_of = loose = ("a", "b", "c")
+    is_difference = True
 
     def __init__(self, a: Tensor, b: Tensor, c: Tensor) -> None:  # (M - 2,) each
         self.a, self.b, self.c, self.rows_of_place = a, b, c, (len(a),)

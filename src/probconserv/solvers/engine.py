@@ -20,7 +20,6 @@ from ..fields.covariances import Correlated, Fields, Independent, shared_axes
 from ..fields.gaussian import Normals
 from ..fields.latent import Latent
 from ..laws.law import Rows
-from ..laws.maps import SecondDifferences, Select, Sum
 from ..support.checks import any_of, concrete
 from ..support.once import once
 from ..support.tolerances import FIXED, HALF_THE_DIGITS, SURE
@@ -69,14 +68,14 @@ class Chain(Node):
         shapes = root.shapes
         banded = banded and not _many(laws, shapes)
         single = _single(laws, root, shapes, banded) if isinstance(root, Independent) else []
-        self.bands = tuple([r.first for r in single if isinstance(r.map, SecondDifferences)])
+        self.bands = tuple([r.first for r in single if r.map.is_difference])
         if self.bands:
             each = enumerate(root.variance)
             found = tuple([by_rows(d) if i in self.bands else d for i, d in each])
             left = self.root = root = Independent(found)
         for rows in single:
             assert isinstance(root, Independent)
-            if isinstance(rows.map, SecondDifferences):
+            if rows.map.is_difference:
                 left = Banded(rows, left, root)
                 self.stages += (left,)
             else:
@@ -328,7 +327,7 @@ def solve(
 
 def free_axes(laws: Sequence[Rows], shapes: Sequence[Sequence[int]]) -> int:
     """How many first axes number parts that no law ties together; all fields share them."""
-    tied = [rows.places(shapes) for rows in laws if not isinstance(rows.map, Select)]
+    tied = [rows.places(shapes) for rows in laws if not rows.map.is_points]
     return min([shared_axes(shapes), *tied])
 
 
@@ -371,12 +370,12 @@ def _single(
 
     A law that is all but exact would decide exact rows that come after it: it stays with them.
     """
-    points = [rows for rows in laws if isinstance(rows.map, Select)]
+    points = [rows for rows in laws if rows.map.is_points]
     bands: list[Rows] = []
     for rows in laws:
         alone = len(laws) == 1 or torch.Size(shapes[rows.first][:-1]).numel() >= MANY
         again = any(rows.first == other.first for other in bands)
-        if banded and alone and isinstance(rows.map, SecondDifferences) and not again:
+        if banded and alone and rows.map.is_difference and not again:
             bands.append(rows)
     single = [*points, *bands]
     if not single:
@@ -391,7 +390,7 @@ def _single(
 
 def _nearly_exact(rows: Rows, root: Independent) -> bool:
     noise, squares, before = rows.noise_variance, rows.entrywise(2), root.variance[rows.first]
-    if isinstance(rows.map, SecondDifferences) and concrete(noise, before) and before.numel():
+    if rows.map.is_difference and concrete(noise, before) and before.numel():
         most = squares.map.apply(before.max().expand(before.shape[-1]))  # they cannot be larger
         if noise.min() >= HALF_THE_DIGITS * most.max():
             return False
@@ -408,7 +407,7 @@ def _general(
     first = laws[0]
     if len(laws) == 1 and isinstance(root, Independent):
         banded = not isinstance(prior, Independent)
-        one_axis = len(first.maps) == 1 and isinstance(first.map, Sum) and first.map.dims == 1
+        one_axis = len(first.maps) == 1 and first.map.is_sum_along
         if one_axis if banded else share_no_point(laws):
             return Numbers(first, prior, root)
     if isinstance(root, Independent):

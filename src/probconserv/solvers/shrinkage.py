@@ -21,7 +21,6 @@ from ..fields.blocks import root_of
 from ..fields.gaussian import Field, LowRank
 from ..fields.state import rebuilt
 from ..laws.law import Rows
-from ..laws.maps import SecondDifferences, Select
 from ..support.tolerances import HALF_THE_DIGITS
 
 MEMBERS_PER_ROW = 16  # with so many a is a half; chosen by benchmarks/fields.py
@@ -72,7 +71,7 @@ def _mix_of(members: Sequence[Any], laws: Sequence[Rows]) -> Mix:
     sums: list[tuple[Tensor, Tensor, Tensor]] = []
     for rows in laws:
         read = any(f is not None and m is not None for f, m in zip(members, rows.maps, strict=True))
-        if read and not isinstance(rows.map, Select | SecondDifferences):
+        if read and not (rows.map.is_points or rows.map.is_difference):
             spread = rows.apply(factors).square().sum(0)
             lead = min(lead, spread.ndim - len(rows.map.row_names))
             alone, together = rows.entrywise(2).apply(variances), rows.apply(stds).square()
