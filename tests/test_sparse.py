@@ -206,6 +206,20 @@ def test_factors_that_would_be_large_are_left_to_conjugate_gradients(factored, r
     assert post["u"].variance_estimate.solves > 0
 
 
+def test_of_many_points_that_keep_next_to_nothing_the_variance_is_estimated(
+    factored, rng, monkeypatch
+):
+    """One by one they would take too long. What directions add is in the error that is said."""
+    monkeypatch.setattr(sparse, "MOST_AGAIN", 3)
+    monkeypatch.setattr(engine, "MOST_NUMBERS", 0)
+    state, law = state_of(TUBE, rng), budgets(TUBE, rng)
+    start = pc.initial(torch.ones(5, 3), noise=0.1, space_dims=2, of="u")
+    u = pc.LowRank(state["u"].mean, normal(1, *state["u"].shape, rng=rng), 1e12, 3)
+    dense, post = both(factored, pc.State(**state.fields | {"u": u}), law, start)
+    found = (post["u"].variance / dense["u"].variance - 1).square().mean().sqrt()
+    assert 0.4 < post["u"].variance_estimate.relative_error / float(found) < 2.5
+
+
 @pytest.mark.parametrize("decades", [0.0, 1.0])
 @pytest.mark.parametrize("aspect", [1, 30, 1000])
 def test_cells_of_any_shape_take_few_iterations(factored, decades, aspect):

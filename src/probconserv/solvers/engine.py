@@ -25,7 +25,7 @@ from ..support.once import once
 from ..support.tolerances import FIXED, HALF_THE_DIGITS, SURE
 from ..support.tree import Node
 from .banded import by_rows
-from .estimate import Estimate
+from .estimate import Estimate, root_mean_square
 from .iterative import Iterative
 from .joint import Joint
 from .stages import Banded, ByRow, Numbers, Points, Stage, share_no_point, summed
@@ -209,7 +209,6 @@ class Shared(Node):
 
     stacked = ("moved",)
     is_simple = makes_variance = is_iterative = False
-    estimate = None
 
     def __init__(self, chain: Chain, root: Correlated, lead: int) -> None:
         self.chain, self.root = chain, root
@@ -289,6 +288,18 @@ class Shared(Node):
         root = self.root.exactly()
         again = Joint(self.chain.laws, root, root, self.lead).variance
         return tuple(torch.where(x, w, v) for x, v, w in zip(lost, found, again, strict=True))
+
+    @property
+    def estimate(self) -> tuple[Estimate, ...] | None:
+        """How the variance of the rest was estimated, as a share of all that is left."""
+        each = self.chain.estimate
+        if each is None:
+            return None
+        triples = zip(each, self.chain.variance, self.shared.variance, strict=True)
+        shares = [(e, (v / (v + s))[v + s > 0].detach()) for e, v, s in triples]
+        return tuple(
+            Estimate(e.solves, e.relative_error * root_mean_square(share)) for e, share in shares
+        )
 
     def draw(self, normals: Normals) -> Fields:
         pairs = zip(self.chain.draw(normals), self.shared.draw(normals), strict=True)

@@ -74,7 +74,7 @@ def _by_directions(stage: "Iterative", prior: Correlated, rest: "Iterative") -> 
         white = torch.linalg.solve_triangular(root, blocks(f, v.shape, dims), upper=False)
         found.append(v + white.square().sum(-2).reshape(v.shape))
         share = (v / found[-1])[found[-1] > 0].detach()
-        error = each.relative_error * _root_mean_square(share)
+        error = each.relative_error * root_mean_square(share)
         errors.append(Estimate(each.solves + len(seen), error))
     return tuple(found), tuple(errors)
 
@@ -92,7 +92,7 @@ def _by_draws(stage: "Iterative", count: int) -> Estimated:
             known, chance = _near(stage, law, number, r, moves[number])
             left, error = _both(left, before - known, chance, stage.lead)
         found.append(left)
-        size = math.sqrt(2 / count) * _root_mean_square(error[before > 0].detach())
+        size = math.sqrt(2 / count) * root_mean_square(error[before > 0].detach())
         errors.append(Estimate(count, size))
     if count < PLAIN_DRAWS and max(each.relative_error for each in errors) > UNSURE:
         return _by_draws(stage, PLAIN_DRAWS)
@@ -116,7 +116,7 @@ def _both(plain: Tensor, most: Tensor, chance: Tensor, lead: int) -> tuple[Tenso
     return left, (own.square() + (1 - weight).square()).sqrt()
 
 
-def _root_mean_square(x: Tensor) -> float:
+def root_mean_square(x: Tensor) -> float:
     return float(x.square().mean().sqrt()) if x.numel() else 0.0
 
 

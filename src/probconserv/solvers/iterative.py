@@ -1,7 +1,8 @@
-"""Many local rows, one for each cell: S lambda = r by conjugate gradients, without a matrix.
+"""Many local rows, one for each cell: S lambda = r by conjugate gradients.
 
-Each row is met to 1e-12 of its terms, which is looked at in the final fields. Gradients come by
-implicit differentiation: one more solve.
+Where they take many iterations, and for the determinant and the variance of every point, S is
+factored (sparse.py). Each row is met to 1e-12 of its terms, which is looked at in the final fields.
+Gradients come by implicit differentiation: one more solve.
 """
 
 import copy
@@ -65,7 +66,7 @@ class Iterative(Together):
             self.diagonal = self.flat(squares)
             pairs = zip(self.matrices, squares, strict=True)
             self.inverses = tuple(_inverse(matrix, d) for matrix, d in pairs)
-        self.is_smooth = all(isinstance(inverse, Transform) for inverse in self.inverses)
+        self.is_hard = False  # whether many iterations were needed, so that the factor is taken
 
     def of(self, prior: Independent) -> "Iterative":
         """The same rows, of other fields."""
@@ -124,7 +125,7 @@ class Iterative(Together):
 
     def approximate(self, r: Tensor) -> Tensor:
         """About S^-1 r."""
-        if not self.is_smooth and self.direct is not None:
+        if self.is_hard and self.direct is not None:
             return self.each(self.direct.solve, r)
         pairs = zip(self.inverses, self.parts(r), strict=True)
         return self.flat([inverse(part) for inverse, part in pairs])
@@ -186,13 +187,13 @@ class Iterative(Together):
     def iterated(self, r: Tensor, tolerance: Tensor) -> Tensor:
         """S^-1 r by conjugate gradients; where they take many iterations, with the factor."""
         given = r, tolerance, self.diagonal
-        if self.is_smooth:
+        if not self.is_hard:
             found, count = conjugate_gradients(self.product, self.approximate, *given, FEW)
             self.iterations += count
             if count < FEW:
                 return found
-            self.is_smooth = self.direct is None
-        look = 1 if self.direct is not None else LOOK
+            self.is_hard = True
+        look = LOOK if self.direct is None else 1
         found, count = conjugate_gradients(self.product, self.approximate, *given, LIMIT, look)
         self.iterations += count
         return found
@@ -285,8 +286,9 @@ NOT_TRACED = (
     "`torch.func` transforms. Give the fields a batch axis instead of `vmap`, or use fewer rows."
 )
 NO_DETERMINANT = (
-    "laws for every cell are solved by conjugate gradients, which give no determinant: there is no "
-    "`log_evidence`, no `log_prob` and no mixture. Use `marginal_log_prob`, or fewer rows."
+    "these `laws` are solved by conjugate gradients, which give no determinant: the rows are too "
+    "many to factor their matrix, or not on a CPU, or all but follow from each other. There is no "
+    "`log_evidence`, no `log_prob` and no mixture. Use `marginal_log_prob`, fewer rows, or `noise`."
 )
 
 

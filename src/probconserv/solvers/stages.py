@@ -10,7 +10,7 @@ covariance again, with `times` and `variance`, so that stages follow each other.
 | `Numbers` | independent points, or after `Banded` | one law whose rows share no point |
 
 `Joint` (joint.py) takes any fields and rows, with a dense matrix for each part; `Iterative`
-(iterative.py) many local rows, without a matrix.
+(iterative.py) many local rows, without a matrix or with a sparse one.
 """
 
 import math
