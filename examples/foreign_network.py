@@ -8,7 +8,7 @@ from torch import nn
 
 import probconserv as pc
 from probconserv.data import draw
-from probconserv.models import Ensemble
+from probconserv.models import ModelEnsemble
 from probconserv.problems import Stefan
 
 # A hundred noisy observations of one solution, scattered over time and space.
@@ -43,7 +43,7 @@ networks = [trained(seed) for seed in range(8)]
 # Step 1: what they predict on a grid, as one Gaussian field.
 t, x = torch.linspace(0.005, 0.1, 20, dtype=torch.float64), Stefan.grid()[1]
 places = inputs(t[:, None], x)
-prior = Ensemble(networks).predict(places)  # (20, 201)
+prior = ModelEnsemble(networks, batch_dims=1).predict(places)  # (20, 201)
 
 # Step 2: the total that the physics implies.
 law = pc.integral(x, truth.total(t))

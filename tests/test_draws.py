@@ -107,3 +107,20 @@ def test_what_needs_a_density_or_a_covariance_is_refused():
         pc.condition(field, pc.integral(torch.arange(5.0), 1.0))
     with pytest.raises(pc.InputError, match="`normals`"):
         field.sample_with(torch.zeros(2, 15))
+
+
+@pytest.mark.parametrize("prior", [pc.Diagonal([0.4, 0.7], 0.1), pc.State(u=([0.4, 0.7], 0.1))])
+def test_what_condition_returns_is_a_posterior_or_draws_of_fields_and_of_states(prior, tmp_path):
+    of = "u" if isinstance(prior, pc.State) else ""
+    total = pc.weighted_sum([1.0, 1.0], 1.0, of=of)
+    squares = pc.nonlinear(lambda u: u.square().sum(), 0.6, of=of, label="squares")
+    low = pc.bounds(low=0.0, of=of)
+    post, bent = pc.condition(prior, total), pc.condition(prior, total, squares)
+    cut = pc.condition(prior, total, low, draws=5, generator=generator())
+    assert [isinstance(x, pc.Posterior) for x in (prior, post, bent, cut)] == [0, 1, 1, 0]
+    assert [isinstance(x, pc.Draws) for x in (prior, post, bent, cut)] == [0, 0, 0, 1]
+    assert all(isinstance(x, pc.State) == bool(of) for x in (post, bent, cut))
+    assert [name.split()[0] for name in bent.laws] == ["weighted_sum", "squares"]
+    for kept, kind in ((post, pc.Posterior), (bent.from_draws(5, generator()), pc.Draws)):
+        kept.save(tmp_path / "kept.safetensors")
+        assert repr(kind.load(tmp_path / "kept.safetensors")).startswith(f"{kind.__name__}(")

@@ -32,7 +32,7 @@ LAWS = {  # each a function of tensors, and the tensors
     "integral cell": (lambda x, b: pc.integral(x, b, "cell", where=WHERE), EDGES, TOTAL),
     "integral of two times": (lambda x, b: pc.integral(x, b, times=[0, 2]), X, TOTAL[1:]),
     "integral of a mesh": (lambda x, b: pc.integral(pc.Mesh(x=x), b), EDGES, TOTAL),
-    "cells": (lambda v, b: pc.weighted_sum(v, b, where=WHERE), VOLUMES, TOTAL),
+    "weighted_sum": (lambda v, b: pc.weighted_sum(v, b, where=WHERE), VOLUMES, TOTAL),
     "regions": (lambda v, b: pc.regions(LABELS, b, v), VOLUMES, PAIR),
     "smoothness": (lambda x, v: pc.smoothness(x, v, 0.5), X, SPREAD),
     "smoothness, all of it": (lambda x, v: pc.smoothness(x, v, 1.0), X, SPREAD),

@@ -43,8 +43,8 @@ LAWS = {
     "integral": lambda at: pc.integral(X, at(TOTAL), noise=at.time(SIGMA[0])),
     "integral, mask": lambda at: pc.integral(X, at(TOTAL), where=at(MASK)),
     "integral, mask over time": lambda at: pc.integral(X, at(TOTAL), where=at.time(MASK[0])),
-    "cells": lambda at: pc.weighted_sum(at(VOLUMES), at(TOTAL), at(SIGMA), space_dims=1),
-    "cells over time": lambda at: pc.weighted_sum(
+    "weighted_sum": lambda at: pc.weighted_sum(at(VOLUMES), at(TOTAL), at(SIGMA), space_dims=1),
+    "weighted_sum over time": lambda at: pc.weighted_sum(
         at.time(VOLUMES[0]), at(TOTAL), where=at.time(MASK[0]), space_dims=1
     ),
     "regions": lambda at: pc.regions(LABELS, at(PAIR), noise=at.time(PAIR[0]).abs()),

@@ -39,9 +39,9 @@ def Ensemble(
 ) -> LowRank | State:
     """The field with the mean and the covariance of members, plus `variance` at each point.
 
-    How the members differ says which points err together: all points of all times, unless
-    `batch_dims` says that entries of the first axes are independent. Intervals, before and after
-    laws, are those of Student's t for so many members.
+    A function: it gives a `LowRank`, of a dict a `State`. How the members differ says which points
+    err together: all points of all times, unless `batch_dims` says that entries of the first axes
+    are independent. Intervals, before and after laws, are those of Student's t for so many members.
 
     Parameters
     ----------

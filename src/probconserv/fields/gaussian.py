@@ -196,8 +196,8 @@ class Field(Kept):
     def interval(self, level: float) -> tuple[Tensor, Tensor]:
         """The two ends of the central interval that holds each point with probability `level`.
 
-        Of an `Ensemble`, and of that field given laws, it is wider
-        than `std` says: so few members know neither their mean nor their variance exactly.
+        Of an `Ensemble`, and of that field given laws, it is wider than `std` says: so few members
+        know neither their mean nor their variance exactly.
 
         Parameters
         ----------
