@@ -204,6 +204,7 @@ def test_factors_that_would_be_large_are_left_to_conjugate_gradients(factored, r
     post = pc.condition(state_of(TUBE, rng), budgets(TUBE, rng))
     assert post._solved.way.stages[-1].direct is None
     assert post["u"].variance_estimate.solves > 0
+    assert "variance estimated" in repr(post["u"])
 
 
 def test_of_many_points_that_keep_next_to_nothing_the_variance_is_estimated(

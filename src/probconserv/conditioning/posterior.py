@@ -315,7 +315,7 @@ class FieldPosterior(Posterior, Field, noun="Posterior"):
         return moved[0].to(self.dtype)
 
     def __repr__(self) -> str:
-        about = ", variance estimated" if self._solved.way.is_iterative else ""
+        about = ", variance estimated" if self._solved.way.has_estimated else ""
         return f"{super().__repr__()[:-1]}, given {', '.join(self.laws)}{about})"
 
 

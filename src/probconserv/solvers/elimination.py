@@ -6,12 +6,10 @@ of the next row in it, its parent. Entries of the inverse between rows that are 
 fronts in the other direction, and no solve.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 import torch
-from scipy.sparse.linalg import spilu
 from torch import Tensor
 
 MOST_NUMBERS = 20_000_000  # in the factors of all parts
@@ -40,7 +38,7 @@ class Order(NamedTuple):
 
 class Parents(NamedTuple):
     order: np.ndarray  # rows, in the order in which they are taken
-    lower: sp.csc_matrix  # the pattern in this order; its values number the entries from 1
+    lower: Any  # a sparse matrix by columns: the pattern in this order, its entries numbered from 1
     parent: list[int]  # the first row after it that a row is tied to once it is taken
     counts: list[int]  # how many rows from itself on it is tied to then
 
@@ -50,16 +48,19 @@ def parents(count: int, pattern: np.ndarray, most: int) -> Parents | None:
 
     None where the factor would have more than `most` numbers.
     """
+    from scipy.sparse import csc_matrix, identity  # a tenth of a second, so not for everybody
+    from scipy.sparse.linalg import spilu
+
     rows, columns = pattern
     ones = np.ones(len(rows))
-    half = sp.csc_matrix((ones, (rows, columns)), (count, count))
-    heavy = (half + half.T + 2 * count * sp.identity(count)).tocsc()
+    half = csc_matrix((ones, (rows, columns)), (count, count))
+    heavy = (half + half.T + 2 * count * identity(count)).tocsc()
     how = {"permc_spec": "MMD_AT_PLUS_A", "diag_pivot_thresh": 0, "drop_tol": 2.0, "fill_factor": 1}
     place = spilu(heavy, options={"SymmetricMode": True}, **how).perm_c  # for the order alone
     one, other = place[rows], place[columns]
     numbers = np.arange(1, len(rows) + 1)
     low, high = np.maximum(one, other), np.minimum(one, other)
-    lower = sp.csc_matrix((numbers, (low, high)), (count, count))
+    lower = csc_matrix((numbers, (low, high)), (count, count))
     by_row = lower.tocsr()
     starts, ties = by_row.indptr.tolist(), by_row.indices.tolist()
     parent, seen, counts, total = [-1] * count, [-1] * count, [1] * count, count

@@ -25,7 +25,7 @@ from ..support.once import once
 from ..support.tolerances import FIXED, HALF_THE_DIGITS, SURE
 from ..support.tree import Node
 from .banded import by_rows
-from .estimate import Estimate, root_mean_square
+from .estimate import Estimate, diluted
 from .iterative import Iterative
 from .joint import Joint
 from .stages import Banded, ByRow, Numbers, Points, Stage, share_no_point, summed
@@ -95,8 +95,7 @@ class Chain(Node):
     @property
     def has_determinant(self) -> bool:
         """Whether S is factored."""
-        last = self.stages[-1]
-        return not isinstance(last, Iterative) or last.known is not None
+        return not self.is_iterative or self.stages[-1].known is not None
 
     def run(
         self, u: Fields, noise: Sequence[Tensor | float] | None = None, value: bool = True
@@ -126,8 +125,12 @@ class Chain(Node):
     @property
     def estimate(self) -> tuple[Estimate, ...] | None:
         """How the variance of each field was estimated; None where it is exact."""
-        last = self.stages[-1]
-        return last.estimate if isinstance(last, Iterative) else None
+        return self.stages[-1].estimate if self.is_iterative else None
+
+    @property
+    def has_estimated(self) -> bool:
+        """Whether a variance was asked for, and estimated."""
+        return self.is_iterative and self.stages[-1].has_estimated
 
     @property
     def makes_variance(self) -> bool:
@@ -290,16 +293,14 @@ class Shared(Node):
         return tuple(torch.where(x, w, v) for x, v, w in zip(lost, found, again, strict=True))
 
     @property
+    def has_estimated(self) -> bool:
+        return self.chain.has_estimated
+
+    @property
     def estimate(self) -> tuple[Estimate, ...] | None:
         """How the variance of the rest was estimated, as a share of all that is left."""
         each = self.chain.estimate
-        if each is None:
-            return None
-        triples = zip(each, self.chain.variance, self.shared.variance, strict=True)
-        shares = [(e, (v / (v + s))[v + s > 0].detach()) for e, v, s in triples]
-        return tuple(
-            Estimate(e.solves, e.relative_error * root_mean_square(share)) for e, share in shares
-        )
+        return each and diluted(each, self.chain.variance, self.shared.variance)
 
     def draw(self, normals: Normals) -> Fields:
         pairs = zip(self.chain.draw(normals), self.shared.draw(normals), strict=True)

@@ -99,6 +99,13 @@ def _by_draws(stage: "Iterative", count: int) -> Estimated:
     return tuple(found), tuple(errors)
 
 
+def diluted(each: Sequence[Estimate], own: Fields, more: Fields) -> tuple[Estimate, ...]:
+    """Errors of variances that are a part of all, beside more that is known."""
+    sums = [(e, v, v + s) for e, v, s in zip(each, own, more, strict=True)]
+    shares = [(e, root_mean_square((v / both)[both > 0].detach())) for e, v, both in sums]
+    return tuple(Estimate(e.solves, e.relative_error * share) for e, share in shares)
+
+
 def _both(plain: Tensor, most: Tensor, chance: Tensor, lead: int) -> tuple[Tensor, Tensor]:
     """Two estimates of what is left, weighed as all of a part says; and their relative error.
 

@@ -220,6 +220,11 @@ class Iterative(Together):
         return estimated(self) if found is None else (found, None)
 
     @property
+    def has_estimated(self) -> bool:
+        """Whether the variance is known, and estimated."""
+        return "_answer" in vars(self) and self._answer[1] is not None
+
+    @property
     def variance(self) -> Fields:
         return self._answer[0]
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .iterative import Iterative
 
 MOST_ROWS = 100_000  # of one part
-MOST_PAIRS = 1 << 26  # of rows that read the same point, in all parts
+MOST_PAIRS = 1 << 24  # of rows that read the same point, in all parts
 SOFT = 1e-10  # of the diagonal, added where it is not known which rows follow from others
 FOLLOWS = 1e-14  # share of its variance that a row keeps which follows from others
 DOUBTFUL = 1e-9  # share of a variance below which what is left of it is no difference, times growth
