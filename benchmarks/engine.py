@@ -128,6 +128,91 @@ def mixture_interval() -> None:
     report("Mixture.interval(0.9), 100 x 201 x 201", f"{took:.2f} s", "<= 2 s", "0.5 s")
 
 
+def sparse_rows(count: int, points: int, each: int) -> Tensor:
+    """Rows that read a few points each."""
+    rows = torch.arange(count).repeat_interleave(each)
+    columns = torch.randint(points, rows.shape, generator=rng)
+    values = torch.randn(len(rows), generator=rng, dtype=torch.float64)
+    return torch.sparse_coo_tensor(torch.stack([rows, columns]), values, (count, points)).coalesce()
+
+
+def sparse_laws() -> None:
+    """Many sparse rows on the same points, beside dense NumPy where memory allows it."""
+    for count, points, each, times in ((401, 20_000, 50, 12), (762, 2282, 4, 4)):
+        mean, variance = random_field(times, points)
+        matrix = sparse_rows(count, points, each)
+        field, law = pc.Diagonal(mean, variance), pc.linear(matrix, 0.0, noise=0.1)
+        full = matrix.to_dense()
+
+        def dense(full: Tensor = full, mean: Tensor = mean, variance: Tensor = variance) -> Moments:
+            each = []
+            for u, d in zip(mean, variance, strict=True):
+                cross = full * d
+                noise = 0.01 * torch.eye(len(full), dtype=torch.float64)
+                root = torch.linalg.cholesky(cross @ full.T + noise)
+                both = torch.cat([cross, (full @ u)[:, None]], 1)
+                white = torch.linalg.solve_triangular(root, both, upper=False)
+                move = white[:, -1] @ white[:, :-1]
+                each.append((u - move, d - white[:, :-1].square().sum(0)))
+            means, variances = zip(*each, strict=True)
+            return torch.stack(means), torch.stack(variances)
+
+        def ours(field: object = field, law: object = law) -> Moments:
+            return step2(field, law)
+
+        torch.testing.assert_close(ours(), dense())
+        plain, took = seconds(dense, ours, repeats=3)
+        what = f"{count} sparse rows on {points} points, {times} times"
+        report(what, f"{took:.2f} s", "<= 0.3 s" if count == 762 else "")
+        report("the same / dense matrices", f"{took / plain:.2f}")
+
+
+def redundant_regions() -> None:
+    """200 regions and their total; 1,000 regions and 1,000 others."""
+    mean, variance = random_field(4, 360, 720)
+    blocks = torch.arange(360)[:, None] // 36 * 20 + torch.arange(720) // 36
+    total = mean.sum((1, 2)) + 1
+    parts = torch.zeros(4, 200, dtype=torch.float64).index_add(1, blocks.flatten(), mean.flatten(1))
+    laws = pc.regions(blocks, parts + 1 / 200), pc.cells(torch.ones(360, 720), total)
+    field = pc.Diagonal(mean, variance)
+    (took,) = seconds(lambda: step2(field, *laws), repeats=3)
+    report("200 regions and their total, 4 x 360 x 720", f"{took:.2f} s", "<= 1 s")
+    first, other = torch.arange(259_200) // 260, torch.randint(1000, (259_200,), generator=rng)
+    u, d = random_field(1, 259_200)
+    zero = torch.zeros(1, 1000, dtype=torch.float64)
+    sums = [zero.index_add(1, labels, u + 0.01) for labels in (first, other)]
+    laws = pc.regions(first, sums[0]), pc.regions(other, sums[1])
+    field = pc.Diagonal(u, d)
+    jobs = lambda: pc.condition(field, *laws).mean, lambda: step2(field, *laws)
+    alone, both = seconds(*jobs, repeats=2)
+    report("two exact laws of 1,000 regions each, mean", f"{alone:.2f} s", "<= 2 s")
+    report("the same with the variance", f"{both:.2f} s", "<= 4 s")
+
+
+def shared_covariance() -> None:
+    """A hierarchy of 1,051 series at 12 times that share a full covariance."""
+    below = torch.zeros(51, 1000, dtype=torch.float64)
+    below[0], below[1:] = 1, torch.eye(50, dtype=torch.float64).repeat_interleave(20, 1)
+    rows = torch.cat([torch.eye(51, dtype=torch.float64), -below], 1)
+    root = torch.randn(1051, 1200, generator=rng, dtype=torch.float64)
+    covariance, mean = root @ root.T / 1200, random_field(12, 1051)[0]
+
+    def one_factor() -> Moments:
+        torch.linalg.cholesky(covariance)  # of the prior: whether it is one
+        cross = rows @ covariance
+        factor = torch.linalg.cholesky(cross @ rows.T)
+        gain = torch.cholesky_solve(cross, factor)
+        variance = covariance.diagonal() - (cross * gain).sum(0)
+        return mean - (mean @ rows.T) @ gain, variance.expand(12, -1)
+
+    def ours() -> Moments:
+        return step2(pc.Dense(mean, covariance), pc.linear(rows.to_sparse(), 0.0))
+
+    torch.testing.assert_close(ours(), one_factor())
+    plain, took = seconds(one_factor, ours, repeats=5)
+    report("1,051 series, one covariance for 12 times / one factor", f"{took / plain:.1f}", "<= 3")
+
+
 def many_smooth_fields() -> float:
     """Seconds for smoothness with an integral on 20 x 201 x 201 points."""
     mean, variance = random_field(20, M, M)
@@ -172,6 +257,9 @@ def main() -> None:
         against_old(given.old)
     if hasattr(pc, "regions"):
         regions()
+    sparse_laws()
+    redundant_regions()
+    shared_covariance()
     mixture_interval()
 
 

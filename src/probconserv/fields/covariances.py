@@ -113,13 +113,13 @@ class Correlated(Node):
         for x, shape, dims, f in zip(v, self.shapes, self.dims, self.matrices, strict=True):
             if x is not None:
                 x = x.expand(broadcast_shapes(x.shape, shape))
-                total = total + blocks(x, shape, dims) @ f.mT
+                total = total + _product(blocks(x, shape, dims), f.mT)
         return total
 
     def along(self, z: Tensor, more: tuple[int, ...] = ()) -> tuple[Tensor, ...]:
         """F^T z, (*lead, N, R) to (*more, *shape) each."""
         pairs = zip(self.matrices, self.shapes, strict=True)
-        return tuple(unblocks(z @ f, (*more, *shape)) for f, shape in pairs)
+        return tuple(unblocks(_product(z, f), (*more, *shape)) for f, shape in pairs)
 
     def times(self, v: Fields) -> Fields:
         pairs = [(x, f) for x, f in zip(v, self.directions, strict=True) if x is not None]
@@ -146,6 +146,13 @@ class Correlated(Node):
             for (share, least), f in pairs
         )
         return rows.entrywise(1).apply(at).detach().square()
+
+
+def _product(x: Tensor, f: Tensor) -> Tensor:
+    """x f of each part; of directions that all parts share as one product."""
+    f = same_once(f, f.ndim - 2)
+    shared = f.ndim > 2 and f[..., 0, 0].numel() == 1
+    return x @ (f.reshape(f.shape[-2:]) if shared else f)
 
 
 def _squares(f: Tensor) -> Tensor:

@@ -44,6 +44,7 @@ class Joint(Together):
         """prior: a covariance or the stage before. lead: how many first axes number the parts."""
         self._bundle(rows, root.shapes, lead)
         self.prior = prior
+        self.latent = self._seen(prior) if isinstance(prior, Correlated) else None  # G F^T
         noise = self._once([r.noise_variance for r in self.rows])
         matrix = self.gram(prior)
         if prior is root:
@@ -87,7 +88,8 @@ class Joint(Together):
     def gram(self, prior: Any) -> Tensor:  # (*lead or 1, K, K)
         """G Sigma G^T; of directions H H^T with H = G F^T: each row is rounded once."""
         if isinstance(prior, Correlated):
-            seen = self._seen(prior)
+            seen = self.latent if prior is self.prior else self._seen(prior)
+            assert seen is not None
             own = 0.0 if prior.rest is None else self.gram(prior.rest)
             return seen @ seen.mT + own
         if isinstance(prior, Independent) and self._is_simple:
@@ -171,9 +173,9 @@ class Joint(Together):
     ) -> Tensor:  # (*lead or 1, P)
         """What the rows explain of the variance of each point, with S = L L^T."""
         parts = max(before[..., :1].numel(), self.factor.scale[..., :1].numel())
-        if isinstance(self.prior, Correlated):
+        if self.latent is not None:
             directions = directions_of(self.prior, self.lead)
-            seen = self.factor.whiten(self._seen(self.prior).mT).mT  # L^-1 H
+            seen = self.factor.whiten(self.latent.mT).mT  # L^-1 H
             if self.prior.rest is None:
                 steps = directions.split(max(1, CHUNK // max(1, parts * seen.shape[-2])), -1)
                 return torch.cat([(seen @ f).square().sum(-2) for f in steps], -1)

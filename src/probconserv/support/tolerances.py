@@ -33,7 +33,8 @@ EASY = 1e-6
 another is not named."""
 
 SURE = 1e-6
-"""Variances are right to this share of themselves, down to `FIXED` of the prior's."""
+"""Variances are right to this share of themselves, down to `FIXED` of the prior's, where rows do
+not nearly repeat each other; what is less after bands or directions is computed again."""
 
 FIXED = 1e-20
 """Of the prior's variance: a point of which exact rows leave less has variance 0."""
