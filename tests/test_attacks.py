@@ -102,7 +102,9 @@ def test_members_that_are_equal_but_for_rounding_have_nothing_to_move(members):
 def test_a_contradiction_names_the_field_the_end_and_all_rows_that_it_follows_from():
     state = pc.State(u=pc.Diagonal(ONE_BY_THREE, 1.0), v=pc.Diagonal(ONE_BY_THREE, 1.0))
     laws = [pc.weighted_sum(np.ones(3), b, of="v") for b in (1.0, 2.0)]
-    with pytest.raises(pc.InfeasibleError, match=r"`cells of v` at \[0\].*: `cells of v`"):
+    with pytest.raises(
+        pc.InfeasibleError, match=r"`weighted_sum of v` at \[0\].*: `weighted_sum of v`"
+    ):
         pc.condition(state, *laws)
     fixed = pc.Diagonal(ONE_BY_THREE, [1.0, 1.0, 0.0])
     with pytest.raises(pc.InfeasibleError, match=r"`boundary` at .*point -1 is off"):

@@ -198,7 +198,9 @@ def test_a_contradiction_in_a_batch_names_its_entry(rows, rng):
     two = pc.State(**{k: (f.mean.expand(2, *f.shape), f.variance) for k, f in prior.fields.items()})
     value = totals.value + torch.tensor([[0.0], [5.0]]) * (torch.arange(4) == 3)
     rows(ITERATED)
-    with pytest.raises(pc.InfeasibleError, match=r"`cells of u`.*at \[1\], interval \d, x \d"):
+    with pytest.raises(
+        pc.InfeasibleError, match=r"budgets of u, F, G` at \[1\], interval \d, x \d"
+    ):
         pc.condition(two, law, pc.weighted_sum(CLOSED.volumes, value, of="u"))
 
 

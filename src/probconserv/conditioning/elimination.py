@@ -41,7 +41,7 @@ CHUNK = 1 << 20  # numbers that are worked on at a time
 class Eliminated(Node):
     """Fields given laws, where some points have infinite variance."""
 
-    is_simple = is_banded = is_iterative = makes_variance = False
+    is_simple = is_banded = is_iterative = makes_variance = has_estimated = False
     estimate = None
     loose = ("places",)
 

@@ -125,7 +125,7 @@ class Posterior(Kept):
     >>> isinstance(post, pc.Posterior), isinstance(post["rain"], pc.Posterior)
     (True, True)
     >>> post.laws
-    ('weighted_sum',)
+    ('weighted_sum of rain',)
     """
 
     prior: Field | State

@@ -142,7 +142,8 @@ def _check_plain(grid: Grid, axis: xr.DataArray, cells: Mesh | None) -> None:
     lost = [name for name in mapping.replace(":", " ").split() if name not in grid.dataset]
     why = f"its attributes say {word[0]!r}" if word else ""
     why = "its name says what it is" if name else why
-    if not (why or unit) and cells and axis.dims[0] in cells[0].dims:
+    beside = cells and axis.dims[0] in cells[0].dims and not counts(axis)
+    if not (why or unit) and cells and beside:
         why = f"{cells[0].name!r} and {cells[1].name!r} are the places of its cells"
     if not (why or unit):
         why = f"the grid mapping {lost[0]!r} is not in the dataset" if lost else ""

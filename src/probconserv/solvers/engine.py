@@ -428,7 +428,7 @@ def _general(
         return Joint(laws, prior, root, lead)
     if isinstance(root, Independent) and chained(laws, root.shapes, lead):
         return Tridiagonal(laws, prior, root, lead)
-    if MOST_DENSE and _fits(laws, root.shapes):
+    if isinstance(root, Correlated) and MOST_DENSE and _fits(laws, root.shapes):
         return Joint(laws, prior, root, lead)
     return Iterative(laws, prior, root, lead, slack)
 

@@ -139,6 +139,8 @@ def wide(name: str, x: ArrayLike, least: float = -np.inf, hint: str = "") -> Ten
 
 def rounding_of(given: Any) -> float:
     """What numbers are rounded by when they are stored, as a share: that of their dtype."""
+    if torch.compiler.is_compiling() and not isinstance(given, Tensor):
+        return EPS  # compiled code does not know the dtype of an array
     dtype = getattr(given, "dtype", None)
     if isinstance(dtype, torch.dtype):
         return torch.finfo(dtype).eps if dtype.is_floating_point else EPS
