@@ -25,7 +25,7 @@ from ..support.errors import (
     printable,
     surprises_expected,
 )
-from ..support.tolerances_files import CLOSES
+from ..support.tolerances import CLOSES
 from .words import in_options, laws_in, number, options_of, pair, split, std
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from ..support.checks import concrete, numbers, unravelled
 from ..support.errors import FAR, InfeasibleError, warn_implausible
 from ..support.slices import by_slices
 from ..support.tolerances import EASY, FOLLOWS, HOLDS, SETTLED, TINY, UNMET, WEIGHED
-from .elimination import Way
+from .unmeasured import Way
 
 LEAST_NUMBER = 2.0  # of components that should still count
 LEAST_OF_ALL = 0.1  # of the components, where they are many

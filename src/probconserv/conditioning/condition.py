@@ -33,10 +33,10 @@ from ..support import checks as check
 from ..support.errors import DegenerateError, ImplausibleWarning, InputError
 from .audit import check_met, check_weighed, plainly_fine, settled, warn_if_collapsed, warn_if_far
 from .draws import Draws, FieldDraws, StateDraws
-from .elimination import Eliminated, eliminated
 from .inequalities.constrained import condition_within, mixture_within, nearest_within
 from .nonlinear.posterior import Found, NonlinearPosterior, NonlinearStatePosterior
 from .posterior import FieldPosterior, Posterior, Solved, StatePosterior
+from .unmeasured import Eliminated, eliminated
 
 Moved = TypeVar("Moved", Diagonal, LowRank, Dense, Mixture)
 Single: TypeAlias = Diagonal | LowRank | Dense | FieldPosterior | Distributed

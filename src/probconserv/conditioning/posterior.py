@@ -21,8 +21,8 @@ from ..support.errors import DegenerateError, InputError
 from ..support.once import once
 from ..support.tree import Kept, Node
 from .audit import exact_rows_hold
-from .elimination import Eliminated, Way
 from .predictive import given_laws
+from .unmeasured import Eliminated, Way
 
 SETTLING = 3  # times that rounding is taken off the exact rows of members
 MOST_ROWS = 4096  # of one part, given which members are weighed by a matrix

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from ..support.errors import InfeasibleError, InputError
 from ..support.rowwise import solved_by_row
-from ..support.tolerances import EASY, UNMET
-from ..support.tolerances_files import NOTHING
+from ..support.tolerances import EASY, ROUNDED, UNMET
 
 SLACK = 16  # times the rounding of the input, as a share of a row's terms, is no contradiction
 
@@ -105,13 +104,13 @@ def solved_rows(kind: MeanAndStd, sums: Sums, value: Array, noise: Array) -> dic
     along = residual * inverse
     check_met(kind, np.abs(residual - matrix * along), np.abs(value), sums)
     exact = ((noise == 0) & (inverse > 0)).any(-1)
-    least = np.where(exact, NOTHING, 0.0)
+    least = np.where(exact, ROUNDED, 0.0)
     return {"along": along[:, None], "inverse": inverse, "least": least}
 
 
 def is_hard(least: Any) -> Any:
     """Whether rows are so nearly dependent that exact ones miss by more than rounding."""
-    return least > NOTHING / EASY
+    return least > ROUNDED / EASY
 
 
 def check_met(kind: Kind, missed: Any, value: Any, sums: Mapping[str, Any]) -> None:

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from ..solvers.factor import Factor, multipliers
 from ..solvers.shrinkage import Mix, mix
-from ..support.tolerances import DEPENDENT
-from ..support.tolerances_files import NOTHING
+from ..support.tolerances import DEPENDENT, ROUNDED
 from .sums import MOVES, Array, Ensemble, Kind, MeanAndStd, check_met, is_hard
 
 REFINEMENTS = 2  # corrections of lambda by what S lambda misses
@@ -71,7 +70,7 @@ class System:
         """The share of a point's variance that is no more than rounding: exact rows leave none."""
         exact = ((self.noise == 0) & self.factor.keep).any(-1)
         pivots = torch.where(self.factor.keep, self.factor.pivots * self.factor.scale**2, 1.0)
-        return torch.where(exact, NOTHING / pivots.amin(-1), 0.0)
+        return torch.where(exact, ROUNDED / pivots.amin(-1), 0.0)
 
     def moves(self, along: Tensor) -> dict[str, Tensor]:
         """lambda, (I, N, K), and z = H lambda, as the update takes them."""

@@ -17,8 +17,8 @@ from torch import Tensor
 from ..conditioning.audit import largest_move
 from ..conditioning.condition import solved
 from ..conditioning.draws import Draws
-from ..conditioning.elimination import Eliminated
 from ..conditioning.posterior import FieldPosterior, Posterior
+from ..conditioning.unmeasured import Eliminated
 from ..fields.covariances import Correlated, Independent, expanded
 from ..fields.dense import Dense
 from ..fields.gaussian import Diagonal, Field, LowRank

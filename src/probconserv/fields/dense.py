@@ -9,6 +9,7 @@ from ..support import checks as check
 from ..support.checks import ArrayLike
 from ..support.errors import DegenerateError, InputError
 from ..support.once import once
+from ..support.tolerances import FOLLOWS, SINGLE
 from .blocks import blocks, root_of, unblocks
 from .gaussian import UNMEASURED, Field, Normals
 
@@ -68,7 +69,9 @@ class Dense(Field):
         self._matrix = matrix.reshape(*[1] * (len(lead) - count), *own, size, size)
         if check.concrete(matrix) and matrix.numel():
             flat = self._matrix.detach()
-            if not torch.allclose(flat, flat.mT, rtol=1e-5, atol=1e-6 * float(flat.abs().max())):
+            if not torch.allclose(
+                flat, flat.mT, rtol=10 * SINGLE, atol=SINGLE * float(flat.abs().max())
+            ):
                 raise InputError(
                     "`covariance` must be symmetric; use (c + c.mT) / 2 if it nearly is."
                 )
@@ -139,7 +142,7 @@ class Dense(Field):
         std = root_of(matrix.diagonal(dim1=-2, dim2=-1))
         scale = torch.where(std > 0, 1 / torch.where(std > 0, std, 1.0), 0.0)
         values, vectors = torch.linalg.eigh(matrix * scale[..., None] * scale[..., None, :])
-        rounding = max(1e-10, 100 * torch.finfo(self.dtype).eps)
+        rounding = max(FOLLOWS, 100 * torch.finfo(self.dtype).eps)
         if bool((values < -rounding * values.shape[-1]).any()):
             raise InputError(
                 "`covariance` is not positive semidefinite: scaled to a diagonal of 1, its "

@@ -8,6 +8,7 @@ from torch import Tensor
 from ..support import checks as check
 from ..support.checks import ArrayLike
 from ..support.errors import InputError
+from ..support.tolerances import EPS, HOLDS
 from .gaussian import (
     Diagonal,
     Field,
@@ -17,7 +18,6 @@ from .gaussian import (
     standard_quantile,
 )
 
-CLOSE = 1e-12  # of the probability that a quantile asks for
 CHUNK = 1 << 15  # numbers that are worked on at a time, so that they stay in the cache
 
 
@@ -253,7 +253,7 @@ def _tail(p: float, means: Tensor, variances: Tensor, weights: Tensor) -> Tensor
     x = found = (mean + away * spread).clamp(low, high)
     narrow = (2 * variances).clamp_(min=1e-300).rsqrt_()
     heights = (weights * narrow).masked_fill_(variances == 0, 0)  # Newton does not see a jump
-    left, least = torch.arange(len(x), device=x.device), 1e-32 * (high - low)
+    left, least = torch.arange(len(x), device=x.device), EPS**2 * (high - low)
     z, terms = own, torch.empty_like(own)
     for _ in range(200):
         torch.sub(means, x, out=z).mul_(narrow)
@@ -261,8 +261,8 @@ def _tail(p: float, means: Tensor, variances: Tensor, weights: Tensor) -> Tensor
         slope = z.square_().neg_().exp_().mul_(heights).sum(0).mul_(2 / math.sqrt(math.pi))
         off = (twice / (2 * p)).log_()
         low, high = torch.where(off < 0, x, low), torch.where(off < 0, high, x)
-        grain = torch.add(least, x.abs(), alpha=4e-16)  # what x can be told from
-        done = (off.abs() <= CLOSE) | (high - low <= grain)
+        grain = torch.add(least, x.abs(), alpha=2 * EPS)  # what x can be told from
+        done = (off.abs() <= HOLDS) | (high - low <= grain)
         step = x - torch.copysign((off * twice).div_(slope).abs_().clamp_(min=grain), off)
         step = torch.where((step > low) & (step < high), step, (low + high) / 2)  # or bisects
         x = torch.where(done, x, step)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import xarray as xr
 
 from ..support.errors import InputError
-from ..support.tolerances_files import SINGLE, UNIT
+from ..support.tolerances import SINGLE, UNIT
 
 Array = npt.NDArray[Any]
 Labelled = TypeVar("Labelled", xr.Dataset, xr.DataArray)

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..conditioning.sums import MOVES, Ensemble, MeanAndStd, is_hard
 from ..support.errors import FAR, InfeasibleError
-from ..support.tolerances_files import MET, NOTHING, REACH, SINGLE
+from ..support.tolerances import MET, REACH, ROUNDED, SINGLE
 from ..support.values import span
 from ._encoding import Packing, outside
 from ._graph import Array, BlockRows, Made, Sums
@@ -208,7 +208,7 @@ def updated_std(kind: MeanAndStd, block: Block, steps: Sums) -> Array:
     """
     least = steps["least"]
     if not kind.disjoint and is_hard(least).any():
-        lost, least = _lost_to_white(kind, block, steps), 16 * np.sqrt(NOTHING * least)
+        lost, least = _lost_to_white(kind, block, steps), 16 * np.sqrt(ROUNDED * least)
     else:
         lost = _lost(kind, block, steps)
     left = np.subtract(1, lost, out=lost)

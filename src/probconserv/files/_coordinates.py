@@ -34,7 +34,7 @@ from ..support.sphere import (
     zone_heights,
     zones,
 )
-from ..support.tolerances_files import CIRCLE
+from ..support.tolerances import CIRCLE
 from ._attributes import WKT, is_decoded, map_of, scale, seconds, setting, units
 from ._metrics import AREAS, ways_to_weigh
 from ._time import tells_time

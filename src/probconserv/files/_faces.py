@@ -9,7 +9,7 @@ import xarray as xr
 
 from ..support.errors import InputError
 from ..support.sphere import Globe, polygon_areas
-from ..support.tolerances_files import SINGLE
+from ..support.tolerances import SINGLE
 from ._attributes import product, scale, setting, units
 from ._coordinates import BLOCK, LATITUDE, LONGITUDE, Factor, Grid, angle, numbers, plane
 from ._metrics import AREAS

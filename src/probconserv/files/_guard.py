@@ -14,7 +14,7 @@ import numpy as np
 import xarray as xr
 
 from ..diagnostics.factors import ALIKE, LARGE, units_of, wrong_by
-from ..support.tolerances_files import CLOSES
+from ..support.tolerances import CLOSES
 from ._graph import Array, BlockRows, Sums
 
 if TYPE_CHECKING:

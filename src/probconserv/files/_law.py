@@ -11,7 +11,7 @@ import numpy.typing as npt
 import xarray as xr
 
 from ..support.errors import InputError
-from ..support.tolerances_files import STEP, STORED
+from ..support.tolerances import STEP, STORED
 from ._attributes import decoded, words_of
 from ._coordinates import LONGITUDE, angle
 from ._methods import check_stated

@@ -7,7 +7,7 @@ import numpy as np
 import xarray as xr
 
 from ..support.errors import InputError
-from ..support.tolerances_files import STEP
+from ..support.tolerances import STEP
 from ._attributes import scale, setting, units
 from ._coordinates import (
     AXES,

@@ -11,7 +11,7 @@ import xarray as xr
 
 from ..support.errors import InputError
 from ..support.sphere import half_way
-from ..support.tolerances_files import SINGLE
+from ..support.tolerances import SINGLE
 from ._attributes import Array, setting
 from ._methods import Method, method_of
 from ._time import BOUNDS, Time, is_lead, tells_time, times_along

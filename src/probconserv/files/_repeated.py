@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from ..support.tolerances_files import DOUBLE, STEP
-from ..support.tolerances_files import LONGITUDE as NEAR
+from ..support.tolerances import DOUBLE, STEP
+from ..support.tolerances import LONGITUDE as NEAR
 from ._coordinates import LONGITUDE, Grid, angle, degrees
 from ._positions import positions
 

@@ -15,7 +15,7 @@ import xarray as xr
 
 from ..conditioning.sums import Ensemble, check_usable
 from ..support.errors import ImplausibleError, InputError, printable, warn_implausible
-from ..support.tolerances_files import CLOSES, DOUBLE
+from ..support.tolerances import CLOSES, DOUBLE
 from ._graph import Array
 from ._plan import Plan, Ready, worst
 from ._verdict import Verdict

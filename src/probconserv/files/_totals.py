@@ -10,7 +10,7 @@ import xarray as xr
 from dask.base import compute
 
 from ..support.errors import InputError
-from ..support.tolerances_files import DOUBLE
+from ..support.tolerances import DOUBLE
 from . import _attributes as attributes
 from ._attributes import cell_methods, decoded, least_to_most, place
 from ._blocks import Block, quiet

@@ -11,7 +11,7 @@ import xarray as xr
 from ..diagnostics.causes import Comparison
 from ..diagnostics.limits import FULL, LEVEL, row_limit
 from ..support.errors import FAR
-from ..support.tolerances_files import CLOSES
+from ..support.tolerances import CLOSES
 from ._blocks import quiet
 from ._graph import Array
 from ._guard import Guard

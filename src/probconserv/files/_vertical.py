@@ -19,7 +19,7 @@ from dask.base import compute
 from ..air.constants import GRAVITY
 from ..support.errors import InputError
 from ..support.sphere import Array
-from ..support.tolerances_files import SINGLE
+from ..support.tolerances import SINGLE
 from ._attributes import factor, in_unit, pairs, setting
 from ._coordinates import Grid, ends_of, numbers
 from ._law import match

@@ -21,7 +21,7 @@ import xarray as xr
 from ..support import values as check
 from ..support.errors import InputError
 from ..support.sphere import Globe
-from ..support.tolerances_files import SINGLE
+from ..support.tolerances import SINGLE
 from ._arithmetic import calculated, is_arithmetic
 from ._attributes import cell_methods, decoded, pairs, product, scale, setting, units
 from ._coordinates import SHAPE, Factor, Grid, cell_sizes, describe

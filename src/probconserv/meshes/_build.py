@@ -11,9 +11,8 @@ from torch import Tensor
 from ..support import checks as check
 from ..support.checks import ArrayLike
 from ..support.errors import InputError
+from ..support.tolerances import STEP
 from ._faces import AxisFaces, Faces, ListedFaces
-
-WHOLE_CIRCLE = 1e-4  # degrees: longitudes that reach 360 to within this go around
 
 
 class Parts(NamedTuple):
@@ -63,14 +62,14 @@ def sphere(lat_edges: ArrayLike, lon_edges: ArrayLike, radius: float) -> Parts:
             f"{lat[0]:.6g} to {lat[-1]:.6g}. Cut the outermost cells at the poles."
         )
     around = float((lon[-1] - lon[0]).detach().abs())
-    if around > 360 + WHOLE_CIRCLE:
+    if around > 360 + STEP:
         raise InputError(
             f"`lon_edges` must span at most 360 degrees; they span {around:.6g}. Leave out the "
             "cells that come twice."
         )
     if not isinstance(radius, Real) or not 0 < float(radius) < 1e150:
         raise InputError(f"`radius` must be a positive number below 1e150, got {radius!r}.")
-    closed = around >= 360 - WHOLE_CIRCLE
+    closed = around >= 360 - STEP
     height, width = lat.diff().abs().deg2rad()[:, None], lon.diff().abs().deg2rad()
     level = ((lat[1:] + lat[:-1]) / 2).deg2rad().cos()[:, None]  # cosine at the centres
     cosine = lat.deg2rad().cos().masked_fill(lat.abs() == 90, 0.0)[:, None]

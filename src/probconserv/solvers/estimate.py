@@ -20,6 +20,7 @@ from torch import Tensor
 from ..fields.blocks import blocks, eye_like, root_of
 from ..fields.covariances import Correlated, Fields
 from ..laws.stencils import Grid, Offset, Stencil, read, short
+from ..support.tolerances import UNMET
 from .stages import minus
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 DRAWS = 16  # with weights near every point
 PLAIN_DRAWS = 128  # without
 SEED = 20_230_723  # of the draws, so that the estimate is the same each time
-TOLERANCE = 1e-8  # of the solves, beside the standard deviation of each row
 AT_ONCE = 1 << 22  # numbers that are worked on at a time
 UNSURE = 0.15  # relative error from which more draws are taken
 
@@ -59,7 +59,7 @@ def _by_directions(stage: "Iterative", prior: Correlated, rest: "Iterative") -> 
     moves F - H S^-1 G D. None where these points alone cannot meet the rows.
     """
     seen = stage.residual(prior.directions, value=False)  # H, (R, *lead, K)
-    size = TOLERANCE * stage.diagonal.sqrt()
+    size = UNMET * stage.diagonal.sqrt()
     some = max(1, AT_ONCE // max(8 * stage.noise.numel(), 1))
     along = torch.cat([rest.solve(each, size) for each in seen.split(some)])
     left = (rest.product(along) - seen).detach().abs()
@@ -146,7 +146,7 @@ def _draws(stage: "Iterative", count: int) -> tuple[Fields, Tensor, Fields]:
         y = stage.prior.draw(lambda *shape, some=some: normals(some, shape))
         noise = root_of(stage.noise) * normals(some, stage.noise.shape)
         r = stage.residual(y, value=False) + noise
-        found = stage.solve(r, TOLERANCE * stage.diagonal.sqrt())
+        found = stage.solve(r, UNMET * stage.diagonal.sqrt())
         moves = zip(stage.prior.times(stage.adjoint(found)), y, strict=True)
         each.append((y, r, tuple(torch.zeros_like(own) if m is None else m for m, own in moves)))
     ys, rs, moved = zip(*each, strict=True)

@@ -22,22 +22,18 @@ from ..support.checks import broadcast_shapes, concrete, unravelled
 from ..support.errors import DegenerateError, InfeasibleError, InputError, ProbConservError
 from ..support.once import once
 from ..support.progress import Ticker
-from ..support.rowwise import TINY
+from ..support.tolerances import FOLLOWS, HOLDS, ROUNDED, TINY
 from .estimate import Estimate, estimated
 from .factor import LOG_2PI
 from .precondition import ROUGH, Scaling, Transform
 from .sparse import Direct, direct, variance
 from .stages import Together, minus, summed
 
-MET = 1e-12  # of its terms: what a row may miss
-FIRST, AGAIN = 1e-12, 1e-15  # the same, of the first solve and of those that refine it
 REFINEMENTS = 4  # at most; one is always made
 LIMIT = 10_000  # iterations
 FEW = 100  # after which the factor is tried
 LOOK = 4  # iterations from one look at the rows to the next
 DIVERGED = 1e8  # times the least that rows were off by: they contradict each other
-LITTLE = 1e-10  # share of a row's variance in independent points below which S is not like theirs
-STUCK = 1e-15  # share of a direction's size that S must keep, else nothing can be moved along it
 
 
 class Iterative(Together):
@@ -57,7 +53,7 @@ class Iterative(Together):
         """
         self._bundle(rows, root.shapes, lead)
         self.prior = prior
-        self.allowed = max(MET, slack)
+        self.allowed = max(HOLDS, slack)
         self.iterations = 0  # of the last update, with its refinements
         with torch.no_grad():
             self.matrices = tuple(self.matrix(i) for i in range(len(rows)))
@@ -145,7 +141,7 @@ class Iterative(Together):
 
     def _shifted(self, u: Fields, r: Tensor) -> Fields:
         self.iterations = 0
-        multiplier = self.solve(r, FIRST * self._terms(u))
+        multiplier = self.solve(r, HOLDS * self._terms(u))
         moved = minus(u, self.prior.times(self.adjoint(multiplier)))
         pairs = zip(moved, self._refined(u, r, moved, multiplier), strict=True)
         return tuple(  # the gradient is that of the first solve
@@ -159,13 +155,13 @@ class Iterative(Together):
         before = torch.inf
         for number in range(REFINEMENTS):
             left = self.residual(moved, value=False) - start - self.noise * multiplier
-            if number and bool((left.abs() <= MET * terms).all()):
+            if number and bool((left.abs() <= HOLDS * terms).all()):
                 return moved
             most = float(_off_by(left, terms).max()) if left.numel() else 0.0
             if not most < before / 2:
                 break
             before = most
-            more = self.solve(left, AGAIN * terms)
+            more = self.solve(left, ROUNDED * terms)
             multiplier = multiplier + more
             moved = minus(moved, self.prior.times(self.adjoint(more)))
         if not bool((left.abs() <= self.allowed * terms).all()):
@@ -201,7 +197,7 @@ class Iterative(Together):
     def relative(self, r: Tensor) -> Tensor:
         """What rows may miss, beside the size of r as a whole: for what has units of its own."""
         size = (r.square() / self.diagonal.clamp_min(TINY)).sum(-1, keepdim=True).sqrt()
-        return FIRST * size * self.diagonal.sqrt()
+        return HOLDS * size * self.diagonal.sqrt()
 
     def multiplier(self, r: Tensor) -> Tensor:
         return self.solve(r, self.relative(r.detach()))
@@ -259,7 +255,7 @@ class Iterative(Together):
     def _refuse(self, left: Tensor, terms: Tensor) -> NoReturn:
         """An error that names the worst rows."""
         share = _off_by(left, terms)
-        wrong = share > MET
+        wrong = share > HOLDS
         pairs = zip(self.rows, self.parts(wrong), strict=True)
         labels = [f"`{rows.label}`" for rows, part in pairs if bool(part.any())]
         count = int(wrong.sum())
@@ -356,7 +352,7 @@ def conjugate_gradients(
                 ticker.say(f"iteration {iteration}: the worst row is at {worst:.0e} of its goal")
             q = product(p)
             pq = _dot(p, q)
-            free = free & (rz > 0) & (pq > STUCK * _dot(p * diagonal, p))
+            free = free & (rz > 0) & (pq > ROUNDED * _dot(p * diagonal, p))
             going = going & free
             step = torch.where(going, rz / pq, 0.0)
             x.addcmul_(step, p)
@@ -390,7 +386,7 @@ def _inverse(matrix: Stencil | None, diagonal: Tensor) -> "Scaling | Transform":
     if matrix is None or not diagonal.numel():
         return Scaling(diagonal)
     alone = dict(matrix.terms())[(0,) * matrix.dims]
-    if bool((alone < LITTLE * diagonal).any()):
+    if bool((alone < FOLLOWS * diagonal).any()):
         return Scaling(diagonal)
     transform = Transform(matrix)
     return transform if transform.roughness < ROUGH else Scaling(diagonal)

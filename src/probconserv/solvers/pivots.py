@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..fields.blocks import eye_like
-
-ROUNDING = 1e-11  # of its terms: a coefficient that is less is 0
+from ..support.tolerances import INDEPENDENT
 
 
 class Found(NamedTuple):
@@ -60,7 +59,7 @@ def found_from(rows: Tensor, exact: Tensor, open_: Tensor) -> Found:
             back = back + back @ (one - g[:, p] @ back)
         c = g[:, q] @ back
         c = c + (g[:, q] - c @ g[:, p]) @ back
-        c = torch.where(c.abs() <= ROUNDING * (g[:, q].abs() @ back.abs()), 0.0, c)
+        c = torch.where(c.abs() <= INDEPENDENT * (g[:, q].abs() @ back.abs()), 0.0, c)
         c = c * row_units[p] / row_units[q][:, None]
         made_of[here[:, None, None], q[:, None], p] = c
         inverse[here[:, None, None], j[:, None], p] = units[:, None] * back * row_units[p]
@@ -116,7 +115,7 @@ def _take_off(a: NDArray[Any], size: NDArray[Any], i: int, j: int, rows: NDArray
     at = np.ix_(rows, a[i].nonzero()[0])
     step = np.outer(a[rows, j] / a[i, j], a[i, at[1][0]])
     left, terms = a[at] - step, size[at] + abs(step)
-    a[at], size[at] = np.where(abs(left) <= ROUNDING * terms, 0.0, left), terms
+    a[at], size[at] = np.where(abs(left) <= INDEPENDENT * terms, 0.0, left), terms
     a[rows, j] = 0.0
 
 

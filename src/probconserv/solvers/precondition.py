@@ -13,11 +13,10 @@ import torch
 from torch import Tensor
 
 from ..laws.stencils import Grid, Offset, Stencil, read
-from ..support.rowwise import TINY
+from ..support.tolerances import HOLDS, TINY
 from ..support.tree import Node
 
 ROUGH = 0.1  # share of the scaled matrix off its constant part from which scaling alone is used
-FLAT = 1e-12  # of the largest: an eigenvalue that counts as 0
 
 
 class Scaling(Node):
@@ -62,7 +61,7 @@ class Transform(Node):
             basis, values = self._modes(axis, c, excess)
             bases.append(basis)
             symbol = symbol + c * values.reshape(-1, *[1] * (-1 - axis))
-        floor = FLAT * symbol.amax(tuple(axes), keepdim=True)
+        floor = HOLDS * symbol.amax(tuple(axes), keepdim=True)
         least = torch.where(symbol > floor, symbol, math.inf).amin(tuple(axes), keepdim=True)
         least = torch.where(least.isfinite(), least, 1.0)
         self.inverse = 1 / torch.where(symbol > floor, symbol, least)

@@ -18,8 +18,8 @@ from ..laws.law import Rows
 from ..laws.maps import widened
 from ..support.checks import broadcast_shapes, concrete
 from ..support.progress import Ticker
-from ..support.rowwise import TINY
-from .elimination import DEPENDENT, MOST_NUMBERS, Order, Tree, fronts, parents
+from ..support.tolerances import CONVERGED, DEPENDENT, FIXED, FOLLOWS, INDEPENDENT, TINY
+from .cholesky import MOST_NUMBERS, Order, Tree, fronts, parents
 from .stages import minus, summed
 
 if TYPE_CHECKING:
@@ -27,12 +27,8 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 100_000  # of one part
 MOST_PAIRS = 1 << 24  # of rows that read the same point, in all parts
-SOFT = 1e-10  # of the diagonal, added where it is not known which rows follow from others
-FOLLOWS = 1e-14  # share of its variance that a row keeps which follows from others
-DOUBTFUL = 1e-9  # share of a variance below which what is left of it is no difference, times growth
 MOST_AGAIN = 2000  # points whose variance is computed as a sum of squares
 HALF = 0.5  # the most of it
-NOTHING = 1e-28  # share of a variance below which exact rows leave none
 AT_ONCE = 1 << 22  # numbers that are worked on at a time
 
 
@@ -190,22 +186,22 @@ class Direct:
         """Factors S, without exact rows that are found to follow from others."""
         self.order, before, values = order, self.scale, self._of_one(self.values())
         self.plain = Tree(order, values)
-        if bool((self.plain.pivots > DEPENDENT).all()):
+        if bool((self.plain.pivots > INDEPENDENT).all()):
             return
         exact = self._of_one((self.noise == 0) & self.keep)
         gone = Tree(order, values, exact).gone
         self.scale = torch.where(gone, 0.0, before)
         self.plain = Tree(order, self._of_one(self.values()))
-        self.is_sure = bool((self.plain.pivots > DEPENDENT).all())
+        self.is_sure = bool((self.plain.pivots > INDEPENDENT).all())
         some = gone.flatten(0, -2).any(0) if gone.ndim > 1 else gone
         for rows in some.nonzero()[:, 0].split(max(1, AT_ONCE // before.numel())):
             share = self._left(stage, rows) * before[..., rows].square()
             self.is_sure = self.is_sure and bool(
-                (share <= FOLLOWS)[gone.expand(before.shape)[..., rows]].all()
+                (share <= DEPENDENT)[gone.expand(before.shape)[..., rows]].all()
             )
         if not self.is_sure:
             self.scale = before
-            values[..., self.pairs.diagonal] += SOFT
+            values[..., self.pairs.diagonal] += FOLLOWS
             self.plain = Tree(order, values)
 
     def _left(self, stage: "Iterative", rows: Tensor) -> Tensor:  # (*lead, N)
@@ -266,7 +262,7 @@ def variance(stage: "Iterative", factor: Direct) -> Fields | None:
     sizes = [v[(0,) * lead].numel() for v in before]
     flat = torch.cat([v.reshape(*v.shape[:lead], -1) for v in before], -1)
     share = 1 - flat * explained
-    doubt = (share < (DOUBTFUL * grown).clamp_max(HALF)) & (flat > 0)
+    doubt = (share < (CONVERGED * grown).clamp_max(HALF)) & (flat > 0)
     again = doubt.flatten(0, -2).any(0) if lead else doubt
     found, points = flat * share, again.nonzero()[:, 0]
     if len(points) > MOST_AGAIN:
@@ -276,7 +272,7 @@ def variance(stage: "Iterative", factor: Direct) -> Fields | None:
             ticker.say(f"variance of {number * len(some):,} of {len(points):,} points")
             left = _some(stage, some, sizes)
             old = flat.index_select(-1, some)
-            fixed = (left <= NOTHING * old) & bool((stage.noise == 0).any())
+            fixed = (left <= FIXED * old) & bool((stage.noise == 0).any())
             left = torch.where(fixed, 0.0, left)
             picked = torch.where(doubt[..., some], left, found.index_select(-1, some))
             found = found.index_copy(-1, some, picked)

@@ -6,6 +6,8 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from .tolerances import CIRCLE, THOUSANDTHS
+
 Array = npt.NDArray[np.float64]
 
 FIRST_ZERO = 2.404825557695773  # of the Bessel function J0, near (N + 1/2) times colatitude
@@ -68,11 +70,11 @@ def gaussian(latitudes: Array) -> tuple[Array, int] | None:  # (n,) -> (n,), N
     top = np.abs(latitudes).max()
     if n < 2 or top >= 90:
         return None
-    count, slack = n, min(6e-4, 0.01 * steps.max())  # degrees; GRIB1 keeps thousandths
+    count, slack = n, min(THOUSANDTHS, 0.01 * steps.max())  # degrees, of GRIB1
     if abs(90 - np.degrees(FIRST_ZERO / (n + 0.5)) - top) > 0.01 * steps.max():
         middle = np.argsort(np.abs(latitudes[1:] + latitudes[:-1]))[: n // 2]
         wanted = 180 / steps[middle].mean() - 0.5
-        count, slack = round(wanted), 1e-5
+        count, slack = round(wanted), CIRCLE
         if n < 8 or abs(wanted - count) > 0.3 or not n < count <= MOST_GAUSSIAN:
             return None
     if steps.max() > 1.5 * steps.min():  # a row is missing

@@ -1,4 +1,4 @@
-"""What may be off, and by how much: every tolerance of the core, with what users are told of it.
+"""What may be off, and by how much: every tolerance, with what users are told of it.
 
 The promises are for values and standard deviations from 1e-30 to 1e30, and variances of one prior
 over 12 decades.
@@ -25,6 +25,9 @@ WEIGHED = 1e-6
 DEPENDENT = 1e-14
 """Of its variance: an exact row that keeps less given the others follows from them."""
 
+INDEPENDENT = 1e-11
+"""Of its variance, or of its terms: a row or a coefficient that keeps more is not mere rounding."""
+
 FOLLOWS = 1e-10
 """Of its variance: an exact row that is not met and keeps less is said to follow from others."""
 
@@ -35,6 +38,9 @@ another is not named."""
 SURE = 1e-6
 """Variances are right to this share of themselves, down to `FIXED` of the prior's, where rows do
 not nearly repeat each other; what is less after bands or directions is computed again."""
+
+ROUNDED = 1e-15
+"""Of what it was taken from: what is left by subtraction is no more than rounding."""
 
 FIXED = 1e-20
 """Of the prior's variance: a point of which exact rows leave less has variance 0."""
@@ -56,3 +62,38 @@ CERTAIN = 1e-10
 
 TINY = 1e-290
 """A variance of no more has no inverse that float64 can hold."""
+
+# Places, cells and files.
+
+CLOSES = 1e-6
+"""Of the sum of |u| times cell sizes: the budget of a file closes that is off by no more."""
+
+SINGLE = 1e-6
+"""Of a value: what is stored in single precision may differ by so much."""
+
+STORED = 2.0**-23
+"""Of a value: float32 holds no more."""
+
+DOUBLE = 1e-9
+"""Of a sum of cell sizes, or degrees of latitude: rounding in double precision."""
+
+STEP = 1e-4
+"""Of a step between places, or degrees: places that are so near are the same."""
+
+CIRCLE = 1e-5
+"""Of 360 degrees: cells may cover so much more."""
+
+THOUSANDTHS = 6e-4
+"""Degrees: latitudes that were rounded to thousandths differ by no more."""
+
+LONGITUDE = 2.5e-5
+"""Degrees: float32 keeps 1.5e-5 of a longitude, so do 200 and 200 - 360."""
+
+UNIT = 1e-14
+"""Of a factor between units: two units so near are one."""
+
+MET = 1e-14
+"""Of a row's terms: a total within bounds that is off by less is met."""
+
+REACH = 1e-12
+"""Of a row's terms: a total so little out of reach is taken as the end of it."""

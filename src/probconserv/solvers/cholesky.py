@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..support.tolerances import INDEPENDENT
+
 MOST_NUMBERS = 20_000_000  # in the factors of all parts
-DEPENDENT = 1e-11  # share of its variance that a row keeps which does not follow from others
 CHEAP = 30_000  # operations that cost no more than one front of their own
 
 
@@ -243,7 +244,7 @@ class Tree:
 
 
 def _is_thin(root: Tensor) -> bool:
-    return bool((root.diagonal(dim1=-2, dim2=-1).square() <= DEPENDENT).any())
+    return bool((root.diagonal(dim1=-2, dim2=-1).square() <= INDEPENDENT).any())
 
 
 def _root_of_some(matrix: Tensor, may_go: Tensor) -> tuple[Tensor, Tensor]:
@@ -251,9 +252,9 @@ def _root_of_some(matrix: Tensor, may_go: Tensor) -> tuple[Tensor, Tensor]:
     left, root, every = matrix.clone(), torch.zeros_like(matrix), torch.zeros_like(may_go)
     for k in range(matrix.shape[-1]):
         pivot = left[..., k, k]
-        every[..., k] = may_go[..., k] & ~(pivot > DEPENDENT)
+        every[..., k] = may_go[..., k] & ~(pivot > INDEPENDENT)
         gone = every[..., k, None]
-        column = left[..., k:, k] / pivot.clamp_min(DEPENDENT**2).sqrt()[..., None]
+        column = left[..., k:, k] / pivot.clamp_min(INDEPENDENT**2).sqrt()[..., None]
         root[..., k:, k] = torch.where(gone, 0.0, column)
         root[..., k, k] = torch.where(gone[..., 0], 1.0, root[..., k, k])
         column = root[..., k + 1 :, k]

@@ -27,11 +27,11 @@ from ..fields.gaussian import Normals
 from ..laws.law import Rows
 from ..laws.maps import Matrix
 from ..solvers.engine import Chain, Shared, free_axes, solve
-from ..solvers.pivots import ROUNDING, found_from
+from ..solvers.pivots import found_from
 from ..solvers.stages import summed
 from ..support.checks import broadcast_shapes, concrete
 from ..support.errors import DegenerateError, InputError
-from ..support.tolerances import FIXED
+from ..support.tolerances import FIXED, INDEPENDENT
 from ..support.tree import Node
 
 MOST = 1 << 27  # numbers of a matrix: 1 GiB
@@ -69,7 +69,7 @@ class Eliminated(Node):
         self.noisy = found.pivots & (noise > 0)
         own = keeps.double().diag_embed() - found.made_of
         left = own @ g
-        left = torch.where(left.abs() <= ROUNDING * (own.abs() @ g.abs()), 0.0, left)
+        left = torch.where(left.abs() <= INDEPENDENT * (own.abs() @ g.abs()), 0.0, left)
         left = torch.where(open_[..., None, :], 0.0, left)
         rows, at_noise = torch.cat([left, own * self.noisy[..., None, :]], -1), self.noisy.double()
         self.all = Matrix(torch.cat([g, at_noise.diag_embed()], -1), (rows.shape[-1],))
