@@ -23,10 +23,10 @@ import xarray as xr
 from timing import seconds
 
 import probconserv as pc
-from probconserv.files import Law, enforce, enforce_file
+from probconserv.files import FileLaw, enforce, enforce_file
 
 GRID = ("time", "lat", "lon")
-LAW = Law("u", ("lat", "lon"), total="total", measure="area")
+LAW = FileLaw("u", ("lat", "lon"), total="total", measure="area")
 CHUNKS = {"whole": (8, 721, 1440), "split": (64, 361, 360)}  # of the store; 33 MB in float32
 
 

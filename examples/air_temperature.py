@@ -9,7 +9,7 @@ import torch
 import xarray as xr
 from torch import nn
 
-from probconserv.files import Law, enforce, totals
+from probconserv.files import FileLaw, enforce, totals
 
 # Yearly means of a climate model, 1860 to 2099, over North America: (240, 37, 49).
 truth = xr.load_dataset(Path(iris_sample_data.path) / "A1B_north_america.nc")
@@ -45,7 +45,7 @@ held_out = (mean - real)[120:140]  # errors of 1980 to 1999, which no network sa
 squared = (held_out**2).mean("time")
 std = real.copy(data=np.sqrt(squared.values + members.var(0, ddof=1)))
 correlation = float((area_mean(held_out) ** 2).mean() / area_mean(squared**0.5) ** 2)
-total = totals(truth, Law("air_temperature", over))
+total = totals(truth, FileLaw("air_temperature", over))
 
 # What a model leaves behind, and the totals that somebody knows: a file.
 names = {"air_temperature": mean, "air_temperature_std": std, "known_total": total}
@@ -54,7 +54,7 @@ prediction["known_total"].attrs["long_name"] = "integral of air temperature"
 Path("out").mkdir(exist_ok=True)
 prediction.to_netcdf("out/air_temperature.nc")
 
-law = Law("air_temperature", over, total="known_total")
+law = FileLaw("air_temperature", over, total="known_total")
 conserving = enforce(prediction, law, std="air_temperature_std", correlation=correlation)
 
 # What it did.

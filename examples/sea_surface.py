@@ -9,7 +9,7 @@ import torch
 import xarray as xr
 from torch import nn
 
-from probconserv.files import Law, enforce, totals
+from probconserv.files import FileLaw, enforce, totals
 
 # A month of a sea model on a curvilinear grid, land missing: (1, 330, 360).
 source = Path(iris_sample_data.path) / "NEMO" / "nemo_1m_20150101-20150201_grid-T.nc"
@@ -37,7 +37,7 @@ def predicted(seed):
 
 
 members = torch.stack([predicted(seed) for seed in range(8)]).reshape(8, *real.shape).numpy()
-total = totals(truth, Law("tos", over))
+total = totals(truth, FileLaw("tos", over))
 
 # What a model leaves behind, and the total that somebody knows: a file.
 prediction = truth.assign(tos=real.expand_dims(member=8).copy(data=members), known_total=total)
@@ -45,7 +45,7 @@ prediction["known_total"].attrs["long_name"] = "integral of sea surface temperat
 Path("out").mkdir(exist_ok=True)
 prediction.to_netcdf("out/sea_surface.nc")
 
-conserving = enforce(prediction, Law("tos", over, total="known_total"), member="member")
+conserving = enforce(prediction, FileLaw("tos", over, total="known_total"), member="member")
 
 # What it did.
 sea, panels = real[0].notnull().values, plt.subplots(1, 2, figsize=(12, 3.4), sharey=True)[1]

@@ -5,7 +5,7 @@ import pytest
 import xarray as xr
 
 import probconserv as pc
-from probconserv.files import Law, enforce
+from probconserv.files import FileLaw, enforce
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # some of these laws move fields very far
 
@@ -19,7 +19,7 @@ def by_both(weights, totals, u, std):
     """What files and `condition` make of the same laws: mean and standard deviation of each."""
     data = xr.Dataset({"u": ("x", u), "s": ("x", std)})
     pairs = list(zip(weights, totals, strict=True))
-    named = [Law("u", "x", total=float(b), measure=xr.DataArray(w, dims="x")) for w, b in pairs]
+    named = [FileLaw("u", "x", total=float(b), measure=xr.DataArray(w, dims="x")) for w, b in pairs]
     out = enforce(data, *named, std="s")
     post = pc.condition(pc.Diagonal(u, std**2), *(pc.weighted_sum(w, float(b)) for w, b in pairs))
     return (out.u.values, out.s.values), (post.mean.numpy(), post.std.numpy())

@@ -7,12 +7,12 @@ import pytest
 import xarray as xr
 
 from probconserv import InfeasibleError, InputError
-from probconserv.files import Law, _read, check_file, enforce, enforce_file
+from probconserv.files import FileLaw, _read, check_file, enforce, enforce_file
 
 # the field has points that are missing at one time only
 pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
 
-LAW = Law("u", ("lat", "lon"), total=40.0, measure="area")
+LAW = FileLaw("u", ("lat", "lon"), total=40.0, measure="area")
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_packing_that_opens_the_budget_again_is_reported(tmp_path, dataset):
 def test_values_that_do_not_fit_the_packed_range_are_refused(tmp_path, dataset):
     dataset["u"].encoding = {"dtype": "int8", "scale_factor": 0.04, "_FillValue": -128}
     dataset.to_netcdf(tmp_path / "in.nc")
-    law = Law("u", ("lat", "lon"), total=4000.0, measure="area")
+    law = FileLaw("u", ("lat", "lon"), total=4000.0, measure="area")
     with pytest.raises(InputError, match=r"`u` is packed into int8, which holds -5.12 to 5.08"):
         enforce_file(tmp_path / "in.nc", tmp_path / "out.nc", law, std="s")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.nc"]
@@ -120,7 +120,7 @@ def test_an_output_that_is_there_is_kept_unless_told(tmp_path, dataset, ending):
     enforce_file(source, target, LAW, std="s")
     with pytest.raises(InputError, match="overwrite"):
         enforce_file(source, target, LAW, std="s")
-    other = Law("u", ("lat", "lon"), total=41.0, measure="area")
+    other = FileLaw("u", ("lat", "lon"), total=41.0, measure="area")
     enforce_file(source, target, other, std="s", overwrite=True)
     assert check_file(target, other, std="s").closes()
 

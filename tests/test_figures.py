@@ -10,7 +10,7 @@ import probconserv as pc
 from probconserv import figures
 from probconserv.experiments.paper import METHODS
 from probconserv.figures._fields import OTHERS, PAPER
-from probconserv.files import Law, check, enforce_file
+from probconserv.files import FileLaw, check, enforce_file
 
 X, T = np.linspace(0, 1, 7), np.linspace(0, 2, 5)
 TRUTH = np.linspace(1.0, 0.4, 7)
@@ -177,7 +177,7 @@ def drifting(levels=2):
 
 def test_a_budget_is_drawn_before_and_after_with_the_change_beside_it(tmp_path):
     drifting().to_netcdf(tmp_path / "in.nc")
-    law = Law("u", ("lat", "lon"), measure=2.0)
+    law = FileLaw("u", ("lat", "lon"), measure=2.0)
     report = enforce_file(tmp_path / "in.nc", None, law, std=0.5, change=True)
     left, right, bar = figures.budget(report).axes
     before, after, _ = left.lines
@@ -190,7 +190,7 @@ def test_a_budget_is_drawn_before_and_after_with_the_change_beside_it(tmp_path):
 
 
 def test_a_budget_that_was_only_checked_has_no_after():
-    report = check(drifting(1), Law("u", ("lat", "lon", "lev"), measure=1.0))
+    report = check(drifting(1), FileLaw("u", ("lat", "lon", "lev"), measure=1.0))
     (axes,) = figures.budget(report).axes
     assert [line.get_label() for line in axes.lines] == ["now", "law"]
     with pytest.raises(pc.InputError, match=r"`report` must come from `files\.check`"):

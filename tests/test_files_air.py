@@ -7,7 +7,7 @@ from air import AREA, CLOUDS, GRID, G, air, mass, on_pressure_levels
 from commands import called
 
 from probconserv import InputError
-from probconserv.files import Law, check, check_file, dry_air, enforce, moisture
+from probconserv.files import FileLaw, check, check_file, dry_air, enforce, moisture
 
 pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
 
@@ -114,7 +114,7 @@ def test_a_recipe_may_name_a_variable_in_another_file(tmp_path):
     dataset.rename(u="w").to_netcdf(tmp_path / "sizes.nc")
 
     def own(dataset, file="sizes.nc:w"):
-        return Law("u", "x", total=5.0, measure=f"{tmp_path}/{file}")
+        return FileLaw("u", "x", total=5.0, measure=f"{tmp_path}/{file}")
 
     assert check_file(tmp_path / "in.nc", own).closes()
     with pytest.raises(InputError, match=r"`measure` is .*there is no file .*mean 'sizes.nc'"):

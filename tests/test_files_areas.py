@@ -8,7 +8,7 @@ import xarray as xr
 
 from probconserv import InputError
 from probconserv.cli.main import main
-from probconserv.files import Law, cell_measure, check, check_file, enforce_file, totals
+from probconserv.files import FileLaw, cell_measure, check, check_file, enforce_file, totals
 
 NY, NX = 3, 4
 RNG = np.random.default_rng(0)
@@ -68,10 +68,10 @@ def test_areas_are_calculated_and_their_unit_too(text):
     make, areas = CASES[text]
     dataset = make()
     over = dataset.u.dims[1:]
-    found = totals(dataset, Law("u", over, measure=text))
+    found = totals(dataset, FileLaw("u", over, measure=text))
     np.testing.assert_allclose(found, (dataset.u.values * areas).sum((1, 2)), rtol=1e-12)
     assert found.units in ("kg", "kg m-2 meter2")
-    assert f"weights: {text}, calculated" in str(check(dataset, Law("u", over, measure=text)))
+    assert f"weights: {text}, calculated" in str(check(dataset, FileLaw("u", over, measure=text)))
 
 
 def test_a_power_binds_before_a_sign_and_signs_of_one_kind_go_from_the_left():
@@ -101,7 +101,7 @@ def test_the_unit_stays_unknown_where_a_name_has_none():
     weights = cell_measure(nemo(unit=None), "u", ("y", "x"), "e1t*e2t")
     assert "units" not in weights.attrs
     assert "its unit is not known: e1t, e2t without `units`" in weights.description
-    law = Law("u", ("y", "x"), measure="e1t*e2t", assume_units={"e1t": "km", "e2t": "km"})
+    law = FileLaw("u", ("y", "x"), measure="e1t*e2t", assume_units={"e1t": "km", "e2t": "km"})
     assert check(nemo(unit=None), law).budgets[0].unit == "kg m-2 km2"
 
 
@@ -212,13 +212,13 @@ def mesh_mask(path):
 def test_the_grid_may_lie_in_a_file_of_its_own(tmp_path, text):
     nemo().drop_vars(["e1t", "e2t"]).to_netcdf(tmp_path / "u.nc")
     mesh_mask(tmp_path / "mesh_mask.nc")
-    law = Law("u", ("y", "x"), measure=f"{tmp_path}/mesh_mask.nc:{text}")
+    law = FileLaw("u", ("y", "x"), measure=f"{tmp_path}/mesh_mask.nc:{text}")
     report = enforce_file(tmp_path / "u.nc", tmp_path / "new.nc", law, how="uniform")
     assert f"{text}, calculated in mesh_mask.nc; its unit is not known" in str(report)
     with xr.open_dataset(tmp_path / "new.nc") as new:
         sums = (new.u * E1 * E2).sum(("y", "x"))
         assert sums[1].item() == pytest.approx(sums[0].item(), rel=1e-12)
-    wrong = Law("u", ("y", "x"), measure=f"{tmp_path}/mesh_mask.nc:e1*e2t")
+    wrong = FileLaw("u", ("y", "x"), measure=f"{tmp_path}/mesh_mask.nc:e1*e2t")
     with pytest.raises(InputError, match=r"attribute 'e1' in mesh_mask.nc\. Did you mean 'e1t'"):
         check_file(tmp_path / "u.nc", wrong)
 
@@ -235,7 +235,7 @@ def test_one_time_of_the_grid_is_taken_for_all_and_said():
 def test_the_mask_of_a_grid_may_have_a_time_of_one_entry():
     sea = np.arange(NY * NX).reshape(1, NY, NX) % 3
     dataset = nemo(tmaskutil=(("t", "y", "x"), sea))
-    law = Law("u", ("y", "x"), measure="e1t*e2t", where="tmaskutil")
+    law = FileLaw("u", ("y", "x"), measure="e1t*e2t", where="tmaskutil")
     want = (dataset.u.values * E1 * E2 * (sea > 0)).sum((1, 2))
     np.testing.assert_allclose(totals(dataset, law), want, rtol=1e-12)
 
@@ -247,12 +247,12 @@ def test_groups_have_the_attributes_of_those_around(tmp_path):
         file.DX, file.MAP_PROJ, file["run"].DY = 9000.0, 1, 10.0
         for name in ("DX", "DY", "MAP_PROJ"):
             file["run/day"].delncattr(name)
-    law = Law("u", WRF, measure="DX*DY/MAPFAC_M**2")
+    law = FileLaw("u", WRF, measure="DX*DY/MAPFAC_M**2")
     (budget,) = check_file(path, law, group="run/day").budgets
     want = (wrf().u.values * 9e4 / FACTOR**2).sum((1, 2))
     np.testing.assert_allclose(budget.before, want, rtol=1e-12)
     for measure in ("run/day/MAPFAC_M", "run/day/DX*DY/MAPFAC_M**2"):
-        there = Law("u", WRF, measure=f"{path}:{measure}")
+        there = FileLaw("u", WRF, measure=f"{path}:{measure}")
         assert check_file(path, there, group="run/day").budgets
 
 

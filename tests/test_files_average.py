@@ -6,7 +6,7 @@ import xarray as xr
 
 from probconserv import InputError
 from probconserv.cli.main import main
-from probconserv.files import Law, check, enforce, enforce_file, totals
+from probconserv.files import FileLaw, check, enforce, enforce_file, totals
 
 pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
 
@@ -25,7 +25,7 @@ def made(missing=True):
 
 
 def law(average, **given):
-    return Law("u", ("y", "x"), average=average, **{"measure": "a"} | given)
+    return FileLaw("u", ("y", "x"), average=average, **{"measure": "a"} | given)
 
 
 def means(values, weights=AREA):
@@ -85,7 +85,7 @@ def test_rates_add_their_mean_to_the_initial_one():
 
 def test_a_factor_belongs_to_what_is_averaged():
     d = made().assign(c=(("y", "x"), np.array([[1.0, 2, 3], [4, 5, np.nan]]), {"units": "J K-1"}))
-    heat = Law({"u": "c"}, ("y", "x"), average=900.0, measure="a")
+    heat = FileLaw({"u": "c"}, ("y", "x"), average=900.0, measure="a")
     out = enforce(d, heat, std=1.0)
     np.testing.assert_allclose(means(out.u * d.c), 900)
     assert check(d, heat).budgets[0].unit == "J"
@@ -132,7 +132,7 @@ def test_an_average_beside_a_total_is_refused(given):
 
 def test_an_average_of_several_variables_is_refused():
     with pytest.raises(InputError, match="`average` is for one variable"):
-        Law({"u": 1.0, "v": 1.0}, "x", average=3.0)
+        FileLaw({"u": 1.0, "v": 1.0}, "x", average=3.0)
 
 
 def test_files_lazy_arrays_and_the_command_line(tmp_path, capsys):

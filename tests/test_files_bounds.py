@@ -8,11 +8,11 @@ from seeds import generator
 
 import probconserv as pc
 from probconserv import InfeasibleError, InputError
-from probconserv.files import Law, check, enforce, enforce_file
+from probconserv.files import FileLaw, check, enforce, enforce_file
 
 pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
 
-LAW = Law("u", "x", total="b", measure="g")
+LAW = FileLaw("u", "x", total="b", measure="g")
 WAYS = [{"std": "s"}, {"how": "uniform"}, {"how": "proportional"}, {"std": 0.7}]
 
 
@@ -70,7 +70,7 @@ def test_hard_rows_have_the_field_that_the_core_finds(seed):
     ends = np.sort(np.stack([g * low, g * high]), 0).sum(1)
     b = float(ends[0] + rng.choice([0.0, 1e-6, 0.3, 0.999, 1.0]) * (ends[1] - ends[0]))
     d = xr.Dataset({"u": ("x", u), "s": ("x", s), "g": ("x", g)})
-    law = Law({"u": "g"}, "x", total=b, measure=1.0)
+    law = FileLaw({"u": "g"}, "x", total=b, measure=1.0)
     out = enforce(d, law, std="s", minimum=low, maximum=high).u.values
     within = pc.bounds(low=low, high=high)
     own = generator(seed)
@@ -105,7 +105,7 @@ def test_the_field_is_the_nearest_one_within_the_bounds(how):
 def test_files_in_blocks_are_held_as_in_memory(tmp_path, how, chunks, regions):
     d = made()
     total = d.b if regions is None else 0.5 * d.b
-    law = Law("u", "x", total=total, measure="g", regions=regions)
+    law = FileLaw("u", "x", total=total, measure="g", regions=regions)
     d.to_netcdf(tmp_path / "in.nc")
     names = tmp_path / "in.nc", tmp_path / "out.nc"
     report = enforce_file(*names, law, **how, minimum=0.0, chunks=chunks)
@@ -121,7 +121,7 @@ def test_files_in_blocks_are_held_as_in_memory(tmp_path, how, chunks, regions):
 def test_every_member_is_held_by_itself(tmp_path, chunks, noise):
     d = xr.concat([made(seed).u for seed in range(5)], "member").to_dataset()
     d = d.assign(g=made().g, u=d.u.fillna(0.1))
-    law = Law("u", "x", total=6.0, measure="g", noise=noise)
+    law = FileLaw("u", "x", total=6.0, measure="g", noise=noise)
     d.to_netcdf(tmp_path / "in.nc")
     names = tmp_path / "in.nc", tmp_path / "out.nc"
     enforce_file(*names, law, member="member", minimum=0.0, chunks=chunks)
@@ -137,7 +137,7 @@ def test_every_member_is_held_by_itself(tmp_path, chunks, noise):
 def test_a_law_of_two_variables_holds_both_within_the_bounds():
     d = made().isel(time=[0, 2])
     d["v"] = d.u[:, ::-1].copy(data=made(3).u.values[[0, 2]])
-    law = Law({"u": 1.0, "v": 0.5}, "x", total=4.0, measure="g")
+    law = FileLaw({"u": 1.0, "v": 0.5}, "x", total=4.0, measure="g")
     out = enforce(d, law, std={"u": "s", "v": 0.3}, minimum=0.0)
     assert min(float(out.u.min()), float(out.v.min())) == 0.0
     np.testing.assert_allclose(((out.u + 0.5 * out.v) * d.g).sum("x"), 4.0, rtol=1e-12)
@@ -179,7 +179,7 @@ def test_a_total_out_of_reach_names_the_time_and_what_can_be_reached(tmp_path, c
 
 def test_points_that_no_law_counts_stay_and_are_told():
     d = made().fillna(0.2).assign(here=("x", np.arange(12) % 2))
-    law = Law("u", "x", total=2.0, measure="g", where="here")
+    law = FileLaw("u", "x", total=2.0, measure="g", where="here")
     out = enforce(d, law, std="s", minimum=0.0)
     np.testing.assert_array_equal(out.u[:, ::2], d.u[:, ::2])
     below = int((d.u[:, ::2] < 0).sum())
@@ -188,7 +188,7 @@ def test_points_that_no_law_counts_stay_and_are_told():
 
 
 def test_laws_that_share_a_variable_have_no_bounds():
-    laws = [LAW, Law("u", ("time", "x"), total=3.0, measure=1.0, name="all")]
+    laws = [LAW, FileLaw("u", ("time", "x"), total=3.0, measure=1.0, name="all")]
     with pytest.raises(InputError, match=r"`minimum` and .* one law .* u, all share"):
         enforce(made(), *laws, std="s", minimum=0.0)
 
@@ -196,6 +196,6 @@ def test_laws_that_share_a_variable_have_no_bounds():
 def test_a_reach_without_end_is_said_in_words():
     d = xr.Dataset({"u": ("x", [1.0, 2.0])})
     with pytest.raises(InfeasibleError, match=r"`minimum` and `maximum`.* bounds are 0 or more"):
-        enforce(d, Law("u", "x", total=-1.0, measure=1.0), how="uniform", minimum=0.0)
+        enforce(d, FileLaw("u", "x", total=-1.0, measure=1.0), how="uniform", minimum=0.0)
     with pytest.raises(InfeasibleError, match="bounds are 4 or less"):
-        enforce(d, Law("u", "x", total=5.0, measure=1.0), how="uniform", maximum=2.0)
+        enforce(d, FileLaw("u", "x", total=5.0, measure=1.0), how="uniform", maximum=2.0)

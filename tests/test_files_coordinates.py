@@ -6,7 +6,7 @@ import pytest
 import xarray as xr
 
 from probconserv import InputError
-from probconserv.files import Law, enforce
+from probconserv.files import FileLaw, enforce
 from probconserv.files._law import match, same_places
 
 TIME, LAT, LON = np.arange(2.0), np.arange(-89.5, 90, 1), np.arange(0.5, 360, 90)
@@ -28,8 +28,10 @@ def run(dataset, way, moved):
     """An update that takes ones on the coordinates `moved` by one of the ways."""
     ones = xr.ones_like(dataset.u.isel(time=0, drop=True)).assign_coords(moved)
     if way == "std":
-        return enforce(dataset, Law("u", OVER, total=1.0), std=ones)
-    return enforce(dataset, Law("u", OVER, **{"total": 1.0, "measure": 1.0, way: ones}), std=1.0)
+        return enforce(dataset, FileLaw("u", OVER, total=1.0), std=ones)
+    return enforce(
+        dataset, FileLaw("u", OVER, **{"total": 1.0, "measure": 1.0, way: ones}), std=1.0
+    )
 
 
 @ways
@@ -51,7 +53,7 @@ def test_longitudes_counted_from_elsewhere_are_named(dataset, way):
 
 def test_totals_follow_the_same_rule(dataset):
     def law(time):
-        return Law("u", OVER, xr.DataArray([1.0, 2], {"time": time}, ("time",)), measure=1.0)
+        return FileLaw("u", OVER, xr.DataArray([1.0, 2], {"time": time}, ("time",)), measure=1.0)
 
     enforce(dataset, law(TIME + 1e-9), std=1.0)
     with pytest.raises(InputError, match="`total` and `u` differ along 'time'"):

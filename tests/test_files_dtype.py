@@ -6,10 +6,10 @@ import xarray as xr
 from commands import called
 
 from probconserv import InputError
-from probconserv.files import Law, check, enforce, enforce_file
+from probconserv.files import FileLaw, check, enforce, enforce_file
 
 SPACE = ("lat", "lon")
-LAW = Law("u", SPACE, measure="area")
+LAW = FileLaw("u", SPACE, measure="area")
 ASKED = ("--mean", "u", "--over", "lat", "lon", "--measure", "area", "--how", "uniform")
 
 
@@ -134,7 +134,7 @@ def test_files_of_a_series_are_written_in_that_type(tmp_path):
     d = made("f4", (4, 24, 40))
     for n in range(2):
         d.isel(time=slice(2 * n, 2 * n + 2)).to_netcdf(tmp_path / f"run_{n}.nc")
-    law = Law("u", SPACE, measure=d.area)
+    law = FileLaw("u", SPACE, measure=d.area)
     how = {"how": "uniform", "dtype": "float64"}
     enforce_file(f"{tmp_path}/run_*.nc", tmp_path / "out.nc", law, **how)
     with xr.open_dataset(tmp_path / "out.nc") as out:
@@ -143,14 +143,17 @@ def test_files_of_a_series_are_written_in_that_type(tmp_path):
 
 def test_an_update_beyond_float16_is_refused():
     d = made()
-    law = Law("u", SPACE, average=7e4, measure="area")
+    law = FileLaw("u", SPACE, average=7e4, measure="area")
     with pytest.raises(InputError, match=r"`dtype`: float16 holds values up to 65504, .*'float32'"):
         enforce(d, law, how="uniform")
 
 
 def test_each_float16_is_told_of_its_own_totals():
     d = made().assign(v=made(shape=(3, 2, 2)).u.rename(lat="b", lon="c"))
-    laws = [LAW, Law("v", ("b", "c"), total=float(d.v[0].astype(float).sum()) * 1.00123, measure=1)]
+    laws = [
+        LAW,
+        FileLaw("v", ("b", "c"), total=float(d.v[0].astype(float).sum()) * 1.00123, measure=1),
+    ]
     first, second = enforce(d, *laws, how="uniform").probconserv.report["notes"][:2]
     assert first.startswith("u is float16, which has 3 digits: rounded so")
     assert second.startswith("v is float16: rounding to it opens the budget again")

@@ -10,9 +10,9 @@ import pytest
 import xarray as xr
 
 from probconserv import InputError
-from probconserv.files import Law, enforce_file
+from probconserv.files import FileLaw, enforce_file
 
-LAW = Law("u", "x", total=7.0, measure=1.0)
+LAW = FileLaw("u", "x", total=7.0, measure=1.0)
 SLOW = """
 import sys, time, dask.array as da, numpy as np, xarray as xr
 from probconserv.files._write import write

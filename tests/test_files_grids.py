@@ -5,8 +5,8 @@ import pytest
 import xarray as xr
 
 from probconserv import InputError
-from probconserv.cli.files import Laws
-from probconserv.files import Law, cell_measure, check, enforce, totals
+from probconserv.cli.files import LawOptions
+from probconserv.files import FileLaw, cell_measure, check, enforce, totals
 
 LAT, LON = np.arange(-85.0, 90, 10), np.arange(5.0, 360, 10)
 OVER = ("lat", "lon")
@@ -42,9 +42,9 @@ def test_the_radius_given_goes_before_that_of_the_file():
     files = dataset.expand_dims(time=1).assign(crs=dataset.crs.expand_dims(time=1))
     files.u.attrs["grid_mapping"] = "crs: lat lon"
     assert "6371 km (grid mapping crs)" in cell_measure(files, "u", OVER).description
-    report = check(dataset, Law("u", OVER, total=1.0, radius=3389500))
+    report = check(dataset, FileLaw("u", OVER, total=1.0, radius=3389500))
     assert "on a sphere of 3389.5 km (as given)" in str(report)
-    assert "on a sphere of 6371.229 km" in str(check(globe(), Law("u", OVER, total=1.0)))
+    assert "on a sphere of 6371.229 km" in str(check(globe(), FileLaw("u", OVER, total=1.0)))
 
 
 def ellipsoid_area(a, b):
@@ -83,7 +83,7 @@ def test_a_fraction_is_the_part_of_each_cell_that_counts(units, scale):
     np.testing.assert_allclose(weights, want, rtol=1e-12)
     assert weights.units == "m2"
     assert "times the fraction sftlf" in weights.description
-    total = totals(dataset, Law("u", OVER, fraction="sftlf"))
+    total = totals(dataset, FileLaw("u", OVER, fraction="sftlf"))
     assert total.item() == pytest.approx(want.sum(), rel=1e-12)
 
 
@@ -265,15 +265,15 @@ def test_areas_missing_under_values_are_counted():
 
 
 def test_the_command_line_takes_fraction_and_radius():
-    (law,) = Laws(mean="u", over=["lat", "lon"], fraction="sftlf", radius=1.0).read()
+    (law,) = LawOptions(mean="u", over=["lat", "lon"], fraction="sftlf", radius=1.0).read()
     assert (law.fraction, law.radius) == ("sftlf", 1.0)
-    (law,) = Laws(mean="u", over=["lat", "lon"], fraction="1").read()
+    (law,) = LawOptions(mean="u", over=["lat", "lon"], fraction="1").read()
     assert (law.fraction, law.radius) == (1.0, None)
 
 
 def test_an_update_uses_fraction_and_radius():
     dataset, want = with_land()
-    law = Law("u", OVER, total=2.0, fraction="sftlf", radius=1.0)
+    law = FileLaw("u", OVER, total=2.0, fraction="sftlf", radius=1.0)
     new = enforce(dataset, law, std=1.0)
     weights = want / 6371229.0**2
     assert (new.u.values * weights).sum() == pytest.approx(2.0, rel=1e-12)

@@ -7,12 +7,12 @@ import xarray as xr
 import zarr
 
 from probconserv import InputError
-from probconserv.files import Law, check_file, enforce_file
+from probconserv.files import FileLaw, check_file, enforce_file
 from probconserv.files._read import read
 
 pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
 
-LAW = Law("u", "x", total=7.0, measure="area")
+LAW = FileLaw("u", "x", total=7.0, measure="area")
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def test_packed_values_in_a_group_cannot_be_unpacked(tmp_path):
 def test_a_std_in_a_group_that_would_gain_an_axis_is_refused(tmp_path):
     field = xr.Dataset({"u": (("t", "x"), np.ones((3, 2))), "s": ("x", [0.1, 0.2])})
     field.to_netcdf(tmp_path / "in.nc", group="g")
-    law = Law("u", "x", total=xr.DataArray([1.0, 2.0, 3.0], dims="t"), measure=1.0)
+    law = FileLaw("u", "x", total=xr.DataArray([1.0, 2.0, 3.0], dims="t"), measure=1.0)
     with pytest.raises(InputError, match="`path`: s would change its type or shape"):
         enforce_file(tmp_path / "in.nc", tmp_path / "out.nc", law, std="s", group="g")
 
@@ -138,7 +138,7 @@ def test_a_moved_variable_that_is_a_coordinate_of_another_is_written(
     field = xr.Dataset({"u": ("x", [1.0, 2.0]), "v": ("x", [5.0, 6.0], {"coordinates": "u"})})
     field.to_netcdf(tmp_path / "in.nc")
     xr.Dataset({"z": 1.0}).to_netcdf(tmp_path / "in.nc", group="other", mode="a")
-    law = Law("u", "x", total=7.0, measure=1.0)
+    law = FileLaw("u", "x", total=7.0, measure=1.0)
     enforce_file(tmp_path / "in.nc", tmp_path / "out.nc", law, how="uniform")
     with netCDF4.Dataset(tmp_path / "out.nc") as file:
         np.testing.assert_allclose(file["u"][:], [3.0, 4.0])
@@ -150,7 +150,7 @@ def test_other_groups_are_kept_beside_an_unlimited_dimension(tmp_path):
         file.createDimension("x", 4)
         file.createVariable("u", "f8", ("time", "x"))[:] = np.arange(12.0).reshape(3, 4)
         file.createGroup("other").createVariable("z", "f4", ("time",))[:] = 1.0
-    law = Law("u", "x", total=6.0, measure=1.0)
+    law = FileLaw("u", "x", total=6.0, measure=1.0)
     enforce_file(tmp_path / "u.nc", tmp_path / "out.nc", law, how="uniform")
     with netCDF4.Dataset(tmp_path / "out.nc") as file:
         np.testing.assert_allclose(file["u"][:].sum(1), 6.0)
@@ -165,7 +165,7 @@ def test_times_in_months_are_written_as_they_were_read(tmp_path):
         time = file.createVariable("time", "f8", ("time",))
         time.units, time.calendar, time[:] = "months since 2000-01-01", "360_day", [0, 1, 2]
         file.createVariable("u", "f8", ("time", "x"))[:] = np.arange(12.0).reshape(3, 4)
-    law = Law("u", "x", measure=1.0)
+    law = FileLaw("u", "x", measure=1.0)
     enforce_file(tmp_path / "u.nc", tmp_path / "out.nc", law, how="uniform")
     with netCDF4.Dataset(tmp_path / "out.nc") as file:
         assert file["time"].units == "months since 2000-01-01"

@@ -8,7 +8,7 @@ import xarray as xr
 from commands import called
 
 from probconserv import ImplausibleError, ImplausibleWarning, InfeasibleError, InputError
-from probconserv.files import Law, check, enforce, enforce_file
+from probconserv.files import FileLaw, check, enforce, enforce_file
 
 SPACE = ("lat", "lon")
 HOURS = 6
@@ -45,13 +45,13 @@ def budget(noise=0.0, seed=1):
 
 
 def said(dataset, **law):
-    return " ".join(check(dataset, Law("u", SPACE, **law)).warnings)
+    return " ".join(check(dataset, FileLaw("u", SPACE, **law)).warnings)
 
 
 @pytest.mark.parametrize("how", ["uniform", "proportional"])
 def test_a_total_in_other_units_is_implausible_without_std(tmp_path, how):
     d = field()
-    right = float(d.probconserv.totals(Law("u", SPACE))[0])
+    right = float(d.probconserv.totals(FileLaw("u", SPACE))[0])
     d.to_netcdf(tmp_path / "in.nc")
     words = ["enforce", tmp_path / "in.nc", "--mean", "u", "--over", "lat", "lon"]
     words += ["--total", f"{right / 1e12}", "--how", how, "-o", tmp_path / "out.nc"]
@@ -65,8 +65,8 @@ def test_a_total_in_other_units_is_implausible_without_std(tmp_path, how):
 
 def test_python_warns_and_refuses_as_it_does_with_std(tmp_path):
     d = field()
-    now = check(d, Law("u", SPACE, average=0.0)).budgets[0].before
-    law = Law("u", SPACE, average=100 * float(now[0]))
+    now = check(d, FileLaw("u", SPACE, average=0.0)).budgets[0].before
+    law = FileLaw("u", SPACE, average=100 * float(now[0]))
     with pytest.warns(ImplausibleWarning, match="average is about 100 times what the field says"):
         out = d.probconserv.enforce(law, how="uniform")
     assert not out.probconserv.report["plausible"]
@@ -82,7 +82,7 @@ def test_a_move_beyond_the_standard_deviation_of_the_field_is_implausible():
     d = field(mean=288.0, spread=20.0, units="K")
     sizes = (np.cos(np.deg2rad(d.lat)) * xr.ones_like(d.u)).values  # nearly the areas
     std = np.sqrt(np.cov(d.u.values.ravel(), aweights=sizes.ravel(), ddof=0))
-    now = check(d, Law("u", SPACE, average=0.0)).budgets[0].before.values[0]
+    now = check(d, FileLaw("u", SPACE, average=0.0)).budgets[0].before.values[0]
     assert not said(d, average=now + 0.95 * std)
     assert "9 of 9 averages move the field by more" in said(d, average=now + 1.05 * std)
 
@@ -163,7 +163,7 @@ def test_fields_that_say_nothing_of_their_spread_are_not_judged_by_it():
 
 
 def test_with_std_or_members_it_is_these_that_say_what_is_plausible():
-    d, law = field(), Law("u", SPACE, average=60.0)
+    d, law = field(), FileLaw("u", SPACE, average=60.0)
     assert check(d, law, std=40.0).plausible
     assert not check(d, law).plausible
     assert check(d, law, std=40.0).budgets[0].own is None
@@ -175,7 +175,7 @@ def test_lazy_data_and_many_files_are_judged_alike(tmp_path):
     assert said(d.chunk(time=2, lat=3), inflow=("e", "p")) == wanted
     for number in range(3):
         d.isel(time=slice(3 * number, 3 * number + 3)).to_netcdf(tmp_path / f"run_{number}.nc")
-    law = Law("u", SPACE, inflow=("e", "p"))
+    law = FileLaw("u", SPACE, inflow=("e", "p"))
     with pytest.warns(ImplausibleWarning, match="inflow p fits the field with the other sign"):
         enforce_file(f"{tmp_path}/run_*.nc", tmp_path / "out.nc", law, how="uniform")
 
@@ -202,7 +202,7 @@ def test_a_rate_that_is_a_number_or_an_array_needs_units_too():
         with pytest.raises(InputError, match=f"has no units.*'{name}'"):
             said(d, inflow=rate)
         total = [
-            check(d, Law("u", SPACE, inflow=rate, assume_units={name: unit})).budgets[0].total
+            check(d, FileLaw("u", SPACE, inflow=rate, assume_units={name: unit})).budgets[0].total
             for unit in ("kg s-1", "t h-1")
         ]
         gain = [float(each[-1] - each[0]) for each in total]
@@ -212,7 +212,7 @@ def test_a_rate_that_is_a_number_or_an_array_needs_units_too():
 def test_a_rate_for_a_field_without_units_is_read_per_its_own_time():
     d = field(mean=5.0, spread=1.0, units="")
     rate = xr.DataArray(np.ones(9), dims="time", name="q", attrs={"units": "thing h-1"})
-    found = check(d, Law("u", SPACE, total=0.0, inflow=rate, measure=1.0)).budgets[0]
+    found = check(d, FileLaw("u", SPACE, total=0.0, inflow=rate, measure=1.0)).budgets[0]
     np.testing.assert_allclose(found.total, np.arange(9) * HOURS)
     assert any("inflow q converted to per second: times 0.000277" in r for r in found.remarks)
     with pytest.raises(InputError, match=r"`inflow q` is in 'kg', which is not per time: no rate"):
@@ -221,7 +221,7 @@ def test_a_rate_for_a_field_without_units_is_read_per_its_own_time():
 
 def test_rates_need_no_units_where_times_have_none():
     d = field(units="").assign_coords(time=np.arange(9))
-    total = check(d, Law("u", SPACE, total=0.0, inflow=2.0, measure=1.0)).budgets[0].total
+    total = check(d, FileLaw("u", SPACE, total=0.0, inflow=2.0, measure=1.0)).budgets[0].total
     np.testing.assert_allclose(total, 2.0 * np.arange(9))
 
 
@@ -240,13 +240,13 @@ def notes(dataset, law, **how):
 
 def test_notes_do_not_recommend_what_was_just_used():
     d = xr.Dataset({"u": ("x", [0.1, 2.0, 3.0])})
-    law = Law("u", "x", total=4.5, measure=1.0)
+    law = FileLaw("u", "x", total=4.5, measure=1.0)
     assert "`minimum=0` holds them, `how='proportional'` keeps signs" in notes(
         d, law, how="uniform"
     )
     again = notes(d, law, how="uniform", minimum=-1.0)
     assert ("minimum" in again, "proportional" in again) == (False, True)
-    signed = Law({"u": xr.DataArray([1.0, 1.0, -1.0], dims="x")}, "x", total=-9.0, measure=1.0)
+    signed = FileLaw({"u": xr.DataArray([1.0, 1.0, -1.0], dims="x")}, "x", total=-9.0, measure=1.0)
     with pytest.warns(ImplausibleWarning):
         turned = notes(d, signed, how="proportional")
     assert ("minimum" in turned, "proportional" in turned) == (True, False)
@@ -254,7 +254,7 @@ def test_notes_do_not_recommend_what_was_just_used():
 
 def test_ways_out_of_a_total_that_cannot_be_met_are_not_what_was_used():
     d = xr.Dataset({"u": ("x", [0.0, 0.0])})
-    law = Law("u", "x", total=1.0, measure=1.0)
+    law = FileLaw("u", "x", total=1.0, measure=1.0)
     with pytest.raises(InfeasibleError, match=r"`how` 'proportional' .* Ways out: `how` 'uniform'"):
         enforce(d, law, how="proportional")
     with pytest.raises(InfeasibleError, match=r"Ways out: more spread, `noise`\.$"):

@@ -5,7 +5,7 @@ import pytest
 import xarray as xr
 
 from probconserv import InfeasibleError, InputError
-from probconserv.files import Law, check, enforce, enforce_file
+from probconserv.files import FileLaw, check, enforce, enforce_file
 
 pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
 
@@ -34,7 +34,7 @@ def total(d, u):
 
 
 def shift(d, **how):
-    return enforce(d, Law("u", SPACE), **how).u - d.u
+    return enforce(d, FileLaw("u", SPACE), **how).u - d.u
 
 
 def test_uniform_moves_every_point_of_a_time_by_the_same_amount():
@@ -47,15 +47,15 @@ def test_uniform_moves_every_point_of_a_time_by_the_same_amount():
 def test_proportional_multiplies_every_value_by_the_same_factor():
     d = made()
     d["u"] = abs(d.u)
-    out = enforce(d, Law("u", SPACE), how="proportional").u
+    out = enforce(d, FileLaw("u", SPACE), how="proportional").u
     xr.testing.assert_allclose(out, d.u * (total(d, d.u)[0] / total(d, d.u)))
 
 
 def test_proportional_moves_values_of_both_signs_one_way():
     d = xr.Dataset({"u": ("x", [-2.0, 0.0, 1.0, 5.0])})
-    out = enforce(d, Law("u", "x", total=4.8, measure=1.0), how="proportional")
+    out = enforce(d, FileLaw("u", "x", total=4.8, measure=1.0), how="proportional")
     np.testing.assert_allclose(out.u, [-1.8, 0.0, 1.1, 5.5])
-    down = enforce(-d, Law("u", "x", total=-4.8, measure=1.0), how="proportional")
+    down = enforce(-d, FileLaw("u", "x", total=-4.8, measure=1.0), how="proportional")
     np.testing.assert_allclose(down.u, [1.8, 0.0, -1.1, -5.5])
 
 
@@ -63,7 +63,7 @@ def test_proportional_moves_values_of_both_signs_one_way():
 @pytest.mark.parametrize("chunks", [WHOLE, CUT])
 def test_files_in_blocks_are_moved_as_in_memory(tmp_path, how, chunks):
     d = made()
-    law = Law("u", SPACE, regions="basin", where="sea")
+    law = FileLaw("u", SPACE, regions="basin", where="sea")
     d.to_netcdf(tmp_path / "in.nc")
     enforce_file(tmp_path / "in.nc", tmp_path / "out.nc", law, how=how, chunks=chunks)
     here = enforce(d, law, how=how)
@@ -75,7 +75,7 @@ def test_files_in_blocks_are_moved_as_in_memory(tmp_path, how, chunks):
 
 def test_uniform_moves_each_region_by_an_amount_of_its_own():
     d = made()
-    moved = enforce(d, Law("u", SPACE, regions="basin"), how="uniform").u - d.u
+    moved = enforce(d, FileLaw("u", SPACE, regions="basin"), how="uniform").u - d.u
     for rows in (slice(0, 2), slice(2, 4), slice(4, 6)):
         assert np.ptp(moved[2, rows].values) < 1e-13
 
@@ -85,8 +85,8 @@ def test_the_least_uniform_move_for_two_laws_is_that_of_the_area_norm():
     g = np.stack([area(d).values, [1.0, 2, 3, 4, 5, 6]])
     b = g @ d.u.values.ravel() + [1e12, 0.5]
     laws = [
-        Law("u", SPACE, total=b[0], measure=(area(d) * xr.ones_like(d.lon)).rename("m")),
-        Law({"u": xr.DataArray(g[1], dims="lat")}, SPACE, total=b[1], measure=1.0),
+        FileLaw("u", SPACE, total=b[0], measure=(area(d) * xr.ones_like(d.lon)).rename("m")),
+        FileLaw({"u": xr.DataArray(g[1], dims="lat")}, SPACE, total=b[1], measure=1.0),
     ]
     out = enforce(d, *laws, how="uniform").u - d.u
     along = np.linalg.lstsq(g / np.sqrt(g[0]), [1e12, 0.5], rcond=None)[0] / np.sqrt(g[0])
@@ -102,7 +102,7 @@ def test_one_number_for_std_moves_all_points_alike(correlation):
 
 def test_one_number_for_std_is_that_of_a_cell_of_mean_size():
     d, noise = made().isel(time=[0]), 1e13
-    law = Law("u", SPACE, total=0.0, noise=noise)
+    law = FileLaw("u", SPACE, total=0.0, noise=noise)
     prior = 0.7**2 * float(area(d).mean()) * float(total(d, d.u[0].notnull()))
     gain = prior / (prior + noise**2)
     out = enforce(d, law, std=0.7)
@@ -112,7 +112,7 @@ def test_one_number_for_std_is_that_of_a_cell_of_mean_size():
 def test_without_uncertainty_the_verdict_compares_the_move_with_the_field_itself():
     d = made()
     for how in ("uniform", "proportional"):
-        report = enforce(d, Law("u", SPACE), how=how).probconserv.report
+        report = enforce(d, FileLaw("u", SPACE), how=how).probconserv.report
         assert (
             "no `std` or members; the totals move the field by at most"
             in report["laws"][0]["verdict"]
@@ -135,18 +135,18 @@ def test_without_uncertainty_the_verdict_compares_the_move_with_the_field_itself
 )
 def test_ways_that_do_not_fit_are_refused(given, text):
     with pytest.raises(InputError, match=text):
-        enforce(made(), Law("u", SPACE), **given)
+        enforce(made(), FileLaw("u", SPACE), **given)
 
 
 def test_a_field_of_zeros_has_no_proportion():
     d = xr.Dataset({"u": ("x", np.zeros(4))})
     with pytest.raises(InfeasibleError, match="'proportional' multiplies values, and all are 0"):
-        enforce(d, Law("u", "x", total=1.0, measure=1.0), how="proportional")
+        enforce(d, FileLaw("u", "x", total=1.0, measure=1.0), how="proportional")
 
 
 def test_noise_needs_an_uncertainty_beside_it():
     with pytest.raises(InputError, match=r"`noise` of u .* `how` 'uniform' knows no spread"):
-        enforce(made(), Law("u", SPACE, noise=1.0), how="uniform")
+        enforce(made(), FileLaw("u", SPACE, noise=1.0), how="uniform")
 
 
 @pytest.fixture
@@ -162,7 +162,10 @@ def dry_at_first():
 
 def test_ways_do_not_depend_on_the_first_level(dry_at_first):
     d, given = dry_at_first, {"measure": "a", "where": "sea", "average": 4.5}
-    law, each = Law("u", ("y", "x"), **given), Law("u", ("y", "x"), regions="basin", **given)
+    law, each = (
+        FileLaw("u", ("y", "x"), **given),
+        FileLaw("u", ("y", "x"), regions="basin", **given),
+    )
     wet = slice(1, None)
     share = (enforce(d, law, how="proportional").u / d.u)[wet]
     np.testing.assert_allclose(share, share.mean(("y", "x")).values[:, None, None] + 0 * share)
@@ -177,6 +180,6 @@ def test_ways_do_not_depend_on_the_first_level(dry_at_first):
 
 def test_a_law_that_counts_nothing_is_refused(dry_at_first):
     d = dry_at_first.assign(sea=0 * dry_at_first.sea)
-    law = Law("u", ("y", "x"), measure="a", where="sea", total=0.0)
+    law = FileLaw("u", ("y", "x"), measure="a", where="sea", total=0.0)
     with pytest.raises(InputError, match="no point of u counts"):
         enforce(d, law, how="uniform")

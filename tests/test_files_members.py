@@ -7,7 +7,7 @@ import xarray as xr
 from oracle import kalman
 
 import probconserv as pc
-from probconserv.files import Law, check, enforce
+from probconserv.files import FileLaw, check, enforce
 
 
 def field_of(members, seed=0):
@@ -24,7 +24,7 @@ def field_of(members, seed=0):
 def test_a_fair_total_does_no_harm(members):
     truths, drawn = zip(*(field_of(members, seed) for seed in range(60)), strict=True)
     truth, d = xr.DataArray(np.stack(truths), dims=("seed", "x")), xr.concat(drawn, "seed")
-    out = enforce(d, Law("u", "x", total=truth.sum("x"), measure=1.0), member="member")
+    out = enforce(d, FileLaw("u", "x", total=truth.sum("x"), measure=1.0), member="member")
     before, after = (((each.u.mean("member") - truth) ** 2).mean() for each in (d, out))
     assert float(after) < 1.01 * float(before)
 
@@ -33,7 +33,7 @@ def test_a_fair_total_does_no_harm(members):
 def test_a_fair_total_moves_no_value_by_more_than_three_of_its_spreads(members):
     _, d = field_of(members)
     totals = d.u.sum("x")
-    law = Law("u", "x", total=totals + 0.5 * totals.std("member", ddof=1), measure=1.0)
+    law = FileLaw("u", "x", total=totals + 0.5 * totals.std("member", ddof=1), measure=1.0)
     out = enforce(d, law, member="member")
     assert float((abs(out.u - d.u) / d.u.std("member", ddof=1)).max()) < 3
 
@@ -41,7 +41,7 @@ def test_a_fair_total_moves_no_value_by_more_than_three_of_its_spreads(members):
 def test_the_covariance_is_mixed_with_one_that_has_the_spread_of_the_totals():
     _, d = field_of(13)
     x, g = d.u.values, np.ones((1, 400))
-    out = enforce(d, Law("u", "x", total=5.0, measure=1.0), member="member")
+    out = enforce(d, FileLaw("u", "x", total=5.0, measure=1.0), member="member")
     sample, s = np.cov(x.T), x.std(0, ddof=1)
     wide, alone = np.outer(s, s), np.diag(s**2)
     spreads = [(g @ sigma @ g.T).item() for sigma in (sample, wide, alone)]
@@ -59,7 +59,7 @@ def test_the_covariance_is_mixed_with_one_that_has_the_spread_of_the_totals():
 def test_weights_of_both_signs_have_no_common_error_to_go_by():
     _, d = field_of(6)
     signs = xr.DataArray(np.where(np.arange(400) % 2, 1.0, -1.0), dims="x")
-    out = enforce(d, Law({"u": signs}, "x", total=1.0, measure=1.0), member="member")
+    out = enforce(d, FileLaw({"u": signs}, "x", total=1.0, measure=1.0), member="member")
     np.testing.assert_allclose((out.u * signs).sum("x"), 1.0, atol=1e-10)
 
 
@@ -78,7 +78,7 @@ def incomplete():
 
 @pytest.mark.parametrize("chunks", [None, {}, {"lat": 4}])
 def test_a_value_that_one_member_lacks_is_in_no_sum_of_two_laws(incomplete, chunks):
-    laws = [Law("u", ("lat", "lon"), average=5.0, where=w) for w in ("south", "north")]
+    laws = [FileLaw("u", ("lat", "lon"), average=5.0, where=w) for w in ("south", "north")]
     given = incomplete if chunks is None else incomplete.chunk(chunks)
     out = enforce(given, *laws, member="member").compute()
     found = xr.where(incomplete.u.isnull().any("member"), np.nan, out.u).astype(float)

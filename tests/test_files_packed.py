@@ -5,12 +5,12 @@ import pytest
 import xarray as xr
 
 from probconserv import InputError
-from probconserv.files import Law, enforce_file
+from probconserv.files import FileLaw, enforce_file
 
 pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
 
 PACKED = {"dtype": "i2", "scale_factor": 0.01, "add_offset": 280.0, "_FillValue": -32768}
-LAW = Law("u", ("lat", "lon"), total="b", measure="area")
+LAW = FileLaw("u", ("lat", "lon"), total="b", measure="area")
 
 
 @pytest.fixture
@@ -56,9 +56,9 @@ def test_values_are_off_by_less_than_a_quantum_and_most_by_half_of_one(field, tm
 
 
 def test_regions_close_each(field, tmp_path):
-    law = Law("u", ("lat", "lon"), measure="area", regions="basin", total=0.0)
+    law = FileLaw("u", ("lat", "lon"), measure="area", regions="basin", total=0.0)
     wanted = xr.DataArray(np.full(7, 288.0 * 50), {"region": np.arange(7)}, dims="region")
-    law = Law("u", ("lat", "lon"), total=wanted, measure="area", regions="basin")
+    law = FileLaw("u", ("lat", "lon"), total=wanted, measure="area", regions="basin")
     enforce_file(tmp_path / "in.nc", tmp_path / "out.nc", law, std=1.0)
     new = np.nan_to_num(seen(tmp_path / "out.nc").values * field["area"].values)
     for number in range(7):
@@ -78,7 +78,7 @@ def test_the_ends_of_the_range_are_kept(tmp_path):
 
 
 def test_values_beyond_the_range_are_still_refused(field, tmp_path):
-    law = Law("u", ("lat", "lon"), total=600 * 700.0, measure=1.0)
+    law = FileLaw("u", ("lat", "lon"), total=600 * 700.0, measure=1.0)
     with pytest.raises(InputError, match="`u` is packed into int16"):
         enforce_file(tmp_path / "in.nc", tmp_path / "out.nc", law, std=1.0)
 
@@ -93,7 +93,7 @@ def test_rounding_leaves_alone_what_one_member_lacks(tmp_path, seed):
     total = float((there[0] * area).sum() * 280.05)
     made = xr.Dataset({"u": (grid, u), "area": (grid[2:], area)})
     made.to_netcdf(tmp_path / "in.nc", encoding={"u": PACKED})
-    law = Law("u", ("y", "x"), total=total, measure="area")
+    law = FileLaw("u", ("y", "x"), total=total, measure="area")
     enforce_file(tmp_path / "in.nc", tmp_path / "out.nc", law, member="member")
     new = seen(tmp_path / "out.nc").values
     np.testing.assert_allclose(new[:, ~there], u[:, ~there], rtol=1e-12)

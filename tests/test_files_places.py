@@ -13,11 +13,11 @@ from commands import called
 
 import probconserv.files
 from probconserv import InputError
-from probconserv.files import Law, check_file, enforce_file
+from probconserv.files import FileLaw, check_file, enforce_file
 from probconserv.files._elsewhere import line
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Zarr about archives and metadata
-LAW = Law("u", ("lat", "lon"))
+LAW = FileLaw("u", ("lat", "lon"))
 ASKED = ("--mean", "u", "--over", "lat", "lon")
 
 
@@ -72,7 +72,9 @@ def test_a_url_is_refused_as_an_output_and_as_a_file_of_areas(tmp_path):
     with pytest.raises(InputError, match=r"`target` s3://b/out\.zarr is a URL.*\.to_zarr\('s3:"):
         enforce_file(tmp_path / "in.nc", "s3://b/out.zarr", LAW, how="uniform")
     with pytest.raises(InputError, match=r"`measure` https://b/areas\.nc is a URL"):
-        check_file(tmp_path / "in.nc", Law("u", ("lat", "lon"), measure="https://b/areas.nc:area"))
+        check_file(
+            tmp_path / "in.nc", FileLaw("u", ("lat", "lon"), measure="https://b/areas.nc:area")
+        )
 
 
 def zipped(folder):

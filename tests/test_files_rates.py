@@ -6,7 +6,7 @@ import pytest
 import xarray as xr
 
 from probconserv import InputError
-from probconserv.files import Law, check, check_file, enforce
+from probconserv.files import FileLaw, check, check_file, enforce
 
 START = np.datetime64("2000-02-27", "ns")
 HOUR = np.timedelta64(3_600_000_000_000, "ns")
@@ -42,7 +42,7 @@ def made(hours=HOURS, bounds=ENDS, seed=0):
 
 def law(**how):
     usual = {"variables": "u", "total": 0.0, "inflow": "e", "measure": "area"}
-    return Law(over=SPACE, **(usual | how))
+    return FileLaw(over=SPACE, **(usual | how))
 
 
 def gain(dataset, **how):
@@ -403,7 +403,7 @@ def test_rates_are_densities_of_what_the_law_sums_not_of_the_field():
 
 def test_rates_of_a_law_that_is_summed_over_time_are_refused():
     with pytest.raises(InputError, match="is summed over 'time', its time"):
-        check(made(), Law("u", ("time", *SPACE), 5.0, inflow=1.0, measure=1.0))
+        check(made(), FileLaw("u", ("time", *SPACE), 5.0, inflow=1.0, measure=1.0))
 
 
 @pytest.mark.parametrize("rates", [("e",), ("e", "f")])

@@ -9,7 +9,7 @@ from commands import called
 
 from probconserv import InputError
 from probconserv.files import (
-    Law,
+    FileLaw,
     check,
     dry_air,
     energy,
@@ -234,7 +234,7 @@ def test_a_law_made_by_a_recipe_can_be_read():
     assert said.startswith("moisture: the sum of q + clw + cli over lev, lat, lon is initial")
     assert "weights: cell areas from the centres of lat and lon" in said
     assert "moves q; held fixed: clw, cli, ps" in said
-    assert str(Law("u", "x", total=2.0, inflow="rain", outflow=["a", "b"])) == (
+    assert str(FileLaw("u", "x", total=2.0, inflow="rain", outflow=["a", "b"])) == (
         "u: the sum of u over x is 2 + rain - a - b"
     )
 
@@ -256,7 +256,7 @@ def test_members_with_a_surface_pressure_each_are_fields_of_their_own():
 
 def test_what_is_fixed_counts_in_the_total_but_does_not_move():
     dataset = xr.Dataset({"u": ("x", [1.0, 2.0, np.nan]), "f": ("x", [10.0, 20.0, 40.0])})
-    law = Law("u", "x", total=36.0, measure=1.0, fixed="f")
+    law = FileLaw("u", "x", total=36.0, measure=1.0, fixed="f")
     new = enforce(dataset, law, std=1.0)
     np.testing.assert_allclose(new.u, [2.5, 3.5, np.nan])
     assert totals(dataset, law).item() == 33.0

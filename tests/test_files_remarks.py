@@ -10,7 +10,7 @@ import xarray as xr
 from commands import called
 
 from probconserv import InputError
-from probconserv.files import Law, check, enforce
+from probconserv.files import FileLaw, check, enforce
 
 pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
 
@@ -39,10 +39,10 @@ def test_an_average_of_a_time_without_data_is_empty_in_tables(tmp_path):
 def test_values_that_are_sums_over_their_cells_are_not_multiplied_by_areas(methods):
     dataset = field(cell_methods=methods)
     with pytest.raises(InputError, match=r"values of 'u' are sums .*`measure=1`"):
-        check(dataset, Law("u", ("y", "x"), total=1.0))
-    law = Law("u", ("y", "x"), total=float(dataset.u[0].sum()), measure=1.0)
+        check(dataset, FileLaw("u", ("y", "x"), total=1.0))
+    law = FileLaw("u", ("y", "x"), total=float(dataset.u[0].sum()), measure=1.0)
     assert check(dataset.isel(time=[0]), law).closes()
-    assert check(dataset, Law("u", "time", total=1.0)).budgets  # no sum in time
+    assert check(dataset, FileLaw("u", "time", total=1.0)).budgets  # no sum in time
 
 
 @pytest.mark.parametrize("unit", ["m", "km"])
@@ -50,16 +50,16 @@ def test_metres_without_a_grid_mapping_are_said_to_be_a_plane(unit):
     dataset = field()
     for name in ("x", "y"):
         dataset[name].attrs["units"] = unit
-    report = str(check(dataset, Law("u", ("y", "x"))))
+    report = str(check(dataset, FileLaw("u", ("y", "x"))))
     assert "lengths in a plane (no grid mapping) from" in report
-    assert "in a plane" not in str(check(field(), Law("u", ("y", "x"))))
+    assert "in a plane" not in str(check(field(), FileLaw("u", ("y", "x"))))
 
 
 @pytest.mark.parametrize(("time", "rate"), [("months", "s-1"), ("years", "s-1"), ("hours", "yr-1")])
 def test_months_and_years_are_no_lengths_of_time(time, rate):
     dataset = field().assign_coords(time=("time", [0.0, 1.0, 2.0], {"units": time}))
     dataset["rate"] = ("time", np.ones(3), {"units": f"K {rate}"})
-    law = Law("u", ("y", "x"), inflow="rate", measure=1.0)
+    law = FileLaw("u", ("y", "x"), inflow="rate", measure=1.0)
     for known in (dataset, dataset.assign(u=dataset.u.assign_attrs(units="K"))):
         with pytest.raises(InputError, match=r"differs? in length\. .*days"):
             check(known, law)
@@ -75,9 +75,9 @@ def test_a_reader_that_has_enough_gets_no_traceback(tmp_path):
 
 def test_the_report_of_an_ensemble_counts_members_beside_totals():
     many = field() + xr.DataArray([0.0, 0.1, 0.3, 0.2], dims="member")
-    report = str(check(many, Law("u", ("y", "x"), measure=1.0), member="member"))
+    report = str(check(many, FileLaw("u", ("y", "x"), measure=1.0), member="member"))
     assert "  3 totals for each of 4 members\n" in report
-    assert "for each of" not in str(check(field(), Law("u", ("y", "x"), measure=1.0)))
+    assert "for each of" not in str(check(field(), FileLaw("u", ("y", "x"), measure=1.0)))
 
 
 @pytest.mark.parametrize(
@@ -85,14 +85,14 @@ def test_the_report_of_an_ensemble_counts_members_beside_totals():
 )
 def test_an_average_that_is_off_by_the_zero_of_the_scale_is_implausible(units, asked, other):
     shift = 273.15 if units == "degC" else 0.0
-    law = Law("u", ("y", "x"), average=asked, measure=1.0)
+    law = FileLaw("u", ("y", "x"), average=asked, measure=1.0)
     warnings = " ".join(check(field(field().u.values - shift, units), law).warnings)
     assert (f"is it in {other}?" in warnings) == (other is not None)
 
 
 def test_the_verdict_is_that_of_the_correlation_that_the_update_has():
     dataset = field(np.full((3, 2, 4), 288.0))
-    law = Law("u", ("y", "x"), total=8 * 290.0, measure=1.0)  # 2 of a std off, all alike
+    law = FileLaw("u", ("y", "x"), total=8 * 290.0, measure=1.0)  # 2 of a std off, all alike
     said = {}
     for rho in (0.0, 0.3, 0.6):
         new = enforce(dataset, law, std=1.0, correlation=rho)
@@ -107,8 +107,8 @@ def test_values_that_leave_the_range_of_a_law_are_implausible():
     dataset = field(np.full((3, 2, 4), 1.0), units="1")
     law = {"variables": "u", "over": ("y", "x"), "total": 16.0, "measure": 1.0}
     with pytest.warns(match="24 values of u left the range in which the law is linear"):
-        enforce(dataset, Law(**law, linear=(0.0, 1.5)), how="uniform")
-    assert enforce(dataset, Law(**law, linear=(0.0, 2.0)), how="uniform").probconserv.report[
+        enforce(dataset, FileLaw(**law, linear=(0.0, 1.5)), how="uniform")
+    assert enforce(dataset, FileLaw(**law, linear=(0.0, 2.0)), how="uniform").probconserv.report[
         "plausible"
     ]
 
@@ -118,13 +118,13 @@ def test_the_range_of_a_law_has_two_ends_of_one_variable(variables, ends):
     with pytest.raises(
         InputError, match="`linear` is a pair, the least and the most, for one variable"
     ):
-        Law(variables, "x", linear=ends)
+        FileLaw(variables, "x", linear=ends)
 
 
 def test_the_report_says_that_std_are_those_without_bounds():
     dataset = field(np.full((3, 2, 4), 1.0))
     dataset["s"] = xr.ones_like(dataset.u)
-    law = Law("u", ("y", "x"), total=4.0, measure=1.0)
+    law = FileLaw("u", ("y", "x"), total=4.0, measure=1.0)
     bounded = enforce(dataset, law, std="s", minimum=0.4).probconserv.report
     assert any("standard deviations are those without bounds" in note for note in bounded["notes"])
     assert not enforce(dataset, law, std="s").probconserv.report["notes"]

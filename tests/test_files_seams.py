@@ -9,7 +9,7 @@ import xarray as xr
 from commands import called
 
 from probconserv import InputError
-from probconserv.files import Law, cell_measure, check, describe_file, moisture
+from probconserv.files import FileLaw, cell_measure, check, describe_file, moisture
 
 TIMES = np.datetime64("2000-01-01", "ns") + np.arange(3) * np.timedelta64(6, "h")
 LAT, LON = np.meshgrid(np.linspace(-60, 60, 5), np.arange(15.0, 360, 30), indexing="ij")
@@ -63,7 +63,7 @@ def test_halo_columns_count_once_in_a_law_of_the_air_too(outflow):
 def test_weights_that_are_made_here_count_copies_once_when_they_are_given():
     d = air()
     weights = cell_measure(d, "ps", ("y", "x"), "e1*e2")
-    row = check(d, Law("ps", ("y", "x"), measure=weights)).rows()[0]
+    row = check(d, FileLaw("ps", ("y", "x"), measure=weights)).rows()[0]
     core = without_halo(d)
     assert row["field"] == pytest.approx(float((core.ps[0] * core.e1 * core.e2).sum()), rel=1e-12)
 
@@ -73,7 +73,7 @@ def test_halo_columns_that_differ_at_the_last_time_alone_do_not_count():
     d["ps"][0] = 1e5  # a start that is the same everywhere
     d["ps"][1:, :, -2:] = 1.0
     core = without_halo(d)
-    rows = check(d, Law("ps", ("y", "x"), measure="e1*e2")).rows()
+    rows = check(d, FileLaw("ps", ("y", "x"), measure="e1*e2")).rows()
     expected = (core.ps * core.e1 * core.e2).sum(("y", "x")).values
     np.testing.assert_allclose([row["field"] for row in rows], expected, rtol=1e-12)
 

@@ -6,7 +6,7 @@ import xarray as xr
 from commands import called
 
 from probconserv import InputError
-from probconserv.files import Law, check_file, enforce_file
+from probconserv.files import FileLaw, check_file, enforce_file
 
 pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
 
@@ -30,7 +30,7 @@ def field(missing=False):
 
 @pytest.mark.parametrize("inflow", [(), "rate"])
 def test_a_mask_that_changes_from_file_to_file_is_implausible(tmp_path, inflow):
-    files, law = cut(field(missing=True), tmp_path), Law("u", "x", measure=1.0, inflow=inflow)
+    files, law = cut(field(missing=True), tmp_path), FileLaw("u", "x", measure=1.0, inflow=inflow)
     whole = enforce_file(files, tmp_path / "all.nc", law, std=1.0)
     assert "33.3 % of the whole at time 2000-01-04" in whole.warnings[0]
 
@@ -39,7 +39,7 @@ def test_several_files_with_groups_are_refused(tmp_path):
     for number in range(2):
         path = tmp_path / f"t{number}.nc"
         field().isel(time=[number]).to_netcdf(path, group="day")
-    law = Law("u", "x", measure=1.0)
+    law = FileLaw("u", "x", measure=1.0)
     with pytest.raises(InputError, match=r"`source` .*t0.nc has groups.*one file at a time"):
         check_file(f"{tmp_path}/t*.nc", law, group="day")
 

@@ -11,10 +11,10 @@ import xarray as xr
 from commands import called
 
 from probconserv import ImplausibleError, ImplausibleWarning
-from probconserv.files import Law, check, enforce, enforce_file
+from probconserv.files import FileLaw, check, enforce, enforce_file
 
 ASKED = ("--mean", "u", "--over", "lat,lon")
-LAW = Law("u", ("lat", "lon"), measure=1.0)
+LAW = FileLaw("u", ("lat", "lon"), measure=1.0)
 DAYS = np.array(["2000-01-01", "2000-01-02", "2000-01-03"], "datetime64[ns]")
 
 
@@ -90,7 +90,7 @@ def test_strict_in_python_raises_with_the_report(file, tmp_path):
 def test_a_move_counts_by_the_own_std_of_a_value_not_by_the_mean():
     d = field(change=0.5)
     d["s"][:, 0, 0] = 1e-3  # of a million times the variance of others: it moves by nothing
-    law = Law("u", ("lat", "lon"), measure=1.0)
+    law = FileLaw("u", ("lat", "lon"), measure=1.0)
     assert enforce(d, law, std="s").probconserv.report["plausible"]
     d["s"][:] = 0.02  # of errors that go together, 25 of these
     with pytest.warns(ImplausibleWarning):
@@ -105,7 +105,7 @@ def test_the_own_std_of_a_member_is_the_spread_at_its_point():
     rng = np.random.default_rng(3)
     u = 5 + rng.normal(0, 0.1, (5, 3, 40))
     d = xr.Dataset({"u": (("member", "time", "x"), u)})
-    law = Law("u", "x", total=200.0 + 60, measure=1.0)
+    law = FileLaw("u", "x", total=200.0 + 60, measure=1.0)
     (text,) = [t for t in warned(d, law, member="member", shrinkage=1.0) if "moved" in t]
     assert float(text.split("by up to ")[1].split()[0]) < 100  # 1.5 of a spread of about 0.1
     assert "`how` 'uniform'" in text
@@ -123,9 +123,9 @@ def test_a_mask_that_changes_matters_only_where_one_total_is_for_all_times():
     d = field(change=0.0)
     d["u"][1, :2] = np.nan
     each = xr.DataArray([120.0, 63.0, 120.0], {"time": DAYS}, "time")
-    assert check(d, Law("u", ("lat", "lon"), total=each, measure=1.0)).plausible
-    assert not check(d, Law("u", ("lat", "lon"), total=120.0, measure=1.0)).plausible
-    rates = Law("u", ("lat", "lon"), inflow=(each * 0).assign_attrs(units="s-1"), measure=1.0)
+    assert check(d, FileLaw("u", ("lat", "lon"), total=each, measure=1.0)).plausible
+    assert not check(d, FileLaw("u", ("lat", "lon"), total=120.0, measure=1.0)).plausible
+    rates = FileLaw("u", ("lat", "lon"), inflow=(each * 0).assign_attrs(units="s-1"), measure=1.0)
     assert not check(d, rates).plausible
     d["u"][:, :2] = np.nan  # the same points at all times
     assert check(d, LAW).plausible
@@ -136,7 +136,7 @@ def test_a_mask_that_changes_matters_only_where_one_total_is_for_all_times():
 def test_cell_sizes_that_change_are_no_change_of_the_mask():
     d = field(change=0.0)
     thick = xr.DataArray([1.0, 0.9, 1.1], {"time": DAYS}, "time") * xr.ones_like(d.u)
-    law = Law("u", ("lat", "lon"), measure=thick)
+    law = FileLaw("u", ("lat", "lon"), measure=thick)
     assert check(d, law).plausible
     d["u"][2, 3, 5] = np.nan
     assert "4.17 % of the whole at time 2000-01-03" in check(d, law).warnings[0]
@@ -145,7 +145,7 @@ def test_cell_sizes_that_change_are_no_change_of_the_mask():
 def test_values_pushed_out_of_their_valid_range_are_counted():
     found = warned(field(change=1.0, valid_max=6.0, valid_min=4.0), std="s", correlation=1.0)
     assert found == ["12 values of u lie outside the valid 4 to 6 already"]
-    total = Law("u", ("lat", "lon"), total=24 * 5.2, measure=1.0)
+    total = FileLaw("u", ("lat", "lon"), total=24 * 5.2, measure=1.0)
     found = warned(field(change=0.0, valid_range=[4.0, 6.0]), total, std="s")
     pushed = 3 * int((np.linspace(-1, 1, 24) + 0.2 > 1 + 1e-9).sum())
     assert found == [f"{pushed} values of u were pushed outside the valid 4 to 6"]
@@ -232,7 +232,7 @@ def test_a_table_has_lines_for_regions_members_and_totals_without_data(file):
     d = field().expand_dims(member=2).assign_coords(basin=("lat", [7, 7, 9, 9]))
     d["u"] = d.u * xr.DataArray([1.0, 1.1], dims="member")
     d["u"][:, 1] = np.nan
-    law = Law("u", ("lat", "lon"), regions="basin", measure=1.0)
+    law = FileLaw("u", ("lat", "lon"), regions="basin", measure=1.0)
     rows = check(d, law, member="member").rows()
     assert len(rows) == 3 * 2 * 2
     assert {row["region"] for row in rows} == {7, 9}
@@ -249,7 +249,7 @@ def test_the_report_of_enforce_has_the_same_formats(file, tmp_path):
 
 def test_values_that_were_pushed_below_zero_are_noted():
     d = xr.Dataset({"u": ("x", [0.1, 2.0, 3.0])})
-    law = Law("u", "x", total=4.5, measure=1.0)
+    law = FileLaw("u", "x", total=4.5, measure=1.0)
     (note,) = enforce(d, law, how="uniform").probconserv.report["notes"]
     assert "pushed below 0, to -0.1" in note
     assert enforce(d, law, how="proportional").probconserv.report["notes"] == []
@@ -260,7 +260,7 @@ def test_a_point_that_one_member_lacks_stays_as_it_is_in_the_others():
     x = np.random.default_rng(3).normal(5, 1, (4, 2, 6))
     x[1, 0, 2] = np.nan
     d = xr.Dataset({"u": (("member", "time", "x"), x)})
-    law = Law("u", "x", total=xr.DataArray([24.0, 28.0], dims="time"), measure=1.0)
+    law = FileLaw("u", "x", total=xr.DataArray([24.0, 28.0], dims="time"), measure=1.0)
     for more in ({}, {"minimum": 0.0}):
         out = enforce(d, law, member="member", **more)
         np.testing.assert_array_equal(np.isnan(out.u), np.isnan(x))
@@ -273,4 +273,4 @@ def test_a_point_that_one_member_lacks_stays_as_it_is_in_the_others():
 def test_a_proportional_correction_that_turns_signs_is_implausible():
     d = xr.Dataset({"u": ("x", [1.0, -1.0, 0.5, -0.4])})
     with pytest.warns(ImplausibleWarning, match="2 values of u changed sign"):
-        enforce(d, Law("u", "x", total=4.0, measure=1.0), how="proportional")
+        enforce(d, FileLaw("u", "x", total=4.0, measure=1.0), how="proportional")

@@ -9,7 +9,7 @@ import xarray as xr
 from commands import called
 
 from probconserv import InputError
-from probconserv.files import Law, check, check_file
+from probconserv.files import FileLaw, check, check_file
 
 EVIL = "\x1b]0;owned\x07\x1b[31m\x9b2J\x7f\r\u202e"
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -62,7 +62,7 @@ def test_they_are_shown_escaped(path):
 
 def test_a_unit_does_not_make_a_line_of_its_own(tmp_path):
     forged = xr.Dataset({"u": ("x", np.ones(3), {"units": "K\nimplausible: no"})})
-    report = check(forged, Law("u", "x", total=3.0, measure=1.0))
+    report = check(forged, FileLaw("u", "x", total=3.0, measure=1.0))
     assert not [line for line in report.text().splitlines() if line.startswith("implausible")]
 
 
@@ -72,7 +72,7 @@ def test_messages_of_errors_and_warnings_are_escaped_in_python_too():
     data = xr.Dataset({"u\x1b": (("time", "x"), [[1.0, 1e20]] * 2)}, {"time": [0.0, 1.0]})
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        check(data, Law("u\x1b", "x", measure=1.0)).warn_if_implausible()
+        check(data, FileLaw("u\x1b", "x", measure=1.0)).warn_if_implausible()
     assert seen
     assert not CONTROL.search(str(seen[0].message))
 
@@ -85,7 +85,9 @@ def test_escapes_in_the_names_of_groups_are_escaped(tmp_path):
 
 def test_plain_text_of_other_scripts_stays(tmp_path):
     names = xr.Dataset({"Größe": ("x", np.ones(3), {"units": "µm"})})
-    assert "Größe, summed over x in µm" in str(check(names, Law("Größe", "x", 3.0, measure=1.0)))
+    assert "Größe, summed over x in µm" in str(
+        check(names, FileLaw("Größe", "x", 3.0, measure=1.0))
+    )
     names.to_netcdf(tmp_path / "in.nc")
     with pytest.raises(InputError, match="Größe"):
-        check_file(tmp_path / "in.nc", Law("w", "x", 3.0, measure=1.0))
+        check_file(tmp_path / "in.nc", FileLaw("w", "x", 3.0, measure=1.0))

@@ -6,7 +6,7 @@ import pytest
 import xarray as xr
 
 from probconserv import InputError, files
-from probconserv.files import Law, check, enforce
+from probconserv.files import FileLaw, check, enforce
 
 pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
 
@@ -16,7 +16,7 @@ PERIOD, REFERENCE = (
     {"standard_name": "forecast_period"},
     {"standard_name": "forecast_reference_time"},
 )
-LAW = Law("u", "x", measure=1.0)
+LAW = FileLaw("u", "x", measure=1.0)
 
 
 def made(*dims, seed=0, **coords):
@@ -67,9 +67,9 @@ def test_two_dimensions_that_may_be_time_ask_for_time(reference, period):
     d = forecast(reference, period)
     with pytest.raises(InputError, match=r"is time: .*step.*\? Give its name as `time`"):
         check(d, LAW)
-    assert check(d, Law("u", "x", 9.0, measure=1.0)).budgets[0].remarks == ()
-    assert check(d, Law("u", "x", measure=1.0, time="time")).budgets[0].time == "time"
-    assert check(d, Law("u", ("x", "step"), measure=1.0)).budgets[0].time == "time"
+    assert check(d, FileLaw("u", "x", 9.0, measure=1.0)).budgets[0].remarks == ()
+    assert check(d, FileLaw("u", "x", measure=1.0, time="time")).budgets[0].time == "time"
+    assert check(d, FileLaw("u", ("x", "step"), measure=1.0)).budgets[0].time == "time"
 
 
 def test_dates_beside_a_dimension_that_is_only_called_time_ask_for_time():
@@ -138,13 +138,13 @@ def test_times_that_were_not_decoded_are_the_same_times(calendar):
     d["time_bnds"] = ("time", "n"), [[-1.0, 0.0], [0.0, 2.0], [2.0, 3.5]]
     mean = {"cell_methods": "time: mean", "units": "s-1"}
     d["rate"] = xr.DataArray([9.0, 1.0, 2.0], dims="time", attrs=mean)
-    law = Law("u", "x", inflow="rate", measure=1.0)
+    law = FileLaw("u", "x", inflow="rate", measure=1.0)
     raw, read = check(d, law).budgets[0], check(xr.decode_cf(d), law).budgets[0]
     assert raw.remarks == read.remarks
     np.testing.assert_allclose(raw.total, read.total, rtol=1e-13)
     np.testing.assert_allclose(raw.total, sums(d)[0] + 86400 * np.array([0, 2, 5]), rtol=1e-13)
     bare = xr.decode_cf(d)["rate"].drop_attrs(deep=False).assign_attrs(units="s-1")
-    given = Law("u", "x", inflow=bare, measure=1.0)
+    given = FileLaw("u", "x", inflow=bare, measure=1.0)
     assert np.isfinite(check(d, given).budgets[0].total).all()
     lengths = [files.cell_measure(each, "u", "time") for each in (d, xr.decode_cf(d))]
     np.testing.assert_allclose(*lengths)
@@ -159,27 +159,27 @@ def test_units_that_cannot_be_decoded_are_no_clock_for_rates(unit):
     d = made("time", time=("time", [20000103.0, 20000101.0, 20000102.0], attrs))
     assert "(entry 1)" in time_remark(d)
     with pytest.raises(InputError, match=f"the units '{unit}' of 'time' cannot be decoded"):
-        check(d, Law("u", "x", inflow=1.0, measure=1.0))
+        check(d, FileLaw("u", "x", inflow=1.0, measure=1.0))
 
 
 def test_the_clock_runs_in_seconds_where_times_have_a_unit():
     d = made("time", time=("time", [0, 6, 12], {"units": "hours"}))
     one = {"inflow": 1.0, "measure": 1.0, "assume_units": {"inflow": "s-1"}}
-    total = check(d, Law("u", "x", 0.0, **one)).budgets[0].total
+    total = check(d, FileLaw("u", "x", 0.0, **one)).budgets[0].total
     np.testing.assert_allclose(total, [0.0, 21600.0, 43200.0])
     counted = d.assign_coords(time=[0, 6, 12])
-    total = check(counted, Law("u", "x", 0.0, inflow=1.0, measure=1.0)).budgets[0].total
+    total = check(counted, FileLaw("u", "x", 0.0, inflow=1.0, measure=1.0)).budgets[0].total
     np.testing.assert_allclose(total, [0.0, 6.0, 12.0])
 
 
 def test_a_time_that_no_dimension_has_is_refused_also_where_it_is_not_used():
     with pytest.raises(InputError, match=r"`time` must be one of time, x; got 'tim'\. Did you"):
-        check(made("time", time=("time", DAYS)), Law("u", "x", 9.0, measure=1.0, time="tim"))
+        check(made("time", time=("time", DAYS)), FileLaw("u", "x", 9.0, measure=1.0, time="tim"))
 
 
 def test_an_array_may_bring_times_that_are_decoded_or_not():
     d = made("time", time=("time", [0.0, 2.0, 3.5], {"units": "days since 2000-02-28"}))
     read = xr.decode_cf(d)
     for dataset, other in ((d, read), (read, d), (d, d)):
-        law = Law("u", "x", where=other.u > 0, measure=1.0)
+        law = FileLaw("u", "x", where=other.u > 0, measure=1.0)
         assert np.isfinite(check(dataset, law, std=abs(other.u)).budgets[0].total).all()

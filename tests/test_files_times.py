@@ -8,7 +8,7 @@ import xarray as xr
 from commands import called
 
 from probconserv import InputError
-from probconserv.files import Law, check, moisture
+from probconserv.files import FileLaw, check, moisture
 
 pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
 
@@ -61,7 +61,7 @@ def summed(dataset, name):
 
 
 def law(**how):
-    return Law("tcwv", SPACE, **how)
+    return FileLaw("tcwv", SPACE, **how)
 
 
 def budget(dataset, **how):

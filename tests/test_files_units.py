@@ -8,7 +8,7 @@ import xarray as xr
 from probconserv import InputError
 from probconserv.cli.main import main
 from probconserv.files import (
-    Law,
+    FileLaw,
     cell_measure,
     check,
     check_file,
@@ -37,7 +37,7 @@ def made(unit, **others):
 
 
 def law(**given):
-    return Law("u", ("y", "x"), **{"measure": "a", "total": 100.0} | given)
+    return FileLaw("u", ("y", "x"), **{"measure": "a", "total": 100.0} | given)
 
 
 def sums(dataset):
@@ -110,7 +110,7 @@ def test_a_total_that_no_factor_converts_is_refused(unit, total, hint):
 
 def test_heat_of_temperatures_in_celsius_may_be_stated_in_joules():
     d = made("degC", c=(np.full((2, 3), 4e6), "J m-2 K-1"), T=(5e8, "J"))
-    budget = check(d, Law({"u": "c"}, ("y", "x"), total="T", measure="a")).budgets[0]
+    budget = check(d, FileLaw({"u": "c"}, ("y", "x"), total="T", measure="a")).budgets[0]
     np.testing.assert_allclose(budget.total, 5e8)
     assert not of_units(budget)
 
@@ -156,7 +156,7 @@ def test_rates_of_totals_are_converted():
 
 def test_rates_of_a_field_with_a_factor_are_rates_of_their_product():
     d = made("degC", c=(np.full((2, 3), 4e6), "J m-2 K-1"), e=(np.ones((4, 2, 3)), "kW m-2"))
-    heat = Law({"u": "c"}, ("y", "x"), total=0.0, measure="a", inflow="e")
+    heat = FileLaw({"u": "c"}, ("y", "x"), total=0.0, measure="a", inflow="e")
     np.testing.assert_allclose(check(d, heat).budgets[0].total[1], 1e3 * AREA.sum() * 86400)
     d["e"].attrs["units"] = "K s-1"
     with pytest.raises(InputError, match="another quantity"):
@@ -165,7 +165,7 @@ def test_rates_of_a_field_with_a_factor_are_rates_of_their_product():
 
 def test_variables_of_one_law_are_converted_to_the_first():
     d = made("kg m-2", v=(np.full((4, 2, 3), 3.0), "g m-2"))
-    both = Law({"u": 1.0, "v": -1.0}, ("y", "x"), total=60.0, measure="a")
+    both = FileLaw({"u": 1.0, "v": -1.0}, ("y", "x"), total=60.0, measure="a")
     before = check(d, both).budgets[0].before
     np.testing.assert_allclose(before, sums(d) - 3e-3 * AREA.sum())
     assert remarks(d, both) == ["v converted from g to kg: times 0.001"]
@@ -180,7 +180,7 @@ def test_variables_of_one_law_are_converted_to_the_first():
 def test_celsius_and_kelvin_are_not_summed():
     d = made("degC", v=(np.full((4, 2, 3), 300.0), "K"))
     with pytest.raises(InputError, match="zeros differ"):
-        check(d, Law({"u": 1.0, "v": 1.0}, ("y", "x"), total=60.0, measure="a"))
+        check(d, FileLaw({"u": 1.0, "v": 1.0}, ("y", "x"), total=60.0, measure="a"))
 
 
 @pytest.mark.parametrize(

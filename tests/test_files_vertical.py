@@ -7,7 +7,7 @@ import pytest
 import xarray as xr
 
 from probconserv import InputError
-from probconserv.files import Law, cell_measure, check, enforce, enforce_file, totals
+from probconserv.files import FileLaw, cell_measure, check, enforce, enforce_file, totals
 
 G = 9.80665
 A = np.array([0.002, 0.2, 0.1, 0.0])  # of half levels, from the top down
@@ -148,16 +148,16 @@ def test_water_on_hybrid_levels_is_what_its_pressure_thickness_says():
     dataset = dataset.assign_coords(time=[0.0, 1.0, 2.0])
     dataset["q"] = xr.full_like(dataset.q, 0.01)
     dataset["ps"] = dataset.ps.copy(data=ps)
-    found = totals(dataset, Law("q", SPACE)) / dataset.area.sum().item()
+    found = totals(dataset, FileLaw("q", SPACE)) / dataset.area.sum().item()
     np.testing.assert_allclose(found, [101.97162, 91.774459, 112.16878], rtol=1e-7)
-    assert not check(dataset, Law("q", SPACE)).closes()
+    assert not check(dataset, FileLaw("q", SPACE)).closes()
 
 
 @pytest.mark.parametrize("lazy", [False, True])
 def test_enforced_water_has_the_total_that_numpy_computes(lazy):
     dataset = with_bounds()
     given = dataset.chunk(time=1, lev=2, lat=3) if lazy else dataset
-    new = enforce(given, Law("q", SPACE), std=1e-3)["q"].values
+    new = enforce(given, FileLaw("q", SPACE), std=1e-3)["q"].values
     weights = mass(dataset.ps) * dataset.area.values
     has = (new * weights).sum((1, 2, 3))
     start = (dataset.q.values * weights).sum((1, 2, 3))[0]
@@ -171,7 +171,7 @@ def test_a_file_is_weighed_block_by_block(tmp_path):
     dataset.to_netcdf(tmp_path / "in.nc", encoding={"q": {"chunksizes": (1, 2, 4, 5)}})
     chunks = {"time": 1, "lev": 2, "lat": 2}
     report = enforce_file(
-        tmp_path / "in.nc", tmp_path / "out.nc", Law("q", SPACE), std=1e-3, chunks=chunks
+        tmp_path / "in.nc", tmp_path / "out.nc", FileLaw("q", SPACE), std=1e-3, chunks=chunks
     )
     with xr.open_dataset(tmp_path / "out.nc") as out:
         has = (out.q.values * mass(out.ps) * out.area.values).sum((1, 2, 3))
@@ -232,9 +232,9 @@ def test_a_surface_pressure_that_differs_between_members_is_refused_in_words():
     for name in ("a", "b", "a_bnds", "b_bnds", "p0", "area"):
         dataset[name] = with_bounds()[name]
     with pytest.raises(InputError, match=r"`measure` changes along 'member'.*one surface pressure"):
-        enforce(dataset, Law("q", SPACE), member="member")
+        enforce(dataset, FileLaw("q", SPACE), member="member")
     dataset["ps"] = with_bounds().ps
-    new = enforce(dataset, Law("q", SPACE), member="member").q.transpose("member", "time", ...)
+    new = enforce(dataset, FileLaw("q", SPACE), member="member").q.transpose("member", "time", ...)
     has = (new.values * mass(dataset.ps) * dataset.area.values).sum((2, 3, 4))
     np.testing.assert_allclose(has[:, 1], has[:, 0], rtol=1e-12)
 
@@ -289,8 +289,8 @@ def test_a_thickness_given_for_every_cell_is_said_to_leave_areas_out():
     data = hybrid()
     data["dz"] = data["q"].isel(time=0, drop=True).assign_attrs(units="km")
     data["volume"] = (data["dz"] * data["area"]).assign_attrs(units="m3")
-    said = {name: str(check(data, Law("q", SPACE, measure=name))) for name in ("dz", "volume")}
+    said = {name: str(check(data, FileLaw("q", SPACE, measure=name))) for name in ("dz", "volume")}
     assert "dz (in km, as a thickness: areas do not count)" in said["dz"]
     assert "thickness" not in said["volume"]
-    column = check(data, Law("q", "lev", measure="dz"))
+    column = check(data, FileLaw("q", "lev", measure="dz"))
     assert "thickness" not in str(column)

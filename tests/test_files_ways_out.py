@@ -9,7 +9,7 @@ import xarray as xr
 from air import AREA, GRID, air
 
 from probconserv import InputError
-from probconserv.files import Law, check, describe, moisture, totals
+from probconserv.files import FileLaw, check, describe, moisture, totals
 
 LAT, LON = np.array([-60.0, 0.0, 60.0]), np.arange(0.0, 360, 90)
 HOURS = np.array(["2000-01-01T00", "2000-01-01T06", "2000-01-01T12"], "datetime64[ns]")
@@ -34,8 +34,8 @@ def test_the_unit_that_is_proposed_for_a_depth_of_water_is_its_own(unit, of_kg):
     d = xr.Dataset({"vapour": (dims, column, {"units": "kg m-2"})} | rates, coords)
     law = {"outflow": "rain", "assume_method": {"rain": "sum:end"}}
     with pytest.raises(InputError) as error:
-        check(d, Law("vapour", dims[1:], **law))
-    found = asked(d, Law("vapour", dims[1:], **law, assume_units=proposed(error.value)))
+        check(d, FileLaw("vapour", dims[1:], **law))
+    found = asked(d, FileLaw("vapour", dims[1:], **law, assume_units=proposed(error.value)))
     lost = np.cumsum([0, *(rain * AREA).sum((1, 2))[1:]])
     np.testing.assert_allclose(found, (column[0] * AREA).sum() - lost, rtol=1e-12)
 
@@ -71,7 +71,7 @@ def wrf(path):
 
 def test_rates_find_the_dates_beside_a_time_without_a_coordinate(tmp_path):
     water, rain = wrf(tmp_path / "wrf.nc")
-    law = Law("PW", ("south_north", "west_east"), inflow="QFX", measure=1)
+    law = FileLaw("PW", ("south_north", "west_east"), inflow="QFX", measure=1)
     with xr.open_dataset(tmp_path / "wrf.nc") as d:
         gained = np.array([0, (rain[0] + rain[1]) / 2, (rain[0] + rain[1]) / 2 + rain[1] + rain[2]])
         np.testing.assert_allclose(asked(d, law), water[0] + gained, rtol=1e-12)
@@ -84,7 +84,7 @@ def test_times_that_nothing_tells_are_an_error_with_the_way_out(tmp_path):
     wrf(tmp_path / "wrf.nc")
     d = xr.open_dataset(tmp_path / "wrf.nc").drop_vars("XTIME")
     with pytest.raises(InputError, match=r"'Time' has no coordinate. Write one: ds.assign_coords"):
-        check(d, Law("PW", ("south_north", "west_east"), inflow="QFX", measure=1))
+        check(d, FileLaw("PW", ("south_north", "west_east"), inflow="QFX", measure=1))
 
 
 def plain(names, angles=((), ()), mapping=None):
@@ -111,7 +111,7 @@ def plain(names, angles=((), ()), mapping=None):
     ids=["globe", "lost mapping", "long names", "names", "words", "numbers", "standard name"],
 )
 def test_angles_without_a_unit_are_not_weighed_as_lengths(d):
-    law = Law("u", tuple(map(str, d.u.dims)), total=0.0)
+    law = FileLaw("u", tuple(map(str, d.u.dims)), total=0.0)
     with pytest.raises(InputError, match=r"has .*, and .* if it is a length, 'm'") as error:
         check(d, law)
     found = totals(d, replace(law, assume_units=proposed(error.value)))
@@ -123,11 +123,11 @@ def test_angles_without_a_unit_are_not_weighed_as_lengths(d):
 
 def test_radians_without_a_unit_are_asked_about():
     d = plain(("lat", "lon"))
-    expected = totals(d, Law("u", ("lat", "lon"), total=0.0))
+    expected = totals(d, FileLaw("u", ("lat", "lon"), total=0.0))
     d = d.assign_coords({name: np.radians(d[name].values) for name in d.coords})
     with pytest.raises(InputError, match=r"'lat' has no units.*in radians") as error:
-        check(d, Law("u", ("lat", "lon"), total=0.0))
-    found = totals(d, Law("u", ("lat", "lon"), total=0.0, assume_units=proposed(error.value)))
+        check(d, FileLaw("u", ("lat", "lon"), total=0.0))
+    found = totals(d, FileLaw("u", ("lat", "lon"), total=0.0, assume_units=proposed(error.value)))
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
@@ -139,25 +139,25 @@ def test_numbers_with_fractions_beside_places_of_cells_are_no_lengths(named):
     d["nav_lon"] = (("y", "x"), x, {"units": "degrees_east"})
     d = d.set_coords(["nav_lat", "nav_lon"]) if named else d
     with pytest.raises(InputError, match=r"'nav_lat' and 'nav_lon' .*mesh_mask.nc:e1t\*e2t"):
-        check(d, Law("u", ("y", "x"), total=0.0))
+        check(d, FileLaw("u", ("y", "x"), total=0.0))
 
 
 def test_the_fake_latitudes_of_a_cubed_sphere_are_nominal():
     fake = [("units", "degrees_north"), ("long_name", "Fake Latitude for GrADS Compatibility")]
     d = plain(("Ydim", "Xdim"), (fake, [("units", "degrees_east")]))
     with pytest.raises(InputError, match="'Ydim' is a nominal latitude"):
-        check(d, Law("u", ("Ydim", "Xdim"), total=0.0))
+        check(d, FileLaw("u", ("Ydim", "Xdim"), total=0.0))
 
 
 def test_lengths_without_a_unit_stay_lengths():
     d = plain(("y", "x")).assign_coords(y=np.arange(6.0), x=np.arange(8.0))
-    np.testing.assert_allclose(totals(d, Law("u", ("y", "x"), total=0.0)), d.u.values.sum())
+    np.testing.assert_allclose(totals(d, FileLaw("u", ("y", "x"), total=0.0)), d.u.values.sum())
 
 
 def test_the_inverse_of_an_area_is_refused():
     d = plain(("eta_rho", "xi_rho")).drop_vars(["eta_rho", "xi_rho"])
     d["pm"] = d["pn"] = d.u.assign_attrs(units="meter-1")
-    law = Law("u", ("eta_rho", "xi_rho"), total=0.0, measure="pm*pn")
+    law = FileLaw("u", ("eta_rho", "xi_rho"), total=0.0, measure="pm*pn")
     with pytest.raises(InputError, match=r"is in 'meter-2', the inverse of a size"):
         check(d, law)
     found = totals(d, replace(law, measure="1/(pm*pn)"))
@@ -190,7 +190,7 @@ def test_rain_since_the_start_of_a_run_of_wrf_is_pointed_to_running(tmp_path):
     with xr.open_dataset(tmp_path / "wrf.nc") as d:
         said = {"units": "kg m-2", "description": "ACCUMULATED TOTAL GRID SCALE PRECIPITATION"}
         d["RAINNC"] = d.QFX.cumsum("Time").assign_attrs(said)
-        law = Law("PW", ("south_north", "west_east"), outflow="RAINNC", measure=1)
+        law = FileLaw("PW", ("south_north", "west_east"), outflow="RAINNC", measure=1)
         with pytest.raises(InputError, match=r"assume_method={'RAINNC': 'running'}` \(sum:end: "):
             check(d, law)
         lost = (d.RAINNC - d.RAINNC[0]).sum(d.PW.dims[1:]).values
@@ -205,7 +205,7 @@ def test_a_running_total_may_have_latitudes_at_every_time(tmp_path):
         places = {"XLAT": (y, "degree_north"), "XLONG": (x, "degree_east")}
         for name, (at, unit) in places.items():
             d = d.assign_coords({name: (d.PW.dims, np.stack([at] * 3), {"units": unit})})
-        law = Law("PW", ("south_north", "west_east"), outflow="rain", measure=1)
+        law = FileLaw("PW", ("south_north", "west_east"), outflow="rain", measure=1)
         law = replace(law, assume_method={"rain": "running"})
         d["rain"] = d.QFX.cumsum("Time").assign_attrs(units="kg m-2")
         lost = (d.rain - d.rain[0]).sum(d.PW.dims[1:]).values

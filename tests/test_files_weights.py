@@ -5,7 +5,7 @@ import pytest
 import xarray as xr
 
 from probconserv import InputError
-from probconserv.files import Law, cell_measure, check_file, enforce, totals
+from probconserv.files import FileLaw, cell_measure, check_file, enforce, totals
 
 LAT, LON = np.arange(-87.5, 90, 5), np.arange(2.5, 360, 5)
 NORTH, EAST = {"units": "degrees_north"}, {"units": "degrees_east"}
@@ -80,7 +80,7 @@ def test_what_may_be_numbers_of_pixels_is_asked_about(names):
     with pytest.raises(InputError, match=r"map of angles.*`assume_units`.*`measure`"):
         cell_measure(whole, "u", whole.u.dims)
     units = dict(zip(whole.u.dims, ("degrees_north", "degrees_east"), strict=True))
-    totals(whole, Law("u", whole.u.dims, assume_units=units))
+    totals(whole, FileLaw("u", whole.u.dims, assume_units=units))
 
 
 def ocean(**attrs):
@@ -190,7 +190,9 @@ def test_cells_that_come_twice_count_once():
 
 def test_copies_stay_equal_and_any_one_of_them_gives_the_total():
     dataset, total, _ = folded()
-    new = enforce(dataset, Law("sst", ("y", "x"), total=total + 1, measure="area"), how="uniform")
+    new = enforce(
+        dataset, FileLaw("sst", ("y", "x"), total=total + 1, measure="area"), how="uniform"
+    )
     inner = (new.sst * dataset.area)[:7, :10].astype(float).sum().item()
     assert inner == pytest.approx(total + 1, rel=1e-6)
     np.testing.assert_array_equal(new.sst[:, :2], new.sst[:, -2:])
@@ -293,7 +295,7 @@ def test_cells_closer_than_their_coordinates_tell_are_no_copies(metres):
 
 def test_plain_sums_count_every_cell():
     dataset, _, _ = folded()
-    assert totals(dataset, Law("sst", ("y", "x"), measure=1)).item() == pytest.approx(
+    assert totals(dataset, FileLaw("sst", ("y", "x"), measure=1)).item() == pytest.approx(
         dataset.sst.astype(float).sum().item(), rel=1e-6
     )
 
@@ -320,7 +322,7 @@ def test_the_sum_over_gaussian_latitudes_is_that_of_a_polynomial():
     lat, _ = nodes(32)
     dataset = plain(y=np.round(lat, 3), y_attrs=NORTH, x_attrs=EAST)  # as GRIB stores them
     dataset["u"] = np.sin(np.radians(xr.DataArray(lat, dims="y"))) ** 4 * dataset.u
-    total = totals(dataset, Law("u", ("y", "x"), radius=1.0)).item()
+    total = totals(dataset, FileLaw("u", ("y", "x"), radius=1.0)).item()
     assert total == pytest.approx(4 * np.pi / 5, rel=1e-12)
 
 
@@ -438,7 +440,7 @@ def test_faces_of_three_and_four_corners_are_read_from_a_file(tmp_path):
     dataset = mesh(np.array([[1, 2, 3, 4], [2, 5, 3, -999]]), y, x, metres, metres, start_index=1)
     dataset.faces.encoding = {"_FillValue": -999, "dtype": "int32"}
     dataset.to_netcdf(tmp_path / "mesh.nc")
-    report = check_file(tmp_path / "mesh.nc", Law("u", "face", total=5.0))
+    report = check_file(tmp_path / "mesh.nc", FileLaw("u", "face", total=5.0))
     assert report.closes()
     said = "areas of the faces of mesh from node_x and node_y, in a plane (no grid mapping)"
     assert said in str(report)

@@ -9,7 +9,7 @@ from probconserv import ProbConservError
 from probconserv.cli.files import _options
 from probconserv.cli.main import app
 from probconserv.cli.words import in_options
-from probconserv.files import Law, enforce
+from probconserv.files import FileLaw, enforce
 
 OPTIONS = sorted(
     name
@@ -65,7 +65,7 @@ def test_keys_of_a_file_of_laws_are_no_options(tmp_path):
 
 def error(d):
     """What is said of the dataset, in memory and read block by block."""
-    law = Law("u", "x", total=5.0, measure=1.0)
+    law = FileLaw("u", "x", total=5.0, measure=1.0)
     said = []
     for each in (d, d.chunk(time=1)):
         with pytest.raises(ProbConservError) as raised:

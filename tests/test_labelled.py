@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from oracle import kalman
 
 import probconserv as pc
-from probconserv.files import Law, check, enforce
+from probconserv.files import FileLaw, check, enforce
 
 SPACE = ("lev", "lat", "lon")
 SHAPE = (2, 3, 4, 5)
@@ -41,21 +41,21 @@ def rows(dataset, *parts):
 
 
 def one(d, noise):
-    law = Law("u", SPACE, total=200.0, measure="volume", noise=noise)
+    law = FileLaw("u", SPACE, total=200.0, measure="volume", noise=noise)
     return [law], rows(d, d.volume), [200.0]
 
 
 def regions(d, noise):
     total = xr.DataArray([70.0, 30.0], {"basin": [7, 3]}, "basin")
-    law = Law("u", SPACE, total=total, measure="volume", regions="basin", noise=noise)
+    law = FileLaw("u", SPACE, total=total, measure="volume", regions="basin", noise=noise)
     return [law], rows(d, *(d.volume * (d.basin == b) for b in (3, 7))), [30.0, 70.0]
 
 
 def overlapping(d, noise):
     north = d.everywhere > 0
     laws = [
-        Law("u", SPACE, total=200.0, measure="volume", noise=noise),
-        Law("u", SPACE, total=90.0, measure=1.0, where=north, noise=2 * noise, name="north"),
+        FileLaw("u", SPACE, total=200.0, measure="volume", noise=noise),
+        FileLaw("u", SPACE, total=90.0, measure=1.0, where=north, noise=2 * noise, name="north"),
     ]
     return laws, rows(d, d.volume, north.astype(float)), [200.0, 90.0]
 
@@ -63,8 +63,8 @@ def overlapping(d, noise):
 def redundant(d, noise):
     total = xr.DataArray([40.0, 100.0, 60.0], {"everywhere": [0, 1, 2]}, "everywhere")
     laws = [
-        Law("u", SPACE, total=200.0, measure="volume", noise=noise),
-        Law("u", SPACE, total=total, measure="volume", regions="everywhere", noise=noise),
+        FileLaw("u", SPACE, total=200.0, measure="volume", noise=noise),
+        FileLaw("u", SPACE, total=total, measure="volume", regions="everywhere", noise=noise),
     ]
     parts = [d.volume * (d.everywhere == n) for n in range(3)]
     return laws, rows(d, d.volume, *parts), [200.0, 40.0, 100.0, 60.0]
@@ -73,8 +73,8 @@ def redundant(d, noise):
 def levels_and_all(d, noise):
     total = xr.DataArray([50.0, 60.0, 70.0], {"lev": d.lev}, "lev")
     laws = [
-        Law("u", ("lat", "lon"), total=total, measure="area", noise=noise),
-        Law("u", SPACE, total=200.0, measure="volume", noise=noise),
+        FileLaw("u", ("lat", "lon"), total=total, measure="area", noise=noise),
+        FileLaw("u", SPACE, total=200.0, measure="volume", noise=noise),
     ]
     parts = [d.area * (d.lev == level) for level in d.lev.values]
     return laws, rows(d, *parts, d.volume), [50.0, 60.0, 70.0, 200.0]
@@ -128,7 +128,7 @@ def test_mean_and_std_are_those_of_the_core(case, correlation, noise):
 
 def test_every_level_by_itself_is_a_batch_of_the_core():
     d = made(2)
-    law = Law("u", ("lat", "lon"), total=40.0, measure="area", noise=0.5)
+    law = FileLaw("u", ("lat", "lon"), total=40.0, measure="area", noise=0.5)
     out = enforce(d, law, std="s", correlation=0.3)
     mean, std = torch.tensor(d.u.values), torch.tensor(d.s.values)
     field = pc.LowRank(mean, 0.3**0.5 * std[None], 0.7 * std**2, event_dims=2)
@@ -140,7 +140,7 @@ def test_every_level_by_itself_is_a_batch_of_the_core():
 def test_two_space_dimensions_with_cells_that_change_in_time():
     d = made(3).isel(lev=0, drop=True)
     sizes = xr.DataArray(np.random.default_rng(4).uniform(1, 2, (2, 4, 5)), dims=d.u.dims)
-    out = enforce(d, Law("u", ("lat", "lon"), total=50.0, measure=sizes), std="s")
+    out = enforce(d, FileLaw("u", ("lat", "lon"), total=50.0, measure=sizes), std="s")
     for t in range(2):
         field = pc.Diagonal(d.u.values[t], d.s.values[t] ** 2)
         post = pc.condition(field, pc.weighted_sum(sizes.values[t], 50.0))
@@ -154,7 +154,7 @@ def test_two_space_dimensions_with_cells_that_change_in_time():
 def test_the_order_of_dimensions_does_not_matter_and_is_kept(order):
     d = made()
     order = [*order, *(dim for dim in d.u.dims if dim not in order)]
-    law = Law("u", ("lon", "lev", "lat"), total=200.0, measure="volume")
+    law = FileLaw("u", ("lon", "lev", "lat"), total=200.0, measure="volume")
     straight = enforce(d, law, std="s", correlation=0.2)
     turned = d.assign(u=d.u.transpose(*order), s=d.s.transpose("lat", ...))
     out = enforce(turned, law, std="s", correlation=0.2)
@@ -166,7 +166,7 @@ def test_the_order_of_dimensions_does_not_matter_and_is_kept(order):
 
 def test_a_std_that_lacks_dimensions_gets_them():
     d = made()
-    law = Law("u", SPACE, total=200.0, measure="volume")
+    law = FileLaw("u", SPACE, total=200.0, measure="volume")
     short = enforce(d.assign(s=d.s.isel(time=0, lon=2, drop=True)), law, std="s")
     full = enforce(
         d.assign(s=(d.s.isel(time=0, lon=2) + 0 * d.u).transpose(*d.u.dims)), law, std="s"
@@ -178,7 +178,7 @@ def test_a_std_that_lacks_dimensions_gets_them():
 
 def test_a_number_as_std_moves_points_alike_and_adds_no_variable():
     d = made()
-    out = enforce(d, Law("u", SPACE, total=200.0, measure=1.0), std=0.7)
+    out = enforce(d, FileLaw("u", SPACE, total=200.0, measure=1.0), std=0.7)
     change = (out.u - d.u).values
     per_point = (200.0 - d.u.sum(SPACE).values) / 60
     np.testing.assert_allclose(change, np.broadcast_to(per_point[:, None, None, None], SHAPE))
@@ -186,15 +186,15 @@ def test_a_number_as_std_moves_points_alike_and_adds_no_variable():
 
 
 def test_a_standard_deviation_for_what_no_law_moves_is_refused():
-    law = Law("u", SPACE, total=200.0, measure="volume")
+    law = FileLaw("u", SPACE, total=200.0, measure="volume")
     with pytest.raises(pc.InputError, match="`std` is given for 'v', which no law moves"):
         enforce(made(), law, std={"u": "s", "v": 1.0})
 
 
 def test_laws_on_different_variables_do_not_disturb_each_other():
     d = made().assign(v=made(5).u, r=made(5).s)
-    on_u = Law("u", SPACE, total=200.0, measure="volume")
-    on_v = Law("v", ("lat", "lon"), total=-3.0, measure="area")
+    on_u = FileLaw("u", SPACE, total=200.0, measure="volume")
+    on_v = FileLaw("v", ("lat", "lon"), total=-3.0, measure="area")
     both = enforce(d, on_u, on_v, std={"u": "s", "v": "r"})
     for law, names, std in ((on_u, "us", {"u": "s"}), (on_v, "vr", {"v": "r"})):
         alone = enforce(d, law, std=std)
@@ -204,7 +204,7 @@ def test_laws_on_different_variables_do_not_disturb_each_other():
 
 def test_the_accessor_does_the_same():
     d = made()
-    law = Law("u", SPACE, total=200.0, measure="volume")
+    law = FileLaw("u", SPACE, total=200.0, measure="volume")
     xr.testing.assert_equal(d.probconserv.enforce(law, std="s"), enforce(d, law, std="s"))
     assert not d.probconserv.check(law).closes()
 
@@ -217,7 +217,7 @@ def test_everything_else_is_kept_and_the_input_is_not_modified():
     d["other"] = ("lat", list("abcd"))
     d = d.assign_coords(place=("lat", [1, 2, 3, 4])).assign_attrs(history="made", title="fields")
     before = d.copy(deep=True)
-    out = enforce(d, Law("u", SPACE, total=200.0, measure="volume", name="heat"), std="s")
+    out = enforce(d, FileLaw("u", SPACE, total=200.0, measure="volume", name="heat"), std="s")
     xr.testing.assert_identical(d, before)
     assert d.u.encoding == before.u.encoding == out.u.encoding
     assert out.s.encoding == {"complevel": 3}
@@ -237,7 +237,7 @@ def test_everything_else_is_kept_and_the_input_is_not_modified():
 
 def test_the_report_is_json_with_the_imbalance_before_and_after():
     d = made()
-    out = enforce(d, Law("u", SPACE, total=200.0, measure="volume"), std="s", minimum=0.0)
+    out = enforce(d, FileLaw("u", SPACE, total=200.0, measure="volume"), std="s", minimum=0.0)
     report = json.loads(out.probconserv_report)
     (law,) = report["laws"]
     has, terms = (d.u * d.volume).sum(SPACE), (abs(d.u) * d.volume).sum(SPACE)
@@ -251,7 +251,7 @@ def test_the_report_is_json_with_the_imbalance_before_and_after():
 
 def test_check_tells_whether_the_budget_closes_and_changes_nothing():
     d = made()
-    law = Law("u", SPACE, total=200.0, measure="volume")
+    law = FileLaw("u", SPACE, total=200.0, measure="volume")
     assert not check(d, law).closes()
     report = check(enforce(d, law, std="s"), law, std="s")
     assert report.closes()
@@ -260,9 +260,9 @@ def test_check_tells_whether_the_budget_closes_and_changes_nothing():
 
 def test_check_explains_a_total_that_is_implausible():
     d = made().isel(time=0, drop=True)
-    report = check(d, Law("u", SPACE, total=1e6, measure="volume"), std="s")
+    report = check(d, FileLaw("u", SPACE, total=1e6, measure="volume"), std="s")
     assert "1 of 1 totals are more than 5 standard deviations off" in str(report)
-    without = str(check(d, Law("u", SPACE, total=1e6, measure="volume")))
+    without = str(check(d, FileLaw("u", SPACE, total=1e6, measure="volume")))
     assert "1 of 1 totals move the field by more than its own standard deviation" in without
 
 
@@ -272,7 +272,7 @@ def test_any_budget_closes_and_the_mean_moves_least(seed, correlation, scale):
     mean, std, w = (rng.normal(size=5), rng.uniform(0.1, 2, 5), rng.uniform(-1, 2, 5))
     d = xr.Dataset({"u": ("x", scale * mean), "s": ("x", scale * std), "w": ("x", w)})
     total = scale * rng.normal()
-    law = Law({"u": "w"}, "x", total=total, measure=1.0)
+    law = FileLaw({"u": "w"}, "x", total=total, measure=1.0)
     out = enforce(d, law, std="s", correlation=correlation).u.values / scale
     assert abs(out @ w - total / scale) <= 1e-11 * (abs(out) @ abs(w) + abs(total / scale))
     sigma = correlation * np.outer(std, std) + (1 - correlation) * np.diag(std**2)

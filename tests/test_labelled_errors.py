@@ -7,7 +7,7 @@ import pytest
 import xarray as xr
 
 from probconserv import InputError
-from probconserv.files import Law, check, enforce
+from probconserv.files import FileLaw, check, enforce
 
 SPACE = ("lat", "lon")
 
@@ -28,7 +28,7 @@ def made(seed=0):
 
 
 def law(**how):
-    return Law(**({"variables": "u", "over": SPACE, "total": 9.0, "measure": 1.0} | how))
+    return FileLaw(**({"variables": "u", "over": SPACE, "total": 9.0, "measure": 1.0} | how))
 
 
 def over(dim, values, *coords):

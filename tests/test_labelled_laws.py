@@ -8,7 +8,7 @@ from exact import posterior
 from oracle import kalman
 
 from probconserv import InfeasibleError
-from probconserv.files import Law, check, enforce
+from probconserv.files import FileLaw, check, enforce
 
 SPACE = ("lat", "lon")
 DAYS = np.array(["2001-01-01", "2001-01-02", "2001-01-04"], "datetime64[ns]")
@@ -31,7 +31,7 @@ def made(seed=0, **coords):
 
 
 def law(**how):
-    return Law(**({"variables": "u", "over": SPACE, "measure": "area"} | how))
+    return FileLaw(**({"variables": "u", "over": SPACE, "measure": "area"} | how))
 
 
 def sums(dataset, name="u", over=SPACE):
@@ -259,8 +259,8 @@ def test_weights_that_vary_in_time_may_come_in_any_law(first):
     u = np.random.default_rng(0).normal(3, 1, (3, 5))
     field = xr.Dataset({"u": (("time", "x"), u), "f": ("time", [1.0, 2.0, 0.5])})
     field["s"] = xr.ones_like(field["u"])
-    laws = [Law("u", "x", measure=1, total=15.0, noise=1.0, name="plain")]
-    laws.append(Law({"u": "f"}, "x", measure=1, total=20.0, noise=1.0, name="weighted"))
+    laws = [FileLaw("u", "x", measure=1, total=15.0, noise=1.0, name="plain")]
+    laws.append(FileLaw({"u": "f"}, "x", measure=1, total=20.0, noise=1.0, name="weighted"))
     found = enforce(field, laws[first], laws[1 - first], std="s")
     for time, factor in enumerate([1.0, 2.0, 0.5]):
         g = np.stack([np.ones(5), np.full(5, factor)])
@@ -277,7 +277,7 @@ def test_std_keeps_its_digits_where_laws_are_nearly_the_same(apart, correlation,
     rows = np.stack([g, g + apart * rng.normal(size=5), rng.uniform(1, 2, 5)])
     data = xr.Dataset({"u": (("t", "x"), mean), "s": (("t", "x"), std), "g": (("k", "x"), rows)})
     data, b = data.chunk({"x": blocks}) if blocks else data, rows @ (mean[0] + 0.1 * std[0])
-    laws = [Law("u", "x", b[k], measure=xr.DataArray(rows[k], dims="x")) for k in range(3)]
+    laws = [FileLaw("u", "x", b[k], measure=xr.DataArray(rows[k], dims="x")) for k in range(3)]
     out = enforce(data, *laws, std="s", correlation=correlation)
     for t in range(2):
         own, shared = (1 - correlation) * std[t] ** 2, correlation**0.5 * std[t : t + 1]

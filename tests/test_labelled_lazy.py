@@ -12,7 +12,7 @@ import pytest
 import xarray as xr
 
 from probconserv import InputError
-from probconserv.files import Law, check, enforce, enforce_file
+from probconserv.files import FileLaw, check, enforce, enforce_file
 
 # the field has points that are missing at one time only
 pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
@@ -57,11 +57,11 @@ def ensemble():
 
 
 LAWS = {
-    "initial": [Law("u", SPACE, measure="area")],
-    "regions": [Law("u", SPACE, total=9.0, measure="area", regions="basin", noise=0.3)],
+    "initial": [FileLaw("u", SPACE, measure="area")],
+    "regions": [FileLaw("u", SPACE, total=9.0, measure="area", regions="basin", noise=0.3)],
     "two": [
-        Law("u", SPACE, total=30.0, measure="area"),
-        Law("u", ("lev", *SPACE), total=75.0, measure=1.0),
+        FileLaw("u", SPACE, total=30.0, measure="area"),
+        FileLaw("u", ("lev", *SPACE), total=75.0, measure=1.0),
     ],
 }
 
@@ -91,7 +91,7 @@ def test_lazy_in_lazy_out_with_the_same_numbers(laws, correlation, chunks):
 @pytest.mark.parametrize("jointly", [(), ("time",)])
 def test_members_may_be_cut_too(chunks, jointly):
     d = ensemble()
-    law = Law("u", SPACE, total=70.0, measure="area")
+    law = FileLaw("u", SPACE, total=70.0, measure="area")
     here = enforce(d, law, member="member", jointly=jointly)
     lazy = enforce(d.chunk(chunks), law, member="member", jointly=jointly)
     assert is_lazy(lazy.u)
@@ -114,7 +114,7 @@ def test_mean_and_std_may_be_cut_differently_and_one_may_be_in_memory():
 def test_weights_may_be_lazy_beside_a_field_in_memory():
     d = made()
     heat = (2 + 0 * d.s).chunk(lat=2)
-    law = Law({"u": heat}, SPACE, total=60.0, measure="area")
+    law = FileLaw({"u": heat}, SPACE, total=60.0, measure="area")
     out = enforce(d, law, std="s")
     assert not is_lazy(out.u)
     np.testing.assert_allclose((2 * out.u * out.area).sum(SPACE), 60.0, rtol=1e-12)
@@ -134,7 +134,7 @@ def counting(array, counts, name):
 def test_a_call_computes_the_sums_and_nothing_else():
     d, counts = made().chunk(time=1, lat=2), {}
     d = d.assign(u=counting(d.u, counts, "u"), s=counting(d.s, counts, "s"))
-    out = enforce(d, Law("u", SPACE, total=30.0, measure="area"), std="s")
+    out = enforce(d, FileLaw("u", SPACE, total=30.0, measure="area"), std="s")
     assert counts == {"u": 6, "s": 6}  # three times, two bands of latitude
     out[["u", "s"]].isel(time=0).compute()
     assert counts == {"u": 8, "s": 8}
@@ -143,18 +143,20 @@ def test_a_call_computes_the_sums_and_nothing_else():
 def test_the_initial_total_reads_only_the_first_time_on_top():
     d, counts = made().chunk(time=1, lat=2), {}
     d = d.assign(u=counting(d.u, counts, "u"))
-    enforce(d, Law("u", SPACE, measure="area"), std="s")
+    enforce(d, FileLaw("u", SPACE, measure="area"), std="s")
     assert counts["u"] == 6 + 2
 
 
 def test_the_report_of_lazy_data_leaves_open_what_is_not_computed():
     d = made()
-    out = enforce(d.chunk(lat=2), Law("u", SPACE, total=30.0, measure="area"), std="s", minimum=0.0)
+    out = enforce(
+        d.chunk(lat=2), FileLaw("u", SPACE, total=30.0, measure="area"), std="s", minimum=0.0
+    )
     report = json.loads(out.probconserv_report)
     assert report["outside_after"] is None
     assert "imbalance_after" not in report["laws"][0]
     here = json.loads(
-        enforce(d, Law("u", SPACE, total=30.0, measure="area"), std="s").probconserv_report
+        enforce(d, FileLaw("u", SPACE, total=30.0, measure="area"), std="s").probconserv_report
     )
     before = report["laws"][0]["imbalance_before"]
     assert before == pytest.approx(here["laws"][0]["imbalance_before"])
@@ -185,7 +187,7 @@ def from_file(folder, dataset, *laws, **how):
 def test_the_solve_can_be_lazy_as_well(tmp_path, laws, name):
     d = made().rename(lev=name)
     laws = [
-        Law(
+        FileLaw(
             law.variables,
             [name if dim == "lev" else dim for dim in law.dims],
             law.total,
@@ -202,7 +204,7 @@ def test_the_solve_can_be_lazy_as_well(tmp_path, laws, name):
 
 
 def test_the_solve_of_an_ensemble_can_be_lazy_as_well(tmp_path):
-    d, law = ensemble(), Law("u", SPACE, measure="area")
+    d, law = ensemble(), FileLaw("u", SPACE, measure="area")
     out, report = from_file(tmp_path, d, law, member="member", minimum=0.5, chunks={"time": 1})
     here = enforce(d, law, member="member", minimum=0.5)
     np.testing.assert_allclose(out.u, here.u, rtol=1e-10)
@@ -225,7 +227,7 @@ def test_only_blocks_that_do_not_hold_all_points_are_read_twice(
         return before(self, key)
 
     monkeypatch.setattr(wrapper, "_getitem", counted)
-    law = Law("u", SPACE, total=30.0, measure="area")
+    law = FileLaw("u", SPACE, total=30.0, measure="area")
     source = tmp_path / "in.nc"
     made().to_netcdf(source)
     enforce_file(source, None, law, std="s", chunks=chunks)
@@ -235,16 +237,16 @@ def test_only_blocks_that_do_not_hold_all_points_are_read_twice(
 def test_what_is_wrong_with_lazy_data_is_said_at_the_call():
     d = made().chunk(lat=2)
     with pytest.raises(InputError, match="`std` is negative, infinite or missing"):
-        enforce(d.assign(s=-d.s), Law("u", SPACE, total=30.0, measure="area"), std="s")
+        enforce(d.assign(s=-d.s), FileLaw("u", SPACE, total=30.0, measure="area"), std="s")
     with pytest.raises(InputError, match="no point of u counts"):
-        enforce(d, Law("u", SPACE, total=30.0, measure="area", where=d.basin > 5), std="s")
+        enforce(d, FileLaw("u", SPACE, total=30.0, measure="area", where=d.basin > 5), std="s")
 
 
 def test_large_fields_are_worked_on_in_slabs_by_threads():
     rng = np.random.default_rng(2)
     u = rng.normal(size=(5, 300, 500)).astype(np.float32)
     d = xr.Dataset({"u": (("time", *SPACE), u), "s": (("time", *SPACE), np.abs(u) + 0.1)})
-    law = Law("u", SPACE, total=np.pi, measure=1.0)
+    law = FileLaw("u", SPACE, total=np.pi, measure=1.0)
     out = enforce(d, law, std="s")
     np.testing.assert_allclose(out.u.astype(float).sum(SPACE), np.pi, atol=1e-2)
     lazy = enforce(d.chunk(time=2, lat=100), law, std="s")

@@ -10,7 +10,7 @@ from test_labelled import SPACE, made
 
 from probconserv import ImplausibleWarning
 from probconserv.figures import budget
-from probconserv.files import Law, check, enforce, totals
+from probconserv.files import FileLaw, check, enforce, totals
 
 PLAUSIBLE = "the totals are plausible for a field with these standard deviations"
 
@@ -22,7 +22,7 @@ def grid(mean, times=3, points=400):
 
 
 def said(total, mean=5.0, variables="heat", **how):
-    law = Law(variables, "x", total=total, measure=1.0)
+    law = FileLaw(variables, "x", total=total, measure=1.0)
     return str(check(grid(mean), law, **how))
 
 
@@ -53,7 +53,7 @@ def test_the_verdict_says_when_only_correlated_errors_can_explain_the_totals(off
 def test_the_verdict_on_an_ensemble_compares_with_the_totals_of_its_members():
     rng = np.random.default_rng(3)
     field = 5.0 + xr.DataArray(rng.normal(size=(9, 3, 400)), dims=("member", "time", "x"))
-    law = Law("heat", "x", total=400 * 5.6, measure=1.0)
+    law = FileLaw("heat", "x", total=400 * 5.6, measure=1.0)
     text = str(check(field.to_dataset(name="heat"), law, member="member"))
     assert f"{PLAUSIBLE} only if points share their errors: 3 of 3" in text
     assert "standard deviations if the 9 members tell all" in text
@@ -63,7 +63,7 @@ def test_the_verdict_on_an_ensemble_compares_with_the_totals_of_its_members():
     ("off", "answer"), [(0.1, "agrees"), (0.6, "agrees if shared"), (6.0, "does not agree")]
 )
 def test_a_report_has_the_answer_that_diagnose_would_give(off, answer):
-    law = Law("heat", "x", total=400 * (5.0 + off), measure=1.0)
+    law = FileLaw("heat", "x", total=400 * (5.0 + off), measure=1.0)
     assert check(grid(5.0), law, std=1.0).summary()["laws"][0]["answer"] == answer
     assert check(grid(5.0), law).budgets[0].answer is None
 
@@ -73,12 +73,12 @@ def test_the_fewer_members_there_are_the_further_a_total_may_be_off(count, answe
     rows = np.linspace(-1, 1, count)[:, None] * [1.0, -0.9]  # totals spread less than points
     rows /= rows.sum(1).std(ddof=1) * np.sqrt(1 + 1 / count)
     field = xr.DataArray(rows[:, None], dims=("member", "time", "x")).to_dataset(name="heat")
-    law = Law("heat", "x", total=4.0, measure=1.0)
+    law = FileLaw("heat", "x", total=4.0, measure=1.0)
     assert check(field, law, member="member").budgets[0].answer == answer
 
 
 def test_dates_in_a_picture_do_not_overlap():
-    law = Law("heat", "x", total=400 * 4.9, measure=1.0)
+    law = FileLaw("heat", "x", total=400 * 4.9, measure=1.0)
     figure = budget(check(grid(5.0, times=60), law))
     FigureCanvasAgg(figure)
     figure.canvas.draw()
@@ -90,7 +90,7 @@ def test_dates_in_a_picture_do_not_overlap():
 
 def test_the_report_says_how_far_values_moved():
     d = xr.Dataset({"u": ("x", [1.0, 2.0, np.nan, 4.0]), "s": ("x", [0.1, 0.2, 0.3, 0.3])})
-    out = enforce(d, Law("u", "x", total=10.0, measure=1.0), std="s")
+    out = enforce(d, FileLaw("u", "x", total=10.0, measure=1.0), std="s")
     most = float(abs(out.u - d.u).max())
     assert most == pytest.approx(3 * 0.09 / 0.14)
     assert out.probconserv.report["largest_change"] == {"u": pytest.approx(most)}
@@ -98,7 +98,7 @@ def test_the_report_says_how_far_values_moved():
 
 def test_totals_are_what_the_field_has():
     d = made()
-    law = Law("u", SPACE, measure="volume")
+    law = FileLaw("u", SPACE, measure="volume")
     found = totals(d, law)
     np.testing.assert_allclose(found, (d.u * d.volume).sum(SPACE), rtol=1e-12)
     assert found.name == "total"
@@ -106,7 +106,7 @@ def test_totals_are_what_the_field_has():
 
 
 def test_the_accessor_does_what_the_functions_do():
-    d, law = made(), Law("u", SPACE, total=200.0, measure="volume")
+    d, law = made(), FileLaw("u", SPACE, total=200.0, measure="volume")
     out = d.probconserv.enforce(law, std="s")
     np.testing.assert_array_equal(out.u, enforce(d, law, std="s").u)
     assert out.probconserv.check(law).closes()
@@ -116,7 +116,7 @@ def test_the_accessor_does_what_the_functions_do():
 
 def test_a_dimension_that_looks_like_an_ensemble_is_noted():
     d = made().rename(time="realization")
-    law = Law("u", SPACE, total=200.0, measure="volume")
+    law = FileLaw("u", SPACE, total=200.0, measure="volume")
     assert "'realization' looks like an ensemble" in str(check(d, law, std="s"))
     assert "looks like" not in str(check(made(), law, std="s"))
 
@@ -124,7 +124,7 @@ def test_a_dimension_that_looks_like_an_ensemble_is_noted():
 def test_the_report_sees_packed_values_as_a_reader_will():
     d = made()
     d["u"].encoding = {"dtype": "int16", "scale_factor": 0.01, "_FillValue": -32768}
-    out = enforce(d, Law("u", SPACE, total=200.0, measure="volume"), std="s")
+    out = enforce(d, FileLaw("u", SPACE, total=200.0, measure="volume"), std="s")
     report = out.probconserv.report
     assert not report["laws"][0]["closed_after"]
     assert "u packed into integers" in report["notes"][0]
@@ -133,7 +133,7 @@ def test_the_report_sees_packed_values_as_a_reader_will():
 def test_members_that_differ_by_noise_are_taken_for_independent_points():
     noise = np.random.default_rng(4).normal(0, 0.5, (10, 3, 2000))
     d = xr.Dataset({"u": (("member", "time", "x"), 5 + noise)})
-    law = Law("u", "x", total=2000 * 5.6, measure=1.0, time="time")
+    law = FileLaw("u", "x", total=2000 * 5.6, measure=1.0, time="time")
     with pytest.warns(ImplausibleWarning, match="what so few say"):
         wild = enforce(d, law, member="member", shrinkage=0.1)
     calm = enforce(d, law, member="member")
@@ -146,7 +146,7 @@ def test_members_that_differ_as_wholes_are_shrunk_by_their_number_alone():
     rng = np.random.default_rng(5)
     shared = rng.normal(0, 1, (10, 3, 1)) + rng.normal(0, 0.1, (10, 3, 2000))
     d = xr.Dataset({"u": (("member", "time", "x"), 5 + shared)})
-    law = Law("u", "x", total=2000 * 5.6, measure=1.0, time="time")
+    law = FileLaw("u", "x", total=2000 * 5.6, measure=1.0, time="time")
     out = enforce(d, law, member="member")
     method = "ensemble of 10, shrinkage 0.64 towards a correlation of 0.984 to 0.991"
     assert out.probconserv.report["method"] == method

@@ -9,7 +9,7 @@ from seeds import generator
 
 import probconserv as pc
 from probconserv import InputError
-from probconserv.files import Law, enforce
+from probconserv.files import FileLaw, enforce
 
 MEMBERS, TIMES, POINTS = 9, 2, 5
 X = np.random.default_rng(0).normal(2, 1, (MEMBERS, TIMES, POINTS))
@@ -42,7 +42,7 @@ def test_members_are_those_of_files(noises, shrinkage):
     post = pc.condition(field, *laws(noises))
     d = xr.Dataset({"u": (("member", "time", "x"), X)})
     named = [
-        Law("u", "x", total=9.0 + i, noise=n, measure=xr.DataArray(w, dims="x"))
+        FileLaw("u", "x", total=9.0 + i, noise=n, measure=xr.DataArray(w, dims="x"))
         for i, (w, n) in enumerate(zip(W, noises, strict=False))
     ]
     out = enforce(d, *named, member="member", shrinkage=shrinkage)

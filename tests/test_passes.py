@@ -11,7 +11,7 @@ from oracle import kalman
 
 import probconserv as pc
 from probconserv import InfeasibleError, InputError
-from probconserv.files import Law, enforce, enforce_file
+from probconserv.files import FileLaw, enforce, enforce_file
 from probconserv.support.rowwise import solved_by_row
 
 pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
@@ -59,8 +59,8 @@ def made(varies):
 
 def laws_of(count, noise):
     regions = xr.DataArray(B[:3], {"basin": [0, 1, 2]}, "basin")
-    first = Law("u", "x", total=regions, measure="cells", regions="basin", noise=noise)
-    second = Law({"u": "whole"}, "x", total=B[3], measure=1.0, noise=noise)
+    first = FileLaw("u", "x", total=regions, measure="cells", regions="basin", noise=noise)
+    second = FileLaw({"u": "whole"}, "x", total=B[3], measure=1.0, noise=noise)
     return [first, second][:count]
 
 
@@ -129,7 +129,7 @@ def test_nearly_equal_laws_hold_as_exactly_in_blocks(tmp_path, correlation, chun
     totals = weights @ (u + 0.1 * rng.normal(size=400))[0]
     d = xr.Dataset({"u": (("time", "x"), u), "s": (("time", "x"), std)})
     pairs = list(zip(weights, map(float, totals), strict=True))
-    laws = [Law("u", "x", total=b, measure=xr.DataArray(w, dims="x")) for w, b in pairs]
+    laws = [FileLaw("u", "x", total=b, measure=xr.DataArray(w, dims="x")) for w, b in pairs]
     if chunks is None:
         out = enforce(d, *laws, std="s", correlation=correlation)
     else:
@@ -150,14 +150,14 @@ def test_laws_of_very_different_units_are_solved_together():
     small, large = np.full(POINTS, 1e-9), rng.uniform(1e8, 1e9, POINTS)
     d = made(False).assign(u=(("time", "x"), rng.normal(size=(TIMES, POINTS))))
     pairs = ((small, 2e-9), (large, 3e9))
-    laws = [Law("u", "x", total=b, measure=xr.DataArray(w, dims="x")) for w, b in pairs]
+    laws = [FileLaw("u", "x", total=b, measure=xr.DataArray(w, dims="x")) for w, b in pairs]
     out = enforce(d, *laws, std="s").u.values
     np.testing.assert_allclose(out @ np.stack([small, large]).T, [[2e-9, 3e9]] * 3, rtol=1e-11)
 
 
 def plain(mean, std, total=1.0):
     d = xr.Dataset({"u": ("x", np.full(POINTS, mean)), "s": ("x", std)})
-    return enforce(d, Law("u", "x", total=total, measure=1.0, name="heat"), std="s")
+    return enforce(d, FileLaw("u", "x", total=total, measure=1.0, name="heat"), std="s")
 
 
 @pytest.mark.parametrize("bad", [-1.0, np.nan, np.inf])
@@ -181,7 +181,9 @@ def test_rows_that_nothing_can_move_must_hold():
 
 def test_a_row_that_contradicts_others_is_named():
     d = made(False).fillna(0.0)
-    laws = [Law("u", "x", total=b, measure=1.0, name=name) for b, name in ((1.0, "a"), (2.0, "b"))]
+    laws = [
+        FileLaw("u", "x", total=b, measure=1.0, name=name) for b, name in ((1.0, "a"), (2.0, "b"))
+    ]
     with pytest.raises(InfeasibleError, match="3 totals cannot be met, the first of `b`, by 1:"):
         enforce(d, *laws, std="s")
 
@@ -191,7 +193,7 @@ def test_a_correlation_is_that_of_the_errors_of_one_variable(chunks):
     rng = np.random.default_rng(8)
     m, s = rng.normal(size=(2, POINTS)), rng.uniform(0.5, 2, (2, POINTS))
     d = xr.Dataset({"u": ("x", m[0]), "v": ("x", m[1]), "su": ("x", s[0]), "sv": ("x", s[1])})
-    law = Law({"u": 1.0, "v": -1.0}, "x", total=3.0, measure=1.0)
+    law = FileLaw({"u": 1.0, "v": -1.0}, "x", total=3.0, measure=1.0)
     out = enforce(cut(d, chunks), law, std={"u": "su", "v": "sv"}, correlation=0.4)
     zero = np.zeros((POINTS, POINTS))
     own = [0.4 * np.outer(e, e) + 0.6 * np.diag(e**2) for e in s]

@@ -11,13 +11,13 @@ from commands import called
 from stores import store
 
 from probconserv import InputError
-from probconserv.files import Law, check_file, enforce_file
+from probconserv.files import FileLaw, check_file, enforce_file
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning"),
     pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning"),
 ]
-LAW = Law("u", ("y", "x"), measure=1.0)
+LAW = FileLaw("u", ("y", "x"), measure=1.0)
 FULL = "room on the disk"
 
 

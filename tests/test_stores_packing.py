@@ -8,7 +8,7 @@ import xarray as xr
 from stores import small
 
 from probconserv import InputError
-from probconserv.files import Law, enforce_file
+from probconserv.files import FileLaw, enforce_file
 from probconserv.files._encoding import Packing, without_packing
 from probconserv.files._read import read
 
@@ -119,7 +119,7 @@ def test_whole_numbers_that_floats_do_not_hold_are_kept_or_refused(tmp_path: Pat
         file.createDimension("x", 2)
         file.createVariable("u", "f8", ("x",))[:] = [1.0, 2.0]
         file.createVariable("cell", "i8", ("x",), fill_value=-1)[:] = [2**62 + 1, -1]
-    law = Law("u", "x", total=3.5, measure=1.0)
+    law = FileLaw("u", "x", total=3.5, measure=1.0)
     enforce_file(tmp_path / "a.nc", tmp_path / "b.nc", law, how="uniform")
     with netCDF4.Dataset(tmp_path / "b.nc") as file:
         assert file["cell"][0] == 2**62 + 1

@@ -14,7 +14,7 @@ from numcodecs import BitRound, Delta, FixedScaleOffset, Quantize
 from stores import FORMATS, small, store
 
 from probconserv import InputError
-from probconserv.files import Law, enforce_file
+from probconserv.files import FileLaw, enforce_file
 from probconserv.files._attributes import decoded
 from probconserv.files._encoding import aligned, without_packing
 from probconserv.files._read import read
@@ -40,7 +40,7 @@ def test_what_no_law_moves_is_copied_as_it_is(tmp_path: Path) -> None:
         land[:] = [-9999, 1e20, 1]
         pair = file.createCompoundType(np.dtype([("a", "f4"), ("b", "i4")]), "pair")
         file.createVariable("pairs", pair, ("x",))
-    law = Law("u", "x", measure=1.0)
+    law = FileLaw("u", "x", measure=1.0)
     enforce_file(tmp_path / "in.nc", tmp_path / "out.nc", law, how="uniform")
     with netCDF4.Dataset(tmp_path / "in.nc") as old, netCDF4.Dataset(tmp_path / "out.nc") as new:
         np.testing.assert_allclose(new["u"][:].sum(-1), 6.0)
@@ -293,7 +293,7 @@ def test_values_that_netcdf_stores_with_few_digits_keep_their_total_once_moved(
             file.createDimension(name, size)
         for name, its in zip(("u", "other"), values, strict=True):
             file.createVariable(name, "f4", ("time", "x"), zlib=True, **rounding)[:] = its
-    law, out = Law("u", "x", measure=1.0, time="time"), tmp_path / f"out{suffix}"
+    law, out = FileLaw("u", "x", measure=1.0, time="time"), tmp_path / f"out{suffix}"
     enforce_file(tmp_path / "in.nc", out, law, how="uniform")
     with read(tmp_path / "in.nc") as before, read(out) as after:
         sums = after["u"].astype(np.longdouble).sum("x")
@@ -312,7 +312,7 @@ def test_values_that_zarr_stores_with_few_digits_keep_their_total_once_moved(
     xr.Dataset({"u": (("time", "x"), values)}).to_zarr(
         tmp_path / "in.zarr", zarr_format=2, encoding={"u": {"filters": [filter]}}
     )
-    law = Law("u", "x", measure=1.0, time="time")
+    law = FileLaw("u", "x", measure=1.0, time="time")
     enforce_file(tmp_path / "in.zarr", tmp_path / "out.zarr", law, how="uniform")
     before, after = (xr.open_zarr(tmp_path / f"{name}.zarr")["u"] for name in ("in", "out"))
     sums = after.astype(np.longdouble).sum("x")
@@ -325,6 +325,6 @@ def test_a_zarr_store_with_links_in_it_is_copied_whole(tmp_path: Path) -> None:
     data.to_zarr(tmp_path / "in.zarr", zarr_format=2)
     (tmp_path / "in.zarr" / "v").rename(tmp_path / "elsewhere")
     (tmp_path / "in.zarr" / "v").symlink_to(tmp_path / "elsewhere")
-    law = Law("u", "x", measure=1.0, time="time")
+    law = FileLaw("u", "x", measure=1.0, time="time")
     enforce_file(tmp_path / "in.zarr", tmp_path / "out.zarr", law, how="uniform")
     np.testing.assert_array_equal(xr.open_zarr(tmp_path / "out.zarr")["v"], values)

@@ -29,7 +29,7 @@ from ..support.tolerances import CLOSES
 from .words import in_options, laws_in, number, options_of, pair, split, std
 
 if TYPE_CHECKING:
-    from ..files import Law, Report
+    from ..files import FileLaw, Report
     from ..files._law import Recipe
 
 NUMBERS = ("total", "average", "measure", "fraction", "noise")  # of a law: numbers or names
@@ -45,7 +45,7 @@ STD = (
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class Laws:
+class LawOptions:
     """The law on the command line, or a file of laws."""
 
     mean: str | None = None
@@ -86,9 +86,9 @@ class Laws:
     laws: Path | None = None
     """A TOML file of laws, instead of these options: a table [[law]] for each."""
 
-    def read(self) -> "list[Law | Recipe]":
+    def read(self) -> "list[FileLaw | Recipe]":
         require_files()
-        from ..files import RECIPES, Law
+        from ..files import RECIPES, FileLaw
         from ..support.values import choice
 
         if self.law is not None:
@@ -107,7 +107,7 @@ class Laws:
         given: dict[str, Any] = {name: number(getattr(self, name)) for name in NUMBERS}
         given |= {name: getattr(self, name) or () for name in ("inflow", "outflow")} | self._assumed
         given |= {name: getattr(self, name) for name in ("where", "regions", "time", "radius")}
-        return [Law(self.mean, split(self.over), **given)]
+        return [FileLaw(self.mean, split(self.over), **given)]
 
     @property
     def is_given(self) -> bool:
@@ -134,9 +134,9 @@ class Laws:
 
     def in_options(self, text: str) -> str:
         """A message in the words of the command line; variables and keys of a file stay."""
-        from ..files import Law
+        from ..files import FileLaw
 
-        keys = {key.name for key in fields(Law)} if self.laws else set()
+        keys = {key.name for key in fields(FileLaw)} if self.laws else set()
         return in_options(text, _options() - keys - {self.mean})
 
     @contextmanager
@@ -173,7 +173,7 @@ class Laws:
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class Fields:
+class FieldOptions:
     """How uncertain the fields are."""
 
     std: Annotated[Names, Parameter(help=STD)] = None
@@ -210,8 +210,8 @@ def enforce(
     /,
     *,
     out: Annotated[Path | None, Parameter(name=["--out", "-o"])] = None,
-    law: Laws = Laws(),  # noqa: B008
-    field: Fields = Fields(),  # noqa: B008
+    law: LawOptions = LawOptions(),  # noqa: B008
+    field: FieldOptions = FieldOptions(),  # noqa: B008
     correlation: float = 0.0,
     shrinkage: float | None = None,
     jointly: Names = None,
@@ -308,8 +308,8 @@ def check(
     source: Annotated[list[str], Parameter(negative=())],
     /,
     *,
-    law: Laws = Laws(),  # noqa: B008
-    field: Fields = Fields(),  # noqa: B008
+    law: LawOptions = LawOptions(),  # noqa: B008
+    field: FieldOptions = FieldOptions(),  # noqa: B008
     tolerance: float = CLOSES,
     plot: Path | None = None,
     format: Literal["text", "json", "csv"] = "text",
@@ -350,7 +350,7 @@ def check(
     _show(report, law, format, tolerance, plot)
 
 
-def _describe(source: list[str], law: Laws, format: str, group: str) -> None:
+def _describe(source: list[str], law: LawOptions, format: str, group: str) -> None:
     """Print what files hold that a law could be about, and the commands for it."""
     require_files()
     if format == "csv":
@@ -407,7 +407,12 @@ def _settle_memory() -> None:
 
 
 def _show(
-    report: "Report", law: Laws, format: str, tolerance: float, plot: Path | None, *written: Any
+    report: "Report",
+    law: LawOptions,
+    format: str,
+    tolerance: float,
+    plot: Path | None,
+    *written: Any,
 ) -> None:
     """Print the report and what was written, and exit with the status that says how it is."""
     if format == "text":
@@ -435,4 +440,6 @@ def _options() -> set[str]:
     """The names of all options, as arguments of Python."""
     given = [each for f in (enforce, check) for each in signature(f).parameters.values()]
     own = {each.name for each in given if not is_dataclass(each.default)} - {"source"}
-    return own.union(*({f.name for f in fields(group)} for group in (Laws, Fields, Machine)))
+    return own.union(
+        *({f.name for f in fields(group)} for group in (LawOptions, FieldOptions, Machine))
+    )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..support.errors import InputError
 
 if TYPE_CHECKING:
-    from ..files import Law
+    from ..files import FileLaw
     from ..files._law import Recipe
 
 OPTIONS = {"variables": "mean", "path": "out", "target": "out"}  # arguments under another name
@@ -45,7 +45,7 @@ def in_options(text: str, options: Collection[str]) -> str:
     return NAMED.sub(option, re.sub(r"`path` (?=[/'])", "", text))
 
 
-def laws_in(path: Path) -> "list[Law | Recipe]":
+def laws_in(path: Path) -> "list[FileLaw | Recipe]":
     try:
         tables = tomllib.loads(path.read_text()).get("law")
     except OSError as error:
@@ -57,14 +57,14 @@ def laws_in(path: Path) -> "list[Law | Recipe]":
     return [_law(table, path) for table in tables]
 
 
-def _law(table: dict[str, Any], path: Path) -> "Law | Recipe":
+def _law(table: dict[str, Any], path: Path) -> "FileLaw | Recipe":
     """The law in a table, or the recipe that it names."""
-    from ..files import RECIPES, Law
+    from ..files import RECIPES, FileLaw
     from ..support.checks import choice
 
     rest = dict(table)
     recipe = rest.pop("recipe", None)
-    what, needed, known = "a law", ["variables", "over"], [field.name for field in fields(Law)]
+    what, needed, known = "a law", ["variables", "over"], [field.name for field in fields(FileLaw)]
     if recipe is not None:
         choice("recipe", recipe, RECIPES)
         what, needed, known = f"the recipe {recipe}", [], options_of(recipe)
@@ -76,7 +76,7 @@ def _law(table: dict[str, Any], path: Path) -> "Law | Recipe":
     for key in needed:
         if key not in rest:
             raise InputError(f"`--laws`: a law in {path} has no {key!r}, and no 'recipe' either.")
-    return Law(**rest) if recipe is None else partial(RECIPES[recipe], **rest)
+    return FileLaw(**rest) if recipe is None else partial(RECIPES[recipe], **rest)
 
 
 def options_of(recipe: str) -> list[str]:

@@ -34,7 +34,7 @@ from ..support.errors import DegenerateError, ImplausibleWarning, InputError
 from .audit import check_met, check_weighed, plainly_fine, settled, warn_if_collapsed, warn_if_far
 from .draws import Draws, FieldDraws, StateDraws
 from .inequalities.constrained import condition_within, mixture_within, nearest_within
-from .nonlinear.posterior import Found, NonlinearPosterior, NonlinearStatePosterior
+from .nonlinear.posterior import NonlinearPosterior, NonlinearSolved, NonlinearStatePosterior
 from .posterior import FieldPosterior, Posterior, Solved, StatePosterior
 from .unmeasured import Eliminated, eliminated
 
@@ -192,7 +192,7 @@ def _condition_curved(
             "`laws` that are not linear are met by steps that look at values: not inside "
             "`torch.func` transforms, nor compiled. Give the fields a batch axis instead."
         )
-    found = Found(prior, rows, (*known, *(law.on(prior.names, means) for law in laws)))
+    found = NonlinearSolved(prior, rows, (*known, *(law.on(prior.names, means) for law in laws)))
     warn_if_far(None, found.mean, prior.parts)
     kind = NonlinearStatePosterior if isinstance(prior, State) else NonlinearPosterior
     return kind(prior, found)

@@ -39,7 +39,7 @@ TOO_FEW = 0.25  # degrees of freedom: with fewer, 90 % intervals were seen to ho
 AT_ONCE = 1 << 22  # numbers of members that are moved together
 
 
-class Moved(NamedTuple):
+class MovedMembers(NamedTuple):
     """Members, each moved to the laws as their mean is."""
 
     left: Tensor  # their variance, (*shape)
@@ -79,7 +79,7 @@ def given_laws(prior: Any, number: int, solved: Any) -> Predictive:
     )
 
 
-def _moved(prior: Any, number: int, solved: Any) -> Moved:
+def _moved(prior: Any, number: int, solved: Any) -> MovedMembers:
     """Some members at a time, so that no copy of all of them is held."""
     field, way, lead = prior.parts[number], solved.way, solved.lead
     together = [(prior.shared and isinstance(f, LowRank)) or f is field for f in prior.parts]
@@ -101,7 +101,7 @@ def _moved(prior: Any, number: int, solved: Any) -> Moved:
         squares += [way.square([r[i] - r0[0] for r, r0 in pairs], lead) for i in range(count)]
     free = field.count - 1
     away = way.square([r[0] for r in residuals], lead)
-    return Moved(left / free, torch.stack(squares).sum(0) / free, away)
+    return MovedMembers(left / free, torch.stack(squares).sum(0) / free, away)
 
 
 def _shares(left: Tensor, lead: int, dims: int) -> Tensor:  # (*lead, *parts, 1, ..., 1)

@@ -20,7 +20,7 @@ Sums = Mapping[str, Tensor]  # under names, with the indices on axis 0
 Arrays = Mapping[str, Array]
 
 
-class System:
+class SumsSystem:
     """S = H^T H + c G D G^T + sigma^2 from sums, factored as in `condition`; H = F G^T, (I, R, K).
 
     Members have the totals (I, N, K), and a residual each; a mean has (I, 1, K).
@@ -112,7 +112,7 @@ class System:
 def solved(kind: Kind, sums: Arrays, *given: Array) -> dict[str, Array]:
     """What the update needs; given: b and its noise."""
     parts = _tensors(sums)
-    system = System(kind, parts, *map(torch.tensor, given))
+    system = SumsSystem(kind, parts, *map(torch.tensor, given))
     residual = system.residual(parts["total"])
     along = system.solve(residual)
     missed = (residual - along @ system.matrix).abs().amax(1)
@@ -128,7 +128,7 @@ def settled(
     kind: Kind, steps: Arrays, sums: Arrays, after: Arrays, *given: Array
 ) -> dict[str, Array]:
     """The steps with one more move, by what exact rows still miss; after: of the updated field."""
-    system, found = System(kind, _tensors(sums), *map(torch.tensor, given)), _tensors(after)
+    system, found = SumsSystem(kind, _tensors(sums), *map(torch.tensor, given)), _tensors(after)
     hard = is_hard(system.least())[:, None, None]
     missed = torch.where(hard & (system.noise == 0)[:, None], system.residual(found["total"]), 0.0)
     white = system.settled_white(_tensors(steps), found) if "white" in steps else {}

@@ -127,7 +127,7 @@ SEEDS: dict[Split, int] = {"train": 1, "validation": 2, "test": 3}
 DECADES = 5  # from the width of the domain down to the least distance of targets near a front
 STREAM = 4  # the seed of streams, which therefore never meet a fixed set
 
-Source: TypeAlias = type[ClosedForm] | ClosedForm
+EquationSource: TypeAlias = type[ClosedForm] | ClosedForm
 Layout: TypeAlias = int | tuple[int, int]
 Product: TypeAlias = Callable[[Tensor, tuple[int, int]], tuple[Tensor, Tensor]]
 
@@ -226,7 +226,7 @@ class Functions:
 
 
 def draw(
-    problem: Source,
+    problem: EquationSource,
     split: Split,
     n: int = 10_000,
     context: Layout = 100,
@@ -303,7 +303,7 @@ class Stream:
     torch.float32
     """
 
-    problem: Source
+    problem: EquationSource
     n: int = 250
     context: Layout = 100
     target: Layout = 100
@@ -354,7 +354,7 @@ class _Sampler:
 
     def __init__(
         self,
-        problem: Source,
+        problem: EquationSource,
         n: int,
         context: Layout,
         target: Layout,

@@ -83,10 +83,10 @@ def warn_of_totals(
     )
 
 
-Look: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]
+GridSums: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
-def _looks(targets: Tensor, totals: Tensor, axis: Tensor, weights: Tensor) -> Iterator[Look]:
+def _looks(targets: Tensor, totals: Tensor, axis: Tensor, weights: Tensor) -> Iterator[GridSums]:
     """What rows miss, their terms, their sums, and what the rule may miss; a part at a time."""
     x = axis.double()
     rough = weights_of("trapezoid", x) - weights_of("simpson", x)

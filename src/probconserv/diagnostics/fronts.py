@@ -31,7 +31,7 @@ from ..support.tolerances import CERTAIN
 DRAWS = 1000
 CHUNK = 1 << 22  # numbers that are drawn at a time: 32 MB
 
-Look: TypeAlias = Callable[[Tensor], Tensor]  # a last axis, as seen from where one starts
+View: TypeAlias = Callable[[Tensor], Tensor]  # a last axis, as seen from where one starts
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,7 +238,7 @@ def needs_no_draws(field: Field, rule: str) -> bool:
     return rule == "point" and isinstance(points, Diagonal)
 
 
-def _chances(field: Field, level: Tensor, look: Look) -> Tensor:  # (*batch, T, M + 1)
+def _chances(field: Field, level: Tensor, look: View) -> Tensor:  # (*batch, T, M + 1)
     """The probability of each point to be the first at or below the level; of no point, last."""
     if isinstance(field, Mixture):
         weights = field.log_weights.exp()[(..., *[None] * field.event_dims)]
@@ -277,4 +277,4 @@ def _first(mask: Tensor, dim: int = -1) -> tuple[Tensor, Tensor]:
 
 
 RULES = {"point": _first_point, "crossing": _crossing}
-LOOKS: dict[str, Look] = {"left": lambda values: values, "right": lambda values: values.flip(-1)}
+LOOKS: dict[str, View] = {"left": lambda values: values, "right": lambda values: values.flip(-1)}

@@ -19,7 +19,7 @@ from ..support.checks import ArrayLike
 from ..support.errors import DegenerateError, InputError
 from ..support.tree import Kept
 from .blocks import blocks, root_of, unblocks
-from .latent import Latent
+from .latent import LatentPosterior
 from .student import Predictive, predictive
 
 SQUARE_IT = "Standard deviations must be squared first: variances are stored here."
@@ -510,7 +510,7 @@ class LowRank(Field):
             )
         own = self.rest.double()
         apart = (self._values(u).double() - self.mean)[None] / own.sqrt()
-        latent = Latent(blocks(self.factor / own.sqrt(), self.shape, self.event_dims))
+        latent = LatentPosterior(blocks(self.factor / own.sqrt(), self.shape, self.event_dims))
         square = latent.square(blocks(apart, self.shape, self.event_dims))
         alone = (2 * math.pi * own).log().flatten(-self.event_dims).sum(-1)
         return (-0.5 * (square + latent.log_det + alone)).to(self.dtype)

@@ -7,7 +7,7 @@ from ..support.tree import Node
 from .blocks import eye_like
 
 
-class Latent(Node):
+class LatentPosterior(Node):
     """z ~ N(0, I) seen with unit noise, r = W^T z + e.
 
     With [I; W] = Q R (or [I; W^T], the smaller), I + W^T W is R^T R without squaring W.

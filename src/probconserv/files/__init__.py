@@ -26,7 +26,7 @@ from ._enforce import check_file as check_file
 from ._enforce import enforce as enforce
 from ._enforce import enforce_file as enforce_file
 from ._enforce import totals as totals
-from ._law import Law as Law
+from ._law import FileLaw as FileLaw
 from ._recipes import RECIPES as RECIPES
 from ._recipes import dry_air as dry_air
 from ._recipes import energy as energy

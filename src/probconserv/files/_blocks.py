@@ -36,7 +36,7 @@ quiet = np.errstate(invalid="ignore", over="ignore", divide="ignore")
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
+class FileBlock:
     """The points of a block that count; all others are 0 here, and in G.
 
     Those are missing in some member, or in no row of a law.
@@ -51,7 +51,7 @@ class Block:
 
     @classmethod
     @quiet
-    def of(cls, rows: BlockRows, u: Array, std: Array = NO_STD) -> "Block":
+    def of(cls, rows: BlockRows, u: Array, std: Array = NO_STD) -> "FileBlock":
         out, lacking, stated = rows.left_out, np.zeros(u.shape[1]), rows
         if not np.isfinite(u.sum()):  # one NaN anywhere would show
             each = np.isnan(u)
@@ -80,7 +80,7 @@ def _zeroed(values: Array, out: Array | None) -> Array:
 
 
 @quiet
-def statistics(kind: Kind, block: Block) -> dict[str, Array]:
+def statistics(kind: Kind, block: FileBlock) -> dict[str, Array]:
     """The sums that the solve takes."""
     rows, u, std = block.rows, block.u, block.std
     total, size, mean, even = rows.apply(u), rows.sizes.whole, u[0], _is_even(kind, block)
@@ -135,14 +135,14 @@ def _marks(u: Array) -> Array:  # (I, P) to (I)
     return found
 
 
-def _is_even(kind: Kind, block: Block) -> bool:
+def _is_even(kind: Kind, block: FileBlock) -> bool:
     """Whether d is one number times the freedom of every point."""
     if isinstance(kind, Ensemble) or kind.how == "proportional":
         return False
     return block.std.size == 1 and block.rows.freedom is not None
 
 
-def freedom(kind: Kind, block: Block) -> Array:  # (I, P)
+def freedom(kind: Kind, block: FileBlock) -> Array:  # (I, P)
     """How far each point may move beside the others: d, or the variance of the members."""
     if isinstance(kind, Ensemble):
         return np.asarray(block.u.var(0, ddof=1, dtype=float))
@@ -151,7 +151,7 @@ def freedom(kind: Kind, block: Block) -> Array:  # (I, P)
 
 
 @quiet
-def moved(kind: Kind, block: Block, steps: Sums) -> Array:  # (N, I, P)
+def moved(kind: Kind, block: FileBlock, steps: Sums) -> Array:  # (N, I, P)
     """The mean or the members of a block after the update, by all moves of the steps."""
     if isinstance(kind, Ensemble):
         return _moved_members(block, steps)
@@ -167,7 +167,7 @@ def moved(kind: Kind, block: Block, steps: Sums) -> Array:  # (N, I, P)
     return new[None]
 
 
-def _moved_members(block: Block, steps: Sums) -> Array:
+def _moved_members(block: FileBlock, steps: Sums) -> Array:
     x = block.u.astype(float, copy=False)
     deviation, new = x - x.mean(0), x
     variance = np.square(deviation).sum(0) / (len(x) - 1)
@@ -188,7 +188,7 @@ def _moved_members(block: Block, steps: Sums) -> Array:
 
 
 @quiet
-def sums_after(kind: Kind, block: Block, steps: Sums) -> dict[str, Array]:
+def sums_after(kind: Kind, block: FileBlock, steps: Sums) -> dict[str, Array]:
     """The totals after the update; `white` are `gram` and `common` with L^-1 G in place of G."""
     rows, found = block.rows, {"total": block.total(moved(kind, block, steps))}
     if isinstance(kind, Ensemble) or kind.disjoint:
@@ -201,7 +201,7 @@ def sums_after(kind: Kind, block: Block, steps: Sums) -> dict[str, Array]:
 
 
 @quiet
-def updated_std(kind: MeanAndStd, block: Block, steps: Sums) -> Array:
+def updated_std(kind: MeanAndStd, block: FileBlock, steps: Sums) -> Array:
     """The standard deviation of a block after the update.
 
     L^-1 has all digits where rows are nearly dependent and were settled.
@@ -217,7 +217,7 @@ def updated_std(kind: MeanAndStd, block: Block, steps: Sums) -> Array:
     return np.sqrt(left, out=left)
 
 
-def _lost(kind: MeanAndStd, block: Block, steps: Sums) -> Array:
+def _lost(kind: MeanAndStd, block: FileBlock, steps: Sums) -> Array:
     """Of the variance of every point, the share that the laws take."""
     rows, rho = block.rows, kind.correlation
     lost = rows.quadratic(steps["inverse"])
@@ -230,7 +230,7 @@ def _lost(kind: MeanAndStd, block: Block, steps: Sums) -> Array:
     return lost
 
 
-def _lost_to_white(kind: MeanAndStd, block: Block, steps: Sums) -> Array:
+def _lost_to_white(kind: MeanAndStd, block: FileBlock, steps: Sums) -> Array:
     """The same as a sum of squares, in which nothing cancels: one for each row of L^-1 G."""
     rows, lost = block.rows, np.zeros(block.u.shape[1:])
     for row, common in enumerate(np.moveaxis(steps["white_common"][:, rows.variable], -1, 0)):
@@ -240,7 +240,9 @@ def _lost_to_white(kind: MeanAndStd, block: Block, steps: Sums) -> Array:
 
 
 @quiet
-def changes(kind: Kind, block: Block, new: Array, old: Array, rounding: float) -> dict[str, Array]:
+def changes(
+    kind: Kind, block: FileBlock, new: Array, old: Array, rounding: float
+) -> dict[str, Array]:
     """The largest change, the largest in the value's own std, and how many changed by far, (I).
 
     The std of members is their spread at each point. Where none is known, those changed by far that
@@ -271,7 +273,7 @@ def _count(x: Array) -> Array:  # (N, I, P) to (I)
 
 
 @dataclass(frozen=True, eq=False)
-class Bounds:
+class ValueBounds:
     """Holds values within bounds while totals stay.
 
     A value u that the update gave becomes clip(u - lambda d g, low, high), with one lambda for each
@@ -286,17 +288,17 @@ class Bounds:
     law: str
     noise: str = ""  # how a message names that way out, if it is one
 
-    def clipped(self, new: Array, d: Array, block: Block, tilt: Array) -> Array:
+    def clipped(self, new: Array, d: Array, block: FileBlock, tilt: Array) -> Array:
         """The values of a block."""
         return np.clip(new - block.rows.adjoint(np.moveaxis(tilt, 1, 0)) * d, self.low, self.high)
 
-    def line(self, new: Array, d: Array, block: Block, tilt: Array) -> dict[str, Array]:
+    def line(self, new: Array, d: Array, block: FileBlock, tilt: Array) -> dict[str, Array]:
         """The totals that a block has within the bounds, and how fast they fall with lambda."""
         u = self.clipped(new, d, block, tilt)
         slope = block.rows.squared.apply(np.where((u > self.low) & (u < self.high), d, 0.0))
         return {"value": block.total(u), "slope": np.moveaxis(slope, 0, 1)}
 
-    def survey(self, new: Array, d: Array, block: Block) -> dict[str, Array]:
+    def survey(self, new: Array, d: Array, block: FileBlock) -> dict[str, Array]:
         """The totals of a block, their terms, the least and the most that they can be, how fast
         they fall if all points are free, and the line where lambda is 0."""
         total = block.total(new)
@@ -355,7 +357,7 @@ class BlockWork:
 
     kind: Kind
     places: Any  # `Places` of the system, for messages
-    bounds: Bounds | None
+    bounds: ValueBounds | None
     asked: tuple[float, float]  # the bounds as they were asked for
     dtypes: Sequence[Any]  # of the mean or the members, and of std if that is an array
     valid: tuple[float, float]  # as the file says
@@ -364,7 +366,7 @@ class BlockWork:
     rounds: bool  # whether packed values are rounded so that totals stay
 
     @quiet
-    def sums(self, method: str, block: Block, steps: Sums, u: Array) -> dict[str, Array]:
+    def sums(self, method: str, block: FileBlock, steps: Sums, u: Array) -> dict[str, Array]:
         """Those of one pass over the blocks: statistics, after, survey or line.
 
         u: as it was, also at points that do not count.
@@ -381,7 +383,7 @@ class BlockWork:
         return self.bounds.line(*given, steps["tilt"])
 
     @quiet
-    def updated(self, block: Block, steps: Sums, u: Array, std: Array = NO_STD) -> Made:
+    def updated(self, block: FileBlock, steps: Sums, u: Array, std: Array = NO_STD) -> Made:
         """The new values, their std if it is an array; the figures if they are watched.
 
         u, std: as they were, also at points that do not count.
@@ -400,7 +402,7 @@ class BlockWork:
             found.append(block.filled(updated_std(self.kind, block, steps), std))
         return found, self._figures(found[0], u, block) if self.watched else {}
 
-    def _figures(self, new: Array, old: Array, block: Block) -> dict[str, Array]:
+    def _figures(self, new: Array, old: Array, block: FileBlock) -> dict[str, Array]:
         """The totals of a block as a reader will see it, counts, and the largest of each index.
 
         Counted are values pushed out of the valid range and those that had been there, values out

@@ -12,13 +12,13 @@ import xarray as xr
 
 from ..support.errors import InputError
 from ._attributes import decoded, factor, in_unit, pairs, scale, setting, units
-from ._coordinates import Grid, angle, is_pressure
-from ._law import Given, Law, assumed, listed, match, taken
+from ._coordinates import FileGrid, angle, is_pressure
+from ._law import FileLaw, Given, assumed, listed, match, taken
 from ._methods import WATER_METRES, check_stated, check_unit, in_mass, is_water
 from ._rates import method_in
 from ._repeated import ONCE
 from ._time import tells_time, time_of
-from ._vertical import Layers, formula_layers, pressure_layers
+from ._vertical import FileLayers, formula_layers, pressure_layers
 from ._weights import cell_measure
 
 Flux = str | xr.DataArray | Sequence[str | xr.DataArray]  # per area; names, or arrays
@@ -65,7 +65,7 @@ class Said:
 
 
 @dataclass(frozen=True, eq=False)
-class Air(Grid):
+class AirColumns(FileGrid):
     """The columns of air in which a variable lies."""
 
     levels: xr.DataArray  # the coordinate that says where they are
@@ -81,7 +81,7 @@ class Air(Grid):
         return (str(self.levels.dims[0]), *(str(d) for d in self.data.dims if d in flat))
 
     @cached_property
-    def layers(self) -> Layers:
+    def layers(self) -> FileLayers:
         found = formula_layers(self, self.over[0])
         if found is None:
             found = pressure_layers(self, self.levels, self.below(PRESSURE))
@@ -169,11 +169,11 @@ class Air(Grid):
         return summed.assign_attrs({**found.attrs, "units": f"{unit}{clock}", "description": said})
 
 
-def columns(dataset: xr.Dataset, standard_name: str, recipe: str, said: Said) -> Air:
+def columns(dataset: xr.Dataset, standard_name: str, recipe: str, said: Said) -> AirColumns:
     """The columns of the variable that a recipe starts from."""
     check_stated(said.assume_method)
-    dataset = assumed(dataset, [Law(standard_name, recipe, assume_units=said.assume_units)])
-    found = {name: _levels(Grid(dataset, str(name))) for name in dataset.data_vars}
+    dataset = assumed(dataset, [FileLaw(standard_name, recipe, assume_units=said.assume_units)])
+    found = {name: _levels(FileGrid(dataset, str(name))) for name in dataset.data_vars}
     levels = {str(name): c for name, c in found.items() if c is not None}
     name = _find(dataset, standard_name, lambda each: each.name in levels)
     if name is not None and not units(dataset[name]):
@@ -188,7 +188,7 @@ def columns(dataset: xr.Dataset, standard_name: str, recipe: str, said: Said) ->
             f"formula_terms or the units of a pressure{lack}. Copy the coordinate with its terms "
             f"from the file that has them, or say units with {_lacking(dataset, there, said)}."
         )
-    return Air(dataset, name, levels[name], recipe, said)
+    return AirColumns(dataset, name, levels[name], recipe, said)
 
 
 def _lacking(dataset: xr.Dataset, there: str | None, said: Said) -> str:
@@ -209,7 +209,7 @@ def _lacking(dataset: xr.Dataset, there: str | None, said: Said) -> str:
     return f"`assume_units={{{entries}}}`, if these are right" if found else "`assume_units`"
 
 
-def _levels(grid: Grid) -> xr.DataArray | None:
+def _levels(grid: FileGrid) -> xr.DataArray | None:
     """The coordinate of levels with formula terms, or of pressures."""
     single = [c for c in grid.coordinates if c.ndim == 1]
     return next((c for c in single if pairs(c, "formula_terms") or is_pressure(c)), None)

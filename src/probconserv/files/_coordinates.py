@@ -105,7 +105,7 @@ def counts(coordinate: xr.DataArray) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class Grid:
+class FileGrid:
     """The cells of a variable, as a dataset describes them."""
 
     dataset: xr.Dataset
@@ -207,7 +207,7 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Factor:
+class AxisSizes:
     """Weights that are multiplied with others; `where` says what they come from."""
 
     weights: xr.DataArray
@@ -216,7 +216,7 @@ class Factor:
     angle: str | None = None
 
 
-def describe(factors: list[Factor], globe: Globe) -> str:
+def describe(factors: list[AxisSizes], globe: Globe) -> str:
     """One sentence for a report: what the weights are and where they come from."""
     texts = [factor.where for factor in factors if factor.angle is None]
     angles = {factor.angle: factor.where for factor in factors if factor.angle}
@@ -228,7 +228,7 @@ def describe(factors: list[Factor], globe: Globe) -> str:
     return "; times ".join(texts)
 
 
-def cell_sizes(grid: Grid, over: list[str], globe: Globe) -> list[Factor]:
+def cell_sizes(grid: FileGrid, over: list[str], globe: Globe) -> list[AxisSizes]:
     """The factors whose product is the size of each cell in a sum over the dimensions."""
     mesh = grid.mesh(over)
     corners = [each for c in mesh or () if (each := grid.bounds(c)) is not None]
@@ -243,7 +243,7 @@ def cell_sizes(grid: Grid, over: list[str], globe: Globe) -> list[Factor]:
     return factors + [_lengths(grid, _sized(grid, dim, mesh, over), globe) for dim in left]
 
 
-def _mesh_areas(mesh: Mesh, corners: list[xr.DataArray], globe: Globe) -> Factor:
+def _mesh_areas(mesh: Mesh, corners: list[xr.DataArray], globe: Globe) -> AxisSizes:
     """Areas of cells between great circles, some rows of corners at a time."""
     (lat, lon), (north, east) = mesh, corners
     east = east.transpose(*lat.dims, ...)
@@ -264,10 +264,10 @@ def _mesh_areas(mesh: Mesh, corners: list[xr.DataArray], globe: Globe) -> Factor
     where += f"circles {globe}"
     where += f" ({unknown} cells without corners count as 0)" if unknown else ""
     weights = xr.DataArray(globe.radius**2 * np.nan_to_num(areas), dims=lat.dims)
-    return Factor(weights, "m2", where)
+    return AxisSizes(weights, "m2", where)
 
 
-def _equal_areas(grid: Grid, flat: list[str], globe: Globe) -> list[Factor]:
+def _equal_areas(grid: FileGrid, flat: list[str], globe: Globe) -> list[AxisSizes]:
     """The areas of HEALPix cells; none on other grids."""
     marks = [each.attrs for each in (*grid.mappings, *grid.coordinates)]
     said = next((m for m in marks if "healpix" in map(str, m.values())), None)
@@ -284,10 +284,10 @@ def _equal_areas(grid: Grid, flat: list[str], globe: Globe) -> list[Factor]:
         )
     count = 12 * int(side) ** 2
     weights = xr.DataArray(np.full(size, 4 * np.pi * globe.radius**2 / count), dims=dim)
-    return [Factor(weights, "m2", f"equal areas, a sphere over {count} HEALPix cells, {globe}")]
+    return [AxisSizes(weights, "m2", f"equal areas, a sphere over {count} HEALPix cells, {globe}")]
 
 
-def _sized(grid: Grid, dim: str, mesh: Mesh | None, over: list[str]) -> xr.DataArray:
+def _sized(grid: FileGrid, dim: str, mesh: Mesh | None, over: list[str]) -> xr.DataArray:
     """The coordinate that gives the sizes of cells along a dimension."""
     own = grid.along(dim)
     if mesh and dim in mesh[0].dims and not (own is not None and _is_plain(own, mesh)):
@@ -315,12 +315,12 @@ def _is_plain(own: xr.DataArray, mesh: Mesh) -> bool:
     return mesh[0].ndim > 1 and not counts(own) and (rotated or not angle(own))
 
 
-def _lengths(grid: Grid, coordinate: xr.DataArray, globe: Globe) -> Factor:
+def _lengths(grid: FileGrid, coordinate: xr.DataArray, globe: Globe) -> AxisSizes:
     """The sizes of cells along one coordinate."""
     kind, name, bounds = angle(coordinate), coordinate.name, grid.bounds(coordinate)
     if bounds is None and is_numbered(coordinate):
         ones = xr.DataArray(np.ones(coordinate.size), dims=coordinate.dims)
-        return Factor(ones, "1", f"1 for every {name}, which is a number")
+        return AxisSizes(ones, "1", f"1 for every {name}, which is a number")
     ends, remark = ends_of(coordinate, bounds)
     where = f"the {'centres' if bounds is None else 'bounds'} of {name}"
     where += grid.lacks_bounds(coordinate)
@@ -328,7 +328,9 @@ def _lengths(grid: Grid, coordinate: xr.DataArray, globe: Globe) -> Factor:
         exact = None if bounds is not None else gaussian(numbers(coordinate, coordinate))
         heights, count = exact or (zone_heights(ends), 0)
         where += f" ({coordinate.size} of {count} Gaussian latitudes)" if exact else ""
-        return Factor(xr.DataArray(globe.radius * heights, dims=coordinate.dims), "m", where, kind)
+        return AxisSizes(
+            xr.DataArray(globe.radius * heights, dims=coordinate.dims), "m", where, kind
+        )
     if kind == LONGITUDE:
         widths = arcs(ends, degrees(coordinate.values, coordinate))
         if (circle := np.degrees(widths.sum())) > 360 * (1 + CIRCLE):
@@ -336,14 +338,16 @@ def _lengths(grid: Grid, coordinate: xr.DataArray, globe: Globe) -> Factor:
                 f"the cells of {name!r} cover {circle:.6g} degrees of longitude, more than the "
                 "circle. Drop the cells that come twice"
             )
-        return Factor(xr.DataArray(globe.radius * widths, dims=coordinate.dims), "m", where, kind)
+        return AxisSizes(
+            xr.DataArray(globe.radius * widths, dims=coordinate.dims), "m", where, kind
+        )
     weights = xr.DataArray(np.abs(np.diff(ends))[:, 0], dims=coordinate.dims)
     unit = "s" if is_decoded(coordinate) else units(coordinate) or None
     remark += " (dp, not mass)" if is_pressure(coordinate) else ""
-    return Factor(weights, unit, f"{_in_words(coordinate, grid)} from {where}{remark}")
+    return AxisSizes(weights, unit, f"{_in_words(coordinate, grid)} from {where}{remark}")
 
 
-def _in_words(coordinate: xr.DataArray, grid: Grid) -> str:
+def _in_words(coordinate: xr.DataArray, grid: FileGrid) -> str:
     """What lengths along it are; an error on a map."""
     on_axis = is_axis(coordinate, "X", "Y") or str(coordinate.name).lower() in ("x", "y")
     angles = {angle(each) for each in grid.coordinates} - {None}
@@ -357,7 +361,7 @@ def _in_words(coordinate: xr.DataArray, grid: Grid) -> str:
     return f"lengths {plane(coordinate, grid, on_axis)}".rstrip()
 
 
-def plane(coordinate: xr.DataArray, grid: Grid, on_axis: bool) -> str:
+def plane(coordinate: xr.DataArray, grid: FileGrid, on_axis: bool) -> str:
     """In which plane it lies; an error on a map."""
     names = sorted(set(grid.maps) - NO_PLANE)
     projected = str(coordinate.attrs.get("standard_name")).startswith("projection_")

@@ -20,7 +20,7 @@ import xarray as xr
 from ..support.errors import InputError, printable
 from ._arithmetic import names_in
 from ._attributes import decoded, pairs, scale, setting, shown, units
-from ._coordinates import Grid, angle, is_axis, is_numbered, is_pressure
+from ._coordinates import FileGrid, angle, is_axis, is_numbered, is_pressure
 from ._methods import fluxes_of
 from ._read import SMALL, Bare, groups
 from ._recipes import RECIPES
@@ -243,7 +243,7 @@ def describe(dataset: xr.Dataset) -> Description:
     dataset = decoded(dataset)
     stds = [str(name) for name in dataset.data_vars if _ending(str(name))]
     stds = [name for name in stds if name.removesuffix(_ending(name)) in dataset.data_vars]
-    grids = {name: Grid(dataset, name) for name in _fields(dataset, stds)}
+    grids = {name: FileGrid(dataset, name) for name in _fields(dataset, stds)}
     alike: dict[Any, list[str]] = {}
     for name, grid in grids.items():
         key = (grid.data.dims, *(setting(grid.data, each) for each in OF_CELLS))
@@ -318,12 +318,12 @@ def _fields(dataset: xr.Dataset, stds: Sequence[str]) -> list[str]:
         data = dataset[name]
         if data.dtype.kind != "f" or name in (*stds, *named) or angle(data) or not data.size:
             continue
-        if _horizontal(Grid(dataset, name)):
+        if _horizontal(FileGrid(dataset, name)):
             found.append(name)
     return found
 
 
-def _members(grid: Grid) -> str | None:
+def _members(grid: FileGrid) -> str | None:
     """The dimension that looks like one of an ensemble."""
     for dim in map(str, grid.data.dims):
         own = grid.along(dim)
@@ -338,7 +338,7 @@ def _is_counted(own: xr.DataArray) -> bool:
     return is_numbered(own) and "level" not in said and not is_axis(own, "Z", "vertical")
 
 
-def _is_vertical(grid: Grid, dim: str) -> bool:
+def _is_vertical(grid: FileGrid, dim: str) -> bool:
     own = grid.along(dim)
     if dim.lower() in VERTICAL or own is None:
         return dim.lower() in VERTICAL
@@ -346,7 +346,7 @@ def _is_vertical(grid: Grid, dim: str) -> bool:
     return bool(said) or is_axis(own, "Z", "vertical") or is_numbered(own) or is_pressure(own)
 
 
-def _horizontal(grid: Grid) -> list[str]:
+def _horizontal(grid: FileGrid) -> list[str]:
     """The dimensions whose cells form areas, or lie along what is no other axis."""
     members = _members(grid)  # WRF has latitudes along Time too
     dims = [d for d in map(str, grid.data.dims) if d != members and d.lower() not in ("time", "t")]
@@ -354,7 +354,7 @@ def _horizontal(grid: Grid) -> list[str]:
     return grid.area_dims(flat) or [dim for dim in flat if not _is_vertical(grid, dim)]
 
 
-def _cells(grid: Grid, sketch: xr.Dataset, names: tuple[str, ...]) -> Cells:
+def _cells(grid: FileGrid, sketch: xr.Dataset, names: tuple[str, ...]) -> Cells:
     data, members, flat = grid.data, _members(grid), _horizontal(grid)
     dim: str | None
     said: str | None
@@ -418,7 +418,7 @@ def _span(times: xr.DataArray, how: str) -> str:
     return f"{how}, {times.size} entries, {ends} {units(times)}".rstrip()
 
 
-def _level(grid: Grid, dim: str) -> str:
+def _level(grid: FileGrid, dim: str) -> str:
     own = grid.along(dim)
     return f"{dim} (no coordinate)" if own is None else _span(own, dim)
 

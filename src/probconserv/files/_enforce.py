@@ -12,8 +12,8 @@ import xarray as xr
 
 from ._compute import compute, threads
 from ._elsewhere import check_target
-from ._law import Given, Law, Recipe
-from ._plan import Spread
+from ._law import FileLaw, Given, Recipe
+from ._plan import FileSpread
 from ._report import Report
 from ._series import Paths, opened_as_one, paths_of, with_files
 from ._types import typed
@@ -27,7 +27,7 @@ Std = Given | Mapping[str, Given] | None
 
 def enforce(
     dataset: xr.Dataset,
-    *laws: Law | Recipe,
+    *laws: FileLaw | Recipe,
     how: How | None = None,
     std: Std = None,
     member: str | None = None,
@@ -103,10 +103,10 @@ def enforce(
     Examples
     --------
     >>> field = xr.Dataset({"u": ("x", [1.0, 2.0, 3.0]), "s": ("x", [0.1, 0.2, 0.1])})
-    >>> enforce(field, Law("u", "x", total=7.0, measure=1.0), std="s")["u"].values.sum()
+    >>> enforce(field, FileLaw("u", "x", total=7.0, measure=1.0), std="s")["u"].values.sum()
     np.float64(7.0)
     """
-    spread = Spread(std, member, correlation, shrinkage, jointly, how, minimum, maximum)
+    spread = FileSpread(std, member, correlation, shrinkage, jointly, how, minimum, maximum)
     made, change = typed(dataset, laws, std, dtype)
     work = Work.of(change(dataset), made, spread)
     work.check_apart()
@@ -121,7 +121,7 @@ def enforce(
 
 def check(
     dataset: xr.Dataset,
-    *laws: Law | Recipe,
+    *laws: FileLaw | Recipe,
     std: Std = None,
     member: str | None = None,
 ) -> Report:
@@ -147,15 +147,15 @@ def check(
     Examples
     --------
     >>> field = xr.Dataset({"u": ("x", [1.0, 2.0, 4.0])})
-    >>> check(field, Law("u", "x", total=7.0, measure=1.0)).closes()
+    >>> check(field, FileLaw("u", "x", total=7.0, measure=1.0)).closes()
     True
     """
     given = 0.0 if std is None and member is None else std
-    work = Work.of(dataset, laws, Spread(given, member))
+    work = Work.of(dataset, laws, FileSpread(given, member))
     return work.report(compute(work.summed()))
 
 
-def totals(dataset: xr.Dataset, law: Law) -> xr.DataArray:
+def totals(dataset: xr.Dataset, law: FileLaw) -> xr.DataArray:
     """The sums that a law is about, as the dataset has them, for every row.
 
     Parameters
@@ -177,7 +177,7 @@ def totals(dataset: xr.Dataset, law: Law) -> xr.DataArray:
 
     Examples
     --------
-    >>> totals(xr.Dataset({"u": ("x", [1.0, 2.0, 4.0])}), Law("u", "x", measure=1.0)).item()
+    >>> totals(xr.Dataset({"u": ("x", [1.0, 2.0, 4.0])}), FileLaw("u", "x", measure=1.0)).item()
     7.0
     """
     plain = replace(law, total=0.0, average=None, inflow=(), outflow=(), noise=0.0)
@@ -199,7 +199,7 @@ class Accessor:
     def __init__(self, dataset: xr.Dataset) -> None:
         self._dataset = dataset
 
-    def enforce(self, *laws: Law | Recipe, **how: Any) -> xr.Dataset:
+    def enforce(self, *laws: FileLaw | Recipe, **how: Any) -> xr.Dataset:
         """As `files.enforce`.
 
         Parameters
@@ -216,7 +216,7 @@ class Accessor:
         """
         return enforce(self._dataset, *laws, **how)
 
-    def totals(self, law: Law) -> xr.DataArray:
+    def totals(self, law: FileLaw) -> xr.DataArray:
         """As `files.totals`."""
         return totals(self._dataset, law)
 
@@ -226,7 +226,7 @@ class Accessor:
         text = self._dataset.attrs.get(REPORT)
         return None if text is None else json.loads(text)
 
-    def check(self, *laws: Law | Recipe, **how: Any) -> Report:
+    def check(self, *laws: FileLaw | Recipe, **how: Any) -> Report:
         """As `files.check`.
 
         Parameters
@@ -247,7 +247,7 @@ class Accessor:
 def enforce_file(
     source: Paths,
     target: str | PathLike[str] | None,
-    *laws: Law | Recipe,
+    *laws: FileLaw | Recipe,
     how: How | None = None,
     std: Std = None,
     member: str | None = None,
@@ -317,14 +317,14 @@ def enforce_file(
     Examples
     --------
     >>> from tempfile import TemporaryDirectory
-    >>> law = Law("u", "x", total=7.0, measure=1.0)
+    >>> law = FileLaw("u", "x", total=7.0, measure=1.0)
     >>> with TemporaryDirectory() as folder:
     ...     xr.Dataset({"u": ("x", [1.0, 2.0, 3.0])}).to_netcdf(f"{folder}/old.nc")
     ...     report = enforce_file(f"{folder}/old.nc", f"{folder}/new.nc", law, how="uniform")
     >>> report.closes(after=True)
     True
     """
-    spread = Spread(std, member, correlation, shrinkage, jointly, how, minimum, maximum)
+    spread = FileSpread(std, member, correlation, shrinkage, jointly, how, minimum, maximum)
     check_target(fspath(target or ""))
     paths, place = paths_of(source), None if target is None else Path(target)
     if place is not None:
@@ -363,7 +363,7 @@ def _in_half(dataset: xr.Dataset) -> list[str]:
 
 def check_file(
     source: Paths,
-    *laws: Law | Recipe,
+    *laws: FileLaw | Recipe,
     std: Std = None,
     member: str | None = None,
     group: str = "",
@@ -393,11 +393,11 @@ def check_file(
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
     ...     xr.Dataset({"u": ("x", [1.0, 2.0, 3.0])}).to_netcdf(f"{folder}/u.nc")
-    ...     check_file(f"{folder}/u.nc", Law("u", "x", total=7.0, measure=1.0)).closes()
+    ...     check_file(f"{folder}/u.nc", FileLaw("u", "x", total=7.0, measure=1.0)).closes()
     False
     """
     given = 0.0 if std is None and member is None else std
     with threads(workers), ExitStack() as opened:
         dataset = opened_as_one(paths_of(source), opened, group, chunks, member)
-        work = Work.of(dataset, *with_files(laws, Spread(given, member), opened))
+        work = Work.of(dataset, *with_files(laws, FileSpread(given, member), opened))
         return work.report(compute(work.summed()))

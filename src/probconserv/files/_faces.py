@@ -11,13 +11,13 @@ from ..support.errors import InputError
 from ..support.sphere import Globe, polygon_areas
 from ..support.tolerances import SINGLE
 from ._attributes import product, scale, setting, units
-from ._coordinates import BLOCK, LATITUDE, LONGITUDE, Factor, Grid, angle, numbers, plane
+from ._coordinates import BLOCK, LATITUDE, LONGITUDE, AxisSizes, FileGrid, angle, numbers, plane
 from ._metrics import AREAS
 
 Array = npt.NDArray[Any]
 
 
-def face_areas(grid: Grid, over: list[str], globe: Globe) -> Factor | None:
+def face_areas(grid: FileGrid, over: list[str], globe: Globe) -> AxisSizes | None:
     """The areas of the faces that a variable lies on; None where these are not summed over."""
     name = setting(grid.data, "mesh")
     if not name or not grid.horizontal(over):
@@ -39,15 +39,15 @@ def face_areas(grid: Grid, over: list[str], globe: Globe) -> Factor | None:
     empty = int((areas == 0).sum())
     where = f"areas of the faces of {name} from {' and '.join(str(each.name) for each in nodes)}"
     where += f", {words}" + f" ({empty} faces without an area count as 0)" * (empty > 0)
-    return Factor(xr.DataArray(areas, dims=along[0]), unit, where)
+    return AxisSizes(xr.DataArray(areas, dims=along[0]), unit, where)
 
 
-def _unknown(grid: Grid, why: str) -> InputError:
+def _unknown(grid: FileGrid, why: str) -> InputError:
     mesh = setting(grid.data, "mesh")
     return InputError(f"the mesh {mesh!r} of {grid.name!r} (UGRID) gives no areas: {why}. {AREAS}")
 
 
-def _named(grid: Grid, key: str) -> list[xr.DataArray]:
+def _named(grid: FileGrid, key: str) -> list[xr.DataArray]:
     """The variables that the mesh names in an attribute."""
     names = setting(grid.dataset[setting(grid.data, "mesh")], key).split()
     lost = [name for name in names if name not in grid.dataset.variables]
@@ -56,7 +56,7 @@ def _named(grid: Grid, key: str) -> list[xr.DataArray]:
     return [grid.dataset[name] for name in names]
 
 
-def _corners(grid: Grid, faces: xr.DataArray, nodes: int) -> Array:  # (F, n), -1 for none
+def _corners(grid: FileGrid, faces: xr.DataArray, nodes: int) -> Array:  # (F, n), -1 for none
     """The nodes of every face, counted from 0."""
     start, fill = int(faces.attrs.get("start_index", 0)), faces.attrs.get("_FillValue")
     given = faces.values.astype(np.float64)
@@ -73,7 +73,7 @@ def _corners(grid: Grid, faces: xr.DataArray, nodes: int) -> Array:  # (F, n), -
 
 
 def _areas(
-    grid: Grid, nodes: list[xr.DataArray], corners: Array, globe: Globe
+    grid: FileGrid, nodes: list[xr.DataArray], corners: Array, globe: Globe
 ) -> tuple[Array, str, str]:
     """The area of every face, its unit and how it was found: on the sphere or in a plane."""
     kinds = {angle(each): numbers(each, each) for each in nodes}

@@ -142,11 +142,11 @@ def _difference(found: xr.DataArray, like: xr.DataArray, name: Hashable) -> str:
 
 
 INITIAL = "initial"
-Recipe = Callable[..., "Law"]  # makes a law of what it finds in a dataset
+Recipe = Callable[..., "FileLaw"]  # makes a law of what it finds in a dataset
 
 
 @dataclass(frozen=True, eq=False)
-class Law:
+class FileLaw:
     """The sum of `variables` times cell sizes over the dimensions `over` is `total`.
 
     Where a number is meant, it may be a name in the dataset or a DataArray as well.
@@ -210,7 +210,7 @@ class Law:
 
     Examples
     --------
-    >>> print(Law({"rain": 1.0, "snow": 0.9}, ("lat", "lon"), total=5.0))
+    >>> print(FileLaw({"rain": 1.0, "snow": 0.9}, ("lat", "lon"), total=5.0))
     rain + snow: the sum of rain + 0.9 snow over lat, lon is 5
     """
 
@@ -304,7 +304,7 @@ def in_words(given: Given) -> str:
     return f"{given:g}" if isinstance(given, float) else str(given)
 
 
-def _apart(law: Law) -> set[str]:
+def _apart(law: FileLaw) -> set[str]:
     """Rates that are in no dataset: arrays by their names, numbers by the name of the argument."""
     rates = {"inflow": listed(law.inflow), "outflow": listed(law.outflow)}
     return {
@@ -315,7 +315,7 @@ def _apart(law: Law) -> set[str]:
     }
 
 
-def assumed(dataset: xr.Dataset, laws: Iterable[Law]) -> xr.Dataset:
+def assumed(dataset: xr.Dataset, laws: Iterable[FileLaw]) -> xr.Dataset:
     """The dataset with the units that laws assume; the one given is not changed."""
     units: dict[str, str] = {}
     for law in laws:

@@ -42,7 +42,7 @@ WATER_METRES = "1e3 kg m-2"  # ECMWF counts water in metres of this density
 
 
 @dataclass(frozen=True)
-class Method:
+class CellMethod:
     """What the values of a rate are in time."""
 
     kind: str | None  # one of KINDS; None if nothing says
@@ -75,7 +75,7 @@ def method_of(
     dims: tuple[str, ...],
     is_lead: bool,
     stated: Mapping[str, str],
-) -> Method:
+) -> CellMethod:
     """What a rate is in time, and what says so.
 
     name: in messages; dims: names of its time; is_lead: whether that counts from the start of a
@@ -83,7 +83,7 @@ def method_of(
     """
     if array.name in stated:
         kind, _, place = stated[str(array.name)].partition(":")
-        return Method(kind, place or None, None, "as stated")
+        return CellMethod(kind, place or None, None, "as stated")
     if found := cell_methods(array, "time", *dims):
         *others, (method, qualifier) = found
         if others or qualifier or method not in ("point", "mean", "sum"):
@@ -92,10 +92,10 @@ def method_of(
                 "point values, means and sums add up, and not those of a climatology. Give such a "
                 "rate."
             )
-        return Method(method)
+        return CellMethod(method)
     hours = HOURS.fullmatch(str(array.name))
     if hours and hours[1] in WATER | HEAT:
-        return Method("sum", "end", float(hours[2]), "by its name")
+        return CellMethod("sum", "end", float(hours[2]), "by its name")
     is_era5 = _is_era5(dataset, array, is_lead)
     if step := str(array.attrs.get("GRIB_stepType", "")):
         return _of_step(array, name, step, is_era5, is_lead)
@@ -103,7 +103,7 @@ def method_of(
         return _accumulated(array, name, "by its name")
     if any(MEANS.fullmatch(each) or NAMED_MEANS.fullmatch(each) for each in _names(array)):
         return _averaged(array, is_era5, "by its name")
-    return Method(None)
+    return CellMethod(None)
 
 
 def fluxes_of(dataset: xr.Dataset, names: Sequence[str], is_lead: bool) -> str | None:
@@ -126,17 +126,17 @@ def fluxes_of(dataset: xr.Dataset, names: Sequence[str], is_lead: bool) -> str |
     return f"{said}, for `inflow` and `outflow`{sign}"
 
 
-def _of_step(array: xr.DataArray, name: str, step: str, is_era5: bool, is_lead: bool) -> Method:
+def _of_step(array: xr.DataArray, name: str, step: str, is_era5: bool, is_lead: bool) -> CellMethod:
     """What GRIB says: amounts along the steps of a forecast are counted since its start."""
     why = f"GRIB_stepType {step}"
     if step == "instant":
-        return Method("point", None, None, why)
+        return CellMethod("point", None, None, why)
     if step == "avg":
         return _averaged(array, is_era5, why)
     if step == "accum" and is_era5:
         return _accumulated(array, name, why)
     if step == "accum" and is_lead:
-        return Method("running", None, None, f"{why} along a forecast")
+        return CellMethod("running", None, None, f"{why} along a forecast")
     since = "does not say since when" if step == "accum" else "is not known here"
     raise InputError(
         f"`{name}` has GRIB_stepType {step!r}, which {since}. Say what it is, as in "
@@ -144,18 +144,18 @@ def _of_step(array: xr.DataArray, name: str, step: str, is_era5: bool, is_lead: 
     )
 
 
-def _averaged(array: xr.DataArray, is_era5: bool, why: str) -> Method:
+def _averaged(array: xr.DataArray, is_era5: bool, why: str) -> CellMethod:
     hours = _hours(array) if is_era5 else None
-    return Method("mean", "end", hours, f"{why}, ERA5" if hours else why)
+    return CellMethod("mean", "end", hours, f"{why}, ERA5" if hours else why)
 
 
-def _accumulated(array: xr.DataArray, name: str, why: str) -> Method:
+def _accumulated(array: xr.DataArray, name: str, why: str) -> CellMethod:
     if _is_land(array):
         raise InputError(
             f"`{name}` has the grid of ERA5-Land, which counts from 00 UTC of each day. Take "
             f"differences in time, and say `assume_method={{'{array.name}': 'sum:end'}}`."
         )
-    return Method("sum", "end", _hours(array), f"{why}, ERA5")
+    return CellMethod("sum", "end", _hours(array), f"{why}, ERA5")
 
 
 def _names(array: xr.DataArray) -> set[str]:
@@ -194,7 +194,7 @@ def is_water(name: object) -> bool:
     return (hours[1] if hours else str(name)) in WATER
 
 
-def check_running(name: str, array: xr.DataArray, method: Method, gains: xr.Variable) -> None:
+def check_running(name: str, array: xr.DataArray, method: CellMethod, gains: xr.Variable) -> None:
     """Refuse differences of a running total with both signs, where it can only rise or only fall.
 
     gains: sums over the grid. Packing leaves a hundredth of them.
@@ -221,7 +221,7 @@ def in_mass(dataset: xr.Dataset, array: xr.DataArray, amount: str | None) -> xr.
 
 
 def check_unit(
-    name: str, array: xr.DataArray, method: Method, amount: str | None, clock: str | None
+    name: str, array: xr.DataArray, method: CellMethod, amount: str | None, clock: str | None
 ) -> None:
     """Refuse an amount in place of a rate, and the other way round, with the way out."""
     rate = per(amount, clock)

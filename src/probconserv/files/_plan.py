@@ -17,8 +17,8 @@ from ..support.values import between
 from ._attributes import conversion, place
 from ._blocks import Kind
 from ._graph import Array, LawRows, NamedRows
-from ._law import Law, Recipe, array, assumed, listed, nearest
-from ._points import REGION, Points, points
+from ._law import FileLaw, Recipe, array, assumed, listed, nearest
+from ._points import REGION, FilePoints, points
 from ._totals import Totals
 
 HOW = {
@@ -34,8 +34,8 @@ ONE_BY_ONE = "enforce one after the other, then check"
 class Ready:
     """A law with its points, its totals and its place among the rows of the system."""
 
-    law: Law
-    points: Points
+    law: FileLaw
+    points: FilePoints
     value: xr.Variable
     noise: xr.Variable
     sizes: xr.Variable  # of an average: the cell sizes that it was multiplied by; else 1
@@ -81,7 +81,7 @@ class Std:
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class FilePlan:
     """One system: variables that laws tie together."""
 
     kind: Kind
@@ -200,7 +200,7 @@ def worst(array: xr.DataArray) -> tuple[float, str]:
 
 
 @dataclass(frozen=True)
-class Spread:
+class FileSpread:
     """How a correction is spread over the points, by what is known of them, and within bounds."""
 
     std: Any = None
@@ -255,7 +255,9 @@ class Spread:
         return -math.inf if low is None else float(low), math.inf if high is None else float(high)
 
 
-def plans(dataset: xr.Dataset, laws: Sequence[Law | Recipe], spread: Spread) -> list[Plan]:
+def plans(
+    dataset: xr.Dataset, laws: Sequence[FileLaw | Recipe], spread: FileSpread
+) -> list[FilePlan]:
     """The systems that the laws make, each as small as can be."""
     for argument, dims in (("member", [spread.member]), ("jointly", spread.tied)):
         for dim in dims:
@@ -289,14 +291,14 @@ def plans(dataset: xr.Dataset, laws: Sequence[Law | Recipe], spread: Spread) -> 
     return found
 
 
-def _checked(dataset: xr.Dataset, laws: Sequence[Law | Recipe]) -> list[Law]:
+def _checked(dataset: xr.Dataset, laws: Sequence[FileLaw | Recipe]) -> list[FileLaw]:
     """The laws, those that recipes make among them, with a remark on what others move."""
     if not laws:
         raise InputError("at least one law is needed.")
     made = [law(dataset) if callable(law) else law for law in laws]
     for law in made:
-        if not isinstance(law, Law):
-            raise InputError(f"laws are made by `Law(...)`; got {type(law).__name__}.")
+        if not isinstance(law, FileLaw):
+            raise InputError(f"laws are made by `FileLaw(...)`; got {type(law).__name__}.")
     moved = [(other.label, name) for other in made for name in other.factors]
     said = "{} moves {}, which this law holds fixed: " + ONE_BY_ONE
     return [
@@ -306,8 +308,11 @@ def _checked(dataset: xr.Dataset, laws: Sequence[Law | Recipe]) -> list[Law]:
 
 
 def _plan(
-    dataset: xr.Dataset, group: list[tuple[Law, Points]], spread: Spread, names: set[str]
-) -> Plan:
+    dataset: xr.Dataset,
+    group: list[tuple[FileLaw, FilePoints]],
+    spread: FileSpread,
+    names: set[str],
+) -> FilePlan:
     fields = {name: field for _, p in group for name, field in p.fields.items()}
     tied = {dim for law, _ in group for dim in law.dims} | {*spread.tied, spread.member}
     first, *others = fields.values()
@@ -335,7 +340,7 @@ def _plan(
     kind = _kind(fields, rows, len(ready) == 1, spread)
     said = (remark for std in stds.values() for remark in std.remarks)
     ready[0] = replace(ready[0], remarks=(*ready[0].remarks, *said))
-    plan = Plan(kind, tuple(ready), arrays, index, sizes, spread.member, spread.bounds, stds)
+    plan = FilePlan(kind, tuple(ready), arrays, index, sizes, spread.member, spread.bounds, stds)
     labels = ", ".join(law.label for law, _ in group)
     if plan.is_bounded and len(group) > 1:
         raise InputError(
@@ -351,7 +356,7 @@ def _plan(
 
 
 def _kind(
-    fields: Mapping[str, xr.DataArray], rows: tuple[str, ...], single: bool, spread: Spread
+    fields: Mapping[str, xr.DataArray], rows: tuple[str, ...], single: bool, spread: FileSpread
 ) -> Kind:
     rounding = max(float(np.finfo(field.dtype).eps) for field in fields.values())
     if spread.member is None:
@@ -366,7 +371,7 @@ def _kind(
     return Ensemble(rows, single, members, spread.shrinkage, rounding)
 
 
-def _std(dataset: xr.Dataset, field: xr.DataArray, spread: Spread, names: set[str]) -> Std:
+def _std(dataset: xr.Dataset, field: xr.DataArray, spread: FileSpread, names: set[str]) -> Std:
     """names: of all variables that laws move, whose place is taken."""
     std = spread.std.get(field.name) if isinstance(spread.std, Mapping) else spread.std
     std = std if spread.knows_std else 1.0

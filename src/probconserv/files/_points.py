@@ -11,14 +11,14 @@ import xarray as xr
 
 from ..support.errors import InputError
 from ._attributes import conversion, product
-from ._law import Law, array, find, in_words, match, nearest, taken
+from ._law import FileLaw, array, find, in_words, match, nearest, taken
 from ._weights import cell_measure, for_all
 
 REGION = "region"
 
 
 @dataclass(frozen=True, eq=False)
-class Points:
+class FilePoints:
     """What a law sums; arrays are without coordinates, which were compared before."""
 
     fields: Mapping[str, xr.DataArray]
@@ -38,7 +38,7 @@ class Points:
 
 
 @dataclass(frozen=True, eq=False)
-class Term:
+class PointTerm:
     """One variable of a law."""
 
     cells: xr.Variable  # cell sizes, 0 where the law does not count a point
@@ -48,7 +48,7 @@ class Term:
     measure: str
 
 
-def points(dataset: xr.Dataset, law: Law, member: str | None) -> Points:
+def points(dataset: xr.Dataset, law: FileLaw, member: str | None) -> FilePoints:
     """The law's points in this dataset; `member` is the dimension of an ensemble, if any."""
     fields = {name: _field(dataset, name) for name in law.factors}
     rows = _rows(fields, law, member)
@@ -72,7 +72,7 @@ def points(dataset: xr.Dataset, law: Law, member: str | None) -> Points:
         rows[REGION] = len(names)
         coords[REGION] = xr.DataArray(names, dims=REGION, name=REGION)
     main = next(iter(terms.values()))
-    return Points(
+    return FilePoints(
         fields=fields,
         weights=weights,
         cells=main.cells,
@@ -88,11 +88,11 @@ def points(dataset: xr.Dataset, law: Law, member: str | None) -> Points:
 
 def _term(
     dataset: xr.Dataset,
-    law: Law,
+    law: FileLaw,
     field: xr.DataArray,
     regions: xr.Variable | None,
     member: str | None,
-) -> Term:
+) -> PointTerm:
     over = tuple(dim for dim in law.dims if dim in field.dims)
     sizes = cell_measure(dataset, str(field.name), over, law.measure, law.radius, law.fraction)
     given = law.factors[str(field.name)]
@@ -120,7 +120,7 @@ def _term(
     unit = product(mean_unit, sizes.attrs.get("units"))
     by = factor.variable.astype(float).fillna(0.0)
     weights = cells * by if by.dims or by != 1 else cells
-    return Term(cells, weights, mean_unit, unit, sizes.attrs["description"])
+    return PointTerm(cells, weights, mean_unit, unit, sizes.attrs["description"])
 
 
 def _field(dataset: xr.Dataset, name: str) -> xr.DataArray:
@@ -135,7 +135,7 @@ def _field(dataset: xr.Dataset, name: str) -> xr.DataArray:
     return field
 
 
-def _rows(fields: Mapping[str, xr.DataArray], law: Law, member: str | None) -> dict[str, int]:
+def _rows(fields: Mapping[str, xr.DataArray], law: FileLaw, member: str | None) -> dict[str, int]:
     """Axes that are not summed over, the same for all variables of the law."""
     known = {str(dim) for field in fields.values() for dim in field.dims}
     for dim in law.dims:
@@ -160,7 +160,7 @@ def _rows(fields: Mapping[str, xr.DataArray], law: Law, member: str | None) -> d
 
 
 def _regions(
-    dataset: xr.Dataset, law: Law, fields: Mapping[str, xr.DataArray], rows: Mapping[str, int]
+    dataset: xr.Dataset, law: FileLaw, fields: Mapping[str, xr.DataArray], rows: Mapping[str, int]
 ) -> tuple[xr.Variable | None, np.ndarray]:
     """The number of each point's region, -1 for none; and what the regions are called."""
     if law.regions is None:

@@ -15,7 +15,7 @@ from ._coordinates import (
     LATITUDE,
     LONGITUDE,
     RADIANS,
-    Grid,
+    FileGrid,
     Mesh,
     angle,
     counts,
@@ -55,7 +55,7 @@ def with_angles(dataset: xr.Dataset, name: str) -> xr.Dataset:
 
     Only what has no unit, or that of an angle, becomes one; whole numbers may count cells.
     """
-    grid = Grid(dataset, name)
+    grid = FileGrid(dataset, name)
     kinds = ANGLES.get(next(iter(grid.maps), ""))
     if kinds is None or len(set(grid.maps)) > 1:
         return dataset
@@ -71,7 +71,7 @@ def with_angles(dataset: xr.Dataset, name: str) -> xr.Dataset:
     return dataset.assign_coords(found) if found else dataset
 
 
-def positions(grid: Grid, dims: Iterable[str]) -> Mesh | None:
+def positions(grid: FileGrid, dims: Iterable[str]) -> Mesh | None:
     """Latitudes and longitudes of each cell along two of the dimensions.
 
     Those that are coordinates, else variables of the dataset that have the names and units.
@@ -93,7 +93,7 @@ def positions(grid: Grid, dims: Iterable[str]) -> Mesh | None:
     return None
 
 
-def check_true(grid: Grid, dims: list[str]) -> None:
+def check_true(grid: FileGrid, dims: list[str]) -> None:
     """Refuse axes that are not the latitudes and longitudes of their cells."""
     mesh = grid.mesh(dims)
     if mesh and all(grid.bounds(each) is not None for each in mesh):
@@ -121,7 +121,7 @@ def check_true(grid: Grid, dims: list[str]) -> None:
             raise _not_true(grid, axis, why)
 
 
-def _check_numbers(grid: Grid, axis: xr.DataArray) -> None:
+def _check_numbers(grid: FileGrid, axis: xr.DataArray) -> None:
     """Refuse what counts cells where the variable names latitudes that are not there."""
     names = setting(grid.data, "coordinates").split()
     lost = [n for n in names if n not in grid.dataset.variables and re.search("(?i)lat|lon", n)]
@@ -132,7 +132,7 @@ def _check_numbers(grid: Grid, axis: xr.DataArray) -> None:
         )
 
 
-def _check_plain(grid: Grid, axis: xr.DataArray, cells: Mesh | None) -> None:
+def _check_plain(grid: FileGrid, axis: xr.DataArray, cells: Mesh | None) -> None:
     """Refuse an axis as a length where its unit is none and something says that it is an angle."""
     unit, mapping = units(axis), setting(grid.data, "grid_mapping")
     if scale(axis, "m") is not None:
@@ -158,7 +158,7 @@ def _check_plain(grid: Grid, axis: xr.DataArray, cells: Mesh | None) -> None:
         )
 
 
-def _as_angles(grid: Grid, unit: str = "") -> dict[str, str]:
+def _as_angles(grid: FileGrid, unit: str = "") -> dict[str, str]:
     """Units of angles for the axes that look like those of a map and have none."""
     found: dict[str, str] = {}
     for each in map(grid.along, grid.data.dims):
@@ -169,7 +169,7 @@ def _as_angles(grid: Grid, unit: str = "") -> dict[str, str]:
     return found
 
 
-def _is_globe(grid: Grid, half: float) -> bool:
+def _is_globe(grid: FileGrid, half: float) -> bool:
     """Whether two axes without units span a globe, from pole to pole and around."""
     axes = [c for dim in grid.data.dims if (c := grid.along(dim)) is not None and not units(c)]
     ends = [(c.values.min(), c.values.max(), c.size) for c in axes if c.dtype.kind in "iuf"]
@@ -194,7 +194,7 @@ def _nominal(axis: xr.DataArray) -> str:
     return "it only numbers the cells of a tile" if TILE.fullmatch(name) and numbered else ""
 
 
-def _not_true(grid: Grid, axis: xr.DataArray, why: str) -> InputError:
+def _not_true(grid: FileGrid, axis: xr.DataArray, why: str) -> InputError:
     """The error for a nominal axis, with the area that the file names, if it does."""
     area = re.search(r"area:\s*(\S+)", setting(grid.data, "cell_measures"))
     files = str(grid.dataset.attrs.get("associated_files", ""))

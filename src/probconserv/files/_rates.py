@@ -13,7 +13,7 @@ from ..support.errors import InputError
 from ..support.sphere import half_way
 from ..support.tolerances import SINGLE
 from ._attributes import Array, setting
-from ._methods import Method, method_of
+from ._methods import CellMethod, method_of
 from ._time import BOUNDS, Time, is_lead, tells_time, times_along
 
 
@@ -49,7 +49,7 @@ class Rate:
     array: xr.DataArray
     dim: str  # its time
     times: xr.DataArray
-    said: Method  # what it is in time
+    said: CellMethod  # what it is in time
     bounds: xr.DataArray | None = None
     remarks: tuple[str, ...] = ()  # on how it is integrated
 
@@ -117,7 +117,7 @@ class Rate:
         )
 
 
-def _intervals(x: Array, said: Method) -> Array:  # (n,) to (n, 2)
+def _intervals(x: Array, said: CellMethod) -> Array:  # (n,) to (n, 2)
     """The cells of means and amounts without bounds, of times in order."""
     if said.hours is not None:
         return np.stack([x - 3600 * said.hours, x], axis=-1)
@@ -145,7 +145,7 @@ def rate_of(
         if said.is_amount:
             raise InputError(f"`{name}` is an amount (time: sum) without times. Give a rate.")
         wide = array.expand_dims({time.dim: len(time.ends)})
-        return Rate(name, wide, time.dim, time.coordinate, Method("mean"))
+        return Rate(name, wide, time.dim, time.coordinate, CellMethod("mean"))
     if not array.sizes[dim]:
         raise InputError(f"`{name}` is empty: it has no entries along {dim!r}.")
     times = times_along(array, dim, time.coordinate)
@@ -158,14 +158,14 @@ def rate_of(
 
 def method_in(
     dataset: xr.Dataset, array: xr.DataArray, name: str, dim: str, stated: Mapping[str, str]
-) -> Method:
+) -> CellMethod:
     """What a rate is along its time."""
     called = (str(array[dim].attrs.get("standard_name", dim)),) if dim in array.coords else ()
     return method_of(dataset, array, name, (dim, *called), is_lead(array, dim), stated)
 
 
 def _differences(
-    array: xr.DataArray, name: str, dim: str, times: xr.DataArray, said: Method, time: Time
+    array: xr.DataArray, name: str, dim: str, times: xr.DataArray, said: CellMethod, time: Time
 ) -> Rate:
     """A running total as the amounts between its entries."""
     order = np.argsort(time.seconds(times, name))
@@ -179,7 +179,9 @@ def _differences(
     return Rate(name, amounts, dim, times.isel(later), said, bounds, (remark,))
 
 
-def _in_words(array: xr.DataArray, said: Method, bounds: xr.DataArray | None, lacking: str) -> str:
+def _in_words(
+    array: xr.DataArray, said: CellMethod, bounds: xr.DataArray | None, lacking: str
+) -> str:
     """What a rate is taken as, and how to say otherwise where that was assumed."""
     why = f" ({said.why})" if said.why else ""
     if said.kind in (None, "point"):

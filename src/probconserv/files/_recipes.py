@@ -21,13 +21,13 @@ from ._columns import (
     PRESSURE,
     TEMPERATURE,
     WINDS,
-    Air,
+    AirColumns,
     Flux,
     Said,
     columns,
     described,
 )
-from ._law import Given, Law, Recipe, find, listed
+from ._law import FileLaw, Given, Recipe, find, listed
 
 Moved = str | Mapping[str, Given]  # a variable, or with its factor
 Parts = Mapping[str, xr.DataArray]  # by the words for each
@@ -57,7 +57,7 @@ def dry_air(
     time: str | None = None,
     measure: Given | None = None,
     radius: float | None = None,
-) -> Law:
+) -> FileLaw:
     """A law: the mass of dry air stays that of the start; the surface pressure is moved.
 
     A column has the sum of (1 - water) dp / g over its cells, and dp depends on the surface
@@ -75,7 +75,7 @@ def dry_air(
     measure : float, str or DataArray
         The areas of the cells, if not those found by bounds, `cell_measures` or coordinates.
     radius : float
-        The radius of the globe in metres, as in `Law`.
+        The radius of the globe in metres, as in `FileLaw`.
 
     Returns
     -------
@@ -103,7 +103,7 @@ def dry_air(
     rest = (air.layers.constant * dry).sum(vertical)
     remarks = [f"(1 - {' - '.join(water)}) times {air.layers.where}", _moves(pressure, water)]
     remarks += [f"missing values of {', '.join(gaps)} count as dry air"] if gaps else []
-    return Law(
+    return FileLaw(
         {pressure: described(slope, per("kg m-2", units(ps)), "d mass / d ps times")},
         air.over[1:],
         measure=air.area,
@@ -127,7 +127,7 @@ def moisture(
     inflow: Flux = (),
     outflow: Flux = (),
     assume_method: Mapping[str, str] = NONE,
-) -> Law:
+) -> FileLaw:
     """A law: water in the air is that of the start, plus evaporation less precipitation.
 
     The specific humidity q is moved. A column has the sum of (q + cloud water + cloud ice) dp / g
@@ -142,7 +142,7 @@ def moisture(
     inflow, outflow : str, DataArray, or a sequence of these
         Fluxes per area, or amounts, in place of those that are looked for.
     assume_method : dict of str
-        What the fluxes are in time, as in `Law`.
+        What the fluxes are in time, as in `FileLaw`.
 
     Returns
     -------
@@ -173,7 +173,7 @@ def energy(
     inflow: Flux = (),
     outflow: Flux = (),
     assume_method: Mapping[str, str] = NONE,
-) -> Law:
+) -> FileLaw:
     """A law: energy of the air is that of the start, plus what fluxes bring; temperature is moved.
 
     A column has the sum of (cp T + L q - Lf ice + (u^2 + v^2) / 2 + surface geopotential) dp / g
@@ -189,7 +189,7 @@ def energy(
     inflow, outflow : str, DataArray, or a sequence of these
         Fluxes per area, or amounts, in place of those that are looked for.
     assume_method : dict of str
-        What the fluxes are in time, as in `Law`.
+        What the fluxes are in time, as in `FileLaw`.
 
     Returns
     -------
@@ -231,7 +231,9 @@ def energy(
 RECIPES: dict[str, Recipe] = {"dry-air": dry_air, "moisture": moisture, "energy": energy}
 
 
-def _law(air: Air, moved: Moved, parts: Parts, unit: str, fluxes: Fluxes, *remarks: str) -> Law:
+def _law(
+    air: AirColumns, moved: Moved, parts: Parts, unit: str, fluxes: Fluxes, *remarks: str
+) -> FileLaw:
     """Mass of air times what is moved and parts that are held fixed, with fluxes in and out."""
     held = [*(str(part.name) for part in parts.values()), *air.pressure]
     inflow, outflow, said = fluxes
@@ -239,7 +241,7 @@ def _law(air: Air, moved: Moved, parts: Parts, unit: str, fluxes: Fluxes, *remar
     for name in [name for name in stated if name not in names]:
         find(air.dataset, name, "assume_method")
         said += f"; {name} is no flux of this law: name it with `inflow` or `outflow` if it is one"
-    return Law(
+    return FileLaw(
         moved,
         air.over,
         inflow=inflow,
@@ -255,7 +257,7 @@ def _law(air: Air, moved: Moved, parts: Parts, unit: str, fluxes: Fluxes, *remar
     )
 
 
-def _fluxes(air: Air, into: Sequence[str], out: Sequence[str], unit: str) -> Fluxes:
+def _fluxes(air: AirColumns, into: Sequence[str], out: Sequence[str], unit: str) -> Fluxes:
     """The fluxes in and out, those given or all that the law asks for, and what is to be said."""
     given: list[list[Given]] = [listed(air.said.inflow), listed(air.said.outflow)]
     if not any(map(len, given)):

@@ -8,7 +8,7 @@ import xarray as xr
 
 from ..support.tolerances import DOUBLE, STEP
 from ..support.tolerances import LONGITUDE as NEAR
-from ._coordinates import LONGITUDE, Grid, angle, degrees
+from ._coordinates import LONGITUDE, FileGrid, angle, degrees
 from ._positions import positions
 
 Array = npt.NDArray[Any]
@@ -18,7 +18,7 @@ POLE = 90 - STEP  # beyond it, cells around the pole may share their centre
 
 
 def counted_once(
-    grid: Grid, over: tuple[str, ...], weights: xr.DataArray
+    grid: FileGrid, over: tuple[str, ...], weights: xr.DataArray
 ) -> tuple[xr.DataArray, str]:
     """The weights where each place counts once, and a remark on the cells that come twice.
 
@@ -65,7 +65,7 @@ def _shares(keys: Array, values: Array) -> tuple[Array, int]:
     return found, int((sizes[(sizes > 1) & (sizes <= COPIES)] - 1).sum())
 
 
-def _places(grid: Grid, over: tuple[str, ...]) -> xr.DataArray | None:
+def _places(grid: FileGrid, over: tuple[str, ...]) -> xr.DataArray | None:
     """A number for each place, -1 where it is not known; None where no place comes twice."""
     mesh = positions(grid, map(str, grid.data.dims))
     if mesh is not None:

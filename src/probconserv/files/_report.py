@@ -17,7 +17,7 @@ from ..conditioning.sums import Ensemble, check_usable
 from ..support.errors import ImplausibleError, InputError, printable, warn_implausible
 from ..support.tolerances import CLOSES, DOUBLE
 from ._graph import Array
-from ._plan import Plan, Ready, worst
+from ._plan import FilePlan, Ready, worst
 from ._verdict import Verdict
 
 FIGURES = ("total", "field", "gap", "relative", "closes")  # of a total, in a table
@@ -462,7 +462,7 @@ def _imbalance(law: Mapping[str, Any], when: str) -> str:
     )
 
 
-def budgets(plan: Plan, parts: dict[str, Array]) -> list[Budget]:
+def budgets(plan: FilePlan, parts: dict[str, Array]) -> list[Budget]:
     """The budgets of a system, from what its passes summed, (*index, ...)."""
     with plan.places.named():
         check_usable(parts)
@@ -483,7 +483,7 @@ def budgets(plan: Plan, parts: dict[str, Array]) -> list[Budget]:
     return [_budget(plan, ready, parts) for ready in plan.laws]
 
 
-def _budget(plan: Plan, ready: Ready, parts: Mapping[str, Array]) -> Budget:
+def _budget(plan: FilePlan, ready: Ready, parts: Mapping[str, Array]) -> Budget:
     law, points = ready.law, ready.points
 
     def named(variable: xr.Variable) -> xr.DataArray:

@@ -16,8 +16,8 @@ from ._arithmetic import calculated, is_arithmetic
 from ._attributes import decoded, setting, shown
 from ._elsewhere import here
 from ._encoding import without_packing
-from ._law import STORES, Law, Recipe, find, nearest
-from ._plan import Spread
+from ._law import STORES, FileLaw, Recipe, find, nearest
+from ._plan import FileSpread
 from ._read import SMALL, groups, read
 from ._time import BOUNDS, tells_time
 
@@ -27,8 +27,8 @@ RULE = "`source`: files of a series follow one another along one coordinate and 
 
 
 def with_files(
-    laws: Sequence[Law | Recipe], spread: Spread, opened: ExitStack
-) -> tuple[list[Law | Recipe], Spread]:
+    laws: Sequence[FileLaw | Recipe], spread: FileSpread, opened: ExitStack
+) -> tuple[list[FileLaw | Recipe], FileSpread]:
     """Both with a DataArray in place of every FILE:VARIABLE; files stay open with the stack."""
     std = from_file(spread.std, "std", opened)
     return [_with_files(law, opened) for law in laws], replace(spread, std=std)
@@ -40,7 +40,7 @@ def _with_files(law: Any, opened: ExitStack) -> Any:
         law = partial(law.func, *law.args, **told)
     if callable(law):
         return lambda dataset: _with_files(law(dataset), opened)
-    if not isinstance(law, Law):
+    if not isinstance(law, FileLaw):
         return law
     given = {f.name: getattr(law, f.name) for f in fields(law) if f.name not in ("name", "remarks")}
     return replace(law, **{key: from_file(each, key, opened) for key, each in given.items()})

@@ -13,11 +13,11 @@ from ..support.errors import InputError
 from ..support.tolerances import DOUBLE
 from . import _attributes as attributes
 from ._attributes import cell_methods, decoded, least_to_most, place
-from ._blocks import Block, quiet
+from ._blocks import FileBlock, quiet
 from ._graph import Array, LawRows, Made, NamedRows
-from ._law import INITIAL, Given, Law, array, check_numbers, listed, match, nearest, taken
+from ._law import INITIAL, FileLaw, Given, array, check_numbers, listed, match, nearest, taken
 from ._methods import check_running, check_unit, in_mass
-from ._points import REGION, Points
+from ._points import REGION, FilePoints
 from ._rates import Course, Rate, rate_of
 from ._time import Time, time_of
 
@@ -73,7 +73,9 @@ def _where(coords: Mapping[Any, xr.DataArray], at: Mapping[Hashable, Any]) -> st
 class Totals:
     """b and its noise, for the rows of one law."""
 
-    def __init__(self, dataset: xr.Dataset, law: Law, points: Points, member: str | None) -> None:
+    def __init__(
+        self, dataset: xr.Dataset, law: FileLaw, points: FilePoints, member: str | None
+    ) -> None:
         self.dataset, self.law, self.points, self.member = dataset, law, points, member
         self.argument = "total" if law.average is None else "average"
         self.given: Given = law.total if law.average is None else law.average
@@ -378,6 +380,6 @@ def _entries(variable: xr.Variable, dim: str, entries: Array) -> xr.Variable:
 def _total_and_size(field: Array, *density_and_rows: Any) -> Made:
     """The rows of the field, or of a density where the field is not missing."""
     *density, rows, _ = density_and_rows
-    block = Block.of(rows, field)
+    block = FileBlock.of(rows, field)
     total = block.total(np.broadcast_to(density[0], field.shape) if density else field)[:, 0]
     return (), {"total": total, "size": np.broadcast_to(block.rows.sizes.whole, total.shape)}

@@ -10,7 +10,7 @@ from ..support.errors import InputError
 from ..support.values import choice
 from ._attributes import decoded
 from ._encoding import Packing
-from ._law import Law, Recipe
+from ._law import FileLaw, Recipe
 
 TYPES = ("float16", "float32", "float64")
 FILLS = ("_FillValue", "missing_value")
@@ -20,7 +20,7 @@ Typed = Callable[[xr.Dataset], xr.Dataset]
 
 def typed(
     dataset: xr.Dataset,
-    laws: Sequence[Law | Recipe],
+    laws: Sequence[FileLaw | Recipe],
     std: Any,
     dtype: str | None,
     more: Iterable[str] = (),
@@ -33,7 +33,7 @@ def typed(
         return list(laws), lambda each: each
     choice("dtype", dtype, TYPES)
     made = [law(decoded(dataset)) if callable(law) else law for law in laws]
-    moved = [name for law in made if isinstance(law, Law) for name in law.factors]
+    moved = [name for law in made if isinstance(law, FileLaw) for name in law.factors]
     stds = std.values() if isinstance(std, Mapping) else [std]
     names = {*moved, *(each for each in stds if isinstance(each, str)), *more}
     there = sorted(name for name in names if name in dataset.variables)

@@ -21,7 +21,7 @@ from ..support.errors import InputError
 from ..support.sphere import Array
 from ..support.tolerances import SINGLE
 from ._attributes import factor, in_unit, pairs, setting
-from ._coordinates import Grid, ends_of, numbers
+from ._coordinates import FileGrid, ends_of, numbers
 from ._law import match
 from ._metrics import ways_to_weigh
 
@@ -44,7 +44,7 @@ KINDS = {"Pa": (1 / GRAVITY, MASS, "kg m-2"), "m": (1.0, "heights", "m")}  # by 
 
 
 @dataclass(frozen=True, eq=False)
-class Layers:
+class FileLayers:
     """The cells of a column: each is constant + slope * surface thick."""
 
     constant: xr.DataArray
@@ -60,10 +60,10 @@ class Layers:
 
 
 @dataclass(frozen=True, eq=False)
-class Levels:
+class FileLevels:
     """A coordinate whose levels lie where a formula of its terms says."""
 
-    grid: Grid
+    grid: FileGrid
     coordinate: xr.DataArray
     terms: Terms  # the surface last
     units: Units
@@ -115,7 +115,7 @@ class Levels:
         return {}
 
 
-def _levels(grid: Grid, dim: str) -> Levels | None:
+def _levels(grid: FileGrid, dim: str) -> FileLevels | None:
     """The coordinate along a dimension that has formula terms; None where there is none."""
     for coordinate in grid.coordinates:
         kind, names = str(coordinate.attrs.get("standard_name")), pairs(coordinate, "formula_terms")
@@ -134,7 +134,7 @@ def _levels(grid: Grid, dim: str) -> Levels | None:
     for units, position in FORMULAS[kind]:
         if set(units) <= set(here):
             terms = {key: grid.dataset[here[key]] for key in units}
-            return Levels(grid, coordinate, terms, units, position)
+            return FileLevels(grid, coordinate, terms, units, position)
     lost = [f"{key}: {name}" for key, name in names.items() if key not in here]
     raise InputError(
         f"`formula_terms` of {coordinate.name!r} must name "
@@ -144,7 +144,7 @@ def _levels(grid: Grid, dim: str) -> Levels | None:
     )
 
 
-def formula_layers(grid: Grid, dim: str) -> Layers | None:
+def formula_layers(grid: FileGrid, dim: str) -> FileLayers | None:
     """The cells along a dimension whose coordinate has formula terms; None for any other."""
     levels = _levels(grid, dim)
     if levels is None:
@@ -174,7 +174,7 @@ def formula_layers(grid: Grid, dim: str) -> Layers | None:
     if missing:
         where += f"; {missing} places without {surface.name} do not count"
         constant, surface = constant * surface.notnull(), surface.fillna(0.0)
-    return Layers(constant, slope, surface, size_unit, where)
+    return FileLayers(constant, slope, surface, size_unit, where)
 
 
 def _reach(ends: Array, surface: float, unit: str, name: object) -> str:
@@ -193,7 +193,7 @@ def _reach(ends: Array, surface: float, unit: str, name: object) -> str:
     return f"{said}, with gaps or overlaps between them" if apart else said
 
 
-def pressure_layers(grid: Grid, coordinate: xr.DataArray, surface: str | None) -> Layers:
+def pressure_layers(grid: FileGrid, coordinate: xr.DataArray, surface: str | None) -> FileLayers:
     """Cells between pressures, cut at the surface pressure of that name where there is one."""
     dim, bounds, data = str(coordinate.dims[0]), grid.bounds(coordinate), grid.data
     by = factor(coordinate, "Pa")
@@ -203,7 +203,7 @@ def pressure_layers(grid: Grid, coordinate: xr.DataArray, surface: str | None) -
     if surface is None:
         where += f", from {ends.min():g} to {ends.max():g} Pa: no surface pressure to cut them at"
         thickness = xr.DataArray((ends[:, 1] - ends[:, 0]) / GRAVITY, dims=dim)
-        return Layers(thickness, 0 * thickness, xr.DataArray(0.0), "kg m-2", where)
+        return FileLayers(thickness, 0 * thickness, xr.DataArray(0.0), "kg m-2", where)
     ps = in_order(in_unit(grid.dataset[surface], "Pa"), data)
     _, highest, missing = extremes(ps)
     if not coordinate.max() * by / 2 <= highest < np.inf:
@@ -219,7 +219,7 @@ def pressure_layers(grid: Grid, coordinate: xr.DataArray, surface: str | None) -
     slope = ((top < ps) & (bottom >= ps)) / GRAVITY
     constant = (xr.where(bottom < ps, bottom, 0.0) - xr.where(top < ps, top, 0.0)) / GRAVITY
     reach = tuple(end.where(slope > 0, 0.0).sum(dim) for end in (top, bottom))
-    return Layers(constant, slope, ps, "kg m-2", where, reach)
+    return FileLayers(constant, slope, ps, "kg m-2", where, reach)
 
 
 def extremes(surface: xr.DataArray) -> tuple[float, float, int]:

@@ -24,9 +24,9 @@ from ..support.sphere import Globe
 from ..support.tolerances import SINGLE
 from ._arithmetic import calculated, is_arithmetic
 from ._attributes import cell_methods, decoded, pairs, product, scale, setting, units
-from ._coordinates import SHAPE, Factor, Grid, cell_sizes, describe
+from ._coordinates import SHAPE, AxisSizes, FileGrid, cell_sizes, describe
 from ._faces import face_areas
-from ._law import STORES, Given, Law, array, match, taken
+from ._law import STORES, FileLaw, Given, array, match, taken
 from ._positions import check_true, with_angles
 from ._repeated import ONCE, counted_once
 from ._time import tells_time
@@ -90,8 +90,8 @@ def cell_measure(
     check.choice(
         "variable", variable, [str(n) for n in dataset.variables if n not in dataset.indexes]
     )
-    grid = Grid(with_angles(decoded(dataset), variable), variable)
-    over = Law(variable, over).dims
+    grid = FileGrid(with_angles(decoded(dataset), variable), variable)
+    over = FileLaw(variable, over).dims
     for dim in over:
         check.choice("over", dim, map(str, grid.data.dims))
     globe = globe_of(grid, radius)
@@ -107,7 +107,7 @@ def cell_measure(
         sized = [dim for dim in rest if dim not in layers]
         check_true(grid, sized)
         factors += cell_sizes(grid, sized, globe)
-        factors += [Factor(each.thickness, each.units, each.where) for each in layers.values()]
+        factors += [AxisSizes(each.thickness, each.units, each.where) for each in layers.values()]
     of_kind = measure and f"where {kind}" in setting(measure.weights, "cell_methods")
     if kind and fraction is None and (of_kind or given is not None):
         remark += f"; taken for the areas of {kind}, which the means of {variable} are over"
@@ -125,7 +125,7 @@ def cell_measure(
     return weights if unit is None else weights.assign_attrs(units=unit)
 
 
-def globe_of(grid: Grid, radius: float | None) -> Globe:
+def globe_of(grid: FileGrid, radius: float | None) -> Globe:
     """The sphere of the radius given, else that of the grid mapping, else one of 6371.229 km.
 
     An ellipsoid becomes the sphere of the same area.
@@ -153,7 +153,7 @@ def globe_of(grid: Grid, radius: float | None) -> Globe:
     return Globe(same, f" (the area of the ellipsoid of {mapping.name})")
 
 
-def _area_type(grid: Grid, over: tuple[str, ...], given: Any) -> str | None:
+def _area_type(grid: FileGrid, over: tuple[str, ...], given: Any) -> str | None:
     """What the field is a mean over by its cell_methods, such as land; None for whole cells.
 
     Values that are sums over their cells are refused, unless they are to be weighed by a number.
@@ -174,7 +174,9 @@ def _area_type(grid: Grid, over: tuple[str, ...], given: Any) -> str | None:
     return None
 
 
-def _measure(grid: Grid, over: tuple[str, ...], given: Given | None) -> tuple[Factor | None, str]:
+def _measure(
+    grid: FileGrid, over: tuple[str, ...], given: Given | None
+) -> tuple[AxisSizes | None, str]:
     """The measure given, else what `cell_measures` names; and a remark on what is not there.
 
     A volume that is named counts where all of its dimensions are summed over.
@@ -187,8 +189,8 @@ def _measure(grid: Grid, over: tuple[str, ...], given: Given | None) -> tuple[Fa
         found = array(grid.dataset, found, "measure", grid.data)
         if isinstance(given, Real):
             check.positive("measure", float(given))
-            plain = Factor(found, "1", "plain sums: every cell has the weight 1")
-            return plain if given == 1 else Factor(found, None, f"{given:g} for every cell"), ""
+            plain = AxisSizes(found, "1", "plain sums: every cell has the weight 1")
+            return plain if given == 1 else AxisSizes(found, None, f"{given:g} for every cell"), ""
         text = str(found.attrs.get("description", "the array given"))
         text = f"the array {found.name} given" if found.name else text
         text = f"the variable {given}" if isinstance(given, str) else text
@@ -223,7 +225,7 @@ def for_all(
     return found.squeeze(one, drop=True), remark
 
 
-def _fraction(grid: Grid, kind: str | None, given: Given | None) -> Factor:
+def _fraction(grid: FileGrid, kind: str | None, given: Given | None) -> AxisSizes:
     """The part of each cell that counts, given or by the standard_name of its kind."""
     if given is None:
         wanted = f"{kind}_area_fraction"
@@ -246,7 +248,7 @@ def _fraction(grid: Grid, kind: str | None, given: Given | None) -> Factor:
 
 def _factor(
     measure: xr.DataArray, data: xr.DataArray, where: str, text: str, most: float = LARGEST
-) -> Factor:
+) -> AxisSizes:
     """Weights from 0 to `most`, with 0 for missing ones and a word on those."""
     unit = units(measure) or None
     weights = xr.DataArray(measure.variable.astype(np.float64), name=measure.name)
@@ -254,7 +256,7 @@ def _factor(
         lazy = weights.data.map_blocks(
             _usable, where=where, most=most, text=text, dims=weights.dims, meta=np.empty(0)
         )
-        return Factor(weights.copy(data=lazy), unit, text)
+        return AxisSizes(weights.copy(data=lazy), unit, text)
     weights = weights.compute()
     missing = weights.isnull().variable
     if missing.any():
@@ -264,7 +266,7 @@ def _factor(
     weights = weights.copy(data=_usable(weights.values, where, most, text, weights.dims))
     if not weights.any():
         raise InputError(f"`{where}` must have a cell that counts; all its weights are 0 or NaN.")
-    return Factor(weights, unit, text)
+    return AxisSizes(weights, unit, text)
 
 
 def _usable(
@@ -293,13 +295,13 @@ def _usable(
     return np.clip(np.nan_to_num(weights), 0, most)
 
 
-def _is_flat(grid: Grid, factor: Factor | None) -> bool:
+def _is_flat(grid: FileGrid, factor: AxisSizes | None) -> bool:
     """Whether the measure has a dimension along the globe, as areas have."""
     dims = [] if factor is None else [str(dim) for dim in factor.weights.dims]
     return bool(grid.horizontal(dims))
 
 
-def _rest(grid: Grid, over: tuple[str, ...], factor: Factor | None) -> list[str]:
+def _rest(grid: FileGrid, over: tuple[str, ...], factor: AxisSizes | None) -> list[str]:
     """The dimensions of `over` that the measure lacks."""
     has = [] if factor is None else [str(dim) for dim in factor.weights.dims]
     rest = [dim for dim in over if dim not in has]
@@ -313,7 +315,7 @@ def _rest(grid: Grid, over: tuple[str, ...], factor: Factor | None) -> list[str]
     return rest
 
 
-def _product(factors: list[Factor], data: xr.DataArray) -> xr.DataArray:
+def _product(factors: list[AxisSizes], data: xr.DataArray) -> xr.DataArray:
     """All factors multiplied, in the order of the dimensions of the data and on its coordinates."""
     arrays = [factor.weights.drop_vars(list(factor.weights.coords)) for factor in factors]
     arrays.sort(key=lambda array: -array.ndim)  # so that the product lies in memory as the data do

@@ -20,13 +20,13 @@ from .. import __version__
 from ..conditioning.sums import Ensemble, Kind, MeanAndStd, check_usable, is_hard, solved_rows
 from ..support.errors import FAR, InputError
 from ._attributes import decoded, least_to_most
-from ._blocks import Block, BlockWork, Bounds
+from ._blocks import BlockWork, FileBlock, ValueBounds
 from ._compute import compute
 from ._encoding import Packing, next_held, valid_limits
 from ._graph import Array, Made, Sums, added
 from ._guard import with_spread
-from ._law import Law, Recipe, array
-from ._plan import HOW, ONE_BY_ONE, Plan, Spread, plans, worst
+from ._law import FileLaw, Recipe, array
+from ._plan import HOW, ONE_BY_ONE, FilePlan, FileSpread, plans, worst
 from ._report import Report, budgets
 from ._rounding import HALF, half_note
 
@@ -51,11 +51,13 @@ class Work:
     """A dataset and laws, ready for the passes."""
 
     dataset: xr.Dataset
-    plans: Sequence[Plan]
-    spread: Spread
+    plans: Sequence[FilePlan]
+    spread: FileSpread
 
     @classmethod
-    def of(cls, dataset: xr.Dataset, laws: Sequence[Law | Recipe], spread: Spread) -> "Work":
+    def of(
+        cls, dataset: xr.Dataset, laws: Sequence[FileLaw | Recipe], spread: FileSpread
+    ) -> "Work":
         if not isinstance(dataset, xr.Dataset):
             raise InputError(f"`dataset` must be an xarray.Dataset, got {type(dataset).__name__}.")
         return cls(dataset, plans(decoded(dataset), laws, spread), spread)
@@ -71,7 +73,7 @@ class Work:
                     )
 
     @property
-    def laws(self) -> list[Law]:
+    def laws(self) -> list[FileLaw]:
         return [ready.law for plan in self.plans for ready in plan.laws]
 
     def summed(self) -> dict[str, list[Any]]:
@@ -294,7 +296,7 @@ def _solved(kind: Kind, sums: Sums, *given: Array) -> dict[str, Array]:
     return solved(kind, sums, *given)
 
 
-def is_whole(plan: Plan) -> bool:
+def is_whole(plan: FilePlan) -> bool:
     """Whether every block holds all points of its indices, so that it need not be read twice."""
     (arrays, *others), (rows, *_) = plan.arrays.values(), plan.rows.values()
     weights = (each for law in rows.laws for each in (law.weights, law.labels) if each is not None)
@@ -302,20 +304,20 @@ def is_whole(plan: Plan) -> bool:
     return not others and all(len(sizes) < 2 for sizes in cut)
 
 
-def is_lazy(plan: Plan) -> bool:
+def is_lazy(plan: FilePlan) -> bool:
     """Whether some array is dask's, so that nothing large may be computed unasked."""
     return any(
         isinstance(each.data, da.Array) for arrays in plan.arrays.values() for each in arrays
     )
 
 
-def first_pass(plan: Plan) -> dict[str, Any]:
+def first_pass(plan: FilePlan) -> dict[str, Any]:
     """The sums over all points of every variable, now or lazily."""
     return _pass(plan, {name: _block_work(plan, name) for name in plan.arrays}, "statistics", {})
 
 
 def _pass(
-    plan: Plan, works: Mapping[str, BlockWork], method: str, steps: Sums
+    plan: FilePlan, works: Mapping[str, BlockWork], method: str, steps: Sums
 ) -> dict[str, Any]:  # (*index, ...) of each
     found = {}
     for name, work in works.items():
@@ -326,21 +328,23 @@ def _pass(
 
 def _only_sums(work: BlockWork, method: str, *given: Any) -> Made:
     *arrays, rows, steps = given
-    return (), work.sums(method, Block.of(rows, *arrays), steps, arrays[0])
+    return (), work.sums(method, FileBlock.of(rows, *arrays), steps, arrays[0])
 
 
 def _updated(work: BlockWork, *given: Any) -> Made:
     *arrays, rows, steps = given
-    return work.updated(Block.of(rows, *arrays), steps, *arrays)
+    return work.updated(FileBlock.of(rows, *arrays), steps, *arrays)
 
 
-def _block_work(plan: Plan, name: str, watched: bool = False, stored: bool = False) -> BlockWork:
+def _block_work(
+    plan: FilePlan, name: str, watched: bool = False, stored: bool = False
+) -> BlockWork:
     arrays, bounds = plan.arrays[name], None
     if plan.is_bounded:
         known = isinstance(plan.kind, Ensemble) or plan.kind.knows_std
         noise = ", `noise`" if known else ""
         low, high = (next_held(arrays[0], *end) for end in zip(plan.bounds, (1, -1), strict=True))
-        bounds = Bounds(low, high, plan.laws[0].law.label, noise)
+        bounds = ValueBounds(low, high, plan.laws[0].law.label, noise)
     return BlockWork(
         plan.kind,
         plan.places,
@@ -357,7 +361,7 @@ def _block_work(plan: Plan, name: str, watched: bool = False, stored: bool = Fal
 def _at_once(work: BlockWork, *given: Any) -> Made:
     """A block with all points of its indices: what `updated` makes, with the statistics."""
     *arrays, rows, known = given
-    block = Block.of(rows, *arrays)
+    block = FileBlock.of(rows, *arrays)
 
     def total(method: str, steps: Sums) -> Sums:
         return work.sums(method, block, steps, arrays[0])
@@ -369,7 +373,7 @@ def _at_once(work: BlockWork, *given: Any) -> Made:
 
 
 def update(
-    plan: Plan, watched: bool, stored: bool
+    plan: FilePlan, watched: bool, stored: bool
 ) -> tuple[dict[str, tuple[xr.Variable, ...]], dict[str, list[Any]]]:
     """Of every variable the new arrays; the sums before, and the figures if they are watched.
 

@@ -22,7 +22,7 @@ from .law import Law
 from .maps import Map
 from .quadrature import RULES, Rule
 from .spaces import Gain, Intervals, OnGrid, Space, Term, carried, space_of
-from .stencils import Grid
+from .stencils import StencilGrid
 from .sums import law_of
 
 Scheme: TypeAlias = Literal["upwind", "centred"]
@@ -176,7 +176,7 @@ def budget(
     maps: dict[str, Map] = {check.name("of", of): Gain(weights, len(t))}
     value, intervals = weights.new_zeros(()), Intervals(t.diff(), ("interval",))
     for label, given, sign in (("inflow", inflow, -1.0), ("outflow", outflow, 1.0)):
-        one = OnGrid(Grid((), (), ()), {(): weights.new_tensor(sign)}, intervals)
+        one = OnGrid(StencilGrid((), (), ()), {(): weights.new_tensor(sign)}, intervals)
         before = value
         value = _added(maps, label, given, one, value)
         flows = isinstance(given, str) or (check.concrete(value) and bool((value != before).any()))

@@ -12,9 +12,9 @@ from ..meshes import Mesh
 from ..meshes._faces import AxisFaces, Faces, ListedFaces
 from ..support.errors import InputError
 from .maps import Map, Nonzeros, powered
-from .stencils import Grid, Listed, Offset, Stencil, check_points
+from .stencils import Listed, Offset, Stencil, StencilGrid, check_points
 
-Entries: TypeAlias = tuple[Tensor, Tensor, Tensor]  # numbers of cells, of points, and values
+FaceEntries: TypeAlias = tuple[Tensor, Tensor, Tensor]  # numbers of cells, of points, and values
 
 
 class Intervals(NamedTuple):
@@ -57,14 +57,18 @@ class OnGrid(Term):
 
     loose = ("dt", "coefficients")
 
-    def __init__(self, grid: Grid, terms: Mapping[Offset, Tensor], intervals: Intervals) -> None:
+    def __init__(
+        self, grid: StencilGrid, terms: Mapping[Offset, Tensor], intervals: Intervals
+    ) -> None:
         super().__init__(grid.points, intervals)
         self.rows, self.wraps = grid.rows, grid.wraps
         self.offsets, self.coefficients = tuple(terms), tuple(terms.values())
 
     def over(self, weights: Mapping[int, Tensor]) -> Stencil:
         d, count = len(self.rows), len(self.dt)
-        grid = Grid((count, *self.rows), (count + max(weights), *self.points), (False, *self.wraps))
+        grid = StencilGrid(
+            (count, *self.rows), (count + max(weights), *self.points), (False, *self.wraps)
+        )
         pairs = zip(self.offsets, self.coefficients, strict=True)
         terms = (
             ((o, *offset), w.reshape(-1, *[1] * d) * _at_start(c, d, o, count))
@@ -79,7 +83,7 @@ class OnList(Term):
 
     loose = ("dt", "rows", "columns", "values")
 
-    def __init__(self, entries: Entries, sizes: tuple[int, int], intervals: Intervals) -> None:
+    def __init__(self, entries: FaceEntries, sizes: tuple[int, int], intervals: Intervals) -> None:
         """sizes: how many cells and points there are."""
         super().__init__(sizes[1:], intervals)
         (self.rows, self.columns, self.values), self.sizes = entries, sizes
@@ -155,7 +159,7 @@ class GridSpace(_Space):
         wraps = tuple(isinstance(f, AxisFaces) and f.periodic for f in self.mesh._faces)
         axes = range(len(self.mesh.shape))
         terms = {tuple(by if i == axis else 0 for i in axes): c for by, c in by_step.items()}
-        return OnGrid(Grid(self.mesh.shape, points, wraps), terms, self.intervals)
+        return OnGrid(StencilGrid(self.mesh.shape, points, wraps), terms, self.intervals)
 
     def cells(self, values: Tensor) -> OnGrid:
         """values times u in each cell."""
@@ -211,7 +215,7 @@ def _outer(faces: AxisFaces) -> tuple[Tensor, Tensor]:
 class ListSpace(_Space):
     """Of an unstructured mesh: the same terms as lists."""
 
-    def _term(self, entries: Entries, points: int) -> OnList:
+    def _term(self, entries: FaceEntries, points: int) -> OnList:
         return OnList(entries, (len(self.volumes), points), self.intervals)
 
     def cells(self, values: Tensor) -> OnList:

@@ -23,7 +23,7 @@ Offset = tuple[int, ...]
 Slices = tuple[EllipsisType | slice, ...]
 
 
-class Grid(NamedTuple):
+class StencilGrid(NamedTuple):
     """Rows and points along the same axes; a ring where an axis wraps."""
 
     rows: tuple[int, ...]
@@ -31,12 +31,12 @@ class Grid(NamedTuple):
     wraps: tuple[bool, ...]
 
     @property
-    def between_rows(self) -> "Grid":
-        return Grid(self.rows, self.rows, self.wraps)
+    def between_rows(self) -> "StencilGrid":
+        return StencilGrid(self.rows, self.rows, self.wraps)
 
 
 @lru_cache(maxsize=4096)
-def pieces(grid: Grid, offset: Offset) -> tuple[tuple[Slices, Slices], ...]:
+def pieces(grid: StencilGrid, offset: Offset) -> tuple[tuple[Slices, Slices], ...]:
     """Where row i and point i + offset both are: slices of the rows and of the points."""
     along = []
     for rows, points, wraps, o in zip(*grid, offset, strict=True):
@@ -53,7 +53,7 @@ def pieces(grid: Grid, offset: Offset) -> tuple[tuple[Slices, Slices], ...]:
     )
 
 
-def read(u: Tensor, grid: Grid, offset: Offset) -> Tensor:
+def read(u: Tensor, grid: StencilGrid, offset: Offset) -> Tensor:
     """u at the point i + offset of each row i; 0 where there is none."""
     u = u.expand(*u.shape[: u.ndim - len(offset)], *grid.points)
     found = u.new_zeros(*u.shape[: u.ndim - len(offset)], *grid.rows)
@@ -73,7 +73,7 @@ class Stencil(Map):
     is_local = True
 
     def __init__(
-        self, grid: Grid, terms: Iterable[tuple[Offset, Tensor]], row_names: tuple[str, ...]
+        self, grid: StencilGrid, terms: Iterable[tuple[Offset, Tensor]], row_names: tuple[str, ...]
     ) -> None:
         self.rows, self.points, self.wraps = grid
         own: dict[Offset, Tensor] = {}
@@ -84,8 +84,8 @@ class Stencil(Map):
         self.dims, self.row_names = len(grid.rows), row_names
 
     @property
-    def grid(self) -> Grid:
-        return Grid(tuple(self.rows), tuple(self.points), tuple(self.wraps))
+    def grid(self) -> StencilGrid:
+        return StencilGrid(tuple(self.rows), tuple(self.points), tuple(self.wraps))
 
     def terms(self) -> Iterator[tuple[Offset, Tensor]]:
         """Offsets, and coefficients in full size."""
@@ -103,7 +103,7 @@ class Stencil(Map):
 
     def adjoint(self, v: Tensor) -> Tensor:
         if not concrete(v, *self.coefficients):
-            back = Grid(self.grid.points, self.grid.rows, self.grid.wraps)
+            back = StencilGrid(self.grid.points, self.grid.rows, self.grid.wraps)
             each = ((tuple(-step for step in o), c * v) for o, c in self.terms())
             return reduce(torch.add, (read(x, back, o) for o, x in each))
         found = v.new_zeros(*v.shape[: v.ndim - self.dims], *self.points)
@@ -252,7 +252,7 @@ def between_rows(maps: Sequence[Stencil], variances: Sequence[Tensor], noise: Te
     return RowStencil(own, terms(), maps[0].row_names)
 
 
-def short(grid: Grid, step: Offset) -> Offset:
+def short(grid: StencilGrid, step: Offset) -> Offset:
     """A step between rows, the short way round where an axis is a ring."""
     triples = zip(step, grid.rows, grid.wraps, strict=True)
     return tuple((a + n // 2) % n - n // 2 if wraps else a for a, n, wraps in triples)

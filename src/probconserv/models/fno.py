@@ -107,7 +107,7 @@ def _rotations(cos: Tensor, sin: Tensor) -> Tensor:
     return pairs.flatten(2).flatten(0, 1)
 
 
-Kind: TypeAlias = Literal["components", "mixture", "low rank", "diagonal"]
+Output: TypeAlias = Literal["components", "mixture", "low rank", "diagonal"]
 AT_ONCE = 2**22  # values of the widest layer in one call of `predict`: 16 MiB, reused, are fast
 START = -4.0  # of the raw standard deviation: 0.018 of the targets' spread
 
@@ -319,7 +319,7 @@ class FNO(Trained):
         self,
         inputs: ArrayLike,
         coordinates: Sequence[ArrayLike],
-        kind: Kind,
+        kind: Output,
         event_dims: int | None = None,
     ) -> Diagonal | LowRank | Mixture: ...
     @torch.no_grad()
@@ -327,7 +327,7 @@ class FNO(Trained):
         self,
         inputs: ArrayLike,
         coordinates: Sequence[ArrayLike],
-        kind: Kind = "components",
+        kind: Output = "components",
         event_dims: int | None = None,
     ) -> Diagonal | LowRank | Mixture:
         """The prediction as a field, in float64.
@@ -365,7 +365,7 @@ class FNO(Trained):
         ImplausibleWarning
             If inputs, or an axis without frequencies, go beyond what the network was trained on.
         """
-        check.choice("kind", kind, get_args(Kind))
+        check.choice("kind", kind, get_args(Output))
         given, axes = self._read(inputs, coordinates)
         means, variances = self._moments(given, axes)
         check.finite("variances", variances)  # of a network they are never meant to be infinite

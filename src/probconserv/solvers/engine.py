@@ -18,7 +18,7 @@ from torch import Tensor
 from ..fields.blocks import root_of, unblocks
 from ..fields.covariances import Correlated, Fields, Independent, shared_axes
 from ..fields.gaussian import Normals
-from ..fields.latent import Latent
+from ..fields.latent import LatentPosterior
 from ..laws.law import Rows
 from ..support.checks import any_of, concrete
 from ..support.once import once
@@ -28,7 +28,7 @@ from .banded import by_rows
 from .estimate import Estimate, diluted
 from .iterative import Iterative
 from .joint import Joint
-from .stages import Banded, ByRow, Numbers, Points, Stage, share_no_point, summed
+from .stages import Banded, ByRow, Numbers, SinglePoints, Stage, share_no_point, summed
 from .tridiagonal import Tridiagonal, chained
 
 MOST_DENSE = 512  # rows of one part up to which local ones are always solved by a dense matrix
@@ -79,7 +79,7 @@ class Chain(Node):
                 left = Banded(rows, left, root)
                 self.stages += (left,)
             else:
-                self.stages += (Points(rows, left, root),)
+                self.stages += (SinglePoints(rows, left, root),)
                 left = self.stages[-1].left
         if general := tuple(rows for rows in laws if rows not in single):
             left = _general(general, left, root, lead, slack)
@@ -226,7 +226,7 @@ class Shared(Node):
                 u = stage.shift(u, r)
             self.thin = self.thin or (look and _thin(stage, r))
             self.thin = self.thin or (dropped and any_of(stage.dropped & _moves(stage, u)))
-        self.latent = Latent(torch.cat(white, -1).movedim(0, -2))
+        self.latent = LatentPosterior(torch.cat(white, -1).movedim(0, -2))
 
     @property
     def lead(self) -> int:
@@ -282,7 +282,9 @@ class Shared(Node):
             return found
         simple, pairs = self.chain.is_simple, zip(found, self.root.variance, strict=True)
         lost = [(v < SURE * d) & ((v > 0) | (not simple)) for v, d in pairs]  # its zeros are sure
-        for stage in (s for s in self.chain.stages if isinstance(s, Points)):  # as are known points
+        for stage in (
+            s for s in self.chain.stages if isinstance(s, SinglePoints)
+        ):  # as are known points
             triples = zip(lost, stage.left.variance, self.chain.root.variance, strict=True)
             lost = [x & ((left > 0) | (rest == 0)) for x, left, rest in triples]
         many = self.latent.seen.shape[-1] * sum(v.numel() for v in found) > MOST_NUMBERS

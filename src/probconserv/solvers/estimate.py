@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..fields.blocks import blocks, eye_like, root_of
 from ..fields.covariances import Correlated, Fields
-from ..laws.stencils import Grid, Offset, Stencil, read, short
+from ..laws.stencils import Offset, Stencil, StencilGrid, read, short
 from ..support.tolerances import UNMET
 from .stages import minus
 
@@ -227,7 +227,7 @@ class Patch:
         low, high = max(0, some.start - 3), min(first, some.stop + 3)
         window = rows.narrow(rows.ndim - m.dims, low, high - low)
         sizes = (some.stop - some.start, *m.points[1:])
-        grid = Grid(sizes, (high - low, *others), tuple(m.wraps))
+        grid = StencilGrid(sizes, (high - low, *others), tuple(m.wraps))
         return read(window, grid, (offset[0] + some.start - low, *offset[1:]))
 
 

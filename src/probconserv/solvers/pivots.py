@@ -16,7 +16,7 @@ from ..fields.blocks import eye_like
 from ..support.tolerances import INDEPENDENT
 
 
-class Found(NamedTuple):
+class Pivots(NamedTuple):
     """Pivots of each part, and what they are good for."""
 
     pivots: Tensor  # (*lead, K)
@@ -26,7 +26,7 @@ class Found(NamedTuple):
     log_det: Tensor  # of 1 + C C^T, (*lead)
 
 
-def found_from(rows: Tensor, exact: Tensor, open_: Tensor) -> Found:
+def found_from(rows: Tensor, exact: Tensor, open_: Tensor) -> Pivots:
     """rows: G_u of the points that are unmeasured in some part, (*lead, K, points)."""
     lead, (count, points) = rows.shape[:-2], rows.shape[-2:]
     parts = lead.numel()
@@ -65,7 +65,7 @@ def found_from(rows: Tensor, exact: Tensor, open_: Tensor) -> Found:
         inverse[here[:, None, None], j[:, None], p] = units[:, None] * back * row_units[p]
         upper = torch.linalg.qr(torch.cat([c, one.expand(len(c), -1, -1)], -2)).R
         log_det[here] = 2 * upper.diagonal(dim1=-2, dim2=-1).abs().log().sum(-1)
-    return Found(
+    return Pivots(
         pivots.reshape(*lead, count),
         made_of.reshape(*lead, count, count),
         inverse.reshape(*lead, points, count),

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..laws.stencils import Grid, Offset, Stencil, read
+from ..laws.stencils import Offset, Stencil, StencilGrid, read
 from ..support.tolerances import HOLDS, TINY
 from ..support.tree import Node
 
@@ -67,7 +67,7 @@ class Transform(Node):
         self.inverse = 1 / torch.where(symbol > floor, symbol, least)
         self.bases = tuple(bases)
 
-    def _ties(self, terms: dict[Offset, Tensor], grid: Grid, step: Offset) -> Tensor:
+    def _ties(self, terms: dict[Offset, Tensor], grid: StencilGrid, step: Offset) -> Tensor:
         """What ties each row to the next along an axis, scaled."""
         if step not in terms:
             return torch.zeros_like(self.scale)

@@ -5,7 +5,7 @@ covariance again, with `times` and `variance`, so that stages follow each other.
 
 | stage | fields | rows |
 |---|---|---|
-| `Points` | independent points | values at single points |
+| `SinglePoints` | independent points | values at single points |
 | `Banded` | independent points | second differences: S has five diagonals |
 | `Numbers` | independent points, or after `Banded` | one law whose rows share no point |
 
@@ -146,7 +146,7 @@ class ByRow(OneLaw, Multiplied):
         return self.over(r.square() * self.inverse, lead).sum(-1)
 
 
-class Points(ByRow):
+class SinglePoints(ByRow):
     """Values at single points: independent points stay independent."""
 
     def __init__(self, rows: Rows, prior: Independent, root: Independent) -> None:

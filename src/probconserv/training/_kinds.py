@@ -16,7 +16,7 @@ from ._points import ANPTask, EmulatorTask
 from ._recipes import Changes, Recipe
 from ._source import Source
 
-Model: TypeAlias = Literal["anp", "softc", "emulator", "fno"]
+ModelName: TypeAlias = Literal["anp", "softc", "emulator", "fno"]
 MODES = 12  # of an axis of space
 OF_FIELDS: Changes = {
     "learning_rate": 2e-3,

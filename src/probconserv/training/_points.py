@@ -25,16 +25,16 @@ from ._recipes import Recipe
 from ._source import Source
 
 Batches: TypeAlias = Callable[[Tensor], Functions]
-Network = TypeVar("Network", bound=Predictor)
+AnyPredictor = TypeVar("AnyPredictor", bound=Predictor)
 NOISE, PLACES = 6, 11  # seeds of z and of points on a grid, beside those of `data`
 
 
-class PointTask(Generic[Network]):
+class PointTask(Generic[AnyPredictor]):
     """Batches and scores of a network that reads points; a subclass has its loss."""
 
     def __init__(
         self,
-        network: Network,
+        network: AnyPredictor,
         source: Source,
         recipe: Recipe,
         seed: int,

@@ -66,7 +66,7 @@ def _board(folder: Path, step: int) -> Any:
     return SummaryWriter(folder, purge_step=step, filename_suffix=f".{step:09d}")
 
 
-Report: TypeAlias = Callable[[dict[str, float]], None]
+Reporter: TypeAlias = Callable[[dict[str, float]], None]
 
 
 class DivergedError(ProbConservError):
@@ -120,7 +120,7 @@ class Run:
         if team.first:
             self.log.write()  # a folder that cannot be written to is known at once
 
-    def go(self, report: Report, interrupts: list[int]) -> None:
+    def go(self, report: Reporter, interrupts: list[int]) -> None:
         """To the end, or to the next step after an interrupt."""
         if self.team.first:
             start = {"step": 0.0, "learning_rate": 0.0, "seconds": 0.0}  # there is no loss yet
@@ -132,7 +132,7 @@ class Run:
         finally:
             self.log.close()
 
-    def _go(self, report: Report, interrupts: list[int]) -> None:
+    def _go(self, report: Reporter, interrupts: list[int]) -> None:
         on_gpu = self.device.type == "cuda"
         self.loss_of = torch.compile(self.task.loss) if on_gpu else self.task.loss
         work = Graphed(self.advance) if on_gpu else self.advance

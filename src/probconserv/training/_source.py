@@ -15,8 +15,8 @@ from ..support import checks as check
 from ..support.errors import InputError
 from ._recipes import Recipe
 
-Stream: TypeAlias = Callable[[Tensor], Grids]
-Data: TypeAlias = type[ClosedForm] | str | Grids | Stream
+GridStream: TypeAlias = Callable[[Tensor], Grids]
+TrainingData: TypeAlias = type[ClosedForm] | str | Grids | GridStream
 PARAMETERS = 13  # a seed of its own: what a user draws to test by is not what was learned
 TIMES, FUNCTIONS = 20, 1000  # of the grid of an equation, where the recipe has no number
 
@@ -29,7 +29,7 @@ class Source:
     equation: type[ClosedForm] | None = None
     grids: Grids | None = None  # those to learn from, or the first batch of a stream
     held_out: Grids | None = None
-    stream: Stream | None = None
+    stream: GridStream | None = None
 
     def describe(self) -> dict[str, Any]:
         """For the card."""
@@ -73,7 +73,7 @@ def _ends(*values: Tensor) -> list[float]:
 
 
 def source_of(
-    data: Data,
+    data: TrainingData,
     held_out: Grids | None,
     recipe: Recipe,
     seed: int,

@@ -18,24 +18,24 @@ from ..models._load import RecipeName
 from ..support import checks as check
 from ..support.complete_files import sole_writer
 from ..support.errors import InputError, surprises_expected, warn_implausible
-from ._kinds import KINDS, Kind, Model
+from ._kinds import KINDS, Kind, ModelName
 from ._losses import LOSSES
 from ._machine import local_rank, team
 from ._recipes import RECIPES, Changes, Keep, Recipe, Schedule
-from ._run import Report, Run
-from ._source import Data, Source, source_of
+from ._run import Reporter, Run
+from ._source import Source, TrainingData, source_of
 
 UNREAD = 0.1  # the share of the error that reading takes away, of networks that hardly do
 
 
 def train(
-    data: Data,
+    data: TrainingData,
     out: str | Path,
-    model: Model | Kind = "anp",
+    model: ModelName | Kind = "anp",
     recipe: RecipeName = "modern",
     device: torch.device | str = "auto",
     seed: int = 0,
-    report: Report | None = None,
+    report: Reporter | None = None,
     sizes: dict[str, Any] | None = None,
     start: str | Path | None = None,
     held_out: Grids | None = None,
@@ -132,7 +132,7 @@ def _warn_unread(card: dict[str, Any]) -> None:
         )
 
 
-def _kind(model: Model | Kind) -> Kind:
+def _kind(model: ModelName | Kind) -> Kind:
     if isinstance(model, Kind):
         return model
     check.choice("model", model, KINDS)

@@ -30,7 +30,7 @@ FINE, COARSE = Precision(5e-15, 1e-11, 3), Precision(4e-8, 1e-6, 2)  # of float6
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
+class Closing:
     """What is to be closed; grids have one axis here."""
 
     air: Air
@@ -63,7 +63,7 @@ class Task:
         after = dict(zip(CHANGED, values, strict=True))
         return {**self.errors, **of_change(self.before, after, self.weights, self.errors)}
 
-    def of(self, members: slice) -> "Task":
+    def of(self, members: slice) -> "Closing":
         return replace(
             self,
             air=self.air.of(members),
@@ -107,7 +107,7 @@ class Closed:
     tally: Tally | None
 
 
-def close(task: Task) -> Closed:
+def close(task: Closing) -> Closed:
     """The state that closes the budgets."""
     air = task.air
     widths = (x for error in task.errors.values() for x in error.tensors)
@@ -141,7 +141,7 @@ def parts(length: int, size: int) -> Iterator[slice]:
         yield slice(begin, min(begin + size, length))
 
 
-def _closed(task: Task, out: tuple[Tensor, Tensor] | None) -> Closed:
+def _closed(task: Closing, out: tuple[Tensor, Tensor] | None) -> Closed:
     blocks = list(_blocks(task, out is None))
     into = [
         None if out is None else (out[0][..., b.columns], out[1][..., b.columns]) for b in blocks
@@ -189,7 +189,7 @@ def _furthest(
     return torch.stack(each).amax(0)
 
 
-def _blocks(task: Task, whole: bool) -> Iterator[Block]:
+def _blocks(task: Closing, whole: bool) -> Iterator[Block]:
     air, w, every = task.air, task.weights, task.all_errors()
     if whole:
         yield Block.of(None, air, task.levels.layers(air.pressure), w, task.rain, every)
@@ -201,7 +201,7 @@ def _blocks(task: Task, whole: bool) -> Iterator[Block]:
         yield Block.of(c, own, task.levels.layers(own.pressure), w[c], task.rain[:, c], errors)
 
 
-def _missing(task: Task, blocks: Sequence[Block], columns: Sequence[Columns]) -> Tensor:
+def _missing(task: Closing, blocks: Sequence[Block], columns: Sequence[Columns]) -> Tensor:
     """What the laws ask for less what is there, (batch, 3)."""
     pairs = zip(blocks, columns, strict=True)
     found = [at.content(task.duration) @ each.weights for each, at in pairs]
@@ -209,7 +209,7 @@ def _missing(task: Task, blocks: Sequence[Block], columns: Sequence[Columns]) ->
 
 
 def _tally(
-    task: Task,
+    task: Closing,
     blocks: Sequence[Block],
     columns: Sequence[Columns],
     missing: tuple[Tensor, Tensor],  # at the start and at the end

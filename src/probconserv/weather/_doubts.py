@@ -11,7 +11,7 @@ from torch import Tensor
 from ..conditioning.audit import largest_move
 from ..fields.gaussian import Diagonal
 from ..support.errors import FAR
-from ._close import Closed, Task
+from ._close import Closed, Closing
 from ._std import MOVED
 
 USUAL = 3e-5  # kg m-2 s-1, precipitation in the mean over the Earth; evaporation is as much
@@ -44,7 +44,7 @@ class Doubts:
         self.wet, self.begun = wet, False
         self.said: set[str] = set()
 
-    def looks(self, task: Task, closed: Closed, gain: Tensor) -> list[Tensor]:
+    def looks(self, task: Closing, closed: Closed, gain: Tensor) -> list[Tensor]:
         """Numbers without axes, float64, for `judge`."""
         before, after = (rain + LITTLE for rain in _rain(task, closed))
         change = (after / before).log().abs().max()
@@ -52,7 +52,7 @@ class Doubts:
         found = [closed.far.max(), change, before.mean() - LITTLE, evaporated]
         return found if self.begun else [*found, _warming(task)]
 
-    def judge(self, numbers: Sequence[float], task: Task, closed: Closed) -> list[str]:
+    def judge(self, numbers: Sequence[float], task: Closing, closed: Closed) -> list[str]:
         """What these numbers say that was not said before, in words."""
         far, change, rain, evaporated, *warming = numbers
         self.begun = True
@@ -67,13 +67,13 @@ class Doubts:
         return list(new.values())
 
 
-def _rain(task: Task, closed: Closed) -> tuple[Tensor, Tensor]:
+def _rain(task: Closing, closed: Closed) -> tuple[Tensor, Tensor]:
     """Precipitation of each member, kg m-2 s-1 in the mean over the sphere, before and after."""
     before = task.rain.detach().clamp_min(0.0).double() @ task.weights
     return before, closed.fallen.detach() / task.duration
 
 
-def _warming(task: Task) -> Tensor:
+def _warming(task: Closing) -> Tensor:
     """How fast the temperature changes, K s-1; 0 where it is not known."""
     old = task.before.get("temperature")
     if old is None:
@@ -111,7 +111,7 @@ def of_unit(rain: float, evaporated: float, seconds: float) -> str:
     )
 
 
-def _of_rain(task: Task, closed: Closed) -> str:
+def _of_rain(task: Closing, closed: Closed) -> str:
     """Of the member whose precipitation is changed the most."""
     before, after = _rain(task, closed)
     member = int(((after + LITTLE) / (before + LITTLE)).log().abs().argmax())
@@ -122,7 +122,7 @@ def _of_rain(task: Task, closed: Closed) -> str:
     )
 
 
-def _of_moves(task: Task, closed: Closed) -> str:
+def _of_moves(task: Closing, closed: Closed) -> str:
     """Of the variable that is moved the furthest, if that is far."""
     old = dict(zip(MOVED, (task.air.pressure, task.air.temperature), strict=False))
     old |= {"specific_humidity": task.air.vapour.clamp_min(0.0)}

@@ -11,7 +11,7 @@ from ..air.contents import LAWS
 from ..support import checks as check
 from ..support.checks import ArrayLike
 from ..support.errors import InfeasibleError, InputError, ProbConservError, warn_implausible
-from ._close import Closed, Task, close, totals_of
+from ._close import Closed, Closing, close, totals_of
 from ._doubts import Doubts
 from ._grid import Grid, Levels
 from ._ledger import Ledger
@@ -251,7 +251,7 @@ class Fixer(nn.Module):
         base, carry = self._base(before, after, weights, audited)
         gain = inflow_of(fluxes, seconds, len(air.pressure), self.grid.shape, weights)
         rain = after["precipitation"] if "precipitation" in after else 0 * air.pressure
-        task = Task(
+        task = Closing(
             air,
             rain.flatten(1),
             self._levels,
@@ -277,7 +277,7 @@ class Fixer(nn.Module):
                 self.ledger.record(after, fixed, closed, self._target + self._carry, seconds)
         return fixed
 
-    def _look(self, closed: Closed, task: Task, gain: Tensor) -> None:
+    def _look(self, closed: Closed, task: Closing, gain: Tensor) -> None:
         """Refuses layers that the correction turned over, and warns of what is not plausible."""
         ends = (end.double() for end in closed.pressure.detach().aminmax())
         low, high, *others = check.numbers(*ends, *self._doubts.looks(task, closed, gain))
@@ -394,7 +394,7 @@ def _added(total: Tensor, carry: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     return found, carry + (x - (found - total))
 
 
-def _check_change(task: Task) -> None:
+def _check_change(task: Closing) -> None:
     """Errors are finite; those of members and of `std` are known to be."""
     for name, error in task.all_errors().items():
         if not all(bool(x.isfinite().all()) for x in error.tensors if x is not None):
@@ -403,7 +403,7 @@ def _check_change(task: Task) -> None:
             )
 
 
-def _judge(closed: Closed, task: Task) -> None:
+def _judge(closed: Closed, task: Closing) -> None:
     """Refuses totals that do not hold."""
     if not closed.worst <= task.precision.tolerance:  # NaN is not
         _check_change(task)

@@ -19,7 +19,7 @@ from ...laws.inequalities import Bounds, Inequality, Limits, limits_of, sloping_
 from ...laws.law import Law, Rows
 from ...laws.maps import Select, Sum
 from ...solvers.shrinkage import shrunk
-from ...solvers.stages import Points
+from ...solvers.stages import SinglePoints
 from ...support import checks as check
 from ...support.errors import InputError
 from ..audit import check_met, warn_if_far
@@ -91,7 +91,7 @@ def _at_points(
     """Mean and covariance of independent points given values at some of them."""
     mean, left = prior, root
     for rows in sorted(points, key=lambda r: bool((r.noise_variance > 0).any())):
-        stage = Points(rows, left, root)
+        stage = SinglePoints(rows, left, root)
         mean, left = stage.shift(mean, stage.residual(mean)), stage.left
     check_met(points, mean, prior, root, slack)
     return _general.placed(points, mean), left

@@ -53,7 +53,7 @@ def suits(rows: Sequence[Rows], limits: Sequence[Limits]) -> bool:
 
 
 @dataclass(frozen=True)
-class Layout:
+class LineLayout:
     """How a field is laid out as (P, E): the axis along which it rises comes last."""
 
     shape: torch.Size
@@ -180,7 +180,7 @@ class Group:
             assert isinstance(m, Disjoint)
             alone = m.weights.ndim == m.dims
             shape = layout.shape[len(layout.shape) - m.dims :] if alone else layout.shape
-            own = Layout(torch.Size(shape), m.dims, layout.axis)
+            own = LineLayout(torch.Size(shape), m.dims, layout.axis)
             weights.append(own.flat(m.weights.expand(shape)) * layout.sign)
             if isinstance(m, Regions):
                 labels = m.labels.flatten()
@@ -339,10 +339,10 @@ class Group:
         return found
 
 
-def _layout(shape: torch.Size, m: object, limits: Limits) -> Layout:
+def _layout(shape: torch.Size, m: object, limits: Limits) -> LineLayout:
     axis, sign = limits.slopes[0] if limits.slopes else (-1, 1)
     dims = m.dims if isinstance(m, Disjoint) else min(len(shape), max(1, -axis))
-    return Layout(shape, dims, axis, sign)
+    return LineLayout(shape, dims, axis, sign)
 
 
 def _normals(n: int, ends: bool, generator: torch.Generator | None, like: Tensor) -> Tensor:

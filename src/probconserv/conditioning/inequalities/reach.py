@@ -30,7 +30,7 @@ class Part(NamedTuple):
 
 def unreachable(part: Part) -> str | None:
     """The row that is furthest out of reach, in words; None where it is not found."""
-    space = _Space(part)
+    space = _Reachable(part)
     size = np.abs(part.value) + np.abs(part.rows) @ (
         np.abs(part.mean) + np.sqrt(np.diag(part.covariance))
     )
@@ -60,7 +60,7 @@ NONE_WITHIN = (
 )
 
 
-class _Space:
+class _Reachable:
     """Where points may be, without the laws."""
 
     def __init__(self, part: Part) -> None:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ...support.errors import DegenerateError, InfeasibleError, ProbConservError
 from ...support.rowwise import TINY
-from .linearised import Look, Problem, Step
+from .linearised import Linearisation, NonlinearProblem, Step
 
 MET = 1e-12  # of |b| + |J| |u|: what an exact row may miss
 STATIONARY = 1e-7  # of the way from the prior: the longest step that is left
@@ -47,7 +47,7 @@ class Failure(NamedTuple):
 
 @torch.no_grad()
 def most_probable(
-    given: Problem, near: Tensor | None = None, limit: int = LIMIT
+    given: NonlinearProblem, near: Tensor | None = None, limit: int = LIMIT
 ) -> tuple[Tensor, dict[int, Failure]]:  # (P, N)
     """The fields, each part by its own number of steps; and which parts did not get there.
 
@@ -99,7 +99,7 @@ def most_probable(
 
 
 def along_the_way(
-    given: Problem, mean: Tensor, value: Tensor, near: Tensor, stages: int
+    given: NonlinearProblem, mean: Tensor, value: Tensor, near: Tensor, stages: int
 ) -> tuple[Tensor, dict[int, Failure]]:
     """As `most_probable`, for draws that are far: by draws between, each from the one before.
 
@@ -196,7 +196,7 @@ def _solved_on_tangent(
 
 def _searched(
     step: Step, a: Tensor, change: Tensor, weights: Tensor, slack: Tensor, still: Tensor
-) -> tuple[Look, Tensor, Tensor]:
+) -> tuple[Linearisation, Tensor, Tensor]:
     """The next u and its a, and which parts found no step that lowers the merit.
 
     change: of a, by the full step. still: parts that need none.
@@ -205,7 +205,7 @@ def _searched(
     change = torch.where(still[:, None], 0.0, change)
     noisy = torch.where(problem.exact, 0.0, 1 / torch.where(problem.exact, 1.0, problem.noise))
 
-    def merit(at: Look, of: Tensor) -> Tensor:
+    def merit(at: Linearisation, of: Tensor) -> Tensor:
         rows = noisy * at.misses.square() / 2 + weights * at.misses.abs()
         return _dot(of, problem.times(of)) / 2 + rows.sum(-1)
 
@@ -215,7 +215,7 @@ def _searched(
     slope = _dot(a, move) + slope.sum(-1)
     slack = slack + 1e-13 * before.abs()
 
-    def tried(change: Tensor, share: Any = 1.0) -> tuple[Look, Tensor]:
+    def tried(change: Tensor, share: Any = 1.0) -> tuple[Linearisation, Tensor]:
         at = problem.look(u + problem.times(change))
         return at, merit(at, a + change) <= before + LOWER * share * slope + slack
 
@@ -257,7 +257,7 @@ class Implicit(torch.autograd.Function):
         return ctx.backward_of(g), None
 
 
-def with_gradient(problem: Problem, u: Tensor) -> Tensor:
+def with_gradient(problem: NonlinearProblem, u: Tensor) -> Tensor:
     """`u`, where the steps of `problem` stay, with its gradient.
 
     u = step(u; theta) gives du = (1 + P W)^-1 d step / d theta. A gradient g of u is that of one

@@ -25,7 +25,7 @@ SMALL = 1e-3  # share of mean and standard deviation below which values count as
 CLOSE, CLOSER = 1e-9, 1e-15  # of its terms: what a row may miss after the two solves of a step
 
 
-class Look(NamedTuple):
+class Linearisation(NamedTuple):
     """What the laws say at u."""
 
     u: Tensor  # (P, N)
@@ -33,7 +33,7 @@ class Look(NamedTuple):
     backs: tuple[Callable[..., Any], ...]  # products with the transposed Jacobian of each law
 
 
-class Problem(Node):
+class NonlinearProblem(Node):
     """Fields given laws; what it is made of has one first axis, of P parts."""
 
     def __init__(
@@ -94,7 +94,7 @@ class Problem(Node):
         tensors = any(t.requires_grad for t in self._tensors())
         return tensors or any(curved.learns for curved in self.curved)
 
-    def some(self, index: Tensor) -> "Problem":
+    def some(self, index: Tensor) -> "NonlinearProblem":
         """The parts that `index` picks."""
         return self._change(lambda t, b: t if b is None else t.index_select(b, index))
 
@@ -106,24 +106,24 @@ class Problem(Node):
             row -= count
         raise AssertionError(row)
 
-    def look(self, u: Tensor) -> Look:
+    def look(self, u: Tensor) -> Linearisation:
         fields = self.fields(u)
         if not self.is_dense:
             laws: tuple[Any, ...] = (*self.linear, *self.curved)
-            return Look(u, joined([law.apply(fields) for law in laws]) - self.value, ())
+            return Linearisation(u, joined([law.apply(fields) for law in laws]) - self.value, ())
         pulled = [curved.pulled(fields) for curved in self.curved]
         found = [*(_product(m, u) for m in self.matrix), *(x for x, _ in pulled)]
-        return Look(u, joined(found) - self.value, tuple(back for _, back in pulled))
+        return Linearisation(u, joined(found) - self.value, tuple(back for _, back in pulled))
 
-    def step(self, look: Look) -> "Step":
+    def step(self, look: Linearisation) -> "Step":
         return (DenseStep if self.is_dense else LocalStep)(self, look)
 
 
 class Step(ABC):
     """The laws linearised at u: J u' = b - f(u) + J u."""
 
-    problem: Problem
-    look: Look
+    problem: NonlinearProblem
+    look: Linearisation
 
     @abstractmethod
     def along(self, v: Tensor) -> Tensor:  # (P, N) to (P, K)
@@ -186,7 +186,7 @@ class Step(ABC):
 class DenseStep(Step):
     """Few rows: J is a matrix (P, K, N)."""
 
-    def __init__(self, problem: Problem, look: Look) -> None:
+    def __init__(self, problem: NonlinearProblem, look: Linearisation) -> None:
         self.problem, self.look = problem, look
         counts = problem.counts[len(problem.matrix) :]
         laws = zip(problem.curved, look.backs, counts, strict=True)
@@ -218,7 +218,7 @@ class DenseStep(Step):
 class LocalStep(Step):
     """Many rows: products with J, and conjugate gradients."""
 
-    def __init__(self, problem: Problem, look: Look) -> None:
+    def __init__(self, problem: NonlinearProblem, look: Linearisation) -> None:
         self.problem, self.look = problem, look
         near = [each.linearised(problem.fields(look.u), False) for each in problem.curved]
         self.stage = Iterative((*problem.linear, *near), problem.root, problem.root, 1)

@@ -25,7 +25,7 @@ from ...support.once import once
 from ..draws import FieldDraws, StateDraws
 from ..posterior import FieldPosterior, Solved, StatePosterior
 from .gauss_newton import PART, Failure, along_the_way, most_probable, with_gradient
-from .linearised import MOST_DENSE, Problem
+from .linearised import MOST_DENSE, NonlinearProblem
 
 STAGES = (4, 16)  # on the way to draws that do not get to the laws at once
 AT_ONCE = 1 << 24  # numbers of Jacobians that are held together
@@ -49,7 +49,7 @@ class LinearisationError(NamedTuple):
     chance: tuple[float, float]
 
 
-class Found(Solved):
+class NonlinearSolved(Solved):
     """Fields given linear laws and others, in float64: what the posteriors answer from.
 
     `mean` is a most probable state. All else but draws is that of the Gaussian about it, with all
@@ -85,7 +85,7 @@ class Found(Solved):
     def free(self) -> int:
         return self.lead
 
-    def _problem(self, mean: Fields, noise: list[Tensor] | None = None) -> Problem:
+    def _problem(self, mean: Fields, noise: list[Tensor] | None = None) -> NonlinearProblem:
         """The problem with one axis of parts. noise: of each law, beside draws as `mean`."""
         sizes = mean[0].shape[: mean[0].ndim - self.dims[0]]
 
@@ -99,7 +99,7 @@ class Found(Solved):
             law.value = law.value + _flat(add, 0, sizes)
         count = len(self.rows)
         means = tuple(_flat(u, 0, sizes) for u in mean)
-        return Problem(means, self.root._change(flat), laws[:count], laws[count:])
+        return NonlinearProblem(means, self.root._change(flat), laws[:count], laws[count:])
 
     @property
     def differentiable(self) -> bool:
@@ -166,7 +166,7 @@ class Names:
 
 
 def _in_chunks(
-    problem: Problem, names: Names, start: Sequence[Tensor] | None = None
+    problem: NonlinearProblem, names: Names, start: Sequence[Tensor] | None = None
 ) -> Tensor:  # (P, N)
     """The most probable fields, as many parts at a time as there is room for.
 
@@ -212,7 +212,7 @@ def _flat(t: Tensor, before: int, sizes: Sequence[int]) -> Tensor:
 class KeptAsDraws:
     """What is kept in a file as draws: a file cannot hold the function of a law."""
 
-    _solved: "Found"
+    _solved: "NonlinearSolved"
 
     @property
     def laws(self) -> tuple[str, ...]:
@@ -263,7 +263,7 @@ class NonlinearPosterior(KeptAsDraws, FieldPosterior, noun="Posterior"):
     True
     """
 
-    _solved: Found
+    _solved: NonlinearSolved
 
     def from_draws(self, n: int, generator: torch.Generator | None = None) -> FieldDraws:
         """The field known by draws: mean, variance, intervals and scores are theirs.
@@ -339,7 +339,7 @@ class NonlinearStatePosterior(KeptAsDraws, StatePosterior, noun="Posterior"):
     """
 
     kind = NonlinearPosterior
-    _solved: Found
+    _solved: NonlinearSolved
 
     def from_draws(self, n: int, generator: torch.Generator | None = None) -> StateDraws:
         """The state known by joint draws.

@@ -2,7 +2,7 @@
 
 from ._benchmark import METHODS as METHODS
 from ._benchmark import TESTED as TESTED
-from ._benchmark import Cell as Cell
+from ._benchmark import OperatorCell as OperatorCell
 from ._benchmark import benchmark as benchmark
 from ._cases import CASES as CASES
 from ._cases import Case as Case

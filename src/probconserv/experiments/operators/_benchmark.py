@@ -37,7 +37,7 @@ RESCALED = 0.95  # n-MeRCI: the share of errors that the rescaled deviations hol
 
 
 @dataclass(frozen=True)
-class Cell:
+class OperatorCell:
     """One case at one distance: a record for each method, and one function to draw.
 
     Parameters
@@ -63,7 +63,7 @@ def benchmark(
     folder: str | Path | None = None,
     where: Sequence[Where] = TESTED,
     tell: Callable[[str], None] = lambda _: None,
-) -> list[Cell]:
+) -> list[OperatorCell]:
     """Every method on every case, inside the range of training and outside.
 
     Parameters
@@ -124,7 +124,7 @@ def _confirmed(case: Case, network: FNO) -> tuple[Calibration, Widths]:
 
 def _cell(
     name: str, where: Where, seed: int, n: int, network: FNO, confirmed: tuple[Calibration, Widths]
-) -> Cell:
+) -> OperatorCell:
     case = CASES[name]
     split = "validation" if where == "beside" else "test"
     problem, grids = case.functions(where, split, n)
@@ -154,7 +154,7 @@ def _cell(
     ]
     example = {"t": t, "x": x, "truth": grids.targets[0], "title": case.title, "where": where}
     example["fields"] = {m: (f.mean[0], f.variance[0].sqrt()) for m, f in joined.items()}
-    return Cell(records, example)
+    return OperatorCell(records, example)
 
 
 def scores(field: Field, truth: Tensor, law: Any) -> dict[str, float]:

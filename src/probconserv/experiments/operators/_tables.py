@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...support.complete_files import sole_writer
 from .._runs import Record, as_csv, at_least_one, written
-from ._benchmark import METHODS, Cell
+from ._benchmark import METHODS, OperatorCell
 from ._cases import CASES
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def heading(row: Record) -> str:
     return f"{CASES[row['case']].title}, {where}: {row['low']:g}..{row['high']:g}"
 
 
-def write(cells: Sequence[Cell], out: str | Path, figures: bool = True) -> list[Path]:
+def write(cells: Sequence[OperatorCell], out: str | Path, figures: bool = True) -> list[Path]:
     """Writes results.json, results.csv and, with `figures`, two pictures and report.html.
 
     Parameters
@@ -175,7 +175,7 @@ def scores_figure(cells: Sequence[dict[str, Record]]) -> "Figure":
     return figure
 
 
-def examples_figure(cells: Sequence[Cell]) -> "Figure":
+def examples_figure(cells: Sequence[OperatorCell]) -> "Figure":
     """The first function of each cell of the first seed, at a quarter of the times."""
     from matplotlib.figure import Figure
 

@@ -29,7 +29,7 @@ from .._runs import Found, Job, Record, as_csv, at_least_one, run, written
 from ._experiments import EXPERIMENTS, ONLY_EXACT, UPDATES, Experiment
 from ._reproduce import CONTEXT
 
-Split: TypeAlias = Literal["test", "validation"]
+AblationSplit: TypeAlias = Literal["test", "validation"]
 NetworkName: TypeAlias = Literal["paper", "modern", "emulator"]
 NETWORKS: dict[NetworkName, tuple[Model, RecipeName]] = {
     "paper": ("anp", "paper"),
@@ -45,7 +45,7 @@ METRICS = ("CE", "LL", "MSE", "CRPS", "coverage_50", "coverage_90", "coverage_99
 class Trial:
     """How the records of an ablation are made."""
 
-    split: Split = "test"  # or validation: parameters from all over the training range
+    split: AblationSplit = "test"  # or validation: parameters from all over the training range
     n: int = 50  # functions
     samples: int = 100  # of the latent
     times: int = 21  # at which the law is known, beside that of the evaluation
@@ -65,7 +65,7 @@ def records(
     network = load(experiment.name, model, recipe).to(device)
     problem = experiment.problem if value is None else experiment.at(value)
     test = draw(problem, trial.split, trial.n, CONTEXT)
-    setting = _Setting(experiment, test, trial, device)
+    setting = _AblationSetting(experiment, test, trial, device)
     rows: dict[tuple[str, str], list[_Row]] = {}
     for part in setting.chunks():
         for update, noise, row in setting.rows(network, part):
@@ -87,7 +87,7 @@ class _Row:
     front: Tensor  # (n,), the posterior mean of its position; NaN where there is none
 
 
-class _Setting:
+class _AblationSetting:
     """Truth and law of the functions at all times; the evaluation is at one of them."""
 
     def __init__(
@@ -166,7 +166,7 @@ def ablate(
     problems: Sequence[str] = tuple(EXPERIMENTS),
     out: str | Path | None = None,
     networks: Sequence[NetworkName] = tuple(NETWORKS),
-    split: Split = "test",
+    split: AblationSplit = "test",
     device: str = "auto",
     n: int = 50,
     samples: int = 100,
@@ -214,7 +214,7 @@ def ablate(
         check.choice("problems", name, EXPERIMENTS)
     for name in networks:
         check.choice("networks", name, NETWORKS)
-    check.choice("split", split, get_args(Split))
+    check.choice("split", split, get_args(AblationSplit))
     for name, count in {"n": n, "samples": samples, "times": times}.items():
         if check.samples(count, name) < 2:
             raise InputError(f"`{name}` must be at least 2, got {count}.")

@@ -77,7 +77,7 @@ class Table(NamedTuple):
     rows: dict[str, list[Entry]]
 
 
-class Cell(NamedTuple):
+class TableCell(NamedTuple):
     """One parameter of a problem."""
 
     value: float
@@ -138,7 +138,7 @@ def page(template: Path, **content: Any) -> str:
 
 def _cells(
     name: str, records: Sequence[Record], pictures: Sequence[Picture], fronts: Sequence[Record]
-) -> list[Cell]:
+) -> list[TableCell]:
     """Every parameter of the problem that has a record or a picture."""
     records = [record for record in records if record["problem"] == name]
     pictures = [picture for picture in pictures if picture.problem == name]
@@ -148,7 +148,7 @@ def _cells(
     for value in dict.fromkeys(values):
         of_value = [record for record in records if record["parameter"] == value]
         cells.append(
-            Cell(
+            TableCell(
                 value,
                 outside=not low <= value <= high,
                 published=any(EXPERIMENTS[name].paper(value, method) for method in METHODS),

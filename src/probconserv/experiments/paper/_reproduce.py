@@ -30,7 +30,7 @@ from ._experiments import EXPERIMENTS, METHODS, PROTOCOLS, Experiment, ProtocolN
 
 FORMAT = 1  # of the kept cells
 MODELS: tuple[Literal["anp", "softc"], ...] = ("anp", "softc")
-Rule: TypeAlias = Literal["point", "crossing"]  # of a front
+FrontRule: TypeAlias = Literal["point", "crossing"]  # of a front
 Networks: TypeAlias = dict[str, AttentiveNeuralProcess]  # by model: anp, softc
 
 CONTEXT = (10, 10)  # as the published experiments, and ours, were trained
@@ -184,11 +184,11 @@ class _Setting:
         for name, each in errors.items():
             yield f"MSE over time/{name}", torch.stack(each).mean(0)
 
-    def fronts(self) -> Iterator[tuple[str, Rule, float, FrontPosition]]:
+    def fronts(self) -> Iterator[tuple[str, FrontRule, float, FrontPosition]]:
         """Each method's front over all functions: at level 0 as published, and at half the jump."""
         front = self.problem.front(self.experiment.time)
         jump = float(self.problem.solution(self.experiment.time, front))
-        levels: dict[Rule, float] = {"point": 0.0, "crossing": jump / 2}
+        levels: dict[FrontRule, float] = {"point": 0.0, "crossing": jump / 2}
         for name, field in self.fields.items():
             for rule, level in levels.items():
                 draws = None if needs_no_draws(field, rule) else DRAWS
@@ -197,7 +197,9 @@ class _Setting:
                 )
                 yield name, rule, level, _pooled(found)
 
-    def front_record(self, name: str, rule: Rule, level: float, front: FrontPosition) -> Record:
+    def front_record(
+        self, name: str, rule: FrontRule, level: float, front: FrontPosition
+    ) -> Record:
         return self._where(name) | {
             "rule": rule,
             "level": level,
