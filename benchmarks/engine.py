@@ -4,7 +4,7 @@
 
 Prints a Markdown table. Both sides of a ratio run in turn, their medians are compared, and their
 results must agree. Rows whose functions the installed version does not have are left out. The cost
-of 16 M points is in step2.py, of labelled data in files.py, of a GPU in gpu.py. Run it on an idle
+of 16 M points is in step2.py, of files in files.py, of a GPU in gpu.py. Run it on an idle
 machine: two threads that wait for a busy core change every row; the load is printed.
 """
 
@@ -173,7 +173,7 @@ def redundant_regions() -> None:
     blocks = torch.arange(360)[:, None] // 36 * 20 + torch.arange(720) // 36
     total = mean.sum((1, 2)) + 1
     parts = torch.zeros(4, 200, dtype=torch.float64).index_add(1, blocks.flatten(), mean.flatten(1))
-    laws = pc.regions(blocks, parts + 1 / 200), pc.cells(torch.ones(360, 720), total)
+    laws = pc.regions(blocks, parts + 1 / 200), pc.weighted_sum(torch.ones(360, 720), total)
     field = pc.Diagonal(mean, variance)
     (took,) = seconds(lambda: step2(field, *laws), repeats=3)
     report("200 regions and their total, 4 x 360 x 720", f"{took:.2f} s", "<= 1 s")
