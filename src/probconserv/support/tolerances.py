@@ -1,4 +1,7 @@
-"""What may be off, and by how much: every tolerance, with what users are told of it.
+"""What may be off, and by how much: tolerances, with what users are told of each.
+
+What ends the iterations of inequalities, of nonlinear laws and of conjugate gradients stands with
+these.
 
 The promises are for values and standard deviations from 1e-30 to 1e30, and variances of one prior
 over 12 decades.
