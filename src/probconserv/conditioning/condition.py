@@ -218,7 +218,7 @@ def _condition_within(
     return condition_within(prior, rows, laws, inequalities, int(draws), generator)
 
 
-LINEAR_LAWS = "only linear laws can do without, not inequalities nor laws that are not linear"
+LINEAR_LAWS = "only linear laws can work with, not inequalities nor laws that are not linear"
 GIVE_ONE = "Give these points a finite variance."
 LINEAR_ONLY = (
     "`laws`: inequalities stand beside linear laws only. Leave out the laws that are not linear, "
