@@ -48,7 +48,7 @@ def enforce(
     ----------
     dataset : xarray.Dataset
         What holds the variables; it is not changed.
-    *laws : Law or recipe
+    *laws : FileLaw or recipe
         One or more. A recipe is a function that makes a law of a dataset, such as `moisture`.
     how : {"uniform", "proportional", "variance", "members"}
         The way to spread a correction. "uniform": every point of a sum moves by the same amount.
@@ -162,7 +162,7 @@ def totals(dataset: xr.Dataset, law: FileLaw) -> xr.DataArray:
     ----------
     dataset : xarray.Dataset
         What holds the variables.
-    law : Law
+    law : FileLaw
         Which sums; its `total` is not used.
 
     Returns
@@ -204,7 +204,7 @@ class Accessor:
 
         Parameters
         ----------
-        *laws : Law or recipe
+        *laws : FileLaw or recipe
             One or more.
         **how
             The other arguments of `files.enforce`.
@@ -231,7 +231,7 @@ class Accessor:
 
         Parameters
         ----------
-        *laws : Law or recipe
+        *laws : FileLaw or recipe
             One or more.
         **how
             The other arguments of `files.check`.

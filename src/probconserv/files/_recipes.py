@@ -79,7 +79,7 @@ def dry_air(
 
     Returns
     -------
-    Law
+    FileLaw
         For `enforce` and `check`, which also take this function itself.
 
     Raises
@@ -146,7 +146,7 @@ def moisture(
 
     Returns
     -------
-    Law
+    FileLaw
         For `enforce` and `check`, which also take this function itself.
 
     Raises
@@ -193,7 +193,7 @@ def energy(
 
     Returns
     -------
-    Law
+    FileLaw
         For `enforce` and `check`, which also take this function itself.
 
     Raises
