@@ -145,7 +145,7 @@ def train_through(n):
 
 
 def netcdf(n):
-    sums = n["fixed"].probconserv.totals(n["Law"]("u", ("lat", "lon")))
+    sums = n["fixed"].probconserv.totals(n["FileLaw"]("u", ("lat", "lon")))
     assert sums.values == pytest.approx(float(sums[0]))
 
 
