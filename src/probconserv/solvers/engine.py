@@ -31,7 +31,8 @@ from .stages import Banded, ByRow, Numbers, SinglePoints, Stage, share_no_point,
 from .tridiagonal import Tridiagonal, chained
 
 MOST_DENSE = 512  # rows of one part up to which local ones are always solved by a dense matrix
-MOST_WORK = 1 << 36  # products up to which they are if they form no chain of times
+LITTLE_WORK = 1 << 31  # products up to which they are if they form no chain of times
+MOST_WORK = 1 << 36  # the same of fields with shared directions, which have no sparse factor
 MOST_MEMORY = 1 << 25  # numbers in all matrices, the same
 MANY = 32  # matrices of five diagonals that are worth a loop along their rows
 FEW = 16  # joint rows up to which a traced computation takes the dense system
@@ -286,7 +287,8 @@ def _general(
         return Joint(laws, prior, root, lead)
     if isinstance(root, Independent) and chained(laws, root.shapes, lead):
         return Tridiagonal(laws, prior, root, lead)
-    if isinstance(root, Correlated) and MOST_DENSE and _fits(laws, root.shapes):
+    most = MOST_WORK if isinstance(root, Correlated) else LITTLE_WORK
+    if MOST_DENSE and _fits(laws, root.shapes, most):
         return Joint(laws, prior, root, lead)
     return Iterative(laws, prior, root, lead, slack)
 
@@ -302,7 +304,7 @@ def _rows_of_part(laws: Sequence[Rows], shapes: Sequence[Sequence[int]]) -> int:
     return sum(math.prod(rows.row_shape(shapes)[free:]) for rows in laws)
 
 
-def _fits(laws: Sequence[Rows], shapes: Sequence[Sequence[int]]) -> bool:
-    """Whether a matrix for each part is quick enough to have exact variances."""
+def _fits(laws: Sequence[Rows], shapes: Sequence[Sequence[int]], most: int) -> bool:
+    """Whether a matrix for each part takes no more than so many products."""
     count, parts = _rows_of_part(laws, shapes), math.prod(shapes[0][: free_axes(laws, shapes)])
-    return parts * count**3 <= MOST_WORK and parts * count**2 <= MOST_MEMORY
+    return parts * count**3 <= most and parts * count**2 <= MOST_MEMORY
