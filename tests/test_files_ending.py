@@ -1,5 +1,6 @@
 """How a run ends, or does not begin: folders, requests to end."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import xarray as xr
 
 from probconserv import InputError
 from probconserv.files import FileLaw, enforce_file
+from probconserv.files._write import LOCK, ended_by_sigterm
 
 LAW = FileLaw("u", "x", total=7.0, measure=1.0)
 SLOW = """
@@ -52,3 +54,19 @@ def test_what_sigterm_did_before_a_run_it_does_after_it(source, tmp_path):
     before = signal.getsignal(signal.SIGTERM)
     enforce_file(source, tmp_path / "out.nc", LAW, std=1.0)
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_request_to_end_waits_until_the_library_has_left_its_lock():
+    at = []
+
+    def work():
+        with LOCK:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.2)
+            at.append("in the lock")
+        time.sleep(10)
+        at.append("after it")
+
+    with pytest.raises(SystemExit), ended_by_sigterm():
+        work()
+    assert at == ["in the lock"]

@@ -241,7 +241,7 @@ def test_data_and_laws_must_be_what_they_are():
         enforce(d.u, law(), std="s")
     with pytest.raises(InputError, match="at least one law is needed"):
         enforce(d, std="s")
-    with pytest.raises(InputError, match=r"laws are made by `Law\(...\)`; got str."):
+    with pytest.raises(InputError, match=r"laws are made by `FileLaw\(...\)`; got str."):
         enforce(d, "u", std="s")
     for dtype in ("int32", "bool", "complex128", "U5", "object", "datetime64[ns]"):
         with pytest.raises(InputError, match=r"`u` holds .*, not floats"):

@@ -25,8 +25,9 @@ from ..fields.state import Distributed, Prediction, State, as_field, covariance_
 from ..laws.inequalities import Inequality
 from ..laws.law import Law, Rows, check_laws
 from ..laws.nonlinear import Curved, NonlinearLaw
-from ..solvers.engine import Shared, solve
+from ..solvers.engine import solve
 from ..solvers.joint import Joint
+from ..solvers.shared import Shared
 from ..solvers.shrinkage import shrunk
 from ..solvers.stages import summed
 from ..support import checks as check

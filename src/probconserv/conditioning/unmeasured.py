@@ -26,8 +26,9 @@ from ..fields.covariances import Correlated, Fields, Independent
 from ..fields.gaussian import Normals
 from ..laws.law import Rows
 from ..laws.maps import Matrix
-from ..solvers.engine import Chain, Shared, free_axes, solve
+from ..solvers.engine import Chain, free_axes, solve
 from ..solvers.pivots import found_from
+from ..solvers.shared import Shared
 from ..solvers.stages import summed
 from ..support.checks import broadcast_shapes, concrete
 from ..support.errors import DegenerateError, InputError

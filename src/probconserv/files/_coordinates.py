@@ -328,9 +328,8 @@ def _lengths(grid: FileGrid, coordinate: xr.DataArray, globe: Globe) -> AxisSize
         exact = None if bounds is not None else gaussian(numbers(coordinate, coordinate))
         heights, count = exact or (zone_heights(ends), 0)
         where += f" ({coordinate.size} of {count} Gaussian latitudes)" if exact else ""
-        return AxisSizes(
-            xr.DataArray(globe.radius * heights, dims=coordinate.dims), "m", where, kind
-        )
+        sizes = xr.DataArray(globe.radius * heights, dims=coordinate.dims)
+        return AxisSizes(sizes, "m", where, kind)
     if kind == LONGITUDE:
         widths = arcs(ends, degrees(coordinate.values, coordinate))
         if (circle := np.degrees(widths.sum())) > 360 * (1 + CIRCLE):
@@ -338,9 +337,8 @@ def _lengths(grid: FileGrid, coordinate: xr.DataArray, globe: Globe) -> AxisSize
                 f"the cells of {name!r} cover {circle:.6g} degrees of longitude, more than the "
                 "circle. Drop the cells that come twice"
             )
-        return AxisSizes(
-            xr.DataArray(globe.radius * widths, dims=coordinate.dims), "m", where, kind
-        )
+        sizes = xr.DataArray(globe.radius * widths, dims=coordinate.dims)
+        return AxisSizes(sizes, "m", where, kind)
     weights = xr.DataArray(np.abs(np.diff(ends))[:, 0], dims=coordinate.dims)
     unit = "s" if is_decoded(coordinate) else units(coordinate) or None
     remark += " (dp, not mass)" if is_pressure(coordinate) else ""

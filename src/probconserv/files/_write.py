@@ -1,6 +1,7 @@
 """Labelled data into files: in one pass, complete or not at all."""
 
 import errno
+import itertools
 import os
 import shutil
 import signal
@@ -14,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import dask.array as da
 import netCDF4
@@ -42,6 +43,7 @@ from ._read import (
 
 NETCDF = (".nc", ".nc4", ".cdf")
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors of a disk
+PAUSE, PATIENCE = 0.05, 200  # seconds until a request to end is looked at again; how often
 UNSAVED = 1 << 28  # bytes that wait for the disk at most
 WAITS = (0.0, 0.2, 1.0, 4.0)  # seconds before what is left of a run is removed, again and again
 
@@ -89,10 +91,18 @@ def check_output(path: str | PathLike[str], overwrite: bool, inputs: Iterable[st
 
 @contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """A request to end (SIGTERM) is met as Ctrl-C is: what was begun is removed."""
+    """A request to end (SIGTERM) is met as Ctrl-C is: what was begun is removed.
+
+    It waits while the library is at work: an error between taking its lock and leaving it would
+    leave the lock taken, and the run would never end.
+    """
+    waits = itertools.count()
 
     def end(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
+        if cast(Any, LOCK).locked() and next(waits) < PATIENCE:
+            threading.Timer(PAUSE, os.kill, (os.getpid(), number)).start()
+        else:
+            raise SystemExit(128 + number)
 
     if threading.current_thread() is not threading.main_thread():  # only it may set handlers
         yield

@@ -15,27 +15,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..fields.blocks import root_of, unblocks
+from ..fields.blocks import root_of
 from ..fields.covariances import Correlated, Fields, Independent, shared_axes
 from ..fields.gaussian import Normals
-from ..fields.latent import LatentPosterior
 from ..laws.law import Rows
 from ..support.checks import any_of, concrete
-from ..support.once import once
-from ..support.tolerances import FIXED, HALF_THE_DIGITS, SURE
+from ..support.tolerances import HALF_THE_DIGITS, SURE
 from ..support.tree import Node
 from .banded import by_rows
-from .estimate import Estimate, diluted
+from .estimate import Estimate
 from .iterative import Iterative
 from .joint import Joint
+from .shared import Shared
 from .stages import Banded, ByRow, Numbers, SinglePoints, Stage, share_no_point, summed
 from .tridiagonal import Tridiagonal, chained
 
 MOST_DENSE = 512  # rows of one part up to which local ones are always solved by a dense matrix
-MOST_WORK = 1 << 36  # products up to which they are if they form no chain of times
+LITTLE_WORK = 1 << 31  # products up to which they are if they form no chain of times
+MOST_WORK = 1 << 36  # the same of fields with shared directions, which have no sparse factor
 MOST_MEMORY = 1 << 25  # numbers in all matrices, the same
 MANY = 32  # matrices of five diagonals that are worth a loop along their rows
-MOST_NUMBERS = 1 << 25  # of rows at points, up to which variances are computed a second time
 FEW = 16  # joint rows up to which a traced computation takes the dense system
 
 
@@ -203,121 +202,6 @@ class Chain(Node):
         return sum(kept[1:], start=kept[0])
 
 
-class Shared(Node):
-    """Directions F on top of a chain for the rest: u = mean + F^T z + e.
-
-    Given z the chain conditions e. Whitened by it, the residual is an observation of z with unit
-    noise through W, the whitened G F^T.
-    """
-
-    stacked = ("moved",)
-    is_simple = makes_variance = is_iterative = False
-
-    def __init__(self, chain: Chain, root: Correlated, lead: int) -> None:
-        self.chain, self.root = chain, root
-        self.differentiable = any(f.requires_grad for f in root.directions)
-        u, white, look = root.directions, [], concrete(*root.directions)
-        self.thin = False  # whether little but directions can move some row: not to be used then
-        for stage in chain.stages:
-            r = stage.residual(u, value=False)
-            white.append(stage.over(stage.whiten(r), lead))
-            dropped = look and any_of(stage.dropped)
-            if dropped or stage is not chain.stages[-1]:
-                u = stage.shift(u, r)
-            self.thin = self.thin or (look and _thin(stage, r))
-            self.thin = self.thin or (dropped and any_of(stage.dropped & _moves(stage, u)))
-        self.latent = LatentPosterior(torch.cat(white, -1).movedim(0, -2))
-
-    @property
-    def lead(self) -> int:
-        """How many first axes number the parts."""
-        return self.latent.seen.ndim - 2
-
-    @once
-    def moved(self) -> tuple[Tensor, ...]:  # (R, *shape)
-        """F - gain of G F^T."""
-        u, _ = self.chain.run(self.root.directions, value=False)
-        u = u if self.chain.is_simple else self.chain.settle(u, value=False)
-        return _without_rounding(u, self.root.variance)
-
-    @property
-    def shared(self) -> Correlated:
-        """What is left of the directions: V^T (F - gain of G F^T), V V^T the covariance of z."""
-        moved = Correlated(self.moved, None, self.root.dims, ())
-        pairs = zip(moved.matrices, self.moved, strict=True)
-        found = tuple(unblocks(self.latent.left(rows), f.shape) for rows, f in pairs)
-        return moved._with(directions=found)
-
-    def run(self, u: Fields) -> tuple[Fields, list[Tensor]]:
-        """Means or members of the prior, moved to the laws; and the residuals that they had."""
-        u, residuals = self.chain.run(u)
-        white, more = self._white(residuals)
-        along = self.root.along(self.latent.mean(white), more)
-        shift, _ = self.chain.run(along, value=False)  # not of all directions
-        return tuple(x - d for x, d in zip(u, shift, strict=True)), residuals
-
-    def _white(self, residuals: Sequence[Tensor]) -> tuple[Tensor, tuple[int, ...]]:
-        """Whitened, (*more, *lead, K) as (*lead, N, K); and the sizes `more`."""
-        pairs = zip(self.chain.stages, residuals, strict=True)
-        white = torch.cat([s.over(s.whiten(r), self.lead) for s, r in pairs], -1)
-        more = white.shape[: white.ndim - 1 - self.lead]
-        return white.reshape(math.prod(more), *white.shape[len(more) :]).movedim(0, -2), more
-
-    @property
-    def is_banded(self) -> bool:
-        return self.chain.is_banded
-
-    def settle(self, u: Fields, value: bool = True) -> Fields:
-        return self.chain.settle(u, value)
-
-    def times(self, v: Fields) -> Fields:
-        pairs = zip(self.chain.times(v), self.shared.times(v), strict=True)
-        return tuple(s if x is None else x + s for x, s in pairs)
-
-    @property
-    def variance(self) -> Fields:
-        pairs = zip(self.chain.variance, self.shared.variance, strict=True)
-        found = tuple(v + s for v, s in pairs)
-        if not concrete(*found):
-            return found
-        simple, pairs = self.chain.is_simple, zip(found, self.root.variance, strict=True)
-        lost = [(v < SURE * d) & ((v > 0) | (not simple)) for v, d in pairs]  # its zeros are sure
-        for stage in (
-            s for s in self.chain.stages if isinstance(s, SinglePoints)
-        ):  # as are known points
-            triples = zip(lost, stage.left.variance, self.chain.root.variance, strict=True)
-            lost = [x & ((left > 0) | (rest == 0)) for x, left, rest in triples]
-        many = self.latent.seen.shape[-1] * sum(v.numel() for v in found) > MOST_NUMBERS
-        if many or not any(map(any_of, lost)):
-            return found
-        root = self.root.exactly()
-        again = Joint(self.chain.laws, root, root, self.lead).variance
-        return tuple(torch.where(x, w, v) for x, v, w in zip(lost, found, again, strict=True))
-
-    @property
-    def has_estimated(self) -> bool:
-        return self.chain.has_estimated
-
-    @property
-    def estimate(self) -> tuple[Estimate, ...] | None:
-        """How the variance of the rest was estimated, as a share of all that is left."""
-        each = self.chain.estimate
-        return each and diluted(each, self.chain.variance, self.shared.variance)
-
-    def draw(self, normals: Normals) -> Fields:
-        pairs = zip(self.chain.draw(normals), self.shared.draw(normals), strict=True)
-        return tuple(x + s for x, s in pairs)
-
-    def square(self, residuals: Sequence[Tensor], lead: int) -> Tensor:
-        return summed(self.latent.square(self._white(residuals)[0]), lead)
-
-    def log_norm(self, lead: int) -> Tensor:
-        return summed(self.chain.log_norm(self.lead) + self.latent.log_det, lead)
-
-    def count(self, lead: int) -> Tensor:
-        return self.chain.count(lead)
-
-
 def solve(
     laws: tuple[Rows, ...], prior: Independent | Correlated, slack: float = 0.0
 ) -> "Chain | Shared":
@@ -345,36 +229,9 @@ def free_axes(laws: Sequence[Rows], shapes: Sequence[Sequence[int]]) -> int:
     return min([shared_axes(shapes), *tied])
 
 
-def _without_rounding(moved: Fields, variance: Fields) -> tuple[Tensor, ...]:
-    """Directions that are exactly 0 at points where exact rows leave nothing of the variance."""
-    found = []
-    for f, v in zip(moved, variance, strict=True):
-        fixed = f.detach().square().sum(0) < FIXED * v.detach()
-        found.append(torch.where(fixed, 0.0, f) if any_of(fixed) else f)
-    return tuple(found)
-
-
 def _much_left(left: Tensor, before: Tensor, share: Tensor) -> bool:
     """Whether the least of what is left is more than a share of the largest variance before."""
     return not left.numel() or bool(left.amin() >= share.amax() * before.amax())
-
-
-def _thin(stage: Stage, r: Tensor) -> bool:
-    """Whether some row has next to no variance in the rest beside that of r = G F^T."""
-    shared = r.square().sum(0)
-    thin = (shared > 0) & ((stage.seen <= HALF_THE_DIGITS * shared) | stage.dropped)
-    if isinstance(stage, ByRow):  # noise of rows that do not see each other is variance enough
-        thin = thin & stage.exact
-    return any_of(thin)
-
-
-def _moves(stage: Stage, u: Fields) -> Tensor:
-    """Whether directions still move a row, by more than the rounding of its terms."""
-    sizes = tuple(None if x is None else x.abs() for x in u)
-    terms = [rows.entrywise(1).apply(sizes) for rows in stage.rows]
-    size = stage.flat(terms) if isinstance(stage, Joint) else terms[0]
-    left = stage.residual(u, value=False)
-    return left.square().sum(0) > FIXED * size.square().sum(0)
 
 
 def _single(
@@ -430,7 +287,8 @@ def _general(
         return Joint(laws, prior, root, lead)
     if isinstance(root, Independent) and chained(laws, root.shapes, lead):
         return Tridiagonal(laws, prior, root, lead)
-    if isinstance(root, Correlated) and MOST_DENSE and _fits(laws, root.shapes):
+    most = MOST_WORK if isinstance(root, Correlated) else LITTLE_WORK
+    if MOST_DENSE and _fits(laws, root.shapes, most):
         return Joint(laws, prior, root, lead)
     return Iterative(laws, prior, root, lead, slack)
 
@@ -446,7 +304,7 @@ def _rows_of_part(laws: Sequence[Rows], shapes: Sequence[Sequence[int]]) -> int:
     return sum(math.prod(rows.row_shape(shapes)[free:]) for rows in laws)
 
 
-def _fits(laws: Sequence[Rows], shapes: Sequence[Sequence[int]]) -> bool:
-    """Whether a matrix for each part is quick enough to have exact variances."""
+def _fits(laws: Sequence[Rows], shapes: Sequence[Sequence[int]], most: int) -> bool:
+    """Whether a matrix for each part takes no more than so many products."""
     count, parts = _rows_of_part(laws, shapes), math.prod(shapes[0][: free_axes(laws, shapes)])
-    return parts * count**3 <= MOST_WORK and parts * count**2 <= MOST_MEMORY
+    return parts * count**3 <= most and parts * count**2 <= MOST_MEMORY

@@ -16,7 +16,8 @@ from ...fields.gaussian import Field, Normals
 from ...fields.state import State, covariance_of
 from ...laws.law import Rows
 from ...laws.nonlinear import Curved
-from ...solvers.engine import Chain, Shared, free_axes, solve
+from ...solvers.engine import Chain, free_axes, solve
+from ...solvers.shared import Shared
 from ...solvers.shrinkage import shrinks, shrunk
 from ...support import checks as check
 from ...support.checks import ArrayLike
