@@ -223,7 +223,8 @@ def _explained(
     return (
         f"{text} Nothing is left to move there: it reads no point, those that it reads have no "
         "variance, or the directions of the field are too few. Ways out: more variance, `noise` on "
-        "the law, `shrinkage` above 0 for an ensemble, or leave this time out of the law with `times`."
+        "the law, `shrinkage` above 0 for an ensemble, or leave this time out of the law with "
+        "`times`."
     )
 
 
