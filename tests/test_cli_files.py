@@ -121,6 +121,8 @@ def test_a_file_of_laws_states_several_at_once(source, tmp_path):
         ((*ASKED, "--how", "uniform", "-o", "o.nc", "--plot", "p.nc"), "`--plot` p.nc must end in"),
         ((*ASKED, "--how", "uniform", "-o", "o.nc", "--plot", "plts/p.png"), "no folder plts"),
         ((*ASKED, "--total", "3", "--average", "3"), "`--average` and `--total` are two ways"),
+        ((*ASKED, "--total", "initial", "--average", "3"), "`--average` and `--total` are two"),
+        (("--law", "enrgy", "--dry-run"), "got 'enrgy'. Did you mean 'energy'?"),
         ((*ASKED, "--how", "uniform", "--jointly", "time", "--dry-run"), "`--jointly` is for an"),
     ],
 )
@@ -128,6 +130,11 @@ def test_what_is_wrong_is_said_in_one_line(source, arguments, message, capsys):
     said = refused(capsys, "enforce", str(source), *arguments)
     assert message in said
     assert len(said.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("option", [("--total", "initial"), ("--std", "u_std"), ("--member", "n")])
+def test_options_without_a_law_are_not_dropped_by_check(source, option, capsys):
+    assert "give `--mean` and `--over`" in refused(capsys, "check", str(source), *option)
 
 
 @pytest.mark.parametrize(

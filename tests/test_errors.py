@@ -54,6 +54,10 @@ def test_large_finite_values_whose_sum_overflows_are_fine():
 def test_negative_variance_and_noise():
     with raises("`variance` must be >= 0; its smallest value is -0.5. Standard deviations must be"):
         pc.Diagonal(MEAN, -0.5)
+    with raises("`std` must be >= 0; its smallest value is -0.5.$"):
+        pc.Diagonal(MEAN, std=-0.5)
+    with raises(r"`std` of shape \(4,\) does not fit the mean of shape \(4, 7\)"):
+        pc.Diagonal(MEAN, std=[1.0, 2.0, 3.0, 4.0])
     with raises("`variance` must be >= 0"):
         pc.LowRank(MEAN, MEAN[None], -0.5)
     with raises("`value` must be a number that float64 holds"):
@@ -283,7 +287,7 @@ def test_regions_that_are_none():
     for labels in ([0.5, 1.0], [], [[True, False]]):
         with raises("`labels` must be whole numbers"):
             pc.regions(labels, 0.0)
-    with raises("`labels` go up to 5, but `value` has 2 regions"):
+    with raises("`labels` go up to 5, but `value` has 2 regions .* number the regions anew"):
         pc.regions([0, 5], [1.0, 2.0])
     with raises("`labels`"):
         pc.regions([-1, -1], 1.0)
@@ -298,8 +302,12 @@ def test_things_that_are_no_field_or_no_law():
             verb(field)
         with raises("`laws` must be a law .* got float"):
             verb(field, 1.0)
+        with raises(r"`laws`: give them one by one, as in `condition\(prior, \*laws\)`"):
+            verb(field, [law])
         with raises("`prediction` of type dict is not a field"):
             verb({}, law)
+    with raises("`u`: `prediction` of type ndarray is not a field"):
+        pc.State(v=field, u=MEAN.numpy())
     with raises("`project` takes exact ones, but `integral` has noise"):
         pc.project(field, pc.integral(X, 0.0, noise=0.1))
     with raises("`project` takes a field before `condition`, not a Posterior"):

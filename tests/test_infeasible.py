@@ -29,6 +29,12 @@ def test_zero_variance_names_the_row_and_the_ways_out():
     assert torch.equal(soft.mean[2], MEAN[2])
 
 
+def test_a_region_without_points_is_said_to_have_none():
+    law = pc.regions([0, 0, 1], [2.0, 1.0, 3.0])
+    with pytest.raises(pc.InfeasibleError, match=r"region 2 is off by 3 .* it reads no point, "):
+        pc.condition(pc.Diagonal([1.0, 1.0, 1.0], 0.1), law)
+
+
 def test_batches_are_named():
     variance = torch.ones(3, *SHAPE, dtype=torch.float64)
     variance[1, 2] = 0

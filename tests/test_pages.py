@@ -1,16 +1,31 @@
 """Every Python block of a page runs, each page from top to bottom, and does what the page says."""
 
+import ast
 import contextlib
 import re
 import shlex
+from inspect import signature
 
 import pytest
 import torch
 from blocks import DOCS, PAGES, PYTHON, ROOT, run
 from commands import called
 
+import probconserv as pc
+from probconserv import (
+    data,
+    experiments,
+    figures,
+    files,
+    models,
+    problems,
+    training,
+    weather,
+)
+
 pytestmark = pytest.mark.draws_freely("pages draw as users do")
 
+PLACES = (pc, data, experiments, figures, files, models, problems, training, weather)
 ELSEWHERE = {  # run by another test
     "howto/climate_ensemble.md",  # test_climate_files
     "howto/climate_std.md",  # test_climate_files
@@ -216,6 +231,21 @@ def test_commands_for_files_run_as_they_are_written(page, tmp_path):
     assert found
     listed = {("check", 0) for words in here if len(words) == 2}  # what a file holds
     assert set(found) <= {("check", 1), ("enforce", 0), *listed}  # it does not close, then it does
+
+
+def takes(function, keywords):
+    with contextlib.suppress(TypeError):
+        return bool(signature(function).bind_partial(**dict.fromkeys(keywords)))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_calls_in_the_text_of_a_page_can_be_made(page):
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    for name, rest in re.findall(r"`(?:pc\.)?([A-Za-z]\w*)(\([^`\n]*\))`", text):
+        with contextlib.suppress(SyntaxError):  # dots for what is left out
+            keywords = [each.arg for each in ast.parse(f"f{rest}", mode="eval").body.keywords]
+            named = [getattr(place, name) for place in PLACES if hasattr(place, name)]
+            assert not keywords or any(takes(each, keywords) for each in named), name + rest
 
 
 def test_no_page_is_too_long_to_read():

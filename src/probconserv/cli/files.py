@@ -52,8 +52,9 @@ class LawOptions:
     """The variable: a mean, or an ensemble's values."""
     over: Names = None
     """Dimensions to sum over, such as lat lon."""
-    total: str = "initial"
-    """The known sum: a number, a variable, or initial, the sum at the earliest time."""
+    total: str | None = None
+    """The known sum: a number, a variable, or initial, the sum at the earliest time, which it is
+    if nothing is given."""
     average: str | None = None
     """Instead of --total, the known mean over the cells: a number, a variable, or initial."""
     inflow: Names = None
@@ -104,7 +105,10 @@ class LawOptions:
                 "give `--mean` and `--over`, a law of the air with `--law`, or a file of laws with "
                 "`--laws`. `probconserv check FILE` alone lists what a file holds, with commands."
             )
-        given: dict[str, Any] = {name: number(getattr(self, name)) for name in NUMBERS}
+        if None not in (self.total, self.average):
+            raise InputError("`average` and `total` are two ways to say what is known: give one.")
+        numbers = {name: number(getattr(self, name)) for name in NUMBERS}
+        given: dict[str, Any] = {name: each for name, each in numbers.items() if each is not None}
         given |= {name: getattr(self, name) or () for name in ("inflow", "outflow")} | self._assumed
         given |= {name: getattr(self, name) for name in ("where", "regions", "time", "radius")}
         return [FileLaw(self.mean, split(self.over), **given)]
@@ -150,7 +154,7 @@ class LawOptions:
 
     def _usable(self, text: str) -> str:
         """The text, with a word on options in it that do not go with `--law`."""
-        if not self.law or "`--law` replaces" in text:
+        if not self.law or text.startswith("`--law` "):
             return text
         away = {"law", "laws"}.union(*(options_of(name) for name in self.law))
         options = [f"`--{f.name.replace('_', '-')}" for f in fields(self) if f.name not in away]
@@ -336,7 +340,7 @@ def check(
     format
         The form of the report: text, json, or csv with a line for each total.
     """
-    if not law.is_given:
+    if not law.is_given and field == FieldOptions() and plot is None:
         _describe(source, law, format, machine.group)
         return
     _check_plot(plot)

@@ -221,9 +221,10 @@ def _explained(
             "`noise`."
         )
     return (
-        f"{text} Nothing is left to move there: the variance of the points that it reads is zero, "
-        "or the directions of the field are too few. Ways out: more variance, `noise` on the law, "
-        "`shrinkage` above 0 for an ensemble, or leave this time out of the law with `times`."
+        f"{text} Nothing is left to move there: it reads no point, those that it reads have no "
+        "variance, or the directions of the field are too few. Ways out: more variance, `noise` on "
+        "the law, `shrinkage` above 0 for an ensemble, or leave this time out of the law with "
+        "`times`."
     )
 
 

@@ -567,6 +567,7 @@ def _squared(mean: ArrayLike, variance: ArrayLike | None, std: ArrayLike) -> tup
     found, given = check.alike(mean=mean, std=std)
     finite = torch.where(given == math.inf, 0.0, given)  # infinite where nobody measured
     check.finite("std", finite, 0)
+    check.broadcasts("std", given, found.shape, "the mean")
     square = given.square()
     lost = (square.isinf() | (square == 0)) & (finite > 0)
     if check.concrete(lost) and bool(lost.any()):

@@ -72,6 +72,13 @@ def as_field(prediction: Prediction) -> Field:
     )
 
 
+def _part(name: str, prediction: Prediction) -> Field:
+    try:
+        return as_field(prediction)
+    except InputError as error:
+        raise InputError(f"`{name}`: {error}") from None
+
+
 class State(Kept):
     """Several named fields, which may differ in shape, independent of each other or moved together.
 
@@ -113,7 +120,7 @@ class State(Kept):
         if not fields:
             raise InputError("`fields`: a state needs at least one, as in State(u=field).")
         self.names = tuple(fields)
-        self.parts = tuple(as_field(field) for field in fields.values())
+        self.parts = tuple(_part(name, field) for name, field in fields.items())
         for name, field in zip(self.names, self.parts, strict=True):
             if not isinstance(field, Diagonal | LowRank | Dense):
                 raise InputError(

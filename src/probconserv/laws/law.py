@@ -459,6 +459,8 @@ def check_laws(laws: Sequence[Any]) -> None:
     if not laws:
         raise InputError("`laws`: at least one is needed, such as `integral(x, total)`.")
     for law in laws:
+        if isinstance(law, list | tuple):
+            raise InputError("`laws`: give them one by one, as in `condition(prior, *laws)`.")
         check_law(law, "laws")
 
 

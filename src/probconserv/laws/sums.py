@@ -207,7 +207,8 @@ def regions(
     if check.concrete(numbers) and int(numbers.max()) >= count:
         raise InputError(
             f"`labels` go up to {int(numbers.max())}, but `value` has {count} regions on its last "
-            "axis."
+            "axis. Give a value for each region from 0 on, or number the regions anew: "
+            "`torch.unique(labels, return_inverse=True)[1]`."
         )
     inside = (numbers >= 0).double()
     weights = _counting(weights.expand(numbers.shape) * inside, where, numbers.ndim)

@@ -201,7 +201,8 @@ def finite(name: str, x: Tensor, least: float = -np.inf, hint: str = "") -> None
             + (FILL if name in AT_POINTS else "Correct those entries, or leave them out.")
         )
     if low < least:
-        raise InputError(f"`{name}` must be >= {least:g}; its smallest value is {low:.6g}. {hint}")
+        text = f"`{name}` must be >= {least:g}; its smallest value is {low:.6g}. {hint}"
+        raise InputError(text.rstrip())
 
 
 def moments(mean: Tensor, variance: Tensor, hint: str) -> bool:
