@@ -127,3 +127,13 @@ def test_gradients_pass_sparse_products_and_redundant_rows(rng):
         return post.mean, post.variance
 
     torch.autograd.gradcheck(both, (variance,))
+
+
+def test_a_sparse_matrix_without_entries_reads_nothing(rng):
+    nothing, both = scipy.sparse.csr_array((2, 6)), [pc.LowRank, pc.Diagonal]
+    for kind in both:
+        mean, factor = normal(3, 6, rng=rng), [normal(2, 3, 6, rng=rng)] * (kind is pc.LowRank)
+        prior = kind(mean, *factor, uniform(3, 6, rng=rng))
+        post = pc.condition(prior, pc.linear(nothing, 0.0))
+        assert torch.equal(post.mean, prior.mean)
+        torch.testing.assert_close(post.variance, prior.variance)

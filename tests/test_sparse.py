@@ -4,6 +4,7 @@ import copy
 import pickle
 
 import mpmath
+import numpy as np
 import pytest
 import scipy.sparse
 import torch
@@ -267,3 +268,15 @@ def test_the_numbers_of_a_map_are_those_that_it_applies(rng, name):
     wanted = wanted.reshape(*places, -1)
     each = values * u.reshape(*places, -1).index_select(-1, points)
     torch.testing.assert_close(torch.zeros_like(wanted).index_add(-1, rows, each), wanted)
+
+
+@pytest.mark.parametrize("seed", [1, 3, 5, 6])
+def test_as_many_exact_rows_as_points_leave_nothing_of_variances_over_12_decades(factored, seed):
+    rng = np.random.default_rng(seed)
+    matrix = scipy.sparse.random(24, 24, 0.15, random_state=seed) + scipy.sparse.eye(24)
+    std = 10 ** rng.uniform(-3, 3, 24)
+    factored()
+    law = pc.linear(matrix, matrix @ (std * rng.normal(size=24)))
+    post = pc.condition(pc.Diagonal(0 * std, std=std), law)
+    the_stage(post)
+    assert (post.std.numpy() / std).max() < 3e-10

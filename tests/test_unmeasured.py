@@ -502,3 +502,16 @@ def test_a_prior_gives_what_it_has_and_refuses_the_rest():
         field.sample(1)
     with pytest.raises(pc.InputError, match="NaN"):
         pc.Diagonal([1.0, 2.0], [math.nan, INF])
+
+
+@pytest.mark.parametrize("seed", [10, 60, 133])
+def test_rows_said_twice_change_nothing_beside_noisy_ones(seed):
+    rng = np.random.default_rng(seed)
+    variance = np.where(rng.random((40, 6)) < 0.5, INF, 1.0)
+    exact, noisy = (rng.normal(size=(3, 6)) * (rng.random((3, 6)) < 0.6) for _ in range(2))
+    u = rng.normal(size=(40, 6))
+    first = pc.linear(exact, u @ exact.T)
+    second, prior = pc.linear(noisy, u @ noisy.T + 0.1, noise=0.1), pc.Diagonal(0 * u, variance)
+    once, twice = (pc.condition(prior, *laws) for laws in ([first, second], [first, first, second]))
+    assert torch.equal(once.undetermined, twice.undetermined)
+    torch.testing.assert_close(once.mean, twice.mean, rtol=1e-9, atol=1e-9)

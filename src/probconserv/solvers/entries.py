@@ -133,7 +133,7 @@ class Entries:
         return sum(terms, start=variance.new_zeros(*self.lead, self.count, self.count))
 
     def _gram(self, variance: Tensor) -> Tensor:
-        keys, each = [], []
+        keys, each = [self.rows[:0]], [self.values[..., :0] * variance[..., :0]]
         for number, (one, other) in enumerate(self.pairs()):
             g = self.values[..., one] * self.values[..., other] / (1 if number else 2)
             keys.append(self.rows[one] * self.count + self.rows[other])

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..fields.blocks import eye_like
-from ..support.tolerances import INDEPENDENT
+from ..support.tolerances import FIXED, INDEPENDENT
 
 
 class Pivots(NamedTuple):
@@ -57,9 +57,12 @@ def found_from(rows: Tensor, exact: Tensor, open_: Tensor) -> Pivots:
         one = eye_like(g[:, p])
         for _ in range(2):  # so that small entries have all their digits
             back = back + back @ (one - g[:, p] @ back)
+        most = back.detach().abs().amax((-2, -1), keepdim=True)
+        back = torch.where(back.abs() <= FIXED * most, 0.0, back)  # what is left of zeros
         c = g[:, q] @ back
         c = c + (g[:, q] - c @ g[:, p]) @ back
-        c = torch.where(c.abs() <= INDEPENDENT * (g[:, q].abs() @ back.abs()), 0.0, c)
+        terms = (g[:, q].abs() + c.abs() @ g[:, p].abs()) @ back.abs()
+        c = torch.where(c.abs() <= INDEPENDENT * terms, 0.0, c)
         c = c * row_units[p] / row_units[q][:, None]
         made_of[here[:, None, None], q[:, None], p] = c
         inverse[here[:, None, None], j[:, None], p] = units[:, None] * back * row_units[p]

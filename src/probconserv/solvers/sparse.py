@@ -291,6 +291,7 @@ def _some(stage: "Iterative", points: Tensor, sizes: Sequence[int]) -> Tensor:  
     )
     seen = stage.residual(stage.prior.times(units_of_fields), value=False)
     multiplier = stage.multiplier(seen)
+    multiplier = multiplier + stage.multiplier(seen - stage.product(multiplier))
     return _squares(stage, minus(units_of_fields, stage.adjoint(multiplier)), multiplier)
 
 
