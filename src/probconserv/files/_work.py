@@ -61,7 +61,7 @@ class Work:
         if not isinstance(dataset, xr.Dataset):
             raise InputError(
                 f"`dataset` must be an xarray.Dataset, got {type(dataset).__name__}. "
-                "`enforce_file` and `check_file` take paths; an array becomes one with `.to_dataset()`."
+                "`enforce_file` and `check_file` take paths; `.to_dataset()` makes one of an array."
             )
         return cls(dataset, plans(decoded(dataset), laws, spread), spread)
 
