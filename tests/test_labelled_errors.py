@@ -237,7 +237,7 @@ def test_arguments_of_enforce_are_checked(how, text):
 
 def test_data_and_laws_must_be_what_they_are():
     d = made()
-    with pytest.raises(InputError, match=r"`dataset` must be an xarray.Dataset, got DataArray."):
+    with pytest.raises(InputError, match=r"must be an xarray.Dataset, got DataArray.*`.to_dataset"):
         enforce(d.u, law(), std="s")
     with pytest.raises(InputError, match="at least one law is needed"):
         enforce(d, std="s")

@@ -1,5 +1,7 @@
 """Several fields under names, given laws of one of them or of several, against dense matrices."""
 
+import copy
+
 import numpy as np
 import pytest
 import scipy.linalg
@@ -455,3 +457,14 @@ def test_a_law_that_is_no_sum_reads_one_field():
         pc.periodic(of=["u", "flux"])
     with pytest.raises(pc.InputError, match="`of`: the fields are named already"):
         pc.weighted_sum({"u": X}, 0.0, of=["u"])
+
+
+def test_what_fields_alone_have_is_asked_of_a_field():
+    state = pc.State(u=([1.0, 2.0], 1.0), flux=([0.0], 1.0))
+    post = pc.condition(state, pc.weighted_sum([1.0, 1.0], 2.0, of="u"))
+    for each, noun in ((state, "State"), (post, "Posterior"), (copy.deepcopy(post), "Posterior")):
+        with pytest.raises(AttributeError, match=rf"a {noun} of .*state\['u'\]\.interval\.$"):
+            each.interval(0.9)
+        with pytest.raises(AttributeError, match=r"state\['u'\]\.mean\.$"):
+            _ = each.mean
+        assert not hasattr(each, "sea")

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Self, TypeAlias, overload
+from typing import TYPE_CHECKING, NoReturn, Self, TypeAlias, overload
 
 import torch
 from torch import Tensor
@@ -162,6 +162,15 @@ class State(Kept):
     def device(self) -> torch.device:
         """The device that the fields are on."""
         return self.parts[0].device
+
+    if not TYPE_CHECKING:  # which knows what a state has
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Says where what a field has is found."""
+            text = f"a {self.noun} of several fields has no {name!r}"
+            if name in Field.__annotations__ or (name[0] != "_" and hasattr(LowRank, name)):
+                text += f": a field of it has, as in state[{self.names[0]!r}].{name}"
+            raise AttributeError(f"{text}.", name=name, obj=self)
 
     def __repr__(self) -> str:
         inner = ", ".join(f"{name}={field!r}" for name, field in self.fields.items())

@@ -59,7 +59,10 @@ class Work:
         cls, dataset: xr.Dataset, laws: Sequence[FileLaw | Recipe], spread: FileSpread
     ) -> "Work":
         if not isinstance(dataset, xr.Dataset):
-            raise InputError(f"`dataset` must be an xarray.Dataset, got {type(dataset).__name__}.")
+            raise InputError(
+                f"`dataset` must be an xarray.Dataset, got {type(dataset).__name__}. "
+                "`enforce_file` and `check_file` take paths; `.to_dataset()` makes one of an array."
+            )
         return cls(dataset, plans(decoded(dataset), laws, spread), spread)
 
     def check_apart(self) -> None:
