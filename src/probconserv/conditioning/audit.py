@@ -11,7 +11,7 @@ from ..fields.covariances import Correlated, Fields, Independent, shared_axes
 from ..fields.gaussian import Field
 from ..fields.mixture import Mixture
 from ..laws.law import Rows
-from ..solvers.engine import Chain
+from ..solvers.engine import Chain, Shared
 from ..solvers.factor import Factor
 from ..solvers.joint import Joint
 from ..support.checks import concrete, numbers, unravelled
@@ -138,7 +138,7 @@ def _check_range(rows: Rows, lost: Tensor, amount: str, way_out: str) -> None:
 def check_weighed(laws: tuple[Rows, ...], u: Fields, way: Way, residuals: Sequence[Tensor]) -> None:
     """Noisy rows are weighed right, and nothing is NaN."""
     right = all(math.isfinite(x.sum()) or bool(x.isfinite().all()) for x in u)
-    off = way.weighed(u, residuals) if right and isinstance(way, Chain) else None
+    off = way.weighed(u, residuals) if right and isinstance(way, Chain | Shared) else None
     if off is not None:  # by more than rounding
         terms = sum(float(size.amax()) for rows in laws if (size := _size(rows, u)).numel())
         right = bool((off.abs() <= WEIGHED * (residuals[-1].abs().amax() + WEIGHED * terms)).all())

@@ -263,6 +263,15 @@ class Shared(Node):
         more = white.shape[: white.ndim - 1 - self.lead]
         return white.reshape(math.prod(more), *white.shape[len(more) :]).movedim(0, -2), more
 
+    def weighed(self, u: Fields, residuals: Sequence[Tensor]) -> Tensor | None:
+        """As of a `Chain`, given z."""
+        if self.chain.weighed(u, residuals) is None:
+            return None
+        white, more = self._white(residuals)
+        _, known = self.chain.run(self.root.along(self.latent.mean(white), more), value=False)
+        pairs = zip(residuals, known, strict=True)
+        return self.chain.weighed(u, [r - x for r, x in pairs])
+
     @property
     def is_banded(self) -> bool:
         return self.chain.is_banded
