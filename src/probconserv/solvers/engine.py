@@ -28,7 +28,16 @@ from .banded import by_rows
 from .estimate import Estimate, diluted
 from .iterative import Iterative
 from .joint import Joint
-from .stages import Banded, ByRow, Numbers, SinglePoints, Stage, share_no_point, summed
+from .stages import (
+    Banded,
+    ByRow,
+    Numbers,
+    SinglePoints,
+    Stage,
+    share_no_point,
+    summed,
+    without_rounding,
+)
 from .tridiagonal import Tridiagonal, chained
 
 MOST_DENSE = 512  # rows of one part up to which local ones are always solved by a dense matrix
@@ -238,7 +247,7 @@ class Shared(Node):
         """F - gain of G F^T."""
         u, _ = self.chain.run(self.root.directions, value=False)
         u = u if self.chain.is_simple else self.chain.settle(u, value=False)
-        return _without_rounding(u, self.root.variance)
+        return without_rounding(u, self.root.variance)
 
     @property
     def shared(self) -> Correlated:
@@ -251,10 +260,13 @@ class Shared(Node):
     def run(self, u: Fields) -> tuple[Fields, list[Tensor]]:
         """Means or members of the prior, moved to the laws; and the residuals that they had."""
         u, residuals = self.chain.run(u)
-        white, more = self._white(residuals)
-        along = self.root.along(self.latent.mean(white), more)
-        shift, _ = self.chain.run(along, value=False)  # not of all directions
+        shift, _ = self._along(residuals)
         return tuple(x - d for x, d in zip(u, shift, strict=True)), residuals
+
+    def _along(self, residuals: Sequence[Tensor]) -> tuple[Fields, list[Tensor]]:
+        """F^T z, moved to the laws; and its residuals."""
+        white, more = self._white(residuals)
+        return self.chain.run(self.root.along(self.latent.mean(white), more), value=False)
 
     def _white(self, residuals: Sequence[Tensor]) -> tuple[Tensor, tuple[int, ...]]:
         """Whitened, (*more, *lead, K) as (*lead, N, K); and the sizes `more`."""
@@ -267,10 +279,8 @@ class Shared(Node):
         """As of a `Chain`, given z."""
         if self.chain.weighed(u, residuals) is None:
             return None
-        white, more = self._white(residuals)
-        _, known = self.chain.run(self.root.along(self.latent.mean(white), more), value=False)
-        pairs = zip(residuals, known, strict=True)
-        return self.chain.weighed(u, [r - x for r, x in pairs])
+        _, known = self._along(residuals)
+        return self.chain.weighed(u, [residuals[-1] - known[-1]])
 
     @property
     def is_banded(self) -> bool:
@@ -291,9 +301,8 @@ class Shared(Node):
             return found
         simple, pairs = self.chain.is_simple, zip(found, self.root.variance, strict=True)
         lost = [(v < SURE * d) & ((v > 0) | (not simple)) for v, d in pairs]  # its zeros are sure
-        for stage in (
-            s for s in self.chain.stages if isinstance(s, SinglePoints)
-        ):  # as are known points
+        known = [s for s in self.chain.stages if isinstance(s, SinglePoints)]
+        for stage in known:  # they are sure too
             triples = zip(lost, stage.left.variance, self.chain.root.variance, strict=True)
             lost = [x & ((left > 0) | (rest == 0)) for x, left, rest in triples]
         many = self.latent.seen.shape[-1] * sum(v.numel() for v in found) > MOST_NUMBERS
@@ -352,15 +361,6 @@ def free_axes(laws: Sequence[Rows], shapes: Sequence[Sequence[int]]) -> int:
     """How many first axes number parts that no law ties together; all fields share them."""
     tied = [rows.places(shapes) for rows in laws if not rows.map.is_points]
     return min([shared_axes(shapes), *tied])
-
-
-def _without_rounding(moved: Fields, variance: Fields) -> tuple[Tensor, ...]:
-    """Directions that are exactly 0 at points where exact rows leave nothing of the variance."""
-    found = []
-    for f, v in zip(moved, variance, strict=True):
-        fixed = f.detach().square().sum(0) < FIXED * v.detach()
-        found.append(torch.where(fixed, 0.0, f) if any_of(fixed) else f)
-    return tuple(found)
 
 
 def _much_left(left: Tensor, before: Tensor, share: Tensor) -> bool:

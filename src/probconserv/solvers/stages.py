@@ -390,3 +390,12 @@ def _sum(x: Tensor | None, y: Tensor | None) -> Tensor | None:
 
 def replaced(fields: Fields, at: int, new: Tensor) -> Fields:
     return tuple(new if i == at else x for i, x in enumerate(fields))
+
+
+def without_rounding(moved: Fields, variance: Fields) -> tuple[Tensor, ...]:
+    """Directions that are exactly 0 at points where exact rows leave nothing of the variance."""
+    found = []
+    for f, v in zip(moved, variance, strict=True):
+        fixed = f.detach().square().sum(0) < FIXED * v.detach()
+        found.append(torch.where(fixed, 0.0, f) if any_of(fixed) else f)
+    return tuple(found)
