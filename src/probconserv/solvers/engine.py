@@ -34,8 +34,10 @@ from .stages import (
     Numbers,
     SinglePoints,
     Stage,
+    much_left,
     share_no_point,
     summed,
+    thin,
     without_rounding,
 )
 from .tridiagonal import Tridiagonal, chained
@@ -158,7 +160,7 @@ class Chain(Node):
                 return found
             before = next(s.prior.variance for s in self.stages if isinstance(s, Banded))
             triples = [*zip(found, before, self._least_sure(), strict=True)]
-            if all(_much_left(*each) for each in triples):
+            if all(much_left(*each) for each in triples):
                 return found
             lost = [v < share * d for v, d, share in triples]
             if any(map(any_of, lost)):
@@ -233,7 +235,7 @@ class Shared(Node):
             dropped = look and any_of(stage.dropped)
             if dropped or stage is not chain.stages[-1]:
                 u = stage.shift(u, r)
-            self.thin = self.thin or (look and _thin(stage, r))
+            self.thin = self.thin or (look and thin(stage, r))
             self.thin = self.thin or (dropped and any_of(stage.dropped & _moves(stage, u)))
         self.latent = LatentPosterior(torch.cat(white, -1).movedim(0, -2))
 
@@ -361,20 +363,6 @@ def free_axes(laws: Sequence[Rows], shapes: Sequence[Sequence[int]]) -> int:
     """How many first axes number parts that no law ties together; all fields share them."""
     tied = [rows.places(shapes) for rows in laws if not rows.map.is_points]
     return min([shared_axes(shapes), *tied])
-
-
-def _much_left(left: Tensor, before: Tensor, share: Tensor) -> bool:
-    """Whether the least of what is left is more than a share of the largest variance before."""
-    return not left.numel() or bool(left.amin() >= share.amax() * before.amax())
-
-
-def _thin(stage: Stage, r: Tensor) -> bool:
-    """Whether some row has next to no variance in the rest beside that of r = G F^T."""
-    shared = r.square().sum(0)
-    thin = (shared > 0) & ((stage.seen <= HALF_THE_DIGITS * shared) | stage.dropped)
-    if isinstance(stage, ByRow):  # noise of rows that do not see each other is variance enough
-        thin = thin & stage.exact
-    return any_of(thin)
 
 
 def _moves(stage: Stage, u: Fields) -> Tensor:
