@@ -137,3 +137,13 @@ def test_a_sparse_matrix_without_entries_reads_nothing(rng):
         post = pc.condition(prior, pc.linear(nothing, 0.0))
         assert torch.equal(post.mean, prior.mean)
         torch.testing.assert_close(post.variance, prior.variance)
+
+
+@pytest.mark.parametrize("kind", ["Diagonal", "Dense"])
+def test_what_float64_cannot_weigh_is_an_error_beside_correlated_fields_too(kind, rng):
+    mean, wide = normal(5, rng=rng), pc.Diagonal(torch.zeros(5).double(), 1e14)
+    known = {"Diagonal": pc.Diagonal(mean, 1.0), "Dense": pc.Dense(mean, np.eye(5))}[kind]
+    total = pc.weighted_sum(torch.ones(5), 3.0, of={"u": 1.0, "w": -1.0})
+    seen = pc.regions(range(5), normal(5, rng=rng), noise=0.1, of="w")
+    with pytest.raises(pc.InfeasibleError, match="float64 cannot weigh"):
+        pc.condition(pc.State(u=known, w=wide), total, seen)

@@ -14,6 +14,7 @@ from ..laws.law import Rows
 from ..solvers.engine import Chain
 from ..solvers.factor import Factor
 from ..solvers.joint import Joint
+from ..solvers.shared import Shared
 from ..support.checks import concrete, numbers, unravelled
 from ..support.errors import FAR, InfeasibleError, warn_implausible
 from ..support.slices import by_slices
@@ -138,7 +139,7 @@ def _check_range(rows: Rows, lost: Tensor, amount: str, way_out: str) -> None:
 def check_weighed(laws: tuple[Rows, ...], u: Fields, way: Way, residuals: Sequence[Tensor]) -> None:
     """Noisy rows are weighed right, and nothing is NaN."""
     right = all(math.isfinite(x.sum()) or bool(x.isfinite().all()) for x in u)
-    off = way.weighed(u, residuals) if right and isinstance(way, Chain) else None
+    off = way.weighed(u, residuals) if right and isinstance(way, Chain | Shared) else None
     if off is not None:  # by more than rounding
         terms = sum(float(size.amax()) for rows in laws if (size := _size(rows, u)).numel())
         right = bool((off.abs() <= WEIGHED * (residuals[-1].abs().amax() + WEIGHED * terms)).all())

@@ -27,7 +27,7 @@ from .estimate import Estimate
 from .iterative import Iterative
 from .joint import Joint
 from .shared import Shared
-from .stages import Banded, ByRow, Numbers, SinglePoints, Stage, share_no_point, summed
+from .stages import Banded, ByRow, Numbers, SinglePoints, Stage, much_left, share_no_point, summed
 from .tridiagonal import Tridiagonal, chained
 
 MOST_DENSE = 512  # rows of one part up to which local ones are always solved by a dense matrix
@@ -148,7 +148,7 @@ class Chain(Node):
                 return found
             before = next(s.prior.variance for s in self.stages if isinstance(s, Banded))
             triples = [*zip(found, before, self._least_sure(), strict=True)]
-            if all(_much_left(*each) for each in triples):
+            if all(much_left(*each) for each in triples):
                 return found
             lost = [v < share * d for v, d, share in triples]
             if any(map(any_of, lost)):
@@ -227,11 +227,6 @@ def free_axes(laws: Sequence[Rows], shapes: Sequence[Sequence[int]]) -> int:
     """How many first axes number parts that no law ties together; all fields share them."""
     tied = [rows.places(shapes) for rows in laws if not rows.map.is_points]
     return min([shared_axes(shapes), *tied])
-
-
-def _much_left(left: Tensor, before: Tensor, share: Tensor) -> bool:
-    """Whether the least of what is left is more than a share of the largest variance before."""
-    return not left.numel() or bool(left.amin() >= share.amax() * before.amax())
 
 
 def _single(

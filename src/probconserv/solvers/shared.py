@@ -13,11 +13,11 @@ from ..fields.gaussian import Normals
 from ..fields.latent import LatentPosterior
 from ..support.checks import any_of, concrete
 from ..support.once import once
-from ..support.tolerances import FIXED, HALF_THE_DIGITS, SURE
+from ..support.tolerances import FIXED, SURE
 from ..support.tree import Node
 from .estimate import Estimate, diluted
 from .joint import Joint
-from .stages import ByRow, SinglePoints, Stage, summed
+from .stages import SinglePoints, Stage, summed, thin, without_rounding
 
 if TYPE_CHECKING:
     from .engine import Chain
@@ -46,7 +46,7 @@ class Shared(Node):
             dropped = look and any_of(stage.dropped)
             if dropped or stage is not chain.stages[-1]:
                 u = stage.shift(u, r)
-            self.thin = self.thin or (look and _thin(stage, r))
+            self.thin = self.thin or (look and thin(stage, r))
             self.thin = self.thin or (dropped and any_of(stage.dropped & _moves(stage, u)))
         self.latent = LatentPosterior(torch.cat(white, -1).movedim(0, -2))
 
@@ -60,7 +60,7 @@ class Shared(Node):
         """F - gain of G F^T."""
         u, _ = self.chain.run(self.root.directions, value=False)
         u = u if self.chain.is_simple else self.chain.settle(u, value=False)
-        return _without_rounding(u, self.root.variance)
+        return without_rounding(u, self.root.variance)
 
     @property
     def shared(self) -> Correlated:
@@ -73,10 +73,13 @@ class Shared(Node):
     def run(self, u: Fields) -> tuple[Fields, list[Tensor]]:
         """Means or members of the prior, moved to the laws; and the residuals that they had."""
         u, residuals = self.chain.run(u)
-        white, more = self._white(residuals)
-        along = self.root.along(self.latent.mean(white), more)
-        shift, _ = self.chain.run(along, value=False)  # not of all directions
+        shift, _ = self._along(residuals)
         return tuple(x - d for x, d in zip(u, shift, strict=True)), residuals
+
+    def _along(self, residuals: Sequence[Tensor]) -> tuple[Fields, list[Tensor]]:
+        """F^T z, moved to the laws; and its residuals."""
+        white, more = self._white(residuals)
+        return self.chain.run(self.root.along(self.latent.mean(white), more), value=False)
 
     def _white(self, residuals: Sequence[Tensor]) -> tuple[Tensor, tuple[int, ...]]:
         """Whitened, (*more, *lead, K) as (*lead, N, K); and the sizes `more`."""
@@ -84,6 +87,13 @@ class Shared(Node):
         white = torch.cat([s.over(s.whiten(r), self.lead) for s, r in pairs], -1)
         more = white.shape[: white.ndim - 1 - self.lead]
         return white.reshape(math.prod(more), *white.shape[len(more) :]).movedim(0, -2), more
+
+    def weighed(self, u: Fields, residuals: Sequence[Tensor]) -> Tensor | None:
+        """As of a `Chain`, given z."""
+        if self.chain.weighed(u, residuals) is None:
+            return None
+        _, known = self._along(residuals)
+        return self.chain.weighed(u, [residuals[-1] - known[-1]])
 
     @property
     def is_banded(self) -> bool:
@@ -104,9 +114,8 @@ class Shared(Node):
             return found
         simple, pairs = self.chain.is_simple, zip(found, self.root.variance, strict=True)
         lost = [(v < SURE * d) & ((v > 0) | (not simple)) for v, d in pairs]  # its zeros are sure
-        for stage in (
-            s for s in self.chain.stages if isinstance(s, SinglePoints)
-        ):  # as are known points
+        known = [s for s in self.chain.stages if isinstance(s, SinglePoints)]
+        for stage in known:  # they are sure too
             triples = zip(lost, stage.left.variance, self.chain.root.variance, strict=True)
             lost = [x & ((left > 0) | (rest == 0)) for x, left, rest in triples]
         many = self.latent.seen.shape[-1] * sum(v.numel() for v in found) > MOST_NUMBERS
@@ -138,24 +147,6 @@ class Shared(Node):
 
     def count(self, lead: int) -> Tensor:
         return self.chain.count(lead)
-
-
-def _without_rounding(moved: Fields, variance: Fields) -> tuple[Tensor, ...]:
-    """Directions that are exactly 0 at points where exact rows leave nothing of the variance."""
-    found = []
-    for f, v in zip(moved, variance, strict=True):
-        fixed = f.detach().square().sum(0) < FIXED * v.detach()
-        found.append(torch.where(fixed, 0.0, f) if any_of(fixed) else f)
-    return tuple(found)
-
-
-def _thin(stage: Stage, r: Tensor) -> bool:
-    """Whether some row has next to no variance in the rest beside that of r = G F^T."""
-    shared = r.square().sum(0)
-    thin = (shared > 0) & ((stage.seen <= HALF_THE_DIGITS * shared) | stage.dropped)
-    if isinstance(stage, ByRow):  # noise of rows that do not see each other is variance enough
-        thin = thin & stage.exact
-    return any_of(thin)
 
 
 def _moves(stage: Stage, u: Fields) -> Tensor:

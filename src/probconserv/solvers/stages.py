@@ -27,7 +27,7 @@ from ..support.checks import any_of, broadcast_shapes, concrete
 from ..support.once import once
 from ..support.rowwise import solved_by_row
 from ..support.slices import by_slices, may_overwrite
-from ..support.tolerances import DEPENDENT, FIXED, TINY
+from ..support.tolerances import DEPENDENT, FIXED, HALF_THE_DIGITS, TINY
 from ..support.tree import Node
 from .banded import by_rows, factored, rows_first, squared
 from .factor import LOG_2PI
@@ -390,3 +390,26 @@ def _sum(x: Tensor | None, y: Tensor | None) -> Tensor | None:
 
 def replaced(fields: Fields, at: int, new: Tensor) -> Fields:
     return tuple(new if i == at else x for i, x in enumerate(fields))
+
+
+def without_rounding(moved: Fields, variance: Fields) -> tuple[Tensor, ...]:
+    """Directions that are exactly 0 at points where exact rows leave nothing of the variance."""
+    found = []
+    for f, v in zip(moved, variance, strict=True):
+        fixed = f.detach().square().sum(0) < FIXED * v.detach()
+        found.append(torch.where(fixed, 0.0, f) if any_of(fixed) else f)
+    return tuple(found)
+
+
+def thin(stage: Stage, r: Tensor) -> bool:
+    """Whether some row has next to no variance in the rest beside that of r = G F^T."""
+    shared = r.square().sum(0)
+    thin = (shared > 0) & ((stage.seen <= HALF_THE_DIGITS * shared) | stage.dropped)
+    if isinstance(stage, ByRow):  # noise of rows that do not see each other is variance enough
+        thin = thin & stage.exact
+    return any_of(thin)
+
+
+def much_left(left: Tensor, before: Tensor, share: Tensor) -> bool:
+    """Whether the least of what is left is more than a share of the largest variance before."""
+    return not left.numel() or bool(left.amin() >= share.amax() * before.amax())
