@@ -5,7 +5,6 @@ every point: the rows take D_j^2 g_j^T S^-1 g_j off that of point j, which needs
 only where S has some.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,11 +14,11 @@ from torch import Tensor
 
 from ..fields.covariances import Fields, Independent
 from ..laws.law import Rows
-from ..laws.maps import widened
-from ..support.checks import broadcast_shapes, concrete
+from ..support.checks import concrete
 from ..support.progress import Ticker
 from ..support.tolerances import CONVERGED, DEPENDENT, FIXED, FOLLOWS, INDEPENDENT, TINY
 from .cholesky import MOST_NUMBERS, Order, Tree, fronts, parents
+from .entries import Entries
 from .stages import minus, summed
 
 if TYPE_CHECKING:
@@ -46,47 +45,13 @@ class Pairs(NamedTuple):
     diagonal: Tensor  # where the diagonal is
 
 
-def entries(
-    laws: Sequence[Rows], shapes: Sequence[Sequence[int]], lead: int
-) -> tuple[Tensor, Tensor, Tensor] | None:
-    """G of one part as rows, points and values; None where a map does not know its own."""
-    sizes = [math.prod(shape[lead:]) for shape in shapes]
-    found, first = [], 0
-    for rows in laws:
-        shape = rows.row_shape(shapes)
-        for number, m in enumerate(rows.maps):
-            if m is None:
-                continue
-            own = len(shapes[number]) - m.dims
-            space, places = shapes[number][own:], shapes[number][lead:own]
-            known = m.nonzeros(space)
-            if known is None:
-                return None
-            row, point, values = known
-            place = torch.arange(math.prod(places))[:, None]
-            row = (place * math.prod(shape[own:]) + row).flatten()
-            point = (place * math.prod(space) + point).flatten() + sum(sizes[:number])
-            wide = values.shape[:-1][:lead] if values.ndim > 1 else ()
-            values = values.expand(*wide, *places, -1).reshape(*wide, -1)
-            values = widened(values, lead + 1)
-            if rows.present is not None:
-                there = rows.present.expand(*rows.present.shape[:lead], *shape[lead:])
-                values = values * there.flatten(lead).index_select(-1, row)
-            found.append((row + first, point, values))
-        first += math.prod(shape[lead:])
-    every, seen, each = zip(*found, strict=True)
-    axes = broadcast_shapes(*(v.shape[:-1] for v in each))
-    return torch.cat(every), torch.cat(seen), torch.cat([v.expand(*axes, -1) for v in each], -1)
-
-
 def pairs(laws: Sequence[Rows], shapes: Sequence[Sequence[int]], noise: Tensor) -> Pairs | None:
     """All pairs of entries at one point; None where they are too many, or not known."""
     lead, count = noise.ndim - 1, noise.shape[-1]
-    known = entries(laws, shapes, lead)
-    if known is None:
+    known = Entries(laws, shapes, lead)
+    if known.blocks:
         return None
-    order = known[1].argsort(stable=True)
-    rows, points, values = (x.index_select(-1, order) for x in known)
+    rows, points, values = known.rows, known.points, known.values
     row, (_, sizes) = rows.numpy(), np.unique(points.numpy(), return_counts=True)
     total = int((sizes**2).sum())
     if total * noise[..., 0].numel() > MOST_PAIRS:
