@@ -8,7 +8,7 @@ from torch import Tensor
 from ..support import checks as check
 from ..support.checks import ArrayLike
 from ..support.errors import InputError
-from ..support.tolerances import EPS, HOLDS
+from ..support.tolerances import EPS, HOLDS, TINY
 from .gaussian import (
     Diagonal,
     Field,
@@ -251,7 +251,7 @@ def _tail(p: float, means: Tensor, variances: Tensor, weights: Tensor) -> Tensor
     own = torch.add(means, variances.sqrt(), alpha=away)  # one is too low, another too high
     low, high = own.amin(0), own.amax(0)
     x = found = (mean + away * spread).clamp(low, high)
-    narrow = (2 * variances).clamp_(min=1e-300).rsqrt_()
+    narrow = (2 * variances).clamp_(min=TINY).rsqrt_()
     heights = (weights * narrow).masked_fill_(variances == 0, 0)  # Newton does not see a jump
     left, least = torch.arange(len(x), device=x.device), EPS**2 * (high - low)
     z, terms = own, torch.empty_like(own)

@@ -1,7 +1,6 @@
 """What may be off, and by how much: tolerances, with what users are told of each.
 
-What ends the iterations of inequalities, of nonlinear laws and of conjugate gradients stands with
-these.
+What ends the iterations of inequalities and of nonlinear laws stands with these.
 
 The promises are for values and standard deviations from 1e-30 to 1e30, and variances of one prior
 over 12 decades.
