@@ -65,10 +65,10 @@ def test_a_point_that_an_exact_row_reads_alone_has_variance_0(noise):
 
 @pytest.mark.parametrize("apart", [1e-1, 1e-2])
 def test_variances_keep_12_digits_of_the_prior_where_rows_nearly_repeat_each_other(apart, rng):
-    rows = normal(4, 12, rng=rng)
-    again = rows[:2] + apart * normal(2, 12, rng=rng)
-    every = torch.cat([rows, again, rows.sum(0, keepdim=True)]).numpy()
-    variance, noise = np.logspace(-3, 3, 12), np.array([0.0, 0, 0, 0, 0, 1e-3, 1e-2])
+    white = np.linalg.qr(normal(12, 6, rng=rng).numpy())[0].T  # so that S is as apart as they are
+    rows, variance = white[:4], np.logspace(-3, 3, 12)
+    every = np.concatenate([rows, rows[:2] + apart * white[4:], rows.sum(0, keepdims=True)])
+    every, noise = every / np.sqrt(variance), np.array([0.0, 0, 0, 0, 0, 1e-3, 1e-2])
     value = every @ normal(12, rng=rng).numpy()
     post = pc.condition((np.zeros(12), variance), pc.linear(every, value, noise=noise))
     truth = posterior(np.zeros(12), every, value, noise, variance)
