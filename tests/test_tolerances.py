@@ -69,7 +69,7 @@ def test_variances_keep_12_digits_of_the_prior_where_rows_nearly_repeat_each_oth
     rows, variance = white[:4], np.logspace(-3, 3, 12)
     every = np.concatenate([rows, rows[:2] + apart * white[4:], rows.sum(0, keepdims=True)])
     every, noise = every / np.sqrt(variance), np.array([0.0, 0, 0, 0, 0, 1e-3, 1e-2])
-    value = every @ normal(12, rng=rng).numpy()
+    value = every @ (np.sqrt(variance) * normal(12, rng=rng).numpy())
     post = pc.condition((np.zeros(12), variance), pc.linear(every, value, noise=noise))
     truth = posterior(np.zeros(12), every, value, noise, variance)
     assert truth.condition < 1e9
