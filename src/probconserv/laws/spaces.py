@@ -119,7 +119,7 @@ class Gain(Map):
         each = self.after * pad(v, (1, 0)) + self.before * pad(v, (0, 1))
         return each[(..., *[None] * self.weights.ndim)] * self.weights
 
-    def nonzeros(self, space: Sequence[int]) -> Nonzeros:
+    def nonzeros(self, shape: Sequence[int]) -> Nonzeros:
         weights = self.weights.flatten()
         rows = torch.arange(self.times - 1, device=weights.device).repeat_interleave(len(weights))
         before = torch.arange(len(rows), device=weights.device)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from .tolerances import TINY as TINY
+from .tolerances import TINY
 
 
 def solved_by_row(own: Any, noise: Any, floor: Any = TINY) -> tuple[Any, Any]:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from ...support.rowwise import TINY
+from ...support.tolerances import TINY
 
 MOST = 200  # steps; Newton takes about five, halving a bracket about sixty
 NEAR = 1e-14  # of its terms: a row that misses by less is met

@@ -18,7 +18,7 @@ from ...laws.inequalities import Limits, carried
 from ...laws.law import Rows
 from ...laws.maps import Disjoint, Regions, Sum
 from ...support.errors import InfeasibleError
-from ...support.rowwise import TINY
+from ...support.tolerances import TINY
 from ...support.values import span, unravelled
 from ..draws import mean_of
 from .clipped import Clipped, root_of_falling, taken_fields

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ...support.errors import DegenerateError, InfeasibleError, ProbConservError
-from ...support.rowwise import TINY
+from ...support.tolerances import TINY
 from .linearised import Linearisation, NonlinearProblem, Step
 
 MET = 1e-12  # of |b| + |J| |u|: what an exact row may miss

@@ -17,7 +17,7 @@ from ...laws.law import Rows
 from ...laws.nonlinear import Curved
 from ...solvers.factor import Factor
 from ...solvers.iterative import Iterative
-from ...support.rowwise import TINY
+from ...support.tolerances import TINY
 from ...support.tree import Node
 
 MOST_DENSE = 1024  # rows of a part up to which they are a matrix
