@@ -99,3 +99,30 @@ MET = 1e-14
 
 REACH = 1e-12
 """Of a row's terms: a total so little out of reach is taken as the end of it."""
+
+# The loop of inequalities.
+
+SHIFT = 1e-10
+"""Of the variance of an exact row: what is added for a factor of rows that may repeat each other;
+it is taken off again by refinement."""
+
+SMALL_SHARE = 1e-10
+"""Of its prior variance: a row that keeps less is scaled as if it kept that."""
+
+THIN = 1e-6
+"""Of its variance: a point with less of its own is held with the directions that move it."""
+
+INSIDE = 1e-10
+"""Standard deviations that exact laws leave: an inequality that is broken by less holds, before
+points go to their bounds."""
+
+OPTIMAL = 1e-10
+"""Of the least distance, squared: a field within inequalities that is no further away is the
+nearest."""
+
+FIXED_BY_LAWS = 1e-7
+"""Of its standard deviation: a number of which exact laws leave less is fixed by them."""
+
+UNREACHED = 1e-12
+"""Of its terms, and of the standard deviations that it reads: an exact row that draws within
+inequalities miss by more is an error."""

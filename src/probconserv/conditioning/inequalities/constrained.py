@@ -25,8 +25,8 @@ from ...support.errors import InputError
 from ..audit import check_met, warn_if_far
 from ..draws import FieldDraws, StateDraws, mean_of
 from ..posterior import FieldPosterior
-from . import general as _general
 from . import linewise as _linewise
+from ..loop.within import Within, placed
 from .truncated import Tilted, tilted
 
 CLOSED = 50  # points in a row: from here on the closed form of `Truncated` is good
@@ -75,11 +75,12 @@ def constrained(
             found = _linewise.draws_of(others, alone, n, generator)
             tied = [r.places(shapes) for r in others]
             return found, min([shared_axes(shapes), *tied, *sloping_axes(limits, shapes)])
-    whole = _general.Conditioned(rows, means, root, slack)
-    within = _general.Within(whole, limits)
-    draws = within.draws(n, generator, 4 * max(torch.finfo(dtype).eps for dtype in dtypes))
+    grain = 4 * max(torch.finfo(dtype).eps for dtype in dtypes)
+    within = Within(rows, means, root, limits, slack, grain)
     found = []
-    for u, one, v, dtype in zip(draws, within.tight, whole.variance, dtypes, strict=True):
+    for u, one, v, dtype in zip(
+        within.draws(n, generator), within.limits, root.variance, dtypes, strict=True
+    ):
         mean_ = torch.where(v == 0, u[-1], mean_of(u[:n])) if n else u[-1]
         found.append((u[:n].to(dtype), one.holding(mean_).to(dtype), u[-1].to(dtype)))
     return found, within.lead
@@ -94,7 +95,7 @@ def _at_points(
         stage = SinglePoints(rows, left, root)
         mean, left = stage.shift(mean, stage.residual(mean)), stage.left
     check_met(points, mean, prior, root, slack)
-    return _general.placed(points, mean), left
+    return placed(points, mean), left
 
 
 class Truncated(FieldDraws):

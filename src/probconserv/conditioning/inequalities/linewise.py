@@ -23,7 +23,7 @@ from ...support.values import span, unravelled
 from ..draws import mean_of
 from .clipped import Clipped, root_of_falling, taken_fields
 from .isotonic import Rising, RisingLineByLine
-from .reach import WAYS
+from ..loop.within import WAYS
 
 CHUNK = 1 << 17  # numbers that are worked on at a time
 CHUNK_CUDA = 1 << 24

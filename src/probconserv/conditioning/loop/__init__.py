@@ -1,0 +1,1 @@
+"""Inequalities, and laws that are not linear: a loop around the linear solve."""

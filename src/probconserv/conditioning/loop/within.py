@@ -1,0 +1,345 @@
+"""Fields within inequalities, beside linear laws of any kind: the loop on fields of known shapes.
+
+A draw of the fields, and of the noise of the laws, is moved to the nearest fields that obey. The
+point is the mean, moved in the same way.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...fields.blocks import root_of
+from ...fields.covariances import Correlated, Fields, Independent
+from ...fields.gaussian import random_normals
+from ...laws.inequalities import Limits, sloping_axes
+from ...laws.law import Rows
+from ...support.errors import InfeasibleError, InputError
+from ...support.tolerances import EASY, EPS, SETTLED, TINY, UNREACHED
+from ...support.values import span, unravelled
+from ..audit import check_met, misses
+from .gradient import with_gradient
+from .given import Given, Prior
+from .programme import BEYOND, Nearest, Programme, Start, in_units, nearest, terms_of
+
+AT_ONCE = 1 << 24  # numbers of rows and directions that are held together
+MOST_ROWS, MOST = 2500, 1 << 27  # rows and directions of one part; times its points
+TRIES = 6  # at taking rounding off exact rows
+NOTHING = 1e-15  # of a point and its standard deviation: what counts beside values of 0
+NEAR = 1e-9  # of the largest value: what fixed points may break by rounding
+WAYS = "Ways out: correct the value, loosen `bounds` or `monotone`, or give the law `noise`."
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Fields as vectors: for each part the points of all fields side by side."""
+
+    shapes: tuple[torch.Size, ...]
+    lead: int  # how many first axes number the parts
+
+    @property
+    def sizes(self) -> list[int]:
+        return [math.prod(shape[self.lead :]) for shape in self.shapes]
+
+    @property
+    def parts(self) -> int:
+        return math.prod(self.shapes[0][: self.lead])
+
+    def flat(self, fields: Fields, more: int = 0) -> Tensor:  # (*more, *shape) to (*more, parts, N)
+        triples = zip(fields, self.shapes, self.sizes, strict=True)
+        each = [
+            x.expand((*x.shape[:more], *shape)).reshape(*x.shape[:more], self.parts, n)
+            for x, shape, n in triples
+        ]
+        return torch.cat(each, -1)
+
+    def fields(self, flat: Tensor) -> Fields:  # (*more, parts, N)
+        pairs = zip(flat.split(self.sizes, -1), self.shapes, strict=True)
+        return tuple(x.reshape(*flat.shape[:-2], *shape) for x, shape in pairs)
+
+    def matrix(self, rows: Rows) -> Tensor:  # (parts, K, N)
+        """The rows of a law."""
+        shape = rows.row_shape(self.shapes)
+        count = math.prod(shape[self.lead :])
+        eye = torch.eye(count, dtype=torch.float64, device=rows.value.device)
+        wide = eye.reshape(count, *[1] * self.lead, *shape[self.lead :]).expand((count, *shape))
+        found = [
+            eye.new_zeros(()).expand((count, *n)) if x is None else x
+            for x, n in zip(rows.adjoint(wide), self.shapes, strict=True)
+        ]
+        return self.flat(tuple(found), 1).movedim(0, 1)
+
+    def of_rows(self, rows: Rows, x: Tensor, more: int = 0) -> Tensor:  # to (*more, parts, K)
+        shape = rows.row_shape(self.shapes)
+        count = math.prod(shape[self.lead :])
+        return x.expand((*x.shape[:more], *shape)).reshape(*x.shape[:more], self.parts, count)
+
+    def slopes(self, limits: Sequence[Limits]) -> Tensor:  # (K, N)
+        """Rows of differences of neighbours, that must not be negative."""
+        pairs, start = [torch.zeros(0, 2, dtype=torch.int64)], 0
+        for one, shape in zip(limits, self.shapes, strict=True):
+            own = shape[self.lead :]
+            numbers = start + torch.arange(math.prod(own)).reshape(own)
+            for axis, sign in one.slopes:
+                last = numbers.shape[axis] - 1
+                ends = numbers.narrow(axis, 0, last), numbers.narrow(axis, 1, last)
+                pairs.append(torch.stack([x.flatten() for x in ends[::sign]], -1))
+            start += math.prod(own)
+        at = torch.cat(pairs)
+        found = torch.zeros(len(at), start, dtype=torch.float64)
+        return found.scatter_(1, at, torch.tensor([-1.0, 1.0], dtype=torch.float64).expand(at.shape))
+
+
+class Within:
+    """Fields given laws, and the limits that draws of them are moved to."""
+
+    def __init__(
+        self,
+        rows: tuple[Rows, ...],
+        prior: Fields,
+        root: Independent | Correlated,
+        limits: Sequence[Limits],
+        slack: float,
+        grain: float,
+    ) -> None:
+        """grain: of the numbers that bounds are rounded to."""
+        shapes = tuple(root.shapes)
+        tied = [each.places(shapes) for each in rows]
+        lead = min([root.lead, *tied, *sloping_axes(limits, shapes)])
+        self.limits, self.grain, self.lead = limits, grain, lead
+        self.layout = layout = Layout(shapes, lead)
+        self.laws = tuple(each.over(shapes, lead) for each in rows)
+        self.mean, self.root = prior, root.joined(lead)
+        self.rising = layout.slopes(limits).to(prior[0].device)
+        self._check_size()
+        self.low, self.high = (self._ends(limits, name) for name in ("low", "high"))
+        self._start(rows, slack)
+
+    def _check_size(self) -> None:
+        shapes, lead, points = self.layout.shapes, self.lead, sum(self.layout.sizes)
+        counts = [math.prod(each.row_shape(shapes)[lead:]) for each in self.laws]
+        self.width = max(1, len(self.rising) + sum(counts))
+        if isinstance(self.root, Correlated):
+            self.width += len(self.root.directions[0])
+        if self.width > MOST_ROWS or self.width * points > MOST:
+            raise InputError(
+                f"`laws`: these tie {points} points to each other, by {self.width} rows and "
+                f"directions. Inequalities beside them are solved for up to {MOST_ROWS} of these, "
+                f"and {MOST} as the product of the two. Ways out: laws and inequalities at each "
+                "time by itself, a field of independent points with one exact law, or a coarser "
+                "grid."
+            )
+
+    def _ends(self, limits: Sequence[Limits], name: str) -> Tensor:
+        each = zip(limits, self.layout.shapes, strict=True)
+        return self.layout.flat(tuple(getattr(one, name).expand(s) for one, s in each))
+
+    @torch.no_grad()
+    def _start(self, rows: tuple[Rows, ...], slack: float) -> None:
+        """Looks at exact laws alone; what these fix narrows the limits of what rises or falls."""
+        y, noise = self._drawn(0, None)
+        u, fixed = torch.empty_like(y[0]), torch.empty_like(y[0], dtype=torch.bool)
+        worst: list[tuple[int, str]] = []
+        for parts in self._chunks(1):
+            _, start = self._problem(parts, y[:, parts], [x[:, parts] for x in noise])
+            u[parts], fixed[parts] = start.u, start.fixed[:, : u.shape[-1]]
+            near = max(NEAR, self.grain) * (start.u.abs().amax(-1, keepdim=True) + EPS)
+            if bool((start.broken > near).any()):
+                at = int((start.broken - near).amax(-1).argmax())
+                worst.append((int(parts[at]), f"{float(start.broken[at].max()):.3g}"))
+        fields, before = self.layout.fields(u), self.mean
+        if rows:
+            check_met(rows, fields, before, self.root, slack)
+        if worst:
+            raise InfeasibleError(
+                "`bounds`, `monotone`: points without variance, or fixed by exact laws, break an "
+                f"inequality by {worst[0][1]} and cannot be moved. Ways out: correct their values, "
+                "give them variance, or give the laws `noise`."
+            )
+        each = zip(self.limits, self.layout.fields(fixed), placed(rows, fields), strict=True)
+        self.limits = [one.given(at, x) for one, at, x in each]
+        self.tight = [self._ends(self.limits, name) for name in ("low", "high")]
+
+    def draws(self, n: int, generator: torch.Generator | None) -> Fields:  # (n + 1, *shape) each
+        """`n` draws of each field and the point as the last, exactly within the limits."""
+        y, noise = self._drawn(n, generator)
+        found = []
+        for parts in self._chunks(n + 1):
+            some = [x[:, parts] for x in noise]
+            problem, _ = self._problem(parts, y[:, parts], some)
+            found.append(self._moved(problem, parts).unflatten(0, (n + 1, len(parts))))
+        return self.layout.fields(torch.cat(found, 1) if found else y)
+
+    def _drawn(self, n: int, generator: torch.Generator | None) -> tuple[Tensor, list[Tensor]]:
+        """Draws of the fields before the laws, (n + 1, parts, N), and of the noise of each law."""
+        layout, mean, noise = self.layout, self.layout.flat(self.mean)[None], []
+        stds = [root_of(r.noise_variance).expand(r.row_shape(layout.shapes)) for r in self.laws]
+        if not n:
+            return mean, [layout.of_rows(r, torch.zeros_like(x)[None], 1) for r, x in zip(self.laws, stds, strict=True)]
+        normals = random_normals(n, generator, mean.device)
+        y = torch.cat([mean + layout.flat(self.root.draw(normals), 1), mean])
+        for rows, std in zip(self.laws, stds, strict=True):
+            drawn = torch.cat([std * normals(*std.shape), torch.zeros_like(std)[None]])
+            noise.append(layout.of_rows(rows, drawn, 1))
+        return y, noise
+
+    def _chunks(self, n: int) -> Iterator[Tensor]:
+        """Parts that are worked on together."""
+        each = self.width * sum(self.layout.sizes) * n
+        numbers = torch.arange(self.layout.parts, device=self.mean[0].device)
+        yield from numbers.split(max(1, AT_ONCE // max(1, each))) if len(numbers) else ()
+
+    def _problem(
+        self, parts: Tensor, y: Tensor, noise: Sequence[Tensor]
+    ) -> tuple[Programme, Start]:
+        """The programme of draws of some parts, of which there are draws times parts."""
+        layout, draws, mean = self.layout, len(y), y.flatten(0, 1)
+
+        def each(t: Tensor) -> Tensor:  # (parts, ...) to (draws parts, ...), or one for all
+            t = t if len(t) == 1 else t[parts]
+            return t if len(t) == 1 else t.repeat(draws, *[1] * (t.ndim - 1))
+
+        matrices = [layout.matrix(rows) for rows in self.laws]
+        rising = self.rising.expand(max(1, *map(len, matrices), 1), -1, -1)
+        rows = each(torch.cat([rising, *matrices], 1))
+        directions = None
+        own: Independent | None
+        if isinstance(self.root, Correlated):
+            directions = each(layout.flat(self.root.directions, 1).movedim(0, 1))
+            own = self.root.rest
+        else:
+            own = self.root
+        rest = mean.new_zeros(1, mean.shape[-1])
+        rest = rest if own is None else each(layout.flat(own.variance))
+        before = mean.shape[-1] + len(self.rising)
+        values, precisions = [mean.new_zeros(len(mean), before)], [mean.new_zeros(1, before)]
+        for law, add in zip(self.laws, noise, strict=True):
+            values.append((layout.of_rows(law, law.value)[parts] + add).flatten(0, 1))
+            precisions.append(each(1 / layout.of_rows(law, law.noise_variance)))
+        value, precision = torch.cat(values, -1), _beside(precisions)
+        count = value.shape[-1] - before
+        free = mean.new_full((1, count), torch.inf)
+        rise = mean.new_zeros(1, len(self.rising))
+        low = _beside([each(self.low), rise, -free])
+        high = _beside([each(self.high), torch.full_like(rise, torch.inf), free])
+        return in_units(Prior(rest, directions, rows), mean, value, precision, low, high)
+
+    def _moved(self, problem: Programme, parts: Tensor) -> Tensor:  # (draws parts, N)
+        """The nearest fields, to the last digit within the limits."""
+        plain = problem.detached()
+        with torch.no_grad():
+            found = nearest(plain)
+            if not bool(found.solved.all()):
+                raise self._refused(plain, found, parts)
+            u = self._settled(plain, found, parts)
+        if not problem.learns:
+            return u
+        return with_gradient(problem, u, found.active, found.force)
+
+    def _settled(self, problem: Programme, found: Nearest, parts: Tensor) -> Tensor:
+        """Points at their bounds, and the rounding taken off exact rows by the others."""
+        prior, points = problem.prior, problem.mean.shape[-1]
+        active, low, high = (x[:, :points] for x in (found.active, problem.low, problem.high))
+        u = torch.where(active > 0, low, torch.where(active < 0, high, found.u))
+        exact = problem.precision.isinf()
+        size = NOTHING * (problem.mean.abs() + prior.variance.sqrt())
+        off = problem.mean.new_zeros(len(u))
+        for _ in range(TRIES):
+            u = self._held(u, parts)
+            miss = torch.where(exact, problem.value - prior.read(u), 0.0)
+            terms = terms_of(prior, u.abs() + size) + problem.value.abs()
+            off = (miss.abs() / terms.clamp_min(TINY)).amax(-1)
+            if not bool((off > SETTLED).any()):
+                return u
+            ends = [x[parts].repeat(len(u) // len(parts), 1) for x in self.tight]
+            at = prior.read(u)[:, points:]
+            tied = (at <= 0) & (torch.arange(at.shape[-1], device=at.device) < len(self.rising))
+            held = torch.cat([(u <= ends[0]) | (u >= ends[1]), tied], -1) | exact
+            step = Given(prior, torch.where(held, torch.inf, 0.0)).at(torch.zeros_like(u), miss)[0]
+            u = u + torch.where(off[:, None] > SETTLED, step, 0.0)
+        u = self._held(u, parts)
+        if (worst := float(off.max())) > max(UNREACHED, self.grain):
+            raise InfeasibleError(
+                f"the exact laws are off by {worst:.2g} of their terms within the inequalities. "
+                + WAYS
+            )
+        return u
+
+    def _held(self, u: Tensor, parts: Tensor) -> Tensor:
+        """Exactly within the limits."""
+        found, count = [], len(self.layout.sizes)
+        ends = [x[parts].split(self.layout.sizes, -1) for x in self.tight]
+        for i, (x, shape) in enumerate(zip(u.split(self.layout.sizes, -1), self.layout.shapes, strict=True)):
+            own = shape[self.lead :]
+            low, high = (end[i].unflatten(-1, own) if own else end[i][:, 0] for end in ends)
+            part = Limits(low, high, self.limits[i].slopes)
+            whole = x.reshape(-1, len(parts), *own)
+            found.append(part.holding(whole).reshape(len(u), -1))
+        assert len(found) == count
+        return torch.cat(found, -1)
+
+    def _refused(self, problem: Programme, found: Nearest, parts: Tensor) -> InfeasibleError:
+        """Why a part did not get there."""
+        at = int((~found.solved).int().argmax())
+        part, points = int(parts[at % len(parts)]), problem.mean.shape[-1]
+        names = self._names(part)
+        g = problem.prior.rows[at if len(problem.prior.rows) > 1 else 0][len(self.rising) :]
+        low, high = (x[part] for x in self.tight)
+        value = problem.value[at, points + len(self.rising) :]
+        exact = problem.precision.isinf()
+        exact = exact[at if len(exact) > 1 else 0, points + len(self.rising) :]
+        for i in exact.nonzero()[:, 0].tolist():
+            ends = [torch.where(g[i] > 0, *pair) for pair in ((low, high), (high, low))]
+            least, most = (float(torch.where(g[i] == 0, 0.0, g[i] * end).sum()) for end in ends)
+            near = NEAR * (abs(float(value[i])) + float(g[i].abs() @ found.u[at].abs()))
+            if not least - near <= float(value[i]) <= most + near:
+                return InfeasibleError(
+                    f"{names[i]} is {float(value[i]):.10g}, but within the inequalities it can "
+                    f"only be {span(least, most, digits=10)}. {WAYS}"
+                )
+        pull = (found.force[at] * problem.prior.variances.sqrt()).abs()
+        pull = pull[..., : len(found.force[at])].reshape(-1, found.force.shape[-1])[0]
+        rows = pull[points + len(self.rising) :]
+        large = [i for i in rows.argsort(descending=True).tolist() if rows[i] > EASY * pull.max()]
+        said = ", ".join(names[i] for i in large[:4])
+        which = f" (those that pull most: {said})" if said else ""
+        distance = float(found.distance[at])
+        if distance > BEYOND:
+            return InfeasibleError(
+                f"no field obeys the exact laws and `bounds`, `monotone` together{which}: it would "
+                f"be more than {BEYOND:.0e} standard deviations away, or the directions of this "
+                f"field are too few. {WAYS}"
+            )
+        return InfeasibleError(
+            f"the nearest field within `bounds`, `monotone` was not found after "
+            f"{int(found.solves[at])} linear solves{which}; it is at least {distance:.3g} standard "
+            f"deviations away. {WAYS}"
+        )
+
+    def _names(self, part: int) -> list[str]:
+        """Of the rows of laws in one part."""
+        names = []
+        for law in self.laws:
+            size = law.row_shape(self.layout.shapes)
+            numbers = torch.arange(math.prod(size)).reshape(self.layout.parts, -1)[part]
+            names += [law.name(unravelled(i, size)) for i in numbers.tolist()]
+        return names
+
+
+def placed(rows: Sequence[Rows], u: Fields) -> Fields:
+    """`u` with values that are known exactly in their places, to the last digit."""
+    found = list(u)
+    for one in rows:
+        if one.map.is_points:
+            own = one.map.apply(found[one.first])
+            own = torch.where(one.noise_variance == 0, one.value, own)
+            found[one.first] = one.map.put(found[one.first], own)
+    return tuple(found)
+
+
+def _beside(each: Sequence[Tensor]) -> Tensor:
+    """Side by side, (P or 1, n) each."""
+    wide = max(map(len, each))
+    return torch.cat([x.expand(wide, -1) for x in each], -1)
