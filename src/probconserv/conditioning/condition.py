@@ -95,10 +95,10 @@ def condition(
     Posterior
         Of a field a field, of a `State` a state; of a `Mixture` a `Mixture`. If a law is not
         linear, its draws each obey, and the rest is Gaussian about the most probable field. With
-        inequalities a `Draws`, without gradients: each draw of the field given the laws with noise
-        is moved to the nearest field, in the norm of its precision, that obeys the exact laws and
-        the inequalities. `point` is the mean, moved in the same way; for a mixture, it is the
-        weighted mean of the points of its components.
+        inequalities a `Draws`: each draw of the prior and of the noise is moved to the nearest
+        field, in the norm of Sigma^-1, that obeys the laws and the inequalities. `point` is the
+        mean, moved in the same way; for a mixture, it is the weighted mean of the points of its
+        components.
 
     Raises
     ------
@@ -321,7 +321,7 @@ def project(field: Prediction | State, *laws: AnyLaw) -> Field | State:
         Any field or state before `condition`. All fields of a state move alike, so their units
         decide which moves most.
     *laws : Law, NonlinearLaw or Inequality
-        One or more, without noise. With `bounds` or `monotone` the mean has no gradient.
+        One or more, without noise. Gradients go through all of them.
 
     Returns
     -------

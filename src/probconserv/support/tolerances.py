@@ -102,9 +102,9 @@ REACH = 1e-12
 
 # The loop of inequalities.
 
-SHIFT = 1e-10
-"""Of the variance of an exact row: what is added for a factor of rows that may repeat each other;
-it is taken off again by refinement."""
+SHIFTS = (1e-14, 1e-13, 1e-12, 1e-11, 1e-10, 1e-8)
+"""Of the variance of an exact row: what is added for a factor of rows that may repeat each other,
+the least that will do; it is taken off again by refinement."""
 
 SMALL_SHARE = 1e-10
 """Of its prior variance: a row that keeps less is scaled as if it kept that."""
@@ -126,3 +126,7 @@ FIXED_BY_LAWS = 1e-7
 UNREACHED = 1e-12
 """Of its terms, and of the standard deviations that it reads: an exact row that draws within
 inequalities miss by more is an error."""
+
+NEARLY_EXACT = 1e-13
+"""Of its variance: noise of a row that is less is rounding beside inequalities; its value is taken
+as exact, as near to it as bounds allow."""

@@ -3,7 +3,7 @@
 | fields | laws | way |
 |---|---|---|
 | independent points | at most one that ties points, by rows that share none | `linewise.py` |
-| any | any | `general.py` |
+| any, also where gradients are asked for | any | `loop/within.py` |
 """
 
 from collections.abc import Sequence
@@ -24,16 +24,15 @@ from ...support import checks as check
 from ...support.errors import InputError
 from ..audit import check_met, warn_if_far
 from ..draws import FieldDraws, StateDraws, mean_of
+from ..loop.within import Within, placed
 from ..posterior import FieldPosterior
 from . import linewise as _linewise
-from ..loop.within import Within, placed
 from .truncated import Tilted, tilted
 
 CLOSED = 50  # points in a row: from here on the closed form of `Truncated` is good
 Found = list[tuple[Tensor, Tensor, Tensor]]  # draws, their mean, the point, of each field
 
 
-@torch.no_grad()
 def constrained(
     prior: Field | State,
     before: tuple[Rows, ...],
@@ -63,27 +62,55 @@ def constrained(
         check_met(rows, means, means, root, slack)
         given = zip(means, dtypes, strict=True)
         return [(x.new_empty(n, *x.shape, dtype=d), x.to(d), x.to(d)) for x, d in given], 0
-    if isinstance(root, Independent):
-        points = tuple(r for r in rows if isinstance(r.map, Select))
-        others = [r for r in rows if r not in points]
-        if _linewise.suits(others, limits):
-            mean, left = _at_points(points, means, root, slack)
-            triples = zip(left.variance, root.variance, means, strict=True)
-            sizes = [torch.where(v == v0, 0.0, u.abs() + v0.sqrt()) for v, v0, u in triples]
-            each = zip(mean, left.variance, sizes, limits, dtypes, strict=True)
-            alone = [_linewise.OneField(*one) for one in each]
-            found = _linewise.draws_of(others, alone, n, generator)
-            tied = [r.places(shapes) for r in others]
-            return found, min([shared_axes(shapes), *tied, *sloping_axes(limits, shapes)])
+    if isinstance(root, Independent) and not _learns(root, means, rows):
+        with torch.no_grad():
+            found = _line_by_line(rows, means, root, limits, dtypes, slack, n, generator)
+        if found is not None:
+            return found
     grain = 4 * max(torch.finfo(dtype).eps for dtype in dtypes)
     within = Within(rows, means, root, limits, slack, grain)
-    found = []
+    all_found = []
     for u, one, v, dtype in zip(
         within.draws(n, generator), within.limits, root.variance, dtypes, strict=True
     ):
         mean_ = torch.where(v == 0, u[-1], mean_of(u[:n])) if n else u[-1]
-        found.append((u[:n].to(dtype), one.holding(mean_).to(dtype), u[-1].to(dtype)))
-    return found, within.lead
+        all_found.append((u[:n].to(dtype), one.holding(mean_).to(dtype), u[-1].to(dtype)))
+    return all_found, within.lead
+
+
+def _learns(root: Independent, means: Fields, rows: Sequence[Rows]) -> bool:
+    """Whether the result has a gradient, which the fast way has not."""
+    given = [*root.variance, *means]
+    for one in rows:
+        given += [one.value, one.noise_variance]
+        given += [t for m in one.maps if m is not None for t in m.tensors]
+    return torch.is_grad_enabled() and any(t.requires_grad for t in given)
+
+
+def _line_by_line(
+    rows: tuple[Rows, ...],
+    means: Fields,
+    root: Independent,
+    limits: Sequence[Limits],
+    dtypes: Sequence[torch.dtype],
+    slack: float,
+    n: int,
+    generator: torch.Generator | None,
+) -> tuple[Found, int] | None:
+    """The fast way, where one number for each row of one law decides."""
+    shapes = root.shapes
+    points = tuple(r for r in rows if isinstance(r.map, Select))
+    others = [r for r in rows if r not in points]
+    if not _linewise.suits(others, limits):
+        return None
+    mean, left = _at_points(points, means, root, slack)
+    triples = zip(left.variance, root.variance, means, strict=True)
+    sizes = [torch.where(v == v0, 0.0, u.abs() + v0.sqrt()) for v, v0, u in triples]
+    each = zip(mean, left.variance, sizes, limits, dtypes, strict=True)
+    alone = [_linewise.OneField(*one) for one in each]
+    found = _linewise.draws_of(others, alone, n, generator)
+    tied = [r.places(shapes) for r in others]
+    return found, min([shared_axes(shapes), *tied, *sloping_axes(limits, shapes)])
 
 
 def _at_points(

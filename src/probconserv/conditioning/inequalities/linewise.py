@@ -21,9 +21,9 @@ from ...support.errors import InfeasibleError
 from ...support.tolerances import TINY
 from ...support.values import span, unravelled
 from ..draws import mean_of
+from ..loop.within import WAYS
 from .clipped import Clipped, root_of_falling, taken_fields
 from .isotonic import Rising, RisingLineByLine
-from ..loop.within import WAYS
 
 CHUNK = 1 << 17  # numbers that are worked on at a time
 CHUNK_CUDA = 1 << 24

@@ -12,13 +12,13 @@ Points that directions move almost alone, and that are known well, are rows as w
 loses no digits.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...support.tolerances import SHIFT, SMALL_SHARE, THIN, TINY
+from ...support.tolerances import SHIFTS, SMALL_SHARE, THIN, TINY
 
 REFINED = 6  # times that a solve with repeated rows is corrected
 WELL = 1e4  # times the inverse variance: a point without variance of its own is known well
@@ -39,13 +39,17 @@ class Prior:
         three = self.rest, self.directions, self.rows
         if all(t is None or len(t) == 1 for t in three):
             return self
-        return Prior(*(t if t is None else picked(t, index) for t in three))
+        return self._with(lambda t: picked(t, index))
 
     def detached(self) -> "Prior":
         """The same without gradients."""
-        if not torch.is_grad_enabled() and not self.variance.requires_grad:
+        if not any(t is not None and t.requires_grad for t in (self.variance, self.rows)):
             return self
-        return Prior(*(t if t is None else t.detach() for t in (self.rest, self.directions, self.rows)))
+        return self._with(Tensor.detach)
+
+    def _with(self, change: Callable[[Tensor], Tensor]) -> "Prior":
+        directions = None if self.directions is None else change(self.directions)
+        return Prior(change(self.rest), directions, change(self.rows))
 
     @property
     def variances(self) -> Tensor:  # (P or 1, N + K)
@@ -70,45 +74,60 @@ class Prior:
 class Given:
     """The prior given points and rows to precisions w, (P, N + K): one factor for many values."""
 
-    def __init__(self, prior: Prior, w: Tensor, shifts: Sequence[float] = (SHIFT, 100 * SHIFT)) -> None:
-        """shifts: tried one after the other, for exact rows that may repeat each other."""
-        self.prior, self.said, d, total = prior, w, prior.rest, prior.variance
-        points, rows = w.split([d.shape[-1], prior.rows.shape[-2]], -1)
-        points = torch.where(total > TINY, points, 0.0)
-        hard = prior.thin & (points * total > WELL)
-        self.at_points = _places(hard)
-        self.rows = prior.rows
-        if self.at_points.shape[-1]:
-            there = torch.zeros(*self.at_points.shape, d.shape[-1], dtype=d.dtype, device=d.device)
-            own = hard.gather(-1, self.at_points)
-            there.scatter_(-1, self.at_points[..., None], own[..., None].to(d.dtype))
-            rows = torch.cat([rows, torch.where(own, points.expand(own.shape[0], -1).gather(-1, self.at_points), 0.0)], -1)
-            self.rows = torch.cat([self.rows.expand(len(w), -1, -1), there], 1)
-        self.w = torch.where(hard, 0.0, points)
-        held = self.w.isinf()
-        keep = 1 / (1 + self.w * d)  # 0 where it is held
-        inverse = 1 / torch.where(held, d, 1.0)
-        self.inner = torch.where(held, inverse, self.w * keep)  # W
+    def __init__(self, prior: Prior, w: Tensor) -> None:
+        self.prior, self.said = prior, w
+        points, rows = w.split([prior.rest.shape[-1], prior.rows.shape[-2]], -1)
+        points = torch.where(prior.variance > TINY, points, 0.0)
+        hard = prior.thin & (points * prior.variance > WELL)
+        points, rows = torch.where(hard, 0.0, points), self._as_rows(hard, points, rows)
+        self._take_points(points)
+        self._factor(rows)
+
+    def _as_rows(self, hard: Tensor, points: Tensor, rows: Tensor) -> Tensor:
+        """The precisions of rows, with those of hard points, which become rows."""
+        self.places, self.rows = _places(hard), self.prior.rows
+        if not self.places.shape[-1]:
+            return rows
+        own = hard.gather(-1, self.places)
+        there = torch.zeros(
+            *own.shape, hard.shape[-1], dtype=self.rows.dtype, device=self.rows.device
+        )
+        there.scatter_(-1, self.places[..., None], own[..., None].to(there.dtype))
+        self.rows = torch.cat([self.rows.expand(len(there), -1, -1), there], 1)
+        known = points.expand(len(own), -1).gather(-1, self.places)
+        return torch.cat([rows, torch.where(own, known, 0.0)], -1)
+
+    def _take_points(self, w: Tensor) -> None:
+        """What is left of the variances given points."""
+        prior, d = self.prior, self.prior.rest
+        held = w.isinf()
+        keep = 1 / (1 + w * d)  # 0 where it is held
+        self.w, inverse = w, 1 / torch.where(held, d, 1.0)
+        self.inner = torch.where(held, inverse, w * keep)  # W
         self.gain = torch.where(held, 1.0, self.inner * d)
-        self.left, self.seen, self.directions = d * keep, self.inner > 0, None
+        self.left, self.seen = d * keep, self.inner > 0
         self.firm = self.gain > 0.5  # where the force is best read off the field
+        self.directions: Any = None
         if prior.directions is not None:
             weighed = (prior.directions * self.inner[:, None]) @ prior.directions.mT
-            self.root = torch.linalg.cholesky(weighed + _eye(weighed))
+            eye = torch.eye(weighed.shape[-1], dtype=w.dtype, device=w.device)
+            self.root = torch.linalg.cholesky(weighed + eye)
             kept = prior.directions * keep[:, None]
             self.directions = torch.linalg.solve_triangular(self.root, kept, upper=False)
-        active = rows > 0
-        self.noise = torch.where(active, 1 / torch.where(active, rows, 1.0), 0.0)
-        cross = self.times(self.rows)
-        gram = self.rows @ cross.mT + self.noise.diag_embed()
-        before = (prior.times(self.rows) * self.rows).sum(-1)
+
+    def _factor(self, w: Tensor) -> None:
+        """S in units in which its diagonal is 1, and its factor."""
+        active = w > 0
+        noise = torch.where(active, 1 / torch.where(active, w, 1.0), 0.0)
+        gram = self.rows @ self.times(self.rows).mT + noise.diag_embed()
+        before = (self.prior.times(self.rows) * self.rows).sum(-1)
         size = torch.maximum(gram.diagonal(dim1=-2, dim2=-1), SMALL_SHARE * before)
         self.scale = torch.where(active & (size > TINY), size.clamp_min(TINY).rsqrt(), 0.0)
         self.scaled = gram * self.scale[:, None] * self.scale[..., None]
-        still = (self.scale == 0).to(gram.dtype)
-        for shift in shifts:
-            idle = torch.where(self.noise <= shift * size, shift, 0.0) + still
-            self.lower, failed = torch.linalg.cholesky_ex(self.scaled + idle.diag_embed())
+        idle = (self.scale == 0).to(gram.dtype)
+        for shift in SHIFTS:
+            more = torch.where(noise <= shift * size, shift, 0.0) + idle
+            self.lower, failed = torch.linalg.cholesky_ex(self.scaled + more.diag_embed())
             if not bool(failed.any()):
                 break
 
@@ -129,30 +148,27 @@ class Given:
 
         Solved once more for what the first forces miss.
         """
-        _, force = self._once(mean, value)
+        _, force = self.once(mean, value)
         moved = mean + self.prior.times(self.prior.pushed(force))
-        u, more = self._once(moved, value - torch.where(self.said > 0, force / self.said, 0.0))
+        u, more = self.once(moved, value - torch.where(self.said > 0, force / self.said, 0.0))
         return u, force + more
 
-    def _once(self, mean: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        prior, u = self.prior, mean
-        count = prior.rows.shape[-2]
-        points, rows = value.split([mean.shape[-1], count], -1)
-        places = self.at_points.expand(len(mean), -1)
+    def once(self, mean: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """As `at`, solved once."""
+        prior, places = self.prior, self.places.expand(len(mean), -1)
+        points, rows = value.split([mean.shape[-1], prior.rows.shape[-2]], -1)
         rows = torch.cat([rows, points.gather(-1, places)], -1)
-        away = torch.where(self.seen, points - mean, 0.0)
-        z: Any = None
+        u, z = mean, None
         if prior.directions is not None:
-            z = product(prior.directions, self.inner * away)
-            z = torch.cholesky_solve(z[..., None], self.root)[..., 0]
+            away = self.inner * torch.where(self.seen, points - mean, 0.0)
+            z = torch.cholesky_solve(product(prior.directions, away)[..., None], self.root)[..., 0]
             u = u + product(prior.directions.mT, z)
         nearer = u + self.gain * torch.where(self.seen, points - u, 0.0)
         u = torch.where(self.gain == 1, points, nearer)
         multiplier = self.multipliers(rows - product(self.rows, u))
         pull = product(self.rows.mT, multiplier)
-        u = u + self.left * pull
-        free = mean + prior.rest * pull
-        if self.directions is not None:
+        u, free = u + self.left * pull, mean + prior.rest * pull
+        if prior.directions is not None:
             along = product(self.directions, pull)
             u = u + product(self.directions.mT, along)
             more = torch.linalg.solve_triangular(self.root.mT, along[..., None], upper=True)
@@ -160,20 +176,10 @@ class Given:
         firm = (u - free) / torch.where(self.firm, prior.rest, 1.0)
         soft = self.w * torch.where(self.seen, points - u, 0.0)
         force = torch.where(self.firm, firm, soft.nan_to_num(0.0))
-        force = force.scatter_add(-1, places, multiplier[..., count:])
-        return u, torch.cat([force, multiplier[..., :count]], -1)
-
-    def variance(self, of: Prior) -> Tensor:  # (P, N + K)
-        """Of points and rows, given all."""
-        cross = self.times(self.rows) * self.scale[..., None]
-        seen = torch.cat([cross, cross @ of.rows.mT], -1)
-        white = torch.linalg.solve_triangular(self.lower, seen, upper=False)
-        points = self.left
-        if self.directions is not None:
-            points = points + self.directions.square().sum(1)
-        own = (self.times(of.rows) * of.rows).sum(-1)
-        before = torch.cat([points.expand(len(own), -1), own.expand(len(points), -1)], -1)
-        return (before - white.square().sum(1)).clamp_min(0)
+        multiplier, own = multiplier.split(
+            [rows.shape[-1] - places.shape[-1], places.shape[-1]], -1
+        )
+        return u, torch.cat([force.scatter_add(-1, places, own), multiplier], -1)
 
 
 def _places(some: Tensor) -> Tensor:  # (P, most)
@@ -200,7 +206,3 @@ def spread_by(rest: Tensor, directions: Tensor | None, v: Tensor) -> Tensor:
     if directions is not None:
         total = total + (wide @ directions.mT) @ directions
     return total[:, 0] if v.ndim == 2 else total
-
-
-def _eye(like: Tensor) -> Tensor:
-    return torch.eye(like.shape[-1], dtype=like.dtype, device=like.device)

@@ -39,9 +39,11 @@ def with_gradient(problem: Programme, u: Tensor, active: Tensor, force: Tensor) 
         w = torch.where(active != 0, torch.inf, problem.precision)
         given, at = Given(prior, w), prior.read(u)
     start = problem.mean + problem.prior.times(problem.prior.pushed(force))
-    target = torch.where(active > 0, problem.low, torch.where(active < 0, problem.high, problem.value))
+    target = torch.where(
+        active > 0, problem.low, torch.where(active < 0, problem.high, problem.value)
+    )
     target = target - problem.noise * force - problem.prior.read(u) + at
     target = torch.where(given.said > 0, target, 0.0)
-    found, _ = given._once(start, target)
+    found, _ = given.once(start, target)
     moved: Tensor = Once.apply(found)  # type: ignore[no-untyped-call]
     return u + (moved - moved.detach())

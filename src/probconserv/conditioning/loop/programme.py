@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from ...solvers.factor import Factor
-from ...support.tolerances import EPS, FIXED_BY_LAWS, INSIDE, OPTIMAL, TINY
+from ...support.tolerances import EPS, FIXED_BY_LAWS, INSIDE, NEARLY_EXACT, OPTIMAL, TINY
 from .given import Given, Prior, picked, product
 
-SETS, FINISH = 6, 3  # rounds of the active set: at first, and to finish
+SETS, FINISH = 14, 3  # rounds of the active set: at first, and to finish
+PATIENCE = 1  # rounds that may change no fewer numbers than the one before
 ROUNDS, LOOK = 80, 16  # of the interior point; how often the active set looks
 NEAR, FLOOR = 1e-6, 1e-3  # of the squared distance and this: so close a point is finished
-SMALL = (1e-14, 1e-13, 1e-12, 1e-11, 1e-10)  # shifts: most rows have noise
 FRACTION = 0.99  # of the way to the boundary
 WRONG = 1e-10  # of the largest: a force the wrong way that is less is rounding
 BEYOND = 1e7  # standard deviations: a set that is further away is empty
@@ -65,6 +65,11 @@ class Programme(NamedTuple):
         return Given(self.prior, w).at(self.mean, torch.where(active != 0, end, self.value))
 
     @property
+    def scale(self) -> Tensor:
+        """Of what numbers are rounded to."""
+        return self.prior.variances.sqrt() + terms_of(self.prior, self.mean)
+
+    @property
     def noise(self) -> Tensor:
         """Variances of the noise of laws; 0 elsewhere."""
         noisy = (self.precision > 0) & self.precision.isfinite()
@@ -97,6 +102,15 @@ class Nearest(NamedTuple):
     distance: Tensor  # a lower bound, in standard deviations, (P,)
     solves: Tensor  # linear ones, (P,)
 
+    @classmethod
+    def of(cls, problem: Programme, active: Tensor) -> "Nearest":
+        """Nothing yet."""
+        count = torch.zeros(len(active), dtype=torch.int64, device=active.device)
+        least = torch.zeros_like(active[:, 0])
+        return cls(
+            problem.mean.clone(), active.clone(), torch.zeros_like(active), count > 0, least, count
+        )
+
 
 class Start(NamedTuple):
     """The fields given exact laws alone."""
@@ -110,66 +124,85 @@ def in_units(
     prior: Prior, mean: Tensor, value: Tensor, precision: Tensor, low: Tensor, high: Tensor
 ) -> tuple[Programme, Start]:
     """The programme in units of what exact laws leave free; what these fix is not asked again."""
+    points = mean.shape[-1]
     with torch.no_grad():
-        plain, target = prior.detached(), value.detach().expand(len(mean), -1)
-        points, exact = mean.shape[-1], precision.isinf()
-        rows = torch.where(exact[:, points:, None], plain.rows, 0.0)
-        cross = plain.times(rows)
-        gram = rows @ cross.mT
-        own = gram.diagonal(dim1=-2, dim2=-1)
-        factor = Factor(gram, own, torch.zeros_like(own))
-        away = torch.where(exact, target - plain.read(mean.detach()), 0.0)[:, points:]
-        start = mean + product(cross.mT, factor.solve(away[:, None])[:, 0])
-        seen = torch.cat([cross.mT, plain.rows @ cross.mT], 1)
-        left = (plain.variances - factor.whiten(seen).square().sum(-1)).clamp_min(0)
-        fixed = left <= FIXED_BY_LAWS**2 * plain.variances
-        at = plain.read(start)
+        plain, target = prior.detached(), value.detach().expand(len(mean), -1).clone()
+        sharp = precision * plain.variances > 1 / NEARLY_EXACT  # noise that rounding hides
+        nearly = (sharp & precision.isfinite())[:, points:]
+        rows = torch.where(sharp[:, points:, None], plain.rows, 0.0)
+        ends = low[:, :points], high[:, :points]
+        own = target[:, points:]
+        target[:, points:] = torch.where(nearly, own.clamp(*_range(rows, *ends)), own)
+        start, left = _given_rows(plain, mean.detach(), rows, torch.where(sharp, target, 0.0))
+        fixed, at = left <= FIXED_BY_LAWS**2 * plain.variances, plain.read(start)
         broken = torch.where(fixed, torch.maximum(low - at, at - high).clamp_min(0), 0.0)
-        ends, room = _ends_of_range(rows, target[:, points:], low[:, :points], high[:, :points])
-        end = torch.where(ends != 0, torch.where(ends > 0, low[:, :points], high[:, :points]), 0.0)
-        unit = torch.where(fixed, 1.0, left).sqrt()
-        unit = torch.cat([torch.minimum(unit[:, :points], room), unit[:, points:].expand(len(room), -1)], -1)
-    pinned = torch.cat([ends != 0, torch.zeros_like(target[:, points:], dtype=torch.bool)], -1) & ~fixed
-    if bool(pinned.any()):
-        value = torch.where(pinned, torch.cat([end, target[:, points:]], -1), value)
-        precision = torch.where(pinned, torch.inf, precision)
-    low = torch.where(fixed | pinned, -torch.inf, low)
-    high = torch.where(fixed | pinned, torch.inf, high)
+        side, room = _at_ends(rows, target[:, points:], *ends)
+        unit = torch.where(fixed, 1.0, left).sqrt().expand(len(room), -1).clone()
+        unit[:, :points] = torch.minimum(unit[:, :points], room)
+        pinned = torch.cat([side, torch.zeros_like(own)], -1) * ~fixed
+        target = torch.where(pinned > 0, low, torch.where(pinned < 0, high, target))
+        changed = (pinned != 0) | (sharp & precision.isfinite())
+    if bool(changed.any()):
+        value = torch.where(changed, target, value)
+        precision = torch.where(changed, torch.inf, precision)
+    done = fixed | (pinned != 0)
+    low, high = torch.where(done, -torch.inf, low), torch.where(done, torch.inf, high)
     problem = Programme(prior, mean, value, precision, low, high, unit)
     return problem, Start(start, fixed, broken)
 
 
-def _ends_of_range(
+def _given_rows(prior: Prior, mean: Tensor, rows: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """The fields given exact rows, some of the prior's, the others 0; and all variances left."""
+    cross = prior.times(rows)
+    gram = rows @ cross.mT
+    before = gram.diagonal(dim1=-2, dim2=-1)
+    factor = Factor(gram, before, torch.zeros_like(before))
+    away = value[:, mean.shape[-1] :] - product(rows, mean)
+    start = mean + product(cross.mT, factor.solve(away[:, None])[:, 0])
+    seen = torch.cat([cross.mT, prior.rows @ cross.mT], 1)
+    return start, (prior.variances - factor.whiten(seen).square().sum(-1)).clamp_min(0)
+
+
+def _range(rows: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:  # (P, K) each
+    """The least and the most of each row within bounds."""
+    least, most = (
+        torch.where(rows == 0, 0.0, rows * torch.where(rows > 0, *each)).sum(-1)
+        for each in ((low[:, None], high[:, None]), (high[:, None], low[:, None]))
+    )
+    return least, most
+
+
+def _at_ends(
     rows: Tensor, value: Tensor, low: Tensor, high: Tensor
 ) -> tuple[Tensor, Tensor]:  # (P, N) each
-    """Which bound points are at, as a row has its least or its largest value; and how far others
-    may move from theirs, however wide the prior is."""
-    found = torch.zeros(len(value), rows.shape[-1], dtype=value.dtype, device=value.device)
-    room = torch.full_like(found, torch.inf)
+    """Where a row has its least or its largest value points are at a bound: 1 low, -1 high. How
+    far others may move from theirs, however wide the prior is."""
+    side = value.new_zeros(len(value), rows.shape[-1])
+    room = torch.full_like(side, torch.inf)
     if not rows.shape[-2]:
-        return found, room
-    size = rows.abs()
-    for sign in (1.0, -1.0):
-        end = torch.where(sign * rows > 0, low[:, None], high[:, None])
-        terms = torch.where(rows == 0, 0.0, rows * end)
-        least, scale = terms.sum(-1), terms.abs().sum(-1)
-        some = least.isfinite() & (size > 0).any(-1)
-        away = torch.where(some, sign * (value - least), torch.inf)
-        near = some & (away.abs() <= 4 * EPS * (value.abs() + scale))
-        there = near[..., None] & (size > 0)
-        at = torch.where(there, torch.sign(sign * rows), 0.0)
-        found = torch.where(found != 0, found, at.sum(1).sign())
-        free = torch.where((size > 0) & ~there & (away > 0)[..., None], away[..., None] / size, torch.inf)
-        room = torch.minimum(room, free.amin(1))
-    return found, room
+        return side, room
+    size, reads = rows.abs(), rows != 0
+    for sign, end in zip((1.0, -1.0), _range(rows, low, high), strict=True):
+        away = sign * (value - end)[..., None]
+        scale = (
+            value.abs()
+            + (size @ torch.maximum(low.abs(), high.abs()).nan_to_num(posinf=0.0)[..., None])[
+                ..., 0
+            ]
+        )[..., None]
+        there = reads & end.isfinite()[..., None] & (away.abs() <= 4 * EPS * scale)
+        found = torch.where(there, torch.sign(sign * rows), 0.0).sum(1).sign()
+        side = torch.where(side != 0, side, found)
+        free = reads & ~there & (away > 0)
+        room = torch.minimum(room, torch.where(free, away / size, torch.inf).amin(1))
+    return side, room
 
 
 @torch.no_grad()
 def nearest(problem: Programme) -> Nearest:
     """The nearest field of each part."""
-    count, size = len(problem.mean), problem.unit.shape[-1]
-    new = problem.mean.new_zeros
-    found = _active_set(problem, new(count, size), SETS)
+    size = len(problem.mean), problem.unit.shape[-1]
+    found = _active_set(problem, problem.mean.new_zeros(size), SETS)
     left = (~found.solved).nonzero()[:, 0]
     if len(left):
         more = _interior(problem.some(left))
@@ -188,16 +221,9 @@ def _active_set(
 ) -> Nearest:
     """Rounds of the active set. force: of the interior point, a certificate; then rows are only
     added."""
-    finish = force is not None
-    found = Nearest(
-        problem.mean.clone(),
-        active.clone(),
-        torch.zeros_like(active),
-        torch.zeros(len(active), dtype=torch.bool, device=active.device),
-        torch.full_like(active[:, 0], -torch.inf),
-        torch.zeros(len(active), dtype=torch.int64, device=active.device),
-    )
+    finish, found = force is not None, Nearest.of(problem, active)
     left = torch.arange(len(active), device=active.device)
+    patience, last = torch.full_like(left, PATIENCE), torch.full_like(left, active.shape[-1] + 1)
     for _ in range(rounds):
         u, push = problem.held(active)
         short, over, met = _misses(problem, u, active, push)
@@ -209,11 +235,14 @@ def _active_set(
             other, _ = problem.least(force)
             half = torch.maximum(half, other)
         energy = problem.energy(push) / 2
-        good = met & ~(short | over).any(-1) & (energy - half <= OPTIMAL * energy + EPS)
+        rounded = 64 * EPS * (push.abs() * problem.scale).sum(-1)
+        good = met & ~(short | over).any(-1) & (energy - half <= OPTIMAL * energy + rounded)
         new = active if finish else torch.where(wrong, 0.0, active)
         new = torch.where(short & (active == 0), 1.0, new)
         new = torch.where(over & (active == 0), -1.0, new)
-        stop = good | (new == active).all(-1)
+        changes = (new != active).sum(-1)
+        patience = patience - (changes >= last).long()
+        stop, last = good | (changes == 0) | (patience < 0), changes
         for whole, some in zip(found, (u, active, push, good), strict=False):
             whole[left] = some
         found.distance[left] = torch.maximum(found.distance[left], distance)
@@ -222,6 +251,7 @@ def _active_set(
         if not len(keep):
             break
         left, active, problem = left[keep], new[keep], problem.some(keep)
+        patience, last = patience[keep], last[keep]
         force = None if force is None else force[keep]
     return found
 
@@ -232,7 +262,9 @@ def _misses(
     """Which numbers are below their bounds, or above; and whether those held are met, (P,)."""
     at, terms = problem.prior.read(u), terms_of(problem.prior, u)
     near = INSIDE * problem.unit + 16 * EPS * terms
-    target = torch.where(active > 0, problem.low, torch.where(active < 0, problem.high, problem.value))
+    target = torch.where(
+        active > 0, problem.low, torch.where(active < 0, problem.high, problem.value)
+    )
     said = (active != 0) | (problem.precision > 0)
     off = torch.where(said, target - problem.noise * force - at, 0.0)
     law = (INSIDE * problem.prior.variances.sqrt()) * 10
@@ -240,73 +272,65 @@ def _misses(
     return at < problem.low - near, at > problem.high + near, (off.abs() <= allowed).all(-1)
 
 
+class _Slacks:
+    """Where the interior point is: slacks s and multipliers z of lower and upper bounds, (2, P, M),
+    in units of each number."""
+
+    def __init__(self, problem: Programme, u: Tensor) -> None:
+        at = problem.prior.read(u)
+        away = torch.stack([at - problem.low, problem.high - at]) / problem.unit
+        self.has = away.isfinite()
+        self.s = torch.where(self.has, away.abs().clamp_min(1.0), 1.0)
+        self.z = self.has.to(u.dtype)
+        self.rate = self.s, self.z  # of each in the last step
+        self.last = self.s[0, :, :1]  # the share of the last step
+
+    @property
+    def gap(self) -> Tensor:  # (P,)
+        return (self.s * self.z).sum((0, 2))
+
+    @property
+    def pairs(self) -> Tensor:
+        return self.has.sum((0, 2)).clamp_min(1)
+
+    def some(self, keep: Tensor) -> None:
+        """Only the parts that `keep` picks."""
+        self.s, self.z, self.has = self.s[:, keep], self.z[:, keep], self.has[:, keep]
+
+    def active(self, by_rate: bool) -> Tensor:
+        """Numbers that are at a bound: their slack is the lesser, or falls faster."""
+        held = self.has & (self.rate[1] > self.rate[0] if by_rate else self.z > self.s)
+        return held[0].to(self.s.dtype) - held[1].to(self.s.dtype)
+
+    def move(self, ds: Tensor, dz: Tensor) -> None:
+        """Most of the way to the boundary."""
+        a = torch.minimum(_longest(self.s, ds), _longest(self.z, dz))
+        step = (FRACTION * a).clamp(max=1.0)[:, None]
+        self.rate = 1 + step * ds / self.s, 1 + step * dz / self.z.clamp_min(TINY)
+        self.s = torch.where(self.has, self.s + step * ds, 1.0)
+        self.z, self.last = torch.where(self.has, self.z + step * dz, 0.0), step
+
+
 def _interior(problem: Programme) -> Nearest:
     """Mehrotra's method, each part until its active set is right."""
-    unit, count = problem.unit, len(problem.mean)
-    size = unit.shape[-1]
-    new, device = problem.mean.new_zeros, problem.mean.device
-    found = Nearest(
-        problem.mean.clone(), new(count, size), new(count, size),
-        torch.zeros(count, dtype=torch.bool, device=device), new(count),
-        torch.zeros(count, dtype=torch.int64, device=device),
-    )
-    left = torch.arange(count, device=device)
-    u, _ = problem.held(torch.zeros_like(unit).expand(count, size))
-    at = problem.prior.read(u)
-    ends = torch.stack([(at - problem.low) / unit, (problem.high - at) / unit])
-    has = ends.isfinite()
-    s = torch.where(has, ends.abs().clamp_min(1.0), 1.0)
-    z = has.double()
+    count, size = len(problem.mean), problem.unit.shape[-1]
+    found = Nearest.of(problem, problem.mean.new_zeros(count, size))
+    left = torch.arange(count, device=problem.mean.device)
+    u, _ = problem.held(torch.zeros_like(found.active))
+    at = _Slacks(problem, u)
     for number in range(1, ROUNDS + 1):
-        unit = problem.unit
-        low = torch.where(has[0], problem.low, 0.0)
-        high = torch.where(has[1], problem.high, 0.0)
-        w = z / s / unit.square()
-        given = Given(problem.prior, w.sum(0) + problem.precision, SMALL)
-        law = problem.precision > 0
-        total = w.sum(0)
-
-        def newton(t: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-            aim = s + torch.where(has, t / z.clamp_min(TINY), 0.0)
-            y = (w[0] * (low + unit * aim[0]) + w[1] * (high - unit * aim[1])) / total.clamp_min(TINY)
-            y = torch.where(total > 0, y, 0.0)
-            to, force = given.at(problem.mean, torch.where(law, problem.value, y))
-            q = problem.prior.read(to)
-            ds = torch.where(has, torch.stack([(q - low) / unit, (high - q) / unit]) - s, 0.0)
-            znew = torch.where(has, (t - z * ds) / s, 0.0)
-            f = force * unit
-            first = w[0] >= w[1]
-            both = torch.stack([torch.where(first, f + znew[1], znew[0]), torch.where(first, znew[1], znew[0] - f)])
-            znew = torch.where(has & ~law, both, 0.0)
-            return to, force, ds, znew - z
-
-        pairs = has.flatten(2).sum((0, 2)).clamp_min(1)
-        gap = (s * z * has).sum((0, 2)) / pairs
-        to, force, ds, dz = newton(torch.zeros_like(s))
-        a, b = _step(s, ds), _step(z, dz)
-        after = ((s + a[:, None] * ds) * (z + b[:, None] * dz) * has).sum((0, 2)) / pairs
-        aim = (after / gap.clamp_min(TINY)).clamp(0, 1) ** 3 * gap
-        to, force, ds, dz = newton(torch.where(has, aim[:, None] - ds * dz, 0.0))
-        a = FRACTION * torch.minimum(_step(s, ds, 1 / FRACTION), _step(z, dz, 1 / FRACTION))
-        a = a.clamp(max=1.0)[:, None]
-        u, rate = u + a * (to - u), (1 + a * ds / s, 1 + a * dz / z.clamp_min(TINY))
-        s, z = s + a * ds, z + a * dz
-        s, z = torch.where(has, s, 1.0), torch.where(has, z, 0.0)
+        to, force = _step(problem, at)
+        u = u + at.last * (to - u)
         found.solves[left] += 2
-        _, distance = problem.least(force)
-        found.distance[left] = torch.maximum(found.distance[left], distance)
-        gap = (s * z * has).sum((0, 2))
-        energy = problem.energy(force)
+        found.distance[left] = torch.maximum(found.distance[left], problem.least(force)[1])
         found.u[left], found.force[left] = u, force
-        look = (gap <= NEAR * (energy + FLOOR)) | (number % LOOK == 0)
-        far = distance > BEYOND
-        done = far.clone()
+        done = found.distance[left] > BEYOND
+        look = (at.gap <= NEAR * (problem.energy(force) + FLOOR)) | (number % LOOK == 0)
         if bool(look.any()):
             some = look.nonzero()[:, 0]
-            held = has & (rate[1] > rate[0] if number % 2 else z > s)
-            active = held[0].double() - held[1].double()
-            mine = torch.where(problem.precision > 0, force, (z[0] - z[1]) / unit)
-            tried = _active_set(problem.some(some), active[some], FINISH, mine[some])
+            own = torch.where(problem.precision > 0, force, (at.z[0] - at.z[1]) / problem.unit)
+            active = at.active(by_rate=number % 2 == 1)
+            tried = _active_set(problem.some(some), active[some], FINISH, own[some])
             found.solves[left[some]] += tried.solves
             right = some[tried.solved]
             done[right] = True
@@ -317,11 +341,43 @@ def _interior(problem: Programme) -> Nearest:
             break
         if len(keep) < len(left):
             left, u, problem = left[keep], u[keep], problem.some(keep)
-            s, z, has = s[:, keep], z[:, keep], has[:, keep] if has.shape[1] > 1 else has
+            at.some(keep)
     return found
 
 
-def _step(x: Tensor, dx: Tensor, most: float = 1.0) -> Tensor:  # (2, P, M) to (P,)
-    """The longest step that keeps x positive, at most `most`."""
-    ratio = torch.where(dx < 0, -x / dx, torch.inf)
-    return ratio.amin((0, 2)).clamp(max=most)
+def _step(problem: Programme, at: _Slacks) -> tuple[Tensor, Tensor]:
+    """One predictor and corrector: moves slacks and multipliers; the full step of u, its forces."""
+    s, z, has, unit, law = at.s, at.z, at.has, problem.unit, problem.precision > 0
+    low, high = (
+        torch.where(h, x, 0.0) for h, x in zip(has, (problem.low, problem.high), strict=True)
+    )
+    w = z / s / unit.square()
+    total = w.sum(0)
+    given, first = Given(problem.prior, total + problem.precision), w[0] >= w[1]
+
+    def newton(t: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        aim = unit * (s + torch.where(has, t / z.clamp_min(TINY), 0.0))
+        y = (w[0] * (low + aim[0]) + w[1] * (high - aim[1])) / total.clamp_min(TINY)
+        to, force = given.at(problem.mean, torch.where(law, problem.value, y))
+        q, f = problem.prior.read(to), force * unit
+        ds = torch.where(has, torch.stack([q - low, high - q]) / unit - s, 0.0)
+        new = torch.where(has, (t - z * ds) / s, 0.0)
+        # the larger of the two from the solve: later the other formula loses its digits
+        new = torch.stack(
+            [torch.where(first, f + new[1], new[0]), torch.where(first, new[1], new[0] - f)]
+        )
+        return to, force, ds, torch.where(has & ~law, new, 0.0) - z
+
+    gap = at.gap / at.pairs
+    _, _, ds, dz = newton(torch.zeros_like(s))
+    a, b = (_longest(x, dx).clamp(max=1.0)[:, None] for x, dx in ((s, ds), (z, dz)))
+    after = ((s + a * ds) * (z + b * dz) * has).sum((0, 2)) / at.pairs
+    aim = (after / gap.clamp_min(TINY)).clamp(0, 1) ** 3 * gap
+    to, force, ds, dz = newton(torch.where(has, aim[:, None] - ds * dz, 0.0))
+    at.move(ds, dz)
+    return to, force
+
+
+def _longest(x: Tensor, dx: Tensor) -> Tensor:  # (2, P, M) to (P,)
+    """The longest step that keeps x positive."""
+    return torch.where(dx < 0, -x / dx, torch.inf).amin((0, 2))

@@ -19,9 +19,9 @@ from ...laws.law import Rows
 from ...support.errors import InfeasibleError, InputError
 from ...support.tolerances import EASY, EPS, SETTLED, TINY, UNREACHED
 from ...support.values import span, unravelled
-from ..audit import check_met, misses
-from .gradient import with_gradient
+from ..audit import check_met
 from .given import Given, Prior
+from .gradient import with_gradient
 from .programme import BEYOND, Nearest, Programme, Start, in_units, nearest, terms_of
 
 AT_ONCE = 1 << 24  # numbers of rows and directions that are held together
@@ -89,7 +89,9 @@ class Layout:
             start += math.prod(own)
         at = torch.cat(pairs)
         found = torch.zeros(len(at), start, dtype=torch.float64)
-        return found.scatter_(1, at, torch.tensor([-1.0, 1.0], dtype=torch.float64).expand(at.shape))
+        return found.scatter_(
+            1, at, torch.tensor([-1.0, 1.0], dtype=torch.float64).expand(at.shape)
+        )
 
 
 class Within:
@@ -141,23 +143,25 @@ class Within:
         """Looks at exact laws alone; what these fix narrows the limits of what rises or falls."""
         y, noise = self._drawn(0, None)
         u, fixed = torch.empty_like(y[0]), torch.empty_like(y[0], dtype=torch.bool)
-        worst: list[tuple[int, str]] = []
+        wrong: InfeasibleError | None = None
         for parts in self._chunks(1):
-            _, start = self._problem(parts, y[:, parts], [x[:, parts] for x in noise])
+            some = [x[:, parts] for x in noise]
+            problem, start = self._problem(parts, y[:, parts], some, exact_only=True)
             u[parts], fixed[parts] = start.u, start.fixed[:, : u.shape[-1]]
             near = max(NEAR, self.grain) * (start.u.abs().amax(-1, keepdim=True) + EPS)
-            if bool((start.broken > near).any()):
-                at = int((start.broken - near).amax(-1).argmax())
-                worst.append((int(parts[at]), f"{float(start.broken[at].max()):.3g}"))
-        fields, before = self.layout.fields(u), self.mean
+            broken = (start.broken - near).amax(-1)
+            if bool((broken > 0).any()):
+                at = int(broken.argmax())
+                wrong = self._beyond(problem, at, parts) or InfeasibleError(
+                    "`bounds`, `monotone`: points without variance, or fixed by exact laws, break "
+                    f"an inequality by {float(start.broken[at].max()):.3g} and cannot be moved. "
+                    "Ways out: correct their values, give them variance, or give the laws `noise`."
+                )
+        fields = self.layout.fields(u)
         if rows:
-            check_met(rows, fields, before, self.root, slack)
-        if worst:
-            raise InfeasibleError(
-                "`bounds`, `monotone`: points without variance, or fixed by exact laws, break an "
-                f"inequality by {worst[0][1]} and cannot be moved. Ways out: correct their values, "
-                "give them variance, or give the laws `noise`."
-            )
+            check_met(rows, fields, self.mean, self.root, slack)
+        if wrong is not None:
+            raise wrong
         each = zip(self.limits, self.layout.fields(fixed), placed(rows, fields), strict=True)
         self.limits = [one.given(at, x) for one, at, x in each]
         self.tight = [self._ends(self.limits, name) for name in ("low", "high")]
@@ -177,7 +181,10 @@ class Within:
         layout, mean, noise = self.layout, self.layout.flat(self.mean)[None], []
         stds = [root_of(r.noise_variance).expand(r.row_shape(layout.shapes)) for r in self.laws]
         if not n:
-            return mean, [layout.of_rows(r, torch.zeros_like(x)[None], 1) for r, x in zip(self.laws, stds, strict=True)]
+            return mean, [
+                layout.of_rows(r, torch.zeros_like(x)[None], 1)
+                for r, x in zip(self.laws, stds, strict=True)
+            ]
         normals = random_normals(n, generator, mean.device)
         y = torch.cat([mean + layout.flat(self.root.draw(normals), 1), mean])
         for rows, std in zip(self.laws, stds, strict=True):
@@ -192,7 +199,7 @@ class Within:
         yield from numbers.split(max(1, AT_ONCE // max(1, each))) if len(numbers) else ()
 
     def _problem(
-        self, parts: Tensor, y: Tensor, noise: Sequence[Tensor]
+        self, parts: Tensor, y: Tensor, noise: Sequence[Tensor], exact_only: bool = False
     ) -> tuple[Programme, Start]:
         """The programme of draws of some parts, of which there are draws times parts."""
         layout, draws, mean = self.layout, len(y), y.flatten(0, 1)
@@ -219,6 +226,7 @@ class Within:
             values.append((layout.of_rows(law, law.value)[parts] + add).flatten(0, 1))
             precisions.append(each(1 / layout.of_rows(law, law.noise_variance)))
         value, precision = torch.cat(values, -1), _beside(precisions)
+        precision = torch.where(precision.isinf(), precision, 0.0) if exact_only else precision
         count = value.shape[-1] - before
         free = mean.new_full((1, count), torch.inf)
         rise = mean.new_zeros(1, len(self.rising))
@@ -243,7 +251,9 @@ class Within:
         prior, points = problem.prior, problem.mean.shape[-1]
         active, low, high = (x[:, :points] for x in (found.active, problem.low, problem.high))
         u = torch.where(active > 0, low, torch.where(active < 0, high, found.u))
-        exact = problem.precision.isinf()
+        exact = problem.precision.isinf().expand(len(u), -1).clone()
+        u = torch.where(exact[:, :points], problem.value[:, :points], u)
+        pinned, exact[:, :points] = exact[:, :points].clone(), False
         size = NOTHING * (problem.mean.abs() + prior.variance.sqrt())
         off = problem.mean.new_zeros(len(u))
         for _ in range(TRIES):
@@ -256,7 +266,7 @@ class Within:
             ends = [x[parts].repeat(len(u) // len(parts), 1) for x in self.tight]
             at = prior.read(u)[:, points:]
             tied = (at <= 0) & (torch.arange(at.shape[-1], device=at.device) < len(self.rising))
-            held = torch.cat([(u <= ends[0]) | (u >= ends[1]), tied], -1) | exact
+            held = torch.cat([(u <= ends[0]) | (u >= ends[1]) | pinned, tied], -1) | exact
             step = Given(prior, torch.where(held, torch.inf, 0.0)).at(torch.zeros_like(u), miss)[0]
             u = u + torch.where(off[:, None] > SETTLED, step, 0.0)
         u = self._held(u, parts)
@@ -271,7 +281,9 @@ class Within:
         """Exactly within the limits."""
         found, count = [], len(self.layout.sizes)
         ends = [x[parts].split(self.layout.sizes, -1) for x in self.tight]
-        for i, (x, shape) in enumerate(zip(u.split(self.layout.sizes, -1), self.layout.shapes, strict=True)):
+        for i, (x, shape) in enumerate(
+            zip(u.split(self.layout.sizes, -1), self.layout.shapes, strict=True)
+        ):
             own = shape[self.lead :]
             low, high = (end[i].unflatten(-1, own) if own else end[i][:, 0] for end in ends)
             part = Limits(low, high, self.limits[i].slopes)
@@ -280,25 +292,35 @@ class Within:
         assert len(found) == count
         return torch.cat(found, -1)
 
+    def _beyond(self, problem: Programme, at: int, parts: Tensor) -> InfeasibleError | None:
+        """An exact row of a part that no field within bounds meets, where that is plain."""
+        part, first = int(parts[at % len(parts)]), problem.mean.shape[-1] + len(self.rising)
+        g = problem.prior.rows[at if len(problem.prior.rows) > 1 else 0][len(self.rising) :]
+        low, high = (x[part] for x in (self.low, self.high))
+        exact = problem.precision[at if len(problem.precision) > 1 else 0, first:].isinf()
+        ends = [torch.where(g > 0, *pair) for pair in ((low, high), (high, low))]
+        terms = [torch.where(g == 0, 0.0, g * end) for end in ends]
+        for i in exact.nonzero()[:, 0].tolist():
+            value, (least, most) = (
+                float(problem.value[at, first + i]),
+                (float(t[i].sum()) for t in terms),
+            )
+            near = NEAR * (
+                abs(value) + max(float(t[i].abs().nan_to_num(posinf=0.0).sum()) for t in terms)
+            )
+            if not least - near <= value <= most + near:
+                return InfeasibleError(
+                    f"{self._names(part)[i]} is {value:.10g}, but within the inequalities it can "
+                    f"only be {span(least, most, digits=10)}. {WAYS}"
+                )
+        return None
+
     def _refused(self, problem: Programme, found: Nearest, parts: Tensor) -> InfeasibleError:
         """Why a part did not get there."""
         at = int((~found.solved).int().argmax())
-        part, points = int(parts[at % len(parts)]), problem.mean.shape[-1]
-        names = self._names(part)
-        g = problem.prior.rows[at if len(problem.prior.rows) > 1 else 0][len(self.rising) :]
-        low, high = (x[part] for x in self.tight)
-        value = problem.value[at, points + len(self.rising) :]
-        exact = problem.precision.isinf()
-        exact = exact[at if len(exact) > 1 else 0, points + len(self.rising) :]
-        for i in exact.nonzero()[:, 0].tolist():
-            ends = [torch.where(g[i] > 0, *pair) for pair in ((low, high), (high, low))]
-            least, most = (float(torch.where(g[i] == 0, 0.0, g[i] * end).sum()) for end in ends)
-            near = NEAR * (abs(float(value[i])) + float(g[i].abs() @ found.u[at].abs()))
-            if not least - near <= float(value[i]) <= most + near:
-                return InfeasibleError(
-                    f"{names[i]} is {float(value[i]):.10g}, but within the inequalities it can "
-                    f"only be {span(least, most, digits=10)}. {WAYS}"
-                )
+        if (plain := self._beyond(problem, at, parts)) is not None:
+            return plain
+        points, names = problem.mean.shape[-1], self._names(int(parts[at % len(parts)]))
         pull = (found.force[at] * problem.prior.variances.sqrt()).abs()
         pull = pull[..., : len(found.force[at])].reshape(-1, found.force.shape[-1])[0]
         rows = pull[points + len(self.rising) :]
