@@ -321,7 +321,7 @@ ERRORS = {
 @pytest.mark.parametrize(("change", "words"), ERRORS.values(), ids=ERRORS)
 def test_what_is_wrong_with_a_cell_budget_is_said(change, words):
     fine = {"mesh": PLANE, "t": TIMES, "fluxes": ("F", "G")}
-    with pytest.raises(pc.InputError, match=words):
+    with pytest.raises(pc.errors.InputError, match=words):
         pc.cell_budgets(**fine | change)
 
 
@@ -337,7 +337,7 @@ def test_what_is_wrong_with_a_cell_budget_is_said(change, words):
 def test_fields_of_other_shapes_are_refused_with_the_right_ones(shapes, words):
     law = pc.cell_budgets(PLANE, TIMES, ("F", "G"))
     state = pc.State(**{k: (np.zeros(s), 1.0) for k, s in zip("uFG", shapes, strict=True)})
-    with pytest.raises(pc.InputError, match=words):
+    with pytest.raises(pc.errors.InputError, match=words):
         pc.condition(state, law)
 
 
@@ -354,5 +354,5 @@ def test_fields_of_other_shapes_are_refused_with_the_right_ones(shapes, words):
     ],
 )
 def test_what_is_wrong_with_a_budget_is_said(change, words):
-    with pytest.raises(pc.InputError, match=words):
+    with pytest.raises(pc.errors.InputError, match=words):
         pc.budget(**{"cells": PLANE, "t": TIMES} | change)

@@ -13,12 +13,12 @@ X = torch.linspace(0, 1, 7, dtype=torch.float64)
 MEAN = torch.ones(SHAPE, dtype=torch.float64)
 
 
-def raises(message, error=pc.InputError):
+def raises(message, error=pc.errors.InputError):
     return pytest.raises(error, match=message)
 
 
 def test_one_family():
-    for error in (pc.InputError, pc.InfeasibleError, pc.DegenerateError):
+    for error in (pc.errors.InputError, pc.errors.InfeasibleError, pc.errors.DegenerateError):
         assert issubclass(error, pc.ProbConservError)
         assert issubclass(error, ValueError)
 
@@ -79,7 +79,7 @@ def test_coordinates_that_do_not_increase(x):
     with raises("`x` must increase strictly"):
         pc.smoothness(x, [1.0, 1.0, 1.0], 0.5)
     with raises("`t` must increase strictly"):
-        pc.balance(x, 0.0)
+        pc.laws.balance(x, 0.0)
 
 
 def test_coordinates_of_the_wrong_shape():
@@ -168,7 +168,7 @@ def test_a_value_with_the_wrong_number_of_rows():
     with raises(r"`v` must end in the rows, \(4,\), but has shape \(3,\)"):
         pc.integral(X, 0.0).adjoint(MEAN[:3, 0], SHAPE)
     with raises(r"`inflow` .* `t` of shapes .*\(3,\).* and \(7,\) do not broadcast"):
-        pc.balance(X, 0.0, inflow=[1.0, 1.0, 1.0])
+        pc.laws.balance(X, 0.0, inflow=[1.0, 1.0, 1.0])
 
 
 def test_times_that_do_not_fit():
@@ -340,7 +340,7 @@ def test_files_and_normals_that_do_not_fit(tmp_path):
     (tmp_path / "other").write_text("no field")
     for path in (tmp_path / "none", tmp_path / "other", tmp_path, 3):
         with raises("`path`"):
-            pc.Field.load(path)
+            pc.fields.Field.load(path)
     field.save(tmp_path / "field")
     with raises("`path`: .* holds a Diagonal"):
         pc.State.load(tmp_path / "field")
@@ -374,14 +374,14 @@ def test_mixtures_of_the_wrong_things(rng):
 
 def test_no_joint_density_where_a_law_is_exact(rng):
     exact = pc.condition(field_of("diagonal", SHAPE, rng), pc.integral(X, 0.0))
-    with raises("`integral` holds exactly .* Use `marginal_log_prob`", pc.DegenerateError):
+    with raises("`integral` holds exactly .* Use `marginal_log_prob`", pc.errors.DegenerateError):
         exact.log_prob(MEAN)
     assert exact.marginal_log_prob(MEAN).isfinite().all()
-    with raises("no joint density here.* use `marginal_log_prob`", pc.DegenerateError):
+    with raises("no joint density here.* use `marginal_log_prob`", pc.errors.DegenerateError):
         field_of("low rank bare 1", SHAPE, rng).log_prob(MEAN)
-    with raises("singular, .* Use `marginal_log_prob`", pc.DegenerateError):
+    with raises("singular, .* Use `marginal_log_prob`", pc.errors.DegenerateError):
         pc.Dense(MEAN, torch.ones(4, 7, 7, dtype=torch.float64)).log_prob(MEAN)
-    with raises("some points have zero variance", pc.DegenerateError):
+    with raises("some points have zero variance", pc.errors.DegenerateError):
         pc.condition(pc.Diagonal(MEAN, 1.0), pc.boundary(left=0.0)).marginal_log_prob(MEAN)
 
 
@@ -399,7 +399,7 @@ def test_more_bad_input_gets_no_raw_error():
         with raises("`matrix` must have rows first"):
             pc.linear(matrix, 0.0, batch_dims=lead)
     with raises(r"`initial` and `inflow` and `outflow` .*of shapes .* do not broadcast"):
-        pc.balance(X, [1.0, 2.0], inflow=MEAN[:3])
+        pc.laws.balance(X, [1.0, 2.0], inflow=MEAN[:3])
     for one in (field, pc.condition(field, law), field_of("dense 1", SHAPE, torch.Generator())):
         with raises(r"`v` of shape \(3, 7\) does not fit the field"):
             one.covariance_times(MEAN[:3])

@@ -233,15 +233,15 @@ def test_gradients_end_at_inequalities():
 def test_what_cannot_be_met_is_refused_in_words(rng):
     field, _ = fields(rng)["low rank"]
     wide = pc.Diagonal(np.zeros((60, 60)), 1.0)
-    with pytest.raises(pc.InputError, match="`laws`: these tie 3600 points"):
+    with pytest.raises(pc.errors.InputError, match="`laws`: these tie 3600 points"):
         pc.condition(wide, pc.weighted_sum(np.ones(60), 1.0), pc.monotone(axis=0))
     post = pc.condition(field, pc.bounds(low=0.0), draws=3, generator=generator())
-    with pytest.raises(pc.InputError, match="`field` is known by draws"):
+    with pytest.raises(pc.errors.InputError, match="`field` is known by draws"):
         pc.condition(post, pc.bounds(low=0.0))
-    with pytest.raises(pc.InputError, match="`laws` must be a law"):
+    with pytest.raises(pc.errors.InputError, match="`laws` must be a law"):
         pc.condition(field, pc.bounds(low=0.0), 3.0)
     state = pc.condition(pc.State(u=wide, v=wide), pc.weighted_sum(np.ones(60), 1.0, of="u"))
-    with pytest.raises(pc.InputError, match="one of a state"):
+    with pytest.raises(pc.errors.InputError, match="one of a state"):
         pc.condition(state["u"], pc.bounds(low=0.0))
 
 
@@ -269,16 +269,18 @@ BEYOND = {
 @pytest.mark.parametrize("what", BEYOND)
 def test_a_law_that_cannot_be_met_is_named_with_its_range(rng, what):
     given, words = BEYOND[what]
-    with pytest.raises(pc.InfeasibleError, match=words):
+    with pytest.raises(pc.errors.InfeasibleError, match=words):
         pc.condition(fields(rng)["low rank"][0], *given, generator=generator())
 
 
 def test_a_range_counts_the_directions_of_the_field():
     prior = pc.LowRank(np.zeros(3), [[1.0, 2.0, -1.0]], 0.0)
     given = pc.weighted_sum([1.0, 1.0, 1.0], 5.0), pc.bounds(-1.0, 1.0)
-    with pytest.raises(pc.InfeasibleError, match=r"from -1 to 1 along the directions of this"):
+    with pytest.raises(
+        pc.errors.InfeasibleError, match=r"from -1 to 1 along the directions of this"
+    ):
         pc.condition(prior, *given, generator=generator())
-    with pytest.raises(pc.InfeasibleError, match="no field of this prior lies within them"):
+    with pytest.raises(pc.errors.InfeasibleError, match="no field of this prior lies within them"):
         pc.condition(
             prior,
             pc.weighted_sum([1.0, 1.0, 1.0], 0.5),
@@ -333,7 +335,7 @@ def test_exact_laws_hold_beside_variances_of_many_decades():
 
 def test_a_total_out_of_reach_of_a_very_wide_dense_prior_is_refused():
     prior = pc.Dense([0.5, 0.5], 1e40 * np.eye(2))
-    with pytest.raises(pc.InfeasibleError, match="`bounds`"):
+    with pytest.raises(pc.errors.InfeasibleError, match="`bounds`"):
         pc.condition(
             prior,
             pc.weighted_sum([1.0, 1.0], 2.5),

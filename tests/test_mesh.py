@@ -335,7 +335,7 @@ def test_on_another_device_everything_is_there():
     mesh = MESHES["tube"].to("meta") if not torch.cuda.is_available() else MESHES["tube"].to("cuda")
     fluxes = [torch.zeros(s, device=mesh.volumes.device) for s in mesh.face_shapes]
     assert mesh.divergence(fluxes).device == mesh.volumes.device
-    with pytest.raises(pc.InputError, match="`u` is on cpu but `mesh` is on"):
+    with pytest.raises(pc.errors.InputError, match="`u` is on cpu but `mesh` is on"):
         mesh.integral(torch.zeros(4, 3))
 
 

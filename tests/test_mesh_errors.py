@@ -101,5 +101,5 @@ WRONG |= {
 @pytest.mark.parametrize("what", WRONG)
 def test_a_mistake_is_named_with_the_rule(what):
     call, words = WRONG[what]
-    with pytest.raises(pc.InputError, match=words):
+    with pytest.raises(pc.errors.InputError, match=words):
         call()

@@ -10,7 +10,7 @@ import xarray as xr
 from oracle import kalman
 
 import probconserv as pc
-from probconserv import InfeasibleError, InputError
+from probconserv.errors import InfeasibleError, InputError
 from probconserv.files import FileLaw, enforce, enforce_file
 from probconserv.support.rowwise import solved_by_row
 

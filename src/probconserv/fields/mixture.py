@@ -58,7 +58,7 @@ class Mixture(Field):
         if not isinstance(components, Field) or isinstance(components, Mixture):
             raise InputError(
                 "`components` must be a field with the component axis first (not a mixture), "
-                f"got {type(components).__name__}. Use as_field or Diagonal(means, variances)."
+                f"got {type(components).__name__}. Use Diagonal(means, variances)."
             )
         check_measured(
             (components,),
