@@ -83,7 +83,7 @@ def updates(
         )
 
     def correlated(share: float) -> pc.fields.Field:
-        return pc.condition(pc.LowRank.correlated(mean, variance, share), law)
+        return pc.condition(pc.LowRank.correlated(mean, variance, correlation=share), law)
 
     def mixture() -> pc.fields.Field:  # its moments are enough here, and faster
         each = own if isinstance(own, Tensor) else members.var(0)

@@ -267,7 +267,7 @@ def test_truth_values_are_no_numbers():
     with raises("`shrinkage` must lie between 0 and 1"):
         pc.Ensemble(torch.stack([MEAN, 2 * MEAN]), batch_dims=1, shrinkage=2)
     with raises("`correlation` must lie between 0 and 1"):
-        pc.LowRank.correlated(MEAN, 1.0, -0.5)
+        pc.LowRank.correlated(MEAN, 1.0, correlation=-0.5)
     with raises("`period` goes with rule='periodic'"):
         pc.integral(X, 0.0, period=3.0)
     for period in (0.5, "a"):
@@ -415,3 +415,34 @@ def test_what_may_look_wrong_and_is_right():
     backwards = pc.condition(field, law)
     torch.testing.assert_close(torch.trapezoid(backwards.mean, X)[0], torch.tensor(1.0).double())
     assert field.sample(np.int64(2), generator=generator()).shape == (2, *SHAPE)
+
+
+def test_arguments_in_the_wrong_order_are_told_apart():
+    with raises("`weights` is one number, .* first `weights` .* `space_dims=0`"):
+        pc.weighted_sum(2.0, X)
+    with pytest.raises(TypeError, match="positional"):
+        pc.LowRank.correlated(MEAN, 0.25, 1.0)  # both may be between 0 and 1
+    with raises("`factor` must have shape .* It and `variance` are swapped"):
+        pc.LowRank(MEAN, torch.ones_like(MEAN), MEAN[None])
+    with raises("`laws` must be a law such as .* got Diagonal"):
+        pc.condition(pc.integral(X, 1.0), pc.Diagonal(MEAN, 1.0))
+    every = pc.weighted_sum(2.0, 3.0, space_dims=0)
+    assert bool((pc.condition(pc.Diagonal(MEAN, 1.0), every).mean == 1.5).all())
+
+
+def test_a_state_says_which_field_has_what_it_has_not():
+    state = pc.State(u=pc.Diagonal(MEAN, 1.0), members=pc.Ensemble([[0.0, 1.0], [1.0, 3.0]]))
+    post = pc.condition(state, pc.weighted_sum([1.0, 1.0], 2.0, of="members"))
+    bounded = pc.condition(
+        pc.State(u=(MEAN, 1.0)), pc.bounds(low=0.0), draws=4, generator=generator()
+    )
+    for given, name, field in (
+        (state, "mean", "u"),
+        (state, "factor", "members"),
+        (post, "undetermined", "u"),
+        (bounded, "draws", "u"),
+    ):
+        with pytest.raises(AttributeError, match=rf"no '{name}': .* state\['{field}'\]\.{name}"):
+            getattr(given, name)
+    with pytest.raises(AttributeError, match=r"a Posterior of several fields has no 'menas'\.$"):
+        post.menas  # noqa: B018

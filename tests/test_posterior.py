@@ -191,7 +191,7 @@ def test_half_precision_comes_back_as_float32(dtype, rng):
 
 def test_a_correlated_field_has_the_same_correlation_everywhere(rng):
     variance = uniform(*SHAPE, rng=rng)
-    field = pc.LowRank.correlated(normal(*SHAPE, rng=rng), variance, 0.3)
+    field = pc.LowRank.correlated(normal(*SHAPE, rng=rng), variance, correlation=0.3)
     scale = variance.rsqrt()
     found = field.covariance() * scale[..., None] * scale[..., None, :]
     wanted = 0.3 + 0.7 * torch.eye(7, dtype=torch.float64)

@@ -482,7 +482,7 @@ def test_times_that_no_row_ties_are_eliminated_by_themselves():
         lambda f: pc.diagnostics.front_position(f, [0.0, 1.0]),
         lambda f: pc.Mixture(f),
         lambda f: pc.LowRank(f.mean, f.mean[None], f.variance),
-        lambda f: pc.LowRank.correlated(f.mean, f.variance, 0.5),
+        lambda f: pc.LowRank.correlated(f.mean, f.variance, correlation=0.5),
         lambda f: pc.Dense(f.mean, f.variance.diag_embed()),
     ],
 )

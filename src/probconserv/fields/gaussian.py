@@ -446,7 +446,7 @@ class LowRank(Field):
 
     @classmethod
     def correlated(
-        cls, mean: ArrayLike, variance: ArrayLike, correlation: float, event_dims: int = 1
+        cls, mean: ArrayLike, variance: ArrayLike, *, correlation: float, event_dims: int = 1
     ) -> "LowRank":
         """A field whose points all have the same correlation with each other.
 
@@ -464,7 +464,7 @@ class LowRank(Field):
 
         Examples
         --------
-        >>> LowRank.correlated([0.0, 0.0], [1.0, 4.0], 0.25).covariance()
+        >>> LowRank.correlated([0.0, 0.0], [1.0, 4.0], correlation=0.25).covariance()
         tensor([[1.0000, 0.5000],
                 [0.5000, 4.0000]], dtype=torch.float64)
         """

@@ -146,6 +146,11 @@ def weighted_sum(
 
     def one(given: ArrayLike) -> Sum:
         own = check.wide("weights", given)
+        if not (own.ndim or isinstance(weights, Mapping) or space_dims is not None):
+            raise InputError(
+                "`weights` is one number, so that each point is a sum by itself: give one for each "
+                "point, first `weights` and then `value`; or say `space_dims=0`."
+            )
         dims = own.ndim if space_dims is None else _dims(space_dims, "weights", own, 0)
         return Sum(_counting(own, where, dims), dims)
 
