@@ -37,7 +37,9 @@ def faces_of(mesh):
     number = torch.arange(mesh.volumes.numel(), dtype=torch.float64).reshape(mesh.shape)
     before = mesh.upwind(number, [1.0] * len(mesh.axes))
     after = mesh.upwind(number, [-1.0] * len(mesh.axes))
-    one = mesh.divergence_adjoint(torch.ones(mesh.shape))  # the size, with its sign, at an end
+    fluxes = tuple(torch.zeros(shape, dtype=torch.float64) for shape in mesh.face_shapes)
+    transpose = torch.func.vjp(lambda *f: mesh.divergence(f), *fluxes)[1]
+    one = transpose(torch.ones_like(mesh.volumes))  # the size, with its sign, at an end
     for k, shape in enumerate(mesh.face_shapes):
         outside, sizes = mesh.boundary[k], mesh.face_sizes[k].expand(shape)
         apart = mesh.distances[k].expand(shape)

@@ -225,22 +225,6 @@ class Mesh(Kept):
         pairs = self._pairs("fluxes", fluxes)
         return reduce(torch.add, (f.collect(f.sizes * flux) for f, flux in pairs))
 
-    def divergence_adjoint(self, v: ArrayLike) -> tuple[Tensor, ...]:  # (..., *shape) ->
-        """The transpose of `divergence`: at a face, its size times v before less v after.
-
-        Parameters
-        ----------
-        v : array, shape ``(..., *shape)``
-            Values of the cells.
-
-        Returns
-        -------
-        tuple of Tensor
-            Values at the faces across each axis.
-        """
-        v = self._cells("v", v)
-        return tuple(f.sizes * f.jump(v) for f in self._faces)
-
     def outflow(self, fluxes: ArrayLike) -> Tensor:  # -> (...)
         """What flows out through the boundary: the sum of `divergence` over the cells.
 
@@ -282,22 +266,6 @@ class Mesh(Kept):
         u = self._cells("u", u)
         return tuple(torch.sub(*f.sides(u)[::-1]) / _distances(f) for f in self._faces)
 
-    def gradient_adjoint(self, g: ArrayLike) -> Tensor:  # -> (..., *shape)
-        """The transpose of `gradient`.
-
-        Parameters
-        ----------
-        g : array, or a tuple of one for each axis
-            Values at the faces.
-
-        Returns
-        -------
-        Tensor, shape ``(..., *shape)``
-            Values of the cells.
-        """
-        slopes = ((f, -each / _distances(f)) for f, each in self._pairs("g", g))
-        return reduce(torch.add, (f.collect(s.masked_fill(f.boundary, 0.0)) for f, s in slopes))
-
     def centred(self, u: ArrayLike) -> tuple[Tensor, ...]:  # (..., *shape) ->
         """u at the faces, linear between the centres; at the boundary the value of the cell.
 
@@ -313,23 +281,6 @@ class Mesh(Kept):
         """
         u = self._cells("u", u)
         return tuple(torch.lerp(*f.sides(u)[::-1], f.share) for f in self._faces)
-
-    def centred_adjoint(self, g: ArrayLike) -> Tensor:  # -> (..., *shape)
-        """The transpose of `centred`.
-
-        Parameters
-        ----------
-        g : array, or a tuple of one for each axis
-            Values at the faces.
-
-        Returns
-        -------
-        Tensor, shape ``(..., *shape)``
-            Values of the cells.
-        """
-        pairs = self._pairs("g", g)
-        parts = (f.sides_adjoint(f.share * each, (1 - f.share) * each) for f, each in pairs)
-        return reduce(torch.add, parts)
 
     def upwind(self, u: ArrayLike, velocity: ArrayLike) -> tuple[Tensor, ...]:
         """u of the cell that the velocity at each face comes from.
@@ -356,29 +307,6 @@ class Mesh(Kept):
         self._batch("`u` and `velocity`", u, *speeds)
         pairs = zip(self._faces, speeds, strict=True)
         return tuple(torch.where(v >= 0, *f.sides(u)) for f, v in pairs)
-
-    def upwind_adjoint(self, g: ArrayLike, velocity: ArrayLike) -> Tensor:  # -> (..., *shape)
-        """The transpose of `upwind` with this velocity.
-
-        Parameters
-        ----------
-        g : array, or a tuple of one for each axis
-            Values at the faces.
-        velocity : float or array, or a tuple of one for each axis
-            As in `upwind`.
-
-        Returns
-        -------
-        Tensor, shape ``(..., *shape)``
-            Values of the cells.
-        """
-        pairs, speeds = self._pairs("g", g), self._velocity(velocity)
-        self._batch("`g` and `velocity`", *(each for _, each in pairs), *speeds)
-        parts = (
-            f.sides_adjoint(torch.where(v >= 0, each, 0.0), torch.where(v >= 0, 0.0, each))
-            for (f, each), v in zip(pairs, speeds, strict=True)
-        )
-        return reduce(torch.add, parts)
 
     def open_faces(self, where: ArrayLike) -> tuple[Tensor, ...]:
         """True at the faces beside which no cell is missing, in the shapes of the faces.
