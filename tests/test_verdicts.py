@@ -12,8 +12,7 @@ from oracle import normal, uniform
 from scipy import stats
 
 import probconserv as pc
-from probconserv.diagnostics.causes import Comparison
-from probconserv.diagnostics.limits import joint_limit, row_limit
+from probconserv.diagnostics.causes import Comparison, joint_limit, row_limit
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 

@@ -28,9 +28,8 @@ from ..laws.law import Law, check_laws
 from ..support import checks as check
 from ..support.errors import FAR, InputError
 from ..support.tolerances import UNMET
-from .causes import Cause, Comparison
+from .causes import FULL, LEVEL, Cause, Comparison, joint_limit, row_limit
 from .diagnosis import Answer, Diagnosis
-from .limits import FULL, LEVEL, joint_limit, row_limit
 from .noise import quadrature_noise
 
 SEVERAL = 1.01  # times larger is the std of a row whose points can share errors, if they do

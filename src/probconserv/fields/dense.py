@@ -8,8 +8,8 @@ from torch import Tensor
 from ..support import checks as check
 from ..support.checks import ArrayLike
 from ..support.errors import DegenerateError, InputError
-from ..support.once import once
 from ..support.tolerances import FOLLOWS, SINGLE
+from ..support.tree import once
 from .blocks import blocks, root_of, unblocks
 from .gaussian import UNMEASURED, Field, Normals
 

@@ -18,8 +18,7 @@ from ..support import checks as check
 from ..support.checks import ArrayLike
 from ..support.errors import DegenerateError, InputError
 from ..support.tree import Kept
-from .blocks import blocks, root_of, unblocks
-from .latent import LatentPosterior
+from .blocks import LatentPosterior, blocks, root_of, unblocks
 from .student import Predictive, predictive
 
 SQUARE_IT = "Standard deviations must be squared first: variances are stored here."
