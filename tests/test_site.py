@@ -165,7 +165,8 @@ def test_every_class_and_function_shows_its_arguments(pages):
     heads = re.findall(r'<dt class="sig[^"]*" id="(probconserv[^"]+)">(.*?)</dt>', text, re.DOTALL)
     shown = {name: re.sub(r"<[^>]+>|\s", "", head) for name, head in heads}
     assert len(shown) > 300
-    assert [name for name, head in shown.items() if "*args" in head] == []
+    unwritten = r"\*args|&lt;|mappingproxy"  # what nobody would write
+    assert [name for name, head in shown.items() if re.search(unwritten, head)] == []
     bare = [name for name, head in shown.items() if f"{name.rpartition('.')[2]}()" in head]
     assert [name for name in bare if len(takes(pydoc.locate(name))) > 0] == []
 

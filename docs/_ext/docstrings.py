@@ -67,11 +67,16 @@ def process(
 def arguments(
     app: Sphinx, what: str, name: str, found: Any, options: object, said: str, returns: str
 ) -> tuple[str, str] | None:
-    """Those of `__init__`, where a class lets everything through to it."""
-    if what != "class" or not (said or "").startswith("(*args"):
+    """As one writes them; those of `__init__`, where a class lets everything through to it."""
+    if not said:
         return None
-    given = inspect.signature(found.__init__, bound_method=True)
-    return inspect.stringify_signature(given, show_annotation=False), returns
+    if what == "class" and said.startswith("(*args"):
+        given = inspect.signature(found.__init__, bound_method=True)
+        said = inspect.stringify_signature(given, show_annotation=False)
+    said = re.sub(r"<class '[\w.]*?(\w+)'>", r"\1", said)
+    said = re.sub(r"<(?:built-in method|function) (\w+) [^>]*>", r"\1", said)
+    said = re.sub(r"mappingproxy\((.*?)\)", r"\1", said)
+    return said.replace("<factory>", "..."), returns
 
 
 def is_entry_of_tuple(

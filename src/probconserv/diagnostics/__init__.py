@@ -15,17 +15,16 @@ if TYPE_CHECKING:
     from .noise import quadrature_noise as quadrature_noise
 else:  # when asked for: files read `causes` of this room without torch
     PLACES = {
-        "diagnosis": ("Diagnosis",),
-        "fronts": ("FrontPosition", "front_position"),
-        "metrics": ("Scores", "best", "crps", "table"),
-        "noise": ("learned_noise", "quadrature_noise"),
+        **dict.fromkeys(("FrontPosition", "front_position"), "fronts"),
+        **dict.fromkeys(("Scores", "best", "crps", "table"), "metrics"),
+        **dict.fromkeys(("learned_noise", "quadrature_noise"), "noise"),
+        "Diagnosis": "diagnosis",
     }
 
     def __getattr__(name: str) -> object:
-        for place, names in PLACES.items():
-            if name in names:
-                return getattr(importlib.import_module(f"{__name__}.{place}"), name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name not in PLACES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f"{__name__}.{PLACES[name]}"), name)
 
     def __dir__() -> list[str]:
-        return sorted(name for names in PLACES.values() for name in names)
+        return sorted(PLACES)

@@ -23,12 +23,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LEVEL = 0.005
-FULL = (
-    5.0  # standard deviations if all points err together; of networks, 1 right b in 160 is beyond
-)
-NEARLY_AS_GOOD = (
-    1.5  # causes that leave up to so many times the misfit of the best are named as well
-)
+FULL = 5.0  # standard deviations if all points err together; 1 right b of networks in 160 is beyond
+NEARLY_AS_GOOD = 1.5  # times the misfit of the best: causes that leave no more are named as well
 ENOUGH = 3  # rows that one number must explain
 FEW = 0.25  # of the rows: so many wrong ones may be single mistakes
 CLEAR = 2.0  # standard deviations of the prior's totals from 0: of less, no factor can be told

@@ -307,12 +307,9 @@ class Field(Kept):
             ) from None
 
     def __repr__(self) -> str:
-        kind, about = self.noun, ""
-        if self.infinite:
-            about = f", {endless(self)} of infinite variance"
-        return (
-            f"{kind}(shape={tuple(self.shape)}, event_dims={self.event_dims}, {self.dtype}{about})"
-        )
+        about = f", {endless(self)} of infinite variance" if self.infinite else ""
+        axes = f"shape={tuple(self.shape)}, event_dims={self.event_dims}"
+        return f"{self.noun}({axes}, {self.dtype}{about})"
 
 
 class Diagonal(Field):
@@ -418,9 +415,7 @@ class LowRank(Field):
 
     stacked = ("factor",)
     rounding: float = 0.0  # of the factor, as a share of the mean that it was taken from
-    shrinkage: float | None = (
-        0.0  # of members towards independent points; None: found by `condition`
-    )
+    shrinkage: float | None = 0.0  # of members towards independence; None: found by `condition`
     count: int = 0  # of the members that it was made from; 0: its covariance is known
 
     def __init__(
@@ -439,9 +434,8 @@ class LowRank(Field):
         check.finite("factor", self.factor)
         self.event_dims = check.event_dims(event_dims, self.mean.ndim)
         self.rest = _expanded(rest, self.mean)
-        self.bare = (
-            isinstance(variance, float | int) and variance == 0
-        )  # no rest, whatever is traced
+        # no rest, whatever is traced
+        self.bare = isinstance(variance, float | int) and variance == 0
 
     @classmethod
     def correlated(
@@ -513,6 +507,12 @@ class LowRank(Field):
         square = latent.square(blocks(apart, self.shape, self.event_dims))
         alone = (2 * math.pi * own).log().flatten(-self.event_dims).sum(-1)
         return (-0.5 * (square + latent.log_det + alone)).to(self.dtype)
+
+
+def members_of(fields: Sequence[Field]) -> int | None:
+    """How many members fields are made of, the fewest; None if their covariances are known."""
+    made = (field.count for field in fields if isinstance(field, LowRank) and field.count)
+    return min(made, default=None)
 
 
 def random_normals(
