@@ -74,9 +74,9 @@ def arguments(
         given = inspect.signature(found.__init__, bound_method=True)
         said = inspect.stringify_signature(given, show_annotation=False)
     said = re.sub(r"<class '[\w.]*?(\w+)'>", r"\1", said)
+    said = re.sub(r"<factory>|<function <lambda>[^>]*>", "...", said)
     said = re.sub(r"<(?:built-in method|function) (\w+) [^>]*>", r"\1", said)
-    said = re.sub(r"mappingproxy\((.*?)\)", r"\1", said)
-    return said.replace("<factory>", "..."), returns
+    return re.sub(r"mappingproxy\((.*?)\)", r"\1", said), returns
 
 
 def is_entry_of_tuple(
