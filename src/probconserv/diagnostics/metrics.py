@@ -263,11 +263,7 @@ class _Average:
 
     def __init__(self, where: ArrayLike | None, field: Field, space: tuple[int, ...]) -> None:
         self.space = space
-        counts = check.raw("where", torch.tensor(True) if where is None else where)
-        if counts.dtype != torch.bool:
-            raise InputError(
-                f"`where` must be boolean, True where a point counts; got {counts.dtype}."
-            )
+        counts = check.mask(torch.tensor(True) if where is None else where)
         check.broadcasts("where", counts, field.shape, "the field")
         self.counts = counts.to(field.device).expand(field.shape)
         self.number = self.counts.sum(space)

@@ -326,13 +326,8 @@ class Mesh(Kept):
         >>> Mesh(x=[0, 1, 2, 3]).open_faces([True, True, False])
         (tensor([ True,  True, False, False]),)
         """
-        counts = check.raw("where", where)
-        if counts.dtype != torch.bool or counts.layout != torch.strided:
-            raise InputError(
-                f"`where` must be boolean, True where a cell counts; got {where!r:.60}."
-            )
+        counts = check.mask(where, "cell").to(self.volumes.device)
         _ends_in("`where`", counts, self.shape, "the shape of the mesh")
-        counts = counts.to(self.volumes.device)
         return tuple(torch.logical_and(*f.sides(counts)) for f in self._faces)
 
     def _cells(self, name: str, given: ArrayLike) -> Tensor:
@@ -342,14 +337,14 @@ class Mesh(Kept):
 
     def _pairs(self, name: str, given: ArrayLike) -> list[tuple[Faces, Tensor]]:
         """The faces across each axis, and what is given for them."""
-        found = self._each(name, given)
+        found = self._at_faces(name, given)
         for axis, faces, flux in zip(self.axes, self._faces, found, strict=True):
             _ends_in(f"`{name}` across {axis}", flux, faces.shape, "as `face_shapes` says")
         self._batch(f"`{name}`", *found)
         return list(zip(self._faces, found, strict=True))
 
     def _velocity(self, given: ArrayLike) -> list[Tensor]:
-        found = self._each("velocity", given)
+        found = self._at_faces("velocity", given)
         for axis, faces, v in zip(self.axes, self._faces, found, strict=True):
             last = v.shape[max(v.ndim - len(faces.shape), 0) :]
             if _broadcast(last, faces.shape) != faces.shape:
@@ -359,14 +354,21 @@ class Mesh(Kept):
                 )
         return found
 
-    def _each(self, name: str, given: ArrayLike) -> list[Tensor]:
-        parts = given if isinstance(given, tuple | list) else [given]
+    def _at_faces(self, name: str, given: ArrayLike) -> list[Tensor]:
+        parts = self._each(name, given)
+        return [check.as_tensor(name, part, self.volumes, "mesh") for part in parts]
+
+    def _each(self, name: str, given: Any, same: bool = False) -> list[Any]:
+        """One for each axis; where it is the `same` for all, it may be given once."""
+        parts = list(given) if isinstance(given, tuple | list) else [given]
+        if same and len(parts) == 1:
+            return parts * len(self.axes)
         if len(parts) != len(self.axes):
             raise InputError(
-                f"`{name}` must be a tuple of {len(self.axes)}, an array for each axis "
-                f"({', '.join(self.axes)}); got {len(parts)}. A single array will do on one axis."
+                f"`{name}` must be a tuple of {len(self.axes)}, one for each axis "
+                f"({', '.join(self.axes)}); got {len(parts)}. A single one will do on one axis."
             )
-        return [check.as_tensor(name, part, self.volumes, "mesh") for part in parts]
+        return parts
 
     def _batch(self, names: str, *tensors: Tensor) -> None:
         """The axes before those of cells or faces fit each other."""

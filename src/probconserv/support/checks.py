@@ -128,6 +128,23 @@ def _is_masked(x: object) -> bool:
     return isinstance(x, np.ma.MaskedArray) and bool(np.ma.getmaskarray(x).any())
 
 
+def mask(given: ArrayLike, what: str = "point") -> Tensor:
+    """`where`, true for what counts."""
+    counts = raw("where", given)
+    if counts.dtype != torch.bool or counts.layout != torch.strided:
+        raise InputError(f"`where` must be boolean, True where a {what} counts; got {given!r:.60}.")
+    return counts
+
+
+def integers(name: str, given: ArrayLike, what: str) -> Tensor:
+    """Whole numbers, as int64."""
+    found = raw(name, given)
+    real = found.is_floating_point() or found.is_complex() or found.dtype == torch.bool
+    if real or found.layout != torch.strided:
+        raise InputError(f"`{name}` must be whole numbers {what}; got {found.dtype}.")
+    return found.long()
+
+
 def wide(name: str, x: ArrayLike, least: float = -np.inf, hint: str = "") -> Tensor:
     """`x` as a finite float64 tensor of its own, nowhere below `least`: what a law is made of."""
     if isinstance(x, float | int) and least <= x <= LARGEST:  # a number that is fine
