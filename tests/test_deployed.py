@@ -89,3 +89,12 @@ def test_a_field_in_shards_is_conditioned_as_the_whole(tmp_path):
     command = [sys.executable, "-W", "ignore", "-c", SHARDED]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.stdout == "True\n", done.stderr
+
+
+def test_laws_that_are_not_linear_refuse_to_be_compiled_in_words():
+    def step(mean):
+        return pc.condition(pc.Diagonal(mean, 1.0), pc.nonlinear(lambda u: u.square().sum(-1), 4.0))
+
+    torch._dynamo.reset()
+    with pytest.raises(pc.errors.InputError, match=r"not inside `torch.func` .* nor compiled"):
+        torch.compile(step, backend="eager")(X[None])
