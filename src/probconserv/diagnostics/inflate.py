@@ -75,12 +75,7 @@ def inflate(prior: Prediction | State, *laws: Law) -> Field | State:
     """
     check_laws(laws)
     given = prior if isinstance(prior, State) else as_field(prior)
-    check_measured(
-        given.parts,
-        "prior",
-        "no factor can widen",
-        "Widen the others by themselves, or give these a finite variance.",
-    )
+    check_measured(given.parts, "prior", "no factor can widen")
     factor = _factor(given, laws)
     return rebuilt(given, tuple(_scaled(field, factor) for field in given.parts))
 

@@ -216,12 +216,7 @@ def _scored(
     space_dims: int,
 ) -> Scores:
     """The scores of one field; missed: its conservation error."""
-    check_measured(
-        (field,),
-        "field",
-        "no truth can score",
-        "Add laws that determine them, or score the other points as a field of their own.",
-    )
+    check_measured((field,), "field", "no truth can score")
     if not check.is_whole(space_dims) or not 0 < space_dims < len(field.shape):
         raise InputError(
             f"`space_dims` must leave an axis of time before it, so be from 1 to "

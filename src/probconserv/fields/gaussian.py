@@ -301,10 +301,8 @@ class Field(Kept):
         try:
             return v.expand(check.broadcast_shapes(v.shape, self.shape))
         except RuntimeError:
-            raise InputError(
-                f"`v` of shape {tuple(v.shape)} does not fit the field of shape "
-                f"{tuple(self.shape)}."
-            ) from None
+            shapes = f"{tuple(v.shape)} does not fit the field of shape {tuple(self.shape)}"
+            raise InputError(f"`v` of shape {shapes}.") from None
 
     def __repr__(self) -> str:
         about = f", {endless(self)} of infinite variance" if self.infinite else ""
@@ -542,7 +540,12 @@ def check_determined(field: Field, what: str) -> None:
         )
 
 
-def check_measured(fields: Sequence[Field], name: str, what: str, instead: str) -> None:
+DETERMINE_THEM = "Add laws that determine them, or give them a finite variance."
+
+
+def check_measured(
+    fields: Sequence[Field], name: str, what: str, instead: str = DETERMINE_THEM
+) -> None:
     """Infinite variances are for linear laws."""
     if any(field.infinite for field in fields):
         raise InputError(f"`{name}` has points of infinite variance, which {what}. {instead}")

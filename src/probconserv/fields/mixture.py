@@ -53,12 +53,7 @@ class Mixture(Field):
                 "`components` must be a field with the component axis first (not a mixture), "
                 f"got {type(components).__name__}. Use Diagonal(means, variances)."
             )
-        check_measured(
-            (components,),
-            "components",
-            "have no weights beside each other",
-            "Condition the components first, or use one `Diagonal` with a mean for all of them.",
-        )
+        check_measured((components,), "components", "have no weights beside each other")
         if len(components.shape) < 2 or not components.shape[0]:
             raise InputError(
                 f"`components` must have at least one on axis 0, got {tuple(components.shape)}."

@@ -283,9 +283,9 @@ def smoothness(
     noise = by_slices(noise_of, variance, whole=1, last=a.shape)
     maps, zero = {check.name("of", of): SecondDifferences(a, -(a + c), c)}, noise.new_zeros(())
     law = Law("smoothness", maps, zero, noise, times)
-    if times is None or noise.ndim < 2 or noise.shape[-2] == 1:  # the same at all times
-        return law
-    return Law("smoothness", maps, zero, law.at_times(noise, variance.shape), times)
+    if noise.ndim > 1 and noise.shape[-2] > 1:  # not the same at all times
+        law.noise_variance = law.at_times(noise, variance.shape)
+    return law
 
 
 def boundary(

@@ -290,6 +290,12 @@ def broadcast_shapes(*shapes: Sequence[int]) -> torch.Size:
         raise RuntimeError(error) from None  # as torch does
 
 
+def fits(lead: Sequence[int], places: Sequence[int]) -> bool:
+    """Whether axes broadcast to the last ones of `places`."""
+    pairs = zip(lead[::-1], places[::-1], strict=False)
+    return len(lead) <= len(places) and all(n in (1, size) for n, size in pairs)
+
+
 def broadcasts(name: str, x: Tensor, shape: Sequence[int], what: str) -> None:
     """`x` broadcasts to `shape` and does not enlarge it."""
     for axis in range(1, x.ndim + 1):
