@@ -122,6 +122,16 @@ def test_dir_has_the_names_of_the_library_alone():
     assert {"condition", "Diagonal", "__version__"} <= set(dir(probconserv))
 
 
+def test_a_name_that_stands_one_level_down_is_found_there():
+    for name in ("diagnostics.front_position", "errors.InputError", "models.load", "fields.Field"):
+        with pytest.raises(
+            AttributeError, match=rf"has no attribute .*: it is probconserv\.{name}$"
+        ):
+            getattr(probconserv, name.split(".")[1])
+    with pytest.raises(AttributeError, match=r"has no attribute 'condtion'$"):
+        probconserv.condtion  # noqa: B018
+
+
 def test_functions_say_what_they_return():
     given = {name: f for name, f in functions().items() if returns_something(f)}
     assert not [name for name, f in given.items() if not parsed(f)["Returns"]]
