@@ -47,7 +47,7 @@ def flux_prior(problem: Problem, t: Tensor, length: float | None) -> pc.Dense:
 def predicted(problem: Problem, functions: Functions, t: Tensor, x: Tensor) -> list[pc.LowRank]:
     """The network's field of each function: its samples move all times together."""
     rng = torch.Generator().manual_seed(0)
-    parts = pc.load(problem.name).predict(tuple(functions.context), (t, x), SAMPLES, rng)
+    parts = pc.models.load(problem.name).predict(tuple(functions.context), (t, x), SAMPLES, rng)
     mean, rest = parts.mean.double(), parts.variance.double().mean(0)
     moves = (mean - mean.mean(0)) / SAMPLES**0.5
     return [
@@ -55,7 +55,7 @@ def predicted(problem: Problem, functions: Functions, t: Tensor, x: Tensor) -> l
     ]
 
 
-def given(problem: Problem, u: pc.Field, t: Tensor, x: Tensor, flux: Tensor | pc.Dense):
+def given(problem: Problem, u: pc.fields.Field, t: Tensor, x: Tensor, flux: Tensor | pc.Dense):
     """One function's field given the budget of the whole, and its start."""
     start, noise = pc.initial(problem.initial(x), of="u"), rule_noise(problem, t, x)
     if isinstance(flux, Tensor):
@@ -72,7 +72,7 @@ def rule_noise(problem: Problem, t: Tensor, x: Tensor) -> Tensor:
     return law.residual(many.on_grid(t, x)).square().mean(0).sqrt()
 
 
-def scores(field: pc.Field, truth: Tensor, first: int) -> list[float]:
+def scores(field: pc.fields.Field, truth: Tensor, first: int) -> list[float]:
     """LL, MSE and coverage of 90 % intervals, from entry `first` on."""
     field, truth = pc.Diagonal(field.mean[first:], field.variance[first:]), truth[first:]
     low, high = field.interval(0.9)

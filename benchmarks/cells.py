@@ -43,7 +43,7 @@ def square(
     shape_of: Callable[..., Tensor] = bump,
     device: str = "cpu",
     aspect: float = 1.0,
-) -> tuple[pc.State, pc.Law, pc.Mesh]:
+) -> tuple[pc.State, pc.laws.Law, pc.Mesh]:
     """A state on n x n cells, and the law for each of them."""
     rng = torch.Generator().manual_seed(0)
     edges = torch.linspace(0, 1, n + 1, dtype=torch.float64)

@@ -36,20 +36,20 @@ def gained(u: Tensor) -> Tensor:  # (T, M) to (T - 1, M - 1)
 
 def predicted(functions: Functions) -> pc.LowRank:
     rng = torch.Generator().manual_seed(0)
-    parts = pc.load("burgers").predict(tuple(functions.context), (T, X), SAMPLES, rng)
+    parts = pc.models.load("burgers").predict(tuple(functions.context), (T, X), SAMPLES, rng)
     mean = parts.mean.mean(0)
     about = (parts.mean - mean) / SAMPLES**0.5
     return pc.LowRank(mean, about, parts.variance.mean(0), event_dims=2)
 
 
-def scores(field: pc.Field, truth: Tensor) -> list[float]:
+def scores(field: pc.fields.Field, truth: Tensor) -> list[float]:
     """MSE, LL, CRPS and coverage of 90 % intervals over all times but the first."""
     about = pc.Diagonal(field.mean[:, 1:], field.variance[:, 1:])
     found = pc.evaluate(about, truth[:, 1:], samples=1)
     return [float(v.mean()) for v in (found.MSE, found.LL, found.CRPS, found.coverage_90)]
 
 
-def given(u: pc.LowRank, noise: float) -> tuple[pc.Field, float]:
+def given(u: pc.LowRank, noise: float) -> tuple[pc.fields.Field, float]:
     """u given the equation, and the seconds that the most probable u took."""
     start = time.perf_counter()
     post = pc.condition(u, pc.nonlinear(gained, 0.0, noise=noise, batch_dims=1))

@@ -71,8 +71,8 @@ def draw(kind: str, times: int, spread: float = 1.0) -> Draw:
 
 
 def updates(
-    kind: str, members: Tensor, own: Tensor | float, size: Tensor, law: pc.Law
-) -> dict[str, Callable[[], pc.Field]]:
+    kind: str, members: Tensor, own: Tensor | float, size: Tensor, law: pc.laws.Law
+) -> dict[str, Callable[[], pc.fields.Field]]:
     count, times = len(members), members.shape[-2]
     mean, variance = members.mean(0), members.var(0) + own
     points, together = pc.Diagonal(mean, variance), 1 if times == 1 else 2
@@ -82,25 +82,25 @@ def updates(
             pc.Ensemble(members, own, batch_dims=members.ndim - 1 - dims, shrinkage=shrinkage), law
         )
 
-    def correlated(share: float) -> pc.Field:
-        return pc.condition(pc.LowRank.correlated(mean, variance, share), law)
+    def correlated(share: float) -> pc.fields.Field:
+        return pc.condition(pc.LowRank.correlated(mean, variance, correlation=share), law)
 
-    def mixture() -> pc.Field:  # its moments are enough here, and faster
+    def mixture() -> pc.fields.Field:  # its moments are enough here, and faster
         each = own if isinstance(own, Tensor) else members.var(0)
         parts = pc.condition(pc.Diagonal(members, each.expand(members.shape)), law)
         return pc.Mixture(parts).gaussian()
 
-    def moved() -> pc.Field:
+    def moved() -> pc.fields.Field:
         after = ensemble().members()
         return pc.Diagonal(after.mean(0), after.var(0))
 
-    def true_covariance() -> pc.Field:
+    def true_covariance() -> pc.fields.Field:
         more, share = 1 + 1 / count, SHARE[kind]
         rest = (1 - share) * size.square() * (1 if isinstance(own, Tensor) else more)
         factor = math.sqrt(share * more) * size * IN_X[:, None, None]
         return pc.condition(pc.LowRank(mean, factor, rest), law)
 
-    found: dict[str, Callable[[], pc.Field]] = {
+    found: dict[str, Callable[[], pc.fields.Field]] = {
         "no update": lambda: points,
         "project": lambda: pc.project(points, law),
         "Diagonal": lambda: pc.condition(points, law),
@@ -121,14 +121,14 @@ def updates(
     return found
 
 
-def law_of(name: str, truth: Tensor) -> pc.Law:
+def law_of(name: str, truth: Tensor) -> pc.laws.Law:
     regions = LAWS[name][1]
     labels = torch.arange(200) * regions // 200
     totals = truth.new_zeros(*truth.shape[:-1], regions).index_add(-1, labels, truth)
     return pc.regions(labels, totals)
 
 
-def score(field: pc.Field, truth: Tensor, prior: pc.Field) -> Tensor:  # (5, repeats)
+def score(field: pc.fields.Field, truth: Tensor, prior: pc.fields.Field) -> Tensor:  # (5, repeats)
     off, std = field.mean - truth, field.std
     moved = ((field.mean - prior.mean) / prior.std).abs().flatten(1).amax(1)
     low, high = field.interval(0.9)
@@ -153,7 +153,7 @@ def measure(kind: str, law: str, count: int, drawn: list[Draw]) -> dict[str, Row
     for truth, members, size, own in drawn:
         todo = updates(kind, members[:count], own, size, law_of(law, truth))
         for name, update in todo.items():
-            with contextlib.suppress(pc.InfeasibleError):
+            with contextlib.suppress(pc.errors.InfeasibleError):
                 kept.setdefault(name, []).append(score(update(), truth, todo["no update"]()))
     whole = {name: torch.cat(parts, -1) for name, parts in kept.items() if len(parts) == CHUNKS}
     return {name: summary(scores, whole["no update"]) for name, scores in whole.items()}

@@ -14,7 +14,7 @@ from timing import seconds
 from torch import Tensor
 
 import probconserv as pc
-from probconserv.diagnostics.metrics import crps
+from probconserv.diagnostics import crps
 
 POINTS, TIMES, DRAWS = 201, 201, 100
 x = torch.linspace(0.0, 1.0, POINTS, dtype=torch.float64)
@@ -39,7 +39,7 @@ def times(functions: int, repeats: int) -> None:
     def plain() -> None:
         pc.condition(prior, law).sample(DRAWS, rng)
 
-    def within(*inequalities: pc.Inequality) -> None:
+    def within(*inequalities: pc.laws.Inequality) -> None:
         pc.condition(prior, law, *inequalities, draws=DRAWS, generator=rng)
 
     jobs = {

@@ -43,7 +43,7 @@ def draw(kind: str, count: int) -> tuple[Tensor, Tensor, Tensor]:
     return (size * shared)[:, :, None], (size * alone)[:, :, None], size[0][:, None]
 
 
-def regions(truth: Tensor, count: int, noise: float) -> pc.Law:
+def regions(truth: Tensor, count: int, noise: float) -> pc.laws.Law:
     labels = torch.arange(POINTS) * count // POINTS
     totals = truth.new_zeros(*truth.shape[:-1], count).index_add(-1, labels, truth)
     if not noise:
@@ -52,7 +52,7 @@ def regions(truth: Tensor, count: int, noise: float) -> pc.Law:
     return pc.regions(labels, totals + std * normal(*totals.shape), noise=std)
 
 
-def inside(field: pc.Field, truth: Tensor, at: slice = slice(None)) -> str:
+def inside(field: pc.fields.Field, truth: Tensor, at: slice = slice(None)) -> str:
     low, high = field.interval(0.9)
     held = ((low <= truth) & (truth <= high))[..., at].double().mean()
     plain = ((field.mean - truth).abs() <= 1.645 * field.std)[..., at].double().mean()
@@ -68,7 +68,7 @@ def cell(
     if known:  # of members: they come with the variance of what they lack
         members, rest = shared.clone(), (1 - ERRORS[kind][0]) * size.square()
         members[0] += alone[0]
-    field: pc.Field = pc.Ensemble(
+    field: pc.fields.Field = pc.Ensemble(
         members[1:], rest, batch_dims=members.ndim - 2, shrinkage=shrinkage
     )
     try:

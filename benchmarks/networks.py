@@ -34,9 +34,11 @@ for name in EXPERIMENTS:
     estimates = []
     for recipe in ("modern", "paper"):
         rng = torch.Generator().manual_seed(0)
-        parts = pc.load(name, "anp", recipe).predict(tuple(functions.context), (t, x), SAMPLES, rng)
+        parts = pc.models.load(name, "anp", recipe).predict(
+            tuple(functions.context), (t, x), SAMPLES, rng
+        )
         prior = pc.Mixture(parts).gaussian()
-        estimates.append(pc.quadrature_noise(prior, x) / dx)
+        estimates.append(pc.diagnostics.quadrature_noise(prior, x) / dx)
         for i in range(len(functions)):
             rows = pc.Diagonal(prior.mean[i, ::EVERY], prior.variance[i, ::EVERY])
             answers[pc.diagnose(rows, pc.integral(x, total[i, ::EVERY])).answer] += 1

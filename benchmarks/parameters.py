@@ -64,10 +64,10 @@ class Case(NamedTuple):
             return 1 - softplus(left, beta=1 / float(self.x[1] - self.x[0]))
         return type(self.problem)(**{self.problem.parameter: self.parameter(z)}).total(self.t)
 
-    def law(self) -> pc.NonlinearLaw:
+    def law(self) -> pc.laws.NonlinearLaw:
         return pc.nonlinear(lambda s: s["u"] @ self.weights - self.total(s["z"]), 0.0, batch_dims=1)
 
-    def law_of_totals(self) -> pc.NonlinearLaw:
+    def law_of_totals(self) -> pc.laws.NonlinearLaw:
         return pc.nonlinear(lambda s: s["totals"] - self.total(s["z"]), 0.0, batch_dims=1)
 
 
@@ -80,7 +80,7 @@ def case_of(problem: ClosedForm) -> Case:
 
 def predicted(case: Case, functions: Functions, recipe: str, samples: int) -> tuple[Tensor, Tensor]:
     """Means (S, n, T, M) of the samples, and the variance that they leave out."""
-    network = pc.load(case.problem.name, "anp", recipe)
+    network = pc.models.load(case.problem.name, "anp", recipe)
     rng = torch.Generator().manual_seed(0)
     parts = network.predict(tuple(functions.context), (case.t, case.x), samples, rng)
     return parts.mean, parts.variance.mean(0)
@@ -126,7 +126,7 @@ def on_validation(case: Case, recipe: str) -> tuple[Tensor, Tensor]:
     return surprise(u, b, case.weights).mean()[None], u.mean @ case.weights - b
 
 
-def scores_of_u(field: pc.Field, truth: Tensor, at: int) -> list[float]:
+def scores_of_u(field: pc.fields.Field, truth: Tensor, at: int) -> list[float]:
     """LL, MSE and coverage of 90 % intervals at the time of the paper."""
     mean, variance = field.mean[:, at], field.variance[:, at]
     z = (truth[at] - mean).square() / variance
@@ -134,7 +134,7 @@ def scores_of_u(field: pc.Field, truth: Tensor, at: int) -> list[float]:
     return [float(v.double().mean()) for v in (ll, (mean - truth[at]).square(), z < 1.645**2)]
 
 
-def scores_of_parameter(case: Case, z: pc.Field) -> list[float]:
+def scores_of_parameter(case: Case, z: pc.fields.Field) -> list[float]:
     """Mean error, half the length of the 90 % interval, and how often the truth is inside it."""
     truth = getattr(case.problem, case.problem.parameter)
     low, high = map(case.parameter, z.interval(0.9))
@@ -143,7 +143,7 @@ def scores_of_parameter(case: Case, z: pc.Field) -> list[float]:
     return [float(v.mean()) for v in ((middle - truth).abs(), (high - low) / 2, inside)]
 
 
-def alone(case: Case, u: pc.LowRank, prior: pc.Diagonal) -> pc.Field:
+def alone(case: Case, u: pc.LowRank, prior: pc.Diagonal) -> pc.fields.Field:
     """z given the law, from the totals of u, which are all that it reads."""
     state = pc.State(totals=totals_of(u, case.weights), z=prior)
     return pc.condition(state, case.law_of_totals())["z"]
@@ -153,7 +153,7 @@ def covered_by_draws(case: Case, u: pc.LowRank, prior: pc.Diagonal) -> float:
     rng = torch.Generator().manual_seed(0)
     try:
         return scores_of_parameter(case, alone(case, u, prior).from_draws(DRAWS, rng))[2]
-    except pc.InfeasibleError as error:
+    except pc.errors.InfeasibleError as error:
         print(error)
         return float("nan")
 

@@ -24,23 +24,25 @@ def rng(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def pooled(parts: pc.Field) -> pc.Field:
+def pooled(parts: pc.fields.Field) -> pc.fields.Field:
     """Draws of all components, as those of one field."""
     draws = parts.draws if isinstance(parts, pc.Draws) else parts.sample(DRAWS, rng(1))
     return pc.Draws(draws.flatten(0, 1))
 
 
-def fronts(field: pc.Field, problem: ClosedForm, t: float, x: Tensor) -> tuple[float, float]:
+def fronts(field: pc.fields.Field, problem: ClosedForm, t: float, x: Tensor) -> tuple[float, float]:
     """The mean error of the front, and the share of functions in whose 90 % interval it lies."""
     true = problem.front(t)
     level = float(problem.solution(t, true)) / 2
-    found = pc.front_position(field, x, level, "crossing", samples=500, generator=rng(2))
+    found = pc.diagnostics.front_position(
+        field, x, level, "crossing", samples=500, generator=rng(2)
+    )
     low, high = found.interval(0.9)
     inside = (low <= true) & (true <= high)
     return float((found.mean - true).abs().nanmean()), float(inside.double().mean())
 
 
-def row(name: str, field: pc.Field, truth: Tensor, front: tuple[float, float] | None) -> str:
+def row(name: str, field: pc.fields.Field, truth: Tensor, front: tuple[float, float] | None) -> str:
     scores = pc.evaluate(field, truth, samples=50).mean()
     cells = [f"{float(scores.MSE):.2e}", f"{float(scores.CRPS):.2e}"]
     cells.append(f"{float(scores.coverage_90):.0%}")
@@ -52,7 +54,7 @@ def table(name: str, value: float, recipe: str, count: int) -> None:
     experiment = EXPERIMENTS[name]
     problem, t = experiment.at(value), torch.tensor([experiment.time], dtype=torch.float64)
     x, test = problem.grid()[1], draw(experiment.at(value), "test", count, CONTEXT)
-    network = pc.load(name, recipe=recipe)
+    network = pc.models.load(name, recipe=recipe)
     parts = network.predict(tuple(test.context), (t, x), SAMPLES, rng(0))
     parts = pc.Diagonal(parts.mean.double(), parts.variance.double())
     truth, mass = problem.on_grid(t, x), pc.integral(x, problem.total(t))

@@ -75,7 +75,7 @@ def peak(job: Job) -> int:
     return live.peak
 
 
-def step2(mean: Tensor, variance: Tensor, *laws: pc.Law) -> tuple[Tensor, Tensor]:
+def step2(mean: Tensor, variance: Tensor, *laws: pc.laws.Law) -> tuple[Tensor, Tensor]:
     post = pc.condition(pc.Diagonal(mean, variance), *(laws or (law,)))
     return post.mean, post.variance
 
@@ -192,7 +192,7 @@ def latent_aware() -> None:
     """From the components of one function to mean and variance, by three updates."""
     parts = pc.Diagonal(*random_field(100))
 
-    def moments(field: pc.Field) -> tuple[Tensor, Tensor]:
+    def moments(field: pc.fields.Field) -> tuple[Tensor, Tensor]:
         return field.mean, field.variance
 
     def low_rank_over(event_dims: int) -> tuple[Tensor, Tensor]:

@@ -46,7 +46,7 @@ VERBS = {
 }
 
 
-def row(field: pc.Field, name: str) -> list[str]:
+def row(field: pc.fields.Field, name: str) -> list[str]:
     verbs = [verb for verb in VERBS if verb != "members()" or field is members]
     jobs = [lambda verb=verb: VERBS[verb](field, LAWS[name]) for verb in verbs]
     clone, *times = seconds(lambda: field._map(torch.Tensor.clone), *jobs, repeats=3)

@@ -98,12 +98,12 @@ class World:
         z = torch.randn(*more, *self.mean.shape, generator=self.rng, dtype=torch.float64)
         return self.variance.sqrt() * (self.in_t @ z @ self.in_x.T)
 
-    def case(self) -> tuple[pc.Field, Tensor]:
+    def case(self) -> tuple[pc.fields.Field, Tensor]:
         """A prior, and the totals of a truth that it should expect."""
         dims = 2 if self.jointly else 1
         if self.prior in MEMBERS:
             members = self.mean + self.error(MEMBERS[self.prior])
-            field: pc.Field = pc.Ensemble(members, batch_dims=members.ndim - 1 - dims)
+            field: pc.fields.Field = pc.Ensemble(members, batch_dims=members.ndim - 1 - dims)
             return field, (self.mean + self.error()) @ WEIGHTS
         mean = self.mean + self.error()
         if self.prior == "Dense":

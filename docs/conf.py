@@ -5,12 +5,13 @@ from pathlib import Path
 
 from sphinx.application import Sphinx
 
-import probconserv.api
+import probconserv
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_ext"))
 
-from inventories import written  # noqa: E402  (found in _ext)
+from docstrings import PUBLIC  # noqa: E402  (found in _ext)
+from inventories import written  # noqa: E402
 
 project = "probconserv"
 author = "the probconserv contributors"
@@ -69,7 +70,7 @@ numpydoc_xref_aliases = {
     "Dataset": "xarray.Dataset",
     "DataArray": "xarray.DataArray",
     "Path": "pathlib.Path",
-} | {name: f"probconserv.{name}" for name in vars(probconserv.api) if name[0].isupper()}
+} | {name: full for name, full in PUBLIC.items() if name[0].isupper()}
 
 intersphinx_mapping = written(HERE / "_ext" / "inventories.txt", HERE.parent / "build")
 copybutton_prompt_text = ">>> |... "

@@ -12,7 +12,9 @@ from probconserv.problems import Stefan
 problem, t = Stefan(u_star=0.5), torch.tensor([0.05], dtype=torch.float64)  # trained on 0.55 to 0.7
 x = problem.grid()[1]
 test = draw(problem, "test", 1, (10, 10))
-parts = pc.load("stefan").predict(tuple(test.context), (t, x), 50, torch.Generator().manual_seed(0))
+parts = pc.models.load("stefan").predict(
+    tuple(test.context), (t, x), 50, torch.Generator().manual_seed(0)
+)
 prior = pc.Mixture(parts).gaussian()  # (1, 1, 201): what the network says
 
 mass = pc.integral(x, problem.total(t))

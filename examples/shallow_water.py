@@ -35,7 +35,7 @@ def ways(start: Tensor) -> dict[str, Way]:
     }
 
 
-def given(*laws: pc.Law | pc.NonlinearLaw) -> Way:
+def given(*laws: pc.laws.Law | pc.laws.NonlinearLaw) -> Way:
     """Points move the more, the more the members differ there."""
     return lambda after: pc.condition(pc.Diagonal(after, spread(after)), *laws).point
 

@@ -63,7 +63,7 @@ class Prior:
 class Made:
     """A field, or a state of several, and what it was made of."""
 
-    field: pc.Field | pc.State
+    field: pc.fields.Field | pc.State
     priors: list[Prior]  # one, or one for each component of a mixture
     most: int = 2  # axes that a row reads at most
 

@@ -136,7 +136,7 @@ def outcome(seed):
             compare(found, drawn, truth, post)
             found.accepted = kind == "contradictions"
     except Exception as error:
-        expected = kind == "contradictions" and isinstance(error, pc.InfeasibleError)
+        expected = kind == "contradictions" and isinstance(error, pc.errors.InfeasibleError)
         found.refused = "" if expected else repr(error)
     return found
 
@@ -207,7 +207,7 @@ def density_error(drawn, post, draw):
         return 0.0
     try:
         found = post.log_prob(torch.tensor(draw, dtype=post.dtype).reshape(post.shape))
-    except pc.DegenerateError:  # directions alone have none
+    except pc.errors.DegenerateError:  # directions alone have none
         return 0.0
     return abs(float(found.double().sum()) - (both.log_evidence - rows.log_evidence)) / size
 

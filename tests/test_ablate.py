@@ -83,7 +83,7 @@ def test_a_record_is_the_score_at_the_evaluation_time(records):
     record = next(r for r in records if r["update"] == "ProbConserv" and r["parameter"] == 0.6)
     for name in ("LL", "MSE", "CRPS", "coverage_90"):
         assert record[name] == pytest.approx(float(getattr(scores, name)), rel=1e-6)
-    noisy = pc.integral(x, law.value, noise=pc.quadrature_noise(pc.Mixture(parts), x))
+    noisy = pc.integral(x, law.value, noise=pc.diagnostics.quadrature_noise(pc.Mixture(parts), x))
     scores = pc.evaluate(
         pc.Mixture(pc.condition(parts, noisy)), truth, law, generator=generator()
     ).mean()

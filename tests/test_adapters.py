@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from probconserv import ImplausibleWarning, InputError
+from probconserv import ImplausibleWarning
+from probconserv.errors import InputError
 from probconserv.weather import Fixer, Grid, Levels
 from probconserv.weather.ace import AceCorrection, register
 

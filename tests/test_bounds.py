@@ -7,7 +7,7 @@ from kkt import bounds, distance_from_optimal, everything
 from seeds import generator
 
 import probconserv as pc
-from probconserv.diagnostics.metrics import crps
+from probconserv.diagnostics import crps
 
 X = np.linspace(0.0, 1.0, 9)
 pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")  # random fields
@@ -198,26 +198,28 @@ def test_scales_that_differ_by_many_orders(rng):
 
 def test_errors_name_the_bound_the_row_and_the_way_out():
     prior = pc.Diagonal(np.zeros((2, 9)), 1.0)
-    with pytest.raises(pc.InputError, match="`low`, `high`"):
+    with pytest.raises(pc.errors.InputError, match="`low`, `high`"):
         pc.bounds()
-    with pytest.raises(pc.InputError, match="`high` must not be NaN"):
+    with pytest.raises(pc.errors.InputError, match="`high` must not be NaN"):
         pc.bounds(high=[0.0, np.nan])
-    with pytest.raises(pc.InputError, match=r"`low` must not be above `high`, but at \[3\]"):
+    with pytest.raises(pc.errors.InputError, match=r"`low` must not be above `high`, but at \[3\]"):
         pc.condition(prior, pc.bounds(0.0, np.where(np.arange(9) == 3, -1.0, 1.0)))
-    with pytest.raises(pc.InputError, match=r"are 0\.30000000000000004 and 0\.2999999"):
+    with pytest.raises(pc.errors.InputError, match=r"are 0\.30000000000000004 and 0\.2999999"):
         pc.condition(prior, pc.bounds(0.1 + 0.2, 0.3))
-    with pytest.raises(pc.InputError, match="`low` must not be inf"):
+    with pytest.raises(pc.errors.InputError, match="`low` must not be inf"):
         pc.condition(prior, pc.bounds(low=np.inf))
-    with pytest.raises(pc.InputError, match="`low` of shape"):
+    with pytest.raises(pc.errors.InputError, match="`low` of shape"):
         pc.condition(prior, pc.bounds(low=np.zeros(4)))
-    with pytest.raises(pc.InfeasibleError, match=r"`integral` at \[1\] is 3.*from 0 to 2"):
+    with pytest.raises(pc.errors.InfeasibleError, match=r"`integral` at \[1\] is 3.*from 0 to 2"):
         pc.condition(prior, pc.integral(X, [1.0, 3.0]), pc.bounds(0.0, 2.0))
     fixed = pc.Diagonal(np.full((2, 9), -1.0), np.where(np.arange(9) == 4, 0.0, 1.0))
-    with pytest.raises(pc.InfeasibleError, match=r"no variance.*is -1 and .* must be 0 or more"):
+    with pytest.raises(
+        pc.errors.InfeasibleError, match=r"no variance.*is -1 and .* must be 0 or more"
+    ):
         pc.condition(fixed, pc.bounds(low=0.0))
-    with pytest.raises(pc.InputError, match="`of`: `bounds` speaks of 'v'"):
+    with pytest.raises(pc.errors.InputError, match="`of`: `bounds` speaks of 'v'"):
         pc.condition(pc.State(u=prior, w=prior), pc.bounds(low=0.0, of="v"))
-    with pytest.raises(pc.InputError, match="`draws` must be at least 2"):
+    with pytest.raises(pc.errors.InputError, match="`draws` must be at least 2"):
         pc.condition(prior, pc.bounds(low=0.0), draws=1)
 
 
@@ -260,14 +262,14 @@ def test_truncated_points_are_indexed_and_saved(tmp_path):
     "more", [(), (pc.boundary(left=0.0),), (pc.weighted_sum([1.0, 1.0, 1.0], 1.0), pc.monotone())]
 )
 def test_truncated_bounds_need_one_law_on_sums(more):
-    with pytest.raises(pc.InputError, match="`truncated`"):
+    with pytest.raises(pc.errors.InputError, match="`truncated`"):
         pc.condition(pc.Diagonal([1.0, 2.0, 3.0], 1.0), pc.bounds(low=0.0, truncated=True), *more)
 
 
 @pytest.mark.parametrize(("mean", "variance"), [([0.5, 0.5], 1e28), ([1e15, 0.5], 1.0)])
 @pytest.mark.parametrize("kind", [pc.Diagonal, lambda m, v: pc.Dense(m, v * np.eye(2))])
 def test_a_total_out_of_reach_is_refused_however_wide_or_far_the_prior(kind, mean, variance):
-    with pytest.raises(pc.InfeasibleError, match="bounds"):
+    with pytest.raises(pc.errors.InfeasibleError, match="bounds"):
         pc.condition(
             kind(mean, variance),
             pc.weighted_sum([1.0, 1.0], 2.5),
@@ -283,7 +285,7 @@ def test_large_values_elsewhere_leave_a_fixed_point_no_room(more):
         (pc.Diagonal(mean, [[1.0, 0.0], [1.0, 1.0]]), ()),
         (pc.Diagonal(np.abs(mean), 1.0), (pc.boundary(right=[-0.5, 1e9]),)),
     ):
-        with pytest.raises(pc.InfeasibleError, match="variance"):
+        with pytest.raises(pc.errors.InfeasibleError, match="variance"):
             pc.condition(prior, pc.bounds(low=0.0), *laws, *more, draws=2)
 
 
@@ -302,7 +304,7 @@ def test_bounds_that_float32_cannot_hold_leave_what_they_allow_feasible():
     )
     assert (full.draws.double() <= 0.1).all()
     assert full.draws.sum(-1).numpy() == pytest.approx(0.3, rel=1e-6)
-    with pytest.raises(pc.InfeasibleError, match="weighted_sum"):
+    with pytest.raises(pc.errors.InfeasibleError, match="weighted_sum"):
         pc.condition(prior, pc.weighted_sum([1.0, 1.0, 1.0], 0.3001), pc.bounds(0.0, 0.1), draws=3)
 
 
@@ -318,9 +320,9 @@ def test_project_keeps_bounds_that_the_dtype_cannot_hold(dtype):
 def test_truncated_bounds_are_refused_where_they_would_be_left_out():
     cut = pc.bounds(low=0.0, truncated=True)
     mixture = pc.Mixture(pc.Diagonal(np.zeros((2, 1, 3)), 1.0))
-    with pytest.raises(pc.InputError, match="`truncated` bounds take"):
+    with pytest.raises(pc.errors.InputError, match="`truncated` bounds take"):
         pc.condition(mixture, cut)
-    with pytest.raises(pc.InputError, match="`truncated` bounds take"):
+    with pytest.raises(pc.errors.InputError, match="`truncated` bounds take"):
         pc.project(pc.Diagonal([0.0, 1.0], 1.0), cut)
 
 

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from probconserv import Diagonal, InputError, Mixture
+from probconserv import Diagonal, Mixture
+from probconserv.errors import InputError
 from probconserv.models import Calibration, Widths
 from probconserv.models._calibrate import _needed
 

@@ -67,7 +67,7 @@ def test_an_empty_batch_has_an_empty_variance():
 def test_a_file_says_what_it_holds(tmp_path):
     state, law = made()
     pc.condition(state, law).save(tmp_path / "post.safetensors")
-    with pytest.raises(pc.InputError, match=r"holds a Posterior. Use `Posterior.load`"):
-        pc.Field.load(tmp_path / "post.safetensors")
+    with pytest.raises(pc.errors.InputError, match=r"holds a Posterior. Use `Posterior.load`"):
+        pc.fields.Field.load(tmp_path / "post.safetensors")
     for kind in (pc.State, pc.Posterior):
         assert "u" in kind.load(tmp_path / "post.safetensors").names

@@ -17,27 +17,27 @@ def covariances(*shape, rng):
 def test_normal_and_independent(rng):
     mean, std = normal(*SHAPE, rng=rng), uniform(*SHAPE, rng=rng)
     for prediction in (td.Normal(mean, std), td.Independent(td.Normal(mean, std), 2)):
-        field = pc.as_field(prediction)
+        field = pc.fields.as_field(prediction)
         assert isinstance(field, pc.Diagonal)
         torch.testing.assert_close(field.variance, std**2)
 
 
 def test_multivariate_normals(rng):
     mean, sigma = normal(*SHAPE, rng=rng), covariances(*SHAPE, rng=rng)
-    field = pc.as_field(td.MultivariateNormal(mean, sigma))
+    field = pc.fields.as_field(td.MultivariateNormal(mean, sigma))
     assert isinstance(field, pc.Dense)
     torch.testing.assert_close(field.covariance(), sigma)
     factor, diagonal = normal(*SHAPE, 2, rng=rng), uniform(*SHAPE, rng=rng)
     low = td.LowRankMultivariateNormal(mean, factor, diagonal)
-    field = pc.as_field(low)
+    field = pc.fields.as_field(low)
     assert isinstance(field, pc.LowRank)
     torch.testing.assert_close(field.covariance(), low.covariance_matrix)
 
 
 def test_a_pair_and_a_field(rng):
-    field = pc.as_field((normal(*SHAPE, rng=rng).numpy(), 0.5))
+    field = pc.fields.as_field((normal(*SHAPE, rng=rng).numpy(), 0.5))
     assert field.variance.unique().tolist() == [0.5]
-    assert pc.as_field(field) is field
+    assert pc.fields.as_field(field) is field
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_gpytorch_matches_the_dense_field(gp, rng):
 
 def test_gpytorch_float32_and_projection(gp, rng):
     law = pc.integral(grid(7, rng), 0.5)
-    single = pc.as_field(gp)._map(lambda t: t.float())
+    single = pc.fields.as_field(gp)._map(lambda t: t.float())
     assert pc.condition(single, law).mean.dtype == torch.float32
     hard = pc.project(gp, law)
     assert law.residual(hard).abs().max() < 1e-13
@@ -69,5 +69,5 @@ def test_gpytorch_float32_and_projection(gp, rng):
 def test_a_multitask_prediction_is_refused(rng):
     sigma = torch.eye(14, dtype=torch.float64)
     prediction = gpytorch.distributions.MultitaskMultivariateNormal(normal(7, 2, rng=rng), sigma)
-    with pytest.raises(pc.InputError, match="multitask prediction is not supported"):
-        pc.as_field(prediction)
+    with pytest.raises(pc.errors.InputError, match="multitask prediction is not supported"):
+        pc.fields.as_field(prediction)

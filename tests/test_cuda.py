@@ -120,14 +120,14 @@ def test_inequalities_are_the_same_on_cuda(name, rng):
 
 def test_fronts_on_cuda(rng):
     field, x = field_of("diagonal", SHAPE, rng), torch.arange(7.0)
-    here = pc.front_position(field, x)
-    there = pc.front_position(field.to("cuda"), x.to("cuda"))
+    here = pc.diagnostics.front_position(field, x)
+    there = pc.diagnostics.front_position(field.to("cuda"), x.to("cuda"))
     torch.testing.assert_close(there.probabilities.cpu(), here.probabilities)
     torch.testing.assert_close(there.quantile(0.5).cpu(), here.quantile(0.5))
     for rule in ("point", "crossing"):
         sure = pc.Diagonal(field.mean, 0.0)
-        here = pc.front_position(sure, x, 0.1, rule, samples=3)
-        there = pc.front_position(sure.to("cuda"), x.to("cuda"), 0.1, rule, samples=3)
+        here = pc.diagnostics.front_position(sure, x, 0.1, rule, samples=3)
+        there = pc.diagnostics.front_position(sure.to("cuda"), x.to("cuda"), 0.1, rule, samples=3)
         torch.testing.assert_close(there.positions.cpu(), here.positions, equal_nan=True)
 
 
@@ -241,7 +241,7 @@ def test_a_killed_emulator_resumes_and_infers_as_on_a_cpu(tmp_path):
     resumed = train("stefan", tmp_path / "torn", **changes)
     torch.testing.assert_close(weights(resumed), weights(whole), rtol=0, atol=1e-3)
     network, seen = (
-        pc.load("stefan", "emulator"),
+        pc.models.load("stefan", "emulator"),
         tuple(draw(PROBLEMS["stefan"], "test", 2).context),
     )
     here, there = (

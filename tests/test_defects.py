@@ -46,7 +46,7 @@ def ensemble(members):
 def is_refused(field, *laws):
     try:
         pc.condition(field, *laws)
-    except pc.InfeasibleError:
+    except pc.errors.InfeasibleError:
         return True
     return False
 
@@ -60,7 +60,7 @@ def test_three_contradictory_laws_on_two_points_are_refused():
         pc.weighted_sum([4.0, 3.0], 5.0),
         pc.weighted_sum([3.0, 6.0], 6.0),
     )
-    with pytest.raises(pc.InfeasibleError):
+    with pytest.raises(pc.errors.InfeasibleError):
         pc.condition(pc.Diagonal([0.0, 0.0], [8.0, 8.0]), *laws)
 
 
@@ -131,7 +131,7 @@ def test_noisy_laws_that_contradict_each_other_are_never_nan(random):
         laws = [pc.weighted_sum(g, total, noise=1e-9) for total in (1.0, 1.5)]
         try:
             post = pc.condition(pc.Diagonal([0.0, 0.0], variance), *laws)
-        except pc.InfeasibleError:
+        except pc.errors.InfeasibleError:
             continue
         assert post.mean.isfinite().all()
         assert post.variance.isfinite().all()
@@ -219,7 +219,7 @@ def test_the_density_of_a_point_that_laws_fix_is_always_refused(kind, random):
         field, _ = field_of(kind, random, random.normal(size=2), whole(random, 2))
         u, G = random.normal(size=2), random.normal(size=(2, 2))
         post = pc.condition(field, pc.linear(G, G @ u))
-        with pytest.raises(pc.DegenerateError):
+        with pytest.raises(pc.errors.DegenerateError):
             post.marginal_log_prob(u)
 
 
@@ -272,7 +272,7 @@ def test_nearly_dependent_rows_leave_a_low_rank_field_no_variance(random):
 def test_a_singular_covariance_has_no_density(random):
     for n in random.integers(2, 6, 300):
         root = random.normal(size=(n, n - 1))
-        with pytest.raises(pc.DegenerateError):
+        with pytest.raises(pc.errors.DegenerateError):
             pc.Dense(np.zeros(n), root @ root.T).log_prob(np.ones(n))
 
 
@@ -354,7 +354,7 @@ def test_diagnose_has_the_joint_mahalanobis_square_of_all_laws(random):
     sigma, x = root @ root.swapaxes(1, 2), np.array([0.0, 1.0, 2.0, 4.0])
     laws = pc.integral(x, 9.0), pc.boundary(left=[3.0, 5.0], noise=0.5)
     prior = pc.Dense(mean, sigma)
-    found, rule = pc.diagnose(prior, *laws), pc.quadrature_noise(prior, x)
+    found, rule = pc.diagnose(prior, *laws), pc.diagnostics.quadrature_noise(prior, x)
     G = np.array([[0.5, 1.0, 1.5, 1.0], [1.0, 0.0, 0.0, 0.0]])
     for time, left in enumerate((3.0, 5.0)):
         noise = np.diag([float(rule[time]) ** 2, 0.25])
@@ -389,5 +389,5 @@ def test_the_periodic_rule_on_uneven_points_goes_around_the_end():
 
 
 def test_the_periodic_rule_on_uneven_points_asks_for_the_period():
-    with pytest.raises(pc.InputError, match="`period`"):
+    with pytest.raises(pc.errors.InputError, match="`period`"):
         pc.integral([0.1, 0.2, 0.5, 0.9], 1.0, rule="periodic")

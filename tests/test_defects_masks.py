@@ -25,7 +25,7 @@ TAKERS = {
     "Dense mean": lambda m: pc.Dense(m(2, 3), np.stack([np.eye(3)] * 2)),
     "Dense covariance": lambda m: pc.Dense(FIELD[0], m(3, 3)),
     "Mixture weights": lambda m: pc.Mixture(pc.Diagonal(np.ones((4, 2, 3)), 1.0), m(4)),
-    "as_field": lambda m: pc.as_field((m(2, 3), FIELD)),
+    "as_field": lambda m: pc.fields.as_field((m(2, 3), FIELD)),
     "condition": lambda m: pc.condition((m(2, 3), FIELD), LAW),
     "diagnose": lambda m: pc.diagnose((m(2, 3), FIELD), LAW),
     "project": lambda m: pc.project((m(2, 3), FIELD), LAW),
@@ -47,19 +47,21 @@ TAKERS = {
     "periodic noise": lambda m: pc.periodic(noise=m(2)),
     "smoothness x": lambda m: pc.smoothness(m(3), np.ones(3), 0.5),
     "smoothness variance": lambda m: pc.smoothness(np.arange(3.0), m(2, 3), 0.5),
-    "balance t": lambda m: pc.balance(m(3), 1.0),
-    "balance initial": lambda m: pc.balance([0.0, 1.0], m(2)),
-    "balance inflow": lambda m: pc.balance([0.0, 1.0], 1.0, inflow=m(2)),
-    "balance outflow": lambda m: pc.balance([0.0, 1.0], 1.0, outflow=m(2)),
+    "balance t": lambda m: pc.laws.balance(m(3), 1.0),
+    "balance initial": lambda m: pc.laws.balance([0.0, 1.0], m(2)),
+    "balance inflow": lambda m: pc.laws.balance([0.0, 1.0], 1.0, inflow=m(2)),
+    "balance outflow": lambda m: pc.laws.balance([0.0, 1.0], 1.0, outflow=m(2)),
     "apply": lambda m: LAW.apply(m(2, 3)),
     "residual": lambda m: LAW.residual(m(2, 3)),
     "adjoint": lambda m: LAW.adjoint(m(2), (2, 3)),
     "evaluate truth": lambda m: pc.evaluate(pc.Diagonal(FIELD, 1.0), m(2, 3), LAW, 9, seeded()),
     "log_prob": lambda m: pc.Diagonal(FIELD, 1.0).log_prob(m(2, 3)),
     "marginal_log_prob": lambda m: pc.Diagonal(FIELD, 1.0).marginal_log_prob(m(2, 3)),
-    "quadrature_noise prior": lambda m: pc.quadrature_noise((m(2, 3), FIELD), [0.0, 1.0, 2.0]),
-    "quadrature_noise x": lambda m: pc.quadrature_noise((FIELD, FIELD), m(3)),
-    "learned_noise": lambda m: pc.learned_noise(m(4, 2, 3), LAW),
+    "quadrature_noise prior": lambda m: pc.diagnostics.quadrature_noise(
+        (m(2, 3), FIELD), [0.0, 1.0, 2.0]
+    ),
+    "quadrature_noise x": lambda m: pc.diagnostics.quadrature_noise((FIELD, FIELD), m(3)),
+    "learned_noise": lambda m: pc.diagnostics.learned_noise(m(4, 2, 3), LAW),
 }
 
 
@@ -79,12 +81,12 @@ def array_with(masked):
 def contents(made):
     if hasattr(made, "apply"):
         return made.value, made.noise, made.apply(FIELD.cumsum(1))
-    return (made.mean, made.variance) if isinstance(made, pc.Field) else made
+    return (made.mean, made.variance) if isinstance(made, pc.fields.Field) else made
 
 
 @pytest.mark.parametrize("taker", TAKERS.values(), ids=TAKERS)
 def test_an_array_with_masked_entries_is_refused(taker):
-    with pytest.raises(pc.InputError, match="mask"):
+    with pytest.raises(pc.errors.InputError, match="mask"):
         taker(array_with(masked=True))
 
 

@@ -70,7 +70,7 @@ def test_standard_deviations_are_those_of_dense_matrices(kind, law, rng):
 
 def test_quadrature_counts_as_far_as_the_noise_of_the_law_does_not_cover_it(rng):
     field, x = field_of("dense 1", SHAPE, rng), grid(7, rng)
-    rule = pc.quadrature_noise(field, x)
+    rule = pc.diagnostics.quadrature_noise(field, x)
     weights = matrix(pc.integral(x, 0.0), SHAPE)[0]
     own = np.diag(weights @ covariance(field) @ weights.T)
     for noise in (0 * rule, rule / 2, rule, 2 * rule):
@@ -196,8 +196,8 @@ def test_the_verdict_speaks_of_quadrature_where_it_matters_or_is_not_known(rng):
     step = (X < 0.7).double().expand(3, 41)
     verdict = pc.diagnose(pc.Diagonal(step, 1e-8), pc.integral(X, 0.7)).verdict
     assert "100% of the variance" in verdict
-    assert "`noise=quadrature_noise(prior, x)`" in verdict
-    law = pc.integral(X, 0.7, noise=pc.quadrature_noise((step, 1e-8), X))
+    assert "`noise=diagnostics.quadrature_noise(prior, x)`" in verdict
+    law = pc.integral(X, 0.7, noise=pc.diagnostics.quadrature_noise((step, 1e-8), X))
     assert pc.diagnose((step, 1e-8), law).verdict.endswith("standard deviations.")
     assert "is not known" in pc.diagnose((step, 0.1), pc.boundary(left=1.0)).verdict
 
@@ -219,7 +219,7 @@ def test_the_right_total_of_every_trained_network_agrees(problem, recipe):
     kind = problems.find(problem)
     functions = pc.data.draw(kind, "validation", 4, (10, 10), seed=3)
     t, x = kind.grid(9, 101)
-    network = pc.load(problem, recipe=recipe)
+    network = pc.models.load(problem, recipe=recipe)
     parts = network.predict(tuple(functions.context), (t, x), 3, torch.Generator().manual_seed(0))
     total = functions.problem[:, None].total(t)
     assert not pc.diagnose(pc.Mixture(parts), pc.integral(x, total)).wrong.any()
@@ -244,7 +244,7 @@ def test_what_cannot_be_diagnosed_is_refused(rng):
         (lambda: pc.diagnose((TRUTH[:5], 1.0), law), r"`value` of shape \(24,\) .*`integral`"),
         (lambda: diagnosed(TOTAL, rng).table(0), "`rows` must be a positive whole number, got 0"),
     ):
-        with pytest.raises(pc.InputError, match=message):
+        with pytest.raises(pc.errors.InputError, match=message):
             call()
 
 
@@ -276,7 +276,7 @@ def test_a_law_of_one_field_of_a_state_is_judged_by_that_field(rng):
     found = pc.diagnose(state, law)
     assert found.verdict == pc.diagnose(state["u"], pc.integral(X, 1000 * TOTAL)).verdict
     assert found.causes[0].amount == pytest.approx(1000, rel=0.02)
-    with pytest.raises(pc.InputError, match="`prior` must be a state before `condition`"):
+    with pytest.raises(pc.errors.InputError, match="`prior` must be a state before `condition`"):
         pc.diagnose(pc.condition(state, pc.integral(X, TOTAL, of="u")), law)
 
 
@@ -298,7 +298,7 @@ def test_a_mixture_of_directions_is_judged_without_its_dense_covariance(
     mixture = pc.Mixture(parts, uniform(4, rng=rng), joint)
     law = pc.linear(normal(2, 7, rng=rng), normal(3, 2, rng=rng), noise=0.3)
     dense = pc.diagnose(pc.Dense(mixture.mean, mixture.covariance(), joint), law)
-    monkeypatch.delattr(pc.Field, "covariance")
+    monkeypatch.delattr(pc.fields.Field, "covariance")
     found = pc.diagnose(mixture, law)
     for name in ("limit", "z_own", "z_full", "mahalanobis", "degrees_of_freedom"):
         torch.testing.assert_close(getattr(found, name), getattr(dense, name))

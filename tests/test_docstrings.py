@@ -115,10 +115,21 @@ def test_no_signature_hides_its_arguments():
 
 def test_dir_has_the_names_of_the_library_alone():
     shown = [name for name in dir(probconserv) if not name.startswith("__")]
-    rooms = ["data", "experiments", "figures", "files", "models", "problems", "training", "weather"]
+    rooms = "data diagnostics errors experiments fields figures files laws models problems training"
+    rooms = [*rooms.split(), "weather"]
     assert [name for name in shown if inspect.ismodule(getattr(probconserv, name))] == rooms
     assert [n for n in shown if n not in rooms and not is_ours(getattr(probconserv, n))] == []
     assert {"condition", "Diagonal", "__version__"} <= set(dir(probconserv))
+
+
+def test_a_name_that_stands_one_level_down_is_found_there():
+    for name in ("diagnostics.front_position", "errors.InputError", "models.load", "fields.Field"):
+        with pytest.raises(
+            AttributeError, match=rf"has no attribute .*: it is probconserv\.{name}$"
+        ):
+            getattr(probconserv, name.split(".")[1])
+    with pytest.raises(AttributeError, match=r"has no attribute 'condtion'$"):
+        probconserv.condtion  # noqa: B018
 
 
 def test_functions_say_what_they_return():

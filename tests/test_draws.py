@@ -95,17 +95,17 @@ def test_a_state_picks_the_same_draws_of_all_fields():
     ],
 )
 def test_wrong_draws_are_refused(wrong, words):
-    with pytest.raises(pc.InputError, match=words):
+    with pytest.raises(pc.errors.InputError, match=words):
         pc.Draws(**wrong)
 
 
 def test_what_needs_a_density_or_a_covariance_is_refused():
     field = pc.Draws(normal_draws(4))
-    with pytest.raises(pc.DegenerateError, match="no density"):
+    with pytest.raises(pc.errors.DegenerateError, match="no density"):
         field.log_prob(0.0)
-    with pytest.raises(pc.InputError, match="`field` is known by draws"):
+    with pytest.raises(pc.errors.InputError, match="`field` is known by draws"):
         pc.condition(field, pc.integral(torch.arange(5.0), 1.0))
-    with pytest.raises(pc.InputError, match="`normals`"):
+    with pytest.raises(pc.errors.InputError, match="`normals`"):
         field.sample_with(torch.zeros(2, 15))
 
 

@@ -96,7 +96,9 @@ def test_exact_points_and_exact_second_differences_that_disagree(v, rng):
     line = pc.smoothness(X, variance, rho=1.0)
     line.noise_variance = torch.zeros_like(line.noise)
     prior = pc.Diagonal(normal(*SHAPE, rng=rng), variance)
-    with pytest.raises(pc.InfeasibleError, match=r"`smoothness` at \[0\], row .* contradicts"):
+    with pytest.raises(
+        pc.errors.InfeasibleError, match=r"`smoothness` at \[0\], row .* contradicts"
+    ):
         pc.condition(prior, pc.initial(normal(7, rng=rng)), line)
     straight = pc.initial(2 * X + 1)
     post = pc.condition(prior, straight, line)
@@ -123,7 +125,7 @@ def test_contradictions_count_from_1e_8_of_the_terms(kind, rng):
     first = pc.weighted_sum(ones, 1.0)
     size = (field.mean.abs() + field.std).sum(-1).max() + 1
     pc.condition(field, first, pc.weighted_sum(ones, 1.0 + 1e-9))
-    with pytest.raises(pc.InfeasibleError, match="is off by"):
+    with pytest.raises(pc.errors.InfeasibleError, match="is off by"):
         pc.condition(field, first, pc.weighted_sum(ones, 1.0 + float(5e-8 * size)))
 
 
@@ -157,7 +159,7 @@ def test_nearly_exact_points_do_not_decide_exact_rows():
 def test_contradictions_within_noise_too_small_to_weigh(rng):
     """Half-way between the two is right, but float64 has lost it: an error, not one of the two."""
     field, ones = field_of("diagonal", SHAPE, rng), torch.ones(7, dtype=torch.float64)
-    with pytest.raises(pc.InfeasibleError, match="contradict"):
+    with pytest.raises(pc.errors.InfeasibleError, match="contradict"):
         pc.condition(
             field, pc.weighted_sum(ones, 1.0, noise=1e-9), pc.weighted_sum(ones, 2.0, noise=1e-9)
         )
@@ -197,7 +199,7 @@ def test_members_that_all_conserve_cannot_be_moved_by_their_rounding(dtype, rng)
     members = (-(((x - 0.5 + 0.1 * normal(10, 4, 1, rng=rng)) / 0.1) ** 2)).exp()
     members = (members / torch.trapezoid(members, x)[..., None]).to(dtype)
     field = pc.Ensemble(members, batch_dims=1, shrinkage=0.0)
-    with pytest.raises(pc.InfeasibleError, match=r"`integral` at .* directions .* too few"):
+    with pytest.raises(pc.errors.InfeasibleError, match=r"`integral` at .* directions .* too few"):
         pc.condition(field, pc.integral(x, 1.01))
     post = pc.condition(field, pc.integral(x, 1.0))
     torch.testing.assert_close(post.mean, field.mean)
@@ -354,13 +356,13 @@ def test_a_view_with_another_sign_is_read_as_any_other():
 
 
 def test_numbers_of_one_byte_are_refused():
-    with pytest.raises(pc.InputError, match=r"`mean` is torch.float8_e4m3fn.*Convert it"):
+    with pytest.raises(pc.errors.InputError, match=r"`mean` is torch.float8_e4m3fn.*Convert it"):
         pc.Diagonal(torch.zeros(3).to(torch.float8_e4m3fn), 1.0)
 
 
 @pytest.mark.parametrize("noise", [1e200, 1e-147, 1e-170, [1.0, 1e-170]])
 def test_noise_whose_square_is_lost_is_refused(noise):
-    with pytest.raises(pc.InputError, match="has a square that float64 does not hold"):
+    with pytest.raises(pc.errors.InputError, match="has a square that float64 does not hold"):
         pc.boundary(left=[2.0, 2.0], noise=noise)
 
 
@@ -373,7 +375,7 @@ def test_the_evidence_of_a_row_as_wide_as_float64_holds():
 @pytest.mark.parametrize(("variance", "scale"), [(3e307, 1.0), (1.0, 1e154)])
 def test_a_row_whose_variance_overflows_is_refused(variance, scale):
     law = pc.weighted_sum([scale, 2 * scale, 3 * scale], 1.0)
-    with pytest.raises(pc.InfeasibleError, match="more than float64 can hold"):
+    with pytest.raises(pc.errors.InfeasibleError, match="more than float64 can hold"):
         pc.condition(([[1.0, 2.0, 3.0]], variance), law)
 
 
@@ -381,7 +383,7 @@ def test_a_row_whose_variance_overflows_is_refused(variance, scale):
 def test_a_row_whose_variance_is_too_small_is_refused_for_that_reason(kind):
     mean = 1e-150 * torch.tensor([[1.0, 2.0, 3.0]], dtype=torch.float64)
     for law in (pc.weighted_sum([1.0, 1.0, 1.0], 7e-150), pc.boundary(left=2e-150)):
-        with pytest.raises(pc.InfeasibleError, match="less than float64 can hold"):
+        with pytest.raises(pc.errors.InfeasibleError, match="less than float64 can hold"):
             pc.condition(kind(mean, mean.square()), law)
 
 
@@ -421,7 +423,7 @@ def test_redundant_rows_of_another_size_do_not_change_the_weights(rng):
 
 def test_components_with_and_without_variance_cannot_be_compared():
     means, variances = [[[1.0, 1.0]], [[0.0, 0.0]]], [[[0.0, 0.0]], [[1.0, 1.0]]]
-    with pytest.raises(pc.DegenerateError, match="their evidences cannot be compared"):
+    with pytest.raises(pc.errors.DegenerateError, match="their evidences cannot be compared"):
         pc.condition(pc.Mixture(pc.Diagonal(means, variances)), pc.weighted_sum([1.0, 1.0], 2.0))
 
 
@@ -438,5 +440,5 @@ def test_gpytorch_components_can_be_sampled(rng):
     kernel = gpytorch.kernels.ScaleKernel(gpytorch.kernels.MaternKernel(nu=0.5)).double()
     lazy = kernel(normal(3, 7, 1, rng=rng))
     prediction = gpytorch.distributions.MultivariateNormal(normal(3, 7, rng=rng), lazy)
-    mixture = pc.Mixture(pc.as_field(prediction), event_dims=1)
+    mixture = pc.Mixture(pc.fields.as_field(prediction), event_dims=1)
     assert mixture.sample(5, rng).shape == (5, 7)

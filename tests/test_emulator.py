@@ -202,7 +202,7 @@ def observed(u_star):
 
 @pytest.mark.parametrize("u_star", [0.5, 0.53, 0.75])
 def test_a_parameter_beyond_those_of_training_is_said_whatever_is_drawn(u_star):
-    emulator, seen = pc.load("stefan", model="emulator"), observed(u_star)
+    emulator, seen = pc.models.load("stefan", model="emulator"), observed(u_star)
     for seed in range(4):
         with pytest.warns(pc.ImplausibleWarning, match="parameters from 0.55 to 0.7, and what fit"):
             emulator.predict(seen, ([0.05], [0.5]), 5, generator(seed))
@@ -212,7 +212,7 @@ def test_a_parameter_beyond_those_of_training_is_said_whatever_is_drawn(u_star):
 @pytest.mark.parametrize("u_star", [0.53, 0.6, 0.72])
 def test_the_fit_has_the_mean_of_the_posterior_also_beyond_the_range(u_star):
     """By quadrature over the one parameter; no draw has a part in the fit."""
-    emulator, (t, x, u) = pc.load("stefan", model="emulator"), observed(u_star)
+    emulator, (t, x, u) = pc.models.load("stefan", model="emulator"), observed(u_star)
     known, u = torch.stack([t, x], -1)[None].float(), u[None].float()
     common, (low, high) = emulator.common(known, u, known), (emulator.low[2:], emulator.high[2:])
     z = torch.linspace(0.5, 0.75, 501)[:, None, None]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from probconserv import InfeasibleError, InputError
+from probconserv.errors import InfeasibleError, InputError
 from probconserv.files import FileLaw, _read, check_file, enforce, enforce_file
 
 # the field has points that are missing at one time only

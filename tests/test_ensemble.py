@@ -186,7 +186,7 @@ def test_a_list_is_an_array_and_a_tuple_a_pair():
 
 
 def test_networks_of_this_library_are_members_as_mixtures():
-    network = pc.load("stefan")
+    network = pc.models.load("stefan")
     t, x, u = torch.rand(3, 10, generator=torch.Generator().manual_seed(0))
     members = [lambda *i: pc.Mixture(network.predict(*i, samples=3, generator=generator()))] * 2
     field = ModelEnsemble(members).predict((t / 10, x, u), ([0.05], [0.0, 0.5, 1.0]))

@@ -145,5 +145,5 @@ def test_what_float64_cannot_weigh_is_an_error_beside_correlated_fields_too(kind
     known = {"Diagonal": pc.Diagonal(mean, 1.0), "Dense": pc.Dense(mean, np.eye(5))}[kind]
     total = pc.weighted_sum(torch.ones(5), 3.0, of={"u": 1.0, "w": -1.0})
     seen = pc.regions(range(5), normal(5, rng=rng), noise=0.1, of="w")
-    with pytest.raises(pc.InfeasibleError, match="float64 cannot weigh"):
+    with pytest.raises(pc.errors.InfeasibleError, match="float64 cannot weigh"):
         pc.condition(pc.State(u=known, w=wide), total, seen)

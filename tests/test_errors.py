@@ -13,12 +13,12 @@ X = torch.linspace(0, 1, 7, dtype=torch.float64)
 MEAN = torch.ones(SHAPE, dtype=torch.float64)
 
 
-def raises(message, error=pc.InputError):
+def raises(message, error=pc.errors.InputError):
     return pytest.raises(error, match=message)
 
 
 def test_one_family():
-    for error in (pc.InputError, pc.InfeasibleError, pc.DegenerateError):
+    for error in (pc.errors.InputError, pc.errors.InfeasibleError, pc.errors.DegenerateError):
         assert issubclass(error, pc.ProbConservError)
         assert issubclass(error, ValueError)
 
@@ -79,7 +79,7 @@ def test_coordinates_that_do_not_increase(x):
     with raises("`x` must increase strictly"):
         pc.smoothness(x, [1.0, 1.0, 1.0], 0.5)
     with raises("`t` must increase strictly"):
-        pc.balance(x, 0.0)
+        pc.laws.balance(x, 0.0)
 
 
 def test_coordinates_of_the_wrong_shape():
@@ -168,7 +168,7 @@ def test_a_value_with_the_wrong_number_of_rows():
     with raises(r"`v` must end in the rows, \(4,\), but has shape \(3,\)"):
         pc.integral(X, 0.0).adjoint(MEAN[:3, 0], SHAPE)
     with raises(r"`inflow` .* `t` of shapes .*\(3,\).* and \(7,\) do not broadcast"):
-        pc.balance(X, 0.0, inflow=[1.0, 1.0, 1.0])
+        pc.laws.balance(X, 0.0, inflow=[1.0, 1.0, 1.0])
 
 
 def test_times_that_do_not_fit():
@@ -267,7 +267,7 @@ def test_truth_values_are_no_numbers():
     with raises("`shrinkage` must lie between 0 and 1"):
         pc.Ensemble(torch.stack([MEAN, 2 * MEAN]), batch_dims=1, shrinkage=2)
     with raises("`correlation` must lie between 0 and 1"):
-        pc.LowRank.correlated(MEAN, 1.0, -0.5)
+        pc.LowRank.correlated(MEAN, 1.0, correlation=-0.5)
     with raises("`period` goes with rule='periodic'"):
         pc.integral(X, 0.0, period=3.0)
     for period in (0.5, "a"):
@@ -340,7 +340,7 @@ def test_files_and_normals_that_do_not_fit(tmp_path):
     (tmp_path / "other").write_text("no field")
     for path in (tmp_path / "none", tmp_path / "other", tmp_path, 3):
         with raises("`path`"):
-            pc.Field.load(path)
+            pc.fields.Field.load(path)
     field.save(tmp_path / "field")
     with raises("`path`: .* holds a Diagonal"):
         pc.State.load(tmp_path / "field")
@@ -374,14 +374,14 @@ def test_mixtures_of_the_wrong_things(rng):
 
 def test_no_joint_density_where_a_law_is_exact(rng):
     exact = pc.condition(field_of("diagonal", SHAPE, rng), pc.integral(X, 0.0))
-    with raises("`integral` holds exactly .* Use `marginal_log_prob`", pc.DegenerateError):
+    with raises("`integral` holds exactly .* Use `marginal_log_prob`", pc.errors.DegenerateError):
         exact.log_prob(MEAN)
     assert exact.marginal_log_prob(MEAN).isfinite().all()
-    with raises("no joint density here.* use `marginal_log_prob`", pc.DegenerateError):
+    with raises("no joint density here.* use `marginal_log_prob`", pc.errors.DegenerateError):
         field_of("low rank bare 1", SHAPE, rng).log_prob(MEAN)
-    with raises("singular, .* Use `marginal_log_prob`", pc.DegenerateError):
+    with raises("singular, .* Use `marginal_log_prob`", pc.errors.DegenerateError):
         pc.Dense(MEAN, torch.ones(4, 7, 7, dtype=torch.float64)).log_prob(MEAN)
-    with raises("some points have zero variance", pc.DegenerateError):
+    with raises("some points have zero variance", pc.errors.DegenerateError):
         pc.condition(pc.Diagonal(MEAN, 1.0), pc.boundary(left=0.0)).marginal_log_prob(MEAN)
 
 
@@ -399,7 +399,7 @@ def test_more_bad_input_gets_no_raw_error():
         with raises("`matrix` must have rows first"):
             pc.linear(matrix, 0.0, batch_dims=lead)
     with raises(r"`initial` and `inflow` and `outflow` .*of shapes .* do not broadcast"):
-        pc.balance(X, [1.0, 2.0], inflow=MEAN[:3])
+        pc.laws.balance(X, [1.0, 2.0], inflow=MEAN[:3])
     for one in (field, pc.condition(field, law), field_of("dense 1", SHAPE, torch.Generator())):
         with raises(r"`v` of shape \(3, 7\) does not fit the field"):
             one.covariance_times(MEAN[:3])
@@ -415,3 +415,34 @@ def test_what_may_look_wrong_and_is_right():
     backwards = pc.condition(field, law)
     torch.testing.assert_close(torch.trapezoid(backwards.mean, X)[0], torch.tensor(1.0).double())
     assert field.sample(np.int64(2), generator=generator()).shape == (2, *SHAPE)
+
+
+def test_arguments_in_the_wrong_order_are_told_apart():
+    with raises("`weights` is one number, .* first `weights` .* `space_dims=0`"):
+        pc.weighted_sum(2.0, X)
+    with pytest.raises(TypeError, match="positional"):
+        pc.LowRank.correlated(MEAN, 0.25, 1.0)  # both may be between 0 and 1
+    with raises("`factor` must have shape .* It and `variance` are swapped"):
+        pc.LowRank(MEAN, torch.ones_like(MEAN), MEAN[None])
+    with raises("`laws` must be a law such as .* got Diagonal"):
+        pc.condition(pc.integral(X, 1.0), pc.Diagonal(MEAN, 1.0))
+    every = pc.weighted_sum(2.0, 3.0, space_dims=0)
+    assert bool((pc.condition(pc.Diagonal(MEAN, 1.0), every).mean == 1.5).all())
+
+
+def test_a_state_says_which_field_has_what_it_has_not():
+    state = pc.State(u=pc.Diagonal(MEAN, 1.0), members=pc.Ensemble([[0.0, 1.0], [1.0, 3.0]]))
+    post = pc.condition(state, pc.weighted_sum([1.0, 1.0], 2.0, of="members"))
+    bounded = pc.condition(
+        pc.State(u=(MEAN, 1.0)), pc.bounds(low=0.0), draws=4, generator=generator()
+    )
+    for given, name, field in (
+        (state, "mean", "u"),
+        (state, "factor", "members"),
+        (post, "undetermined", "u"),
+        (bounded, "draws", "u"),
+    ):
+        with pytest.raises(AttributeError, match=rf"no '{name}': .* state\['{field}'\]\.{name}"):
+            getattr(given, name)
+    with pytest.raises(AttributeError, match=r"a Posterior of several fields has no 'menas'\.$"):
+        post.menas  # noqa: B018

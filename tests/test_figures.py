@@ -102,11 +102,11 @@ def test_a_single_time_is_marked():
 def test_a_histogram_of_fronts_holds_their_probability():
     x = torch.linspace(2, 4, 21, dtype=torch.float64)
     mean = torch.where(x < 3.1, 0.9, 0.0)
-    exact = pc.front_position(pc.Diagonal(mean, 0.01), x)
-    drawn = pc.front_position(
+    exact = pc.diagnostics.front_position(pc.Diagonal(mean, 0.01), x)
+    drawn = pc.diagnostics.front_position(
         pc.Diagonal(mean, 0.01), x, 0.45, "crossing", samples=400, generator=generator()
     )
-    nowhere = pc.front_position(pc.Diagonal(mean + 9, 0.01), x)
+    nowhere = pc.diagnostics.front_position(pc.Diagonal(mean + 9, 0.01), x)
     figure = figures.front_figure({"exact": exact, "drawn": drawn, "nowhere": nowhere}, true=3.1)
     heights = [axes.patches[0].get_data().values.sum() for axes in figure.axes]
     np.testing.assert_allclose(heights, [1, 1, 0], atol=0.01)
@@ -119,7 +119,7 @@ def test_a_histogram_of_fronts_holds_their_probability():
 def test_bars_stand_on_the_points_of_a_grid():
     """Bins of another width than the grid's would show gaps that are not there."""
     x = torch.linspace(0, 1, 201, dtype=torch.float64)
-    front = pc.front_position(pc.Diagonal(torch.where(x < 0.5, 0.2, 0.0), 0.01), x)
+    front = pc.diagnostics.front_position(pc.Diagonal(torch.where(x < 0.5, 0.2, 0.0), 0.01), x)
     (axes,) = figures.front_figure({"ANP": front}).axes
     edges = axes.patches[0].get_data().edges
     np.testing.assert_allclose(np.diff(edges), 0.005, rtol=1e-6)
@@ -128,7 +128,9 @@ def test_bars_stand_on_the_points_of_a_grid():
 def test_few_draws_between_grid_points_are_gathered_in_bins():
     x = torch.linspace(0, 1, 51, dtype=torch.float64)
     field = pc.Diagonal(1 - 1.2 * x, 1e-3)
-    front = pc.front_position(field, x, 0.3, "crossing", samples=100, generator=generator())
+    front = pc.diagnostics.front_position(
+        field, x, 0.3, "crossing", samples=100, generator=generator()
+    )
     (axes,) = figures.front_figure({"mine": front}).axes
     heights = axes.patches[0].get_data().values
     assert len(heights) == 30
@@ -193,7 +195,7 @@ def test_a_budget_that_was_only_checked_has_no_after():
     report = check(drifting(1), FileLaw("u", ("lat", "lon", "lev"), measure=1.0))
     (axes,) = figures.budget(report).axes
     assert [line.get_label() for line in axes.lines] == ["now", "law"]
-    with pytest.raises(pc.InputError, match=r"`report` must come from `files\.check`"):
+    with pytest.raises(pc.errors.InputError, match=r"`report` must come from `files\.check`"):
         figures.budget(None)
 
 
@@ -259,7 +261,7 @@ def test_what_cannot_be_drawn_as_maps_is_refused():
             "`interval` 2 does not exist",
         ),
     ):
-        with pytest.raises(pc.InputError, match=message):
+        with pytest.raises(pc.errors.InputError, match=message):
             draw()
 
 
@@ -320,7 +322,7 @@ def test_what_cannot_be_drawn_is_refused():
             r"`diagnosis` must have one value for each of the 5 points, but has shape \(2, 5\)",
         ),
     ):
-        with pytest.raises(pc.InputError, match=message):
+        with pytest.raises(pc.errors.InputError, match=message):
             draw()
 
 
@@ -330,8 +332,10 @@ def test_what_cannot_be_saved_as_a_picture_is_refused(tmp_path):
         (tmp_path / "name.pgn", "got 'pgn'. Did you mean 'png'"),
         (None, "`path` must be the name of a file, got NoneType"),
     ):
-        with pytest.raises(pc.InputError, match=message):
+        with pytest.raises(pc.errors.InputError, match=message):
             figures.save(Figure(), path)
-    with pytest.raises(pc.InputError, match="`figure` must be a figure of matplotlib, got int"):
+    with pytest.raises(
+        pc.errors.InputError, match="`figure` must be a figure of matplotlib, got int"
+    ):
         figures.save(3, tmp_path / "name.png")
     assert not list(tmp_path.iterdir())

@@ -6,7 +6,7 @@ import xarray as xr
 from air import AREA, CLOUDS, GRID, G, air, mass, on_pressure_levels
 from commands import called
 
-from probconserv import InputError
+from probconserv.errors import InputError
 from probconserv.files import FileLaw, check, check_file, dry_air, enforce, moisture
 
 pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from probconserv import InputError
 from probconserv.cli.main import main
+from probconserv.errors import InputError
 from probconserv.files import FileLaw, cell_measure, check, check_file, enforce_file, totals
 
 NY, NX = 3, 4

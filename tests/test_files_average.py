@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from probconserv import InputError
 from probconserv.cli.main import main
+from probconserv.errors import InputError
 from probconserv.files import FileLaw, check, enforce, enforce_file, totals
 
 pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")

@@ -7,7 +7,7 @@ from scipy.optimize import minimize
 from seeds import generator
 
 import probconserv as pc
-from probconserv import InfeasibleError, InputError
+from probconserv.errors import InfeasibleError, InputError
 from probconserv.files import FileLaw, check, enforce, enforce_file
 
 pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")

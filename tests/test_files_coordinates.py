@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from probconserv import InputError
+from probconserv.errors import InputError
 from probconserv.files import FileLaw, enforce
 from probconserv.files._law import match, same_places
 

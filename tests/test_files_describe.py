@@ -9,7 +9,7 @@ import pytest
 import xarray as xr
 from commands import called
 
-from probconserv import InputError
+from probconserv.errors import InputError
 from probconserv.files import _describe, describe, describe_file
 
 pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")

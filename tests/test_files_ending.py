@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from probconserv import InputError
+from probconserv.errors import InputError
 from probconserv.files import FileLaw, enforce_file
 from probconserv.files._write import LOCK, ended_by_sigterm
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from probconserv import InputError
 from probconserv.cli.files import LawOptions
+from probconserv.errors import InputError
 from probconserv.files import FileLaw, cell_measure, check, enforce, totals
 
 LAT, LON = np.arange(-85.0, 90, 10), np.arange(5.0, 360, 10)

@@ -6,7 +6,7 @@ import pytest
 import xarray as xr
 import zarr
 
-from probconserv import InputError
+from probconserv.errors import InputError
 from probconserv.files import FileLaw, check_file, enforce_file
 from probconserv.files._read import read
 

@@ -7,7 +7,8 @@ import pytest
 import xarray as xr
 from commands import called
 
-from probconserv import ImplausibleError, ImplausibleWarning, InfeasibleError, InputError
+from probconserv import ImplausibleWarning
+from probconserv.errors import ImplausibleError, InfeasibleError, InputError
 from probconserv.files import FileLaw, check, enforce, enforce_file
 
 SPACE = ("lat", "lon")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from probconserv import InfeasibleError, InputError
+from probconserv.errors import InfeasibleError, InputError
 from probconserv.files import FileLaw, check, enforce, enforce_file
 
 pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")

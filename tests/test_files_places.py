@@ -12,7 +12,7 @@ import zarr
 from commands import called
 
 import probconserv.files
-from probconserv import InputError
+from probconserv.errors import InputError
 from probconserv.files import FileLaw, check_file, enforce_file
 from probconserv.files._elsewhere import line
 

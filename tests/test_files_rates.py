@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from probconserv import InputError
+from probconserv.errors import InputError
 from probconserv.files import FileLaw, check, check_file, enforce
 
 START = np.datetime64("2000-02-27", "ns")

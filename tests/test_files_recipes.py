@@ -7,7 +7,7 @@ import xarray as xr
 from air import AREA, CLOUDS, CP, GRID, LAT, LON, A, B, G, L, air, mass, on_pressure_levels
 from commands import called
 
-from probconserv import InputError
+from probconserv.errors import InputError
 from probconserv.files import (
     FileLaw,
     check,

@@ -8,7 +8,7 @@ import pytest
 import xarray as xr
 from commands import called
 
-from probconserv import InputError
+from probconserv.errors import InputError
 from probconserv.files import FileLaw, cell_measure, check, describe_file, moisture
 
 TIMES = np.datetime64("2000-01-01", "ns") + np.arange(3) * np.timedelta64(6, "h")

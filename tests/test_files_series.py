@@ -5,7 +5,7 @@ import pytest
 import xarray as xr
 from commands import called
 
-from probconserv import InputError
+from probconserv.errors import InputError
 from probconserv.files import FileLaw, check_file, enforce_file
 
 pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from probconserv import InputError
 from probconserv.cli.main import app
+from probconserv.errors import InputError
 from probconserv.files import FileLaw, check_file, enforce, enforce_file
 
 AREA = np.array([1.0, 2.0, 1.0])

@@ -10,7 +10,8 @@ import pytest
 import xarray as xr
 from commands import called
 
-from probconserv import ImplausibleError, ImplausibleWarning
+from probconserv import ImplausibleWarning
+from probconserv.errors import ImplausibleError
 from probconserv.files import FileLaw, check, enforce, enforce_file
 
 ASKED = ("--mean", "u", "--over", "lat,lon")

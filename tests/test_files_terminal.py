@@ -8,7 +8,7 @@ import pytest
 import xarray as xr
 from commands import called
 
-from probconserv import InputError
+from probconserv.errors import InputError
 from probconserv.files import FileLaw, check, check_file
 
 EVIL = "\x1b]0;owned\x07\x1b[31m\x9b2J\x7f\r\u202e"

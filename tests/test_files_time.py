@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from probconserv import InputError, files
+from probconserv import files
+from probconserv.errors import InputError
 from probconserv.files import FileLaw, check, enforce
 
 pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")

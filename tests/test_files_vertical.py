@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from probconserv import InputError
+from probconserv.errors import InputError
 from probconserv.files import FileLaw, cell_measure, check, enforce, enforce_file, totals
 
 G = 9.80665

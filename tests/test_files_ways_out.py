@@ -8,7 +8,7 @@ import pytest
 import xarray as xr
 from air import AREA, GRID, air
 
-from probconserv import InputError
+from probconserv.errors import InputError
 from probconserv.files import FileLaw, check, describe, moisture, totals
 
 LAT, LON = np.array([-60.0, 0.0, 60.0]), np.arange(0.0, 360, 90)

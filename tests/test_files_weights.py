@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from probconserv import InputError
+from probconserv.errors import InputError
 from probconserv.files import FileLaw, cell_measure, check_file, enforce, totals
 
 LAT, LON = np.arange(-87.5, 90, 5), np.arange(2.5, 360, 5)

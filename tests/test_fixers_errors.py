@@ -8,7 +8,7 @@ import xarray as xr
 from test_fixers import case
 from weather import FLUXES, STEP, grid_of, levels_of, stepped
 
-from probconserv import InfeasibleError, InputError
+from probconserv.errors import InfeasibleError, InputError
 from probconserv.weather import Fixer, Grid, Levels
 
 

@@ -8,7 +8,7 @@ import xarray as xr
 from test_fixers import case, off
 from weather import FLUXES, STEP, air, grid_of, levels_of, stepped
 
-from probconserv import InputError
+from probconserv.errors import InputError
 from probconserv.figures import ledger_figure
 from probconserv.weather import Fixer
 

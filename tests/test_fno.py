@@ -4,7 +4,8 @@ import pytest
 import torch
 from seeds import generator, made
 
-from probconserv import Diagonal, InputError, LowRank, Mixture
+from probconserv import Diagonal, LowRank, Mixture
+from probconserv.errors import InputError
 from probconserv.models import FNO
 from probconserv.models.fno import _Transforms
 

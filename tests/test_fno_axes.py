@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from probconserv import ImplausibleWarning, InputError
+from probconserv import ImplausibleWarning
 from probconserv.data import Grids
+from probconserv.errors import InputError
 from probconserv.experiments.operators import CASES, load_ensemble
 from probconserv.models import FNO, open_weights, save
 from probconserv.models._trained import read, write

@@ -10,7 +10,7 @@ from profiles import CLOSE, DRAWS, NAN, certain, line, walked
 from seeds import generator
 
 import probconserv as pc
-from probconserv import front_position
+from probconserv.diagnostics import front_position
 from probconserv.problems import Advection, Burgers, Stefan
 
 # Profiles that are known

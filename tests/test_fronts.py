@@ -12,8 +12,7 @@ from scipy.stats import multivariate_normal, norm
 from seeds import generator
 
 import probconserv as pc
-from probconserv import front_position
-from probconserv.diagnostics import fronts
+from probconserv.diagnostics import front_position, fronts
 from probconserv.problems import Stefan
 
 
@@ -71,7 +70,9 @@ def test_quantiles_are_the_first_points_that_the_cumulative_share_reaches(rng):
 
 
 def test_a_quantile_of_draws_is_one_of_them_at_the_place_that_counting_gives():
-    front = pc.FrontPosition(torch.arange(10.0).double(), torch.full((10,), 0.1).double())
+    front = pc.diagnostics.FrontPosition(
+        torch.arange(10.0).double(), torch.full((10,), 0.1).double()
+    )
     for count in range(1, 10):
         assert front.quantile(count / 10) == count - 1
         assert front.quantile(count / 10 + 0.01) == count
@@ -279,20 +280,20 @@ X = line(7)
     ],
 )
 def test_arguments_that_are_wrong(message, changed):
-    with pytest.raises(pc.InputError, match=message):
+    with pytest.raises(pc.errors.InputError, match=message):
         front_position(**{"field": FIELD, "x": X, **changed})
 
 
 def test_a_field_with_two_axes_of_space():
     plane = pc.LowRank(torch.ones(4, 3, 7).double(), torch.ones(1, 4, 3, 7).double(), 0.1, 3)
     message = "`field` is joint over 3 axes, so it has more than one axis of space"
-    with pytest.raises(pc.InputError, match=message):
+    with pytest.raises(pc.errors.InputError, match=message):
         front_position(plane, X)
 
 
 @pytest.mark.parametrize("q", [0, 1, -0.2, "0.5"])
 def test_quantiles_that_are_no_share(q):
-    with pytest.raises(pc.InputError, match="`q` must lie between 0 and 1"):
+    with pytest.raises(pc.errors.InputError, match="`q` must lie between 0 and 1"):
         front_position(FIELD, X).quantile(q)
 
 
@@ -301,5 +302,5 @@ def test_values_that_have_become_nan_are_no_front(samples):
     mean = torch.ones(4, 7).double()
     field = pc.Diagonal(mean, 1.0)
     mean[2, 3] = NAN  # tensors are not copied
-    with pytest.raises(pc.InputError, match="must be finite"):
+    with pytest.raises(pc.errors.InputError, match="must be finite"):
         front_position(field, X, samples=samples, generator=generator())

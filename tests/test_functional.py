@@ -49,16 +49,22 @@ LAWS = {  # each a function of tensors, and the tensors
         VOLUMES,
     ),
     "integral with quadrature_noise": (
-        lambda x, b: pc.integral(x, b, noise=pc.quadrature_noise((MEAN, SPREAD), x)),
+        lambda x, b: pc.integral(x, b, noise=pc.diagnostics.quadrature_noise((MEAN, SPREAD), x)),
         X,
         TOTAL,
     ),
     "integral with learned_noise": (
-        lambda x, b: pc.integral(x, 0.0, noise=pc.learned_noise(MANY, pc.integral(x, b))),
+        lambda x, b: pc.integral(
+            x, 0.0, noise=pc.diagnostics.learned_noise(MANY, pc.integral(x, b))
+        ),
         X,
         TOTAL,
     ),
-    "integral with balance": (lambda t, b: pc.integral(X, pc.balance(t, 1.0, b)), TIMES, TOTAL),
+    "integral with balance": (
+        lambda t, b: pc.integral(X, pc.laws.balance(t, 1.0, b)),
+        TIMES,
+        TOTAL,
+    ),
 }
 MEAN, MANY = normal(T, M).cumsum(-1), normal(5, T, M)
 
@@ -78,7 +84,7 @@ def by_autograd(name):
 
 def test_every_function_that_makes_a_law_is_here():
     functions = [f for f in vars(api).values() if inspect.isfunction(f)]
-    makers = {f.__name__ for f in functions if f.__annotations__["return"] is pc.Law}
+    makers = {f.__name__ for f in functions if f.__annotations__["return"] is pc.laws.Law}
     assert makers == {re.split("[ ,]", name)[0] for name in LAWS}
 
 
@@ -112,7 +118,7 @@ def test_a_law_that_is_not_linear_refuses_to_be_mapped_over_its_value():
     def mean(value):
         return pc.condition(pc.Diagonal(MEAN, 1.0), pc.nonlinear(torch.sum, value)).mean
 
-    with pytest.raises(pc.InputError, match=r"`laws`.*not inside `torch\.func`"):
+    with pytest.raises(pc.errors.InputError, match=r"`laws`.*not inside `torch\.func`"):
         torch.func.vmap(mean)(TOTAL)
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from probconserv import InputError
 from probconserv.data import Grids, Shuffled
+from probconserv.errors import InputError
 from probconserv.problems import Stefan
 
 T, X = np.linspace(0, 1, 4), np.linspace(0, 2, 7)

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from probconserv import ImplausibleWarning, InputError
+from probconserv import ImplausibleWarning
 from probconserv.data import Grids
+from probconserv.errors import InputError
 from probconserv.problems import PROBLEMS, ClosedForm
 from probconserv.training import KINDS, RECIPES, train
 from probconserv.training._fields import FieldTask

@@ -82,7 +82,7 @@ CASES += [(law, index) for law in OF_ALL_TIMES for index in ENTRIES[:2]]
 
 def test_every_function_that_makes_a_law_is_here():
     functions = [f for f in vars(api).values() if inspect.isfunction(f)]
-    makers = {f.__name__ for f in functions if f.__annotations__["return"] is pc.Law}
+    makers = {f.__name__ for f in functions if f.__annotations__["return"] is pc.laws.Law}
     assert makers == {re.split("[ ,]", name)[0] for name in LAWS | OF_ALL_TIMES}
 
 
@@ -126,5 +126,5 @@ def test_an_entry_of_a_state_is_the_posterior_of_that_entry(index):
 
 def test_a_mask_with_other_times_than_the_field_is_refused():
     law = pc.regions(LABELS, [0.0, 1.0], where=MASK[0, :3])
-    with pytest.raises(pc.InputError, match=r"`regions`.*axes \(3,\).*shape \(2, 4, 6\)"):
+    with pytest.raises(pc.errors.InputError, match=r"`regions`.*axes \(3,\).*shape \(2, 4, 6\)"):
         pc.condition(FIELDS["Diagonal"](At(*EVERY)), law)

@@ -226,15 +226,15 @@ def test_a_move_that_is_not_plausible_warns():
 def test_what_cannot_be_met_is_refused_in_words(rng):
     field, _ = fields(rng)["low rank"]
     wide = pc.Diagonal(np.zeros((60, 60)), 1.0)
-    with pytest.raises(pc.InputError, match="`laws`: these tie 3600 points"):
+    with pytest.raises(pc.errors.InputError, match="`laws`: these tie 3600 points"):
         pc.condition(wide, pc.weighted_sum(np.ones(60), 1.0), pc.monotone(axis=0))
     post = pc.condition(field, pc.bounds(low=0.0), draws=3, generator=generator())
-    with pytest.raises(pc.InputError, match="`field` is known by draws"):
+    with pytest.raises(pc.errors.InputError, match="`field` is known by draws"):
         pc.condition(post, pc.bounds(low=0.0))
-    with pytest.raises(pc.InputError, match="`laws` must be a law"):
+    with pytest.raises(pc.errors.InputError, match="`laws` must be a law"):
         pc.condition(field, pc.bounds(low=0.0), 3.0)
     state = pc.condition(pc.State(u=wide, v=wide), pc.weighted_sum(np.ones(60), 1.0, of="u"))
-    with pytest.raises(pc.InputError, match="one of a state"):
+    with pytest.raises(pc.errors.InputError, match="one of a state"):
         pc.condition(state["u"], pc.bounds(low=0.0))
 
 
@@ -262,16 +262,16 @@ BEYOND = {
 @pytest.mark.parametrize("what", BEYOND)
 def test_a_law_that_cannot_be_met_is_named_with_its_range(rng, what):
     given, words = BEYOND[what]
-    with pytest.raises(pc.InfeasibleError, match=words):
+    with pytest.raises(pc.errors.InfeasibleError, match=words):
         pc.condition(fields(rng)["low rank"][0], *given, generator=generator())
 
 
 def test_a_field_with_too_few_directions_for_its_bounds_is_refused():
     prior = pc.LowRank(np.zeros(3), [[1.0, 2.0, -1.0]], 0.0)
     given = pc.weighted_sum([1.0, 1.0, 1.0], 5.0), pc.bounds(-1.0, 1.0)
-    with pytest.raises(pc.InfeasibleError, match=r"`weighted_sum` is 5.* from -3 to 3"):
+    with pytest.raises(pc.errors.InfeasibleError, match=r"`weighted_sum` is 5.* from -3 to 3"):
         pc.condition(prior, *given, generator=generator())
-    with pytest.raises(pc.InfeasibleError, match="points without variance, or fixed"):
+    with pytest.raises(pc.errors.InfeasibleError, match="points without variance, or fixed"):
         pc.condition(
             prior,
             pc.weighted_sum([1.0, 1.0, 1.0], 0.5),
@@ -326,7 +326,7 @@ def test_exact_laws_hold_beside_variances_of_many_decades():
 
 def test_a_total_out_of_reach_of_a_very_wide_dense_prior_is_refused():
     prior = pc.Dense([0.5, 0.5], 1e40 * np.eye(2))
-    with pytest.raises(pc.InfeasibleError, match="`bounds`"):
+    with pytest.raises(pc.errors.InfeasibleError, match="`bounds`"):
         pc.condition(
             prior,
             pc.weighted_sum([1.0, 1.0], 2.5),

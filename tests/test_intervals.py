@@ -6,7 +6,7 @@ import torch
 from scipy import stats
 
 import probconserv as pc
-from probconserv import InputError
+from probconserv.errors import InputError
 from probconserv.fields.student import quantile
 
 MEMBERS, TIMES, POINTS = 9, 2, 6
@@ -139,7 +139,7 @@ def test_times_that_no_law_reaches_keep_their_intervals():
 def test_they_are_kept_in_files_and_variance_is_that_of_the_posterior(tmp_path):
     post = pc.condition(pc.Ensemble(X, batch_dims=1), pc.linear(W, B))
     post.save(tmp_path / "post.safetensors")
-    same = pc.Field.load(tmp_path / "post.safetensors")
+    same = pc.fields.Field.load(tmp_path / "post.safetensors")
     torch.testing.assert_close(same.interval(0.9), post.interval(0.9), rtol=0, atol=0)
     low, high = post.interval(0.9)
     assert ((high - low) > 2 * 1.86 * post.std).all()  # t of eight degrees

@@ -188,7 +188,7 @@ def test_a_contradiction_is_refused_at_once_with_its_laws_and_rows(rows, rng, mi
     prior, laws = closed_box(rng, miss)
     rows(ITERATED)
     words = r"cannot be met.*worst are off: `\w+.*contradict.*Ways out: make the values agree"
-    with pytest.raises(pc.InfeasibleError, match=words) as error:
+    with pytest.raises(pc.errors.InfeasibleError, match=words) as error:
         pc.condition(prior, *laws[::order])
     assert int(re.search(r"(\d+) iterations", str(error.value))[1]) < 100
 
@@ -199,7 +199,7 @@ def test_a_contradiction_in_a_batch_names_its_entry(rows, rng):
     value = totals.value + torch.tensor([[0.0], [5.0]]) * (torch.arange(4) == 3)
     rows(ITERATED)
     with pytest.raises(
-        pc.InfeasibleError, match=r"budgets of u, F, G` at \[1\], interval \d, x \d"
+        pc.errors.InfeasibleError, match=r"budgets of u, F, G` at \[1\], interval \d, x \d"
     ):
         pc.condition(two, law, pc.weighted_sum(CLOSED.volumes, value, of="u"))
 
@@ -210,7 +210,9 @@ def test_a_cell_that_cannot_move_is_named(rows, rng):
     u[1:3, 4], F[1, 4:6] = 0.0, 0.0
     prior = pc.State(u=(prior["u"].mean, u), F=(prior["F"].mean, F))
     rows(ITERATED)
-    with pytest.raises(pc.InfeasibleError, match=r"^1 row .*`cell budgets.*interval 1, x 4 by"):
+    with pytest.raises(
+        pc.errors.InfeasibleError, match=r"^1 row .*`cell budgets.*interval 1, x 4 by"
+    ):
         pc.condition(prior, budgets(LINE, rng))
 
 
@@ -384,9 +386,9 @@ def test_what_needs_a_determinant_is_refused(rows, rng):
         lambda: pc.condition(mixture, law),
     ]
     for ask in asks:
-        with pytest.raises(pc.DegenerateError, match=r"no determinant.*`marginal_log_prob`"):
+        with pytest.raises(pc.errors.DegenerateError, match=r"no determinant.*`marginal_log_prob`"):
             ask()
-    with pytest.raises(pc.InputError, match=r"`laws` for every cell .*batch axis"):
+    with pytest.raises(pc.errors.InputError, match=r"`laws` for every cell .*batch axis"):
         torch.func.grad(lambda u: pc.condition(pc.Diagonal(u, 1.0), law).mean.sum())(prior.mean)
 
 

@@ -187,7 +187,7 @@ def test_a_number_as_std_moves_points_alike_and_adds_no_variable():
 
 def test_a_standard_deviation_for_what_no_law_moves_is_refused():
     law = FileLaw("u", SPACE, total=200.0, measure="volume")
-    with pytest.raises(pc.InputError, match="`std` is given for 'v', which no law moves"):
+    with pytest.raises(pc.errors.InputError, match="`std` is given for 'v', which no law moves"):
         enforce(made(), law, std={"u": "s", "v": 1.0})
 
 

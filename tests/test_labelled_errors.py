@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from probconserv import InputError
+from probconserv.errors import InputError
 from probconserv.files import FileLaw, check, enforce
 
 SPACE = ("lat", "lon")

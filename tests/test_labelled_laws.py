@@ -7,7 +7,7 @@ import xarray as xr
 from exact import posterior
 from oracle import kalman
 
-from probconserv import InfeasibleError
+from probconserv.errors import InfeasibleError
 from probconserv.files import FileLaw, check, enforce
 
 SPACE = ("lat", "lon")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from probconserv import InputError
+from probconserv.errors import InputError
 from probconserv.files import FileLaw, check, enforce, enforce_file
 
 # the field has points that are missing at one time only

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from oracle import kalman
 
 import probconserv as pc
-from probconserv import InfeasibleError, InputError
+from probconserv.errors import InfeasibleError, InputError
 from probconserv.files import FileLaw, check, enforce
 
 SPACE = ("lat", "lon")

@@ -135,9 +135,9 @@ def test_sparse_and_dense_matrices_say_the_same(rng):
 
 def test_balance_adds_up_the_fluxes():
     t = torch.linspace(0, 2, 21, dtype=torch.float64)
-    got = pc.balance(t, initial=1.0, inflow=t, outflow=0.5)
+    got = pc.laws.balance(t, initial=1.0, inflow=t, outflow=0.5)
     torch.testing.assert_close(got, 1 + t**2 / 2 - t / 2)
-    batched = pc.balance(t, initial=[1.0, 2.0], inflow=t.expand(2, 21))
+    batched = pc.laws.balance(t, initial=[1.0, 2.0], inflow=t.expand(2, 21))
     torch.testing.assert_close(batched[1] - batched[0], torch.ones_like(t))
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from probconserv import InputError
+from probconserv.errors import InputError
 from probconserv.weather import Fixer, Grid, LearnedErrors, Levels
 
 GRID = Grid.regular(torch.linspace(-80, 80, 9), torch.arange(7) * 360 / 7)

@@ -114,7 +114,7 @@ def test_second_derivatives_are_refused():
     mean = torch.tensor([[-1.0, 0.5, 2.0]], dtype=torch.float64, requires_grad=True)
     prior = pc.Diagonal(mean, 1.0)
     point = pc.condition(prior, pc.bounds(low=0.0), draws=2, generator=generator()).point
-    with pytest.raises(pc.DegenerateError, match="first derivatives only"):
+    with pytest.raises(pc.errors.DegenerateError, match="first derivatives only"):
         torch.autograd.grad(point.square().sum(), mean, create_graph=True)
 
 
@@ -128,7 +128,9 @@ def test_project_within_bounds_has_a_gradient():
 def test_an_empty_set_is_proved_so_and_names_the_laws():
     prior = pc.LowRank(np.zeros(6), np.ones((1, 6)), 0.1)
     laws = pc.weighted_sum(np.ones(6), 3.0), pc.linear([[1.0, 1, 1, 0, 0, 0]], [4.0])
-    with pytest.raises(pc.InfeasibleError, match=r"no field obeys.*`weighted_sum`.*`linear`"):
+    with pytest.raises(
+        pc.errors.InfeasibleError, match=r"no field obeys.*`weighted_sum`.*`linear`"
+    ):
         pc.condition(prior, *laws, pc.bounds(low=0.0), draws=2, generator=generator())
 
 

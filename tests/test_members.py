@@ -8,7 +8,7 @@ from oracle import kalman
 from seeds import generator
 
 import probconserv as pc
-from probconserv import InputError
+from probconserv.errors import InputError
 from probconserv.files import FileLaw, enforce
 
 MEMBERS, TIMES, POINTS = 9, 2, 5

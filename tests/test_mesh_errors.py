@@ -76,8 +76,8 @@ WRONG |= {
     ),
     "one flux": (lambda: PLANE.divergence(FLUXES[0]), r"`fluxes` must be a tuple of 2.*got 1"),
     "three": (
-        lambda: PLANE.gradient_adjoint([1.0] * 3),
-        r"`g` must be a tuple of 2.*\(x, y\); got 3",
+        lambda: PLANE.outflow([1.0] * 3),
+        r"`fluxes` must be a tuple of 2.*\(x, y\); got 3",
     ),
     "batches": (
         lambda: PLANE.divergence((FLUXES[0], torch.ones(2, 4, 4))),
@@ -92,7 +92,7 @@ WRONG |= {
         "leading axes of `u` and `velocity` must broadcast",
     ),
     "u": (lambda: PLANE.integral(torch.ones(3, 4)), r"`u` must end in \(4, 3\).*got \(3, 4\)"),
-    "v": (lambda: PLANE.divergence_adjoint(1.0), r"`v` must end in \(4, 3\).*got \(\)"),
+    "number": (lambda: PLANE.gradient(1.0), r"`u` must end in \(4, 3\).*got \(\)"),
     "where": (lambda: PLANE.open_faces(np.ones((4, 3))), "`where` must be boolean"),
     "shape of where": (lambda: PLANE.open_faces([True]), r"`where` must end in \(4, 3\)"),
 }
@@ -101,5 +101,5 @@ WRONG |= {
 @pytest.mark.parametrize("what", WRONG)
 def test_a_mistake_is_named_with_the_rule(what):
     call, words = WRONG[what]
-    with pytest.raises(pc.InputError, match=words):
+    with pytest.raises(pc.errors.InputError, match=words):
         call()

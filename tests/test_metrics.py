@@ -206,7 +206,7 @@ def test_points_and_names_that_do_not_fit_are_refused(case):
         (lambda: pc.evaluate(state, u), "`truth` of a state must be arrays by .* u; got Tensor"),
         (lambda: pc.evaluate(state, {"u": u}, where={"v": SEA}), "`where` must be .*'v'"),
     ):
-        with pytest.raises(pc.InputError, match=match):
+        with pytest.raises(pc.errors.InputError, match=match):
             wrong()
 
 
@@ -228,7 +228,9 @@ def test_a_table_has_a_row_for_each_method_with_the_best_in_bold():
 def test_a_summary_is_of_one_time_and_several_functions():
     scores = pc.evaluate(pc.Diagonal(np.zeros((3, 2, 5)), 1.0), np.zeros(5), generator=generator())
     assert scores[:, :1].summary()["LL"] == pytest.approx(-0.9189, abs=1e-4)
-    with pytest.raises(pc.InputError, match=r"shape \(3, 2\) .* Choose one time, scores\[:, i"):
+    with pytest.raises(
+        pc.errors.InputError, match=r"shape \(3, 2\) .* Choose one time, scores\[:, i"
+    ):
         scores.summary()
     twofold = pc.evaluate(
         pc.Diagonal(np.zeros((3, 1, 5)), 1.0),
@@ -236,7 +238,7 @@ def test_a_summary_is_of_one_time_and_several_functions():
         pc.boundary(left=0.0, right=0.0),
         generator=generator(),
     )
-    with pytest.raises(pc.InputError, match=r"a CE of shape \(3, 1, 2\)"):
+    with pytest.raises(pc.errors.InputError, match=r"a CE of shape \(3, 1, 2\)"):
         metrics.table({"two rows": twofold})
 
 

@@ -143,16 +143,18 @@ def test_lines_of_very_different_scales(rng):
 
 def test_errors_name_the_argument_and_the_way_out():
     field = pc.Diagonal([0.0, 3.0, 1.0, 2.0], [1.0, 0.0, 0.0, 1.0])
-    with pytest.raises(pc.InfeasibleError, match="`monotone`: points of no variance are in the"):
+    with pytest.raises(
+        pc.errors.InfeasibleError, match="`monotone`: points of no variance are in the"
+    ):
         pc.condition(field, pc.monotone())
-    with pytest.raises(pc.InputError, match="`axis` of `monotone` is 1"):
+    with pytest.raises(pc.errors.InputError, match="`axis` of `monotone` is 1"):
         pc.condition(field, pc.monotone(axis=1))
-    with pytest.raises(pc.InputError, match="`decreasing` must be True or False"):
+    with pytest.raises(pc.errors.InputError, match="`decreasing` must be True or False"):
         pc.monotone(decreasing=-1)
-    with pytest.raises(pc.InputError, match="`axis` must be a whole number"):
+    with pytest.raises(pc.errors.InputError, match="`axis` must be a whole number"):
         pc.monotone(axis=0.5)
     varying = pc.bounds([1.0, 0.0, 0.0, 0.0], [2.0, 0.5, 2.0, 2.0])
-    with pytest.raises(pc.InputError, match=r"`monotone` carries `bounds`.*at \[0\]"):
+    with pytest.raises(pc.errors.InputError, match=r"`monotone` carries `bounds`.*at \[0\]"):
         pc.condition(pc.Diagonal(np.zeros(4), 1.0), pc.monotone(), varying)
 
 
@@ -207,7 +209,7 @@ def test_a_total_out_of_reach_of_monotone_alone_is_told_so(members):
     alike = pc.Ensemble(torch.stack([0.9 * rising, rising]), shrinkage=1.0)
     known = pc.Diagonal(rising, torch.tensor([0.0, 0.0, 1.0, 1.0, 0.0, 0.0]))
     with pytest.raises(
-        pc.InfeasibleError, match=r"`monotone`.*`integral`|within the inequalities it"
+        pc.errors.InfeasibleError, match=r"`monotone`.*`integral`|within the inequalities it"
     ):
         pc.condition(
             alike if members else known, pc.integral(x, -2.0), pc.monotone(), generator=generator()

@@ -25,12 +25,12 @@ AT_LEAST = {  # explained share: the figure of weights/README.md less what anoth
 
 @pytest.mark.parametrize(("problem", "model"), AT_LEAST)
 def test_a_network_explains_the_fields_of_its_whole_range(problem, model):
-    found = reading(pc.load(problem, model), EXPERIMENTS[problem], samples=10)
+    found = reading(pc.models.load(problem, model), EXPERIMENTS[problem], samples=10)
     assert found.share > AT_LEAST[problem, model]
 
 
 def test_totals_of_the_melting_front_follow_the_truth():
-    found = reading(pc.load("stefan"), EXPERIMENTS["stefan"], samples=10)
+    found = reading(pc.models.load("stefan"), EXPERIMENTS["stefan"], samples=10)
     assert 0.85 < found.slope < 1.15
     assert found.mse_after < 4e-4
 
@@ -38,7 +38,7 @@ def test_totals_of_the_melting_front_follow_the_truth():
 @pytest.mark.parametrize("problem", EXPERIMENTS)
 def test_an_emulator_that_is_told_the_parameter_uses_it(problem):
     functions = draw(find(problem), "validation", 24, (10, 10), 50).to(torch.float32)
-    assert share_from_context(pc.load(problem, "emulator"), functions) > 0.9
+    assert share_from_context(pc.models.load(problem, "emulator"), functions) > 0.9
 
 
 @pytest.mark.parametrize(
@@ -46,6 +46,6 @@ def test_an_emulator_that_is_told_the_parameter_uses_it(problem):
     [("stefan", "anp", 0.405), ("stefan", "softc", -0.241), ("advection", "anp", 0.016)],
 )
 def test_cards_of_the_paper_s_recipe_say_what_their_network_does_not_explain(problem, model, share):
-    network = pc.load(problem, model, "paper")
+    network = pc.models.load(problem, model, "paper")
     assert network.card["explained_share"] == share
     assert reading(network, EXPERIMENTS[problem], samples=10).share == pytest.approx(share, abs=0.1)

@@ -246,7 +246,7 @@ WRONG = {
 @pytest.mark.parametrize("what", WRONG)
 def test_wrong_functions_are_refused(what):
     function, words = WRONG[what]
-    with pytest.raises(pc.InputError, match=words):
+    with pytest.raises(pc.errors.InputError, match=words):
         pc.condition(prior(8), pc.nonlinear(function, [1.0, 2.0, 3.0]))
 
 
@@ -255,26 +255,26 @@ def test_wrong_functions_are_refused(what):
 )
 def test_a_function_without_gradient_is_refused(function):
     with pytest.raises(
-        pc.DegenerateError, match=r"`nonlinear` cannot be moved at step 0 of solution 0"
+        pc.errors.DegenerateError, match=r"`nonlinear` cannot be moved at step 0 of solution 0"
     ):
         pc.condition(prior(8), pc.nonlinear(function, 100.0))
 
 
 def test_a_vanishing_row_is_refused():
-    with pytest.raises(pc.DegenerateError, match="its gradient is zero"):
+    with pytest.raises(pc.errors.DegenerateError, match="its gradient is zero"):
         pc.condition(pc.Diagonal(torch.zeros(3), 1.0), pc.nonlinear(energy, 1.0))
 
 
 def test_nan_inside_a_law_is_refused():
-    with pytest.raises(pc.InfeasibleError, match="`nonlinear` is NaN or infinite at step 0"):
+    with pytest.raises(pc.errors.InfeasibleError, match="`nonlinear` is NaN or infinite at step 0"):
         pc.condition(pc.Diagonal([-1.0, 1.0], 1.0), pc.nonlinear(lambda u: u.log().sum(), 1.0))
 
 
 def test_what_no_state_obeys_is_refused_with_the_residual():
-    with pytest.raises(pc.InfeasibleError, match=r"`energy` is off by .* of its terms"):
+    with pytest.raises(pc.errors.InfeasibleError, match=r"`energy` is off by .* of its terms"):
         pc.condition(prior(5), pc.nonlinear(energy, -1.0))
     both = pc.nonlinear(energy, 5.0), pc.nonlinear(lambda u: 2 * energy(u), 11.0)
-    with pytest.raises(pc.InfeasibleError, match=r"off by"):
+    with pytest.raises(pc.errors.InfeasibleError, match=r"off by"):
         pc.condition(prior(5), *both)
 
 
@@ -286,7 +286,7 @@ def test_laws_that_repeat_each_other_are_fine():
 
 def test_one_bad_solution_of_a_batch_is_named():
     value = torch.tensor([5.0, 6.0, -1.0], dtype=DOUBLE)
-    with pytest.raises(pc.InfeasibleError, match="solution 2 did not get to the laws"):
+    with pytest.raises(pc.errors.InfeasibleError, match="solution 2 did not get to the laws"):
         pc.condition(prior(3, 5), pc.nonlinear(energy, value, batch_dims=1))
 
 
@@ -317,17 +317,17 @@ def test_far_from_zero_the_law_holds_to_its_terms():
 
 def test_what_is_not_there_is_refused():
     post = pc.condition(prior(4), pc.nonlinear(energy, 5.0))
-    with pytest.raises(pc.DegenerateError, match="no density"):
+    with pytest.raises(pc.errors.DegenerateError, match="no density"):
         post.log_prob(0.0)
-    with pytest.raises(pc.InputError, match="`members`"):
+    with pytest.raises(pc.errors.InputError, match="`members`"):
         post.members()
-    with pytest.raises(pc.InputError, match="a mixture takes linear laws"):
+    with pytest.raises(pc.errors.InputError, match="a mixture takes linear laws"):
         pc.condition(pc.Mixture(prior(2, 3, 4)), pc.nonlinear(energy, 5.0))
-    with pytest.raises(pc.InputError, match="`function` must be a function"):
+    with pytest.raises(pc.errors.InputError, match="`function` must be a function"):
         pc.nonlinear(3.0, 5.0)
-    with pytest.raises(pc.InputError, match="`batch_dims`"):
+    with pytest.raises(pc.errors.InputError, match="`batch_dims`"):
         pc.condition(prior(4), pc.nonlinear(energy, 5.0, batch_dims=2))
-    with pytest.raises(pc.InputError, match="`n` must be at least 2"):
+    with pytest.raises(pc.errors.InputError, match="`n` must be at least 2"):
         post.from_draws(1)
 
 
@@ -339,5 +339,5 @@ def test_rows_have_names_in_tables():
 
 def test_a_label_may_hold_braces():
     energy = pc.nonlinear(lambda u: u.square().sum(), -1.0, label="{energy}")
-    with pytest.raises(pc.InfeasibleError, match=r"`\{energy\}` is off by"):
+    with pytest.raises(pc.errors.InfeasibleError, match=r"`\{energy\}` is off by"):
         pc.condition(pc.Diagonal([1.0, 2.0], 1.0), energy)

@@ -70,10 +70,10 @@ def test_what_has_no_right_derivative_is_refused():
     def point(mean: Tensor) -> Tensor:
         return pc.condition(pc.Diagonal(mean, torch.ones(2, dtype=DOUBLE)), law).point
 
-    with pytest.raises(pc.InputError, match="`laws` that are not linear"):
+    with pytest.raises(pc.errors.InputError, match="`laws` that are not linear"):
         torch.func.jvp(point, (mean,), (torch.ones(2, dtype=DOUBLE),))
     given = mean.clone().requires_grad_()
-    with pytest.raises(pc.DegenerateError, match="first derivatives only"):
+    with pytest.raises(pc.errors.DegenerateError, match="first derivatives only"):
         torch.autograd.grad(point(given).sum(), given, create_graph=True)
 
 
@@ -102,12 +102,14 @@ def test_one_field_of_a_state_is_not_conditioned_again():
     state = pc.State(u=pc.Diagonal([3.0, 3.9], 1.0), v=pc.Diagonal([1.0, 2.0, 3.0], 1.0))
     post = pc.condition(state, pc.nonlinear(lambda s: s["u"].square().sum() + s["v"].sum(), 30.0))
     for laws in (pc.nonlinear(energy, 25.0), pc.weighted_sum([1.0, 1.0], 6.0)):
-        with pytest.raises(pc.InputError, match="one of a state"):
+        with pytest.raises(pc.errors.InputError, match="one of a state"):
             pc.condition(post["u"], laws)
 
 
 def test_a_slope_that_is_infinite_is_refused():
-    with pytest.raises(pc.InfeasibleError, match="a gradient of nonlinear is NaN or infinite"):
+    with pytest.raises(
+        pc.errors.InfeasibleError, match="a gradient of nonlinear is NaN or infinite"
+    ):
         pc.condition(
             pc.Diagonal([3.0, 3.9], 1.0), pc.nonlinear(lambda u: (u - 3).abs().sqrt().sum(), 1.0)
         )
@@ -122,7 +124,7 @@ def changes_in_place(u):
     "function", [changes_in_place, lambda u: u.missing, lambda u: 1 / 0, lambda u: u[:0]]
 )
 def test_what_a_function_raises_comes_with_words(function):
-    with pytest.raises(pc.InputError, match="`function`"):
+    with pytest.raises(pc.errors.InputError, match="`function`"):
         pc.condition(pc.Diagonal([3.0, 3.9], 1.0), pc.nonlinear(function, 14.0))
 
 
@@ -161,7 +163,7 @@ def test_a_draw_that_does_not_get_there_is_named(monkeypatch, most):
             found[3, 1] = torch.tensor([1e9, -1e9])  # where there is no logarithm
         return found
 
-    with pytest.raises(pc.InfeasibleError, match=r"draw 3 of solution \[1\].*need no draws"):
+    with pytest.raises(pc.errors.InfeasibleError, match=r"draw 3 of solution \[1\].*need no draws"):
         post._draw(normals)
 
 

@@ -9,8 +9,9 @@ import torch
 from runs import Killed, killed_after, weights
 from seeds import generator, made
 
-from probconserv import Diagonal, InputError, condition, integral
+from probconserv import Diagonal, condition, integral
 from probconserv.data import Grids, Shuffled
+from probconserv.errors import InputError
 from probconserv.models import FNO, open_weights, save
 from probconserv.models._trained import write
 from probconserv.problems import Stefan

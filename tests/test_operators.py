@@ -124,9 +124,9 @@ def test_the_command_prints_a_table_and_writes_files(tmp_path, monkeypatch):
 
 
 def test_what_is_not_there_is_refused(tmp_path):
-    with pytest.raises(pc.InputError, match="`seed` 1: there is no heat-1"):
+    with pytest.raises(pc.errors.InputError, match="`seed` 1: there is no heat-1"):
         load_ensemble("heat", 1)
-    with pytest.raises(pc.InputError, match="`where` must be one of"):
+    with pytest.raises(pc.errors.InputError, match="`where` must be one of"):
         benchmark(["heat"], where=["farther"])
-    with pytest.raises(pc.InputError, match="`cells` must hold at least one cell"):
+    with pytest.raises(pc.errors.InputError, match="`cells` must hold at least one cell"):
         write([], tmp_path)

@@ -84,11 +84,11 @@ for module, needed in {MODULES}.items():
         print(error)
 print("END")
 print(pc.__file__)
-print(*(pc.load("stefan", model=model).card["model"] for model in ("anp", "emulator")))
+print(*(pc.models.load("stefan", model=model).card["model"] for model in ("anp", "emulator")))
 for kind in [("anp", "paper"), ("softc", "modern"), ("softc", "paper")]:
     try:
-        pc.load("stefan", *kind)
-    except pc.InputError as error:
+        pc.models.load("stefan", *kind)
+    except pc.errors.InputError as error:
         print(error)
 print("END", flush=True)
 from probconserv.__main__ import main

@@ -51,7 +51,7 @@ def components():
     """Of the first Stefan cell, in NumPy: x, weights of the integral, means and variances."""
     context = tuple(draw(Stefan(0.6), "test", 3, (10, 10)).context)
     generator, x = torch.Generator().manual_seed(0), Stefan.grid()[1]
-    parts = pc.load("stefan").predict(context, ([0.05], x), 10, generator)
+    parts = pc.models.load("stefan").predict(context, ([0.05], x), 10, generator)
     g = np.gradient(x.numpy())
     g[[0, -1]] /= 2
     return x.numpy(), g, parts.mean[:, :, 0].numpy(), parts.variance[:, :, 0].numpy()
@@ -144,7 +144,7 @@ def test_mse_over_time_is_that_of_three_functions_and_two_samples(stefan):
     for i in range(3):
         context = tuple(values[i : i + 1] for values in test.context)
         generator = torch.Generator().manual_seed(0)
-        mean = pc.load("stefan").predict(context, (t, x), 2, generator).mean.mean(0)[0]
+        mean = pc.models.load("stefan").predict(context, (t, x), 2, generator).mean.mean(0)[0]
         errors.append(((mean - u) ** 2).mean(-1))
         if i == 0:
             torch.testing.assert_close(curves["mean over time/ANP"], mean)

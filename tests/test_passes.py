@@ -10,9 +10,9 @@ import xarray as xr
 from oracle import kalman
 
 import probconserv as pc
-from probconserv import InfeasibleError, InputError
+from probconserv.errors import InfeasibleError, InputError
 from probconserv.files import FileLaw, enforce, enforce_file
-from probconserv.support.rowwise import solved_by_row
+from probconserv.support.arrays import solved_by_row
 
 pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
 
@@ -139,7 +139,11 @@ def test_nearly_equal_laws_hold_as_exactly_in_blocks(tmp_path, correlation, chun
         out = xr.load_dataset(target)
     terms = np.abs(out.u.values) @ np.abs(weights).T + np.abs(totals)
     assert np.max(np.abs(out.u.values @ weights.T - totals) / terms) < 1e-13
-    field = pc.LowRank.correlated(u, std**2, correlation) if correlation else pc.Diagonal(u, std**2)
+    field = (
+        pc.LowRank.correlated(u, std**2, correlation=correlation)
+        if correlation
+        else pc.Diagonal(u, std**2)
+    )
     post = pc.condition(field, *(pc.weighted_sum(w, b) for w, b in pairs))
     np.testing.assert_allclose(out.u.values, post.mean, rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(out.s.values, post.std, rtol=1e-4)

@@ -74,7 +74,7 @@ def test_a_time_of_independent_times_is_its_own_posterior(kind, law, rng):
 def test_every_field_can_be_saved(kind, batch, rng, tmp_path):
     field = field_of(kind, (*batch, *SHAPE), rng)
     field.save(tmp_path / "field")
-    kept = pc.Field.load(tmp_path / "field")
+    kept = pc.fields.Field.load(tmp_path / "field")
     assert type(kept) is type(field)
     assert torch.equal(kept.mean, field.mean)
     assert torch.equal(kept.covariance(), field.covariance())
@@ -86,7 +86,7 @@ def test_a_saved_posterior_gives_the_same_numbers(kind, law, rng, tmp_path):
     laws = laws_of(law, SHAPE, rng)
     post = pc.condition(field_of(kind, (9, *SHAPE), rng), *laws)
     post.save(tmp_path / "post")
-    kept = pc.Field.load(tmp_path / "post")
+    kept = pc.fields.Field.load(tmp_path / "post")
     assert isinstance(kept, pc.Posterior)
     same(kept, post, 1e-12)  # the tensors are the same; their strides, and so roundings, are not
     same(kept[1], post[1], 1e-12)
@@ -99,7 +99,7 @@ def test_a_saved_or_indexed_posterior_can_be_conditioned_again(kind, rng, tmp_pa
     field = field_of(kind, (3, *SHAPE), rng)
     whole, smooth, ends = laws_of("all of the paper", SHAPE, rng)
     pc.condition(field, whole, smooth).save(tmp_path / "post")
-    kept = pc.Field.load(tmp_path / "post")
+    kept = pc.fields.Field.load(tmp_path / "post")
     same(pc.condition(kept, ends), pc.condition(field, whole, smooth, ends), 1e-9)
     same(pc.condition(kept[2], ends), pc.condition(field[2], whole, smooth, ends), 1e-9)
 
@@ -113,7 +113,7 @@ def test_mixtures_single_precision_and_ensembles_can_be_saved(rng, tmp_path):
     for number, field in enumerate((single, members, mixture)):
         post, path = pc.condition(field, law), tmp_path / str(number)
         post.save(path)
-        kept = pc.Field.load(path)
+        kept = pc.fields.Field.load(path)
         assert kept.dtype == post.dtype
         torch.testing.assert_close(kept.mean, post.mean, rtol=1e-14, atol=0)
         torch.testing.assert_close(kept.variance, post.variance, rtol=1e-14, atol=0)
@@ -191,7 +191,7 @@ def test_half_precision_comes_back_as_float32(dtype, rng):
 
 def test_a_correlated_field_has_the_same_correlation_everywhere(rng):
     variance = uniform(*SHAPE, rng=rng)
-    field = pc.LowRank.correlated(normal(*SHAPE, rng=rng), variance, 0.3)
+    field = pc.LowRank.correlated(normal(*SHAPE, rng=rng), variance, correlation=0.3)
     scale = variance.rsqrt()
     found = field.covariance() * scale[..., None] * scale[..., None, :]
     wanted = 0.3 + 0.7 * torch.eye(7, dtype=torch.float64)

@@ -81,5 +81,7 @@ def test_a_limit_of_iterations_is_an_error_that_says_so(monkeypatch):
     monkeypatch.setattr(_sparse, "MOST_ROWS", 0)
     monkeypatch.setattr(_iterative, "FEW", 0)
     monkeypatch.setattr(_iterative, "LIMIT", 1)
-    with pytest.raises(pc.InfeasibleError, match="`cell budgets of u, F` cannot be met after"):
+    with pytest.raises(
+        pc.errors.InfeasibleError, match="`cell budgets of u, F` cannot be met after"
+    ):
         pc.condition(state, law)

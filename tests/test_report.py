@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 import pytest
 from pages import assert_shows, cell, penalties, picture, positions, power, record
 
-from probconserv.diagnostics.metrics import best
+from probconserv.diagnostics import best
 from probconserv.experiments.paper import METHODS
 from probconserv.experiments.paper._report import report
 from probconserv.experiments.paper._tables import sentences, standings

@@ -96,7 +96,7 @@ def test_tables_alone_do_not_serve_figures(tmp_path, monkeypatch):
 
 
 def test_the_published_protocol_has_dropout_on_and_n_minus_one(tmp_path):
-    network = pc.load("stefan", recipe="paper")
+    network = pc.models.load("stefan", recipe="paper")
     context = tuple(draw(Stefan(0.6), "test", 2, (10, 10)).context)
     protocol, x = PROTOCOLS["paper"], Stefan.grid(points=11)[1]
     parts = protocol.predict(network)(context, ([0.05], x), 4, torch.Generator().manual_seed(0))
@@ -111,7 +111,7 @@ def test_the_published_protocol_has_dropout_on_and_n_minus_one(tmp_path):
 
 
 def test_nothing_is_not_written(tmp_path):
-    with pytest.raises(pc.InputError, match="`cells` must hold at least one cell"):
+    with pytest.raises(pc.errors.InputError, match="`cells` must hold at least one cell"):
         write([], tmp_path)
 
 
@@ -168,7 +168,7 @@ def test_the_published_numbers_are_those_of_the_paper():
 def test_one_run_at_a_time_writes_into_a_folder(tmp_path):
     with (
         sole_writer(tmp_path),
-        pytest.raises(pc.InputError, match="another process is writing into"),
+        pytest.raises(pc.errors.InputError, match="another process is writing into"),
     ):
         reproduce(["stefan"], tmp_path, **QUICK)
 

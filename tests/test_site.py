@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import pydoc
 import re
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
@@ -151,6 +152,23 @@ def test_every_public_name_is_in_the_reference_once():
     known = {id(looked_up(name)) for name in names}
     assert len(names) == len(set(names)) == len(known)
     assert [name for name in public if id(looked_up(name)) not in known] == []
+
+
+def takes(thing):
+    """The arguments of a function or a class, without `self`."""
+    return [name for name in inspect.signature(thing).parameters if name not in ("self", "cls")]
+
+
+def test_every_class_and_function_shows_its_arguments(pages):
+    """Without any are those that take none, and the classes that others derive from."""
+    text = "".join(page.path.read_text() for page in pages.values())
+    heads = re.findall(r'<dt class="sig[^"]*" id="(probconserv[^"]+)">(.*?)</dt>', text, re.DOTALL)
+    shown = {name: re.sub(r"<[^>]+>|\s", "", head) for name, head in heads}
+    assert len(shown) > 300
+    unwritten = r"\*args|&lt;|mappingproxy"  # what nobody would write
+    assert [name for name, head in shown.items() if re.search(unwritten, head)] == []
+    bare = [name for name, head in shown.items() if f"{name.rpartition('.')[2]}()" in head]
+    assert [name for name in bare if len(takes(pydoc.locate(name))) > 0] == []
 
 
 def test_what_has_no_docstring_has_words_on_the_page():

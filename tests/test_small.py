@@ -74,11 +74,11 @@ def test_a_point_that_has_nearly_all_of_a_row_keeps_the_digits_of_its_variance()
 
 def test_what_a_small_field_does_not_allow_is_explained():
     law = pc.weighted_sum([1.0, 1.0], 3.0)
-    with pytest.raises(pc.InfeasibleError, match="weighted_sum"):
+    with pytest.raises(pc.errors.InfeasibleError, match="weighted_sum"):
         pc.condition(([[1.0, 1.0]], 0.0), law)
     with pytest.warns(pc.ImplausibleWarning):
         pc.condition(([[1.0, 1.0]], 1e-6), law)
-    with pytest.raises(pc.InputError, match="end in"):
+    with pytest.raises(pc.errors.InputError, match="end in"):
         pc.condition(([[1.0, 1.0, 1.0]], 1.0), law)
-    with pytest.raises(pc.InputError, match="value"):
+    with pytest.raises(pc.errors.InputError, match="value"):
         pc.condition(([[1.0, 1.0]], 1.0), pc.weighted_sum([1.0, 1.0], [1.0, 2.0]))

@@ -115,7 +115,9 @@ def test_rows_that_follow_from_others_are_met_and_left_out(factored, rng, order)
 def test_repeated_rows_that_contradict_each_other_are_refused(factored, rng, miss):
     factored()
     prior, laws = closed_box(rng, miss)
-    with pytest.raises(pc.InfeasibleError, match=r"cannot be met.*contradict.*make the values"):
+    with pytest.raises(
+        pc.errors.InfeasibleError, match=r"cannot be met.*contradict.*make the values"
+    ):
         pc.condition(prior, *laws)
 
 
@@ -127,7 +129,7 @@ def test_rows_that_all_but_follow_have_no_determinant_and_an_estimated_variance(
     post = pc.condition(pc.Diagonal(torch.zeros(3), 1.0), law)
     torch.testing.assert_close(post.mean, torch.tensor([1.0, 1.0, 0.0]), rtol=1e-9, atol=1e-3)
     assert post.variance_estimate.solves > 0
-    with pytest.raises(pc.DegenerateError, match="no determinant"):
+    with pytest.raises(pc.errors.DegenerateError, match="no determinant"):
         _ = post.log_evidence
 
 

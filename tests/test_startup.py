@@ -45,7 +45,7 @@ def test_a_refusal_does_not_wait_for_sympy():
         "for laws in ([pc.weighted_sum(one, 2.0), pc.weighted_sum(one, 3.0)],\n"
         "             [pc.weighted_sum(one, 1.0), pc.bounds(low=1.0)]):\n"
         "    try:\n        pc.condition(field, *laws)\n"
-        "    except pc.InfeasibleError as error:\n"
+        "    except pc.errors.InfeasibleError as error:\n"
         "        print('[0]' in str(error), 'sympy' in sys.modules and not before)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

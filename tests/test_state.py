@@ -366,7 +366,7 @@ def test_what_is_no_state_or_no_law_of_it_is_refused(rng):
             "`weighted_sum` adds rows of different shapes",
         ),
     ):
-        with pytest.raises(pc.InputError, match=message):
+        with pytest.raises(pc.errors.InputError, match=message):
             call()
 
 
@@ -448,14 +448,14 @@ def test_one_total_of_several_fields_is_the_dense_posterior(name, of, rng):
     ],
 )
 def test_names_that_no_total_can_be_of_are_refused(of, said):
-    with pytest.raises(pc.InputError, match=said):
+    with pytest.raises(pc.errors.InputError, match=said):
         pc.integral(X, 1.0, of=of)
 
 
 def test_a_law_that_is_no_sum_reads_one_field():
-    with pytest.raises(pc.InputError, match="`of`: this law reads one field by its name"):
+    with pytest.raises(pc.errors.InputError, match="`of`: this law reads one field by its name"):
         pc.periodic(of=["u", "flux"])
-    with pytest.raises(pc.InputError, match="`of`: the fields are named already"):
+    with pytest.raises(pc.errors.InputError, match="`of`: the fields are named already"):
         pc.weighted_sum({"u": X}, 0.0, of=["u"])
 
 

@@ -7,7 +7,7 @@ import dask
 import dask.array as da
 import pytest
 
-from probconserv import InputError
+from probconserv.errors import InputError
 from probconserv.files import _compute
 
 

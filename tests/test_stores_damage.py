@@ -10,7 +10,7 @@ import xarray as xr
 from commands import called
 from stores import store
 
-from probconserv import InputError
+from probconserv.errors import InputError
 from probconserv.files import FileLaw, check_file, enforce_file
 
 pytestmark = [

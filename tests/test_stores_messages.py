@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from probconserv import InputError
+from probconserv.errors import InputError
 from probconserv.files import cell_measure
 from probconserv.files._read import read
 from probconserv.files._write import NetcdfFile, NetcdfVariable, ZarrArray

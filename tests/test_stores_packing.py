@@ -7,7 +7,7 @@ import pytest
 import xarray as xr
 from stores import small
 
-from probconserv import InputError
+from probconserv.errors import InputError
 from probconserv.files import FileLaw, enforce_file
 from probconserv.files._encoding import Packing, without_packing
 from probconserv.files._read import read

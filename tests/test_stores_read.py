@@ -10,7 +10,7 @@ import xarray as xr
 import zarr
 from stores import FORMATS, small, store
 
-from probconserv import InputError
+from probconserv.errors import InputError
 from probconserv.files import _read
 from probconserv.files._attributes import decoded
 from probconserv.files._read import errors_of, read

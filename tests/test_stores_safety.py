@@ -12,7 +12,7 @@ import pytest
 import xarray as xr
 from stores import small, store
 
-from probconserv import InputError
+from probconserv.errors import InputError
 from probconserv.files import _write
 from probconserv.files._attributes import decoded
 from probconserv.files._read import read

@@ -13,7 +13,7 @@ import zarr
 from numcodecs import BitRound, Delta, FixedScaleOffset, Quantize
 from stores import FORMATS, small, store
 
-from probconserv import InputError
+from probconserv.errors import InputError
 from probconserv.files import FileLaw, enforce_file
 from probconserv.files._attributes import decoded
 from probconserv.files._encoding import aligned, without_packing

@@ -143,5 +143,5 @@ def test_a_compiled_posterior_is_audited():
         return pc.condition(pc.Diagonal(mean, torch.ones_like(mean)), *IMPOSSIBLE)
 
     post = torch.compile(step, fullgraph=True, backend="eager")(torch.zeros(2, 2))
-    with pytest.raises(pc.InfeasibleError, match=r"`weighted_sum`.*contradicts"):
+    with pytest.raises(pc.errors.InfeasibleError, match=r"`weighted_sum`.*contradicts"):
         pc.audit(post)

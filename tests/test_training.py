@@ -9,9 +9,9 @@ from runs import SMALL, run, weights
 from seeds import generator, made
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from probconserv import ImplausibleWarning, load
+from probconserv import ImplausibleWarning
 from probconserv.data import draw
-from probconserv.models import AttentiveNeuralProcess, open_weights
+from probconserv.models import AttentiveNeuralProcess, load, open_weights
 from probconserv.models._network import Attention
 from probconserv.problems import Stefan, find
 from probconserv.training import RECIPES, _points, loss, share_from_context, train, validation_ll

@@ -179,7 +179,7 @@ def test_totals_that_follow_from_the_budgets_change_nothing(blocks):
 def test_totals_that_contradict_the_budgets_are_refused(blocks):
     state, (law,) = made(extra=("ring",))
     mesh = pc.Mesh(x=[0.0, 0.5, 1.5, 1.8, 3.0, 3.1], periodic="x")
-    with pytest.raises(pc.InfeasibleError, match="integral"):
+    with pytest.raises(pc.errors.InfeasibleError, match="integral"):
         pc.condition(state, law, pc.integral(mesh, [2.0, 2.0, 2.5, 2.0], of="u"))
 
 

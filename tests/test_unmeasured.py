@@ -261,14 +261,14 @@ def test_points_that_nothing_determines_are_named_and_move_no_further_than_laws_
 )
 def test_what_undetermined_points_cannot_have_is_refused(ask):
     field = pc.Diagonal([1.0, 2.0, 3.0], [0.5, INF, INF])
-    with pytest.raises(pc.DegenerateError, match="infinite"):
+    with pytest.raises(pc.errors.DegenerateError, match="infinite"):
         ask(pc.condition(field, pc.linear([[1.0, 1.0, 1.0]], 10.0)))
 
 
 def test_rows_that_contradict_each_other_through_unmeasured_points_are_named():
     field = pc.Diagonal([1.0, 2.0, 3.0], [0.0, INF, INF])
     law = pc.linear([[1.0, 1.0, 0.0], [0.0, 1.0, 1.0], [-1.0, 0.0, 1.0]], [1.0, 2.0, 3.0])
-    with pytest.raises(pc.InfeasibleError, match=r"`linear` at row \d"):
+    with pytest.raises(pc.errors.InfeasibleError, match=r"`linear` at row \d"):
         pc.condition(field, law)
 
 
@@ -313,7 +313,7 @@ def test_diagnose_judges_the_combined_rows():
     miss = z @ (np.array([9.0, 13, 18]) - known.mean.numpy())
     assert float(found.mahalanobis) == pytest.approx(miss @ miss / 0.01)
     assert float(post._solved.square) == pytest.approx(miss @ miss / 0.01)
-    with pytest.raises(pc.InputError, match="nothing is left to judge"):
+    with pytest.raises(pc.errors.InputError, match="nothing is left to judge"):
         pc.diagnose(pc.Diagonal([1.0, 2.0], [INF, 1.0]), pc.weighted_sum([1.0, 1.0], 1.0))
 
 
@@ -323,7 +323,7 @@ def test_a_determined_field_of_a_state_has_draws_beside_one_that_is_not():
     draws = post["u"].sample(5, torch.Generator().manual_seed(0))
     np.testing.assert_allclose(draws.sum(-1), 5.0, rtol=1e-14)
     assert post["v"].undetermined.tolist() == [True]
-    with pytest.raises(pc.DegenerateError, match="1 point of infinite variance"):
+    with pytest.raises(pc.errors.DegenerateError, match="1 point of infinite variance"):
         post.sample(5)
 
 
@@ -336,7 +336,7 @@ def test_transforms_that_hide_values_are_refused():
     def mean(variance):
         return pc.condition(field._with(variance=variance), law).mean
 
-    with pytest.raises(pc.InputError, match=r"not inside `torch.func` transforms"):
+    with pytest.raises(pc.errors.InputError, match=r"not inside `torch.func` transforms"):
         torch.vmap(mean)(torch.ones(2, 2, 3))
 
 
@@ -479,16 +479,16 @@ def test_times_that_no_row_ties_are_eliminated_by_themselves():
         lambda f: pc.condition(f, pc.bounds(low=0.0)),
         lambda f: pc.condition(f, pc.nonlinear(lambda u: (u**2).sum(-1), 1.0)),
         lambda f: pc.evaluate(f, [[1.0, 1.0]]),
-        lambda f: pc.front_position(f, [0.0, 1.0]),
+        lambda f: pc.diagnostics.front_position(f, [0.0, 1.0]),
         lambda f: pc.Mixture(f),
         lambda f: pc.LowRank(f.mean, f.mean[None], f.variance),
-        lambda f: pc.LowRank.correlated(f.mean, f.variance, 0.5),
+        lambda f: pc.LowRank.correlated(f.mean, f.variance, correlation=0.5),
         lambda f: pc.Dense(f.mean, f.variance.diag_embed()),
     ],
 )
 def test_what_takes_finite_variances_says_so(refused):
     field = pc.Diagonal([[1.0, 2.0]], [[0.5, INF]])
-    with pytest.raises(pc.InputError, match=r"infinite variance|`variance` is infinite"):
+    with pytest.raises(pc.errors.InputError, match=r"infinite variance|`variance` is infinite"):
         refused(field)
 
 
@@ -498,9 +498,11 @@ def test_a_prior_gives_what_it_has_and_refuses_the_rest():
     assert field.covariance().tolist() == [[4.0, 0.0], [0.0, INF]]
     assert field.quantile(0.5).tolist() == [1.0, 2.0]
     assert field.quantile(0.9)[1] == INF
-    with pytest.raises(pc.DegenerateError, match="the field has 1 point of infinite variance"):
+    with pytest.raises(
+        pc.errors.DegenerateError, match="the field has 1 point of infinite variance"
+    ):
         field.sample(1)
-    with pytest.raises(pc.InputError, match="NaN"):
+    with pytest.raises(pc.errors.InputError, match="NaN"):
         pc.Diagonal([1.0, 2.0], [math.nan, INF])
 
 

@@ -12,8 +12,7 @@ from oracle import normal, uniform
 from scipy import stats
 
 import probconserv as pc
-from probconserv.diagnostics.causes import Comparison
-from probconserv.diagnostics.limits import joint_limit, row_limit
+from probconserv.diagnostics.causes import Comparison, joint_limit, row_limit
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
@@ -41,7 +40,7 @@ def test_a_total_that_only_shared_errors_explain_is_told_with_both_numbers():
 
 
 def test_what_shared_errors_explain_agrees_once_the_prior_says_that_they_are_shared():
-    together = pc.LowRank.correlated(GUIDE.mean, GUIDE.variance, 0.5)
+    together = pc.LowRank.correlated(GUIDE.mean, GUIDE.variance, correlation=0.5)
     assert pc.diagnose(together, pc.integral(X, 0.354)).answer == "agrees"
     widened = pc.inflate(GUIDE, pc.integral(X, 35.4))
     assert pc.diagnose(widened, pc.integral(X, 35.4)).answer == "agrees if shared"
@@ -79,7 +78,7 @@ def members(count, rng, times=12):
 
 KINDS = {
     "diagonal": lambda rng: pc.Diagonal(normal(12, 7, rng=rng), uniform(12, 7, rng=rng)),
-    "correlated": lambda rng: pc.LowRank.correlated(normal(12, 7, rng=rng), 1.0, 0.3),
+    "correlated": lambda rng: pc.LowRank.correlated(normal(12, 7, rng=rng), 1.0, correlation=0.3),
     "dense": lambda rng: pc.Dense(normal(12, 7, rng=rng), torch.eye(7).double().expand(12, 7, 7)),
     "2 members": lambda rng: pc.Ensemble(members(2, rng), batch_dims=1),
     "4 members": lambda rng: pc.Ensemble(members(4, rng), batch_dims=1),

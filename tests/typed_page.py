@@ -35,11 +35,11 @@ def priors() -> tuple[pc.Diagonal, pc.LowRank, pc.Dense, pc.Mixture]:
     latent = pc.Mixture(pc.Diagonal(np.ones((3, 4, 6)), 0.2), weights=[0.2, 0.3, 0.5])
     assert_type(latent, pc.Mixture)
     assert_type(latent.weights, Tensor)
-    assert_type(pc.as_field((mean, 0.1 * mean)), pc.Field)
+    assert_type(pc.fields.as_field((mean, 0.1 * mean)), pc.fields.Field)
     return points, members, process, latent
 
 
-def laws() -> list[pc.Law]:
+def laws() -> list[pc.laws.Law]:
     every = [
         pc.integral(x, 1.0),
         pc.integral(torch.from_numpy(x), t, rule="simpson", noise=0.01, times=[0, 1, 2, 3]),
@@ -55,14 +55,14 @@ def laws() -> list[pc.Law]:
         pc.periodic(),
         pc.smoothness(x, np.full((4, 6), 0.1), rho=0.9),
     ]
-    assert_type(every, list[pc.Law])
-    assert_type(pc.balance(t, initial=1.0, inflow=[0.1] * 4), Tensor)
+    assert_type(every, list[pc.laws.Law])
+    assert_type(pc.laws.balance(t, initial=1.0, inflow=[0.1] * 4), Tensor)
     assert_type(every[0].residual(np.ones((4, 6))), Tensor)
     assert_type(every[0].value, Tensor)
     return every
 
 
-def given(law: pc.Law) -> None:
+def given(law: pc.laws.Law) -> None:
     """`condition` gives a posterior, a posterior of a state, or a mixture."""
     points, members, process, latent = priors()
     post = pc.condition(points, law)
@@ -107,35 +107,35 @@ def asked(post: FieldPosterior, truth: Tensor) -> None:
     assert_type(post.covariance_times(np.ones(post.shape)), Tensor)
     assert_type(post.marginal_log_prob(truth), Tensor)
     assert_type(post.log_evidence, Tensor)
-    assert_type(post.prior, pc.Field)
+    assert_type(post.prior, pc.fields.Field)
     assert_type(post[0], FieldPosterior)
     assert_type(post.to("cpu").detach(), FieldPosterior)
 
 
-def kept(post: FieldPosterior, folder: Path) -> pc.Field:
+def kept(post: FieldPosterior, folder: Path) -> pc.fields.Field:
     post.save(folder / "post.safetensors")
-    field = pc.Field.load(str(folder / "post.safetensors"))
-    assert_type(field, pc.Field)
+    field = pc.fields.Field.load(str(folder / "post.safetensors"))
+    assert_type(field, pc.fields.Field)
     return field
 
 
-def judged(prior: pc.Diagonal, law: pc.Law, truth: Tensor) -> dict[str, float]:
+def judged(prior: pc.Diagonal, law: pc.laws.Law, truth: Tensor) -> dict[str, float]:
     found = pc.diagnose(prior, law)
-    assert_type(found, pc.Diagnosis)
+    assert_type(found, pc.diagnostics.Diagnosis)
     assert_type(found.verdict, str)
     assert_type(found.z_full, Tensor)
     wider: pc.Diagonal = pc.inflate(prior, law)
     moved = pc.project(wider, law)
     assert_type(moved.mean, Tensor)
     scores = pc.evaluate(moved, truth, law, samples=5, generator=generator)
-    assert_type(scores, pc.Scores)
+    assert_type(scores, pc.diagnostics.Scores)
     assert_type(scores.CRPS, Tensor)
-    assert_type(scores[:1], pc.Scores)
-    front = pc.front_position(prior, x, level=0.5, rule="crossing", samples=5)
-    assert_type(front, pc.FrontPosition)
+    assert_type(scores[:1], pc.diagnostics.Scores)
+    front = pc.diagnostics.front_position(prior, x, level=0.5, rule="crossing", samples=5)
+    assert_type(front, pc.diagnostics.FrontPosition)
     assert_type(front.interval(0.9), tuple[Tensor, Tensor])
-    assert_type(pc.quadrature_noise(prior, x, rule="left"), Tensor)
-    assert_type(pc.learned_noise(truth[None].expand(2, 4, 6), law), Tensor)
+    assert_type(pc.diagnostics.quadrature_noise(prior, x, rule="left"), Tensor)
+    assert_type(pc.diagnostics.learned_noise(truth[None].expand(2, 4, 6), law), Tensor)
     return {"CE": float(scores.CE.abs().max())}
 
 
@@ -159,7 +159,7 @@ def networks() -> None:
     assert_type(problems.simulate(problems.SuperSlow(1.0), [0.1, 0.2], cells=9).total, Tensor)
     functions = data.draw(problems.Stefan, "test", n=2, context=(3, 3))
     assert_type(functions.context.u, Tensor)
-    network = pc.load("stefan")
+    network = pc.models.load("stefan")
     assert_type(network, AttentiveNeuralProcess)
     parts = network.predict(functions.context, (t / 10, x), samples=2, generator=generator)
     assert_type(parts, pc.Diagonal)
@@ -169,11 +169,11 @@ def networks() -> None:
 
 def emulators() -> None:
     """Whose weights may not be here."""
-    assert_type(pc.load("pme", "softc", recipe="paper"), AttentiveNeuralProcess)
-    assert_type(pc.load("pme", model="emulator"), Emulator)
+    assert_type(pc.models.load("pme", "softc", recipe="paper"), AttentiveNeuralProcess)
+    assert_type(pc.models.load("pme", model="emulator"), Emulator)
 
 
-def a_step(mean: Tensor, variance: Tensor, law: pc.Law) -> Tensor:
+def a_step(mean: Tensor, variance: Tensor, law: pc.laws.Law) -> Tensor:
     """Training through a law."""
     mean = mean.requires_grad_()
     loss = pc.condition(pc.Diagonal(mean, variance), law).mean.square().sum()

@@ -18,7 +18,7 @@ for name in sys.argv[1:] or EXPERIMENTS:
     functions = draw(EXPERIMENTS[name].problem, "validation", 200, (10, 10), 100)
     for model, recipes in TRAINED.items():
         for recipe in recipes:
-            network = pc.load(name, model, recipe)
+            network = pc.models.load(name, model, recipe)
             found = reading(network, EXPERIMENTS[name])
             share = share_from_context(network, functions.to(torch.float32))
             print(

@@ -5,14 +5,22 @@ running text become literal blocks.
 """
 
 import re
+from typing import Any
 
 from sphinx.application import Sphinx
+from sphinx.util import inspect
 
-from probconserv import api
+from probconserv import api, diagnostics, errors, fields, laws
 
 CODE = re.compile(r"(``[^`]+``|`[^`]+`)")
 UNDERLINE = re.compile(r"-{3,}\s*$")
-PUBLIC = {name for name in vars(api) if not name.startswith("_")}
+ROOMS = (diagnostics, errors, fields, laws)  # one level down
+PUBLIC = {
+    name: f"{room.__name__}.{name}"
+    for room in ROOMS
+    for name in dir(room)
+    if getattr(getattr(room, name), "__module__", "").startswith("probconserv")
+} | {name: f"probconserv.{name}" for name in vars(api) if not name.startswith("_")}
 
 
 def escaped(line: str) -> str:
@@ -24,7 +32,7 @@ def escaped(line: str) -> str:
 
 
 def _code(text: str) -> str:
-    return f":py:obj:`{text} <probconserv.{text}>`" if text in PUBLIC else f"``{text}``"
+    return f":py:obj:`{text} <{PUBLIC[text]}>`" if text in PUBLIC else f"``{text}``"
 
 
 def _announced(lines: list[str]) -> bool:
@@ -56,6 +64,21 @@ def process(
     lines[:] = converted(lines)
 
 
+def arguments(
+    app: Sphinx, what: str, name: str, found: Any, options: object, said: str, returns: str
+) -> tuple[str, str] | None:
+    """As one writes them; those of `__init__`, where a class lets everything through to it."""
+    if not said:
+        return None
+    if what == "class" and said.startswith("(*args"):
+        given = inspect.signature(found.__init__, bound_method=True)
+        said = inspect.stringify_signature(given, show_annotation=False)
+    said = re.sub(r"<class '[\w.]*?(\w+)'>", r"\1", said)
+    said = re.sub(r"<factory>|<function <lambda>[^>]*>", "...", said)
+    said = re.sub(r"<(?:built-in method|function) (\w+) [^>]*>", r"\1", said)
+    return re.sub(r"mappingproxy\((.*?)\)", r"\1", said), returns
+
+
 def is_entry_of_tuple(
     app: Sphinx, kind: str, name: str, member: object, skip: bool, options: object
 ) -> bool | None:
@@ -65,5 +88,6 @@ def is_entry_of_tuple(
 
 def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("autodoc-process-docstring", process, priority=100)
+    app.connect("autodoc-process-signature", arguments)
     app.connect("autodoc-skip-member", is_entry_of_tuple)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -10,6 +10,7 @@ import os
 import re
 from importlib import import_module
 
+from docstrings import PUBLIC
 from docutils import nodes
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
@@ -17,11 +18,9 @@ from sphinx.environment import BuildEnvironment
 from sphinx.ext import autosummary
 from sphinx.util.docutils import SphinxDirective
 
-from probconserv import api
 from probconserv.cli.main import main
 
-PUBLIC = {name for name in vars(api) if not name.startswith("_")}
-WORDS = {"data", "initial", "load", "models", "problems", "budget", "linear"}
+WORDS = {"budget", "data", "errors", "fields", "initial", "laws", "linear", "models", "problems"}
 
 
 def looked_up(name: str) -> object:
@@ -80,12 +79,15 @@ def linked(app: Sphinx, tree: nodes.document) -> None:
     if app.env.docname.startswith(("reference/", "develop/")) or "file" in app.env.docname:
         return
     for code in list(tree.findall(nodes.literal)):
-        found = re.match(r"(pc\.)?(\w+)(\.\w+)?(\(.*\))?$", code.astext())
+        found = re.match(
+            r"(pc\.)?(?:(?:diagnostics|errors|fields|laws)\.)?(\w+)(\.\w+)?(\(.*\))?$",
+            code.astext(),
+        )
         if not found or isinstance(code.parent, nodes.title | nodes.reference | pending_xref):
             continue
         start, name, method, called = found.groups()
         if name in PUBLIC and (start or method or called or name not in WORDS):
-            target = f"probconserv.{name}{method or ''}"
+            target = f"{PUBLIC[name]}{method or ''}"
             link = pending_xref(
                 "", refdomain="py", reftype="obj", reftarget=target, refexplicit=True
             )

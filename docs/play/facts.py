@@ -7,10 +7,9 @@ import torch
 from graphs import CAUSES, DRAWS, METHODS, POINTS, SAMPLES, TIMES, X, times
 from torch import Tensor
 
-from probconserv.diagnostics.causes import NEARLY_AS_GOOD
+from probconserv.diagnostics.causes import FULL, LEVEL, NEARLY_AS_GOOD, row_limit
 from probconserv.diagnostics.diagnosis import LEAST_SHARE
 from probconserv.diagnostics.fronts import RULES
-from probconserv.diagnostics.limits import FULL, LEVEL, row_limit
 from probconserv.experiments.paper._experiments import EXPERIMENTS
 from probconserv.figures._fields import OTHERS, PAPER, SIGMAS
 from probconserv.problems import ClosedForm, find

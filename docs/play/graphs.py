@@ -24,8 +24,8 @@ from torch import Tensor, nn
 import probconserv as pc
 from probconserv.conditioning.condition import solved
 from probconserv.diagnostics import diagnose as _diagnose
+from probconserv.diagnostics.causes import LEVEL, row_limit
 from probconserv.diagnostics.fronts import RULES
-from probconserv.diagnostics.limits import LEVEL, row_limit
 from probconserv.experiments.paper._experiments import UPDATES
 from probconserv.fields.state import covariance_of
 from probconserv.laws.law import Law

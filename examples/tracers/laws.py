@@ -6,7 +6,7 @@ from torch import Tensor
 import probconserv as pc
 
 
-def of_blocks(law: pc.Law, cells: int, side: int) -> pc.Law:
+def of_blocks(law: pc.laws.Law, cells: int, side: int) -> pc.laws.Law:
     """side x side blocks: what each gains is what flows in through the faces around it."""
     at = torch.arange(cells) * side // cells
     blocks = (side * at[:, None] + at).flatten()

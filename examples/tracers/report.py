@@ -22,7 +22,9 @@ def rmse(u: Tensor, truth: Tensor) -> float:
     return float((u - truth).square().mean().sqrt())
 
 
-def row(name: str, post: pc.State, truth: Tensor, law: pc.Law, took: float, forward: float) -> str:
+def row(
+    name: str, post: pc.State, truth: Tensor, law: pc.laws.Law, took: float, forward: float
+) -> str:
     """Scores of u after the step, how far the worst cell is off balance, and what it cost."""
     field = post["u"]
     variance, more = timed(lambda: field.variance[:, 1:])

@@ -19,7 +19,7 @@ u = averages(clouds, counts)
 members = predicted(load(), u[:, 0], flow_of(clouds))
 
 
-def show(name: str, field: pc.Field) -> float:
+def show(name: str, field: pc.fields.Field) -> float:
     after = pc.Diagonal(field.mean[:, 1:], field.variance[:, 1:])
     found = pc.evaluate(after, u[:, 1:], samples=2, space_dims=2)
     rmse, ll, inside = found.MSE.mean().sqrt(), found.LL.mean(), 100 * found.coverage_90.mean()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 __version__ = "0.2.0"
 ROOMS = ("experiments", "figures", "files", "training", "weather")  # beside those of api.py
+BELOW = ("diagnostics", "errors", "fields", "laws", "models")  # where names that are used less are
 
 if TYPE_CHECKING:
     from .api import *  # noqa: F403
@@ -23,7 +24,9 @@ else:
         names = _names()
         globals().update(names)
         if name not in names:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            below = [f"{room}.{name}" for room in BELOW if hasattr(names[room], name)]
+            hint = "".join(f": it is {__name__}.{place}" for place in below)
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
         return names[name]
 
     def __dir__() -> list[str]:

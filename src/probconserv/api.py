@@ -1,6 +1,13 @@
-"""The names of the library, as users write them: `import probconserv as pc`, `pc.condition`."""
+"""The names of the library, as users write them: `import probconserv as pc`, `pc.condition`.
+
+What is used less stands one level down: `pc.fields`, `pc.laws`, `pc.diagnostics`, `pc.errors`.
+"""
 
 from . import data as data
+from . import diagnostics as diagnostics
+from . import errors as errors
+from . import fields as fields
+from . import laws as laws
 from . import models as models
 from . import problems as problems
 from .conditioning.condition import audit as audit
@@ -8,34 +15,21 @@ from .conditioning.condition import condition as condition
 from .conditioning.condition import project as project
 from .conditioning.draws import Draws as Draws
 from .conditioning.inequalities.constrained import Truncated as Truncated
-from .conditioning.nonlinear.posterior import LinearisationError as LinearisationError
 from .conditioning.posterior import Posterior as Posterior
 from .diagnostics.diagnose import diagnose as diagnose
-from .diagnostics.diagnosis import Diagnosis as Diagnosis
-from .diagnostics.fronts import FrontPosition as FrontPosition
-from .diagnostics.fronts import front_position as front_position
 from .diagnostics.inflate import inflate as inflate
-from .diagnostics.metrics import Scores as Scores
 from .diagnostics.metrics import evaluate as evaluate
-from .diagnostics.noise import learned_noise as learned_noise
-from .diagnostics.noise import quadrature_noise as quadrature_noise
 from .fields.dense import Dense as Dense
 from .fields.ensemble import Ensemble as Ensemble
 from .fields.gaussian import Diagonal as Diagonal
-from .fields.gaussian import Field as Field
 from .fields.gaussian import LowRank as LowRank
 from .fields.mixture import Mixture as Mixture
 from .fields.state import State as State
-from .fields.state import as_field as as_field
 from .laws.budgets import budget as budget
 from .laws.budgets import cell_budgets as cell_budgets
-from .laws.inequalities import Inequality as Inequality
 from .laws.inequalities import bounds as bounds
 from .laws.inequalities import monotone as monotone
-from .laws.law import Law as Law
-from .laws.nonlinear import NonlinearLaw as NonlinearLaw
 from .laws.nonlinear import nonlinear as nonlinear
-from .laws.quadrature import balance as balance
 from .laws.sums import boundary as boundary
 from .laws.sums import initial as initial
 from .laws.sums import integral as integral
@@ -45,10 +39,5 @@ from .laws.sums import regions as regions
 from .laws.sums import smoothness as smoothness
 from .laws.sums import weighted_sum as weighted_sum
 from .meshes import Mesh as Mesh
-from .models import load as load
-from .support.errors import DegenerateError as DegenerateError
-from .support.errors import ImplausibleError as ImplausibleError
 from .support.errors import ImplausibleWarning as ImplausibleWarning
-from .support.errors import InfeasibleError as InfeasibleError
-from .support.errors import InputError as InputError
 from .support.errors import ProbConservError as ProbConservError

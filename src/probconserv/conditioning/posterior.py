@@ -18,8 +18,7 @@ from ..solvers.stages import minus, summed
 from ..support import checks as check
 from ..support.checks import ArrayLike
 from ..support.errors import DegenerateError, InputError
-from ..support.once import once
-from ..support.tree import Kept, Node
+from ..support.tree import Kept, Node, once
 from .audit import exact_rows_hold
 from .predictive import given_laws
 from .unmeasured import Eliminated, Way

@@ -1,1 +1,30 @@
 """Whether laws and predictions agree, how wrong a law may be, and how good a prediction is."""
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .diagnosis import Diagnosis as Diagnosis
+    from .fronts import FrontPosition as FrontPosition
+    from .fronts import front_position as front_position
+    from .metrics import Scores as Scores
+    from .metrics import best as best
+    from .metrics import crps as crps
+    from .metrics import table as table
+    from .noise import learned_noise as learned_noise
+    from .noise import quadrature_noise as quadrature_noise
+else:  # when asked for: files read `causes` of this room without torch
+    PLACES = {
+        **dict.fromkeys(("FrontPosition", "front_position"), "fronts"),
+        **dict.fromkeys(("Scores", "best", "crps", "table"), "metrics"),
+        **dict.fromkeys(("learned_noise", "quadrature_noise"), "noise"),
+        "Diagnosis": "diagnosis",
+    }
+
+    def __getattr__(name: str) -> object:
+        if name not in PLACES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f"{__name__}.{PLACES[name]}"), name)
+
+    def __dir__() -> list[str]:
+        return sorted(PLACES)

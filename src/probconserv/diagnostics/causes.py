@@ -3,24 +3,51 @@
 Medians find the numbers, so that a few wrong rows do not pass for one. All is arithmetic of arrays
 or tensors until `Comparison.causes` looks at the result, so that it can be traced. Fewer than
 `ENOUGH` rows are explained by many numbers: there only factors between common units are tried.
+
+A diagnosis raises a false alarm in about a share `LEVEL` of cases, over all of its rows. Rows by
+themselves take the quantile of the normal distribution at `LEVEL` divided by their number
+(Bonferroni). N members estimate the variance that they are judged by: theirs is the quantile of
+Student's t with N - 1 degrees of freedom. Rows of one part are judged jointly as well, by the
+quantiles of chi squared or of Hotelling's T squared; each of the two tests has half of the level.
 """
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ..support.arrays import constant, functions_of
-from .factors import LARGE, UNITS, in_digits, wrong_by
-from .limits import FULL
 
-NEARLY_AS_GOOD = (
-    1.5  # causes that leave up to so many times the misfit of the best are named as well
-)
+if TYPE_CHECKING:
+    from torch import Tensor
+
+LEVEL = 0.005
+FULL = 5.0  # standard deviations if all points err together; 1 right b of networks in 160 is beyond
+NEARLY_AS_GOOD = 1.5  # times the misfit of the best: causes that leave no more are named as well
 ENOUGH = 3  # rows that one number must explain
 FEW = 0.25  # of the rows: so many wrong ones may be single mistakes
 CLEAR = 2.0  # standard deviations of the prior's totals from 0: of less, no factor can be told
+ALIKE = 0.05  # a factor so near to one between units is named as that
+LARGE = 10.0  # the least factor that one number may tell
+UNITS = {
+    2.54: "inches and cm",
+    3.281: "metres and feet",
+    3.6: "m/s and km/h",
+    10.0: "cm and mm",
+    24.0: "days and hours",
+    60.0: "minutes and seconds",
+    100.0: "m and cm, hPa and Pa, per cent",
+    365.25: "years and days",
+    1e3: "kg and g, km and m",
+    3600.0: "hours and seconds",
+    86400.0: "days and seconds",
+    1e6: "t and g, square km and square m",
+    31557600.0: "years and seconds",
+    1e9: "Mt and kg, cubic km and cubic m",
+    1e12: "Gt and kg",
+    1e15: "Gt and g",
+}
 
 
 class Cause(NamedTuple):
@@ -181,3 +208,59 @@ def _weighted_median(x: Any, weights: Any) -> Any:
     heights = weights[order].cumsum(0)
     middle = (heights < heights[-1] / 2).sum(0)[None].clip(0, len(x) - 1)
     return x[order][middle][0]
+
+
+def row_limit(rows: int, members: int | None, estimated: Any, level: float) -> Any:
+    """In standard deviations, for each row; of arrays or tensors.
+
+    estimated: the share of a row's variance that members estimate. The rest is known. The squares
+    of the two quantiles, weighed by these shares, keep the level wherever it was simulated.
+    """
+    from scipy.special import ndtri, stdtrit  # a tenth of a second, so not for everybody
+
+    tail = level / max(2 * rows, 1)
+    normal = float(ndtri(tail) ** 2)
+    student = normal if members is None else float(stdtrit(members - 1, tail) ** 2)
+    return (normal + (student - normal) * estimated) ** 0.5
+
+
+def joint_limit(rank: "Tensor", members: int | None, level: float) -> "Tensor":
+    """Of the Mahalanobis square of each part, by the rank of its rows.
+
+    Infinite where the rows are too many for the members.
+    """
+    from scipy.special import chdtri, fdtri
+
+    k, tail = rank.numpy(force=True), level / max(rank.numel(), 1)
+    if members is None:
+        limit = chdtri(np.maximum(k, 1), tail)
+    else:
+        left = np.maximum(members - k, 1)
+        limit = k * (members - 1) / left * fdtri(np.maximum(k, 1), left, 1 - tail)
+        limit = np.where(k < members - 1, limit, np.inf)
+    return rank.new_tensor(np.where(k > 0, limit, np.inf), dtype=rank.double().dtype)
+
+
+def in_digits(size: float) -> str:
+    """Three digits, without an exponent."""
+    return f"{float(f'{size:.3g}'):g}"
+
+
+def in_times(factor: float) -> str:
+    """As a part of a sentence: "1/1000 of", "60 times"."""
+    sign, size = "-" if factor < 0 else "", abs(factor)
+    return f"{sign}{in_digits(size)} times" if size >= 0.1 else f"{sign}1/{in_digits(1 / size)} of"
+
+
+def units_of(factor: float, alike: float = ALIKE) -> str:
+    """Units that differ by a factor or its inverse; nothing if no common ones do."""
+    size = max(abs(factor), 1 / abs(factor)) if factor else math.inf
+    near = min(UNITS, key=lambda known: abs(math.log(known / size)))
+    return UNITS[near] if abs(near / size - 1) <= alike else ""
+
+
+def wrong_by(b: str, factor: float, prior: str, alike: float = ALIKE) -> str:
+    """A factor between two things in words, with the units that differ by it."""
+    units = units_of(factor, alike)
+    said = f"{b} is about {in_times(factor)} what {prior} says, check its units"
+    return f"{said} ({units})" if units else said

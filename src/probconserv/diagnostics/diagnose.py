@@ -21,16 +21,15 @@ from ..conditioning.posterior import FieldPosterior, Posterior
 from ..conditioning.unmeasured import Eliminated
 from ..fields.covariances import Correlated, Independent, expanded
 from ..fields.dense import Dense
-from ..fields.gaussian import Diagonal, Field, LowRank
+from ..fields.gaussian import Diagonal, Field, LowRank, members_of
 from ..fields.mixture import Mixture
 from ..fields.state import Prediction, State, as_field, covariance_of, rebuilt
 from ..laws.law import Law, check_laws
 from ..support import checks as check
 from ..support.errors import FAR, InputError
 from ..support.tolerances import UNMET
-from .causes import Cause, Comparison
+from .causes import FULL, LEVEL, Cause, Comparison, joint_limit, row_limit
 from .diagnosis import Answer, Diagnosis
-from .limits import FULL, LEVEL, joint_limit, row_limit
 from .noise import quadrature_noise
 
 SEVERAL = 1.01  # times larger is the std of a row whose points can share errors, if they do
@@ -122,7 +121,7 @@ check its units (kg and g, km and m).
 
 def _combined(prior: Field | State, laws: Sequence[Law]) -> tuple[Field, Law]:
     """What laws say of the points that were measured: these, side by side, and a law of them."""
-    if any(_members_of(field) for field in prior.parts):
+    if members_of(prior.parts):
         raise InputError(
             "`prior` has members beside points of infinite variance: a limit for so few members "
             "is not known of combined rows. Give these points a finite variance."
@@ -174,21 +173,13 @@ def _stated(prior: Field | State) -> tuple[Field | State, int | None]:
 
     The mean of N members has 1 / N of their variance, and no part of that is chance.
     """
-    counts = [_members_of(field) for field in prior.parts]
-    if not any(counts):
-        return prior, None
     parts = tuple(
-        field._with(factor=field.factor * math.sqrt(1 + 1 / count), shrinkage=0.0)
-        if count and isinstance(field, LowRank)
+        field._with(factor=field.factor * math.sqrt(1 + 1 / field.count), shrinkage=0.0)
+        if isinstance(field, LowRank) and field.count
         else field
-        for field, count in zip(prior.parts, counts, strict=True)
+        for field in prior.parts
     )
-    return rebuilt(prior, parts), min(filter(None, counts))
-
-
-def _members_of(field: Field) -> int | None:
-    made = isinstance(field, LowRank) and field.rounding  # by `Ensemble`
-    return len(field.factor) if isinstance(field, LowRank) and made else None
+    return rebuilt(prior, parts), members_of(prior.parts)
 
 
 def _reads_independent(law: Law, prior: Field | State, rows: Tensor) -> Tensor:

@@ -167,7 +167,7 @@ class Diagnosis:
             return ""
         return (
             f"{share:.0%} of the variance that `condition` would need is the error of the "
-            "quadrature rule: give the law `noise=quadrature_noise(prior, x)`."
+            "quadrature rule: give the law `noise=diagnostics.quadrature_noise(prior, x)`."
         )
 
 

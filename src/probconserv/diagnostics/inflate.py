@@ -10,7 +10,7 @@ from ..conditioning.condition import laid_on
 from ..fields.blocks import root_of
 from ..fields.covariances import Correlated, Fields, shared_axes
 from ..fields.dense import Dense
-from ..fields.gaussian import Diagonal, Field, LowRank, check_measured
+from ..fields.gaussian import Diagonal, Field, LowRank, check_measured, members_of
 from ..fields.mixture import Mixture
 from ..fields.state import Prediction, State, as_field, covariance_of, rebuilt
 from ..laws.law import Law, Rows, check_laws
@@ -75,12 +75,7 @@ def inflate(prior: Prediction | State, *laws: Law) -> Field | State:
     """
     check_laws(laws)
     given = prior if isinstance(prior, State) else as_field(prior)
-    check_measured(
-        given.parts,
-        "prior",
-        "no factor can widen",
-        "Widen the others by themselves, or give these a finite variance.",
-    )
+    check_measured(given.parts, "prior", "no factor can widen")
     factor = _factor(given, laws)
     return rebuilt(given, tuple(_scaled(field, factor) for field in given.parts))
 
@@ -104,7 +99,7 @@ def _factor(prior: Field | State, laws: Sequence[Law]) -> Tensor:
 def _stated(prior: Field | State, rows: Sequence[Rows]) -> Correlated | None:
     """The covariance of a prior that says of all its points how they are correlated."""
     tied = all(isinstance(field, Dense | LowRank) for field in prior.parts)
-    if not tied or (_members(prior) or FEW + 1) <= FEW:
+    if not tied or (members_of(prior.parts) or FEW + 1) <= FEW:
         return None
     found = covariance_of(shrunk(prior, rows))
     assert isinstance(found, Correlated)
@@ -121,15 +116,9 @@ def _variance(rows: Rows, variances: Fields, covariance: Correlated | None) -> T
     return torch.maximum(own, rows.entrywise(2).apply(variances))
 
 
-def _members(prior: Field | State) -> int | None:
-    """Of how many samples the covariance is known; the least number of all fields."""
-    fields = [field for field in prior.parts if isinstance(field, LowRank) and field.rounding]
-    return min((len(field.factor) for field in fields), default=None)
-
-
 def _chance(prior: Field | State) -> float:
     """The mean of a square over its variance, where that is known of few samples (t, normal)."""
-    n = _members(prior)
+    n = members_of(prior.parts)
     return 1.0 if n is None or n <= FEW else (1 + 1 / n) * (n - 1) / (n - 3)
 
 

@@ -179,17 +179,16 @@ def evaluate(
         check_law(law)
     if space_dims is None:
         space_dims = law.space_dims if isinstance(law, Law) else 1
-    count = None if samples is None else check.samples(samples, "samples")
+    how = None if samples is None else check.samples(samples, "samples"), generator, space_dims
     if not isinstance(field, State):
         field = as_field(field)
         missed = None if law is None else law.residual(field.mean)
-        return _scored(field, truth, missed, count, generator, space_dims, where)
+        return _scored(field, truth, where, missed, *how)
     truths = _by_name("truth", truth, field.names)
     counting = {} if where is None else _by_name("where", where, field.names, every=False)
-    means = {name: part.mean for name, part in field.fields.items()}
-    missed = None if law is None else law.residual(means)
+    missed = None if law is None else law.residual(field)
     return {
-        name: _scored(part, truths[name], missed, count, generator, space_dims, counting.get(name))
+        name: _scored(part, truths[name], counting.get(name), missed, *how)
         for name, part in field.fields.items()
     }
 
@@ -210,19 +209,14 @@ def _by_name(
 def _scored(
     field: Field,
     truth: ArrayLike,
+    where: ArrayLike | None,
     missed: Tensor | None,
     samples: int | None,
     generator: torch.Generator | None,
     space_dims: int,
-    where: ArrayLike | None,
 ) -> Scores:
     """The scores of one field; missed: its conservation error."""
-    check_measured(
-        (field,),
-        "field",
-        "no truth can score",
-        "Add laws that determine them, or score the other points as a field of their own.",
-    )
+    check_measured((field,), "field", "no truth can score")
     if not check.is_whole(space_dims) or not 0 < space_dims < len(field.shape):
         raise InputError(
             f"`space_dims` must leave an axis of time before it, so be from 1 to "
@@ -263,33 +257,24 @@ class _Average:
     """The mean over the points of space that count."""
 
     def __init__(self, where: ArrayLike | None, field: Field, space: tuple[int, ...]) -> None:
-        self.space, self.counts = space, None
-        if where is None:
-            return
-        counts = check.raw("where", where)
-        if counts.dtype != torch.bool:
-            raise InputError(
-                f"`where` must be boolean, True where a point counts; got {counts.dtype}."
-            )
+        self.space = space
+        counts = check.mask(torch.tensor(True) if where is None else where)
         check.broadcasts("where", counts, field.shape, "the field")
         self.counts = counts.to(field.device).expand(field.shape)
-        if not bool(self.counts.any(space).all()):
+        self.number = self.counts.sum(space)
+        if bool((self.number == 0).any()):
             raise InputError("`where`: at some time or batch entry no point counts.")
 
     def __call__(self, x: Tensor) -> Tensor:
-        if self.counts is None:
-            return x.mean(self.space)
-        return torch.where(self.counts, x, 0.0).sum(self.space) / self.counts.sum(self.space)
+        return torch.where(self.counts, x, 0.0).sum(self.space) / self.number
 
     def points(self, x: Tensor) -> Tensor:  # (..., *space) to (..., points)
         """Numbers whose squares add up to the mean square of x."""
-        x = x if self.counts is None else torch.where(self.counts, x, 0.0)
-        count = math.prod(x.shape[axis] for axis in self.space)
-        many = count if self.counts is None else self.counts.sum(self.space)[..., None]
-        return x.flatten(-len(self.space)) / torch.as_tensor(many).to(x).sqrt()
+        x = torch.where(self.counts, x, 0.0).flatten(-len(self.space))
+        return x / self.number[..., None].to(x).sqrt()
 
     def all(self, x: Tensor) -> Tensor:
-        return (x if self.counts is None else x | ~self.counts).all(self.space)
+        return (x | ~self.counts).all(self.space)
 
 
 def table(scores: Mapping[str, Scores]) -> str:

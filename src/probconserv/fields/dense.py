@@ -8,8 +8,8 @@ from torch import Tensor
 from ..support import checks as check
 from ..support.checks import ArrayLike
 from ..support.errors import DegenerateError, InputError
-from ..support.once import once
 from ..support.tolerances import FOLLOWS, SINGLE
+from ..support.tree import once
 from .blocks import blocks, root_of, unblocks
 from .gaussian import UNMEASURED, Field, Normals
 
@@ -54,12 +54,9 @@ class Dense(Field):
             raise InputError(f"{error} An infinite variance {UNMEASURED}") from None
         self.event_dims = check.event_dims(event_dims, self.mean.ndim)
         lead, event = self.shape[:-event_dims], self.shape[-event_dims:]
-        count = matrix.ndim - 2 * event_dims
-        own, last = matrix.shape[: max(count, 0)], matrix.shape[max(count, 0) :]
-        fits = 0 <= count <= len(lead) and last == (*event, *event)
-        if not fits or any(
-            n not in (1, m) for n, m in zip(own, lead[len(lead) - count :], strict=True)
-        ):
+        count = max(matrix.ndim - 2 * event_dims, 0)
+        own, last = matrix.shape[:count], matrix.shape[count:]
+        if last != (*event, *event) or not check.fits(own, lead):
             raise InputError(
                 f"`covariance` must have shape {(*lead, *event, *event)}, or {(*event, *event)} if "
                 f"all entries share it, for a mean of shape {tuple(self.shape)} with event_dims="
@@ -69,15 +66,12 @@ class Dense(Field):
         self._matrix = matrix.reshape(*[1] * (len(lead) - count), *own, size, size)
         if check.concrete(matrix) and matrix.numel():
             flat = self._matrix.detach()
-            if not torch.allclose(
-                flat, flat.mT, rtol=10 * SINGLE, atol=SINGLE * float(flat.abs().max())
-            ):
-                raise InputError(
-                    "`covariance` must be symmetric; use (c + c.mT) / 2 if it nearly is."
-                )
-            check.finite(
-                "covariance", flat.diagonal(dim1=-2, dim2=-1), 0, "Its diagonal is a variance."
-            )
+            slack = SINGLE * float(flat.abs().max())
+            if not torch.allclose(flat, flat.mT, rtol=10 * SINGLE, atol=slack):
+                text = "`covariance` must be symmetric; use (c + c.mT) / 2 if it nearly is."
+                raise InputError(text)
+            own_variance = flat.diagonal(dim1=-2, dim2=-1)
+            check.finite("covariance", own_variance, 0, "Its diagonal is a variance.")
 
     @property
     def variance(self) -> Tensor:  # type: ignore[override]

@@ -18,8 +18,7 @@ from ..support import checks as check
 from ..support.checks import ArrayLike
 from ..support.errors import DegenerateError, InputError
 from ..support.tree import Kept
-from .blocks import blocks, root_of, unblocks
-from .latent import LatentPosterior
+from .blocks import LatentPosterior, blocks, root_of, unblocks
 from .student import Predictive, predictive
 
 SQUARE_IT = "Standard deviations must be squared first: variances are stored here."
@@ -302,18 +301,13 @@ class Field(Kept):
         try:
             return v.expand(check.broadcast_shapes(v.shape, self.shape))
         except RuntimeError:
-            raise InputError(
-                f"`v` of shape {tuple(v.shape)} does not fit the field of shape "
-                f"{tuple(self.shape)}."
-            ) from None
+            shapes = f"{tuple(v.shape)} does not fit the field of shape {tuple(self.shape)}"
+            raise InputError(f"`v` of shape {shapes}.") from None
 
     def __repr__(self) -> str:
-        kind, about = self.noun, ""
-        if self.infinite:
-            about = f", {endless(self)} of infinite variance"
-        return (
-            f"{kind}(shape={tuple(self.shape)}, event_dims={self.event_dims}, {self.dtype}{about})"
-        )
+        about = f", {endless(self)} of infinite variance" if self.infinite else ""
+        axes = f"shape={tuple(self.shape)}, event_dims={self.event_dims}"
+        return f"{self.noun}({axes}, {self.dtype}{about})"
 
 
 class Diagonal(Field):
@@ -419,9 +413,7 @@ class LowRank(Field):
 
     stacked = ("factor",)
     rounding: float = 0.0  # of the factor, as a share of the mean that it was taken from
-    shrinkage: float | None = (
-        0.0  # of members towards independent points; None: found by `condition`
-    )
+    shrinkage: float | None = 0.0  # of members towards independence; None: found by `condition`
     count: int = 0  # of the members that it was made from; 0: its covariance is known
 
     def __init__(
@@ -440,13 +432,12 @@ class LowRank(Field):
         check.finite("factor", self.factor)
         self.event_dims = check.event_dims(event_dims, self.mean.ndim)
         self.rest = _expanded(rest, self.mean)
-        self.bare = (
-            isinstance(variance, float | int) and variance == 0
-        )  # no rest, whatever is traced
+        # no rest, whatever is traced
+        self.bare = isinstance(variance, float | int) and variance == 0
 
     @classmethod
     def correlated(
-        cls, mean: ArrayLike, variance: ArrayLike, correlation: float, event_dims: int = 1
+        cls, mean: ArrayLike, variance: ArrayLike, *, correlation: float, event_dims: int = 1
     ) -> "LowRank":
         """A field whose points all have the same correlation with each other.
 
@@ -464,7 +455,7 @@ class LowRank(Field):
 
         Examples
         --------
-        >>> LowRank.correlated([0.0, 0.0], [1.0, 4.0], 0.25).covariance()
+        >>> LowRank.correlated([0.0, 0.0], [1.0, 4.0], correlation=0.25).covariance()
         tensor([[1.0000, 0.5000],
                 [0.5000, 4.0000]], dtype=torch.float64)
         """
@@ -516,6 +507,12 @@ class LowRank(Field):
         return (-0.5 * (square + latent.log_det + alone)).to(self.dtype)
 
 
+def members_of(fields: Sequence[Field]) -> int | None:
+    """How many members fields are made of, the fewest; None if their covariances are known."""
+    made = (field.count for field in fields if isinstance(field, LowRank) and field.count)
+    return min(made, default=None)
+
+
 def random_normals(
     n: int, generator: torch.Generator | None, device: torch.device | str
 ) -> Normals:
@@ -543,7 +540,12 @@ def check_determined(field: Field, what: str) -> None:
         )
 
 
-def check_measured(fields: Sequence[Field], name: str, what: str, instead: str) -> None:
+DETERMINE_THEM = "Add laws that determine them, or give them a finite variance."
+
+
+def check_measured(
+    fields: Sequence[Field], name: str, what: str, instead: str = DETERMINE_THEM
+) -> None:
     """Infinite variances are for linear laws."""
     if any(field.infinite for field in fields):
         raise InputError(f"`{name}` has points of infinite variance, which {what}. {instead}")

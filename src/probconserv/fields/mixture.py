@@ -9,14 +9,7 @@ from ..support import checks as check
 from ..support.checks import ArrayLike
 from ..support.errors import InputError
 from ..support.tolerances import EPS, HOLDS, TINY
-from .gaussian import (
-    Diagonal,
-    Field,
-    Normals,
-    check_level,
-    check_measured,
-    standard_quantile,
-)
+from .gaussian import Diagonal, Field, Normals, check_measured, standard_quantile
 
 CHUNK = 1 << 15  # numbers that are worked on at a time, so that they stay in the cache
 
@@ -24,10 +17,10 @@ CHUNK = 1 << 15  # numbers that are worked on at a time, so that they stay in th
 class Mixture(Field):
     """A weighted mixture of the fields along axis 0 of `components`.
 
-    Mean and variance are those of the whole mixture. `condition` on a mixture is the exact update,
-    which also changes the weights, and warns where few components are left. The paper's experiments
-    condition the components and mix them afterwards with equal weights,
-    `Mixture(condition(components, law))`.
+    Mean, variance, intervals and quantiles are those of the whole mixture; the last two have no
+    gradients. `condition` on a mixture is the exact update, which also changes the weights, and
+    warns where few components are left. The paper's experiments condition the components and mix
+    them afterwards with equal weights, `Mixture(condition(components, law))`.
 
     Parameters
     ----------
@@ -58,14 +51,9 @@ class Mixture(Field):
         if not isinstance(components, Field) or isinstance(components, Mixture):
             raise InputError(
                 "`components` must be a field with the component axis first (not a mixture), "
-                f"got {type(components).__name__}. Use as_field or Diagonal(means, variances)."
+                f"got {type(components).__name__}. Use Diagonal(means, variances)."
             )
-        check_measured(
-            (components,),
-            "components",
-            "have no weights beside each other",
-            "Condition the components first, or use one `Diagonal` with a mean for all of them.",
-        )
+        check_measured((components,), "components", "have no weights beside each other")
         if len(components.shape) < 2 or not components.shape[0]:
             raise InputError(
                 f"`components` must have at least one on axis 0, got {tuple(components.shape)}."
@@ -161,14 +149,9 @@ class Mixture(Field):
         each = each.flatten(-missing).sum(-1) if missing else each
         return (each + self.log_weights.to(each)).logsumexp(0)
 
-    def interval(self, level: float) -> tuple[Tensor, Tensor]:
-        """The two ends of the central interval of the mixture itself; no gradients."""
-        tail = (1 - check_level(level)) / 2
-        return self._end(tail, 1), self._end(tail, -1)
-
-    def quantile(self, p: float) -> Tensor:
-        """The value that each point stays below with probability `p`; no gradients."""
-        return self._end(p, 1) if check_level(p, "p") <= 0.5 else self._end(1 - p, -1)
+    def _quantiles(self, *shares: float) -> list[Tensor]:
+        """Of the mixture itself, without gradients."""
+        return [self._end(p, 1) if p <= 0.5 else self._end(1 - p, -1) for p in shares]
 
     @torch.no_grad()
     def _end(self, p: float, sign: int) -> Tensor:

@@ -168,8 +168,11 @@ class State(Kept):
         def __getattr__(self, name: str) -> NoReturn:
             """Says where what a field has is found."""
             text = f"a {self.noun} of several fields has no {name!r}"
-            if name in Field.__annotations__ or (name[0] != "_" and hasattr(LowRank, name)):
-                text += f": a field of it has, as in state[{self.names[0]!r}].{name}"
+            known = {} if name[0] == "_" else self.fields
+            for one, field in known.items():
+                if name in vars(field) or hasattr(type(field), name):
+                    text += f": a field of it has, as in state[{one!r}].{name}"
+                    break
             raise AttributeError(f"{text}.", name=name, obj=self)
 
     def __repr__(self) -> str:

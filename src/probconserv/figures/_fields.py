@@ -348,7 +348,8 @@ def front_figure(fronts: Mapping[str, FrontPosition], true: float | None = None)
     Examples
     --------
     >>> import probconserv as pc
-    >>> front = pc.front_position(pc.Diagonal([0.3, 0.0, -0.3], 0.04), x=[0.0, 0.5, 1.0])
+    >>> field = pc.Diagonal([0.3, 0.0, -0.3], 0.04)
+    >>> front = pc.diagnostics.front_position(field, x=[0.0, 0.5, 1.0])
     >>> len(front_figure({"ANP": front}, true=0.5).axes)
     1
     """

@@ -9,8 +9,8 @@ from matplotlib.colors import CenteredNorm
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 
+from ..diagnostics.causes import FULL
 from ..diagnostics.diagnosis import Diagnosis
-from ..diagnostics.limits import FULL
 from ..support import checks as check
 from ..support.checks import ArrayLike
 from ..support.errors import InputError

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from ..diagnostics.factors import ALIKE, LARGE, units_of, wrong_by
+from ..diagnostics.causes import ALIKE, LARGE, units_of, wrong_by
 from ..support.tolerances import CLOSES
 from ._graph import Array, BlockRows, Sums
 

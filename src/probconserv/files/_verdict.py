@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xarray as xr
 
-from ..diagnostics.causes import Comparison
-from ..diagnostics.limits import FULL, LEVEL, row_limit
+from ..diagnostics.causes import FULL, LEVEL, Comparison, row_limit
 from ..support.errors import FAR
 from ..support.tolerances import CLOSES
 from ._blocks import quiet

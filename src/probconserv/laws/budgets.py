@@ -100,11 +100,14 @@ def cell_budgets(
     if not isinstance(mesh, Mesh):
         raise InputError(f"`mesh` must be a `Mesh`, got {type(mesh).__name__}.")
     check.choice("scheme", scheme, ("upwind", "centred"))
-    t = _times(t).to(mesh.volumes.device)
-    space = space_of(mesh, _counts(where), t.diff())
-    given = _each("fluxes", fluxes, mesh)
-    speeds = _each("velocity", velocity, mesh)
-    diffusive = _each("diffusivity", diffusivity, mesh, same=True)
+    t = check.axis("t", t)[0].to(mesh.volumes.device)
+    counts = None if where is None else check.mask(where, "cell")
+    if counts is not None and not check.any_of(counts):
+        raise InputError("`where` must be True for at least one cell.")
+    space = space_of(mesh, counts, t.diff())
+    given = [] if fluxes is None else mesh._each("fluxes", fluxes)
+    speeds = [] if velocity is None else mesh._each("velocity", velocity)
+    diffusive = [] if diffusivity is None else mesh._each("diffusivity", diffusivity, same=True)
     if not any((given, speeds, diffusive)):
         raise InputError("`fluxes`, `velocity`, `diffusivity`: a budget needs one of them.")
     own = _own(space, len(t), speeds, diffusive, scheme, closed=bool(given))
@@ -169,10 +172,9 @@ def budget(
         weights, closed = cells.volumes, cells.closed
     else:
         check.choice("rule", rule, RULES)
-        x = check.wide("cells", cells)
-        check.increasing("cells", x)
+        x, _ = check.axis("cells", cells)
         weights, closed = RULES[rule](x.diff()), False
-    t = _times(t).to(weights.device)
+    t = check.axis("t", t)[0].to(weights.device)
     maps: dict[str, Map] = {check.name("of", of): Gain(weights, len(t))}
     value, intervals = weights.new_zeros(()), Intervals(t.diff(), ("interval",))
     for label, given, sign in (("inflow", inflow, -1.0), ("outflow", outflow, 1.0)):
@@ -224,35 +226,6 @@ def _at_faces(label: str, given: Known, faces: Faces, times: int) -> Tensor:
     check.broadcasts(label, found, (times, *faces.shape), "the times and faces")
     lead = found.shape[: max(found.ndim - len(faces.shape), 0)]
     return found.expand(*lead, *faces.shape)
-
-
-def _times(t: ArrayLike) -> Tensor:
-    found = check.wide("t", t)
-    check.increasing("t", found)
-    return found
-
-
-def _counts(where: ArrayLike | None) -> Tensor | None:
-    counts = None if where is None else check.raw("where", where)
-    if counts is not None and not check.any_of(counts):
-        raise InputError("`where` must be True for at least one cell.")
-    return counts
-
-
-def _each(label: str, given: Any, mesh: Mesh, same: bool = False) -> list[Known]:
-    """One for each axis; where it is the same for all, it may be given once."""
-    if given is None:
-        return []
-    axes = len(mesh.face_shapes)
-    parts = list(given) if isinstance(given, tuple | list) else [given]
-    if same and len(parts) == 1:
-        parts = parts * axes
-    if len(parts) != axes:
-        raise InputError(
-            f"`{label}` must be a tuple of {axes}, one for each axis ({', '.join(mesh.axes)}); "
-            f"got {len(parts)}."
-        )
-    return parts
 
 
 def _across(label: str, mesh: Mesh, axis: int) -> str:

@@ -280,18 +280,16 @@ class Law:
         InputError
             If the law speaks of a field that is not there, or does not fit its shape.
         """
-        own, maps, found = self._named(names), [], {}
-        for name, shape in zip(names, shapes, strict=True):
-            fitted = self._on(own[name], shape) if name in own else None
-            maps.append(fitted)
-            if fitted is not None:
-                found[fitted.row_shape(shape)] = name
-        if len(found) > 1:
-            raise InputError(
-                f"`{self.label}` adds rows of different shapes, {' and '.join(map(str, found))}: "
-                "its fields must agree in all axes before those that it reads."
-            )
-        (rows,), shape = found, shapes[names.index(next(iter(own)))]
+        own, by_name = self._named(names), dict(zip(names, shapes, strict=True))
+        maps = [self._on(own[n], by_name[n]) if n in own else None for n in names]
+        rows, *others = (m.row_shape(by_name[n]) for n, m in zip(names, maps, strict=True) if m)
+        for other in others:
+            if other != rows:
+                raise InputError(
+                    f"`{self.label}` adds rows of different shapes, {rows} and {other}: its fields "
+                    "must agree in all axes before those that it reads."
+                )
+        shape = by_name[next(iter(own))]
         self._check_values(self._at_chosen(rows, shape))
         value, noise, present = self.value, self.noise_variance, None
         if self.times is not None:

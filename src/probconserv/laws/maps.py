@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..support.checks import broadcast_shapes
+from ..support.checks import broadcast_shapes, fits
 from ..support.errors import InputError
 from ..support.slices import by_slices, is_large, may_overwrite
 from ..support.tree import Node
@@ -321,12 +321,6 @@ class SecondDifferences(Map):
 
 def _numbers(count: int, like: Tensor) -> Tensor:
     return torch.arange(count, device=like.device)
-
-
-def fits(lead: Sequence[int], places: Sequence[int]) -> bool:
-    """Whether axes broadcast to the last ones of `places`."""
-    pairs = zip(lead[::-1], places[::-1], strict=False)
-    return len(lead) <= len(places) and all(n in (1, size) for n, size in pairs)
 
 
 def powered(t: Tensor, power: int) -> Tensor:

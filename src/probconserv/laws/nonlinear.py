@@ -16,8 +16,7 @@ from ..fields.covariances import Fields
 from ..support import checks as check
 from ..support.checks import ArrayLike
 from ..support.errors import InputError, ProbConservError
-from ..support.once import once
-from ..support.tree import Change, Node
+from ..support.tree import Change, Node, once
 from .law import Rows, array_of
 from .maps import Map, Matrix, widened
 from .sums import NOISE_HINT

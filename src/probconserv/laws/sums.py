@@ -146,6 +146,11 @@ def weighted_sum(
 
     def one(given: ArrayLike) -> Sum:
         own = check.wide("weights", given)
+        if not (own.ndim or isinstance(weights, Mapping) or space_dims is not None):
+            raise InputError(
+                "`weights` is one number, so that each point is a sum by itself: give one for each "
+                "point, first `weights` and then `value`; or say `space_dims=0`."
+            )
         dims = own.ndim if space_dims is None else _dims(space_dims, "weights", own, 0)
         return Sum(_counting(own, where, dims), dims)
 
@@ -191,14 +196,11 @@ def regions(
     >>> regions([0, 0, 1], value=[3.0, 1.0]).residual([[1.0, 2.0, 5.0]])
     tensor([[0., 4.]], dtype=torch.float64)
     """
-    numbers = check.raw("labels", labels)
-    if numbers.is_floating_point() or numbers.is_complex() or numbers.dtype == torch.bool:
-        raise InputError(f"`labels` must be whole numbers, got {numbers.dtype}.")
+    numbers = check.integers("labels", labels, "that number the regions")
     if not numbers.ndim or not numbers.numel():
         raise InputError(f"`labels` must number the points of a grid, got {tuple(numbers.shape)}.")
     b, weights = check.wide("value", value), check.wide("volumes", volumes)
     check.broadcasts("volumes", weights, numbers.shape, "`labels`")
-    numbers = numbers.long()
     if not b.ndim and not check.concrete(numbers):
         raise InputError("`value` must have one entry for each region where `labels` are traced.")
     count = b.shape[-1] if b.ndim else int(numbers.max()) + 1
@@ -281,9 +283,9 @@ def smoothness(
     noise = by_slices(noise_of, variance, whole=1, last=a.shape)
     maps, zero = {check.name("of", of): SecondDifferences(a, -(a + c), c)}, noise.new_zeros(())
     law = Law("smoothness", maps, zero, noise, times)
-    if times is None or noise.ndim < 2 or noise.shape[-2] == 1:  # the same at all times
-        return law
-    return Law("smoothness", maps, zero, law.at_times(noise, variance.shape), times)
+    if noise.ndim > 1 and noise.shape[-2] > 1:  # not the same at all times
+        law.noise_variance = law.at_times(noise, variance.shape)
+    return law
 
 
 def boundary(
@@ -536,9 +538,7 @@ def _counting(weights: Tensor, where: ArrayLike | None, dims: int) -> Tensor:
     """Weights with 0 for points that do not count."""
     if where is None:
         return weights
-    counts = check.raw("where", where)
-    if counts.dtype != torch.bool:
-        raise InputError(f"`where` must be boolean, True where a point counts; got {counts.dtype}.")
+    counts = check.mask(where)
     if counts.shape[counts.ndim - dims :] != weights.shape[weights.ndim - dims :]:
         raise InputError(
             f"`where` of shape {tuple(counts.shape)} does not fit the last axes of the field, "

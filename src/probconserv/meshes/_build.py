@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence, Set
 from numbers import Real
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from ..support import checks as check
@@ -35,9 +34,8 @@ def rectilinear(edges: Mapping[str, ArrayLike], periodic: str | Sequence[str] | 
         raise InputError(f"`periodic` must be names of axes, such as ('x',); got {periodic!r:.60}.")
     for name in names:
         check.choice("periodic", name, axes)
-    found = [check.wide(name, given) for name, given in edges.items()]
+    found = [check.axis(name, given)[0] for name, given in edges.items()]
     for name, x in zip(axes, found, strict=True):
-        check.increasing(name, x)
         check.same_device(name, x.device, f"`{axes[0]}`", found[0].device)
     widths = [x.diff() for x in found]
     along = [w.reshape([-1 if i == j else 1 for j in range(n)]) for i, w in enumerate(widths)]
@@ -130,14 +128,9 @@ def _per_face(name: str, given: ArrayLike, like: Tensor, faces: int) -> Tensor:
 
 
 def _neighbours(given: ArrayLike, cells: int) -> Tensor:  # -> (F, 2)
-    found = check.raw("neighbours", given)
-    whole = not (found.is_floating_point() or found.is_complex() or found.dtype == torch.bool)
-    if found.ndim != 2 or found.shape[-1] != 2 or not whole or found.layout != torch.strided:
-        raise InputError(
-            "`neighbours` must be whole numbers of shape (faces, 2), the two cells of each face; "
-            f"got {found.dtype} of shape {tuple(found.shape)}."
-        )
-    found = found.long()
+    found = check.integers("neighbours", given, "of shape (faces, 2)")
+    if found.ndim != 2 or found.shape[-1] != 2:
+        raise InputError(f"`neighbours` must have shape (faces, 2), got {tuple(found.shape)}.")
     first, second = found.unbind(-1)
     rules = {
         f"be cells from 0 to {cells - 1}, or -1 for the outside": (

@@ -23,19 +23,12 @@ class Faces(Node, ABC):
     share: Tensor  # of the cell before, in linear interpolation
 
     @abstractmethod
-    def jump(self, v: Tensor) -> Tensor:
-        """The value before a face less the value after it; it is 0 outside."""
-
-    @abstractmethod
     def collect(self, flux: Tensor) -> Tensor:
-        """What leaves each cell less what enters it: the transpose of `jump`."""
+        """What leaves each cell less what enters it."""
 
     @abstractmethod
     def sides(self, u: Tensor) -> tuple[Tensor, Tensor]:
         """The values before and after each face; at the boundary, that of its one cell twice."""
-
-    @abstractmethod
-    def sides_adjoint(self, before: Tensor, after: Tensor) -> Tensor: ...
 
     @abstractmethod
     def outflow(self, flux: Tensor) -> Tensor:  # (..., *faces) -> (...)
@@ -67,14 +60,11 @@ class AxisFaces(Faces):
         self.dim, self.ndim, self.periodic, self.forward = dim, len(cells), periodic, forward
         axis = len(cells) + dim
         self.shape = (*cells[:axis], cells[axis] + (not periodic), *cells[axis + 1 :])
-        before, after = self._zero_outside(half)
+        ends = [0, 0] * (-1 - dim) + [1, 1]
+        before, after = self.sides(half) if periodic else self._neighbours(pad(half, ends))
         self.sizes, self.distances = sizes, before + after
         self.boundary = (before == 0) | (after == 0)
         self.share = after / self.distances
-
-    def jump(self, v: Tensor) -> Tensor:
-        before, after = self._zero_outside(v)
-        return before - after
 
     def collect(self, flux: Tensor) -> Tensor:
         if self.periodic:
@@ -88,27 +78,12 @@ class AxisFaces(Faces):
             torch.cat([last, u] if self.periodic else [first, u, last], self.dim)
         )
 
-    def sides_adjoint(self, before: Tensor, after: Tensor) -> Tensor:
-        low, high = (before, after) if self.forward else (after, before)
-        if self.periodic:
-            return low.roll(-1, self.dim) + high
-        count = low.shape[self.dim] - 1
-        found = low.narrow(self.dim, 1, count) + high.narrow(self.dim, 0, count)
-        found.narrow(self.dim, 0, 1).add_(low.narrow(self.dim, 0, 1))
-        found.narrow(self.dim, -1, 1).add_(high.narrow(self.dim, -1, 1))
-        return found
-
     def outflow(self, flux: Tensor) -> Tensor:
         if self.periodic:
             return flux.new_zeros(flux.shape[: flux.ndim - self.ndim])
         net = flux.select(self.dim, -1) - flux.select(self.dim, 0)
         net = net.unsqueeze(-1).flatten(-self.ndim).sum(-1)
         return net if self.forward else -net
-
-    def _zero_outside(self, v: Tensor) -> tuple[Tensor, Tensor]:
-        if self.periodic:
-            return self.sides(v)
-        return self._neighbours(pad(v, [0, 0] * (-1 - self.dim) + [1, 1]))
 
     def _neighbours(self, wide: Tensor) -> tuple[Tensor, Tensor]:
         """All entries of the axis but the last, and all but the first, as the coordinate grows."""
@@ -139,19 +114,13 @@ class ListedFaces(Faces):
         self.before_inside, self.after_inside = inside.to(sizes.dtype).unbind(-1)
         self.share = sizes.new_tensor(0.5)
 
-    def jump(self, v: Tensor) -> Tensor:
-        before, after = self.sides(v)
-        return before * self.before_inside - after * self.after_inside
-
     def collect(self, flux: Tensor) -> Tensor:
-        return self.sides_adjoint(flux * self.before_inside, -flux * self.after_inside)
+        found = flux.new_zeros(*flux.shape[:-1], self.cells)
+        found = found.index_add(-1, self.before, flux * self.before_inside)
+        return found.index_add(-1, self.after, -flux * self.after_inside)
 
     def sides(self, u: Tensor) -> tuple[Tensor, Tensor]:
         return u.index_select(-1, self.before), u.index_select(-1, self.after)
-
-    def sides_adjoint(self, before: Tensor, after: Tensor) -> Tensor:
-        found = before.new_zeros(*before.shape[:-1], self.cells)
-        return found.index_add(-1, self.before, before).index_add(-1, self.after, after)
 
     def outflow(self, flux: Tensor) -> Tensor:
         return (flux * (self.before_inside - self.after_inside)).sum(-1)

@@ -225,22 +225,6 @@ class Mesh(Kept):
         pairs = self._pairs("fluxes", fluxes)
         return reduce(torch.add, (f.collect(f.sizes * flux) for f, flux in pairs))
 
-    def divergence_adjoint(self, v: ArrayLike) -> tuple[Tensor, ...]:  # (..., *shape) ->
-        """The transpose of `divergence`: at a face, its size times v before less v after.
-
-        Parameters
-        ----------
-        v : array, shape ``(..., *shape)``
-            Values of the cells.
-
-        Returns
-        -------
-        tuple of Tensor
-            Values at the faces across each axis.
-        """
-        v = self._cells("v", v)
-        return tuple(f.sizes * f.jump(v) for f in self._faces)
-
     def outflow(self, fluxes: ArrayLike) -> Tensor:  # -> (...)
         """What flows out through the boundary: the sum of `divergence` over the cells.
 
@@ -282,22 +266,6 @@ class Mesh(Kept):
         u = self._cells("u", u)
         return tuple(torch.sub(*f.sides(u)[::-1]) / _distances(f) for f in self._faces)
 
-    def gradient_adjoint(self, g: ArrayLike) -> Tensor:  # -> (..., *shape)
-        """The transpose of `gradient`.
-
-        Parameters
-        ----------
-        g : array, or a tuple of one for each axis
-            Values at the faces.
-
-        Returns
-        -------
-        Tensor, shape ``(..., *shape)``
-            Values of the cells.
-        """
-        slopes = ((f, -each / _distances(f)) for f, each in self._pairs("g", g))
-        return reduce(torch.add, (f.collect(s.masked_fill(f.boundary, 0.0)) for f, s in slopes))
-
     def centred(self, u: ArrayLike) -> tuple[Tensor, ...]:  # (..., *shape) ->
         """u at the faces, linear between the centres; at the boundary the value of the cell.
 
@@ -313,23 +281,6 @@ class Mesh(Kept):
         """
         u = self._cells("u", u)
         return tuple(torch.lerp(*f.sides(u)[::-1], f.share) for f in self._faces)
-
-    def centred_adjoint(self, g: ArrayLike) -> Tensor:  # -> (..., *shape)
-        """The transpose of `centred`.
-
-        Parameters
-        ----------
-        g : array, or a tuple of one for each axis
-            Values at the faces.
-
-        Returns
-        -------
-        Tensor, shape ``(..., *shape)``
-            Values of the cells.
-        """
-        pairs = self._pairs("g", g)
-        parts = (f.sides_adjoint(f.share * each, (1 - f.share) * each) for f, each in pairs)
-        return reduce(torch.add, parts)
 
     def upwind(self, u: ArrayLike, velocity: ArrayLike) -> tuple[Tensor, ...]:
         """u of the cell that the velocity at each face comes from.
@@ -357,29 +308,6 @@ class Mesh(Kept):
         pairs = zip(self._faces, speeds, strict=True)
         return tuple(torch.where(v >= 0, *f.sides(u)) for f, v in pairs)
 
-    def upwind_adjoint(self, g: ArrayLike, velocity: ArrayLike) -> Tensor:  # -> (..., *shape)
-        """The transpose of `upwind` with this velocity.
-
-        Parameters
-        ----------
-        g : array, or a tuple of one for each axis
-            Values at the faces.
-        velocity : float or array, or a tuple of one for each axis
-            As in `upwind`.
-
-        Returns
-        -------
-        Tensor, shape ``(..., *shape)``
-            Values of the cells.
-        """
-        pairs, speeds = self._pairs("g", g), self._velocity(velocity)
-        self._batch("`g` and `velocity`", *(each for _, each in pairs), *speeds)
-        parts = (
-            f.sides_adjoint(torch.where(v >= 0, each, 0.0), torch.where(v >= 0, 0.0, each))
-            for (f, each), v in zip(pairs, speeds, strict=True)
-        )
-        return reduce(torch.add, parts)
-
     def open_faces(self, where: ArrayLike) -> tuple[Tensor, ...]:
         """True at the faces beside which no cell is missing, in the shapes of the faces.
 
@@ -398,13 +326,8 @@ class Mesh(Kept):
         >>> Mesh(x=[0, 1, 2, 3]).open_faces([True, True, False])
         (tensor([ True,  True, False, False]),)
         """
-        counts = check.raw("where", where)
-        if counts.dtype != torch.bool or counts.layout != torch.strided:
-            raise InputError(
-                f"`where` must be boolean, True where a cell counts; got {where!r:.60}."
-            )
+        counts = check.mask(where, "cell").to(self.volumes.device)
         _ends_in("`where`", counts, self.shape, "the shape of the mesh")
-        counts = counts.to(self.volumes.device)
         return tuple(torch.logical_and(*f.sides(counts)) for f in self._faces)
 
     def _cells(self, name: str, given: ArrayLike) -> Tensor:
@@ -414,14 +337,14 @@ class Mesh(Kept):
 
     def _pairs(self, name: str, given: ArrayLike) -> list[tuple[Faces, Tensor]]:
         """The faces across each axis, and what is given for them."""
-        found = self._each(name, given)
+        found = self._at_faces(name, given)
         for axis, faces, flux in zip(self.axes, self._faces, found, strict=True):
             _ends_in(f"`{name}` across {axis}", flux, faces.shape, "as `face_shapes` says")
         self._batch(f"`{name}`", *found)
         return list(zip(self._faces, found, strict=True))
 
     def _velocity(self, given: ArrayLike) -> list[Tensor]:
-        found = self._each("velocity", given)
+        found = self._at_faces("velocity", given)
         for axis, faces, v in zip(self.axes, self._faces, found, strict=True):
             last = v.shape[max(v.ndim - len(faces.shape), 0) :]
             if _broadcast(last, faces.shape) != faces.shape:
@@ -431,14 +354,21 @@ class Mesh(Kept):
                 )
         return found
 
-    def _each(self, name: str, given: ArrayLike) -> list[Tensor]:
-        parts = given if isinstance(given, tuple | list) else [given]
+    def _at_faces(self, name: str, given: ArrayLike) -> list[Tensor]:
+        parts = self._each(name, given)
+        return [check.as_tensor(name, part, self.volumes, "mesh") for part in parts]
+
+    def _each(self, name: str, given: Any, same: bool = False) -> list[Any]:
+        """One for each axis; where it is the `same` for all, it may be given once."""
+        parts = list(given) if isinstance(given, tuple | list) else [given]
+        if same and len(parts) == 1:
+            return parts * len(self.axes)
         if len(parts) != len(self.axes):
             raise InputError(
-                f"`{name}` must be a tuple of {len(self.axes)}, an array for each axis "
-                f"({', '.join(self.axes)}); got {len(parts)}. A single array will do on one axis."
+                f"`{name}` must be a tuple of {len(self.axes)}, one for each axis "
+                f"({', '.join(self.axes)}); got {len(parts)}. A single one will do on one axis."
             )
-        return [check.as_tensor(name, part, self.volumes, "mesh") for part in parts]
+        return parts
 
     def _batch(self, names: str, *tensors: Tensor) -> None:
         """The axes before those of cells or faces fit each other."""

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.special import erfcx
 
 from ..support import checks as check
-from ..support.once import once
+from ..support.tree import once
 from ._problem import (
     ClosedForm,
     Diffusive,

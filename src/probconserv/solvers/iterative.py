@@ -20,9 +20,9 @@ from ..laws.law import Rows
 from ..laws.stencils import Stencil, between_rows
 from ..support.checks import broadcast_shapes, concrete, unravelled
 from ..support.errors import DegenerateError, InfeasibleError, InputError, ProbConservError
-from ..support.once import once
 from ..support.progress import Ticker
 from ..support.tolerances import FOLLOWS, HOLDS, ROUNDED, TINY
+from ..support.tree import once
 from .estimate import Estimate, estimated
 from .factor import LOG_2PI
 from .precondition import ROUGH, Scaling, Transform

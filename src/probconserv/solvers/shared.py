@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..fields.blocks import unblocks
+from ..fields.blocks import LatentPosterior, unblocks
 from ..fields.covariances import Correlated, Fields
 from ..fields.gaussian import Normals
-from ..fields.latent import LatentPosterior
 from ..support.checks import any_of, concrete
-from ..support.once import once
 from ..support.tolerances import FIXED, SURE
-from ..support.tree import Node
+from ..support.tree import Node, once
 from .estimate import Estimate, diluted
 from .joint import Joint
 from .stages import SinglePoints, Stage, summed, thin, without_rounding

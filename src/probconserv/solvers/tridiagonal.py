@@ -15,8 +15,8 @@ from torch.nn.functional import pad
 from ..fields.covariances import Fields, Independent
 from ..laws.law import Rows
 from ..support.checks import any_of
-from ..support.once import once
 from ..support.tolerances import LEAKED
+from ..support.tree import once
 from .factor import LOG_2PI, Factor
 from .filters import smoothed
 from .stages import Together, minus, summed

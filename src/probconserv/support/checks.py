@@ -128,6 +128,23 @@ def _is_masked(x: object) -> bool:
     return isinstance(x, np.ma.MaskedArray) and bool(np.ma.getmaskarray(x).any())
 
 
+def mask(given: ArrayLike, what: str = "point") -> Tensor:
+    """`where`, true for what counts."""
+    counts = raw("where", given)
+    if counts.dtype != torch.bool or counts.layout != torch.strided:
+        raise InputError(f"`where` must be boolean, True where a {what} counts; got {given!r:.60}.")
+    return counts
+
+
+def integers(name: str, given: ArrayLike, what: str) -> Tensor:
+    """Whole numbers, as int64."""
+    found = raw(name, given)
+    real = found.is_floating_point() or found.is_complex() or found.dtype == torch.bool
+    if real or found.layout != torch.strided:
+        raise InputError(f"`{name}` must be whole numbers {what}; got {found.dtype}.")
+    return found.long()
+
+
 def wide(name: str, x: ArrayLike, least: float = -np.inf, hint: str = "") -> Tensor:
     """`x` as a finite float64 tensor of its own, nowhere below `least`: what a law is made of."""
     if isinstance(x, float | int) and least <= x <= LARGEST:  # a number that is fine
@@ -271,6 +288,12 @@ def broadcast_shapes(*shapes: Sequence[int]) -> torch.Size:
         return torch.Size(np.broadcast_shapes(*map(tuple, shapes)))
     except ValueError as error:
         raise RuntimeError(error) from None  # as torch does
+
+
+def fits(lead: Sequence[int], places: Sequence[int]) -> bool:
+    """Whether axes broadcast to the last ones of `places`."""
+    pairs = zip(lead[::-1], places[::-1], strict=False)
+    return len(lead) <= len(places) and all(n in (1, size) for n, size in pairs)
 
 
 def broadcasts(name: str, x: Tensor, shape: Sequence[int], what: str) -> None:

@@ -20,6 +20,8 @@ def may_overwrite(*arrays: Tensor) -> bool:
 def is_large(*arrays: Tensor) -> bool:
     """Whether slices pay: not on a GPU, and not where values are traced or gradients are needed."""
     first = arrays[0]
+    if torch.compiler.is_compiling():  # a look at the size would tie a program to it
+        return False
     return first.numel() >= 2 * IN_CACHE and not first.is_cuda and may_overwrite(*arrays)
 
 

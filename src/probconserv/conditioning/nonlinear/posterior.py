@@ -22,7 +22,7 @@ from ...solvers.shrinkage import shrinks, shrunk
 from ...support import checks as check
 from ...support.checks import ArrayLike
 from ...support.errors import DegenerateError, InputError, ProbConservError
-from ...support.once import once
+from ...support.tree import once
 from ..draws import FieldDraws, StateDraws
 from ..posterior import FieldPosterior, Solved, StatePosterior
 from .gauss_newton import PART, Failure, along_the_way, most_probable, with_gradient
