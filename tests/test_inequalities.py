@@ -131,7 +131,7 @@ def test_an_ensemble_of_fewer_members_than_points(rng):
 
 def test_initial_values_and_times_in_the_general_way(rng):
     mean = 0.5 + rng.normal(size=(4, N))
-    field = pc.LowRank.correlated(mean, 0.3, 0.4)
+    field = pc.LowRank.correlated(mean, 0.3, correlation=0.4)
     start = np.abs(mean[0])
     laws = pc.initial(start), pc.integral(X, 0.6, times=[2, 3])
     post = pc.condition(field, *laws, pc.bounds(low=0.0), draws=10, generator=generator())
