@@ -15,6 +15,8 @@ from dask.highlevelgraph import HighLevelGraph
 from dask.system import CPU_COUNT
 from numpy.typing import NDArray
 
+from ..support.rowwise import sums_by_label
+
 Array = NDArray[Any]
 Sums = Mapping[str, Array]  # under names, with the indices on axis 0
 Made = tuple[Sequence[Array], Sums]  # the new arrays of a block, and its sums
@@ -61,10 +63,7 @@ class LawRows:
     def apply(self, u: Array) -> Array:  # (..., I, P) to (..., I, rows)
         if self.labels is None:
             return weighted_sum(u, self.weights)[..., None]
-        weighted = u * self.weights
-        flat = weighted.reshape(-1, weighted.shape[-1])
-        found = np.stack([np.bincount(self.labels, each, self.rows) for each in flat])
-        return found.reshape(*weighted.shape[:-1], self.rows)
+        return np.asarray(sums_by_label(u * self.weights, self.labels, self.rows))
 
     def adjoint(self, v: Array) -> Array:  # (..., I, rows) to (..., I, P)
         return np.asarray(self.weights * (v if self.labels is None else v[..., self.labels]))
@@ -178,23 +177,6 @@ class BlockRows:
         for law in self.laws:
             found = np.where(found == 0, np.abs(law.weights) / (law.unit or 1.0), found)
         return np.divide(1.0, found, out=np.zeros_like(found), where=found != 0)
-
-    @cached_property
-    def freed(self) -> "BlockRows":
-        """G diag(freedom), whose one row is the same at all points if every one counts."""
-        if len(self.laws) > 1:
-            return self.by(lambda weights: weights * self.freedom)
-        (law,) = self.laws
-        weights = np.sign(law.weights) * law.unit
-        if law.labels is None and (weights == weights[:1, :1]).all():
-            weights = weights[:1, :1]
-        return replace(self, laws=(replace(law, weights=weights),))
-
-    @cached_property
-    def gram_of_freedom(self) -> Array:  # (1 or I, K) or (1 or I, K, K)
-        """G diag(freedom) G^T, kept for all indices that share their weights."""
-        assert self.freedom is not None
-        return self.gram(self.freedom)
 
     def at(self, indices: slice) -> "BlockRows":
         """The same at some of the indices."""

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from ..conditioning.sums import Ensemble, MeanAndStd
+from ..conditioning.sums import Ensemble, Kind, MeanAndStd
 from ..support.errors import InputError, ProbConservError
 from ..support.values import between
 from ._attributes import conversion, place
-from ._blocks import Kind
 from ._graph import Array, LawRows, NamedRows
 from ._law import FileLaw, Recipe, array, assumed, listed, nearest
 from ._points import REGION, FilePoints, points

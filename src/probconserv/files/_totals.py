@@ -380,6 +380,6 @@ def _entries(variable: xr.Variable, dim: str, entries: Array) -> xr.Variable:
 def _total_and_size(field: Array, *density_and_rows: Any) -> Made:
     """The rows of the field, or of a density where the field is not missing."""
     *density, rows, _ = density_and_rows
-    block = FileBlock.of(rows, field)
+    block = FileBlock.of(None, rows, field)
     total = block.total(np.broadcast_to(density[0], field.shape) if density else field)[:, 0]
     return (), {"total": total, "size": np.broadcast_to(block.rows.sizes.whole, total.shape)}

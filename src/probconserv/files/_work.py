@@ -1,11 +1,6 @@
-"""A dataset and laws on their way through the passes, to new values and a report.
+"""A dataset and laws on their way through the passes, to new values and a report."""
 
-What the solve takes are sums over all points. Where a block has all points of its indices these are
-sums over the block: it is read, solved and updated at once. Else all blocks are summed first, and
-read again for the update. `_solve` is the same function for both; only `total` differs.
-"""
-
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -17,20 +12,19 @@ import numpy as np
 import xarray as xr
 
 from .. import __version__
-from ..conditioning.sums import Ensemble, Kind, MeanAndStd, check_usable, is_hard, solved_rows
+from ..conditioning.sums import Ensemble
 from ..support.errors import FAR, InputError
 from ._attributes import decoded, least_to_most
-from ._blocks import BlockWork, FileBlock, ValueBounds
+from ._blocks import BlockWork, ValueBounds
 from ._compute import compute
 from ._encoding import Packing, next_held, valid_limits
-from ._graph import Array, Made, Sums, added
+from ._graph import Sums, added
 from ._guard import with_spread
 from ._law import FileLaw, Recipe, array
 from ._plan import HOW, ONE_BY_ONE, FilePlan, FileSpread, plans, worst
 from ._report import Report, budgets
 from ._rounding import HALF, half_note
 
-SETTLING = 2  # times that exact rows are settled at most
 REPORT = "probconserv_report"
 ENSEMBLES = ("member", "members", "realization", "ensemble", "ensemble_member")
 FEW = (
@@ -42,8 +36,6 @@ INVALID = {
     "invalid_before": "lie outside the valid {} already",
     "invalid": "were pushed outside the valid {}",
 }
-
-Total = Callable[[str, Sums], Sums]  # the sums of a pass over all points, by its name; steps
 
 
 @dataclass(frozen=True, eq=False)
@@ -267,38 +259,6 @@ def _like(new: xr.Variable, old: Any) -> xr.Variable:
     return xr.Variable(new.dims, new.data, old.attrs, encoding)
 
 
-def _solve(work: BlockWork, total: Total, sums: Sums, given: Sums) -> Sums:
-    """What the update needs: the steps of the solve, and lambda that holds values within bounds.
-
-    Nearly dependent rows are settled: the totals after the update are summed, and what exact rows
-    miss is moved as well. given: b, its noise and the numbers of the indices.
-    """
-    value, noise = given["value"], given["noise"]
-    with work.places.named(given["numbers"]):
-        steps = _solved(work.kind, sums, value, noise)
-        for _ in range(SETTLING):
-            if len(work.kind.laws) == 1 or not is_hard(steps["least"]).any():
-                break  # one row depends on no other
-            from ..conditioning.sums_solve import settled  # needs torch
-
-            steps = settled(work.kind, steps, sums, total("after", steps), value, noise)
-        if work.bounds is not None:
-            seen = total("survey", steps)
-            steps["tilt"] = work.bounds.tilts(
-                lambda tilt: total("line", steps | {"tilt": tilt}), seen
-            )
-    return steps
-
-
-def _solved(kind: Kind, sums: Sums, *given: Array) -> dict[str, Array]:
-    check_usable(sums)
-    if isinstance(kind, MeanAndStd) and kind.is_rowwise:
-        return solved_rows(kind, sums, *given)
-    from ..conditioning.sums_solve import solved  # needs torch
-
-    return solved(kind, sums, *given)
-
-
 def is_whole(plan: FilePlan) -> bool:
     """Whether every block holds all points of its indices, so that it need not be read twice."""
     (arrays, *others), (rows, *_) = plan.arrays.values(), plan.rows.values()
@@ -322,21 +282,12 @@ def first_pass(plan: FilePlan) -> dict[str, Any]:
 def _pass(
     plan: FilePlan, works: Mapping[str, BlockWork], method: str, steps: Sums
 ) -> dict[str, Any]:  # (*index, ...) of each
-    found = {}
-    for name, work in works.items():
-        call = partial(_only_sums, work, method)
-        _, found[name] = plan.rows[name].mapped(call, plan.arrays[name], steps=steps)
-    return found
+    return {name: _mapped(plan, name, work, method, steps)[1] for name, work in works.items()}
 
 
-def _only_sums(work: BlockWork, method: str, *given: Any) -> Made:
-    *arrays, rows, steps = given
-    return (), work.sums(method, FileBlock.of(rows, *arrays), steps, arrays[0])
-
-
-def _updated(work: BlockWork, *given: Any) -> Made:
-    *arrays, rows, steps = given
-    return work.updated(FileBlock.of(rows, *arrays), steps, *arrays)
+def _mapped(plan: FilePlan, name: str, work: BlockWork, method: str, steps: Sums) -> Any:
+    dtypes = work.dtypes if method in ("update", "all") else ()
+    return plan.rows[name].mapped(partial(work.run, method), plan.arrays[name], dtypes, steps)
 
 
 def _block_work(
@@ -361,26 +312,14 @@ def _block_work(
     )
 
 
-def _at_once(work: BlockWork, *given: Any) -> Made:
-    """A block with all points of its indices: what `updated` makes, with the statistics."""
-    *arrays, rows, known = given
-    block = FileBlock.of(rows, *arrays)
-
-    def total(method: str, steps: Sums) -> Sums:
-        return work.sums(method, block, steps, arrays[0])
-
-    sums = total("statistics", {})
-    steps = _solve(work, total, sums, known)
-    new, figures = work.updated(block, steps, *arrays)
-    return new, {**sums, **figures}
-
-
 def update(
     plan: FilePlan, watched: bool, stored: bool
 ) -> tuple[dict[str, tuple[xr.Variable, ...]], dict[str, list[Any]]]:
     """Of every variable the new arrays; the sums before, and the figures if they are watched.
 
-    Sums that are needed on the way, if one pass is not enough, are computed.
+    Where a block has all points of its indices it is read, solved and updated at once. Else all
+    blocks are summed first, and read again for the update. Sums that are needed on the way are
+    computed.
     """
     works = {name: _block_work(plan, name, watched, stored) for name in plan.arrays}
     steps: Any = {name: plan.side_by_side(name) for name in ("value", "noise")}
@@ -396,13 +335,11 @@ def update(
 
         first, *_ = works.values()
         together = plan.flat(added([sums for (sums,) in seen.values()]))
-        steps = plan.shaped(_solve(first, total, together, plan.flat(steps)))
+        steps = plan.shaped(first.solved(total, together, plan.flat(steps)))
     new = {}
     for name, work in works.items():
-        rows, arrays = plan.rows[name], plan.arrays[name]
-        call = partial(_at_once if at_once else _updated, work)
-        found, figures = rows.mapped(call, arrays, work.dtypes, steps)
-        new[name] = tuple(xr.Variable(rows.all, x).transpose(*arrays[0].dims) for x in found)
-        if watched:
-            seen[name].append(figures)
+        found, figures = _mapped(plan, name, work, "all" if at_once else "update", steps)
+        dims, all_dims = plan.arrays[name][0].dims, plan.rows[name].all
+        new[name] = tuple(xr.Variable(all_dims, x).transpose(*dims) for x in found)
+        seen[name] += [figures] * watched
     return new, seen
