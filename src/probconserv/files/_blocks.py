@@ -28,8 +28,8 @@ from ..support.tolerances import REACH, ROUNDED, SINGLE
 from ..support.values import span
 from ._encoding import Packing, outside
 from ._graph import Array, BlockRows, Made, Sums
-from ._guard import own_moments
 from ._rounding import HALF, as_half
+from ._verdict import own_moments
 
 # usual for values that are missing, with either sign; small ones may be values of a field
 SMALL_MARKS = 999.0, 9999.0, 32767.0, 32768.0, 99999.0, 999999.0

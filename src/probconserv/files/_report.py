@@ -18,7 +18,7 @@ from ..support.errors import ImplausibleError, InputError, printable, warn_impla
 from ..support.tolerances import CLOSES, DOUBLE
 from ._graph import Array
 from ._plan import FilePlan, Ready, worst
-from ._verdict import Verdict
+from ._verdict import Verdict, judged
 
 FIGURES = ("total", "field", "gap", "relative", "closes")  # of a total, in a table
 ZERO = 273.15  # of degC in K
@@ -134,7 +134,7 @@ class Budget:
         DataArray
             One number for each row.
         """
-        off = abs(self.gap(after)) / self._scale
+        off = abs(self.gap(after)) / self.scale
         return off.max([dim for dim in off.dims if dim not in self.terms.dims])
 
     def closes(self, tolerance: float = CLOSES, after: bool = False) -> bool:
@@ -152,7 +152,7 @@ class Budget:
         bool
             True if no row is off by more.
         """
-        return bool((self.imbalance(after) <= tolerance + 3 * self.noise / self._scale).all())
+        return bool((self.imbalance(after) <= tolerance + 3 * self.noise / self.scale).all())
 
     def table(self, tolerance: float = CLOSES) -> list[dict[str, Any]]:
         """The rows of a table: of every total (and member) its place and figures.
@@ -161,8 +161,8 @@ class Budget:
         """
         after = self.after is not None
         gap = self.gap(after)
-        relative = abs(gap) / self._scale
-        closes = relative <= tolerance + 3 * self.noise / self._scale
+        relative = abs(gap) / self.scale
+        closes = relative <= tolerance + 3 * self.noise / self.scale
         field = (gap + self.total).where(self.size > 0)
         total = self.total.where(self.size > 0) if self.is_average else self.total
         columns = [_column(each, gap) for each in (total, field, gap, relative, closes)]
@@ -206,14 +206,15 @@ class Budget:
         return figures
 
     @cached_property
-    def _scale(self) -> xr.DataArray:
+    def scale(self) -> xr.DataArray:
+        """What an imbalance is relative to: the sum of ``|u|``, or ``|total|`` if that is more."""
         size = self.terms.where(self.terms > abs(self.total), abs(self.total))
         return size.where(size > 0, 1.0)
 
     @property
     def warnings(self) -> list[str]:
         """What is implausible before the update."""
-        return [f"{self.name}: {text}" for text in (*self._judged.beyond(), *self._suspect())]
+        return [f"{self.name}: {text}" for text in (*self._judged.beyond, *self._suspect())]
 
     def _suspect(self) -> Iterator[str]:
         """Of points that come and go in time, marks of missing values, and degC taken for K."""
@@ -268,7 +269,7 @@ class Budget:
 
     @cached_property
     def _judged(self) -> Verdict:
-        return Verdict(self)
+        return judged(self)
 
 
 def _column(array: xr.DataArray, like: xr.DataArray) -> list[Any]:

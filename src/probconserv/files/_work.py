@@ -19,11 +19,11 @@ from ._blocks import BlockWork, ValueBounds
 from ._compute import compute
 from ._encoding import Packing, next_held, valid_limits
 from ._graph import Sums, added
-from ._guard import with_spread
 from ._law import FileLaw, Recipe, array
 from ._plan import HOW, ONE_BY_ONE, FilePlan, FileSpread, plans, worst
 from ._report import Report, budgets
 from ._rounding import HALF, half_note
+from ._verdict import with_spread
 
 REPORT = "probconserv_report"
 ENSEMBLES = ("member", "members", "realization", "ensemble", "ensemble_member")
