@@ -305,12 +305,12 @@ class NamedRows:
 
     def _pair(self, array: xr.Variable) -> Pair:
         """Data in the order of the axes, members in one block; axes of steps come last."""
-        dims = tuple([dim for dim in self.all if dim in array.dims])
-        data = array.transpose(*dims, ...).data
-        dims += tuple([str(dim) for dim in array.dims if dim not in self.all])
-        if not isinstance(data, da.Array):
-            return np.asarray(data), dims
-        return data.rechunk({0: -1}) if self.member in dims else data, dims
+        ordered: Any = array.transpose(*self.all, ..., missing_dims="ignore")
+        if not isinstance(ordered.data, da.Array):
+            return ordered.values, ordered.dims
+        return ordered.chunk(
+            {self.member: -1} if self.member in ordered.dims else {}
+        ).data, ordered.dims
 
 
 def _picked(made: Any, number: int) -> Any:

@@ -114,9 +114,13 @@ class Budget:
         DataArray
             In the units of the total.
         """
-        has = self.after if after else self.before
-        assert has is not None
-        return (has - self.total).where(self.size > 0, 0.0)
+        return self._gaps[after]
+
+    @cached_property
+    def _gaps(self) -> dict[bool, xr.DataArray]:
+        """Before, and after if that is known."""
+        both = {False: self.before} | ({} if self.after is None else {True: self.after})
+        return {key: (has - self.total).where(self.size > 0, 0.0) for key, has in both.items()}
 
     def imbalance(self, after: bool = False) -> xr.DataArray:
         """How far each row is off: ``|field - total|`` over the sum of ``|u|``.
@@ -134,8 +138,12 @@ class Budget:
         DataArray
             One number for each row.
         """
-        off = abs(self.gap(after)) / self.scale
-        return off.max([dim for dim in off.dims if dim not in self.terms.dims])
+        return self._imbalances[after]
+
+    @cached_property
+    def _imbalances(self) -> dict[bool, xr.DataArray]:
+        off = {key: abs(gap) / self.scale for key, gap in self._gaps.items()}
+        return {key: each.max({*each.dims} - {*self.terms.dims}) for key, each in off.items()}
 
     def closes(self, tolerance: float = CLOSES, after: bool = False) -> bool:
         """Whether every total is met, up to the tolerance and three times the noise.
@@ -152,7 +160,7 @@ class Budget:
         bool
             True if no row is off by more.
         """
-        return bool((self.imbalance(after) <= tolerance + 3 * self.noise / self.scale).all())
+        return bool((self._imbalances[after] <= tolerance + 3 * self.noise / self.scale).all())
 
     def table(self, tolerance: float = CLOSES) -> list[dict[str, Any]]:
         """The rows of a table: of every total (and member) its place and figures.
@@ -160,7 +168,7 @@ class Budget:
         The figures are total, field, gap, relative and closes, after the update if there is one.
         """
         after = self.after is not None
-        gap = self.gap(after)
+        gap = self._gaps[after]
         relative = abs(gap) / self.scale
         closes = relative <= tolerance + 3 * self.noise / self.scale
         field = (gap + self.total).where(self.size > 0)
@@ -190,10 +198,9 @@ class Budget:
             "answer": self.answer,
             "verdict": self.verdict,
         }
-        for when in ("before",) if self.after is None else ("before", "after"):
-            after = when == "after"
-            imbalance, where = worst(self.imbalance(after))
-            gap, mean = abs(self.gap(after)), None
+        for after, gap in self._gaps.items():
+            when, gap, mean = "after" if after else "before", abs(gap), None
+            imbalance, where = worst(self._imbalances[after])
             if not self.is_average and len(self.variables) == 1:  # else their units differ
                 mean = float((gap / self.size).where(self.size > 0, 0.0).max())
             figures |= {
@@ -232,7 +239,7 @@ class Budget:
                 f"{self.marks} values look like marks for missing ones (1e+20, -9999 and the "
                 "like), which the file does not declare. Declare them as _FillValue"
             )
-        off, other = abs(self.gap()), "K" if self.is_celsius else "degC"
+        off, other = abs(self._gaps[False]), "K" if self.is_celsius else "degC"
         known = self.is_average and (self.is_celsius or self.unit == "K")
         if known and bool((abs(off - ZERO) < 60).any()):
             largest = f"{float(off.max()):.3g} {self.unit}"
@@ -257,12 +264,12 @@ class Budget:
         """Whether the totals are plausible for a field with this uncertainty, and if not why."""
         return self._judged.text
 
-    @property
+    @cached_property
     def knows_std(self) -> bool:
         """Whether the field or the total comes with standard deviations or members."""
         return bool((self.spread > 0).any()) or bool((self.noise > 0).any())
 
-    @property
+    @cached_property
     def members(self) -> int:
         """How many members the field has; 1 if it is none of an ensemble."""
         return self.before.size // max(1, self.terms.size)
@@ -349,7 +356,7 @@ class Report:
         """Whether nothing speaks against what was asked and done."""
         return not self.warnings
 
-    @property
+    @cached_property
     def is_done(self) -> bool:
         """Whether there was an update, and it is computed."""
         return all(budget.after is not None for budget in self.budgets)
