@@ -1,7 +1,7 @@
 """How variables are stored: formats, chunks, and values packed into integers."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, prod
@@ -15,6 +15,7 @@ import numpy.typing as npt
 import xarray as xr
 
 from ..support.errors import InputError
+from ..support.values import choice
 from ._graph import BlockRows
 from ._read import BLOCK, errors_of, kind
 from ._rounding import HALF, closing
@@ -25,6 +26,8 @@ NUMBERS = "biufc"
 Array = npt.NDArray[Any]
 PACKING = ("scale_factor", "add_offset", "dtype", "_FillValue", "missing_value", "_Unsigned")
 WHOLE = 2.0**53  # from here on float64 does not hold every whole number
+TYPES = ("float32", "float64")
+FILLS = ("_FillValue", "missing_value")
 LIMITS = ("valid_min", "valid_max", "valid_range")
 NO_BOUNDS = (-np.inf, np.inf)
 ROUNDS = re.compile("least_significant_digit|_Quantize")  # attributes that libraries obey
@@ -320,3 +323,28 @@ def outside(u: Array, ends: tuple[float, float], slack: float = 0.0) -> Array:
     if slack:
         low, high = low - slack * abs(low), high + slack * abs(high)
     return (u < low) | (u > high)
+
+
+def typed(dataset: xr.Dataset, names: Iterable[str], dtype: str | None) -> xr.Dataset:
+    """The dataset with these variables in that type, as they are written."""
+    if dtype is None:
+        return dataset
+    choice("dtype", dtype, TYPES)
+    to, changed = np.dtype(dtype), {}
+    for name in sorted({*names} & dataset.variables.keys()):
+        v = dataset.variables[name]
+        if Packing.of(v) is not None:
+            raise InputError(
+                f"`dtype` is for floats, and `{name}` is packed into "
+                f"{np.dtype(v.encoding['dtype'])}. Add `unpack=True`; of a dataset in memory, drop "
+                "its encoding first (`drop_encoding()`)."
+            )
+        if v.dtype != to or np.dtype(v.encoding.get("dtype", v.dtype)) != to:
+            encoding = {k: e for k, e in v.encoding.items() if k not in (*FILLS, "fill_value")}
+            if any(v.encoding.get(key) is not None for key in FILLS):  # missing ones as NaN
+                encoding["_FillValue"] = to.type(np.nan)
+            data = v.data.astype(to)
+            changed[name] = xr.Variable(v.dims, data, v.attrs, encoding | {"dtype": to})
+    out = dataset.assign(changed)
+    out.encoding = dataset.encoding
+    return out

@@ -492,10 +492,10 @@ def budgets(plan: FilePlan, parts: dict[str, Array]) -> list[Budget]:
 
 
 def _budget(plan: FilePlan, ready: Ready, parts: Mapping[str, Array]) -> Budget:
-    law, points = ready.law, ready.points
+    law, points, totals = ready.law, ready.points, ready.totals
 
     def named(variable: xr.Variable) -> xr.DataArray:
-        coords = {d: c.variable for d, c in points.coords.items() if d in variable.dims}
+        coords = {d: c for d, c in points.names.items() if d in variable.dims}
         return xr.DataArray(variable.data, coords, variable.dims)
 
     def wide(given: xr.Variable) -> xr.DataArray:
@@ -507,11 +507,12 @@ def _budget(plan: FilePlan, ready: Ready, parts: Mapping[str, Array]) -> Budget:
         values = values[..., 0, :] if plan.member is None and values.ndim > lead + 1 else values
         member = [plan.member] if values.ndim > lead + 1 else []
         shape = (*values.shape[:-1], *ready.sizes_inside.values())
-        return named(xr.Variable((*plan.index, *member, *ready.inner), values.reshape(shape)))
+        dims = (*plan.index, *member, *ready.sizes_inside)
+        return named(xr.Variable(dims, values.reshape(shape)))
 
-    fixed, is_average = named(ready.fixed), law.average is not None
-    sizes = wide(ready.sizes.where(ready.sizes > 0, 1.0)) if is_average else 1.0
-    vary = any(ready.time in weights.dims for weights in points.weights.values())
+    fixed, is_average, time = named(totals.fixed), law.average is not None, totals.time_of_rows
+    sizes = wide(totals.sizes.where(totals.sizes > 0, 1.0)) if is_average else 1.0
+    vary = any(time in weights.dims for weights in points.weights.values())
     sums: Any = {key: rows(key) / sizes for key in ("terms", "size", "spread", "assumed")}
     return Budget(
         name=law.label,
@@ -519,17 +520,17 @@ def _budget(plan: FilePlan, ready: Ready, parts: Mapping[str, Array]) -> Budget:
         over=law.dims,
         unit=points.mean_unit if is_average else points.unit,
         measure=points.measure,
-        time=ready.time,
-        total=wide(ready.value + ready.fixed) / sizes,
-        noise=wide(ready.noise) / sizes,
+        time=time,
+        total=wide(totals.value + totals.fixed) / sizes,
+        noise=wide(totals.noise) / sizes,
         before=(rows("total") + fixed) / sizes,
         after=(rows("after") + fixed) / sizes if "after" in parts else None,
         **sums,
         correlation=getattr(plan.kind, "correlation", 0.0),
         present=rows("count") / rows("stated") if vary else rows("size"),
-        one_total=ready.one_total,
+        one_total=totals.is_one,
         own=rows("own") / sizes if "own" in parts else None,
-        gains={name: wide(gain) / sizes for name, gain in ready.gains.items()},
+        gains={name: wide(gain) / sizes for name, gain in totals.gains.items()},
         marks=int(parts["marks"].sum()),
         remarks=ready.remarks,
         is_average=is_average,

@@ -89,8 +89,9 @@ class Totals:
             raise InputError(
                 f"`assume_method`: {name!r} is no rate of {law.label}. {nearest(name, names)}"
             )
+        self.value, self.noise = self._value(), self._noise()
 
-    def value(self) -> xr.Variable:
+    def _value(self) -> xr.Variable:
         """b, with some of the axes of the rows, and that of members if each has its own."""
         gained: Any = self._gained(self.time) if self.time and self.rates else 0.0
         value = self._start * self.sizes + gained - self.fixed
@@ -102,7 +103,7 @@ class Totals:
             )
         return value
 
-    def noise(self) -> xr.Variable:
+    def _noise(self) -> xr.Variable:
         """The standard deviation of b."""
         noise = self._of_rows(self.law.noise, "noise", [*self.points.rows]) * self.sizes
         if not ((noise.values >= 0) & np.isfinite(noise.values)).all():
@@ -153,6 +154,11 @@ class Totals:
                 "number or a variable, without `inflow` and `outflow`."
             )
         return time
+
+    @property
+    def time_of_rows(self) -> str | None:
+        """Which of the axes of the rows is time."""
+        return self.time.dim if self.time and self.time.dim in self.points.rows else None
 
     @property
     def is_one(self) -> bool:

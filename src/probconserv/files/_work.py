@@ -17,7 +17,7 @@ from ..support.errors import FAR, InputError
 from ._attributes import decoded, least_to_most
 from ._blocks import BlockWork, ValueBounds
 from ._compute import compute
-from ._encoding import Packing, next_held, valid_limits
+from ._encoding import Packing, next_held, typed, valid_limits
 from ._graph import Sums, added
 from ._law import FileLaw, Recipe, array
 from ._plan import HOW, ONE_BY_ONE, FilePlan, FileSpread, plans, worst
@@ -48,14 +48,28 @@ class Work:
 
     @classmethod
     def of(
-        cls, dataset: xr.Dataset, laws: Sequence[FileLaw | Recipe], spread: FileSpread
+        cls,
+        dataset: xr.Dataset,
+        laws: Sequence[FileLaw | Recipe],
+        spread: FileSpread,
+        dtype: str | None = None,
+        also: Sequence[str] = (),
     ) -> "Work":
+        """dtype: of what is moved, and of these variables."""
         if not isinstance(dataset, xr.Dataset):
             raise InputError(
                 f"`dataset` must be an xarray.Dataset, got {type(dataset).__name__}. "
                 "`enforce_file` and `check_file` take paths; `.to_dataset()` makes one of an array."
             )
-        return cls(dataset, plans(decoded(dataset), laws, spread), spread)
+        known = decoded(dataset)
+        made = [law(known) if callable(law) else law for law in laws]
+        if dtype is not None:
+            moved = [name for law in made if isinstance(law, FileLaw) for name in law.factors]
+            stds = spread.std.values() if isinstance(spread.std, Mapping) else [spread.std]
+            names = [*moved, *(std for std in stds if isinstance(std, str)), *also]
+            dataset = typed(dataset, names, dtype)
+            known = decoded(dataset)
+        return cls(dataset, plans(known, made, spread), spread)
 
     def check_apart(self) -> None:
         """Refuse to update what another law takes as it is: its total would not hold."""
