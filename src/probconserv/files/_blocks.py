@@ -28,7 +28,6 @@ from ..support.tolerances import REACH, ROUNDED, SINGLE
 from ..support.values import span
 from ._encoding import Packing, outside
 from ._graph import Array, BlockRows, Made, Sums
-from ._rounding import HALF, as_half
 from ._verdict import own_moments
 
 # usual for values that are missing, with either sign; small ones may be values of a field
@@ -431,8 +430,6 @@ class BlockWork:
         new, (u, std) = moved(block, steps), block.given
         if self.bounds is not None:
             new = self.bounds.clipped(new, block, steps["mu"])
-        if self.dtypes[0] == HALF:
-            new = as_half(new, block.rows, self.asked, self.kind.disjoint)
         new = new.astype(self.dtypes[0], copy=False)
         if self.packing is not None and self.rounds:
             new = self.packing.rounded(new, block.rows, self.asked).astype(new.dtype)

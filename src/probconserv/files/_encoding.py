@@ -18,7 +18,7 @@ from ..support.errors import InputError
 from ..support.values import choice
 from ._graph import BlockRows
 from ._read import BLOCK, errors_of, kind
-from ._rounding import HALF, closing
+from ._rounding import closing
 
 CODECS = ("compressors", "filters", "serializer", "fill_value", "shards")
 NAMES = {"NETCDF3_64BIT_OFFSET": "NETCDF3_64BIT", "NETCDF3_64BIT_DATA": "NETCDF4"}
@@ -82,7 +82,7 @@ def prepared(dataset: xr.Dataset, format: Format) -> xr.Dataset:
         elif format.zarr:
             changed[name] = aligned(variable)
     for name, each in changed.items() if not format.zarr else ():
-        if each.dtype.kind == "f" and np.dtype(each.encoding.get("dtype", each.dtype)) == HALF:
+        if each.dtype.kind == "f" and np.dtype(each.encoding.get("dtype", each.dtype)) == "f2":
             raise InputError(
                 f"`path`: NetCDF has no float16, which `{name}` is. `dtype='float32'` writes it as "
                 "that, without loss; Zarr (.zarr) has float16."
@@ -262,7 +262,7 @@ class Packing:
             fits = (whole >= max(info.min, ends[0])) & (whole <= min(info.max, ends[1]))
             return fits & ~np.isin(whole, self.fills)  # those do not stand for a value
 
-        found = closing(exact, np.rint(exact), rows, np.add, allowed)
+        found = closing(exact, rows, allowed)
         return found * self.scale + self.offset
 
 

@@ -22,7 +22,6 @@ from ._graph import Sums, added
 from ._law import FileLaw, Recipe, array
 from ._plan import HOW, ONE_BY_ONE, FilePlan, FileSpread, plans, worst
 from ._report import Report, budgets
-from ._rounding import HALF, half_note
 from ._verdict import with_spread
 
 REPORT = "probconserv_report"
@@ -160,16 +159,17 @@ class Work:
                 f"values that some members lack: {lacking}. They count in no member's total, and "
                 "stay as they are in the others."
             )
-        packed = [str(name) for name in moves if Packing.of(self.dataset[name])]
-        if packed and report.is_done and not report.closes(after=True):
-            yield (
-                f"{', '.join(packed)} packed into integers: rounding to them opens the "
-                "budget again. Write floats with `unpack` to keep it closed."
+        opened = [b for b in report.budgets if report.is_done and not b.closes(after=True)]
+        for name in (name for name in moves if any(name in b.variables for b in opened)):
+            few, again = (
+                self.dataset[name].dtype == "f2",
+                "opens the budget again. Write floats with",
             )
-        for name in (name for name in moves if self.dataset[name].dtype == HALF):
-            of_it = [budget for budget in report.budgets if name in budget.variables]
-            off = max(float(budget.imbalance(report.is_done).max()) for budget in of_it)
-            yield half_note(name, off, all(each.closes(after=report.is_done) for each in of_it))
+            if few or Packing.of(self.dataset[name]):
+                said, way = (
+                    ("float16", "dtype='float32'") if few else ("packed into integers", "unpack")
+                )
+                yield f"{name} is {said}: rounding to it {again} `{way}` to keep it closed."
         stds = [std for plan in self.plans if plan.is_bounded for std in plan.stds.values()]
         if report.is_done and any(std.values.dims for std in stds):
             yield "the new standard deviations are those without bounds"
