@@ -10,13 +10,14 @@ from typing import Any, Literal
 
 import xarray as xr
 
-from ._compute import compute, threads
 from ._elsewhere import check_target
+from ._encoding import is_lazy
+from ._graph import compute, threads
 from ._law import FileLaw, Given, Recipe
 from ._plan import FileSpread
 from ._report import Report
 from ._series import Paths, opened_as_one, paths_of, with_files
-from ._work import REPORT, Work, is_lazy
+from ._work import REPORT, Work
 from ._write import check_output, write
 
 Dtype = Literal["float32", "float64"]
@@ -107,7 +108,7 @@ def enforce(
     spread = FileSpread(std, member, correlation, shrinkage, jointly, how, minimum, maximum)
     work = Work.of(dataset, laws, spread, dtype)
     work.check_apart()
-    stay_lazy = any(map(is_lazy, work.plans))
+    stay_lazy = any(is_lazy(x) for plan in work.plans for xs in plan.arrays.values() for x in xs)
     new, seen = work.updated(watch=not stay_lazy)
     if not stay_lazy:  # cell sizes may be lazy where the field is not
         new, seen = compute((new, seen))

@@ -1,21 +1,30 @@
-"""G on blocks of points, for NumPy and dask arrays: sums over blocks and updates of blocks."""
+"""G on blocks of points, for NumPy and dask arrays: sums over blocks and updates of blocks.
 
+dask works in threads of this process, with a bar on a terminal.
+"""
+
+import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
 from math import prod
 from typing import Any
 
+import dask
 import dask.array as da
+import dask.threaded
 import numpy as np
 import xarray as xr
+from dask.base import compute as compute_together
 from dask.highlevelgraph import HighLevelGraph
 from dask.system import CPU_COUNT
 from numpy.typing import NDArray
 
 from ..support.rowwise import sums_by_label
+from ..support.values import samples
 
 Array = NDArray[Any]
 Sums = Mapping[str, Array]  # under names, with the indices on axis 0
@@ -26,6 +35,7 @@ Key = tuple[str, Any]  # what a block is, and which one
 PIECE = 4096  # points of one product: too few for BLAS to start threads of its own
 SLAB = 1 << 18  # points that are worked on at a time: what stays in a core's cache
 NO_LABELS = (None,)
+SLOW = 1.0  # seconds that a computation takes before a terminal shows how far it is
 LARGEST = ("change", "in_std", "below", "below_before")  # not added up: the largest counts
 
 
@@ -365,3 +375,35 @@ def _cut(values: Array, names: tuple[str, ...], cut: Mapping[str, Any]) -> da.Ar
     pairs = zip(values.shape, names, strict=True)
     chunks = tuple(-1 if size == 1 else cut.get(name, -1) for size, name in pairs)
     return da.from_array(values, chunks=chunks, name=False)
+
+
+@contextmanager
+def threads(workers: int | None = None) -> Iterator[None]:
+    """Everything that dask computes inside runs in so many threads, as many as there are cores."""
+    chosen = {} if workers is None else {"num_workers": samples(workers, "workers")}
+    # its name would make dask import distributed, which takes half a second
+    with dask.config.set({"scheduler": dask.threaded.get, **chosen}), _progress():
+        yield
+
+
+def _progress() -> Any:
+    if not sys.stderr.isatty():
+        return nullcontext()
+    from dask.diagnostics.progress import ProgressBar
+
+    return ProgressBar(minimum=SLOW, out=sys.stderr)
+
+
+def compute(collections: Any) -> Any:
+    """The collections, any nest of them, computed together."""
+    with _few_threads():
+        return compute_together(collections)[0]
+
+
+def _few_threads() -> Any:
+    """Zarr takes as many threads as blocks are worked on: each keeps memory that it has freed."""
+    if "zarr" not in sys.modules:
+        return nullcontext()
+    import zarr
+
+    return zarr.config.set({"threading.max_workers": dask.config.get("num_workers", CPU_COUNT)})

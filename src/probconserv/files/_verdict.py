@@ -7,7 +7,7 @@ All is NumPy.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -39,12 +39,12 @@ LEFT = 0.25, 0.02  # of a gap that a cause may leave: where changes vary, where 
 NEAR = 0.5, 0.05  # how far from -1 a factor may be that is a wrong sign: in the same two cases
 
 
-def with_spread(sums: Sums) -> dict[str, Array]:
-    """The sums of a variable, with what totals change by if all points move by its own std.
+def with_spread(parts: Iterable[Sums]) -> dict[str, Array]:
+    """The sums of a variable in one, with what totals change by if all points move by its own std.
 
     That is its standard deviation over all points of all rows, times included.
     """
-    found = dict(sums)
+    found = {name: x for sums in parts for name, x in sums.items()}
     if "own" in found:
         size, mean, square = found["own"].reshape(-1, 3).sum(0)
         variance = square / (size or 1.0) - (mean / (size or 1.0)) ** 2

@@ -1,13 +1,12 @@
 """A dataset and laws on their way through the passes, to new values and a report."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from math import prod
 from typing import Any
 
-import dask.array as da
 import numpy as np
 import xarray as xr
 
@@ -16,9 +15,8 @@ from ..conditioning.sums import Ensemble
 from ..support.errors import FAR, InputError
 from ._attributes import decoded, least_to_most
 from ._blocks import BlockWork, ValueBounds
-from ._compute import compute
 from ._encoding import Packing, next_held, typed, valid_limits
-from ._graph import Sums, added
+from ._graph import Sums, added, compute
 from ._law import FileLaw, Recipe, array
 from ._plan import HOW, ONE_BY_ONE, FilePlan, FileSpread, plans, worst
 from ._report import Report, budgets
@@ -31,6 +29,7 @@ FEW = (
     "is chance; `how` 'uniform' moves all points alike"
 )
 OF_SHAPE = ("chunksizes", "chunks", "preferred_chunks", "shards", "original_shape", "contiguous")
+WAYS = {"packed into integers": "`unpack`", "float16": "`dtype='float32'`"}
 INVALID = {
     "invalid_before": "lie outside the valid {} already",
     "invalid": "were pushed outside the valid {}",
@@ -124,7 +123,7 @@ class Work:
 
     def report(self, seen: Mapping[str, Sequence[Sums]], change: Any = None) -> Report:
         """seen: of `summed` or `updated`, computed."""
-        of = {name: with_spread(_merged(parts)) for name, parts in seen.items()}
+        of = {name: with_spread(parts) for name, parts in seen.items()}
         sums = [added([of[name] for name in plan.arrays]) for plan in self.plans]
         found = [budget for both in zip(self.plans, sums, strict=True) for budget in budgets(*both)]
         warnings = [text for budget in found for text in budget.warnings]
@@ -161,15 +160,11 @@ class Work:
             )
         opened = [b for b in report.budgets if report.is_done and not b.closes(after=True)]
         for name in (name for name in moves if any(name in b.variables for b in opened)):
-            few, again = (
-                self.dataset[name].dtype == "f2",
-                "opens the budget again. Write floats with",
-            )
-            if few or Packing.of(self.dataset[name]):
-                said, way = (
-                    ("float16", "dtype='float32'") if few else ("packed into integers", "unpack")
-                )
-                yield f"{name} is {said}: rounding to it {again} `{way}` to keep it closed."
+            packed = Packing.of(self.dataset[name]) is not None
+            held = "packed into integers" if packed else str(self.dataset[name].dtype)
+            if held in WAYS:
+                said = f"{name} is {held}: rounding to it opens the budget again"
+                yield f"{said}. Write floats with {WAYS[held]} to keep it closed."
         stds = [std for plan in self.plans if plan.is_bounded for std in plan.stds.values()]
         if report.is_done and any(std.values.dims for std in stds):
             yield "the new standard deviations are those without bounds"
@@ -259,10 +254,6 @@ class Work:
         return out.assign_attrs({"history": history, **told})
 
 
-def _merged(parts: Iterable[Sums]) -> Sums:
-    return {key: values for part in parts for key, values in part.items()}
-
-
 def _like(new: xr.Variable, old: Any) -> xr.Variable:
     """With the attributes of the old variable, its order of axes and how it is stored."""
     encoding = old.encoding
@@ -276,16 +267,9 @@ def _like(new: xr.Variable, old: Any) -> xr.Variable:
 def is_whole(plan: FilePlan) -> bool:
     """Whether every block holds all points of its indices, so that it need not be read twice."""
     (arrays, *others), (rows, *_) = plan.arrays.values(), plan.rows.values()
-    weights = (each for law in rows.laws for each in (law.weights, law.labels) if each is not None)
-    cut = (each.chunksizes.get(dim, ()) for each in (*arrays, *weights) for dim in rows.points)
-    return not others and all(len(sizes) < 2 for sizes in cut)
-
-
-def is_lazy(plan: FilePlan) -> bool:
-    """Whether some array is dask's, so that nothing large may be computed unasked."""
-    return any(
-        isinstance(each.data, da.Array) for arrays in plan.arrays.values() for each in arrays
-    )
+    given = [*arrays, *(each for law in rows.laws for each in (law.weights, law.labels))]
+    cut = [each.chunksizes for each in given if isinstance(each, xr.Variable)]
+    return not others and not any(len(c.get(dim, ())) > 1 for c in cut for dim in rows.points)
 
 
 def first_pass(plan: FilePlan) -> dict[str, Any]:
