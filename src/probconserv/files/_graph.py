@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
+from itertools import chain
 from math import prod
 from typing import Any
 
@@ -228,21 +229,28 @@ class NamedRows:
         which are then those over all blocks; lazily, a dask array without axes that holds them. One
         task makes all: several would read the block again, and hold it until the last is done.
         """
-        given: dict[Key, xr.Variable] = {("array", n): each for n, each in enumerate(arrays)}
+        pairs: dict[Key, Pair] = {("array", n): self._pair(each) for n, each in enumerate(arrays)}
         for number, law in enumerate(self.laws):
-            given["weights", number] = law.weights
-            given |= {} if law.labels is None else {("labels", number): law.labels}
+            pairs["weights", number] = self._pair(law.weights)
+            if law.labels is not None:
+                pairs["labels", number] = self._pair(law.labels)
         for name, step in (steps or {}).items():
-            own = (f"{name} {axis}" for axis in range(len(self.index), step.ndim))
-            given["steps", name] = xr.Variable((*self.index, *own), step)
-        pairs = {key: self._pair(array) for key, array in given.items()}
+            own = [f"{name} {axis}" for axis in range(len(self.index), step.ndim)]
+            pairs["steps", name] = step, (*self.index, *own)
         empty = tuple(replace(law, weights=None, labels=None) for law in self.laws)
         axes = {key: dims for key, (_, dims) in pairs.items()}
         task = partial(replace(self, laws=empty)._run, function, axes, dtypes)
-        if not any(isinstance(array, da.Array) for array, _ in pairs.values()):
+        cut = {
+            dim: sizes
+            for array, dims in pairs.values()
+            if isinstance(array, da.Array)
+            for dim, sizes in zip(dims, array.chunks, strict=True)
+        }
+        if not cut:
             with ThreadPoolExecutor(CPU_COUNT) as pool:
                 return task(pool.map, *(array for array, _ in pairs.values()))
-        made = [(blockwise(partial(task, map), self.all, [*pairs.values()], object), self.all)]
+        lazy = [(_cut(array, dims, cut), dims) for array, dims in pairs.values()]
+        made = [(blockwise(partial(task, map), self.all, lazy, object), self.all)]
         new = [
             blockwise(partial(_picked, number=number), self.all, made, dtype)
             for number, dtype in enumerate(dtypes)
@@ -356,24 +364,21 @@ def added(each: Sequence[Sums]) -> dict[str, Array]:
 def blockwise(
     call: Callable[..., Any], dims: tuple[str, ...], pairs: Sequence[Pair], dtype: Any, **how: Any
 ) -> da.Array:
-    """The call on the blocks of all arrays; those in memory are cut into views, like the others.
+    """The call on the blocks of all arrays, which are cut alike."""
+    meta = np.empty((0,) * len(dims), dtype)
+    how = {"concatenate": True, "name": f"probconserv-{uuid.uuid4().hex}", **how}
+    return da.blockwise(call, dims, *chain.from_iterable(pairs), dtype=dtype, meta=meta, **how)
+
+
+def _cut(values: Any, names: tuple[str, ...], cut: Mapping[str, Any]) -> da.Array:
+    """An array in memory as views, in the blocks of the others.
 
     One that dask had to cut again would tie all blocks together, and hold them in memory.
     """
-    lazy = [pair for pair in pairs if isinstance(pair[0], da.Array)]
-    cut = {n: sizes for x, names in lazy for n, sizes in zip(names, x.chunks, strict=True)}
-    flat: list[Any] = []
-    for x, names in pairs:
-        flat += [x if isinstance(x, da.Array) else _cut(x, names, cut), names]
-    meta = np.empty((0,) * len(dims), dtype)
-    how = {"concatenate": True, "name": f"probconserv-{uuid.uuid4().hex}", **how}
-    return da.blockwise(call, dims, *flat, dtype=dtype, meta=meta, **how)
-
-
-def _cut(values: Array, names: tuple[str, ...], cut: Mapping[str, Any]) -> da.Array:
-    """As views of the array, in the blocks of the others."""
+    if isinstance(values, da.Array):
+        return values
     pairs = zip(values.shape, names, strict=True)
-    chunks = tuple(-1 if size == 1 else cut.get(name, -1) for size, name in pairs)
+    chunks = tuple([-1 if size == 1 else cut.get(name, -1) for size, name in pairs])
     return da.from_array(values, chunks=chunks, name=False)
 
 

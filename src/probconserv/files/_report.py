@@ -336,6 +336,7 @@ class Report:
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     change: Mapping[str, xr.DataArray] = field(default_factory=dict)
+    _summaries: dict[float, dict[str, Any]] = field(default_factory=dict, init=False, repr=False)
 
     def closes(self, tolerance: float = CLOSES, after: bool = False) -> bool:
         """Whether all budgets close.
@@ -402,6 +403,11 @@ class Report:
 
     def summary(self, tolerance: float = CLOSES) -> dict[str, Any]:
         """The figures of the report, as JSON takes them."""
+        if tolerance not in self._summaries:
+            self._summaries[tolerance] = self._summary(tolerance)
+        return dict(self._summaries[tolerance])
+
+    def _summary(self, tolerance: float) -> dict[str, Any]:
         of_update = {
             "method": self.method,
             "outside_before": dict(self.outside_before),
