@@ -24,15 +24,12 @@ from ..conditioning.sums import (
 )
 from ..support.errors import FAR, InfeasibleError
 from ..support.rowwise import root_of_falling
-from ..support.tolerances import REACH, ROUNDED, SINGLE
+from ..support.tolerances import REACH, ROUNDED
 from ..support.values import span
 from ._encoding import Packing, outside
 from ._graph import Array, BlockRows, Made, Sums
-from ._verdict import own_moments
+from ._verdict import marks, own_moments
 
-# usual for values that are missing, with either sign; small ones may be values of a field
-SMALL_MARKS = 999.0, 9999.0, 32767.0, 32768.0, 99999.0, 999999.0
-MARKS = 1e15, 1e20, 9.999e20, 1e30, 9.99e33, 1e34, 1e35, 1e36, 9.96921e36, 1e37, 3.4028235e38
 HUGE = 1e200  # lambda that moves every point to its bound
 SETTLING = 2  # times that exact rows are settled at most
 
@@ -86,6 +83,13 @@ class FileBlock:
         given = np.abs(self.u[0]) if self.kind.how == "proportional" else np.square(self.std)
         return given if self.rows.freedom is None else given * self.rows.freedom
 
+    @property
+    def even(self) -> float | None:
+        """std^2, if d is that times the freedom of every point, which blocks share."""
+        is_mean = isinstance(self.kind, MeanAndStd) and self.kind.how != "proportional"
+        known = is_mean and self.std.size == 1 and self.rows.freedom is not None
+        return float(self.std.item() ** 2) if known else None
+
     def filled(self, new: Array, old: Array) -> Array:
         """The new values, with the old ones at the points that do not count."""
         return new if self.out is None else np.where(self.out, old, new)
@@ -108,26 +112,13 @@ def _count(x: Array) -> Array:  # (N, I, P) to (I)
     return np.asarray(x.sum((0, -1)))
 
 
-def _marks(u: Array) -> Array:  # (I, P) to (I)
-    """How many values look like a mark for missing ones: all others are ten times smaller."""
-    found, largest = np.zeros(len(u)), np.maximum(u.max(-1), -u.min(-1))
-    known = np.isclose(largest[:, None], (*SMALL_MARKS, *MARKS), rtol=SINGLE)
-    for index in np.flatnonzero(known.any(-1)):
-        size = np.abs(u[index])
-        is_mark = size > largest[index] / 10
-        same = (size[is_mark] == largest[index]).all()
-        if same and not (is_mark.all() and known[index, : len(SMALL_MARKS)].any()):
-            found[index] = is_mark.sum()
-    return found
-
-
 @quiet
 def statistics(block: FileBlock) -> dict[str, Array]:
     """The sums that the solve takes: G mu, G F^T, G D G^T; and what the report tells."""
     kind, rows, u, std, mean = block.kind, block.rows, block.u, block.std, block.u[0]
     if isinstance(kind, Ensemble):
         mean, std = u.mean(0, dtype=float), np.sqrt(block.d)
-    total, size = rows.apply(u), rows.sizes.whole
+    total, size, even = rows.apply(u), rows.sizes.whole, block.even
     plain = rows.sizes is rows and mean.min(initial=0.0) >= 0
     spread = _summed(rows.sizes, std)
     common = spread if rows.sizes is rows else _summed(rows, std)
@@ -141,11 +132,11 @@ def statistics(block: FileBlock) -> dict[str, Array]:
         "size": size,
         "count": rows.points,
         "stated": block.stated.points,
-        "gram": rows.gram(block.d),
+        "gram": rows.gram(block.d) if even is None else even * rows.gram_of_freedom,
         "spread": spread,
         "common": common,
         "negative": (std.min(-1) < 0).astype(float),
-        "marks": _marks(mean),
+        "marks": marks(mean),
         "lacking": block.lacking,
     }
     if isinstance(kind, MeanAndStd) and (not kind.knows_std or (std.size == 1 and not std.any())):
@@ -162,10 +153,14 @@ def moved(block: FileBlock, steps: Sums) -> Array:  # (N, I, P)
     """The mean or the members of a block after the update, by all moves of the steps."""
     if isinstance(block.kind, Ensemble):
         return _moved_members(block, steps)
-    new, rho = block.u[0].astype(float), block.kind.correlation
+    new, rho, even = block.u[0].astype(float), block.kind.correlation, block.even
     for move in range(steps["along"].shape[1]):
-        shift = block.rows.adjoint((1 - rho) * steps["along"][:, move])
-        shift = np.multiply(shift, block.d, out=shift if shift.shape == new.shape else None)
+        along = (1 - rho) * steps["along"][:, move]
+        if even is None:
+            shift = block.rows.adjoint(along)
+            shift *= block.d
+        else:
+            shift = block.rows.freed.adjoint(even * along)
         new += shift
         if rho:
             new += rho**0.5 * block.std * steps["latent"][:, move, block.rows.variable, None]

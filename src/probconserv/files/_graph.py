@@ -189,6 +189,17 @@ class BlockRows:
             found = np.where(found == 0, np.abs(law.weights) / (law.unit or 1.0), found)
         return np.divide(1.0, found, out=np.zeros_like(found), where=found != 0)
 
+    @cached_property
+    def freed(self) -> "BlockRows":
+        """G diag(freedom), kept for all indices that share their weights."""
+        return self.by(lambda weights: weights * self.freedom)
+
+    @cached_property
+    def gram_of_freedom(self) -> Array:  # (1 or I, K) or (1 or I, K, K)
+        """G diag(freedom) G^T, kept like that."""
+        assert self.freedom is not None
+        return self.gram(self.freedom)
+
     def at(self, indices: slice) -> "BlockRows":
         """The same at some of the indices."""
         if all(len(law.weights) == 1 for law in self.laws):

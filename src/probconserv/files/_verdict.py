@@ -19,12 +19,15 @@ from ..diagnostics.causes import Comparison
 from ..diagnostics.factors import ALIKE, LARGE, units_of, wrong_by
 from ..diagnostics.limits import FULL, LEVEL, row_limit
 from ..support.errors import FAR
-from ..support.tolerances import CLOSES
+from ..support.tolerances import CLOSES, SINGLE
 from ._graph import Array, BlockRows, Sums
 
 if TYPE_CHECKING:
     from ._report import Budget
 
+# usual for values that are missing, with either sign; small ones may be values of a field
+SMALL_MARKS = 999.0, 9999.0, 32767.0, 32768.0, 99999.0, 999999.0
+MARKS = 1e15, 1e20, 9.999e20, 1e30, 9.99e33, 1e34, 1e35, 1e36, 9.96921e36, 1e37, 3.4028235e38
 SAMPLE = 1 << 13  # points of an index that are enough to tell how far values spread
 STEPS = (3, 7, 13, 31, 61, 127, 251, 509, 1021, 2039)
 LEAST = 0.01  # of the sum of |u|: fields that are nearly constant may move so far
@@ -49,6 +52,19 @@ def with_spread(parts: Iterable[Sums]) -> dict[str, Array]:
         size, mean, square = found["own"].reshape(-1, 3).sum(0)
         variance = square / (size or 1.0) - (mean / (size or 1.0)) ** 2
         found["own"] = found["size"] * np.sqrt(max(0.0, variance))
+    return found
+
+
+def marks(u: Array) -> Array:  # (I, P) to (I)
+    """How many values look like a mark for missing ones: all others are ten times smaller."""
+    found, largest = np.zeros(len(u)), np.maximum(u.max(-1), -u.min(-1))
+    known = np.isclose(largest[:, None], (*SMALL_MARKS, *MARKS), rtol=SINGLE)
+    for index in np.flatnonzero(known.any(-1)):
+        size = np.abs(u[index])
+        is_mark = size > largest[index] / 10
+        same = (size[is_mark] == largest[index]).all()
+        if same and not (is_mark.all() and known[index, : len(SMALL_MARKS)].any()):
+            found[index] = is_mark.sum()
     return found
 
 
