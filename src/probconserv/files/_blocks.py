@@ -27,7 +27,7 @@ from ..support.rowwise import root_of_falling
 from ..support.tolerances import REACH, ROUNDED
 from ..support.values import span
 from ._encoding import Packing, outside
-from ._graph import Array, BlockRows, Made, Sums
+from ._graph import Array, BlockRows, Made, Sums, quiet
 from ._verdict import marks, own_moments
 
 HUGE = 1e200  # lambda that moves every point to its bound
@@ -36,9 +36,6 @@ SETTLING = 2  # times that exact rows are settled at most
 NO_STD = np.zeros((1, 1))  # of members
 
 Total = Callable[[str, Sums], Sums]  # the sums of a pass over all points, by its name; steps
-
-# points that do not count may hold anything
-quiet = np.errstate(invalid="ignore", over="ignore", divide="ignore")
 
 
 @dataclass(frozen=True, eq=False)

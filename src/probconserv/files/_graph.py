@@ -39,6 +39,9 @@ NO_LABELS = (None,)
 SLOW = 1.0  # seconds that a computation takes before a terminal shows how far it is
 LARGEST = ("change", "in_std", "below", "below_before")  # not added up: the largest counts
 
+# points that do not count may hold anything
+quiet = np.errstate(invalid="ignore", over="ignore", divide="ignore")
+
 
 def weighted_sum(u: Array, weights: Array) -> Array:  # (..., I, P) and (1 or I, P) to (..., I)
     """The sum of u times weights over the points, in float64, in pieces that rounding likes."""

@@ -13,8 +13,8 @@ from ..support.errors import InputError
 from ..support.tolerances import DOUBLE
 from . import _attributes as attributes
 from ._attributes import cell_methods, decoded, least_to_most, place
-from ._blocks import FileBlock, quiet
-from ._graph import Array, LawRows, Made, NamedRows
+from ._blocks import FileBlock
+from ._graph import Array, LawRows, Made, NamedRows, quiet
 from ._law import INITIAL, FileLaw, Given, array, check_numbers, listed, match, nearest, taken
 from ._methods import check_running, check_unit, in_mass
 from ._points import REGION, FilePoints

@@ -20,7 +20,7 @@ from ..diagnostics.factors import ALIKE, LARGE, units_of, wrong_by
 from ..diagnostics.limits import FULL, LEVEL, row_limit
 from ..support.errors import FAR
 from ..support.tolerances import CLOSES, SINGLE
-from ._graph import Array, BlockRows, Sums
+from ._graph import Array, BlockRows, Sums, quiet
 
 if TYPE_CHECKING:
     from ._report import Budget
@@ -85,11 +85,24 @@ class Verdict:
     """What the standard deviations say of the totals of a budget, or else the field itself."""
 
     answer: str | None  # as in `Diagnosis.answer`; None where nothing is known
-    text: str
+    said: str
     beyond: tuple[str, ...] = ()  # what is not allowed, whatever the correlations
+    wrong: Comparison | None = None  # of totals whose causes are looked for
+    kind: str = "total"
+
+    @cached_property
+    def text(self) -> str:
+        """The answer in words."""
+        if self.wrong is None:
+            return self.said
+        with np.errstate(all="ignore"):
+            causes = [cause for cause in self.wrong.causes() if cause.kind != "rows"]
+        said = "; or ".join(cause.in_words(f"the {self.kind}", "the field") for cause in causes)
+        why = said or f"the {self.kind}s are wrong (by no factor, shift or constant)"
+        return f"{self.said}: the standard deviations are too small, or {why}"
 
 
-@np.errstate(invalid="ignore", over="ignore", divide="ignore")
+@quiet
 def judged(budget: "Budget") -> Verdict:
     """What members do not explain may be shared errors here, as for independent points."""
     kind, wide = "average" if budget.is_average else "total", _by_time(budget)
@@ -102,11 +115,7 @@ def judged(budget: "Budget") -> Verdict:
             f"{int(wrong.sum())} of {wrong.size} {kind}s are more than 5 "
             "standard deviations off, whatever the correlations"
         )
-        causes = (cause for cause in together.causes() if cause.kind != "rows")
-        said = "; or ".join(cause.in_words(f"the {kind}", "the field") for cause in causes)
-        why = said or f"the {kind}s are wrong (by no factor, shift or constant)"
-        text = f"{beyond}: the standard deviations are too small, or {why}"
-        return Verdict("does not agree", text, (beyond,))
+        return Verdict("does not agree", beyond, (beyond,), together, kind)
     said = f"the {kind}s are plausible for a field with these standard deviations"
     stated = _compared(budget, budget.assumed, _stated_limit(budget), wide)
     wrong, rho, members = stated.wrong, budget.correlation, budget.members
