@@ -94,7 +94,7 @@ def test_packing_that_opens_the_budget_again_is_reported(tmp_path, dataset):
     dataset.to_netcdf(tmp_path / "in.nc")
     report = enforce_file(tmp_path / "in.nc", tmp_path / "out.nc", LAW, std="s")
     assert not report.closes(after=True)
-    assert "u packed into integers: rounding to them opens the budget again" in str(report)
+    assert "u is packed into integers: rounding to it opens the budget again" in str(report)
     seen = check_file(tmp_path / "out.nc", LAW, std="s").budgets[0].before
     np.testing.assert_allclose(seen, report.budgets[0].after, rtol=1e-12)
     whole = enforce_file(tmp_path / "in.nc", tmp_path / "f.nc", LAW, std="s", unpack=True)

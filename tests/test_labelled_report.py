@@ -127,7 +127,7 @@ def test_the_report_sees_packed_values_as_a_reader_will():
     out = enforce(d, FileLaw("u", SPACE, total=200.0, measure="volume"), std="s")
     report = out.probconserv.report
     assert not report["laws"][0]["closed_after"]
-    assert "u packed into integers" in report["notes"][0]
+    assert "u is packed into integers" in report["notes"][0]
 
 
 def test_members_that_differ_by_noise_are_taken_for_independent_points():

@@ -12,7 +12,7 @@ from oracle import kalman
 import probconserv as pc
 from probconserv.errors import InfeasibleError, InputError
 from probconserv.files import FileLaw, enforce, enforce_file
-from probconserv.support.arrays import solved_by_row
+from probconserv.support.rowwise import solved_by_row
 
 pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
 

@@ -226,7 +226,7 @@ def enforce(
     plot: Path | None = None,
     overwrite: bool = False,
     unpack: bool = False,
-    dtype: Literal["float16", "float32", "float64"] | None = None,
+    dtype: Literal["float32", "float64"] | None = None,
     strict: bool = False,
     format: Literal["text", "json", "csv"] = "text",
     machine: Machine = Machine(),  # noqa: B008

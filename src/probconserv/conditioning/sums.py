@@ -18,8 +18,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..support.arrays import solved_by_row
 from ..support.errors import InfeasibleError, InputError
+from ..support.rowwise import solved_by_row
 from ..support.tolerances import EASY, ROUNDED, UNMET
 
 SLACK = 16  # times the rounding of the input, as a share of a row's terms, is no contradiction

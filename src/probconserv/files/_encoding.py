@@ -1,7 +1,7 @@
 """How variables are stored: formats, chunks, and values packed into integers."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, prod
@@ -15,16 +15,19 @@ import numpy.typing as npt
 import xarray as xr
 
 from ..support.errors import InputError
+from ..support.values import choice
 from ._graph import BlockRows
 from ._read import BLOCK, errors_of, kind
-from ._rounding import HALF, closing
 
 CODECS = ("compressors", "filters", "serializer", "fill_value", "shards")
 NAMES = {"NETCDF3_64BIT_OFFSET": "NETCDF3_64BIT", "NETCDF3_64BIT_DATA": "NETCDF4"}
 NUMBERS = "biufc"
 Array = npt.NDArray[Any]
 PACKING = ("scale_factor", "add_offset", "dtype", "_FillValue", "missing_value", "_Unsigned")
+TRIES = 20  # values that close the last part of a total, one by one
 WHOLE = 2.0**53  # from here on float64 does not hold every whole number
+TYPES = ("float32", "float64")
+FILLS = ("_FillValue", "missing_value")
 LIMITS = ("valid_min", "valid_max", "valid_range")
 NO_BOUNDS = (-np.inf, np.inf)
 ROUNDS = re.compile("least_significant_digit|_Quantize")  # attributes that libraries obey
@@ -79,7 +82,7 @@ def prepared(dataset: xr.Dataset, format: Format) -> xr.Dataset:
         elif format.zarr:
             changed[name] = aligned(variable)
     for name, each in changed.items() if not format.zarr else ():
-        if each.dtype.kind == "f" and np.dtype(each.encoding.get("dtype", each.dtype)) == HALF:
+        if each.dtype.kind == "f" and np.dtype(each.encoding.get("dtype", each.dtype)) == "f2":
             raise InputError(
                 f"`path`: NetCDF has no float16, which `{name}` is. `dtype='float32'` writes it as "
                 "that, without loss; Zarr (.zarr) has float16."
@@ -259,8 +262,62 @@ class Packing:
             fits = (whole >= max(info.min, ends[0])) & (whole <= min(info.max, ends[1]))
             return fits & ~np.isin(whole, self.fills)  # those do not stand for a value
 
-        found = closing(exact, np.rint(exact), rows, np.add, allowed)
+        found = closing(exact, rows, allowed)
         return found * self.scale + self.offset
+
+
+def closing(exact: Array, rows: BlockRows, allowed: Callable[[Array], Array]) -> Array:
+    """Whole numbers for those of a block (N, I, P), with their totals.
+
+    That is the nearest ones, except for the few that must go the other way for the total of
+    their row to close: those that lie nearest to the middle. The total is then off by at most half
+    a step of a small cell. Rows may not share points.
+    """
+    found = np.rint(exact)
+    for member, index in np.ndindex(found.shape[:-1]):
+        for law in rows.laws:
+            weights = law.weights[index if len(law.weights) > 1 else 0]
+            for points in _by_row(law.labels, len(weights)):
+                at = (member, index, points)
+                found[at] = _closed(exact[at], found[at], weights[points], allowed)
+    return found
+
+
+def _closed(exact: Array, held: Array, weights: Array, allowed: Callable[[Array], Array]) -> Array:
+    """The numbers of one row, some of them one up or down, so that its exact sum stays."""
+    off = exact - held
+    free = weights != 0
+    missing = float(np.dot(weights[free], off[free]))  # what rounding took from the total
+    if not missing:
+        return held
+    step = np.sign(missing * weights)
+    other = held + step
+    size, free = np.abs(weights * step), free & allowed(other)
+    if not free.any():
+        return held
+    count = min(int(free.sum()), 16 + int(4 * abs(missing) / size[free].mean()))
+    gain = np.where(free, off * step, -np.inf)  # the nearer to the middle, the less it costs
+    near = np.argpartition(-gain, count - 1)[:count]
+    near = near[np.argsort(-gain[near])]
+    some = near[: int(np.searchsorted(np.cumsum(size[near]), abs(missing), side="right"))]
+    found = held.copy()
+    found[some] = other[some]
+    left, rest = abs(missing) - size[some].sum(), np.setdiff1d(near, some)
+    for _ in range(min(TRIES, len(rest))):
+        best = rest[np.argmin(np.abs(left - size[rest]))]
+        if abs(left - size[best]) >= abs(left):
+            break
+        found[best] = other[best]
+        left, rest = left - size[best], rest[rest != best]
+    return found
+
+
+def _by_row(labels: Array | None, count: int) -> list[Any]:
+    """The points of each row."""
+    if labels is None:
+        return [slice(0, count)]
+    order = np.argsort(labels, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(labels[order])) + 1)
 
 
 def _variable(array: Array, encoding: Mapping[str, Any]) -> xr.Variable:
@@ -320,3 +377,28 @@ def outside(u: Array, ends: tuple[float, float], slack: float = 0.0) -> Array:
     if slack:
         low, high = low - slack * abs(low), high + slack * abs(high)
     return (u < low) | (u > high)
+
+
+def typed(dataset: xr.Dataset, names: Iterable[str], dtype: str | None) -> xr.Dataset:
+    """The dataset with these variables in that type, as they are written."""
+    if dtype is None:
+        return dataset
+    choice("dtype", dtype, TYPES)
+    to, changed = np.dtype(dtype), {}
+    for name in sorted({*names} & dataset.variables.keys()):
+        v = dataset.variables[name]
+        if Packing.of(v) is not None:
+            raise InputError(
+                f"`dtype` is for floats, and `{name}` is packed into "
+                f"{np.dtype(v.encoding['dtype'])}. Add `unpack=True`; of a dataset in memory, drop "
+                "its encoding first (`drop_encoding()`)."
+            )
+        if v.dtype != to or np.dtype(v.encoding.get("dtype", v.dtype)) != to:
+            encoding = {k: e for k, e in v.encoding.items() if k not in (*FILLS, "fill_value")}
+            if any(v.encoding.get(key) is not None for key in FILLS):  # missing ones as NaN
+                encoding["_FillValue"] = to.type(np.nan)
+            data = v.data.astype(to)
+            changed[name] = xr.Variable(v.dims, data, v.attrs, encoding | {"dtype": to})
+    out = dataset.assign(changed)
+    out.encoding = dataset.encoding
+    return out

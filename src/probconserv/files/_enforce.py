@@ -10,17 +10,17 @@ from typing import Any, Literal
 
 import xarray as xr
 
-from ._compute import compute, threads
 from ._elsewhere import check_target
+from ._encoding import is_lazy
+from ._graph import compute, threads
 from ._law import FileLaw, Given, Recipe
 from ._plan import FileSpread
 from ._report import Report
 from ._series import Paths, opened_as_one, paths_of, with_files
-from ._types import typed
-from ._work import REPORT, Work, is_lazy
+from ._work import REPORT, Work
 from ._write import check_output, write
 
-Dtype = Literal["float16", "float32", "float64"]
+Dtype = Literal["float32", "float64"]
 How = Literal["uniform", "proportional", "variance", "members"]
 Std = Given | Mapping[str, Given] | None
 
@@ -76,9 +76,8 @@ def enforce(
     strict : bool
         True raises `ImplausibleError` where there would be an `ImplausibleWarning`, or where a law
         does not hold after the update.
-    dtype : {"float32", "float64", "float16"}
+    dtype : {"float32", "float64"}
         The type of what is moved, variables and standard deviations; as they are if not given.
-        float16 is for what is float16 already.
 
     Returns
     -------
@@ -107,10 +106,9 @@ def enforce(
     np.float64(7.0)
     """
     spread = FileSpread(std, member, correlation, shrinkage, jointly, how, minimum, maximum)
-    made, change = typed(dataset, laws, std, dtype)
-    work = Work.of(change(dataset), made, spread)
+    work = Work.of(dataset, laws, spread, dtype)
     work.check_apart()
-    stay_lazy = any(map(is_lazy, work.plans))
+    stay_lazy = any(is_lazy(x) for plan in work.plans for xs in plan.arrays.values() for x in xs)
     new, seen = work.updated(watch=not stay_lazy)
     if not stay_lazy:  # cell sizes may be lazy where the field is not
         new, seen = compute((new, seen))
@@ -333,8 +331,7 @@ def enforce_file(
         dataset = opened_as_one(paths, opened, group, chunks, member, unpack)
         found, spread = with_files(laws, spread, opened)
         halves = [] if place is None or place.suffix == ".zarr" else _in_half(dataset)
-        found, retyped = typed(dataset, found, spread.std, dtype, halves)
-        work = Work.of(retyped(dataset), found, spread)
+        work = Work.of(dataset, found, spread, dtype, halves)
         work.check_apart()
         new, seen = work.updated(store=True)
         lazy = {"seen": seen, "change": work.changes(new) if change else {}}

@@ -1,19 +1,31 @@
-"""G on blocks of points, for NumPy and dask arrays: sums over blocks and updates of blocks."""
+"""G on blocks of points, for NumPy and dask arrays: sums over blocks and updates of blocks.
 
+dask works in threads of this process, with a bar on a terminal.
+"""
+
+import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
+from itertools import chain
 from math import prod
 from typing import Any
 
+import dask
 import dask.array as da
+import dask.threaded
 import numpy as np
 import xarray as xr
+from dask.base import compute as compute_together
 from dask.highlevelgraph import HighLevelGraph
 from dask.system import CPU_COUNT
 from numpy.typing import NDArray
+
+from ..support.rowwise import sums_by_label
+from ..support.values import samples
 
 Array = NDArray[Any]
 Sums = Mapping[str, Array]  # under names, with the indices on axis 0
@@ -24,7 +36,11 @@ Key = tuple[str, Any]  # what a block is, and which one
 PIECE = 4096  # points of one product: too few for BLAS to start threads of its own
 SLAB = 1 << 18  # points that are worked on at a time: what stays in a core's cache
 NO_LABELS = (None,)
+SLOW = 1.0  # seconds that a computation takes before a terminal shows how far it is
 LARGEST = ("change", "in_std", "below", "below_before")  # not added up: the largest counts
+
+# points that do not count may hold anything
+quiet = np.errstate(invalid="ignore", over="ignore", divide="ignore")
 
 
 def weighted_sum(u: Array, weights: Array) -> Array:  # (..., I, P) and (1 or I, P) to (..., I)
@@ -61,10 +77,7 @@ class LawRows:
     def apply(self, u: Array) -> Array:  # (..., I, P) to (..., I, rows)
         if self.labels is None:
             return weighted_sum(u, self.weights)[..., None]
-        weighted = u * self.weights
-        flat = weighted.reshape(-1, weighted.shape[-1])
-        found = np.stack([np.bincount(self.labels, each, self.rows) for each in flat])
-        return found.reshape(*weighted.shape[:-1], self.rows)
+        return np.asarray(sums_by_label(u * self.weights, self.labels, self.rows))
 
     def adjoint(self, v: Array) -> Array:  # (..., I, rows) to (..., I, P)
         return np.asarray(self.weights * (v if self.labels is None else v[..., self.labels]))
@@ -181,18 +194,12 @@ class BlockRows:
 
     @cached_property
     def freed(self) -> "BlockRows":
-        """G diag(freedom), whose one row is the same at all points if every one counts."""
-        if len(self.laws) > 1:
-            return self.by(lambda weights: weights * self.freedom)
-        (law,) = self.laws
-        weights = np.sign(law.weights) * law.unit
-        if law.labels is None and (weights == weights[:1, :1]).all():
-            weights = weights[:1, :1]
-        return replace(self, laws=(replace(law, weights=weights),))
+        """G diag(freedom), kept for all indices that share their weights."""
+        return self.by(lambda weights: weights * self.freedom)
 
     @cached_property
     def gram_of_freedom(self) -> Array:  # (1 or I, K) or (1 or I, K, K)
-        """G diag(freedom) G^T, kept for all indices that share their weights."""
+        """G diag(freedom) G^T, kept like that."""
         assert self.freedom is not None
         return self.gram(self.freedom)
 
@@ -236,21 +243,28 @@ class NamedRows:
         which are then those over all blocks; lazily, a dask array without axes that holds them. One
         task makes all: several would read the block again, and hold it until the last is done.
         """
-        given: dict[Key, xr.Variable] = {("array", n): each for n, each in enumerate(arrays)}
+        pairs: dict[Key, Pair] = {("array", n): self._pair(each) for n, each in enumerate(arrays)}
         for number, law in enumerate(self.laws):
-            given["weights", number] = law.weights
-            given |= {} if law.labels is None else {("labels", number): law.labels}
+            pairs["weights", number] = self._pair(law.weights)
+            if law.labels is not None:
+                pairs["labels", number] = self._pair(law.labels)
         for name, step in (steps or {}).items():
-            own = (f"{name} {axis}" for axis in range(len(self.index), step.ndim))
-            given["steps", name] = xr.Variable((*self.index, *own), step)
-        pairs = {key: self._pair(array) for key, array in given.items()}
+            own = [f"{name} {axis}" for axis in range(len(self.index), step.ndim)]
+            pairs["steps", name] = step, (*self.index, *own)
         empty = tuple(replace(law, weights=None, labels=None) for law in self.laws)
         axes = {key: dims for key, (_, dims) in pairs.items()}
         task = partial(replace(self, laws=empty)._run, function, axes, dtypes)
-        if not any(isinstance(array, da.Array) for array, _ in pairs.values()):
+        cut = {
+            dim: sizes
+            for array, dims in pairs.values()
+            if isinstance(array, da.Array)
+            for dim, sizes in zip(dims, array.chunks, strict=True)
+        }
+        if not cut:
             with ThreadPoolExecutor(CPU_COUNT) as pool:
                 return task(pool.map, *(array for array, _ in pairs.values()))
-        made = [(blockwise(partial(task, map), self.all, [*pairs.values()], object), self.all)]
+        lazy = [(_cut(array, dims, cut), dims) for array, dims in pairs.values()]
+        made = [(blockwise(partial(task, map), self.all, lazy, object), self.all)]
         new = [
             blockwise(partial(_picked, number=number), self.all, made, dtype)
             for number, dtype in enumerate(dtypes)
@@ -323,12 +337,12 @@ class NamedRows:
 
     def _pair(self, array: xr.Variable) -> Pair:
         """Data in the order of the axes, members in one block; axes of steps come last."""
-        dims = tuple([dim for dim in self.all if dim in array.dims])
-        data = array.transpose(*dims, ...).data
-        dims += tuple([str(dim) for dim in array.dims if dim not in self.all])
-        if not isinstance(data, da.Array):
-            return np.asarray(data), dims
-        return data.rechunk({0: -1}) if self.member in dims else data, dims
+        ordered: Any = array.transpose(*self.all, ..., missing_dims="ignore")
+        if not isinstance(ordered.data, da.Array):
+            return ordered.values, ordered.dims
+        return ordered.chunk(
+            {self.member: -1} if self.member in ordered.dims else {}
+        ).data, ordered.dims
 
 
 def _picked(made: Any, number: int) -> Any:
@@ -364,22 +378,51 @@ def added(each: Sequence[Sums]) -> dict[str, Array]:
 def blockwise(
     call: Callable[..., Any], dims: tuple[str, ...], pairs: Sequence[Pair], dtype: Any, **how: Any
 ) -> da.Array:
-    """The call on the blocks of all arrays; those in memory are cut into views, like the others.
+    """The call on the blocks of all arrays, which are cut alike."""
+    meta = np.empty((0,) * len(dims), dtype)
+    how = {"concatenate": True, "name": f"probconserv-{uuid.uuid4().hex}", **how}
+    return da.blockwise(call, dims, *chain.from_iterable(pairs), dtype=dtype, meta=meta, **how)
+
+
+def _cut(values: Any, names: tuple[str, ...], cut: Mapping[str, Any]) -> da.Array:
+    """An array in memory as views, in the blocks of the others.
 
     One that dask had to cut again would tie all blocks together, and hold them in memory.
     """
-    lazy = [pair for pair in pairs if isinstance(pair[0], da.Array)]
-    cut = {n: sizes for x, names in lazy for n, sizes in zip(names, x.chunks, strict=True)}
-    flat: list[Any] = []
-    for x, names in pairs:
-        flat += [x if isinstance(x, da.Array) else _cut(x, names, cut), names]
-    meta = np.empty((0,) * len(dims), dtype)
-    how = {"concatenate": True, "name": f"probconserv-{uuid.uuid4().hex}", **how}
-    return da.blockwise(call, dims, *flat, dtype=dtype, meta=meta, **how)
-
-
-def _cut(values: Array, names: tuple[str, ...], cut: Mapping[str, Any]) -> da.Array:
-    """As views of the array, in the blocks of the others."""
+    if isinstance(values, da.Array):
+        return values
     pairs = zip(values.shape, names, strict=True)
-    chunks = tuple(-1 if size == 1 else cut.get(name, -1) for size, name in pairs)
+    chunks = tuple([-1 if size == 1 else cut.get(name, -1) for size, name in pairs])
     return da.from_array(values, chunks=chunks, name=False)
+
+
+@contextmanager
+def threads(workers: int | None = None) -> Iterator[None]:
+    """Everything that dask computes inside runs in so many threads, as many as there are cores."""
+    chosen = {} if workers is None else {"num_workers": samples(workers, "workers")}
+    # its name would make dask import distributed, which takes half a second
+    with dask.config.set({"scheduler": dask.threaded.get, **chosen}), _progress():
+        yield
+
+
+def _progress() -> Any:
+    if not sys.stderr.isatty():
+        return nullcontext()
+    from dask.diagnostics.progress import ProgressBar
+
+    return ProgressBar(minimum=SLOW, out=sys.stderr)
+
+
+def compute(collections: Any) -> Any:
+    """The collections, any nest of them, computed together."""
+    with _few_threads():
+        return compute_together(collections)[0]
+
+
+def _few_threads() -> Any:
+    """Zarr takes as many threads as blocks are worked on: each keeps memory that it has freed."""
+    if "zarr" not in sys.modules:
+        return nullcontext()
+    import zarr
+
+    return zarr.config.set({"threading.max_workers": dask.config.get("num_workers", CPU_COUNT)})

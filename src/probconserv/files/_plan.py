@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from ..conditioning.sums import Ensemble, MeanAndStd
+from ..conditioning.sums import Ensemble, Kind, MeanAndStd
 from ..support.errors import InputError, ProbConservError
 from ..support.values import between
 from ._attributes import conversion, place
-from ._blocks import Kind
 from ._graph import Array, LawRows, NamedRows
-from ._law import FileLaw, Recipe, array, assumed, listed, nearest
+from ._law import FileLaw, array, assumed, listed, nearest
 from ._points import REGION, FilePoints, points
 from ._totals import Totals
 
@@ -36,26 +35,21 @@ class Ready:
 
     law: FileLaw
     points: FilePoints
-    value: xr.Variable
-    noise: xr.Variable
-    sizes: xr.Variable  # of an average: the cell sizes that it was multiplied by; else 1
-    inner: tuple[str, ...]  # axes of its rows that are not indices of the system
+    totals: Totals
+    index: tuple[str, ...]  # axes along which the system falls apart
     first: int
-    fixed: xr.Variable  # what counts beside the variables; not in `value`
-    time: str | None  # which of the axes of its rows is time
-    one_total: bool  # whether one total, with what is gained, holds at all times
-    gains: Mapping[str, xr.Variable]  # what each rate brings to the value
-    remarks: tuple[str, ...] = ()  # for the report
+    remarks: tuple[str, ...]  # for the report
 
     @cached_property
     def sizes_inside(self) -> dict[str, int]:
-        return {dim: self.points.rows[dim] for dim in self.inner}
+        """Of the axes of its rows that are not indices of the system."""
+        return {dim: n for dim, n in self.points.rows.items() if dim not in self.index}
 
-    @property
+    @cached_property
     def rows(self) -> int:
         return prod(self.sizes_inside.values())
 
-    @property
+    @cached_property
     def own(self) -> slice:
         return slice(self.first, self.first + self.rows)
 
@@ -99,14 +93,13 @@ class FilePlan:
 
     @cached_property
     def places(self) -> "Places":
-        own = ((ready.first, ready.sizes_inside, ready.points.coords) for ready in self.laws)
-        laws = ((n, sizes, {d: c.variable for d, c in coords.items()}) for n, sizes, coords in own)
-        return Places({dim: self.sizes[dim] for dim in self.index}, tuple(laws))
+        laws = [(ready.first, ready.sizes_inside, ready.points.names) for ready in self.laws]
+        return Places(dict(zip(self.index, self.lengths, strict=True)), laws)
 
-    @property
+    @cached_property
     def lengths(self) -> tuple[int, ...]:
         """Of the indices."""
-        return tuple(self.sizes[dim] for dim in self.index)
+        return tuple(map(self.sizes.__getitem__, self.index))
 
     def flat(self, parts: Mapping[str, Array]) -> dict[str, Array]:
         """With one axis for all indices: (*index, ...) to (I, ...)."""
@@ -148,16 +141,16 @@ class FilePlan:
 
     def side_by_side(self, which: str) -> Array:  # (*index, 1 or N, K)
         """The value or the noise of all rows."""
-        parts: list[Array] = []
-        for ready in self.laws:
-            own: xr.Variable = getattr(ready, which)
-            many = {dim: own.sizes[dim] for dim in own.dims if dim == self.member}
-            wide = {dim: self.sizes[dim] for dim in self.index} | (many or {"one": 1})
-            values = own.set_dims({**wide, **ready.sizes_inside})
-            values = values.transpose(*wide, *ready.sizes_inside)
-            parts.append(values.values.reshape(*wide.values(), ready.rows))
-        lead = np.broadcast_shapes(*(part.shape[:-1] for part in parts))
-        return np.concatenate([np.broadcast_to(p, (*lead, p.shape[-1])) for p in parts], axis=-1)
+        parts = []
+        each = [getattr(ready.totals, which) for ready in self.laws]
+        many = next((str(self.member) for own in each if self.member in own.dims), "one")
+        lead = dict(zip(self.index, self.lengths, strict=True)) | {many: self.sizes.get(many, 1)}
+        for ready, own in zip(self.laws, each, strict=True):
+            wide = own.set_dims({**lead, **ready.sizes_inside}).transpose(
+                *lead, *ready.sizes_inside
+            )
+            parts.append(wide.values.reshape(*lead.values(), ready.rows))
+        return np.concatenate(parts, axis=-1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +158,7 @@ class Places:
     """The names of the indices and the rows of a system, for messages."""
 
     index: Mapping[str, int]  # sizes
-    laws: tuple[tuple[int, Mapping[str, int], Mapping[str, xr.Variable]], ...]
+    laws: Sequence[tuple[int, Mapping[str, int], Mapping[str, xr.Variable]]]
     # of each: its first row, the sizes of its own axes, its coordinates
 
     @contextmanager
@@ -255,16 +248,14 @@ class FileSpread:
         return -math.inf if low is None else float(low), math.inf if high is None else float(high)
 
 
-def plans(
-    dataset: xr.Dataset, laws: Sequence[FileLaw | Recipe], spread: FileSpread
-) -> list[FilePlan]:
+def plans(dataset: xr.Dataset, laws: Sequence[FileLaw], spread: FileSpread) -> list[FilePlan]:
     """The systems that the laws make, each as small as can be."""
     for argument, dims in (("member", [spread.member]), ("jointly", spread.tied)):
         for dim in dims:
             if dim is not None and dim not in dataset.dims:
                 way = nearest(dim, dataset.dims)
                 raise InputError(f"`{argument}`: no dimension {dim!r} here. {way}")
-    named = _checked(dataset, laws)
+    named = _checked(laws)
     dataset = assumed(dataset, named)
     ready = [(law, points(dataset, law, spread.member)) for law in named]
     groups: list[list[int]] = []
@@ -291,19 +282,18 @@ def plans(
     return found
 
 
-def _checked(dataset: xr.Dataset, laws: Sequence[FileLaw | Recipe]) -> list[FileLaw]:
-    """The laws, those that recipes make among them, with a remark on what others move."""
+def _checked(laws: Sequence[FileLaw]) -> list[FileLaw]:
+    """The laws, with a remark on what others move."""
     if not laws:
         raise InputError("at least one law is needed.")
-    made = [law(dataset) if callable(law) else law for law in laws]
-    for law in made:
+    for law in laws:
         if not isinstance(law, FileLaw):
             raise InputError(f"laws are made by `FileLaw(...)`; got {type(law).__name__}.")
-    moved = [(other.label, name) for other in made for name in other.factors]
+    moved = [(other.label, name) for other in laws for name in other.factors]
     said = "{} moves {}, which this law holds fixed: " + ONE_BY_ONE
     return [
         replace(law, remarks=(*law.remarks, *(said.format(*m) for m in moved if m[1] in law.held)))
-        for law in made
+        for law in laws
     ]
 
 
@@ -320,12 +310,8 @@ def _plan(
     ready, row = [], 0
     for law, its in group:
         totals = Totals(dataset, law, its, spread.member)
-        inner = tuple(dim for dim in its.rows if dim not in index)
-        value, noise = totals.value(), totals.noise()
         remarks = (*law.remarks, *its.remarks, *totals.remarks)
-        time = totals.time.dim if totals.time and totals.time.dim in its.rows else None
-        more = totals.sizes, inner, row, totals.fixed, time, totals.is_one, totals.gains, remarks
-        ready.append(Ready(law, its, value, noise, *more))
+        ready.append(Ready(law, its, totals, index, row, remarks))
         row += ready[-1].rows
     sizes = {str(d): n for field in fields.values() for d, n in field.sizes.items()}
     rows = tuple(each.law.label for each in ready for _ in range(each.rows))

@@ -5,6 +5,7 @@ The unit of a law is that of the first of its variables that has one; the others
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import xarray as xr
@@ -32,9 +33,14 @@ class FilePoints:
     measure: str  # in words
     remarks: tuple[str, ...] = ()  # for the report: what was found, assumed or converted
 
-    @property
+    @cached_property
     def first(self) -> xr.DataArray:
         return next(iter(self.fields.values()))
+
+    @cached_property
+    def names(self) -> dict[str, xr.Variable]:
+        """The coordinates of the rows, without those of their own."""
+        return {dim: coord.variable for dim, coord in self.coords.items()}
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ from ..support.errors import ImplausibleError, InputError, printable, warn_impla
 from ..support.tolerances import CLOSES, DOUBLE
 from ._graph import Array
 from ._plan import FilePlan, Ready, worst
-from ._verdict import Verdict
+from ._verdict import Verdict, judged
 
 FIGURES = ("total", "field", "gap", "relative", "closes")  # of a total, in a table
 ZERO = 273.15  # of degC in K
@@ -114,9 +114,13 @@ class Budget:
         DataArray
             In the units of the total.
         """
-        has = self.after if after else self.before
-        assert has is not None
-        return (has - self.total).where(self.size > 0, 0.0)
+        return self._gaps[after]
+
+    @cached_property
+    def _gaps(self) -> dict[bool, xr.DataArray]:
+        """Before, and after if that is known."""
+        both = {False: self.before} | ({} if self.after is None else {True: self.after})
+        return {key: (has - self.total).where(self.size > 0, 0.0) for key, has in both.items()}
 
     def imbalance(self, after: bool = False) -> xr.DataArray:
         """How far each row is off: ``|field - total|`` over the sum of ``|u|``.
@@ -134,8 +138,12 @@ class Budget:
         DataArray
             One number for each row.
         """
-        off = abs(self.gap(after)) / self._scale
-        return off.max([dim for dim in off.dims if dim not in self.terms.dims])
+        return self._imbalances[after]
+
+    @cached_property
+    def _imbalances(self) -> dict[bool, xr.DataArray]:
+        off = {key: abs(gap) / self.scale for key, gap in self._gaps.items()}
+        return {key: each.max({*each.dims} - {*self.terms.dims}) for key, each in off.items()}
 
     def closes(self, tolerance: float = CLOSES, after: bool = False) -> bool:
         """Whether every total is met, up to the tolerance and three times the noise.
@@ -152,7 +160,7 @@ class Budget:
         bool
             True if no row is off by more.
         """
-        return bool((self.imbalance(after) <= tolerance + 3 * self.noise / self._scale).all())
+        return bool((self._imbalances[after] <= tolerance + 3 * self.noise / self.scale).all())
 
     def table(self, tolerance: float = CLOSES) -> list[dict[str, Any]]:
         """The rows of a table: of every total (and member) its place and figures.
@@ -160,9 +168,9 @@ class Budget:
         The figures are total, field, gap, relative and closes, after the update if there is one.
         """
         after = self.after is not None
-        gap = self.gap(after)
-        relative = abs(gap) / self._scale
-        closes = relative <= tolerance + 3 * self.noise / self._scale
+        gap = self._gaps[after]
+        relative = abs(gap) / self.scale
+        closes = relative <= tolerance + 3 * self.noise / self.scale
         field = (gap + self.total).where(self.size > 0)
         total = self.total.where(self.size > 0) if self.is_average else self.total
         columns = [_column(each, gap) for each in (total, field, gap, relative, closes)]
@@ -190,10 +198,9 @@ class Budget:
             "answer": self.answer,
             "verdict": self.verdict,
         }
-        for when in ("before",) if self.after is None else ("before", "after"):
-            after = when == "after"
-            imbalance, where = worst(self.imbalance(after))
-            gap, mean = abs(self.gap(after)), None
+        for after, gap in self._gaps.items():
+            when, gap, mean = "after" if after else "before", abs(gap), None
+            imbalance, where = worst(self._imbalances[after])
             if not self.is_average and len(self.variables) == 1:  # else their units differ
                 mean = float((gap / self.size).where(self.size > 0, 0.0).max())
             figures |= {
@@ -206,14 +213,15 @@ class Budget:
         return figures
 
     @cached_property
-    def _scale(self) -> xr.DataArray:
+    def scale(self) -> xr.DataArray:
+        """What an imbalance is relative to: the sum of ``|u|``, or ``|total|`` if that is more."""
         size = self.terms.where(self.terms > abs(self.total), abs(self.total))
         return size.where(size > 0, 1.0)
 
     @property
     def warnings(self) -> list[str]:
         """What is implausible before the update."""
-        return [f"{self.name}: {text}" for text in (*self._judged.beyond(), *self._suspect())]
+        return [f"{self.name}: {text}" for text in (*self._judged.beyond, *self._suspect())]
 
     def _suspect(self) -> Iterator[str]:
         """Of points that come and go in time, marks of missing values, and degC taken for K."""
@@ -231,7 +239,7 @@ class Budget:
                 f"{self.marks} values look like marks for missing ones (1e+20, -9999 and the "
                 "like), which the file does not declare. Declare them as _FillValue"
             )
-        off, other = abs(self.gap()), "K" if self.is_celsius else "degC"
+        off, other = abs(self._gaps[False]), "K" if self.is_celsius else "degC"
         known = self.is_average and (self.is_celsius or self.unit == "K")
         if known and bool((abs(off - ZERO) < 60).any()):
             largest = f"{float(off.max()):.3g} {self.unit}"
@@ -256,19 +264,19 @@ class Budget:
         """Whether the totals are plausible for a field with this uncertainty, and if not why."""
         return self._judged.text
 
-    @property
+    @cached_property
     def knows_std(self) -> bool:
         """Whether the field or the total comes with standard deviations or members."""
         return bool((self.spread > 0).any()) or bool((self.noise > 0).any())
 
-    @property
+    @cached_property
     def members(self) -> int:
         """How many members the field has; 1 if it is none of an ensemble."""
         return self.before.size // max(1, self.terms.size)
 
     @cached_property
     def _judged(self) -> Verdict:
-        return Verdict(self)
+        return judged(self)
 
 
 def _column(array: xr.DataArray, like: xr.DataArray) -> list[Any]:
@@ -328,6 +336,7 @@ class Report:
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     change: Mapping[str, xr.DataArray] = field(default_factory=dict)
+    _summaries: dict[float, dict[str, Any]] = field(default_factory=dict, init=False, repr=False)
 
     def closes(self, tolerance: float = CLOSES, after: bool = False) -> bool:
         """Whether all budgets close.
@@ -348,7 +357,7 @@ class Report:
         """Whether nothing speaks against what was asked and done."""
         return not self.warnings
 
-    @property
+    @cached_property
     def is_done(self) -> bool:
         """Whether there was an update, and it is computed."""
         return all(budget.after is not None for budget in self.budgets)
@@ -394,6 +403,11 @@ class Report:
 
     def summary(self, tolerance: float = CLOSES) -> dict[str, Any]:
         """The figures of the report, as JSON takes them."""
+        if tolerance not in self._summaries:
+            self._summaries[tolerance] = self._summary(tolerance)
+        return dict(self._summaries[tolerance])
+
+    def _summary(self, tolerance: float) -> dict[str, Any]:
         of_update = {
             "method": self.method,
             "outside_before": dict(self.outside_before),
@@ -484,10 +498,10 @@ def budgets(plan: FilePlan, parts: dict[str, Array]) -> list[Budget]:
 
 
 def _budget(plan: FilePlan, ready: Ready, parts: Mapping[str, Array]) -> Budget:
-    law, points = ready.law, ready.points
+    law, points, totals = ready.law, ready.points, ready.totals
 
     def named(variable: xr.Variable) -> xr.DataArray:
-        coords = {d: c.variable for d, c in points.coords.items() if d in variable.dims}
+        coords = {d: c for d, c in points.names.items() if d in variable.dims}
         return xr.DataArray(variable.data, coords, variable.dims)
 
     def wide(given: xr.Variable) -> xr.DataArray:
@@ -499,11 +513,12 @@ def _budget(plan: FilePlan, ready: Ready, parts: Mapping[str, Array]) -> Budget:
         values = values[..., 0, :] if plan.member is None and values.ndim > lead + 1 else values
         member = [plan.member] if values.ndim > lead + 1 else []
         shape = (*values.shape[:-1], *ready.sizes_inside.values())
-        return named(xr.Variable((*plan.index, *member, *ready.inner), values.reshape(shape)))
+        dims = (*plan.index, *member, *ready.sizes_inside)
+        return named(xr.Variable(dims, values.reshape(shape)))
 
-    fixed, is_average = named(ready.fixed), law.average is not None
-    sizes = wide(ready.sizes.where(ready.sizes > 0, 1.0)) if is_average else 1.0
-    vary = any(ready.time in weights.dims for weights in points.weights.values())
+    fixed, is_average, time = named(totals.fixed), law.average is not None, totals.time_of_rows
+    sizes = wide(totals.sizes.where(totals.sizes > 0, 1.0)) if is_average else 1.0
+    vary = any(time in weights.dims for weights in points.weights.values())
     sums: Any = {key: rows(key) / sizes for key in ("terms", "size", "spread", "assumed")}
     return Budget(
         name=law.label,
@@ -511,17 +526,17 @@ def _budget(plan: FilePlan, ready: Ready, parts: Mapping[str, Array]) -> Budget:
         over=law.dims,
         unit=points.mean_unit if is_average else points.unit,
         measure=points.measure,
-        time=ready.time,
-        total=wide(ready.value + ready.fixed) / sizes,
-        noise=wide(ready.noise) / sizes,
+        time=time,
+        total=wide(totals.value + totals.fixed) / sizes,
+        noise=wide(totals.noise) / sizes,
         before=(rows("total") + fixed) / sizes,
         after=(rows("after") + fixed) / sizes if "after" in parts else None,
         **sums,
         correlation=getattr(plan.kind, "correlation", 0.0),
         present=rows("count") / rows("stated") if vary else rows("size"),
-        one_total=ready.one_total,
+        one_total=totals.is_one,
         own=rows("own") / sizes if "own" in parts else None,
-        gains={name: wide(gain) / sizes for name, gain in ready.gains.items()},
+        gains={name: wide(gain) / sizes for name, gain in totals.gains.items()},
         marks=int(parts["marks"].sum()),
         remarks=ready.remarks,
         is_average=is_average,

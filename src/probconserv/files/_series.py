@@ -22,6 +22,7 @@ from ._read import SMALL, groups, read
 from ._time import BOUNDS, tells_time
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
+NAMES = (str, list, tuple, Mapping)  # what may hold names
 AS_STORED = ("dtype", "scale_factor", "add_offset", "_Unsigned")
 RULE = "`source`: files of a series follow one another along one coordinate and are the same"
 
@@ -42,8 +43,9 @@ def _with_files(law: Any, opened: ExitStack) -> Any:
         return lambda dataset: _with_files(law(dataset), opened)
     if not isinstance(law, FileLaw):
         return law
-    given = {f.name: getattr(law, f.name) for f in fields(law) if f.name not in ("name", "remarks")}
-    return replace(law, **{key: from_file(each, key, opened) for key, each in given.items()})
+    named = {f.name: getattr(law, f.name) for f in fields(law) if f.name not in ("name", "remarks")}
+    named = {key: given for key, given in named.items() if isinstance(given, NAMES) and given}
+    return replace(law, **{key: from_file(given, key, opened) for key, given in named.items()})
 
 
 def from_file(given: Any, argument: str, opened: ExitStack) -> Any:

@@ -13,8 +13,8 @@ from ..support.errors import InputError
 from ..support.tolerances import DOUBLE
 from . import _attributes as attributes
 from ._attributes import cell_methods, decoded, least_to_most, place
-from ._blocks import FileBlock, quiet
-from ._graph import Array, LawRows, Made, NamedRows
+from ._blocks import FileBlock
+from ._graph import Array, LawRows, Made, NamedRows, quiet
 from ._law import INITIAL, FileLaw, Given, array, check_numbers, listed, match, nearest, taken
 from ._methods import check_running, check_unit, in_mass
 from ._points import REGION, FilePoints
@@ -89,8 +89,9 @@ class Totals:
             raise InputError(
                 f"`assume_method`: {name!r} is no rate of {law.label}. {nearest(name, names)}"
             )
+        self.value, self.noise = self._value(), self._noise()
 
-    def value(self) -> xr.Variable:
+    def _value(self) -> xr.Variable:
         """b, with some of the axes of the rows, and that of members if each has its own."""
         gained: Any = self._gained(self.time) if self.time and self.rates else 0.0
         value = self._start * self.sizes + gained - self.fixed
@@ -102,7 +103,7 @@ class Totals:
             )
         return value
 
-    def noise(self) -> xr.Variable:
+    def _noise(self) -> xr.Variable:
         """The standard deviation of b."""
         noise = self._of_rows(self.law.noise, "noise", [*self.points.rows]) * self.sizes
         if not ((noise.values >= 0) & np.isfinite(noise.values)).all():
@@ -153,6 +154,11 @@ class Totals:
                 "number or a variable, without `inflow` and `outflow`."
             )
         return time
+
+    @property
+    def time_of_rows(self) -> str | None:
+        """Which of the axes of the rows is time."""
+        return self.time.dim if self.time and self.time.dim in self.points.rows else None
 
     @property
     def is_one(self) -> bool:
@@ -380,6 +386,6 @@ def _entries(variable: xr.Variable, dim: str, entries: Array) -> xr.Variable:
 def _total_and_size(field: Array, *density_and_rows: Any) -> Made:
     """The rows of the field, or of a density where the field is not missing."""
     *density, rows, _ = density_and_rows
-    block = FileBlock.of(rows, field)
+    block = FileBlock.of(None, rows, field)
     total = block.total(np.broadcast_to(density[0], field.shape) if density else field)[:, 0]
     return (), {"total": total, "size": np.broadcast_to(block.rows.sizes.whole, total.shape)}

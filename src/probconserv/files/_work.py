@@ -1,36 +1,27 @@
-"""A dataset and laws on their way through the passes, to new values and a report.
+"""A dataset and laws on their way through the passes, to new values and a report."""
 
-What the solve takes are sums over all points. Where a block has all points of its indices these are
-sums over the block: it is read, solved and updated at once. Else all blocks are summed first, and
-read again for the update. `_solve` is the same function for both; only `total` differs.
-"""
-
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from math import prod
 from typing import Any
 
-import dask.array as da
 import numpy as np
 import xarray as xr
 
 from .. import __version__
-from ..conditioning.sums import Ensemble, Kind, MeanAndStd, check_usable, is_hard, solved_rows
+from ..conditioning.sums import Ensemble
 from ..support.errors import FAR, InputError
 from ._attributes import decoded, least_to_most
-from ._blocks import BlockWork, FileBlock, ValueBounds
-from ._compute import compute
-from ._encoding import Packing, next_held, valid_limits
-from ._graph import Array, Made, Sums, added
-from ._guard import with_spread
+from ._blocks import BlockWork, ValueBounds
+from ._encoding import Packing, next_held, typed, valid_limits
+from ._graph import Sums, added, compute
 from ._law import FileLaw, Recipe, array
 from ._plan import HOW, ONE_BY_ONE, FilePlan, FileSpread, plans, worst
 from ._report import Report, budgets
-from ._rounding import HALF, half_note
+from ._verdict import with_spread
 
-SETTLING = 2  # times that exact rows are settled at most
 REPORT = "probconserv_report"
 ENSEMBLES = ("member", "members", "realization", "ensemble", "ensemble_member")
 FEW = (
@@ -38,12 +29,11 @@ FEW = (
     "is chance; `how` 'uniform' moves all points alike"
 )
 OF_SHAPE = ("chunksizes", "chunks", "preferred_chunks", "shards", "original_shape", "contiguous")
+WAYS = {"packed into integers": "`unpack`", "float16": "`dtype='float32'`"}
 INVALID = {
     "invalid_before": "lie outside the valid {} already",
     "invalid": "were pushed outside the valid {}",
 }
-
-Total = Callable[[str, Sums], Sums]  # the sums of a pass over all points, by its name; steps
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,14 +46,28 @@ class Work:
 
     @classmethod
     def of(
-        cls, dataset: xr.Dataset, laws: Sequence[FileLaw | Recipe], spread: FileSpread
+        cls,
+        dataset: xr.Dataset,
+        laws: Sequence[FileLaw | Recipe],
+        spread: FileSpread,
+        dtype: str | None = None,
+        also: Sequence[str] = (),
     ) -> "Work":
+        """dtype: of what is moved, and of these variables."""
         if not isinstance(dataset, xr.Dataset):
             raise InputError(
                 f"`dataset` must be an xarray.Dataset, got {type(dataset).__name__}. "
                 "`enforce_file` and `check_file` take paths; `.to_dataset()` makes one of an array."
             )
-        return cls(dataset, plans(decoded(dataset), laws, spread), spread)
+        known = decoded(dataset)
+        made = [law(known) if callable(law) else law for law in laws]
+        if dtype is not None:
+            moved = [name for law in made if isinstance(law, FileLaw) for name in law.factors]
+            stds = spread.std.values() if isinstance(spread.std, Mapping) else [spread.std]
+            names = [*moved, *(std for std in stds if isinstance(std, str)), *also]
+            dataset = typed(dataset, names, dtype)
+            known = decoded(dataset)
+        return cls(dataset, plans(known, made, spread), spread)
 
     def check_apart(self) -> None:
         """Refuse to update what another law takes as it is: its total would not hold."""
@@ -119,7 +123,7 @@ class Work:
 
     def report(self, seen: Mapping[str, Sequence[Sums]], change: Any = None) -> Report:
         """seen: of `summed` or `updated`, computed."""
-        of = {name: with_spread(_merged(parts)) for name, parts in seen.items()}
+        of = {name: with_spread(parts) for name, parts in seen.items()}
         sums = [added([of[name] for name in plan.arrays]) for plan in self.plans]
         found = [budget for both in zip(self.plans, sums, strict=True) for budget in budgets(*both)]
         warnings = [text for budget in found for text in budget.warnings]
@@ -154,16 +158,13 @@ class Work:
                 f"values that some members lack: {lacking}. They count in no member's total, and "
                 "stay as they are in the others."
             )
-        packed = [str(name) for name in moves if Packing.of(self.dataset[name])]
-        if packed and report.is_done and not report.closes(after=True):
-            yield (
-                f"{', '.join(packed)} packed into integers: rounding to them opens the "
-                "budget again. Write floats with `unpack` to keep it closed."
-            )
-        for name in (name for name in moves if self.dataset[name].dtype == HALF):
-            of_it = [budget for budget in report.budgets if name in budget.variables]
-            off = max(float(budget.imbalance(report.is_done).max()) for budget in of_it)
-            yield half_note(name, off, all(each.closes(after=report.is_done) for each in of_it))
+        opened = [b for b in report.budgets if report.is_done and not b.closes(after=True)]
+        for name in (name for name in moves if any(name in b.variables for b in opened)):
+            packed = Packing.of(self.dataset[name]) is not None
+            held = "packed into integers" if packed else str(self.dataset[name].dtype)
+            if held in WAYS:
+                said = f"{name} is {held}: rounding to it opens the budget again"
+                yield f"{said}. Write floats with {WAYS[held]} to keep it closed."
         stds = [std for plan in self.plans if plan.is_bounded for std in plan.stds.values()]
         if report.is_done and any(std.values.dims for std in stds):
             yield "the new standard deviations are those without bounds"
@@ -253,10 +254,6 @@ class Work:
         return out.assign_attrs({"history": history, **told})
 
 
-def _merged(parts: Iterable[Sums]) -> Sums:
-    return {key: values for part in parts for key, values in part.items()}
-
-
 def _like(new: xr.Variable, old: Any) -> xr.Variable:
     """With the attributes of the old variable, its order of axes and how it is stored."""
     encoding = old.encoding
@@ -267,51 +264,12 @@ def _like(new: xr.Variable, old: Any) -> xr.Variable:
     return xr.Variable(new.dims, new.data, old.attrs, encoding)
 
 
-def _solve(work: BlockWork, total: Total, sums: Sums, given: Sums) -> Sums:
-    """What the update needs: the steps of the solve, and lambda that holds values within bounds.
-
-    Nearly dependent rows are settled: the totals after the update are summed, and what exact rows
-    miss is moved as well. given: b, its noise and the numbers of the indices.
-    """
-    value, noise = given["value"], given["noise"]
-    with work.places.named(given["numbers"]):
-        steps = _solved(work.kind, sums, value, noise)
-        for _ in range(SETTLING):
-            if len(work.kind.laws) == 1 or not is_hard(steps["least"]).any():
-                break  # one row depends on no other
-            from ..conditioning.sums_solve import settled  # needs torch
-
-            steps = settled(work.kind, steps, sums, total("after", steps), value, noise)
-        if work.bounds is not None:
-            seen = total("survey", steps)
-            steps["tilt"] = work.bounds.tilts(
-                lambda tilt: total("line", steps | {"tilt": tilt}), seen
-            )
-    return steps
-
-
-def _solved(kind: Kind, sums: Sums, *given: Array) -> dict[str, Array]:
-    check_usable(sums)
-    if isinstance(kind, MeanAndStd) and kind.is_rowwise:
-        return solved_rows(kind, sums, *given)
-    from ..conditioning.sums_solve import solved  # needs torch
-
-    return solved(kind, sums, *given)
-
-
 def is_whole(plan: FilePlan) -> bool:
     """Whether every block holds all points of its indices, so that it need not be read twice."""
     (arrays, *others), (rows, *_) = plan.arrays.values(), plan.rows.values()
-    weights = (each for law in rows.laws for each in (law.weights, law.labels) if each is not None)
-    cut = (each.chunksizes.get(dim, ()) for each in (*arrays, *weights) for dim in rows.points)
-    return not others and all(len(sizes) < 2 for sizes in cut)
-
-
-def is_lazy(plan: FilePlan) -> bool:
-    """Whether some array is dask's, so that nothing large may be computed unasked."""
-    return any(
-        isinstance(each.data, da.Array) for arrays in plan.arrays.values() for each in arrays
-    )
+    given = [*arrays, *(each for law in rows.laws for each in (law.weights, law.labels))]
+    cut = [each.chunksizes for each in given if isinstance(each, xr.Variable)]
+    return not others and not any(len(c.get(dim, ())) > 1 for c in cut for dim in rows.points)
 
 
 def first_pass(plan: FilePlan) -> dict[str, Any]:
@@ -322,21 +280,12 @@ def first_pass(plan: FilePlan) -> dict[str, Any]:
 def _pass(
     plan: FilePlan, works: Mapping[str, BlockWork], method: str, steps: Sums
 ) -> dict[str, Any]:  # (*index, ...) of each
-    found = {}
-    for name, work in works.items():
-        call = partial(_only_sums, work, method)
-        _, found[name] = plan.rows[name].mapped(call, plan.arrays[name], steps=steps)
-    return found
+    return {name: _mapped(plan, name, work, method, steps)[1] for name, work in works.items()}
 
 
-def _only_sums(work: BlockWork, method: str, *given: Any) -> Made:
-    *arrays, rows, steps = given
-    return (), work.sums(method, FileBlock.of(rows, *arrays), steps, arrays[0])
-
-
-def _updated(work: BlockWork, *given: Any) -> Made:
-    *arrays, rows, steps = given
-    return work.updated(FileBlock.of(rows, *arrays), steps, *arrays)
+def _mapped(plan: FilePlan, name: str, work: BlockWork, method: str, steps: Sums) -> Any:
+    dtypes = work.dtypes if method in ("update", "all") else ()
+    return plan.rows[name].mapped(partial(work.run, method), plan.arrays[name], dtypes, steps)
 
 
 def _block_work(
@@ -361,26 +310,14 @@ def _block_work(
     )
 
 
-def _at_once(work: BlockWork, *given: Any) -> Made:
-    """A block with all points of its indices: what `updated` makes, with the statistics."""
-    *arrays, rows, known = given
-    block = FileBlock.of(rows, *arrays)
-
-    def total(method: str, steps: Sums) -> Sums:
-        return work.sums(method, block, steps, arrays[0])
-
-    sums = total("statistics", {})
-    steps = _solve(work, total, sums, known)
-    new, figures = work.updated(block, steps, *arrays)
-    return new, {**sums, **figures}
-
-
 def update(
     plan: FilePlan, watched: bool, stored: bool
 ) -> tuple[dict[str, tuple[xr.Variable, ...]], dict[str, list[Any]]]:
     """Of every variable the new arrays; the sums before, and the figures if they are watched.
 
-    Sums that are needed on the way, if one pass is not enough, are computed.
+    Where a block has all points of its indices it is read, solved and updated at once. Else all
+    blocks are summed first, and read again for the update. Sums that are needed on the way are
+    computed.
     """
     works = {name: _block_work(plan, name, watched, stored) for name in plan.arrays}
     steps: Any = {name: plan.side_by_side(name) for name in ("value", "noise")}
@@ -396,13 +333,11 @@ def update(
 
         first, *_ = works.values()
         together = plan.flat(added([sums for (sums,) in seen.values()]))
-        steps = plan.shaped(_solve(first, total, together, plan.flat(steps)))
+        steps = plan.shaped(first.solved(total, together, plan.flat(steps)))
     new = {}
     for name, work in works.items():
-        rows, arrays = plan.rows[name], plan.arrays[name]
-        call = partial(_at_once if at_once else _updated, work)
-        found, figures = rows.mapped(call, arrays, work.dtypes, steps)
-        new[name] = tuple(xr.Variable(rows.all, x).transpose(*arrays[0].dims) for x in found)
-        if watched:
-            seen[name].append(figures)
+        found, figures = _mapped(plan, name, work, "all" if at_once else "update", steps)
+        dims, all_dims = plan.arrays[name][0].dims, plan.rows[name].all
+        new[name] = tuple(xr.Variable(all_dims, x).transpose(*dims) for x in found)
+        seen[name] += [figures] * watched
     return new, seen

@@ -27,8 +27,8 @@ from xarray.backends.netCDF4_ import NETCDF4_PYTHON_LOCK as LOCK  # the one that
 
 from ..support.complete_files import sole_writer
 from ..support.errors import InputError, ProbConservError
-from ._compute import compute
 from ._encoding import ROUNDS, Format, encoded, in_full, is_lazy, output_format, prepared
+from ._graph import compute
 from ._read import (
     CHANGED,
     INHERITED,

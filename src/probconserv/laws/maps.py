@@ -15,6 +15,7 @@ from torch.nn.functional import pad
 
 from ..support.checks import broadcast_shapes, fits
 from ..support.errors import InputError
+from ..support.rowwise import sums_by_label
 from ..support.slices import by_slices, is_large, may_overwrite
 from ..support.tree import Node
 
@@ -165,8 +166,8 @@ class Regions(Disjoint):
 
     def apply(self, u: Tensor) -> Tensor:
         each = (u * self.weights).flatten(-self.dims)
-        found = each.new_zeros(*each.shape[:-1], *self.rows_of_place)
-        return found.index_add(-1, self.labels.flatten(), each)
+        found: Tensor = sums_by_label(each, self.labels.flatten(), *self.rows_of_place)
+        return found
 
     def at_points(self, v: Tensor) -> Tensor:
         return v.index_select(-1, self.labels.flatten()).unflatten(-1, self.labels.shape)

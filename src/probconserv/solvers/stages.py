@@ -23,8 +23,8 @@ from torch import Tensor
 
 from ..fields.covariances import Fields, Independent
 from ..laws.law import Rows
-from ..support.arrays import solved_by_row
 from ..support.checks import any_of, broadcast_shapes, concrete
+from ..support.rowwise import solved_by_row
 from ..support.slices import by_slices, may_overwrite
 from ..support.tolerances import DEPENDENT, FIXED, HALF_THE_DIGITS, TINY
 from ..support.tree import Node, once

@@ -94,9 +94,6 @@ LONGITUDE = 2.5e-5
 UNIT = 1e-14
 """Of a factor between units: two units so near are one."""
 
-MET = 1e-14
-"""Of a row's terms: a total within bounds that is off by less is met."""
-
 REACH = 1e-12
 """Of a row's terms: a total so little out of reach is taken as the end of it."""
 

@@ -5,8 +5,7 @@ The u that minimises sum (u - y)^2 / d + (g u - t)^2 / s within bounds is, for e
     u_i = clip(y_i - d_i g_i mu, low_i, high_i)   with   sum g_i u_i = t + s mu
 
 With y a draw of the prior and t = b less a draw of the noise this is the draw that is asked for; a
-noise s of 0 needs no special case. The left side falls in mu, piece by piece a straight line, so
-Newton's method ends, kept inside a bracket.
+noise s of 0 needs no special case. `root_of_falling` finds mu.
 """
 
 from dataclasses import dataclass, fields
@@ -15,13 +14,11 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
+from ...support.rowwise import GRAIN, sums_by_label
 from ...support.tolerances import TINY
 
-MOST = 200  # steps; Newton takes about five, halving a bracket about sixty
-NEAR = 1e-14  # of its terms: a row that misses by less is met
 BEYOND = 1e-6  # of the range of all bends: so far beyond it a sum is a straight line
 ROUNDED = 1e-13  # of its terms: a row that misses by more is looked at again
-GRAIN = 4e-16  # of mu: two that are closer are the same
 
 
 @dataclass
@@ -45,6 +42,7 @@ class Clipped:
     def __post_init__(self) -> None:
         self.square = self.weights * self.move  # d g^2
         self._v, self._u = torch.empty_like(self.y), torch.empty_like(self.y)
+        self._ends: tuple[Tensor, Tensor] | None = None
 
     @property
     def unbounded(self) -> bool:
@@ -52,8 +50,8 @@ class Clipped:
 
     def total(self, x: Tensor, weights: Tensor) -> Tensor:  # (k, n, E) to (k, n, R)
         if self.labels is not None:
-            found = x.new_zeros(*x.shape[:-1], self.target.shape[-1])
-            return found.index_add_(-1, self.labels, x * weights)
+            found: Tensor = sums_by_label(x * weights, self.labels, self.target.shape[-1])
+            return found
         if len(weights) == 1:
             return (x @ weights[0, 0])[..., None]
         return torch.bmm(x, weights.mT)
@@ -82,9 +80,21 @@ class Clipped:
     def _off(self, u: Tensor, mu: Tensor) -> Tensor:
         return self.total(u, self.weights) - self.noise * mu - self.target
 
+    def scale(self) -> Tensor:
+        return self.size(self._u)
+
     def size(self, u: Tensor) -> Tensor:
         """The size of the terms of a sum."""
         return self.target.abs() + self.total(u.abs(), self.weights.abs())
+
+    def farther(self, mu: Tensor, off: Tensor, number: int) -> Tensor:
+        """Beyond where points meet their bounds."""
+        least, most = self._ends = self._ends or self.ends()
+        least, most = torch.minimum(mu, least), torch.maximum(mu, most)
+        width = (most - least).nan_to_num(0.0, 0.0, 0.0) + GRAIN * mu.abs() + TINY
+        up = torch.where(most > mu, most + BEYOND * width, mu + width)
+        down = torch.where(least < mu, least - BEYOND * width, mu - width)
+        return torch.where(off > 0, up, down)
 
     def ends(self) -> tuple[Tensor, Tensor]:
         """The least and the largest mu at which some point meets a bound."""
@@ -155,50 +165,3 @@ def taken_fields(problem: Any, index: Tensor) -> dict[str, Any]:
             wide = value.expand(len(problem.y), n, -1).flatten(0, 1) if value.shape[1] > 1 else None
             found[name] = value[index // n] if wide is None else wide[index][:, None]
     return {field.name: found[field.name] for field in fields(problem)}
-
-
-def root_of_falling(
-    problem: Clipped, mu: Tensor, low: Tensor | None = None, high: Tensor | None = None
-) -> Tensor:  # (k, n, R)
-    """mu where the sums are 0: Newton's method in a bracket; what is left over goes on alone."""
-    low = torch.full_like(mu, -torch.inf) if low is None else low
-    high = torch.full_like(mu, torch.inf) if high is None else high
-    ends: tuple[Tensor, Tensor] | None = None
-    size: Tensor | None = None
-    for number in range(MOST):
-        off, slope = problem.at(mu)
-        size = problem.size(problem._u) if size is None else size
-        low, high = torch.where(off > 0, mu, low), torch.where(off < 0, mu, high)
-        step = torch.addcdiv(mu, off, slope)
-        same = (step - mu).abs() <= GRAIN * mu.abs()
-        done = (off.abs() <= NEAR * size) | same | (high - low <= GRAIN * mu.abs())
-        outside = ~((step > low) & (step < high)) & ~done
-        if number % 4 == 3:
-            outside = outside | (~done & low.isfinite() & high.isfinite())
-        if bool(outside.any()):
-            ends = problem.ends() if ends is None else ends
-            step = torch.where(outside, _inside(mu, off, low, high, *ends), step)
-        done = done | (step == mu)
-        mu = torch.where(done, mu, step)
-        rest = (~done).any(-1).flatten().nonzero()[:, 0]
-        if not len(rest):
-            break
-        if 4 * len(rest) <= mu.shape[0] * mu.shape[1]:
-            flat = [x.flatten(0, 1)[rest][:, None] for x in (mu, low, high)]
-            found = root_of_falling(problem.taken(rest), *flat)
-            mu = mu.flatten(0, 1).index_copy(0, rest, found[:, 0]).reshape(mu.shape)
-            break
-    return mu
-
-
-def _inside(
-    mu: Tensor, off: Tensor, low: Tensor, high: Tensor, least: Tensor, most: Tensor
-) -> Tensor:
-    """The middle of the bracket; where it has no end, beyond where points meet their bounds."""
-    middle = (low + high) / 2
-    least, most = torch.minimum(mu, least), torch.maximum(mu, most)
-    width = (most - least).nan_to_num(0.0, 0.0, 0.0) + GRAIN * mu.abs() + TINY
-    up = torch.where(most > mu, most + BEYOND * width, mu + width)
-    down = torch.where(least < mu, least - BEYOND * width, mu - width)
-    out = torch.where(off > 0, up, down)
-    return torch.where(low.isfinite() & high.isfinite(), middle, out)

@@ -18,11 +18,12 @@ from ...laws.inequalities import Limits, carried
 from ...laws.law import Rows
 from ...laws.maps import Disjoint, Regions, Sum
 from ...support.errors import InfeasibleError
+from ...support.rowwise import root_of_falling
 from ...support.tolerances import TINY
 from ...support.values import span, unravelled
 from ..draws import mean_of
 from ..loop.within import WAYS
-from .clipped import Clipped, root_of_falling, taken_fields
+from .clipped import Clipped, taken_fields
 from .isotonic import Rising, RisingLineByLine
 
 CHUNK = 1 << 17  # numbers that are worked on at a time
