@@ -155,7 +155,7 @@ def meshes() -> None:
 def networks() -> None:
     assert_type(problems.Stefan(u_star=0.6, k_min=[0.0, 0.1]).k_min, Tensor)
     assert_type(problems.PorousMedium(np.array([1.0, 2.0])).total(0.5), Tensor)
-    assert_type(problems.Stefan(torch.tensor(0.6)).test_grid(5, 6).u, Tensor)
+    assert_type(problems.Stefan(torch.tensor(0.6)).on_grid(*problems.Stefan.grid(5, 6)), Tensor)
     assert_type(problems.simulate(problems.SuperSlow(1.0), [0.1, 0.2], cells=9).total, Tensor)
     functions = data.draw(problems.Stefan, "test", n=2, context=(3, 3))
     assert_type(functions.context.u, Tensor)
