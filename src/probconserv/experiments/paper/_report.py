@@ -16,7 +16,7 @@ from ...support.extras import missing
 from ...support.tolerances import HOLDS
 from .._runs import Record
 from ._experiments import EXPERIMENTS, METHODS
-from ._tables import amount, as_json, sentences, signed, standings
+from ._tables import amount, as_json, signed, standings
 
 try:
     from jinja2 import Environment, StrictUndefined
@@ -113,7 +113,6 @@ def report(
         plan=records[0],
         standings=table,
         cases=max(one.cases for one in table),
-        sentences=sentences(table),
         overview=overview,
         legend={name: _line(name) for name in METHODS},
         remarks=remarks,
