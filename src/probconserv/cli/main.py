@@ -31,14 +31,8 @@ cli_files.register(app)
 
 
 @app.command
-def problems(*, plot: Path | None = None) -> None:
-    """List the equations.
-
-    Parameters
-    ----------
-    plot
-        Draw each into this folder as well.
-    """
+def problems() -> None:
+    """List the equations."""
     from ..problems import PROBLEMS, ClosedForm
 
     closed = [p for p in PROBLEMS.values() if issubclass(p, ClosedForm)]
@@ -46,8 +40,6 @@ def problems(*, plot: Path | None = None) -> None:
     console = Console()
     console.print(_table("Closed form", closed, console.width))
     console.print(_table("Finite volumes (simulate)", others, console.width))
-    if plot is not None:
-        _draw(plot, closed)
 
 
 cli_train.register(app)
@@ -307,19 +299,6 @@ def _table(title: str, problems: "Sequence[type[Problem]]", width: int) -> Table
         parameter = f"{problem.parameter} {values}"
         table.add_row(problem.name, problem.equation, domain, times, parameter, problem.difficulty)
     return table
-
-
-def _draw(folder: Path, closed: "Sequence[type[Problem]]") -> None:
-    cli_files.require("plots", "matplotlib")
-    from rich.progress import track
-
-    from ..figures import overview_figure, problem_figure, save
-    from ..problems import PROBLEMS
-
-    save(overview_figure(closed), folder / "overview.png")
-    for name, problem in track(PROBLEMS.items(), "Drawing", transient=True):
-        save(problem_figure(problem), folder / f"{name}.png")
-    print(f"{len(PROBLEMS) + 1} pictures in {folder}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..air import contents
-from ..air.constants import GRAVITY
+from ..air.contents import GRAVITY
 from ..support import checks as check
 from ..support.checks import ArrayLike
 from ..support.errors import InputError
