@@ -19,8 +19,8 @@ from ..support import checks as check
 from ..support.complete_files import sole_writer
 from ..support.errors import InputError, surprises_expected, warn_implausible
 from ._kinds import KINDS, Kind, ModelName
-from ._losses import LOSSES
 from ._machine import local_rank, team
+from ._points import LOSSES
 from ._recipes import RECIPES, Changes, Keep, Recipe, Schedule
 from ._run import Reporter, Run
 from ._source import Source, TrainingData, source_of

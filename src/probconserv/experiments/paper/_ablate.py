@@ -254,7 +254,7 @@ def _job(
 
 
 def write_ablation(found: Sequence[Record], out: str | Path) -> list[Path]:
-    """Writes the records as ablation.json, ablation.csv and tables in ablation.md.
+    """Writes the records as ablation.json and ablation.csv.
 
     Parameters
     ----------
@@ -266,7 +266,7 @@ def write_ablation(found: Sequence[Record], out: str | Path) -> list[Path]:
     Returns
     -------
     list of Path
-        The three files.
+        Both files.
 
     Raises
     ------
@@ -277,39 +277,9 @@ def write_ablation(found: Sequence[Record], out: str | Path) -> list[Path]:
     texts = {
         "ablation.json": json.dumps({"schema": 1, "records": list(found)}, indent=1) + "\n",
         "ablation.csv": as_csv(found),
-        "ablation.md": as_markdown(found),
     }
     with sole_writer(Path(out)):
         return written(Path(out), texts)
-
-
-STYLES = {"LL": ".2f", "MSE": ".1e", "CRPS": ".1e", "coverage_90": ".2f", "front_error": ".1e"}
-
-
-def as_markdown(found: Sequence[Record]) -> str:
-    """A table for each network and metric: updates down, problems and parameters across."""
-    tables = []
-    for network in dict.fromkeys(record["network"] for record in found):
-        mine = [record for record in found if record["network"] == network]
-        for metric, style in STYLES.items():
-            known = [record for record in mine if record[metric] is not None]
-            if known:
-                tables.append(f"### {network}: {metric}\n\n{_table(known, metric, style)}\n")
-    return "\n".join(tables)
-
-
-def _table(found: Sequence[Record], metric: str, style: str) -> str:
-    cells = list(dict.fromkeys(_cell(record) for record in found))
-    lines = ["| " + " | ".join(["", *cells]) + " |", "|---" * (len(cells) + 1) + "|"]
-    for row in dict.fromkeys(update_name(record) for record in found):
-        numbers = {_cell(r): format(r[metric], style) for r in found if update_name(r) == row}
-        lines.append("| " + " | ".join([row, *(numbers.get(cell, "") for cell in cells)]) + " |")
-    return "\n".join(lines)
-
-
-def _cell(record: Record) -> str:
-    value = record["parameter"]
-    return record["problem"] if value is None else f"{record['problem']} {value:g}"
 
 
 def update_name(record: Record) -> str:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ...diagnostics.metrics import best
 from ...models._load import ELSEWHERE
-from .._runs import Record
+from .._runs import Record, grouped
 from ._experiments import EXPERIMENTS, METHODS
 
 
@@ -31,10 +31,7 @@ def cells(records: list[Record]) -> list[list[Record]]:
     >>> [len(cell) for cell in cells(records)]
     [2, 1]
     """
-    groups: dict[tuple[str, float], list[Record]] = {}
-    for record in records:
-        groups.setdefault((record["problem"], record["parameter"]), []).append(record)
-    return list(groups.values())
+    return grouped(records, "problem", "parameter")
 
 
 def as_json(records: Sequence[Record], fronts: Sequence[Record], sweep: Sequence[Record]) -> str:
