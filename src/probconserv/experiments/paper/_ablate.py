@@ -66,7 +66,7 @@ def records(
     problem = experiment.problem if value is None else experiment.at(value)
     test = draw(problem, trial.split, trial.n, CONTEXT)
     setting = _AblationSetting(experiment, test, trial, device)
-    rows: dict[tuple[str, str], list[_Row]] = {}
+    rows: dict[tuple[str, str], list[Part]] = {}
     for part in setting.chunks():
         for update, noise, row in setting.rows(network, part):
             rows.setdefault((update, noise), []).append(row)
@@ -78,13 +78,9 @@ def records(
     ]
 
 
-@dataclass(frozen=True)
-class _Row:
-    """Some functions at the evaluation time."""
-
-    mean: Tensor  # (n, M)
-    variance: Tensor  # (n, M)
-    front: Tensor  # (n,), the posterior mean of its position; NaN where there is none
+# Some functions at the evaluation time: mean and variance (n, M), and the posterior mean of the
+# position of the front (n,), NaN where there is none.
+Part: TypeAlias = tuple[Tensor, Tensor, Tensor]
 
 
 class _AblationSetting:
@@ -110,7 +106,7 @@ class _AblationSetting:
         step = max(1, NUMBERS // each)
         return (slice(i, i + step) for i in range(0, self.trial.n, step))
 
-    def rows(self, network: Predictor, part: slice) -> Iterator[tuple[str, str, _Row]]:
+    def rows(self, network: Predictor, part: slice) -> Iterator[tuple[str, str, Part]]:
         """Every update with every noise, of some of the functions."""
         generator = torch.Generator().manual_seed(0)
         context = tuple(self.test[part].context)
@@ -125,7 +121,7 @@ class _AblationSetting:
                 if update not in ONLY_EXACT or name == "exact":
                     yield update, name, self._row(apply(parts, law, self.x), part)
 
-    def _row(self, field: Field, part: slice) -> _Row:
+    def _row(self, field: Field, part: slice) -> Part:
         mean, variance = field.mean[:, self.row], field.variance[:, self.row]
         front = torch.full_like(mean[:, 0], torch.nan)
         if self.experiment.fronts:
@@ -135,13 +131,10 @@ class _AblationSetting:
                 field, self.x, level, "crossing", samples=draws, generator=generator
             )
             front = found.mean[:, self.row]
-        return _Row(mean, variance, front)
+        return mean, variance, front
 
-    def scores(self, rows: list[_Row]) -> Record:
-        mean, variance, front = (
-            torch.cat([getattr(row, name) for row in rows])
-            for name in ("mean", "variance", "front")
-        )
+    def scores(self, rows: list[Part]) -> Record:
+        mean, variance, front = map(torch.cat, zip(*rows, strict=True))
         field = Diagonal(mean[:, None], variance[:, None])
         law = integral(self.x, self.total[:, [self.row]])
         generator = torch.Generator(self.device).manual_seed(1)
@@ -155,10 +148,8 @@ def _front_error(error: Tensor) -> Record:
     there = error[~error.isnan()]
     if len(there) < 2:
         return {"front_error": None, "front_error_se": None}
-    return {
-        "front_error": float(there.mean()),
-        "front_error_se": float(there.std() / math.sqrt(len(there))),
-    }
+    error = there.std() / math.sqrt(len(there))
+    return {"front_error": float(there.mean()), "front_error_se": float(error)}
 
 
 @surprises_expected()
