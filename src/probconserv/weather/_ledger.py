@@ -108,14 +108,9 @@ class Ledger:
             name: ((*axes, "variable" if name == "correction" else "law"), each)
             for name, each in rows.items()
         }
-        on_grid = (
-            ("lat", "lon")
-            if self.grid.lat is not None
-            else tuple(
-                f"cell_{i}" if len(self.grid.shape) > 1 else "cell"
-                for i in range(len(self.grid.shape))
-            )
-        )
+        count = len(self.grid.shape)
+        cells = ["cell"] if count == 1 else [f"cell_{i}" for i in range(count)]
+        on_grid = cells if self.grid.lat is None else ["lat", "lon"]
         maps = [self._maps.get(n, torch.zeros(self.grid.areas.numel())) for n in MOVED]
         whole = torch.stack([x.double().cpu() for x in maps]).unflatten(-1, self.grid.shape)
         data["map"] = (("variable", *on_grid), whole.numpy())

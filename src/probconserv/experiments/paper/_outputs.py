@@ -25,7 +25,7 @@ def write(cells: Sequence[Cell], out: str | Path) -> list[Path]:
     Returns
     -------
     list of Path
-        results.json, results.csv, results.tex and, with curves, report.html.
+        results.json, results.csv and, with curves, report.html.
 
     Raises
     ------
