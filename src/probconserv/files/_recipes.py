@@ -11,7 +11,7 @@ from operator import add
 import xarray as xr
 
 from ..air import contents
-from ..air.constants import FUSION, HEAT_CAPACITY, VAPORIZATION
+from ..air.contents import FUSION, HEAT_CAPACITY, VAPORIZATION
 from ..support.errors import InputError
 from ._attributes import factor, in_unit, per, scale, units
 from ._columns import (

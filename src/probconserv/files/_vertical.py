@@ -16,7 +16,7 @@ import numpy as np
 import xarray as xr
 from dask.base import compute
 
-from ..air.constants import GRAVITY
+from ..air.contents import GRAVITY
 from ..support.errors import InputError
 from ..support.sphere import Array
 from ..support.tolerances import SINGLE
