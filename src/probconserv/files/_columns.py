@@ -12,7 +12,8 @@ import xarray as xr
 
 from ..support.errors import InputError
 from ._attributes import decoded, factor, in_unit, pairs, scale, setting, units
-from ._coordinates import FileGrid, angle, is_pressure
+from ._conventions import angle, is_pressure
+from ._grid import FileGrid
 from ._law import FileLaw, Given, assumed, listed, match, taken
 from ._methods import WATER_METRES, check_stated, check_unit, in_mass, is_water
 from ._rates import method_in

@@ -20,16 +20,15 @@ import xarray as xr
 from ..support.errors import InputError, printable
 from ._arithmetic import names_in
 from ._attributes import decoded, pairs, scale, setting, shown, units
-from ._coordinates import FileGrid, angle, is_axis, is_numbered, is_pressure
+from ._conventions import LEVEL, MEMBER, TIME, angle, counted, role
+from ._grid import FileGrid
 from ._methods import fluxes_of
 from ._read import SMALL, Bare, groups
 from ._recipes import RECIPES
 from ._series import Paths, opened_as_one, paths_of
 from ._time import is_lead, tells_time, time_of
 from ._weights import cell_measure
-from ._work import ENSEMBLES
 
-VERTICAL = ("lev", "level", "levels", "plev", "depth", "height", "altitude", "z")
 OF_CELLS = ("coordinates", "grid_mapping", "cell_measures", "mesh", "cell_methods")
 MESH = ("node", "edge", "face")  # of UGRID: what its variables connect
 NAMING = (
@@ -323,43 +322,19 @@ def _fields(dataset: xr.Dataset, stds: Sequence[str]) -> list[str]:
     return found
 
 
-def _members(grid: FileGrid) -> str | None:
-    """The dimension that looks like one of an ensemble."""
-    for dim in map(str, grid.data.dims):
-        own = grid.along(dim)
-        if dim.lower() in ENSEMBLES or (own is not None and _is_counted(own)):
-            return dim
-    return None
-
-
-def _is_counted(own: xr.DataArray) -> bool:
-    """Whether its numbers are those of members, and not those of levels."""
-    said = str(own.attrs.get("standard_name", own.name))
-    return is_numbered(own) and "level" not in said and not is_axis(own, "Z", "vertical")
-
-
-def _is_vertical(grid: FileGrid, dim: str) -> bool:
-    own = grid.along(dim)
-    if dim.lower() in VERTICAL or own is None:
-        return dim.lower() in VERTICAL
-    said = setting(own, "positive") or pairs(own, "formula_terms")
-    return bool(said) or is_axis(own, "Z", "vertical") or is_numbered(own) or is_pressure(own)
-
-
 def _horizontal(grid: FileGrid) -> list[str]:
     """The dimensions whose cells form areas, or lie along what is no other axis."""
-    members = _members(grid)  # WRF has latitudes along Time too
-    dims = [d for d in map(str, grid.data.dims) if d != members and d.lower() not in ("time", "t")]
-    flat = grid.horizontal(dims)
-    return grid.area_dims(flat) or [dim for dim in flat if not _is_vertical(grid, dim)]
+    flat = grid.horizontal(grid.data.dims)  # WRF has latitudes along Time too
+    return grid.area_dims(flat) or flat
 
 
 def _cells(grid: FileGrid, sketch: xr.Dataset, names: tuple[str, ...]) -> Cells:
-    data, members, flat = grid.data, _members(grid), _horizontal(grid)
+    data, flat, roles = grid.data, _horizontal(grid), {str(d): grid.role(d) for d in grid.data.dims}
     dim: str | None
     said: str | None
-    levels = [d for d in map(str, data.dims) if d not in (*flat, members) and _is_vertical(grid, d)]
-    left = [dim for dim in map(str, data.dims) if dim not in (*flat, *levels, members)]
+    members = next((d for d in roles if roles[d] == MEMBER), None)
+    levels = [d for d in roles if roles[d] == LEVEL and d not in flat]
+    left = [d for d in roles if d not in (*flat, *levels, members)]
     try:
         time, known = time_of(data), True
         said, dim = _span(time.coordinate, f"{time}"), time.dim
@@ -367,7 +342,7 @@ def _cells(grid: FileGrid, sketch: xr.Dataset, names: tuple[str, ...]) -> Cells:
         known, dim = False, left[0] if left else None
         said = f"{error} The commands take {dim}" if left else None
     whole = [dim for dim in map(str, data.dims) if dim in (*flat, *levels)]
-    numbered = any((own := grid.along(dim)) is None or is_numbered(own) for dim in levels)
+    numbered = any((own := grid.along(dim)) is None or counted(own) for dim in levels)
     choices = [flat] if numbered else [whole, flat]
     tried = [_weights(sketch, names[0], choices)]
     tried += [_weights(sketch, name, choices) for name in names[1:] if not tried[0][0]]
@@ -428,12 +403,8 @@ def _sketch(dataset: xr.Dataset) -> xr.Dataset:
 
     What does not change in time gives the sizes of cells, and is kept.
     """
-    along = {
-        str(d) for c in dataset.coords.values() if c.ndim == 1 and tells_time(c) for d in c.dims
-    }
-    apart = [
-        d for d in map(str, dataset.dims) if d in along or d.lower() in ("time", "t", *ENSEMBLES)
-    ]
+    along = {d for c in dataset.coords.values() if c.ndim == 1 and tells_time(c) for d in c.dims}
+    apart = [d for d in dataset.dims if d in along or role(str(d), None) in (TIME, MEMBER)]
     few = dataset.isel({dim: slice(FEW) for dim in apart})
     usual = {}
     for name, data in few.data_vars.items():

@@ -13,7 +13,7 @@ import xarray as xr
 from ..support.errors import InputError
 from ..support.tolerances import STEP, STORED
 from ._attributes import decoded, words_of
-from ._coordinates import LONGITUDE, angle
+from ._conventions import LONGITUDE, angle
 from ._methods import check_stated
 
 STORES = (".nc", ".nc4", ".cdf", ".zarr")  # how files end

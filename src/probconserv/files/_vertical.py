@@ -21,9 +21,10 @@ from ..support.errors import InputError
 from ..support.sphere import Array
 from ..support.tolerances import SINGLE
 from ._attributes import factor, in_unit, pairs, setting
-from ._coordinates import FileGrid, ends_of, numbers
+from ._conventions import ways_to_weigh
+from ._grid import FileGrid
 from ._law import match
-from ._metrics import ways_to_weigh
+from ._sizes import ends_of, numbers
 
 Terms = Mapping[str, xr.DataArray]
 Units = Mapping[str, str]  # of terms, the surface last; empty for mere numbers

@@ -24,11 +24,10 @@ from ..support.sphere import Globe
 from ..support.tolerances import SINGLE
 from ._arithmetic import calculated, is_arithmetic
 from ._attributes import cell_methods, decoded, pairs, product, scale, setting, units
-from ._coordinates import SHAPE, AxisSizes, FileGrid, cell_sizes, describe
-from ._faces import face_areas
+from ._grid import SHAPE, FileGrid, check_true, with_angles
 from ._law import STORES, FileLaw, Given, array, match, taken
-from ._positions import check_true, with_angles
 from ._repeated import ONCE, counted_once
+from ._sizes import AxisSizes, cell_sizes, describe, face_areas
 from ._time import tells_time
 from ._vertical import formula_layers
 

@@ -1,26 +1,18 @@
-"""What a dataset says of the cells of a variable, and how large they are by that.
+"""How large cells are: by the corners of faces and cells, or from where each ends along its axis.
 
 Each fact is taken from the first of these that is there:
 
-angle       units degrees_north or degrees_east; else, with units of an angle or none, the standard
-            name, the name, the axis
-coordinate  of a dimension: that of its name, unless it only counts and an angle lies along it; an
-            angle along it; the only one along it
-areas       great circles between the corners of cells; equal cells of HEALPix; zones of latitude
-            times arcs of longitude; a plane without a map
+areas       great circles between the nodes of faces (UGRID) or the corners of cells; equal cells of
+            HEALPix; zones of latitude times arcs of longitude; a plane without a map
 cell ends   bounds; the zones of Gaussian latitudes; half way between centres, to the pole and
             around the globe, and no further than 0 for depths, heights and pressures
 """
 
-import re
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
 
 import numpy as np
 import xarray as xr
-from cf_xarray.criteria import coordinate_criteria
 
 from ..support.errors import InputError
 from ..support.sphere import (
@@ -34,176 +26,29 @@ from ..support.sphere import (
     zone_heights,
     zones,
 )
-from ..support.tolerances import CIRCLE
-from ._attributes import WKT, is_decoded, map_of, scale, seconds, setting, units
-from ._metrics import AREAS, ways_to_weigh
-from ._time import tells_time
+from ..support.tolerances import CIRCLE, SINGLE
+from ._attributes import is_decoded, product, scale, seconds, setting, units
+from ._conventions import (
+    AREAS,
+    FROM_ZERO,
+    LATITUDE,
+    LONGITUDE,
+    NO_PLANE,
+    angle,
+    counted,
+    counts,
+    is_axis,
+    is_pressure,
+    unsized,
+    ways_to_weigh,
+)
+from ._grid import FileGrid, Mesh, degrees
 
-Mesh = tuple[xr.DataArray, xr.DataArray]  # latitudes and longitudes of each cell
-
-WAY_OUT = "Give the weights of the cells as `measure`."
-LATITUDE, LONGITUDE = "latitude", "longitude"
-AXES = {LATITUDE: "Y", LONGITUDE: "X"}
-UNITS = {kind: {unit.lower() for unit in coordinate_criteria[kind]["units"]} for kind in AXES}
-NAMES = {kind: re.compile(f"(nav_|r|c)?{kind[:3]}|(grid_)?{kind}") for kind in AXES}
-RADIANS = {"radian", "radians", "rad"}
-DEGREES = {"degree", "degrees", "deg"}
-NUMBERED = re.compile("realization|number|(ensemble_?)?members?|ensemble|model_level_number")
-FROM_ZERO = {"depth", "height", "air_pressure", "sea_water_pressure"}
-SHAPE = ("earth_radius", "semi_major_axis", "semi_minor_axis", "inverse_flattening")
-NO_PLANE = {"latitude_longitude", "rotated_latitude_longitude", "reduced_gaussian", "healpix"}
 ALONE = {
     LATITUDE: "areas of the zones of latitude per metre of the equator",
     LONGITUDE: "arcs of longitude along the equator",
 }
 BLOCK = 1 << 19  # cells whose corners are in memory at once
-
-
-def unsized(why: str, way: str = "") -> InputError:
-    """The error where sizes of cells cannot be found, with the way out."""
-    return InputError(f"{why}. {way or WAY_OUT} `measure=1` means plain sums.")
-
-
-def is_pressure(coordinate: xr.DataArray) -> bool:
-    return scale(coordinate, "Pa") is not None
-
-
-def angle(coordinate: xr.DataArray) -> str | None:
-    """LATITUDE or LONGITUDE, also those of a rotated pole; None for any other coordinate."""
-    unit, said = units(coordinate).lower(), coordinate.attrs.get("standard_name")
-    if unit in DEGREES and str(said).startswith("projection_"):  # cdo, of a rotated pole
-        said = None
-    for kind, axis in AXES.items():
-        if unit in UNITS[kind]:
-            return kind
-        if unit in {"", *RADIANS, *DEGREES}:
-            by_axis = unit and not said and coordinate.attrs.get("axis") == axis
-            if by_axis or NAMES[kind].fullmatch(str(said or coordinate.name).lower()):
-                return kind
-    return None
-
-
-def is_axis(coordinate: xr.DataArray, *keys: str) -> bool:
-    """Whether its attributes say that it is one of cf-xarray's X, Y, Z, T, vertical, ..."""
-    for name, value in coordinate.attrs.items():
-        for key in keys:
-            if str(value) in coordinate_criteria[key].get(name, ()):
-                return True
-    return False
-
-
-def is_numbered(coordinate: xr.DataArray) -> bool:
-    """Whether its name says that it counts, as members and the levels of a model are counted."""
-    said = coordinate.attrs.get("standard_name", coordinate.name)
-    return bool(NUMBERED.fullmatch(str(said).lower())) and units(coordinate) in ("", "1")
-
-
-def counts(coordinate: xr.DataArray) -> bool:
-    """Whether it only numbers the cells: integers without a unit, or members and model levels."""
-    whole = coordinate.dtype.kind in "iu" and units(coordinate) in ("", "1")
-    return whole or is_numbered(coordinate)
-
-
-@dataclass(frozen=True, eq=False)
-class FileGrid:
-    """The cells of a variable, as a dataset describes them."""
-
-    dataset: xr.Dataset
-    name: str  # of the variable
-
-    @property
-    def data(self) -> xr.DataArray:
-        return self.dataset[self.name]
-
-    @cached_property
-    def coordinates(self) -> list[xr.DataArray]:
-        """Every coordinate along the variable's dimensions, those that it names first."""
-        found = self._named(*setting(self.data, "coordinates").split(), *map(str, self.data.coords))
-        return [c for c in found if c.dims and set(c.dims) <= set(self.data.dims)]
-
-    @cached_property
-    def mappings(self) -> list[xr.DataArray]:
-        """The grid mappings that the variable names."""
-        found = self._named(*setting(self.data, "grid_mapping").replace(":", " ").split())
-        marks = {"grid_mapping_name", *WKT, *SHAPE}
-        found += [c for c in self.data.coords.values() if not found and {*marks} & set(c.attrs)]
-        return [each for each in found if marks & set(each.attrs)]
-
-    @property
-    def maps(self) -> list[str]:
-        """The names of the grid mappings, as CF has them or as their WKT says."""
-        return [map_of(each) for each in self.mappings]
-
-    def _named(self, *names: str) -> list[xr.DataArray]:
-        there = self.dataset.variables
-        return [self.dataset[name] for name in dict.fromkeys(names) if name in there]
-
-    def along(self, dim: Hashable) -> xr.DataArray | None:
-        """The coordinate of a dimension; one that only counts yields to an angle."""
-        single = [c for c in self.coordinates if c.dims == (dim,)]
-        own = next((c for c in single if c.name == dim), None)
-        angles = [c for c in single if c.name in self.angles]
-        if angles and (own is None or counts(own)):
-            return angles[0]
-        return single[0] if own is None and len(single) == 1 else own
-
-    @cached_property
-    def angles(self) -> dict[Hashable, str]:
-        """The coordinates that are latitudes or longitudes, by name."""
-        return {c.name: kind for c in self.coordinates if (kind := angle(c))}
-
-    def horizontal(self, dims: Iterable[str]) -> list[str]:
-        """Those of the dimensions that are neither time nor vertical nor of members."""
-
-        def is_other(c: xr.DataArray) -> bool:
-            return tells_time(c) or is_axis(c, "Z", "vertical") or is_numbered(c)
-
-        return [dim for dim in dims if (c := self.along(dim)) is None or not is_other(c)]
-
-    def mesh(self, dims: list[str]) -> Mesh | None:
-        """Latitudes and longitudes with the same dimensions: a curvilinear or unstructured grid."""
-        known = [(c, self.angles[c.name]) for c in self.coordinates if c.name in self.angles]
-        longitudes = [c for c, kind in known if kind == LONGITUDE]
-        for lat in [c for c, kind in known if kind == LATITUDE]:
-            others = [lon for lon in longitudes if set(lon.dims) == set(lat.dims)]
-            own = self.along(lat.dims[0]) if lat.ndim == 1 else None
-            path = own is not None and not angle(own) and not counts(own)  # long by its own unit
-            if others and set(lat.dims) & set(dims) and not path:
-                return lat, others[0]
-        return None
-
-    def area_dims(self, dims: list[str]) -> list[str]:
-        """Those of the dimensions whose cells form areas together."""
-        mesh = {dim for c in self.mesh(dims) or () for dim in c.dims}
-        along = {dim: getattr(self.along(dim), "name", None) for dim in dims}
-        return [dim for dim in dims if dim in mesh or along[dim] in self.angles]
-
-    def bounds(self, coordinate: xr.DataArray) -> xr.DataArray | None:  # (*dims, n)
-        """The bounds that a coordinate names, corners last; None where the dataset has none."""
-        name = setting(coordinate, "bounds")
-        if name not in self.dataset.variables:
-            return None
-        bounds = self.dataset[name]
-        corners = [dim for dim in bounds.dims if dim not in coordinate.dims]
-        if len(corners) != 1 or bounds.ndim != coordinate.ndim + 1:
-            raise unsized(
-                f"the bounds {name!r} of {coordinate.name!r} must have its dimensions "
-                f"{coordinate.dims} and one for the corners, got {bounds.dims}"
-            )
-        by = scale(bounds, units(coordinate)) or 1.0  # hPa, where the bounds are in Pa
-        bounds = bounds if by == 1 else (by * bounds).assign_attrs(bounds.attrs)
-        return bounds.transpose(*coordinate.dims, corners[0])
-
-    def ways(self, over: Iterable[Hashable], *dims: Hashable) -> str:
-        """How to give the areas of the cells, on these dimensions of those summed over."""
-        flat = [str(dim) for dim in dims if dim in over]
-        return ways_to_weigh(self.dataset, self.data, map(str, over), *flat) or AREAS
-
-    def lacks_bounds(self, *coordinates: xr.DataArray) -> str:
-        """A remark where a coordinate names bounds that the dataset does not have."""
-        names = [setting(each, "bounds") for each in coordinates]
-        lost = [name for name in names if name and name not in self.dataset.variables]
-        return f" (its bounds {lost[0]} are not in the dataset)" if lost else ""
 
 
 @dataclass(frozen=True)
@@ -232,19 +77,27 @@ def cell_sizes(grid: FileGrid, over: list[str], globe: Globe) -> list[AxisSizes]
     """The factors whose product is the size of each cell in a sum over the dimensions."""
     mesh = grid.mesh(over)
     corners = [each for c in mesh or () if (each := grid.bounds(c)) is not None]
-    flat = grid.horizontal(over)
     factors = []
     if mesh and len(corners) == 2:
         factors = [_mesh_areas(mesh, corners, globe)]
-    elif flat:
+    elif flat := grid.horizontal(over):
         factors = _equal_areas(grid, flat, globe)
     covered = {dim for factor in factors for dim in factor.weights.dims}
     left = [dim for dim in over if dim not in covered]
     return factors + [_lengths(grid, _sized(grid, dim, mesh, over), globe) for dim in left]
 
 
+def _by_block(area: Callable[[slice], Array], cells: tuple[int, ...]) -> Array:
+    """The areas of cells, so many rows at a time that their corners fit in memory."""
+    rows, areas = max(1, BLOCK * cells[0] // max(1, int(np.prod(cells)))), np.empty(cells)
+    for start in range(0, cells[0], rows):
+        block = slice(start, start + rows)
+        areas[block] = area(block)
+    return areas
+
+
 def _mesh_areas(mesh: Mesh, corners: list[xr.DataArray], globe: Globe) -> AxisSizes:
-    """Areas of cells between great circles, some rows of corners at a time."""
+    """Areas of cells between great circles."""
     (lat, lon), (north, east) = mesh, corners
     east = east.transpose(*lat.dims, ...)
     if not north.shape[-1] == east.shape[-1] >= 3:
@@ -252,17 +105,16 @@ def _mesh_areas(mesh: Mesh, corners: list[xr.DataArray], globe: Globe) -> AxisSi
             f"the bounds of {lat.name!r} and {lon.name!r} must hold the same corners, three or "
             f"more for each cell, got {north.shape[-1]} and {east.shape[-1]}"
         )
-    rows = max(1, BLOCK * lat.shape[0] // max(1, lat.size))
-    areas = np.empty(lat.shape)
-    for start in range(0, lat.shape[0], rows):
-        block = slice(start, start + rows)
+
+    def area(block: slice) -> Array:
         y, x = degrees(north[block].values, lat), degrees(east[block].values, lon)
         _check_latitudes(north, y)
-        areas[block] = polygon_areas(y, np.where(np.isinf(x), np.nan, x))
+        return polygon_areas(y, np.where(np.isinf(x), np.nan, x))
+
+    areas = _by_block(area, lat.shape)
     unknown = int(np.isnan(areas).sum())
     where = f"cell areas from the bounds of {lat.name} and {lon.name}, corners joined by great "
-    where += f"circles {globe}"
-    where += f" ({unknown} cells without corners count as 0)" if unknown else ""
+    where += f"circles {globe}" + f" ({unknown} cells without corners count as 0)" * (unknown > 0)
     weights = xr.DataArray(globe.radius**2 * np.nan_to_num(areas), dims=lat.dims)
     return AxisSizes(weights, "m2", where)
 
@@ -273,11 +125,11 @@ def _equal_areas(grid: FileGrid, flat: list[str], globe: Globe) -> list[AxisSize
     said = next((m for m in marks if "healpix" in map(str, m.values())), None)
     if said is None:
         return []
-    levels = [2 ** int(said[key]) for key in ("refinement_level", "level") if key in said]
     dim = max(flat, key=lambda name: grid.data.sizes[name])
     size = grid.data.sizes[dim]
-    side = float(levels[0] if levels else np.sqrt(size / 12))
-    if size > 12 * side**2 or side != int(side):
+    levels = [2.0 ** int(said[key]) for key in ("refinement_level", "level") if key in said]
+    side = (*levels, np.sqrt(size / 12))[0]
+    if size > 12 * side**2 or side % 1:
         raise InputError(
             f"{grid.name!r} lies on HEALPix cells, but its {size} entries along {dim!r} are not "
             f"some of 12 nside^2 equal cells (nside {side:.6g}). {AREAS}"
@@ -285,6 +137,81 @@ def _equal_areas(grid: FileGrid, flat: list[str], globe: Globe) -> list[AxisSize
     count = 12 * int(side) ** 2
     weights = xr.DataArray(np.full(size, 4 * np.pi * globe.radius**2 / count), dims=dim)
     return [AxisSizes(weights, "m2", f"equal areas, a sphere over {count} HEALPix cells, {globe}")]
+
+
+def face_areas(grid: FileGrid, over: list[str], globe: Globe) -> AxisSizes | None:
+    """The areas of the faces (UGRID) that a variable lies on; None where none are summed over."""
+    name = setting(grid.data, "mesh")
+    if not name or not grid.horizontal(over):
+        return None
+    if name not in grid.dataset.variables:
+        raise _no_faces(grid, "there is no variable of that name to say what it is made of")
+    if (location := setting(grid.data, "location")) != "face":
+        raise _no_faces(grid, f"`location` is {location or 'missing'!r}, and only faces have areas")
+    faces, *_ = _of_mesh(grid, "face_node_connectivity")
+    along = [str(dim) for dim in faces.dims if dim in grid.data.dims]
+    if faces.ndim != 2 or len(along) != 1:
+        rule = "must have the dimension of the faces and one of their nodes"
+        raise _no_faces(grid, f"{faces.name!r} {rule}, got {faces.dims}")
+    if along[0] not in over:
+        return None
+    nodes = _of_mesh(grid, "node_coordinates")
+    corners = _corners(grid, faces.transpose(along[0], ...), nodes[0].size)
+    kinds = {angle(each): numbers(each, each) for each in nodes}
+    area: Callable[[Array, Array], Array] = _plane_areas
+    if on_globe := {LATITUDE, LONGITUDE} <= set(kinds):
+        area, unit, how = polygon_areas, "m2", f"joined by great circles {globe}"
+        y, x = kinds[LATITUDE], kinds[LONGITUDE]
+    elif len(nodes) != 2 or any(scale(each, "m") is None for each in nodes):
+        said = ", ".join(f"{each.name} in {units(each) or 'no units'!r}" for each in nodes)
+        raise _no_faces(grid, f"its nodes must lie in degrees or in lengths, got {said}")
+    else:
+        unit, how = str(product(*map(units, nodes))), plane(nodes[0], grid, True)
+        x, y = (numbers(each, each) for each in nodes)
+    areas = _by_block(lambda block: area(y[corners[block]], x[corners[block]]), corners.shape[:1])
+    if on_globe and (share := areas.sum() / (4 * np.pi)) > 1 + SINGLE:
+        raise _no_faces(grid, f"its faces cover {share:.6g} times the globe")
+    empty = int((areas == 0).sum())
+    where = f"areas of the faces of {name} from {' and '.join(str(each.name) for each in nodes)}"
+    where += f", {how}" + f" ({empty} faces without an area count as 0)" * (empty > 0)
+    by = globe.radius**2 if on_globe else 1.0
+    return AxisSizes(xr.DataArray(by * areas, dims=along[0]), unit, where)
+
+
+def _no_faces(grid: FileGrid, why: str) -> InputError:
+    mesh = setting(grid.data, "mesh")
+    return InputError(f"the mesh {mesh!r} of {grid.name!r} (UGRID) gives no areas: {why}. {AREAS}")
+
+
+def _of_mesh(grid: FileGrid, key: str) -> list[xr.DataArray]:
+    """The variables that the mesh names in an attribute."""
+    names = setting(grid.dataset[setting(grid.data, "mesh")], key).split()
+    lost = [f"{name!r} is not there" for name in names if name not in grid.dataset.variables]
+    if lost or not names:
+        raise _no_faces(grid, f"its `{key}` {[*lost, 'is missing'][0]}")
+    return [grid.dataset[name] for name in names]
+
+
+def _corners(grid: FileGrid, faces: xr.DataArray, nodes: int) -> Array:  # (F, n)
+    """The nodes of every face, counted from 0; one that is missing is the first again."""
+    start, fill = int(faces.attrs.get("start_index", 0)), faces.attrs.get("_FillValue", np.nan)
+    given = faces.values.astype(np.float64)
+    there = np.isfinite(given) & (given != fill) & (given >= start)
+    found = np.where(there, given - start, -1).astype(np.int64)
+    first = found[there].min(initial=nodes)
+    if found.max(initial=-1) >= nodes or ("start_index" not in faces.attrs and first == 1):
+        raise _no_faces(
+            grid,
+            f"{faces.name!r} has nodes {first + start} to {found.max() + start}, and there are "
+            f"{nodes} of them, counted from {start}. Correct its `start_index`",
+        )
+    return np.where(found < 0, found[:, :1], found)
+
+
+def _plane_areas(y: Array, x: Array) -> Array:  # (F, n) -> (F,)
+    """Half the sum of the cross products of neighbouring corners, seen from the first."""
+    y, x = y - y[:, :1], x - x[:, :1]
+    return np.abs((x[:, :-1] * y[:, 1:] - x[:, 1:] * y[:, :-1]).sum(axis=-1)) / 2
 
 
 def _sized(grid: FileGrid, dim: str, mesh: Mesh | None, over: list[str]) -> xr.DataArray:
@@ -311,16 +238,19 @@ def _sized(grid: FileGrid, dim: str, mesh: Mesh | None, over: list[str]) -> xr.D
 
 def _is_plain(own: xr.DataArray, mesh: Mesh) -> bool:
     """Whether cells have their sizes along it: in a plane or around a rotated pole."""
-    rotated = "grid_" in str(own.attrs.get("standard_name"))
+    rotated = "grid_" in setting(own, "standard_name")
     return mesh[0].ndim > 1 and not counts(own) and (rotated or not angle(own))
 
 
 def _lengths(grid: FileGrid, coordinate: xr.DataArray, globe: Globe) -> AxisSizes:
     """The sizes of cells along one coordinate."""
     kind, name, bounds = angle(coordinate), coordinate.name, grid.bounds(coordinate)
-    if bounds is None and is_numbered(coordinate):
-        ones = xr.DataArray(np.ones(coordinate.size), dims=coordinate.dims)
-        return AxisSizes(ones, "1", f"1 for every {name}, which is a number")
+
+    def sizes(of_cells: Array, unit: str | None, where: str) -> AxisSizes:
+        return AxisSizes(xr.DataArray(of_cells, dims=coordinate.dims), unit, where, kind)
+
+    if bounds is None and counted(coordinate):
+        return sizes(np.ones(coordinate.size), "1", f"1 for every {name}, which is a number")
     ends, remark = ends_of(coordinate, bounds)
     where = f"the {'centres' if bounds is None else 'bounds'} of {name}"
     where += grid.lacks_bounds(coordinate)
@@ -328,8 +258,7 @@ def _lengths(grid: FileGrid, coordinate: xr.DataArray, globe: Globe) -> AxisSize
         exact = None if bounds is not None else gaussian(numbers(coordinate, coordinate))
         heights, count = exact or (zone_heights(ends), 0)
         where += f" ({coordinate.size} of {count} Gaussian latitudes)" if exact else ""
-        sizes = xr.DataArray(globe.radius * heights, dims=coordinate.dims)
-        return AxisSizes(sizes, "m", where, kind)
+        return sizes(globe.radius * heights, "m", where)
     if kind == LONGITUDE:
         widths = arcs(ends, degrees(coordinate.values, coordinate))
         if (circle := np.degrees(widths.sum())) > 360 * (1 + CIRCLE):
@@ -337,20 +266,19 @@ def _lengths(grid: FileGrid, coordinate: xr.DataArray, globe: Globe) -> AxisSize
                 f"the cells of {name!r} cover {circle:.6g} degrees of longitude, more than the "
                 "circle. Drop the cells that come twice"
             )
-        sizes = xr.DataArray(globe.radius * widths, dims=coordinate.dims)
-        return AxisSizes(sizes, "m", where, kind)
-    weights = xr.DataArray(np.abs(np.diff(ends))[:, 0], dims=coordinate.dims)
+        return sizes(globe.radius * widths, "m", where)
     unit = "s" if is_decoded(coordinate) else units(coordinate) or None
     remark += " (dp, not mass)" if is_pressure(coordinate) else ""
-    return AxisSizes(weights, unit, f"{_in_words(coordinate, grid)} from {where}{remark}")
+    words = f"{_in_words(coordinate, grid)} from {where}{remark}"
+    return sizes(np.abs(np.diff(ends))[:, 0], unit, words)
 
 
 def _in_words(coordinate: xr.DataArray, grid: FileGrid) -> str:
     """What lengths along it are; an error on a map."""
     on_axis = is_axis(coordinate, "X", "Y") or str(coordinate.name).lower() in ("x", "y")
     angles = {angle(each) for each in grid.coordinates} - {None}
-    level = set(grid.maps) == {"latitude_longitude"} and len(angles) < 2
-    if level and (on_axis or not angles) and grid.horizontal(map(str, coordinate.dims)):
+    level = grid.maps == {"latitude_longitude"} and len(angles) < 2
+    if level and (on_axis or not angles) and grid.horizontal(coordinate.dims):
         raise InputError(
             f"{coordinate.name!r} has the `units` {units(coordinate)!r}, and its grid mapping is "
             "latitude_longitude, a map of angles. If it holds degrees, `assume_units` says so: "
@@ -361,8 +289,8 @@ def _in_words(coordinate: xr.DataArray, grid: FileGrid) -> str:
 
 def plane(coordinate: xr.DataArray, grid: FileGrid, on_axis: bool) -> str:
     """In which plane it lies; an error on a map."""
-    names = sorted(set(grid.maps) - NO_PLANE)
-    projected = str(coordinate.attrs.get("standard_name")).startswith("projection_")
+    names = sorted(grid.maps - NO_PLANE)
+    projected = setting(coordinate, "standard_name").startswith("projection_")
     if not projected and not (names and on_axis):
         metres = on_axis and scale(coordinate, "m") is not None
         return "in a plane (no grid mapping)" if metres else ""
@@ -375,7 +303,8 @@ def plane(coordinate: xr.DataArray, grid: FileGrid, on_axis: bool) -> str:
 
 def ends_of(coordinate: xr.DataArray, bounds: xr.DataArray | None) -> tuple[Array, str]:  # (n, 2)
     """Where each cell ends, in degrees or the unit of the coordinate, and a remark."""
-    kind, name, centres = angle(coordinate), coordinate.name, numbers(coordinate, coordinate)
+    kind, name = angle(coordinate), coordinate.name
+    centres = numbers(coordinate, coordinate)
     pressure = kind is None and is_pressure(coordinate)
     if bounds is not None:
         if bounds.shape[-1] != 2:
@@ -390,7 +319,7 @@ def ends_of(coordinate: xr.DataArray, bounds: xr.DataArray | None) -> tuple[Arra
     ends = {LATITUDE: zones, LONGITUDE: sectors, None: half_way}[kind](centres)
     if kind or is_decoded(coordinate):
         return ends, ""
-    direction, standard = setting(coordinate, "positive"), coordinate.attrs.get("standard_name")
+    direction, standard = (setting(coordinate, key) for key in ("positive", "standard_name"))
     from_zero = pressure or {standard, name} & FROM_ZERO or direction == "down"
     low = 0.0 if from_zero and (centres >= 0).all() else -np.inf
     high = 0.0 if (from_zero or direction == "up") and (centres <= 0).all() else np.inf
@@ -428,12 +357,6 @@ def numbers(array: xr.DataArray, coordinate: xr.DataArray) -> Array:
     if angle(coordinate) == LATITUDE:  # some files let the last cell reach past the pole
         _check_latitudes(array, values, slack=1e-3 if array is coordinate else 10)
     return values
-
-
-def degrees(values: Any, coordinate: xr.DataArray) -> Any:
-    """Values in the unit of a coordinate as float64, angles in degrees."""
-    radians = units(coordinate).lower() in RADIANS and angle(coordinate)
-    return np.degrees(values.astype(np.float64)) if radians else values.astype(np.float64)
 
 
 def _check_latitudes(array: xr.DataArray, latitudes: Array, slack: float = 1e-3) -> None:
