@@ -7,7 +7,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
@@ -96,7 +96,11 @@ class LawOptions:
             for name in self.law:
                 choice("--law", name, RECIPES)
             self._check_alone("law", *{key for name in self.law for key in options_of(name)})
-            return [partial(RECIPES[name], **self._told(name)) for name in self.law]
+            if (self.inflow or self.outflow) and len(self.law) > 1:
+                raise InputError(
+                    "`--inflow` and `--outflow` go with one `--law`: give one at a time."
+                )
+            return [partial(RECIPES[name], **self._given(options_of(name))) for name in self.law]
         if self.laws is not None:
             self._check_alone("laws")
             return laws_in(self.laws)
@@ -107,34 +111,25 @@ class LawOptions:
             )
         if None not in (self.total, self.average):
             raise InputError("`average` and `total` are two ways to say what is known: give one.")
-        numbers = {name: number(getattr(self, name)) for name in NUMBERS}
-        given: dict[str, Any] = {name: each for name, each in numbers.items() if each is not None}
-        given |= {name: getattr(self, name) or () for name in ("inflow", "outflow")} | self._assumed
-        given |= {name: getattr(self, name) for name in ("where", "regions", "time", "radius")}
+        given = self._given({each.name for each in fields(FileLaw)} - {"over"})
         return [FileLaw(self.mean, split(self.over), **given)]
+
+    def _given(self, names: Collection[str]) -> dict[str, Any]:
+        """The options of these names that are given, as the library takes them."""
+        found: dict[str, Any] = {}
+        for name in [each.name for each in fields(self) if each.name in names]:
+            given = getattr(self, name)
+            if name.startswith("assume_"):
+                option = name.replace("_", "-")
+                found[name] = dict(pair(text, option) for text in given or ())
+            elif given is not None:
+                found[name] = number(given) if name in NUMBERS else given
+        return found
 
     @property
     def is_given(self) -> bool:
         """Whether any of these options is."""
         return any(getattr(self, option.name) != option.default for option in fields(self))
-
-    @property
-    def _assumed(self) -> dict[str, dict[str, str]]:
-        keys = {key: getattr(self, key) or () for key in ("assume_units", "assume_method")}
-        return {
-            key: dict(pair(text, key.replace("_", "-")) for text in given)
-            for key, given in keys.items()
-        }
-
-    def _told(self, recipe: str) -> dict[str, Any]:
-        """What this law of the air is told; fluxes are those of one law."""
-        given: dict[str, Any] = {key: getattr(self, key) for key in options_of(recipe)}
-        if (self.inflow or self.outflow) and len(self.law or ()) > 1:
-            raise InputError("`--inflow` and `--outflow` go with one `--law`: give one at a time.")
-        given |= {key: each for key, each in self._assumed.items() if key in given}
-        if "measure" in given:
-            given["measure"] = number(self.measure)
-        return {key: each for key, each in given.items() if each is not None}
 
     def in_options(self, text: str) -> str:
         """A message in the words of the command line; variables and keys of a file stay."""
