@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
+from typing import Any
 
 import xarray as xr
 
@@ -15,10 +16,9 @@ from ._attributes import decoded, factor, in_unit, pairs, product, scale, settin
 from ._conventions import angle, is_pressure
 from ._grid import FileGrid
 from ._law import FileLaw, Given, assumed, listed, match, taken
-from ._methods import WATER_METRES, check_stated, check_unit, in_mass, is_water
-from ._rates import method_in
+from ._methods import WATER_METRES, check_unit, in_mass, is_water
 from ._repeated import ONCE
-from ._time import tells_time, time_of
+from ._time import method_in, tells_time, time_of
 from ._vertical import FileLayers, formula_layers, pressure_layers
 from ._weights import cell_measure
 
@@ -43,33 +43,20 @@ KNOWN = {  # the units of variables, and how those are called that do not say th
 
 
 @dataclass(frozen=True, eq=False)
-class Said:
-    """What a user says where a dataset does not tell."""
-
-    assume_units: Mapping[str, str]
-    assume_method: Mapping[str, str]
-    time: str | None
-    measure: Given | None
-    radius: float | None
-    inflow: Flux = ()
-    outflow: Flux = ()
-
-
-@dataclass(frozen=True, eq=False)
 class AirColumns(FileGrid):
     """The columns of air in which a variable lies."""
 
     levels: xr.DataArray  # the coordinate that says where they are
-    recipe: str
-    said: Said
+    asked: FileLaw  # what a user says where the dataset does not tell
 
     @cached_property
     def over(self) -> tuple[str, ...]:
         """The dimension of levels, and those of the area."""
-        flat = {dim for c in self.coordinates if angle(c) for dim in c.dims}
-        if not flat:
-            raise InputError(f"`{self.recipe}` needs latitudes and longitudes of {self.name!r}.")
-        return (str(self.levels.dims[0]), *(str(d) for d in self.data.dims if d in flat))
+        if not (flat := self.area_dims(self.horizontal(self.data.dims))):
+            raise InputError(
+                f"`{self.asked.name}` needs latitudes and longitudes of {self.name!r}."
+            )
+        return (str(self.levels.dims[0]), *flat)
 
     @cached_property
     def layers(self) -> FileLayers:
@@ -78,17 +65,17 @@ class AirColumns(FileGrid):
             found = pressure_layers(self, self.levels, self.below(PRESSURE))
         if found.units != "kg m-2":
             raise InputError(
-                f"`{self.recipe}` needs levels of pressure; those of {self.name!r} are heights."
+                f"`{self.asked.name}` needs levels of pressure; those of {self.name!r} are heights."
             )
         return found
 
     @cached_property
     def area(self) -> xr.DataArray:  # without coordinates
-        how = self.said.measure, self.said.radius
-        found = cell_measure(self.dataset, self.name, self.over[1:], *how)
-        if self.said.measure is not None and scale(found, "m2") is None:
+        asked = self.asked
+        found = cell_measure(self.dataset, self.name, self.over[1:], asked.measure, asked.radius)
+        if asked.measure is not None and scale(found, "m2") is None:
             raise InputError(
-                f"`measure` must give areas for `{self.recipe}`, in m2 or the like; its unit is "
+                f"`measure` must give areas for `{asked.name}`, in m2 or the like; its unit is "
                 f"{units(found) or 'not known'}: {found.description}. Say the units of variables "
                 "of the file itself with `assume_units`; those of another file must stand in it."
             )
@@ -135,9 +122,9 @@ class AirColumns(FileGrid):
         amount, rate = UNITS[unit]
         plain = decoded(taken(self.dataset, given, argument))
         found = in_mass(self.dataset, plain, amount)
-        name, time = f"{argument} {found.name}", time_of(self.data, self.said.time, self.over)
+        name, time = f"{argument} {found.name}", time_of(self.data, self.asked.time, self.over)
         match(found, self.data, name, [str(dim) for dim in found.dims if dim not in self.data.dims])
-        method = method_in(self.dataset, found, name, time.dim, self.said.assume_method)
+        method = method_in(self.dataset, found, name, time.dim, self.asked.assume_method)
         check_unit(name, found, method, amount, "s")
         wanted = amount if method.is_amount else rate
         factor(found, wanted)
@@ -157,15 +144,15 @@ class AirColumns(FileGrid):
         return summed.assign_attrs(units=product(wanted, "m2"), description=said)
 
 
-def columns(dataset: xr.Dataset, standard_name: str, recipe: str, said: Said) -> AirColumns:
-    """The columns of the variable that a recipe starts from."""
-    check_stated(said.assume_method)
-    dataset = assumed(dataset, [FileLaw(standard_name, recipe, assume_units=said.assume_units)])
+def columns(dataset: xr.Dataset, standard_name: str, recipe: str, **told: Any) -> AirColumns:
+    """The columns of the variable that a recipe starts from; told: what a `FileLaw` is told."""
+    asked = FileLaw(standard_name, "levels", name=recipe, **told)
+    dataset = assumed(dataset, [asked])
     found = {name: _levels(FileGrid(dataset, str(name))) for name in dataset.data_vars}
     levels = {str(name): c for name, c in found.items() if c is not None}
     name = _find(dataset, standard_name, lambda each: each.name in levels)
     if name is not None and not units(dataset[name]):
-        way = _lacking(dataset, name, said)
+        way = _lacking(dataset, name, asked)
         raise InputError(f"`{recipe}`: {name!r} has no `units`. Say what they are with {way}.")
     if name is None:
         there = _find(dataset, standard_name, lambda each: each.ndim > 2)
@@ -174,14 +161,14 @@ def columns(dataset: xr.Dataset, standard_name: str, recipe: str, said: Said) ->
             f"`{recipe}` needs a variable with the standard_name {standard_name} (or called "
             f"{' or '.join(KNOWN[standard_name][2:])}) on levels whose coordinate has "
             f"formula_terms or the units of a pressure{lack}. Copy the coordinate with its terms "
-            f"from the file that has them, or say units with {_lacking(dataset, there, said)}."
+            f"from the file that has them, or say units with {_lacking(dataset, there, asked)}."
         )
-    return AirColumns(dataset, name, levels[name], recipe, said)
+    return AirColumns(dataset, name, levels[name], asked)
 
 
-def _lacking(dataset: xr.Dataset, there: str | None, said: Said) -> str:
+def _lacking(dataset: xr.Dataset, there: str | None, asked: FileLaw) -> str:
     """The option with usual units for all that has none: levels, and variables by usual names."""
-    water = [*listed(said.inflow), *listed(said.outflow)]
+    water = [*listed(asked.inflow), *listed(asked.outflow)]
     usual = {name: unit for unit, *names in KNOWN.values() for name in names}
     usual |= {each: WATER_METRES for each in water if isinstance(each, str) and is_water(each)}
     silent = [str(name) for name in dataset.variables if not units(dataset[name])]

@@ -15,7 +15,7 @@ from cf_xarray.criteria import coordinate_criteria
 from ..support.errors import InputError
 from ._arithmetic import WRF, attributes_of, names_in
 from ._attributes import pairs, scale, setting, units
-from ._time import tells_time
+from ._time import TIMES, tells_time
 
 LATITUDE, LONGITUDE = "latitude", "longitude"
 
@@ -41,7 +41,6 @@ ANGLES = {LATITUDE: _angle(LATITUDE, "Y", "north"), LONGITUDE: _angle(LONGITUDE,
 RADIANS = {"radian", "radians", "rad"}
 DEGREES = {"degree", "degrees", "deg"}
 LIKE_ANGLE = re.compile(r"(?i)\bn?(lat|lon)(itude|gitude)?\b")  # what an axis may be called
-TIMES = re.compile("time|t")
 MEMBERS = re.compile("realization|number|(ensemble_?)?members?|ensemble")
 LEVELS = re.compile("lev(els?)?|plev|depth|height|altitude|z")
 FROM_ZERO = {"depth", "height", "air_pressure", "sea_water_pressure"}
@@ -108,13 +107,18 @@ def counts(coordinate: xr.DataArray) -> bool:
 def role(dim: str, coordinate: xr.DataArray | None) -> str:
     """TIME, LEVEL or MEMBER, as the coordinate of a dimension or its name says; empty: places."""
     if coordinate is not None:
-        if tells_time(coordinate) or angle(coordinate):
-            return "" if angle(coordinate) else TIME
+        if angle(coordinate):
+            return ""
+        if tells_time(coordinate):
+            return TIME
         vertical = is_axis(coordinate, "Z", "vertical") or pairs(coordinate, "formula_terms")
-        if vertical or is_pressure(coordinate) or counted(coordinate):
-            return LEVEL if vertical else counted(coordinate) or LEVEL
-    names = {TIME: TIMES, LEVEL: LEVELS, MEMBER: MEMBERS}
-    return next((role for role, its in names.items() if its.fullmatch(dim.lower())), "")
+        if vertical or is_pressure(coordinate):
+            return LEVEL
+        if told := counted(coordinate):
+            return told
+    if (name := dim.lower()) in TIMES:
+        return TIME
+    return LEVEL if LEVELS.fullmatch(name) else MEMBER if MEMBERS.fullmatch(name) else ""
 
 
 AREAS = (

@@ -317,19 +317,13 @@ def _fields(dataset: xr.Dataset, stds: Sequence[str]) -> list[str]:
         data = dataset[name]
         if data.dtype.kind != "f" or name in (*stds, *named) or angle(data) or not data.size:
             continue
-        if _horizontal(FileGrid(dataset, name)):
+        if FileGrid(dataset, name).flat:
             found.append(name)
     return found
 
 
-def _horizontal(grid: FileGrid) -> list[str]:
-    """The dimensions whose cells form areas, or lie along what is no other axis."""
-    flat = grid.horizontal(grid.data.dims)  # WRF has latitudes along Time too
-    return grid.area_dims(flat) or flat
-
-
 def _cells(grid: FileGrid, sketch: xr.Dataset, names: tuple[str, ...]) -> Cells:
-    data, flat, roles = grid.data, _horizontal(grid), {str(d): grid.role(d) for d in grid.data.dims}
+    data, flat, roles = grid.data, grid.flat, {str(d): grid.role(d) for d in grid.data.dims}
     dim: str | None
     said: str | None
     members = next((d for d in roles if roles[d] == MEMBER), None)

@@ -99,6 +99,12 @@ class FileGrid:
         """Those of the dimensions that are neither time nor vertical nor of members."""
         return [str(dim) for dim in dims if not self.role(dim)]
 
+    @property
+    def flat(self) -> list[str]:
+        """The dimensions whose cells form areas, or lie along what is no other axis."""
+        flat = self.horizontal(self.data.dims)  # WRF has latitudes along Time too
+        return self.area_dims(flat) or flat
+
     def mesh(self, dims: Iterable[Hashable]) -> Mesh | None:
         """Latitudes and longitudes with the same dimensions: a curvilinear or unstructured grid."""
 

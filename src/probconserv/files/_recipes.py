@@ -5,6 +5,7 @@ are, and says so.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from operator import add
 
@@ -23,7 +24,6 @@ from ._columns import (
     WINDS,
     AirColumns,
     Flux,
-    Said,
     columns,
     described,
 )
@@ -93,8 +93,8 @@ def dry_air(
     InputError
         If a variable that it needs is not found, or there is more than one.
     """
-    said = Said(assume_units, NONE, time, measure, radius)
-    air = columns(dataset, HUMIDITY, "dry-air", said)
+    told = {"assume_units": assume_units, "time": time, "measure": measure, "radius": radius}
+    air = columns(dataset, HUMIDITY, "dry-air", **told)
     if not air.pressure:
         raise InputError(
             f"`dry-air` moves the surface pressure, and no variable is {PRESSURE}. Where levels "
@@ -109,13 +109,12 @@ def dry_air(
     rest = (air.layers.constant * dry).sum(vertical)
     remarks = [f"(1 - {' - '.join(water)}) times {air.layers.where}", _moves(pressure, water)]
     remarks += [f"missing values of {', '.join(gaps)} count as dry air"] if gaps else []
-    return FileLaw(
-        {pressure: described(slope, per("kg m-2", units(ps)), "d mass / d ps times")},
-        air.over[1:],
+    return replace(
+        air.asked,
+        variables={pressure: described(slope, per("kg m-2", units(ps)), "d mass / d ps times")},
+        over=air.over[1:],
         measure=air.area,
-        time=time,
         name="dry air",
-        assume_units=assume_units,
         fixed=described(rest, "kg m-2", "mass that does not depend on it"),
         held=water,
         remarks=remarks,
@@ -160,8 +159,9 @@ def moisture(
     InputError
         As `dry_air` does.
     """
-    said = Said(assume_units, assume_method, time, measure, radius, inflow, outflow)
-    air = columns(dataset, HUMIDITY, "moisture", said)
+    told = {"assume_units": assume_units, "time": time, "measure": measure, "radius": radius}
+    fluxes = {"inflow": inflow, "outflow": outflow, "assume_method": assume_method}
+    air = columns(dataset, HUMIDITY, "moisture", **told, **fluxes)
     factor(air.data, "1")
     unit = units(air.data)
     parts = {name: in_unit(air.dataset[name], unit) for name in air.beside(CLOUDS)}
@@ -206,8 +206,9 @@ def energy(
     InputError
         As `dry_air` does.
     """
-    said = Said(assume_units, assume_method, time, measure, radius, inflow, outflow)
-    air = columns(dataset, TEMPERATURE, "energy", said)
+    told = {"assume_units": assume_units, "time": time, "measure": measure, "radius": radius}
+    fluxes = {"inflow": inflow, "outflow": outflow, "assume_method": assume_method}
+    air = columns(dataset, TEMPERATURE, "energy", **told, **fluxes)
     factor(air.data, "K")
     parts, found = {}, set()
     for standard, words, unit, kind in PARTS:
@@ -244,19 +245,17 @@ def _law(
     """Mass of air times what is moved and parts that are held fixed, with fluxes in and out."""
     held = [*(str(part.name) for part in parts.values()), *air.pressure]
     inflow, outflow, said = fluxes
-    names, stated = {rate.name for rate in (*inflow, *outflow)}, air.said.assume_method
+    names, stated = {rate.name for rate in (*inflow, *outflow)}, air.asked.assume_method
     for name in [name for name in stated if name not in names]:
         find(air.dataset, name, "assume_method")
         said += f"; {name} is no flux of this law: name it with `inflow` or `outflow` if it is one"
-    return FileLaw(
-        moved,
-        air.over,
+    return replace(
+        air.asked,
+        variables=moved,
+        over=air.over,
         inflow=inflow,
         outflow=outflow,
         measure=air.mass,
-        time=air.said.time,
-        name=air.recipe,
-        assume_units=air.said.assume_units,
         assume_method={name: method for name, method in stated.items() if name in names},
         fixed=described(reduce(add, parts.values()), unit, " + ".join(parts)) if parts else 0.0,
         held=held,
@@ -266,7 +265,7 @@ def _law(
 
 def _fluxes(air: AirColumns, into: Sequence[str], out: Sequence[str], unit: str) -> Fluxes:
     """The fluxes in and out, those given or all that the law asks for, and what is to be said."""
-    given = {"inflow": listed(air.said.inflow), "outflow": listed(air.said.outflow)}
+    given = {"inflow": listed(air.asked.inflow), "outflow": listed(air.asked.outflow)}
     if not any(given.values()):
         found = {each: air.below(each) for each in (*into, *out)}
         if lacking := [each.split()[0] for each, name in found.items() if name is None]:

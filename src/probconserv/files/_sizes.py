@@ -127,8 +127,8 @@ def _equal_areas(grid: FileGrid, flat: list[str], globe: Globe) -> list[AxisSize
         return []
     dim = max(flat, key=lambda name: grid.data.sizes[name])
     size = grid.data.sizes[dim]
-    levels = [2.0 ** int(said[key]) for key in ("refinement_level", "level") if key in said]
-    side = (*levels, np.sqrt(size / 12))[0]
+    level = said.get("refinement_level")
+    side = float(np.sqrt(size / 12) if level is None else 2 ** int(level))
     if size > 12 * side**2 or side % 1:
         raise InputError(
             f"{grid.name!r} lies on HEALPix cells, but its {size} entries along {dim!r} are not "

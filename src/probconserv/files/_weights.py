@@ -32,7 +32,7 @@ from ._time import tells_time
 from ._vertical import formula_layers
 
 SMALL = 1 << 28  # bytes of weights that are held in memory; larger ones stay lazy
-OCEAN = re.compile(r"\be[12][tuvf]\b|areacello|volcello|nav_lat|\bpm\b")  # in what it has
+OCEAN = re.compile(r"\b(e[12][tuvf]|areacello|volcello|nav_lat|pm)\b")  # in what it has
 LARGEST = float(np.finfo(np.float64).max)
 
 
@@ -119,7 +119,7 @@ def cell_measure(
     if not once and (has or not measure):  # weights that come from here have it done
         weights, copies = counted_once(grid, over, weights)
         once = ONCE if copies else {}
-        remark += copies + (_doubts(grid, over, weights, str(given)) if measure else "")
+        remark += copies + (_doubts(grid, over, weights, measure.where) if measure else "")
     unit = product(*(factor.units for factor in factors))
     said = {"description": describe(factors, globe) + remark}
     return weights.assign_attrs({**once, **said, **({} if unit is None else {"units": unit})})
@@ -143,11 +143,12 @@ def _doubts(grid: FileGrid, over: tuple[str, ...], weights: xr.DataArray, measur
 
     counted, values = at(weights, 0) > 0, np.stack([at(grid.data, end) for end in (0, -1)])
     said = ""
-    for axis, dim in enumerate(flat if lost else ()):
+    for axis, dim in enumerate(flat):
+        if not lost or counted.shape[axis] < 4:
+            continue
         first, last = (values.take(ends, axis + 1) for ends in ([0, 1], [-2, -1]))
         both = counted.take([0, 1], axis) & counted.take([-2, -1], axis) & np.isfinite(first[0])
-        same = values.shape[axis + 1] > 3 and (first == last)[:, both].all()
-        if same and len(np.unique(first[:, both])) > 2:
+        if (first == last)[:, both].all() and len(np.unique(first[:, both])) > 2:
             said += (
                 f"; the last two entries along {dim} have the values of the first two: if they are"
                 " the same cells (a halo), they count twice, unless `where` leaves them out"
