@@ -126,16 +126,16 @@ def cell_measure(
 
 
 def _doubts(grid: FileGrid, over: tuple[str, ...], weights: xr.DataArray, measure: str) -> str:
-    """A word on cells that count and look like copies or like land, in two entries of time.
+    """A word on cells of an ocean that count and look like copies or land, in two entries of time.
 
-    Where places are not known, the last columns of NEMO may be the first again; on land an ocean
-    model may have 0.
+    Where places are not known, the last columns of NEMO may be the first again; on land it may
+    have 0.
     """
     flat = [dim for dim in grid.horizontal(over) if dim in weights.dims]
-    lost = grid.places() is None and all(grid.along(dim) is None for dim in flat)
     ocean = OCEAN.search(" ".join([measure, *map(str, grid.data.coords)]))
-    if len(flat) != 2 or not (lost or ocean):
+    if not ocean or len(flat) != 2:  # values of others are not read for this
         return ""
+    lost = grid.places() is None and all(grid.along(dim) is None for dim in flat)
 
     def at(array: xr.DataArray, end: int) -> Any:
         one = array.isel({dim: end for dim in array.dims if dim not in flat})
@@ -154,7 +154,7 @@ def _doubts(grid: FileGrid, over: tuple[str, ...], weights: xr.DataArray, measur
                 " the same cells (a halo), they count twice, unless `where` leaves them out"
             )
     share = 100 * ((values == 0).all(0) & counted).sum() / max(1, counted.sum())
-    if ocean and 1 < share < 100 and np.isfinite(values[:, counted]).all():
+    if 1 < share < 100 and np.isfinite(values[:, counted]).all():
         said += (
             f"; {share:.3g} % of the values are 0 and none is missing: if that is land, it counts"
             " as water, unless `where` leaves it out"
