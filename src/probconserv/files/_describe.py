@@ -6,7 +6,7 @@ large variables: whether a law can be made does not depend on them.
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from os import PathLike, fspath
@@ -55,7 +55,7 @@ class Variable:
     std: str | None  # the variable that looks like its standard deviation
 
     @classmethod
-    def of(cls, data: xr.DataArray, stds: Sequence[str]) -> "Variable":
+    def of(cls, data: xr.DataArray, std: str | None) -> "Variable":
         marks = (data.encoding.get(key) for key in ("_FillValue", "missing_value"))
         mark = next((float(np.ravel(each)[0]) for each in marks if each is not None), None)
         return cls(
@@ -65,7 +65,7 @@ class Variable:
             str(data.encoding.get("dtype", data.dtype)),
             mark,
             str(data.attrs.get("long_name") or data.attrs.get("standard_name") or "") or None,
-            next((std for std in stds if std.removesuffix(_ending(std)) == data.name), None),
+            std,
         )
 
     def __str__(self) -> str:
@@ -240,9 +240,10 @@ def describe(dataset: xr.Dataset) -> Description:
     ('lat', 'lon')
     """
     dataset = decoded(dataset)
-    stds = [str(name) for name in dataset.data_vars if _ending(str(name))]
-    stds = [name for name in stds if name.removesuffix(_ending(name)) in dataset.data_vars]
-    grids = {name: FileGrid(dataset, name) for name in _fields(dataset, stds)}
+    there = [str(name) for name in dataset.data_vars]
+    spreads = {name + end: name for name in there for end in STD if name + end in there}
+    stds = {name: std for std, name in reversed(spreads.items())}
+    grids = {name: FileGrid(dataset, name) for name in _fields(dataset, spreads)}
     alike: dict[Any, list[str]] = {}
     for name, grid in grids.items():
         key = (grid.data.dims, *(setting(grid.data, each) for each in OF_CELLS))
@@ -256,11 +257,11 @@ def describe(dataset: xr.Dataset) -> Description:
         except InputError as error:
             lacking[recipe] = str(error)
     return Description(
-        tuple(Variable.of(grid.data, stds) for grid in grids.values()),
+        tuple(Variable.of(grid.data, stds.get(name)) for name, grid in grids.items()),
         tuple(_cells(grids[names[0]], sketch, tuple(names)) for names in alike.values()),
         laws,
         lacking,
-        tuple(str(name) for name in dataset.data_vars if name not in (*grids, *stds)),
+        tuple(name for name in there if name not in (*grids, *spreads)),
     )
 
 
@@ -302,41 +303,34 @@ def describe_file(source: Paths, group: str = "") -> Description:
     return replace(found, groups=inside, source=names, group=group.strip("/"))
 
 
-def _ending(name: str) -> str:
-    return next((end for end in STD if name.endswith(end)), "")
-
-
-def _fields(dataset: xr.Dataset, stds: Sequence[str]) -> list[str]:
+def _fields(dataset: xr.Dataset, stds: Container[str]) -> list[str]:
     """The variables with fractions on cells, that do not describe others."""
     arrays = [dataset[name] for name in dataset.variables]
     named = {word for each in arrays for key in NAMING for word in setting(each, key).split()}
     for key in ("formula_terms", "cell_measures"):
         named |= {name for each in arrays for name in pairs(each, key).values()}
-    found = []
-    for name in map(str, dataset.data_vars):
-        data = dataset[name]
-        if data.dtype.kind != "f" or name in (*stds, *named) or angle(data) or not data.size:
-            continue
-        if FileGrid(dataset, name).flat:
-            found.append(name)
-    return found
+
+    def is_field(name: str, data: xr.DataArray) -> bool:
+        of_others = name in stds or name in named or angle(data)
+        plain = data.dtype.kind == "f" and data.size and not of_others
+        return bool(plain and FileGrid(dataset, name).flat)
+
+    return [str(name) for name, data in dataset.data_vars.items() if is_field(str(name), data)]
 
 
 def _cells(grid: FileGrid, sketch: xr.Dataset, names: tuple[str, ...]) -> Cells:
     data, flat, roles = grid.data, grid.flat, {str(d): grid.role(d) for d in grid.data.dims}
-    dim: str | None
-    said: str | None
     members = next((d for d in roles if roles[d] == MEMBER), None)
     levels = [d for d in roles if roles[d] == LEVEL and d not in flat]
-    left = [d for d in roles if d not in (*flat, *levels, members)]
+    whole = [d for d in roles if d in (*flat, *levels)]
+    dim = next((d for d in roles if d not in (*whole, members)), None)
+    known, said = False, None
     try:
-        time, known = time_of(data), True
-        said, dim = _span(time.coordinate, f"{time}"), time.dim
+        time = time_of(data)
+        known, dim, said = True, time.dim, _span(time.coordinate, str(time))
     except InputError as error:
-        known, dim = False, left[0] if left else None
-        said = f"{error} The commands take {dim}" if left else None
-    whole = [dim for dim in map(str, data.dims) if dim in (*flat, *levels)]
-    numbered = any((own := grid.along(dim)) is None or counted(own) for dim in levels)
+        said = f"{error} The commands take {dim}" if dim else None
+    numbered = any((own := grid.along(d)) is None or counted(own) for d in levels)
     choices = [flat] if numbered else [whole, flat]
     tried = [_weights(sketch, names[0], choices)]
     tried += [_weights(sketch, name, choices) for name in names[1:] if not tried[0][0]]
@@ -352,7 +346,11 @@ def _cells(grid: FileGrid, sketch: xr.Dataset, names: tuple[str, ...]) -> Cells:
     names = tuple(sorted(names, key=is_flux))  # totals are seldom those of fluxes
     if over and len(over) < len(whole):
         weights += f"; a total for each {' and '.join(levels)}"
-    spans = tuple(_level(grid, each) for each in levels)
+    coordinates = {each: grid.along(each) for each in levels}
+    spans = tuple(
+        f"{each} (no coordinate)" if own is None else _span(own, each)
+        for each, own in coordinates.items()
+    )
     fluxes = fluxes_of(sketch, names, is_step)
     return Cells(
         names, said, dim, known, tuple(flat), spans, members, over, weights, measure, fluxes
@@ -385,11 +383,6 @@ def _weights(
 def _span(times: xr.DataArray, how: str) -> str:
     ends = " to ".join(dict.fromkeys(shown(each) for each in times.values.ravel()[[0, -1]]))
     return f"{how}, {times.size} entries, {ends} {units(times)}".rstrip()
-
-
-def _level(grid: FileGrid, dim: str) -> str:
-    own = grid.along(dim)
-    return f"{dim} (no coordinate)" if own is None else _span(own, dim)
 
 
 def _sketch(dataset: xr.Dataset) -> xr.Dataset:

@@ -14,18 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 import xarray as xr
 
+from ..support import sphere
 from ..support.errors import InputError
-from ..support.sphere import (
-    Array,
-    Globe,
-    arcs,
-    gaussian,
-    half_way,
-    polygon_areas,
-    sectors,
-    zone_heights,
-    zones,
-)
+from ..support.sphere import Array, Globe
 from ..support.tolerances import CIRCLE, SINGLE
 from ._attributes import is_decoded, product, scale, seconds, setting, units
 from ._conventions import (
@@ -109,7 +100,7 @@ def _mesh_areas(mesh: Mesh, corners: list[xr.DataArray], globe: Globe) -> AxisSi
     def area(block: slice) -> Array:
         y, x = degrees(north[block].values, lat), degrees(east[block].values, lon)
         _check_latitudes(north, y)
-        return polygon_areas(y, np.where(np.isinf(x), np.nan, x))
+        return sphere.polygon_areas(y, np.where(np.isinf(x), np.nan, x))
 
     areas = _by_block(area, lat.shape)
     unknown = int(np.isnan(areas).sum())
@@ -160,7 +151,7 @@ def face_areas(grid: FileGrid, over: list[str], globe: Globe) -> AxisSizes | Non
     kinds = {angle(each): numbers(each, each) for each in nodes}
     area: Callable[[Array, Array], Array] = _plane_areas
     if on_globe := {LATITUDE, LONGITUDE} <= set(kinds):
-        area, unit, how = polygon_areas, "m2", f"joined by great circles {globe}"
+        area, unit, how = sphere.polygon_areas, "m2", f"joined by great circles {globe}"
         y, x = kinds[LATITUDE], kinds[LONGITUDE]
     elif len(nodes) != 2 or any(scale(each, "m") is None for each in nodes):
         said = ", ".join(f"{each.name} in {units(each) or 'no units'!r}" for each in nodes)
@@ -255,12 +246,12 @@ def _lengths(grid: FileGrid, coordinate: xr.DataArray, globe: Globe) -> AxisSize
     where = f"the {'centres' if bounds is None else 'bounds'} of {name}"
     where += grid.lacks_bounds(coordinate)
     if kind == LATITUDE:
-        exact = None if bounds is not None else gaussian(numbers(coordinate, coordinate))
-        heights, count = exact or (zone_heights(ends), 0)
+        exact = None if bounds is not None else sphere.gaussian(numbers(coordinate, coordinate))
+        heights, count = exact or (sphere.zone_heights(ends), 0)
         where += f" ({coordinate.size} of {count} Gaussian latitudes)" if exact else ""
         return sizes(globe.radius * heights, "m", where)
     if kind == LONGITUDE:
-        widths = arcs(ends, degrees(coordinate.values, coordinate))
+        widths = sphere.arcs(ends, degrees(coordinate.values, coordinate))
         if (circle := np.degrees(widths.sum())) > 360 * (1 + CIRCLE):
             raise unsized(
                 f"the cells of {name!r} cover {circle:.6g} degrees of longitude, more than the "
@@ -316,7 +307,7 @@ def ends_of(coordinate: xr.DataArray, bounds: xr.DataArray | None) -> tuple[Arra
         return ends, ""
     centres = np.unwrap(centres, period=360) if kind == LONGITUDE else centres
     _check_centres(coordinate, centres)
-    ends = {LATITUDE: zones, LONGITUDE: sectors, None: half_way}[kind](centres)
+    ends = {LATITUDE: sphere.zones, LONGITUDE: sphere.sectors, None: sphere.half_way}[kind](centres)
     if kind or is_decoded(coordinate):
         return ends, ""
     direction, standard = (setting(coordinate, key) for key in ("positive", "standard_name"))
