@@ -77,11 +77,12 @@ def is_axis(coordinate: xr.DataArray, *keys: str) -> bool:
 
 def axis_of(coordinate: xr.DataArray) -> Angle | None:
     """The angle that would lie along its axis, X or Y by its attributes or its name."""
+    name, word = str(coordinate.name).lower(), LIKE_ANGLE.match(str(coordinate.name))
     standard, said = (setting(coordinate, key) for key in ("standard_name", "long_name"))
     for kind, its in ANGLES.items():
         projected = standard == f"projection_{its.letter}_coordinate"
-        named = str(coordinate.name).lower() == its.letter or kind in said.lower()
-        if projected or named or is_axis(coordinate, its.axis):
+        like = name == its.letter or (word and word[1].lower() == kind[:3])
+        if projected or like or kind in said.lower() or is_axis(coordinate, its.axis):
             return its
     return None
 

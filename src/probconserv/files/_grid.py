@@ -27,7 +27,6 @@ from ._conventions import (
     ANGLES,
     AREAS,
     DEGREES,
-    LATITUDE,
     LIKE_ANGLE,
     LONGITUDE,
     NOMINAL,
@@ -257,9 +256,7 @@ def _as_angles(grid: FileGrid, unit: str = "") -> dict[str, str]:
     found: dict[str, str] = {}
     for each in map(grid.along, grid.data.dims):
         if each is not None and (not angle(each) or not units(each)) and not scale(each, "m"):
-            word = LIKE_ANGLE.match(str(each.name))
-            kinds = {"lat": LATITUDE, "lon": LONGITUDE}
-            its = ANGLES[kinds[word[1].lower()]] if word else axis_of(each)
+            its = axis_of(each)
             found |= {str(each.name): unit or f"degrees_{its.towards}"} if its else {}
     return found
 
