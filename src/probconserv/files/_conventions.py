@@ -77,12 +77,11 @@ def is_axis(coordinate: xr.DataArray, *keys: str) -> bool:
 
 def axis_of(coordinate: xr.DataArray) -> Angle | None:
     """The angle that would lie along its axis, X or Y by its attributes or its name."""
-    name, word = str(coordinate.name).lower(), LIKE_ANGLE.match(str(coordinate.name))
     standard, said = (setting(coordinate, key) for key in ("standard_name", "long_name"))
     for kind, its in ANGLES.items():
         projected = standard == f"projection_{its.letter}_coordinate"
-        like = name == its.letter or (word and word[1].lower() == kind[:3])
-        if projected or like or kind in said.lower() or is_axis(coordinate, its.axis):
+        named = str(coordinate.name).lower() == its.letter or kind in said.lower()
+        if projected or named or is_axis(coordinate, its.axis):
             return its
     return None
 
@@ -105,10 +104,13 @@ def counts(coordinate: xr.DataArray) -> bool:
     return whole or bool(counted(coordinate))
 
 
-def role(dim: str, coordinate: xr.DataArray | None) -> str:
-    """TIME, LEVEL or MEMBER, as the coordinate of a dimension or its name says; empty: places."""
+def role(dim: str, coordinate: xr.DataArray | None, is_row: bool = False) -> str:
+    """TIME, LEVEL or MEMBER, as the coordinate of a dimension or its name says; empty: places.
+
+    is_row: of an image with latitudes and longitudes of each cell, which may be called height.
+    """
     if coordinate is not None:
-        if angle(coordinate):
+        if angle(coordinate) or is_axis(coordinate, "X", "Y"):
             return ""
         if tells_time(coordinate):
             return TIME
@@ -119,7 +121,9 @@ def role(dim: str, coordinate: xr.DataArray | None) -> str:
             return told
     if (name := dim.lower()) in TIMES:
         return TIME
-    return LEVEL if LEVELS.fullmatch(name) else MEMBER if MEMBERS.fullmatch(name) else ""
+    if LEVELS.fullmatch(name) and not is_row:
+        return LEVEL
+    return MEMBER if MEMBERS.fullmatch(name) else ""
 
 
 AREAS = (

@@ -27,6 +27,7 @@ from ._conventions import (
     ANGLES,
     AREAS,
     DEGREES,
+    LATITUDE,
     LIKE_ANGLE,
     LONGITUDE,
     NOMINAL,
@@ -44,6 +45,7 @@ from ._conventions import (
 Mesh = tuple[xr.DataArray, xr.DataArray]  # latitudes and longitudes of each cell
 
 SHAPE = ("earth_radius", "semi_major_axis", "semi_minor_axis", "inverse_flattening")
+WORDS = {"lat": LATITUDE, "lon": LONGITUDE}
 TRUE = 1e-3  # of a step: how far latitudes of cells may be from those of their axis
 
 
@@ -92,7 +94,8 @@ class FileGrid:
 
     def role(self, dim: Hashable) -> str:
         """TIME, LEVEL or MEMBER of a dimension; empty where places lie along it."""
-        return role(str(dim), self.along(dim))
+        is_row = self.places is not None and dim in self.places[0].dims
+        return role(str(dim), self.along(dim), is_row)
 
     def horizontal(self, dims: Iterable[Hashable]) -> list[str]:
         """Those of the dimensions that are neither time nor vertical nor of members."""
@@ -114,6 +117,7 @@ class FileGrid:
         found = (each for each in _meshes(self.coordinates) if {*each[0].dims} & {*dims})
         return next((each for each in found if not is_path(each[0])), None)
 
+    @cached_property
     def places(self) -> Mesh | None:
         """Latitudes and longitudes of each cell along two dimensions.
 
@@ -199,7 +203,7 @@ def check_true(grid: FileGrid, dims: list[str]) -> None:
     mesh = grid.mesh(dims)
     if mesh and all(grid.bounds(each) is not None for each in mesh):
         return
-    cells = grid.places()
+    cells = grid.places
     for dim in grid.horizontal(dims):
         if (axis := grid.along(dim)) is None:
             continue
@@ -256,7 +260,8 @@ def _as_angles(grid: FileGrid, unit: str = "") -> dict[str, str]:
     found: dict[str, str] = {}
     for each in map(grid.along, grid.data.dims):
         if each is not None and (not angle(each) or not units(each)) and not scale(each, "m"):
-            its = axis_of(each)
+            word = LIKE_ANGLE.match(str(each.name))
+            its = ANGLES[WORDS[word[1].lower()]] if word else axis_of(each)
             found |= {str(each.name): unit or f"degrees_{its.towards}"} if its else {}
     return found
 

@@ -67,7 +67,7 @@ def _shares(keys: Array, values: Array) -> tuple[Array, int]:
 
 def _places(grid: FileGrid, over: tuple[str, ...]) -> xr.DataArray | None:
     """A number for each place, -1 where it is not known; None where no place comes twice."""
-    mesh = grid.places()
+    mesh = grid.places
     if mesh is not None:
         lat, lon = mesh[0], mesh[1].transpose(*mesh[0].dims)
         return _numbers(lat, lon, over) if set(lat.dims) & set(over) else None

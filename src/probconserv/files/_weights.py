@@ -135,7 +135,7 @@ def _doubts(grid: FileGrid, over: tuple[str, ...], weights: xr.DataArray, measur
     ocean = OCEAN.search(" ".join([measure, *map(str, grid.data.coords)]))
     if not ocean or len(flat) != 2:  # values of others are not read for this
         return ""
-    lost = grid.places() is None and all(grid.along(dim) is None for dim in flat)
+    lost = grid.places is None and all(grid.along(dim) is None for dim in flat)
 
     def at(array: xr.DataArray, end: int) -> Any:
         one = array.isel({dim: end for dim in array.dims if dim not in flat})
